@@ -1,0 +1,70 @@
+"""Quantization maps and an error-analysis laboratory for optimizer states.
+
+>>> import torch, qmaps
+>>> q = qmaps.quantizer("B128/DE@4s")
+>>> t = q.quantize(torch.linspace(-1, 1, 256))
+>>> t.nbytes
+136
+"""
+
+from __future__ import annotations
+
+import importlib
+from importlib.metadata import PackageNotFoundError, version
+from types import ModuleType
+from typing import TYPE_CHECKING
+
+from qmaps import maps, metrics, normalize, quantiles
+from qmaps.backends import backend, backends
+from qmaps.errors import QmapsError
+from qmaps.maps.codebook import Codebook
+from qmaps.philox import RoundingKey
+from qmaps.quantizer import QuantizedTensor, Quantizer, quantizer
+from qmaps.store import load, save
+
+if TYPE_CHECKING:
+    from qmaps import analyze, capture, figures, optim, report, sweep, workloads
+
+try:
+    __version__ = version("qmaps")
+except PackageNotFoundError:  # a source tree that was never installed
+    __version__ = "0+unknown"
+
+# Imported on first use, so that `import qmaps` needs neither pandas nor matplotlib.
+_LAZY = ("analyze", "capture", "figures", "optim", "report", "sweep", "workloads")
+
+
+def __getattr__(name: str) -> ModuleType:
+    if name in _LAZY:
+        return importlib.import_module(f"qmaps.{name}")
+    raise AttributeError(f"module 'qmaps' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *_LAZY])
+
+
+__all__ = [
+    "Codebook",
+    "QmapsError",
+    "QuantizedTensor",
+    "Quantizer",
+    "RoundingKey",
+    "__version__",
+    "analyze",
+    "backend",
+    "backends",
+    "capture",
+    "figures",
+    "load",
+    "maps",
+    "metrics",
+    "normalize",
+    "optim",
+    "quantiles",
+    "quantizer",
+    "report",
+    "save",
+    "sweep",
+    "workloads",
+]

@@ -1,0 +1,13 @@
+"""Import every module of a package, so that adding a map or metric touches its own file only."""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from types import ModuleType
+
+
+def modules(package: str, path: list[str]) -> list[ModuleType]:
+    """Import and return the modules of `package` whose names do not start with ``_``, by name."""
+    names = sorted(info.name for info in pkgutil.iter_modules(path))
+    return [importlib.import_module(f"{package}.{name}") for name in names if name[0] != "_"]

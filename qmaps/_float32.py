@@ -1,0 +1,57 @@
+"""log2 and exp2 as one fixed sequence of float32 operations, the same on every backend.
+
+Library versions differ between processors in their last bits. Every step below is one IEEE
+operation on float32 (never contracted to a fused multiply-add), in the order written.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+# 2 / ((2k + 1) ln 2): log2(m) = s * sum_k c_k s^(2k) with s = (m - 1) / (m + 1).
+_LOG2 = (2.8853900817779268, 0.9617966939259756, 0.5770780163555854, 0.41219858311113244,
+         0.32059889797532520)  # fmt: skip
+# (ln 2)^k / k!: the series of 2^f.
+_EXP2 = (1.0, 0.6931471805599453, 0.2402265069591007, 0.05550410866482158,
+         0.009618129107628477, 0.0013333558146428443, 0.00015403530393381608,
+         0.000015252733804059841)  # fmt: skip
+
+
+def log2(x: Tensor) -> Tensor:
+    """Base-2 logarithm of float32 `x` > 0, subnormals included; error below 2 ulp of max(1, |y|).
+
+    x = m * 2^e with m in [sqrt(1/2), sqrt(2)); s = (m - 1) / (m + 1); z = s * s;
+    y = e + s * (c0 + z * (c1 + z * (c2 + z * (c3 + z * c4)))). Infinity and NaN give NaN.
+    """
+    mantissa, exponent = torch.frexp(x)
+    small = mantissa < 0.70710678
+    mantissa = torch.where(small, mantissa * 2, mantissa)
+    exponent = (exponent - small.to(exponent.dtype)).to(torch.float32)
+    s = (mantissa - 1) / (mantissa + 1)
+    z = s * s
+    series = torch.full_like(z, _LOG2[-1])
+    for coefficient in reversed(_LOG2[:-1]):
+        series = series * z + coefficient
+    return exponent + s * series
+
+
+def exp2(y: Tensor) -> Tensor:
+    """2 to the float32 power `y`; exact at integers, error below 2 ulp, subnormals kept.
+
+    k = y rounded to the nearest integer (ties to even), f = y - k; the degree-7 series of 2^f
+    by Horner's rule, times 2^floor(k/2), times 2^(k - floor(k/2)). NaN gives NaN.
+    """
+    k = torch.round(torch.nan_to_num(y, nan=0.0).clamp(-250, 250))
+    f = y - k
+    series = torch.full_like(f, _EXP2[-1])
+    for coefficient in reversed(_EXP2[:-1]):
+        series = series * f + coefficient
+    whole = k.to(torch.int32)
+    half = whole >> 1
+    return series * _power_of_two(half) * _power_of_two(whole - half)
+
+
+def _power_of_two(exponent: Tensor) -> Tensor:
+    """2 to the int32 `exponent` in [-126, 127], built from its bits."""
+    return ((exponent + 127) << 23).view(torch.float32)

@@ -1,0 +1,1 @@
+"""CUDA kernels will live here. Until they do, CUDA tensors run on `qmaps.reference`."""

@@ -1,0 +1,27 @@
+"""Maps: which value each code stands for.
+
+One file per map, named by its spec name. Every map class found in a file of this package is
+exported here under its class name; see `names` for the spec names.
+"""
+
+from __future__ import annotations
+
+from qmaps._discover import modules
+from qmaps.maps.base import REGISTRY, FittedMap, Map
+
+for _module in modules(__name__, list(__path__)):
+    for _name, _value in vars(_module).items():
+        if isinstance(_value, type) and issubclass(_value, Map) and _name[0] != "_":
+            globals()[_name] = _value
+
+
+def names() -> list[str]:
+    """The spec names of all maps, sorted without regard to case."""
+    return sorted(REGISTRY, key=str.lower)
+
+
+def __getattr__(name: str) -> type[Map]:  # tells type checkers that classes are exported
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+
+
+__all__ = ["REGISTRY", "FittedMap", "Map", "names"]

@@ -1,0 +1,154 @@
+"""What every map is: a frozen set of fields and a codebook computed from them."""
+
+from __future__ import annotations
+
+import functools
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from qmaps.errors import BadTypeError, BadValueError
+
+if TYPE_CHECKING:
+    from qmaps.maps.codebook import Codebook
+
+REGISTRY: dict[str, type[Map]] = {}
+"""Every map class by its spec name."""
+
+
+@dataclass(frozen=True)
+class Map(ABC):
+    """A map from codes to values: code ``c`` stands for ``codebook()[c]``.
+
+    Subclasses are frozen dataclasses that give a formula. Declaring one with a spec name,
+    ``class Cubic(Map, name="cubic")``, makes the spec ``B128/cubic@4s`` valid everywhere.
+
+    Attributes:
+        bits: width of a code in bits; see `widths`.
+        signed: whether the codebook covers [-1, 1] or [0, 1].
+    """
+
+    spec_name: ClassVar[str] = ""
+    signs: ClassVar[tuple[bool, ...]] = (True, False)
+    """The values of `signed` that the formula allows; the first is the default of a spec."""
+    fitted: ClassVar[bool] = False
+    """Whether the codebook comes from data; see `FittedMap`."""
+    log_domain: ClassVar[bool] = False
+    """Whether the codebook divides a block's log2 range; then it needs ``logB<n>``."""
+    bits: int
+    signed: bool = True
+
+    def __init_subclass__(cls, *, name: str | None = None, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        if name is not None:
+            cls.spec_name = name
+            REGISTRY[name] = cls
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.signed, bool):
+            raise BadTypeError(f"signed={self.signed!r} must be True or False")
+        if self.signed not in self.signs:
+            allowed = "signed (s)" if self.signs[0] else "unsigned (u)"
+            given = "signed (s)" if self.signed else "unsigned (u)"
+            raise BadValueError(f"{self.spec_name} is {allowed} only; {given} was given")
+        if isinstance(self.bits, bool) or not isinstance(self.bits, int):
+            raise BadTypeError(f"bits={self.bits!r} must be an int")
+        widths = self.widths(self.signed)
+        if self.bits not in widths:
+            span = f"{widths[0]}" if len(widths) == 1 else f"{widths[0]} to {widths[-1]}"
+            sign = "signed" if self.signed else "unsigned"
+            raise BadValueError(
+                f"bits={self.bits} is outside {span}, the widths of {sign} {self.spec_name}"
+            )
+
+    @property
+    def counted(self) -> bool:
+        """Whether the codebook is stored, and counted, with every tensor."""
+        return self.fitted
+
+    def widths(self, signed: bool) -> range:
+        """The widths in bits that the formula allows for this sign."""
+        return range(2, 9)
+
+    @abstractmethod
+    def values(self) -> Tensor:
+        """The codebook before rounding to float32: ascending float64, at most ``2**bits``."""
+
+    def codebook(self) -> Tensor:
+        """The codebook: ascending float32 values on the CPU, at most ``2**bits`` of them."""
+        return table(self).clone()
+
+    @property
+    def spec(self) -> str:
+        """The map's part of a spec, such as ``DE@8s`` or ``mantissa(offset=2)@8s``."""
+        shown = [
+            f"{field.name}={str(value).lower()}"
+            for field in fields(self)
+            if field.name not in ("bits", "signed")
+            and (value := getattr(self, field.name)) != field.default
+        ]
+        arguments = f"({','.join(shown)})" if shown else ""
+        return f"{self.spec_name}{arguments}@{self.bits}{'s' if self.signed else 'u'}"
+
+    def __str__(self) -> str:
+        return self.spec
+
+
+@dataclass(frozen=True)
+class FittedMap(Map):
+    """A map whose codebook is computed from the normalized values of a tensor."""
+
+    fitted: ClassVar[bool] = True
+
+    def values(self) -> Tensor:
+        """Raise: there is no codebook before `fit`."""
+        raise BadValueError(
+            f"{self.spec} has no codebook until it is fitted to data; "
+            "call Quantizer.fit(x) or Map.fit(values)"
+        )
+
+    def fit(self, values: Tensor, weights: Tensor | None = None) -> Codebook:
+        """The codebook fitted to `values`, frozen.
+
+        Args:
+            values: normalized values of any shape, read as float32.
+            weights: importance of each value, same shape; only least-squares fits use it.
+                A quantizer passes the squared scales, so that the fit minimizes the error
+                of the tensor and not that of the normalized values.
+        """
+        from qmaps.maps.codebook import Codebook  # codebook.py imports this module
+
+        flat = values.detach().reshape(-1).float()
+        if flat.numel() == 0:
+            fitted = torch.zeros(2**self.bits)
+        else:
+            fitted = self.fit_values(flat, None if weights is None else weights.reshape(-1))
+        return Codebook(
+            fitted.cpu(), bits=self.bits, signed=self.signed, label=self.spec, per_tensor=True
+        )
+
+    @abstractmethod
+    def fit_values(self, values: Tensor, weights: Tensor | None) -> Tensor:
+        """The ascending codebook fitted to 1-D non-empty float32 `values`."""
+
+
+@functools.lru_cache(maxsize=512)
+def table(map_: Map) -> Tensor:
+    """The float32 codebook of `map_`, shared between callers: do not write to it."""
+    return map_.values().to(torch.float32)
+
+
+def mirror(magnitudes: Sequence[float], *extra: float, signed: bool) -> Tensor:
+    """Ascending float64 values: `magnitudes`, their negatives if `signed`, and `extra`."""
+    negatives = [-magnitude for magnitude in magnitudes] if signed else []
+    return torch.tensor(sorted({*negatives, *magnitudes, *extra}), dtype=torch.float64)
+
+
+def cell_midpoints(levels: int, low: float = 0.1, high: float = 1.0) -> list[float]:
+    """The midpoints of ``2**levels`` equal cells of [`low`, `high`]."""
+    cells = 2**levels
+    return [low + (high - low) * (i + 0.5) / cells for i in range(cells)]

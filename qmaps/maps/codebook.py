@@ -1,0 +1,89 @@
+"""Any codebook that a user hands over, and the frozen form of fitted maps."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from qmaps.errors import BadValueError
+from qmaps.maps.base import REGISTRY, Map
+
+
+@dataclass(frozen=True, init=False)
+class Codebook(Map):
+    """A map given by its values.
+
+    Args:
+        values: 2 to 65536 finite, distinct numbers in any order; rounded to float32.
+        bits: width of a code; the smallest that holds all values if left out.
+        signed: whether negative inputs are allowed; if left out, whether a value is negative.
+        label: the name shown in specs. ``qmaps.quantizer("B128/LABEL@4s", codebooks=[...])``
+            reads it back.
+        per_tensor: whether the codebook belongs to one tensor and is stored, and counted,
+            with it. Fitted maps set this, and may hold equal values where the data has ties.
+    """
+
+    codes: tuple[float, ...] = ()
+    label: str = "codebook"
+    per_tensor: bool = False
+
+    def __init__(
+        self,
+        values: Tensor | Iterable[float],
+        *,
+        bits: int | None = None,
+        signed: bool | None = None,
+        label: str = "codebook",
+        per_tensor: bool = False,
+    ) -> None:
+        tensor = values if isinstance(values, Tensor) else torch.tensor(list(values))
+        codes = tuple(tensor.detach().cpu().float().reshape(-1).sort().values.tolist())
+        if not 2 <= len(codes) <= 65536:
+            raise BadValueError(f"values has {len(codes)} entries; 2 to 65536 are allowed")
+        if not all(map(math.isfinite, codes)):
+            raise BadValueError("values holds NaN or infinity; only finite numbers are allowed")
+        if not per_tensor and len(set(codes)) < len(codes):
+            raise BadValueError("values holds equal numbers (as float32); they must be distinct")
+        smallest = max(1, (len(codes) - 1).bit_length())
+        negative = codes[0] < 0
+        if signed is None:
+            signed = negative
+        if negative and not signed:
+            raise BadValueError(
+                f"values holds {codes[0]}, below zero; an unsigned codebook allows none"
+            )
+        if not per_tensor and not re.fullmatch(r"[A-Za-z][A-Za-z0-9_.-]*", label):
+            raise BadValueError(
+                f"label={label!r} must be a letter followed by letters, digits, '_', '.' or '-'"
+            )
+        if label.lower() in {name.lower() for name in REGISTRY}:
+            raise BadValueError(f"label={label!r} is the name of a built-in map")
+        if bits is not None and not smallest <= bits <= 16:
+            raise BadValueError(
+                f"bits={bits} is outside {smallest} to 16, the widths that hold {len(codes)} values"
+            )
+        given = {"bits": smallest if bits is None else bits, "signed": signed}
+        given |= {"codes": codes, "label": label, "per_tensor": per_tensor}
+        for name, value in given.items():
+            object.__setattr__(self, name, value)  # the way a frozen dataclass does it
+
+    @property
+    def counted(self) -> bool:
+        """Whether the codebook is stored, and counted, with every tensor."""
+        return self.per_tensor
+
+    def values(self) -> Tensor:
+        """The values given, ascending."""
+        return torch.tensor(self.codes, dtype=torch.float64)
+
+    @property
+    def spec(self) -> str:
+        """The label with width and sign; for a fitted map, the spec it was fitted from."""
+        if self.counted:
+            return self.label
+        return f"{self.label}@{self.bits}{'s' if self.signed else 'u'}"

@@ -1,0 +1,30 @@
+"""Quantiles of the data: every code is used equally often."""
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from qmaps import quantiles
+from qmaps.maps.base import FittedMap
+
+
+@dataclass(frozen=True)
+class Quantile(FittedMap, name="quantile"):
+    """The lossy minimum-entropy encoding: code i stands for a quantile of the tensor.
+
+    ``Q((i + 1/2) / 2**bits)`` of the normalized values, not rescaled.
+
+    Attributes:
+        midpoints: the paper's equation 5 instead: the midpoints of neighbours among the
+            ``2**bits + 1`` equally spaced quantiles, Q(0) and Q(1) being the sample's ends.
+
+    Source: 8-bit optimizers, appendix E.2.
+    """
+
+    midpoints: bool = False
+
+    def fit_values(self, values: Tensor, weights: Tensor | None) -> Tensor:
+        if not self.midpoints:
+            return quantiles.exact(values, num=2**self.bits)
+        edges = quantiles.exact(values, num=2**self.bits + 1, offset=0.0).double()
+        return ((edges[:-1] + edges[1:]) / 2).float()

@@ -1,0 +1,17 @@
+"""Mean relative error."""
+
+import math
+
+from torch import Tensor
+
+
+def mean_rel_error(x: Tensor, decoded: Tensor, codes: Tensor, size: int) -> float:
+    """Mean of |x - decoded| / |x| over the elements that are not 0; a fraction, not percent.
+
+    An element that decodes to 0 counts as 1. NaN where all elements are 0.
+    """
+    kept = x != 0
+    exact = x[kept].double()
+    if exact.numel() == 0:
+        return math.nan
+    return float(((exact - decoded[kept].double()) / exact).abs().mean())

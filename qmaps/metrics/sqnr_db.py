@@ -1,0 +1,20 @@
+"""Signal-to-quantization-noise ratio."""
+
+import math
+
+from torch import Tensor
+
+
+def sqnr_db(x: Tensor, decoded: Tensor, codes: Tensor, size: int) -> float:
+    """``10 log10(sum x**2 / sum (x - decoded)**2)`` in dB.
+
+    Infinite where nothing is lost; NaN where x is 0 throughout.
+    """
+    exact = x.double()
+    signal = float(exact.square().sum())
+    noise = float((exact - decoded.double()).square().sum())
+    if signal == 0:
+        return math.nan
+    if noise == 0:
+        return math.inf
+    return 10 * (math.log10(signal) - math.log10(noise))

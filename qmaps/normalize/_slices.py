@@ -1,0 +1,45 @@
+"""One scale per index of one dimension, shared by `row` and `col`."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from qmaps.normalize.base import Layout, Normalizer, Scales, Shape, largest
+from qmaps.normalize.block import BlockWise
+
+FLAT = BlockWise(128)
+"""Stands in where a tensor has no second dimension to take maxima over."""
+
+
+@dataclass(frozen=True)
+class Slices(Normalizer):
+    """The largest magnitude of each slice along one dimension; 0-d and 1-D: ``B128``."""
+
+    @property
+    def spec(self) -> str:
+        return self.spec_name
+
+    @abstractmethod
+    def dimension(self, dims: int) -> int:
+        """The dimension, of `dims`, whose indices have a scale each."""
+
+    def layout(self, shape: Shape) -> Layout:
+        if len(shape) < 2:
+            return FLAT.layout(shape)
+        return ((torch.float32, (shape[self.dimension(len(shape))],)),)
+
+    def scales(self, x: Tensor) -> Scales:
+        if x.dim() < 2:
+            return FLAT.scales(x)
+        kept = self.dimension(x.dim())
+        return (largest(x, [d for d in range(x.dim()) if d != kept]),)
+
+    def expand(self, scales: Scales, shape: Shape) -> Tensor:
+        if len(shape) < 2:
+            return FLAT.expand(scales, shape)
+        kept = self.dimension(len(shape))
+        return scales[0].view([-1 if d == kept else 1 for d in range(len(shape))])

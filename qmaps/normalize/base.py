@@ -1,0 +1,115 @@
+"""What every normalizer is: the scales of a tensor, and the scale of each element."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+import torch
+from torch import Tensor
+
+from qmaps.errors import BadTypeError, SpecError
+
+if TYPE_CHECKING:
+    from qmaps.maps.base import Map
+    from qmaps.normalize.minimum import Minimum
+    from qmaps.quantizer import Quantizer
+
+Shape = tuple[int, ...]
+Layout = tuple[tuple[torch.dtype, Shape], ...]
+Scales = tuple[Tensor, ...]
+
+REGISTRY: list[type[Normalizer]] = []
+"""Every normalizer class that a spec can name."""
+
+
+@dataclass(frozen=True)
+class Normalizer(ABC):
+    """Divides a tensor by scales so that a map's codebook, [-1, 1] or [0, 1], covers it.
+
+    Subclasses are frozen dataclasses. One declared with a spec name,
+    ``class Diagonal(Normalizer, name="diagonal")``, is found in specs under that name; one
+    with parameters overrides `parse` as well.
+    """
+
+    spec_name: ClassVar[str] = ""
+    """How the error for an unknown spec shows this normalizer."""
+    aliases: ClassVar[tuple[str, ...]] = ()
+    """Other names that specs may use."""
+    log_domain: ClassVar[bool] = False
+    """Whether it spans a log2 range, for maps of the same kind, instead of dividing."""
+
+    def __init_subclass__(cls, *, name: str | None = None, **kwargs: object) -> None:
+        super().__init_subclass__(**kwargs)
+        if name is not None:
+            cls.spec_name = name
+            REGISTRY.append(cls)
+
+    @classmethod
+    def parse(cls, text: str) -> Normalizer | None:
+        """The normalizer that `text` names (without ``x8`` and ``&``), or None."""
+        names = (cls.spec_name, *cls.aliases)
+        return cls() if text.lower() in {name.lower() for name in names} else None
+
+    @property
+    @abstractmethod
+    def spec(self) -> str:
+        """The normalizer's part of a spec, such as ``B128``."""
+
+    @abstractmethod
+    def layout(self, shape: Shape) -> Layout:
+        """Data type and shape of each stored part of the scales of a tensor of `shape`."""
+
+    @abstractmethod
+    def scales(self, x: Tensor) -> Scales:
+        """The scales of float32 `x`, in the parts that `layout` describes."""
+
+    @abstractmethod
+    def expand(self, scales: Scales, shape: Shape) -> Tensor:
+        """The float32 scale of each element, of a shape that broadcasts to `shape`."""
+
+    def normalize(self, x: Tensor, scales: Scales) -> Tensor:
+        """``x / scale`` in one float32 division; 0 where the scale is 0."""
+        scale = self.expand(scales, tuple(x.shape))
+        return torch.where(scale == 0, torch.zeros_like(x), x / scale)
+
+    def denormalize(self, values: Tensor, scales: Scales) -> Tensor:
+        """``values * scale`` in one float32 product."""
+        return values * self.expand(scales, tuple(values.shape))
+
+    def __and__(self, other: Normalizer) -> Minimum:
+        from qmaps.normalize.minimum import Minimum  # minimum.py imports this module
+
+        if not isinstance(other, Normalizer):
+            kind = type(other).__name__
+            raise BadTypeError(f"{self.spec} & {kind}: a normalizer must follow '&'")
+        return Minimum(self, other)
+
+    def __truediv__(self, map_: Map) -> Quantizer:
+        from qmaps.maps.base import Map
+        from qmaps.quantizer import Quantizer  # quantizer.py imports this module
+
+        if not isinstance(map_, Map):
+            kind = type(map_).__name__
+            raise BadTypeError(f"{self.spec} / {kind}: a map from qmaps.maps must follow '/'")
+        return Quantizer(self, map_)
+
+    def __str__(self) -> str:
+        return self.spec
+
+
+def largest(x: Tensor, dims: Sequence[int] | None = None) -> Tensor:
+    """The largest magnitude over `dims` (all if None), 0 where there are no elements."""
+    kept = [] if dims is None else [d for d in range(x.dim()) if d not in dims]
+    if x.numel() == 0:
+        return x.new_zeros([x.shape[d] for d in kept])
+    return x.abs().amax() if dims is None else x.abs().amax(dim=tuple(dims))
+
+
+def refuse_log_domain(parts: Sequence[Normalizer], role: str) -> None:
+    """Raise if one of `parts` spans a log2 range, for which `role` has no meaning."""
+    for part in parts:
+        if part.log_domain:
+            raise SpecError(f"{part.spec} does not go with {role}; it stands alone before log2")

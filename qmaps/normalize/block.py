@@ -1,0 +1,69 @@
+"""One scale per block of the flattened tensor."""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from qmaps.errors import BadTypeError, BadValueError
+from qmaps.normalize.base import Layout, Normalizer, Scales, Shape, largest
+
+
+def check_block_size(size: int) -> None:
+    """Raise unless `size` is an int of at least 1."""
+    if isinstance(size, bool) or not isinstance(size, int):
+        raise BadTypeError(f"block size={size!r} must be an int")
+    if size < 1:
+        raise BadValueError(f"block size={size} must be at least 1")
+
+
+def blocks(x: Tensor, size: int) -> Tensor:
+    """The flattened tensor as rows of `size` elements, the last one filled up with zeros."""
+    flat = x.reshape(-1)
+    missing = -flat.numel() % size
+    return torch.nn.functional.pad(flat, (0, missing)).view(-1, size)
+
+
+def spread(per_block: Tensor, size: int, shape: Shape) -> Tensor:
+    """The value of each element's block, of shape `shape`."""
+    elements = per_block[:, None].expand(-1, size).reshape(-1)
+    return elements[: math.prod(shape)].view(shape)
+
+
+@dataclass(frozen=True)
+class BlockWise(Normalizer, name="B<n>"):
+    """The largest magnitude of each block of `size` elements, in row-major order.
+
+    The last block is ragged where `size` does not divide the number of elements.
+
+    Source: 8-bit optimizers, section 2.1.
+    """
+
+    size: int
+
+    def __post_init__(self) -> None:
+        check_block_size(self.size)
+
+    @classmethod
+    def parse(cls, text: str) -> Normalizer | None:
+        match = re.fullmatch(r"b(\d+)", text, re.IGNORECASE)
+        return cls(int(match[1])) if match else None
+
+    @property
+    def spec(self) -> str:
+        return f"B{self.size}"
+
+    def layout(self, shape: Shape) -> Layout:
+        return ((torch.float32, (-(-math.prod(shape) // self.size),)),)
+
+    def scales(self, x: Tensor) -> Scales:
+        # A block larger than the tensor must not fill up memory with zeros.
+        size = min(self.size, max(1, x.numel()))
+        return (largest(blocks(x, size), [1]),)
+
+    def expand(self, scales: Scales, shape: Shape) -> Tensor:
+        return spread(scales[0], min(self.size, max(1, math.prod(shape))), shape)

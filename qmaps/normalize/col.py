@@ -1,0 +1,16 @@
+"""One scale per column."""
+
+from dataclasses import dataclass
+
+from qmaps.normalize._slices import Slices
+
+
+@dataclass(frozen=True)
+class PerColumn(Slices, name="col"):
+    """The largest magnitude of each ``x[..., j]``, over all other dimensions; 1-D: ``B128``.
+
+    Source: 4-bit optimizers, section 3 ("per-column").
+    """
+
+    def dimension(self, dims: int) -> int:
+        return dims - 1

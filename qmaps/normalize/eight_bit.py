@@ -1,0 +1,76 @@
+"""Scales stored in eight bits."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from qmaps._float32 import exp2, log2
+from qmaps.errors import SpecError
+from qmaps.normalize.base import Layout, Normalizer, Scales, Shape, refuse_log_domain
+from qmaps.normalize.minimum import Minimum
+
+STEPS = 254
+
+
+@dataclass(frozen=True)
+class EightBit(Normalizer):
+    """``inner`` with its scales in 8 bits, which makes small blocks affordable.
+
+    Code 0 is scale 0; codes 1 to 255 are a log2 grid from the tensor's smallest to its
+    largest non-zero scale, both held exactly. Scales are rounded up, so nothing clips. Stored
+    besides the codes: the two ends of the grid, float32.
+    """
+
+    inner: Normalizer
+
+    def __post_init__(self) -> None:
+        refuse_log_domain([self.inner], "'x8'")
+        if isinstance(self.inner, (EightBit, Minimum)):
+            raise SpecError(f"{self.inner.spec} cannot be followed by 'x8'; put it after one name")
+
+    @property
+    def spec(self) -> str:
+        return f"{self.inner.spec}x8"
+
+    def layout(self, shape: Shape) -> Layout:
+        codes = tuple((torch.uint8, part) for _, part in self.inner.layout(shape))
+        return (*codes, (torch.float32, (2,)))
+
+    def scales(self, x: Tensor) -> Scales:
+        parts = self.inner.scales(x)
+        joined = torch.cat([part.reshape(-1) for part in parts])
+        positive = joined[joined != 0]
+        if positive.numel():
+            ends = torch.stack([positive.amin(), positive.amax()])  # NaN wins both
+        else:
+            ends = joined.new_zeros(2)
+        grid = _grid(ends)
+        codes = torch.searchsorted(grid, joined).clamp(max=STEPS) + 1
+        codes = torch.where(joined == 0, 0, codes).to(torch.uint8)
+        sizes = [part.numel() for part in parts]
+        split = [c.view(p.shape) for c, p in zip(torch.split(codes, sizes), parts, strict=True)]
+        return (*split, ends)
+
+    def expand(self, scales: Scales, shape: Shape) -> Tensor:
+        *codes, ends = scales
+        table = torch.cat([ends.new_zeros(1), _grid(ends)])
+        return self.inner.expand(tuple(table[part.long()] for part in codes), shape)
+
+
+def _grid(ends: Tensor) -> Tensor:
+    """The 255 non-zero scales between ``ends[0]`` and ``ends[1]``, ascending, ends exact."""
+    low, high = ends[0], ends[1]
+    if not math.isfinite(float(high)):
+        return torch.full((STEPS + 1,), float("nan"), device=ends.device)
+    if float(high) == 0:
+        return ends.new_zeros(STEPS + 1)
+    step = torch.arange(STEPS + 1, dtype=torch.float32, device=ends.device) / STEPS
+    low_log2 = log2(low)
+    grid = exp2(low_log2 + step * (log2(high) - low_log2))
+    grid = torch.minimum(torch.maximum(grid, low), high)
+    grid[0], grid[-1] = low, high
+    return grid.cummax(0).values

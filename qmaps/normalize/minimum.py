@@ -1,0 +1,46 @@
+"""The element-wise minimum of several normalizers' scales."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import reduce
+
+import torch
+from torch import Tensor
+
+from qmaps.normalize.base import Layout, Normalizer, Scales, Shape, refuse_log_domain
+
+
+@dataclass(frozen=True, init=False)
+class Minimum(Normalizer):
+    """``A & B``: each element is divided by the smaller of its scales under A and under B.
+
+    Both bound the element's magnitude, so nothing clips. All scales are stored.
+
+    Source: 4-bit optimizers, section 4.2, which builds rank-1 in this way.
+    """
+
+    parts: tuple[Normalizer, ...]
+
+    def __init__(self, *parts: Normalizer) -> None:
+        refuse_log_domain(parts, "'&'")
+        flat = [p for part in parts for p in (part.parts if isinstance(part, Minimum) else (part,))]
+        object.__setattr__(self, "parts", tuple(flat))  # the way a frozen dataclass does it
+
+    @property
+    def spec(self) -> str:
+        return "&".join(part.spec for part in self.parts)
+
+    def layout(self, shape: Shape) -> Layout:
+        return tuple(entry for part in self.parts for entry in part.layout(shape))
+
+    def scales(self, x: Tensor) -> Scales:
+        return tuple(scale for part in self.parts for scale in part.scales(x))
+
+    def expand(self, scales: Scales, shape: Shape) -> Tensor:
+        expanded = []
+        for part in self.parts:
+            count = len(part.layout(shape))
+            expanded.append(part.expand(scales[:count], shape))
+            scales = scales[count:]
+        return reduce(torch.minimum, expanded)

@@ -1,0 +1,29 @@
+"""One scale for the whole tensor."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from qmaps.normalize.base import Layout, Normalizer, Scales, Shape, largest
+
+
+@dataclass(frozen=True)
+class PerTensor(Normalizer, name="tensor"):
+    """The largest magnitude of the tensor.
+
+    Source: 8-bit approximations for parallelism, section 2.
+    """
+
+    @property
+    def spec(self) -> str:
+        return "tensor"
+
+    def layout(self, shape: Shape) -> Layout:
+        return ((torch.float32, ()),)
+
+    def scales(self, x: Tensor) -> Scales:
+        return (largest(x),)
+
+    def expand(self, scales: Scales, shape: Shape) -> Tensor:
+        return scales[0]

@@ -1,0 +1,77 @@
+"""Codes of any width, packed without gaps.
+
+Code i occupies bits ``i * bits`` to ``(i + 1) * bits - 1`` of the stream; bit 0 is the lowest
+bit of byte 0. So 4-bit codes lie two to a byte, low half first, and 12-bit codes three bytes
+a pair.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+
+def packed_bytes(count: int, bits: int) -> int:
+    """How many bytes `count` codes of `bits` bits take."""
+    return -(-count * bits // 8)
+
+
+def pack(codes: Tensor, bits: int) -> Tensor:
+    """Pack integer `codes` (any shape, each below ``2**bits``) into 1-D uint8.
+
+    >>> pack(torch.tensor([1, 2, 15]), bits=4)
+    tensor([33, 15], dtype=torch.uint8)
+    """
+    flat = codes.reshape(-1)
+    if bits == 8:
+        return flat.to(torch.uint8)
+    per_group, group_bytes = _group(bits)
+    missing = -flat.numel() % per_group
+    groups = torch.nn.functional.pad(flat.to(torch.int32), (0, missing)).view(-1, per_group)
+    stream = torch.empty(len(groups), group_bytes, dtype=torch.uint8, device=codes.device)
+    for byte in range(group_bytes):
+        parts = [
+            groups[:, i] << shift if shift >= 0 else groups[:, i] >> -shift
+            for i, shift in _overlaps(byte, bits, per_group)
+        ]
+        stream[:, byte] = (_union(parts) & 0xFF).to(torch.uint8)
+    return stream.view(-1)[: packed_bytes(flat.numel(), bits)]
+
+
+def unpack(packed: Tensor, bits: int, count: int) -> Tensor:
+    """The first `count` codes in 1-D uint8 `packed`, as 1-D int32."""
+    if bits == 8:
+        return packed[:count].to(torch.int32)
+    per_group, group_bytes = _group(bits)
+    missing = -packed.numel() % group_bytes
+    stream = torch.nn.functional.pad(packed, (0, missing)).view(-1, group_bytes).to(torch.int32)
+    codes = torch.empty(len(stream), per_group, dtype=torch.int32, device=packed.device)
+    holders: list[list[Tensor]] = [[] for _ in range(per_group)]
+    for byte in range(group_bytes):
+        for i, shift in _overlaps(byte, bits, per_group):
+            part = stream[:, byte] >> shift if shift >= 0 else stream[:, byte] << -shift
+            holders[i].append(part)
+    for i, parts in enumerate(holders):
+        codes[:, i] = _union(parts) & (2**bits - 1)
+    return codes.view(-1)[:count]
+
+
+def _group(bits: int) -> tuple[int, int]:
+    """The fewest codes that fill whole bytes, and those bytes."""
+    per_group = 8 // math.gcd(bits, 8)
+    return per_group, per_group * bits // 8
+
+
+def _overlaps(byte: int, bits: int, per_group: int) -> list[tuple[int, int]]:
+    """The codes with a bit in `byte`, each with its left shift into that byte."""
+    first, last = byte * 8 // bits, (byte * 8 + 7) // bits
+    return [(i, i * bits - byte * 8) for i in range(first, min(last, per_group - 1) + 1)]
+
+
+def _union(parts: list[Tensor]) -> Tensor:
+    result = parts[0]
+    for part in parts[1:]:
+        result = result | part
+    return result

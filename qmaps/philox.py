@@ -1,0 +1,106 @@
+"""Philox4x32-10: random bits as a pure function of a key and a counter.
+
+Stochastic rounding draws from it, so that a result depends on what is rounded and never on
+threads, devices, sharding, or torch's own generators.
+
+Source: Salmon et al. (2011), "Parallel random numbers: as easy as 1, 2, 3".
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from qmaps.errors import BadTypeError, BadValueError
+
+_MASK = 0xFFFFFFFF
+_MULTIPLIERS = (0xD2511F53, 0xCD9E8D57)
+_WEYL = (0x9E3779B9, 0xBB67AE85)
+_LIMITS = {"seed": 32, "purpose": 32, "step": 32, "micro_batch": 16, "tensor": 32, "state": 8,
+           "offset": 42}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class RoundingKey:
+    """Names one stochastic rounding of one tensor; equal keys give equal noise.
+
+    The Philox key is (seed, purpose). The counter of an element with global index g is
+
+    - word 0: the low 32 bits of ``g // 4``,
+    - word 1: the next 8 bits of it, `state` in bits 8 to 15, `micro_batch` in bits 16 to 31,
+    - word 2: `tensor`, word 3: `step`,
+
+    and the element takes output word ``g % 4``.
+
+    Attributes:
+        seed: chosen by the user; 32 bits.
+        purpose: what is rounded: 0 optimizer states, others for the project's later uses.
+        step: number of the optimizer step; 32 bits.
+        micro_batch: number within the step; 16 bits.
+        tensor: number of the parameter; 32 bits.
+        state: number of the state within the parameter; 8 bits.
+        offset: global index of the tensor's first element, for shards; below 2**42.
+    """
+
+    seed: int = 0
+    purpose: int = 0
+    step: int = 0
+    micro_batch: int = 0
+    tensor: int = 0
+    state: int = 0
+    offset: int = 0
+
+    def __post_init__(self) -> None:
+        for name, bits in _LIMITS.items():
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, int):
+                raise BadTypeError(f"{name}={value!r} must be an int")
+            if not 0 <= value < 2**bits:
+                raise BadValueError(f"{name}={value} is outside 0 to 2**{bits} - 1")
+
+
+def philox4x32(counter: Tensor, key: tuple[int, int]) -> Tensor:
+    """Ten rounds of Philox4x32.
+
+    Args:
+        counter: int64 tensor of shape (..., 4) with words in 0 to 2**32 - 1.
+        key: two words in 0 to 2**32 - 1.
+
+    Returns:
+        int64 tensor of the same shape: four words of 32 random bits each.
+
+    >>> [f"{word:08x}" for word in philox4x32(torch.zeros(4, dtype=torch.int64), (0, 0)).tolist()]
+    ['6627e8d5', 'e169c58d', 'bc57ac4c', '9b00dbd8']
+    """
+    c0, c1, c2, c3 = counter.unbind(-1)
+    k0, k1 = key
+    for _ in range(10):
+        # int64 products wrap; their 64 bits are still those of the unsigned product.
+        left, right = c0 * _MULTIPLIERS[0], c2 * _MULTIPLIERS[1]
+        c0, c1, c2, c3 = (
+            ((right >> 32) & _MASK) ^ c1 ^ k0,
+            right & _MASK,
+            ((left >> 32) & _MASK) ^ c3 ^ k1,
+            left & _MASK,
+        )
+        k0, k1 = (k0 + _WEYL[0]) & _MASK, (k1 + _WEYL[1]) & _MASK
+    return torch.stack([c0, c1, c2, c3], dim=-1)
+
+
+def uniform(count: int, key: RoundingKey, device: torch.device | str = "cpu") -> Tensor:
+    """`count` float32 numbers in [0, 1), multiples of 2**-24, for consecutive elements."""
+    if key.offset + count > 2**42:
+        raise BadValueError(f"offset={key.offset} plus {count} elements exceeds 2**42")
+    first = key.offset // 4
+    groups = -(-(key.offset + count) // 4) - first
+    group = torch.arange(first, first + groups, dtype=torch.int64, device=device)
+    counter = torch.empty(groups, 4, dtype=torch.int64, device=device)
+    counter[:, 0] = group & _MASK
+    counter[:, 1] = (group >> 32) | (key.state << 8) | (key.micro_batch << 16)
+    counter[:, 2] = key.tensor
+    counter[:, 3] = key.step
+    words = philox4x32(counter, (key.seed, key.purpose)).reshape(-1)
+    start = key.offset % 4
+    return (words[start : start + count] >> 8).to(torch.float32) * 2.0**-24

@@ -1,0 +1,290 @@
+"""A normalizer composed with a map, and the tensors it makes."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from qmaps import packing, reference
+from qmaps.errors import BadTypeError, BadValueError, NonFiniteError, SpecError
+from qmaps.maps.base import FittedMap, Map, table
+from qmaps.maps.codebook import Codebook
+from qmaps.normalize.base import Normalizer, Scales
+from qmaps.philox import RoundingKey
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+FLOATS = (torch.float32, torch.float16, torch.bfloat16)
+
+
+def quantizer(spec: str | Quantizer, codebooks: Iterable[Codebook] = ()) -> Quantizer:
+    """The quantizer that a spec names.
+
+    Args:
+        spec: such as ``"B128/DE@4s"``; a `Quantizer` is returned as it is.
+        codebooks: maps of your own, found in the spec by their label.
+
+    Raises:
+        SpecError: an unknown normalizer, map or field, a width that the map does not have, or
+            parts that do not go together.
+
+    >>> q = quantizer("b128/de@4S")
+    >>> str(q)
+    'B128/DE@4s'
+    >>> t = q.quantize(torch.linspace(-1, 1, 1024))
+    >>> t.bits_per_element
+    4.25
+    >>> mine = Codebook([-1, -0.25, 0, 0.25, 1], label="mine")
+    >>> quantizer("B64/mine@3s", codebooks=[mine]).map.codebook()
+    tensor([-1.0000, -0.2500,  0.0000,  0.2500,  1.0000])
+    """
+    from qmaps.spec import parse  # spec.py knows every map and normalizer
+
+    if isinstance(spec, Quantizer):
+        return spec
+    if not isinstance(spec, str):
+        raise BadTypeError(f"spec={spec!r} must be a str such as 'B128/DE@4s', or a Quantizer")
+    return Quantizer(*parse(spec, tuple(codebooks)))
+
+
+@dataclass(frozen=True)
+class Quantizer:
+    """Q = M after N: divide by the normalizer's scales, then take the map's nearest code.
+
+    Made by ``BlockWise(128) / DynamicExponent(bits=4)`` or ``quantizer("B128/DE@4s")``.
+
+    Attributes:
+        normalizer: gives the scales.
+        map: gives the codebook.
+        stochastic: round at random to one of the two neighbours, unbiased (``+sr``).
+    """
+
+    normalizer: Normalizer
+    map: Map
+    stochastic: bool = False
+
+    def __post_init__(self) -> None:
+        if self.normalizer.log_domain != self.map.log_domain:
+            raise SpecError(
+                f"{self.normalizer.spec}/{self.map.spec}: logB<n> and log2 go with each other only"
+            )
+
+    @property
+    def spec(self) -> str:
+        """The canonical spec; `quantizer` reads it back."""
+        return f"{self.normalizer.spec}/{self.map.spec}{'+sr' if self.stochastic else ''}"
+
+    def __str__(self) -> str:
+        return self.spec
+
+    def __repr__(self) -> str:
+        return f"quantizer({self.spec!r})"
+
+    def fit(self, x: Tensor) -> Quantizer:
+        """This quantizer with the codebook of a fitted map frozen to that of `x`.
+
+        A quantizer whose map is a formula, or frozen already, is returned as it is.
+
+        Raises:
+            NonFiniteError, BadValueError, BadTypeError: as `quantize`.
+        """
+        return self._frozen(self._checked(x))
+
+    def quantize(
+        self, x: Tensor, *, out: QuantizedTensor | None = None, key: RoundingKey | None = None
+    ) -> QuantizedTensor:
+        """Quantize `x`.
+
+        Args:
+            x: float32, float16 or bfloat16 tensor of any shape and strides; computed in
+                float32.
+            out: a tensor of the same shape and quantizer, written into and returned. With a
+                fitted map its codebook is kept, not fitted anew.
+            key: names the random numbers of stochastic rounding; ``RoundingKey()`` if left
+                out, so the same call gives the same codes. Change `step` from call to call.
+
+        Returns:
+            Packed codes and scales, on the device of `x`.
+
+        Raises:
+            NonFiniteError: `x` holds NaN or infinity.
+            BadValueError: `x` is negative somewhere and the map unsigned, or `out` does not
+                match.
+            BadTypeError: `x` is no tensor of an allowed dtype.
+        """
+        return self.quantize_unchecked(self._checked(x), out=out, key=key)
+
+    def quantize_unchecked(
+        self, x: Tensor, *, out: QuantizedTensor | None = None, key: RoundingKey | None = None
+    ) -> QuantizedTensor:
+        """As `quantize` for float32 `x`, without looking for NaN, infinity or signs.
+
+        What shares a scale with a non-finite element decodes to non-finite values, so none
+        becomes a finite number silently.
+        """
+        if out is not None:
+            _check_out(out, self, x)
+        frozen = self._frozen(x) if out is None else out.quantizer
+        codes, scales = reference.quantize(x, frozen, key or RoundingKey())
+        packed = packing.pack(codes, self.map.bits)
+        if out is None:
+            return QuantizedTensor(frozen, tuple(x.shape), packed, scales)
+        out.packed.copy_(packed)
+        for target, scale in zip(out.scales, scales, strict=True):
+            target.copy_(scale)
+        return out
+
+    def dequantize(
+        self,
+        t: QuantizedTensor,
+        *,
+        out: Tensor | None = None,
+        dtype: torch.dtype = torch.float32,
+    ) -> Tensor:
+        """The values of `t`; the same as ``t.dequantize()``."""
+        if (t.quantizer.normalizer, t.quantizer.map.spec) != (self.normalizer, self.map.spec):
+            raise BadValueError(f"t was made by {t.quantizer.spec}; {self.spec} cannot decode it")
+        return t.dequantize(out=out, dtype=dtype)
+
+    def error(self, x: Tensor) -> dict[str, float]:
+        """Every metric of `qmaps.metrics` for this quantizer on `x`, and bits per element.
+
+        Raises:
+            NonFiniteError, BadValueError, BadTypeError: as `quantize`.
+        """
+        from qmaps import metrics
+
+        t = self.quantize(x)
+        size = t.quantizer.map.codebook().numel()
+        measured = metrics.measure(x.detach().float(), t.dequantize(), t.codes(), size)
+        return {"bits_per_element": t.bits_per_element, **measured}
+
+    def _frozen(self, x: Tensor) -> Quantizer:
+        if not isinstance(self.map, FittedMap):
+            return self
+        scales = self.normalizer.scales(x)
+        scale = self.normalizer.expand(scales, tuple(x.shape))
+        weights = scale.double().square().expand(x.shape)
+        return replace(self, map=self.map.fit(self.normalizer.normalize(x, scales), weights))
+
+    def _checked(self, x: Tensor) -> Tensor:
+        if not isinstance(x, Tensor):
+            raise BadTypeError(f"x is a {type(x).__name__}; a torch.Tensor is needed")
+        if x.dtype not in FLOATS:
+            raise BadTypeError(f"x has dtype {x.dtype}; allowed are float32, float16, bfloat16")
+        x = x.detach().float()
+        _refuse(~x.isfinite(), "NaN or infinite", "only finite values can be quantized", True)
+        if not self.map.signed:
+            _refuse(x < 0, "negative", f"{self.map.spec} is unsigned; use a signed map", False)
+        return x
+
+
+@dataclass(frozen=True)
+class QuantizedTensor:
+    """Packed codes and scales of one tensor.
+
+    Attributes:
+        quantizer: what made it; a fitted map is frozen in it.
+        shape: shape of the tensor.
+        packed: 1-D uint8; see `qmaps.packing` for the order of bits.
+        scales: the normalizer's parts; see its `layout`.
+    """
+
+    quantizer: Quantizer
+    shape: tuple[int, ...]
+    packed: Tensor
+    scales: Scales
+
+    def codes(self) -> Tensor:
+        """The codes unpacked: int32 of `shape`."""
+        count = math.prod(self.shape)
+        return packing.unpack(self.packed, self.quantizer.map.bits, count).view(self.shape)
+
+    def dequantize(
+        self, *, out: Tensor | None = None, dtype: torch.dtype = torch.float32
+    ) -> Tensor:
+        """The values: one float32 product each, then rounded to `dtype`.
+
+        Args:
+            out: a tensor of the same shape, written into and returned; its dtype wins.
+            dtype: float32, float16 or bfloat16.
+        """
+        if dtype not in FLOATS:
+            raise BadTypeError(f"dtype={dtype}; allowed are float32, float16, bfloat16")
+        values = reference.dequantize(self.codes(), self.scales, self.quantizer)
+        if out is None:
+            return values.to(dtype)
+        if tuple(out.shape) != self.shape:
+            raise BadValueError(f"out has shape {tuple(out.shape)}; {self.shape} is needed")
+        return out.copy_(values)
+
+    @property
+    def device(self) -> torch.device:
+        """Where the codes are."""
+        return self.packed.device
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the codes, the scales, and the codebook where it belongs to this tensor."""
+        codebook = table(self.quantizer.map).nbytes if self.quantizer.map.counted else 0
+        return self.packed.nbytes + sum(scale.nbytes for scale in self.scales) + codebook
+
+    @property
+    def bits_per_element(self) -> float:
+        """``8 * nbytes`` divided by the number of elements; NaN for an empty tensor."""
+        count = math.prod(self.shape)
+        return 8 * self.nbytes / count if count else math.nan
+
+    def to(self, device: torch.device | str) -> QuantizedTensor:
+        """The same on another device."""
+        scales = tuple(scale.to(device) for scale in self.scales)
+        return replace(self, packed=self.packed.to(device), scales=scales)
+
+    def clone(self) -> QuantizedTensor:
+        """A copy that shares no storage."""
+        scales = tuple(scale.clone() for scale in self.scales)
+        return replace(self, packed=self.packed.clone(), scales=scales)
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write it as a safetensors file; see `qmaps.save` for several."""
+        from qmaps.store import save
+
+        save({"tensor": self}, path)
+
+    @staticmethod
+    def load(path: str | os.PathLike[str]) -> QuantizedTensor:
+        """Read what `save` wrote."""
+        from qmaps.store import load
+
+        tensors: Mapping[str, QuantizedTensor] = load(path)
+        if list(tensors) != ["tensor"]:
+            raise BadValueError(f"{str(path)!r} holds {len(tensors)} tensors; use qmaps.load")
+        return tensors["tensor"]
+
+    def __repr__(self) -> str:
+        return f"QuantizedTensor({self.quantizer.spec!r}, shape={self.shape}, {self.nbytes} bytes)"
+
+
+def _refuse(bad: Tensor, kind: str, allowed: str, non_finite: bool) -> None:
+    count = int(bad.sum())
+    if not count:
+        return
+    first = int(bad.reshape(-1).int().argmax())
+    error = NonFiniteError if non_finite else BadValueError
+    raise error(f"x holds {count} {kind} elements, the first at flat index {first}; {allowed}")
+
+
+def _check_out(out: QuantizedTensor, quantizer: Quantizer, x: Tensor) -> None:
+    if out.shape != tuple(x.shape):
+        raise BadValueError(f"out has shape {out.shape}; {tuple(x.shape)} is needed")
+    if out.quantizer.spec != quantizer.spec:
+        raise BadValueError(f"out was made by {out.quantizer.spec}; {quantizer.spec} is needed")
+    if out.device != x.device:
+        raise BadValueError(f"out is on {out.device}; {x.device} is needed")

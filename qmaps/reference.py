@@ -1,0 +1,117 @@
+"""The plain PyTorch engine that defines every answer, on any device.
+
+Faster engines must return the same bits. A code is the index of the nearest codebook value in
+real arithmetic, a tie going to the lower code; values outside the codebook take its end codes.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from qmaps.maps.base import Map, table
+from qmaps.philox import RoundingKey, uniform
+
+if TYPE_CHECKING:
+    from qmaps.normalize.base import Scales
+    from qmaps.quantizer import Quantizer
+
+
+def thresholds(codebook: Tensor) -> Tensor:
+    """For each pair of neighbours, the largest float32 that is not nearer to the upper one.
+
+    Then ``code = number of thresholds below n`` is exact without any arithmetic on n. The
+    midpoint is taken as an unevaluated float64 sum (two-sum), so its rounding is known.
+
+    Args:
+        codebook: ascending float32 values of shape (size,).
+
+    Returns:
+        Ascending float32 values of shape (size - 1,).
+    """
+    low, high = codebook[:-1].double(), codebook[1:].double()
+    total = low + high
+    virtual = total - low
+    lost = (low - (total - virtual)) + (high - virtual)  # low + high == total + lost, exactly
+    middle = total / 2
+    rounded = middle.float()
+    wide = rounded.double()
+    above = (wide > middle) | ((wide == middle) & (lost < 0))
+    down = torch.nextafter(rounded, torch.tensor(-torch.inf, device=codebook.device))
+    return torch.where(above, down, rounded)
+
+
+@functools.lru_cache(maxsize=512)
+def _tables(map_: Map, device: torch.device) -> tuple[Tensor, Tensor]:
+    """Codebook and thresholds on `device`."""
+    codebook = table(map_)
+    return codebook.to(device), thresholds(codebook).to(device)
+
+
+def encode(n: Tensor, map_: Map) -> Tensor:
+    """The nearest code of each normalized float32 value, int32. NaN takes the last code."""
+    _, limits = _tables(map_, n.device)
+    return torch.bucketize(n, limits, out_int32=True)
+
+
+def encode_stochastic(
+    n: Tensor, map_: Map, key: RoundingKey, position: Callable[[Tensor], Tensor] | None = None
+) -> Tensor:
+    """One of the two codes around each value, at random so that the mean is the value.
+
+    The upper one is taken where ``uniform < (n - low) / (high - low)``, in float32.
+
+    Args:
+        n: normalized float32 values.
+        map_: a map with a codebook.
+        key: names the random numbers; element i of `n` in row-major order takes number i.
+        position: the fraction ``(x - low) / (high - low)`` computed from the lower codes,
+            for normalizers whose decoding is not a product.
+    """
+    codebook, _ = _tables(map_, n.device)
+    last = codebook.numel() - 1
+    lower = (torch.bucketize(n, codebook, right=True, out_int32=True) - 1).clamp(0, last - 1)
+    if position is None:
+        low, high = codebook[lower], codebook[lower + 1]
+        fraction = (n - low) / (high - low)
+    else:
+        fraction = position(lower)
+    noise = uniform(n.numel(), key, n.device).view(n.shape)
+    return lower + (noise < fraction).to(torch.int32)
+
+
+def decode(codes: Tensor, map_: Map) -> Tensor:
+    """The normalized float32 value of each code."""
+    codebook, _ = _tables(map_, codes.device)
+    return codebook[codes]
+
+
+def quantize(x: Tensor, quantizer: Quantizer, key: RoundingKey) -> tuple[Tensor, Scales]:
+    """Scales and int32 codes of float32 `x` under a quantizer with a codebook.
+
+    Non-finite elements make their scale non-finite, so that what shares it decodes to
+    non-finite values too; checking for them is the caller's choice.
+    """
+    normalizer, map_ = quantizer.normalizer, quantizer.map
+    scales = normalizer.scales(x)
+    n = normalizer.normalize(x, scales)
+    if not quantizer.stochastic:
+        return encode(n, map_), scales
+    if not normalizer.log_domain:
+        return encode_stochastic(n, map_, key), scales
+
+    def position(lower: Tensor) -> Tensor:
+        low = normalizer.denormalize(decode(lower, map_), scales)
+        high = normalizer.denormalize(decode(lower + 1, map_), scales)
+        return (x - low) / (high - low)
+
+    return encode_stochastic(n, map_, key, position), scales
+
+
+def dequantize(codes: Tensor, scales: Scales, quantizer: Quantizer) -> Tensor:
+    """The float32 values that `codes` stand for."""
+    return quantizer.normalizer.denormalize(decode(codes, quantizer.map), scales)

@@ -1,0 +1,120 @@
+"""Spec strings such as ``B128/DE@4s``, ``B32x8&rank1/linear@4u+sr``.
+
+``NORM["x8"]["&"NORM["x8"]]"/"MAP["("field=value,...")"]"@"BITS["s"|"u"]["+sr"]``, read without
+regard to case and written in one canonical form.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import MISSING, fields
+from typing import Any
+
+from qmaps import maps, normalize
+from qmaps.errors import BadValueError, SpecError, nearest
+from qmaps.maps.codebook import Codebook
+from qmaps.normalize.eight_bit import EightBit
+from qmaps.normalize.minimum import Minimum
+
+GRAMMAR = 'NORM["x8"]["&"NORM["x8"]]/MAP@BITS["s"|"u"]["+sr"]'
+
+_SPEC = re.compile(
+    r"(?P<norm>[^/]+)/(?P<map>[^@/()]+)(?:\((?P<fields>[^()]*)\))?@(?P<bits>\d+)(?P<sign>[su]?)"
+    r"(?P<sr>\+sr)?",
+    re.IGNORECASE,
+)
+
+
+def parse(
+    spec: str, codebooks: Iterable[Codebook] = ()
+) -> tuple[normalize.Normalizer, maps.Map, bool]:
+    """Normalizer, map and whether rounding is stochastic.
+
+    Raises:
+        SpecError: names the spec, the part that is wrong, what is allowed, and the nearest
+            match.
+    """
+    match = _SPEC.fullmatch(spec.strip())
+    if match is None:
+        raise SpecError(f"spec={spec!r} does not have the form {GRAMMAR}, such as B128/DE@4s")
+    try:
+        normalizer = parse_normalizer(match["norm"])
+        map_ = _map(match, codebooks)
+    except BadValueError as error:
+        raise SpecError(f"spec={spec!r}: {error}") from None
+    return normalizer, map_, bool(match["sr"])
+
+
+def parse_normalizer(text: str) -> normalize.Normalizer:
+    """The normalizer that the part of a spec before ``/`` names."""
+    parts = [_one_normalizer(part.strip()) for part in text.split("&")]
+    return parts[0] if len(parts) == 1 else Minimum(*parts)
+
+
+def _one_normalizer(text: str) -> normalize.Normalizer:
+    for cls in normalize.REGISTRY:
+        if (found := cls.parse(text)) is not None:
+            return found
+    if text.lower().endswith("x8"):
+        return EightBit(_one_normalizer(text[:-2]))
+    # B<n> is compared with the number written, so that "C128" is near "B128".
+    number = re.search(r"\d+", text)
+    shown = [name.replace("<n>", number[0] if number else "<n>") for name in normalize.names()]
+    raise SpecError(
+        f"unknown normalizer {text!r}; allowed are {', '.join(normalize.names())}, "
+        f"each with or without x8{nearest(text, shown)}"
+    )
+
+
+def _map(match: re.Match[str], codebooks: Iterable[Codebook]) -> maps.Map:
+    name, bits = match["map"].strip(), int(match["bits"])
+    sign = match["sign"].lower()
+    for codebook in codebooks:
+        if codebook.label.lower() == name.lower():
+            return _codebook(codebook, bits, sign)
+    by_folded = {known.lower(): known for known in maps.REGISTRY}
+    if name.lower() not in by_folded:
+        known = [*maps.names(), *(codebook.label for codebook in codebooks)]
+        raise SpecError(
+            f"unknown map {name!r}; allowed are {', '.join(known)}{nearest(name, known)}"
+        )
+    cls = maps.REGISTRY[by_folded[name.lower()]]
+    signed = sign == "s" if sign else cls.signs[0]
+    return cls(bits=bits, signed=signed, **_fields(cls, match["fields"]))
+
+
+def _codebook(codebook: Codebook, bits: int, sign: str) -> Codebook:
+    if bits != codebook.bits or (sign and (sign == "s") != codebook.signed):
+        raise SpecError(f"the codebook handed over is {codebook.spec}")
+    return codebook
+
+
+def _fields(cls: type[maps.Map], text: str | None) -> dict[str, Any]:
+    """The map's own fields, each of the type of its default."""
+    own = {
+        field.name: field
+        for field in fields(cls)
+        if field.name not in ("bits", "signed") and field.default is not MISSING
+    }
+    values: dict[str, Any] = {}
+    for item in filter(None, (text or "").replace(" ", "").split(",")):
+        name, _, value = item.partition("=")
+        if name.lower() not in own:
+            allowed = ", ".join(own) or "no fields"
+            raise SpecError(f"unknown field {name!r} of {cls.spec_name}; allowed are {allowed}")
+        default = own[name.lower()].default
+        values[name.lower()] = _value(name, value, default)
+    return values
+
+
+def _value(name: str, text: str, default: Any) -> Any:
+    kind = type(default)
+    if kind is bool:
+        if text.lower() in ("true", "false"):
+            return text.lower() == "true"
+        raise SpecError(f"{name}={text!r} must be true or false")
+    try:
+        return kind(text)
+    except ValueError:
+        raise SpecError(f"{name}={text!r} must be of type {kind.__name__}") from None

@@ -1,0 +1,144 @@
+"""Quantized tensors as plain tensors, and as safetensors files."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
+from torch import Tensor
+
+from qmaps.errors import BadValueError
+from qmaps.files import replacing
+from qmaps.maps.base import table
+from qmaps.maps.codebook import Codebook
+from qmaps.normalize.base import Normalizer
+from qmaps.packing import packed_bytes
+from qmaps.quantizer import QuantizedTensor, Quantizer
+from qmaps.spec import parse, parse_normalizer
+
+FORMAT = 1
+
+
+def to_plain(t: QuantizedTensor) -> dict[str, Any]:
+    """`t` as a dict of tensors, strings and numbers, which ``torch.load`` reads safely."""
+    map_ = t.quantizer.map
+    plain: dict[str, Any] = {
+        "format": FORMAT,
+        "spec": t.quantizer.spec,
+        "shape": list(t.shape),
+        "packed": t.packed,
+        "scales": list(t.scales),
+    }
+    if isinstance(map_, Codebook):
+        plain["codebook"] = table(map_).clone()
+        plain["map"] = {
+            "bits": map_.bits,
+            "signed": map_.signed,
+            "label": map_.label,
+            "per_tensor": map_.per_tensor,
+            "normalizer": t.quantizer.normalizer.spec,
+            "stochastic": t.quantizer.stochastic,
+        }
+    return plain
+
+
+def from_plain(plain: Mapping[str, Any]) -> QuantizedTensor:
+    """What `to_plain` took apart.
+
+    Raises:
+        BadValueError: the parts do not fit together.
+    """
+    missing = [key for key in ("format", "spec", "shape", "packed", "scales") if key not in plain]
+    if missing:
+        raise BadValueError(f"a quantized tensor lacks {', '.join(missing)}")
+    if plain["format"] != FORMAT:
+        raise BadValueError(
+            f"format={plain['format']} of a quantized tensor is not supported; {FORMAT} is"
+        )
+    shape = tuple(int(size) for size in plain["shape"])
+    if "codebook" in plain:
+        about = dict(plain["map"])
+        normalizer = parse_normalizer(about.pop("normalizer"))
+        stochastic = bool(about.pop("stochastic"))
+        quantizer = Quantizer(normalizer, Codebook(plain["codebook"], **about), stochastic)
+    else:
+        quantizer = Quantizer(*parse(plain["spec"]))
+    t = QuantizedTensor(quantizer, shape, plain["packed"], tuple(plain["scales"]))
+    _check(t, quantizer.normalizer)
+    return t
+
+
+def save(tensors: Mapping[str, QuantizedTensor], path: str | os.PathLike[str]) -> None:
+    """Write quantized tensors to one safetensors file, atomically.
+
+    Args:
+        tensors: by name.
+        path: the file; an existing one is replaced.
+
+    Raises:
+        OutputError: the file cannot be written.
+    """
+    arrays: dict[str, Tensor] = {}
+    about = []
+    for number, (name, t) in enumerate(tensors.items()):
+        plain = to_plain(t)
+        arrays[f"{number}.packed"] = plain.pop("packed").contiguous().cpu()
+        for part, scale in enumerate(plain.pop("scales")):
+            arrays[f"{number}.scale{part}"] = scale.contiguous().cpu()
+        if "codebook" in plain:
+            arrays[f"{number}.codebook"] = plain.pop("codebook").cpu()
+        about.append({"name": name, "parts": len(t.scales), **plain})
+    with replacing(path) as temporary:
+        # safetensors refuses storage shared between tensors, as clones never are.
+        save_file(
+            {key: array.clone() for key, array in arrays.items()},
+            temporary,
+            metadata={"qmaps_tensors": json.dumps(about)},
+        )
+
+
+def load(path: str | os.PathLike[str]) -> dict[str, QuantizedTensor]:
+    """Read what `save` wrote.
+
+    Raises:
+        BadValueError: the file is missing, truncated, or not of this kind.
+    """
+    try:
+        with safe_open(path, framework="pt") as file:
+            metadata = file.metadata() or {}
+            if "qmaps_tensors" not in metadata:
+                raise BadValueError(f"{str(path)!r} holds no quantized tensors of qmaps")
+            tensors = {}
+            for number, about in enumerate(json.loads(metadata["qmaps_tensors"])):
+                about["packed"] = file.get_tensor(f"{number}.packed")
+                scales = range(about.pop("parts"))
+                about["scales"] = [file.get_tensor(f"{number}.scale{part}") for part in scales]
+                if "map" in about:
+                    about["codebook"] = file.get_tensor(f"{number}.codebook")
+                tensors[about.pop("name")] = from_plain(about)
+            return tensors
+    except (OSError, SafetensorError) as error:
+        reason = str(error).splitlines()[0]
+        raise BadValueError(f"{str(path)!r} cannot be read as safetensors ({reason})") from None
+
+
+def _check(t: QuantizedTensor, normalizer: Normalizer) -> None:
+    """Raise unless sizes and dtypes are those of the quantizer."""
+    needed = packed_bytes(math.prod(t.shape), t.quantizer.map.bits)
+    if t.packed.dtype != torch.uint8 or t.packed.numel() != needed:
+        raise BadValueError(
+            f"packed has {t.packed.numel()} elements of {t.packed.dtype}; "
+            f"{t.quantizer.spec} of shape {t.shape} needs {needed} of torch.uint8"
+        )
+    found = tuple((scale.dtype, tuple(scale.shape)) for scale in t.scales)
+    if found != normalizer.layout(t.shape):
+        raise BadValueError(
+            f"scales are {found}; {normalizer.spec} of shape {t.shape} needs "
+            f"{normalizer.layout(t.shape)}"
+        )
