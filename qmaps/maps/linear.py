@@ -25,6 +25,5 @@ class Linear(Map, name="linear"):
     def values(self) -> Tensor:
         size = 2**self.bits
         i = torch.arange(size, dtype=torch.float64)
-        if self.signed:
-            return (2 * i - (size - 1)).div(size - 1)
-        return (i + 1).div(size)
+        low, steps = (-(size - 1), 2) if self.signed else (1, 1)
+        return (low + steps * i).div(size - 1 if self.signed else size)

@@ -1,0 +1,7 @@
+"""Optimizers whose states are kept quantized."""
+
+from qmaps.optim.adamw import AdamW, AdamW4bit, AdamW8bit
+from qmaps.optim.base import QuantizedOptimizer
+from qmaps.optim.presets import PRESETS
+
+__all__ = ["PRESETS", "AdamW", "AdamW4bit", "AdamW8bit", "QuantizedOptimizer"]

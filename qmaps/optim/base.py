@@ -1,0 +1,346 @@
+"""What every optimizer with quantized states shares."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, ClassVar, overload
+
+import torch
+from torch import Tensor
+
+from qmaps.errors import BadTypeError, BadValueError, NonFiniteError
+from qmaps.maps.base import FittedMap
+from qmaps.optim.presets import preset
+from qmaps.philox import RoundingKey
+from qmaps.quantizer import QuantizedTensor, Quantizer, quantizer
+from qmaps.store import from_plain, to_plain
+
+NONFINITE = ("propagate", "skip", "raise")
+
+StateQuantizers = str | Mapping[str, str | Quantizer | None] | None
+
+
+class QuantizedOptimizer(torch.optim.Optimizer):
+    """An optimizer that keeps its states quantized between steps.
+
+    A step decodes a parameter's states to float32, applies the update rule, writes the
+    parameter, and encodes the new states. The rule knows nothing of formats: subclasses name
+    their states in `state_names` and give `scalars` and `update`.
+
+    A parameter's states stay float32 where it has at most `min_quantized_size` elements or
+    where the state's quantizer is None. All settings are options of the parameter group, so a
+    group can override them: ``{"params": embedding.parameters(), "state_quantizers": None}``.
+
+    Args:
+        params: as for any torch optimizer; named parameters give better error messages.
+        defaults: the rule's own hyper-parameters.
+        state_quantizers: a preset's name (`qmaps.optim.PRESETS`), or a dict from state names
+            to specs or quantizers, None meaning 32 bits. States left out stay in 32 bits.
+        min_quantized_size: parameters of at most this many elements keep 32-bit states.
+        refit_every: steps between fits of fitted maps (`quantile`, `lloyd`), at least 1.
+        nonfinite: what a NaN or infinity in a gradient does. "propagate": it reaches states
+            and parameters, as in torch, and never turns into a finite number. "skip": the
+            whole step is left out and counted in `skipped_steps`. "raise": NonFiniteError
+            before anything has changed.
+        seed: of stochastic rounding, 0 to 2**32 - 1.
+
+    Attributes:
+        skipped_steps: how many steps "skip" has left out since construction.
+    """
+
+    state_names: ClassVar[tuple[str, ...]]
+    skipped_steps: int
+
+    def __init__(
+        self,
+        params: Iterable[Any],
+        defaults: dict[str, Any],
+        *,
+        state_quantizers: StateQuantizers,
+        min_quantized_size: int,
+        refit_every: int,
+        nonfinite: str,
+        seed: int,
+    ) -> None:
+        self._quantizers: dict[str, Quantizer] = {}
+        self.skipped_steps = 0
+        RoundingKey(seed=seed)  # raises on a bad seed
+        shared = {
+            "state_quantizers": self._specs(state_quantizers),
+            "min_quantized_size": min_quantized_size,
+            "refit_every": refit_every,
+            "nonfinite": nonfinite,
+            "seed": seed,
+        }
+        super().__init__(params, {**defaults, **shared})
+
+    @abstractmethod
+    def scalars(self, group: dict[str, Any], step: int) -> dict[str, float]:
+        """What the rule needs besides tensors, computed in float64 once per parameter."""
+
+    @abstractmethod
+    def update(
+        self, param: Tensor, grad: Tensor, states: dict[str, Tensor], scalars: dict[str, float]
+    ) -> None:
+        """Apply the rule in place to float32 `param` and `states`; leave `grad` alone.
+
+        One float32 operation after another, none of which fuses a product with a sum.
+        """
+
+    def check_group(self, group: dict[str, Any]) -> None:
+        """Raise if an option of a parameter group has a value that is not allowed."""
+        if not isinstance(size := group["min_quantized_size"], int) or size < 0:
+            raise BadValueError(f"min_quantized_size={size!r} must be an int of at least 0")
+        if not isinstance(every := group["refit_every"], int) or every < 1:
+            raise BadValueError(f"refit_every={every!r} must be an int of at least 1")
+        if group["nonfinite"] not in NONFINITE:
+            allowed = ", ".join(map(repr, NONFINITE))
+            raise BadValueError(f"nonfinite={group['nonfinite']!r} must be one of {allowed}")
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """Add a parameter group; options left out take the optimizer's defaults."""
+        group = dict(param_group)
+        if "state_quantizers" in group:
+            group["state_quantizers"] = self._specs(group["state_quantizers"])
+        self.check_group({**self.defaults, **group})
+        super().add_param_group(group)
+
+    @overload
+    def step(self, closure: None = None) -> None: ...
+
+    @overload
+    def step(self, closure: Callable[[], float]) -> float: ...
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], float] | None = None) -> float | None:
+        """Take one step.
+
+        Args:
+            closure: evaluates the model anew and returns the loss.
+
+        Raises:
+            NonFiniteError: a gradient holds NaN or infinity and `nonfinite` is "raise".
+        """
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        if self._non_finite_gradients():
+            self.skipped_steps += 1
+            return loss
+        for number, param, group in self._with_gradients():
+            self._step_one(number, param, group)
+        return loss
+
+    def _step_one(self, number: int, param: Tensor, group: dict[str, Any]) -> None:
+        state = self.state[param]
+        if not state:
+            state["step"] = torch.zeros((), dtype=torch.float32)
+        state["step"] += 1
+        step = int(state["step"])
+        states = {name: _decoded(state.get(name), param) for name in self.state_names}
+        assert param.grad is not None
+        work = param.float() if param.dtype != torch.float32 else param
+        self.update(work, param.grad.float(), states, self.scalars(group, step))
+        if work is not param:
+            param.copy_(work)
+        for index, (name, value) in enumerate(states.items()):
+            q = self._quantizer(name, param, group)
+            if q is None:
+                state[name] = value
+                continue
+            previous = state.get(name)
+            fresh = (step - 1) % group["refit_every"] == 0
+            if isinstance(q.map, FittedMap) and isinstance(previous, QuantizedTensor) and not fresh:
+                q = previous.quantizer
+            key = RoundingKey(seed=group["seed"], step=step, tensor=number, state=index)
+            state[name] = q.quantize_unchecked(value, key=key)
+
+    def _with_gradients(self) -> Iterator[tuple[int, Tensor, dict[str, Any]]]:
+        """Number, parameter and group of each parameter that has a gradient."""
+        number = 0
+        for group in self.param_groups:
+            for param in group["params"]:
+                if param.grad is not None:
+                    _check_gradient(number, param)
+                    yield number, param, group
+                number += 1
+
+    def _non_finite_gradients(self) -> bool:
+        """Whether the step is to be skipped; raises where a group asks for that."""
+        skip = False
+        for number, param, group in self._with_gradients():
+            if group["nonfinite"] == "propagate":
+                continue
+            bad = ~param.grad.isfinite()  # type: ignore[union-attr]
+            if not (count := int(bad.sum())):
+                continue
+            if group["nonfinite"] == "raise":
+                first = int(bad.reshape(-1).int().argmax())
+                raise NonFiniteError(
+                    f"the gradient of {self._name(number)} holds {count} NaN or infinite elements, "
+                    f"the first at flat index {first}; nonfinite='raise' allows none"
+                )
+            skip = True
+        return skip
+
+    def _name(self, number: int) -> str:
+        for group in self.param_groups:
+            if number < len(group["params"]):
+                names = group.get("param_names")
+                break
+            number -= len(group["params"])
+        return f"parameter {names[number]!r}" if names else f"parameter number {number}"
+
+    def _quantizer(self, name: str, param: Tensor, group: dict[str, Any]) -> Quantizer | None:
+        spec = group["state_quantizers"].get(name)
+        if spec is None or param.numel() <= group["min_quantized_size"]:
+            return None
+        if spec not in self._quantizers:
+            self._quantizers[spec] = quantizer(spec)
+        return self._quantizers[spec]
+
+    def _specs(self, given: StateQuantizers) -> dict[str, str | None]:
+        """`given` as specs by state name, all of them readable; quantizers are remembered."""
+        if given is None:
+            given = {}
+        elif isinstance(given, str):
+            given = preset(given)
+        elif not isinstance(given, Mapping):
+            raise BadTypeError(
+                f"state_quantizers={given!r} must be a preset's name, a dict from state names to "
+                "specs, or None"
+            )
+        specs: dict[str, str | None] = {}
+        for name, value in given.items():
+            if name not in self.state_names:
+                allowed = ", ".join(self.state_names)
+                raise BadValueError(
+                    f"state_quantizers names {name!r}; {type(self).__name__} has {allowed}"
+                )
+            specs[name] = None
+            if value is not None:
+                q = quantizer(value)
+                self._quantizers[q.spec] = q
+                specs[name] = q.spec
+        return specs
+
+    @property
+    def state_nbytes(self) -> int:
+        """Bytes that all states take now, scales and codebooks included."""
+        return sum(
+            value.nbytes
+            for state in self.state.values()
+            for name, value in state.items()
+            if name in self.state_names
+        )
+
+    def state_dict(self) -> dict[str, Any]:
+        """The state as plain tensors, strings and numbers: ``weights_only=True`` loads it."""
+        saved = super().state_dict()
+        saved["state"] = {
+            number: {
+                name: to_plain(value) if isinstance(value, QuantizedTensor) else value
+                for name, value in state.items()
+            }
+            for number, state in saved["state"].items()
+        }
+        return saved
+
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+        """Load what `state_dict` gave, bit for bit, or the checkpoint of the torch optimizer.
+
+        Float states of a torch checkpoint are quantized where this optimizer quantizes them.
+        Options come from the checkpoint where it has them.
+
+        Raises:
+            BadValueError: the checkpoint uses an option that this optimizer does not have, or
+                has other parameters.
+        """
+        groups = []
+        if len(state_dict["param_groups"]) != len(self.param_groups):
+            raise BadValueError(
+                f"state_dict has {len(state_dict['param_groups'])} parameter groups; this "
+                f"optimizer has {len(self.param_groups)}"
+            )
+        for own, saved in zip(self.param_groups, state_dict["param_groups"], strict=True):
+            if saved.get("amsgrad"):
+                raise BadValueError("state_dict has amsgrad=True; only False is supported")
+            merged = {key: saved.get(key, value) for key, value in own.items()}
+            merged["state_quantizers"] = self._reloaded(merged["state_quantizers"])
+            self.check_group(merged)
+            groups.append(merged)
+        super().load_state_dict({**state_dict, "state": {}, "param_groups": groups})
+
+        by_id = {
+            saved_id: (number, param, group)
+            for number, (saved_id, (param, group)) in enumerate(
+                zip(
+                    [i for group in groups for i in group["params"]],
+                    [(p, group) for group in self.param_groups for p in group["params"]],
+                    strict=True,
+                )
+            )
+        }
+        for saved_id, saved_state in state_dict["state"].items():
+            number, param, group = by_id[saved_id]
+            self.state[param] = self._loaded(saved_state, number, param, group)
+
+    def _reloaded(self, specs: Mapping[str, str | None]) -> dict[str, str | None]:
+        """`specs` of a checkpoint; those with a user's codebook must be known already."""
+        known = {name: self._quantizers.get(spec or "", spec) for name, spec in specs.items()}
+        return self._specs(known)
+
+    def _loaded(
+        self, saved: Mapping[str, Any], number: int, param: Tensor, group: dict[str, Any]
+    ) -> dict[str, Any]:
+        state: dict[str, Any] = {}
+        for name, value in saved.items():
+            if name == "step":
+                state[name] = torch.as_tensor(value, dtype=torch.float32).clone()
+            elif isinstance(value, Mapping):
+                state[name] = from_plain(value).to(param.device).clone()
+            else:
+                state[name] = value.to(param.device, torch.float32, copy=True)
+            found = tuple(value["shape"] if isinstance(value, Mapping) else state[name].shape)
+            if name in self.state_names and found != tuple(param.shape):
+                raise BadValueError(
+                    f"state_dict has {name} of shape {found} for {self._name(number)} of shape "
+                    f"{tuple(param.shape)}"
+                )
+        for index, name in enumerate(self.state_names):
+            q = self._quantizer(name, param, group)
+            if q is not None and isinstance(state.get(name), Tensor):
+                step = int(state.get("step", 0))
+                key = RoundingKey(seed=group["seed"], step=step, tensor=number, state=index)
+                state[name] = q.quantize_unchecked(state[name], key=key)
+        return state
+
+
+def resolve_block_size(default: int, block_size: int | None, blocksize: int | None) -> int:
+    """The block size given under either name, or the default."""
+    if block_size is not None and blocksize is not None and block_size != blocksize:
+        raise BadValueError(
+            f"block_size={block_size} and blocksize={blocksize} name one option; give one of them"
+        )
+    given = block_size if block_size is not None else blocksize
+    return default if given is None else given
+
+
+def _decoded(value: Tensor | QuantizedTensor | None, param: Tensor) -> Tensor:
+    """A state in float32: zeros before the first step."""
+    if value is None:
+        return torch.zeros_like(param, dtype=torch.float32, memory_format=torch.preserve_format)
+    return value.dequantize() if isinstance(value, QuantizedTensor) else value
+
+
+def _check_gradient(number: int, param: Tensor) -> None:
+    grad = param.grad
+    assert grad is not None
+    if grad.layout != torch.strided or not grad.is_floating_point():
+        kind = "sparse" if grad.layout != torch.strided else str(grad.dtype)
+        raise BadTypeError(
+            f"the gradient of parameter number {number} is {kind}; dense "
+            "floating-point gradients are supported"
+        )
