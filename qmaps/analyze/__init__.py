@@ -1,0 +1,21 @@
+"""Analyses of optimizer states: captured states in, tidy frames out."""
+
+from qmaps.analyze.code_pairs import code_pairs
+from qmaps.analyze.first_code_error import first_code_error
+from qmaps.analyze.histogram import histogram
+from qmaps.analyze.inverse_sqrt import inverse_sqrt
+from qmaps.analyze.map_curves import map_curves
+from qmaps.analyze.outliers import outliers
+from qmaps.analyze.pareto import pareto
+from qmaps.analyze.update_error import update_error
+
+__all__ = [
+    "code_pairs",
+    "first_code_error",
+    "histogram",
+    "inverse_sqrt",
+    "map_curves",
+    "outliers",
+    "pareto",
+    "update_error",
+]

@@ -1,0 +1,43 @@
+"""What analyses accept as states."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+
+from torch import Tensor
+
+from qmaps import capture
+from qmaps.capture import CapturedStates
+from qmaps.errors import CaptureError
+
+States = CapturedStates | Mapping[str, Mapping[str, Tensor]] | str | os.PathLike[str]
+"""Captured states, their path, or tensors by parameter and state name."""
+
+MIN_SIZE = 4096
+"""Optimizers leave tensors of at most this many elements in 32 bits, so analyses do as well."""
+
+
+def as_states(states: States) -> CapturedStates:
+    """The states behind a path or a dict."""
+    if isinstance(states, CapturedStates):
+        return states
+    if isinstance(states, Mapping):
+        return CapturedStates.from_tensors(states)
+    return capture.load(states)
+
+
+def adam_pairs(
+    states: States, min_quantized_size: int = MIN_SIZE
+) -> Iterator[tuple[str, Tensor, Tensor, float]]:
+    """Parameter, first moment, second moment and eps of each parameter large enough."""
+    seen = False
+    for parameter, m, v, eps in as_states(states).adam_pairs():
+        if m.numel() > min_quantized_size:
+            seen = True
+            yield parameter, m, v, eps
+    if not seen:
+        raise CaptureError(
+            f"no parameter has more than min_quantized_size={min_quantized_size} elements; "
+            "there is nothing to quantize"
+        )

@@ -1,0 +1,58 @@
+"""Use and error of the Adam update per pair of codes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import numpy as np
+import pandas as pd
+
+from qmaps.analyze._grid import accumulate
+from qmaps.analyze._states import MIN_SIZE, States
+from qmaps.pair import Pair
+
+
+def code_pairs(
+    states: States, pairs: Iterable[Pair | str], *, min_quantized_size: int = MIN_SIZE
+) -> pd.DataFrame:
+    """How often each (first, second) pair of codes is used, and its update's error.
+
+    Args:
+        states: captured states, their path, or tensors by parameter and state name.
+        pairs: quantizers of both moments.
+        min_quantized_size: parameters of at most this many elements are left out.
+
+    Returns:
+        One row per pair of quantizers and pair of codes that occurs: `quantizer`,
+        `code_first`, `code_second`, `value_first`, `value_second` (codebook values),
+        `size_first`, `size_second` (codebook sizes), `count`, `use` (share of all elements),
+        `mean_abs_error`, `mean_rel_error` (fraction, over elements with u != 0).
+
+    Source: 8-bit optimizers, figure 4.
+    """
+    frames = []
+    for given in pairs:
+        pair = Pair.parse(given)
+        grid = accumulate(states, pair, min_quantized_size)
+        first, second = (index.numpy() for index in grid.count.nonzero(as_tuple=True))
+        count, nonzero = grid.count.numpy()[first, second], grid.nonzero.numpy()[first, second]
+        with np.errstate(invalid="ignore"):
+            relative = grid.relative.numpy()[first, second] / nonzero
+        frames.append(
+            pd.DataFrame(
+                {
+                    "quantizer": pair.spec,
+                    "code_first": first,
+                    "code_second": second,
+                    "value_first": grid.first.numpy()[first],
+                    "value_second": grid.second.numpy()[second],
+                    "size_first": grid.first.numel(),
+                    "size_second": grid.second.numel(),
+                    "count": count.astype(np.int64),
+                    "use": count / count.sum(),
+                    "mean_abs_error": grid.absolute.numpy()[first, second] / count,
+                    "mean_rel_error": relative,
+                }
+            )
+        )
+    return pd.concat(frames, ignore_index=True)

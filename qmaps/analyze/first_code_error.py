@@ -1,0 +1,54 @@
+"""Error of the Adam update per code of the first moment."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import numpy as np
+import pandas as pd
+
+from qmaps.analyze._grid import accumulate
+from qmaps.analyze._states import MIN_SIZE, States
+from qmaps.pair import Pair
+
+
+def first_code_error(
+    states: States, pairs: Iterable[Pair | str], *, min_quantized_size: int = MIN_SIZE
+) -> pd.DataFrame:
+    """The update's mean errors for each code of the first moment.
+
+    Args:
+        states: captured states, their path, or tensors by parameter and state name.
+        pairs: quantizers of both moments.
+        min_quantized_size: parameters of at most this many elements are left out.
+
+    Returns:
+        One row per pair of quantizers and code: `quantizer`, `code`, `value` (codebook value),
+        `position` (code scaled to [-1, 1]), `count`, `use`, `mean_abs_error`,
+        `mean_rel_error`; errors of codes that do not occur are NaN.
+
+    Source: 8-bit optimizers, figure 5.
+    """
+    frames = []
+    for given in pairs:
+        pair = Pair.parse(given)
+        grid = accumulate(states, pair, min_quantized_size)
+        count, nonzero = grid.count.sum(1).numpy(), grid.nonzero.sum(1).numpy()
+        with np.errstate(invalid="ignore"):
+            absolute = grid.absolute.sum(1).numpy() / count
+            relative = grid.relative.sum(1).numpy() / nonzero
+        frames.append(
+            pd.DataFrame(
+                {
+                    "quantizer": pair.spec,
+                    "code": np.arange(count.size),
+                    "value": grid.first.numpy(),
+                    "position": np.linspace(-1, 1, count.size),
+                    "count": count.astype(np.int64),
+                    "use": count / count.sum(),
+                    "mean_abs_error": absolute,
+                    "mean_rel_error": relative,
+                }
+            )
+        )
+    return pd.concat(frames, ignore_index=True)

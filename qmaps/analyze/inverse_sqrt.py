@@ -1,0 +1,80 @@
+"""Histograms of the inverse square root of the second moment."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import numpy as np
+import pandas as pd
+
+from qmaps.analyze._states import MIN_SIZE, States, adam_pairs
+from qmaps.pair import UNQUANTIZED
+from qmaps.quantizer import Quantizer, quantizer
+
+EPS = 1e-6
+"""The paper's constant in h(v) = 1 / (sqrt(v) + 1e-6)."""
+
+
+def inverse_sqrt(
+    states: States,
+    quantizers: Iterable[Quantizer | str],
+    *,
+    parameters: Iterable[str] | None = None,
+    bins: int = 140,
+    min_quantized_size: int = MIN_SIZE,
+) -> pd.DataFrame:
+    """``h(v) = 1 / (sqrt(v) + 1e-6)`` in 32 bits and after each quantizer.
+
+    A second moment that decodes to 0 lands at 1e6: the zero-point problem is seen as a spike.
+
+    Args:
+        states: captured states, their path, or tensors by parameter and state name.
+        quantizers: of the second moment, or their specs.
+        parameters: names to take; all large enough if left out.
+        bins: equal bins in log10 from the smallest h to 1e6.
+        min_quantized_size: parameters of at most this many elements are left out.
+
+    Returns:
+        One row per quantizer (``32-bit`` first) and bin: `quantizer`, `bin_left`, `bin_right`
+        (log10 h), `count`, `share` (of all elements), `zero_share` (share of non-zero values
+        that decode to 0).
+
+    Source: 4-bit optimizers, figure 3.
+    """
+    parsed = [quantizer(given) for given in quantizers]
+    chosen = None if parameters is None else set(parameters)
+    moments = [
+        v
+        for name, _, v, _ in adam_pairs(states, min_quantized_size)
+        if chosen is None or name in chosen
+    ]
+    variants = {UNQUANTIZED: moments}
+    variants |= {q.spec: [q.quantize(v).dequantize() for v in moments] for q in parsed}
+    logs = {
+        name: np.concatenate(
+            [(-(v.double().sqrt() + EPS).log10()).reshape(-1).numpy() for v in values]
+        )
+        for name, values in variants.items()
+    }
+    low = min(float(values.min()) for values in logs.values())
+    edges = np.linspace(low, 6.0 + 1e-9, bins + 1)
+    nonzero = sum(int((v != 0).sum()) for v in moments)
+    frames = []
+    for name, values in logs.items():
+        counts, _ = np.histogram(values, edges)
+        zeroed = sum(
+            int(((v != 0) & (w == 0)).sum()) for v, w in zip(moments, variants[name], strict=True)
+        )
+        frames.append(
+            pd.DataFrame(
+                {
+                    "quantizer": name,
+                    "bin_left": edges[:-1],
+                    "bin_right": edges[1:],
+                    "count": counts,
+                    "share": counts / values.size,
+                    "zero_share": zeroed / nonzero if nonzero else np.nan,
+                }
+            )
+        )
+    return pd.concat(frames, ignore_index=True)

@@ -1,0 +1,62 @@
+"""Error against storage."""
+
+from __future__ import annotations
+
+import numpy as np
+import pandas as pd
+
+from qmaps.errors import BadValueError
+
+LIMIT = "lloyd"
+"""The map that no other of its width can beat under the same normalizer."""
+
+
+def pareto(sweep: pd.DataFrame, *, state: str = "exp_avg") -> pd.DataFrame:
+    """Relative squared error of one state over bits per element, with the Pareto frontier.
+
+    Args:
+        sweep: a frame of `qmaps.sweep.run` with rows for single quantizers.
+        state: the state to take.
+
+    Returns:
+        One row per quantizer: `quantizer`, `normalizer`, `map` (name without width),
+        `bits_per_element`, `error` (sum of squared errors over sum of squares, all tensors
+        together), `error_name`, `on_frontier` (no other map stores less with less error),
+        `is_limit` (Lloyd-Max, which is fitted, not on the frontier).
+    """
+    rows = sweep[sweep["state"] == state]
+    if rows.empty:
+        allowed = ", ".join(sorted(map(repr, sweep["state"].unique())))
+        raise BadValueError(f"state={state!r} is not in the sweep; it has {allowed}")
+    weighted = rows.assign(
+        noise=rows["mse"] * rows["numel"],
+        signal=rows["mean_square"] * rows["numel"],
+        bits=rows["bits_per_element"] * rows["numel"],
+    )
+    total = weighted.groupby("quantizer", sort=False)[["noise", "signal", "bits", "numel"]].sum()
+    frame = pd.DataFrame(
+        {
+            "quantizer": total.index,
+            "bits_per_element": (total["bits"] / total["numel"]).to_numpy(),
+            "error": (total["noise"] / total["signal"]).to_numpy(),
+        }
+    )
+    parts = frame["quantizer"].str.extract(r"^(?P<normalizer>[^/]+)/(?P<map>[^@(]+)")
+    frame = frame.join(parts)
+    frame["error_name"] = "relative squared error"
+    frame["is_limit"] = frame["map"] == LIMIT
+    bits, error = frame["bits_per_element"].to_numpy(), frame["error"].to_numpy()
+    rivals = ~frame["is_limit"].to_numpy()
+    frame["on_frontier"] = [
+        bool(
+            rivals[i]
+            and not np.any(
+                rivals
+                & (bits <= bits[i])
+                & (error <= error[i])
+                & ((bits < bits[i]) | (error < error[i]))
+            )
+        )
+        for i in range(len(frame))
+    ]
+    return frame

@@ -1,0 +1,190 @@
+"""Captured states, read one tensor at a time."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from qmaps.errors import BadValueError, CaptureError
+
+Read = Callable[[], Tensor]
+
+
+class CapturedStates:
+    """The optimizer states of one step, by parameter and state name.
+
+    Made by `qmaps.capture.load` from files, or by `from_tensors` from memory. Tensors are read
+    when they are asked for and not kept.
+
+    Attributes:
+        step: number of optimizer steps taken.
+        steps: all steps that the source holds, ascending.
+        optimizer: class name of the optimizer; ``unknown`` where the source does not say.
+        source: where the states come from, for messages.
+    """
+
+    def __init__(
+        self,
+        tensors: Mapping[str, Mapping[str, tuple[tuple[int, ...], Read]]],
+        *,
+        step: int,
+        steps: Sequence[int] | None = None,
+        optimizer: str = "unknown",
+        hyperparameters: Mapping[str, Mapping[str, Any]] | None = None,
+        source: str = "memory",
+    ) -> None:
+        self._tensors = {name: dict(states) for name, states in tensors.items()}
+        self._hyperparameters = dict(hyperparameters or {})
+        self.step = step
+        self.steps = list(steps) if steps is not None else [step]
+        self.optimizer = optimizer
+        self.source = source
+
+    @classmethod
+    def from_tensors(
+        cls,
+        tensors: Mapping[str, Mapping[str, Tensor]],
+        *,
+        step: int = 0,
+        optimizer: str = "unknown",
+        eps: float = 1e-8,
+    ) -> CapturedStates:
+        """States that are in memory.
+
+        >>> states = CapturedStates.from_tensors({"weight": {"exp_avg": torch.zeros(2, 3)}})
+        >>> states.parameters(), states.shape("weight", "exp_avg")
+        (['weight'], (2, 3))
+        """
+        entries = {
+            parameter: {
+                name: (tuple(tensor.shape), lambda tensor=tensor: tensor)
+                for name, tensor in states.items()
+            }
+            for parameter, states in tensors.items()
+        }
+        return cls(
+            entries,
+            step=step,
+            optimizer=optimizer,
+            hyperparameters={parameter: {"eps": eps} for parameter in tensors},
+        )
+
+    def parameters(self) -> list[str]:
+        """Names of the parameters that have a state."""
+        return list(self._tensors)
+
+    def states(self, parameter: str) -> list[str]:
+        """Names of the states of `parameter`."""
+        return list(self._entry(parameter))
+
+    def shape(self, parameter: str, state: str) -> tuple[int, ...]:
+        """Shape of a state, without reading it."""
+        return self._entry(parameter, state)[state][0]
+
+    def hyperparameters(self, parameter: str) -> dict[str, Any]:
+        """Options of the parameter's group, such as lr and eps; empty where unknown."""
+        self._entry(parameter)
+        return dict(self._hyperparameters.get(parameter, {}))
+
+    def eps(self, parameter: str) -> float:
+        """Adam's eps for `parameter`; torch's default 1e-8 where unknown."""
+        return float(self.hyperparameters(parameter).get("eps", 1e-8))
+
+    def tensor(self, parameter: str, state: str, *, check: bool = True) -> Tensor:
+        """A state in float32 on the CPU.
+
+        Raises:
+            CaptureError: it holds NaN or infinity and `check` is true, or cannot be read.
+            BadValueError: there is no such parameter or state.
+        """
+        tensor = self._entry(parameter, state)[state][1]().detach().to("cpu", torch.float32)
+        if check:
+            bad = ~tensor.isfinite()
+            if count := int(bad.sum()):
+                first = int(bad.reshape(-1).int().argmax())
+                raise CaptureError(
+                    f"state {state!r} of parameter {parameter!r} in {self.source!r} holds {count} "
+                    f"NaN or infinite elements, the first at flat index {first}; only finite "
+                    "states can be analyzed"
+                )
+        return tensor
+
+    def items(self) -> Iterator[tuple[str, str, Tensor]]:
+        """Parameter, state name and tensor of every state."""
+        for parameter, states in self._tensors.items():
+            for state in states:
+                yield parameter, state, self.tensor(parameter, state)
+
+    def adam_pairs(self) -> Iterator[tuple[str, Tensor, Tensor, float]]:
+        """Parameter, first moment, second moment and eps of every parameter with both.
+
+        Raises:
+            CaptureError: no parameter has `exp_avg` and `exp_avg_sq`, or a second moment is
+                negative somewhere.
+        """
+        found = False
+        for parameter, states in self._tensors.items():
+            if not {"exp_avg", "exp_avg_sq"} <= states.keys():
+                continue
+            found = True
+            m, v = self.tensor(parameter, "exp_avg"), self.tensor(parameter, "exp_avg_sq")
+            if m.shape != v.shape:
+                raise CaptureError(
+                    f"parameter {parameter!r} in {self.source!r} has exp_avg of shape "
+                    f"{tuple(m.shape)} and exp_avg_sq of shape {tuple(v.shape)}; Adam's are equal"
+                )
+            if bool((v < 0).any()):
+                raise CaptureError(
+                    f"state 'exp_avg_sq' of parameter {parameter!r} in {self.source!r} is negative "
+                    "somewhere; a second moment cannot be"
+                )
+            yield parameter, m, v, self.eps(parameter)
+        if not found:
+            names = sorted({state for states in self._tensors.values() for state in states})
+            have = ", ".join(names) if names else "no tensor states at all"
+            raise CaptureError(
+                f"{self.source!r} has no Adam states (exp_avg and exp_avg_sq); it has {have}"
+            )
+
+    def fingerprint(self) -> str:
+        """A digest of every state, to tell one capture from another."""
+        digest = hashlib.sha256()
+        for parameter, states in self._tensors.items():
+            for state in states:
+                tensor = self.tensor(parameter, state, check=False).contiguous()
+                digest.update(f"{parameter}\0{state}\0{tuple(tensor.shape)}\0".encode())
+                digest.update(tensor.numpy().tobytes())
+        return digest.hexdigest()
+
+    @property
+    def numel(self) -> int:
+        """Elements of all states."""
+        return sum(
+            math.prod(shape) for states in self._tensors.values() for shape, _ in states.values()
+        )
+
+    def __repr__(self) -> str:
+        return (
+            f"CapturedStates({self.optimizer}, step {self.step}, {len(self._tensors)} parameters, "
+            f"{self.numel} elements)"
+        )
+
+    def _entry(
+        self, parameter: str, state: str | None = None
+    ) -> dict[str, tuple[tuple[int, ...], Read]]:
+        if parameter not in self._tensors:
+            known = ", ".join(self._tensors)
+            raise BadValueError(
+                f"parameter={parameter!r} is not in {self.source!r}; it has {known}"
+            )
+        entry = self._tensors[parameter]
+        if state is not None and state not in entry:
+            raise BadValueError(
+                f"state={state!r} is not recorded for {parameter!r}; it has {', '.join(entry)}"
+            )
+        return entry

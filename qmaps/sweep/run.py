@@ -1,0 +1,242 @@
+"""One row per tensor and quantizer, or pair of quantizers."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+from torch import Tensor
+
+from qmaps import metrics
+from qmaps.analyze._states import MIN_SIZE, States, as_states
+from qmaps.analyze.update_error import collapsed, element_errors, error_columns
+from qmaps.capture import CapturedStates
+from qmaps.errors import CaptureError, OutputError
+from qmaps.files import output_folder, replacing, write_json
+from qmaps.maps.codebook import Codebook
+from qmaps.pair import UNQUANTIZED, Pair, adam_update
+from qmaps.quantizer import Quantizer, quantizer
+
+Spec = str | Quantizer | Pair | tuple[str | Quantizer | None, str | Quantizer | None]
+
+
+def run(
+    states: States,
+    specs: Iterable[Spec],
+    *,
+    out: str | os.PathLike[str] | None = None,
+    min_quantized_size: int = MIN_SIZE,
+    codebooks: Iterable[Codebook] = (),
+    progress: Callable[[int, int, str], None] | None = None,
+) -> pd.DataFrame:
+    """Measure quantizers on every tensor of captured states.
+
+    A single spec is measured on every state that it can hold: unsigned ones on states without
+    negative values. A pair is measured on the Adam update of every parameter that has both
+    moments; each of its quantizers is measured on its moment as well.
+
+    Args:
+        states: captured states, their path, or tensors by parameter and state name.
+        specs: quantizers (``"B128/DE@4s"``) and pairs (``"B128/DE@4s + rank1/linear@4u"``).
+        out: a folder for the result. It holds ``sweep.parquet`` at the end, and one file per
+            parameter until then, from which an interrupted sweep goes on.
+        min_quantized_size: parameters of at most this many elements are left out, as
+            optimizers leave them in 32 bits.
+        codebooks: maps of your own that the specs name.
+        progress: called with the number of parameters done, the number of all, and a name.
+
+    Returns:
+        Columns `step`, `parameter`, `shape`, `numel`, `state` (a state's name, or ``update``),
+        `quantizer`, `first`, `second` (of a pair), `bits_per_element` (of a pair: the mean of
+        both), and
+
+        - for states the metrics of `qmaps.metrics` and `mean_square`,
+        - for updates ``{mean,median,p99,p999,max}_{abs,rel}_error`` (see
+          `qmaps.analyze.update_error`) and `zeroed_share`, the share of elements whose second
+          moment decodes to 0 under a non-zero first moment.
+
+    Raises:
+        SpecError: a spec does not parse; nothing has been measured.
+        CaptureError: no states, or NaN in one of them.
+        OutputError: `out` cannot be written, or holds another sweep.
+    """
+    singles, pairs = _parse(specs, tuple(codebooks))
+    captured = as_states(states)
+    by_parameter = _parameters(captured, min_quantized_size)
+    if pairs:
+        _require_adam(by_parameter, captured)
+    parts = None if out is None else _folder(out, captured, singles, pairs, min_quantized_size)
+
+    frames = []
+    for done, (parameter, names) in enumerate(by_parameter.items()):
+        if progress:
+            progress(done, len(by_parameter), parameter)
+        part = None if parts is None else parts / f"{done:05d}.parquet"
+        if part is not None and part.exists():
+            frames.append(pd.read_parquet(part))
+            continue
+        frame = pd.DataFrame(list(_rows(captured, parameter, names, singles, pairs)))
+        frames.append(frame)
+        if part is not None:
+            _write(frame, part)
+    if progress:
+        progress(len(by_parameter), len(by_parameter), "")
+    result = pd.concat(frames, ignore_index=True)
+    if parts is not None:
+        _write(result, parts.parent / "sweep.parquet")
+    return result
+
+
+def _parse(
+    specs: Iterable[Spec], codebooks: tuple[Codebook, ...]
+) -> tuple[list[Quantizer], list[Pair]]:
+    singles: list[Quantizer] = []
+    pairs: list[Pair] = []
+    for spec in specs:
+        if isinstance(spec, Quantizer):
+            singles.append(spec)
+        elif isinstance(spec, str) and " + " not in spec:
+            singles.append(quantizer(spec, codebooks))
+        else:
+            pairs.append(Pair.parse(spec, codebooks))
+    return list(dict.fromkeys(singles)), list(dict.fromkeys(pairs))
+
+
+def _parameters(states: CapturedStates, min_quantized_size: int) -> dict[str, list[str]]:
+    """State names of each parameter that is large enough."""
+    chosen = {}
+    for parameter in states.parameters():
+        names = [
+            name
+            for name in states.states(parameter)
+            if _numel(states.shape(parameter, name)) > min_quantized_size
+        ]
+        if names:
+            chosen[parameter] = names
+    if not chosen:
+        raise CaptureError(
+            f"no state has more than min_quantized_size={min_quantized_size} elements; "
+            "there is nothing to quantize"
+        )
+    return chosen
+
+
+def _numel(shape: tuple[int, ...]) -> int:
+    numel = 1
+    for size in shape:
+        numel *= size
+    return numel
+
+
+def _require_adam(by_parameter: dict[str, list[str]], states: CapturedStates) -> None:
+    """Raise if no parameter has both moments."""
+    if not any({"exp_avg", "exp_avg_sq"} <= set(names) for names in by_parameter.values()):
+        next(iter(states.adam_pairs()), None)  # its message says what there is instead
+        raise CaptureError("no parameter large enough has both exp_avg and exp_avg_sq")
+
+
+def _rows(
+    states: CapturedStates,
+    parameter: str,
+    names: list[str],
+    singles: list[Quantizer],
+    pairs: list[Pair],
+) -> Iterator[dict[str, Any]]:
+    """The rows of one parameter; every quantizer decodes a state once."""
+    tensors = {name: states.tensor(parameter, name) for name in names}
+    adam = {"exp_avg", "exp_avg_sq"} <= tensors.keys()
+    wanted: dict[str, list[Quantizer]] = {
+        name: [q for q in singles if q.map.signed or not bool((tensor < 0).any())]
+        for name, tensor in tensors.items()
+    }
+    if adam:
+        wanted["exp_avg"] += [pair.first for pair in pairs if pair.first]
+        wanted["exp_avg_sq"] += [pair.second for pair in pairs if pair.second]
+
+    decoded: dict[tuple[str, Quantizer | None], tuple[Tensor, float]] = {}
+    for name, tensor in tensors.items():
+        about = {
+            "step": states.step,
+            "parameter": parameter,
+            "shape": "x".join(map(str, tensor.shape)),
+            "numel": tensor.numel(),
+            "state": name,
+        }
+        decoded[name, None] = (tensor, 32.0)
+        mean_square = float(tensor.double().square().mean())
+        for q in dict.fromkeys(wanted[name]):
+            t = q.quantize(tensor)
+            values = t.dequantize()
+            decoded[name, q] = (values, t.bits_per_element)
+            size = t.quantizer.map.codebook().numel()
+            yield {
+                **about,
+                "quantizer": q.spec,
+                "first": None,
+                "second": None,
+                "bits_per_element": t.bits_per_element,
+                "mean_square": mean_square,
+                **metrics.measure(tensor, values, t.codes(), size),
+            }
+    if not (adam and pairs):
+        return
+    m, v = tensors["exp_avg"], tensors["exp_avg_sq"]
+    eps = states.eps(parameter)
+    exact = adam_update(m, v, eps)
+    for pair in pairs:
+        m_decoded, m_bits = decoded["exp_avg", pair.first]
+        v_decoded, v_bits = decoded["exp_avg_sq", pair.second]
+        errors = element_errors(exact, adam_update(m_decoded, v_decoded, eps))
+        yield {
+            **about,
+            "state": "update",
+            "quantizer": pair.spec,
+            "first": pair.first.spec if pair.first else UNQUANTIZED,
+            "second": pair.second.spec if pair.second else UNQUANTIZED,
+            "bits_per_element": (m_bits + v_bits) / 2,
+            **error_columns(*errors),
+            "zeroed_share": collapsed(m_decoded, v, v_decoded) / m.numel(),
+        }
+
+
+def _folder(
+    out: str | os.PathLike[str],
+    states: CapturedStates,
+    singles: list[Quantizer],
+    pairs: list[Pair],
+    min_quantized_size: int,
+) -> Path:
+    """The folder of the parts, of this sweep and no other."""
+    about = {
+        "specs": [str(q) for q in singles] + [str(pair) for pair in pairs],
+        "step": states.step,
+        "parameters": {
+            name: {s: list(states.shape(name, s)) for s in states.states(name)}
+            for name in states.parameters()
+        },
+        "min_quantized_size": min_quantized_size,
+        "states": states.fingerprint(),
+    }
+    text = json.dumps(about, sort_keys=True)
+    folder = output_folder(out)
+    identity = {"sweep": hashlib.sha256(text.encode()).hexdigest(), "specs": about["specs"]}
+    marker = folder / "sweep.json"
+    if marker.exists():
+        if json.loads(marker.read_text(encoding="utf-8")).get("sweep") != identity["sweep"]:
+            raise OutputError(
+                f"out={str(folder)!r} holds a sweep of other specs or states; give another "
+                "folder, or delete it"
+            )
+    else:
+        write_json(marker, identity)
+    return output_folder(folder / "parts")
+
+
+def _write(frame: pd.DataFrame, path: Path) -> None:
+    with replacing(path) as temporary:
+        frame.to_parquet(temporary, index=False)

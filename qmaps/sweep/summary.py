@@ -1,0 +1,43 @@
+"""A sweep's rows, all tensors together."""
+
+from __future__ import annotations
+
+import pandas as pd
+
+_LARGEST = ("max_abs_error", "max_rel_error")
+
+
+def summarize(sweep: pd.DataFrame, *, state: str = "update") -> pd.DataFrame:
+    """One row per quantizer: means over tensors weighted by size, and the largest maxima.
+
+    A weighted mean of means is the mean over all elements. Quantiles (median, p99, p999)
+    cannot be joined from tensors; `qmaps.analyze.update_error` measures them over all elements
+    together.
+
+    Args:
+        sweep: a frame of `qmaps.sweep.run`.
+        state: ``update`` for pairs, or a state's name.
+
+    Returns:
+        `quantizer`, `first`, `second`, `numel`, and the columns that the rows have, in the
+        order of the sweep.
+    """
+    rows = sweep[sweep["state"] == state]
+    joined = ("quantile", "median", "p99", "p999")
+    columns = [
+        name
+        for name in rows.columns
+        if pd.api.types.is_float_dtype(rows[name])
+        and rows[name].notna().any()
+        and not name.startswith(joined)
+    ]
+    records = []
+    for spec, group in rows.groupby("quantizer", sort=False):
+        weight = group["numel"] / group["numel"].sum()
+        record = {"quantizer": spec, "first": group["first"].iloc[0]}
+        record |= {"second": group["second"].iloc[0], "numel": int(group["numel"].sum())}
+        for name in columns:
+            values = group[name]
+            record[name] = values.max() if name in _LARGEST else float((values * weight).sum())
+        records.append(record)
+    return pd.DataFrame(records)

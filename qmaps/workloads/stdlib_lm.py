@@ -1,0 +1,86 @@
+"""Language models of the Python standard library's own source."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F  # noqa: N812 - torch's own convention
+
+from qmaps.workloads import corpus
+from qmaps.workloads.base import REGISTRY, Batch, Workload
+from qmaps.workloads.gpt import GPT, GPTShape
+
+MEDIUM = GPTShape()
+TINY = GPTShape(context=64, width=64, layers=2, heads=4)
+
+
+@dataclass(frozen=True)
+class StdlibLM(Workload):
+    """Next-byte prediction with a `GPT` of about two million parameters.
+
+    Attributes:
+        shape: sizes of the model.
+        batch_size: sequences per step.
+        validation_batches: fixed batches, of `batch_size` sequences, that `validate` averages.
+    """
+
+    name: ClassVar[str] = "stdlib-lm"
+    unit: ClassVar[str] = "nats per byte"
+
+    shape: GPTShape = MEDIUM
+    batch_size: int = 16
+    validation_batches: int = 16
+    lr: float = 2e-3
+    weight_decay: float = 0.1
+
+    def build(self) -> nn.Module:
+        """A new `GPT`."""
+        return GPT(self.shape)
+
+    def batch(self, step: int, seed: int) -> Batch:
+        """Sequences at random places of the training files."""
+        return self._windows(corpus.load()[0], np.random.default_rng([seed, step]))
+
+    def loss(self, model: nn.Module, batch: Batch) -> Tensor:
+        """Mean cross-entropy per byte, in nats."""
+        inputs, targets = batch
+        return F.cross_entropy(model(inputs).flatten(0, 1), targets.flatten())
+
+    @torch.no_grad()
+    def validate(self, model: nn.Module) -> dict[str, float]:
+        """``loss`` in nats per byte and ``bits_per_byte`` over fixed places of held-out files."""
+        total = 0.0
+        for number in range(self.validation_batches):
+            windows = self._windows(corpus.load()[1], np.random.default_rng([2**32, number]))
+            total += float(self.loss(model, windows))
+        loss = total / self.validation_batches
+        return {"loss": loss, "bits_per_byte": loss / math.log(2)}
+
+    def _windows(self, data: np.ndarray, generator: np.random.Generator) -> Batch:
+        length = self.shape.context
+        starts = generator.integers(0, len(data) - length, size=self.batch_size)
+        windows = np.stack([data[start : start + length + 1] for start in starts])
+        tokens = torch.from_numpy(windows.astype(np.int64))
+        return tokens[:, :-1], tokens[:, 1:]
+
+
+@dataclass(frozen=True)
+class StdlibLMTiny(StdlibLM):
+    """The same code at a size for tests and large grids: seconds for a whole run."""
+
+    name: ClassVar[str] = "stdlib-lm-tiny"
+
+    shape: GPTShape = TINY
+    batch_size: int = 8
+    validation_batches: int = 8
+    steps: int = 100
+    warmup_steps: int = 10
+
+
+REGISTRY[StdlibLM.name] = StdlibLM
+REGISTRY[StdlibLMTiny.name] = StdlibLMTiny
