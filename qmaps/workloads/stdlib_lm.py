@@ -35,7 +35,6 @@ class StdlibLM(Workload):
     shape: GPTShape = MEDIUM
     batch_size: int = 16
     validation_batches: int = 16
-    lr: float = 2e-3
     weight_decay: float = 0.1
 
     def build(self) -> nn.Module:

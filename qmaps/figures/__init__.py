@@ -1,0 +1,25 @@
+"""Figures: frames of `qmaps.analyze` in, matplotlib figures out."""
+
+from qmaps.figures.code_pairs import code_pairs
+from qmaps.figures.first_code_error import first_code_error
+from qmaps.figures.histogram import histogram
+from qmaps.figures.inverse_sqrt import inverse_sqrt
+from qmaps.figures.loss_curves import loss_curves
+from qmaps.figures.map_curves import map_curves
+from qmaps.figures.outliers import outliers
+from qmaps.figures.pareto import pareto
+from qmaps.figures.save import save
+from qmaps.figures.update_error import update_error
+
+__all__ = [
+    "code_pairs",
+    "first_code_error",
+    "histogram",
+    "inverse_sqrt",
+    "loss_curves",
+    "map_curves",
+    "outliers",
+    "pareto",
+    "save",
+    "update_error",
+]
