@@ -8,6 +8,7 @@ import numpy as np
 import pandas as pd
 
 from qmaps.analyze._states import MIN_SIZE, States, adam_pairs
+from qmaps.errors import BadValueError
 from qmaps.pair import UNQUANTIZED
 from qmaps.quantizer import Quantizer, quantizer
 
@@ -26,6 +27,8 @@ def inverse_sqrt(
     """``h(v) = 1 / (sqrt(v) + 1e-6)`` in 32 bits and after each quantizer.
 
     A second moment that decodes to 0 lands at 1e6: the zero-point problem is seen as a spike.
+    Elements that are exactly 0 before quantization (parameters that never had a gradient) are
+    left out.
 
     Args:
         states: captured states, their path, or tensors by parameter and state name.
@@ -36,35 +39,38 @@ def inverse_sqrt(
 
     Returns:
         One row per quantizer (``32-bit`` first) and bin: `quantizer`, `bin_left`, `bin_right`
-        (log10 h), `count`, `share` (of all elements), `zero_share` (share of non-zero values
-        that decode to 0).
+        (log10 h), `count`, `share` (of the elements that are not 0), `zero_share` (of
+        those, how many decode to 0).
 
     Source: 4-bit optimizers, figure 3.
     """
     parsed = [quantizer(given) for given in quantizers]
-    chosen = None if parameters is None else set(parameters)
+    wanted = None if parameters is None else set(parameters)
     moments = [
         v
         for name, _, v, _ in adam_pairs(states, min_quantized_size)
-        if chosen is None or name in chosen
+        if wanted is None or name in wanted
     ]
+    if not any(bool((v != 0).any()) for v in moments):
+        raise BadValueError(f"parameters={parameters!r} gives no second moment other than 0")
     variants = {UNQUANTIZED: moments}
     variants |= {q.spec: [q.quantize(v).dequantize() for v in moments] for q in parsed}
+    kept = [v != 0 for v in moments]
     logs = {
         name: np.concatenate(
-            [(-(v.double().sqrt() + EPS).log10()).reshape(-1).numpy() for v in values]
+            [
+                -(v[chosen].double().sqrt() + EPS).log10().numpy()
+                for v, chosen in zip(values, kept, strict=True)
+            ]
         )
         for name, values in variants.items()
     }
     low = min(float(values.min()) for values in logs.values())
     edges = np.linspace(low, 6.0 + 1e-9, bins + 1)
-    nonzero = sum(int((v != 0).sum()) for v in moments)
     frames = []
     for name, values in logs.items():
         counts, _ = np.histogram(values, edges)
-        zeroed = sum(
-            int(((v != 0) & (w == 0)).sum()) for v, w in zip(moments, variants[name], strict=True)
-        )
+        zeroed = sum(int((w[c] == 0).sum()) for w, c in zip(variants[name], kept, strict=True))
         frames.append(
             pd.DataFrame(
                 {
@@ -73,7 +79,7 @@ def inverse_sqrt(
                     "bin_right": edges[1:],
                     "count": counts,
                     "share": counts / values.size,
-                    "zero_share": zeroed / nonzero if nonzero else np.nan,
+                    "zero_share": zeroed / values.size,
                 }
             )
         )

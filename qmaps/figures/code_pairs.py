@@ -33,8 +33,9 @@ COLUMNS = (
     "mean_abs_error",
     "mean_rel_error",
 )
-DECADES = 6
-"""How much of a quantity's range the colours span, from its largest value down."""
+ENDS = (0.01, 0.995)
+"""Quantiles of the cells between which colours span: a handful of collapsed cells, whose error is
+millions of times the others', would leave one colour for all the rest."""
 
 
 def code_pairs(frame: pd.DataFrame, *, quantities: Sequence[str] = ("use", "abs", "rel")) -> Figure:
@@ -42,7 +43,8 @@ def code_pairs(frame: pd.DataFrame, *, quantities: Sequence[str] = ("use", "abs"
 
     A good pair of quantizers has no overlap between regions of high use and of high error.
     One row per pair of quantizers, one column per quantity; logarithmic colours, shared in a
-    column. Pairs of codes that do not occur are light grey.
+    column, that span all but the outermost cells. Pairs of codes that do not occur are light grey.
+    Axes count codes and are labelled by the values that the codes stand for.
 
     Args:
         frame: of `qmaps.analyze.code_pairs`.
@@ -61,9 +63,7 @@ def code_pairs(frame: pd.DataFrame, *, quantities: Sequence[str] = ("use", "abs"
     grid = axes(figure, len(quantizers), len(quantities))
     for column, quantity in enumerate(quantities):
         name, title, palette = QUANTITIES[quantity]
-        positive = frame.loc[frame[name] > 0, name]
-        top = float(positive.max()) if len(positive) else 1.0
-        norm = LogNorm(top * 10.0**-DECADES, top, clip=True)
+        norm = LogNorm(*_range(frame[name]), clip=True)
         colours = colormaps[palette].with_extremes(bad=UNUSED)
         for row, quantizer in enumerate(quantizers):
             axis = grid[row][column]
@@ -73,9 +73,9 @@ def code_pairs(frame: pd.DataFrame, *, quantities: Sequence[str] = ("use", "abs"
             )
             _label(axis, rows)
             first, _, second = str(quantizer).partition(" + ")
+            axis.set_xlabel(f"first moment, {first}", fontsize=9)
             if column == 0:
-                axis.set_ylabel(f"{second}\nsecond moment (codebook value)")
-            axis.set_xlabel(f"{first}: first moment (codebook value)")
+                axis.set_ylabel(f"second moment, {second}", fontsize=9)
             if row == 0:
                 axis.set_title(title)
         figure.colorbar(
@@ -83,9 +83,18 @@ def code_pairs(frame: pd.DataFrame, *, quantities: Sequence[str] = ("use", "abs"
             ax=[grid[row][column] for row in range(len(quantizers))],
             shrink=0.85,
             pad=0.02,
-            extend="min",
+            extend="both",
         )
     return figure
+
+
+def _range(values: pd.Series[float]) -> tuple[float, float]:
+    """The ends of the colours for a column."""
+    positive = values[values > 0]
+    if positive.empty:
+        return 0.1, 1.0
+    low, high = positive.quantile(list(ENDS))
+    return float(low), max(float(high), float(low) * 10)
 
 
 def _edges(rows: pd.DataFrame) -> tuple[np.ndarray, np.ndarray]:

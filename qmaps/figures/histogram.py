@@ -32,12 +32,13 @@ def histogram(frame: pd.DataFrame) -> Figure:
     figure = new(11, 2.5 * len(quantizers) + 0.2)
     grid = axes(figure, len(quantizers), len(PANELS), sharey="row")
     for row, quantizer in zip(grid, quantizers, strict=True):
+        tallest = frame.loc[frame["quantizer"] == quantizer, "count"].max()
+        row[0].set_ylim(0, 3 * max(1, int(tallest)))
         for number, (axis, (panel, label)) in enumerate(zip(row, PANELS.items(), strict=True)):
             part = frame[(frame["quantizer"] == quantizer) & (frame["panel"] == panel)]
             edges = [*part["bin_left"], *part["bin_right"].iloc[-1:]]
             axis.stairs(part["count"], edges, fill=True, color=COLOURS[number % 4])
             axis.set_yscale("symlog", linthresh=1)
-            axis.set_ylim(bottom=0)
             axis.set_xlabel(label)
             zeros = int(part["zeros"].iloc[0]) if len(part) else 0
             share = zeros / max(1, zeros + int(part["count"].sum()))

@@ -28,15 +28,16 @@ def outliers(frame: pd.DataFrame) -> Figure:
     tall = -(-len(names) // wide)
     figure = new(3.5 * wide + 0.7, 3.1 * tall)
     grid = axes(figure, tall, wide)
-    # Below the median nothing stands out; the scale spans what does.
-    norm = LogNorm(1.0, max(10.0, float(frame["magnitude"].max())), clip=True)
     flat = [axis for row in grid for axis in row]
     for axis, name in zip(flat, names, strict=False):
         part = frame[frame["tensor"] == name]
         pivot = part.pivot_table(index="row", columns="col", values="magnitude")
         rows, cols = int(part["rows"].iloc[0]), int(part["cols"].iloc[0])
+        # Below the median nothing stands out; a few extremes must not fade the rest.
+        top = max(10.0, float(np.quantile(pivot.to_numpy(), 0.999)))
+        norm = LogNorm(1.0, top, clip=True)
         mesh = axis.imshow(
-            np.maximum(pivot.to_numpy(), norm.vmin or 1.0),
+            np.maximum(pivot.to_numpy(), 1.0),
             norm=norm,
             cmap="viridis",
             extent=(0, cols, rows, 0),
@@ -44,9 +45,9 @@ def outliers(frame: pd.DataFrame) -> Figure:
             interpolation="nearest",
         )
         axis.grid(visible=False)
-        axis.set_title(str(name))
+        axis.set_title(str(name), fontsize=9)
         axis.set_xlabel("column")
         axis.set_ylabel("row")
+        figure.colorbar(mesh, ax=axis, label="|x| / median |x|", extend="both")
     hide_unused(grid, len(names))
-    figure.colorbar(mesh, ax=flat, label="|x| / median |x|", shrink=0.8, extend="min")
     return figure

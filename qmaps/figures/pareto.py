@@ -15,10 +15,8 @@ def pareto(frame: pd.DataFrame) -> Figure:
         frame: of `qmaps.analyze.pareto`: `quantizer`, `map`, `bits_per_element`, `error`,
             `error_name` (label of the axis), `on_frontier`, `is_limit`.
     """
-    columns = (
-        "quantizer", "map", "bits_per_element", "error", "error_name", "on_frontier", "is_limit",
-    )  # fmt: skip
-    require(frame, columns, "pareto")
+    needed = "quantizer normalizer map bits_per_element error error_name on_frontier is_limit"
+    require(frame, needed.split(), "pareto")
     figure = new(9.5, 5.6)
     axis = axes(figure, 1, 1)[0][0]
     drawn = frame[~frame["is_limit"]]
@@ -44,6 +42,7 @@ def pareto(frame: pd.DataFrame) -> Figure:
     )
     limit = frame[frame["is_limit"]].sort_values("bits_per_element")
     if len(limit):
+        under = ", ".join(limit["normalizer"].unique())
         axis.plot(
             limit["bits_per_element"],
             limit["error"],
@@ -51,7 +50,7 @@ def pareto(frame: pd.DataFrame) -> Figure:
             linestyle="--",
             marker="_",
             linewidth=1.2,
-            label="Lloyd-Max limit (B128)",
+            label=f"Lloyd-Max limit ({under})",
         )
     axis.set_yscale("log")
     _annotate(axis, frontier)

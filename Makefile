@@ -1,0 +1,49 @@
+# One command each: sets up .venv if need be, then does the job.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
+
+.PHONY: help lab test compare lint types notebooks clean
+
+help:
+	@echo "make lab        train, capture, sweep, draw, report: runs/lab/report.html"
+	@echo "make test       all tests, doctests included"
+	@echo "make compare    8-bit and 4-bit AdamW against 32-bit over three seeds"
+	@echo "make lint types notebooks    what CI checks besides"
+
+$(VENV)/bin/python:
+	$(PYTHON) -m venv $(VENV)
+
+# A stamp per extra, made anew when the metadata or the pinned versions change. torch comes
+# first and by itself: the pinned version is then there before any open range asks for it.
+$(VENV)/.torch: constraints.txt | $(VENV)/bin/python
+	$(INSTALL) torch numpy
+	@touch $@
+
+$(VENV)/.%: pyproject.toml constraints.txt $(VENV)/.torch
+	$(INSTALL) --editable ".[$*]"
+	@touch $@
+
+lab: $(VENV)/.lab
+	$(BIN)/qmaps lab --out runs/lab
+
+test: $(VENV)/.test
+	$(BIN)/python -m pytest -n auto
+
+compare: $(VENV)/.lab
+	$(BIN)/qmaps train stdlib-lm --optimizer 32bit --optimizer 8bit --optimizer paper-8bit \
+		--optimizer paper-4bit --seeds 3 --out runs/compare --table reports/stdlib-lm-3-seeds.md
+
+lint: $(VENV)/.dev
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+
+types: $(VENV)/.dev
+	$(BIN)/mypy
+
+notebooks: $(VENV)/.notebooks
+	$(BIN)/python -m pytest --nbmake --override-ini=addopts= notebooks
+
+clean:
+	rm -rf $(VENV) runs build dist

@@ -1,0 +1,5 @@
+"""``python -m qmaps``."""
+
+from qmaps.cli import main
+
+main()

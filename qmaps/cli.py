@@ -1,0 +1,554 @@
+"""The command line: the one place that turns names into objects."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+try:
+    import typer
+    from rich.console import Console
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        TaskID,
+        TextColumn,
+        TimeRemainingColumn,
+    )
+    from rich.table import Table
+except ImportError as error:  # pragma: no cover - installed without the extra
+    raise SystemExit(
+        f'the qmaps command needs {error.name}; install it with pip install "qmaps[lab]"'
+    ) from None
+
+from qmaps.errors import BadValueError, QmapsError
+
+if TYPE_CHECKING:
+    from qmaps.lab import Contender
+    from qmaps.maps.base import Map
+    from qmaps.maps.codebook import Codebook
+
+app = typer.Typer(
+    no_args_is_help=True,
+    rich_markup_mode="markdown",
+    pretty_exceptions_enable=False,
+    help="Which quantizer is safe for your optimizer's states?\n\n"
+    "Start with `qmaps lab`, which runs everything once on real data.",
+)
+errors = Console(stderr=True)
+
+# ClickException: newer versions of typer carry click inside, older ones depend on it.
+CommandLineError: Any = typer.BadParameter.__mro__[2]
+
+Out = Annotated[Path, typer.Option(help="Run folder; everything of the run is kept in it.")]
+Seed = Annotated[int, typer.Option(min=0, help="Seed of weights and batches.")]
+Steps = Annotated[int | None, typer.Option(min=1, help="Training steps; the workload's default.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for scripts, and nothing else.")]
+Workload = Annotated[str, typer.Argument(help="stdlib-lm, stdlib-lm-tiny or digits.")]
+States = Annotated[
+    Path,
+    typer.Argument(help="Captured states (folder or .safetensors), or an optimizer checkpoint."),
+]
+MinSize = Annotated[
+    int, typer.Option(min=0, help="Leave out tensors of at most this many elements.")
+]
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run the command line; bad input is one line on stderr and exit code 2."""
+    try:
+        code = app(args=None if arguments is None else list(arguments), standalone_mode=False)
+    except CommandLineError as error:
+        message = " ".join(error.format_message().split())
+        if message:  # empty where the help was shown instead
+            _print_error(message)
+        raise SystemExit(error.exit_code) from None
+    except QmapsError as error:
+        _print_error(str(error))
+        raise SystemExit(2) from None
+    except KeyboardInterrupt:
+        errors.print("interrupted; the same command goes on from here", markup=False)
+        raise SystemExit(130) from None
+    raise SystemExit(code if isinstance(code, int) else 0)
+
+
+def _print_error(message: str) -> None:
+    errors.print(f"error: {message}", markup=False, highlight=False, soft_wrap=True)
+
+
+@app.command()
+def lab(
+    workload: Annotated[str, typer.Argument(help="stdlib-lm, stdlib-lm-tiny or digits.")] = (
+        "stdlib-lm"
+    ),
+    out: Out = Path("runs/lab"),
+    seed: Seed = 0,
+    steps: Steps = None,
+    as_json: AsJson = False,
+) -> None:
+    """Run the whole laboratory: train, capture, sweep, draw, train quantized, report.
+
+    Examples:
+
+        qmaps lab
+
+        qmaps lab stdlib-lm-tiny --out runs/tiny
+    """
+    from qmaps import workloads
+    from qmaps.lab import run
+
+    with _progress(quiet=as_json) as advance:
+        page = run(
+            workloads.get(workload),
+            out,
+            seed=seed,
+            steps=steps,
+            command=" ".join(["qmaps", *sys.argv[1:]]),
+            progress=advance,
+        )
+    if as_json:
+        _print_json({"report": str(page), "out": str(out)})
+    else:
+        print(f"report: {page.resolve()}")
+
+
+@app.command()
+def train(
+    workload: Workload,
+    out: Out = Path("runs/train"),
+    optimizer: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="32bit (torch's AdamW), 8bit, 4bit, paper-8bit, paper-4bit, or a pair such as "
+            "'B128/DE@4s + rank1/linear@4u'. May be given several times; the first is the one "
+            "that others are compared with."
+        ),
+    ] = None,
+    seeds: Annotated[int, typer.Option(min=1, help="Number of seeds, from 0.")] = 1,
+    steps: Steps = None,
+    table: Annotated[
+        Path | None, typer.Option(help="Write the comparison as a Markdown table here.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Train a workload with one or several optimizers and compare the final validation loss.
+
+    Examples:
+
+        qmaps train digits --optimizer 32bit --optimizer 4bit
+
+        qmaps train stdlib-lm --optimizer 32bit --optimizer paper-8bit --seeds 3 --table losses.md
+    """
+    from qmaps import workloads
+    from qmaps.lab import compare, summarize_losses
+
+    chosen = [_contender(name) for name in optimizer or ["32bit"]]
+    work = workloads.get(workload)
+    with _progress(quiet=as_json) as advance:
+        runs = compare(
+            work,
+            chosen,
+            out=out,
+            seeds=range(seeds),
+            steps=steps,
+            progress=lambda name, step, total, loss: advance(
+                f"train {name}", step, total, f"loss {loss:.3f}"
+            ),
+        )
+    frame = summarize_losses(runs)
+    records = frame.to_dict("records")
+    if table is not None:
+        _write_table(table, records, work.name, work.unit, runs[0].steps)
+    if as_json:
+        _print_json(records)
+        return
+    _print_table(
+        f"final validation loss of {work.name} ({work.unit}), {runs[0].steps} steps",
+        ["optimizer", "seeds", "mean", "std", "minus the first", "its std", "state MiB"],
+        [_loss_cells(row) for row in records],
+    )
+
+
+@app.command()
+def capture(
+    workload: Annotated[str | None, typer.Argument(help="Train this workload to capture.")] = None,
+    out: Annotated[Path, typer.Option(help="Folder of the captured states.")] = Path("states"),
+    checkpoint: Annotated[
+        Path | None,
+        typer.Option(help="Read this optimizer checkpoint (torch.save) instead of training."),
+    ] = None,
+    every: Annotated[int, typer.Option(min=1, help="Steps between snapshots.")] = 50,
+    parameters: Annotated[
+        list[str] | None, typer.Option(help="Parameter names, with wildcards; may be repeated.")
+    ] = None,
+    seed: Seed = 0,
+    steps: Steps = None,
+    as_json: AsJson = False,
+) -> None:
+    """Capture optimizer states: of a workload trained with AdamW, or of a checkpoint.
+
+    Examples:
+
+        qmaps capture stdlib-lm --out states --every 50
+
+        qmaps capture --checkpoint checkpoint-500/optimizer.pt --out states
+    """
+    from qmaps import capture as captures
+    from qmaps import workloads
+    from qmaps.capture import StateRecorder
+
+    if (workload is None) == (checkpoint is None):
+        raise BadValueError("give either a workload or --checkpoint, and not both")
+    if checkpoint is not None:
+        captures.convert(checkpoint, out)
+    else:
+        work = workloads.get(workload or "")
+        contender = _contender("32bit")
+        with _progress(quiet=as_json) as advance:
+            workloads.train(
+                work,
+                contender.optimizer,
+                out=out / "train",
+                label=contender.label,
+                seed=seed,
+                steps=steps,
+                hooks=[
+                    lambda optimizer, _: StateRecorder(
+                        optimizer, out, every=every, parameters=parameters
+                    )
+                ],
+                progress=lambda step, total, loss: advance(
+                    f"train {work.name}", step, total, f"loss {loss:.3f}"
+                ),
+            )
+    states = captures.load(out)
+    about = {
+        "out": str(out),
+        "steps": states.steps,
+        "optimizer": states.optimizer,
+        "parameters": len(states.parameters()),
+        "elements": states.numel,
+    }
+    if as_json:
+        _print_json(about)
+    else:
+        print(f"{states} in {out}, captured at steps {', '.join(map(str, states.steps))}")
+
+
+@app.command()
+def sweep(
+    states: States,
+    spec: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="A quantizer such as B128/DE@4s, or a pair such as "
+            "'B128/DE@4s + rank1/linear@4u'; may be repeated. The standard pairs if left out."
+        ),
+    ] = None,
+    out: Out = Path("runs/sweep"),
+    step: Annotated[int | None, typer.Option(help="Captured step; the last if left out.")] = None,
+    codebook: Annotated[
+        list[str] | None,
+        typer.Option(help="NAME=FILE: a map of your own, one value a line; may be repeated."),
+    ] = None,
+    min_quantized_size: MinSize = 4096,
+    top: Annotated[int, typer.Option(min=1, help="Rows to print.")] = 20,
+    as_json: AsJson = False,
+) -> None:
+    """Measure quantizers on captured states; the rows go to OUT/sweep/sweep.parquet.
+
+    Examples:
+
+        qmaps sweep states --out runs/mine
+
+        qmaps sweep optimizer.pt --spec "B128/DE@4s + rank1/linear@4u" --spec B64/nf4@4s
+    """
+    from qmaps import capture as captures
+    from qmaps import sweep as sweeps
+
+    loaded = captures.load(states, step=step)
+    with _progress(quiet=as_json) as advance:
+        frame = sweeps.run(
+            loaded,
+            spec or sweeps.STANDARD,
+            out=out / "sweep",
+            min_quantized_size=min_quantized_size,
+            codebooks=[_codebook(given) for given in codebook or []],
+            progress=lambda done, total, note: advance("sweep quantizers", done, total, note),
+        )
+    if as_json:
+        _print_json(json.loads(frame.to_json(orient="records")))
+        return
+    for state in frame["state"].unique():
+        rows = sweeps.summarize(frame, state=state).sort_values("mean_abs_error").head(top)
+        _print_table(
+            f"{state}: all tensors together, least mean absolute error first",
+            ["quantizer", "bits", "mean abs", "max abs", "mean rel", "to zero"],
+            [
+                [
+                    row["quantizer"],
+                    f"{row['bits_per_element']:.2f}",
+                    f"{row['mean_abs_error']:.3g}",
+                    f"{row['max_abs_error']:.3g}",
+                    f"{row['mean_rel_error']:.3g}",
+                    f"{row['zeroed_share']:.2%}",
+                ]
+                for row in rows.to_dict("records")
+            ],
+        )
+    print(f"rows: {out / 'sweep' / 'sweep.parquet'}")
+
+
+@app.command()
+def figures(
+    states: Annotated[
+        Path | None, typer.Argument(help="Captured states to analyze; none to draw anew.")
+    ] = None,
+    out: Out = Path("runs/sweep"),
+    min_quantized_size: MinSize = 4096,
+    as_json: AsJson = False,
+) -> None:
+    """Analyze captured states and draw every figure to OUT/figures.
+
+    Examples:
+
+        qmaps figures states --out runs/mine
+
+        qmaps figures --out runs/lab
+    """
+    from qmaps.lab import analyze_states, draw
+
+    with _progress(quiet=as_json) as advance:
+        if states is not None:
+            analyze_states(
+                states,
+                out,
+                min_quantized_size=min_quantized_size,
+                progress=lambda done, total, note: advance("analyze states", done, total, note),
+            )
+        drawn = draw(
+            out, progress=lambda done, total, note: advance("draw figures", done, total, note)
+        )
+    if as_json:
+        _print_json([str(path) for path in drawn])
+    else:
+        print("\n".join(map(str, drawn)))
+
+
+@app.command()
+def report(
+    run: Annotated[Path, typer.Argument(help="Run folder with figures, frames or a sweep.")],
+    as_json: AsJson = False,
+) -> None:
+    """Write RUN/report.html, one page that needs no other file.
+
+    Examples:
+
+        qmaps report runs/lab
+    """
+    from qmaps import report as reports
+
+    page = reports.write(run)
+    if as_json:
+        _print_json({"report": str(page)})
+    else:
+        print(f"report: {page.resolve()}")
+
+
+@app.command()
+def maps(
+    spec: Annotated[
+        str | None, typer.Argument(help="Show the codebook of this map, such as DE@4s.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """List maps and normalizers, or show the codebook of one map.
+
+    Examples:
+
+        qmaps maps
+
+        qmaps maps DE@4s
+    """
+    from qmaps import maps as all_maps
+    from qmaps import normalize
+
+    if spec is not None:
+        map_ = _map(spec)
+        values = map_.codebook().tolist()
+        if as_json:
+            _print_json({"map": map_.spec, "values": values})
+        else:
+            _print_table(
+                f"{map_.spec}: {len(values)} values",
+                ["code", "value"],
+                [[str(code), f"{value:.9g}"] for code, value in enumerate(values)],
+            )
+        return
+    rows: list[dict[str, Any]] = []
+    for name in all_maps.names():
+        cls = all_maps.REGISTRY[name]
+        widths = {"su"[not s]: _span(_widths(cls, s)) for s in cls.signs}
+        about = (cls.__doc__ or "").strip().splitlines()[0]
+        rows.append({"map": name, "widths": widths, "fitted": cls.fitted, "about": about})
+    if as_json:
+        _print_json({"maps": rows, "normalizers": normalize.names()})
+        return
+    _print_table(
+        "maps",
+        ["map", "signed", "unsigned", "about"],
+        [
+            [r["map"], r["widths"].get("s", "-"), r["widths"].get("u", "-"), r["about"]]
+            for r in rows
+        ],
+    )
+    print("normalizers: " + ", ".join(normalize.names()) + "; each but logB<n> also with x8, and &")
+
+
+def _contender(name: str) -> Contender:
+    from qmaps.lab import Contender
+    from qmaps.optim import PRESETS
+    from qmaps.optim.presets import preset
+    from qmaps.pair import Pair
+
+    if name == "32bit":
+        return Contender("32-bit AdamW")
+    if "/" not in name:
+        preset(name)  # raises with what is allowed
+        return Contender(f"AdamW {name}", name)
+    pair = Pair.parse(name)
+    moments = dict(zip(PRESETS["32bit"], (pair.first, pair.second), strict=True))
+    return Contender(f"AdamW {pair.spec}", moments)
+
+
+def _codebook(given: str) -> Codebook:
+    from qmaps.maps.codebook import Codebook
+
+    name, separator, file = given.partition("=")
+    try:
+        if not separator:
+            raise ValueError("no '='")
+        values = [float(line) for line in Path(file).read_text(encoding="utf-8").split()]
+    except (OSError, ValueError) as error:
+        raise BadValueError(
+            f"codebook={given!r} must be NAME=FILE with one number a line ({error})"
+        ) from None
+    return Codebook(values, label=name)
+
+
+def _map(spec: str) -> Map:
+    from qmaps.quantizer import quantizer
+
+    normalizer = "logB128" if spec.lower().startswith("log2") else "tensor"
+    return quantizer(f"{normalizer}/{spec}").map
+
+
+def _widths(cls: type[Map], signed: bool) -> range:
+    """The widths of a map class with its default fields."""
+    for bits in range(2, 17):
+        try:
+            return cls(bits=bits, signed=signed).widths(signed)
+        except BadValueError:
+            continue
+    raise AssertionError(f"{cls.__name__} allows no width")
+
+
+def _span(widths: range) -> str:
+    return f"{widths[0]}" if len(widths) == 1 else f"{widths[0]}-{widths[-1]}"
+
+
+def _loss_cells(row: dict[Any, Any]) -> list[str]:
+    """A row of `summarize_losses` as text."""
+    several = row["seeds"] > 1
+    return [
+        row["run"],
+        str(row["seeds"]),
+        f"{row['mean']:.4f}",
+        f"{row['std']:.4f}" if several else "-",
+        f"{row['difference']:+.4f}",
+        f"{row['difference_std']:.4f}" if several else "-",
+        f"{row['state_mib']:.2f}",
+    ]
+
+
+def _write_table(
+    path: Path, records: list[dict[Any, Any]], workload: str, unit: str, steps: int
+) -> None:
+    import platform
+
+    import torch
+
+    from qmaps import __version__
+    from qmaps.files import output_folder, replacing
+
+    output_folder(path.parent, "table")
+    header = ["optimizer", "seeds", "mean", "std", "minus the first", "its std", "state (MiB)"]
+    lines = [
+        f"# Final validation loss of {workload} ({unit}), {steps} steps",
+        "",
+        f"`{' '.join(['qmaps', *sys.argv[1:]])}`",
+        "",
+        f"qmaps {__version__}, torch {torch.__version__}, {platform.machine()}, "
+        f"{torch.get_num_threads()} threads. Spread: sample standard deviation over seeds; the "
+        "difference is taken seed by seed, on the same weights and batches.",
+        "",
+        "| " + " | ".join(header) + " |",
+        "|---|" + "---:|" * (len(header) - 1),
+        *("| " + " | ".join(_loss_cells(row)) + " |" for row in records),
+    ]
+    with replacing(path) as temporary:
+        temporary.write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+
+def _print_json(value: Any) -> None:
+    print(json.dumps(value, indent=2))
+
+
+def _print_table(title: str, header: list[str], rows: list[list[str]]) -> None:
+    table = Table(title=title, title_justify="left")
+    for index, name in enumerate(header):
+        table.add_column(name, justify="left" if index == 0 or name == "about" else "right")
+    for row in rows:
+        table.add_row(*row)
+    Console().print(table)
+
+
+class _Bars:
+    """One progress bar per stage; nothing is shown before the first has begun."""
+
+    def __init__(self, progress: Progress) -> None:
+        self.progress = progress
+        self.tasks: dict[str, TaskID] = {}
+
+    def __call__(self, stage: str, done: int, total: int, note: str) -> None:
+        self.progress.start()
+        if stage not in self.tasks:
+            self.tasks[stage] = self.progress.add_task(stage, total=total, note="")
+        self.progress.update(self.tasks[stage], completed=done, total=total, note=note)
+
+
+@contextmanager
+def _progress(quiet: bool) -> Iterator[_Bars]:
+    """Progress bars on stderr; none where the output is for a script."""
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeRemainingColumn(),
+        TextColumn("{task.fields[note]}"),
+    )
+    bars = _Bars(Progress(*columns, console=errors, disable=quiet))
+    try:
+        yield bars
+    finally:
+        if bars.tasks:
+            bars.progress.stop()
+
+
+if __name__ == "__main__":
+    main()

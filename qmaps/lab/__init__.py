@@ -1,0 +1,16 @@
+"""The laboratory: from a training run to the papers' figures and back into an optimizer."""
+
+from qmaps.lab.compare import Contender, compare, loss_frame, summarize_losses
+from qmaps.lab.frames import analyze_states
+from qmaps.lab.pictures import draw
+from qmaps.lab.run import run
+
+__all__ = [
+    "Contender",
+    "analyze_states",
+    "compare",
+    "draw",
+    "loss_frame",
+    "run",
+    "summarize_losses",
+]

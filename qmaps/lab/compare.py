@@ -1,0 +1,151 @@
+"""Training one workload with several optimizers and seeds."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import torch
+from torch import nn
+
+from qmaps.optim import AdamW
+from qmaps.optim.base import StateQuantizers
+from qmaps.workloads import Training, Workload, train
+from qmaps.workloads.training import Hook
+
+
+@dataclass(frozen=True)
+class Contender:
+    """An AdamW to be compared.
+
+    Attributes:
+        label: what figures and tables call it; names its folder.
+        state_quantizers: as for `qmaps.optim.AdamW`; None means ``torch.optim.AdamW``.
+    """
+
+    label: str
+    state_quantizers: StateQuantizers = None
+
+    def optimizer(self, model: nn.Module, workload: Workload) -> torch.optim.Optimizer:
+        """The optimizer with the workload's options."""
+        parameters = list(model.named_parameters())
+        options: dict[str, Any] = {
+            "lr": workload.lr,
+            "betas": workload.betas,
+            "eps": workload.eps,
+            "weight_decay": workload.weight_decay,
+        }
+        if self.state_quantizers is None:
+            return torch.optim.AdamW(parameters, **options)
+        return AdamW(parameters, state_quantizers=self.state_quantizers, **options)
+
+    def folder(self, seed: int) -> str:
+        """Name of the run folder of one seed."""
+        return f"{re.sub(r'[^a-z0-9]+', '-', self.label.lower()).strip('-')}-seed{seed}"
+
+
+def compare(
+    workload: Workload,
+    contenders: Sequence[Contender],
+    *,
+    out: str | os.PathLike[str],
+    seeds: Sequence[int] = (0,),
+    steps: int | None = None,
+    hooks: dict[tuple[str, int], Sequence[Hook]] | None = None,
+    progress: Callable[[str, int, int, float], None] | None = None,
+) -> list[Training]:
+    """Train every contender with every seed, each in a folder of its own under `out`.
+
+    Finished runs are not repeated, interrupted ones go on; see `qmaps.workloads.train`.
+
+    Args:
+        workload: what to train.
+        contenders: the optimizers; figures show differences to the first.
+        out: the folder of the run folders.
+        seeds: of weights and batches.
+        steps: of each run; the workload's default if left out.
+        hooks: of single runs, by label and seed.
+        progress: called with a label, the step, the number of steps, and the training loss.
+
+    Returns:
+        One finished run per seed and contender, seeds outermost.
+    """
+    runs = []
+    for seed in seeds:
+        for contender in contenders:
+            name = contender.label if len(seeds) == 1 else f"{contender.label}, seed {seed}"
+            run = train(
+                workload,
+                contender.optimizer,
+                out=Path(out) / contender.folder(seed),
+                label=contender.label,
+                seed=seed,
+                steps=steps,
+                hooks=(hooks or {}).get((contender.label, seed), ()),
+                progress=None if progress is None else partial(progress, name),
+            )
+            runs.append(run)
+    return runs
+
+
+def loss_frame(runs: Sequence[Training]) -> pd.DataFrame:
+    """The runs' losses for `qmaps.figures.loss_curves`.
+
+    Returns:
+        `run`, `seed`, `step`, `split`, `loss`, and `difference` to the first run's loss at the
+        same seed, split and step.
+    """
+    frames = []
+    for run in runs:
+        frame = pd.DataFrame(run.losses)
+        frame = frame[frame["metric"] == "loss"].rename(columns={"value": "loss"})
+        frames.append(frame.drop(columns="metric").assign(run=run.label, seed=run.seed))
+    joined = pd.concat(frames, ignore_index=True)
+    keys = ["seed", "split", "step"]
+    first = joined[joined["run"] == runs[0].label].set_index(keys)["loss"].rename("first")
+    joined = joined.join(first, on=keys)
+    joined["difference"] = joined["loss"] - joined["first"]
+    return joined[["run", "seed", "step", "split", "loss", "difference"]]
+
+
+def summarize_losses(runs: Sequence[Training]) -> pd.DataFrame:
+    """Final validation loss per contender: mean and spread over seeds.
+
+    Returns:
+        `run`, `seeds` (how many), `mean`, `std` (sample standard deviation, NaN for one seed),
+        `min`, `max`, `difference` (mean over seeds of the loss minus that of the first run of
+        the same seed) with its `difference_std`, `state_mib` (of one run), and `nonfinite`
+    """
+    table = pd.DataFrame(
+        {
+            "run": run.label,
+            "seed": run.seed,
+            "loss": run.final["loss"],
+            "state_mib": run.state_nbytes / 2**20,
+            "nonfinite": run.first_nonfinite_step is not None,
+        }
+        for run in runs
+    )
+    first = table[table["run"] == runs[0].label].set_index("seed")["loss"].rename("first")
+    table = table.join(first, on="seed")
+    table["difference"] = table["loss"] - table["first"]
+    grouped = table.groupby("run", sort=False)
+    return pd.DataFrame(
+        {
+            "seeds": grouped["seed"].count(),
+            "mean": grouped["loss"].mean(),
+            "std": grouped["loss"].std(),
+            "min": grouped["loss"].min(),
+            "max": grouped["loss"].max(),
+            "difference": grouped["difference"].mean(),
+            "difference_std": grouped["difference"].std(),
+            "state_mib": grouped["state_mib"].first(),
+            "nonfinite": grouped["nonfinite"].sum(),
+        }
+    ).reset_index()

@@ -1,0 +1,165 @@
+"""Every frame that the figures of captured states are drawn from."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import pandas as pd
+
+from qmaps import analyze, maps
+from qmaps.analyze._states import MIN_SIZE, States, as_states
+from qmaps.capture import CapturedStates
+from qmaps.errors import OutputError
+from qmaps.files import output_folder, replacing, write_json
+from qmaps.quantizer import quantizer
+
+PAPER_MAPS = ("DE", "inverse", "quantile", "linear0")
+"""The maps of table 6 of the 8-bit paper, in its order of error."""
+
+COMPARED = (
+    *(f"tensor/{name}@8s + tensor/{name}@8u" for name in PAPER_MAPS),
+    *(f"tensor/{name}@8s + 32-bit" for name in PAPER_MAPS),
+    "B2048/DE@8s + B2048/DE@8u",
+    "B256/DE@8s + B256/DE-0@8u",
+    "B128/DE@4s + rank1/linear@4u",
+    "B128/DE@4s + B128/DE@4u",
+    "B128/DE@4s + B128/DE-0@4u",
+    "B128/DE@4s + 32-bit",
+    "32-bit + B128/DE@4u",
+    "32-bit + B128/DE-0@4u",
+    "32-bit + rank1/linear@4u",
+)
+"""Pairs that the report sets beside the papers."""
+
+HEATMAPS = (
+    "tensor/linear0@8s + tensor/linear0@8u",
+    "tensor/DE@8s + tensor/DE@8u",
+    "B2048/DE@8s + B2048/DE@8u",
+)
+CURVES = tuple(f"tensor/{name}@8s + tensor/{name}@8u" for name in PAPER_MAPS)
+SECOND_MOMENT = ("B128/DE@4u", "B128/DE-0@4u", "rank1/linear@4u")
+FIRST_MOMENT = ("tensor/DE@8s", "B128/DE@4s", "B128/linear@4s")
+MATRICES = 6
+
+
+def analyze_states(
+    states: States,
+    out: str | os.PathLike[str],
+    *,
+    min_quantized_size: int = MIN_SIZE,
+    progress: Callable[[int, int, str], None] | None = None,
+) -> list[Path]:
+    """Compute the frames of captured states and write them to ``out/frames``.
+
+    Frames that are there already are kept, so an interrupted call goes on.
+
+    Args:
+        states: captured states, their path, or tensors by parameter and state name.
+        out: the run folder.
+        min_quantized_size: parameters of at most this many elements are left out.
+        progress: called with the number of frames done, the number of all, and a name.
+
+    Returns:
+        The files.
+    """
+    captured = as_states(states)
+    next(captured.adam_pairs())  # says at once if there are no Adam states
+    folder = output_folder(Path(out) / "frames")
+    _claim(folder / "states.json", captured, min_quantized_size)
+    jobs: Mapping[str, Callable[[], pd.DataFrame]] = {
+        "update_error": lambda: analyze.update_error(
+            captured, COMPARED, min_quantized_size=min_quantized_size
+        ),
+        "code_pairs": lambda: analyze.code_pairs(
+            captured, HEATMAPS, min_quantized_size=min_quantized_size
+        ),
+        "first_code_error": lambda: analyze.first_code_error(
+            captured, CURVES, min_quantized_size=min_quantized_size
+        ),
+        "map_curves": _map_curves,
+        "histogram_first": lambda: _histogram(captured, "exp_avg", FIRST_MOMENT),
+        "histogram_second": lambda: _histogram(captured, "exp_avg_sq", SECOND_MOMENT),
+        "inverse_sqrt": lambda: analyze.inverse_sqrt(
+            captured, SECOND_MOMENT, min_quantized_size=min_quantized_size
+        ),
+        "outliers": lambda: _outliers(captured),
+    }
+    files = []
+    for done, (name, job) in enumerate(jobs.items()):
+        if progress:
+            progress(done, len(jobs), name)
+        path = folder / f"{name}.parquet"
+        if not path.exists():
+            write(job(), path)
+        files.append(path)
+    if progress:
+        progress(len(jobs), len(jobs), "")
+    return files
+
+
+def _claim(path: Path, states: CapturedStates, min_quantized_size: int) -> None:
+    """Note whose frames these are, or see that they are of the same states."""
+    identity = {"states": states.fingerprint(), "min_quantized_size": min_quantized_size}
+    if not path.exists():
+        write_json(path, identity)
+    elif json.loads(path.read_text(encoding="utf-8")) != identity:
+        raise OutputError(
+            f"out={str(path.parent)!r} holds frames of other states; give another folder, or "
+            "delete it"
+        )
+
+
+def write(frame: pd.DataFrame, path: Path) -> None:
+    """Write a frame as Parquet, atomically."""
+    with replacing(path) as temporary:
+        frame.to_parquet(temporary, index=False)
+
+
+def _map_curves() -> pd.DataFrame:
+    """The curve of every map that needs no data, at 8 bits or the nearest width it has."""
+    shown = []
+    for name in maps.names():
+        cls = maps.REGISTRY[name]
+        if cls.fitted:
+            continue
+        sign = "s" if cls.signs[0] else "u"
+        bits = 4 if name == "nf4" else 8
+        normalizer = "logB128" if cls.log_domain else "tensor"
+        shown.append(quantizer(f"{normalizer}/{name}@{bits}{sign}").map)
+    return analyze.map_curves(shown)
+
+
+def _matrices(states: CapturedStates) -> list[str]:
+    """The parameters with the most elements among those of two dimensions or more."""
+    candidates = [
+        name
+        for name in states.parameters()
+        if "exp_avg" in states.states(name) and len(states.shape(name, "exp_avg")) >= 2
+    ]
+    sizes = {name: states.tensor(name, "exp_avg").numel() for name in candidates}
+    return sorted(candidates, key=lambda name: -sizes[name])
+
+
+def _histogram(states: CapturedStates, state: str, specs: tuple[str, ...]) -> pd.DataFrame:
+    """The histogram of the largest matrix."""
+    name = (_matrices(states) or states.parameters())[0]
+    return analyze.histogram(states.tensor(name, state), specs).assign(parameter=name, state=state)
+
+
+def _outliers(states: CapturedStates) -> pd.DataFrame:
+    """Both moments of a few matrices, spread over the model."""
+    found = set(_matrices(states))
+    names = [name for name in states.parameters() if name in found]
+    half = MATRICES // 2
+    if len(names) > half:
+        names = [names[i * (len(names) - 1) // (half - 1)] for i in range(half)]
+    return analyze.outliers(
+        {
+            f"{name}: {state}": states.tensor(name, state)
+            for state in ("exp_avg", "exp_avg_sq")
+            for name in names
+        }
+    )

@@ -1,0 +1,120 @@
+"""The whole path in one run folder."""
+
+from __future__ import annotations
+
+import os
+import platform
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import torch
+
+import qmaps
+from qmaps import capture, report, sweep
+from qmaps.capture import StateRecorder
+from qmaps.files import output_folder, write_json
+from qmaps.lab.compare import Contender, compare, loss_frame, summarize_losses
+from qmaps.lab.frames import analyze_states, write
+from qmaps.lab.pictures import draw
+from qmaps.workloads import Workload
+
+BASE = Contender("32-bit AdamW")
+PAPERS = (
+    Contender("8-bit AdamW (B2048/DE)", "paper-8bit"),
+    Contender("4-bit AdamW (B128/DE, rank1/linear)", "paper-4bit"),
+)
+
+Progress = Callable[[str, int, int, str], None]
+
+
+def run(
+    workload: Workload,
+    out: str | os.PathLike[str],
+    *,
+    seed: int = 0,
+    steps: int | None = None,
+    pairs: Sequence[str] = sweep.STANDARD,
+    contenders: Sequence[Contender] = PAPERS,
+    command: str = "",
+    progress: Progress | None = None,
+) -> Path:
+    """Train, capture, sweep, draw, train again with quantized states, and report.
+
+    Everything is kept in `out`: ``train/`` (one folder a run), ``states/`` (captured from the
+    32-bit run), ``sweep/``, ``frames/``, ``figures/``, ``report.html``. What is there already is
+    not done again, so a second call goes on where the first was interrupted.
+
+    Args:
+        workload: what to train.
+        out: the run folder, created if need be.
+        seed: of weights and batches.
+        steps: of each training run; the workload's default if left out.
+        pairs: quantizers of both moments to sweep.
+        contenders: the quantized optimizers to train with.
+        command: what the report shows as the command that made it.
+        progress: called with a stage, its steps done, their number, and a note.
+
+    Returns:
+        The report.
+
+    Raises:
+        OutputError: `out` cannot be written, or holds a run of other settings.
+    """
+    folder = output_folder(out)
+    steps = workload.steps if steps is None else steps
+    every = max(1, steps // 2)
+
+    def record(optimizer: torch.optim.Optimizer, _: torch.nn.Module) -> StateRecorder:
+        return StateRecorder(
+            optimizer,
+            folder / "states",
+            steps=lambda step: step % every == 0 or step == steps,
+        )
+
+    def trained(label: str, step: int, total: int, loss: float) -> None:
+        if progress:
+            progress(f"train {label}", step, total, f"loss {loss:.3f}")
+
+    def stage(name: str) -> Callable[[int, int, str], None]:
+        return lambda done, total, note: progress(name, done, total, note) if progress else None
+
+    base = compare(
+        workload,
+        [BASE],
+        out=folder / "train",
+        seeds=[seed],
+        steps=steps,
+        hooks={(BASE.label, seed): [record]},
+        progress=trained,
+    )
+    states = capture.load(folder / "states")
+    sweep.run(states, pairs, out=folder / "sweep", progress=stage("sweep quantizers"))
+    analyze_states(states, folder, progress=stage("analyze states"))
+    runs = base + compare(
+        workload, contenders, out=folder / "train", seeds=[seed], steps=steps, progress=trained
+    )
+    write(loss_frame(runs), folder / "frames" / "loss_curves.parquet")
+    write(summarize_losses(runs), folder / "frames" / "losses.parquet")
+    draw(folder, progress=stage("draw figures"))
+    write_json(
+        folder / "about.json",
+        {
+            "workload": workload.name,
+            "unit": workload.unit,
+            "parameters": sum(p.numel() for p in workload.model(seed).parameters()),
+            "seed": seed,
+            "steps": steps,
+            "captured_step": states.step,
+            "settings": workload.settings(),
+            "command": command,
+            "versions": {
+                "qmaps": qmaps.__version__,
+                "torch": torch.__version__,
+                "python": sys.version.split()[0],
+            },
+            "machine": f"{platform.machine()}, {os.cpu_count()} cores, "
+            f"{torch.get_num_threads()} threads",
+        },
+    )
+    return report.write(folder)
