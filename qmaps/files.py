@@ -6,7 +6,7 @@ import json
 import os
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -49,7 +49,8 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
         reason = error.strerror or str(error)
         raise OutputError(f"{str(target)!r} cannot be written ({reason})") from error
     finally:
-        temporary.unlink(missing_ok=True)
+        with suppress(OSError):
+            temporary.unlink()
 
 
 def write_json(path: str | os.PathLike[str], value: Any) -> None:

@@ -55,7 +55,7 @@ def _tables(map_: Map, device: torch.device) -> tuple[Tensor, Tensor]:
 def encode(n: Tensor, map_: Map) -> Tensor:
     """The nearest code of each normalized float32 value, int32. NaN takes the last code."""
     _, limits = _tables(map_, n.device)
-    return torch.bucketize(n, limits, out_int32=True)
+    return torch.bucketize(n.contiguous(), limits, out_int32=True)
 
 
 def encode_stochastic(
@@ -73,6 +73,7 @@ def encode_stochastic(
             for normalizers whose decoding is not a product.
     """
     codebook, _ = _tables(map_, n.device)
+    n = n.contiguous()
     last = codebook.numel() - 1
     lower = (torch.bucketize(n, codebook, right=True, out_int32=True) - 1).clamp(0, last - 1)
     if position is None:

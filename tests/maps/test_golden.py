@@ -1,0 +1,207 @@
+"""Values that the papers state, or that were read off their authors' code."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from scipy import stats
+
+import qmaps
+from qmaps import reference
+from qmaps.maps.base import Map
+
+
+def map_of(spec: str) -> Map:
+    return qmaps.quantizer(f"{'logB64' if spec.startswith('log2') else 'tensor'}/{spec}").map
+
+
+def values(spec: str) -> list[float]:
+    return map_of(spec).codebook().tolist()
+
+
+def close(found: list[float], expected: list[float]) -> None:
+    """Equal as float32."""
+    assert torch.tensor(expected, dtype=torch.float64).float().tolist() == found
+
+
+def nearest(spec: str, x: float) -> float:
+    map_ = map_of(spec)
+    return float(map_.codebook()[reference.encode(torch.tensor([x]), map_)[0]])
+
+
+SIZES = {
+    "linear": lambda b, s: 2**b,
+    "linear0": lambda b, s: 2**b - s,
+    "DE": lambda b, s: 2**b,
+    "DE-0": lambda b, s: 2**b - 1,
+    "inverse": lambda b, s: 2**b,
+    "tree": lambda b, s: 2**b - s,
+    "static-tree": lambda b, s: 2**b,
+    "log2": lambda b, s: 2**b,
+    "e4m3": lambda b, s: 253 if s else 127,
+    "e5m2": lambda b, s: 247 if s else 124,
+    "nf4": lambda b, s: 16,
+    "power2": lambda b, s: 2**b,
+    "power3": lambda b, s: 2**b,
+    "quantile-normal": lambda b, s: 2**b,
+    # 10 m 10^-(e+1) = m 10^-e: every mantissa divisible by 10 repeats one of the next decade.
+    "mantissa": lambda b, s: (
+        1 + (1 + s) * len({m * 10**e for m in range(1, 2 ** (b - s - 3)) for e in range(8)})
+    ),
+}
+WIDTHS = {
+    "linear": (range(2, 17), range(2, 17)),
+    "linear0": (range(2, 17), range(2, 17)),
+    "log2": (range(0), range(2, 9)),
+    "e4m3": (range(8, 9), range(8, 9)),
+    "e5m2": (range(8, 9), range(8, 9)),
+    "nf4": (range(4, 5), range(0)),
+    "tree": (range(3, 9), range(2, 9)),
+    "static-tree": (range(5, 9), range(4, 9)),
+    "mantissa": (range(5, 9), range(4, 9)),
+}
+
+
+@pytest.mark.parametrize("name", qmaps.maps.names())
+def test_exact_sizes_and_widths(name: str) -> None:
+    signed, unsigned = WIDTHS.get(name, (range(2, 9), range(2, 9)))
+    for sign, widths in ((True, signed), (False, unsigned)):
+        for bits in range(1, 18):
+            spec = f"{name}@{bits}{'s' if sign else 'u'}"
+            if bits not in widths:
+                with pytest.raises(qmaps.QmapsError):
+                    map_of(spec)
+            elif not qmaps.maps.REGISTRY[name].fitted:
+                assert len(values(spec)) == SIZES[name](bits, sign), spec
+
+
+def test_linear_leaves_out_zero() -> None:
+    close(values("linear@4u"), [(i + 1) / 16 for i in range(16)])
+    assert values("linear@4u")[0] == 0.0625
+    close(values("linear@4s"), [-1 + 2 * i / 15 for i in range(16)])
+
+
+def test_linear0_holds_zero() -> None:
+    close(values("linear0@4u"), [i / 15 for i in range(16)])
+    close(values("linear0@4s"), [k / 7 for k in range(-7, 8)])
+    assert 0.0 in values("linear0@8s")
+    assert len(values("linear0@12s")) == 4095
+
+
+def test_dynamic_exponent() -> None:
+    unsigned = values("DE@4u")
+    close(unsigned[:4], [0, 0.00325, 0.00775, 0.02125])
+    close(unsigned[-2:], [0.94375, 1])
+    close(
+        values("DE@4s"),
+        [-0.8875, -0.6625, -0.4375, -0.2125, -0.0775, -0.0325, -0.0055, 0, 0.0055, 0.0325, 0.0775,
+         0.2125, 0.4375, 0.6625, 0.8875, 1],
+    )  # fmt: skip
+    assert [round(v, 6) for v in values("DE@8s")[-3:]] == [0.978906, 0.992969, 1.0]
+    close(values("DE@8u")[:3], [0, 3.25e-7, 7.75e-7])
+
+
+def test_dynamic_exponent_without_zero() -> None:
+    assert len(values("DE-0@4u")) == 15
+    close(values("DE-0@4u")[:1], [0.00325])
+    assert values("DE-0@8u") == values("DE@8u")[1:]
+    assert [v for v in values("DE@8s") if v] == values("DE-0@8s")
+
+
+def test_dynamic_tree() -> None:
+    codebook = values("tree@8s")
+    positive = [v for v in codebook if 0 < v < 1]
+    assert len(positive) == 126
+    close([positive[0], positive[-1]], [2.75e-6, 0.99140625])
+    assert {-1.0, 0.0, 1.0} <= set(codebook)
+    close([nearest("tree@8s", 0.2345678)], [0.23671875])
+    close([nearest("tree@8s", 0.0000234)], [0.00001875])
+
+
+def test_static_tree_and_mantissa() -> None:
+    close([nearest("static-tree@8s", 0.2345678)], [0.23125])
+    close([nearest("mantissa@8s", 0.2345678)], [0.2])
+    assert max(values("mantissa(offset=1)@8s")) == 15.0
+    scaled = [10 * v for v in map_of("static-tree@8s").values().tolist()]
+    assert values("static-tree(offset=1)@8s") == pytest.approx(scaled, rel=1e-6)
+    # Four bits of exponent: sixteen decades of eight leaves.
+    positive = [v for v in values("static-tree@8s") if v > 0]
+    assert len(positive) == 128
+    assert positive[-1] / positive[7] == pytest.approx(1e15, rel=1e-5)
+
+
+def test_inverse_dynamic() -> None:
+    magnitudes = [0.002125, 0.004375, 0.006625, 0.008875, 0.0325, 0.0775, 0.55]
+    close(values("inverse@4s"), [-m for m in reversed(magnitudes)] + [0, *magnitudes, 1])
+
+
+def test_float8_formats_match_torch() -> None:
+    for name, dtype, top in (
+        ("e4m3", torch.float8_e4m3fn, 448.0),
+        ("e5m2", torch.float8_e5m2, 57344.0),
+    ):
+        decoded = torch.arange(256, dtype=torch.uint8).view(dtype).float()
+        finite = decoded[decoded.isfinite()].double().unique() / top
+        assert finite.float().tolist() == values(f"{name}@8s")
+        assert finite[finite >= 0].float().tolist() == values(f"{name}@8u")
+
+
+def test_nf4_is_the_formula_of_qlora() -> None:
+    offset = 0.9677083
+    positive = stats.norm.ppf(torch.linspace(offset, 0.5, 9, dtype=torch.float64)[:-1].numpy())
+    negative = -stats.norm.ppf(torch.linspace(offset, 0.5, 8, dtype=torch.float64)[:-1].numpy())
+    expected = sorted([*negative, 0.0, *positive])
+    assert values("nf4@4s") == pytest.approx([v / max(expected) for v in expected], abs=1e-6)
+
+
+def test_quantiles_of_the_normal_distribution() -> None:
+    levels = [(i + 0.5) / 256 for i in range(256)]
+    signed = stats.norm.ppf(levels)
+    assert values("quantile-normal@8s") == pytest.approx((signed / signed[-1]).tolist(), rel=1e-5)
+    half = stats.halfnorm.ppf(levels)
+    assert values("quantile-normal@8u") == pytest.approx((half / half[-1]).tolist(), rel=1e-5)
+
+
+def test_powers_of_linear() -> None:
+    for power in (2, 3):
+        close(values(f"power{power}@4u"), [((i + 1) / 16) ** power for i in range(16)])
+        signed = [-1 + 2 * i / 15 for i in range(16)]
+        close(values(f"power{power}@4s"), [math.copysign(abs(v) ** power, v) for v in signed])
+
+
+def test_log2_positions() -> None:
+    close(values("log2@4u"), [-1.0, *(i / 14 for i in range(15))])
+
+
+@pytest.mark.parametrize(
+    ("spec", "message"),
+    [
+        ("DE@9s", "spec='tensor/DE@9s': bits=9 is outside 2 to 8, the widths of signed DE"),
+        ("linear@17u", "spec='tensor/linear@17u': bits=17 is outside 2 to 16, the widths of "
+                       "unsigned linear"),
+        ("nf4@3s", "spec='tensor/nf4@3s': bits=3 is outside 4, the widths of signed nf4"),
+        ("nf4@4u", "spec='tensor/nf4@4u': nf4 is signed (s) only; unsigned (u) was given"),
+        ("tree@2s", "spec='tensor/tree@2s': bits=2 is outside 3 to 8, the widths of signed tree"),
+        ("static-tree(tree_bits=7)@8s", "spec='tensor/static-tree(tree_bits=7)@8s': tree_bits=7 is "
+                                        "outside 1 to 6"),
+        ("mantissa(offset=x)@8s", "spec='tensor/mantissa(offset=x)@8s': offset='x' must be of type "
+                                  "int"),
+    ],
+)  # fmt: skip
+def test_what_a_formula_does_not_allow(spec: str, message: str) -> None:
+    with pytest.raises(qmaps.QmapsError) as caught:
+        map_of(spec)
+    assert str(caught.value) == message
+
+
+def test_types_are_checked() -> None:
+    for options, message in (
+        ({"bits": "4"}, "bits='4' must be an int"),
+        ({"bits": True}, "bits=True must be an int"),
+        ({"bits": 4, "signed": 1}, "signed=1 must be True or False"),
+    ):
+        with pytest.raises(TypeError) as caught:
+            qmaps.maps.DynamicExponent(**options)
+        assert str(caught.value) == message
