@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
+from qmaps._float32 import sqrt
 from qmaps.errors import BadTypeError, SpecError
 from qmaps.maps.codebook import Codebook
 from qmaps.quantizer import Quantizer, quantizer
@@ -79,4 +80,4 @@ def adam_update(m: Tensor, v: Tensor, eps: float) -> Tensor:
 
     Source: 8-bit optimizers, equation 2 and appendix C.
     """
-    return m / (v.sqrt() + eps)
+    return m / (sqrt(v) + eps)

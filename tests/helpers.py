@@ -1,4 +1,4 @@
-"""Every map, normalizer and composition, found in the registries: a new file is covered as it is."""
+"""Every map, normalizer and composition, from the registries: a new file is covered as it is."""
 
 from __future__ import annotations
 

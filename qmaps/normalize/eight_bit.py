@@ -68,7 +68,8 @@ def _grid(ends: Tensor) -> Tensor:
         return torch.full((STEPS + 1,), float("nan"), device=ends.device)
     if float(high) == 0:
         return ends.new_zeros(STEPS + 1)
-    step = torch.arange(STEPS + 1, dtype=torch.float32, device=ends.device) / STEPS
+    # On the CPU: CUDA turns division by a Python number into a product.
+    step = (torch.arange(STEPS + 1, dtype=torch.float32) / STEPS).to(ends.device)
     low_log2 = log2(low)
     grid = exp2(low_log2 + step * (log2(high) - low_log2))
     grid = torch.minimum(torch.maximum(grid, low), high)

@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 
 from torch import Tensor
 
+from qmaps._float32 import sqrt
 from qmaps.errors import BadValueError
 from qmaps.normalize.block import check_block_size
 from qmaps.optim.base import QuantizedOptimizer, StateQuantizers, resolve_block_size
@@ -123,7 +124,8 @@ class AdamW(QuantizedOptimizer):
         param.mul_(s["decay"])
         m.mul_(s["beta1"]).add_(grad * (1 - s["beta1"]))
         v.mul_(s["beta2"]).add_((grad * grad) * (1 - s["beta2"]))
-        denominator = v.sqrt().div_(s["root_correction"]).add_(s["eps"])
+        # A tensor divisor: CUDA turns division by a Python number into a product.
+        denominator = sqrt(v).div_(v.new_tensor(s["root_correction"])).add_(s["eps"])
         param.sub_((m / denominator).mul_(s["step_size"]))
 
 

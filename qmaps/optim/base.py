@@ -226,6 +226,10 @@ class QuantizedOptimizer(torch.optim.Optimizer):
                 specs[name] = q.spec
         return specs
 
+    def __getstate__(self) -> dict[str, Any]:
+        own = {"_quantizers": self._quantizers, "skipped_steps": self.skipped_steps}
+        return {**super().__getstate__(), **own}
+
     @property
     def state_nbytes(self) -> int:
         """Bytes that all states take now, scales and codebooks included."""
@@ -273,19 +277,14 @@ class QuantizedOptimizer(torch.optim.Optimizer):
             groups.append(merged)
         super().load_state_dict({**state_dict, "state": {}, "param_groups": groups})
 
-        by_id = {
-            saved_id: (number, param, group)
-            for number, (saved_id, (param, group)) in enumerate(
-                zip(
-                    [i for group in groups for i in group["params"]],
-                    [(p, group) for group in self.param_groups for p in group["params"]],
-                    strict=True,
-                )
-            )
-        }
-        for saved_id, saved_state in state_dict["state"].items():
-            number, param, group = by_id[saved_id]
-            self.state[param] = self._loaded(saved_state, number, param, group)
+        saved_ids = [saved_id for group in groups for saved_id in group["params"]]
+        own_parameters = [(p, group) for group in self.param_groups for p in group["params"]]
+        for number, (saved_id, (param, group)) in enumerate(
+            zip(saved_ids, own_parameters, strict=True)
+        ):
+            if saved_id in state_dict["state"]:
+                saved_state = state_dict["state"][saved_id]
+                self.state[param] = self._loaded(saved_state, number, param, group)
 
     def _reloaded(self, specs: Mapping[str, str | None]) -> dict[str, str | None]:
         """`specs` of a checkpoint; those with a user's codebook must be known already."""

@@ -11,9 +11,14 @@ from qmaps.files import output_folder, replacing, write_json
 def test_replacing_leaves_the_old_file_when_the_block_fails(tmp_path) -> None:
     path = tmp_path / "a.json"
     write_json(path, {"x": 1})
-    with pytest.raises(RuntimeError), replacing(path) as temporary:
-        temporary.write_text("half")
-        raise RuntimeError
+
+    def interrupted() -> None:
+        with replacing(path) as temporary:
+            temporary.write_text("half")
+            raise RuntimeError
+
+    with pytest.raises(RuntimeError):
+        interrupted()
     assert json.loads(path.read_text()) == {"x": 1}
     assert [p.name for p in tmp_path.iterdir()] == ["a.json"]
 

@@ -62,3 +62,10 @@ def test_every_operation_is_one_float32_operation_in_the_order_written() -> None
     with np.errstate(over="ignore"):
         expected = series * np.exp2(half).astype(f) * np.exp2(k - half).astype(f)
     assert np.array_equal(expected, _float32.exp2(y).numpy())
+
+
+def test_square_root_and_division_are_ieee() -> None:
+    x, y = positives(), positives().flip(0)
+    assert np.array_equal(_float32.sqrt(x).numpy(), np.sqrt(x.numpy()))
+    with np.errstate(over="ignore", under="ignore"):
+        assert np.array_equal((x / y).numpy(), x.numpy() / y.numpy())

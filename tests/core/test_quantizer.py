@@ -107,7 +107,7 @@ def test_several_tensors_in_one_file(tmp_path) -> None:
     for name, t in tensors.items():
         assert back[name].quantizer == t.quantizer
         assert torch.equal(back[name].dequantize(), t.dequantize())
-    with pytest.raises(ValueError, match="holds 3 tensors; use qmaps.load"):
+    with pytest.raises(ValueError, match=r"holds 3 tensors; use qmaps\.load"):
         QuantizedTensor.load(tmp_path / "all.safetensors")
 
 
