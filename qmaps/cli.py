@@ -387,7 +387,7 @@ def maps(
             _print_table(
                 f"{map_.spec}: {len(values)} values",
                 ["code", "value"],
-                [[str(code), f"{value:.9g}"] for code, value in enumerate(values)],
+                [[str(code), str(value)] for code, value in enumerate(map_.codebook().numpy())],
             )
         return
     rows: list[dict[str, Any]] = []

@@ -152,11 +152,15 @@ class CapturedStates:
             )
 
     def fingerprint(self) -> str:
-        """A digest of every state, to tell one capture from another."""
+        """A digest of every state, to tell one capture from another.
+
+        Raises:
+            CaptureError: a state holds NaN or infinity.
+        """
         digest = hashlib.sha256()
         for parameter, states in self._tensors.items():
             for state in states:
-                tensor = self.tensor(parameter, state, check=False).contiguous()
+                tensor = self.tensor(parameter, state).contiguous()
                 digest.update(f"{parameter}\0{state}\0{tuple(tensor.shape)}\0".encode())
                 digest.update(tensor.numpy().tobytes())
         return digest.hexdigest()

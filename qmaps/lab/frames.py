@@ -6,6 +6,7 @@ import json
 import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 
@@ -67,8 +68,9 @@ def analyze_states(
     """
     captured = as_states(states)
     next(captured.adam_pairs())  # says at once if there are no Adam states
+    identity = {"states": captured.fingerprint(), "min_quantized_size": min_quantized_size}
     folder = output_folder(Path(out) / "frames")
-    _claim(folder / "states.json", captured, min_quantized_size)
+    _claim(folder / "states.json", identity)
     jobs: Mapping[str, Callable[[], pd.DataFrame]] = {
         "update_error": lambda: analyze.update_error(
             captured, COMPARED, min_quantized_size=min_quantized_size
@@ -100,9 +102,8 @@ def analyze_states(
     return files
 
 
-def _claim(path: Path, states: CapturedStates, min_quantized_size: int) -> None:
+def _claim(path: Path, identity: dict[str, Any]) -> None:
     """Note whose frames these are, or see that they are of the same states."""
-    identity = {"states": states.fingerprint(), "min_quantized_size": min_quantized_size}
     if not path.exists():
         write_json(path, identity)
     elif json.loads(path.read_text(encoding="utf-8")) != identity:

@@ -106,7 +106,7 @@ def write(run: str | os.PathLike[str]) -> Path:
     about = folder / "about.json"
     page = _template().render(
         about=json.loads(about.read_text(encoding="utf-8")) if about.exists() else {},
-        claims=[] if errors is None else claims(errors),
+        claims=[] if errors is None else claims(errors, swept),
         losses=[] if losses is None else _losses(losses),
         pictures=pictures,
         sweep=[] if swept is None else _sweep(swept),

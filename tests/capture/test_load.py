@@ -1,0 +1,212 @@
+"""Reading captures and checkpoints."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+import qmaps
+from qmaps.capture import CapturedStates, StateRecorder, convert, load
+from qmaps.errors import CaptureError
+
+
+@pytest.fixture
+def trained() -> tuple[nn.Module, torch.optim.Optimizer]:
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(20, 10), nn.Linear(10, 5))
+    optimizer = torch.optim.AdamW(net.parameters(), lr=1e-2, eps=1e-6)
+    for _ in range(3):
+        net(torch.randn(4, 20)).square().mean().backward()
+        optimizer.step()
+    return net, optimizer
+
+
+NAMES = ["0.weight", "0.bias", "1.weight", "1.bias"]
+
+
+@pytest.mark.parametrize("wrap", [
+    lambda s: s,
+    lambda s: [s],
+    lambda s: {"optimizer": s, "epoch": 3},
+    lambda s: {"optimizer_state_dict": s},
+    lambda s: {"optimizer_states": [s], "callbacks": {}},
+])  # fmt: skip
+def test_checkpoints(wrap, trained, tmp_path: Path) -> None:
+    net, optimizer = trained
+    torch.save(wrap(optimizer.state_dict()), tmp_path / "optimizer.pt")
+    states = load(tmp_path / "optimizer.pt", names=net)
+    assert states.parameters() == NAMES
+    assert states.step == 3
+    assert states.eps("0.bias") == 1e-6
+    for (name, parameter), (label, m, v, eps) in zip(
+        net.named_parameters(), states.adam_pairs(), strict=True
+    ):
+        assert (label, eps) == (name, 1e-6)
+        assert torch.equal(m, optimizer.state[parameter]["exp_avg"])
+        assert torch.equal(v, optimizer.state[parameter]["exp_avg_sq"])
+    assert load(tmp_path / "optimizer.pt").parameters()[0] == "group0.param0"
+
+
+def test_names_that_torch_stored_and_the_old_file_format(trained, tmp_path: Path) -> None:
+    net, _ = trained
+    optimizer = torch.optim.AdamW(net.named_parameters())
+    net(torch.randn(4, 20)).sum().backward()
+    optimizer.step()
+    path = tmp_path / "o.pt"
+    torch.save(optimizer.state_dict(), path, _use_new_zipfile_serialization=False)
+    assert load(path).parameters() == NAMES
+
+
+def test_quantized_checkpoints_are_read_decoded(tmp_path: Path) -> None:
+    layer = nn.Linear(100, 80)
+    optimizer = qmaps.optim.AdamW8bit(layer.named_parameters())
+    layer(torch.randn(3, 100)).sum().backward()
+    optimizer.step()
+    torch.save(optimizer.state_dict(), tmp_path / "o.pt")
+    found = load(tmp_path / "o.pt").tensor("weight", "exp_avg")
+    assert torch.equal(found, optimizer.state[layer.weight]["exp_avg"].dequantize())
+
+
+def test_convert(trained, tmp_path: Path) -> None:
+    net, optimizer = trained
+    torch.save(optimizer.state_dict(), tmp_path / "o.pt")
+    convert(tmp_path / "o.pt", tmp_path / "states", names=NAMES)
+    there, here = load(tmp_path / "states"), load(tmp_path / "o.pt", names=net)
+    assert there.steps == [3]
+    assert there.fingerprint() == here.fingerprint()
+
+
+class Unsafe:
+    """Loading this would run code."""
+
+    def __reduce__(self):
+        return (os.mkdir, ("should-not-exist",))
+
+
+CHECKPOINTS = {
+    "empty": (b"", "is no checkpoint that torch can load; it is corrupt, truncated, or something "
+                   "else"),
+    "text": (b"hello world", "is no checkpoint that torch can load; it is corrupt, truncated, or "
+                             "something else"),
+    "model": ({"w": torch.ones(2), "b": 1},
+              "holds no optimizer state_dict ('state' and 'param_groups'), but a dict with w, b"),
+    "tensor": (torch.ones(3),
+               "holds no optimizer state_dict ('state' and 'param_groups'), but Tensor"),
+    "stateless": ({"state": {}, "param_groups": [{"params": [0], "lr": 0.1}]},
+                  "is an optimizer checkpoint without any state"),
+    "unsafe": ({"state": Unsafe(), "param_groups": []},
+               "would need code execution to load (posix.mkdir); save the optimizer's "
+               "state_dict() with plain tensors and numbers"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", CHECKPOINTS)
+def test_what_is_no_checkpoint(kind: str, tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    content, message = CHECKPOINTS[kind]
+    path = tmp_path / "o.pt"
+    if isinstance(content, bytes):
+        path.write_bytes(content)
+    else:
+        torch.save(content, path)
+    with pytest.raises(CaptureError) as caught:
+        load(path)
+    assert str(caught.value) == f"{str(path)!r} {message}"
+    assert not (tmp_path / "should-not-exist").exists()
+
+
+def test_missing_and_empty_places(tmp_path: Path) -> None:
+    for path, message in (
+        (tmp_path / "none", "does not exist"),
+        (tmp_path, "holds no captured step (step-*.safetensors)"),
+    ):
+        with pytest.raises(CaptureError) as caught:
+            load(path)
+        assert str(caught.value) == f"{str(path)!r} {message}"
+
+
+def test_a_checkpoint_without_adam_states(tmp_path: Path) -> None:
+    layer = nn.Linear(4, 3)
+    optimizer = torch.optim.SGD(layer.parameters(), lr=0.1, momentum=0.9)
+    layer(torch.ones(1, 4)).sum().backward()
+    optimizer.step()
+    path = tmp_path / "o.pt"
+    torch.save(optimizer.state_dict(), path)
+    with pytest.raises(CaptureError) as caught:
+        list(load(path).adam_pairs())
+    assert str(caught.value) == (
+        f"{str(path)!r} has no Adam states (exp_avg and exp_avg_sq); it has momentum_buffer"
+    )
+
+
+def test_every_truncation_of_a_capture_or_checkpoint_is_refused(trained, tmp_path: Path) -> None:
+    _, optimizer = trained
+    StateRecorder(optimizer, tmp_path / "s").record()
+    capture = next((tmp_path / "s").iterdir())
+    torch.save(optimizer.state_dict(), tmp_path / "o.pt")
+    for path in (capture, tmp_path / "o.pt"):
+        data = path.read_bytes()
+        for size in range(0, len(data), 53):
+            path.write_bytes(data[:size])
+            with pytest.raises(CaptureError):
+                for _ in load(path).items():
+                    pass
+        path.write_bytes(data)
+        assert load(path).numel
+
+
+def test_a_file_of_a_later_format_or_of_something_else(tmp_path: Path) -> None:
+    from safetensors.torch import save_file
+
+    path = tmp_path / "x.safetensors"
+    save_file({"a": torch.ones(2)}, path)
+    with pytest.raises(CaptureError, match="is a safetensors file without qmaps metadata"):
+        load(path)
+    save_file({"a": torch.ones(2)}, path, metadata={"qmaps_capture": '{"format": 9}'})
+    with pytest.raises(CaptureError, match="has capture format 9; 1 is supported"):
+        load(path)
+
+
+def test_steps_and_unknown_names(trained, tmp_path: Path) -> None:
+    net, optimizer = trained
+    with StateRecorder(optimizer, tmp_path, names=net):
+        for _ in range(2):
+            optimizer.step()
+    assert load(tmp_path, step=4).step == 4
+    assert load(tmp_path / "step-00000004.safetensors").steps == [4]
+    states = load(tmp_path)
+    for call, message in (
+        (lambda: load(tmp_path, step=9), f"step=9 is not in {str(tmp_path)!r}; it has 4, 5"),
+        (lambda: states.tensor("x", "exp_avg"),
+         f"parameter='x' is not in {states.source!r}; it has {', '.join(NAMES)}"),
+        (lambda: states.tensor("0.bias", "y"),
+         "state='y' is not recorded for '0.bias'; it has exp_avg, exp_avg_sq"),
+        (lambda: load(tmp_path / "step-00000004.safetensors", step=4),
+         f"step=4 chooses from a folder; {str(tmp_path / 'step-00000004.safetensors')!r} is one "
+         "file"),
+    ):  # fmt: skip
+        with pytest.raises(ValueError) as caught:
+            call()
+        assert str(caught.value) == message
+
+
+def test_states_that_cannot_be_analyzed() -> None:
+    m = torch.ones(3, 2)
+    bad = m.clone()
+    bad[1, 1] = float("nan")
+    states = CapturedStates.from_tensors({"w": {"exp_avg": bad, "exp_avg_sq": m}})
+    with pytest.raises(CaptureError) as caught:
+        list(states.adam_pairs())
+    assert str(caught.value) == (
+        "state 'exp_avg' of parameter 'w' in 'memory' holds 1 NaN or infinite elements, the first "
+        "at flat index 3; only finite states can be analyzed"
+    )
+    assert bool(states.tensor("w", "exp_avg", check=False).isnan().any())
+    for second, message in ((-m, "is negative somewhere"), (m[:2], "Adam's are equal")):
+        states = CapturedStates.from_tensors({"w": {"exp_avg": m, "exp_avg_sq": second}})
+        with pytest.raises(CaptureError, match=message):
+            list(states.adam_pairs())

@@ -1,0 +1,217 @@
+"""Recording states while an optimizer trains."""
+
+from __future__ import annotations
+
+import inspect
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+import qmaps
+from qmaps.capture import StateRecorder, load
+from qmaps.errors import OutputError
+from qmaps.optim import AdamW4bit
+
+OPTIMIZERS = {
+    name: cls
+    for name, cls in vars(torch.optim).items()
+    if inspect.isclass(cls)
+    and issubclass(cls, torch.optim.Optimizer)
+    and name not in ("Optimizer", "SparseAdam")  # SparseAdam takes sparse gradients only
+}
+
+
+def model() -> nn.Module:
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(8, 6, bias=False), nn.Linear(6, 6, bias=False))
+
+
+def step(net: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+    def closure() -> torch.Tensor:
+        optimizer.zero_grad()
+        loss = net(torch.randn(4, 8)).square().mean()
+        loss.backward()
+        return loss
+
+    optimizer.step(closure)
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_every_optimizer_of_torch_is_recorded_bit_for_bit(name: str, tmp_path: Path) -> None:
+    net = model()
+    options = {"lr": 0.01, **({"momentum": 0.9} if name == "SGD" else {})}
+    optimizer = OPTIMIZERS[name](net.parameters(), **options)
+    with StateRecorder(optimizer, tmp_path, every=3, names=net):
+        for _ in range(4):
+            step(net, optimizer)
+            if len(list(tmp_path.iterdir())) == 1:
+                break
+        kept = {
+            (label, key): value.clone().float() if torch.is_tensor(value) else value
+            for label, parameter in net.named_parameters()
+            for key, value in optimizer.state.get(parameter, {}).items()
+        }
+    states = load(tmp_path)
+    assert states.optimizer == name
+    assert states.step == 3
+    compared = 0
+    for (label, key), value in kept.items():
+        if torch.is_tensor(value) and key != "step":
+            assert torch.equal(states.tensor(label, key), value)
+            compared += 1
+    assert compared
+    hyper = states.hyperparameters(states.parameters()[0])
+    assert hyper["lr"] == 0.01
+
+
+def test_chosen_steps_parameters_and_states(tmp_path: Path) -> None:
+    net = model()
+    optimizer = torch.optim.AdamW(net.named_parameters())
+    recorders = {
+        "every": {"every": 2},
+        "steps": {"steps": [1, 4]},
+        "function": {"steps": lambda s: s == 3},
+        "parameters": {"every": 5, "parameters": "1.*"},
+        "predicate": {"every": 5, "parameters": lambda name: name.startswith("0")},
+        "states": {"every": 5, "states": ["exp_avg_sq"]},
+    }
+    active = [StateRecorder(optimizer, tmp_path / k, **o) for k, o in recorders.items()]
+    for _ in range(5):
+        step(net, optimizer)
+    for recorder in active:
+        recorder.close()
+    step(net, optimizer)
+    steps = {k: load(tmp_path / k).steps for k in recorders}
+    assert steps == {
+        "every": [2, 4], "steps": [1, 4], "function": [3],
+        "parameters": [5], "predicate": [5], "states": [5],
+    }  # fmt: skip
+    assert load(tmp_path / "parameters").parameters() == ["1.weight"]
+    assert load(tmp_path / "predicate").parameters() == ["0.weight"]
+    assert load(tmp_path / "states").states("0.weight") == ["exp_avg_sq"]
+
+
+def test_quantized_states_are_recorded_decoded(tmp_path: Path) -> None:
+    layer = nn.Linear(100, 80)
+    optimizer = AdamW4bit(layer.parameters())
+    with StateRecorder(optimizer, tmp_path):
+        layer(torch.randn(3, 100)).sum().backward()
+        optimizer.step()
+    state = optimizer.state[layer.weight]
+    found = load(tmp_path)
+    assert found.parameters() == ["group0.param0", "group0.param1"]
+    for name in ("exp_avg", "exp_avg_sq"):
+        assert torch.equal(found.tensor("group0.param0", name), state[name].dequantize())
+
+
+def test_a_resumed_training_goes_on_numbering(tmp_path: Path) -> None:
+    net = model()
+    first = torch.optim.AdamW(net.parameters())
+    with StateRecorder(first, tmp_path, every=2):
+        for _ in range(4):
+            step(net, first)
+    second = torch.optim.AdamW(net.parameters())
+    second.load_state_dict(first.state_dict())
+    (tmp_path / ".step-00000006.safetensors.1.tmp").write_bytes(b"half")
+    with StateRecorder(second, tmp_path, every=2):
+        for _ in range(3):
+            step(net, second)
+    assert load(tmp_path).steps == [2, 4, 6]
+    assert not list(tmp_path.glob("*.tmp"))
+    with pytest.raises(OutputError) as caught:
+        StateRecorder(torch.optim.SGD(net.parameters(), lr=1), tmp_path)
+    assert str(caught.value) == (
+        f"out={str(tmp_path)!r} holds states of AdamW; SGD needs another folder"
+    )
+
+
+def test_max_bytes_stops_recording(tmp_path: Path) -> None:
+    net = model()
+    optimizer = torch.optim.AdamW(net.parameters())
+
+    def eight_steps() -> None:
+        for _ in range(8):
+            step(net, optimizer)
+
+    with StateRecorder(optimizer, tmp_path, max_bytes=4000):  # noqa: SIM117
+        with pytest.warns(UserWarning, match="recording stopped"):
+            eight_steps()
+    assert 1 <= len(load(tmp_path).steps) < 8
+    assert sum(path.stat().st_size for path in tmp_path.iterdir()) <= 4000
+
+
+def test_a_failed_write_leaves_whole_snapshots_only(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from qmaps.capture import snapshot
+
+    net = model()
+    optimizer = torch.optim.AdamW(net.parameters())
+    recorder = StateRecorder(optimizer, tmp_path)
+    step(net, optimizer)
+
+    def half(tensors, path, metadata) -> None:
+        Path(path).write_bytes(b"half")
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(snapshot, "save_file", half)
+    with pytest.raises(KeyboardInterrupt):
+        step(net, optimizer)
+    recorder.close()
+    assert [path.name for path in tmp_path.iterdir()] == ["step-00000001.safetensors"]
+    assert load(tmp_path).steps == [1]
+
+
+def test_a_killed_process_leaves_a_readable_folder(tmp_path: Path) -> None:
+    code = (
+        "import sys, torch, qmaps\n"
+        "net = torch.nn.Linear(300, 300)\n"
+        "o = torch.optim.AdamW(net.parameters())\n"
+        "r = qmaps.capture.StateRecorder(o, sys.argv[1])\n"
+        "while True:\n"
+        "    net(torch.ones(1, 300)).sum().backward(); o.step()\n"
+    )
+    root = Path(qmaps.__file__).parents[1]
+    env = {**os.environ, "PYTHONPATH": str(root)}
+    process = subprocess.Popen([sys.executable, "-c", code, str(tmp_path)], env=env)
+    deadline = time.monotonic() + 60
+    while len(list(tmp_path.glob("step-*"))) < 8 and time.monotonic() < deadline:
+        time.sleep(0.05)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    states = load(tmp_path)
+    assert len(states.steps) >= 8
+    for number in states.steps:
+        assert load(tmp_path, step=number).numel == 2 * (300 * 300 + 300)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"every": 0}, "every=0 must be an int of at least 1"),
+        ({"max_bytes": 0}, "max_bytes=0 must be at least 1"),
+        ({"parameters": "2.*"}, "parameters='2.*' matches none of 0.weight, 1.weight"),
+    ],
+)
+def test_bad_options(options: dict[str, object], message: str, tmp_path: Path) -> None:
+    net = model()
+    with pytest.raises(ValueError) as caught:
+        StateRecorder(torch.optim.AdamW(net.named_parameters()), tmp_path / "x", **options)
+    assert str(caught.value) == message
+    assert not (tmp_path / "x").exists()
+
+
+def test_bad_optimizer_and_folder(tmp_path: Path) -> None:
+    with pytest.raises(TypeError) as caught:
+        StateRecorder(model(), tmp_path)  # type: ignore[arg-type]
+    assert str(caught.value) == "optimizer is a Sequential; a torch.optim.Optimizer is needed"
+    (tmp_path / "file").write_text("")
+    with pytest.raises(OutputError, match="cannot be written"):
+        StateRecorder(torch.optim.AdamW(model().parameters()), tmp_path / "file")

@@ -1,0 +1,244 @@
+"""The command line, end to end on the tiny workload."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+from pathlib import Path
+
+import pandas as pd
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+import qmaps
+from qmaps.cli import main
+
+
+def call(command: str, capsys: pytest.CaptureFixture[str]) -> tuple[int, str, str]:
+    with pytest.raises(SystemExit) as caught:
+        main(shlex.split(command))
+    out, err = capsys.readouterr()
+    return int(caught.value.code or 0), out, err
+
+
+@pytest.fixture(scope="module")
+def lab(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    out = tmp_path_factory.mktemp("lab") / "run"
+    with pytest.raises(SystemExit) as caught:
+        main(["lab", "stdlib-lm-tiny", "--steps", "20", "--out", str(out)])
+    assert not caught.value.code
+    return out
+
+
+def test_the_lab_leaves_everything_in_its_folder(lab: Path) -> None:
+    assert {path.name for path in lab.iterdir()} == {
+        "about.json", "figures", "frames", "report.html", "states", "sweep", "train",
+    }  # fmt: skip
+    assert len(list((lab / "train").iterdir())) == 3
+    assert qmaps.capture.load(lab / "states").steps == [10, 20]
+    sweep = pd.read_parquet(lab / "sweep" / "sweep.parquet")
+    assert sweep.loc[sweep["state"] == "update", "quantizer"].nunique() >= 60
+    losses = pd.read_parquet(lab / "frames" / "losses.parquet")
+    assert losses["run"].str[:5].tolist() == ["32-bi", "8-bit", "4-bit"]
+
+
+def test_the_report_is_one_self_contained_page(lab: Path) -> None:
+    page = (lab / "report.html").read_text()
+    assert len(re.findall(r'<img [^>]*src="data:image/png;base64,', page)) == 11
+    assert not re.findall(r'(?:src|href)="(?!data:|#)', page)
+    for text in ("Beside the papers", "201.0 ± 17.0 %", "B128/DE-0@4u", "paper, mean absolute",
+                 "zero-point share", "All 76 pairs", "stdlib-lm-tiny"):  # fmt: skip
+        assert text in page
+    assert page.count('class="verdict') == 7
+
+
+def test_running_again_finds_everything_done(lab: Path, capsys) -> None:
+    result = lab / "train" / "32-bit-adamw-seed0" / "result.json"
+    stamps = result.stat().st_mtime_ns, (lab / "sweep/parts/00000.parquet").stat().st_mtime_ns
+    code, out, err = call(f"lab stdlib-lm-tiny --steps 20 --out {lab} --json", capsys)
+    assert (code, err) == (0, "")
+    assert json.loads(out) == {"out": str(lab), "report": str(lab / "report.html")}
+    assert stamps == (
+        result.stat().st_mtime_ns,
+        (lab / "sweep/parts/00000.parquet").stat().st_mtime_ns,
+    )
+    code, _, err = call(f"lab stdlib-lm-tiny --steps 21 --out {lab}", capsys)
+    assert code == 2
+    assert "holds a run with steps=20; 21 was asked for" in err
+
+
+def test_report_and_figures_of_a_run(lab: Path, capsys) -> None:
+    before = (lab / "report.html").read_bytes()
+    code, out, _ = call(f"figures --out {lab} --json", capsys)
+    assert code == 0
+    assert len(json.loads(out)) == 11
+    code, out, _ = call(f"report {lab} --json", capsys)
+    assert code == 0
+    assert (lab / "report.html").read_bytes() == before
+
+
+def test_capture_sweep_figures_and_report_of_own_states(tmp_path: Path, capsys) -> None:
+    states, run = tmp_path / "states", tmp_path / "run"
+    code, out, _ = call(
+        f"capture stdlib-lm-tiny --steps 6 --every 3 --parameters 'blocks.*' --out {states} --json",
+        capsys,
+    )
+    assert code == 0
+    assert json.loads(out)["steps"] == [3, 6]
+    codebook = tmp_path / "values.txt"
+    codebook.write_text("-1\n-0.3\n0\n0.3\n1\n")
+    code, out, _ = call(
+        f"sweep {states} --spec B128/DE@4s --spec 'B64/mine@3s + rank1/linear@4u' "
+        f"--codebook mine={codebook} --out {run} --json",
+        capsys,
+    )
+    assert code == 0
+    rows = pd.DataFrame(json.loads(out))
+    assert set(rows["quantizer"]) == {
+        "B128/DE@4s", "B64/mine@3s", "rank1/linear@4u", "B64/mine@3s + rank1/linear@4u",
+    }  # fmt: skip
+    assert call(f"figures {states} --out {run}", capsys)[0] == 0
+    code, out, _ = call(f"report {run}", capsys)
+    assert code == 0
+    assert out == f"report: {run / 'report.html'}\n"
+    assert "Beside the papers" in (run / "report.html").read_text()
+
+
+def test_capture_of_a_checkpoint(tmp_path: Path, capsys) -> None:
+    layer = torch.nn.Linear(100, 80)
+    optimizer = torch.optim.AdamW(layer.named_parameters())
+    layer(torch.ones(1, 100)).sum().backward()
+    optimizer.step()
+    torch.save(optimizer.state_dict(), tmp_path / "optimizer.pt")
+    code, out, _ = call(
+        f"capture --checkpoint {tmp_path / 'optimizer.pt'} --out {tmp_path / 's'}", capsys
+    )
+    assert code == 0
+    assert "captured at steps 1" in out
+    assert qmaps.capture.load(tmp_path / "s").parameters() == ["weight", "bias"]
+
+
+def test_train_compares_and_writes_a_table(tmp_path: Path, capsys) -> None:
+    table = tmp_path / "reports" / "table.md"
+    code, out, _ = call(
+        f"train stdlib-lm-tiny --steps 3 --seeds 2 --optimizer 32bit --optimizer 4bit "
+        f"--optimizer 'B64/nf4@4s + 32-bit' --out {tmp_path / 'run'} --table {table} --json",
+        capsys,
+    )
+    assert code == 0
+    rows = json.loads(out)
+    assert [row["run"] for row in rows] == [
+        "32-bit AdamW", "AdamW 4bit", "AdamW B64/nf4@4s + 32-bit",
+    ]  # fmt: skip
+    assert [row["seeds"] for row in rows] == [2, 2, 2]
+    losses = [
+        json.loads((tmp_path / "run" / f"32-bit-adamw-seed{seed}" / "result.json").read_text())
+        for seed in (0, 1)
+    ]
+    assert rows[0]["mean"] == pytest.approx(sum(r["final"]["loss"] for r in losses) / 2)
+    assert rows[0]["difference"] == 0
+    text = table.read_text()
+    assert text.count("\n| ") == 4
+    assert f"{rows[1]['mean']:.4f}" in text
+
+
+def test_maps(capsys) -> None:
+    code, out, _ = call("maps --json", capsys)
+    assert code == 0
+    listed = json.loads(out)
+    assert [row["map"] for row in listed["maps"]] == qmaps.maps.names()
+    widths = {row["map"]: row["widths"] for row in listed["maps"]}
+    assert widths["linear"] == {"s": "2-16", "u": "2-16"}
+    assert widths["log2"] == {"u": "2-8"}
+    assert widths["nf4"] == {"s": "4"}
+    assert widths["static-tree"] == {"s": "5-8", "u": "4-8"}
+    code, out, _ = call("maps DE@4s --json", capsys)
+    assert json.loads(out)["values"] == qmaps.maps.DynamicExponent(4).codebook().tolist()
+    assert call("maps", capsys)[0] == 0
+    assert "0.8875" in call("maps DE@4s", capsys)[1]
+
+
+@pytest.mark.parametrize("verb", ["", "lab", "train", "capture", "sweep", "figures", "report",
+                                  "maps"])  # fmt: skip
+def test_help_shows_examples(verb: str, capsys) -> None:
+    code, out, _ = call(f"{verb} --help", capsys)
+    assert code == 0
+    assert "Usage:" in out
+    assert verb == "" or f"qmaps {verb}" in out
+
+
+@pytest.fixture
+def states(tmp_path: Path) -> Path:
+    folder = tmp_path / "states"
+    qmaps_states = {"exp_avg": torch.randn(80, 90), "exp_avg_sq": torch.rand(80, 90)}
+    layer = torch.nn.Parameter(torch.zeros(80, 90))
+    optimizer = torch.optim.AdamW([layer])
+    optimizer.state[layer] = {"step": torch.tensor(1.0), **qmaps_states}
+    qmaps.capture.StateRecorder(optimizer, folder).record()
+    return folder
+
+
+BAD = {
+    "maps DF@4s": "spec='tensor/DF@4s': unknown map 'DF'; allowed are .*; nearest match: DE",
+    "maps DE@9s": "bits=9 is outside 2 to 8, the widths of signed DE",
+    "sweep {states} --spec B0/DE@4s": "block size=0 must be at least 1",
+    "sweep {states} --spec 'B8/DE@4s + B8/DF@4u'": "unknown map 'DF'",
+    "sweep {states} --step 7": "step=7 is not in .*; it has 1",
+    "sweep {states} --codebook x": "codebook='x' must be NAME=FILE with one number a line",
+    "sweep {truncated}": "is corrupt or truncated",
+    "sweep {nan}": "state 'exp_avg' of parameter 'group0.param0' in .* holds 1 NaN or infinite",
+    "sweep {missing}": "does not exist",
+    "sweep {sgd}": "has no Adam states .*; it has momentum_buffer",
+    "sweep {states} --out {file}": "cannot be written",
+    "figures {states} --out {file}": "cannot be written",
+    "figures {sgd} --out {new}": "has no Adam states",
+    "figures --out {new}": "has no frames to draw",
+    "report {new}": "holds no figures, frames or sweep to report",
+    "capture --checkpoint {missing} --out {new}": "does not exist",
+    "capture --checkpoint {text} --out {new}": "is no checkpoint that torch can load",
+    "capture --out {new}": "give either a workload or --checkpoint, and not both",
+    "capture nope --out {new}": "workload='nope' is unknown",
+    "lab stdlib-lm-tiny --out {file}": "cannot be written",
+    "lab stdlib-lm-tiny --steps 0 --out {new}": "Invalid value for '--steps'",
+    "train digits --optimizer 9bit --out {new}": "state_quantizers='9bit' is no preset",
+    "nonsense": "No such command 'nonsense'",
+}
+
+
+@pytest.mark.parametrize("command", BAD)
+def test_bad_input_is_one_line_and_exit_code_2(
+    command: str, states: Path, tmp_path: Path, capsys
+) -> None:
+    snapshot = next(states.iterdir())
+    places = {name: tmp_path / name for name in ("truncated", "nan", "file", "new", "missing")}
+    places |= {"states": states, "sgd": tmp_path / "sgd.pt", "text": tmp_path / "text.pt"}
+    places["truncated"].mkdir()
+    (places["truncated"] / snapshot.name).write_bytes(snapshot.read_bytes()[:20_000])
+    places["nan"].mkdir()
+    tensors = load_file(snapshot)
+    tensors["0"][3, 3] = float("nan")
+    from safetensors import safe_open
+
+    with safe_open(snapshot, "pt") as file:
+        save_file(tensors, places["nan"] / snapshot.name, metadata=file.metadata())
+    places["file"].write_text("")
+    places["text"].write_text("no checkpoint")
+    layer = torch.nn.Linear(90, 90)
+    sgd = torch.optim.SGD(layer.parameters(), lr=0.1, momentum=0.9)
+    layer(torch.ones(1, 90)).sum().backward()
+    sgd.step()
+    torch.save(sgd.state_dict(), places["sgd"])
+    if "--out" not in command and command.startswith("sweep"):
+        command += " --out {new}"
+
+    code, out, err = call(command.format(**places), capsys)
+    assert code == 2
+    assert out == ""
+    assert err.count("\n") == 1
+    assert re.match(f"error: .*{BAD[command.removesuffix(' --out {new}')]}" if
+                    command.removesuffix(" --out {new}") in BAD else
+                    f"error: .*{BAD[command]}", err)  # fmt: skip
+    written = [path for path in places["new"].rglob("*") if path.is_file()]
+    assert [path for path in written if path.suffix in (".parquet", ".png", ".html")] == []
