@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from abc import abstractmethod
 from collections.abc import Iterable
 from typing import Any, ClassVar
 
@@ -129,7 +130,40 @@ class AdamW(QuantizedOptimizer):
         param.sub_((m / denominator).mul_(s["step_size"]))
 
 
-class AdamW8bit(AdamW):
+class _FixedWidth(AdamW):
+    """`AdamW` with the quantizers of its class, and a block size to choose."""
+
+    default_block_size: ClassVar[int]
+
+    def __init__(
+        self,
+        params: Iterable[Any],
+        lr: float | Tensor = 1e-3,
+        betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-8,
+        weight_decay: float = 1e-2,
+        *,
+        block_size: int | None = None,
+        blocksize: int | None = None,
+        **options: Any,
+    ) -> None:
+        if "state_quantizers" in options:
+            raise BadValueError(
+                f"state_quantizers={options['state_quantizers']!r} does not go with a fixed width; "
+                "use qmaps.optim.AdamW"
+            )
+        size = resolve_block_size(self.default_block_size, block_size, blocksize)
+        check_block_size(size)
+        chosen = self.quantizers(size)
+        super().__init__(params, lr, betas, eps, weight_decay, state_quantizers=chosen, **options)
+
+    @staticmethod
+    @abstractmethod
+    def quantizers(block_size: int) -> dict[str, str]:
+        """The spec of each moment."""
+
+
+class AdamW8bit(_FixedWidth):
     """`AdamW` with 8-bit moments: ``B256/DE@8s`` and ``B256/DE-0@8u``.
 
     The second map leaves out zero, so that no second moment decodes to it. The paper's own
@@ -137,66 +171,32 @@ class AdamW8bit(AdamW):
 
     Args:
         params, lr, betas, eps, weight_decay, **options: as for `AdamW`.
-        block_size: elements per scale, at least 1.
+        block_size: elements per scale, at least 1; 256 if left out.
         blocksize: the same option under the name that bitsandbytes uses.
     """
 
-    def __init__(
-        self,
-        params: Iterable[Any],
-        lr: float | Tensor = 1e-3,
-        betas: tuple[float, float] = (0.9, 0.999),
-        eps: float = 1e-8,
-        weight_decay: float = 1e-2,
-        *,
-        block_size: int | None = None,
-        blocksize: int | None = None,
-        **options: Any,
-    ) -> None:
-        size = resolve_block_size(256, block_size, blocksize)
-        check_block_size(size)
-        quantizers = {"exp_avg": f"B{size}/DE@8s", "exp_avg_sq": f"B{size}/DE-0@8u"}
-        _refuse_quantizers(options)
-        super().__init__(
-            params, lr, betas, eps, weight_decay, state_quantizers=quantizers, **options
-        )
+    default_block_size: ClassVar[int] = 256
+
+    @staticmethod
+    def quantizers(block_size: int) -> dict[str, str]:
+        """The spec of each moment."""
+        return {"exp_avg": f"B{block_size}/DE@8s", "exp_avg_sq": f"B{block_size}/DE-0@8u"}
 
 
-class AdamW4bit(AdamW):
+class AdamW4bit(_FixedWidth):
     """`AdamW` with the 4-bit moments of the paper: ``B128/DE@4s`` and ``rank1/linear@4u``.
 
     Args:
         params, lr, betas, eps, weight_decay, **options: as for `AdamW`.
-        block_size: elements per scale of the first moment, at least 1.
+        block_size: elements per scale of the first moment, at least 1; 128 if left out.
         blocksize: the same option under the name that bitsandbytes uses.
 
     Source: 4-bit optimizers, section 5 ("4-bit AdamW").
     """
 
-    def __init__(
-        self,
-        params: Iterable[Any],
-        lr: float | Tensor = 1e-3,
-        betas: tuple[float, float] = (0.9, 0.999),
-        eps: float = 1e-8,
-        weight_decay: float = 1e-2,
-        *,
-        block_size: int | None = None,
-        blocksize: int | None = None,
-        **options: Any,
-    ) -> None:
-        size = resolve_block_size(128, block_size, blocksize)
-        check_block_size(size)
-        quantizers = {"exp_avg": f"B{size}/DE@4s", "exp_avg_sq": "rank1/linear@4u"}
-        _refuse_quantizers(options)
-        super().__init__(
-            params, lr, betas, eps, weight_decay, state_quantizers=quantizers, **options
-        )
+    default_block_size: ClassVar[int] = 128
 
-
-def _refuse_quantizers(options: dict[str, Any]) -> None:
-    if "state_quantizers" in options:
-        raise BadValueError(
-            f"state_quantizers={options['state_quantizers']!r} does not go with a fixed width; "
-            "use qmaps.optim.AdamW"
-        )
+    @staticmethod
+    def quantizers(block_size: int) -> dict[str, str]:
+        """The spec of each moment."""
+        return {"exp_avg": f"B{block_size}/DE@4s", "exp_avg_sq": "rank1/linear@4u"}
