@@ -3,47 +3,70 @@
 from __future__ import annotations
 
 import os
-import pickle
 import re
+import warnings
 import zipfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from qmaps.capture import snapshot
+from qmaps.capture.collect import collect, plain_options
+from qmaps.capture.folder import claim, write_index
+from qmaps.capture.snapshot import Lazy
 from qmaps.capture.states import CapturedStates
-from qmaps.errors import BadValueError, CaptureError
-from qmaps.files import output_folder
+from qmaps.errors import BadTypeError, BadValueError, CaptureError
 
 Names = torch.nn.Module | Iterable[str] | None
 
-WRAPPERS = ("optimizer", "optimizer_state_dict", "optim", "optimizer_state", "optimizer_states")
-"""Where larger checkpoints keep the optimizer's state_dict."""
+WRAPPERS = (
+    "optimizer",
+    "optimizer_state_dict",
+    "optimizer_state",
+    "optimizer_states",
+    "optimizers",
+    "optim",
+    "optim_state_dict",
+)
+"""Where larger checkpoints keep the optimizer's state_dict, or a list of them."""
+
+SHAPED_AS_PARAMETER = ("exp_avg", "exp_avg_sq", "momentum_buffer", "square_avg", "sum")
+"""States by which a wrong order of names shows."""
 
 
 def read(path: Path, names: Names = None) -> CapturedStates:
     """The states of a checkpoint; see `qmaps.capture.load`."""
-    state_dict = _find(_load(path), path)
-    groups, states = state_dict["param_groups"], state_dict["state"]
-    labels = _labels(groups, names)
-    entries: dict[str, dict[str, tuple[tuple[int, ...], Any]]] = {}
+    slots = _slots(_find(_load(path), path), path)
+    labels = _labels(slots, names, path)
+    tensors: dict[str, dict[str, Lazy]] = {}
     hyperparameters: dict[str, dict[str, Any]] = {}
-    step = 0
-    for group_number, group in enumerate(groups):
-        for position, key in enumerate(group["params"]):
-            label = labels.get(key, f"group{group_number}.param{position}")
-            hyperparameters[label] = plain_options(group)
-            for name, value in tensors_of(states.get(key, {})).items():
-                if name == "step":
-                    step = max(step, int(value))
-                    continue
-                entries.setdefault(label, {})[name] = (tuple(value.shape), _constant(value))
-    if not entries:
+    scalars: dict[str, dict[str, float]] = {}
+    skipped: list[str] = []
+    for label, (_, group, state) in zip(labels, slots, strict=True):
+        try:
+            found = collect(state)
+        except BadValueError as error:  # a quantized state whose parts do not fit
+            raise CaptureError(f"{str(path)!r} is damaged at {label!r}: {error}") from None
+        hyperparameters[label] = plain_options(group)
+        scalars[label] = found.scalars
+        skipped += [f"{label}: {name} ({kind})" for name, kind in found.skipped.items()]
+        if found.tensors:
+            tensors[label] = found.tensors
+    if not tensors:
         raise CaptureError(f"{str(path)!r} is an optimizer checkpoint without any state")
-    return CapturedStates(entries, step=step, hyperparameters=hyperparameters, source=str(path))
+    if isinstance(names, torch.nn.Module):
+        _check_shapes(names, tensors, path)
+    step = max((int(found.get("step", 0)) for found in scalars.values()), default=0)
+    return CapturedStates(
+        tensors,
+        step=step,
+        hyperparameters=hyperparameters,
+        scalars=scalars,
+        skipped=skipped,
+        source=str(path),
+    )
 
 
 def convert(
@@ -51,10 +74,12 @@ def convert(
 ) -> Path:
     """Write a checkpoint's states as a capture folder, and return the new file.
 
+    Checkpoints of several steps of one training may go to one folder.
+
     Args:
         checkpoint: as for `qmaps.capture.load`.
         out: the folder, created if need be.
-        names: parameter names, where the checkpoint has none.
+        names: parameter names, where the checkpoint has none, as for `load`.
 
     Raises:
         CaptureError, OutputError: as for `load` and `StateRecorder`; nothing is written then.
@@ -62,96 +87,45 @@ def convert(
     source = Path(checkpoint)
     if not source.exists():
         raise CaptureError(f"{str(source)!r} does not exist")
+    if source.is_dir():
+        raise CaptureError(f"{str(source)!r} is a folder; an optimizer checkpoint is needed")
     states = read(source, names)
-    tensors: dict[str, Tensor] = {}
-    entries: list[dict[str, Any]] = []
-    for parameter in states.parameters():
-        for state in states.states(parameter):
-            tensor = states.tensor(parameter, state, check=False).contiguous()
-            tensors[str(len(entries))] = tensor.clone()
-            entries.append(describe(parameter, state, tensor))
+    lazies = list(states.lazies())
     about = snapshot.About(
         step=states.step,
         optimizer=states.optimizer,
         hyperparameters={name: states.hyperparameters(name) for name in states.parameters()},
-        tensors=entries,
+        tensors=[snapshot.Entry.of(p, s, lazy) for p, s, lazy in lazies],
+        scalars={name: states.scalars(name) for name in states.parameters()},
+        skipped=states.skipped,
     )
-    path = snapshot.path_of(output_folder(out), states.step)
-    snapshot.write(path, about, tensors)
+    path = snapshot.path_of(claim(out, about), states.step)
+    snapshot.write(path, about, [lazy for _, _, lazy in lazies])
+    write_index(path.parent, about)
     return path
 
 
-def describe(parameter: str, state: str, tensor: Tensor) -> dict[str, Any]:
-    """What a snapshot's metadata says of one tensor."""
-    dtype = str(tensor.dtype).removeprefix("torch.")
-    return {
-        "parameter": parameter,
-        "state": state,
-        "shape": list(tensor.shape),
-        "dtype": dtype,
-    }
-
-
-def tensors_of(state: Mapping[str, Any]) -> dict[str, Tensor]:
-    """The tensors of one parameter's state; members of lists as ``name.0``, ``name.1``, ...
-
-    Quantized states of qmaps count as the tensors that they decode to.
-    """
-    found: dict[str, Tensor] = {}
-    for name, value in state.items():
-        members = (
-            [(f"{name}.{i}", member) for i, member in enumerate(value)]
-            if isinstance(value, (list, tuple))
-            else [(str(name), value)]
-        )
-        for label, member in members:
-            if isinstance(member, Tensor):
-                found[label] = member
-            elif hasattr(member, "dequantize"):
-                found[label] = member.dequantize()
-            elif isinstance(member, Mapping) and {"packed", "spec"} <= member.keys():
-                from qmaps.store import from_plain
-
-                found[label] = from_plain(member).dequantize()
-            elif name == "step" and isinstance(member, (int, float)):
-                found[label] = torch.tensor(float(member))
-    return found
-
-
-def plain_options(group: Mapping[str, Any]) -> dict[str, Any]:
-    """The options of a parameter group that JSON can hold; tensors of one element as numbers."""
-    options: dict[str, Any] = {}
-    for name, value in group.items():
-        if name in ("params", "param_names"):
-            continue
-        if isinstance(value, Tensor):
-            value = float(value) if value.numel() == 1 else None
-        elif isinstance(value, (list, tuple)):
-            value = [float(v) if isinstance(v, Tensor) else v for v in value]
-        if _is_json(value):
-            options[name] = value
-    return options
-
-
-def _is_json(value: Any) -> bool:
-    if isinstance(value, list):
-        return all(map(_is_json, value))
-    return isinstance(value, (bool, int, float, str))
-
-
-def _constant(tensor: Tensor) -> Any:
-    return lambda: tensor
+Slot = tuple[str, Mapping[str, Any], Mapping[Any, Any]]
+"""A parameter of a checkpoint: its name without further knowledge, its group, its state."""
 
 
 def _load(path: Path) -> Any:
     """The object in a ``torch.save`` file, loaded without executing code."""
     try:
-        # Tensors of the zip format stay on disk until they are read.
-        mapped = zipfile.is_zipfile(path)
-        return torch.load(path, map_location="cpu", weights_only=True, mmap=mapped)
+        if path.stat().st_size == 0:
+            raise CaptureError(f"{str(path)!r} is empty")
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # torch's advice on other kinds of file
+            # Tensors of the zip format stay on disk until they are read.
+            mapped = zipfile.is_zipfile(path)
+            return torch.load(path, map_location="cpu", weights_only=True, mmap=mapped)
+    except CaptureError:
+        raise
+    except PermissionError as error:
+        raise CaptureError(f"{str(path)!r} cannot be read ({error.strerror})") from None
     except Exception as error:  # torch raises many kinds on damaged files
         refused = re.search(r"GLOBAL ([\w.]+)", str(error))
-        if isinstance(error, pickle.UnpicklingError) and refused:
+        if refused:
             raise CaptureError(
                 f"{str(path)!r} would need code execution to load ({refused[1]}); save the "
                 "optimizer's state_dict() with plain tensors and numbers"
@@ -162,13 +136,13 @@ def _load(path: Path) -> Any:
         ) from None
 
 
-def _find(loaded: Any, path: Path) -> Mapping[str, Any]:
-    """The optimizer's state_dict in `loaded`."""
+def _find(loaded: Any, path: Path) -> list[Mapping[str, Any]]:
+    """The optimizers' state_dicts in `loaded`."""
     if isinstance(loaded, (list, tuple)) and loaded:
-        return _find(loaded[0], path)
+        return [state_dict for member in loaded for state_dict in _find(member, path)]
     if isinstance(loaded, Mapping):
         if {"state", "param_groups"} <= loaded.keys():
-            return loaded
+            return [loaded]
         for wrapper in WRAPPERS:
             if wrapper in loaded:
                 return _find(loaded[wrapper], path)
@@ -176,25 +150,80 @@ def _find(loaded: Any, path: Path) -> Mapping[str, Any]:
     if isinstance(loaded, Mapping):
         shown = [str(key) for key in list(loaded)[:4]]
         kind = f"a dict with {', '.join(shown)}{', ...' if len(loaded) > 4 else ''}"
+        kind = kind if shown else "an empty dict"
     raise CaptureError(
         f"{str(path)!r} holds no optimizer state_dict ('state' and 'param_groups'), but {kind}"
     )
 
 
-def _labels(groups: Iterable[Mapping[str, Any]], names: Names) -> dict[Any, str]:
-    """Parameter names by the keys that a state_dict uses."""
-    keys = [key for group in groups for key in group["params"]]
+def _slots(state_dicts: Sequence[Mapping[str, Any]], path: Path) -> list[Slot]:
+    """Every parameter in the order of the optimizers and their groups."""
+    slots: list[Slot] = []
+    for number, state_dict in enumerate(state_dicts):
+        prefix = f"optimizer{number}." if len(state_dicts) > 1 else ""
+        try:
+            slots += [
+                (prefix + name, group, state) for name, group, state in _parameters(state_dict)
+            ]
+        except (TypeError, KeyError, AttributeError):
+            raise CaptureError(
+                f"{str(path)!r} holds an optimizer state_dict whose parts do not fit together"
+            ) from None
+    return slots
+
+
+def _parameters(state_dict: Mapping[str, Any]) -> Iterator[Slot]:
+    for number, group in enumerate(state_dict["param_groups"]):
+        own = group.get("param_names") or ()
+        for position, key in enumerate(group["params"]):
+            if position < len(own):
+                name = str(own[position])
+            elif isinstance(key, str):  # torch.distributed.checkpoint keeps names for keys
+                name = key
+            else:
+                name = f"group{number}.param{position}"
+            state = state_dict["state"].get(key, {})
+            if not isinstance(state, Mapping):
+                raise TypeError
+            yield name, group, state
+
+
+def _labels(slots: list[Slot], names: Names, path: Path) -> list[str]:
+    """The parameters' names, in the checkpoint's order."""
     if names is None:
-        return {
-            key: name
-            for group in groups
-            for key, name in zip(group["params"], group.get("param_names", ()), strict=False)
-        }
-    if isinstance(names, torch.nn.Module):
-        names = [name for name, parameter in names.named_parameters() if parameter.requires_grad]
-    given = list(names)
-    if len(given) != len(keys):
+        labels = [label for label, _, _ in slots]
+    elif isinstance(names, torch.nn.Module):
+        labels = [name for name, p in names.named_parameters() if p.requires_grad]
+    else:
+        labels = list(names)
+        for label in labels:
+            if not isinstance(label, str):
+                raise BadTypeError(
+                    f"names has a {type(label).__name__} in it; a model or strings are needed"
+                )
+    if len(labels) != len(slots):
         raise BadValueError(
-            f"names has {len(given)} entries; the checkpoint has {len(keys)} parameters"
+            f"names has {len(labels)} entries; {str(path)!r} has {len(slots)} parameters"
         )
-    return dict(zip(keys, given, strict=True))
+    twice = next((label for label in labels if labels.count(label) > 1), None)
+    if twice is not None:
+        where = repr(str(path)) if names is None else "names"
+        raise (CaptureError if names is None else BadValueError)(
+            f"{where} names two parameters {twice!r}; names must differ"
+        )
+    return labels
+
+
+def _check_shapes(
+    model: torch.nn.Module, tensors: Mapping[str, Mapping[str, Lazy]], path: Path
+) -> None:
+    """Raise if the states cannot be those of the model's parameters in the model's order."""
+    shapes = {name: tuple(parameter.shape) for name, parameter in model.named_parameters()}
+    for label, states in tensors.items():
+        for name in SHAPED_AS_PARAMETER:
+            if name in states and states[name].shape != shapes[label]:
+                raise BadValueError(
+                    f"names gives {label!r} of shape {shapes[label]} a state {name!r} of shape "
+                    f"{states[name].shape} in {str(path)!r}; its optimizer has another order "
+                    "(groups?): give the names as a list in that order"
+                )

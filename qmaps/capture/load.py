@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+from functools import partial
 from pathlib import Path
 
 from qmaps.capture import checkpoint, snapshot
 from qmaps.capture.checkpoint import Names
+from qmaps.capture.snapshot import Lazy
 from qmaps.capture.states import CapturedStates
 from qmaps.errors import BadValueError, CaptureError
 
@@ -18,27 +20,23 @@ def load(
 
     Args:
         path: a folder that `StateRecorder` wrote, one of its ``.safetensors`` files, or a
-            checkpoint: ``torch.save`` of an optimizer's ``state_dict()``, alone or inside a
-            larger checkpoint, such as a Hugging Face Trainer's ``optimizer.pt``.
+            checkpoint: ``torch.save`` of an optimizer's ``state_dict()``, of a list of them, or
+            of a larger checkpoint with one inside, such as a Hugging Face Trainer's
+            ``optimizer.pt`` or Lightning's ``.ckpt``. It is loaded without executing code.
         step: which snapshot of a folder; the last if left out.
-        names: parameter names for a checkpoint without them: a model, or a list in the
-            optimizer's order.
+        names: parameter names for a checkpoint without them: a list in the optimizer's order,
+            or a model whose trainable parameters the optimizer was given in that order. (A
+            Hugging Face Trainer sorts them into two groups first; give a list.) If left out,
+            the checkpoint's own, else ``group0.param3``.
 
     Raises:
         CaptureError: nothing there, corrupt, truncated, no optimizer's states, or a checkpoint
             that would need code execution to load.
-        BadValueError: `step` was not captured.
+        BadValueError: `step` was not captured, or `names` does not fit.
     """
     source = Path(path)
     if source.is_dir():
-        steps = snapshot.steps_in(source)
-        if not steps:
-            raise CaptureError(f"{str(source)!r} holds no captured step (step-*.safetensors)")
-        chosen = steps[-1] if step is None else step
-        if chosen not in steps:
-            known = ", ".join(map(str, steps))
-            raise BadValueError(f"step={step} is not in {str(source)!r}; it has {known}")
-        return _snapshot(snapshot.path_of(source, chosen), steps)
+        return _folder(source, step)
     if not source.exists():
         raise CaptureError(f"{str(source)!r} does not exist")
     if step is not None:
@@ -48,18 +46,34 @@ def load(
     return checkpoint.read(source, names)
 
 
+def _folder(folder: Path, step: int | None) -> CapturedStates:
+    try:
+        steps = snapshot.steps_in(folder)
+    except OSError as error:
+        raise CaptureError(f"{str(folder)!r} cannot be read ({error.strerror})") from None
+    if not steps:
+        raise CaptureError(f"{str(folder)!r} holds no captured step (step-*.safetensors)")
+    chosen = steps[-1] if step is None else step
+    if chosen not in steps:
+        known = ", ".join(map(str, steps))
+        raise BadValueError(f"step={step} is not in {str(folder)!r}; it has {known}")
+    return _snapshot(snapshot.path_of(folder, chosen), steps)
+
+
 def _snapshot(path: Path, steps: list[int] | None) -> CapturedStates:
     about = snapshot.read_about(path)
-    tensors: dict[str, dict[str, tuple[tuple[int, ...], object]]] = {}
+    tensors: dict[str, dict[str, Lazy]] = {}
     for number, entry in enumerate(about.tensors):
-        read = lambda number=number: snapshot.read_tensor(path, number)  # noqa: E731
-        states = tensors.setdefault(entry["parameter"], {})
-        states[entry["state"]] = (tuple(entry["shape"]), read)
+        read = partial(snapshot.read_tensor, path, number)
+        lazy = Lazy(tuple(entry.shape), snapshot.dtype_of(entry), read)
+        tensors.setdefault(entry.parameter, {})[entry.state] = lazy
     return CapturedStates(
-        tensors,  # type: ignore[arg-type]
+        tensors,
         step=about.step,
         steps=steps,
         optimizer=about.optimizer,
         hyperparameters=about.hyperparameters,
+        scalars=about.scalars,
+        skipped=about.skipped,
         source=str(path),
     )

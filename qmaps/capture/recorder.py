@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import fnmatch
+import operator
 import os
+import warnings
 from collections.abc import Callable, Collection, Iterable, Iterator
 from pathlib import Path
 from types import TracebackType
@@ -13,49 +15,61 @@ import torch
 from torch import Tensor
 
 from qmaps.capture import snapshot
-from qmaps.capture.checkpoint import describe, plain_options, tensors_of
-from qmaps.errors import BadTypeError, BadValueError, OutputError
-from qmaps.files import output_folder
+from qmaps.capture.collect import collect, plain_options
+from qmaps.capture.folder import claim, write_index
+from qmaps.errors import BadTypeError, BadValueError
 
 Parameters = str | Iterable[str] | Callable[[str], bool] | None
+Names = torch.nn.Module | Iterable[tuple[str, Tensor]] | None
 
 
 class StateRecorder:
     """Writes the states of any ``torch.optim`` optimizer at chosen steps.
 
     Hooks itself on ``optimizer.step()``. Each chosen step becomes one file,
-    ``out/step-00000250.safetensors``, that appears only when it is whole. Memory: one snapshot
-    of the chosen states on the CPU, nothing between steps. Where the optimizer counts steps
-    itself (``state["step"]``) its count is used, so that a resumed training goes on numbering;
-    a step that is taken again overwrites its file.
+    ``out/step-00000250.safetensors``, that appears only when it is whole; ``out/capture.json``
+    lists them. Memory: one tensor at a time on the CPU (in two copies if it is not contiguous),
+    and nothing between steps.
+
+    Resuming: a new recorder goes on in the same folder, and a step that is taken again
+    overwrites its file. Where the optimizer counts steps itself (``state["step"]``), its count
+    numbers them. Where it does not, as SGD, numbering goes on after the newest snapshot if the
+    optimizer has a state when the recorder is made; `start` says otherwise.
+
+    In distributed training, record on one rank: two recorders must not share a folder.
 
     Args:
-        optimizer: any optimizer; quantized states of qmaps are recorded decoded.
+        optimizer: any optimizer; quantized states of qmaps are recorded as the float32 that
+            they decode to.
         out: the folder, created if need be.
         every: record each step that this number divides; at least 1.
         steps: record these steps instead: a collection, or a function of the step.
         parameters: which parameters: names with wildcards (``"blocks.*.weight"``), or a
             function of the name; all if left out.
-        states: which states by name, such as ``["exp_avg_sq"]``; all if left out.
+        states: which states, by name with wildcards (``"exp_avg*"``); all if left out.
         names: parameter names: a model, or pairs of name and parameter. If left out, those
             that the optimizer was given, else ``group0.param3``.
-        max_bytes: stop recording, with a warning, before the folder's snapshots exceed this.
+        max_bytes: stop recording, with one warning, before the snapshots in the folder exceed
+            this many bytes. Training goes on: a full quota is no reason to lose a run.
+        start: number of steps taken so far, for an optimizer that does not count them.
 
     Raises:
-        OutputError: `out` cannot be written, or holds states of another optimizer class.
+        OutputError: `out` cannot be written, or holds states of another optimizer or of other
+            parameters; or, while training, the disk is full.
         BadValueError, BadTypeError: an argument is not allowed, or no parameter matches.
 
     >>> import tempfile, torch, qmaps
     >>> layer = torch.nn.Linear(4, 2)
     >>> optimizer = torch.optim.AdamW(layer.parameters())
-    >>> folder = tempfile.mkdtemp()
-    >>> with StateRecorder(optimizer, folder, every=2, names=layer):
+    >>> folder = tempfile.TemporaryDirectory()
+    >>> with StateRecorder(optimizer, folder.name, every=2, names=layer):
     ...     for _ in range(4):
     ...         layer(torch.ones(1, 4)).sum().backward()
     ...         optimizer.step()
-    >>> states = qmaps.capture.load(folder)
+    >>> states = qmaps.capture.load(folder.name)
     >>> states.steps, states.states("weight")
     ([2, 4], ['exp_avg', 'exp_avg_sq'])
+    >>> folder.cleanup()
     """
 
     def __init__(
@@ -66,39 +80,41 @@ class StateRecorder:
         every: int = 1,
         steps: Collection[int] | Callable[[int], bool] | None = None,
         parameters: Parameters = None,
-        states: Iterable[str] | None = None,
-        names: torch.nn.Module | Iterable[tuple[str, Tensor]] | None = None,
+        states: str | Iterable[str] | None = None,
+        names: Names = None,
         max_bytes: int | None = None,
+        start: int | None = None,
     ) -> None:
         if not isinstance(optimizer, torch.optim.Optimizer):
             raise BadTypeError(
                 f"optimizer is a {type(optimizer).__name__}; a torch.optim.Optimizer is needed"
             )
-        if isinstance(every, bool) or not isinstance(every, int) or every < 1:
-            raise BadValueError(f"every={every!r} must be an int of at least 1")
-        if max_bytes is not None and max_bytes < 1:
-            raise BadValueError(f"max_bytes={max_bytes} must be at least 1")
         self.optimizer = optimizer
-        self.every = every
-        self.max_bytes = max_bytes
-        self._steps = steps
-        self._states = (
-            None if states is None else {states} if isinstance(states, str) else set(states)
-        )
-        self._wanted = _predicate(parameters)
-        self._names = {} if names is None else _names(names)
+        self.every = _integer("every", every, 1)
+        self.max_bytes = None if max_bytes is None else _integer("max_bytes", max_bytes, 1)
+        self._due = _due(steps, self.every)
+        self._wanted = _predicate("parameters", parameters)
+        self._wanted_state = _predicate("states", states)
+        self._names = _names(names, optimizer)
         labels = [label for label, _, _ in self._parameters()]
-        if not any(map(self._wanted, labels)):
+        self._shapes = {
+            label: list(parameter.shape)
+            for label, parameter, _ in self._parameters()
+            if self._wanted(label)
+        }
+        if not self._shapes:
             shown = ", ".join(labels[:5]) + (", ..." if len(labels) > 5 else "")
             raise BadValueError(f"parameters={parameters!r} matches none of {shown}")
-        self.folder = output_folder(out)
-        self._clean()
-        self._taken = 0
+        self._taken = 0 if start is None else _integer("start", start, 0)
+        self.folder = claim(out, self._about(step=0))
+        if start is None and optimizer.state:
+            self._taken = max(snapshot.steps_in(self.folder), default=0)
         self._full = False
+        self._told_empty = False
         self._hook = optimizer.register_step_post_hook(lambda *_: self._after_step())
 
     def close(self) -> None:
-        """Stop recording."""
+        """Stop recording; closing twice is allowed."""
         self._hook.remove()
 
     def __enter__(self) -> Self:
@@ -113,109 +129,179 @@ class StateRecorder:
         self.close()
 
     def record(self) -> Path | None:
-        """Write a snapshot of the states as they are now; None once `max_bytes` is reached."""
-        tensors: dict[str, Tensor] = {}
-        entries: list[dict[str, Any]] = []
+        """Write a snapshot of the states as they are now, whatever the step.
+
+        Returns:
+            Its file; None, with a warning the first time, if there is no state to record or
+            `max_bytes` would be exceeded.
+        """
+        entries: list[snapshot.Entry] = []
+        sources: list[snapshot.Lazy] = []
+        scalars: dict[str, dict[str, float]] = {}
         skipped: list[str] = []
         hyperparameters: dict[str, dict[str, Any]] = {}
         for label, parameter, group in self._parameters():
-            state = self.optimizer.state.get(parameter, {})
-            if not self._wanted(label) or not state:
+            # `get`: indexing a parameter without state would give it an empty one.
+            state = self.optimizer.state.get(parameter)
+            if not state or not self._wanted(label):
                 continue
             hyperparameters[label] = plain_options(group)
-            found = tensors_of(state)
-            held = {name.split(".")[0] for name in found}
-            skipped += [f"{label}: {name}" for name in state if name not in held]
-            for name, value in found.items():
-                if name == "step" or (self._states is not None and name not in self._states):
-                    continue
-                entries.append(describe(label, name, value))
-                # A copy: states may share storage, or change before the file is written.
-                tensors[str(len(tensors))] = value.detach().to("cpu", copy=True).contiguous()
+            found = collect(state)
+            scalars[label] = found.scalars
+            skipped += [f"{label}: {name} ({kind})" for name, kind in found.skipped.items()]
+            for name, lazy in found.tensors.items():
+                if self._wanted_state(name):
+                    entries.append(snapshot.Entry.of(label, name, lazy))
+                    sources.append(lazy)
         step = self._step()
-        path = snapshot.path_of(self.folder, step)
-        if self._exceeds(path, sum(tensor.nbytes for tensor in tensors.values())):
+        if not entries:
+            self._tell_empty(step)
             return None
-        about = snapshot.About(
-            step=step,
-            optimizer=type(self.optimizer).__name__,
-            hyperparameters=hyperparameters,
-            tensors=entries,
-            skipped=skipped,
-        )
-        snapshot.write(path, about, tensors)
+        about = self._about(step, entries, hyperparameters, scalars, skipped)
+        path = snapshot.path_of(self.folder, step)
+        if self._exceeds(path, snapshot.size_of(about, sources)):
+            return None
+        snapshot.write(path, about, sources)
+        write_index(self.folder, about)
         return path
 
     def _after_step(self) -> None:
         self._taken += 1
-        step = self._step()
-        if self._steps is None:
-            due = step % self.every == 0
-        else:
-            due = self._steps(step) if callable(self._steps) else step in self._steps
-        if due and not self._full:
+        if not self._full and self._due(self._step()):
             self.record()
 
     def _step(self) -> int:
         """The optimizer's own count, or the number of steps seen."""
-        counts = [
-            int(state["step"])
-            for state in self.optimizer.state.values()
-            if isinstance(state.get("step"), (int, float, Tensor))
-        ]
-        return max(counts, default=self._taken)
+        count = _own_count(self.optimizer)
+        return self._taken if count is None else count
+
+    def _about(
+        self,
+        step: int,
+        tensors: list[snapshot.Entry] | None = None,
+        hyperparameters: dict[str, dict[str, Any]] | None = None,
+        scalars: dict[str, dict[str, float]] | None = None,
+        skipped: list[str] | None = None,
+    ) -> snapshot.About:
+        return snapshot.About(
+            step=step,
+            optimizer=type(self.optimizer).__name__,
+            hyperparameters=hyperparameters or {},
+            tensors=tensors or [],
+            scalars=scalars or {},
+            skipped=skipped or [],
+            parameters=self._shapes,
+        )
 
     def _parameters(self) -> Iterator[tuple[str, Tensor, dict[str, Any]]]:
-        """Name, parameter and group of each parameter, once."""
+        """Name, parameter and group of each parameter, as the groups are now."""
+        seen = set()
         for number, group in enumerate(self.optimizer.param_groups):
             own = group.get("param_names")
             for position, parameter in enumerate(group["params"]):
                 label = self._names.get(id(parameter))
                 if label is None:
                     label = own[position] if own else f"group{number}.param{position}"
+                if label in seen:
+                    raise BadValueError(f"two parameters are named {label!r}; names must differ")
+                seen.add(label)
                 yield label, parameter, group
-
-    def _clean(self) -> None:
-        """Remove what an interrupted write left, and refuse a folder of another optimizer."""
-        for leftover in self.folder.glob(".step-*.tmp"):
-            leftover.unlink(missing_ok=True)
-        for step in snapshot.steps_in(self.folder)[-1:]:
-            recorded = snapshot.read_about(snapshot.path_of(self.folder, step)).optimizer
-            own = type(self.optimizer).__name__
-            if recorded != own:
-                raise OutputError(
-                    f"out={str(self.folder)!r} holds states of {recorded}; {own} needs another "
-                    "folder"
-                )
 
     def _exceeds(self, path: Path, size: int) -> bool:
         if self.max_bytes is None:
             return False
         steps = snapshot.steps_in(self.folder)
-        files = {snapshot.path_of(self.folder, step) for step in steps} - {path}
-        total = size + sum(file.stat().st_size for file in files)
+        others = {snapshot.path_of(self.folder, step) for step in steps} - {path}
+        total = size + sum(other.stat().st_size for other in others)
         if total <= self.max_bytes:
             return False
-        import warnings
-
-        self._full = True
-        warnings.warn(
-            f"recording stopped: another snapshot of {size} bytes would exceed "
-            f"max_bytes={self.max_bytes} in {str(self.folder)!r}",
-            stacklevel=2,
-        )
+        if not self._full:
+            self._full = True
+            warnings.warn(
+                f"recording stopped: another snapshot of {size} bytes would exceed "
+                f"max_bytes={self.max_bytes} in {str(self.folder)!r}",
+                stacklevel=3,
+            )
         return True
 
+    def _tell_empty(self, step: int) -> None:
+        if not self._told_empty:
+            self._told_empty = True
+            warnings.warn(
+                f"{type(self.optimizer).__name__} has no chosen tensor state at step {step}; "
+                "nothing was recorded",
+                stacklevel=3,
+            )
 
-def _predicate(parameters: Parameters) -> Callable[[str], bool]:
-    if parameters is None:
+
+def _own_count(optimizer: torch.optim.Optimizer) -> int | None:
+    """The largest ``state["step"]``, or None if no parameter has one."""
+    counts: list[float] = []
+    tensors: dict[torch.device, list[Tensor]] = {}
+    for state in optimizer.state.values():
+        step = state.get("step")
+        if isinstance(step, Tensor) and step.numel() == 1:
+            tensors.setdefault(step.device, []).append(step.detach().reshape(()).double())
+        elif isinstance(step, (int, float)):
+            counts.append(step)
+    # One synchronization a device, not one a parameter.
+    counts += [torch.stack(steps).max().item() for steps in tensors.values()]
+    return int(max(counts)) if counts else None
+
+
+def _integer(parameter: str, value: Any, least: int) -> int:
+    if isinstance(value, bool) or not hasattr(value, "__index__") or value < least:
+        raise BadValueError(f"{parameter}={value!r} must be an int of at least {least}")
+    return operator.index(value)
+
+
+def _due(
+    steps: Collection[int] | Callable[[int], bool] | None, every: int
+) -> Callable[[int], bool]:
+    """Whether a step is to be recorded."""
+    if steps is None:
+        return lambda step: step % every == 0
+    if callable(steps):
+        return steps
+    try:
+        chosen = frozenset(_integer("steps", step, 0) for step in steps)
+    except TypeError:
+        raise BadTypeError(
+            f"steps={steps!r} must be a collection of ints or a function of the step"
+        ) from None
+    return chosen.__contains__
+
+
+def _predicate(argument: str, chosen: Parameters) -> Callable[[str], bool]:
+    """Whether a name is chosen."""
+    if chosen is None:
         return lambda _: True
-    if callable(parameters):
-        return parameters
-    patterns = [parameters] if isinstance(parameters, str) else list(parameters)
-    return lambda name: any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns)
+    if callable(chosen):
+        return chosen
+    patterns = [chosen] if isinstance(chosen, str) else list(chosen)
+    for pattern in patterns:
+        if not isinstance(pattern, str):
+            raise BadTypeError(f"{argument} has {pattern!r} in it; names or wildcards are needed")
+    # Equality first: a name may hold brackets, which are wildcards as well.
+    return lambda name: name in patterns or any(fnmatch.fnmatchcase(name, p) for p in patterns)
 
 
-def _names(names: torch.nn.Module | Iterable[tuple[str, Tensor]]) -> dict[int, str]:
+def _names(names: Names, optimizer: torch.optim.Optimizer) -> dict[int, str]:
+    """Names by the identity of the parameter; the first of a shared parameter's names."""
+    if names is None:
+        return {}
     pairs = names.named_parameters() if isinstance(names, torch.nn.Module) else names
-    return {id(parameter): name for name, parameter in pairs}
+    found: dict[int, str] = {}
+    for pair in pairs:
+        fits = isinstance(pair, (tuple, list)) and len(pair) == 2
+        if not fits or not isinstance(pair[0], str) or not isinstance(pair[1], Tensor):
+            raise BadTypeError(
+                f"names has a {type(pair).__name__} in it; "
+                "a model or pairs of name and parameter are needed"
+            )
+        found.setdefault(id(pair[1]), pair[0])
+    if not any(id(p) in found for group in optimizer.param_groups for p in group["params"]):
+        raise BadValueError(
+            "names has none of the optimizer's parameters; give the model that it trains"
+        )
+    return found

@@ -7,14 +7,16 @@ and state it is, so that names may hold any character.
 from __future__ import annotations
 
 import json
+import math
+import os
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+import torch
 from safetensors import SafetensorError, safe_open
-from safetensors.torch import save_file
 from torch import Tensor
 
 from qmaps.errors import CaptureError
@@ -23,6 +25,65 @@ from qmaps.files import replacing
 FORMAT = 1
 KEY = "qmaps_capture"
 _NAME = re.compile(r"step-(\d{8,})\.safetensors")
+
+DTYPES = {
+    torch.float64: "F64",
+    torch.float32: "F32",
+    torch.float16: "F16",
+    torch.bfloat16: "BF16",
+    torch.float8_e4m3fn: "F8_E4M3",
+    torch.float8_e5m2: "F8_E5M2",
+    torch.complex64: "C64",
+    torch.int64: "I64",
+    torch.int32: "I32",
+    torch.int16: "I16",
+    torch.int8: "I8",
+    torch.uint8: "U8",
+    torch.bool: "BOOL",
+}
+"""The dtypes that a snapshot can hold, and what safetensors calls them."""
+
+_BY_NAME = {str(dtype).removeprefix("torch."): dtype for dtype in DTYPES}
+
+
+@dataclass(frozen=True)
+class Lazy:
+    """A tensor that is fetched when it is wanted, so that one at a time is in memory.
+
+    Attributes:
+        shape: its shape, known without fetching it.
+        dtype: its dtype, likewise.
+        read: fetches it.
+    """
+
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+    read: Callable[[], Tensor]
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of its elements."""
+        return math.prod(self.shape) * self.dtype.itemsize
+
+    @classmethod
+    def of(cls, tensor: Tensor) -> Lazy:
+        """A tensor that is in memory already."""
+        return cls(tuple(tensor.shape), tensor.dtype, lambda: tensor)
+
+
+@dataclass(frozen=True)
+class Entry:
+    """What a snapshot says of one tensor."""
+
+    parameter: str
+    state: str
+    shape: list[int]
+    dtype: str
+
+    @classmethod
+    def of(cls, parameter: str, state: str, lazy: Lazy) -> Entry:
+        """The entry of a tensor."""
+        return cls(parameter, state, list(lazy.shape), str(lazy.dtype).removeprefix("torch."))
 
 
 @dataclass(frozen=True)
@@ -34,15 +95,19 @@ class About:
         optimizer: class name of the optimizer.
         hyperparameters: of each parameter's group, by parameter name.
         tensors: parameter, state, shape and dtype of each tensor, in the order of its number.
-        skipped: states that are neither tensors nor lists of tensors, ``parameter: state``.
+        scalars: states that are numbers, and ``step``, by parameter and state name.
+        skipped: ``parameter: state (type)`` of states that cannot be recorded.
+        parameters: shape of each parameter that the capture is of, with a state or without.
         format: version of this layout.
     """
 
     step: int
     optimizer: str
     hyperparameters: dict[str, dict[str, Any]]
-    tensors: list[dict[str, Any]]
+    tensors: list[Entry]
+    scalars: dict[str, dict[str, float]] = field(default_factory=dict)
     skipped: list[str] = field(default_factory=list)
+    parameters: dict[str, list[int]] = field(default_factory=dict)
     format: int = FORMAT
 
 
@@ -57,10 +122,31 @@ def steps_in(folder: Path) -> list[int]:
     return sorted(int(match[1]) for match in matches if match)
 
 
-def write(path: Path, about: About, tensors: Mapping[str, Tensor]) -> None:
-    """Write a snapshot atomically; `tensors` by number as text, contiguous, on the CPU."""
+def size_of(about: About, tensors: Sequence[Lazy]) -> int:
+    """Bytes of the file that `write` makes."""
+    header = _header(_numbered(tensors), _metadata(about))
+    return len(header) + sum(lazy.nbytes for lazy in tensors)
+
+
+def write(path: Path, about: About, tensors: Sequence[Lazy]) -> None:
+    """Write a snapshot atomically, holding one tensor in memory at a time."""
     with replacing(path) as temporary:
-        save_file(dict(tensors), temporary, metadata={KEY: json.dumps(asdict(about))})
+        save_file(_numbered(tensors), temporary, metadata=_metadata(about))
+
+
+def save_file(tensors: Mapping[str, Lazy], path: Path, metadata: Mapping[str, str]) -> None:
+    """`safetensors.torch.save_file` for tensors that are fetched as they are written.
+
+    The library's own wants all of them on the CPU at once, and copies each to bytes. The format
+    is a JSON header before the raw tensors, so here it is written as it goes.
+    """
+    with path.open("wb") as file:
+        file.write(_header(tensors, metadata))
+        for name in _order(tensors):
+            file.write(_bytes(tensors[name]))
+        file.flush()
+        # Else a power cut could leave the new name on a file without its bytes.
+        os.fsync(file.fileno())
 
 
 def read_about(path: Path) -> About:
@@ -72,19 +158,34 @@ def read_about(path: Path) -> About:
     try:
         with safe_open(path, framework="pt") as file:
             metadata = file.metadata() or {}
-            keys = set(file.keys())
+            slices = {key: file.get_slice(key) for key in file.keys()}  # noqa: SIM118
+            held = {key: (s.get_shape(), s.get_dtype()) for key, s in slices.items()}
     except (OSError, SafetensorError) as error:
         raise unreadable(path, error) from None
     if KEY not in metadata:
         raise CaptureError(f"{str(path)!r} is a safetensors file without qmaps metadata")
-    about = json.loads(metadata[KEY])
-    if about.get("format") != FORMAT:
-        raise CaptureError(
-            f"{str(path)!r} has capture format {about.get('format')}; {FORMAT} is supported"
-        )
-    if keys != {str(number) for number in range(len(about["tensors"]))}:
+    damaged = CaptureError(f"{str(path)!r} has qmaps metadata that cannot be read")
+    try:
+        about = json.loads(metadata[KEY])
+        version = about.get("format")
+    except (ValueError, AttributeError):
+        raise damaged from None
+    if version != FORMAT:
+        raise CaptureError(f"{str(path)!r} has capture format {version}; {FORMAT} is supported")
+    try:
+        about["tensors"] = [Entry(**entry) for entry in about["tensors"]]
+        found = About(**about)
+        named = {
+            str(number): (entry.shape, DTYPES[dtype_of(entry)])
+            for number, entry in enumerate(found.tensors)
+        }
+    except (KeyError, TypeError):
+        raise damaged from None
+    if not _fits(found):
+        raise damaged
+    if held != named:
         raise CaptureError(f"{str(path)!r} does not hold the tensors that its metadata names")
-    return About(**about)
+    return found
 
 
 def read_tensor(path: Path, number: int) -> Tensor:
@@ -97,9 +198,74 @@ def read_tensor(path: Path, number: int) -> Tensor:
         raise unreadable(path, error) from None
 
 
+def dtype_of(entry: Entry) -> torch.dtype:
+    """The dtype that `entry` names."""
+    return _BY_NAME[entry.dtype]
+
+
 def unreadable(path: Path, error: Exception) -> CaptureError:
-    """The error for a file that is missing, corrupt or truncated."""
-    if isinstance(error, FileNotFoundError) or not path.exists():
+    """The error for a file that is missing, forbidden, corrupt or truncated."""
+    if not path.exists():
         return CaptureError(f"{str(path)!r} does not exist")
+    if isinstance(error, PermissionError):
+        return CaptureError(f"{str(path)!r} cannot be read ({error.strerror or error})")
+    if path.is_file() and path.stat().st_size == 0:
+        return CaptureError(f"{str(path)!r} is empty")
     reason = (str(error) or type(error).__name__).splitlines()[0]
     return CaptureError(f"{str(path)!r} is corrupt or truncated ({reason})")
+
+
+def _fits(about: About) -> bool:
+    """Whether every part has the type that readers count on."""
+    return (
+        type(about.step) is int
+        and isinstance(about.optimizer, str)
+        and isinstance(about.skipped, list)
+        and isinstance(about.parameters, dict)
+        and all(isinstance(e.parameter, str) and isinstance(e.state, str) for e in about.tensors)
+        and all(
+            isinstance(by_name, dict) and all(isinstance(own, dict) for own in by_name.values())
+            for by_name in (about.hyperparameters, about.scalars)
+        )
+    )
+
+
+def _numbered(tensors: Sequence[Lazy]) -> dict[str, Lazy]:
+    return {str(number): lazy for number, lazy in enumerate(tensors)}
+
+
+def _metadata(about: About) -> dict[str, str]:
+    return {KEY: json.dumps(asdict(about))}
+
+
+def _order(tensors: Mapping[str, Lazy]) -> list[str]:
+    """Names as the tensors lie in the file: wide dtypes first, so that all are aligned."""
+    return sorted(tensors, key=lambda name: -tensors[name].dtype.itemsize)
+
+
+def _header(tensors: Mapping[str, Lazy], metadata: Mapping[str, str]) -> bytes:
+    """The bytes before the first tensor."""
+    header: dict[str, Any] = {"__metadata__": dict(metadata)}
+    end = 0
+    for name in _order(tensors):
+        lazy = tensors[name]
+        start, end = end, end + lazy.nbytes
+        header[name] = {
+            "dtype": DTYPES[lazy.dtype],
+            "shape": list(lazy.shape),
+            "data_offsets": [start, end],
+        }
+    text = json.dumps(header).encode()
+    text += b" " * (-len(text) % 8)
+    return len(text).to_bytes(8, "little") + text
+
+
+def _bytes(lazy: Lazy) -> memoryview:
+    tensor = lazy.read().detach()
+    if (tuple(tensor.shape), tensor.dtype) != (lazy.shape, lazy.dtype):
+        raise RuntimeError(
+            f"a {lazy.dtype} of shape {lazy.shape} was announced; "
+            f"{tensor.dtype} of {tuple(tensor.shape)} came"
+        )
+    plain = tensor.cpu().resolve_conj().resolve_neg().contiguous()
+    return plain.reshape(-1).view(torch.uint8).numpy().data

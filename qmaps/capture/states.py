@@ -4,42 +4,47 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from qmaps.errors import BadValueError, CaptureError
-
-Read = Callable[[], Tensor]
+from qmaps.capture.snapshot import Lazy
+from qmaps.errors import BadTypeError, BadValueError, CaptureError
 
 
 class CapturedStates:
     """The optimizer states of one step, by parameter and state name.
 
     Made by `qmaps.capture.load` from files, or by `from_tensors` from memory. Tensors are read
-    when they are asked for and not kept.
+    when they are asked for and not kept. Do not change them in place: one that was in memory
+    to begin with is not copied.
 
     Attributes:
         step: number of optimizer steps taken.
         steps: all steps that the source holds, ascending.
         optimizer: class name of the optimizer; ``unknown`` where the source does not say.
         source: where the states come from, for messages.
+        skipped: ``parameter: state (type)`` of states that were not recorded.
     """
 
     def __init__(
         self,
-        tensors: Mapping[str, Mapping[str, tuple[tuple[int, ...], Read]]],
+        tensors: Mapping[str, Mapping[str, Lazy]],
         *,
         step: int,
         steps: Sequence[int] | None = None,
         optimizer: str = "unknown",
         hyperparameters: Mapping[str, Mapping[str, Any]] | None = None,
+        scalars: Mapping[str, Mapping[str, float]] | None = None,
+        skipped: Sequence[str] = (),
         source: str = "memory",
     ) -> None:
         self._tensors = {name: dict(states) for name, states in tensors.items()}
         self._hyperparameters = dict(hyperparameters or {})
+        self._scalars = dict(scalars or {})
+        self.skipped = list(skipped)
         self.step = step
         self.steps = list(steps) if steps is not None else [step]
         self.optimizer = optimizer
@@ -56,17 +61,33 @@ class CapturedStates:
     ) -> CapturedStates:
         """States that are in memory.
 
+        Args:
+            tensors: by parameter and state name.
+            step: number of optimizer steps taken.
+            optimizer: class name of the optimizer.
+            eps: Adam's, for every parameter.
+
+        Raises:
+            BadTypeError: something in `tensors` is not what it should be.
+
         >>> states = CapturedStates.from_tensors({"weight": {"exp_avg": torch.zeros(2, 3)}})
         >>> states.parameters(), states.shape("weight", "exp_avg")
         (['weight'], (2, 3))
         """
-        entries = {
-            parameter: {
-                name: (tuple(tensor.shape), lambda tensor=tensor: tensor)
-                for name, tensor in states.items()
-            }
-            for parameter, states in tensors.items()
-        }
+        entries: dict[str, dict[str, Lazy]] = {}
+        for parameter, states in tensors.items():
+            if not isinstance(states, Mapping):
+                raise BadTypeError(
+                    f"states of {parameter!r} are a {type(states).__name__}; "
+                    "a dict of tensors by state name is needed"
+                )
+            for name, tensor in states.items():
+                if not isinstance(tensor, Tensor):
+                    raise BadTypeError(
+                        f"state {name!r} of {parameter!r} is a {type(tensor).__name__}; "
+                        "a tensor is needed"
+                    )
+                entries.setdefault(parameter, {})[name] = Lazy.of(tensor)
         return cls(
             entries,
             step=step,
@@ -84,25 +105,39 @@ class CapturedStates:
 
     def shape(self, parameter: str, state: str) -> tuple[int, ...]:
         """Shape of a state, without reading it."""
-        return self._entry(parameter, state)[state][0]
+        return self._entry(parameter, state)[state].shape
 
     def hyperparameters(self, parameter: str) -> dict[str, Any]:
         """Options of the parameter's group, such as lr and eps; empty where unknown."""
         self._entry(parameter)
         return dict(self._hyperparameters.get(parameter, {}))
 
+    def scalars(self, parameter: str) -> dict[str, float]:
+        """States of `parameter` that are numbers, and its ``step`` where the optimizer has one."""
+        self._entry(parameter)
+        return dict(self._scalars.get(parameter, {}))
+
     def eps(self, parameter: str) -> float:
         """Adam's eps for `parameter`; torch's default 1e-8 where unknown."""
-        return float(self.hyperparameters(parameter).get("eps", 1e-8))
+        eps = self.hyperparameters(parameter).get("eps")
+        # Adafactor has two of them, and neither is Adam's.
+        return float(eps) if isinstance(eps, (int, float)) else 1e-8
 
     def tensor(self, parameter: str, state: str, *, check: bool = True) -> Tensor:
         """A state in float32 on the CPU.
 
         Raises:
-            CaptureError: it holds NaN or infinity and `check` is true, or cannot be read.
+            CaptureError: it holds NaN or infinity and `check` is true, is complex, or cannot be
+                read.
             BadValueError: there is no such parameter or state.
         """
-        tensor = self._entry(parameter, state)[state][1]().detach().to("cpu", torch.float32)
+        lazy = self._entry(parameter, state)[state]
+        if lazy.dtype.is_complex:
+            raise CaptureError(
+                f"state {state!r} of parameter {parameter!r} in {self.source!r} is complex; only "
+                "real states can be analyzed"
+            )
+        tensor = lazy.read().detach().to("cpu", torch.float32)
         if check:
             bad = ~tensor.isfinite()
             if count := int(bad.sum()):
@@ -113,6 +148,21 @@ class CapturedStates:
                     "states can be analyzed"
                 )
         return tensor
+
+    def check_finite(self) -> None:
+        """Read every state once.
+
+        Raises:
+            CaptureError: the first that holds NaN or infinity, or that cannot be read.
+        """
+        for _ in self.items():
+            pass
+
+    def lazies(self) -> Iterator[tuple[str, str, Lazy]]:
+        """Parameter, state name and shape, dtype and reader of every state, in its own dtype."""
+        for parameter, states in self._tensors.items():
+            for state, lazy in states.items():
+                yield parameter, state, lazy
 
     def items(self) -> Iterator[tuple[str, str, Tensor]]:
         """Parameter, state name and tensor of every state."""
@@ -168,9 +218,7 @@ class CapturedStates:
     @property
     def numel(self) -> int:
         """Elements of all states."""
-        return sum(
-            math.prod(shape) for states in self._tensors.values() for shape, _ in states.values()
-        )
+        return sum(math.prod(lazy.shape) for _, _, lazy in self.lazies())
 
     def __repr__(self) -> str:
         return (
@@ -178,9 +226,7 @@ class CapturedStates:
             f"{self.numel} elements)"
         )
 
-    def _entry(
-        self, parameter: str, state: str | None = None
-    ) -> dict[str, tuple[tuple[int, ...], Read]]:
+    def _entry(self, parameter: str, state: str | None = None) -> dict[str, Lazy]:
         if parameter not in self._tensors:
             known = ", ".join(self._tensors)
             raise BadValueError(

@@ -1,0 +1,130 @@
+"""What of an optimizer's state can be recorded, and how it is named."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from qmaps.capture.snapshot import DTYPES, Lazy
+
+
+@dataclass
+class Collected:
+    """The state of one parameter, sorted by kind.
+
+    Attributes:
+        tensors: by name; quantized states as the float32 tensors that they decode to.
+        scalars: numbers, and the optimizer's ``step`` whatever it is kept in.
+        skipped: names of states that cannot be recorded, and the type of each.
+    """
+
+    tensors: dict[str, Lazy] = field(default_factory=dict)
+    scalars: dict[str, float] = field(default_factory=dict)
+    skipped: dict[str, str] = field(default_factory=dict)
+
+
+def collect(state: Mapping[Any, Any]) -> Collected:
+    """Sort one parameter's state; members of lists and dicts are named ``name.0``, ``name.key``.
+
+    >>> found = collect({"step": torch.tensor(3.0), "old": [torch.zeros(2)], "buffer": None})
+    >>> list(found.tensors), found.scalars, found.skipped
+    (['old.0'], {'step': 3.0}, {'buffer': 'NoneType'})
+    """
+    found = Collected()
+    for top, whole in state.items():
+        for name, value in _leaves(str(top), whole):
+            number = _number(name, value)
+            lazy = _lazy(value) if number is None else None
+            if name in found.tensors or name in found.scalars:
+                found.skipped[name] = "second state of this name"
+            elif number is not None:
+                found.scalars[name] = number
+            elif lazy is not None:
+                found.tensors[name] = lazy
+            else:
+                # Under the whole's name: LBFGS has a list of a hundred times None.
+                found.skipped.setdefault(str(top), _kind(value))
+    return found
+
+
+def plain_options(group: Mapping[str, Any]) -> dict[str, Any]:
+    """The options of a parameter group that JSON can hold; tensors of one element as numbers."""
+    options = {}
+    for name, value in group.items():
+        if name in ("params", "param_names"):
+            continue
+        plain = _plain(value)
+        if plain is not _UNFIT:
+            options[name] = plain
+    return options
+
+
+_UNFIT = object()
+
+
+def _plain(value: Any) -> Any:
+    """`value` as JSON has it, or ``_UNFIT``."""
+    if value is None or isinstance(value, (bool, int, float, str)):
+        return value
+    # Tensors and NumPy scalars; one element is a number, whatever holds it.
+    if hasattr(value, "item") and getattr(value, "size", None) is not None:
+        count = value.numel() if isinstance(value, Tensor) else value.size
+        return _plain(value.item()) if count == 1 else _UNFIT
+    if isinstance(value, (list, tuple)):
+        members = [_plain(member) for member in value]
+        return _UNFIT if any(member is _UNFIT for member in members) else members
+    return _UNFIT
+
+
+def _is_packed(value: Any) -> bool:
+    """Whether `value` is a quantized state in the form that a state_dict of qmaps has."""
+    return isinstance(value, Mapping) and {"packed", "spec"} <= value.keys()
+
+
+def _leaves(name: str, value: Any) -> Iterator[tuple[str, Any]]:
+    if isinstance(value, Mapping) and not _is_packed(value):
+        members = [(str(key), member) for key, member in value.items()]
+    elif isinstance(value, (list, tuple)):
+        members = [(str(number), member) for number, member in enumerate(value)]
+    else:
+        yield name, value
+        return
+    for key, member in members:
+        yield from _leaves(f"{name}.{key}", member)
+
+
+def _number(name: str, value: Any) -> float | None:
+    if isinstance(value, (bool, int, float)):
+        return value
+    if name == "step" and isinstance(value, Tensor) and value.numel() == 1:
+        number: float = value.item()
+        return number
+    return None
+
+
+def _lazy(value: Any) -> Lazy | None:
+    """How to fetch `value`, or None if it is no tensor that a snapshot can hold."""
+    if _is_packed(value):
+        # Not at the top: reading plain captures needs no quantizer.
+        from qmaps.store import from_plain
+
+        value = from_plain(value)
+    if isinstance(value, Tensor):
+        if type(value) in (Tensor, torch.nn.Parameter):
+            plain = value.layout is torch.strided and not value.is_meta
+            return Lazy.of(value) if plain and value.dtype in DTYPES else None
+        if type(value).dequantize is Tensor.dequantize:
+            return None  # a shard of a distributed tensor, say: not ours to take apart
+    if callable(getattr(value, "dequantize", None)) and hasattr(value, "shape"):
+        return Lazy(tuple(value.shape), torch.float32, lambda: value.dequantize().float())
+    return None
+
+
+def _kind(value: Any) -> str:
+    if type(value) in (Tensor, torch.nn.Parameter):
+        return f"{value.dtype} {value.layout}".replace("torch.", "")
+    return type(value).__name__

@@ -1,0 +1,95 @@
+"""A capture folder: whole snapshots of one optimizer's parameters, and an index of them."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+from qmaps.capture import snapshot
+from qmaps.errors import CaptureError, OutputError
+from qmaps.files import output_folder, write_json
+
+INDEX = "capture.json"
+
+
+def claim(out: str | os.PathLike[str], about: snapshot.About) -> Path:
+    """Prepare the folder `out` for snapshots such as `about`, and return it.
+
+    What an interrupted write left is removed, and the index brought up to date.
+
+    Args:
+        out: the folder, created if need be.
+        about: its optimizer and its parameters, or else the shapes of its tensors, are those of
+            every snapshot in the folder.
+
+    Raises:
+        OutputError: it cannot be written, or it holds a capture of something else.
+    """
+    folder = output_folder(out)
+    steps = snapshot.steps_in(folder)
+    if steps:
+        newest = snapshot.path_of(folder, steps[-1])
+        try:
+            held = snapshot.read_about(newest)
+        except CaptureError as error:
+            raise OutputError(
+                f"out={str(folder)!r} holds a snapshot that cannot be continued from: {error}; "
+                "delete it, or give another folder"
+            ) from None
+        difference = _difference(held, about)
+        if difference:
+            raise OutputError(
+                f"out={str(folder)!r} holds states of {difference} needs another folder"
+            )
+    for pattern in (".step-*.tmp", f".{INDEX}.*.tmp"):
+        for leftover in folder.glob(pattern):
+            leftover.unlink(missing_ok=True)
+    if steps:
+        write_index(folder, held)
+    return folder
+
+
+def write_index(folder: Path, about: snapshot.About) -> None:
+    """Write ``capture.json``: what the folder is a capture of, and its snapshots.
+
+    It is for people and scripts. qmaps itself goes by the snapshots, so that an interruption
+    between a snapshot and its index does no harm.
+    """
+    names = [snapshot.path_of(folder, step).name for step in snapshot.steps_in(folder)]
+    states: dict[str, dict[str, dict[str, object]]] = {}
+    for entry in about.tensors:
+        described: dict[str, object] = {"shape": entry.shape, "dtype": entry.dtype}
+        states.setdefault(entry.parameter, {})[entry.state] = described
+    write_json(
+        folder / INDEX,
+        {
+            "format": snapshot.FORMAT,
+            "optimizer": about.optimizer,
+            "parameters": about.parameters,
+            "states": states,
+            "snapshots": names,
+        },
+    )
+
+
+def _difference(held: snapshot.About, about: snapshot.About) -> str:
+    """What the folder is of instead, and what is wanted: ``X; Y``, or ``''`` if of the same."""
+    if held.optimizer != about.optimizer:
+        return f"{held.optimizer}; {about.optimizer}"
+    there, here = held.parameters, about.parameters
+    if not there or not here:  # a checkpoint does not say what its parameters are, only its states
+        there, here = _state_shapes(held), _state_shapes(about)
+        if not there or not here:
+            return ""
+    odd = sorted(there.keys() ^ here.keys())
+    if odd:
+        where = "there" if odd[0] in there else "here"
+        return f"other parameters ({odd[0]!r} is only {where}); this choice of parameters"
+    for name, shape in here.items():
+        if there[name] != shape:
+            return f"{name!r} of shape {tuple(there[name])}; shape {tuple(shape)}"
+    return ""
+
+
+def _state_shapes(about: snapshot.About) -> dict[str, list[int]]:
+    return {f"{entry.parameter}: {entry.state}": entry.shape for entry in about.tensors}

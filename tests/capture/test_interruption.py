@@ -1,0 +1,202 @@
+"""Interruptions and resuming: a folder holds whole snapshots of one training, whatever happens."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+
+from qmaps import capture
+from qmaps.capture import StateRecorder, snapshot
+from qmaps.errors import CaptureError, OutputError
+
+OTHER = "other parameters ('bias' is only there); this choice of parameters"
+
+LOOP = """
+import sys, torch
+from qmaps.capture import StateRecorder
+layer = torch.nn.Linear(300, 300)
+optimizer = torch.optim.AdamW(layer.parameters())
+StateRecorder(optimizer, sys.argv[1], names=layer)
+while True:
+    for parameter in layer.parameters():
+        parameter.grad = torch.ones_like(parameter)
+    optimizer.step()
+"""
+
+
+def train(
+    layer: nn.Module, optimizer: torch.optim.Optimizer, steps: int, out: Path, **options: object
+) -> None:
+    with StateRecorder(optimizer, out, names=layer, **options):
+        for _ in range(steps):
+            optimizer.zero_grad()
+            layer(torch.ones(1, 3)).square().sum().backward()
+            optimizer.step()
+
+
+def linear() -> nn.Linear:
+    torch.manual_seed(0)
+    return nn.Linear(3, 3)
+
+
+@pytest.mark.skipif(os.name == "nt", reason="there is no kill -9")
+def test_killed_while_recording(tmp_path: Path) -> None:
+    for _ in range(2):  # the second time in what the first left
+        process = subprocess.Popen([sys.executable, "-c", LOOP, str(tmp_path)])
+        before = set(tmp_path.glob("step-*"))
+        deadline = time.monotonic() + 60
+        while len(set(tmp_path.glob("step-*"))) < len(before) + 8:
+            assert process.poll() is None
+            assert time.monotonic() < deadline
+            time.sleep(0.002)
+            before &= set(tmp_path.glob("step-*"))
+            if len(before) >= 8:  # a fresh optimizer takes the same steps again
+                newest = max(before).stat().st_mtime_ns
+                while max(before).stat().st_mtime_ns == newest:
+                    assert time.monotonic() < deadline
+                    time.sleep(0.002)
+                break
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+        steps = capture.load(tmp_path).steps
+        assert len(steps) >= 8
+        for number in steps:
+            states = capture.load(tmp_path, step=number)
+            assert states.step == number
+            states.check_finite()
+            assert [states.scalars(name) for name in states.parameters()] == [{"step": number}] * 2
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, OSError(28, "No space left on device")])
+def test_interrupted_in_the_middle_of_a_write(
+    error: BaseException, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    layer = linear()
+    optimizer = torch.optim.AdamW(layer.parameters())
+    train(layer, optimizer, 1, tmp_path)
+    before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    reached = []
+
+    def broken(*_: object) -> None:
+        reached.extend(path.stat().st_size for path in tmp_path.glob(".step-00000002*"))
+        raise error
+
+    monkeypatch.setattr(snapshot.os, "fsync", broken)
+    expected = OutputError if isinstance(error, OSError) else KeyboardInterrupt
+    with pytest.raises(expected) as caught:
+        train(layer, optimizer, 1, tmp_path)
+    if expected is OutputError:
+        path = str(tmp_path / "step-00000002.safetensors")
+        assert str(caught.value) == f"{path!r} cannot be written (No space left on device)"
+    assert len(reached) == 1
+    assert reached[0] > 2 * 12 * 4  # the tensors had been written, under another name
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
+
+
+def test_leftovers_are_ignored_and_then_removed(tmp_path: Path) -> None:
+    layer = linear()
+    optimizer = torch.optim.AdamW(layer.parameters())
+    train(layer, optimizer, 2, tmp_path)
+    leftovers = [".step-00000003.safetensors.4711.tmp", ".capture.json.4711.tmp"]
+    for name in leftovers:
+        (tmp_path / name).write_bytes(b"half")
+    (tmp_path / "notes.txt").write_text("mine")
+    (tmp_path / "capture.json").unlink()  # killed between a snapshot and its index
+    assert capture.load(tmp_path).steps == [1, 2]
+    StateRecorder(optimizer, tmp_path, names=layer).close()
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        "capture.json",
+        "notes.txt",
+        "step-00000001.safetensors",
+        "step-00000002.safetensors",
+    ]
+    index = json.loads((tmp_path / "capture.json").read_text())
+    assert index["snapshots"] == ["step-00000001.safetensors", "step-00000002.safetensors"]
+
+
+@pytest.mark.parametrize(
+    ("name", "options"), [("AdamW", {}), ("SGD", {"momentum": 0.9}), ("Adafactor", {})]
+)
+def test_resumed_training_gives_the_same_files(
+    name: str, options: dict[str, float], tmp_path: Path
+) -> None:
+    def fresh() -> tuple[nn.Module, torch.optim.Optimizer]:
+        layer = linear()
+        return layer, getattr(torch.optim, name)(layer.parameters(), **options)
+
+    layer, optimizer = fresh()
+    train(layer, optimizer, 6, tmp_path / "whole", every=2)
+
+    layer, optimizer = fresh()
+    train(layer, optimizer, 4, tmp_path / "parts", every=2)
+    saved = layer.state_dict(), optimizer.state_dict()
+    layer, optimizer = fresh()
+    layer.load_state_dict(saved[0])
+    optimizer.load_state_dict(saved[1])
+    train(layer, optimizer, 2, tmp_path / "parts", every=2)
+    assert capture.load(tmp_path / "parts").steps == [2, 4, 6]
+    for path in (tmp_path / "whole").iterdir():
+        assert (tmp_path / "parts" / path.name).read_bytes() == path.read_bytes(), path.name
+
+    # Once more from the beginning: the same steps, the same bytes.
+    layer, optimizer = fresh()
+    train(layer, optimizer, 6, tmp_path / "whole", every=2)
+    for path in (tmp_path / "parts").iterdir():
+        assert (tmp_path / "whole" / path.name).read_bytes() == path.read_bytes(), path.name
+
+
+def test_start_numbers_an_optimizer_that_does_not_count(tmp_path: Path) -> None:
+    layer = linear()
+    optimizer = torch.optim.SGD(layer.parameters(), momentum=0.9)
+    train(layer, optimizer, 2, tmp_path, start=40)
+    assert capture.load(tmp_path).steps == [41, 42]
+
+
+def test_a_folder_of_another_training(tmp_path: Path) -> None:
+    layer = linear()
+    optimizer = torch.optim.AdamW(layer.parameters())
+    train(layer, optimizer, 1, tmp_path)
+    before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
+    wide = nn.Linear(4, 3)
+    only = nn.Linear(3, 3, bias=False)
+    cases = [
+        (torch.optim.SGD(layer.parameters()), layer, "AdamW; SGD"),
+        (torch.optim.AdamW(wide.parameters()), wide, "'weight' of shape (3, 3); shape (3, 4)"),
+        (
+            torch.optim.AdamW(only.parameters()),
+            only,
+            OTHER,
+        ),
+        (optimizer, None, OTHER),
+    ]
+    for other, names, what in cases:
+        with pytest.raises(OutputError) as error:
+            StateRecorder(other, tmp_path, names=names)
+        assert str(error.value) == (
+            f"out={str(tmp_path)!r} holds states of {what} needs another folder"
+        )
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
+
+
+def test_a_folder_whose_newest_snapshot_is_damaged(tmp_path: Path) -> None:
+    layer = linear()
+    optimizer = torch.optim.AdamW(layer.parameters())
+    path = tmp_path / "step-00000009.safetensors"
+    path.write_bytes(b"")
+    with pytest.raises(OutputError) as error:
+        StateRecorder(optimizer, tmp_path, names=layer)
+    assert str(error.value) == (
+        f"out={str(tmp_path)!r} holds a snapshot that cannot be continued from: {str(path)!r} is "
+        "empty; delete it, or give another folder"
+    )
+    with pytest.raises(CaptureError):
+        capture.load(tmp_path)

@@ -1,0 +1,338 @@
+"""Reading: damage in every place, later formats, checkpoints of all makes, names, conversion."""
+
+from __future__ import annotations
+
+import json
+import random
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+from safetensors import safe_open
+from safetensors.torch import save_file
+from torch import nn
+
+import qmaps
+from qmaps import capture
+from qmaps.capture import CapturedStates, StateRecorder, snapshot
+from qmaps.errors import BadTypeError, BadValueError, CaptureError, OutputError
+
+
+def trained(groups: bool = False) -> tuple[nn.Sequential, torch.optim.AdamW]:
+    torch.manual_seed(1)
+    model = nn.Sequential(nn.Linear(5, 4), nn.Linear(4, 3))
+    parameters = list(model.parameters())
+    # As the Trainer of Hugging Face sorts them: what decays first, then what does not.
+    sorted_ = [{"params": parameters[::2]}, {"params": parameters[1::2], "weight_decay": 0.0}]
+    optimizer = torch.optim.AdamW(sorted_ if groups else parameters)
+    for _ in range(2):
+        model(torch.randn(2, 5)).square().sum().backward()
+        optimizer.step()
+    return model, optimizer
+
+
+@pytest.fixture
+def recorded(tmp_path: Path) -> Path:
+    """One whole snapshot."""
+    model, optimizer = trained()
+    path = StateRecorder(optimizer, tmp_path / "states", names=model).record()
+    assert path is not None
+    return path
+
+
+def message(call: object, kind: type[Exception] = CaptureError) -> str:
+    with pytest.raises(kind) as error:
+        call()
+    assert type(error.value) is kind
+    assert "\n" not in str(error.value)
+    return str(error.value)
+
+
+def read_all(path: Path) -> None:
+    capture.load(path).check_finite()
+
+
+def rewrite(path: Path, change: object) -> None:
+    """Change the JSON that a snapshot says of itself."""
+    with safe_open(path, framework="pt") as file:
+        about = json.loads(file.metadata()[snapshot.KEY])
+        tensors = {key: file.get_tensor(key).clone() for key in file.keys()}  # noqa: SIM118
+    about = change(about) or about
+    text = about if isinstance(about, str) else json.dumps(about)
+    save_file(tensors, path, metadata={snapshot.KEY: text})
+
+
+def test_the_library_reads_what_is_written_here(recorded: Path) -> None:
+    with safe_open(recorded, framework="pt") as file:
+        about = json.loads(file.metadata()["qmaps_capture"])
+        assert len(about["tensors"]) == len(file.keys()) == 8
+        first = about["tensors"][0]
+        assert first == {
+            "parameter": "0.weight", "state": "exp_avg", "shape": [4, 5], "dtype": "float32",
+        }  # fmt: skip
+        got = file.get_tensor("0")
+    assert torch.equal(got, capture.load(recorded).tensor("0.weight", "exp_avg"))
+    assert (about["step"], about["optimizer"], about["format"]) == (2, "AdamW", 1)
+    whole = recorded.read_bytes()
+    header = int.from_bytes(whole[:8], "little")
+    assert (8 + header) % 8 == 0
+
+
+def test_damage_anywhere_is_one_kind_of_error(recorded: Path) -> None:
+    whole = recorded.read_bytes()
+    for size in [*range(0, len(whole), 47), len(whole) - 1]:
+        recorded.write_bytes(whole[:size])
+        text = message(lambda: read_all(recorded))
+        assert text.startswith(f"{str(recorded)!r} is "), text
+    header = 8 + int.from_bytes(whole[:8], "little")
+    generator = random.Random(0)
+    refused = []
+    for _ in range(600):  # within the header, where damage can change meaning
+        damaged = bytearray(whole)
+        for _ in range(generator.choice([1, 1, 3])):
+            damaged[generator.randrange(header)] = generator.randrange(256)
+        recorded.write_bytes(damaged)
+        try:
+            read_all(recorded)
+        except CaptureError as error:
+            refused.append(str(error))
+    assert len(refused) > 200
+    assert not any("\n" in text for text in refused)
+
+
+def test_snapshots_that_cannot_be_read(recorded: Path, tmp_path: Path) -> None:
+    shown = repr(str(recorded))
+    whole = recorded.read_bytes()
+
+    def after(change: object) -> str:
+        recorded.write_bytes(whole)
+        rewrite(recorded, change)
+        return message(lambda: capture.load(recorded))
+
+    unreadable = f"{shown} has qmaps metadata that cannot be read"
+    other = f"{shown} does not hold the tensors that its metadata names"
+    assert after(lambda a: a.update(format=2)) == f"{shown} has capture format 2; 1 is supported"
+    assert after(lambda a: a.update(step="2")) == unreadable
+    assert after(lambda a: a.update(hyperparameters=[])) == unreadable
+    assert after(lambda a: a.pop("tensors") and None) == unreadable
+    assert after(lambda _: "{") == unreadable
+    assert after(lambda _: "[1]") == unreadable
+    assert after(lambda a: a["tensors"][0].update(dtype="float7")) == unreadable
+    assert after(lambda a: a["tensors"][0].update(dtype="int32")) == other
+    assert after(lambda a: a["tensors"][0].update(shape=[5, 4])) == other
+    assert after(lambda a: a["tensors"].pop() and None) == other
+    recorded.write_bytes(b"")
+    assert message(lambda: capture.load(recorded.parent)) == f"{shown} is empty"
+    recorded.write_bytes(whole[:100])
+    assert message(lambda: capture.load(recorded)) == (
+        f"{shown} is corrupt or truncated (Error while deserializing header: invalid header length)"
+    )
+    save_file({"w": torch.ones(1)}, tmp_path / "model.safetensors")
+    assert message(lambda: capture.load(tmp_path / "model.safetensors")) == (
+        f"{str(tmp_path / 'model.safetensors')!r} is a safetensors file without qmaps metadata"
+    )
+
+
+def test_snapshots_without_the_later_parts_are_read(recorded: Path) -> None:
+    def early(about: dict[str, object]) -> None:
+        for part in ("scalars", "parameters", "skipped"):
+            del about[part]
+
+    rewrite(recorded, early)
+    states = capture.load(recorded.parent)
+    assert states.scalars("0.weight") == {}
+    assert states.numel == 2 * sum(p.numel() for p in trained()[0].parameters())
+    model, optimizer = trained()
+    StateRecorder(optimizer, recorded.parent, names=model).close()
+
+
+def test_tensors_are_read_when_asked_for(recorded: Path) -> None:
+    states = capture.load(recorded)
+    assert states.shape("0.weight", "exp_avg") == (4, 5)
+    recorded.unlink()
+    assert states.numel
+    assert message(lambda: states.tensor("0.weight", "exp_avg")) == (
+        f"{str(recorded)!r} does not exist"
+    )
+
+
+def test_wrappers_of_several_optimizers(tmp_path: Path) -> None:
+    _, first = trained()
+    model, second = trained()
+    path = tmp_path / "gan.ckpt"
+    torch.save({"optimizer_states": [first.state_dict(), second.state_dict()]}, path)
+    states = capture.load(path)
+    assert len(states.parameters()) == 8
+    assert states.parameters()[4] == "optimizer1.group0.param0"
+    assert torch.equal(
+        states.tensor("optimizer1.group0.param0", "exp_avg"),
+        second.state[model[0].weight]["exp_avg"],
+    )
+    by_name = {
+        "state": {"a.b": {"exp_avg": torch.ones(2), "step": torch.tensor(4.0)}},
+        "param_groups": [{"params": ["a.b", "unused"], "lr": 0.5}],
+    }
+    torch.save({"optim": by_name}, path)
+    states = capture.load(path)
+    assert (states.parameters(), states.step) == (["a.b"], 4)
+    assert states.hyperparameters("a.b") == {"lr": 0.5}
+    assert states.scalars("a.b") == {"step": 4.0}
+
+
+def test_names_for_a_checkpoint(tmp_path: Path) -> None:
+    path = tmp_path / "optimizer.pt"
+    model, optimizer = trained(groups=True)
+    torch.save(optimizer.state_dict(), path)
+    order = ["0.weight", "1.weight", "0.bias", "1.bias"]
+    states = capture.load(path, names=order)
+    assert states.parameters() == order
+    assert states.hyperparameters("1.bias")["weight_decay"] == 0.0
+    assert torch.equal(
+        states.tensor("0.bias", "exp_avg"), optimizer.state[model[0].bias]["exp_avg"]
+    )
+    shown = repr(str(path))
+    # A model has its parameters in another order than the groups: refused, not mixed up.
+    assert message(lambda: capture.load(path, names=model), BadValueError) == (
+        f"names gives '0.bias' of shape (4,) a state 'exp_avg' of shape (3, 4) in {shown}; its "
+        "optimizer has another order (groups?): give the names as a list in that order"
+    )
+    assert message(lambda: capture.load(path, names=["a", "b"]), BadValueError) == (
+        f"names has 2 entries; {shown} has 4 parameters"
+    )
+    assert message(lambda: capture.load(path, names=list("aabc")), BadValueError) == (
+        "names names two parameters 'a'; names must differ"
+    )
+    assert message(lambda: capture.load(path, names=[1, 2, 3, 4]), BadTypeError) == (
+        "names has a int in it; a model or strings are needed"
+    )
+    model[1].weight.requires_grad_(False)
+    assert message(lambda: capture.load(path, names=model), BadValueError) == (
+        f"names has 3 entries; {shown} has 4 parameters"
+    )
+
+
+def test_checkpoints_whose_parts_do_not_fit(tmp_path: Path) -> None:
+    path = tmp_path / "o.pt"
+    wrong = f"{str(path)!r} holds an optimizer state_dict whose parts do not fit together"
+    for state, groups in [
+        (7, [{"params": [0]}]),
+        ({0: 7}, [{"params": [0]}]),
+        ({}, 7),
+        ({}, [7]),
+        ({}, [{}]),
+        ({}, [{"params": 7}]),
+    ]:
+        torch.save({"state": state, "param_groups": groups}, path)
+        assert message(lambda: capture.load(path)) == wrong
+    broken = {"spec": "B64/DE@8s", "packed": torch.zeros(1, dtype=torch.uint8)}
+    torch.save({"state": {0: {"m": broken}}, "param_groups": [{"params": [0]}]}, path)
+    assert message(lambda: capture.load(path)) == (
+        f"{str(path)!r} is damaged at 'group0.param0': a quantized tensor lacks format, shape, "
+        "scales"
+    )
+    none = f"{str(path)!r} holds no optimizer state_dict ('state' and 'param_groups'), but "
+    for content, what in [({}, "an empty dict"), ([], "list"), ({"optimizer": 3}, "int")]:
+        torch.save(content, path)
+        assert message(lambda: capture.load(path)) == none + what
+
+
+def test_convert(tmp_path: Path) -> None:
+    path, out = tmp_path / "optimizer.pt", tmp_path / "out"
+    model, optimizer = trained()
+    for parameter in model.parameters():
+        state = optimizer.state[parameter]
+        state["exp_avg_sq"] = state["exp_avg_sq"].double() / 3
+        state["exp_avg"] = state["exp_avg"].bfloat16()
+    torch.save(optimizer.state_dict(), path)
+    assert capture.convert(path, out, names=model) == out / "step-00000002.safetensors"
+    for state in optimizer.state.values():
+        state["step"] += 1
+    torch.save(optimizer.state_dict(), path)
+    capture.convert(path, out, names=model)
+    states = capture.load(out)
+    assert states.steps == [2, 3]
+    for parameter, state, lazy in states.lazies():
+        own = optimizer.state[dict(model.named_parameters())[parameter]][state]
+        assert lazy.dtype == own.dtype  # no dtype is rounded on the way
+        assert torch.equal(lazy.read(), own)
+    assert states.hyperparameters("0.bias")["betas"] == [0.9, 0.999]
+    assert states.scalars("0.bias") == {"step": 3.0}
+    assert json.loads((out / "capture.json").read_text())["snapshots"] == [
+        "step-00000002.safetensors",
+        "step-00000003.safetensors",
+    ]
+    small = torch.optim.AdamW([nn.Parameter(torch.ones(2))])
+    small.state[small.param_groups[0]["params"][0]] = {"exp_avg": torch.ones(2)}
+    torch.save(small.state_dict(), path)
+    assert message(lambda: capture.convert(path, out), OutputError) == (
+        f"out={str(out)!r} holds states of other parameters ('0.bias: exp_avg' is only there); "
+        "this choice of parameters needs another folder"
+    )
+    missing = tmp_path / "missing"
+    assert message(lambda: capture.convert(missing, tmp_path / "new")) == (
+        f"{str(missing)!r} does not exist"
+    )
+    assert message(lambda: capture.convert(out, tmp_path / "new")) == (
+        f"{str(out)!r} is a folder; an optimizer checkpoint is needed"
+    )
+    assert not (tmp_path / "new").exists()
+
+
+def test_states_in_memory() -> None:
+    m, v = torch.randn(3), torch.rand(3)
+    states = CapturedStates.from_tensors(
+        {"w": {"exp_avg": m, "exp_avg_sq": v}}, step=7, optimizer="Adam", eps=1e-6
+    )
+    ((name, first, second, eps),) = states.adam_pairs()
+    assert (name, eps, states.step, states.steps, states.numel) == ("w", 1e-6, 7, [7], 6)
+    assert torch.equal(first, m)
+    assert torch.equal(second, v)
+    assert [(p, s) for p, s, _ in states.items()] == [("w", "exp_avg"), ("w", "exp_avg_sq")]
+    assert repr(states) == "CapturedStates(Adam, step 7, 1 parameters, 6 elements)"
+    assert message(lambda: CapturedStates.from_tensors({"w": m}), BadTypeError) == (
+        "states of 'w' are a Tensor; a dict of tensors by state name is needed"
+    )
+    assert message(lambda: CapturedStates.from_tensors({"w": {"m": 3}}), BadTypeError) == (
+        "state 'm' of 'w' is a int; a tensor is needed"
+    )
+    halved = CapturedStates.from_tensors({"w": {"exp_avg": m.bfloat16()}})
+    assert halved.tensor("w", "exp_avg").dtype == torch.float32
+    assert message(lambda: list(halved.adam_pairs())) == (
+        "'memory' has no Adam states (exp_avg and exp_avg_sq); it has exp_avg"
+    )
+    twisted = CapturedStates.from_tensors({"w": {"m": torch.ones(1, dtype=torch.complex64)}})
+    assert message(lambda: twisted.tensor("w", "m")) == (
+        "state 'm' of parameter 'w' in 'memory' is complex; only real states can be analyzed"
+    )
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf"), -float("inf")])
+def test_states_that_are_not_finite(bad: float, tmp_path: Path) -> None:
+    model, optimizer = trained()
+    optimizer.state[model[1].weight]["exp_avg_sq"].view(-1)[[5, 9]] = bad
+    path = StateRecorder(optimizer, tmp_path, names=model).record()
+    states = capture.load(tmp_path)
+    expected = (
+        f"state 'exp_avg_sq' of parameter '1.weight' in {str(path)!r} holds 2 NaN or infinite "
+        "elements, the first at flat index 5; only finite states can be analyzed"
+    )
+    assert message(states.check_finite) == expected
+    assert message(lambda: states.tensor("1.weight", "exp_avg_sq")) == expected
+    assert not states.tensor("1.weight", "exp_avg_sq", check=False).isfinite().all()
+    states.tensor("1.weight", "exp_avg")
+
+
+def test_only_torch_numpy_and_safetensors_are_needed() -> None:
+    code = (
+        "import sys\n"
+        "class Block:\n"
+        "    def find_spec(self, name, *_):\n"
+        "        if name.partition('.')[0] in {'pandas', 'matplotlib', 'scipy', 'sklearn',\n"
+        "                                      'pyarrow', 'typer', 'rich', 'jinja2'}:\n"
+        "            raise ImportError(name)\n"
+        "sys.meta_path.insert(0, Block())\n"
+        "import qmaps.capture\n"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True, cwd=Path(qmaps.__file__).parents[1])
