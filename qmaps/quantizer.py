@@ -132,7 +132,8 @@ class Quantizer:
         if out is not None:
             _check_out(out, self, x)
         frozen = self._frozen(x) if out is None else out.quantizer
-        codes, scales = reference.quantize(x, frozen, key or RoundingKey())
+        noise = (key or RoundingKey()) if self.stochastic else None
+        codes, scales = reference.quantize(x, frozen.normalizer, frozen.map, noise)
         packed = packing.pack(codes, self.map.bits)
         if out is None:
             return QuantizedTensor(frozen, tuple(x.shape), packed, scales)
@@ -218,7 +219,8 @@ class QuantizedTensor:
         """
         if dtype not in FLOATS:
             raise BadTypeError(f"dtype={dtype}; allowed are float32, float16, bfloat16")
-        values = reference.dequantize(self.codes(), self.scales, self.quantizer)
+        q = self.quantizer
+        values = reference.dequantize(self.codes(), self.scales, q.normalizer, q.map)
         if out is None:
             return values.to(dtype)
         if tuple(out.shape) != self.shape:

@@ -17,8 +17,7 @@ from qmaps.maps.base import Map, table
 from qmaps.philox import RoundingKey, uniform
 
 if TYPE_CHECKING:
-    from qmaps.normalize.base import Scales
-    from qmaps.quantizer import Quantizer
+    from qmaps.normalize.base import Normalizer, Scales
 
 
 def thresholds(codebook: Tensor) -> Tensor:
@@ -91,28 +90,29 @@ def decode(codes: Tensor, map_: Map) -> Tensor:
     return codebook[codes]
 
 
-def quantize(x: Tensor, quantizer: Quantizer, key: RoundingKey) -> tuple[Tensor, Scales]:
-    """Scales and int32 codes of float32 `x` under a quantizer with a codebook.
+def quantize(
+    x: Tensor, normalizer: Normalizer, map_: Map, key: RoundingKey | None = None
+) -> tuple[Tensor, Scales]:
+    """Scales and int32 codes of float32 `x`: nearest, or stochastic if there is a `key`.
 
     Non-finite elements make their scale non-finite, so that what shares it decodes to
     non-finite values too; checking for them is the caller's choice.
     """
-    normalizer, map_ = quantizer.normalizer, quantizer.map
     scales = normalizer.scales(x)
     n = normalizer.normalize(x, scales)
-    if not quantizer.stochastic:
+    if key is None:
         return encode(n, map_), scales
     if not normalizer.log_domain:
         return encode_stochastic(n, map_, key), scales
 
     def position(lower: Tensor) -> Tensor:
-        low = normalizer.denormalize(decode(lower, map_), scales)
-        high = normalizer.denormalize(decode(lower + 1, map_), scales)
+        low = dequantize(lower, scales, normalizer, map_)
+        high = dequantize(lower + 1, scales, normalizer, map_)
         return (x - low) / (high - low)
 
     return encode_stochastic(n, map_, key, position), scales
 
 
-def dequantize(codes: Tensor, scales: Scales, quantizer: Quantizer) -> Tensor:
+def dequantize(codes: Tensor, scales: Scales, normalizer: Normalizer, map_: Map) -> Tensor:
     """The float32 values that `codes` stand for."""
-    return quantizer.normalizer.denormalize(decode(codes, quantizer.map), scales)
+    return normalizer.denormalize(decode(codes, map_), scales)
