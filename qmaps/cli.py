@@ -42,6 +42,9 @@ app = typer.Typer(
 )
 errors = Console(stderr=True)
 
+INTERRUPTED = 130
+"""Exit code after Ctrl-C, as shells have it."""
+
 # ClickException: newer versions of typer carry click inside, older ones depend on it.
 CommandLineError: Any = typer.BadParameter.__mro__[2]
 
@@ -71,9 +74,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     except QmapsError as error:
         _print_error(str(error))
         raise SystemExit(2) from None
-    except KeyboardInterrupt:
+    except (KeyboardInterrupt, typer.Abort):
+        code = INTERRUPTED
+    if code == INTERRUPTED:  # newer versions of typer return it for Ctrl-C
         errors.print("interrupted; the same command goes on from here", markup=False)
-        raise SystemExit(130) from None
     raise SystemExit(code if isinstance(code, int) else 0)
 
 

@@ -40,17 +40,16 @@ def pareto(frame: pd.DataFrame) -> Figure:
         label="Pareto frontier",
         zorder=0,
     )
-    limit = frame[frame["is_limit"]].sort_values("bits_per_element")
-    if len(limit):
-        under = ", ".join(limit["normalizer"].unique())
+    limits = frame[frame["is_limit"]].sort_values("bits_per_element")
+    for index, (normalizer, limit) in enumerate(limits.groupby("normalizer", sort=False)):
         axis.plot(
             limit["bits_per_element"],
             limit["error"],
             color="#000000",
-            linestyle="--",
+            linestyle=("--", ":", "-.")[index % 3],
             marker="_",
             linewidth=1.2,
-            label=f"Lloyd-Max limit ({under})",
+            label=f"Lloyd-Max limit ({normalizer})",
         )
     axis.set_yscale("log")
     _annotate(axis, frontier)

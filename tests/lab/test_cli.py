@@ -69,6 +69,18 @@ def test_running_again_finds_everything_done(lab: Path, capsys) -> None:
     assert "holds a run with steps=20; 21 was asked for" in err
 
 
+def test_ctrl_c_says_how_to_go_on(tmp_path: Path, capsys, monkeypatch) -> None:
+    from qmaps import capture
+
+    def interrupted(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(capture, "load", interrupted)
+    code, out, err = call(f"sweep {tmp_path}", capsys)
+    assert (code, out) == (130, "")
+    assert err.strip() == "interrupted; the same command goes on from here"
+
+
 def test_report_and_figures_of_a_run(lab: Path, capsys) -> None:
     before = (lab / "report.html").read_bytes()
     code, out, _ = call(f"figures --out {lab} --json", capsys)
