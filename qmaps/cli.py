@@ -347,6 +347,9 @@ def figures(
 @app.command()
 def report(
     run: Annotated[Path, typer.Argument(help="Run folder with figures, frames or a sweep.")],
+    markdown: Annotated[
+        Path | None, typer.Option(help="Also write the claims and numbers as Markdown here.")
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Write RUN/report.html, one page that needs no other file.
@@ -354,14 +357,19 @@ def report(
     Examples:
 
         qmaps report runs/lab
+
+        qmaps report runs/lab --markdown beside-the-papers.md
     """
     from qmaps import report as reports
 
-    page = reports.write(run)
+    pages = {"report": reports.write(run)}
+    if markdown is not None:
+        pages["markdown"] = reports.write_markdown(run, markdown)
     if as_json:
-        _print_json({"report": str(page)})
+        _print_json({name: str(path) for name, path in pages.items()})
     else:
-        print(f"report: {page.resolve()}")
+        for name, path in pages.items():
+            print(f"{name}: {path.resolve()}")
 
 
 @app.command()

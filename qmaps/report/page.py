@@ -98,14 +98,13 @@ def write(run: str | os.PathLike[str]) -> Path:
         for name, title, caption in FIGURES
         if (path := folder / "figures" / f"{name}.png").exists()
     ]
-    errors = _frame(folder / "frames" / "update_error.parquet")
-    losses = _frame(folder / "frames" / "losses.parquet")
-    swept = _frame(folder / "sweep" / "sweep.parquet")
+    errors = read_frame(folder / "frames" / "update_error.parquet")
+    losses = read_frame(folder / "frames" / "losses.parquet")
+    swept = read_frame(folder / "sweep" / "sweep.parquet")
     if not pictures and errors is None and swept is None:
         raise CaptureError(f"run={str(folder)!r} holds no figures, frames or sweep to report")
-    about = folder / "about.json"
     page = _template().render(
-        about=json.loads(about.read_text(encoding="utf-8")) if about.exists() else {},
+        about=read_about(folder),
         claims=[] if errors is None else claims(errors, swept),
         losses=[] if losses is None else _losses(losses),
         pictures=pictures,
@@ -128,8 +127,16 @@ def _embedded(path: Path) -> str:
     return base64.b64encode(path.read_bytes()).decode("ascii")
 
 
-def _frame(path: Path) -> pd.DataFrame | None:
+def read_frame(path: Path) -> pd.DataFrame | None:
+    """The frame in a Parquet file, or None if there is no such file."""
     return pd.read_parquet(path) if path.exists() else None
+
+
+def read_about(folder: Path) -> dict[str, Any]:
+    """What a run folder says of its run; empty if it says nothing."""
+    path = folder / "about.json"
+    about: dict[str, Any] = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+    return about
 
 
 def _losses(frame: pd.DataFrame) -> list[dict[str, Any]]:

@@ -86,9 +86,13 @@ def test_report_and_figures_of_a_run(lab: Path, capsys) -> None:
     code, out, _ = call(f"figures --out {lab} --json", capsys)
     assert code == 0
     assert len(json.loads(out)) == 11
-    code, out, _ = call(f"report {lab} --json", capsys)
+    code, out, _ = call(f"report {lab} --markdown {lab}/claims/c.md --json", capsys)
     assert code == 0
+    assert set(json.loads(out)) == {"report", "markdown"}
     assert (lab / "report.html").read_bytes() == before
+    text = (lab / "claims" / "c.md").read_text()
+    assert text.count("\n## ") == 7 + 1
+    assert "| dynamic | 4.8 ± 0.4 % |" in text
 
 
 def test_capture_sweep_figures_and_report_of_own_states(tmp_path: Path, capsys) -> None:
