@@ -16,6 +16,11 @@ from qmaps.philox import RoundingKey
 from qmaps.quantizer import QuantizedTensor, Quantizer, quantizer
 from qmaps.store import from_plain, to_plain
 
+TORCH_OPTIONS = frozenset(
+    {"amsgrad", "capturable", "decoupled_weight_decay", "differentiable", "foreach", "fused"}
+)
+"""Options in torch's checkpoints that choose one of its implementations, or are always so here."""
+
 NONFINITE = ("propagate", "skip", "raise")
 
 StateQuantizers = str | Mapping[str, str | Quantizer | None] | None
@@ -271,7 +276,8 @@ class QuantizedOptimizer(torch.optim.Optimizer):
         for own, saved in zip(self.param_groups, state_dict["param_groups"], strict=True):
             if saved.get("amsgrad"):
                 raise BadValueError("state_dict has amsgrad=True; only False is supported")
-            merged = {key: saved.get(key, value) for key, value in own.items()}
+            kept = {key: value for key, value in saved.items() if key not in TORCH_OPTIONS}
+            merged = {**own, **kept}
             merged["state_quantizers"] = self._reloaded(merged["state_quantizers"])
             self.check_group(merged)
             groups.append(merged)

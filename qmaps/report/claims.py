@@ -89,7 +89,9 @@ def percent(value: float) -> str:
 
 def number(value: float) -> str:
     """Three significant digits, plain where that is readable."""
-    return f"{value:,.3g}" if 1e-4 <= abs(value) < 1e5 or value == 0 else f"{value:.2e}"
+    if 1000 <= abs(value) < 1e7:
+        return f"{value:,.0f}"
+    return f"{value:.3g}" if 1e-4 <= abs(value) < 1000 or value == 0 else f"{value:.2e}"
 
 
 def _order(frame: Errors, second: str, title: str) -> Claim:

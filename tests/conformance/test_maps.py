@@ -126,7 +126,11 @@ def test_stochastic_rounding_takes_neighbours_and_keeps_codebook_values(map_: Ma
 
 @by_spec
 def test_stochastic_rounding_is_unbiased(map_: Map) -> None:
-    """A z-test per map. With |z| < 6 a correct map is refused once in 5e8 runs; 240 maps, 5e-7."""
+    """Z-tests of the share rounded up, at 32 points a map, and of all points together.
+
+    A correct map exceeds |z| = 6 at one point with probability 2e-9. With 33 tests a map and
+    about 280 maps, a correct package is refused once in 5e4 choices of the seed, which is fixed.
+    """
     codebook = map_.codebook()
     draws, points = 4096, 32
     fraction = (torch.arange(points) + 0.5) / points
@@ -139,7 +143,7 @@ def test_stochastic_rounding_is_unbiased(map_: Map) -> None:
     # The share that the float32 value n really stands for, not the one it was made from.
     share = (n.double() - low.double()) / (high.double() - low.double())
     spread = (share * (1 - share) / draws).clamp_min(1e-12).sqrt()
-    z = ((upper - share) / spread)[(share > 0.01) & (share < 0.99)]
+    z = ((upper - share) / spread)[(share > 0.05) & (share < 0.95)]
     if z.numel() == 0:
         pytest.skip("neighbours so close that no float32 lies between them")
     assert float(z.abs().max()) < 6

@@ -190,6 +190,36 @@ def test_groups_override_and_small_tensors_stay_exact() -> None:
     }  # fmt: skip
 
 
+def test_the_largest_tensor_that_stays_exact() -> None:
+    tensors = [nn.Parameter(torch.zeros(4096)), nn.Parameter(torch.zeros(4097))]
+    optimizer = AdamW8bit(tensors)
+    for p in tensors:
+        p.grad = torch.ones_like(p)
+    optimizer.step()
+    kinds = [type(optimizer.state[p]["exp_avg"]).__name__ for p in tensors]
+    assert kinds == ["Tensor", "QuantizedTensor"]
+
+
+def test_a_scheduler_goes_on_after_a_resume() -> None:
+    rates = []
+    saved = {}
+    for resume in (False, True):
+        net = model()
+        optimizer = AdamW8bit(net.parameters(), lr=1.0)
+        if resume:
+            optimizer.load_state_dict(saved)
+        last = 2 if resume else -1
+        scheduler = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.5, last_epoch=last)
+        for _ in range(3):
+            train(net, optimizer, range(1))
+            scheduler.step()
+            rates.append(optimizer.param_groups[0]["lr"])
+        saved = optimizer.state_dict()
+    assert rates[:3] == [0.5, 0.25, 0.125]
+    assert rates[3:] == sorted(rates[3:], reverse=True)
+    assert rates[3] <= 0.125
+
+
 def test_a_torch_checkpoint_is_taken_over() -> None:
     net, other = model(), model()
     torch_optimizer = torch.optim.AdamW(net.named_parameters(), lr=2e-3, eps=1e-7)
@@ -199,6 +229,7 @@ def test_a_torch_checkpoint_is_taken_over() -> None:
     ours.load_state_dict(torch_optimizer.state_dict())
     assert ours.param_groups[0]["lr"] == 2e-3
     assert ours.param_groups[0]["eps"] == 1e-7
+    assert "fused" not in ours.param_groups[0]
     for p, q in zip(net.parameters(), other.parameters(), strict=True):
         m = torch_optimizer.state[p]["exp_avg"]
         found = ours.state[q]["exp_avg"]
