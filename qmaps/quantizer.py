@@ -173,7 +173,11 @@ class Quantizer:
         scales = self.normalizer.scales(x)
         scale = self.normalizer.expand(scales, tuple(x.shape))
         weights = scale.double().square().expand(x.shape)
-        return replace(self, map=self.map.fit(self.normalizer.normalize(x, scales), weights))
+        n = self.normalizer.normalize(x, scales)
+        # Unchecked input may hold NaN; what shares a scale with it decodes to NaN whatever the
+        # codebook, so the fit looks at the rest.
+        finite = n.isfinite() & weights.isfinite()
+        return replace(self, map=self.map.fit(n[finite], weights[finite]))
 
     def _checked(self, x: Tensor) -> Tensor:
         if not isinstance(x, Tensor):
