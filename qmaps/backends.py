@@ -27,7 +27,7 @@ def backends() -> list[Backend]:
     ['reference']
     """
     return [
-        Backend("reference", True, "plain PyTorch, runs on every device that torch has"),
+        Backend("reference", True, "plain PyTorch, on CPU and CUDA tensors"),
         Backend("native", False, "not part of this version of qmaps"),
         Backend("cuda", False, "not part of this version of qmaps; CUDA tensors run on reference"),
     ]

@@ -1,4 +1,4 @@
-"""The plain PyTorch engine that defines every answer, on any device.
+"""The plain PyTorch engine that defines every answer, for CPU and CUDA tensors.
 
 Faster engines must return the same bits. A code is the index of the nearest codebook value in
 real arithmetic, a tie going to the lower code; values outside the codebook take its end codes.
