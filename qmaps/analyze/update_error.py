@@ -12,6 +12,7 @@ from torch import Tensor
 
 from qmaps.analyze._states import MIN_SIZE, States, adam_pairs
 from qmaps.pair import Pair, adam_update
+from qmaps.quantizer import Quantizer
 
 QUANTILES = {"median": 0.5, "p99": 0.99, "p999": 0.999}
 
@@ -64,11 +65,9 @@ def update_error(
     return pd.DataFrame(rows)
 
 
-def decoded(x: Tensor, q: object) -> tuple[Tensor, int]:
+def decoded(x: Tensor, q: Quantizer | None) -> tuple[Tensor, int]:
     """`x` after a quantizer or None, and the bytes that it takes quantized."""
-    from qmaps.quantizer import Quantizer
-
-    if not isinstance(q, Quantizer):
+    if q is None:
         return x, 4 * x.numel()
     t = q.quantize(x)
     return t.dequantize(), t.nbytes

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import os
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
@@ -21,6 +22,8 @@ from qmaps.files import output_folder, replacing, write_json
 from qmaps.maps.codebook import Codebook
 from qmaps.pair import UNQUANTIZED, Pair, adam_update
 from qmaps.quantizer import Quantizer, quantizer
+
+MOMENTS = {"exp_avg", "exp_avg_sq"}
 
 Spec = str | Quantizer | Pair | tuple[str | Quantizer | None, str | Quantizer | None]
 
@@ -114,7 +117,7 @@ def _parameters(states: CapturedStates, min_quantized_size: int) -> dict[str, li
         names = [
             name
             for name in states.states(parameter)
-            if _numel(states.shape(parameter, name)) > min_quantized_size
+            if math.prod(states.shape(parameter, name)) > min_quantized_size
         ]
         if names:
             chosen[parameter] = names
@@ -126,18 +129,11 @@ def _parameters(states: CapturedStates, min_quantized_size: int) -> dict[str, li
     return chosen
 
 
-def _numel(shape: tuple[int, ...]) -> int:
-    numel = 1
-    for size in shape:
-        numel *= size
-    return numel
-
-
 def _require_adam(by_parameter: dict[str, list[str]], states: CapturedStates) -> None:
-    """Raise if no parameter has both moments."""
-    if not any({"exp_avg", "exp_avg_sq"} <= set(names) for names in by_parameter.values()):
-        next(iter(states.adam_pairs()), None)  # its message says what there is instead
-        raise CaptureError("no parameter large enough has both exp_avg and exp_avg_sq")
+    """Raise if no parameter that is large enough has both moments."""
+    if not any(MOMENTS <= set(names) for names in by_parameter.values()):
+        next(states.adam_pairs())  # where no parameter has both, this says what there is
+        raise CaptureError("no parameter that is large enough has both exp_avg and exp_avg_sq")
 
 
 def _rows(
@@ -149,7 +145,7 @@ def _rows(
 ) -> Iterator[dict[str, Any]]:
     """The rows of one parameter; every quantizer decodes a state once."""
     tensors = {name: states.tensor(parameter, name) for name in names}
-    adam = {"exp_avg", "exp_avg_sq"} <= tensors.keys()
+    adam = tensors.keys() >= MOMENTS
     wanted: dict[str, list[Quantizer]] = {
         name: [q for q in singles if q.map.signed or not bool((tensor < 0).any())]
         for name, tensor in tensors.items()
