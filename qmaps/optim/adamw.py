@@ -59,6 +59,7 @@ class AdamW(QuantizedOptimizer):
     """
 
     state_names: ClassVar[tuple[str, ...]] = ("exp_avg", "exp_avg_sq")
+    signed_states: ClassVar[frozenset[str]] = frozenset({"exp_avg"})
 
     def __init__(
         self,

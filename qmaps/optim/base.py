@@ -55,6 +55,8 @@ class QuantizedOptimizer(torch.optim.Optimizer):
     """
 
     state_names: ClassVar[tuple[str, ...]]
+    signed_states: ClassVar[frozenset[str]]
+    """Those that can be negative; unsigned maps would clip them."""
     skipped_steps: int
 
     def __init__(
@@ -227,6 +229,11 @@ class QuantizedOptimizer(torch.optim.Optimizer):
             specs[name] = None
             if value is not None:
                 q = quantizer(value)
+                if name in self.signed_states and not q.map.signed:
+                    raise BadValueError(
+                        f"state_quantizers gives {name!r} the unsigned {q.spec}; {name} has "
+                        "negative values and needs a signed map"
+                    )
                 self._quantizers[q.spec] = q
                 specs[name] = q.spec
         return specs

@@ -131,7 +131,7 @@ def _parameters(states: CapturedStates, min_quantized_size: int) -> dict[str, li
 
 def _require_adam(by_parameter: dict[str, list[str]], states: CapturedStates) -> None:
     """Raise if no parameter that is large enough has both moments."""
-    if not any(MOMENTS <= set(names) for names in by_parameter.values()):
+    if not any(set(names) >= MOMENTS for names in by_parameter.values()):
         next(states.adam_pairs())  # where no parameter has both, this says what there is
         raise CaptureError("no parameter that is large enough has both exp_avg and exp_avg_sq")
 

@@ -346,6 +346,9 @@ def test_fitted_maps_are_refitted_when_due() -> None:
          "paper-4bit, or a dict from state names to specs; nearest match: 8bit"),
         ({"state_quantizers": {"momentum": "B128/DE@4s"}},
          "state_quantizers names 'momentum'; AdamW has exp_avg, exp_avg_sq"),
+        ({"state_quantizers": {"exp_avg": "B128/DE@8u"}},
+         "state_quantizers gives 'exp_avg' the unsigned B128/DE@8u; exp_avg has negative values "
+         "and needs a signed map"),
         ({"state_quantizers": {"exp_avg": "B0/DE@4s"}},
          "spec='B0/DE@4s': block size=0 must be at least 1"),
         ({"state_quantizers": 8},
