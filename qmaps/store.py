@@ -13,7 +13,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from qmaps.errors import BadValueError
+from qmaps.errors import BadValueError, OutputError
 from qmaps.files import replacing
 from qmaps.maps.base import table
 from qmaps.maps.codebook import Codebook
@@ -96,11 +96,14 @@ def save(tensors: Mapping[str, QuantizedTensor], path: str | os.PathLike[str]) -
         about.append({"name": name, "parts": len(t.scales), **plain})
     with replacing(path) as temporary:
         # safetensors refuses storage shared between tensors, as clones never are.
-        save_file(
-            {key: array.clone() for key, array in arrays.items()},
-            temporary,
-            metadata={"qmaps_tensors": json.dumps(about)},
-        )
+        try:
+            save_file(
+                {key: array.clone() for key, array in arrays.items()},
+                temporary,
+                metadata={"qmaps_tensors": json.dumps(about)},
+            )
+        except SafetensorError as error:  # how it reports a failed write
+            raise OutputError(f"{str(path)!r} cannot be written ({error})") from error
 
 
 def load(path: str | os.PathLike[str]) -> dict[str, QuantizedTensor]:
@@ -126,10 +129,17 @@ def load(path: str | os.PathLike[str]) -> dict[str, QuantizedTensor]:
     except (OSError, SafetensorError) as error:
         reason = str(error).splitlines()[0]
         raise BadValueError(f"{str(path)!r} cannot be read as safetensors ({reason})") from None
+    except BadValueError:
+        raise
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        reason = f"{type(error).__name__}: {error}"
+        raise BadValueError(f"{str(path)!r} holds damaged metadata ({reason})") from None
 
 
 def _check(t: QuantizedTensor, normalizer: Normalizer) -> None:
     """Raise unless sizes and dtypes are those of the quantizer."""
+    if min(t.shape, default=0) < 0:
+        raise BadValueError(f"shape={t.shape} of a quantized tensor holds a negative size")
     needed = packed_bytes(math.prod(t.shape), t.quantizer.map.bits)
     if t.packed.dtype != torch.uint8 or t.packed.numel() != needed:
         raise BadValueError(

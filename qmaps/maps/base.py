@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import torch
 from torch import Tensor
 
-from qmaps.errors import BadTypeError, BadValueError
+from qmaps.errors import BadTypeError, BadValueError, NonFiniteError
 
 if TYPE_CHECKING:
     from qmaps.maps.codebook import Codebook
@@ -123,6 +123,10 @@ class FittedMap(Map):
         from qmaps.maps.codebook import Codebook  # codebook.py imports this module
 
         flat = values.detach().reshape(-1).float()
+        if bad := int((~flat.isfinite()).sum()):
+            raise NonFiniteError(
+                f"values holds {bad} NaN or infinite elements; {self.spec} is fitted to finite ones"
+            )
         if flat.numel() == 0:
             fitted = torch.zeros(2**self.bits)
         else:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from qmaps.errors import BadValueError
+from qmaps.errors import BadTypeError, BadValueError
 from qmaps.maps.base import REGISTRY, Map
 
 
@@ -63,6 +63,8 @@ class Codebook(Map):
             )
         if label.lower() in {name.lower() for name in REGISTRY}:
             raise BadValueError(f"label={label!r} is the name of a built-in map")
+        if bits is not None and (isinstance(bits, bool) or not isinstance(bits, int)):
+            raise BadTypeError(f"bits={bits!r} must be an int")
         if bits is not None and not smallest <= bits <= 16:
             raise BadValueError(
                 f"bits={bits} is outside {smallest} to 16, the widths that hold {len(codes)} values"

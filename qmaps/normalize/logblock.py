@@ -66,7 +66,9 @@ class LogBlock(Normalizer, name="logB<n>"):
 
     def denormalize(self, values: Tensor, scales: Scales) -> Tensor:
         low, high = self._ends(scales, tuple(values.shape))
-        decoded = exp2(low + values * (high - low))
+        # log2 of the largest float32 rounds to 128, whose power is infinite; NaN stays NaN.
+        largest = torch.finfo(torch.float32).max
+        decoded = exp2(low + values * (high - low)).clamp(max=largest)
         return torch.where(values < 0, torch.zeros_like(values), decoded)
 
     def expand(self, scales: Scales, shape: Shape) -> Tensor:
