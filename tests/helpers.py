@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
-from itertools import product
+import bisect
+import functools
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import pairwise, product
 
 import torch
 
@@ -11,6 +16,9 @@ from qmaps import maps, normalize
 from qmaps.maps.base import FittedMap, Map
 from qmaps.maps.codebook import Codebook
 from qmaps.normalize.base import Normalizer
+
+LARGEST = torch.finfo(torch.float32).max
+SMALLEST = 2.0**-149
 
 
 def formula_maps() -> list[Map]:
@@ -58,23 +66,43 @@ def normalizers() -> list[Normalizer]:
     dividing = [n for n in plain if not n.log_domain]
     eight = [normalize.eight_bit.EightBit(n) for n in dividing]
     both = [dividing[i] & dividing[(i + 1) % len(dividing)] for i in range(len(dividing))]
-    mixed = [eight[0] & dividing[-1], dividing[1] & eight[-1]]
+    mixed = [eight[0] & dividing[-1], dividing[1] & eight[-1], dividing[0] & both[2]]
     return [*plain, *eight, *both, *mixed]
 
 
-def compositions(bits: int = 4) -> list[qmaps.Quantizer]:
-    """Every normalizer with every map that it goes with, at `bits` or the nearest it allows."""
+@functools.cache
+def representatives(bits: int) -> tuple[Map, ...]:
+    """Each map once for each sign, at `bits` or the nearest width it allows."""
     chosen: dict[tuple[str, bool], Map] = {}
     for map_ in formula_maps():
         key = (map_.spec.partition("@")[0], map_.signed)
         if key not in chosen or abs(map_.bits - bits) < abs(chosen[key].bits - bits):
             chosen[key] = map_
-    candidates = [*chosen.values(), *fitted_maps(bits)]
+    return (*chosen.values(), *fitted_maps(bits))
+
+
+def compositions_of(normalizer: Normalizer, bits: int = 4) -> list[qmaps.Quantizer]:
+    """`normalizer` with every map that it goes with."""
     return [
         normalizer / map_
-        for normalizer, map_ in product(normalizers(), candidates)
+        for map_ in representatives(bits)
         if normalizer.log_domain == map_.log_domain
     ]
+
+
+def compositions(bits: int = 4) -> list[qmaps.Quantizer]:
+    """Every normalizer with every map that it goes with, at `bits` or the nearest it allows."""
+    return [q for normalizer in normalizers() for q in compositions_of(normalizer, bits)]
+
+
+@contextmanager
+def about(subject: object) -> Iterator[None]:
+    """Name in a failure which of several subjects failed."""
+    try:
+        yield
+    except BaseException as error:
+        error.add_note(f"about: {subject}")
+        raise
 
 
 def sample(shape: tuple[int, ...], signed: bool, seed: int = 0) -> torch.Tensor:
@@ -84,3 +112,17 @@ def sample(shape: tuple[int, ...], signed: bool, seed: int = 0) -> torch.Tensor:
         4 * torch.randn(shape, generator=generator)
     )
     return x if signed else x.square()
+
+
+def upper_is_nearer(n: float, low: float, high: float) -> bool:
+    """Whether n is strictly nearer to `high`, decided in exact arithmetic."""
+    return math.fsum((n, n, -low, -high)) > 0  # fsum rounds once, so its sign is exact
+
+
+def exact_codes(n: torch.Tensor, codebook: torch.Tensor) -> list[int]:
+    """The nearest code of each value in exact arithmetic, ties to the lower one."""
+    gaps = list(pairwise(codebook.tolist()))
+    return [
+        bisect.bisect_left(gaps, True, key=lambda gap: not upper_is_nearer(value, *gap))
+        for value in n.reshape(-1).tolist()
+    ]

@@ -2,7 +2,10 @@ from __future__ import annotations
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
+import qmaps
 from qmaps.philox import RoundingKey, philox4x32, uniform
 
 
@@ -22,6 +25,47 @@ def test_known_answers_of_random123(counter: str, key: str, expected: str) -> No
     k0, k1 = (int(word, 16) for word in key.split())
     found = philox4x32(words, (k0, k1)).tolist()
     assert " ".join(f"{word:08x}" for word in found) == expected
+
+
+def philox_by_hand(counter: list[int], key: list[int]) -> list[int]:
+    """Ten rounds in Python integers, as the paper writes them."""
+    (c0, c1, c2, c3), (k0, k1) = counter, key
+    for _ in range(10):
+        p0, p1 = c0 * 0xD2511F53, c2 * 0xCD9E8D57
+        c0, c1, c2, c3 = (p1 >> 32) ^ c1 ^ k0, p1 % 2**32, (p0 >> 32) ^ c3 ^ k1, p0 % 2**32
+        k0, k1 = (k0 + 0x9E3779B9) % 2**32, (k1 + 0xBB67AE85) % 2**32
+    return [c0, c1, c2, c3]
+
+
+word = st.integers(0, 2**32 - 1) | st.sampled_from([0, 1, 2**31 - 1, 2**31, 2**32 - 1])
+
+
+@given(counter=st.lists(word, min_size=4, max_size=4), key=st.lists(word, min_size=2, max_size=2))
+def test_any_counter_and_key(counter: list[int], key: list[int]) -> None:
+    found = philox4x32(torch.tensor(counter), (key[0], key[1])).tolist()
+    assert found == philox_by_hand(counter, key)
+
+
+@given(
+    seed=word, purpose=word, step=word, tensor=word, micro_batch=st.integers(0, 2**16 - 1),
+    state=st.integers(0, 255), offset=st.integers(0, 2**42 - 9), count=st.integers(0, 9),
+)  # fmt: skip
+def test_every_number_by_hand(count: int, **parts: int) -> None:
+    key = RoundingKey(**parts)
+    expected = []
+    for g in range(key.offset, key.offset + count):
+        high = (g // 4 >> 32) + (key.state << 8) + (key.micro_batch << 16)
+        counter = [g // 4 % 2**32, high, key.tensor, key.step]
+        expected.append((philox_by_hand(counter, [key.seed, key.purpose])[g % 4] >> 8) / 2**24)
+    found = uniform(count, key)
+    assert found.dtype == torch.float32
+    assert found.tolist() == expected
+
+
+def test_the_last_element_that_can_be_numbered() -> None:
+    with pytest.raises(ValueError) as caught:
+        uniform(2, RoundingKey(offset=2**42 - 1))
+    assert str(caught.value) == "offset=4398046511103 plus 2 elements exceeds 2**42"
 
 
 def test_counter_layout() -> None:
@@ -59,10 +103,34 @@ def test_range_and_independence_of_the_global_generator() -> None:
     [
         ({"seed": -1}, "seed=-1 is outside 0 to 2**32 - 1"),
         ({"state": 256}, "state=256 is outside 0 to 2**8 - 1"),
+        ({"micro_batch": 2**16}, "micro_batch=65536 is outside 0 to 2**16 - 1"),
+        ({"offset": 2**42}, "offset=4398046511104 is outside 0 to 2**42 - 1"),
         ({"step": 1.0}, "step=1.0 must be an int"),
+        ({"tensor": True}, "tensor=True must be an int"),
     ],
 )
 def test_bad_keys(options: dict[str, int], message: str) -> None:
     with pytest.raises((ValueError, TypeError)) as caught:
         RoundingKey(**options)
     assert str(caught.value) == message
+
+
+def test_a_shard_of_a_tensor_is_rounded_as_in_the_whole() -> None:
+    x = torch.rand(1024, generator=torch.Generator().manual_seed(0)) - 0.5
+    q = qmaps.quantizer("B64/DE@4s+sr")
+    whole = q.quantize(x, key=RoundingKey(seed=3, step=9)).codes()
+    for start, stop in ((0, 256), (256, 704), (704, 1024)):
+        key = RoundingKey(seed=3, step=9, offset=start)
+        assert torch.equal(q.quantize(x[start:stop], key=key).codes(), whole[start:stop])
+
+
+def test_rounding_ignores_and_leaves_torchs_generator() -> None:
+    x = torch.rand(1000, generator=torch.Generator().manual_seed(0))
+    q = qmaps.quantizer("B64/DE@4s+sr")
+    torch.manual_seed(1)
+    first = q.quantize(x)
+    before = torch.get_rng_state()
+    torch.manual_seed(2)
+    assert torch.equal(q.quantize(x).packed, first.packed)
+    torch.manual_seed(1)
+    assert torch.equal(torch.get_rng_state(), before)

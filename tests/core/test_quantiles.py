@@ -1,12 +1,13 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 
 import numpy as np
 import pytest
 import torch
 
-from qmaps import quantiles
+from qmaps import QmapsError, quantiles
 
 
 @pytest.mark.parametrize("count", [1, 2, 255, 4097, 20_000])
@@ -37,6 +38,47 @@ def test_sram_averages_the_chunks_by_their_size(count: int) -> None:
     assert quantiles.sram(x, 64).tolist() == pytest.approx(expected.tolist(), rel=1e-6, abs=1e-8)
 
 
+@pytest.mark.parametrize("count", [1, 5, 64, 65, 127, 1000])
+@pytest.mark.parametrize("chunk", [1, 2, 64, 5000])
+@pytest.mark.parametrize("offset", [None, 0.0, 0.2])
+def test_sram_for_any_chunk_and_offset(count: int, chunk: int, offset: float | None) -> None:
+    x = torch.randn(count, generator=torch.Generator().manual_seed(0))
+    trim = 1 / 32 if offset is None else offset
+    levels = trim + np.arange(16) * (1 - 2 * trim) / 15
+    chunks = [c.double().numpy() for c in x.split(chunk)]
+    expected = sum(np.quantile(c, levels) * len(c) for c in chunks) / count
+    found = quantiles.sram(x, 16, chunk, offset)
+    assert found.dtype == torch.float32
+    assert found.tolist() == pytest.approx(expected.tolist(), rel=1e-6, abs=1e-8)
+
+
+def test_exact_agrees_with_torch() -> None:
+    x = torch.randn(5000, generator=torch.Generator().manual_seed(0))
+    levels = ((torch.arange(256).double() + 0.5) / 256).float()
+    assert torch.allclose(quantiles.exact(x), x.quantile(levels), rtol=1e-4, atol=1e-6)
+    low, _, high = quantiles.exact(x, 3, offset=0.0).tolist()
+    assert (low, high) == (float(x.min()), float(x.max()))
+
+
+@pytest.mark.parametrize("method", [quantiles.exact, quantiles.sram])
+def test_any_shape_stride_and_dtype(method: Callable[..., torch.Tensor]) -> None:
+    x = torch.randn(60, 40, generator=torch.Generator().manual_seed(0))
+    expected = method(x.t().contiguous(), 16)
+    assert torch.equal(method(x.t(), 16), expected)
+    assert torch.equal(method(x.t().requires_grad_(), 16), expected)
+    assert not method(x.clone().requires_grad_(), 16).requires_grad
+    assert torch.equal(method(x.half(), 16), method(x.half().float(), 16))
+    assert torch.equal(method(x.bfloat16(), 16), method(x.bfloat16().float(), 16))
+    assert method(torch.tensor(2.5), 4).tolist() == [2.5] * 4
+
+
+def test_more_elements_than_torch_allows() -> None:
+    x = torch.arange(2**24 + 2, dtype=torch.float32).div_(2**24)
+    with pytest.raises(RuntimeError, match="too large"):
+        x.quantile(0.5)
+    assert quantiles.exact(x, 3, 0.0).tolist() == pytest.approx([0, 0.5, 1], abs=1e-6)
+
+
 def test_sram_approaches_exact() -> None:
     x = torch.randn(400_000, generator=torch.Generator().manual_seed(0))
     assert float((quantiles.sram(x, 16) - quantiles.exact(x, 16)).abs().max()) < 0.01
@@ -49,6 +91,12 @@ def test_sram_approaches_exact() -> None:
          "x of shape (0,) is empty; quantiles need an element"),
         (lambda: quantiles.exact(torch.tensor([1.0, math.nan])),
          "x holds 1 NaN or infinite elements; quantiles need finite ones"),
+        (lambda: quantiles.sram(torch.zeros(2, 0)),
+         "x of shape (2, 0) is empty; quantiles need an element"),
+        (lambda: quantiles.sram(torch.tensor([math.inf, -math.inf])),
+         "x holds 2 NaN or infinite elements; quantiles need finite ones"),
+        (lambda: quantiles.exact([1.0]), "x is list; a floating-point tensor is needed"),
+        (lambda: quantiles.sram(torch.zeros(3), offset=-0.1), "offset=-0.1 is outside [0, 0.5)"),
         (lambda: quantiles.exact(torch.arange(3)),
          "x is torch.int64; a floating-point tensor is needed"),
         (lambda: quantiles.exact(torch.zeros(3), num=1), "num=1 must be at least 2"),
@@ -59,4 +107,5 @@ def test_sram_approaches_exact() -> None:
 def test_bad_input(call: object, message: str) -> None:
     with pytest.raises((ValueError, TypeError)) as caught:
         call()  # type: ignore[operator]
+    assert isinstance(caught.value, QmapsError)
     assert str(caught.value) == message

@@ -1,33 +1,83 @@
 from __future__ import annotations
 
-import io
-
 import pytest
 import torch
 
 import qmaps
-from qmaps import QuantizedTensor, store
 
 X = torch.linspace(-2, 3, 300)
 
 
-def test_bytes_and_bits_are_counted_by_hand() -> None:
+COUNTED = {
+    # 1000 elements: bytes of the codes, of the scales, of a codebook that belongs to the tensor.
+    "tensor/linear@2s": 250 + 4,
+    "tensor/linear@3s": 375 + 4,
+    "tensor/linear@5s": 625 + 4,
+    "tensor/linear@6s": 750 + 4,
+    "tensor/linear@7s": 875 + 4,
+    "tensor/DE@8s": 1000 + 4,
+    "tensor/linear@9s": 1125 + 4,
+    "tensor/linear0@10s": 1250 + 4,
+    "tensor/linear@11s": 1375 + 4,
+    "tensor/linear@13u": 1625 + 4,
+    "tensor/linear0@16s": 2000 + 4,
+    "B128/DE@4s": 500 + 4 * 8,
+    "B100/linear0@3s": 375 + 4 * 10,
+    "B2048/linear0@12s": 1500 + 4,
+    "B1/DE@8u": 1000 + 4 * 1000,
+    "row/DE@4s": 500 + 4 * 8,  # one dimension: as B128
+    "rank1/DE@4s": 500 + 4 * 8,
+    "tensorx8/DE@4s": 500 + 1 + 8,
+    "B100x8/DE@4s": 500 + 10 + 8,
+    "B100&tensor/DE@4s": 500 + 4 * 11,
+    "B100x8&B10x8/DE@4s": 500 + (10 + 8) + (100 + 8),
+    "logB100/log2@8u": 1000 + 2 * 4 * 10,
+    "tensor/lloyd@4s": 500 + 4 + 4 * 16,
+    "B100/quantile@8s": 1000 + 4 * 10 + 4 * 256,
+    "B100/quantile@3u+sr": 375 + 4 * 10 + 4 * 8,
+}
+
+
+@pytest.mark.parametrize("spec", COUNTED)
+def test_bytes_and_bits_are_counted_by_hand(spec: str) -> None:
     x = torch.randn(1000, generator=torch.Generator().manual_seed(0))
+    q = qmaps.quantizer(spec)
+    t = q.quantize(x if q.map.signed else x.abs())
+    assert t.nbytes == COUNTED[spec]
+    assert t.bits_per_element == 8 * COUNTED[spec] / 1000
+    assert repr(t) == f"QuantizedTensor({spec!r}, shape=(1000,), {COUNTED[spec]} bytes)"
+
+
+def test_bytes_of_other_shapes() -> None:
+    x = torch.rand(5, 10, 20)
     for spec, nbytes in {
-        "tensor/DE@8s": 1000 + 4,
-        "B128/DE@4s": 500 + 4 * 8,
-        "B100/linear0@3s": 375 + 4 * 10,
-        "B2048/linear0@12s": 1500 + 4,
-        "B100x8/DE@4s": 500 + 10 + 8,
-        "logB100/log2@8u": 1000 + 2 * 4 * 10,
-        "tensor/lloyd@4s": 500 + 4 + 4 * 16,
+        "rank1/linear@4u": 500 + 4 * (5 + 10 + 20),
+        "rank1x8/linear@4u": 500 + (5 + 10 + 20) + 8,
+        "row/linear@4u": 500 + 4 * 5,
+        "col/linear@4u": 500 + 4 * 20,
+        "col&row/linear@4u": 500 + 4 * 25,
     }.items():
-        q = qmaps.quantizer(spec)
-        t = q.quantize(x.abs() if not q.map.signed else x)
-        assert t.nbytes == nbytes, spec
-        assert t.bits_per_element == 8 * nbytes / 1000
-    matrix = qmaps.quantizer("rank1/linear@4u").quantize(x.abs().view(50, 20))
-    assert matrix.nbytes == 500 + 4 * (50 + 20)
+        assert qmaps.quantizer(spec).quantize(x).nbytes == nbytes, spec
+    q = qmaps.quantizer("B128/DE@3s")
+    assert [q.quantize(torch.ones(n)).packed.numel() for n in range(9)] == [
+        0,
+        1,
+        1,
+        2,
+        2,
+        2,
+        3,
+        3,
+        3,
+    ]
+    assert q.quantize(torch.ones(0)).nbytes == 0
+    assert q.quantize(torch.tensor(1.0)).nbytes == 1 + 4
+    # A codebook of the user's is shared between tensors: not counted.
+    mine = qmaps.Codebook([-1, 0, 1], label="mine")
+    assert qmaps.quantizer("tensor/mine@2s", [mine]).quantize(torch.ones(8)).nbytes == 2 + 4
+    x = torch.zeros(1 << 16)
+    assert qmaps.quantizer("B128/DE@4s").quantize(x).bits_per_element == 4.25
+    assert qmaps.quantizer("B32x8/DE@4s").quantize(x).bits_per_element == 4.25 + 64 / (1 << 16)
 
 
 @pytest.mark.parametrize(
@@ -67,6 +117,34 @@ def test_out_must_match() -> None:
     assert str(wrong.value) == "dtype=torch.float64; allowed are float32, float16, bfloat16"
 
 
+def test_out_must_be_on_the_same_device() -> None:
+    q = qmaps.quantizer("B128/DE@4s")
+    with pytest.raises(ValueError) as caught:
+        q.quantize_unchecked(torch.empty(300, device="meta"), out=q.quantize(X))
+    assert str(caught.value) == "out is on cpu; meta is needed"
+
+
+def test_copies_share_nothing() -> None:
+    t = qmaps.quantizer("B128x8/DE@4s").quantize(X)
+    copy, moved = t.clone(), t.to("cpu")
+    kept = t.dequantize()
+    t.packed.zero_()
+    t.scales[0].zero_()
+    assert torch.equal(copy.dequantize(), kept)
+    assert moved.device == t.device
+
+
+def test_a_quantizer_stands_for_itself() -> None:
+    q = qmaps.quantizer("B128/DE@4s")
+    assert qmaps.quantizer(q) is q
+    assert (q.normalizer.spec, q.map.bits, q.map.signed) == ("B128", 4, True)
+    t = q.quantize(X)
+    assert torch.equal(q.dequantize(t), t.dequantize())
+    assert q.dequantize(t, dtype=torch.float16).dtype == torch.float16
+    stochastic = qmaps.quantizer("B128/DE@4s+sr")
+    assert torch.equal(stochastic.dequantize(t), t.dequantize())
+
+
 def test_a_failed_quantize_leaves_out_as_it_was() -> None:
     q = qmaps.quantizer("B128/DE@4s")
     t = q.quantize(X)
@@ -81,62 +159,6 @@ def test_a_failed_quantize_leaves_out_as_it_was() -> None:
 def test_error_returns_every_metric() -> None:
     found = qmaps.quantizer("B128/DE@4s").error(X)
     assert set(found) == {"bits_per_element", *qmaps.metrics.METRICS}
-
-
-def test_plain_form_loads_without_executing_code() -> None:
-    for spec in ("B128x8&row/lloyd@3s+sr", "rank1/DE@8s"):
-        t = qmaps.quantizer(spec).quantize(X.view(10, 30))
-        buffer = io.BytesIO()
-        torch.save(store.to_plain(t), buffer)
-        buffer.seek(0)
-        back = store.from_plain(torch.load(buffer, weights_only=True))
-        assert back.quantizer == t.quantizer
-        assert torch.equal(back.dequantize(), t.dequantize())
-
-
-def test_several_tensors_in_one_file(tmp_path) -> None:
-    mine = qmaps.Codebook([-1, 0, 1], label="mine")
-    tensors = {
-        "a/b.c": qmaps.quantizer("B128/DE@4s").quantize(X),
-        "": qmaps.quantizer("tensor/mine@2s", [mine]).quantize(X),
-        "empty": qmaps.quantizer("B7/quantile@4s").quantize(torch.zeros(0, 3)),
-    }
-    qmaps.save(tensors, tmp_path / "all.safetensors")
-    back = qmaps.load(tmp_path / "all.safetensors")
-    assert list(back) == list(tensors)
-    for name, t in tensors.items():
-        assert back[name].quantizer == t.quantizer
-        assert torch.equal(back[name].dequantize(), t.dequantize())
-    with pytest.raises(ValueError, match=r"holds 3 tensors; use qmaps\.load"):
-        QuantizedTensor.load(tmp_path / "all.safetensors")
-
-
-def test_damaged_files_are_refused(tmp_path) -> None:
-    path = tmp_path / "t.safetensors"
-    qmaps.quantizer("B128/lloyd@4s").quantize(X).save(path)
-    data = path.read_bytes()
-    for size in range(0, len(data), 41):
-        path.write_bytes(data[:size])
-        with pytest.raises(ValueError, match="cannot be read as safetensors"):
-            qmaps.load(path)
-    with pytest.raises(ValueError, match="cannot be read as safetensors"):
-        qmaps.load(tmp_path / "missing.safetensors")
-
-
-def test_parts_that_do_not_fit_are_refused() -> None:
-    plain = store.to_plain(qmaps.quantizer("B128/DE@4s").quantize(X))
-    for change, message in (
-        ({"shape": [301]}, "packed has 150 elements of torch.uint8; B128/DE@4s of shape (301,) "
-                           "needs 151 of torch.uint8"),
-        ({"scales": []}, "scales are (); B128 of shape (300,) needs ((torch.float32, (3,)),)"),
-        ({"format": 99}, "format=99 of a quantized tensor is not supported; 1 is"),
-    ):  # fmt: skip
-        with pytest.raises(ValueError) as caught:
-            store.from_plain({**plain, **change})
-        assert str(caught.value) == message
-    del plain["packed"]
-    with pytest.raises(ValueError, match="a quantized tensor lacks packed"):
-        store.from_plain(plain)
 
 
 def test_stochastic_rounding_of_log2_is_unbiased_in_value() -> None:

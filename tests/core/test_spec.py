@@ -1,8 +1,13 @@
 from __future__ import annotations
 
+import dataclasses
+
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 import qmaps
+from qmaps import maps, normalize
 from qmaps.maps import DynamicExponent, Linear
 from qmaps.normalize import BlockWise, EightBit, Rank1
 from qmaps.pair import Pair
@@ -59,6 +64,18 @@ NORMS = "B<n>, col, logB<n>, rank1, row, tensor, each with or without x8"
         ("B0/DE@4s", "spec='B0/DE@4s': block size=0 must be at least 1"),
         ("B0x8/DE@4s", "spec='B0x8/DE@4s': block size=0 must be at least 1"),
         ("logB0/log2@4u", "spec='logB0/log2@4u': block size=0 must be at least 1"),
+        ("B-1/DE@4s",
+         f"spec='B-1/DE@4s': unknown normalizer 'B-1'; allowed are {NORMS}; nearest match: B1"),
+        ("B128&/DE@4s", f"spec='B128&/DE@4s': unknown normalizer ''; allowed are {NORMS}"),
+        ("logB8x8/log2@4u",
+         "spec='logB8x8/log2@4u': logB8 does not go with 'x8'; it stands alone before log2"),
+        ("logB8&B8/log2@4u",
+         "spec='logB8&B8/log2@4u': logB8 does not go with '&'; it stands alone before log2"),
+        ("B8/log2@4u", "B8/log2@4u: logB<n> and log2 go with each other only"),
+        ("logB8/DE@4u", "logB8/DE@4u: logB<n> and log2 go with each other only"),
+        ("tensor/static-tree(tree_bits=4,tree=2)@8s",
+         "spec='tensor/static-tree(tree_bits=4,tree=2)@8s': unknown field 'tree' of static-tree; "
+         "allowed are tree_bits, offset"),
         ("B128/DE@1s", "spec='B128/DE@1s': bits=1 is outside 2 to 8, the widths of signed DE"),
         ("B8x8x8/DE@4s",
          "spec='B8x8x8/DE@4s': B8x8 cannot be followed by 'x8'; put it after one name"),
@@ -72,6 +89,76 @@ def test_bad_specs(spec: str, message: str) -> None:
     with pytest.raises(qmaps.errors.SpecError) as caught:
         qmaps.quantizer(spec)
     assert str(caught.value) == message
+
+
+@st.composite
+def specs(draw: st.DrawFn) -> tuple[str, str]:
+    """A canonical spec of anything in the registries, and the same with other case and spaces."""
+    size = st.integers(1, 10_000)
+    log = draw(st.booleans())
+    names = [c.spec_name for c in maps.REGISTRY.values() if c.log_domain == log]
+    cls = maps.REGISTRY[draw(st.sampled_from(names))]
+    signed = draw(st.sampled_from(cls.signs))
+    fields = {}
+    for field in dataclasses.fields(cls):
+        if field.name not in ("bits", "signed") and draw(st.booleans()):
+            kind = st.booleans() if isinstance(field.default, bool) else st.integers(1, 3)
+            fields[field.name] = draw(kind)
+    probe = object.__new__(cls)
+    for field in dataclasses.fields(cls):
+        object.__setattr__(probe, field.name, fields.get(field.name, field.default))
+    map_ = cls(bits=draw(st.sampled_from(probe.widths(signed))), signed=signed, **fields)
+    parts = []
+    for _ in range(1 if log else draw(st.integers(1, 3))):
+        kind = draw(st.sampled_from([c for c in normalize.REGISTRY if c.log_domain == log]))
+        part = kind.spec_name.replace("<n>", str(draw(size)))
+        parts.append(part + draw(st.sampled_from(["", "" if log else "x8"])))
+    spec = f"{'&'.join(parts)}/{map_.spec}{draw(st.sampled_from(['', '+sr']))}"
+    odd = draw(st.sampled_from([str.upper, str.lower, str.title]))(spec)
+    gaps = draw(st.sampled_from(["", " "]))
+    return spec, gaps + odd.replace("&", f"{gaps}&{gaps}").replace("/", f"{gaps}/{gaps}") + gaps
+
+
+@settings(max_examples=400, deadline=None)
+@given(specs())
+def test_any_spec_round_trips_whatever_its_case(pair: tuple[str, str]) -> None:
+    canonical, odd = pair
+    q = qmaps.quantizer(canonical)
+    assert str(q) == canonical
+    assert qmaps.quantizer(odd) == q
+    assert hash(qmaps.quantizer(odd)) == hash(q)
+    assert qmaps.quantizer(q) is q
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.text("B128x&/DE@4su+(r)= ,linea", max_size=14) | st.text(max_size=10))
+def test_any_other_text_is_a_spec_error_on_one_line(text: str) -> None:
+    try:
+        q = qmaps.quantizer(text)
+    except qmaps.errors.SpecError as error:
+        message = str(error)
+    else:
+        assert qmaps.quantizer(str(q)) == q
+        return
+    assert message.startswith(f"spec={text!r}")
+    assert "\n" not in message
+
+
+def test_codebooks_are_found_by_their_label() -> None:
+    mine = qmaps.Codebook([0.0, 0.5, 1.0], label="Mine.v-2_x")
+    other = qmaps.Codebook([-1.0, 1.0], label="other")
+    q = qmaps.quantizer("B64/mine.V-2_X@2+sr", codebooks=iter([other, mine]))
+    assert str(q) == "B64/Mine.v-2_x@2u+sr"
+    assert q.map == mine
+    for spec, message in {
+        "B64/Mine.v-2_x@3u": "the codebook handed over is Mine.v-2_x@2u",
+        "B64/Mine.v-2_x@2s": "the codebook handed over is Mine.v-2_x@2u",
+        "B64/othr@1s": f"unknown map 'othr'; allowed are {MAPS}, Mine.v-2_x, other; "
+                       "nearest match: other",
+    }.items():  # fmt: skip
+        with pytest.raises(qmaps.errors.SpecError) as caught:
+            qmaps.quantizer(spec, codebooks=[mine, other])
+        assert str(caught.value) == f"spec={spec!r}: {message}"
 
 
 def test_spec_must_be_text() -> None:

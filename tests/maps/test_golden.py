@@ -64,6 +64,17 @@ WIDTHS = {
 }
 
 
+def refusal(name: str, bits: int, signed: bool) -> str:
+    """How the error for a width or sign that a map does not have ends."""
+    widths = WIDTHS.get(name, (range(2, 9), range(2, 9)))[not signed]
+    if not widths:
+        allowed, given = ("unsigned (u)", "signed (s)")[:: 1 if signed else -1]
+        return f"@{bits}{'s' if signed else 'u'}': {name} is {allowed} only; {given} was given"
+    span = f"{widths[0]}" if len(widths) == 1 else f"{widths[0]} to {widths[-1]}"
+    sign = "signed" if signed else "unsigned"
+    return f": bits={bits} is outside {span}, the widths of {sign} {name}"
+
+
 @pytest.mark.parametrize("name", qmaps.maps.names())
 def test_exact_sizes_and_widths(name: str) -> None:
     signed, unsigned = WIDTHS.get(name, (range(2, 9), range(2, 9)))
@@ -71,8 +82,9 @@ def test_exact_sizes_and_widths(name: str) -> None:
         for bits in range(1, 18):
             spec = f"{name}@{bits}{'s' if sign else 'u'}"
             if bits not in widths:
-                with pytest.raises(qmaps.QmapsError):
+                with pytest.raises(qmaps.QmapsError) as caught:
                     map_of(spec)
+                assert str(caught.value).endswith(refusal(name, bits, sign)), spec
             elif not qmaps.maps.REGISTRY[name].fitted:
                 assert len(values(spec)) == SIZES[name](bits, sign), spec
 

@@ -1,9 +1,13 @@
 from __future__ import annotations
 
 import math
+import warnings
 
+import numpy as np
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
 from qmaps import metrics
 
@@ -25,6 +29,53 @@ def test_every_metric_by_hand() -> None:
             "zeroed_share": 1 / 3,
         }
     )
+
+
+def rows(values: list[tuple[float, float, int]]) -> tuple[torch.Tensor, ...]:
+    x, decoded, codes = zip(*values, strict=True)
+    return torch.tensor(x), torch.tensor(decoded), torch.tensor(codes, dtype=torch.int32)
+
+
+number = st.floats(-100, 100, width=32)
+
+
+@given(st.lists(st.tuples(number, number | st.just(0.0), st.integers(0, 7)), min_size=1))
+def test_every_metric_against_numpy(values: list[tuple[float, float, int]]) -> None:
+    x, decoded, codes = rows(values)
+    a, b = x.double().numpy(), decoded.double().numpy()
+    counts = np.bincount(codes.numpy(), minlength=8)
+    share = counts[counts > 0] / len(values)
+    kept = a != 0
+    with np.errstate(all="ignore"), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        expected = {
+            "mean_abs_error": np.abs(a - b).mean(),
+            "max_abs_error": np.abs(a - b).max(),
+            "mean_rel_error": (np.abs(a - b) / np.abs(a))[kept].mean(),
+            "mse": ((a - b) ** 2).mean(),
+            "sqnr_db": 10 * np.log10((a**2).sum() / ((a - b) ** 2).sum()),
+            "code_entropy": -(share * np.log2(share)).sum(),
+            "codes_used": (counts > 0).sum() / 8,
+            "zeroed_share": (b[kept] == 0).mean(),
+        }
+    if not kept.any():
+        expected["sqnr_db"] = math.nan
+    found = metrics.measure(x, decoded, codes, 8)
+    assert found == pytest.approx(expected, rel=1e-9, abs=1e-9, nan_ok=True)
+    as_matrix = metrics.measure(x[:, None], decoded[:, None], codes[:, None], 8)
+    assert as_matrix == pytest.approx(found, rel=1e-12, nan_ok=True)
+
+
+def test_sums_are_taken_in_float64() -> None:
+    x = torch.full((1 << 20,), 1.0)
+    decoded = torch.full_like(x, 1.0 + 2.0**-12)
+    codes = torch.zeros(1 << 20, dtype=torch.int32)
+    found = metrics.measure(x, decoded, codes, 2)
+    assert found["mse"] == 2.0**-24
+    assert found["mean_rel_error"] == 2.0**-12
+    huge = metrics.measure(torch.tensor([3e38]), torch.tensor([-3e38]), codes[:1], 2)
+    assert huge["max_abs_error"] == pytest.approx(6e38)
+    assert huge["mse"] == pytest.approx(3.6e77)
 
 
 def test_nothing_lost_and_nothing_there() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 
 import numpy as np
 import pytest
@@ -11,7 +12,7 @@ import torch
 import qmaps
 from qmaps import normalize
 from qmaps.normalize.base import Normalizer
-from tests.helpers import sample
+from tests.helpers import LARGEST, SMALLEST, sample
 
 SHAPES = [(13,), (300,), (9, 30), (3, 5, 7), (2, 3, 4, 5)]
 
@@ -101,6 +102,100 @@ def test_eight_bit_scales_of_subnormals_and_huge_values() -> None:
     assert bool((torch.from_numpy(scale("B1x8", x)) >= x).all())
 
 
+@pytest.mark.parametrize("low", [SMALLEST, 1e-38, 1e-6, 0.5, 1.0, 3e38])
+@pytest.mark.parametrize("ratio", [1.0, 1 + 2**-23, 2.0, 1e5, 1e40])
+def test_eight_bit_grid_is_even_in_log2_with_exact_ends(low: float, ratio: float) -> None:
+    low = float(np.float32(low))
+    high = float(np.float32(min(low * ratio, LARGEST)))
+    # Scales from one end to the other in random order, one to a block.
+    g = torch.Generator().manual_seed(0)
+    x = torch.exp2(
+        math.log2(low) + torch.rand(500, generator=g).double() * math.log2(high / low)
+    ).float()
+    x = torch.cat([x, torch.tensor([low, high, 0.0])]).clamp(max=high)
+    x = torch.where(x == 0, x, x.clamp(min=low))
+    codes, ends = of("B1x8").scales(x)
+    stored = torch.from_numpy(scale("B1x8", x).copy())
+    assert ends.tolist() == [low, high]
+    assert bool((stored >= x).all())
+    assert bool(((codes == 0) == (x == 0)).all())
+    assert stored[-3:].tolist() == [low, high, 0.0]
+    assert int(codes[-3]) == 1
+    assert low == high or int(codes[-2]) in range(2, 256)
+    order = x.argsort()
+    assert bool((codes[order].int().diff() >= 0).all())
+    assert bool((stored[order].diff() >= 0).all())
+    grid = low * (high / low) ** ((codes[:-1].double() - 1) / 254)
+    spacing = (stored[:-1].double() * 2**-23).clamp_min(SMALLEST)
+    assert bool(((stored[:-1] - grid).abs() <= 3e-5 * grid + 2 * spacing).all())
+
+
+def test_outliers_of_a_block_stay_in_it() -> None:
+    x = torch.ones(256)
+    x[5] = 1000
+    assert scale("B64", x).tolist() == [1000.0] * 64 + [1.0] * 192
+    y = torch.ones(4, 4)
+    y[1, 2] = 1000
+    assert int((scale("rank1", y) == 1000).sum()) == 1
+    assert int((scale("row", y) == 1000).sum()) == 4
+
+
+FLOAT, BYTE = torch.float32, torch.uint8
+LAYOUTS = {
+    ("tensor", (3, 5)): ((FLOAT, ()),),
+    ("tensor", ()): ((FLOAT, ()),),
+    ("tensor", (0,)): ((FLOAT, ()),),
+    ("tensorx8", (3, 5)): ((BYTE, ()), (FLOAT, (2,))),
+    ("B7", ()): ((FLOAT, (1,)),),
+    ("B7", (7,)): ((FLOAT, (1,)),),
+    ("B7", (8,)): ((FLOAT, (2,)),),
+    ("B7", (3, 5)): ((FLOAT, (3,)),),
+    ("B7", (0, 5)): ((FLOAT, (0,)),),
+    ("B1000000", (3, 5)): ((FLOAT, (1,)),),
+    ("B7x8", (3, 5)): ((BYTE, (3,)), (FLOAT, (2,))),
+    ("row", ()): ((FLOAT, (1,)),),
+    ("row", (300,)): ((FLOAT, (3,)),),
+    ("row", (3, 5)): ((FLOAT, (3,)),),
+    ("row", (0, 5)): ((FLOAT, (0,)),),
+    ("row", (5, 0)): ((FLOAT, (5,)),),
+    ("row", (2, 3, 4)): ((FLOAT, (2,)),),
+    ("col", (3, 5)): ((FLOAT, (5,)),),
+    ("col", (0, 5)): ((FLOAT, (5,)),),
+    ("col", (2, 3, 4)): ((FLOAT, (4,)),),
+    ("rank1", (300,)): ((FLOAT, (3,)),),
+    ("rank1", (3, 5)): ((FLOAT, (3,)), (FLOAT, (5,))),
+    ("rank1", (2, 3, 4)): ((FLOAT, (2,)), (FLOAT, (3,)), (FLOAT, (4,))),
+    ("rank1", (5, 0)): ((FLOAT, (5,)), (FLOAT, (0,))),
+    ("rank1x8", (3, 5)): ((BYTE, (3,)), (BYTE, (5,)), (FLOAT, (2,))),
+    ("B7x8&rank1", (3, 5)): ((BYTE, (3,)), (FLOAT, (2,)), (FLOAT, (3,)), (FLOAT, (5,))),
+    ("logB7", (3, 5)): ((FLOAT, (3,)), (FLOAT, (3,))),
+    ("logB7", ()): ((FLOAT, (1,)), (FLOAT, (1,))),
+}
+
+
+@pytest.mark.parametrize(("spec", "shape"), LAYOUTS)
+def test_layout_by_hand(spec: str, shape: tuple[int, ...]) -> None:
+    map_ = "log2@4u" if spec.startswith("log") else "linear@4u"
+    normalizer = qmaps.quantizer(f"{spec}/{map_}").normalizer
+    expected = LAYOUTS[spec, shape]
+    assert normalizer.layout(shape) == expected
+    found = normalizer.scales(torch.rand(shape))
+    assert tuple((part.dtype, tuple(part.shape)) for part in found) == expected
+
+
+@pytest.mark.parametrize("spec", ["tensor", "B4", "row", "col", "rank1", "B4&rank1", "B1"])
+@pytest.mark.parametrize("factor", [SMALLEST, 2.0**-140, 1.0, 2.0**125])
+def test_the_largest_magnitude_survives_at_every_order(spec: str, factor: float) -> None:
+    """Subnormals are kept and nothing overflows."""
+    x = torch.tensor([[4.0, -6.0], [2.0, 5.0]]) * factor
+    t = qmaps.quantizer(f"{spec}/linear@4s").quantize(x)
+    y = t.dequantize()
+    at_scale = torch.from_numpy(scale(spec, x).copy()) == x.abs()
+    assert bool(at_scale.any())
+    assert torch.equal(y[at_scale], x[at_scale])
+    assert bool(y.isfinite().all())
+
+
 def test_b32x8_costs_what_b128_costs() -> None:
     x = torch.randn(1 << 20, generator=torch.Generator().manual_seed(0))
     assert qmaps.quantizer("B128/DE@4s").quantize(x).bits_per_element == 4.25
@@ -120,6 +215,50 @@ def test_log_range_of_each_block() -> None:
     assert t.dequantize()[[0, 2, 3, 4, 5, 6, 7]].tolist() == [0.0, 0.5, 16.0, 0, 0, 0, 0]
 
 
+@pytest.mark.parametrize("shape", SHAPES)
+def test_log_ends_are_those_of_the_oracle(shape: tuple[int, ...]) -> None:
+    x = sample(shape, signed=False)
+    x.view(-1)[::3] = 0
+    low, high = normalize.LogBlock(7).scales(x)
+    flat = x.double().reshape(-1).numpy()
+    for index, start in enumerate(range(0, flat.size, 7)):
+        kept = flat[start : start + 7][flat[start : start + 7] > 0]
+        ends = (np.log2(kept.min()), np.log2(kept.max())) if kept.size else (0.0, 0.0)
+        assert (float(low[index]), float(high[index])) == pytest.approx(ends, rel=1e-6, abs=1e-6)
+
+
+@pytest.mark.parametrize("bits", range(2, 9))
+def test_log_codes_against_float64(bits: int) -> None:
+    """Zero is code 0; the others are nearest in log2, up to float32 rounding of the position."""
+    x = sample((300,), signed=False)
+    x[::7] = 0
+    t = qmaps.quantizer(f"logB50/log2@{bits}u").quantize(x)
+    codes, y = t.codes().numpy(), t.dequantize().double().numpy()
+    steps = 2**bits - 2
+    for start in range(0, 300, 50):
+        block = x[start : start + 50].double().numpy()
+        logs = np.log2(block, where=block > 0, out=np.full(50, np.nan))
+        low, high = np.nanmin(logs), np.nanmax(logs)
+        position = (logs - low) / (high - low) * steps
+        found = codes[start : start + 50]
+        assert np.all((found == 0) == (block == 0))
+        assert np.nanmax(np.abs(found - 1 - position)) <= 0.5 + 1e-4
+        decoded = np.exp2(low + (found - 1.0) / steps * (high - low))
+        kept = block > 0
+        assert y[start : start + 50][kept] == pytest.approx(decoded[kept], rel=1e-5)
+        assert not y[start : start + 50][~kept].any()
+
+
+def test_log_ends_of_float32_stay_finite() -> None:
+    """log2 of the largest float32 rounds to 128, whose power of two would be infinite."""
+    x = torch.tensor([LARGEST, LARGEST / 2, 1.0, SMALLEST])
+    for sr in ("", "+sr"):
+        y = qmaps.quantizer(f"logB4/log2@8u{sr}").quantize(x).dequantize()
+        assert y[0] == LARGEST
+        assert y[3] == SMALLEST
+        assert bool(y.isfinite().all())
+
+
 def test_log_codes_are_even_in_log2() -> None:
     x = torch.exp2(torch.linspace(-20, 10, 1000))
     t = qmaps.quantizer("logB1000/log2@8u").quantize(x)
@@ -135,6 +274,18 @@ def test_log_codes_are_even_in_log2() -> None:
     [
         (lambda: normalize.BlockWise(0), "block size=0 must be at least 1"),
         (lambda: normalize.BlockWise(2.0), "block size=2.0 must be an int"),
+        (lambda: normalize.BlockWise(True), "block size=True must be an int"),
+        (lambda: normalize.BlockWise(-1), "block size=-1 must be at least 1"),
+        (lambda: normalize.LogBlock("4"), "block size='4' must be an int"),
+        (lambda: normalize.EightBit(normalize.EightBit(normalize.BlockWise(4))),
+         "B4x8 cannot be followed by 'x8'; put it after one name"),
+        (lambda: normalize.EightBit(normalize.BlockWise(4) & normalize.Rank1()),
+         "B4&rank1 cannot be followed by 'x8'; put it after one name"),
+        (lambda: normalize.BlockWise(4) / normalize.Rank1(),
+         "B4 / Rank1: a map from qmaps.maps must follow '/'"),
+        (lambda: normalize.Rank1() & "B4", "rank1 & str: a normalizer must follow '&'"),
+        (lambda: normalize.BlockWise(4) & normalize.LogBlock(4),
+         "logB4 does not go with '&'; it stands alone before log2"),
         (lambda: normalize.BlockWise(4) & 3,
          "B4 & int: a normalizer must follow '&'"),
         (lambda: normalize.BlockWise(4) / 3, "B4 / int: a map from qmaps.maps must follow '/'"),
@@ -151,4 +302,5 @@ def test_log_codes_are_even_in_log2() -> None:
 def test_what_does_not_go_together(make: object, message: str) -> None:
     with pytest.raises((ValueError, TypeError)) as caught:
         make()  # type: ignore[operator]
+    assert isinstance(caught.value, qmaps.QmapsError)
     assert str(caught.value) == message
