@@ -172,7 +172,7 @@ def test_non_finite_never_becomes_finite(normalizer: Normalizer, device: torch.d
     for q in compositions_of(normalizer):
         x = sample((9, 30), q.map.signed).to(device)
         frozen = q.fit(x)
-        for quantizer in (frozen, dataclasses.replace(frozen, stochastic=True)):
+        for quantizer in (q, frozen, dataclasses.replace(frozen, stochastic=True)):
             for bad in (math.nan, math.inf, -math.inf):
                 with about((str(quantizer), bad)):
                     broken = x.clone()
@@ -181,9 +181,6 @@ def test_non_finite_never_becomes_finite(normalizer: Normalizer, device: torch.d
                     y = quantizer.quantize_unchecked(broken).dequantize()
                     assert not bool(y[3, 4].isfinite())
                     assert not bool(y[5, 6].isfinite())
-        if q.map.fitted:  # nothing that a codebook could be fitted to
-            with about(q), pytest.raises(NonFiniteError):
-                q.quantize_unchecked(broken)
 
 
 @by_normalizer
