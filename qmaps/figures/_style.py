@@ -1,16 +1,22 @@
-"""What all figures share: colours, column checks, axes."""
+"""What all figures share: colours, column checks, axes, and isolation from matplotlib's state."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import Any
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from functools import wraps
+from typing import Any, ParamSpec
 
 import matplotlib as mpl
 import pandas as pd
+from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from qmaps.errors import BadValueError
+
+P = ParamSpec("P")
 
 # Okabe and Ito's colours: told apart with every common colour blindness, and in print.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#000000", "#8C8C8C")
@@ -19,13 +25,16 @@ MARKERS = ("o", "s", "^", "D", "v", "P", "X", "<", ">", "*", "h", "p")
 UNUSED = "#EEEEEE"
 """Colour of cells without data."""
 
-RC: Any = {
+SMALL = 9.0
+"""Smallest size of text in points: legible where a page shows a figure 1000 pixels wide."""
+
+RC: dict[str, Any] = {
     "font.size": 10.0,
     "axes.titlesize": 10.5,
     "axes.labelsize": 10.0,
-    "legend.fontsize": 9.0,
-    "xtick.labelsize": 9.0,
-    "ytick.labelsize": 9.0,
+    "legend.fontsize": SMALL,
+    "xtick.labelsize": SMALL,
+    "ytick.labelsize": SMALL,
     "axes.spines.top": False,
     "axes.spines.right": False,
     "axes.grid": True,
@@ -34,6 +43,34 @@ RC: Any = {
     "axes.axisbelow": True,
     "svg.hashsalt": "qmaps",
 }
+GROUPS = "axes figure font grid image legend lines mathtext patch path savefig svg text xtick ytick"
+"""Groups of matplotlib's settings that decide how a figure looks."""
+
+_LOCK = threading.RLock()
+
+
+@contextmanager
+def style() -> Iterator[None]:
+    """Matplotlib's defaults and `RC`, whatever the user has set; one thread at a time.
+
+    Matplotlib's settings are global to the process, so two threads must not exchange them at once.
+    """
+    groups = tuple(f"{group}." for group in GROUPS.split())
+    settings: Any = {k: v for k, v in mpl.rcParamsDefault.items() if k.startswith(groups)}
+    settings |= RC
+    with _LOCK, mpl.rc_context(settings):
+        yield
+
+
+def styled(draw: Callable[P, Figure]) -> Callable[P, Figure]:
+    """Draw in the shared style."""
+
+    @wraps(draw)
+    def drawn(*args: P.args, **kwargs: P.kwargs) -> Figure:
+        with style():
+            return draw(*args, **kwargs)
+
+    return drawn
 
 
 def require(frame: pd.DataFrame, columns: Iterable[str], figure: str) -> None:
@@ -50,14 +87,15 @@ def require(frame: pd.DataFrame, columns: Iterable[str], figure: str) -> None:
 
 def new(width: float, height: float) -> Figure:
     """An empty figure of that size in inches, apart from pyplot's global state."""
-    with mpl.rc_context(RC):
-        return Figure(figsize=(width, height), layout="constrained")
+    return Figure(figsize=(width, height), layout="constrained")
 
 
 def axes(figure: Figure, rows: int, columns: int, **options: object) -> list[list[Axes]]:
     """A grid of axes in the shared style."""
-    with mpl.rc_context(RC):
-        grid = figure.subplots(rows, columns, squeeze=False, **options)  # type: ignore[call-overload]
+    grid = figure.subplots(rows, columns, squeeze=False, **options)  # type: ignore[call-overload]
+    for axis in grid.flat:
+        # Ticks are made late, perhaps when the shared style no longer holds.
+        axis.tick_params(labelsize=SMALL)
     return [list(row) for row in grid]
 
 
@@ -69,7 +107,29 @@ def look(index: int) -> dict[str, Any]:
     }
 
 
+def mark(index: int) -> dict[str, Any]:
+    """Colour and marker of the category with this number."""
+    return {"color": COLOURS[index % len(COLOURS)], "marker": MARKERS[index % len(MARKERS)]}
+
+
+def legend_below(figure: Figure, handles: Sequence[Artist], columns: int) -> None:
+    """One legend for all panels, under them."""
+    figure.legend(
+        handles=list(handles),
+        loc="outside lower center",
+        ncols=max(1, min(columns, len(handles))),
+        frameon=False,
+    )
+
+
 def hide_unused(grid: list[list[Axes]], used: int) -> None:
     """Blank the axes after the first `used`."""
     for axis in [axis for row in grid for axis in row][used:]:
         axis.set_visible(False)
+
+
+def extent(low: bool, high: bool) -> str:
+    """Which ends of a colour bar get an arrow: those that values lie beyond."""
+    return {(True, True): "both", (True, False): "min", (False, True): "max"}.get(
+        (low, high), "neither"
+    )

@@ -12,14 +12,19 @@ from matplotlib.colors import LogNorm
 from matplotlib.figure import Figure
 
 from qmaps.errors import BadValueError
-from qmaps.figures._style import UNUSED, axes, new, require
+from qmaps.figures._style import SMALL, UNUSED, axes, extent, new, require, styled
 
 QUANTITIES = {
-    "use": ("use", "share of elements", "cividis"),
-    "abs": ("mean_abs_error", "mean |Δu|", "viridis"),
-    "rel": ("mean_rel_error", "mean |Δu| / |u|", "magma"),
+    "use": ("use", "use", "share of all elements (fraction)", "cividis"),
+    "abs": (
+        "mean_abs_error",
+        "absolute error",
+        "mean |Δu|, u = m / (sqrt(v) + eps)",
+        "viridis",
+    ),
+    "rel": ("mean_rel_error", "relative error", "mean |Δu| / |u| (fraction)", "magma"),
 }
-"""Column, title and colour map of each quantity."""
+"""Column, title, label with unit, and colour map of each quantity."""
 
 COLUMNS = (
     "quantizer",
@@ -34,22 +39,32 @@ COLUMNS = (
     "mean_rel_error",
 )
 ENDS = (0.01, 0.995)
-"""Quantiles of the cells between which colours span: a handful of collapsed cells, whose error is
-millions of times the others', would leave one colour for all the rest."""
+"""Quantiles of a quantizer's cells between which colours span: a handful of collapsed cells, whose
+error is millions of times the others', would leave one colour for the rest. (The smallest use is a
+single element, and never left out.)"""
+TICKS = 5
 
 
+@styled
 def code_pairs(frame: pd.DataFrame, *, quantities: Sequence[str] = ("use", "abs", "rel")) -> Figure:
     """Where pairs of codes are used, and where the Adam update errs.
 
     A good pair of quantizers has no overlap between regions of high use and of high error.
     One row per pair of quantizers, one column per quantity; logarithmic colours, shared in a
-    column, that span all but the outermost cells. Pairs of codes that do not occur are light grey.
-    Axes count codes and are labelled by the values that the codes stand for.
+    column, that span all but each quantizer's outermost cells.
+    Pairs of codes that do not occur are light grey. Axes count codes; ticks give the values that
+    a few codes stand for.
 
     Args:
-        frame: of `qmaps.analyze.code_pairs`.
-        quantities: "use" (share of elements), "abs" (mean absolute error of
-            u = m / (sqrt(v) + eps)), "rel" (mean relative error, a fraction).
+        frame: of `qmaps.analyze.code_pairs`: `quantizer` (``first + second``), `code_first`,
+            `code_second`, `value_first`, `value_second` (codebook values), `size_first`,
+            `size_second` (codebook sizes), `use` (share of all elements), `mean_abs_error` (of
+            u = m / (sqrt(v) + eps)), `mean_rel_error` (fraction; may be NaN). One row per pair
+            of codes that occurs.
+        quantities: which of "use", "abs" and "rel", in the order of the panels.
+
+    Raises:
+        BadValueError: columns or rows are missing, or a quantity is unknown.
 
     Source: 8-bit optimizers, figure 4.
     """
@@ -59,11 +74,12 @@ def code_pairs(frame: pd.DataFrame, *, quantities: Sequence[str] = ("use", "abs"
         allowed = ", ".join(map(repr, QUANTITIES))
         raise BadValueError(f"quantities={list(quantities)!r} must be some of {allowed}")
     quantizers = list(frame["quantizer"].unique())
-    figure = new(3.5 * len(quantities) + 0.6, 3.3 * len(quantizers) + 0.4)
+    figure = new(3.6 * len(quantities) + 0.6, 3.3 * len(quantizers) + 1.1)
     grid = axes(figure, len(quantizers), len(quantities))
     for column, quantity in enumerate(quantities):
-        name, title, palette = QUANTITIES[quantity]
-        norm = LogNorm(*_range(frame[name]), clip=True)
+        name, title, unit, palette = QUANTITIES[quantity]
+        low, high = _range(frame, name, (0.0 if quantity == "use" else ENDS[0], ENDS[1]))
+        norm = LogNorm(low, high, clip=True)
         colours = colormaps[palette].with_extremes(bad=UNUSED)
         for row, quantizer in enumerate(quantizers):
             axis = grid[row][column]
@@ -73,28 +89,44 @@ def code_pairs(frame: pd.DataFrame, *, quantities: Sequence[str] = ("use", "abs"
             )
             _label(axis, rows)
             first, _, second = str(quantizer).partition(" + ")
-            axis.set_xlabel(f"first moment, {first}", fontsize=9)
+            axis.set_xlabel(f"first moment, {first}", fontsize=SMALL)
             if column == 0:
-                axis.set_ylabel(f"second moment, {second}", fontsize=9)
+                axis.set_ylabel(f"second moment, {second or first}", fontsize=SMALL)
             if row == 0:
                 axis.set_title(title)
         figure.colorbar(
             mesh,
             ax=[grid[row][column] for row in range(len(quantizers))],
-            shrink=0.85,
+            location="bottom",
+            shrink=0.95,
+            aspect=28,
             pad=0.02,
-            extend="both",
+            label=unit,
+            extend=extent(*_beyond(frame[name], low, high)),
+            extendfrac=0.03,
         )
+    figure.supxlabel(
+        "Axes count codes; ticks give the values of some. Light grey: pairs that do not occur.",
+        fontsize=SMALL,
+        color="#444444",
+    )
     return figure
 
 
-def _range(values: pd.Series[float]) -> tuple[float, float]:
-    """The ends of the colours for a column."""
-    positive = values[values > 0]
+def _range(frame: pd.DataFrame, name: str, ends: tuple[float, float]) -> tuple[float, float]:
+    """The ends of the colours: wide enough for every quantizer's cells between its quantiles."""
+    positive = frame[frame[name] > 0]
     if positive.empty:
         return 0.1, 1.0
-    low, high = positive.quantile(list(ENDS))
-    return float(low), max(float(high), float(low) * 10)
+    # By quantizer, so that one with 65536 cells does not decide for one with 256.
+    cells = positive.groupby("quantizer", sort=False)[name]
+    low, high = float(cells.quantile(ends[0]).min()), float(cells.quantile(ends[1]).max())
+    return (low, high) if high >= 2 * low else (low / 2, high * 2)
+
+
+def _beyond(values: pd.Series[float], low: float, high: float) -> tuple[bool, bool]:
+    """Whether values lie below and above the colours."""
+    return bool((values < low).any()), bool((values > high).any())
 
 
 def _edges(rows: pd.DataFrame) -> tuple[np.ndarray, np.ndarray]:
@@ -115,8 +147,26 @@ def _label(axis: Axes, rows: pd.DataFrame) -> None:
     """Tick a few codes by the values that they stand for."""
     axis.grid(visible=False)
     for which, setter in (("first", axis.set_xticks), ("second", axis.set_yticks)):
-        codes = rows[[f"code_{which}", f"value_{which}"]].drop_duplicates()
-        codes = codes.sort_values(f"code_{which}")
-        picks = codes.iloc[np.unique(np.linspace(0, len(codes) - 1, 5).astype(int))]
-        labels = [f"{value:.2g}" for value in picks[f"value_{which}"]]
-        setter(picks[f"code_{which}"].tolist(), labels)
+        values = rows.drop_duplicates(f"code_{which}").set_index(f"code_{which}")[f"value_{which}"]
+        picks = _picks(values.sort_index(), int(rows[f"size_{which}"].iloc[0]))
+        setter(picks, [_short(float(values[code])) for code in picks])
+
+
+def _picks(values: pd.Series[float], size: int) -> list[int]:
+    """Codes to tick: the outermost, the one nearest 0, and used ones about evenly between."""
+    codes = values.index.to_numpy()
+    centre = int(codes[values.abs().to_numpy().argmin()])
+    even = [int(codes[np.abs(codes - at).argmin()]) for at in np.linspace(0, size - 1, TICKS)]
+    picks: list[int] = []
+    for code in (int(codes[0]), int(codes[-1]), centre, *even):
+        if all(abs(code - other) >= 0.17 * size for other in picks):
+            picks.append(code)
+    return sorted(picks)
+
+
+def _short(value: float) -> str:
+    """The value in few characters: 7.7e-06 is 8e-6."""
+    if value == 0 or abs(value) >= 0.01:
+        return f"{value:.2g}"
+    mantissa, exponent = f"{value:.0e}".split("e")
+    return f"{mantissa}e{int(exponent)}"

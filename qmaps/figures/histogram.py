@@ -5,7 +5,7 @@ from __future__ import annotations
 import pandas as pd
 from matplotlib.figure import Figure
 
-from qmaps.figures._style import COLOURS, axes, new, require
+from qmaps.figures._style import COLOURS, SMALL, axes, new, require, styled
 
 PANELS = {
     "original": "log10 |x|",
@@ -13,37 +13,57 @@ PANELS = {
     "quantized": "log10 |codebook value|",
     "dequantized": "log10 |decoded x|",
 }
+NOTE = "#B34700"
 
 
+@styled
 def histogram(frame: pd.DataFrame) -> Figure:
     """Original, normalized, quantized and dequantized magnitudes, one row per quantizer.
 
-    Exact zeros have no logarithm; their share is written into the panel.
+    Counts are on a logarithmic scale that is linear between 0 and 1; all panels share it, and
+    the panels of a column their abscissa. Exact zeros have no logarithm; their share is written
+    into the panel.
 
     Args:
-        frame: of `qmaps.analyze.histogram`: `quantizer`, `panel`, `bin_left`, `bin_right`
-            (log10), `count`, `zeros`.
+        frame: of `qmaps.analyze.histogram`: `quantizer`, `panel` ("original", "normalized",
+            "quantized" or "dequantized"), `bin_left`, `bin_right` (log10 of the magnitude),
+            `count` (elements), `zeros` (elements of the panel that are exactly 0).
+
+    Raises:
+        BadValueError: columns or rows are missing.
 
     Source: 4-bit optimizers, figures 20 to 31.
     """
     columns = ("quantizer", "panel", "bin_left", "bin_right", "count", "zeros")
     require(frame, columns, "histogram")
     quantizers = list(frame["quantizer"].unique())
-    figure = new(11, 2.5 * len(quantizers) + 0.2)
-    grid = axes(figure, len(quantizers), len(PANELS), sharey="row")
+    figure = new(11, 2.2 * len(quantizers) + 0.6)
+    grid = axes(figure, len(quantizers), len(PANELS), sharex="col", sharey=True)
     for row, quantizer in zip(grid, quantizers, strict=True):
-        tallest = frame.loc[frame["quantizer"] == quantizer, "count"].max()
-        row[0].set_ylim(0, 3 * max(1, int(tallest)))
         for number, (axis, (panel, label)) in enumerate(zip(row, PANELS.items(), strict=True)):
             part = frame[(frame["quantizer"] == quantizer) & (frame["panel"] == panel)]
-            edges = [*part["bin_left"], *part["bin_right"].iloc[-1:]]
-            axis.stairs(part["count"], edges, fill=True, color=COLOURS[number % 4])
-            axis.set_yscale("symlog", linthresh=1)
-            axis.set_xlabel(label)
-            zeros = int(part["zeros"].iloc[0]) if len(part) else 0
-            share = zeros / max(1, zeros + int(part["count"].sum()))
-            axis.set_title(panel, loc="left")
-            if zeros:
-                axis.set_title(f"{share:.1%} exactly 0", loc="right", color=COLOURS[1], fontsize=9)
+            if len(part):
+                edges = [*part["bin_left"], part["bin_right"].iloc[-1]]
+                axis.stairs(part["count"], edges, fill=True, color=COLOURS[number])
+                zeros = int(part["zeros"].iloc[0])
+                share = zeros / max(1, zeros + int(part["count"].sum()))
+                if zeros:
+                    axis.set_title(f"{_percent(share)} exactly 0", loc="right", color=NOTE,
+                                   fontsize=SMALL)  # fmt: skip
+            if row is grid[0]:
+                axis.set_title(panel, loc="left")
+            if row is grid[-1]:
+                axis.set_xlabel(label)
         row[0].set_ylabel(f"{quantizer}\nelements per bin")
+    grid[0][0].set_yscale("symlog", linthresh=1, linscale=0.4)
+    grid[0][0].set_ylim(0, 3 * max(1, int(frame["count"].max())))
     return figure
+
+
+def _percent(share: float) -> str:
+    """The share in per cent; a small one is not rounded to 0, nor one short of all to 100."""
+    if 0 < share < 0.001:
+        return "< 0.1%"
+    if 0.999 < share < 1:
+        return "> 99.9%"
+    return f"{share:.1%}"

@@ -2,52 +2,78 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pandas as pd
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 
-from qmaps.figures._style import COLOURS, DASHES, MARKERS, axes, new, require
+from qmaps.errors import BadValueError
+from qmaps.figures._style import axes, legend_below, look, mark, new, require, styled
+
+SPLITS = ("train", "val")
+DEFAULT_UNIT = "nats"
 
 
-def loss_curves(frame: pd.DataFrame, *, unit: str = "nats") -> Figure:
+@styled
+def loss_curves(frame: pd.DataFrame, *, unit: str | None = None) -> Figure:
     """Training and validation loss of several runs, and the difference to the first.
 
+    Every seed is a line of its own; nothing is averaged or smoothed here.
+
     Args:
-        frame: `run` (label), `seed`, `step`, `split` ("train" or "val"), `loss`, and
-            `difference`, the loss minus that of the first run at the same step and seed.
-        unit: of the loss.
+        frame: `run` (label), `seed`, `step` (optimizer steps), `split` ("train" or "val"),
+            `loss`. If there is `smoothed` (the training loss smoothed, same unit), it is drawn
+            over a faint `loss`. If there is `difference` (the loss minus that of the first run
+            at the same step and seed), a third panel shows that of the validation loss. If there
+            is `unit`, it labels the axes.
+        unit: of the loss, in place of the column's; "nats" if neither is given.
+
+    Raises:
+        BadValueError: columns or rows are missing, or a split is neither "train" nor "val".
 
     Source: 4-bit optimizers, figure 4.
     """
-    require(frame, ("run", "seed", "step", "split", "loss", "difference"), "loss_curves")
-    figure = new(11, 4.0)
-    train, validation, difference = axes(figure, 1, 3)[0]
+    require(frame, ("run", "seed", "step", "split", "loss"), "loss_curves")
+    strange = [split for split in frame["split"].unique() if split not in SPLITS]
+    if strange:
+        raise BadValueError(
+            f"frame has split={str(strange[0])!r}; loss_curves knows 'train' and 'val'"
+        )
+    if unit is None:
+        unit = str(frame["unit"].iloc[0]) if "unit" in frame.columns else DEFAULT_UNIT
+    compared = "difference" in frame.columns
+    figure = new(11 if compared else 8.5, 4.2)
+    train, validation, *rest = axes(figure, 1, 3 if compared else 2)[0]
+    smooth = "smoothed" in frame.columns
+    handles = []
     for index, (name, rows) in enumerate(frame.groupby("run", sort=False)):
-        style: dict[str, Any] = {
-            "color": COLOURS[index % len(COLOURS)],
-            "linestyle": DASHES[index % 4],
-        }
-        marker: dict[str, Any] = {"marker": MARKERS[index % len(MARKERS)], "markersize": 4}
-        for number, (_, part) in enumerate(rows.groupby("seed", sort=False)):
-            label = str(name) if number == 0 else None
-            on_train = part[part["split"] == "train"]
-            held_out = part[part["split"] == "val"]
-            train.plot(on_train["step"], on_train["loss"], linewidth=0.9, label=label, **style)
-            validation.plot(held_out["step"], held_out["loss"], linewidth=1.3, **style, **marker)
-            if index:
-                difference.plot(
-                    held_out["step"], held_out["difference"], linewidth=1.3, **style, **marker
-                )
-    difference.axhline(0, color="#444444", linewidth=0.8)
-    first = str(frame["run"].iloc[0])
+        style = look(index)
+        dotted = style | mark(index) | {"markersize": 4, "linewidth": 1.2}
+        handles.append(Line2D([], [], label=str(name), **dotted))
+        for _, part in rows.groupby("seed", sort=False):
+            on_train = part[part["split"] == "train"].sort_values("step")
+            held_out = part[part["split"] == "val"].sort_values("step")
+            train.plot(
+                on_train["step"],
+                on_train["loss"],
+                linewidth=0.6 if smooth else 0.9,
+                alpha=0.25 if smooth else 0.9,
+                **style,
+            )
+            if smooth:
+                train.plot(on_train["step"], on_train["smoothed"], linewidth=1.2, **style)
+            validation.plot(held_out["step"], held_out["loss"], **dotted)
+            if rest and index:
+                rest[0].plot(held_out["step"], held_out["difference"], **dotted)
     for axis, label in (
         (train, f"training loss ({unit})"),
         (validation, f"validation loss ({unit})"),
-        (difference, f"validation loss minus {first} ({unit})"),
     ):
-        axis.set_xlabel("step")
         axis.set_ylabel(label)
-    handles, labels = train.get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside lower center", ncols=min(4, len(labels)))
+    if rest:
+        rest[0].axhline(0, color="#444444", linewidth=0.8)
+        first = str(frame["run"].iloc[0])
+        rest[0].set_ylabel(f"validation loss minus that of\n{first} ({unit})")
+    for axis in (train, validation, *rest):
+        axis.set_xlabel("step")
+    legend_below(figure, handles, 4)
     return figure

@@ -2,22 +2,35 @@
 
 from __future__ import annotations
 
+import re
+
 import numpy as np
 import pandas as pd
+from matplotlib import colormaps
 from matplotlib.colors import LogNorm
 from matplotlib.figure import Figure
 
-from qmaps.figures._style import axes, hide_unused, new, require
+from qmaps.figures._style import SMALL, axes, extent, hide_unused, new, require, styled
 
 COLUMNS_PER_ROW = 3
+LONGEST = 36
+"""Characters of a title's line that a panel has room for."""
 
 
+@styled
 def outliers(frame: pd.DataFrame) -> Figure:
     """Magnitudes of matrices over their median; stripes are outlier rows or columns.
 
+    One panel per matrix, each with its own logarithmic colours from the median (nothing below
+    stands out) to all but the largest thousandth of the cells (a few must not fade the rest).
+
     Args:
-        frame: of `qmaps.analyze.outliers`: `tensor`, `row`, `col`, `rows`, `cols`,
-            `magnitude` (multiples of the median).
+        frame: of `qmaps.analyze.outliers`: `tensor` (title), `row`, `col` (index of the cell's
+            first element), `rows`, `cols` (elements of the matrix along each axis), `magnitude`
+            (largest |x| of the cell in multiples of the matrix's median |x|).
+
+    Raises:
+        BadValueError: columns or rows are missing.
 
     Source: 4-bit optimizers, figures 1 and 2.
     """
@@ -26,28 +39,45 @@ def outliers(frame: pd.DataFrame) -> Figure:
     names = list(frame["tensor"].unique())
     wide = min(COLUMNS_PER_ROW, len(names))
     tall = -(-len(names) // wide)
-    figure = new(3.5 * wide + 0.7, 3.1 * tall)
+    figure = new(3.5 * wide + 0.7, 3.3 * tall)
     grid = axes(figure, tall, wide)
-    flat = [axis for row in grid for axis in row]
-    for axis, name in zip(flat, names, strict=False):
+    colours = colormaps["viridis"]
+    colours = colours.with_extremes(bad=colours(0.0))  # 0 has no logarithm
+    for number, name in enumerate(names):
+        axis = grid[number // wide][number % wide]
         part = frame[frame["tensor"] == name]
-        pivot = part.pivot_table(index="row", columns="col", values="magnitude")
+        cells = part.pivot(index="row", columns="col", values="magnitude").to_numpy()
         rows, cols = int(part["rows"].iloc[0]), int(part["cols"].iloc[0])
-        # Below the median nothing stands out; a few extremes must not fade the rest.
-        top = max(10.0, float(np.quantile(pivot.to_numpy(), 0.999)))
-        norm = LogNorm(1.0, top, clip=True)
+        top = max(10.0, float(np.nanquantile(cells, 0.999)))
         mesh = axis.imshow(
-            np.maximum(pivot.to_numpy(), 1.0),
-            norm=norm,
-            cmap="viridis",
+            cells,
+            norm=LogNorm(1.0, top, clip=True),
+            cmap=colours,
             extent=(0, cols, rows, 0),
             aspect="auto",
             interpolation="nearest",
         )
         axis.grid(visible=False)
-        axis.set_title(str(name), fontsize=9)
+        axis.locator_params(nbins=5)
+        axis.set_title(_title(str(name)), fontsize=SMALL + 0.5)
         axis.set_xlabel("column")
-        axis.set_ylabel("row")
-        figure.colorbar(mesh, ax=axis, label="|x| / median |x|", extend="both")
+        if number % wide == 0:
+            axis.set_ylabel("row")
+        beyond = bool(np.nanmin(cells) < 1), bool(np.nanmax(cells) > top)
+        bar = figure.colorbar(
+            mesh, ax=axis, extend=extent(*beyond), extendfrac=0.03, aspect=25, pad=0.02
+        )
+        if number % wide == wide - 1 or number == len(names) - 1:
+            bar.set_label("|x| / median |x|")
     hide_unused(grid, len(names))
     return figure
+
+
+def _title(name: str) -> str:
+    """The name, broken after dots and colons where it is too long for one line."""
+    lines = [""]
+    for piece in re.findall(r"[^.:]*(?:\.|: ?|$)", name):
+        if lines[-1] and len(lines[-1]) + len(piece.rstrip()) > LONGEST:
+            lines.append("")
+        lines[-1] += piece
+    return "\n".join(line.rstrip() for line in lines)

@@ -5,72 +5,98 @@ from __future__ import annotations
 import pandas as pd
 from matplotlib.figure import Figure
 
-from qmaps.figures._style import COLOURS, MARKERS, axes, new, require
+from qmaps.figures._labels import place
+from qmaps.figures._style import axes, legend_below, mark, new, require, styled
+
+COLUMNS = (
+    "quantizer",
+    "normalizer",
+    "map",
+    "bits_per_element",
+    "error",
+    "error_name",
+    "on_frontier",
+    "is_limit",
+)
+LIMITS = ((0, (6, 2)), (0, (2, 1.5)), (0, (6, 2, 1, 2)), (0, (1, 2)), (0, (9, 3)))
+"""Dashes of the limits."""
 
 
+@styled
 def pareto(frame: pd.DataFrame) -> Figure:
     """Every quantizer's error over its bits per element, the frontier, and the limit.
 
+    A marker per quantizer, by map; the frontier as steps, its points named; and the error of the
+    fitted Lloyd-Max codebook, that no other can beat, as one dashed line per normalizer.
+
     Args:
-        frame: of `qmaps.analyze.pareto`: `quantizer`, `map`, `bits_per_element`, `error`,
-            `error_name` (label of the axis), `on_frontier`, `is_limit`.
+        frame: of `qmaps.analyze.pareto`: `quantizer`, `normalizer`, `map` (names),
+            `bits_per_element` (bits, scales and codebooks included), `error` (in the unit that
+            `error_name` names), `error_name` (label of the axis), `on_frontier` (bool: named),
+            `is_limit` (bool: Lloyd-Max, drawn as a line).
+
+    Raises:
+        BadValueError: columns or rows are missing.
+
+    Source: none of the papers' figures; an answer to which quantizer to choose for how many bits.
     """
-    needed = "quantizer normalizer map bits_per_element error error_name on_frontier is_limit"
-    require(frame, needed.split(), "pareto")
-    figure = new(9.5, 5.6)
+    require(frame, COLUMNS, "pareto")
+    figure = new(10.5, 6.6)
     axis = axes(figure, 1, 1)[0][0]
-    drawn = frame[~frame["is_limit"]]
+    is_limit = frame["is_limit"].astype(bool)
+    drawn, limits = frame[~is_limit], frame[is_limit]
     for index, (name, rows) in enumerate(drawn.groupby("map", sort=False)):
         axis.scatter(
             rows["bits_per_element"],
             rows["error"],
-            s=34,
-            color=COLOURS[index % len(COLOURS)],
-            marker=MARKERS[index % len(MARKERS)],
+            s=32,
             label=str(name),
-            alpha=0.85,
-            linewidths=0,
+            alpha=0.9,
+            edgecolors="white",
+            linewidths=0.4,
+            zorder=3,
+            **mark(index),
         )
-    frontier = drawn[drawn["on_frontier"]].sort_values("bits_per_element")
-    axis.plot(
-        frontier["bits_per_element"],
-        frontier["error"],
-        color="#444444",
-        linewidth=1.0,
-        label="Pareto frontier",
-        zorder=0,
-    )
-    limits = frame[frame["is_limit"]].sort_values("bits_per_element")
-    for index, (normalizer, limit) in enumerate(limits.groupby("normalizer", sort=False)):
+    frontier = drawn[drawn["on_frontier"].astype(bool)].sort_values("bits_per_element")
+    lines = [_points(frontier)]
+    if len(frontier):
         axis.plot(
-            limit["bits_per_element"],
-            limit["error"],
-            color="#000000",
-            linestyle=("--", ":", "-.")[index % 3],
-            marker="_",
+            frontier["bits_per_element"],
+            frontier["error"],
+            color="#444444",
             linewidth=1.2,
+            drawstyle="steps-post",
+            label="Pareto frontier",
+            zorder=2,
+        )
+    for number, (normalizer, rows) in enumerate(limits.groupby("normalizer", sort=False)):
+        ordered = rows.sort_values("bits_per_element")
+        lines.append(_points(ordered))
+        axis.plot(
+            ordered["bits_per_element"],
+            ordered["error"],
+            color="#000000",
+            linestyle=LIMITS[number % len(LIMITS)],
+            marker="_",
+            markersize=5,
+            linewidth=0.9,
             label=f"Lloyd-Max limit ({normalizer})",
+            zorder=1,
         )
     axis.set_yscale("log")
-    _annotate(axis, frontier)
+    axis.margins(x=0.06, y=0.08)
     axis.set_xlabel("bits per element, scales and codebooks included")
     axis.set_ylabel(str(frame["error_name"].iloc[0]))
-    figure.legend(loc="outside right upper", frameon=False)
+    legend_below(figure, axis.get_legend_handles_labels()[0], 5)
+    names = [str(name) for name in frontier.loc[frontier["error"] > 0, "quantizer"]]
+    place(figure, axis, _points(frontier), names, avoid=_points(drawn), lines=lines)
     return figure
 
 
-def _annotate(axis: object, frontier: pd.DataFrame) -> None:
-    """Name the frontier's points, leaving out those that would lie on the last name."""
-    last = -10.0
-    for row in frontier.itertuples():
-        if row.bits_per_element - last < 0.55:  # type: ignore[operator]
-            continue
-        last = float(row.bits_per_element)  # type: ignore[arg-type]
-        axis.annotate(  # type: ignore[attr-defined]
-            str(row.quantizer),
-            (row.bits_per_element, row.error),
-            xytext=(4, -12),
-            textcoords="offset points",
-            fontsize=9,
-            color="#333333",
-        )
+def _points(rows: pd.DataFrame) -> list[tuple[float, float]]:
+    """Where these rows lie."""
+    return [
+        (float(bits), float(error))
+        for bits, error in zip(rows["bits_per_element"], rows["error"], strict=True)
+        if error > 0
+    ]

@@ -5,11 +5,10 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-import matplotlib as mpl
 from matplotlib.figure import Figure
 
 from qmaps.errors import BadValueError
-from qmaps.figures._style import RC
+from qmaps.figures._style import style
 from qmaps.files import replacing
 
 KINDS = {".png": {"Software": None}, ".svg": {"Date": None}}
@@ -19,14 +18,24 @@ KINDS = {".png": {"Software": None}, ".svg": {"Date": None}}
 def save(figure: Figure, path: str | os.PathLike[str], *, dpi: int = 160) -> None:
     """Write `figure` as PNG or SVG by the ending of `path`, atomically.
 
-    Equal figures give equal bytes.
+    Equal figures give equal bytes, whatever the user's matplotlib settings.
+
+    Args:
+        figure: what to write.
+        path: ends in ``.png`` or ``.svg``.
+        dpi: pixels per inch of a PNG, and of the heatmaps inside an SVG.
 
     Raises:
-        BadValueError: another ending.
+        BadValueError: another ending, or a `dpi` that is not positive.
         OutputError: the file cannot be written.
     """
     kind = Path(path).suffix.lower()
     if kind not in KINDS:
         raise BadValueError(f"path={str(path)!r} must end in {' or '.join(KINDS)}")
-    with mpl.rc_context(RC), replacing(path) as temporary:
+    if dpi <= 0:
+        raise BadValueError(f"dpi={dpi!r} must be positive")
+    with style(), replacing(path) as temporary:
+        # One pass of the constrained layout does not settle; without this the same figure would
+        # differ between its first file and its second.
+        figure.draw_without_rendering()
         figure.savefig(temporary, format=kind[1:], dpi=dpi, metadata=KINDS[kind])

@@ -3,46 +3,102 @@
 from __future__ import annotations
 
 import pandas as pd
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
 
-from qmaps.figures._style import COLOURS, axes, new, require
+from qmaps.figures._style import COLOURS, axes, legend_below, new, require, styled
 
-POINTS = (("median", "o", 0), ("mean", "D", 1), ("p99", "|", 2))
+POINTS = (
+    ("median", "median", "o", COLOURS[0]),
+    ("mean", "mean", "D", COLOURS[1]),
+    ("p99", "99th percentile", "|", COLOURS[2]),
+    ("max", "largest", "x", COLOURS[6]),
+)
+"""Prefix of the column, name, marker, and colour where there are no groups."""
+NEEDED = (
+    "quantizer",
+    "mean_abs_error",
+    "median_rel_error",
+    "mean_rel_error",
+    "p99_rel_error",
+    "max_rel_error",
+)
 
 
+@styled
 def update_error(frame: pd.DataFrame) -> Figure:
-    """Median, mean and 99th percentile of absolute and relative error, one line per pair.
+    """Median, mean, 99th percentile and largest error, one line per pair of quantizers.
+
+    Rows stand in the frame's order, from the top. The scale is logarithmic: an error of exactly
+    0 is not drawn.
 
     Args:
-        frame: of `qmaps.analyze.update_error`: `quantizer` and
-            ``{median,mean,p99}_{abs,rel}_error`` (relative: fractions).
+        frame: of `qmaps.analyze.update_error`: `quantizer`, `mean_abs_error` (of
+            u = m / (sqrt(v) + eps)), `median_rel_error`, `mean_rel_error`, `p99_rel_error`,
+            `max_rel_error` (fractions of |u|). `median_abs_error`, `p99_abs_error` and
+            `max_abs_error` are drawn if there; with a column `group`, marks are coloured by it.
+
+    Raises:
+        BadValueError: columns or rows are missing.
 
     Source: 8-bit optimizers, table 6 and appendix C.
     """
-    needed = [f"{name}_{kind}_error" for kind in ("abs", "rel") for name, _, _ in POINTS]
-    require(frame, ("quantizer", *needed), "update_error")
-    figure = new(11, 0.27 * len(frame) + 1.3)
+    require(frame, NEEDED, "update_error")
+    figure = new(11, 0.28 * len(frame) + 1.6)
     left, right = axes(figure, 1, 2, sharey=True)[0]
-    places = range(len(frame))[::-1]
+    groups = list(frame["group"].unique()) if "group" in frame.columns else []
     for axis, kind, label in (
         (left, "abs", "|Δu|, u = m / (sqrt(v) + eps)"),
         (right, "rel", "|Δu| / |u| (fraction)"),
     ):
-        ends = frame[f"median_{kind}_error"], frame[f"p99_{kind}_error"]
-        axis.hlines(places, *ends, color="#BBBBBB", linewidth=1.5)
-        for name, marker, colour in POINTS:
-            axis.plot(
-                frame[f"{name}_{kind}_error"],
-                places,
-                linestyle="",
-                marker=marker,
-                markersize=6,
-                color=COLOURS[colour],
-                label={"p99": "99th percentile"}.get(name, name),
-            )
+        _draw(axis, frame, kind, groups)
         axis.set_xscale("log")
         axis.set_xlabel(label)
-    left.set_yticks(list(places), [str(name) for name in frame["quantizer"]])
-    handles, labels = left.get_legend_handles_labels()
-    figure.legend(handles, labels, loc="outside upper right", ncols=3)
+    places = list(range(len(frame)))[::-1]
+    left.set_yticks(places, [str(name) for name in frame["quantizer"]])
+    left.set_ylim(-0.6, len(frame) - 0.4)
+    handles = [
+        Line2D([], [], linestyle="", marker=marker, color="#555555" if groups else colour,
+               label=name, markersize=6)
+        for _, name, marker, colour in POINTS
+    ]  # fmt: skip
+    legend_below(figure, handles, len(handles))
+    if groups:
+        tints = [
+            Line2D([], [], color=COLOURS[number % len(COLOURS)], linewidth=3, label=str(group))
+            for number, group in enumerate(groups)
+        ]
+        figure.legend(
+            handles=tints, loc="outside upper center", ncols=min(5, len(tints)), frameon=False
+        )
     return figure
+
+
+def _draw(axis: Axes, frame: pd.DataFrame, kind: str, groups: list[object]) -> None:
+    """Marks of one kind of error, those of the frame's first row at the top."""
+    places = pd.Series(range(len(frame))[::-1], index=frame.index)
+    present = [name for name, *_ in POINTS if f"{name}_{kind}_error" in frame.columns]
+    for start, end, colour, width in (
+        ("median", "p99", "#BBBBBB", 2),
+        ("p99", "max", "#CCCCCC", 1),
+    ):
+        if start in present and end in present:
+            ends = frame[f"{start}_{kind}_error"], frame[f"{end}_{kind}_error"]
+            axis.hlines(places, *ends, color=colour, linewidth=width, zorder=1)
+    parts = [(frame, None)] if not groups else [
+        (frame[frame["group"] == group], COLOURS[number % len(COLOURS)])
+        for number, group in enumerate(groups)
+    ]  # fmt: skip
+    for part, tint in parts:
+        for name, _, marker, colour in POINTS:
+            if name in present:
+                axis.plot(
+                    part[f"{name}_{kind}_error"],
+                    places[part.index],
+                    linestyle="",
+                    marker=marker,
+                    markersize={"|": 9, "x": 5}.get(marker, 6),
+                    color=tint or colour,
+                    zorder=3,
+                )

@@ -1,167 +1,621 @@
-"""Figures draw what their frames hold."""
+"""Figures draw what their frames hold, and say what frames lack."""
 
 from __future__ import annotations
 
+import functools
+import re
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from itertools import combinations
 from pathlib import Path
 
+import matplotlib as mpl
 import numpy as np
 import pandas as pd
 import pytest
+from matplotlib.axes import Axes
+from matplotlib.colors import LogNorm, to_hex
 from matplotlib.figure import Figure
+from matplotlib.text import Annotation, Text
 
-import qmaps
-from qmaps import analyze, figures
+from qmaps import figures
 from qmaps.errors import BadValueError, OutputError
-from tests.analyze.test_analyze import PAIR, states
+from tests.figures import synthetic
+from tests.figures.synthetic import FRAMES, OTHER, PAIR
 
-PAIRS = [PAIR, "tensor/quantile@4s + rank1/linear@4u"]
-
-
-def frames() -> dict[str, pd.DataFrame]:
-    data = states()
-    maps = [qmaps.quantizer(f"tensor/{s}").map for s in ("DE@4s", "linear@8u", "tree@8s")]
-    sweep = qmaps.sweep.run(data, ["B128/DE@4s", "B128/linear@8s", "B128/lloyd@4s"])
-    steps = np.arange(1, 7)
-    losses = pd.concat(
-        pd.DataFrame(
-            {"run": run, "seed": seed, "step": steps, "split": split, "loss": 3 - steps / 10,
-             "difference": shift}
-        )
-        for run, shift in (("32-bit", 0.0), ("4-bit", 0.1))
-        for seed in (0, 1)
-        for split in ("train", "val")
-    )  # fmt: skip
-    return {
-        "code_pairs": analyze.code_pairs(data, PAIRS),
-        "first_code_error": analyze.first_code_error(data, PAIRS),
-        "map_curves": analyze.map_curves(maps),
-        "histogram": analyze.histogram(data["a"]["exp_avg_sq"], ["B128/DE@4u", "row/linear@4u"]),
-        "inverse_sqrt": analyze.inverse_sqrt(data, ["tensor/DE@4u", "tensor/DE-0@4u"]),
-        "outliers": analyze.outliers({"m": data["a"]["exp_avg"], "v": data["a"]["exp_avg_sq"]}),
-        "pareto": analyze.pareto(sweep),
-        "loss_curves": losses,
-        "update_error": analyze.update_error(data, PAIRS),
-    }
-
-
-FRAMES = frames()
 NAMES = sorted(FRAMES)
+NEEDED = {
+    "code_pairs": "quantizer code_first code_second value_first value_second size_first "
+    "size_second use mean_abs_error mean_rel_error",
+    "first_code_error": "quantizer position mean_abs_error mean_rel_error use",
+    "map_curves": "map position value",
+    "histogram": "quantizer panel bin_left bin_right count zeros",
+    "inverse_sqrt": "quantizer bin_left bin_right share zero_share",
+    "outliers": "tensor row col rows cols magnitude",
+    "pareto": "quantizer normalizer map bits_per_element error error_name on_frontier is_limit",
+    "loss_curves": "run seed step split loss",
+    "update_error": "quantizer mean_abs_error median_rel_error mean_rel_error p99_rel_error "
+    "max_rel_error",
+}
+PANELS = {
+    "code_pairs": 6 + 3,  # two quantizers, three quantities, a colour bar for each of those
+    "first_code_error": 3,
+    "map_curves": 2,
+    "histogram": 8,
+    "inverse_sqrt": 3,
+    "outliers": 2 + 2,
+    "pareto": 1,
+    "loss_curves": 2,
+    "update_error": 2,
+}
 
 
-def draw(name: str, frame: pd.DataFrame | None = None) -> Figure:
+def fresh(name: str, frame: pd.DataFrame | None = None) -> Figure:
     return getattr(figures, name)(FRAMES[name] if frame is None else frame)
 
 
-def shown(figure: Figure) -> list:
+once = functools.cache(fresh)
+
+
+def draw(name: str, frame: pd.DataFrame | None = None) -> Figure:
+    """For tests that only look."""
+    return once(name) if frame is None else fresh(name, frame)
+
+
+def shown(figure: Figure) -> list[Axes]:
     return [axis for axis in figure.axes if axis.get_visible()]
 
 
+def legend(figure: Figure, which: int = 0) -> list[str]:
+    return [text.get_text() for text in figure.legends[which].get_texts()]
+
+
 def test_every_figure_is_tested() -> None:
-    assert set(NAMES) == set(figures.__all__) - {"save"}
+    assert set(NAMES) == set(NEEDED) == set(PANELS) == set(figures.__all__) - {"save"}
+
+
+# What holds for all
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_axes_are_labelled_and_files_are_deterministic(name: str, tmp_path: Path) -> None:
+def test_these_columns_are_enough(name: str) -> None:
+    figure = draw(name, FRAMES[name][NEEDED[name].split()])
+    assert isinstance(figure, Figure)
+    assert len(shown(figure)) == PANELS[name]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_each_missing_column_is_named(name: str) -> None:
+    needed = NEEDED[name].split()
+    for column in needed:
+        with pytest.raises(BadValueError) as caught:
+            draw(name, FRAMES[name].drop(columns=column))
+        assert str(caught.value) == (
+            f"frame lacks {column}; {name} needs the columns {', '.join(needed)}"
+        )
+    with pytest.raises(BadValueError) as caught:
+        draw(name, pd.DataFrame())
+    assert str(caught.value) == (
+        f"frame lacks {', '.join(needed)}; {name} needs the columns {', '.join(needed)}"
+    )
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_frame_without_rows_is_refused(name: str) -> None:
+    with pytest.raises(BadValueError) as caught:
+        draw(name, FRAMES[name].iloc[:0])
+    assert str(caught.value) == f"frame has no rows; {name} needs at least one"
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_frame_is_left_alone(name: str) -> None:
+    before = FRAMES[name].copy()
+    fresh(name)
+    pd.testing.assert_frame_equal(FRAMES[name], before)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_text_is_there_legible_and_inside(name: str) -> None:
     figure = draw(name)
-    labelled = [a for a in shown(figure) if a.get_xlabel() or a.get_ylabel()]
-    assert labelled
-    figures.save(figure, tmp_path / "a.png", dpi=50)
-    figures.save(draw(name), tmp_path / "b.png", dpi=50)
-    figures.save(draw(name), tmp_path / "a.svg")
-    figures.save(draw(name), tmp_path / "b.svg")
-    for kind in ("png", "svg"):
-        first, second = ((tmp_path / f"{x}.{kind}").read_bytes() for x in "ab")
-        assert first == second
-        assert len(first) > 1000
-    assert len(list(tmp_path.iterdir())) == 4
+    figure.draw_without_rendering()
+    page = figure.bbox.padded(1)
+    found = [figure.get_supxlabel(), figure.get_supylabel()]
+    for axis in shown(figure):
+        found += [axis.get_xlabel(), axis.get_ylabel()]
+        labels = [
+            *axis.get_xticklabels(),
+            *axis.get_yticklabels(),
+            axis.xaxis.label,
+            axis.yaxis.label,
+        ]
+        for text in (*labels, axis.title, *axis.texts, *figure.texts):
+            if text.get_text() and text.get_visible():
+                assert text.get_fontsize() >= 9
+        for text in (axis.xaxis.label, axis.yaxis.label, axis.title):
+            box = text.get_window_extent()
+            if text.get_text():
+                assert page.x0 <= box.x0 < box.x1 <= page.x1
+                assert page.y0 <= box.y0 < box.y1 <= page.y1
+    assert len([label for label in found if label]) >= 2
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_missing_columns_and_rows_are_named(name: str) -> None:
-    frame = FRAMES[name]
-    with pytest.raises(BadValueError, match=f"frame has no rows; {name} needs at least one"):
-        draw(name, frame.iloc[:0])
-    needed = frame.columns[0]
-    with pytest.raises(BadValueError, match=f"frame lacks {needed}; {name} needs the columns"):
-        draw(name, frame.drop(columns=needed))
+def test_equal_figures_give_equal_bytes_whatever_the_users_settings(
+    name: str, tmp_path: Path
+) -> None:
+    # What makes SVG differ from run to run lies in `save`; two figures show it, one with an image.
+    kinds = ("png", "svg") if name in ("outliers", "pareto") else ("png",)
+    figure = fresh(name)
+    for kind in kinds:
+        figures.save(figure, tmp_path / f"a.{kind}", dpi=50)
+    users = {"axes.grid": False, "font.size": 21, "lines.linewidth": 7, "axes.facecolor": "red",
+             "savefig.bbox": "tight", "figure.facecolor": "green", "svg.hashsalt": "x"}  # fmt: skip
+    with mpl.rc_context(users):
+        figure = fresh(name)
+        for kind in kinds:
+            figures.save(figure, tmp_path / f"b.{kind}", dpi=50)
+        assert {key: mpl.rcParams[key] for key in users} == users
+    for kind, start in zip(kinds, (b"\x89PNG", b"<?xml"), strict=False):
+        written = (tmp_path / f"a.{kind}").read_bytes()
+        assert written.startswith(start)
+        assert written == (tmp_path / f"b.{kind}").read_bytes()
+        assert not re.search(rb"<dc:date>|20\d\d-\d\d-\d\dT", written)
+    assert len(list(tmp_path.iterdir())) == 2 * len(kinds)
 
 
-def test_pyplot_is_left_alone() -> None:
-    import matplotlib.pyplot as plt
+@pytest.mark.parametrize("name", ["code_pairs", "first_code_error"])
+def test_a_figure_gives_the_same_file_twice(name: str, tmp_path: Path) -> None:
+    figure = fresh(name)
+    for file in ("a.png", "b.PNG"):
+        figures.save(figure, tmp_path / file, dpi=50)
+    assert (tmp_path / "a.png").read_bytes() == (tmp_path / "b.PNG").read_bytes()
 
-    assert plt.get_fignums() == []
+
+def test_pyplot_is_neither_imported_nor_used() -> None:
+    code = (
+        "import sys\n"
+        "from qmaps import figures\n"
+        "from tests.figures.synthetic import FRAMES\n"
+        "figures.code_pairs(FRAMES['code_pairs'])\n"
+        "figures.pareto(FRAMES['pareto'])\n"
+        "print('matplotlib.pyplot' in sys.modules)\n"
+        "import matplotlib.pyplot as plt\n"
+        "figures.map_curves(FRAMES['map_curves'])\n"
+        "print(plt.get_fignums())\n"
+    )
+    root = Path(__file__).parents[2]
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=root, capture_output=True, text=True, check=False
+    )
+    assert (done.stdout, done.returncode) == ("False\n[]\n", 0), done.stderr
 
 
-def test_code_pairs_shows_the_cells() -> None:
+def test_threads_draw_at_once(tmp_path: Path) -> None:
+    names = ["map_curves", "update_error"] * 2
+    paths = [tmp_path / f"{number}.png" for number in range(len(names))]
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(lambda job: figures.save(fresh(job[0]), job[1], dpi=40),
+                      zip(names, paths, strict=True)))  # fmt: skip
+    for one, other in zip(paths[:2], paths[2:], strict=True):
+        assert one.read_bytes() == other.read_bytes()
+
+
+# save
+
+
+def test_save_leaves_the_old_file_if_drawing_fails(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target = tmp_path / "x.png"
+    target.write_bytes(b"old")
+
+    def fails(self: Figure, path: Path, **options: object) -> None:
+        assert Path(path) != target
+        Path(path).write_bytes(b"half")
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Figure, "savefig", fails)
+    with pytest.raises(KeyboardInterrupt):
+        figures.save(Figure(), target)
+    assert [(p.name, p.read_bytes()) for p in tmp_path.iterdir()] == [("x.png", b"old")]
+
+
+def test_save_says_what_is_wrong(tmp_path: Path) -> None:
+    with pytest.raises(BadValueError) as caught:
+        figures.save(Figure(), tmp_path / "x.jpg")
+    assert str(caught.value) == f"path='{tmp_path}/x.jpg' must end in .png or .svg"
+    with pytest.raises(BadValueError) as caught:
+        figures.save(Figure(), tmp_path / "x.png", dpi=0)
+    assert str(caught.value) == "dpi=0 must be positive"
+    (tmp_path / "file").write_text("")
+    with pytest.raises(OutputError) as caught:
+        figures.save(Figure(), tmp_path / "file" / "x.png")
+    assert str(caught.value) == f"'{tmp_path}/file/x.png' cannot be written (Not a directory)"
+
+
+def test_dpi_is_that_of_the_file(tmp_path: Path) -> None:
+    figures.save(Figure(figsize=(2, 1)), tmp_path / "x.png", dpi=70)
+    header = (tmp_path / "x.png").read_bytes()[16:24]
+    assert (int.from_bytes(header[:4]), int.from_bytes(header[4:])) == (140, 70)
+
+
+# code_pairs
+
+
+def test_code_pairs_shows_every_cell() -> None:
     frame = FRAMES["code_pairs"]
     figure = draw("code_pairs")
-    mesh = figure.axes[0].collections[0]
-    values = mesh.get_array().reshape(16, 16)
+    for row, (quantizer, size) in enumerate([(PAIR, 16), (OTHER, 8)]):
+        part = frame[frame["quantizer"] == quantizer]
+        for column, name in enumerate(["use", "mean_abs_error", "mean_rel_error"]):
+            mesh = figure.axes[3 * row + column].collections[0]
+            expected = np.full((size, size), np.nan)
+            for cell in part.to_dict("records"):
+                expected[cell["code_second"], cell["code_first"]] = cell[name]
+            values = np.ma.filled(mesh.get_array(), np.nan).reshape(size, size)
+            assert np.array_equal(values, expected, equal_nan=True)
+            assert np.isnan(expected).any()
+            assert to_hex(mesh.cmap.get_bad()) == "#eeeeee"
+
+
+def test_code_pairs_shares_logarithmic_colours_in_a_column() -> None:
+    meshes = [axis.collections[0] for axis in draw("code_pairs").axes[:6]]
+    for column in range(3):
+        one, other = meshes[column], meshes[3 + column]
+        assert isinstance(one.norm, LogNorm)
+        assert (one.norm.vmin, one.norm.vmax) == (other.norm.vmin, other.norm.vmax)
+    frame = FRAMES["code_pairs"]
+    assert meshes[0].norm.vmin == frame["use"].min()
+    by_quantizer = frame[frame["mean_abs_error"] > 0].groupby("quantizer")["mean_abs_error"]
+    assert meshes[1].norm.vmin == pytest.approx(by_quantizer.quantile(0.01).min())
+    assert meshes[1].norm.vmax == pytest.approx(by_quantizer.quantile(0.995).max())
+
+
+def test_code_pairs_ticks_give_the_values_of_their_codes() -> None:
+    frame = FRAMES["code_pairs"]
+    axis = draw("code_pairs").axes[0]
     part = frame[frame["quantizer"] == PAIR]
-    for row in part.sample(20, random_state=0).itertuples():
-        assert values[row.code_second, row.code_first] == row.use
-    assert values.mask.sum() == 256 - len(part)
-    with pytest.raises(BadValueError) as caught:
-        figures.code_pairs(frame, quantities=["use", "x"])
-    assert str(caught.value) == "quantities=['use', 'x'] must be some of 'use', 'abs', 'rel'"
-    assert len(figures.code_pairs(frame, quantities=["rel"]).axes) == 2 + 1
+    for which, ticks, labels in (
+        ("first", axis.get_xticks(), axis.get_xticklabels()),
+        ("second", axis.get_yticks(), axis.get_yticklabels()),
+    ):
+        values = part.set_index(f"code_{which}")[f"value_{which}"].groupby(level=0).first()
+        assert len(ticks) >= 3
+        assert {values.index.min(), values.index.max()} <= {int(tick) for tick in ticks}
+        assert np.diff(ticks).min() >= 0.17 * 16
+        for tick, label in zip(ticks, labels, strict=True):
+            assert float(label.get_text()) == pytest.approx(values[int(tick)], rel=0.1)
+    assert axis.get_xlabel() == "first moment, tensor/DE@4s"
+    assert axis.get_ylabel() == "second moment, tensor/linear@4u"
+
+
+def test_code_pairs_draws_the_quantities_asked_for() -> None:
+    figure = figures.code_pairs(FRAMES["code_pairs"], quantities=["rel", "use"])
+    assert [axis.get_title() for axis in figure.axes[:2]] == ["relative error", "use"]
+    assert [axis.get_xlabel() for axis in figure.axes[4:]] == [
+        "mean |Δu| / |u| (fraction)", "share of all elements (fraction)",
+    ]  # fmt: skip
+    for wrong in (["use", "x"], []):
+        with pytest.raises(BadValueError) as caught:
+            figures.code_pairs(FRAMES["code_pairs"], quantities=wrong)
+        assert str(caught.value) == f"quantities={wrong!r} must be some of 'use', 'abs', 'rel'"
+
+
+def test_code_pairs_without_any_error_are_drawn() -> None:
+    frame = FRAMES["code_pairs"].assign(mean_abs_error=0.0, mean_rel_error=np.nan)
+    draw("code_pairs", frame).draw_without_rendering()
+
+
+# first_code_error
 
 
 def test_first_code_error_shows_the_curves() -> None:
     frame = FRAMES["first_code_error"]
-    lines = draw("first_code_error").axes[0].lines
-    assert len(lines) == 2
-    part = frame[frame["quantizer"] == PAIR]
-    expected = part["mean_abs_error"].where(part["mean_abs_error"] > 0)
-    assert np.array_equal(lines[0].get_ydata(), expected, equal_nan=True)
+    figure = draw("first_code_error")
+    for axis, name in zip(figure.axes, ["mean_abs_error", "mean_rel_error", "use"], strict=True):
+        assert axis.get_yscale() == "log"
+        assert len(axis.lines) == 2
+        for line, (_, part) in zip(axis.lines, frame.groupby("quantizer", sort=False), strict=True):
+            expected = part[name].where(part[name] > 0)
+            assert np.array_equal(line.get_xdata(), part["position"])
+            assert np.array_equal(line.get_ydata(), expected, equal_nan=True)
+    assert legend(figure) == [PAIR, OTHER]
+    one, other = figure.axes[0].lines
+    assert one.get_linestyle() != other.get_linestyle()
+    assert one.get_color() != other.get_color()
 
 
-def test_map_curves_has_a_panel_a_map() -> None:
+def test_first_code_error_dots_a_code_that_no_line_reaches() -> None:
+    frame = pd.DataFrame({"quantizer": "q", "position": np.linspace(-1, 1, 256), "use": 0.1})
+    frame["mean_abs_error"] = frame["mean_rel_error"] = np.nan
+    frame.loc[[0, 7, 20, 21, 255], "mean_abs_error"] = 1.0
+    assert draw("first_code_error", frame).axes[0].lines[0].get_markevery() == [0, 7, 255]
+
+
+# map_curves
+
+
+def test_map_curves_share_two_panels() -> None:
+    frame = FRAMES["map_curves"]
     figure = draw("map_curves")
-    titles = [a.get_title() for a in shown(figure) if a.get_title()]
-    assert titles == ["DE@4s", "linear@8u", "tree@8s"]
-    assert figure.axes[0].lines[0].get_ydata().size == 16
+    linear, log = figure.axes
+    assert (linear.get_yscale(), log.get_yscale()) == ("linear", "log")
+    assert legend(figure) == ["map0@4s", "map1@8s", "map2@6s"]
+    for number, (_, part) in enumerate(frame.groupby("map", sort=False)):
+        assert np.array_equal(linear.lines[number].get_ydata(), part["value"])
+        assert np.array_equal(log.lines[number].get_xdata(), part["position"])
+        magnitude = part["value"].abs().replace(0, np.nan)
+        assert np.array_equal(log.lines[number].get_ydata(), magnitude, equal_nan=True)
+    assert [line.get_drawstyle() for line in linear.lines] == ["steps-mid", "default", "default"]
 
 
-def test_histogram_writes_the_share_of_zeros() -> None:
-    v = states()["a"]["exp_avg_sq"].clone()
-    v[:9] = 0
-    figure = figures.histogram(analyze.histogram(v, ["B128/DE@4u"]))
-    assert [a.get_title("left") for a in figure.axes] == [
-        "original", "normalized", "quantized", "dequantized",
-    ]  # fmt: skip
-    assert figure.axes[0].get_title("right") == "10.0% exactly 0"
+def test_many_map_curves_get_a_panel_each() -> None:
+    frame = synthetic.map_curves(7)
+    figure = draw("map_curves", frame)
+    titled = [axis for axis in shown(figure) if axis.get_title()]
+    assert [axis.get_title() for axis in titled] == list(frame["map"].unique())
+    assert len(shown(figure)) == 2 * 7
+    for axis in titled:
+        assert np.array_equal(
+            axis.lines[0].get_ydata(), frame.loc[frame["map"] == axis.get_title(), "value"]
+        )
+
+
+# histogram
+
+
+def test_histogram_shows_the_counts_of_each_panel() -> None:
+    frame = FRAMES["histogram"]
+    figure = draw("histogram")
+    names = ["original", "normalized", "quantized", "dequantized"]
+    assert [axis.get_title("left") for axis in figure.axes] == [*names, *[""] * 4]
+    for number, axis in enumerate(figure.axes):
+        quantizer = frame["quantizer"].unique()[number // 4]
+        part = frame[(frame["quantizer"] == quantizer) & (frame["panel"] == names[number % 4])]
+        counts, edges, _ = axis.patches[0].get_data()
+        assert np.array_equal(counts, part["count"])
+        assert np.array_equal(edges, [*part["bin_left"], part["bin_right"].iloc[-1]])
+        assert axis.get_yscale() == "symlog"
+        assert axis.get_ylim()[1] > frame["count"].max()
+    assert figure.axes[4].get_ylabel() == "rank1/linear@4u\nelements per bin"
+    assert figure.axes[7].get_xlabel() == "log10 |decoded x|"
+
+
+@pytest.mark.parametrize(
+    ("zeros", "note"),
+    [(0, ""), (600, "20.0% exactly 0"), (1, "< 0.1% exactly 0"), (10**7, "> 99.9% exactly 0")],
+)
+def test_histogram_writes_the_share_of_zeros(zeros: int, note: str) -> None:
+    axis = draw("histogram", FRAMES["histogram"].assign(zeros=zeros)).axes[0]
+    assert axis.get_title("right") == note
+
+
+def test_histogram_of_nothing_but_zeros_is_drawn() -> None:
+    frame = FRAMES["histogram"].assign(count=0, zeros=5)
+    figure = draw("histogram", frame[frame["panel"] != "quantized"])
+    figure.draw_without_rendering()
+    assert figure.axes[0].get_title("right") == "100.0% exactly 0"
+    assert not figure.axes[2].patches
+
+
+# inverse_sqrt
 
 
 def test_inverse_sqrt_marks_the_collapse() -> None:
-    notes = [axis.get_title("right") for axis in draw("inverse_sqrt").axes]
-    assert notes[0] == notes[2] == ""
-    assert notes[1].endswith("of the non-zero values decode to 0 →")
+    frame = FRAMES["inverse_sqrt"]
+    figure = draw("inverse_sqrt")
+    for axis, (name, part) in zip(figure.axes, frame.groupby("quantizer", sort=False), strict=True):
+        assert axis.get_title("left") == name
+        assert axis.get_yscale() == "log"
+        assert np.array_equal(axis.patches[0].get_data().values, part["share"])
+    without, collapsed, also_without = ([t.get_text() for t in a.texts] for a in figure.axes)
+    assert without == also_without == []
+    assert collapsed == ["30% of the non-zero values\ndecode to 0: h = $10^6$"]
+    spike = figure.axes[1].patches[1].get_data()
+    assert list(spike.values) == [0.3]
+    assert spike.edges[0] < 6 <= spike.edges[1]
+    assert [len(axis.patches) for axis in figure.axes] == [1, 2, 1]
 
 
-def test_pareto_draws_frontier_and_limit() -> None:
+def test_inverse_sqrt_does_not_round_a_small_collapse_away() -> None:
+    frame = FRAMES["inverse_sqrt"].assign(zero_share=3e-5)
+    axis = draw("inverse_sqrt", frame).axes[1]
+    assert axis.texts[0].get_text().startswith("0.003% of")
+    assert list(axis.patches[1].get_data().values) == [3e-5]  # not the whole of that bin
+
+
+# outliers
+
+
+def test_outliers_shows_every_cell_where_it_lies() -> None:
+    frame = FRAMES["outliers"]
+    figure = draw("outliers")
+    panels = [axis for axis in figure.axes if axis.images]
+    for axis, (name, part) in zip(panels, frame.groupby("tensor", sort=False), strict=True):
+        assert axis.get_title() == name
+        image = axis.images[0]
+        for cell in part.itertuples():
+            assert image.get_array()[cell.row // 2, cell.col // 3] == cell.magnitude
+        assert image.get_extent() == [0, 59, 24, 0]
+        assert isinstance(image.norm, LogNorm)
+        assert image.norm.vmin == 1
+    bars = [axis.get_ylabel() for axis in figure.axes if not axis.images]
+    assert bars == ["", "|x| / median |x|"]
+
+
+def test_outliers_keep_the_whole_of_a_long_name() -> None:
+    long = "model.decoder.layers.11.self_attn.q_proj.weight: exp_avg_sq"
+    title = draw("outliers", FRAMES["outliers"].assign(tensor=long).drop_duplicates(
+        ["row", "col"])).axes[0].get_title()  # fmt: skip
+    assert title.replace("\n", "").replace(" ", "") == long.replace(" ", "")
+    assert max(map(len, title.split("\n"))) <= 36
+
+
+def test_eight_outliers_fit() -> None:
+    figure = draw("outliers", synthetic.outliers(8))
+    assert len([axis for axis in shown(figure) if axis.images]) == 8
+
+
+# pareto
+
+
+def test_pareto_draws_points_frontier_and_limits() -> None:
+    frame = FRAMES["pareto"]
     axis = draw("pareto").axes[0]
-    labels = {line.get_label() for line in axis.lines}
-    assert labels == {"Pareto frontier", "Lloyd-Max limit (B128)"}
     assert axis.get_yscale() == "log"
+    assert axis.get_ylabel() == "relative squared error"
+    points = {c.get_label(): c.get_offsets() for c in axis.collections}
+    assert list(points) == ["DE", "linear", "tree"]
+    for name, offsets in points.items():
+        part = frame.loc[frame["map"] == name, ["bits_per_element", "error"]]
+        assert np.array_equal(offsets, part)
+    lines = {line.get_label(): line for line in axis.lines}
+    assert list(lines) == [
+        "Pareto frontier", "Lloyd-Max limit (tensor)", "Lloyd-Max limit (B128)",
+    ]  # fmt: skip
+    frontier = frame[frame["on_frontier"]].sort_values("bits_per_element")
+    assert np.array_equal(lines["Pareto frontier"].get_ydata(), frontier["error"])
+    assert lines["Pareto frontier"].get_drawstyle() == "steps-post"
+    limit = frame[frame["is_limit"] & (frame["normalizer"] == "B128")]
+    assert np.array_equal(lines["Lloyd-Max limit (B128)"].get_xdata(), limit["bits_per_element"])
+    assert np.array_equal(lines["Lloyd-Max limit (B128)"].get_ydata(), limit["error"])
 
 
-def test_loss_curves_draw_each_seed_and_the_difference() -> None:
-    train, validation, difference = draw("loss_curves").axes
-    assert len(train.lines) == len(validation.lines) == 4
-    assert len(difference.lines) == 2 + 1
-    assert "nats" in train.get_ylabel()
-
-
-def test_update_error_has_a_line_a_pair() -> None:
-    labels = [t.get_text() for t in draw("update_error").axes[0].get_yticklabels()]
-    assert labels == PAIRS
-
-
-def test_files_that_cannot_be_written(tmp_path: Path) -> None:
+def test_pareto_names_the_frontier_and_no_name_covers_another_or_a_point() -> None:
+    frame = FRAMES["pareto"]
     figure = draw("pareto")
-    with pytest.raises(BadValueError, match=r"must end in \.png or \.svg"):
-        figures.save(figure, tmp_path / "x.jpg")
-    (tmp_path / "file").write_text("")
-    with pytest.raises(OutputError):
-        figures.save(figure, tmp_path / "file" / "x.png")
+    figure.draw_without_rendering()
+    axis = figure.axes[0]
+    notes = [text for text in axis.texts if isinstance(text, Annotation)]
+    assert sorted(note.get_text() for note in notes) == sorted(
+        frame.loc[frame["on_frontier"], "quantizer"]
+    )
+    for note in notes:
+        row = frame[frame["quantizer"] == note.get_text()].iloc[0]
+        assert note.xy == (row["bits_per_element"], row["error"])
+    extents = [Text.get_window_extent(note) for note in notes]
+    for one, other in combinations(extents, 2):
+        assert not one.overlaps(other)
+    inside = axis.get_window_extent()
+    drawn = frame[~frame["is_limit"]]
+    dots = axis.transData.transform(drawn[["bits_per_element", "error"]].to_numpy())
+    for box in extents:
+        assert inside.x0 <= box.x0 < box.x1 <= inside.x1
+        assert inside.y0 <= box.y0 < box.y1 <= inside.y1
+        assert not any(box.contains(*dot) for dot in dots)
+
+
+def test_names_of_a_crowded_frontier_do_not_overlap() -> None:
+    frame = FRAMES["pareto"]
+    crowd = frame[frame["map"] == "DE"].assign(
+        bits_per_element=4 + np.arange(12) / 100, error=1 - np.arange(12) / 100
+    )
+    figure = draw("pareto", pd.concat([frame[frame["map"] == "linear"], crowd]))
+    figure.draw_without_rendering()
+    notes = [text for text in figure.axes[0].texts if isinstance(text, Annotation)]
+    assert len(notes) >= 10
+    for one, other in combinations([Text.get_window_extent(note) for note in notes], 2):
+        assert not one.overlaps(other)
+
+
+def test_pareto_without_frontier_or_limit_is_drawn() -> None:
+    frame = FRAMES["pareto"]
+    bare = frame[~frame["is_limit"]].assign(on_frontier=False)
+    assert not draw("pareto", bare).axes[0].lines
+    exact = frame.assign(error=frame["error"].where(frame["map"] != "DE", 0.0))
+    draw("pareto", exact).draw_without_rendering()
+
+
+# loss_curves
+
+
+def test_loss_curves_draw_each_seed() -> None:
+    frame = FRAMES["loss_curves"]
+    figure = draw("loss_curves")
+    assert len(figure.axes) == 2
+    runs = list(frame["run"].unique())
+    assert legend(figure) == runs
+    for axis, split in zip(figure.axes, ["train", "val"], strict=True):
+        keys = [(run, seed) for run in runs for seed in (0, 1)]
+        for line, (run, seed) in zip(axis.lines, keys, strict=True):
+            chosen = (frame["run"] == run) & (frame["seed"] == seed) & (frame["split"] == split)
+            part = frame[chosen]
+            assert np.array_equal(line.get_xdata(), part["step"])
+            assert np.array_equal(line.get_ydata(), part["loss"])
+    styles = {(line.get_color(), line.get_linestyle()) for line in figure.axes[0].lines}
+    assert len(styles) == 3
+
+
+def test_loss_curves_draw_the_difference_to_the_first_run() -> None:
+    frame = FRAMES["loss_curves"].copy()
+    frame["difference"] = frame["loss"] - 1
+    figure = draw("loss_curves", frame)
+    assert len(figure.axes) == 3
+    *lines, zero = figure.axes[2].lines
+    assert list(zero.get_ydata()) == [0, 0]
+    assert len(lines) == 4
+    part = frame.query("run == '8-bit AdamW' and seed == 0 and split == 'val'")
+    assert np.array_equal(lines[0].get_ydata(), part["difference"])
+    label = "validation loss minus that of\n32-bit AdamW (nats)"
+    assert figure.axes[2].get_ylabel() == label
+
+
+def test_loss_curves_draw_what_is_smoothed_over_the_raw_loss() -> None:
+    frame = FRAMES["loss_curves"].copy()
+    frame["smoothed"] = frame["loss"] + 0.5
+    raw, smoothed, *_ = draw("loss_curves", frame).axes[0].lines
+    assert np.array_equal(smoothed.get_ydata(), raw.get_ydata() + 0.5)
+    assert raw.get_alpha() < 0.5
+    assert smoothed.get_alpha() is None
+
+
+def test_loss_curves_name_the_unit() -> None:
+    frame = FRAMES["loss_curves"]
+    assert draw("loss_curves").axes[0].get_ylabel() == "training loss (nats)"
+    with_unit = frame.assign(unit="nats per byte")
+    assert draw("loss_curves", with_unit).axes[1].get_ylabel() == "validation loss (nats per byte)"
+    figure = figures.loss_curves(with_unit, unit="bits")
+    assert figure.axes[0].get_ylabel() == "training loss (bits)"
+
+
+def test_loss_curves_refuse_other_splits() -> None:
+    with pytest.raises(BadValueError) as caught:
+        draw("loss_curves", FRAMES["loss_curves"].replace("val", "test"))
+    assert str(caught.value) == "frame has split='test'; loss_curves knows 'train' and 'val'"
+
+
+# update_error
+
+
+def test_update_error_has_a_line_a_pair_in_the_frames_order() -> None:
+    frame = FRAMES["update_error"]
+    figure = draw("update_error")
+    left, right = figure.axes
+    assert [t.get_text() for t in left.get_yticklabels()] == list(frame["quantizer"])
+    assert list(left.get_yticks()) == [2, 1, 0]
+    assert legend(figure) == ["median", "mean", "99th percentile", "largest"]
+    assert [list(line.get_xdata()) for line in left.lines] == [list(frame["mean_abs_error"])]
+    for line, name in zip(right.lines, ["median", "mean", "p99", "max"], strict=True):
+        assert np.array_equal(line.get_xdata(), frame[f"{name}_rel_error"])
+        assert list(line.get_ydata()) == [2, 1, 0]
+    assert left.get_xscale() == right.get_xscale() == "log"
+    spans = [collection.get_segments() for collection in right.collections]
+    assert spans[0][2][:, 0].tolist() == [250.0, 4000.0]
+    assert spans[1][2][:, 0].tolist() == [4000.0, 35000.0]
+
+
+def test_update_error_draws_what_absolute_errors_there_are() -> None:
+    frame = FRAMES["update_error"]
+    more = frame.assign(median_abs_error=1.0, p99_abs_error=2.0, max_abs_error=3.0)
+    left = draw("update_error", more).axes[0]
+    assert [line.get_xdata()[0] for line in left.lines] == [1.0, 2e-3, 2.0, 3.0]
+
+
+def test_update_error_colours_groups() -> None:
+    frame = FRAMES["update_error"].assign(group=["a", "b", "a"])
+    figure = draw("update_error", frame.set_index(pd.Index([9, 4, 7])))
+    assert legend(figure, 1) == ["a", "b"]
+    means = [line for line in figure.axes[1].lines if line.get_marker() == "D"]
+    assert [list(line.get_ydata()) for line in means] == [[2, 0], [1]]
+    assert means[0].get_color() != means[1].get_color()
