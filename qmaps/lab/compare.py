@@ -16,7 +16,7 @@ from torch import nn
 
 from qmaps.optim import AdamW
 from qmaps.optim.base import StateQuantizers
-from qmaps.workloads import Training, Workload, train
+from qmaps.workloads import TrainingRun, Workload, train
 from qmaps.workloads.training import Hook
 
 
@@ -59,7 +59,7 @@ def compare(
     steps: int | None = None,
     hooks: dict[tuple[str, int], Sequence[Hook]] | None = None,
     progress: Callable[[str, int, int, float], None] | None = None,
-) -> list[Training]:
+) -> list[TrainingRun]:
     """Train every contender with every seed, each in a folder of its own under `out`.
 
     Finished runs are not repeated, interrupted ones go on; see `qmaps.workloads.train`.
@@ -94,7 +94,7 @@ def compare(
     return runs
 
 
-def loss_frame(runs: Sequence[Training]) -> pd.DataFrame:
+def loss_frame(runs: Sequence[TrainingRun]) -> pd.DataFrame:
     """The runs' losses for `qmaps.figures.loss_curves`.
 
     Returns:
@@ -114,7 +114,7 @@ def loss_frame(runs: Sequence[Training]) -> pd.DataFrame:
     return joined[["run", "seed", "step", "split", "loss", "difference"]]
 
 
-def summarize_losses(runs: Sequence[Training]) -> pd.DataFrame:
+def summarize_losses(runs: Sequence[TrainingRun]) -> pd.DataFrame:
     """Final validation loss per contender: mean and spread over seeds.
 
     Returns:

@@ -1,11 +1,19 @@
-"""Training on real data that needs no download."""
+"""Training on real data that needs no download.
+
+A workload is a frozen dataclass in a module of its own; `REGISTRY` finds it by its name.
+
+>>> work = get("stdlib-lm-tiny")
+>>> work.steps, work.batch(step=1, seed=0)[0].shape
+(100, torch.Size([8, 64]))
+"""
 
 from __future__ import annotations
 
 from qmaps._discover import modules
 from qmaps.errors import BadValueError, nearest
 from qmaps.workloads.base import REGISTRY, Workload
-from qmaps.workloads.training import Training, train
+from qmaps.workloads.run_folder import TrainingRun
+from qmaps.workloads.training import train
 
 modules(__name__, list(__path__))
 
@@ -29,4 +37,4 @@ def get(name: str) -> Workload:
     return REGISTRY[name]()
 
 
-__all__ = ["REGISTRY", "Training", "Workload", "get", "names", "train"]
+__all__ = ["REGISTRY", "TrainingRun", "Workload", "get", "names", "train"]

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import os
 import sysconfig
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +19,24 @@ EXCLUDED = frozenset(
 )
 """Folders that not every installation has, or that are not the library itself."""
 
+LEAST = 100_000
+"""Bytes of source that each split needs at least; a full library has some ten million."""
+
+
+@dataclass(frozen=True)
+class Corpus:
+    """Bytes of source, split by file.
+
+    Attributes:
+        train: nine files in ten, one after another in the order of their paths.
+        validation: the others.
+        digest: a short hash of both.
+    """
+
+    train: NDArray[np.uint8]
+    validation: NDArray[np.uint8]
+    digest: str
+
 
 def is_validation(name: str) -> bool:
     """Whether a file is held out: one in ten, by a hash of its relative path."""
@@ -25,30 +45,34 @@ def is_validation(name: str) -> bool:
 
 def files(root: Path) -> dict[str, Path]:
     """The library's source files by relative path, sorted."""
-    found = {
-        path.relative_to(root).as_posix(): path
-        for path in root.rglob("*.py")
-        if not EXCLUDED & set(path.relative_to(root).parts[:-1])
-    }
+    found = {}
+    for folder, below, names in os.walk(root):
+        # Pruned, not filtered: site-packages may hold a hundred times the library.
+        below[:] = [name for name in below if name not in EXCLUDED]
+        for name in names:
+            if name.endswith(".py"):
+                path = Path(folder, name)
+                found[path.relative_to(root).as_posix()] = path
     return dict(sorted(found.items()))
 
 
 @functools.lru_cache(maxsize=1)
-def load() -> tuple[NDArray[np.uint8], NDArray[np.uint8]]:
-    """All training bytes and all validation bytes, split by file.
+def load() -> Corpus:
+    """All source of this Python's library, read once per process.
 
     Raises:
         BadValueError: this Python comes without the source of its library.
     """
     root = Path(sysconfig.get_path("stdlib"))
-    train: list[bytes] = []
-    validation: list[bytes] = []
+    parts: dict[bool, list[bytes]] = {False: [], True: []}
     for name, path in files(root).items():
-        (validation if is_validation(name) else train).append(path.read_bytes())
-    joined = [np.frombuffer(b"\0".join(part), dtype=np.uint8) for part in (train, validation)]
-    if min(map(len, joined)) < 100_000:
+        parts[is_validation(name)].append(path.read_bytes())
+    # A zero byte, which source cannot hold, tells the model where a file ends.
+    train, validation = (b"\0".join(parts[held_out]) for held_out in (False, True))
+    if min(len(train), len(validation)) < LEAST:
         raise BadValueError(
-            f"the standard library in {str(root)!r} holds {sum(map(len, joined))} bytes of source; "
-            "stdlib-lm needs a Python that comes with its library's .py files"
+            f"the standard library in {str(root)!r} holds {len(train) + len(validation)} bytes of "
+            "source; stdlib-lm needs a Python that comes with its library's .py files"
         )
-    return joined[0], joined[1]
+    digest = hashlib.sha256(train + b"\0\0" + validation).hexdigest()[:16]
+    return Corpus(np.frombuffer(train, np.uint8), np.frombuffer(validation, np.uint8), digest)

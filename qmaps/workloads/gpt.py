@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812 - torch's own convention
+
+from qmaps.workloads._checks import integer, require
 
 
 @dataclass(frozen=True)
@@ -27,6 +29,12 @@ class GPTShape:
     layers: int = 4
     heads: int = 6
 
+    def __post_init__(self) -> None:
+        for parameter, value in asdict(self).items():
+            integer(parameter, value, 1)
+        divides = self.width % self.heads == 0
+        require(divides, "heads", self.heads, f"a divisor of width={self.width}")
+
 
 class Block(nn.Module):
     """Causal self-attention and a GELU network, each after a layer norm and added back."""
@@ -44,7 +52,7 @@ class Block(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """Tensor of shape (batch, length, width) in, the same out."""
         batch, length, width = x.shape
-        qkv = self.qkv(self.norm1(x)).view(batch, length, 3, self.heads, -1)
+        qkv = self.qkv(self.norm1(x)).view(batch, length, 3, self.heads, width // self.heads)
         q, k, v = qkv.permute(2, 0, 3, 1, 4)
         mixed = F.scaled_dot_product_attention(q, k, v, is_causal=True)
         x = x + self.proj(mixed.transpose(1, 2).reshape(batch, length, width))
@@ -53,7 +61,11 @@ class Block(nn.Module):
 
 
 class GPT(nn.Module):
-    """Decoder-only language model; the head has weights of its own."""
+    """Decoder-only language model.
+
+    The head has weights of its own: tied to the embedding, the two would share optimizer
+    states, and the embedding's, which are sparse, could not be looked at by themselves.
+    """
 
     def __init__(self, shape: GPTShape) -> None:
         super().__init__()
@@ -74,10 +86,14 @@ class GPT(nn.Module):
                 )
 
     def forward(self, tokens: Tensor) -> Tensor:
-        """Logits of shape (batch, length, vocabulary) for int64 tokens (batch, length)."""
-        x = self.tokens(tokens) + self.positions(
-            torch.arange(tokens.shape[1], device=tokens.device)
-        )
+        """Logits of shape (batch, length, vocabulary) for int64 tokens (batch, length).
+
+        Raises:
+            BadValueError: the sequence is longer than the context.
+        """
+        length, context = tokens.shape[1], self.shape.context
+        require(length <= context, "length", length, f"at most context={context}")
+        x = self.tokens(tokens) + self.positions(torch.arange(length, device=tokens.device))
         for block in self.blocks:
             x = block(x)
         logits: Tensor = self.head(self.norm(x))

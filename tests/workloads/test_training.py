@@ -48,7 +48,8 @@ def test_a_run_records_losses_and_learns(whole) -> None:
     assert held_out == {6, 12}
     assert result.final["bits_per_byte"] == pytest.approx(result.final["loss"] / 0.6931472)
     assert result.first_nonfinite_step is None
-    assert sorted(path.name for path in out.iterdir()) == ["model.pt", "result.json", "run.json"]
+    files = sorted(path.name for path in out.iterdir())
+    assert files == ["losses.csv", "model.pt", "result.json", "run.json"]
 
 
 @pytest.mark.parametrize("at", [1, 5, 8])
@@ -61,8 +62,7 @@ def test_ctrl_c_and_resume_is_bit_for_bit(at: int, whole, tmp_path: Path) -> Non
         run(tmp_path, progress=press)
     seen = []
     resumed = run(tmp_path, progress=lambda step, *_: seen.append(step))
-    # Pressed between two steps: the checkpoint may be that of the step before the next.
-    assert seen[0] in (at + 1, at // 5 * 5 + 1)
+    assert seen[0] == at + 1
     assert resumed == whole[1]
     ours, theirs = weights(tmp_path), weights(whole[0])
     assert all(torch.equal(ours[name], theirs[name]) for name in theirs)
@@ -122,17 +122,17 @@ def test_damaged_files_are_refused(tmp_path: Path) -> None:
     with pytest.raises(OutputError, match="cannot be resumed"):
         run(tmp_path)
     (tmp_path / "run.json").write_text("{")
-    with pytest.raises(OutputError, match="is damaged"):
+    with pytest.raises(OutputError, match="missing or damaged"):
         run(tmp_path)
 
 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"steps": 0}, "steps=0 must be at least 1"),
-        ({"seed": -1}, "seed=-1 must be at least 0"),
-        ({"checkpoint_every": 0}, "checkpoint_every=0 must be at least 1"),
-        ({"validate_every": 1.5}, "validate_every=1.5 must be an int"),
+        ({"steps": 0}, "steps=0 must be an int of at least 1"),
+        ({"seed": -1}, "seed=-1 must be an int of at least 0"),
+        ({"checkpoint_every": 0}, "checkpoint_every=0 must be an int of at least 1"),
+        ({"validate_every": 1.5}, "validate_every=1.5 must be an int of at least 1"),
     ],
 )
 def test_bad_options(options, message: str, tmp_path: Path) -> None:
@@ -149,3 +149,39 @@ def test_a_loss_that_is_lost_is_recorded(tmp_path: Path) -> None:
     result = train(TINY, wild, out=tmp_path, label="wild", steps=4)
     assert result.first_nonfinite_step is not None
     assert json.loads((tmp_path / "result.json").read_text())["first_nonfinite_step"]
+
+
+def test_options_of_the_optimizer_belong_to_the_run(whole) -> None:
+    out, _ = whole
+
+    def other(net, work) -> torch.optim.Optimizer:
+        made = optimizer(net, work)
+        made.param_groups[0]["eps"] = 1e-6
+        return made
+
+    with pytest.raises(OutputError, match=r"holds a run with group0\.eps=1e-08; 1e-06 was asked"):
+        train(TINY, other, out=out, label="x", steps=STEPS, validate_every=6)
+
+
+def test_the_schedule_scales_the_rate_of_each_group(tmp_path: Path) -> None:
+    made = []
+
+    def two_groups(net, work) -> torch.optim.Optimizer:
+        first, *rest = net.parameters()
+        groups = [{"params": [first], "lr": 0.1 * work.lr}, {"params": rest}]
+        made.append(torch.optim.SGD(groups, lr=work.lr))
+        return made[-1]
+
+    rates = []
+
+    def note(*_: object) -> None:
+        rates.append([group["lr"] for group in made[-1].param_groups])
+        if len(rates) == 2:
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        train(TINY, two_groups, out=tmp_path, steps=4, progress=note)
+    train(TINY, two_groups, out=tmp_path, steps=4, progress=note)
+    schedule = [TINY.learning_rate(step, 4) for step in (1, 2, 3, 4)]
+    assert [rate for _, rate in rates] == schedule
+    assert [rate for rate, _ in rates] == pytest.approx([0.1 * rate for rate in schedule])
