@@ -127,7 +127,7 @@ class Quantizer:
         """As `quantize` for float32 `x`, without looking for NaN, infinity or signs.
 
         What shares a scale with a non-finite element decodes to non-finite values, so none
-        becomes a finite number silently.
+        becomes a finite number silently; only exact zeros under ``logB`` stay 0.
         """
         if out is not None:
             _check_out(out, self, x)
@@ -150,6 +150,8 @@ class Quantizer:
         dtype: torch.dtype = torch.float32,
     ) -> Tensor:
         """The values of `t`; the same as ``t.dequantize()``."""
+        if not isinstance(t, QuantizedTensor):
+            raise BadTypeError(f"t is a {type(t).__name__}; a QuantizedTensor is needed")
         if (t.quantizer.normalizer, t.quantizer.map.spec) != (self.normalizer, self.map.spec):
             raise BadValueError(f"t was made by {t.quantizer.spec}; {self.spec} cannot decode it")
         return t.dequantize(out=out, dtype=dtype)

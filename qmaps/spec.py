@@ -22,7 +22,7 @@ GRAMMAR = 'NORM["x8"]["&"NORM["x8"]]/MAP@BITS["s"|"u"]["+sr"]'
 _SPEC = re.compile(
     r"(?P<norm>[^/]+)/(?P<map>[^@/()]+)(?:\((?P<fields>[^()]*)\))?@(?P<bits>\d+)(?P<sign>[su]?)"
     r"(?P<sr>\+sr)?",
-    re.IGNORECASE,
+    re.IGNORECASE | re.ASCII,
 )
 
 
@@ -59,7 +59,7 @@ def _one_normalizer(text: str) -> normalize.Normalizer:
     if text.lower().endswith("x8"):
         return EightBit(_one_normalizer(text[:-2]))
     # B<n> is compared with the number written, so that "C128" is near "B128".
-    number = re.search(r"\d+", text)
+    number = re.search(r"\d+", text, re.ASCII)
     shown = [name.replace("<n>", number[0] if number else "<n>") for name in normalize.names()]
     raise SpecError(
         f"unknown normalizer {text!r}; allowed are {', '.join(normalize.names())}, "
@@ -103,6 +103,8 @@ def _fields(cls: type[maps.Map], text: str | None) -> dict[str, Any]:
         if name.lower() not in own:
             allowed = ", ".join(own) or "no fields"
             raise SpecError(f"unknown field {name!r} of {cls.spec_name}; allowed are {allowed}")
+        if name.lower() in values:
+            raise SpecError(f"field {name!r} of {cls.spec_name} is given more than once")
         default = own[name.lower()].default
         values[name.lower()] = _value(name, value, default)
     return values
@@ -115,6 +117,9 @@ def _value(name: str, text: str, default: Any) -> Any:
             return text.lower() == "true"
         raise SpecError(f"{name}={text!r} must be true or false")
     try:
+        # Python's numbers may hold underscores and digits of any script; a spec's may not.
+        if not re.fullmatch(r"[-+.\w]*", text, re.ASCII) or "_" in text:
+            raise ValueError
         return kind(text)
     except ValueError:
         raise SpecError(f"{name}={text!r} must be of type {kind.__name__}") from None

@@ -61,7 +61,17 @@ def from_plain(plain: Mapping[str, Any]) -> QuantizedTensor:
         raise BadValueError(
             f"format={plain['format']} of a quantized tensor is not supported; {FORMAT} is"
         )
-    shape = tuple(int(size) for size in plain["shape"])
+    try:
+        t = _assembled(plain)
+        _check(t, t.quantizer.normalizer)
+    except (AttributeError, KeyError, TypeError) as error:
+        reason = f"{type(error).__name__}: {error}"
+        raise BadValueError(f"the parts of a quantized tensor are damaged ({reason})") from None
+    return t
+
+
+def _assembled(plain: Mapping[str, Any]) -> QuantizedTensor:
+    """The tensor of these parts, whether or not they fit together."""
     if "codebook" in plain:
         about = dict(plain["map"])
         normalizer = parse_normalizer(about.pop("normalizer"))
@@ -69,9 +79,8 @@ def from_plain(plain: Mapping[str, Any]) -> QuantizedTensor:
         quantizer = Quantizer(normalizer, Codebook(plain["codebook"], **about), stochastic)
     else:
         quantizer = Quantizer(*parse(plain["spec"]))
-    t = QuantizedTensor(quantizer, shape, plain["packed"], tuple(plain["scales"]))
-    _check(t, quantizer.normalizer)
-    return t
+    shape = tuple(int(size) for size in plain["shape"])
+    return QuantizedTensor(quantizer, shape, plain["packed"], tuple(plain["scales"]))
 
 
 def save(tensors: Mapping[str, QuantizedTensor], path: str | os.PathLike[str]) -> None:
@@ -152,3 +161,10 @@ def _check(t: QuantizedTensor, normalizer: Normalizer) -> None:
             f"scales are {found}; {normalizer.spec} of shape {t.shape} needs "
             f"{normalizer.layout(t.shape)}"
         )
+    codebook = table(t.quantizer.map)
+    if len(codebook) < 2**t.quantizer.map.bits and t.packed.numel():
+        largest = int(t.codes().max())
+        if largest >= len(codebook):
+            raise BadValueError(
+                f"packed holds the code {largest}; {t.quantizer.spec} has {len(codebook)} codes"
+            )

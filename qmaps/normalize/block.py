@@ -50,7 +50,7 @@ class BlockWise(Normalizer, name="B<n>"):
 
     @classmethod
     def parse(cls, text: str) -> Normalizer | None:
-        match = re.fullmatch(r"b(\d+)", text, re.IGNORECASE)
+        match = re.fullmatch(r"b(\d+)", text, re.IGNORECASE | re.ASCII)
         return cls(int(match[1])) if match else None
 
     @property

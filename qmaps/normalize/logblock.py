@@ -35,7 +35,7 @@ class LogBlock(Normalizer, name="logB<n>"):
 
     @classmethod
     def parse(cls, text: str) -> Normalizer | None:
-        match = re.fullmatch(r"logb(\d+)", text, re.IGNORECASE)
+        match = re.fullmatch(r"logb(\d+)", text, re.IGNORECASE | re.ASCII)
         return cls(int(match[1])) if match else None
 
     @property

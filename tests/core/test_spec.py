@@ -83,6 +83,14 @@ NORMS = "B<n>, col, logB<n>, rank1, row, tensor, each with or without x8"
          "spec='tensor/linear0(a=1)@4s': unknown field 'a' of linear0; allowed are no fields"),
         ("tensor/quantile(midpoints=2)@4s",
          "spec='tensor/quantile(midpoints=2)@4s': midpoints='2' must be true or false"),
+        ("tensor/static-tree(tree_bits=4,tree_bits=5)@8s",
+         "spec='tensor/static-tree(tree_bits=4,tree_bits=5)@8s': field 'tree_bits' of static-tree "
+         "is given more than once"),
+        ("tensor/static-tree(tree_bits=0_4)@8s",
+         "spec='tensor/static-tree(tree_bits=0_4)@8s': tree_bits='0_4' must be of type int"),
+        ("B\u0661/DE@4s", f"spec='B\u0661/DE@4s': unknown normalizer 'B\u0661'; "
+         f"allowed are {NORMS}"),
+        ("B128/DE@\u0664s", f"spec='B128/DE@\u0664s' {FORM}"),
     ],
 )  # fmt: skip
 def test_bad_specs(spec: str, message: str) -> None:

@@ -68,8 +68,24 @@ def test_parts_that_do_not_fit_are_refused() -> None:
         with pytest.raises(ValueError) as caught:
             store.from_plain({**plain, **change})
         assert str(caught.value) == message
+    for change, reason in (
+        ({"packed": None}, "AttributeError"),
+        ({"scales": [None]}, "AttributeError"),
+        ({"shape": None}, "TypeError"),
+        ({"spec": 4}, "AttributeError"),
+    ):
+        with pytest.raises(ValueError, match=rf"quantized tensor are damaged \({reason}"):
+            store.from_plain({**plain, **change})
     del plain["packed"]
     with pytest.raises(ValueError, match="a quantized tensor lacks packed"):
+        store.from_plain(plain)
+
+
+def test_codes_beyond_the_codebook_are_refused() -> None:
+    book = qmaps.maps.Codebook(torch.tensor([-1.0, 0.0, 1.0]))
+    plain = store.to_plain((qmaps.normalize.BlockWise(8) / book).quantize(X))
+    plain["packed"][2] |= 3
+    with pytest.raises(ValueError, match=r"packed holds the code 3; .* has 3 codes"):
         store.from_plain(plain)
 
 
