@@ -2,7 +2,17 @@
 
 from __future__ import annotations
 
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
+
+from qmaps import native
+from qmaps.errors import BadValueError, nearest
+
+NAMES = ("reference", "native", "cuda")
+_chosen: ContextVar[str | None] = ContextVar("qmaps_backend", default=None)
 
 
 @dataclass(frozen=True)
@@ -23,20 +33,66 @@ class Backend:
 def backends() -> list[Backend]:
     """Every engine, with the reason why it does or does not run here.
 
-    >>> [b.name for b in backends() if b.available]
-    ['reference']
+    >>> [b.name for b in backends()]
+    ['reference', 'native', 'cuda']
     """
+    built = native.core is not None
     return [
         Backend("reference", True, "plain PyTorch, on CPU and CUDA tensors"),
-        Backend("native", False, "not part of this version of qmaps"),
+        Backend("native", built, _instruction_sets() if built else native.reason),
         Backend("cuda", False, "not part of this version of qmaps; CUDA tensors run on reference"),
     ]
 
 
 def backend() -> str:
-    """The engine that runs here.
+    """The engine that runs here for CPU tensors.
 
-    >>> backend()
-    'reference'
+    "native" where it is built, unless `use_backend` or the environment variable
+    ``QMAPS_BACKEND`` says "reference".
+
+    Raises:
+        BadValueError: ``QMAPS_BACKEND`` names no engine, or one that is not available.
     """
-    return "reference"
+    if (chosen := _chosen.get()) is not None:
+        return chosen
+    if wanted := os.environ.get("QMAPS_BACKEND", ""):
+        return _checked(wanted, "QMAPS_BACKEND")
+    return "native" if native.core is not None else "reference"
+
+
+@contextmanager
+def use_backend(name: str) -> Iterator[None]:
+    """Run on this engine inside the block; all engines give the same bits.
+
+    Args:
+        name: "reference" or "native".
+
+    Raises:
+        BadValueError: no such engine, or it is not available here.
+    """
+    token = _chosen.set(_checked(name, "name"))
+    try:
+        yield
+    finally:
+        _chosen.reset(token)
+
+
+def _checked(name: str, parameter: str) -> str:
+    if name not in NAMES:
+        allowed = ", ".join(map(repr, NAMES))
+        raise BadValueError(
+            f"{parameter}={name!r} is no back end; allowed are {allowed}{nearest(name, NAMES)}"
+        )
+    found = next(known for known in backends() if known.name == name)
+    if not found.available:
+        raise BadValueError(f"{parameter}={name!r} is not available: {found.reason}")
+    return name
+
+
+def _instruction_sets() -> str:
+    best, *others = native.isas()
+    used = native.core.isa()
+    others = [isa for isa in (best, *others) if isa != used]
+    also = f"; QMAPS_ISA also allows {', '.join(others)}" if others else ""
+    threads = "" if native.core.openmp else "; one thread, for it was built without OpenMP"
+    return f"C++, CPU tensors, {used}{also}{threads}"

@@ -60,6 +60,11 @@ class RoundingKey:
             if not 0 <= value < 2**bits:
                 raise BadValueError(f"{name}={value} is outside 0 to 2**{bits} - 1")
 
+    def words(self) -> tuple[int, int, int, int, int, int]:
+        """Philox key, the upper three words of the counter, and `offset`."""
+        word1 = (self.state << 8) | (self.micro_batch << 16)
+        return self.seed, self.purpose, word1, self.tensor, self.step, self.offset
+
 
 def philox4x32(counter: Tensor, key: tuple[int, int]) -> Tensor:
     """Ten rounds of Philox4x32.
@@ -97,10 +102,11 @@ def uniform(count: int, key: RoundingKey, device: torch.device | str = "cpu") ->
     groups = -(-(key.offset + count) // 4) - first
     group = torch.arange(first, first + groups, dtype=torch.int64, device=device)
     counter = torch.empty(groups, 4, dtype=torch.int64, device=device)
+    seed, purpose, word1, word2, word3, _ = key.words()
     counter[:, 0] = group & _MASK
-    counter[:, 1] = (group >> 32) | (key.state << 8) | (key.micro_batch << 16)
-    counter[:, 2] = key.tensor
-    counter[:, 3] = key.step
-    words = philox4x32(counter, (key.seed, key.purpose)).reshape(-1)
+    counter[:, 1] = (group >> 32) | word1
+    counter[:, 2] = word2
+    counter[:, 3] = word3
+    words = philox4x32(counter, (seed, purpose)).reshape(-1)
     start = key.offset % 4
     return (words[start : start + count] >> 8).to(torch.float32) * 2.0**-24

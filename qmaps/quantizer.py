@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from qmaps import packing, reference
+from qmaps import dispatch, packing
 from qmaps.errors import BadTypeError, BadValueError, NonFiniteError, SpecError
 from qmaps.maps.base import FittedMap, Map, table
 from qmaps.maps.codebook import Codebook
@@ -95,7 +95,9 @@ class Quantizer:
         Raises:
             NonFiniteError, BadValueError, BadTypeError: as `quantize`.
         """
-        return self._frozen(self._checked(x))
+        x = _floats(x)
+        self._refuse_bad(x)
+        return self._frozen(x)
 
     def quantize(
         self, x: Tensor, *, out: QuantizedTensor | None = None, key: RoundingKey | None = None
@@ -106,7 +108,8 @@ class Quantizer:
             x: float32, float16 or bfloat16 tensor of any shape and strides; computed in
                 float32.
             out: a tensor of the same shape and quantizer, written into and returned. With a
-                fitted map its codebook is kept, not fitted anew.
+                fitted map its codebook is kept, not fitted anew. After an error its contents
+                mean nothing.
             key: names the random numbers of stochastic rounding; ``RoundingKey()`` if left
                 out, so the same call gives the same codes. Change `step` from call to call.
 
@@ -119,7 +122,13 @@ class Quantizer:
                 match.
             BadTypeError: `x` is no tensor of an allowed dtype.
         """
-        return self.quantize_unchecked(self._checked(x), out=out, key=key)
+        x = _floats(x)
+        if isinstance(self.map, FittedMap) and out is None:
+            self._refuse_bad(x)
+        t, suspect = self._quantized(x, out, key, check=True)
+        if suspect:
+            self._refuse_bad(x)
+        return t
 
     def quantize_unchecked(
         self, x: Tensor, *, out: QuantizedTensor | None = None, key: RoundingKey | None = None
@@ -129,18 +138,21 @@ class Quantizer:
         What shares a scale with a non-finite element decodes to non-finite values, so none
         becomes a finite number silently; only exact zeros under ``logB`` stay 0.
         """
+        return self._quantized(x, out, key, check=False)[0]
+
+    def _quantized(
+        self, x: Tensor, out: QuantizedTensor | None, key: RoundingKey | None, *, check: bool
+    ) -> tuple[QuantizedTensor, bool]:
+        """`x` quantized, and, if `check`, whether it may hold what cannot be."""
         if out is not None:
             _check_out(out, self, x)
         frozen = self._frozen(x) if out is None else out.quantizer
         noise = (key or RoundingKey()) if self.stochastic else None
-        codes, scales = reference.quantize(x, frozen.normalizer, frozen.map, noise)
-        packed = packing.pack(codes, self.map.bits)
-        if out is None:
-            return QuantizedTensor(frozen, tuple(x.shape), packed, scales)
-        out.packed.copy_(packed)
-        for target, scale in zip(out.scales, scales, strict=True):
-            target.copy_(scale)
-        return out
+        storage = None if out is None else (out.packed, out.scales)
+        packed, scales, suspect = dispatch.quantize(
+            x, frozen.normalizer, frozen.map, noise, storage, check=check
+        )
+        return out or QuantizedTensor(frozen, tuple(x.shape), packed, scales), suspect
 
     def dequantize(
         self,
@@ -172,6 +184,7 @@ class Quantizer:
     def _frozen(self, x: Tensor) -> Quantizer:
         if not isinstance(self.map, FittedMap):
             return self
+        x = x.float()
         scales = self.normalizer.scales(x)
         scale = self.normalizer.expand(scales, tuple(x.shape))
         weights = scale.double().square().expand(x.shape)
@@ -181,16 +194,11 @@ class Quantizer:
         finite = n.isfinite() & weights.isfinite()
         return replace(self, map=self.map.fit(n[finite], weights[finite]))
 
-    def _checked(self, x: Tensor) -> Tensor:
-        if not isinstance(x, Tensor):
-            raise BadTypeError(f"x is a {type(x).__name__}; a torch.Tensor is needed")
-        if x.dtype not in FLOATS:
-            raise BadTypeError(f"x has dtype {x.dtype}; allowed are float32, float16, bfloat16")
-        x = x.detach().float()
+    def _refuse_bad(self, x: Tensor) -> None:
+        """Raise if `x` holds values that cannot be quantized."""
         _refuse(~x.isfinite(), "NaN or infinite", "only finite values can be quantized", True)
         if not self.map.signed:
             _refuse(x < 0, "negative", f"{self.map.spec} is unsigned; use a signed map", False)
-        return x
 
 
 @dataclass(frozen=True)
@@ -226,12 +234,11 @@ class QuantizedTensor:
         if dtype not in FLOATS:
             raise BadTypeError(f"dtype={dtype}; allowed are float32, float16, bfloat16")
         q = self.quantizer
-        values = reference.dequantize(self.codes(), self.scales, q.normalizer, q.map)
-        if out is None:
-            return values.to(dtype)
-        if tuple(out.shape) != self.shape:
+        if out is not None and tuple(out.shape) != self.shape:
             raise BadValueError(f"out has shape {tuple(out.shape)}; {self.shape} is needed")
-        return out.copy_(values)
+        return dispatch.dequantize(
+            self.packed, self.scales, q.normalizer, q.map, self.shape, dtype, out
+        )
 
     @property
     def device(self) -> torch.device:
@@ -278,6 +285,15 @@ class QuantizedTensor:
 
     def __repr__(self) -> str:
         return f"QuantizedTensor({self.quantizer.spec!r}, shape={self.shape}, {self.nbytes} bytes)"
+
+
+def _floats(x: Tensor) -> Tensor:
+    """`x` without its graph, if it is a tensor of an allowed dtype."""
+    if not isinstance(x, Tensor):
+        raise BadTypeError(f"x is a {type(x).__name__}; a torch.Tensor is needed")
+    if x.dtype not in FLOATS:
+        raise BadTypeError(f"x has dtype {x.dtype}; allowed are float32, float16, bfloat16")
+    return x.detach()
 
 
 def _refuse(bad: Tensor, kind: str, allowed: str, non_finite: bool) -> None:

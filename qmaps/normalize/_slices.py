@@ -10,6 +10,7 @@ from torch import Tensor
 
 from qmaps.normalize.base import Layout, Normalizer, Scales, Shape, largest
 from qmaps.normalize.block import BlockWise
+from qmaps.normalize.geometry import Geometry, slice_part
 
 FLAT = BlockWise(128)
 """Stands in where a tensor has no second dimension to take maxima over."""
@@ -31,6 +32,12 @@ class Slices(Normalizer):
         if len(shape) < 2:
             return FLAT.layout(shape)
         return ((torch.float32, (shape[self.dimension(len(shape))],)),)
+
+    def geometry(self, shape: Shape) -> Geometry:
+        if len(shape) < 2:
+            return FLAT.geometry(shape)
+        kept = self.dimension(len(shape))
+        return Geometry((slice_part(shape, kept),))
 
     def scales(self, x: Tensor) -> Scales:
         if x.dim() < 2:

@@ -14,6 +14,7 @@ from qmaps.errors import BadTypeError, SpecError
 
 if TYPE_CHECKING:
     from qmaps.maps.base import Map
+    from qmaps.normalize.geometry import Geometry
     from qmaps.normalize.minimum import Minimum
     from qmaps.quantizer import Quantizer
 
@@ -69,6 +70,10 @@ class Normalizer(ABC):
     @abstractmethod
     def expand(self, scales: Scales, shape: Shape) -> Tensor:
         """The float32 scale of each element, of a shape that broadcasts to `shape`."""
+
+    def geometry(self, shape: Shape) -> Geometry | None:
+        """The same as `expand` in numbers, for the fast engines; None leaves it to `reference`."""
+        return None
 
     def normalize(self, x: Tensor, scales: Scales) -> Tensor:
         """``x / scale`` in one float32 division; 0 where the scale is 0."""

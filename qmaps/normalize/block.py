@@ -11,6 +11,7 @@ from torch import Tensor
 
 from qmaps.errors import BadTypeError, BadValueError
 from qmaps.normalize.base import Layout, Normalizer, Scales, Shape, largest
+from qmaps.normalize.geometry import Geometry, Part
 
 
 def check_block_size(size: int) -> None:
@@ -59,6 +60,11 @@ class BlockWise(Normalizer, name="B<n>"):
 
     def layout(self, shape: Shape) -> Layout:
         return ((torch.float32, (-(-math.prod(shape) // self.size),)),)
+
+    def geometry(self, shape: Shape) -> Geometry:
+        numel = math.prod(shape)
+        size = min(self.size, max(1, numel))
+        return Geometry((Part(size, -(-numel // size)),))
 
     def scales(self, x: Tensor) -> Scales:
         # A block larger than the tensor must not fill up memory with zeros.

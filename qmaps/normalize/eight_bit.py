@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -11,6 +11,7 @@ from torch import Tensor
 from qmaps._float32 import exp2, log2
 from qmaps.errors import SpecError
 from qmaps.normalize.base import Layout, Normalizer, Scales, Shape, refuse_log_domain
+from qmaps.normalize.geometry import Geometry
 from qmaps.normalize.minimum import Minimum
 
 STEPS = 254
@@ -39,6 +40,12 @@ class EightBit(Normalizer):
     def layout(self, shape: Shape) -> Layout:
         codes = tuple((torch.uint8, part) for _, part in self.inner.layout(shape))
         return (*codes, (torch.float32, (2,)))
+
+    def geometry(self, shape: Shape) -> Geometry | None:
+        if (inner := self.inner.geometry(shape)) is None:
+            return None
+        parts = tuple(replace(part, ends=inner.arrays) for part in inner.parts)
+        return Geometry(parts, inner.arrays + 1)
 
     def scales(self, x: Tensor) -> Scales:
         parts = self.inner.scales(x)

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from qmaps._float32 import exp2, log2
 from qmaps.normalize.base import Layout, Normalizer, Scales, Shape
+from qmaps.normalize.geometry import Geometry, Part
 from qmaps.normalize.block import blocks, check_block_size, spread
 
 
@@ -45,6 +46,12 @@ class LogBlock(Normalizer, name="logB<n>"):
     def layout(self, shape: Shape) -> Layout:
         count = -(-math.prod(shape) // self.size)
         return ((torch.float32, (count,)), (torch.float32, (count,)))
+
+    def geometry(self, shape: Shape) -> Geometry:
+        numel = math.prod(shape)
+        size = min(self.size, max(1, numel))
+        count = -(-numel // size)
+        return Geometry((Part(size, count, 0), Part(size, count, 1)), arrays=2, log=True)
 
     def scales(self, x: Tensor) -> Scales:
         if x.numel() == 0:

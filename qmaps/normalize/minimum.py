@@ -9,6 +9,8 @@ import torch
 from torch import Tensor
 
 from qmaps.normalize.base import Layout, Normalizer, Scales, Shape, refuse_log_domain
+from qmaps.normalize.geometry import Geometry
+from qmaps.normalize.geometry import Part as GeometryPart
 
 
 @dataclass(frozen=True, init=False)
@@ -33,6 +35,16 @@ class Minimum(Normalizer):
 
     def layout(self, shape: Shape) -> Layout:
         return tuple(entry for part in self.parts for entry in part.layout(shape))
+
+    def geometry(self, shape: Shape) -> Geometry | None:
+        joined: tuple[GeometryPart, ...] = ()
+        arrays = 0
+        for part in self.parts:
+            if (found := part.geometry(shape)) is None:
+                return None
+            joined += found.shifted(arrays)
+            arrays += found.arrays
+        return Geometry(joined, arrays)
 
     def scales(self, x: Tensor) -> Scales:
         return tuple(scale for part in self.parts for scale in part.scales(x))

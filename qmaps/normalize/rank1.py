@@ -11,6 +11,7 @@ from torch import Tensor
 
 from qmaps.normalize._slices import FLAT
 from qmaps.normalize.base import Layout, Normalizer, Scales, Shape, largest
+from qmaps.normalize.geometry import Geometry, slice_part
 
 
 @dataclass(frozen=True)
@@ -34,6 +35,12 @@ class Rank1(Normalizer, name="rank1"):
         if len(shape) < 2:
             return FLAT.layout(shape)
         return tuple((torch.float32, (size,)) for size in shape)
+
+    def geometry(self, shape: Shape) -> Geometry:
+        if len(shape) < 2:
+            return FLAT.geometry(shape)
+        parts = tuple(slice_part(shape, kept, array=kept) for kept in range(len(shape)))
+        return Geometry(parts, arrays=len(parts))
 
     def scales(self, x: Tensor) -> Scales:
         if x.dim() < 2:

@@ -1,11 +1,13 @@
 """One scale for the whole tensor."""
 
+import math
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from qmaps.normalize.base import Layout, Normalizer, Scales, Shape, largest
+from qmaps.normalize.geometry import Geometry, Part
 
 
 @dataclass(frozen=True)
@@ -21,6 +23,9 @@ class PerTensor(Normalizer, name="tensor"):
 
     def layout(self, shape: Shape) -> Layout:
         return ((torch.float32, ()),)
+
+    def geometry(self, shape: Shape) -> Geometry:
+        return Geometry((Part(max(1, math.prod(shape)), 1),))
 
     def scales(self, x: Tensor) -> Scales:
         return (largest(x),)

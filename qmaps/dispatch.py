@@ -1,0 +1,94 @@
+"""One way in to all engines: the fast one where it can follow, else the reference.
+
+All give the same bits, so nothing but speed depends on the choice.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from qmaps import native, packing, reference
+from qmaps.backends import backend
+from qmaps.maps.base import Map
+from qmaps.normalize.base import Normalizer, Scales
+from qmaps.philox import RoundingKey
+
+if native.core is not None:
+    from qmaps.native import tensors
+
+
+def runs_native(*tensors_: Tensor) -> bool:
+    """Whether the native engine is in use and can read all of these."""
+    return backend() == "native" and all(t.device.type == "cpu" for t in tensors_)
+
+
+def quantize(
+    x: Tensor,
+    normalizer: Normalizer,
+    map_: Map,
+    key: RoundingKey | None = None,
+    out: tuple[Tensor, Scales] | None = None,
+    *,
+    check: bool = False,
+) -> tuple[Tensor, Scales, bool]:
+    """Packed codes and scales of `x`.
+
+    Args:
+        x: float32, float16 or bfloat16 of any shape and strides.
+        normalizer, map_: the quantizer; a fitted map is frozen.
+        key: names the random numbers of stochastic rounding; None rounds to nearest.
+        out: packed codes and scales to write into.
+        check: look for values that cannot be quantized.
+
+    Returns:
+        Packed codes, scales, and whether `x` may hold values that cannot be quantized. Always
+        True from an engine that does not look, if `check`.
+    """
+    fast = runs_native(x) and tensors.follows(normalizer, map_, tuple(x.shape))
+    if fast and (out is None or all(part.is_contiguous() for part in (out[0], *out[1]))):
+        packed, scales, flags = tensors.quantize(x, normalizer, map_, key, out, check=check)
+        return packed, scales, bool(flags)
+    codes, scales = reference.quantize(x.float(), normalizer, map_, key)
+    packed = packing.pack(codes, map_.bits)
+    if out is not None:
+        for target, part in zip((out[0], *out[1]), (packed, *scales), strict=True):
+            target.copy_(part)
+        packed, scales = out
+    return packed, scales, check
+
+
+def dequantize(
+    packed: Tensor,
+    scales: Scales,
+    normalizer: Normalizer,
+    map_: Map,
+    shape: tuple[int, ...],
+    dtype: torch.dtype,
+    out: Tensor | None = None,
+) -> Tensor:
+    """The values that packed codes stand for.
+
+    Args:
+        packed, scales: as `quantize` gives them.
+        normalizer, map_: the quantizer; a fitted map is frozen.
+        shape: of the tensor.
+        dtype: of the result where there is no `out`.
+        out: a tensor of `shape`, written into and returned.
+    """
+    fast = runs_native(packed) and tensors.follows(normalizer, map_, shape)
+    if fast and all(part.is_contiguous() for part in (packed, *scales)):
+        plain = out is not None and out.is_contiguous() and out.dtype in tensors.DTYPES
+        if out is not None and plain and out.device.type == "cpu":
+            target = out
+        else:
+            target = torch.empty(shape, dtype=dtype if out is None else torch.float32)
+        tensors.dequantize(packed, scales, normalizer, map_, target)
+        return target if out is None or target is out else out.copy_(target)
+    codes = packing.unpack(packed, map_.bits, _product(shape)).view(shape)
+    values = reference.dequantize(codes, scales, normalizer, map_)
+    return values.to(dtype) if out is None else out.copy_(values)
+
+
+def _product(shape: tuple[int, ...]) -> int:
+    return torch.Size(shape).numel()

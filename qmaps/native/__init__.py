@@ -1,0 +1,30 @@
+"""The engine for CPU tensors, in C++.
+
+It follows codebooks, thresholds and scale geometries, and never knows a map or a normalizer by
+name. Its answers are those of `qmaps.reference`, bit for bit.
+
+Environment: ``QMAPS_ISA`` chooses among `isas` ("avx512", "avx2", "portable").
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+core: Any
+"""The extension module, or None where it was not built."""
+
+try:
+    from qmaps.native import _core as core
+except ImportError as error:
+    core = None
+    reason = (
+        f"the extension was not built or cannot be loaded ({error}); reinstall qmaps where a "
+        "C++20 compiler is at hand"
+    )
+else:
+    reason = ""
+
+
+def isas() -> list[str]:
+    """Instruction sets of this build that this processor has, best first."""
+    return list(core.isas()) if core else []

@@ -1,0 +1,81 @@
+#include "codebook.hpp"
+
+#include <cstring>
+#include <limits>
+
+namespace qmaps {
+namespace {
+
+std::uint32_t bits_of(float value) {
+    std::uint32_t bits;
+    std::memcpy(&bits, &value, sizeof bits);
+    return bits;
+}
+
+void fill_planes(const float* values, std::uint8_t (*plane)[kMaxCodes]) {
+    for (int c = 0; c < kMaxCodes; ++c)
+        for (int k = 0; k < 4; ++k)
+            plane[k][c] = static_cast<std::uint8_t>(bits_of(values[c]) >> (8 * k));
+}
+
+// The sorted index that a node of `level` stands for, out of 2^total - 1.
+int node_index(int level, int path, int total) {
+    int index = 0;
+    for (int l = 0; l < level; ++l)
+        if (path >> l & 1) index += 1 << (total - 1 - l);
+    return index + (1 << (total - 1 - level)) - 1;
+}
+
+void fill(Search& search, const std::vector<float>& limits) {
+    search.count = static_cast<int>(limits.size());
+    const float infinity = std::numeric_limits<float>::infinity();
+    for (int i = 0; i < kMaxCodes + 16; ++i) {
+        const bool real = i < search.count;
+        // -0 would sort below +0 by its bits, though neither is greater.
+        search.limit[i] = !real ? infinity : limits[i] == 0.0f ? 0.0f : limits[i];
+    }
+    fill_planes(search.limit, search.plane);
+
+    std::uint16_t key[kMaxCodes];
+    int run = 0, longest = 0;
+    for (int i = 0; i < kMaxCodes; ++i) {
+        key[i] = i < search.count ? ordered_key(bits_of(search.limit[i])) : 0xFFFF;
+        run = i > 0 && i < search.count && key[i] == key[i - 1] ? run + 1 : 1;
+        if (i < search.count && run > longest) longest = run;
+    }
+    search.repeats = longest;
+    search.levels = 1;
+    while ((1 << search.levels) - 1 < search.count) ++search.levels;
+
+    for (int level = 0; level < 8; ++level)
+        for (int path = 0; path < 128; ++path)
+            search.level[level][path] = key[node_index(level, path & ((1 << level) - 1), 8)];
+    for (int level = 0; level < 5; ++level)
+        for (int path = 0; path < 16; ++path)
+            search.node[level][path] =
+                search.limit[node_index(level, path & ((1 << level) - 1), 5)];
+
+    search.first = std::make_unique<std::uint8_t[]>(65536);
+    int below = 0;
+    for (int k = 0; k < 65536; ++k) {
+        search.first[k] = static_cast<std::uint8_t>(below);
+        while (below < search.count && key[below] == k) ++below;
+    }
+}
+
+}  // namespace
+
+Codebook::Codebook(const std::vector<float>& given, const std::vector<float>& limits,
+                   const std::vector<float>& below, int width)
+    : bits(width), size(static_cast<int>(given.size())) {
+    fill(nearest, limits);
+    fill(stochastic, below);
+    for (int c = 0; c < kMaxCodes; ++c) {
+        values.value[c] = given[c < size ? c : size - 1];
+        next.value[c] = given[c + 1 < size ? c + 1 : size - 1];
+    }
+    fill_planes(values.value, values.plane);
+    fill_planes(next.value, next.plane);
+}
+
+}  // namespace qmaps

@@ -1,0 +1,57 @@
+// Tables made once from a codebook, in the forms that the kernels search and look up.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+namespace qmaps {
+
+inline constexpr int kMaxCodes = 256;
+
+// The number of limits below a value: `limit` is ascending and padded with infinity.
+//
+// Three forms of the same list. `first` answers by the upper 16 bits of the value; `level` are the
+// nodes of a binary search over those 16 bits; `node` those of a search over the floats themselves,
+// for short lists. Answers by 16 bits are lower bounds: as many as `repeats` limits may share
+// their upper 16 bits with the value, and are compared in full.
+struct alignas(64) Search {
+    float limit[kMaxCodes + 16];
+    std::uint8_t plane[4][kMaxCodes];  // byte k of each limit
+    // Node tables: bit l of an index is the outcome at level l, so that a node of level l is found
+    // with the l outcomes so far, whatever lies in the register's other bits.
+    std::uint16_t level[8][128];
+    float node[5][16];
+    int count = 0;
+    int repeats = 1;
+    int levels = 8;  // of the binary search that are needed for `count` limits
+    std::unique_ptr<std::uint8_t[]> first;
+};
+
+// Floats by their codes.
+struct alignas(64) Lookup {
+    float value[kMaxCodes];
+    std::uint8_t plane[4][kMaxCodes];
+};
+
+struct Codebook {
+    // values: ascending; limits: the largest float nearer to each lower neighbour; below: the
+    // largest float below each value but the first and the last.
+    Codebook(const std::vector<float>& values, const std::vector<float>& limits,
+             const std::vector<float>& below, int bits);
+
+    int bits;
+    int size;
+    Search nearest;     // code of the nearest value
+    Search stochastic;  // code of the lower of the two neighbours
+    Lookup values;
+    Lookup next;  // the value after each code
+};
+
+// Ascending unsigned order of floats by their upper 16 bits.
+inline std::uint16_t ordered_key(std::uint32_t bits) {
+    const std::uint32_t key = bits >> 16;
+    return static_cast<std::uint16_t>(key & 0x8000u ? ~key : key | 0x8000u);
+}
+
+}  // namespace qmaps

@@ -1,0 +1,202 @@
+#include "engine.hpp"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <memory>
+
+#include "parallel.hpp"
+
+namespace qmaps {
+namespace {
+
+// Elements that one item of work covers: whole blocks and whole bytes of codes.
+std::int64_t chunk_of(std::int64_t block) {
+    std::int64_t least = std::max<std::int64_t>(block, 1);
+    while (least % 8) least += std::max<std::int64_t>(block, 1);
+    return std::max<std::int64_t>(1, kChunk / least) * least;
+}
+
+std::int64_t chunks(std::int64_t numel, std::int64_t chunk) { return (numel + chunk - 1) / chunk; }
+
+// A part whose scales every chunk visits, so that threads need maxima of their own.
+bool shared_by_all(const Part& part, std::int64_t numel) {
+    return part.divisor == 1 && part.count < numel;
+}
+
+}  // namespace
+
+Scratch& scratch() {
+    thread_local const std::unique_ptr<Scratch> memory = std::make_unique<Scratch>();
+    return *memory;
+}
+
+void prepare(Codec& codec, const Kernels& set, std::int64_t numel, bool stored_scales) {
+    const Geometry& geometry = *codec.geometry;
+    codec.block = geometry.local_block(numel);
+    codec.grids.clear();
+    for (const Part& part : geometry.parts) {
+        if (part.ends < 0) continue;
+        float grid[256] = {};
+        if (stored_scales) {
+            const auto* ends = static_cast<const float*>(codec.arrays[part.ends]);
+            set.eight_bit_grid(ends[0], ends[1], grid);
+        }
+        codec.grids.insert(codec.grids.end(), grid, grid + 256);
+    }
+}
+
+void reserve_fresh(Codec& codec) {
+    std::int64_t total = 0;
+    for (const Part& part : codec.geometry->parts) total += part.count;
+    codec.fresh_memory.assign(static_cast<std::size_t>(total), 0.0f);
+    float* next = codec.fresh_memory.data();
+    int p = 0;
+    for (const Part& part : codec.geometry->parts) {
+        codec.fresh[p++] = next;
+        next += part.count;
+    }
+}
+
+PrivateMaxima::PrivateMaxima(const Codec& codec, std::int64_t numel, int threads)
+    : codec_(codec), threads_(threads) {
+    std::int64_t total = 0;
+    for (const Part& part : codec.geometry->parts)
+        total += shared_by_all(part, numel) ? part.count : 0;
+    memory_.assign(static_cast<std::size_t>(total) * threads, 0.0f);
+    float* next = memory_.data();
+    for (int t = 0; t < threads; ++t) {
+        int p = 0;
+        for (const Part& part : codec.geometry->parts) {
+            const bool own = shared_by_all(part, numel);
+            slots_.push_back(own ? next : codec.fresh[p]);
+            if (own) next += part.count;
+            ++p;
+        }
+    }
+}
+
+void PrivateMaxima::merge() {
+    const int parts = static_cast<int>(codec_.geometry->parts.size());
+    for (int t = 0; t < threads_; ++t)
+        for (int p = 0; p < parts; ++p) {
+            const float* own = of(t)[p];
+            float* all = codec_.fresh[p];
+            if (own == all) continue;
+            for (std::int64_t i = 0; i < codec_.geometry->parts[p].count; ++i) {
+                std::uint32_t mine, found;
+                std::memcpy(&mine, own + i, 4);
+                std::memcpy(&found, all + i, 4);
+                if (mine > found) all[i] = own[i];
+            }
+        }
+}
+
+void round_up_scales(Codec& codec, const Kernels& set, std::vector<Ends>& ends) {
+    const auto& parts = codec.geometry->parts;
+    ends.clear();
+    // Parts that share their ends lie side by side.
+    for (std::size_t first = 0; first < parts.size();) {
+        if (parts[first].ends < 0) {
+            ++first;
+            continue;
+        }
+        std::size_t last = first;
+        Ends found{0.0f, 0.0f};
+        bool any = false;
+        for (; last < parts.size() && parts[last].ends == parts[first].ends; ++last)
+            for (std::int64_t i = 0; i < parts[last].count; ++i) {
+                const float scale = codec.fresh[last][i];
+                if (scale == 0.0f) continue;
+                if (!any) found = {scale, scale};
+                any = true;
+                if (std::isnan(scale)) found = {scale, scale};
+                if (scale < found.low) found.low = scale;
+                if (scale > found.high) found.high = scale;
+            }
+        ends.push_back(found);
+        float grid[256];
+        set.eight_bit_grid(found.low, found.high, grid);
+        for (std::size_t p = first; p < last; ++p)
+            for (std::int64_t i = 0; i < parts[p].count; ++i) {
+                float& scale = codec.fresh[p][i];
+                if (scale == 0.0f) continue;
+                const float* above = std::lower_bound(grid + 1, grid + 256, scale);
+                scale = *std::min<const float*>(above, grid + 255);
+            }
+        first = last;
+    }
+}
+
+void commit_scales(const Codec& codec, const Kernels& set, const std::vector<Ends>& ends) {
+    const auto& parts = codec.geometry->parts;
+    int previous = -1, group = -1;
+    float grid[256];
+    for (std::size_t p = 0; p < parts.size(); ++p) {
+        const Part& part = parts[p];
+        if (part.ends < 0) {
+            std::memcpy(codec.arrays[part.array], codec.fresh[p], part.count * sizeof(float));
+            continue;
+        }
+        if (part.ends != previous) {
+            previous = part.ends;
+            const Ends& found = ends[++group];
+            auto* stored = static_cast<float*>(codec.arrays[part.ends]);
+            stored[0] = found.low;
+            stored[1] = found.high;
+            set.eight_bit_grid(found.low, found.high, grid);
+        }
+        auto* codes = static_cast<std::uint8_t*>(codec.arrays[part.array]);
+        for (std::int64_t i = 0; i < part.count; ++i) {
+            const float scale = codec.fresh[p][i];
+            const auto at = std::lower_bound(grid + 1, grid + 256, scale) - grid;
+            codes[i] = scale == 0.0f ? 0 : static_cast<std::uint8_t>(std::min<long>(at, 255));
+        }
+    }
+}
+
+int quantize(QuantizeTask& task, int threads) {
+    const Kernels& set = kernels();
+    prepare(task.codec, set, task.numel, false);
+    std::atomic<int> flags{0};
+    const std::int64_t chunk = chunk_of(task.codec.block);
+    const std::int64_t items = chunks(task.numel, chunk);
+    const auto range = [&](std::int64_t item, auto&& work) {
+        work(item * chunk, std::min(task.numel, (item + 1) * chunk));
+    };
+    if (task.codec.block > 0) {
+        parallel(items, threads, [&](std::int64_t item, int) {
+            range(item, [&](std::int64_t begin, std::int64_t end) {
+                flags |= set.quantize_local(task, begin, end, scratch());
+            });
+        });
+        return flags;
+    }
+    reserve_fresh(task.codec);
+    PrivateMaxima own(task.codec, task.numel, threads);
+    parallel(items, threads, [&](std::int64_t item, int thread) {
+        range(item, [&](std::int64_t begin, std::int64_t end) {
+            flags |= set.maxima(task, begin, end, own.of(thread), scratch());
+        });
+    });
+    own.merge();
+    std::vector<Ends> ends;
+    round_up_scales(task.codec, set, ends);
+    parallel(items, threads, [&](std::int64_t item, int) {
+        range(item, [&](std::int64_t begin, std::int64_t end) {
+            set.quantize_fresh(task, begin, end, scratch());
+        });
+    });
+    commit_scales(task.codec, set, ends);
+    return flags;
+}
+
+void dequantize(DequantizeTask& task, int threads) {
+    const Kernels& set = kernels();
+    prepare(task.codec, set, task.numel, true);
+    parallel(chunks(task.numel, kChunk), threads, [&](std::int64_t item, int) {
+        set.dequantize(task, item * kChunk, std::min(task.numel, (item + 1) * kChunk), scratch());
+    });
+}
+
+}  // namespace qmaps

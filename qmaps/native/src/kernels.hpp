@@ -1,0 +1,32 @@
+// The kernels of one instruction set. Every set is compiled from the same source.
+#pragma once
+
+#include "task.hpp"
+
+namespace qmaps {
+
+struct Kernels {
+    const char* name;
+    // Encode [begin, end) in blocks that carry their own scales; returns Flags.
+    int (*quantize_local)(const QuantizeTask&, std::int64_t begin, std::int64_t end, Scratch&);
+    // Fold |x| over [begin, end) into maxima[part][index]; returns Flags.
+    int (*maxima)(const QuantizeTask&, std::int64_t begin, std::int64_t end, float* const* maxima,
+                  Scratch&);
+    // Encode [begin, end) under the codec's fresh scales.
+    void (*quantize_fresh)(const QuantizeTask&, std::int64_t begin, std::int64_t end, Scratch&);
+    void (*dequantize)(const DequantizeTask&, std::int64_t begin, std::int64_t end, Scratch&);
+    // The 256 scales of an 8-bit grid between two ends, 0 first.
+    void (*eight_bit_grid)(float low, float high, float* grid);
+};
+
+const Kernels& portable_kernels();
+const Kernels& avx2_kernels();
+const Kernels& avx512_kernels();
+
+// The best that the processor has, or what the environment variable QMAPS_ISA names.
+const Kernels& kernels();
+
+// Names of those that this build and this processor have, best first.
+std::vector<const char*> available_isas();
+
+}  // namespace qmaps

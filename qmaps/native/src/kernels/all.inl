@@ -1,0 +1,23 @@
+// Everything of one instruction set, in a namespace of its own: QMAPS_ISA names it, and
+// QMAPS_SEARCH the file with its search. No templates or inline functions of the standard library
+// here: the linker would keep one copy, perhaps made for a newer processor, for all sets.
+#include "../kernels.hpp"
+
+namespace qmaps {
+namespace {
+#include "floats.hpp"
+#include "philox.hpp"
+#include "pack.hpp"
+#include QMAPS_SEARCH
+#include "scales.hpp"
+#include "codec.hpp"
+#include "quantize.hpp"
+}  // namespace
+
+const Kernels& QMAPS_KERNELS() {
+    static constexpr Kernels table = {QMAPS_ISA, quantize_local, maxima,
+                                      quantize_fresh, dequantize, eight_bit_grid};
+    return table;
+}
+
+}  // namespace qmaps

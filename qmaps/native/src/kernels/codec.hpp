@@ -1,0 +1,204 @@
+// Tiles of one quantized tensor: decoding, normalizing, rounding. A tile lies anywhere in the
+// tensor but begins at a multiple of 8 elements, and holds at most kTile of them unless its
+// scales are constant stretches.
+
+inline void no_negative_nan(float* n, std::int64_t count) {
+    for (std::int64_t i = 0; i < count; ++i) n[i] = is_nan(n[i]) ? float_of(0x7FC00000u) : n[i];
+}
+
+// Values at the codes' positions in each block's log2 range.
+inline void log_values(const ScaleView& view, std::int64_t at, std::int64_t count, float* values,
+                       float* low, float* high) {
+    part_scales(view.part[0], at, count, low);
+    part_scales(view.part[1], at, count, high);
+    for (std::int64_t i = 0; i < count; ++i) {
+        float decoded = exp2_of(low[i] + values[i] * (high[i] - low[i]));
+        decoded = decoded > kLargest ? kLargest : decoded;
+        values[i] = values[i] < 0.0f ? 0.0f : decoded;
+    }
+}
+
+inline void decode_tile(const Codec& codec, const ScaleView& view, std::int64_t at,
+                        std::int64_t count, float* out, Scratch& scratch) {
+    const Codebook& book = *codec.book;
+    const std::uint8_t* codes = codec.packed + at;
+    if (book.bits != 8) {
+        unpack(codec.packed, book.bits, at, count, scratch.codes);
+        codes = scratch.codes;
+    }
+    look_up(book.values, codes, out, count);
+    if (view.log) {
+        log_values(view, at, count, out, scratch.low, scratch.high);
+        return;
+    }
+    const PartView& part = view.part[0];
+    if (view.parts == 1 && !part.codes && part.divisor > 1) {
+        std::int64_t i = 0, index = at / part.divisor, run = part.divisor - at % part.divisor;
+        if (index >= part.count) index %= part.count;
+        while (i < count) {
+            if (run > count - i) run = count - i;
+            const float scale = part.values[index];
+            for (std::int64_t j = i; j < i + run; ++j) out[j] *= scale;
+            i += run;
+            run = part.divisor;
+            if (++index == part.count) index = 0;
+        }
+        return;
+    }
+    element_scales(view, at, count, scratch.scale, scratch.low);
+    for (std::int64_t i = 0; i < count; ++i) out[i] *= scratch.scale[i];
+}
+
+inline void divide(const float* x, float scale, std::int64_t count, float* n) {
+    if (scale == 0.0f) {
+        for (std::int64_t i = 0; i < count; ++i) n[i] = 0.0f;
+        return;
+    }
+    for (std::int64_t i = 0; i < count; ++i) n[i] = x[i] / scale;
+    if (bits_of(scale) >= kInfinityBits) no_negative_nan(n, count);
+}
+
+// Positions in each block's log2 range; -1 for zero.
+inline void log_positions(const float* x, const float* low, const float* high, std::int64_t count,
+                          float* n) {
+    for (std::int64_t i = 0; i < count; ++i) {
+        const float width = high[i] - low[i];
+        const float safe = x[i] == 0.0f ? 1.0f : x[i];
+        float position = (log2_of(safe) - low[i]) / width;
+        position = width == 0.0f ? 1.0f : position;
+        n[i] = x[i] == 0.0f ? -1.0f : position;
+    }
+    no_negative_nan(n, count);
+}
+
+// Normalized values of a tile under scales that differ by element.
+inline void normalize_tile(const ScaleView& view, const float* x, std::int64_t at,
+                           std::int64_t count, float* n, Scratch& scratch) {
+    if (view.log) {
+        part_scales(view.part[0], at, count, scratch.low);
+        part_scales(view.part[1], at, count, scratch.high);
+        log_positions(x, scratch.low, scratch.high, count, n);
+        return;
+    }
+    element_scales(view, at, count, scratch.scale, scratch.low);
+    for (std::int64_t i = 0; i < count; ++i) {
+        const float quotient = x[i] / scratch.scale[i];
+        const float kept = is_nan(quotient) ? float_of(0x7FC00000u) : quotient;
+        n[i] = scratch.scale[i] == 0.0f ? 0.0f : kept;
+    }
+}
+
+// Codes of normalized values; x and view are needed by log2 maps alone.
+inline void round_stochastic(const Codec& codec, const ScaleView& view, const float* x,
+                             const float* n, std::int64_t at, std::int64_t count,
+                             std::uint8_t* codes, Scratch& scratch) {
+    const Codebook& book = *codec.book;
+    for (std::int64_t i = 0; i < count; i += kTile) {
+        const std::int64_t some = count - i < kTile ? count - i : kTile;
+        search_codes(book.stochastic, n + i, codes + i, some);
+        look_up(book.values, codes + i, scratch.low, some);
+        look_up(book.next, codes + i, scratch.high, some);
+        const float* value = n + i;
+        if (view.log) {
+            float low_ends[kTile], high_ends[kTile];
+            log_values(view, at + i, some, scratch.low, low_ends, high_ends);
+            log_values(view, at + i, some, scratch.high, low_ends, high_ends);
+            value = x + i;
+        }
+        random_words(codec.noise, at + i, some, scratch.words);
+        for (std::int64_t j = 0; j < some; ++j) {
+            const float fraction =
+                (value[j] - scratch.low[j]) / (scratch.high[j] - scratch.low[j]);
+            codes[i + j] += uniform_of(scratch.words[j]) < fraction ? 1 : 0;
+        }
+    }
+}
+
+inline void encode_normalized(const Codec& codec, const ScaleView& view, const float* x,
+                              const float* n, std::int64_t at, std::int64_t count,
+                              Scratch& scratch) {
+    const Codebook& book = *codec.book;
+    std::uint8_t* codes = book.bits == 8 ? codec.packed + at : scratch.codes;
+    if (codec.stochastic) {
+        round_stochastic(codec, view, x, n, at, count, codes, scratch);
+    } else {
+        search_codes(book.nearest, n, codes, count);
+    }
+    if (book.bits != 8) pack(codes, book.bits, at, count, codec.packed);
+}
+
+// The stored scales.
+inline ScaleView stored(const Codec& codec) {
+    ScaleView view;
+    view.log = codec.geometry->log;
+    int grids = 0;
+    for (const Part& part : codec.geometry->parts) {
+        PartView& seen = view.part[view.parts++];
+        seen.divisor = part.divisor;
+        seen.count = part.count;
+        if (part.ends < 0) {
+            seen.values = static_cast<const float*>(codec.arrays[part.array]);
+        } else {
+            seen.codes = static_cast<const std::uint8_t*>(codec.arrays[part.array]);
+            seen.grid = codec.grids.data() + 256 * grids++;
+        }
+    }
+    return view;
+}
+
+// The scales about to be stored, as floats.
+inline ScaleView fresh(const Codec& codec) {
+    ScaleView view;
+    for (const Part& part : codec.geometry->parts) {
+        PartView& seen = view.part[view.parts];
+        seen.divisor = part.divisor;
+        seen.count = part.count;
+        seen.values = codec.fresh[view.parts++];
+    }
+    return view;
+}
+
+// Set the two ends of a log2 range.
+inline void log_ends(const float* x, std::int64_t count, float* low_end, float* high_end) {
+    float high = x[0];
+    for (std::int64_t i = 1; i < count; ++i)
+        high = is_nan(x[i]) || x[i] > high ? x[i] : high;
+    // NaN stays: no comparison with it holds.
+    float low = high;
+    for (std::int64_t i = 0; i < count; ++i)
+        low = x[i] != 0.0f && (is_nan(x[i]) || x[i] < low) ? x[i] : low;
+    *low_end = low == 0.0f ? low : log2_of(low);
+    *high_end = high == 0.0f ? high : log2_of(high);
+}
+
+// Encode a stretch of whole blocks (the tensor's last may be ragged), scales included.
+inline void encode_blocks(const Codec& codec, const float* x, std::int64_t at, std::int64_t count,
+                          Scratch& scratch) {
+    const std::int64_t block = codec.block;
+    auto* first = static_cast<float*>(codec.arrays[codec.geometry->parts[0].array]);
+    const ScaleView view = stored(codec);
+    if (view.log) {
+        auto* second = static_cast<float*>(codec.arrays[codec.geometry->parts[1].array]);
+        for (std::int64_t i = 0, b = at / block; i < count; i += block, ++b)
+            log_ends(x + i, count - i < block ? count - i : block, first + b, second + b);
+        for (std::int64_t i = 0; i < count; i += kTile) {
+            const std::int64_t some = count - i < kTile ? count - i : kTile;
+            normalize_tile(view, x + i, at + i, some, scratch.n + i, scratch);
+        }
+    } else {
+        for (std::int64_t i = 0, b = at / block; i < count; i += block, ++b) {
+            const std::int64_t some = count - i < block ? count - i : block;
+            const float scale = float_of(largest_bits(x + i, some));
+            first[b] = scale;
+            divide(x + i, scale, some, scratch.n + i);
+        }
+    }
+    encode_normalized(codec, view, x, scratch.n, at, count, scratch);
+}
+
+// Encode a tile under the fresh scales.
+inline void encode_fresh(const Codec& codec, const ScaleView& view, const float* x,
+                         std::int64_t at, std::int64_t count, Scratch& scratch) {
+    normalize_tile(view, x, at, count, scratch.n, scratch);
+    encode_normalized(codec, view, x, scratch.n, at, count, scratch);
+}

@@ -1,0 +1,66 @@
+// Whole tensors, a range at a time.
+
+inline int seen_flags(const float* x, std::int64_t count, bool is_signed_book) {
+    int flags = largest_bits(x, count) >= kInfinityBits ? kNonFinite : 0;
+    if (!is_signed_book && any_negative(x, count)) flags |= kNegative;
+    return flags;
+}
+
+// How many elements to take at a time: whole blocks, whole bytes of codes, about a tile.
+inline std::int64_t stretch_of(std::int64_t block) {
+    std::int64_t least = block;
+    while (least % 8) least += block;
+    const std::int64_t times = kTile / least;
+    return times > 1 ? times * least : least;
+}
+
+static int quantize_local(const QuantizeTask& task, std::int64_t begin, std::int64_t end,
+                          Scratch& scratch) {
+    const std::int64_t stretch = stretch_of(task.codec.block);
+    int flags = 0;
+    for (std::int64_t at = begin; at < end; at += stretch) {
+        const std::int64_t count = end - at < stretch ? end - at : stretch;
+        const float* x = floats(task.x, task.dtype, at, count, scratch.x);
+        if (task.check) flags |= seen_flags(x, count, !task.refuse_negative);
+        encode_blocks(task.codec, x, at, count, scratch);
+    }
+    return flags;
+}
+
+static int maxima(const QuantizeTask& task, std::int64_t begin, std::int64_t end,
+                  float* const* slots, Scratch& scratch) {
+    int flags = 0;
+    for (std::int64_t at = begin; at < end; at += kTile) {
+        const std::int64_t count = end - at < kTile ? end - at : kTile;
+        const float* x = floats(task.x, task.dtype, at, count, scratch.x);
+        if (task.check) flags |= seen_flags(x, count, !task.refuse_negative);
+        int p = 0;
+        for (const Part& part : task.codec.geometry->parts)
+            fold_part(part, x, at, count, slots[p++]);
+    }
+    return flags;
+}
+
+static void quantize_fresh(const QuantizeTask& task, std::int64_t begin, std::int64_t end,
+                           Scratch& scratch) {
+    const ScaleView view = fresh(task.codec);
+    for (std::int64_t at = begin; at < end; at += kTile) {
+        const std::int64_t count = end - at < kTile ? end - at : kTile;
+        const float* x = floats(task.x, task.dtype, at, count, scratch.x);
+        encode_fresh(task.codec, view, x, at, count, scratch);
+    }
+}
+
+static void dequantize(const DequantizeTask& task, std::int64_t begin, std::int64_t end,
+                       Scratch& scratch) {
+    const ScaleView view = stored(task.codec);
+    for (std::int64_t at = begin; at < end; at += kTile) {
+        const std::int64_t count = end - at < kTile ? end - at : kTile;
+        if (task.dtype == Dtype::f32) {
+            decode_tile(task.codec, view, at, count, static_cast<float*>(task.y) + at, scratch);
+        } else {
+            decode_tile(task.codec, view, at, count, scratch.x, scratch);
+            store(scratch.x, task.y, task.dtype, at, count);
+        }
+    }
+}

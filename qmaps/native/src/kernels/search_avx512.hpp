@@ -1,0 +1,202 @@
+// Search and look-up in registers, 64 elements at a time.
+//
+// Needs F, BW, DQ, VL, VBMI and GFNI: byte and word permutes are the table look-ups.
+
+inline std::uint8_t search_one(const Search& search, float value) {
+    int code = search.first[ordered_key(bits_of(value))];
+    for (int r = 0; r < search.repeats; ++r) code += value > search.limit[code] ? 1 : 0;
+    return static_cast<std::uint8_t>(code);
+}
+
+struct alignas(64) Orders {
+    std::uint16_t upper[32];      // upper halves of 32 floats in two registers
+    std::uint8_t low_bytes[64];   // low bytes of 64 words in two registers
+    std::uint8_t low_strided[64]; // the same in the order that `interleave` undoes
+    std::uint8_t strided[64];     // bytes into that order
+    constexpr Orders() : upper(), low_bytes(), low_strided(), strided() {
+        for (int i = 0; i < 32; ++i) upper[i] = static_cast<std::uint16_t>(2 * i + 1);
+        for (int i = 0; i < 64; ++i) low_bytes[i] = static_cast<std::uint8_t>(2 * i);
+        for (int lane = 0; lane < 4; ++lane)
+            for (int q = 0; q < 4; ++q)
+                for (int k = 0; k < 4; ++k) {
+                    const int element = 16 * q + 4 * lane + k;
+                    strided[16 * lane + 4 * q + k] = static_cast<std::uint8_t>(element);
+                    low_strided[16 * lane + 4 * q + k] = static_cast<std::uint8_t>(2 * element);
+                }
+    }
+};
+inline constexpr Orders kOrders;
+
+struct Planes {
+    __m512i part[4][4];
+    explicit Planes(const std::uint8_t (*plane)[kMaxCodes]) {
+        for (int k = 0; k < 4; ++k)
+            for (int j = 0; j < 4; ++j) part[k][j] = _mm512_load_si512(plane[k] + 64 * j);
+    }
+    // Byte k of the entries at 64 indices.
+    __m512i bytes(int k, __m512i index, __mmask64 upper) const {
+        const __m512i low = _mm512_permutex2var_epi8(part[k][0], index, part[k][1]);
+        const __m512i high = _mm512_permutex2var_epi8(part[k][2], index, part[k][3]);
+        return _mm512_mask_blend_epi8(upper, low, high);
+    }
+    // The floats at 64 strided indices, in natural order.
+    void floats(__m512i strided, __m512 (&out)[4]) const {
+        const __mmask64 upper = _mm512_movepi8_mask(strided);
+        const __m512i b0 = bytes(0, strided, upper), b1 = bytes(1, strided, upper);
+        const __m512i b2 = bytes(2, strided, upper), b3 = bytes(3, strided, upper);
+        const __m512i low01 = _mm512_unpacklo_epi8(b0, b1), high01 = _mm512_unpackhi_epi8(b0, b1);
+        const __m512i low23 = _mm512_unpacklo_epi8(b2, b3), high23 = _mm512_unpackhi_epi8(b2, b3);
+        out[0] = _mm512_castsi512_ps(_mm512_unpacklo_epi16(low01, low23));
+        out[1] = _mm512_castsi512_ps(_mm512_unpackhi_epi16(low01, low23));
+        out[2] = _mm512_castsi512_ps(_mm512_unpacklo_epi16(high01, high23));
+        out[3] = _mm512_castsi512_ps(_mm512_unpackhi_epi16(high01, high23));
+    }
+};
+
+// Upper 16 bits of 32 floats in ascending unsigned order.
+inline __m512i ordered_keys(__m512 a, __m512 b) {
+    const __m512i upper = _mm512_load_si512(kOrders.upper);
+    const __m512i raw =
+        _mm512_permutex2var_epi16(_mm512_castps_si512(a), upper, _mm512_castps_si512(b));
+    const __m512i sign = _mm512_srai_epi16(raw, 15);
+    // raw ^ (sign | 0x8000)
+    return _mm512_ternarylogic_epi32(raw, sign, _mm512_set1_epi16(static_cast<short>(0x8000)), 0x1E);
+}
+
+// How many of up to 255 limits lie below, by their upper 16 bits; bits in reverse.
+template <int kLevels>
+struct KeySearch {
+    __m512i level[5], five, six[2], seven[4];
+    explicit KeySearch(const Search& search) {
+        for (int l = 0; l < 5; ++l) level[l] = _mm512_load_si512(search.level[l]);
+        five = _mm512_load_si512(search.level[5]);
+        for (int j = 0; j < 2; ++j) six[j] = _mm512_load_si512(search.level[6] + 32 * j);
+        for (int j = 0; j < 4; ++j) seven[j] = _mm512_load_si512(search.level[7] + 32 * j);
+    }
+    __m512i operator()(__m512i key) const {
+        __m512i path = _mm512_setzero_si512();
+        if constexpr (kLevels > 7) path = step<0>(path, key, level[0]);
+        if constexpr (kLevels > 6) path = look<1>(path, key);
+        if constexpr (kLevels > 5) path = look<2>(path, key);
+        if constexpr (kLevels > 4) path = look<3>(path, key);
+        if constexpr (kLevels > 3) path = look<4>(path, key);
+        path = step<5>(path, key, _mm512_permutexvar_epi16(path, five));
+        path = step<6>(path, key, _mm512_permutex2var_epi16(six[0], path, six[1]));
+        const __m512i low = _mm512_permutex2var_epi16(seven[0], path, seven[1]);
+        const __m512i high = _mm512_permutex2var_epi16(seven[2], path, seven[3]);
+        const __mmask32 upper = _mm512_test_epi16_mask(path, _mm512_set1_epi16(64));
+        return step<7>(path, key, _mm512_mask_blend_epi16(upper, low, high));
+    }
+
+  private:
+    template <int l>
+    __m512i look(__m512i path, __m512i key) const {
+        return step<l>(path, key, _mm512_permutexvar_epi16(path, level[l]));
+    }
+    template <int l>
+    static __m512i step(__m512i path, __m512i key, __m512i node) {
+        const __mmask32 above = _mm512_cmpgt_epu16_mask(key, node);
+        const __m512i bit = _mm512_set1_epi16(1 << l);
+        // There is no masked or of words; the bit is not set yet, so a sum will do.
+        return _mm512_mask_add_epi16(path, above, path, bit);
+    }
+};
+
+inline __mmask64 join(const __mmask16 (&mask)[4]) {
+    const __mmask32 low = _mm512_kunpackw(mask[1], mask[0]);
+    const __mmask32 high = _mm512_kunpackw(mask[3], mask[2]);
+    return _mm512_kunpackd(high, low);
+}
+
+template <int kLevels>
+inline void search_large(const Search& search, const float* n, std::uint8_t* codes,
+                         std::int64_t count) {
+    const KeySearch<kLevels> find(search);
+    const Planes limits(search.plane);
+    const __m512i low_bytes = _mm512_load_si512(kOrders.low_bytes);
+    const __m512i strided = _mm512_load_si512(kOrders.strided);
+    const __m512i reversal = _mm512_set1_epi64(static_cast<long long>(0x8040201008040201ull));
+    const __m512i one = _mm512_set1_epi8(1);
+    for (std::int64_t i = 0; i < count; i += 64) {
+        __m512 value[4];
+        if (count - i >= 64) {
+            for (int q = 0; q < 4; ++q) value[q] = _mm512_loadu_ps(n + i + 16 * q);
+        } else {
+            for (int q = 0; q < 4; ++q) {
+                const std::int64_t rest = count - i - 16 * q;
+                const __mmask16 some = rest >= 16 ? 0xFFFF : rest <= 0 ? 0 : (1u << rest) - 1u;
+                value[q] = _mm512_maskz_loadu_ps(some, n + i + 16 * q);
+            }
+        }
+        const __m512i first = find(ordered_keys(value[0], value[1]));
+        const __m512i second = find(ordered_keys(value[2], value[3]));
+        const __m512i path = _mm512_permutex2var_epi8(first, low_bytes, second);
+        __m512i code = _mm512_gf2p8affine_epi64_epi8(path, reversal, 0);
+        for (int r = 0; r < search.repeats; ++r) {
+            __m512 limit[4];
+            limits.floats(_mm512_permutexvar_epi8(strided, code), limit);
+            __mmask16 above[4];
+            for (int q = 0; q < 4; ++q)
+                above[q] = _mm512_cmp_ps_mask(value[q], limit[q], _CMP_GT_OQ);
+            code = _mm512_mask_add_epi8(code, join(above), code, one);
+        }
+        if (count - i >= 64) {
+            _mm512_storeu_si512(codes + i, code);
+        } else {
+            _mm512_mask_storeu_epi8(codes + i, (1ull << (count - i)) - 1ull, code);
+        }
+    }
+}
+
+// Up to 31 limits: all levels compare floats.
+template <int kLevels>
+inline void search_small(const Search& search, const float* n, std::uint8_t* codes,
+                         std::int64_t count) {
+    __m512 node[5];
+    for (int l = 0; l < 5; ++l) node[l] = _mm512_load_ps(search.node[l]);
+    alignas(64) std::uint32_t natural[32];
+    for (unsigned path = 0; path < 32; ++path)
+        natural[path] = (path & 1) << 4 | (path & 2) << 2 | (path & 4) | (path & 8) >> 2 | path >> 4;
+    const __m512i natural_low = _mm512_load_si512(natural);
+    const __m512i natural_high = _mm512_load_si512(natural + 16);
+    for (std::int64_t i = 0; i < count; i += 16) {
+        const std::int64_t rest = count - i;
+        const __mmask16 some = rest >= 16 ? 0xFFFF : (1u << rest) - 1u;
+        const __m512 value = _mm512_maskz_loadu_ps(some, n + i);
+        __m512i path = _mm512_setzero_si512();
+        for (int l = 5 - kLevels; l < 5; ++l) {
+            const __m512 at = _mm512_permutexvar_ps(path, node[l]);
+            const __mmask16 above = _mm512_cmp_ps_mask(value, at, _CMP_GT_OQ);
+            path = _mm512_mask_or_epi32(path, above, path, _mm512_set1_epi32(1 << l));
+        }
+        const __m512i code = _mm512_permutex2var_epi32(natural_low, path, natural_high);
+        _mm512_mask_cvtepi32_storeu_epi8(codes + i, some, code);
+    }
+}
+
+inline void search_codes(const Search& search, const float* n, std::uint8_t* codes,
+                         std::int64_t count) {
+    switch (search.levels) {
+        case 1: return search_small<1>(search, n, codes, count);
+        case 2: return search_small<2>(search, n, codes, count);
+        case 3: return search_small<3>(search, n, codes, count);
+        case 4: return search_small<4>(search, n, codes, count);
+        case 5: return search_small<5>(search, n, codes, count);
+        case 6: return search_large<6>(search, n, codes, count);
+        case 7: return search_large<7>(search, n, codes, count);
+        default: return search_large<8>(search, n, codes, count);
+    }
+}
+
+inline void look_up(const Lookup& lookup, const std::uint8_t* codes, float* out,
+                    std::int64_t count) {
+    const Planes values(lookup.plane);
+    const __m512i strided = _mm512_load_si512(kOrders.strided);
+    std::int64_t i = 0;
+    for (; i + 64 <= count; i += 64) {
+        __m512 value[4];
+        values.floats(_mm512_permutexvar_epi8(strided, _mm512_loadu_si512(codes + i)), value);
+        for (int q = 0; q < 4; ++q) _mm512_storeu_ps(out + i + 16 * q, value[q]);
+    }
+    for (; i < count; ++i) out[i] = lookup.value[codes[i]];
+}

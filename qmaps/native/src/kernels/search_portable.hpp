@@ -1,0 +1,24 @@
+// Search and look-up in plain C++: a table by the value's upper 16 bits, then full comparisons.
+
+inline std::uint8_t search_one(const Search& search, float value) {
+    int code = search.first[ordered_key(bits_of(value))];
+    for (int r = 0; r < search.repeats; ++r) code += value > search.limit[code] ? 1 : 0;
+    return static_cast<std::uint8_t>(code);
+}
+
+inline void search_codes(const Search& search, const float* n, std::uint8_t* codes,
+                         std::int64_t count) {
+    if (search.repeats == 1) {
+        for (std::int64_t i = 0; i < count; ++i) {
+            const int code = search.first[ordered_key(bits_of(n[i]))];
+            codes[i] = static_cast<std::uint8_t>(code + (n[i] > search.limit[code] ? 1 : 0));
+        }
+        return;
+    }
+    for (std::int64_t i = 0; i < count; ++i) codes[i] = search_one(search, n[i]);
+}
+
+inline void look_up(const Lookup& lookup, const std::uint8_t* codes, float* out,
+                    std::int64_t count) {
+    for (std::int64_t i = 0; i < count; ++i) out[i] = lookup.value[codes[i]];
+}

@@ -1,0 +1,119 @@
+// The Python module: turns numbers and addresses into tasks. Shapes, types and contiguity are
+// checked by qmaps.native, which owns the tensors.
+#include <nanobind/nanobind.h>
+#include <nanobind/ndarray.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/tuple.h>
+#include <nanobind/stl/vector.h>
+
+#include <memory>
+#include <string>
+#include <tuple>
+
+#include "engine.hpp"
+
+namespace nb = nanobind;
+using namespace qmaps;
+
+namespace {
+
+using Address = std::uintptr_t;
+using Key = std::tuple<std::uint32_t, std::uint32_t, std::uint32_t, std::uint32_t, std::uint32_t,
+                       std::uint64_t>;
+
+NoiseKey noise_key(const Key& key) {
+    NoiseKey noise;
+    std::tie(noise.seed, noise.purpose, noise.word1, noise.word2, noise.word3, noise.offset) = key;
+    return noise;
+}
+
+Codec codec(const Codebook& book, const Geometry& geometry, Address packed,
+            const std::vector<Address>& arrays) {
+    if (static_cast<int>(arrays.size()) != geometry.arrays)
+        throw std::invalid_argument("scales: " + std::to_string(arrays.size()) + " arrays, " +
+                                    std::to_string(geometry.arrays) + " are needed");
+    Codec made;
+    made.book = &book;
+    made.geometry = &geometry;
+    made.packed = reinterpret_cast<std::uint8_t*>(packed);
+    for (std::size_t i = 0; i < arrays.size(); ++i)
+        made.arrays[i] = reinterpret_cast<void*>(arrays[i]);
+    return made;
+}
+
+}  // namespace
+
+NB_MODULE(_core, module) {
+    module.doc() = "The native engine of qmaps; use it through qmaps.";
+
+    nb::class_<Codebook>(module, "Codebook")
+        .def(nb::init<const std::vector<float>&, const std::vector<float>&,
+                      const std::vector<float>&, int>(),
+             nb::arg("values"), nb::arg("limits"), nb::arg("below"), nb::arg("bits"));
+
+    nb::class_<Geometry>(module, "Geometry")
+        .def(
+            "__init__",
+            [](Geometry* self, const std::vector<std::tuple<std::int64_t, std::int64_t, int, int>>& parts,
+               bool log, int arrays) {
+                if (parts.empty() || parts.size() > kMaxParts || arrays > kMaxParts)
+                    throw std::invalid_argument("a geometry has 1 to 8 parts and arrays");
+                new (self) Geometry();
+                for (const auto& [divisor, count, array, ends] : parts)
+                    self->parts.push_back({divisor, count, array, ends});
+                self->log = log;
+                self->arrays = arrays;
+            },
+            nb::arg("parts"), nb::arg("log"), nb::arg("arrays"));
+
+    module.def(
+        "quantize",
+        [](const Codebook& book, const Geometry& geometry, Address x, int dtype,
+           std::int64_t numel, Address packed, const std::vector<Address>& arrays,
+           const std::vector<Key>& key, bool check, bool refuse_negative, int threads) {
+            QuantizeTask task;
+            task.codec = codec(book, geometry, packed, arrays);
+            task.codec.stochastic = !key.empty();
+            if (!key.empty()) task.codec.noise = noise_key(key.front());
+            task.x = reinterpret_cast<const void*>(x);
+            task.dtype = static_cast<Dtype>(dtype);
+            task.numel = numel;
+            task.check = check;
+            task.refuse_negative = refuse_negative;
+            nb::gil_scoped_release unlocked;
+            return quantize(task, threads);
+        },
+        "Encode a tensor; returns 1 if it saw NaN or infinity, plus 2 if a refused negative.");
+
+    module.def(
+        "dequantize",
+        [](const Codebook& book, const Geometry& geometry, Address packed,
+           const std::vector<Address>& arrays, Address y, int dtype, std::int64_t numel,
+           int threads) {
+            DequantizeTask task;
+            task.codec = codec(book, geometry, packed, arrays);
+            task.y = reinterpret_cast<void*>(y);
+            task.dtype = static_cast<Dtype>(dtype);
+            task.numel = numel;
+            nb::gil_scoped_release unlocked;
+            dequantize(task, threads);
+        },
+        "Decode a tensor.");
+
+    module.def("isa", [] { return std::string(kernels().name); },
+               "The instruction set in use; QMAPS_ISA chooses another.");
+    module.def(
+        "isas",
+        [] {
+            std::vector<std::string> names;
+            for (const char* name : available_isas()) names.emplace_back(name);
+            return names;
+        },
+        "Every instruction set that this build and this processor have, best first.");
+    module.attr("openmp") =
+#if defined(_OPENMP)
+        true;
+#else
+        false;
+#endif
+}

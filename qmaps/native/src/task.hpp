@@ -1,0 +1,113 @@
+// What the kernels work on: plain descriptions of tensors, scales and roundings.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "codebook.hpp"
+
+namespace qmaps {
+
+enum class Dtype : int { f32 = 0, f16 = 1, bf16 = 2 };
+
+inline constexpr int kMaxParts = 8;
+inline constexpr std::int64_t kMaxLocal = 8192;  // elements of scratch per state and thread
+inline constexpr std::int64_t kTile = 1024;      // elements worked on at a time, where free to choose
+inline constexpr std::int64_t kChunk = 16384;    // elements that a thread takes at a time
+
+// One list of scales: element i takes number (i / divisor) % count. So blocks have their size as
+// divisor, rows and columns the product of the dimensions after theirs.
+struct Part {
+    std::int64_t divisor;
+    std::int64_t count;
+    int array;  // which of the tensor's scale arrays holds it
+    int ends;   // which holds the ends of its 8-bit grid; -1 where scales are float32
+};
+
+// An element's scale is the minimum over the parts. With `log` there are two parts instead, the
+// lower and the upper ends of each block's range in log2.
+struct Geometry {
+    std::vector<Part> parts;
+    bool log = false;
+    int arrays = 0;
+
+    // Elements of a block that can be encoded without looking beyond it; 0 where a scale spans
+    // more, or more than the scratch holds.
+    std::int64_t local_block(std::int64_t numel) const {
+        if (parts.empty() || (!log && parts.size() > 1) || parts[0].ends >= 0) return 0;
+        const Part& part = parts[0];
+        const bool comes_again = part.divisor * part.count < numel;
+        // Whole bytes of codes can take eight blocks of an odd size.
+        return !comes_again && part.divisor * (part.divisor % 8 ? 8 : 1) <= kMaxLocal
+                   ? part.divisor
+                   : 0;
+    }
+};
+
+// Names the random words of one tensor; see qmaps.philox.
+struct NoiseKey {
+    std::uint32_t seed = 0, purpose = 0;
+    std::uint32_t word1 = 0, word2 = 0, word3 = 0;
+    std::uint64_t offset = 0;
+};
+
+// Where one part's scales are read from: floats, or codes and the 256 scales they stand for.
+struct PartView {
+    std::int64_t divisor = 1;
+    std::int64_t count = 1;
+    const float* values = nullptr;
+    const std::uint8_t* codes = nullptr;
+    const float* grid = nullptr;
+};
+
+struct ScaleView {
+    PartView part[kMaxParts];
+    int parts = 0;
+    bool log = false;
+};
+
+// One quantized tensor: its stored codes and scales.
+struct Codec {
+    const Codebook* book = nullptr;
+    const Geometry* geometry = nullptr;
+    bool stochastic = false;
+    NoiseKey noise;
+    std::uint8_t* packed = nullptr;
+    void* arrays[kMaxParts] = {};
+    std::int64_t block = 0;           // geometry->local_block()
+    float* fresh[kMaxParts] = {};     // new maxima of each part where block == 0
+    std::vector<float> grids;         // 256 scales for each 8-bit part, as stored
+    std::vector<float> fresh_memory;  // what `fresh` points into
+};
+
+struct QuantizeTask {
+    Codec codec;
+    const void* x = nullptr;
+    Dtype dtype = Dtype::f32;
+    std::int64_t numel = 0;
+    bool check = false;            // look for NaN, infinity and, where refused, negative numbers
+    bool refuse_negative = false;
+};
+
+struct DequantizeTask {
+    Codec codec;
+    void* y = nullptr;
+    Dtype dtype = Dtype::f32;
+    std::int64_t numel = 0;
+};
+
+// What was seen while quantizing.
+enum Flags : int { kNonFinite = 1, kNegative = 2 };
+
+// Memory of one thread.
+struct alignas(64) Scratch {
+    float x[kMaxLocal];
+    float n[kMaxLocal];
+    float scale[kTile];
+    float low[kTile];
+    float high[kTile];
+    std::uint32_t words[kTile + 8];
+    std::uint8_t codes[kMaxLocal + 64];
+};
+
+}  // namespace qmaps

@@ -1,0 +1,122 @@
+"""Quantized tensors on the native engine."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from qmaps.maps.base import Map, table
+from qmaps.native import core
+from qmaps.normalize.base import Normalizer, Scales
+from qmaps.packing import packed_bytes
+from qmaps.philox import RoundingKey
+from qmaps.reference import thresholds
+
+DTYPES = {torch.float32: 0, torch.float16: 1, torch.bfloat16: 2}
+MAX_BITS = 8
+MAX_LOG_BLOCK = 1024
+NON_FINITE, NEGATIVE = 1, 2
+
+FEW = 1 << 15
+"""Elements below which threads cost more than they bring."""
+
+
+@functools.lru_cache(maxsize=512)
+def codebook(map_: Map) -> Any:
+    """The map's search tables."""
+    values = table(map_)
+    # n >= value is n > the float below it.
+    below = torch.nextafter(values[1:-1], torch.tensor(-torch.inf))
+    return core.Codebook(
+        values.tolist(), thresholds(values).tolist(), below.tolist(), map_.bits
+    )
+
+
+@functools.lru_cache(maxsize=4096)
+def geometry(normalizer: Normalizer, shape: tuple[int, ...]) -> Any:
+    """Where each element's scale lies, or None where this engine cannot follow."""
+    found = normalizer.geometry(shape)
+    if found is None or len(found.parts) > 8 or found.arrays > 8:
+        return None
+    if found.log and found.parts[0].divisor > MAX_LOG_BLOCK:
+        return None
+    parts = [
+        (part.divisor, part.count, part.array, -1 if part.ends is None else part.ends)
+        for part in found.parts
+    ]
+    return core.Geometry(parts, found.log, found.arrays)
+
+
+def follows(normalizer: Normalizer, map_: Map, shape: tuple[int, ...]) -> bool:
+    """Whether this engine can quantize a tensor of `shape`."""
+    return map_.bits <= MAX_BITS and geometry(normalizer, shape) is not None
+
+
+def quantize(
+    x: Tensor,
+    normalizer: Normalizer,
+    map_: Map,
+    key: RoundingKey | None,
+    out: tuple[Tensor, Scales] | None,
+    *,
+    check: bool,
+) -> tuple[Tensor, Scales, int]:
+    """Packed codes, scales, and, if `check`, what `x` holds that it must not.
+
+    Args:
+        x: float32, float16 or bfloat16 on the CPU.
+        normalizer, map_: as `follows` them.
+        key: of stochastic rounding, None for nearest.
+        out: packed codes and scales to write into, contiguous.
+        check: look for NaN, infinity, and negative numbers under an unsigned map.
+
+    Returns:
+        The third is NON_FINITE and NEGATIVE or-ed together; codes mean nothing where it is not 0.
+    """
+    x = x.contiguous()
+    shape = tuple(x.shape)
+    if out is None:
+        packed = torch.empty(packed_bytes(x.numel(), map_.bits), dtype=torch.uint8)
+        scales = tuple(
+            torch.zeros(size, dtype=dtype) for dtype, size in normalizer.layout(shape)
+        )
+    else:
+        packed, scales = out
+    flags: int = core.quantize(
+        codebook(map_),
+        geometry(normalizer, shape),
+        x.data_ptr(),
+        DTYPES[x.dtype],
+        x.numel(),
+        packed.data_ptr(),
+        [scale.data_ptr() for scale in scales],
+        [] if key is None else [key.words()],
+        check,
+        not map_.signed,
+        threads(x.numel()),
+    )
+    return packed, scales, flags
+
+
+def dequantize(
+    packed: Tensor, scales: Scales, normalizer: Normalizer, map_: Map, out: Tensor
+) -> None:
+    """Decode into `out`: contiguous, float32, float16 or bfloat16, on the CPU."""
+    core.dequantize(
+        codebook(map_),
+        geometry(normalizer, tuple(out.shape)),
+        packed.data_ptr(),
+        [scale.data_ptr() for scale in scales],
+        out.data_ptr(),
+        DTYPES[out.dtype],
+        out.numel(),
+        threads(out.numel()),
+    )
+
+
+def threads(numel: int) -> int:
+    """As many as torch uses, one for little work."""
+    return 1 if numel < FEW else torch.get_num_threads()

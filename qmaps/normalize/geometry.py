@@ -1,0 +1,60 @@
+"""Where each element's scale lies, in numbers that any engine can follow.
+
+Element i, counted in row-major order, takes scale ``(i // divisor) % count`` of each part, and
+of these the smallest. So a block-wise normalizer has the block size as divisor, and a row or
+column the product of the dimensions after its own.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+
+
+@dataclass(frozen=True)
+class Part:
+    """One list of scales.
+
+    Attributes:
+        divisor: consecutive elements that share a scale.
+        count: number of scales.
+        array: which of the stored parts (see `Normalizer.layout`) holds it.
+        ends: which holds the two ends of its 8-bit grid; None where it is float32.
+    """
+
+    divisor: int
+    count: int
+    array: int = 0
+    ends: int | None = None
+
+
+def slice_part(shape: tuple[int, ...], dimension: int, array: int = 0) -> Part:
+    """One scale per index of `dimension`."""
+    return Part(max(1, math.prod(shape[dimension + 1 :])), shape[dimension], array)
+
+
+@dataclass(frozen=True)
+class Geometry:
+    """All parts of a normalizer for one shape.
+
+    Attributes:
+        parts: at least one. Where `log`, the lower and the upper ends of each block's range in
+            log2 instead of scales.
+        arrays: how many stored parts there are.
+        log: whether it spans log2 ranges.
+    """
+
+    parts: tuple[Part, ...]
+    arrays: int = 1
+    log: bool = False
+
+    def shifted(self, by: int) -> tuple[Part, ...]:
+        """The parts where `by` stored parts come before."""
+        return tuple(
+            replace(
+                part,
+                array=part.array + by,
+                ends=None if part.ends is None else part.ends + by,
+            )
+            for part in self.parts
+        )
