@@ -8,14 +8,12 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from qmaps import native, packing, reference
+from qmaps import packing, reference
 from qmaps.backends import backend
 from qmaps.maps.base import Map
+from qmaps.native import tensors
 from qmaps.normalize.base import Normalizer, Scales
 from qmaps.philox import RoundingKey
-
-if native.core is not None:
-    from qmaps.native import tensors
 
 
 def runs_native(*tensors_: Tensor) -> bool:
@@ -42,20 +40,23 @@ def quantize(
         check: look for values that cannot be quantized.
 
     Returns:
-        Packed codes, scales, and whether `x` may hold values that cannot be quantized. Always
-        True from an engine that does not look, if `check`.
+        Packed codes, scales, and, if `check`, whether `x` holds values that cannot be
+        quantized; then `out` is as it was, and new codes mean nothing.
     """
     fast = runs_native(x) and tensors.follows(normalizer, map_, tuple(x.shape))
     if fast and (out is None or all(part.is_contiguous() for part in (out[0], *out[1]))):
         packed, scales, flags = tensors.quantize(x, normalizer, map_, key, out, check=check)
         return packed, scales, bool(flags)
+    suspect = check and holds_bad(x, map_)
+    if suspect and out is not None:
+        return *out, True
     codes, scales = reference.quantize(x.float(), normalizer, map_, key)
     packed = packing.pack(codes, map_.bits)
     if out is not None:
         for target, part in zip((out[0], *out[1]), (packed, *scales), strict=True):
             target.copy_(part)
         packed, scales = out
-    return packed, scales, check
+    return packed, scales, suspect
 
 
 def dequantize(
@@ -88,6 +89,11 @@ def dequantize(
     codes = packing.unpack(packed, map_.bits, _product(shape)).view(shape)
     values = reference.dequantize(codes, scales, normalizer, map_)
     return values.to(dtype) if out is None else out.copy_(values)
+
+
+def holds_bad(x: Tensor, map_: Map) -> bool:
+    """Whether `x` holds NaN, infinity, or what an unsigned map cannot stand for."""
+    return not bool(x.isfinite().all()) or (not map_.signed and bool((x < 0).any()))
 
 
 def _product(shape: tuple[int, ...]) -> int:

@@ -108,8 +108,7 @@ class Quantizer:
             x: float32, float16 or bfloat16 tensor of any shape and strides; computed in
                 float32.
             out: a tensor of the same shape and quantizer, written into and returned. With a
-                fitted map its codebook is kept, not fitted anew. After an error its contents
-                mean nothing.
+                fitted map its codebook is kept, not fitted anew.
             key: names the random numbers of stochastic rounding; ``RoundingKey()`` if left
                 out, so the same call gives the same codes. Change `step` from call to call.
 

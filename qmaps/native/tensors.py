@@ -74,7 +74,8 @@ def quantize(
         check: look for NaN, infinity, and negative numbers under an unsigned map.
 
     Returns:
-        The third is NON_FINITE and NEGATIVE or-ed together; codes mean nothing where it is not 0.
+        The third is NON_FINITE and NEGATIVE or-ed together; where it is not 0, `out` is as it was
+        and new codes mean nothing.
     """
     x = x.contiguous()
     shape = tuple(x.shape)
@@ -95,6 +96,7 @@ def quantize(
         [scale.data_ptr() for scale in scales],
         [] if key is None else [key.words()],
         check,
+        out is not None,
         not map_.signed,
         threads(x.numel()),
     )

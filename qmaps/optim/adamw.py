@@ -60,6 +60,7 @@ class AdamW(QuantizedOptimizer):
 
     state_names: ClassVar[tuple[str, ...]] = ("exp_avg", "exp_avg_sq")
     signed_states: ClassVar[frozenset[str]] = frozenset({"exp_avg"})
+    native_rule: ClassVar[str | None] = "adamw"
 
     def __init__(
         self,
@@ -113,6 +114,8 @@ class AdamW(QuantizedOptimizer):
             "root_correction": math.sqrt(1 - beta2**step),
             "eps": group["eps"],
             "sign": -1.0 if group["maximize"] else 1.0,
+            "rest1": 1 - beta1,
+            "rest2": 1 - beta2,
         }
 
     def update(
@@ -124,8 +127,8 @@ class AdamW(QuantizedOptimizer):
         if s["sign"] < 0:
             grad = -grad
         param.mul_(s["decay"])
-        m.mul_(s["beta1"]).add_(grad * (1 - s["beta1"]))
-        v.mul_(s["beta2"]).add_((grad * grad) * (1 - s["beta2"]))
+        m.mul_(s["beta1"]).add_(grad * s["rest1"])
+        v.mul_(s["beta2"]).add_((grad * grad) * s["rest2"])
         # A tensor divisor: CUDA turns division by a Python number into a product.
         denominator = sqrt(v).div_(v.new_tensor(s["root_correction"])).add_(s["eps"])
         param.sub_((m / denominator).mul_(s["step_size"]))

@@ -9,8 +9,10 @@ from typing import Any, ClassVar, overload
 import torch
 from torch import Tensor
 
+from qmaps.backends import backend
 from qmaps.errors import BadTypeError, BadValueError, NonFiniteError
 from qmaps.maps.base import FittedMap
+from qmaps.native.optimizer import FusedStep
 from qmaps.optim.presets import preset
 from qmaps.philox import RoundingKey
 from qmaps.quantizer import QuantizedTensor, Quantizer, quantizer
@@ -57,7 +59,10 @@ class QuantizedOptimizer(torch.optim.Optimizer):
     state_names: ClassVar[tuple[str, ...]]
     signed_states: ClassVar[frozenset[str]]
     """Those that can be negative; unsigned maps would clip them."""
+    native_rule: ClassVar[str | None] = None
+    """The native engine's name of `update`, which takes the values of `scalars` in their order."""
     skipped_steps: int
+    _fused: FusedStep | None = None
 
     def __init__(
         self,
@@ -136,7 +141,12 @@ class QuantizedOptimizer(torch.optim.Optimizer):
         if self._non_finite_gradients():
             self.skipped_steps += 1
             return loss
-        for number, param, group in self._with_gradients():
+        entries = list(self._with_gradients())
+        if self.native_rule is not None and backend() == "native":
+            if self._fused is None:
+                self._fused = FusedStep(self)
+            entries = self._fused(entries)
+        for number, param, group in entries:
             self._step_one(number, param, group)
         return loss
 
@@ -153,7 +163,7 @@ class QuantizedOptimizer(torch.optim.Optimizer):
         if work is not param:
             param.copy_(work)
         for index, (name, value) in enumerate(states.items()):
-            q = self._quantizer(name, param, group)
+            q = self.quantizer_of(name, param, group)
             if q is None:
                 state[name] = value
                 continue
@@ -200,7 +210,8 @@ class QuantizedOptimizer(torch.optim.Optimizer):
             number -= len(group["params"])
         return f"parameter {names[number]!r}" if names else f"parameter number {number}"
 
-    def _quantizer(self, name: str, param: Tensor, group: dict[str, Any]) -> Quantizer | None:
+    def quantizer_of(self, name: str, param: Tensor, group: dict[str, Any]) -> Quantizer | None:
+        """The quantizer of a parameter's state; None keeps it in 32 bits."""
         spec = group["state_quantizers"].get(name)
         if spec is None or param.numel() <= group["min_quantized_size"]:
             return None
@@ -322,7 +333,7 @@ class QuantizedOptimizer(torch.optim.Optimizer):
                     f"{tuple(param.shape)}"
                 )
         for index, name in enumerate(self.state_names):
-            q = self._quantizer(name, param, group)
+            q = self.quantizer_of(name, param, group)
             if q is not None and isinstance(state.get(name), Tensor):
                 step = int(state.get("step", 0))
                 key = RoundingKey(seed=group["seed"], step=step, tensor=number, state=index)

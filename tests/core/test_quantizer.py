@@ -4,6 +4,7 @@ import pytest
 import torch
 
 import qmaps
+from qmaps.backends import use_backend
 
 X = torch.linspace(-2, 3, 300)
 
@@ -175,9 +176,30 @@ def test_stochastic_rounding_of_log2_is_unbiased_in_value() -> None:
     assert float(((draws.mean(0) - x) / spread).abs()[1:-1].max()) < 6
 
 
-def test_backends_say_what_runs() -> None:
-    assert qmaps.backend() == "reference"
+def test_backends_say_what_runs(monkeypatch: pytest.MonkeyPatch) -> None:
     by_name = {backend.name: backend for backend in qmaps.backends()}
-    assert by_name["reference"].available
-    assert not by_name["native"].available
+    assert list(by_name) == ["reference", "native", "cuda"]
     assert all(backend.reason for backend in by_name.values())
+    assert by_name["reference"].available
+    best = "native" if by_name["native"].available else "reference"
+    monkeypatch.delenv("QMAPS_BACKEND", raising=False)
+    assert qmaps.backend() == best
+    with use_backend("reference"):
+        assert qmaps.backend() == "reference"
+    assert qmaps.backend() == best
+    monkeypatch.setenv("QMAPS_BACKEND", "reference")
+    assert qmaps.backend() == "reference"
+
+
+def test_unknown_and_absent_back_ends_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(ValueError) as caught, use_backend("nativ"):
+        pass
+    assert str(caught.value) == (
+        "name='nativ' is no back end; allowed are 'reference', 'native', 'cuda'; nearest match: "
+        "native"
+    )
+    monkeypatch.setenv("QMAPS_BACKEND", "cuda")
+    reason = qmaps.backends()[2].reason
+    with pytest.raises(ValueError) as caught:
+        qmaps.backend()
+    assert str(caught.value) == f"QMAPS_BACKEND='cuda' is not available: {reason}"

@@ -164,6 +164,15 @@ int quantize(QuantizeTask& task, int threads) {
     const auto range = [&](std::int64_t item, auto&& work) {
         work(item * chunk, std::min(task.numel, (item + 1) * chunk));
     };
+    if (task.codec.block > 0 && task.check && task.keep) {
+        parallel(items, threads, [&](std::int64_t item, int) {
+            range(item, [&](std::int64_t begin, std::int64_t end) {
+                flags |= set.scan(task, begin, end, scratch());
+            });
+        });
+        if (flags) return flags;
+        task.check = false;
+    }
     if (task.codec.block > 0) {
         parallel(items, threads, [&](std::int64_t item, int) {
             range(item, [&](std::int64_t begin, std::int64_t end) {
@@ -180,6 +189,7 @@ int quantize(QuantizeTask& task, int threads) {
         });
     });
     own.merge();
+    if (flags && task.keep) return flags;
     std::vector<Ends> ends;
     round_up_scales(task.codec, set, ends);
     parallel(items, threads, [&](std::int64_t item, int) {

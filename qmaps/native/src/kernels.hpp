@@ -9,12 +9,20 @@ struct Kernels {
     const char* name;
     // Encode [begin, end) in blocks that carry their own scales; returns Flags.
     int (*quantize_local)(const QuantizeTask&, std::int64_t begin, std::int64_t end, Scratch&);
+    // What [begin, end) holds; returns Flags.
+    int (*scan)(const QuantizeTask&, std::int64_t begin, std::int64_t end, Scratch&);
     // Fold |x| over [begin, end) into maxima[part][index]; returns Flags.
     int (*maxima)(const QuantizeTask&, std::int64_t begin, std::int64_t end, float* const* maxima,
                   Scratch&);
     // Encode [begin, end) under the codec's fresh scales.
     void (*quantize_fresh)(const QuantizeTask&, std::int64_t begin, std::int64_t end, Scratch&);
     void (*dequantize)(const DequantizeTask&, std::int64_t begin, std::int64_t end, Scratch&);
+    // One optimizer step over [begin, end) of a parameter.
+    void (*step_range)(const ParamTask&, std::int64_t begin, std::int64_t end, StepScratch&);
+    // Fold the new states' magnitudes into maxima[state][part][index].
+    void (*step_maxima)(const ParamTask&, std::int64_t begin, std::int64_t end,
+                        float* const* const* maxima, StepScratch&);
+    Rules rules;
     // The 256 scales of an 8-bit grid between two ends, 0 first.
     void (*eight_bit_grid)(float low, float high, float* grid);
 };

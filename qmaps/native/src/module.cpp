@@ -11,6 +11,7 @@
 #include <tuple>
 
 #include "engine.hpp"
+#include "step.hpp"
 
 namespace nb = nanobind;
 using namespace qmaps;
@@ -70,7 +71,7 @@ NB_MODULE(_core, module) {
         "quantize",
         [](const Codebook& book, const Geometry& geometry, Address x, int dtype,
            std::int64_t numel, Address packed, const std::vector<Address>& arrays,
-           const std::vector<Key>& key, bool check, bool refuse_negative, int threads) {
+           const std::vector<Key>& key, bool check, bool keep, bool refuse_negative, int threads) {
             QuantizeTask task;
             task.codec = codec(book, geometry, packed, arrays);
             task.codec.stochastic = !key.empty();
@@ -79,6 +80,7 @@ NB_MODULE(_core, module) {
             task.dtype = static_cast<Dtype>(dtype);
             task.numel = numel;
             task.check = check;
+            task.keep = keep;
             task.refuse_negative = refuse_negative;
             nb::gil_scoped_release unlocked;
             return quantize(task, threads);
@@ -99,6 +101,50 @@ NB_MODULE(_core, module) {
             dequantize(task, threads);
         },
         "Decode a tensor.");
+
+    nb::class_<Step>(module, "Step")
+        .def(nb::init<const std::string&>(), nb::arg("rule"))
+        .def("add_parameter", &Step::add_parameter, nb::arg("numel"), nb::arg("p_dtype"),
+             nb::arg("g_dtype"))
+        .def("add_floats",
+             [](Step& self, Address data) { self.add_floats(reinterpret_cast<float*>(data)); })
+        .def(
+            "add_quantized",
+            [](Step& self, const Codebook& book, const Geometry& geometry, Address packed,
+               const std::vector<Address>& arrays, const std::vector<Key>& key) {
+                Codec made = codec(book, geometry, packed, arrays);
+                made.stochastic = !key.empty();
+                if (!key.empty()) made.noise = noise_key(key.front());
+                self.add_quantized(std::move(made));
+            },
+            // The step keeps pointers to both.
+            nb::keep_alive<1, 2>(), nb::keep_alive<1, 3>())
+        .def(
+            "run",
+            [](Step& self, const std::vector<Address>& p, const std::vector<Address>& g,
+               const std::vector<std::vector<float>>& scalars, const std::vector<int>& group,
+               const std::vector<std::uint32_t>& steps, int threads) {
+                if (p.size() != self.size() || g.size() != self.size() ||
+                    group.size() != self.size() || steps.size() != self.size())
+                    throw std::invalid_argument("p, g, group and steps have one entry a parameter");
+                for (const auto& constants : scalars)
+                    if (static_cast<int>(constants.size()) != self.rule().scalars)
+                        throw std::invalid_argument(
+                            "the rule has " + std::to_string(self.rule().scalars) + " scalars");
+                for (std::size_t i = 0; i < self.size(); ++i) {
+                    ParamTask& task = self.at(i);
+                    task.p = reinterpret_cast<void*>(p[i]);
+                    task.g = reinterpret_cast<const void*>(g[i]);
+                    const auto& constants = scalars.at(static_cast<std::size_t>(group[i]));
+                    std::copy(constants.begin(), constants.end(), task.scalars);
+                    task.p_noise.word3 = steps[i];
+                    for (StateTask& state : task.state) state.codec.noise.word3 = steps[i];
+                }
+                nb::gil_scoped_release unlocked;
+                self.run(threads);
+            },
+            nb::arg("p"), nb::arg("g"), nb::arg("scalars"), nb::arg("group"), nb::arg("steps"),
+            nb::arg("threads"));
 
     module.def("isa", [] { return std::string(kernels().name); },
                "The instruction set in use; QMAPS_ISA chooses another.");

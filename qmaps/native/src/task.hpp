@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "codebook.hpp"
+#include "rule.hpp"
 
 namespace qmaps {
 
@@ -86,6 +87,7 @@ struct QuantizeTask {
     Dtype dtype = Dtype::f32;
     std::int64_t numel = 0;
     bool check = false;            // look for NaN, infinity and, where refused, negative numbers
+    bool keep = false;             // and if there are some, write nothing
     bool refuse_negative = false;
 };
 
@@ -108,6 +110,35 @@ struct alignas(64) Scratch {
     float high[kTile];
     std::uint32_t words[kTile + 8];
     std::uint8_t codes[kMaxLocal + 64];
+};
+
+// One state of one parameter: quantized, or floats where the codec has no codebook.
+struct StateTask {
+    Codec codec;
+    float* data = nullptr;
+};
+
+// One parameter of an optimizer step.
+struct ParamTask {
+    const Rule* rule = nullptr;
+    void* p = nullptr;
+    const void* g = nullptr;
+    Dtype p_dtype = Dtype::f32;
+    Dtype g_dtype = Dtype::f32;
+    std::int64_t numel = 0;
+    float scalars[kMaxScalars] = {};
+    bool p_stochastic = false;
+    NoiseKey p_noise;
+    StateTask state[kMaxStates];
+    std::int64_t stretch = kTile;  // elements at a time: whole blocks of every state
+    bool two_passes = false;       // for scales that span more than a block
+};
+
+struct alignas(64) StepScratch {
+    float p[kMaxLocal];
+    float g[kMaxLocal];
+    float state[kMaxStates][kMaxLocal];
+    Scratch scratch;
 };
 
 }  // namespace qmaps

@@ -12,11 +12,14 @@ namespace {
 #include "scales.hpp"
 #include "codec.hpp"
 #include "quantize.hpp"
+#include "rules/all.hpp"
+#include "step.hpp"
 }  // namespace
 
 const Kernels& QMAPS_KERNELS() {
-    static constexpr Kernels table = {QMAPS_ISA, quantize_local, maxima,
-                                      quantize_fresh, dequantize, eight_bit_grid};
+    static constexpr Kernels table = {QMAPS_ISA, quantize_local, scan, maxima,
+                                      quantize_fresh, dequantize, step_range, step_maxima,
+                                      {kRules, sizeof kRules / sizeof kRules[0]}, eight_bit_grid};
     return table;
 }
 

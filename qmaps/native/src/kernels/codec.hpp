@@ -2,8 +2,11 @@
 // tensor but begins at a multiple of 8 elements, and holds at most kTile of them unless its
 // scales are constant stretches.
 
-inline void no_negative_nan(float* n, std::int64_t count) {
-    for (std::int64_t i = 0; i < count; ++i) n[i] = is_nan(n[i]) ? float_of(0x7FC00000u) : n[i];
+// What NaN becomes before a search: as the reference has it, NaN takes the last code.
+inline float searchable(float n) { return is_nan(n) ? float_of(kInfinityBits) : n; }
+
+inline void make_searchable(float* n, std::int64_t count) {
+    for (std::int64_t i = 0; i < count; ++i) n[i] = searchable(n[i]);
 }
 
 // Values at the codes' positions in each block's log2 range.
@@ -55,7 +58,7 @@ inline void divide(const float* x, float scale, std::int64_t count, float* n) {
         return;
     }
     for (std::int64_t i = 0; i < count; ++i) n[i] = x[i] / scale;
-    if (bits_of(scale) >= kInfinityBits) no_negative_nan(n, count);
+    if (bits_of(scale) >= kInfinityBits) make_searchable(n, count);
 }
 
 // Positions in each block's log2 range; -1 for zero.
@@ -68,7 +71,7 @@ inline void log_positions(const float* x, const float* low, const float* high, s
         position = width == 0.0f ? 1.0f : position;
         n[i] = x[i] == 0.0f ? -1.0f : position;
     }
-    no_negative_nan(n, count);
+    make_searchable(n, count);
 }
 
 // Normalized values of a tile under scales that differ by element.
@@ -83,8 +86,7 @@ inline void normalize_tile(const ScaleView& view, const float* x, std::int64_t a
     element_scales(view, at, count, scratch.scale, scratch.low);
     for (std::int64_t i = 0; i < count; ++i) {
         const float quotient = x[i] / scratch.scale[i];
-        const float kept = is_nan(quotient) ? float_of(0x7FC00000u) : quotient;
-        n[i] = scratch.scale[i] == 0.0f ? 0.0f : kept;
+        n[i] = scratch.scale[i] == 0.0f ? 0.0f : searchable(quotient);
     }
 }
 
@@ -109,7 +111,8 @@ inline void round_stochastic(const Codec& codec, const ScaleView& view, const fl
         for (std::int64_t j = 0; j < some; ++j) {
             const float fraction =
                 (value[j] - scratch.low[j]) / (scratch.high[j] - scratch.low[j]);
-            codes[i + j] += uniform_of(scratch.words[j]) < fraction ? 1 : 0;
+            const bool up = uniform_of(scratch.words[j]) < fraction;
+            codes[i + j] += up && value[j] != float_of(kInfinityBits) ? 1 : 0;
         }
     }
 }

@@ -27,6 +27,17 @@ static int quantize_local(const QuantizeTask& task, std::int64_t begin, std::int
     return flags;
 }
 
+static int scan(const QuantizeTask& task, std::int64_t begin, std::int64_t end,
+                Scratch& scratch) {
+    int flags = 0;
+    for (std::int64_t at = begin; at < end; at += kTile) {
+        const std::int64_t count = end - at < kTile ? end - at : kTile;
+        const float* x = floats(task.x, task.dtype, at, count, scratch.x);
+        flags |= seen_flags(x, count, !task.refuse_negative);
+    }
+    return flags;
+}
+
 static int maxima(const QuantizeTask& task, std::int64_t begin, std::int64_t end,
                   float* const* slots, Scratch& scratch) {
     int flags = 0;

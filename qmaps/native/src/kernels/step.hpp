@@ -1,0 +1,104 @@
+// One optimizer step over a range of one parameter.
+
+// Decode, in tiles where scales differ by element.
+inline void decode_range(const Codec& codec, const ScaleView& view, std::int64_t at,
+                         std::int64_t count, float* out, Scratch& scratch) {
+    for (std::int64_t i = 0; i < count; i += kTile) {
+        const std::int64_t some = count - i < kTile ? count - i : kTile;
+        decode_tile(codec, view, at + i, some, out + i, scratch);
+    }
+}
+
+inline void encode_range(const StateTask& state, const float* values, std::int64_t at,
+                         std::int64_t count, Scratch& scratch) {
+    if (state.codec.block > 0) {
+        encode_blocks(state.codec, values, at, count, scratch);
+        return;
+    }
+    const ScaleView view = fresh(state.codec);
+    for (std::int64_t i = 0; i < count; i += kTile) {
+        const std::int64_t some = count - i < kTile ? count - i : kTile;
+        encode_fresh(state.codec, view, values + i, at + i, some, scratch);
+    }
+}
+
+inline void store_stochastic(const float* from, std::uint16_t* to, const NoiseKey& noise,
+                             std::int64_t at, std::int64_t count, Scratch& scratch) {
+    for (std::int64_t i = 0; i < count; i += kTile) {
+        const std::int64_t some = count - i < kTile ? count - i : kTile;
+        random_words(noise, at + i, some, scratch.words);
+        for (std::int64_t j = 0; j < some; ++j) {
+            const std::uint32_t bits = bits_of(from[i + j]);
+            const std::uint32_t rounded = (bits + (scratch.words[j] >> 16)) >> 16;
+            const bool finite = (bits & kInfinityBits) != kInfinityBits;
+            to[at + i + j] = finite ? static_cast<std::uint16_t>(rounded) : to_bf16(from[i + j]);
+        }
+    }
+}
+
+static void step_range(const ParamTask& task, std::int64_t begin, std::int64_t end,
+                       StepScratch& memory) {
+    ScaleView views[kMaxStates];
+    for (int k = 0; k < task.rule->states; ++k)
+        if (task.state[k].codec.book) views[k] = stored(task.state[k].codec);
+    for (std::int64_t at = begin; at < end; at += task.stretch) {
+        const std::int64_t count = end - at < task.stretch ? end - at : task.stretch;
+        float* states[kMaxStates] = {};
+        for (int k = 0; k < task.rule->states; ++k) {
+            const StateTask& state = task.state[k];
+            states[k] = state.codec.book ? memory.state[k] : state.data + at;
+            if (state.codec.book)
+                decode_range(state.codec, views[k], at, count, states[k], memory.scratch);
+        }
+        const float* g = floats(task.g, task.g_dtype, at, count, memory.g);
+        float* p = memory.p;
+        if (task.p_dtype == Dtype::f32) {
+            p = static_cast<float*>(task.p) + at;
+        } else {
+            load(task.p, task.p_dtype, at, count, p);
+        }
+        task.rule->apply(p, g, states, count, task.scalars);
+        if (task.p_dtype == Dtype::bf16 && task.p_stochastic) {
+            store_stochastic(p, static_cast<std::uint16_t*>(task.p), task.p_noise, at, count,
+                             memory.scratch);
+        } else if (task.p_dtype != Dtype::f32) {
+            store(p, task.p, task.p_dtype, at, count);
+        }
+        for (int k = 0; k < task.rule->states; ++k)
+            if (task.state[k].codec.book)
+                encode_range(task.state[k], states[k], at, count, memory.scratch);
+    }
+}
+
+// Fold the new values of states whose scales span more than a block.
+static void step_maxima(const ParamTask& task, std::int64_t begin, std::int64_t end,
+                        float* const* const* slots, StepScratch& memory) {
+    unsigned wanted = 0;
+    for (int k = 0; k < task.rule->states; ++k)
+        if (task.state[k].codec.book && task.state[k].codec.block == 0) wanted |= 1u << k;
+    const unsigned read = task.rule->reads(wanted);
+    for (std::int64_t at = begin; at < end; at += kTile) {
+        const std::int64_t count = end - at < kTile ? end - at : kTile;
+        float* states[kMaxStates] = {};
+        for (int k = 0; k < task.rule->states; ++k) {
+            if (!(read >> k & 1u)) continue;
+            const StateTask& state = task.state[k];
+            states[k] = memory.state[k];
+            if (state.codec.book) {
+                decode_tile(state.codec, stored(state.codec), at, count, states[k],
+                            memory.scratch);
+            } else {
+                __builtin_memcpy(states[k], state.data + at, count * sizeof(float));
+            }
+        }
+        const float* g = floats(task.g, task.g_dtype, at, count, memory.g);
+        const float* p = floats(task.p, task.p_dtype, at, count, memory.p);
+        task.rule->advance(p, g, states, count, task.scalars, wanted);
+        for (int k = 0; k < task.rule->states; ++k) {
+            if (!(wanted >> k & 1u)) continue;
+            int part = 0;
+            for (const Part& each : task.state[k].codec.geometry->parts)
+                fold_part(each, states[k], at, count, slots[k][part++]);
+        }
+    }
+}

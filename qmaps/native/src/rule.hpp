@@ -1,0 +1,33 @@
+// An optimizer's update rule, as the step sees it.
+#pragma once
+
+#include <cstdint>
+
+namespace qmaps {
+
+inline constexpr int kMaxStates = 3;
+inline constexpr int kMaxScalars = 12;
+
+// A rule works on `count` elements of float32 memory: p the parameter, g its gradient, s[k] the
+// k-th state, c the step's constants in the order of the rule's list. Each line of a rule is the
+// line of the Python class of that name, so that both give the same bits.
+struct Rule {
+    const char* name;
+    int states;
+    int scalars;
+    // The whole update, in place.
+    void (*apply)(float* p, const float* g, float* const* s, std::int64_t count, const float* c);
+    // The new states alone; only the wanted ones (bit k) need be right.
+    void (*advance)(const float* p, const float* g, float* const* s, std::int64_t count,
+                    const float* c, unsigned wanted);
+    // The states that `advance` reads to make the wanted ones.
+    unsigned (*reads)(unsigned wanted);
+};
+
+// The rules of one instruction set.
+struct Rules {
+    const Rule* rule;
+    int count;
+};
+
+}  // namespace qmaps

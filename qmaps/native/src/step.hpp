@@ -1,0 +1,44 @@
+// A whole optimizer step: many parameters, one team of threads.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "engine.hpp"
+
+namespace qmaps {
+
+// The parameters of an optimizer, with what does not change from step to step.
+class Step {
+  public:
+    explicit Step(const std::string& rule);
+
+    // States are added to the parameter added last, in the rule's order.
+    void add_parameter(std::int64_t numel, int p_dtype, int g_dtype);
+    void add_floats(float* data);
+    void add_quantized(Codec codec);
+
+    ParamTask& at(std::size_t number) { return tasks_.at(number); }
+    std::size_t size() const { return tasks_.size(); }
+    const Rule& rule() const { return *rule_; }
+
+    // Update every parameter; p, g, scalars and noise keys have been set.
+    void run(int threads);
+
+  private:
+    struct Item {
+        std::uint32_t parameter;
+        std::int64_t begin, end;
+    };
+    void arrange();
+
+    const Kernels& set_;
+    const Rule* rule_ = nullptr;
+    std::vector<ParamTask> tasks_;
+    std::vector<int> states_added_;
+    std::vector<Item> items_;
+    bool arranged_ = false;
+};
+
+}  // namespace qmaps
