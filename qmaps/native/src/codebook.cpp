@@ -3,6 +3,8 @@
 #include <cstring>
 #include <limits>
 
+#include "buckets.hpp"
+
 namespace qmaps {
 namespace {
 
@@ -61,6 +63,7 @@ void fill(Search& search, const std::vector<float>& limits) {
         search.first[k] = static_cast<std::uint8_t>(below);
         while (below < search.count && key[below] == k) ++below;
     }
+    find_buckets(search);
 }
 
 }  // namespace

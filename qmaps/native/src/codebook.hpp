@@ -11,6 +11,23 @@ inline constexpr int kMaxCodes = 256;
 
 // The number of limits below a value: `limit` is ascending and padded with infinity.
 //
+// A guess, from the value's bits, that the number is at most `rounds` above: in each bucket a
+// straight line, (base + position * slope) >> 8. A bucket is an eighth of a binade of the
+// magnitude; 256 of them reach down to 2^-31. All limits lie within (-1, 1), and values between
+// -1 and 1, or at infinity.
+struct Buckets {
+    enum class Kind {
+        kUnsigned,  // no limit is negative
+        kMirrored,  // negative values take `mirror` minus the guess of their magnitude, or 0
+    };
+    alignas(64) std::uint8_t base_low[256];
+    alignas(64) std::uint8_t base_high[256];
+    alignas(64) std::uint8_t slope[256];
+    Kind kind = Kind::kUnsigned;
+    int rounds = 0;  // 0: there is no such guess
+    std::uint8_t mirror = 0;
+};
+
 // Three forms of the same list. `first` answers by the upper 16 bits of the value; `level` are the
 // nodes of a binary search over those 16 bits; `node` those of a search over the floats themselves,
 // for short lists. Answers by 16 bits are lower bounds: as many as `repeats` limits may share
@@ -25,6 +42,7 @@ struct alignas(64) Search {
     int count = 0;
     int repeats = 1;
     int levels = 8;  // of the binary search that are needed for `count` limits
+    Buckets buckets;
     std::unique_ptr<std::uint8_t[]> first;
 };
 

@@ -174,12 +174,14 @@ inline void log_ends(const float* x, std::int64_t count, float* low_end, float* 
     *high_end = high == 0.0f ? high : log2_of(high);
 }
 
-// Encode a stretch of whole blocks (the tensor's last may be ragged), scales included.
-inline void encode_blocks(const Codec& codec, const float* x, std::int64_t at, std::int64_t count,
+// Encode a stretch of whole blocks (the tensor's last may be ragged), scales included. Returns
+// the bits of the largest magnitude where it comes to be known, else 0.
+inline std::uint32_t encode_blocks(const Codec& codec, const float* x, std::int64_t at, std::int64_t count,
                           Scratch& scratch) {
     const std::int64_t block = codec.block;
     auto* first = static_cast<float*>(codec.arrays[codec.geometry->parts[0].array]);
     const ScaleView view = stored(codec);
+    std::uint32_t most = 0;
     if (view.log) {
         auto* second = static_cast<float*>(codec.arrays[codec.geometry->parts[1].array]);
         for (std::int64_t i = 0, b = at / block; i < count; i += block, ++b)
@@ -191,12 +193,15 @@ inline void encode_blocks(const Codec& codec, const float* x, std::int64_t at, s
     } else {
         for (std::int64_t i = 0, b = at / block; i < count; i += block, ++b) {
             const std::int64_t some = count - i < block ? count - i : block;
-            const float scale = float_of(largest_bits(x + i, some));
+            const std::uint32_t largest = largest_bits(x + i, some);
+            most = largest > most ? largest : most;
+            const float scale = float_of(largest);
             first[b] = scale;
             divide(x + i, scale, some, scratch.n + i);
         }
     }
     encode_normalized(codec, view, x, scratch.n, at, count, scratch);
+    return most;
 }
 
 // Encode a tile under the fresh scales.

@@ -21,8 +21,10 @@ static int quantize_local(const QuantizeTask& task, std::int64_t begin, std::int
     for (std::int64_t at = begin; at < end; at += stretch) {
         const std::int64_t count = end - at < stretch ? end - at : stretch;
         const float* x = floats(task.x, task.dtype, at, count, scratch.x);
-        if (task.check) flags |= seen_flags(x, count, !task.refuse_negative);
-        encode_blocks(task.codec, x, at, count, scratch);
+        const bool range = task.codec.geometry->log;
+        if (task.check && (range || task.refuse_negative))
+            flags |= seen_flags(x, count, !task.refuse_negative);
+        if (encode_blocks(task.codec, x, at, count, scratch) >= kInfinityBits) flags |= kNonFinite;
     }
     return flags;
 }

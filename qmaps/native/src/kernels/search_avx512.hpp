@@ -11,9 +11,13 @@ inline std::uint8_t search_one(const Search& search, float value) {
 struct alignas(64) Orders {
     std::uint16_t upper[32];      // upper halves of 32 floats in two registers
     std::uint8_t low_bytes[64];   // low bytes of 64 words in two registers
-    std::uint8_t low_strided[64]; // the same in the order that `interleave` undoes
     std::uint8_t strided[64];     // bytes into that order
-    constexpr Orders() : upper(), low_bytes(), low_strided(), strided() {
+    std::uint8_t natural[64];     // and back
+    std::uint8_t reversed[64];    // numbers of 5 bits with their bits in reverse
+    constexpr Orders() : upper(), low_bytes(), strided(), natural(), reversed() {
+        for (unsigned i = 0; i < 64; ++i)
+            for (int bit = 0; bit < 5; ++bit)
+                reversed[i] |= static_cast<std::uint8_t>((i >> bit & 1u) << (4 - bit));
         for (int i = 0; i < 32; ++i) upper[i] = static_cast<std::uint16_t>(2 * i + 1);
         for (int i = 0; i < 64; ++i) low_bytes[i] = static_cast<std::uint8_t>(2 * i);
         for (int lane = 0; lane < 4; ++lane)
@@ -21,29 +25,36 @@ struct alignas(64) Orders {
                 for (int k = 0; k < 4; ++k) {
                     const int element = 16 * q + 4 * lane + k;
                     strided[16 * lane + 4 * q + k] = static_cast<std::uint8_t>(element);
-                    low_strided[16 * lane + 4 * q + k] = static_cast<std::uint8_t>(2 * element);
+                    natural[element] = static_cast<std::uint8_t>(16 * lane + 4 * q + k);
                 }
     }
 };
 inline constexpr Orders kOrders;
 
-struct Planes {
-    __m512i part[4][4];
-    explicit Planes(const std::uint8_t (*plane)[kMaxCodes]) {
-        for (int k = 0; k < 4; ++k)
-            for (int j = 0; j < 4; ++j) part[k][j] = _mm512_load_si512(plane[k] + 64 * j);
+// 256 bytes by their index.
+struct Table {
+    __m512i part[4];
+    explicit Table(const std::uint8_t* bytes) {
+        for (int j = 0; j < 4; ++j) part[j] = _mm512_load_si512(bytes + 64 * j);
     }
-    // Byte k of the entries at 64 indices.
-    __m512i bytes(int k, __m512i index, __mmask64 upper) const {
-        const __m512i low = _mm512_permutex2var_epi8(part[k][0], index, part[k][1]);
-        const __m512i high = _mm512_permutex2var_epi8(part[k][2], index, part[k][3]);
+    // `upper`: the indices from 128 on.
+    __m512i at(__m512i index, __mmask64 upper) const {
+        const __m512i low = _mm512_permutex2var_epi8(part[0], index, part[1]);
+        const __m512i high = _mm512_permutex2var_epi8(part[2], index, part[3]);
         return _mm512_mask_blend_epi8(upper, low, high);
     }
+};
+
+// 256 floats by their index, a table for each of their bytes.
+struct Planes {
+    Table plane[4];
+    explicit Planes(const std::uint8_t (*bytes)[kMaxCodes])
+        : plane{Table(bytes[0]), Table(bytes[1]), Table(bytes[2]), Table(bytes[3])} {}
     // The floats at 64 strided indices, in natural order.
     void floats(__m512i strided, __m512 (&out)[4]) const {
         const __mmask64 upper = _mm512_movepi8_mask(strided);
-        const __m512i b0 = bytes(0, strided, upper), b1 = bytes(1, strided, upper);
-        const __m512i b2 = bytes(2, strided, upper), b3 = bytes(3, strided, upper);
+        const __m512i b0 = plane[0].at(strided, upper), b1 = plane[1].at(strided, upper);
+        const __m512i b2 = plane[2].at(strided, upper), b3 = plane[3].at(strided, upper);
         const __m512i low01 = _mm512_unpacklo_epi8(b0, b1), high01 = _mm512_unpackhi_epi8(b0, b1);
         const __m512i low23 = _mm512_unpacklo_epi8(b2, b3), high23 = _mm512_unpackhi_epi8(b2, b3);
         out[0] = _mm512_castsi512_ps(_mm512_unpacklo_epi16(low01, low23));
@@ -148,34 +159,119 @@ inline void search_large(const Search& search, const float* n, std::uint8_t* cod
     }
 }
 
+// Where straight lines guess well. Registers hold 64 elements in the order that packing four
+// registers of 32-bit numbers into bytes gives them, which is that of `strided`.
+template <Buckets::Kind kKind>
+inline void search_buckets(const Search& search, const float* n, std::uint8_t* codes,
+                           std::int64_t count) {
+    const Buckets& buckets = search.buckets;
+    const Table base_low(buckets.base_low), base_high(buckets.base_high), slope(buckets.slope);
+    const Planes limits(search.plane);
+    const __m512 least = _mm512_set1_ps(4.656612873077393e-10f);  // 2^-31
+    const __m512i natural = _mm512_load_si512(kOrders.natural);
+    const __m512i strided = _mm512_load_si512(kOrders.strided);
+    const __m512i one = _mm512_set1_epi8(1), zero = _mm512_setzero_si512();
+    const __m512i low_byte = _mm512_set1_epi16(0xFF);
+    const __m512i mirror = _mm512_set1_epi8(static_cast<char>(buckets.mirror));
+    for (std::int64_t i = 0; i < count; i += 64) {
+        __m512 value[4];
+        __m512i raw[4], half[4];
+        for (int q = 0; q < 4; ++q) {
+            const std::int64_t rest = count - i - 16 * q;
+            const __mmask16 some = rest >= 16 ? 0xFFFF : rest <= 0 ? 0 : (1u << rest) - 1u;
+            value[q] = _mm512_maskz_loadu_ps(some, n + i + 16 * q);
+            // The larger magnitude, with the sign of the first.
+            raw[q] = _mm512_castps_si512(kKind == Buckets::Kind::kUnsigned
+                                             ? _mm512_max_ps(value[q], least)
+                                             : _mm512_range_ps(value[q], least, 0x3));
+            // Bucket and position within it, 8 bits each.
+            half[q] = _mm512_srli_epi32(_mm512_slli_epi32(raw[q], 4), 16);
+        }
+        __m512i first = _mm512_packus_epi32(half[0], half[1]);
+        __m512i second = _mm512_packus_epi32(half[2], half[3]);
+        __m512i first_signs = zero, second_signs = zero;
+        if constexpr (kKind != Buckets::Kind::kUnsigned) {
+            first_signs = _mm512_packs_epi32(raw[0], raw[1]);
+            second_signs = _mm512_packs_epi32(raw[2], raw[3]);
+        }
+        const __m512i bucket =
+            _mm512_packus_epi16(_mm512_srli_epi16(first, 8), _mm512_srli_epi16(second, 8));
+        const __mmask64 upper = _mm512_movepi8_mask(bucket);
+        const __m512i steep = slope.at(bucket, upper);
+        const __m512i low = base_low.at(bucket, upper), high = base_high.at(bucket, upper);
+        const auto line = [&](__m512i packed, __m512i steep_words, __m512i base) {
+            const __m512i position = _mm512_and_si512(packed, low_byte);
+            const __m512i rise = _mm512_mullo_epi16(position, steep_words);
+            return _mm512_srli_epi16(_mm512_add_epi16(rise, base), 8);
+        };
+        __m512i code = _mm512_packus_epi16(
+            line(first, _mm512_unpacklo_epi8(steep, zero), _mm512_unpacklo_epi8(low, high)),
+            line(second, _mm512_unpackhi_epi8(steep, zero), _mm512_unpackhi_epi8(low, high)));
+        if constexpr (kKind == Buckets::Kind::kMirrored) {
+            const __mmask64 negative =
+                _mm512_movepi8_mask(_mm512_packs_epi16(first_signs, second_signs));
+            code = _mm512_mask_subs_epu8(code, negative, mirror, code);
+        }
+        __m512i plain = _mm512_permutexvar_epi8(natural, code);
+        for (int r = 0; r < buckets.rounds; ++r) {
+            if (r > 0) code = _mm512_permutexvar_epi8(strided, plain);
+            __m512 limit[4];
+            limits.floats(code, limit);
+            __mmask16 above[4];
+            for (int q = 0; q < 4; ++q)
+                above[q] = _mm512_cmp_ps_mask(value[q], limit[q], _CMP_GT_OQ);
+            plain = _mm512_mask_add_epi8(plain, join(above), plain, one);
+        }
+        if (count - i >= 64) {
+            _mm512_storeu_si512(codes + i, plain);
+        } else {
+            _mm512_mask_storeu_epi8(codes + i, (1ull << (count - i)) - 1ull, plain);
+        }
+    }
+}
+
 // Up to 31 limits: all levels compare floats.
 template <int kLevels>
 inline void search_small(const Search& search, const float* n, std::uint8_t* codes,
                          std::int64_t count) {
     __m512 node[5];
     for (int l = 0; l < 5; ++l) node[l] = _mm512_load_ps(search.node[l]);
-    alignas(64) std::uint32_t natural[32];
-    for (unsigned path = 0; path < 32; ++path)
-        natural[path] = (path & 1) << 4 | (path & 2) << 2 | (path & 4) | (path & 8) >> 2 | path >> 4;
-    const __m512i natural_low = _mm512_load_si512(natural);
-    const __m512i natural_high = _mm512_load_si512(natural + 16);
-    for (std::int64_t i = 0; i < count; i += 16) {
-        const std::int64_t rest = count - i;
-        const __mmask16 some = rest >= 16 ? 0xFFFF : (1u << rest) - 1u;
-        const __m512 value = _mm512_maskz_loadu_ps(some, n + i);
-        __m512i path = _mm512_setzero_si512();
-        for (int l = 5 - kLevels; l < 5; ++l) {
-            const __m512 at = _mm512_permutexvar_ps(path, node[l]);
-            const __mmask16 above = _mm512_cmp_ps_mask(value, at, _CMP_GT_OQ);
-            path = _mm512_mask_or_epi32(path, above, path, _mm512_set1_epi32(1 << l));
+    const __m512i reversed = _mm512_load_si512(kOrders.reversed);
+    const __m512i natural = _mm512_load_si512(kOrders.natural);
+    for (std::int64_t i = 0; i < count; i += 64) {
+        __m512i path[4];
+        for (int q = 0; q < 4; ++q) {
+            const std::int64_t rest = count - i - 16 * q;
+            const __mmask16 some = rest >= 16 ? 0xFFFF : rest <= 0 ? 0 : (1u << rest) - 1u;
+            const __m512 value = _mm512_maskz_loadu_ps(some, n + i + 16 * q);
+            path[q] = _mm512_setzero_si512();
+            for (int l = 5 - kLevels; l < 5; ++l) {
+                const __m512 at = _mm512_permutexvar_ps(path[q], node[l]);
+                const __mmask16 above = _mm512_cmp_ps_mask(value, at, _CMP_GT_OQ);
+                path[q] = _mm512_mask_or_epi32(path[q], above, path[q], _mm512_set1_epi32(1 << l));
+            }
         }
-        const __m512i code = _mm512_permutex2var_epi32(natural_low, path, natural_high);
-        _mm512_mask_cvtepi32_storeu_epi8(codes + i, some, code);
+        const __m512i bytes = _mm512_packus_epi16(_mm512_packus_epi32(path[0], path[1]),
+                                                  _mm512_packus_epi32(path[2], path[3]));
+        const __m512i code =
+            _mm512_permutexvar_epi8(_mm512_permutexvar_epi8(natural, bytes), reversed);
+        if (count - i >= 64) {
+            _mm512_storeu_si512(codes + i, code);
+        } else {
+            _mm512_mask_storeu_epi8(codes + i, (1ull << (count - i)) - 1ull, code);
+        }
     }
 }
 
 inline void search_codes(const Search& search, const float* n, std::uint8_t* codes,
                          std::int64_t count) {
+    using Kind = Buckets::Kind;
+    if (search.buckets.rounds > 0) switch (search.buckets.kind) {
+            case Kind::kUnsigned:
+                return search_buckets<Kind::kUnsigned>(search, n, codes, count);
+            case Kind::kMirrored:
+                return search_buckets<Kind::kMirrored>(search, n, codes, count);
+        }
     switch (search.levels) {
         case 1: return search_small<1>(search, n, codes, count);
         case 2: return search_small<2>(search, n, codes, count);

@@ -1,0 +1,12 @@
+// Guesses of codes by a straight line in each bucket.
+#pragma once
+
+#include "codebook.hpp"
+
+namespace qmaps {
+
+// Fill in search.buckets: try, for ever more comparisons, whether guesses exist. Every cell of
+// every bucket is checked, so a guess that is found leads to the exact code.
+void find_buckets(Search& search);
+
+}  // namespace qmaps
