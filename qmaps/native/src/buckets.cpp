@@ -42,7 +42,7 @@ bool fit(const Cells& cells, Buckets& buckets, int bucket) {
     const int rise = cells.most[kCells - 1] - cells.most[0];
     for (int wander = 0; wander <= 24; ++wander) {
         const int slope = rise + (wander % 2 ? (wander + 1) / 2 : -wander / 2);
-        if (slope < 0 || slope > 255) continue;
+        if (slope < 0 || slope > 127) continue;  // a signed byte
         int least = 0, most = 65535 - 255 * slope;
         for (int f = 0; f < kCells && least <= most; ++f) {
             least = std::max(least, cells.least[f] * 256 - f * slope);

@@ -105,7 +105,7 @@ enum Flags : int { kNonFinite = 1, kNegative = 2 };
 struct alignas(64) Scratch {
     float x[kMaxLocal];
     float n[kMaxLocal];
-    float scale[kTile];
+    float scale[kMaxLocal];
     float low[kTile];
     float high[kTile];
     std::uint32_t words[kTile + 8];

@@ -29,12 +29,16 @@ inline void decode_tile(const Codec& codec, const ScaleView& view, std::int64_t 
         unpack(codec.packed, book.bits, at, count, scratch.codes);
         codes = scratch.codes;
     }
+    const PartView& part = view.part[0];
+    const bool blocks = !view.log && view.parts == 1 && !part.codes &&
+                        part.count * part.divisor >= at + count;
+    if (blocks && look_up_blocks(book.values, codes, part.values, part.divisor, at, out, count))
+        return;
     look_up(book.values, codes, out, count);
     if (view.log) {
         log_values(view, at, count, out, scratch.low, scratch.high);
         return;
     }
-    const PartView& part = view.part[0];
     if (view.parts == 1 && !part.codes && part.divisor > 1) {
         std::int64_t i = 0, index = at / part.divisor, run = part.divisor - at % part.divisor;
         if (index >= part.count) index %= part.count;
@@ -175,9 +179,10 @@ inline void log_ends(const float* x, std::int64_t count, float* low_end, float* 
 }
 
 // Encode a stretch of whole blocks (the tensor's last may be ragged), scales included. Returns
-// the bits of the largest magnitude where it comes to be known, else 0.
-inline std::uint32_t encode_blocks(const Codec& codec, const float* x, std::int64_t at, std::int64_t count,
-                          Scratch& scratch) {
+// the bits of the largest magnitude where it comes to be known, else 0. `ahead`: memory that will
+// be read next, 4 bytes an element.
+inline std::uint32_t encode_blocks(const Codec& codec, const float* x, std::int64_t at,
+                                   std::int64_t count, Scratch& scratch, const char* ahead) {
     const std::int64_t block = codec.block;
     auto* first = static_cast<float*>(codec.arrays[codec.geometry->parts[0].array]);
     const ScaleView view = stored(codec);
@@ -195,10 +200,18 @@ inline std::uint32_t encode_blocks(const Codec& codec, const float* x, std::int6
             const std::int64_t some = count - i < block ? count - i : block;
             const std::uint32_t largest = largest_bits(x + i, some);
             most = largest > most ? largest : most;
-            const float scale = float_of(largest);
-            first[b] = scale;
-            divide(x + i, scale, some, scratch.n + i);
+            first[b] = float_of(largest);
+            scratch.scale[b - at / block] = largest == 0 ? 1.0f : first[b];
         }
+        if (!codec.stochastic && most < kInfinityBits) {
+            std::uint8_t* codes = codec.book->bits == 8 ? codec.packed + at : scratch.codes;
+            if (search_blocks(codec.book->nearest, x, scratch.scale, block, codes, count, ahead)) {
+                if (codec.book->bits != 8) pack(codes, codec.book->bits, at, count, codec.packed);
+                return most;
+            }
+        }
+        for (std::int64_t i = 0, b = at / block; i < count; i += block, ++b)
+            divide(x + i, first[b], count - i < block ? count - i : block, scratch.n + i);
     }
     encode_normalized(codec, view, x, scratch.n, at, count, scratch);
     return most;

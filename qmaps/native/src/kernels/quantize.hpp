@@ -24,7 +24,10 @@ static int quantize_local(const QuantizeTask& task, std::int64_t begin, std::int
         const bool range = task.codec.geometry->log;
         if (task.check && (range || task.refuse_negative))
             flags |= seen_flags(x, count, !task.refuse_negative);
-        if (encode_blocks(task.codec, x, at, count, scratch) >= kInfinityBits) flags |= kNonFinite;
+        const char* ahead = task.dtype == Dtype::f32 && end - at > 2 * stretch
+                                ? reinterpret_cast<const char*>(x + stretch)
+                                : nullptr;
+        if (encode_blocks(task.codec, x, at, count, scratch, ahead) >= kInfinityBits) flags |= kNonFinite;
     }
     return flags;
 }

@@ -74,6 +74,42 @@ inline __m512i ordered_keys(__m512 a, __m512 b) {
     return _mm512_ternarylogic_epi32(raw, sign, _mm512_set1_epi16(static_cast<short>(0x8000)), 0x1E);
 }
 
+// Where searches take their values from: `load` gives 16 of them, as far as `some` says.
+struct Normalized {
+    const float* n;
+    __m512 load(std::int64_t i, __mmask16 some) const { return _mm512_maskz_loadu_ps(some, n + i); }
+};
+
+// Values yet to be divided by the scale of their block of 2^shift elements, at least 64.
+struct InBlocks {
+    const float* x;
+    const float* divisor;
+    int shift;
+    __m512 load(std::int64_t i, __mmask16 some) const {
+        const __m512 scale = _mm512_set1_ps(divisor[i >> shift]);
+        return _mm512_div_ps(_mm512_maskz_loadu_ps(some, x + i), scale);
+    }
+};
+
+inline __mmask16 up_to(std::int64_t rest) {
+    return rest >= 16 ? 0xFFFF : rest <= 0 ? 0 : static_cast<__mmask16>((1u << rest) - 1u);
+}
+
+// Ask for four cache lines, as many as 64 floats fill. Asking for all of a stretch at once would
+// take up what a core can wait for; a few between other work cost nothing.
+inline void ask_for(const char* ahead, std::int64_t i) {
+    if (ahead == nullptr) return;
+    for (int line = 0; line < 4; ++line) __builtin_prefetch(ahead + 4 * i + 64 * line, 0, 2);
+}
+
+inline void store_codes(std::uint8_t* codes, std::int64_t rest, __m512i code) {
+    if (rest >= 64) {
+        _mm512_storeu_si512(codes, code);
+    } else {
+        _mm512_mask_storeu_epi8(codes, (1ull << rest) - 1ull, code);
+    }
+}
+
 // How many of up to 255 limits lie below, by their upper 16 bits; bits in reverse.
 template <int kLevels>
 struct KeySearch {
@@ -119,9 +155,9 @@ inline __mmask64 join(const __mmask16 (&mask)[4]) {
     return _mm512_kunpackd(high, low);
 }
 
-template <int kLevels>
-inline void search_large(const Search& search, const float* n, std::uint8_t* codes,
-                         std::int64_t count) {
+template <int kLevels, class Source>
+inline void search_large(const Search& search, const Source& source, std::uint8_t* codes,
+                         std::int64_t count, const char* ahead) {
     const KeySearch<kLevels> find(search);
     const Planes limits(search.plane);
     const __m512i low_bytes = _mm512_load_si512(kOrders.low_bytes);
@@ -129,16 +165,9 @@ inline void search_large(const Search& search, const float* n, std::uint8_t* cod
     const __m512i reversal = _mm512_set1_epi64(static_cast<long long>(0x8040201008040201ull));
     const __m512i one = _mm512_set1_epi8(1);
     for (std::int64_t i = 0; i < count; i += 64) {
+        ask_for(ahead, i);
         __m512 value[4];
-        if (count - i >= 64) {
-            for (int q = 0; q < 4; ++q) value[q] = _mm512_loadu_ps(n + i + 16 * q);
-        } else {
-            for (int q = 0; q < 4; ++q) {
-                const std::int64_t rest = count - i - 16 * q;
-                const __mmask16 some = rest >= 16 ? 0xFFFF : rest <= 0 ? 0 : (1u << rest) - 1u;
-                value[q] = _mm512_maskz_loadu_ps(some, n + i + 16 * q);
-            }
-        }
+        for (int q = 0; q < 4; ++q) value[q] = source.load(i + 16 * q, up_to(count - i - 16 * q));
         const __m512i first = find(ordered_keys(value[0], value[1]));
         const __m512i second = find(ordered_keys(value[2], value[3]));
         const __m512i path = _mm512_permutex2var_epi8(first, low_bytes, second);
@@ -151,19 +180,15 @@ inline void search_large(const Search& search, const float* n, std::uint8_t* cod
                 above[q] = _mm512_cmp_ps_mask(value[q], limit[q], _CMP_GT_OQ);
             code = _mm512_mask_add_epi8(code, join(above), code, one);
         }
-        if (count - i >= 64) {
-            _mm512_storeu_si512(codes + i, code);
-        } else {
-            _mm512_mask_storeu_epi8(codes + i, (1ull << (count - i)) - 1ull, code);
-        }
+        store_codes(codes + i, count - i, code);
     }
 }
 
 // Where straight lines guess well. Registers hold 64 elements in the order that packing four
 // registers of 32-bit numbers into bytes gives them, which is that of `strided`.
-template <Buckets::Kind kKind>
-inline void search_buckets(const Search& search, const float* n, std::uint8_t* codes,
-                           std::int64_t count) {
+template <Buckets::Kind kKind, class Source>
+inline void search_buckets(const Search& search, const Source& source, std::uint8_t* codes,
+                           std::int64_t count, const char* ahead) {
     const Buckets& buckets = search.buckets;
     const Table base_low(buckets.base_low), base_high(buckets.base_high), slope(buckets.slope);
     const Planes limits(search.plane);
@@ -174,12 +199,11 @@ inline void search_buckets(const Search& search, const float* n, std::uint8_t* c
     const __m512i low_byte = _mm512_set1_epi16(0xFF);
     const __m512i mirror = _mm512_set1_epi8(static_cast<char>(buckets.mirror));
     for (std::int64_t i = 0; i < count; i += 64) {
+        ask_for(ahead, i);
         __m512 value[4];
         __m512i raw[4], half[4];
         for (int q = 0; q < 4; ++q) {
-            const std::int64_t rest = count - i - 16 * q;
-            const __mmask16 some = rest >= 16 ? 0xFFFF : rest <= 0 ? 0 : (1u << rest) - 1u;
-            value[q] = _mm512_maskz_loadu_ps(some, n + i + 16 * q);
+            value[q] = source.load(i + 16 * q, up_to(count - i - 16 * q));
             // The larger magnitude, with the sign of the first.
             raw[q] = _mm512_castps_si512(kKind == Buckets::Kind::kUnsigned
                                              ? _mm512_max_ps(value[q], least)
@@ -201,7 +225,7 @@ inline void search_buckets(const Search& search, const float* n, std::uint8_t* c
         const __m512i low = base_low.at(bucket, upper), high = base_high.at(bucket, upper);
         const auto line = [&](__m512i packed, __m512i steep_words, __m512i base) {
             const __m512i position = _mm512_and_si512(packed, low_byte);
-            const __m512i rise = _mm512_mullo_epi16(position, steep_words);
+            const __m512i rise = _mm512_maddubs_epi16(position, steep_words);
             return _mm512_srli_epi16(_mm512_add_epi16(rise, base), 8);
         };
         __m512i code = _mm512_packus_epi16(
@@ -222,28 +246,23 @@ inline void search_buckets(const Search& search, const float* n, std::uint8_t* c
                 above[q] = _mm512_cmp_ps_mask(value[q], limit[q], _CMP_GT_OQ);
             plain = _mm512_mask_add_epi8(plain, join(above), plain, one);
         }
-        if (count - i >= 64) {
-            _mm512_storeu_si512(codes + i, plain);
-        } else {
-            _mm512_mask_storeu_epi8(codes + i, (1ull << (count - i)) - 1ull, plain);
-        }
+        store_codes(codes + i, count - i, plain);
     }
 }
 
 // Up to 31 limits: all levels compare floats.
-template <int kLevels>
-inline void search_small(const Search& search, const float* n, std::uint8_t* codes,
-                         std::int64_t count) {
+template <int kLevels, class Source>
+inline void search_small(const Search& search, const Source& source, std::uint8_t* codes,
+                         std::int64_t count, const char* ahead) {
     __m512 node[5];
     for (int l = 0; l < 5; ++l) node[l] = _mm512_load_ps(search.node[l]);
     const __m512i reversed = _mm512_load_si512(kOrders.reversed);
     const __m512i natural = _mm512_load_si512(kOrders.natural);
     for (std::int64_t i = 0; i < count; i += 64) {
+        ask_for(ahead, i);
         __m512i path[4];
         for (int q = 0; q < 4; ++q) {
-            const std::int64_t rest = count - i - 16 * q;
-            const __mmask16 some = rest >= 16 ? 0xFFFF : rest <= 0 ? 0 : (1u << rest) - 1u;
-            const __m512 value = _mm512_maskz_loadu_ps(some, n + i + 16 * q);
+            const __m512 value = source.load(i + 16 * q, up_to(count - i - 16 * q));
             path[q] = _mm512_setzero_si512();
             for (int l = 5 - kLevels; l < 5; ++l) {
                 const __m512 at = _mm512_permutexvar_ps(path[q], node[l]);
@@ -255,33 +274,64 @@ inline void search_small(const Search& search, const float* n, std::uint8_t* cod
                                                   _mm512_packus_epi32(path[2], path[3]));
         const __m512i code =
             _mm512_permutexvar_epi8(_mm512_permutexvar_epi8(natural, bytes), reversed);
-        if (count - i >= 64) {
-            _mm512_storeu_si512(codes + i, code);
-        } else {
-            _mm512_mask_storeu_epi8(codes + i, (1ull << (count - i)) - 1ull, code);
-        }
+        store_codes(codes + i, count - i, code);
+    }
+}
+
+template <class Source>
+inline void search_source(const Search& search, const Source& source, std::uint8_t* codes,
+                          std::int64_t count, const char* ahead) {
+    using Kind = Buckets::Kind;
+    if (search.buckets.rounds > 0) {
+        if (search.buckets.kind == Kind::kUnsigned)
+            return search_buckets<Kind::kUnsigned>(search, source, codes, count, ahead);
+        return search_buckets<Kind::kMirrored>(search, source, codes, count, ahead);
+    }
+    switch (search.levels) {
+        case 1: return search_small<1>(search, source, codes, count, ahead);
+        case 2: return search_small<2>(search, source, codes, count, ahead);
+        case 3: return search_small<3>(search, source, codes, count, ahead);
+        case 4: return search_small<4>(search, source, codes, count, ahead);
+        case 5: return search_small<5>(search, source, codes, count, ahead);
+        case 6: return search_large<6>(search, source, codes, count, ahead);
+        case 7: return search_large<7>(search, source, codes, count, ahead);
+        default: return search_large<8>(search, source, codes, count, ahead);
     }
 }
 
 inline void search_codes(const Search& search, const float* n, std::uint8_t* codes,
                          std::int64_t count) {
-    using Kind = Buckets::Kind;
-    if (search.buckets.rounds > 0) switch (search.buckets.kind) {
-            case Kind::kUnsigned:
-                return search_buckets<Kind::kUnsigned>(search, n, codes, count);
-            case Kind::kMirrored:
-                return search_buckets<Kind::kMirrored>(search, n, codes, count);
-        }
-    switch (search.levels) {
-        case 1: return search_small<1>(search, n, codes, count);
-        case 2: return search_small<2>(search, n, codes, count);
-        case 3: return search_small<3>(search, n, codes, count);
-        case 4: return search_small<4>(search, n, codes, count);
-        case 5: return search_small<5>(search, n, codes, count);
-        case 6: return search_large<6>(search, n, codes, count);
-        case 7: return search_large<7>(search, n, codes, count);
-        default: return search_large<8>(search, n, codes, count);
+    search_source(search, Normalized{n}, codes, count, nullptr);
+}
+
+// The same for x / divisor, block by block, where that can be done in one go.
+inline bool search_blocks(const Search& search, const float* x, const float* divisor,
+                          std::int64_t block, std::uint8_t* codes, std::int64_t count,
+                          const char* ahead) {
+    if (block < 64 || (block & (block - 1)) != 0) return false;
+    search_source(search, InBlocks{x, divisor, __builtin_ctzll(static_cast<unsigned long long>(block))},
+                  codes, count, ahead);
+    return true;
+}
+
+// Values times the scale of their block, where that can be done in one go; at: of the first.
+inline bool look_up_blocks(const Lookup& lookup, const std::uint8_t* codes, const float* scale,
+                           std::int64_t block, std::int64_t at, float* out, std::int64_t count) {
+    if (block < 64 || (block & (block - 1)) != 0 || at % 64 != 0) return false;
+    const int shift = __builtin_ctzll(static_cast<unsigned long long>(block));
+    const Planes values(lookup.plane);
+    const __m512i strided = _mm512_load_si512(kOrders.strided);
+    std::int64_t i = 0;
+    for (; i + 64 <= count; i += 64) {
+        __builtin_prefetch(codes + i + kTile, 0, 2);
+        const __m512 factor = _mm512_set1_ps(scale[(at + i) >> shift]);
+        __m512 value[4];
+        values.floats(_mm512_permutexvar_epi8(strided, _mm512_loadu_si512(codes + i)), value);
+        for (int q = 0; q < 4; ++q)
+            _mm512_storeu_ps(out + i + 16 * q, _mm512_mul_ps(value[q], factor));
     }
+    for (; i < count; ++i) out[i] = lookup.value[codes[i]] * scale[(at + i) >> shift];
+    return true;
 }
 
 inline void look_up(const Lookup& lookup, const std::uint8_t* codes, float* out,

@@ -22,3 +22,14 @@ inline void look_up(const Lookup& lookup, const std::uint8_t* codes, float* out,
                     std::int64_t count) {
     for (std::int64_t i = 0; i < count; ++i) out[i] = lookup.value[codes[i]];
 }
+
+// No gain here in doing both at once.
+inline bool search_blocks(const Search&, const float*, const float*, std::int64_t, std::uint8_t*,
+                          std::int64_t, const char*) {
+    return false;
+}
+
+inline bool look_up_blocks(const Lookup&, const std::uint8_t*, const float*, std::int64_t,
+                           std::int64_t, float*, std::int64_t) {
+    return false;
+}

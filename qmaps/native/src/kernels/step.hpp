@@ -10,9 +10,9 @@ inline void decode_range(const Codec& codec, const ScaleView& view, std::int64_t
 }
 
 inline void encode_range(const StateTask& state, const float* values, std::int64_t at,
-                         std::int64_t count, Scratch& scratch) {
+                         std::int64_t count, Scratch& scratch, const char* ahead) {
     if (state.codec.block > 0) {
-        encode_blocks(state.codec, values, at, count, scratch);
+        encode_blocks(state.codec, values, at, count, scratch, ahead);
         return;
     }
     const ScaleView view = fresh(state.codec);
@@ -36,28 +36,6 @@ inline void store_stochastic(const float* from, std::uint16_t* to, const NoiseKe
     }
 }
 
-// Ask for what the next stretch reads: the hardware's own look-ahead stops at each stretch's end.
-inline void prefetch(const ParamTask& task, std::int64_t at) {
-    const auto lines = [](const void* from, std::int64_t bytes) {
-        const auto* line = static_cast<const char*>(from);
-        for (std::int64_t b = 0; b < bytes; b += 64) __builtin_prefetch(line + b, 0, 2);
-    };
-    const std::int64_t count = task.numel - at < task.stretch ? task.numel - at : task.stretch;
-    const std::int64_t p_size = task.p_dtype == Dtype::f32 ? 4 : 2;
-    const std::int64_t g_size = task.g_dtype == Dtype::f32 ? 4 : 2;
-    lines(static_cast<const char*>(task.p) + at * p_size, count * p_size);
-    lines(static_cast<const char*>(task.g) + at * g_size, count * g_size);
-    for (int k = 0; k < task.rule->states; ++k) {
-        const StateTask& state = task.state[k];
-        if (state.codec.book) {
-            lines(state.codec.packed + at * state.codec.book->bits / 8,
-                  count * state.codec.book->bits / 8);
-        } else {
-            lines(state.data + at, count * 4);
-        }
-    }
-}
-
 static void step_range(const ParamTask& task, std::int64_t begin, std::int64_t end,
                        StepScratch& memory) {
     ScaleView views[kMaxStates];
@@ -65,7 +43,6 @@ static void step_range(const ParamTask& task, std::int64_t begin, std::int64_t e
         if (task.state[k].codec.book) views[k] = stored(task.state[k].codec);
     for (std::int64_t at = begin; at < end; at += task.stretch) {
         const std::int64_t count = end - at < task.stretch ? end - at : task.stretch;
-        if (end - at > task.stretch) prefetch(task, at + task.stretch);
         float* states[kMaxStates] = {};
         for (int k = 0; k < task.rule->states; ++k) {
             const StateTask& state = task.state[k];
@@ -87,9 +64,17 @@ static void step_range(const ParamTask& task, std::int64_t begin, std::int64_t e
         } else if (task.p_dtype != Dtype::f32) {
             store(p, task.p, task.p_dtype, at, count);
         }
+        // While one state is encoded the next gradients come in, with another the parameters.
+        const bool more = end - at > 2 * task.stretch;
+        const char* ahead[2] = {
+            more && task.g_dtype == Dtype::f32 ? reinterpret_cast<const char*>(g + task.stretch)
+                                               : nullptr,
+            more && task.p_dtype == Dtype::f32 ? reinterpret_cast<const char*>(p + task.stretch)
+                                               : nullptr,
+        };
         for (int k = 0; k < task.rule->states; ++k)
             if (task.state[k].codec.book)
-                encode_range(task.state[k], states[k], at, count, memory.scratch);
+                encode_range(task.state[k], states[k], at, count, memory.scratch, ahead[k & 1]);
     }
 }
 
