@@ -21,7 +21,10 @@ $(VENV)/.torch: constraints.txt | $(VENV)/bin/python
 	$(INSTALL) torch numpy
 	@touch $@
 
-$(VENV)/.%: pyproject.toml constraints.txt $(VENV)/.torch
+NATIVE := $(wildcard qmaps/native/CMakeLists.txt qmaps/native/src/* qmaps/native/src/*/* \
+	qmaps/native/src/*/*/*)
+
+$(VENV)/.%: pyproject.toml constraints.txt $(NATIVE) $(VENV)/.torch
 	$(INSTALL) --editable ".[$*]"
 	@touch $@
 

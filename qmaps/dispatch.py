@@ -34,7 +34,8 @@ def quantize(
 
     Args:
         x: float32, float16 or bfloat16 of any shape and strides.
-        normalizer, map_: the quantizer; a fitted map is frozen.
+        normalizer: gives the scales.
+        map_: gives the codebook; a fitted map is frozen.
         key: names the random numbers of stochastic rounding; None rounds to nearest.
         out: packed codes and scales to write into.
         check: look for values that cannot be quantized.
@@ -71,8 +72,10 @@ def dequantize(
     """The values that packed codes stand for.
 
     Args:
-        packed, scales: as `quantize` gives them.
-        normalizer, map_: the quantizer; a fitted map is frozen.
+        packed: as `quantize` gives it.
+        scales: the same.
+        normalizer: made the scales.
+        map_: made the codes; a fitted map is frozen.
         shape: of the tensor.
         dtype: of the result where there is no `out`.
         out: a tensor of `shape`, written into and returned.

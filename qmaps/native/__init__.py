@@ -8,21 +8,21 @@ Environment: ``QMAPS_ISA`` chooses among `isas` ("avx512", "avx2", "portable").
 
 from __future__ import annotations
 
+import importlib
 from typing import Any
 
-core: Any
+core: Any = None
 """The extension module, or None where it was not built."""
+reason = ""
+"""Why there is none."""
 
 try:
-    from qmaps.native import _core as core
+    core = importlib.import_module("qmaps.native._core")
 except ImportError as error:
-    core = None
     reason = (
         f"the extension was not built or cannot be loaded ({error}); reinstall qmaps where a "
         "C++20 compiler is at hand"
     )
-else:
-    reason = ""
 
 
 def isas() -> list[str]:

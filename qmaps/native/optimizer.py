@@ -43,12 +43,12 @@ class FusedStep:
         taken: list[Entry] = []
         left: list[Entry] = []
         for entry in entries:
-            (taken if self._follows(*entry) else left).append(entry)
+            (taken if self._follows(*entry[1:]) else left).append(entry)
         if taken:
             self._run(taken)
         return left
 
-    def _follows(self, number: int, param: Tensor, group: dict[str, Any]) -> bool:
+    def _follows(self, param: Tensor, group: dict[str, Any]) -> bool:
         grad = param.grad
         plain = (
             grad is not None
@@ -79,9 +79,7 @@ class FusedStep:
                 q = value.quantizer
             if not tensors.follows(q.normalizer, q.map, tuple(param.shape)):
                 return False
-            if value is not None and (
-                value.quantizer.spec != q.spec or not _contiguous(value)
-            ):
+            if value is not None and (value.quantizer.spec != q.spec or not _contiguous(value)):
                 return False
         # Blocks of different log2 ranges need not line up.
         return len(ranges) < 2

@@ -30,9 +30,7 @@ def codebook(map_: Map) -> Any:
     values = table(map_)
     # n >= value is n > the float below it.
     below = torch.nextafter(values[1:-1], torch.tensor(-torch.inf))
-    return core.Codebook(
-        values.tolist(), thresholds(values).tolist(), below.tolist(), map_.bits
-    )
+    return core.Codebook(values.tolist(), thresholds(values).tolist(), below.tolist(), map_.bits)
 
 
 @functools.lru_cache(maxsize=4096)
@@ -68,7 +66,8 @@ def quantize(
 
     Args:
         x: float32, float16 or bfloat16 on the CPU.
-        normalizer, map_: as `follows` them.
+        normalizer: one that `follows` allows.
+        map_: the same.
         key: of stochastic rounding, None for nearest.
         out: packed codes and scales to write into, contiguous.
         check: look for NaN, infinity, and negative numbers under an unsigned map.
@@ -81,9 +80,7 @@ def quantize(
     shape = tuple(x.shape)
     if out is None:
         packed = torch.empty(packed_bytes(x.numel(), map_.bits), dtype=torch.uint8)
-        scales = tuple(
-            torch.zeros(size, dtype=dtype) for dtype, size in normalizer.layout(shape)
-        )
+        scales = tuple(torch.zeros(size, dtype=dtype) for dtype, size in normalizer.layout(shape))
     else:
         packed, scales = out
     flags: int = core.quantize(

@@ -12,8 +12,8 @@ from torch import Tensor
 
 from qmaps._float32 import exp2, log2
 from qmaps.normalize.base import Layout, Normalizer, Scales, Shape
-from qmaps.normalize.geometry import Geometry, Part
 from qmaps.normalize.block import blocks, check_block_size, spread
+from qmaps.normalize.geometry import Geometry, Part
 
 
 @dataclass(frozen=True)

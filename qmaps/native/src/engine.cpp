@@ -150,7 +150,9 @@ void commit_scales(const Codec& codec, const Kernels& set, const std::vector<End
         for (std::int64_t i = 0; i < part.count; ++i) {
             const float scale = codec.fresh[p][i];
             const auto at = std::lower_bound(grid + 1, grid + 256, scale) - grid;
-            codes[i] = scale == 0.0f ? 0 : static_cast<std::uint8_t>(std::min<long>(at, 255));
+            // Under a grid of NaN, as the reference has it, all but zero take the last code.
+            const long code = std::isfinite(grid[255]) ? std::min<long>(at, 255) : 255;
+            codes[i] = scale == 0.0f ? 0 : static_cast<std::uint8_t>(code);
         }
     }
 }

@@ -1,0 +1,29 @@
+from __future__ import annotations
+
+import pytest
+import torch
+
+from qmaps import native
+
+if native.core is None:
+    collect_ignore_glob = ["test_*.py"]
+
+
+@pytest.fixture(params=native.isas())
+def isa(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """Every instruction set that this processor has."""
+    monkeypatch.setenv("QMAPS_ISA", request.param)
+    monkeypatch.setenv("QMAPS_BACKEND", "native")
+    return request.param
+
+
+@pytest.fixture(params=[1, 2])
+def threads(request: pytest.FixtureRequest) -> int:
+    """Thread counts; small tensors are split between threads as well."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(request.param)
+    patch = pytest.MonkeyPatch()
+    patch.setattr("qmaps.native.tensors.FEW", 1)
+    yield request.param
+    patch.undo()
+    torch.set_num_threads(before)

@@ -1,0 +1,188 @@
+"""Codes, scales and values have the reference's bits, on every instruction set."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+import qmaps
+from qmaps.backends import use_backend
+from qmaps.maps import Codebook
+from qmaps.maps.base import table
+from qmaps.native import tensors
+from qmaps.reference import thresholds
+from tests import helpers
+
+NORMALIZERS = (
+    *("tensor", "row", "col", "rank1"),
+    *("B1", "B7", "B64", "B256", "B384", "B2048", "B8192", "B9000"),
+    *("B64&rank1", "B3x8", "B64x8", "tensorx8", "rank1x8", "rowx8&colx8&B16"),
+)
+SHAPES = ((), (0,), (1,), (9,), (300,), (65, 130), (3, 40, 50), (8, 6, 3, 3), (20000,))
+SETTINGS = settings(
+    max_examples=60,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
+
+
+def same_bits(a: Tensor, b: Tensor) -> bool:
+    """Equal elements; NaN equals NaN."""
+    return a.shape == b.shape and bool(((a == b) | ((a != a) & (b != b))).all())
+
+
+def assert_as_reference(q: qmaps.Quantizer, x: Tensor, *, unchecked: bool = False) -> None:
+    quantize = q.quantize_unchecked if unchecked else q.quantize
+    ours = quantize(x)
+    values = ours.dequantize()
+    with use_backend("reference"):
+        theirs = quantize(x)
+        expected = theirs.dequantize()
+        # Decoding by one engine what the other encoded.
+        assert same_bits(ours.dequantize(), expected), q
+    assert torch.equal(ours.packed, theirs.packed), q
+    assert all(same_bits(a, b) for a, b in zip(ours.scales, theirs.scales, strict=True)), q
+    assert same_bits(values, expected), q
+    for dtype in (torch.float16, torch.bfloat16):
+        assert same_bits(ours.dequantize(dtype=dtype), expected.to(dtype)), q
+
+
+def wide(shape: tuple[int, ...], seed: int) -> Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    exponents = torch.randint(-8, 3, shape, generator=generator).float()
+    return torch.randn(shape, generator=generator) * 10**exponents
+
+
+@pytest.mark.parametrize("normalizer", NORMALIZERS)
+@pytest.mark.parametrize("rounding", ["", "+sr"])
+def test_every_scale_and_shape(normalizer: str, rounding: str, isa: str, threads: int) -> None:
+    for number, shape in enumerate(SHAPES):
+        x = wide(shape, number)
+        for map_ in ("DE@8s", "DE@5s", "linear@4s", "nf4@4s", "linear0@3s", "power2@6s"):
+            q = qmaps.quantizer(f"{normalizer}/{map_}{rounding}")
+            assert tensors.follows(q.normalizer, q.map, shape)
+            assert_as_reference(q, x)
+
+
+@pytest.mark.parametrize("rounding", ["", "+sr"])
+def test_every_map(rounding: str, isa: str) -> None:
+    x = wide((5000,), 1)
+    for map_ in helpers.formula_maps():
+        if map_.bits > 8:
+            assert not tensors.follows(qmaps.normalize.BlockWise(8), map_, (8,))
+            continue
+        if map_.log_domain:
+            continue
+        q = qmaps.normalize.BlockWise(250) / map_
+        q = qmaps.quantizer(q.spec, [map_] if isinstance(map_, Codebook) else [])
+        q = qmaps.Quantizer(q.normalizer, map_, bool(rounding))
+        assert_as_reference(q, x if map_.signed else x.abs())
+
+
+@pytest.mark.parametrize("spec", ["logB256/log2@8u", "logB7/log2@4u", "logB64/log2@5u+sr"])
+def test_log2_ranges(spec: str, isa: str, threads: int) -> None:
+    q = qmaps.quantizer(spec)
+    for number, shape in enumerate(SHAPES):
+        x = wide(shape, number).abs()
+        if x.numel() > 20:
+            x.view(-1)[3:9] = 0
+        assert_as_reference(q, x)
+    extreme = torch.tensor([3.4028235e38, 1e-45, 0.0, 1.0, 2.0**-126, 2.0**127])
+    assert_as_reference(q, extreme)
+
+
+@pytest.mark.parametrize(
+    "map_",
+    [
+        *("DE@8s", "DE-0@8u", "linear@8s", "e4m3@8s", "inverse@8s", "quantile-normal@8s"),
+        *("mantissa@8s", "DE@6u", "DE@4s"),
+    ],
+)
+def test_values_at_and_beside_every_threshold(map_: str, isa: str) -> None:
+    """At a scale of 1, so that a threshold is met in every bit."""
+    q = qmaps.quantizer(f"tensor/{map_}")
+    limits = thresholds(table(q.map))
+    infinity = torch.tensor(math.inf)
+    close = [limits]
+    for _ in range(3):
+        close += [torch.nextafter(close[-1], infinity)]
+    down = limits
+    for _ in range(3):
+        down = torch.nextafter(down, -infinity)
+        close += [down]
+    special = torch.tensor([0.0, -0.0, 1.0, 1e-45, -1e-45, 2.0**-31, -(2.0**-31), 2.0**-126])
+    x = torch.cat([*close, special, table(q.map)])
+    x = x[(x.abs() <= 1) & (torch.tensor(q.map.signed) | (x >= 0))]
+    assert_as_reference(q, x)
+
+
+@SETTINGS
+@given(
+    values=st.lists(st.floats(-1, 1, width=32), min_size=2, max_size=256, unique=True),
+    seed=st.integers(0, 2**32 - 1),
+    stochastic=st.booleans(),
+)
+def test_any_codebook(values: list[float], seed: int, stochastic: bool, isa: str) -> None:
+    values = sorted(set(np.float32(values) + np.float32(0)))
+    if len(values) < 2:
+        return
+    book = Codebook(values, bits=8, signed=True)
+    q = qmaps.Quantizer(qmaps.normalize.PerTensor(), book, stochastic)
+    generator = torch.Generator().manual_seed(seed)
+    near = torch.tensor(values)[torch.randint(len(values), (400,), generator=generator)]
+    x = torch.cat([near, (near + near.flip(0)) / 2, torch.rand(99, generator=generator), -near])
+    assert_as_reference(q, torch.cat([x.clamp(-1, 1), torch.tensor([1.0])]))
+
+
+@SETTINGS
+@given(
+    x=st.lists(st.floats(width=32), min_size=1, max_size=200),
+    spec=st.sampled_from(["B16/DE@8s", "B16/DE@4s+sr", "tensor/linear@3s", "B8x8/DE@8s"]),
+)
+def test_any_float_even_nan(x: list[float], spec: str, isa: str) -> None:
+    assert_as_reference(qmaps.quantizer(spec), torch.tensor(x), unchecked=True)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_half_precision_and_views(dtype: torch.dtype, isa: str) -> None:
+    every = torch.arange(-(2**15), 2**15, dtype=torch.int32).to(torch.int16).view(dtype)
+    every = every[every.isfinite()]
+    for spec in ("B64/DE@8s", "rank1/linear@4s+sr"):
+        assert_as_reference(qmaps.quantizer(spec), every)
+    x = wide((60, 70), 3).to(dtype)
+    for view in (x.t(), x[::2, 3:], x[:, ::3], x.expand(2, 60, 70)):
+        assert_as_reference(qmaps.quantizer("B64/DE@8s"), view)
+
+
+def test_out_is_written_and_bad_input_leaves_it(isa: str, threads: int) -> None:
+    for spec in ("B64/DE@8s", "rank1/linear@5s", "B64x8/DE-0@4u"):
+        q = qmaps.quantizer(spec)
+        x = wide((40, 50), 5)
+        x = x if q.map.signed else x.abs()
+        t = q.quantize(torch.zeros_like(x))
+        before = t.packed.data_ptr()
+        assert q.quantize(x, out=t) is t
+        assert t.packed.data_ptr() == before
+        assert torch.equal(t.packed, q.quantize(x).packed)
+        kept = t.clone()
+        bad = x.clone()
+        bad[3, 4] = math.nan
+        with pytest.raises(qmaps.errors.NonFiniteError, match="1 NaN or infinite"):
+            q.quantize(bad, out=t)
+        assert torch.equal(kept.packed, t.packed)
+        assert all(torch.equal(a, b) for a, b in zip(kept.scales, t.scales, strict=True))
+        y = torch.full((50, 40), 7.0).t()
+        assert t.dequantize(out=y) is y
+        assert torch.equal(y, t.dequantize())
+
+
+def test_an_unknown_instruction_set_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("QMAPS_ISA", "mmx")
+    with pytest.raises(ValueError, match=r"QMAPS_ISA='mmx' is not available .* allowed are"):
+        qmaps.quantizer("B8/DE@8s").quantize(torch.ones(3))
