@@ -4,13 +4,14 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: help lab test compare lint types notebooks clean
+.PHONY: help lab test compare lint types notebooks sanitize clean
 
 help:
 	@echo "make lab        train, capture, sweep, draw, report: runs/lab/report.html"
 	@echo "make test       all tests, doctests included"
 	@echo "make compare    8-bit and 4-bit AdamW against 32-bit over three seeds"
 	@echo "make lint types notebooks    what CI checks besides"
+	@echo "make sanitize   the native engine's tests under the compiler's sanitizers"
 
 $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)
@@ -47,6 +48,17 @@ types: $(VENV)/.dev
 
 notebooks: $(VENV)/.notebooks
 	$(BIN)/python -m pytest --nbmake --override-ini=addopts= notebooks
+
+# The whole extension anew, with checks of addresses and of undefined behaviour.
+SANITIZED := build/sanitize
+sanitize: $(VENV)/.dev
+	cmake -S qmaps/native -B $(SANITIZED) -DQMAPS_SANITIZE=ON -DCMAKE_BUILD_TYPE=RelWithDebInfo \
+		-DPython_EXECUTABLE=$(abspath $(BIN)/python) \
+		-Dnanobind_DIR=$$($(BIN)/python -m nanobind --cmake_dir)
+	cmake --build $(SANITIZED) --parallel
+	QMAPS_TEST_CORE=$$(ls $(SANITIZED)/_core*.so) ASAN_OPTIONS=detect_leaks=0 \
+		LD_PRELOAD="$$(c++ -print-file-name=libasan.so) $$(c++ -print-file-name=libubsan.so)" \
+		$(BIN)/python -m pytest tests/native
 
 clean:
 	rm -rf $(VENV) runs build dist

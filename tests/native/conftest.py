@@ -1,7 +1,17 @@
 from __future__ import annotations
 
+import importlib.util
+import os
+import sys
+
 import pytest
 import torch
+
+if path := os.environ.get("QMAPS_TEST_CORE"):
+    # Another build of the extension than the installed one, such as that of `make sanitize`.
+    spec = importlib.util.spec_from_file_location("qmaps.native._core", path)
+    sys.modules["qmaps.native._core"] = module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
 
 from qmaps import native
 

@@ -134,6 +134,7 @@ void commit_scales(const Codec& codec, const Kernels& set, const std::vector<End
     float grid[256];
     for (std::size_t p = 0; p < parts.size(); ++p) {
         const Part& part = parts[p];
+        if (part.ends < 0 && part.count == 0) continue;
         if (part.ends < 0) {
             std::memcpy(codec.arrays[part.array], codec.fresh[p], part.count * sizeof(float));
             continue;
