@@ -4,13 +4,14 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: help lab test compare lint types notebooks sanitize clean
+.PHONY: help lab test compare lint types notebooks sanitize bench clean
 
 help:
 	@echo "make lab        train, capture, sweep, draw, report: runs/lab/report.html"
 	@echo "make test       all tests, doctests included"
 	@echo "make compare    8-bit and 4-bit AdamW against 32-bit over three seeds"
 	@echo "make lint types notebooks    what CI checks besides"
+	@echo "make bench      speed beside torch and bitsandbytes: reports/bench/cpu.md"
 	@echo "make sanitize   the native engine's tests under the compiler's sanitizers"
 
 $(VENV)/bin/python:
@@ -59,6 +60,9 @@ sanitize: $(VENV)/.dev
 	QMAPS_TEST_CORE=$$(ls $(SANITIZED)/_core*.so) ASAN_OPTIONS=detect_leaks=0 \
 		LD_PRELOAD="$$(c++ -print-file-name=libasan.so) $$(c++ -print-file-name=libubsan.so)" \
 		$(BIN)/python -m pytest tests/native
+
+bench: $(VENV)/.bench
+	$(BIN)/python -m benchmarks
 
 clean:
 	rm -rf $(VENV) runs build dist

@@ -114,7 +114,7 @@ def run(
                 "python": sys.version.split()[0],
             },
             "machine": f"{platform.machine()}, {os.cpu_count()} cores, "
-            f"{torch.get_num_threads()} threads",
+            f"{torch.get_num_threads()} threads, {qmaps.backend()} back end",
         },
     )
     return report.write(folder)

@@ -37,16 +37,44 @@ class FusedStep:
         self._facts: list[tuple[Any, ...]] = []
         self._values: list[Any] = []
         self._step: Any = None
+        self._settings: list[tuple[Any, ...]] = []
+        self._known: dict[int, tuple[Tensor, torch.dtype, tuple[Any, ...]]] = {}
 
     def __call__(self, entries: Sequence[Entry]) -> list[Entry]:
         """Step the parameters that can be; the others are returned."""
         taken: list[Entry] = []
         left: list[Entry] = []
+        same_settings = self._settings_unchanged()
         for entry in entries:
-            (taken if self._follows(*entry[1:]) else left).append(entry)
+            number, param, group = entry
+            known = same_settings and self._is_known(number, param)
+            (taken if known or self._follows(param, group) else left).append(entry)
         if taken:
             self._run(taken)
         return left
+
+    def _settings_unchanged(self) -> bool:
+        """Whether all groups keep their states as at the last call."""
+        found = [
+            (dict(group["state_quantizers"]), group["min_quantized_size"])
+            for group in self._optimizer.param_groups
+        ]
+        unchanged = found == self._settings
+        self._settings = found
+        return unchanged
+
+    def _is_known(self, number: int, param: Tensor) -> bool:
+        """Whether this parameter was taken before and looks as it did.
+
+        Fitted maps are looked at anew each time, for their refits.
+        """
+        known = self._known.get(number)
+        grad = param.grad
+        if known is None or known[0] is not param or grad is None or grad.dtype != known[1]:
+            return False
+        state = self._optimizer.state[param]
+        names = self._optimizer.state_names
+        return all(state.get(name) is value for name, value in zip(names, known[2], strict=True))
 
     def _follows(self, param: Tensor, group: dict[str, Any]) -> bool:
         grad = param.grad
@@ -86,8 +114,9 @@ class FusedStep:
 
     def _run(self, entries: list[Entry]) -> None:
         optimizer = self._optimizer
-        for _, param, group in entries:
-            self._start(param, group)
+        for number, param, group in entries:
+            if number not in self._known:
+                self._start(param, group)
         states = [optimizer.state[param] for _, param, _ in entries]
         counters = [state["step"] for state in states]
         torch._foreach_add_(counters, 1.0)
@@ -157,6 +186,11 @@ class FusedStep:
                     [key.words()] if q.stochastic else [],
                 )
         self._step, self._facts, self._values = step, facts, values
+        self._known = {
+            number: (param, grad.dtype, tuple(state[name] for name in names))
+            for (number, param, _), state, grad in zip(entries, states, grads, strict=True)
+            if not any(_fitted(state[name]) for name in names)
+        }
 
 
 def zero(q: Quantizer, like: Tensor) -> QuantizedTensor:
@@ -165,6 +199,10 @@ def zero(q: Quantizer, like: Tensor) -> QuantizedTensor:
     packed = torch.zeros(packed_bytes(like.numel(), q.map.bits), dtype=torch.uint8)
     scales = tuple(torch.zeros(size, dtype=dtype) for dtype, size in q.normalizer.layout(shape))
     return QuantizedTensor(q, shape, packed, scales)
+
+
+def _fitted(value: Tensor | QuantizedTensor) -> bool:
+    return isinstance(value, QuantizedTensor) and value.quantizer.map.counted
 
 
 def _contiguous(value: QuantizedTensor) -> bool:

@@ -186,6 +186,8 @@ class QuantizedOptimizer(torch.optim.Optimizer):
 
     def _non_finite_gradients(self) -> bool:
         """Whether the step is to be skipped; raises where a group asks for that."""
+        if all(group["nonfinite"] == "propagate" for group in self.param_groups):
+            return False
         skip = False
         for number, param, group in self._with_gradients():
             if group["nonfinite"] == "propagate":

@@ -1,0 +1,1 @@
+"""Speed of qmaps beside its peers; see `benchmarks.__main__`."""
