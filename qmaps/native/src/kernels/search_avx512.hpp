@@ -91,8 +91,19 @@ struct InBlocks {
     }
 };
 
+// Which of 16 elements there are; with `whole`, all.
+template <bool whole>
 inline __mmask16 up_to(std::int64_t rest) {
+    if constexpr (whole) return 0xFFFF;
     return rest >= 16 ? 0xFFFF : rest <= 0 ? 0 : static_cast<__mmask16>((1u << rest) - 1u);
+}
+
+// Call group<whole>(first) for every 64 of `count` elements; the last may not be whole.
+template <class Group>
+inline void in_groups(std::int64_t count, const Group& group) {
+    std::int64_t i = 0;
+    for (; i + 64 <= count; i += 64) group.template operator()<true>(i);
+    if (i < count) group.template operator()<false>(i);
 }
 
 // Ask for four cache lines, as many as 64 floats fill. Asking for all of a stretch at once would
@@ -102,8 +113,9 @@ inline void ask_for(const char* ahead, std::int64_t i) {
     for (int line = 0; line < 4; ++line) __builtin_prefetch(ahead + 4 * i + 64 * line, 0, 2);
 }
 
+template <bool whole>
 inline void store_codes(std::uint8_t* codes, std::int64_t rest, __m512i code) {
-    if (rest >= 64) {
+    if (whole || rest >= 64) {
         _mm512_storeu_si512(codes, code);
     } else {
         _mm512_mask_storeu_epi8(codes, (1ull << rest) - 1ull, code);
@@ -167,7 +179,7 @@ inline void search_large(const Search& search, const Source& source, std::uint8_
     for (std::int64_t i = 0; i < count; i += 64) {
         ask_for(ahead, i);
         __m512 value[4];
-        for (int q = 0; q < 4; ++q) value[q] = source.load(i + 16 * q, up_to(count - i - 16 * q));
+        for (int q = 0; q < 4; ++q) value[q] = source.load(i + 16 * q, up_to<false>(count - i - 16 * q));
         const __m512i first = find(ordered_keys(value[0], value[1]));
         const __m512i second = find(ordered_keys(value[2], value[3]));
         const __m512i path = _mm512_permutex2var_epi8(first, low_bytes, second);
@@ -180,7 +192,7 @@ inline void search_large(const Search& search, const Source& source, std::uint8_
                 above[q] = _mm512_cmp_ps_mask(value[q], limit[q], _CMP_GT_OQ);
             code = _mm512_mask_add_epi8(code, join(above), code, one);
         }
-        store_codes(codes + i, count - i, code);
+        store_codes<false>(codes + i, count - i, code);
     }
 }
 
@@ -198,12 +210,12 @@ inline void search_buckets(const Search& search, const Source& source, std::uint
     const __m512i one = _mm512_set1_epi8(1), zero = _mm512_setzero_si512();
     const __m512i low_byte = _mm512_set1_epi16(0xFF);
     const __m512i mirror = _mm512_set1_epi8(static_cast<char>(buckets.mirror));
-    for (std::int64_t i = 0; i < count; i += 64) {
+    const auto group = [&]<bool whole>(std::int64_t i) __attribute__((always_inline)) {
         ask_for(ahead, i);
         __m512 value[4];
         __m512i raw[4], half[4];
         for (int q = 0; q < 4; ++q) {
-            value[q] = source.load(i + 16 * q, up_to(count - i - 16 * q));
+            value[q] = source.load(i + 16 * q, up_to<whole>(count - i - 16 * q));
             // The larger magnitude, with the sign of the first.
             raw[q] = _mm512_castps_si512(kKind == Buckets::Kind::kUnsigned
                                              ? _mm512_max_ps(value[q], least)
@@ -246,8 +258,9 @@ inline void search_buckets(const Search& search, const Source& source, std::uint
                 above[q] = _mm512_cmp_ps_mask(value[q], limit[q], _CMP_GT_OQ);
             plain = _mm512_mask_add_epi8(plain, join(above), plain, one);
         }
-        store_codes(codes + i, count - i, plain);
-    }
+        store_codes<whole>(codes + i, count - i, plain);
+    };
+    in_groups(count, group);
 }
 
 // Up to 31 limits: all levels compare floats.
@@ -258,11 +271,11 @@ inline void search_small(const Search& search, const Source& source, std::uint8_
     for (int l = 0; l < 5; ++l) node[l] = _mm512_load_ps(search.node[l]);
     const __m512i reversed = _mm512_load_si512(kOrders.reversed);
     const __m512i natural = _mm512_load_si512(kOrders.natural);
-    for (std::int64_t i = 0; i < count; i += 64) {
+    const auto group = [&]<bool whole>(std::int64_t i) __attribute__((always_inline)) {
         ask_for(ahead, i);
         __m512i path[4];
         for (int q = 0; q < 4; ++q) {
-            const __m512 value = source.load(i + 16 * q, up_to(count - i - 16 * q));
+            const __m512 value = source.load(i + 16 * q, up_to<whole>(count - i - 16 * q));
             path[q] = _mm512_setzero_si512();
             for (int l = 5 - kLevels; l < 5; ++l) {
                 const __m512 at = _mm512_permutexvar_ps(path[q], node[l]);
@@ -274,8 +287,9 @@ inline void search_small(const Search& search, const Source& source, std::uint8_
                                                   _mm512_packus_epi32(path[2], path[3]));
         const __m512i code =
             _mm512_permutexvar_epi8(_mm512_permutexvar_epi8(natural, bytes), reversed);
-        store_codes(codes + i, count - i, code);
-    }
+        store_codes<whole>(codes + i, count - i, code);
+    };
+    in_groups(count, group);
 }
 
 template <class Source>
