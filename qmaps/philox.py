@@ -36,7 +36,8 @@ class RoundingKey:
 
     Attributes:
         seed: chosen by the user; 32 bits.
-        purpose: what is rounded: 0 optimizer states, others for the project's later uses.
+        purpose: what is rounded: 0 optimizer states, 1 parameters in bfloat16, others for the
+            project's later uses.
         step: number of the optimizer step; 32 bits.
         micro_batch: number within the step; 16 bits.
         tensor: number of the parameter; 32 bits.
@@ -94,8 +95,8 @@ def philox4x32(counter: Tensor, key: tuple[int, int]) -> Tensor:
     return torch.stack([c0, c1, c2, c3], dim=-1)
 
 
-def uniform(count: int, key: RoundingKey, device: torch.device | str = "cpu") -> Tensor:
-    """`count` float32 numbers in [0, 1), multiples of 2**-24, for consecutive elements."""
+def words(count: int, key: RoundingKey, device: torch.device | str = "cpu") -> Tensor:
+    """`count` words of 32 random bits, as int64, for consecutive elements."""
     if key.offset + count > 2**42:
         raise BadValueError(f"offset={key.offset} plus {count} elements exceeds 2**42")
     first = key.offset // 4
@@ -107,6 +108,10 @@ def uniform(count: int, key: RoundingKey, device: torch.device | str = "cpu") ->
     counter[:, 1] = (group >> 32) | word1
     counter[:, 2] = word2
     counter[:, 3] = word3
-    words = philox4x32(counter, (seed, purpose)).reshape(-1)
     start = key.offset % 4
-    return (words[start : start + count] >> 8).to(torch.float32) * 2.0**-24
+    return philox4x32(counter, (seed, purpose)).reshape(-1)[start : start + count]
+
+
+def uniform(count: int, key: RoundingKey, device: torch.device | str = "cpu") -> Tensor:
+    """`count` float32 numbers in [0, 1), multiples of 2**-24, for consecutive elements."""
+    return (words(count, key, device) >> 8).to(torch.float32) * 2.0**-24
