@@ -424,7 +424,7 @@ def maps(
 
 def _contender(name: str) -> Contender:
     from qmaps.lab import Contender
-    from qmaps.optim import PRESETS
+    from qmaps.optim import AdamW
     from qmaps.optim.presets import preset
     from qmaps.pair import Pair
 
@@ -434,7 +434,7 @@ def _contender(name: str) -> Contender:
         preset(name)  # raises with what is allowed
         return Contender(f"AdamW {name}", name)
     pair = Pair.parse(name)
-    moments = dict(zip(PRESETS["32bit"], (pair.first, pair.second), strict=True))
+    moments = dict(zip(AdamW.state_names, (pair.first, pair.second), strict=True))
     return Contender(f"AdamW {pair.spec}", moments)
 
 

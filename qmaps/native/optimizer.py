@@ -84,6 +84,7 @@ class FusedStep:
             and param.dtype in FLOATS
             and grad.dtype in tensors.DTYPES
             and param.is_contiguous()
+            and not (group["stochastic_rounding"] and param.dtype == torch.bfloat16)
         )
         if not plain:
             return False

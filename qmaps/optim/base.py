@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any, ClassVar, overload
+from typing import Any, ClassVar, TypedDict, overload
 
 import torch
 from torch import Tensor
 
 from qmaps.backends import backend
+from qmaps.bfloat16 import round_stochastically
 from qmaps.errors import BadTypeError, BadValueError, NonFiniteError
 from qmaps.maps.base import FittedMap
 from qmaps.native.optimizer import FusedStep
 from qmaps.optim.presets import preset
+from qmaps.optim.terms import check_bool
 from qmaps.philox import RoundingKey
 from qmaps.quantizer import QuantizedTensor, Quantizer, quantizer
 from qmaps.store import from_plain, to_plain
@@ -28,12 +30,27 @@ NONFINITE = ("propagate", "skip", "raise")
 StateQuantizers = str | Mapping[str, str | Quantizer | None] | None
 
 
+class Shared(TypedDict, total=False):
+    """The options that every optimizer takes; their defaults stand in `QuantizedOptimizer`."""
+
+    maximize: bool
+    state_quantizers: StateQuantizers
+    min_quantized_size: int
+    refit_every: int
+    nonfinite: str
+    seed: int
+    stochastic_rounding: bool
+
+
 class QuantizedOptimizer(torch.optim.Optimizer):
     """An optimizer that keeps its states quantized between steps.
 
     A step decodes a parameter's states to float32, applies the update rule, writes the
     parameter, and encodes the new states. The rule knows nothing of formats: subclasses name
-    their states in `state_names` and give `scalars` and `update`.
+    their states in `state_names` and give `scalars` and `update`. A rule is element-wise: a pure
+    function of the parameter, the gradient, the states that `states_of` names, and `scalars`,
+    whose names do not depend on the group. Where an option adds or takes away a state, each set
+    of states is a variant of the rule; every other option is a scalar.
 
     A parameter's states stay float32 where it has at most `min_quantized_size` elements or
     where the state's quantizer is None. All settings are options of the parameter group, so a
@@ -42,8 +59,11 @@ class QuantizedOptimizer(torch.optim.Optimizer):
     Args:
         params: as for any torch optimizer; named parameters give better error messages.
         defaults: the rule's own hyper-parameters.
-        state_quantizers: a preset's name (`qmaps.optim.PRESETS`), or a dict from state names
-            to specs or quantizers, None meaning 32 bits. States left out stay in 32 bits.
+        maximize: ascend instead of descend.
+        state_quantizers: "8bit", "4bit", "paper-8bit", "paper-4bit" or "32bit"
+            (`qmaps.optim.PRESETS`), or a dict from state names to specs or quantizers, such as
+            ``{"exp_avg": "B128/DE@4s", "exp_avg_sq": "rank1/linear@4u"}``; None means 32 bits,
+            and states left out stay in them.
         min_quantized_size: parameters of at most this many elements keep 32-bit states.
         refit_every: steps between fits of fitted maps (`quantile`, `lloyd`), at least 1.
         nonfinite: what a NaN or infinity in a gradient does. "propagate": it reaches states
@@ -51,6 +71,8 @@ class QuantizedOptimizer(torch.optim.Optimizer):
             whole step is left out and counted in `skipped_steps`. "raise": NonFiniteError
             before anything has changed.
         seed: of stochastic rounding, 0 to 2**32 - 1.
+        stochastic_rounding: round new bfloat16 parameters stochastically, so that small updates
+            arrive on average; see `qmaps.bfloat16`. Parameters of other dtypes ignore it.
 
     Attributes:
         skipped_steps: how many steps "skip" has left out since construction.
@@ -61,6 +83,8 @@ class QuantizedOptimizer(torch.optim.Optimizer):
     """Those that can be negative; unsigned maps would clip them."""
     native_rule: ClassVar[str | None] = None
     """The native engine's name of `update`, which takes the values of `scalars` in their order."""
+    torch_options: ClassVar[Mapping[str, object]] = {}
+    """Torch options that are no options here, with the value that the rule stands for."""
     skipped_steps: int
     _fused: FusedStep | None = None
 
@@ -69,27 +93,35 @@ class QuantizedOptimizer(torch.optim.Optimizer):
         params: Iterable[Any],
         defaults: dict[str, Any],
         *,
-        state_quantizers: StateQuantizers,
-        min_quantized_size: int,
-        refit_every: int,
-        nonfinite: str,
-        seed: int,
+        maximize: bool = False,
+        state_quantizers: StateQuantizers = "8bit",
+        min_quantized_size: int = 4096,
+        refit_every: int = 100,
+        nonfinite: str = "propagate",
+        seed: int = 0,
+        stochastic_rounding: bool = False,
     ) -> None:
         self._quantizers: dict[str, Quantizer] = {}
         self.skipped_steps = 0
         RoundingKey(seed=seed)  # raises on a bad seed
         shared = {
+            "maximize": maximize,
             "state_quantizers": self._specs(state_quantizers),
             "min_quantized_size": min_quantized_size,
             "refit_every": refit_every,
             "nonfinite": nonfinite,
             "seed": seed,
+            "stochastic_rounding": stochastic_rounding,
         }
         super().__init__(params, {**defaults, **shared})
 
     @abstractmethod
     def scalars(self, group: dict[str, Any], step: int) -> dict[str, float]:
-        """What the rule needs besides tensors, computed in float64 once per parameter."""
+        """What the rule needs besides tensors, computed in float64 once per parameter.
+
+        The rule sees these numbers rounded to float32. It may compare one with 0, to leave a
+        term out, but takes no other decision.
+        """
 
     @abstractmethod
     def update(
@@ -100,6 +132,14 @@ class QuantizedOptimizer(torch.optim.Optimizer):
         One float32 operation after another, none of which fuses a product with a sum.
         """
 
+    def states_of(self, group: dict[str, Any]) -> tuple[str, ...]:  # noqa: ARG002
+        """The states that the rule reads and writes under a group's options."""
+        return self.state_names
+
+    def initial(self, group: dict[str, Any]) -> dict[str, float]:  # noqa: ARG002
+        """The value of each state before the first step where it is not 0."""
+        return {}
+
     def check_group(self, group: dict[str, Any]) -> None:
         """Raise if an option of a parameter group has a value that is not allowed."""
         if not isinstance(size := group["min_quantized_size"], int) or size < 0:
@@ -109,6 +149,7 @@ class QuantizedOptimizer(torch.optim.Optimizer):
         if group["nonfinite"] not in NONFINITE:
             allowed = ", ".join(map(repr, NONFINITE))
             raise BadValueError(f"nonfinite={group['nonfinite']!r} must be one of {allowed}")
+        check_bool(group, "stochastic_rounding")
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Add a parameter group; options left out take the optimizer's defaults."""
@@ -152,17 +193,24 @@ class QuantizedOptimizer(torch.optim.Optimizer):
 
     def _step_one(self, number: int, param: Tensor, group: dict[str, Any]) -> None:
         state = self.state[param]
-        if not state:
+        if "step" not in state:
             state["step"] = torch.zeros((), dtype=torch.float32)
         state["step"] += 1
         step = int(state["step"])
-        states = {name: _decoded(state.get(name), param) for name in self.state_names}
+        initial = self.initial(group)
+        states = {
+            name: _decoded(state.get(name), param, initial.get(name, 0.0))
+            for name in self.states_of(group)
+        }
         assert param.grad is not None
         work = param.float() if param.dtype != torch.float32 else param
-        self.update(work, param.grad.float(), states, self.scalars(group, step))
+        self.update(work, param.grad.float(), states, _in_float32(self.scalars(group, step)))
+        if group["stochastic_rounding"] and param.dtype == torch.bfloat16:
+            key = RoundingKey(seed=group["seed"], purpose=1, step=step, tensor=number)
+            work = round_stochastically(work, key)
         if work is not param:
             param.copy_(work)
-        for index, (name, value) in enumerate(states.items()):
+        for name, value in states.items():
             q = self.quantizer_of(name, param, group)
             if q is None:
                 state[name] = value
@@ -171,6 +219,7 @@ class QuantizedOptimizer(torch.optim.Optimizer):
             fresh = (step - 1) % group["refit_every"] == 0
             if isinstance(q.map, FittedMap) and isinstance(previous, QuantizedTensor) and not fresh:
                 q = previous.quantizer
+            index = self.state_names.index(name)
             key = RoundingKey(seed=group["seed"], step=step, tensor=number, state=index)
             state[name] = q.quantize_unchecked(value, key=key)
 
@@ -226,7 +275,7 @@ class QuantizedOptimizer(torch.optim.Optimizer):
         if given is None:
             given = {}
         elif isinstance(given, str):
-            given = preset(given)
+            given = preset(given).specs(self.state_names, self.signed_states)
         elif not isinstance(given, Mapping):
             raise BadTypeError(
                 f"state_quantizers={given!r} must be a preset's name, a dict from state names to "
@@ -294,8 +343,11 @@ class QuantizedOptimizer(torch.optim.Optimizer):
                 f"optimizer has {len(self.param_groups)}"
             )
         for own, saved in zip(self.param_groups, state_dict["param_groups"], strict=True):
-            if saved.get("amsgrad"):
-                raise BadValueError("state_dict has amsgrad=True; only False is supported")
+            for name, value in self.torch_options.items():
+                if saved.get(name, value) != value:
+                    raise BadValueError(
+                        f"state_dict has {name}={saved[name]}; only {value} is supported"
+                    )
             kept = {key: value for key, value in saved.items() if key not in TORCH_OPTIONS}
             merged = {**own, **kept}
             merged["state_quantizers"] = self._reloaded(merged["state_quantizers"])
@@ -322,6 +374,8 @@ class QuantizedOptimizer(torch.optim.Optimizer):
     ) -> dict[str, Any]:
         state: dict[str, Any] = {}
         for name, value in saved.items():
+            if value is None:
+                continue
             if name == "step":
                 state[name] = torch.as_tensor(value, dtype=torch.float32).clone()
             elif isinstance(value, Mapping):
@@ -334,29 +388,27 @@ class QuantizedOptimizer(torch.optim.Optimizer):
                     f"state_dict has {name} of shape {found} for {self._name(number)} of shape "
                     f"{tuple(param.shape)}"
                 )
+        if state:
+            # torch's SGD counts no steps; one at least has been taken.
+            state.setdefault("step", torch.ones((), dtype=torch.float32))
         for index, name in enumerate(self.state_names):
             q = self.quantizer_of(name, param, group)
             if q is not None and isinstance(state.get(name), Tensor):
-                step = int(state.get("step", 0))
+                step = int(state["step"])
                 key = RoundingKey(seed=group["seed"], step=step, tensor=number, state=index)
                 state[name] = q.quantize_unchecked(state[name], key=key)
         return state
 
 
-def resolve_block_size(default: int, block_size: int | None, blocksize: int | None) -> int:
-    """The block size given under either name, or the default."""
-    if block_size is not None and blocksize is not None and block_size != blocksize:
-        raise BadValueError(
-            f"block_size={block_size} and blocksize={blocksize} name one option; give one of them"
-        )
-    given = block_size if block_size is not None else blocksize
-    return default if given is None else given
+def _in_float32(scalars: dict[str, float]) -> dict[str, float]:
+    rounded = torch.tensor(list(scalars.values()), dtype=torch.float64).float().tolist()
+    return dict(zip(scalars, rounded, strict=True))
 
 
-def _decoded(value: Tensor | QuantizedTensor | None, param: Tensor) -> Tensor:
-    """A state in float32: zeros before the first step."""
+def _decoded(value: Tensor | QuantizedTensor | None, param: Tensor, initial: float) -> Tensor:
+    """A state in float32: `initial` everywhere before the first step."""
     if value is None:
-        return torch.zeros_like(param, dtype=torch.float32, memory_format=torch.preserve_format)
+        return torch.full_like(param, initial, dtype=torch.float32)
     return value.dequantize() if isinstance(value, QuantizedTensor) else value
 
 

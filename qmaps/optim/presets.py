@@ -1,27 +1,55 @@
-"""Quantizers of the Adam family's states by name."""
+"""Quantizers of optimizer states by name, whatever the optimizer."""
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass
+
 from qmaps.errors import BadValueError, nearest
 
-PRESETS: dict[str, dict[str, str | None]] = {
-    "32bit": {"exp_avg": None, "exp_avg_sq": None},
-    "8bit": {"exp_avg": "B256/DE@8s", "exp_avg_sq": "B256/DE-0@8u"},
-    "4bit": {"exp_avg": "B128/DE@4s", "exp_avg_sq": "rank1/linear@4u"},
-    "paper-8bit": {"exp_avg": "B2048/DE@8s", "exp_avg_sq": "B2048/DE@8u"},
-    "paper-4bit": {"exp_avg": "B128/DE@4s", "exp_avg_sq": "rank1/linear@4u"},
+
+@dataclass(frozen=True)
+class Preset:
+    """What a preset does with a state, which depends on the state's sign alone.
+
+    Attributes:
+        signed: spec of states that can be negative, None for 32 bits; ``{block}`` stands for the
+            block size.
+        unsigned: the same for states that cannot.
+        block_size: unless another is asked for.
+    """
+
+    signed: str | None
+    unsigned: str | None
+    block_size: int
+
+    def specs(
+        self, states: Iterable[str], signed: Collection[str], block_size: int | None = None
+    ) -> dict[str, str | None]:
+        """The spec of each state; `signed` names those that can be negative."""
+        size = self.block_size if block_size is None else block_size
+        chosen = {name: self.signed if name in signed else self.unsigned for name in states}
+        return {name: spec and spec.format(block=size) for name, spec in chosen.items()}
+
+
+PRESETS: dict[str, Preset] = {
+    "32bit": Preset(None, None, 1),
+    "8bit": Preset("B{block}/DE@8s", "B{block}/DE-0@8u", 256),
+    "4bit": Preset("B{block}/DE@4s", "rank1/linear@4u", 128),
+    "paper-8bit": Preset("B{block}/DE@8s", "B{block}/DE@8u", 2048),
+    "paper-4bit": Preset("B{block}/DE@4s", "rank1/linear@4u", 128),
 }
-"""``paper-*`` as published; ``8bit`` and ``4bit`` keep the second moment away from zero.
+"""``paper-*`` as published; ``8bit`` and ``4bit`` keep second moments away from zero.
 
 Source: 8-bit optimizers, section 2; 4-bit optimizers, section 5.
 """
 
 
-def preset(name: str) -> dict[str, str | None]:
-    """The specs of a preset by state name; None keeps a state in 32 bits."""
+def preset(name: str) -> Preset:
+    """The preset of that name."""
     if name not in PRESETS:
         raise BadValueError(
             f"state_quantizers={name!r} is no preset; allowed are {', '.join(PRESETS)}, or a dict "
             f"from state names to specs{nearest(name, PRESETS)}"
         )
-    return dict(PRESETS[name])
+    return PRESETS[name]

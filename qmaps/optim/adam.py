@@ -1,0 +1,134 @@
+"""Adam with quantized moments."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from typing import Any, ClassVar, Unpack
+
+from torch import Tensor
+
+from qmaps._float32 import sqrt
+from qmaps.optim.base import QuantizedOptimizer, Shared
+from qmaps.optim.fixed_width import EightBit, FourBit
+from qmaps.optim.terms import ascent, check_at_least_0, check_betas, coupled
+
+
+class Adam(QuantizedOptimizer):
+    r"""Adam, with L2 weight decay, whose moments are kept under any quantizer.
+
+    With gradient g (negated to maximize) and step t, in float32 and in this order:
+
+        g = g + weight_decay * p                      left out where weight_decay is 0
+        m = beta1 * m + (1 - beta1) * g
+        v = beta2 * v + (1 - beta2) * (g * g)
+        p = p - lr / (1 - beta1^t) * (m / (sqrt(v) / sqrt(1 - beta2^t) + eps))
+
+    The update uses the new moments before they are encoded. States are named as torch names
+    them: `exp_avg` for m, `exp_avg_sq` for v, and `step`.
+
+    Args:
+        params: parameters, or groups of them.
+        lr: learning rate, at least 0.
+        betas: decay of the two moments, each in [0, 1).
+        eps: added to the denominator, at least 0.
+        weight_decay: coupled, that is added to the gradient; at least 0. `AdamW` decouples it.
+        **shared: `maximize`, `state_quantizers`, `min_quantized_size`, `refit_every`,
+            `nonfinite`, `seed` and `stochastic_rounding`; see `QuantizedOptimizer`.
+
+    Raises:
+        BadValueError, BadTypeError, SpecError: an argument is not allowed.
+
+    Source: Kingma and Ba (2015); quantized states after 8-bit optimizers, section 2.
+
+    >>> import torch
+    >>> layer = torch.nn.Linear(128, 64)
+    >>> optimizer = Adam(layer.parameters(), state_quantizers="4bit")
+    >>> layer(torch.randn(4, 128)).square().mean().backward()
+    >>> optimizer.step()
+    >>> optimizer.state[layer.weight]["exp_avg"]
+    QuantizedTensor('B128/DE@4s', shape=(64, 128), 4352 bytes)
+    """
+
+    state_names: ClassVar[tuple[str, ...]] = ("exp_avg", "exp_avg_sq")
+    signed_states: ClassVar[frozenset[str]] = frozenset({"exp_avg"})
+    torch_options: ClassVar[Mapping[str, object]] = {
+        "amsgrad": False,
+        "decoupled_weight_decay": False,
+    }
+
+    def __init__(
+        self,
+        params: Iterable[Any],
+        lr: float | Tensor = 1e-3,
+        betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-8,
+        weight_decay: float = 0,
+        **shared: Unpack[Shared],
+    ) -> None:
+        own = {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay}
+        super().__init__(params, own, **shared)
+
+    def check_group(self, group: dict[str, Any]) -> None:
+        """Raise if an option of a parameter group has a value that is not allowed."""
+        super().check_group(group)
+        check_at_least_0(group, "lr", "eps", "weight_decay")
+        check_betas(group)
+
+    def scalars(self, group: dict[str, Any], step: int) -> dict[str, float]:
+        """Constants of this step, in float64."""
+        return {"weight_decay": float(group["weight_decay"]), **moment_scalars(group, step)}
+
+    def update(
+        self, param: Tensor, grad: Tensor, states: dict[str, Tensor], scalars: dict[str, float]
+    ) -> None:
+        """The rule in the class's docstring."""
+        descend(param, coupled(param, grad, scalars), states, scalars)
+
+
+def moment_scalars(group: dict[str, Any], step: int) -> dict[str, float]:
+    """The constants of `descend`, and `sign`."""
+    beta1, beta2 = group["betas"]
+    return {
+        "beta1": beta1,
+        "beta2": beta2,
+        "step_size": float(group["lr"]) / (1 - beta1**step),
+        "root_correction": math.sqrt(1 - beta2**step),
+        "eps": group["eps"],
+        "sign": ascent(group),
+        "rest1": 1 - beta1,
+        "rest2": 1 - beta2,
+    }
+
+
+def descend(
+    param: Tensor, grad: Tensor, states: dict[str, Tensor], scalars: dict[str, float]
+) -> None:
+    """What Adam and AdamW do after weight decay."""
+    s = scalars
+    m, v = states["exp_avg"], states["exp_avg_sq"]
+    m.mul_(s["beta1"]).add_(grad * s["rest1"])
+    v.mul_(s["beta2"]).add_((grad * grad) * s["rest2"])
+    # A tensor divisor: CUDA turns division by a Python number into a product.
+    denominator = sqrt(v).div_(v.new_tensor(s["root_correction"])).add_(s["eps"])
+    param.sub_((m / denominator).mul_(s["step_size"]))
+
+
+class Adam8bit(EightBit, Adam):
+    """`Adam` with 8-bit moments: ``B256/DE@8s`` and ``B256/DE-0@8u``.
+
+    Args:
+        params, lr, betas, eps, weight_decay, **shared: as for `Adam`.
+        block_size: elements per scale, at least 1; 256 if left out.
+        blocksize: the same option under the name that bitsandbytes uses.
+    """
+
+
+class Adam4bit(FourBit, Adam):
+    """`Adam` with 4-bit moments: ``B128/DE@4s`` and ``rank1/linear@4u``.
+
+    Args:
+        params, lr, betas, eps, weight_decay, **shared: as for `Adam`.
+        block_size: elements per scale of the first moment, at least 1; 128 if left out.
+        blocksize: the same option under the name that bitsandbytes uses.
+    """

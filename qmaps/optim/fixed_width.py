@@ -1,0 +1,60 @@
+"""Optimizers of one width: any optimizer with a preset's quantizers and a block size to choose."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, ClassVar
+
+from qmaps.errors import BadValueError
+from qmaps.normalize.block import check_block_size
+from qmaps.optim.base import QuantizedOptimizer
+from qmaps.optim.presets import PRESETS
+
+
+class FixedWidth(QuantizedOptimizer):
+    """Comes before an optimizer in a class's bases and chooses the quantizers of its states.
+
+    Args:
+        params, *args, **options: as for the optimizer.
+        block_size: elements per scale, at least 1; the preset's own if left out.
+        blocksize: the same option under the name that bitsandbytes uses.
+    """
+
+    preset: ClassVar[str]
+
+    def __init__(
+        self,
+        params: Iterable[Any],
+        *args: Any,
+        block_size: int | None = None,
+        blocksize: int | None = None,
+        **options: Any,
+    ) -> None:
+        if "state_quantizers" in options:
+            full = next(cls for cls in type(self).__mro__ if not issubclass(cls, FixedWidth))
+            raise BadValueError(
+                f"state_quantizers={options['state_quantizers']!r} does not go with a fixed width; "
+                f"use qmaps.optim.{full.__name__}"
+            )
+        if block_size is not None and blocksize is not None and block_size != blocksize:
+            raise BadValueError(
+                f"block_size={block_size} and blocksize={blocksize} name one option; give one of "
+                "them"
+            )
+        size = blocksize if block_size is None else block_size
+        if size is not None:
+            check_block_size(size)
+        specs = PRESETS[self.preset].specs(self.state_names, self.signed_states, size)
+        super().__init__(params, *args, state_quantizers=specs, **options)
+
+
+class EightBit(FixedWidth):
+    """Signed states under ``B256/DE@8s``, the others under ``B256/DE-0@8u``."""
+
+    preset: ClassVar[str] = "8bit"
+
+
+class FourBit(FixedWidth):
+    """Signed states under ``B128/DE@4s``, the others under ``rank1/linear@4u``."""
+
+    preset: ClassVar[str] = "4bit"
