@@ -1,17 +1,33 @@
 """Optimizers whose states are kept quantized."""
 
+from qmaps.optim.adagrad import Adagrad, Adagrad4bit, Adagrad8bit
 from qmaps.optim.adam import Adam, Adam4bit, Adam8bit
 from qmaps.optim.adamw import AdamW, AdamW4bit, AdamW8bit
 from qmaps.optim.base import QuantizedOptimizer
+from qmaps.optim.lion import Lion, Lion4bit, Lion8bit
 from qmaps.optim.presets import PRESETS
+from qmaps.optim.rmsprop import RMSprop, RMSprop4bit, RMSprop8bit
+from qmaps.optim.sgd import SGD, SGD4bit, SGD8bit
 
 __all__ = [
     "PRESETS",
+    "SGD",
+    "Adagrad",
+    "Adagrad4bit",
+    "Adagrad8bit",
     "Adam",
     "Adam4bit",
     "Adam8bit",
     "AdamW",
     "AdamW4bit",
     "AdamW8bit",
+    "Lion",
+    "Lion4bit",
+    "Lion8bit",
     "QuantizedOptimizer",
+    "RMSprop",
+    "RMSprop4bit",
+    "RMSprop8bit",
+    "SGD4bit",
+    "SGD8bit",
 ]

@@ -1,0 +1,122 @@
+"""Adagrad with a quantized sum."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, ClassVar, Unpack
+
+from torch import Tensor
+
+from qmaps._float32 import sqrt
+from qmaps.optim.base import QuantizedOptimizer, Shared
+from qmaps.optim.fixed_width import EightBit, FourBit
+from qmaps.optim.terms import ascent, check_at_least_0, coupled
+
+
+class Adagrad(QuantizedOptimizer):
+    r"""Adagrad whose sum of squares is kept under any quantizer.
+
+    With gradient g (negated to maximize) and step t, in float32 and in this order:
+
+        g = g + weight_decay * p                 left out where weight_decay is 0
+        v = v + g * g                            at first v = initial_accumulator_value
+        p = p - lr / (1 + (t - 1) * lr_decay) * (g / (sqrt(v) + eps))
+
+    The update uses the new sum before it is encoded. States are named as torch names them: `sum`
+    for v, and `step`. A sum only grows, and under rounding to nearest it stops where g * g is
+    below half the distance of two codes; stochastic rounding (``+sr``) lets it go on.
+
+    Args:
+        params: parameters, or groups of them.
+        lr: learning rate, at least 0.
+        lr_decay: at least 0.
+        weight_decay: coupled, that is added to the gradient; at least 0.
+        initial_accumulator_value: at least 0.
+        eps: added to the denominator, at least 0.
+        **shared: `maximize`, `state_quantizers`, `min_quantized_size`, `refit_every`,
+            `nonfinite`, `seed` and `stochastic_rounding`; see `QuantizedOptimizer`.
+
+    Raises:
+        BadValueError, BadTypeError, SpecError: an argument is not allowed.
+
+    Source: Duchi, Hazan and Singer (2011); quantized states after 8-bit optimizers, section 2.
+
+    >>> import torch
+    >>> layer = torch.nn.Linear(128, 64)
+    >>> optimizer = Adagrad(layer.parameters(), state_quantizers={"sum": "B128/DE-0@8u+sr"})
+    >>> layer(torch.randn(4, 128)).square().mean().backward()
+    >>> optimizer.step()
+    >>> optimizer.state[layer.weight]["sum"]
+    QuantizedTensor('B128/DE-0@8u+sr', shape=(64, 128), 8448 bytes)
+    """
+
+    state_names: ClassVar[tuple[str, ...]] = ("sum",)
+    signed_states: ClassVar[frozenset[str]] = frozenset()
+
+    def __init__(
+        self,
+        params: Iterable[Any],
+        lr: float | Tensor = 1e-2,
+        lr_decay: float = 0,
+        weight_decay: float = 0,
+        initial_accumulator_value: float = 0,
+        eps: float = 1e-10,
+        **shared: Unpack[Shared],
+    ) -> None:
+        own = {
+            "lr": lr,
+            "lr_decay": lr_decay,
+            "weight_decay": weight_decay,
+            "initial_accumulator_value": initial_accumulator_value,
+            "eps": eps,
+        }
+        super().__init__(params, own, **shared)
+
+    def check_group(self, group: dict[str, Any]) -> None:
+        """Raise if an option of a parameter group has a value that is not allowed."""
+        super().check_group(group)
+        check_at_least_0(
+            group, "lr", "lr_decay", "weight_decay", "initial_accumulator_value", "eps"
+        )
+
+    def initial(self, group: dict[str, Any]) -> dict[str, float]:
+        """What the sum starts from."""
+        return {"sum": float(group["initial_accumulator_value"])}
+
+    def scalars(self, group: dict[str, Any], step: int) -> dict[str, float]:
+        """Constants of this step, in float64."""
+        return {
+            "weight_decay": float(group["weight_decay"]),
+            "eps": float(group["eps"]),
+            "step_size": float(group["lr"]) / (1 + (step - 1) * group["lr_decay"]),
+            "sign": ascent(group),
+        }
+
+    def update(
+        self, param: Tensor, grad: Tensor, states: dict[str, Tensor], scalars: dict[str, float]
+    ) -> None:
+        """The rule in the class's docstring."""
+        s = scalars
+        grad = coupled(param, grad, s)
+        v = states["sum"].add_(grad * grad)
+        param.sub_((grad / sqrt(v).add_(s["eps"])).mul_(s["step_size"]))
+
+
+class Adagrad8bit(EightBit, Adagrad):
+    """`Adagrad` with an 8-bit sum: ``B256/DE-0@8u``.
+
+    Args:
+        params, lr, lr_decay, weight_decay, initial_accumulator_value, eps, **shared: as for
+            `Adagrad`.
+        block_size: elements per scale, at least 1; 256 if left out.
+        blocksize: the same option under the name that bitsandbytes uses.
+    """
+
+
+class Adagrad4bit(FourBit, Adagrad):
+    """`Adagrad` with a 4-bit sum: ``rank1/linear@4u``, which has no blocks to size.
+
+    Args:
+        params, lr, lr_decay, weight_decay, initial_accumulator_value, eps, **shared: as for
+            `Adagrad`.
+    """

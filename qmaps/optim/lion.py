@@ -1,0 +1,114 @@
+"""Lion with a quantized momentum."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, ClassVar, Unpack
+
+import torch
+from torch import Tensor
+
+from qmaps.optim.base import QuantizedOptimizer, Shared
+from qmaps.optim.fixed_width import EightBit, FourBit
+from qmaps.optim.terms import ascent, check_at_least_0, check_betas, directed
+
+
+class Lion(QuantizedOptimizer):
+    r"""Lion whose momentum is kept under any quantizer.
+
+    With gradient g (negated to maximize), in float32 and in this order:
+
+        p = p * (1 - lr * weight_decay)
+        c = beta1 * m + (1 - beta1) * g
+        p = p - lr * sign(c)                     sign(0) = 0, sign(NaN) = NaN
+        m = beta2 * m + (1 - beta2) * g
+
+    The state is named `exp_avg` (m), as for Adam; `step` counts the steps.
+
+    Args:
+        params: parameters, or groups of them.
+        lr: learning rate, at least 0; the paper takes a third to a tenth of AdamW's.
+        betas: weight of the momentum in the step, and its decay, each in [0, 1).
+        weight_decay: decoupled, at least 0; the paper takes three to ten times AdamW's.
+        **shared: `maximize`, `state_quantizers`, `min_quantized_size`, `refit_every`,
+            `nonfinite`, `seed` and `stochastic_rounding`; see `QuantizedOptimizer`.
+
+    Raises:
+        BadValueError, BadTypeError, SpecError: an argument is not allowed.
+
+    Source: Chen et al. (2023), "Symbolic discovery of optimization algorithms", algorithm 2;
+    quantized states after 8-bit optimizers, section 2.
+
+    >>> import torch
+    >>> layer = torch.nn.Linear(128, 64)
+    >>> optimizer = Lion(layer.parameters(), state_quantizers="4bit")
+    >>> layer(torch.randn(4, 128)).square().mean().backward()
+    >>> optimizer.step()
+    >>> optimizer.state[layer.weight]["exp_avg"]
+    QuantizedTensor('B128/DE@4s', shape=(64, 128), 4352 bytes)
+    """
+
+    state_names: ClassVar[tuple[str, ...]] = ("exp_avg",)
+    signed_states: ClassVar[frozenset[str]] = frozenset({"exp_avg"})
+
+    def __init__(
+        self,
+        params: Iterable[Any],
+        lr: float | Tensor = 1e-4,
+        betas: tuple[float, float] = (0.9, 0.99),
+        weight_decay: float = 0,
+        **shared: Unpack[Shared],
+    ) -> None:
+        super().__init__(params, {"lr": lr, "betas": betas, "weight_decay": weight_decay}, **shared)
+
+    def check_group(self, group: dict[str, Any]) -> None:
+        """Raise if an option of a parameter group has a value that is not allowed."""
+        super().check_group(group)
+        check_at_least_0(group, "lr", "weight_decay")
+        check_betas(group)
+
+    def scalars(self, group: dict[str, Any], step: int) -> dict[str, float]:  # noqa: ARG002
+        """Constants of this step, in float64."""
+        lr, (beta1, beta2) = float(group["lr"]), group["betas"]
+        return {
+            "decay": 1 - lr * group["weight_decay"],
+            "beta1": beta1,
+            "beta2": beta2,
+            "step_size": lr,
+            "sign": ascent(group),
+            "rest1": 1 - beta1,
+            "rest2": 1 - beta2,
+        }
+
+    def update(
+        self, param: Tensor, grad: Tensor, states: dict[str, Tensor], scalars: dict[str, float]
+    ) -> None:
+        """The rule in the class's docstring."""
+        s = scalars
+        m = states["exp_avg"]
+        grad = directed(grad, s)
+        param.mul_(s["decay"])
+        c = m * s["beta1"] + grad * s["rest1"]
+        # torch.sign makes NaN 0.
+        param.sub_(torch.sign(c).where(c.abs() > 0, c) * s["step_size"])
+        m.mul_(s["beta2"]).add_(grad * s["rest2"])
+
+
+class Lion8bit(EightBit, Lion):
+    """`Lion` with an 8-bit momentum: ``B256/DE@8s``.
+
+    Args:
+        params, lr, betas, weight_decay, **shared: as for `Lion`.
+        block_size: elements per scale, at least 1; 256 if left out.
+        blocksize: the same option under the name that bitsandbytes uses.
+    """
+
+
+class Lion4bit(FourBit, Lion):
+    """`Lion` with a 4-bit momentum: ``B128/DE@4s``.
+
+    Args:
+        params, lr, betas, weight_decay, **shared: as for `Lion`.
+        block_size: elements per scale, at least 1; 128 if left out.
+        blocksize: the same option under the name that bitsandbytes uses.
+    """

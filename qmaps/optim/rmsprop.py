@@ -1,0 +1,152 @@
+"""RMSprop with quantized states."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, ClassVar, Unpack
+
+import torch
+from torch import Tensor
+
+from qmaps._float32 import sqrt
+from qmaps.optim.base import QuantizedOptimizer, Shared
+from qmaps.optim.fixed_width import EightBit, FourBit
+from qmaps.optim.terms import ascent, check_at_least_0, check_bool, check_decay, coupled
+
+
+class RMSprop(QuantizedOptimizer):
+    r"""RMSprop, with momentum and centering or without, whose states are kept under any quantizer.
+
+    With gradient g (negated to maximize), in float32 and in this order:
+
+        g = g + weight_decay * p                 left out where weight_decay is 0
+        v = alpha * v + (1 - alpha) * (g * g)
+        a = alpha * a + (1 - alpha) * g          if centered
+        w = v - a * a, or v where that is < 0    if centered; otherwise w = v
+        u = g / (sqrt(w) + eps)
+        b = momentum * b + u, and u = b          if momentum is not 0
+        p = p - lr * u
+
+    A variance w below 0 is an error of rounding or quantization; torch's formula gives NaN
+    there. Quantized states make small variances inexact, so `centered` asks for 8 bits or more.
+
+    The update uses the new states before they are encoded. States are named as torch names them:
+    `square_avg` for v, `momentum_buffer` for b and `grad_avg` for a, where they are used, and
+    `step`.
+
+    Args:
+        params: parameters, or groups of them.
+        lr: learning rate, at least 0.
+        alpha: decay of the averages, in [0, 1).
+        eps: added to the denominator, at least 0.
+        weight_decay: coupled, that is added to the gradient; at least 0.
+        momentum: at least 0.
+        centered: divide by the standard deviation of the gradient.
+        **shared: `maximize`, `state_quantizers`, `min_quantized_size`, `refit_every`,
+            `nonfinite`, `seed` and `stochastic_rounding`; see `QuantizedOptimizer`.
+
+    Raises:
+        BadValueError, BadTypeError, SpecError: an argument is not allowed.
+
+    Source: Tieleman and Hinton (2012), lecture 6.5; centered after Graves (2013), in torch's
+    form; quantized states after 8-bit optimizers, section 2.
+
+    >>> import torch
+    >>> layer = torch.nn.Linear(128, 64)
+    >>> optimizer = RMSprop(layer.parameters(), state_quantizers={"square_avg": "B128/linear@8u"})
+    >>> layer(torch.randn(4, 128)).square().mean().backward()
+    >>> optimizer.step()
+    >>> optimizer.state[layer.weight]["square_avg"]
+    QuantizedTensor('B128/linear@8u', shape=(64, 128), 8448 bytes)
+    """
+
+    state_names: ClassVar[tuple[str, ...]] = ("square_avg", "momentum_buffer", "grad_avg")
+    signed_states: ClassVar[frozenset[str]] = frozenset({"momentum_buffer", "grad_avg"})
+
+    def __init__(
+        self,
+        params: Iterable[Any],
+        lr: float | Tensor = 1e-2,
+        alpha: float = 0.99,
+        eps: float = 1e-8,
+        weight_decay: float = 0,
+        momentum: float = 0,
+        centered: bool = False,
+        **shared: Unpack[Shared],
+    ) -> None:
+        own = {
+            "lr": lr,
+            "alpha": alpha,
+            "eps": eps,
+            "weight_decay": weight_decay,
+            "momentum": momentum,
+            "centered": centered,
+        }
+        super().__init__(params, own, **shared)
+
+    def check_group(self, group: dict[str, Any]) -> None:
+        """Raise if an option of a parameter group has a value that is not allowed."""
+        super().check_group(group)
+        check_at_least_0(group, "lr", "eps", "weight_decay", "momentum")
+        check_decay("alpha", group["alpha"])
+        check_bool(group, "centered")
+
+    def states_of(self, group: dict[str, Any]) -> tuple[str, ...]:
+        """One to three states, as momentum and centering need them."""
+        used = {
+            "square_avg": True,
+            "momentum_buffer": group["momentum"] != 0,
+            "grad_avg": group["centered"],
+        }
+        return tuple(name for name in self.state_names if used[name])
+
+    def scalars(self, group: dict[str, Any], step: int) -> dict[str, float]:  # noqa: ARG002
+        """Constants of this step, in float64."""
+        return {
+            "weight_decay": float(group["weight_decay"]),
+            "alpha": float(group["alpha"]),
+            "rest": 1 - float(group["alpha"]),
+            "eps": float(group["eps"]),
+            "momentum": float(group["momentum"]),
+            "step_size": float(group["lr"]),
+            "sign": ascent(group),
+        }
+
+    def update(
+        self, param: Tensor, grad: Tensor, states: dict[str, Tensor], scalars: dict[str, float]
+    ) -> None:
+        """The rule in the class's docstring."""
+        s = scalars
+        v = states["square_avg"]
+        grad = coupled(param, grad, s)
+        v.mul_(s["alpha"]).add_((grad * grad) * s["rest"])
+        variance = v
+        if "grad_avg" in states:
+            a = states["grad_avg"]
+            a.mul_(s["alpha"]).add_(grad * s["rest"])
+            variance = v - a * a
+            variance = torch.where(variance < 0, v, variance)
+        move = grad / sqrt(variance).add_(s["eps"])
+        if "momentum_buffer" in states:
+            move = states["momentum_buffer"].mul_(s["momentum"]).add_(move)
+        param.sub_(move * s["step_size"])
+
+
+class RMSprop8bit(EightBit, RMSprop):
+    """`RMSprop` with 8-bit states: ``B256/DE-0@8u``, signed ones ``B256/DE@8s``.
+
+    Args:
+        params, lr, alpha, eps, weight_decay, momentum, centered, **shared: as for `RMSprop`.
+        block_size: elements per scale, at least 1; 256 if left out.
+        blocksize: the same option under the name that bitsandbytes uses.
+    """
+
+
+class RMSprop4bit(FourBit, RMSprop):
+    """`RMSprop` with 4-bit states: ``rank1/linear@4u``, signed ones ``B128/DE@4s``.
+
+    Args:
+        params, lr, alpha, eps, weight_decay, momentum, centered, **shared: as for `RMSprop`.
+        block_size: elements per scale of signed states, at least 1; 128 if left out.
+        blocksize: the same option under the name that bitsandbytes uses.
+    """

@@ -1,0 +1,143 @@
+"""Stochastic gradient descent with a quantized momentum buffer."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from typing import Any, ClassVar, Unpack
+
+from torch import Tensor
+
+from qmaps.errors import BadValueError
+from qmaps.optim.base import QuantizedOptimizer, Shared
+from qmaps.optim.fixed_width import EightBit, FourBit
+from qmaps.optim.terms import ascent, check_at_least_0, check_bool, coupled
+
+
+class SGD(QuantizedOptimizer):
+    r"""SGD, with momentum or without, whose buffer is kept under any quantizer.
+
+    With gradient g (negated to maximize), in float32 and in this order:
+
+        g = g + weight_decay * p                 left out where weight_decay is 0
+        b = momentum * b + (1 - dampening) * g   the first step: b = g
+        g = g + momentum * b                     with nesterov; otherwise g = b
+        p = p - lr * g
+
+    The lines with b are left out where momentum is 0; the buffer then takes no memory. The first
+    step is the plain formula with -0 for momentum and 1 for 1 - dampening, which gives the bits
+    of g from a buffer of zeros. That is the parameter's first step: a buffer that a later change
+    of momentum brings in starts from zeros.
+
+    The update uses the new buffer before it is encoded. States are named as torch names them:
+    `momentum_buffer` for b, and `step`. A checkpoint of torch's SGD, which counts no steps, goes
+    on as if one had been taken.
+
+    Args:
+        params: parameters, or groups of them.
+        lr: learning rate, at least 0.
+        momentum: at least 0.
+        dampening: a finite number.
+        weight_decay: coupled, that is added to the gradient; at least 0.
+        nesterov: look ahead; needs momentum and no dampening.
+        **shared: `maximize`, `state_quantizers`, `min_quantized_size`, `refit_every`,
+            `nonfinite`, `seed` and `stochastic_rounding`; see `QuantizedOptimizer`.
+
+    Raises:
+        BadValueError, BadTypeError, SpecError: an argument is not allowed.
+
+    Source: Sutskever et al. (2013), in torch's form; quantized states after 8-bit optimizers,
+    section 2.
+
+    >>> import torch
+    >>> layer = torch.nn.Linear(128, 64)
+    >>> optimizer = SGD(layer.parameters(), momentum=0.9, state_quantizers="4bit")
+    >>> layer(torch.randn(4, 128)).square().mean().backward()
+    >>> optimizer.step()
+    >>> optimizer.state[layer.weight]["momentum_buffer"]
+    QuantizedTensor('B128/DE@4s', shape=(64, 128), 4352 bytes)
+    """
+
+    state_names: ClassVar[tuple[str, ...]] = ("momentum_buffer",)
+    signed_states: ClassVar[frozenset[str]] = frozenset({"momentum_buffer"})
+
+    def __init__(
+        self,
+        params: Iterable[Any],
+        lr: float | Tensor = 1e-3,
+        momentum: float = 0,
+        dampening: float = 0,
+        weight_decay: float = 0,
+        nesterov: bool = False,
+        **shared: Unpack[Shared],
+    ) -> None:
+        own = {
+            "lr": lr,
+            "momentum": momentum,
+            "dampening": dampening,
+            "weight_decay": weight_decay,
+            "nesterov": nesterov,
+        }
+        super().__init__(params, own, **shared)
+
+    def check_group(self, group: dict[str, Any]) -> None:
+        """Raise if an option of a parameter group has a value that is not allowed."""
+        super().check_group(group)
+        check_at_least_0(group, "lr", "momentum", "weight_decay")
+        momentum, dampening = group["momentum"], group["dampening"]
+        if not math.isfinite(dampening):
+            raise BadValueError(f"dampening={dampening} must be finite")
+        check_bool(group, "nesterov")
+        if group["nesterov"] and (momentum == 0 or dampening != 0):
+            raise BadValueError(
+                f"nesterov=True needs momentum above 0 and dampening 0; they are {momentum} and "
+                f"{dampening}"
+            )
+
+    def states_of(self, group: dict[str, Any]) -> tuple[str, ...]:
+        """The buffer, or nothing where there is no momentum."""
+        return self.state_names if group["momentum"] != 0 else ()
+
+    def scalars(self, group: dict[str, Any], step: int) -> dict[str, float]:
+        """Constants of this step, in float64."""
+        momentum, first = float(group["momentum"]), step == 1
+        return {
+            "weight_decay": float(group["weight_decay"]),
+            "momentum": -0.0 if first else momentum,
+            "rest": 1.0 if first else 1 - float(group["dampening"]),
+            "lookahead": momentum if group["nesterov"] else 0.0,
+            "step_size": float(group["lr"]),
+            "sign": ascent(group),
+        }
+
+    def update(
+        self, param: Tensor, grad: Tensor, states: dict[str, Tensor], scalars: dict[str, float]
+    ) -> None:
+        """The rule in the class's docstring."""
+        s = scalars
+        grad = coupled(param, grad, s)
+        if "momentum_buffer" in states:
+            b = states["momentum_buffer"]
+            b.mul_(s["momentum"]).add_(grad * s["rest"])
+            grad = grad + b * s["lookahead"] if s["lookahead"] != 0 else b
+        param.sub_(grad * s["step_size"])
+
+
+class SGD8bit(EightBit, SGD):
+    """`SGD` with an 8-bit momentum buffer: ``B256/DE@8s``.
+
+    Args:
+        params, lr, momentum, dampening, weight_decay, nesterov, **shared: as for `SGD`.
+        block_size: elements per scale, at least 1; 256 if left out.
+        blocksize: the same option under the name that bitsandbytes uses.
+    """
+
+
+class SGD4bit(FourBit, SGD):
+    """`SGD` with a 4-bit momentum buffer: ``B128/DE@4s``.
+
+    Args:
+        params, lr, momentum, dampening, weight_decay, nesterov, **shared: as for `SGD`.
+        block_size: elements per scale, at least 1; 128 if left out.
+        blocksize: the same option under the name that bitsandbytes uses.
+    """
