@@ -103,7 +103,6 @@ class QuantizedOptimizer(torch.optim.Optimizer):
     ) -> None:
         self._quantizers: dict[str, Quantizer] = {}
         self.skipped_steps = 0
-        RoundingKey(seed=seed)  # raises on a bad seed
         shared = {
             "maximize": maximize,
             "state_quantizers": self._specs(state_quantizers),
@@ -149,6 +148,7 @@ class QuantizedOptimizer(torch.optim.Optimizer):
         if group["nonfinite"] not in NONFINITE:
             allowed = ", ".join(map(repr, NONFINITE))
             raise BadValueError(f"nonfinite={group['nonfinite']!r} must be one of {allowed}")
+        RoundingKey(seed=group["seed"])  # raises on a bad seed
         check_bool(group, "stochastic_rounding")
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import qmaps
-from qmaps.philox import RoundingKey, philox4x32, uniform
+from qmaps.philox import RoundingKey, philox4x32, uniform, words
 
 
 @pytest.mark.parametrize(
@@ -21,9 +21,9 @@ from qmaps.philox import RoundingKey, philox4x32, uniform
     ],
 )  # fmt: skip
 def test_known_answers_of_random123(counter: str, key: str, expected: str) -> None:
-    words = torch.tensor([int(word, 16) for word in counter.split()])
+    block = torch.tensor([int(word, 16) for word in counter.split()])
     k0, k1 = (int(word, 16) for word in key.split())
-    found = philox4x32(words, (k0, k1)).tolist()
+    found = philox4x32(block, (k0, k1)).tolist()
     assert " ".join(f"{word:08x}" for word in found) == expected
 
 
@@ -52,11 +52,13 @@ def test_any_counter_and_key(counter: list[int], key: list[int]) -> None:
 )  # fmt: skip
 def test_every_number_by_hand(count: int, **parts: int) -> None:
     key = RoundingKey(**parts)
-    expected = []
+    expected, raw = [], []
     for g in range(key.offset, key.offset + count):
         high = (g // 4 >> 32) + (key.state << 8) + (key.micro_batch << 16)
         counter = [g // 4 % 2**32, high, key.tensor, key.step]
-        expected.append((philox_by_hand(counter, [key.seed, key.purpose])[g % 4] >> 8) / 2**24)
+        raw.append(philox_by_hand(counter, [key.seed, key.purpose])[g % 4])
+        expected.append((raw[-1] >> 8) / 2**24)
+    assert words(count, key).tolist() == raw
     found = uniform(count, key)
     assert found.dtype == torch.float32
     assert found.tolist() == expected
@@ -71,8 +73,9 @@ def test_the_last_element_that_can_be_numbered() -> None:
 def test_counter_layout() -> None:
     key = RoundingKey(seed=9, purpose=2, step=5, micro_batch=3, tensor=7, state=1, offset=4 * 2**33)
     counter = torch.tensor([0, 2 | 1 << 8 | 3 << 16, 7, 5])
-    words = philox4x32(counter, (9, 2))
-    assert torch.equal(uniform(4, key), (words >> 8).float() / 2**24)
+    block = philox4x32(counter, (9, 2))
+    assert torch.equal(uniform(4, key), (block >> 8).float() / 2**24)
+    assert torch.equal(words(4, key), block)
 
 
 def test_a_shard_draws_what_the_whole_draws() -> None:

@@ -13,6 +13,7 @@ from torch import nn
 
 import qmaps
 from qmaps.optim import PRESETS, AdamW, AdamW4bit, AdamW8bit
+from tests.optim.families import model, train
 
 CHOICES = {
     **{name: name for name in PRESETS},
@@ -21,24 +22,6 @@ CHOICES = {
     "log": {"exp_avg": None, "exp_avg_sq": "logB128/log2@8u"},
     "odd widths": {"exp_avg": "row/linear0@5s", "exp_avg_sq": "B64&rank1/power2@3u"},
 }
-
-
-def model(dtype: torch.dtype = torch.float32) -> nn.Module:
-    torch.manual_seed(0)
-    return nn.Sequential(nn.Linear(90, 80), nn.ReLU(), nn.Linear(80, 70), nn.LayerNorm(70)).to(
-        dtype
-    )
-
-
-def train(net: nn.Module, optimizer: torch.optim.Optimizer, steps: range) -> float:
-    loss = torch.zeros(())
-    for step in steps:
-        x = torch.randn(16, 90, generator=torch.Generator().manual_seed(step))
-        optimizer.zero_grad()
-        loss = (net(x.to(next(net.parameters()).dtype)) - x[:, :70]).square().mean()
-        loss.backward()
-        optimizer.step()
-    return float(loss.detach())
 
 
 def parameters(net: nn.Module) -> list[torch.Tensor]:
