@@ -149,6 +149,17 @@ def test_what_it_cannot_follow_is_left_to_the_reference(taken: list[int], isa: s
     assert_same(ours, run("reference"))
 
 
+def test_bfloat16_parameters_that_round_stochastically_are_left_too(
+    taken: list[int], isa: str
+) -> None:
+    options = {"stochastic_rounding": True, "seed": 3}
+    ours = train("native", "8bit", torch.bfloat16, **options)
+    assert taken == []
+    assert_same(ours, train("reference", "8bit", torch.bfloat16, **options))
+    train("native", "8bit", torch.float32, **options)
+    assert taken == [len(SHAPES)] * 5
+
+
 @pytest.mark.parametrize("bad", [float("nan"), float("inf")])
 def test_non_finite_gradients_propagate_as_in_the_reference(bad: float, isa: str) -> None:
     def run(backend: str):

@@ -61,6 +61,18 @@ def test_quantized_variances_stay_usable() -> None:
     assert bool(p.isfinite().all())
 
 
+def test_a_variance_of_zero_counts_as_in_torch() -> None:
+    results = []
+    for cls in (RMSprop, torch.optim.RMSprop):
+        p = nn.Parameter(torch.zeros(3))
+        # Without memory the average is the gradient itself.
+        optimizer = cls([p], alpha=0.0, eps=0.5, centered=True)
+        p.grad = torch.tensor([1.0, -2.0, 0.0])
+        optimizer.step()
+        results.append(p.detach())
+    assert torch.equal(*results)
+
+
 def test_nan_is_no_small_variance() -> None:
     p = nn.Parameter(torch.zeros(2))
     optimizer = RMSprop([p], centered=True, state_quantizers=None)
