@@ -54,9 +54,13 @@ class FusedStep:
         return left
 
     def _settings_unchanged(self) -> bool:
-        """Whether all groups keep their states as at the last call."""
+        """Whether all groups keep their states, and round, as at the last call."""
         found = [
-            (dict(group["state_quantizers"]), group["min_quantized_size"])
+            (
+                dict(group["state_quantizers"]),
+                group["min_quantized_size"],
+                group["stochastic_rounding"],
+            )
             for group in self._optimizer.param_groups
         ]
         unchanged = found == self._settings

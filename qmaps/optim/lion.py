@@ -20,9 +20,10 @@ class Lion(QuantizedOptimizer):
 
         p = p * (1 - lr * weight_decay)
         c = beta1 * m + (1 - beta1) * g
-        p = p - lr * sign(c)                     sign(0) = 0, sign(NaN) = NaN
+        p = p - lr * sign(c)                     1, -1, or c itself where that is 0 or NaN
         m = beta2 * m + (1 - beta2) * g
 
+    An infinite gradient moves p by lr as any other does, and stays in m.
     The state is named `exp_avg` (m), as for Adam; `step` counts the steps.
 
     Args:

@@ -158,6 +158,13 @@ def test_bfloat16_parameters_that_round_stochastically_are_left_too(
     assert_same(ours, train("reference", "8bit", torch.bfloat16, **options))
     train("native", "8bit", torch.float32, **options)
     assert taken == [len(SHAPES)] * 5
+    # The option may come in the middle of a run.
+    params, optimizer = train("native", "8bit", torch.bfloat16)
+    assert len(taken) == 10
+    optimizer.param_groups[0]["stochastic_rounding"] = True
+    with use_backend("native"):
+        step(optimizer, params, torch.Generator().manual_seed(0))
+    assert len(taken) == 10
 
 
 @pytest.mark.parametrize("bad", [float("nan"), float("inf")])
