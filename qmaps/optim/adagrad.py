@@ -52,6 +52,7 @@ class Adagrad(QuantizedOptimizer):
 
     state_names: ClassVar[tuple[str, ...]] = ("sum",)
     signed_states: ClassVar[frozenset[str]] = frozenset()
+    native_rule: ClassVar[str | None] = "adagrad"
 
     def __init__(
         self,

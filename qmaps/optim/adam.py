@@ -52,6 +52,7 @@ class Adam(QuantizedOptimizer):
 
     state_names: ClassVar[tuple[str, ...]] = ("exp_avg", "exp_avg_sq")
     signed_states: ClassVar[frozenset[str]] = frozenset({"exp_avg"})
+    native_rule: ClassVar[str | None] = "adam"
     torch_options: ClassVar[Mapping[str, object]] = {
         "amsgrad": False,
         "decoupled_weight_decay": False,

@@ -183,13 +183,26 @@ class QuantizedOptimizer(torch.optim.Optimizer):
             self.skipped_steps += 1
             return loss
         entries = list(self._with_gradients())
-        if self.native_rule is not None and backend() == "native":
-            if self._fused is None:
-                self._fused = FusedStep(self)
-            entries = self._fused(entries)
+        fused = self._engine()
+        if fused is None or not fused.fits(entries):
+            for number, param, _ in entries:
+                _check_gradient(number, param)
+            if fused is not None:
+                fused.plan(entries)
+        if fused is not None:
+            fused.run()
+            entries = fused.left
         for number, param, group in entries:
             self._step_one(number, param, group)
         return loss
+
+    def _engine(self) -> FusedStep | None:
+        """The native step, where there is one."""
+        if self.native_rule is None or backend() != "native":
+            return None
+        if self._fused is None:
+            self._fused = FusedStep(self)
+        return self._fused
 
     def _step_one(self, number: int, param: Tensor, group: dict[str, Any]) -> None:
         state = self.state[param]
@@ -229,7 +242,6 @@ class QuantizedOptimizer(torch.optim.Optimizer):
         for group in self.param_groups:
             for param in group["params"]:
                 if param.grad is not None:
-                    _check_gradient(number, param)
                     yield number, param, group
                 number += 1
 
@@ -241,6 +253,7 @@ class QuantizedOptimizer(torch.optim.Optimizer):
         for number, param, group in self._with_gradients():
             if group["nonfinite"] == "propagate":
                 continue
+            _check_gradient(number, param)
             bad = ~param.grad.isfinite()  # type: ignore[union-attr]
             if not (count := int(bad.sum())):
                 continue

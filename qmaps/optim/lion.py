@@ -51,6 +51,7 @@ class Lion(QuantizedOptimizer):
 
     state_names: ClassVar[tuple[str, ...]] = ("exp_avg",)
     signed_states: ClassVar[frozenset[str]] = frozenset({"exp_avg"})
+    native_rule: ClassVar[str | None] = "lion"
 
     def __init__(
         self,

@@ -62,6 +62,7 @@ class RMSprop(QuantizedOptimizer):
 
     state_names: ClassVar[tuple[str, ...]] = ("square_avg", "momentum_buffer", "grad_avg")
     signed_states: ClassVar[frozenset[str]] = frozenset({"momentum_buffer", "grad_avg"})
+    native_rule: ClassVar[str | None] = "rmsprop"
 
     def __init__(
         self,

@@ -60,6 +60,7 @@ class SGD(QuantizedOptimizer):
 
     state_names: ClassVar[tuple[str, ...]] = ("momentum_buffer",)
     signed_states: ClassVar[frozenset[str]] = frozenset({"momentum_buffer"})
+    native_rule: ClassVar[str | None] = "sgd"
 
     def __init__(
         self,

@@ -11,8 +11,9 @@ from torch import Tensor
 
 from qmaps.backends import use_backend
 from qmaps.native import optimizer as native_optimizer
-from qmaps.optim import AdamW
+from qmaps.optim import AdamW, RMSprop
 from qmaps.quantizer import QuantizedTensor
+from tests.optim.families import CASES, Family, label
 
 SHAPES = ((5,), (70, 90), (3, 40, 50), (16, 33, 3, 3), (9000,), (128, 128), (1,), (), (0,))
 QUANTIZERS = {
@@ -29,14 +30,14 @@ QUANTIZERS = {
 }
 
 
-def train(backend: str, quantizers, dtype: torch.dtype, steps: int = 5, **options):
+def train(backend: str, quantizers, dtype: torch.dtype, steps: int = 5, make=AdamW, **options):
     generator = torch.Generator().manual_seed(3)
     with use_backend(backend):
         params = [
             torch.randn(shape, generator=generator).to(dtype).requires_grad_() for shape in SHAPES
         ]
         settings = {"lr": 1e-2, "min_quantized_size": 0, "refit_every": 3, **options}
-        optimizer = AdamW(params, state_quantizers=quantizers, **settings)
+        optimizer = make(params, state_quantizers=quantizers, **settings)
         for _ in range(steps):
             step(optimizer, params, generator)
     return params, optimizer
@@ -67,13 +68,13 @@ def assert_same(ours, theirs) -> None:
 def taken(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """How many parameters each step took natively."""
     counts: list[int] = []
-    run = native_optimizer.FusedStep._run
+    run = native_optimizer.Plan.run
 
-    def counted(self, entries) -> None:
-        counts.append(len(entries))
-        run(self, entries)
+    def counted(self) -> None:
+        counts.append(len(self._params))
+        run(self)
 
-    monkeypatch.setattr(native_optimizer.FusedStep, "_run", counted)
+    monkeypatch.setattr(native_optimizer.Plan, "run", counted)
     return counts
 
 
@@ -149,22 +150,131 @@ def test_what_it_cannot_follow_is_left_to_the_reference(taken: list[int], isa: s
     assert_same(ours, run("reference"))
 
 
-def test_bfloat16_parameters_that_round_stochastically_are_left_too(
-    taken: list[int], isa: str
+@pytest.mark.parametrize("quantizers", ["8bit", "4bit", "stochastic"])
+def test_bfloat16_parameters_that_round_stochastically(
+    quantizers, taken: list[int], isa: str, threads: int
 ) -> None:
     options = {"stochastic_rounding": True, "seed": 3}
-    ours = train("native", "8bit", torch.bfloat16, **options)
-    assert taken == []
-    assert_same(ours, train("reference", "8bit", torch.bfloat16, **options))
-    train("native", "8bit", torch.float32, **options)
+    quantizers = QUANTIZERS[quantizers]
+    ours = train("native", quantizers, torch.bfloat16, **options)
     assert taken == [len(SHAPES)] * 5
-    # The option may come in the middle of a run.
-    params, optimizer = train("native", "8bit", torch.bfloat16)
-    assert len(taken) == 10
-    optimizer.param_groups[0]["stochastic_rounding"] = True
-    with use_backend("native"):
-        step(optimizer, params, torch.Generator().manual_seed(0))
-    assert len(taken) == 10
+    assert_same(ours, train("reference", quantizers, torch.bfloat16, **options))
+
+
+def test_rounding_that_comes_in_the_middle_of_a_run(taken: list[int], isa: str) -> None:
+    def run(backend: str):
+        params, optimizer = train(backend, "8bit", torch.bfloat16, steps=2)
+        optimizer.param_groups[0]["stochastic_rounding"] = True
+        with use_backend(backend):
+            step(optimizer, params, torch.Generator().manual_seed(0))
+        return params, optimizer
+
+    ours, theirs = run("native"), run("reference")
+    assert taken == [len(SHAPES)] * 3
+    assert_same(ours, theirs)
+    nearest = train("reference", "8bit", torch.bfloat16, steps=2)
+    step(nearest[1], nearest[0], torch.Generator().manual_seed(0))
+    assert any(not torch.equal(a, b) for a, b in zip(ours[0], nearest[0], strict=True))
+
+
+def kinds(family: Family) -> dict[str, object]:
+    """Quantizers that take one pass and two, packed and not, for an optimizer's states."""
+    names, signed = family.full.state_names, family.full.signed_states
+    sign = {name: "s" if name in signed else "u" for name in names}
+    mixed = zip(names, ("rank1/linear@5{}+sr", None, "B64x8/DE@6{}"), strict=False)
+    return {
+        "8bit": "8bit",
+        "4bit": "4bit",
+        "mixed": {name: spec and spec.format(sign[name]) for name, spec in mixed},
+        "wide": {name: f"tensor/linear@7{sign[name]}" for name in names},
+    }
+
+
+@pytest.mark.parametrize("kind", ["8bit", "4bit", "mixed", "wide"])
+@pytest.mark.parametrize(("family", "options"), CASES, ids=label)
+def test_every_rule(
+    family: Family, options: dict[str, object], kind: str, taken: list[int], isa: str
+) -> None:
+    quantizers = kinds(family)[kind]
+    dtype = torch.float32 if kind in {"8bit", "mixed"} else torch.bfloat16
+    settings = {"make": family.full, "steps": 3, **options}
+    ours = train("native", quantizers, dtype, **settings)
+    late = options.get("initial_accumulator_value", 0) != 0
+    assert taken == [0 if late else len(SHAPES), len(SHAPES), len(SHAPES)]
+    assert_same(ours, train("reference", quantizers, dtype, **settings))
+
+
+def test_groups_with_different_states_in_one_step(taken: list[int], isa: str) -> None:
+    def run(backend: str):
+        generator = torch.Generator().manual_seed(0)
+        params = [torch.randn(80, 70, generator=generator).requires_grad_() for _ in range(4)]
+        groups = [
+            {"params": [params[0]], "momentum": 0.9, "centered": True},
+            {"params": [params[1]], "momentum": 0.9},
+            {"params": [params[2]], "centered": True, "weight_decay": 0.1},
+            {"params": [params[3]]},
+        ]
+        optimizer = RMSprop(groups, state_quantizers="8bit")
+        with use_backend(backend):
+            for number in range(5):
+                # A group takes up momentum, and drops it again.
+                optimizer.param_groups[3]["momentum"] = 0.5 * (number in {2, 3})
+                step(optimizer, params, generator)
+        return params, optimizer
+
+    ours = run("native")
+    assert taken == [4] * 5
+    assert_same(ours, run("reference"))
+
+
+@pytest.mark.parametrize("change", ["parameter", "state", "counter", "gradient", "settings"])
+def test_changes_between_steps_are_seen(change: str, taken: list[int], isa: str) -> None:
+    def run(backend: str):
+        params, optimizer = train(backend, "8bit", torch.float32, steps=2)
+        p = params[1]
+        state = optimizer.state[p]
+        if change == "parameter":
+            p.data = p.data.clone() * 2
+        elif change == "state":
+            state["exp_avg"] = state["exp_avg"].quantizer.quantize(torch.ones_like(p))
+        elif change == "counter":
+            state["step"] = torch.tensor(7.0)
+        elif change == "settings":
+            optimizer.param_groups[0]["seed"] = 5
+            optimizer.param_groups[0]["state_quantizers"]["exp_avg_sq"] = "B128/linear@4u+sr"
+        generator = torch.Generator().manual_seed(0)
+        with use_backend(backend):
+            step(optimizer, params, generator)
+            if change == "gradient":
+                params[1].grad = params[1].grad.t().contiguous().t()
+                params[2].grad = None
+            optimizer.step()
+            step(optimizer, params, generator)
+        return params, optimizer
+
+    ours = run("native")
+    assert_same(ours, run("reference"))
+    # The reference converts states to other quantizers; an empty one has nothing to convert.
+    third, fourth = {"settings": (1, 9), "gradient": (9, 8)}.get(change, (9, 9))
+    assert taken == [9, 9, third, fourth, 9]
+
+
+def test_a_gradient_it_does_not_take_changes_nothing(isa: str) -> None:
+    params, optimizer = train("native", "8bit", torch.float32, steps=2)
+    before = [p.detach().clone() for p in params]
+    params[1].grad = torch.ones(70, 90).to_sparse()
+    with pytest.raises(TypeError, match="the gradient of parameter number 1 is sparse"):
+        optimizer.step()
+    assert all(torch.equal(p, kept) for p, kept in zip(params, before, strict=True))
+    assert float(optimizer.state[params[0]]["step"]) == 2
+
+
+def test_counters_of_a_saved_optimizer_are_numbers_of_their_own(isa: str) -> None:
+    params, optimizer = train("native", "8bit", torch.float32, steps=2)
+    saved = copy.deepcopy(optimizer.state_dict())
+    step(optimizer, params, torch.Generator().manual_seed(0))
+    assert {float(state["step"]) for state in saved["state"].values()} == {2.0}
+    assert {float(state["step"]) for state in optimizer.state.values()} == {3.0}
 
 
 @pytest.mark.parametrize("bad", [float("nan"), float("inf")])

@@ -103,9 +103,10 @@ NB_MODULE(_core, module) {
         "Decode a tensor.");
 
     nb::class_<Step>(module, "Step")
-        .def(nb::init<const std::string&>(), nb::arg("rule"))
-        .def("add_parameter", &Step::add_parameter, nb::arg("numel"), nb::arg("p_dtype"),
-             nb::arg("g_dtype"))
+        .def(nb::init<>())
+        .def("add_parameter", &Step::add_parameter, nb::arg("rule"), nb::arg("states"),
+             nb::arg("numel"), nb::arg("p_dtype"), nb::arg("g_dtype"))
+        .def("add_rounding", [](Step& self, const Key& key) { self.add_rounding(noise_key(key)); })
         .def("add_floats",
              [](Step& self, Address data) { self.add_floats(reinterpret_cast<float*>(data)); })
         .def(
@@ -127,15 +128,14 @@ NB_MODULE(_core, module) {
                 if (p.size() != self.size() || g.size() != self.size() ||
                     group.size() != self.size() || steps.size() != self.size())
                     throw std::invalid_argument("p, g, group and steps have one entry a parameter");
-                for (const auto& constants : scalars)
-                    if (static_cast<int>(constants.size()) != self.rule().scalars)
-                        throw std::invalid_argument(
-                            "the rule has " + std::to_string(self.rule().scalars) + " scalars");
                 for (std::size_t i = 0; i < self.size(); ++i) {
                     ParamTask& task = self.at(i);
                     task.p = reinterpret_cast<void*>(p[i]);
                     task.g = reinterpret_cast<const void*>(g[i]);
                     const auto& constants = scalars.at(static_cast<std::size_t>(group[i]));
+                    if (static_cast<int>(constants.size()) != task.rule->scalars)
+                        throw std::invalid_argument(
+                            "the rule has " + std::to_string(task.rule->scalars) + " scalars");
                     std::copy(constants.begin(), constants.end(), task.scalars);
                     task.p_noise.word3 = steps[i];
                     for (StateTask& state : task.state) state.codec.noise.word3 = steps[i];

@@ -10,9 +10,11 @@ inline constexpr int kMaxScalars = 12;
 
 // A rule works on `count` elements of float32 memory: p the parameter, g its gradient, s[k] the
 // k-th state, c the step's constants in the order of the rule's list. Each line of a rule is the
-// line of the Python class of that name, so that both give the same bits.
+// line of the Python class of that name, so that both give the same bits. A rule with several
+// sets of states has an entry for each.
 struct Rule {
     const char* name;
+    const char* state_names;  // with spaces between them
     int states;
     int scalars;
     // The whole update, in place.

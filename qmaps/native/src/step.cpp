@@ -14,10 +14,12 @@ StepScratch& step_scratch() {
     return *memory;
 }
 
-const Rule* find_rule(const Rules& rules, const std::string& name) {
+const Rule* find_rule(const Rules& rules, const std::string& name, const std::string& states) {
     for (int i = 0; i < rules.count; ++i)
-        if (name == rules.rule[i].name) return rules.rule + i;
-    throw std::invalid_argument("rule '" + name + "' is not known to the native engine");
+        if (name == rules.rule[i].name && states == rules.rule[i].state_names)
+            return rules.rule + i;
+    throw std::invalid_argument("rule '" + name + "' with states '" + states +
+                                "' is not known to the native engine");
 }
 
 // Whole blocks of every state and whole bytes of codes, or states demoted to two passes where
@@ -46,11 +48,12 @@ void choose_stretch(ParamTask& task) {
 
 }  // namespace
 
-Step::Step(const std::string& rule) : set_(kernels()), rule_(find_rule(set_.rules, rule)) {}
+Step::Step() : set_(kernels()) {}
 
-void Step::add_parameter(std::int64_t numel, int p_dtype, int g_dtype) {
+void Step::add_parameter(const std::string& rule, const std::string& states, std::int64_t numel,
+                         int p_dtype, int g_dtype) {
     ParamTask task;
-    task.rule = rule_;
+    task.rule = find_rule(set_.rules, rule, states);
     task.numel = numel;
     task.p_dtype = static_cast<Dtype>(p_dtype);
     task.g_dtype = static_cast<Dtype>(g_dtype);
@@ -59,21 +62,30 @@ void Step::add_parameter(std::int64_t numel, int p_dtype, int g_dtype) {
     arranged_ = false;
 }
 
-void Step::add_floats(float* data) {
-    tasks_.back().state[states_added_.back()++].data = data;
+void Step::add_rounding(const NoiseKey& noise) {
+    tasks_.back().p_stochastic = true;
+    tasks_.back().p_noise = noise;
 }
 
-void Step::add_quantized(Codec codec) {
-    tasks_.back().state[states_added_.back()++].codec = std::move(codec);
+StateTask& Step::next_state() {
+    ParamTask& task = tasks_.back();
+    if (states_added_.back() >= task.rule->states)
+        throw std::invalid_argument("a parameter has more states than its rule");
+    return task.state[states_added_.back()++];
 }
+
+void Step::add_floats(float* data) { next_state().data = data; }
+
+void Step::add_quantized(Codec codec) { next_state().codec = std::move(codec); }
 
 void Step::arrange() {
     items_.clear();
     for (std::size_t number = 0; number < tasks_.size(); ++number) {
         ParamTask& task = tasks_[number];
-        if (states_added_[number] != rule_->states)
+        if (states_added_[number] != task.rule->states)
             throw std::invalid_argument("a parameter has " + std::to_string(states_added_[number]) +
-                                        " states; the rule has " + std::to_string(rule_->states));
+                                        " states; its rule has " +
+                                        std::to_string(task.rule->states));
         choose_stretch(task);
         const std::int64_t chunk = std::max<std::int64_t>(1, kChunk / task.stretch) * task.stretch;
         for (std::int64_t begin = 0; begin < task.numel; begin += chunk)
@@ -96,7 +108,7 @@ void Step::run(int threads) {
     bool any_wide = false;
     for (std::size_t number = 0; number < tasks_.size(); ++number) {
         ParamTask& task = tasks_[number];
-        for (int k = 0; k < rule_->states; ++k) {
+        for (int k = 0; k < task.rule->states; ++k) {
             Codec& codec = task.state[k].codec;
             if (!codec.book) continue;
             const std::int64_t block = codec.block;

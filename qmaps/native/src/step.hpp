@@ -12,16 +12,19 @@ namespace qmaps {
 // The parameters of an optimizer, with what does not change from step to step.
 class Step {
   public:
-    explicit Step(const std::string& rule);
+    Step();
 
-    // States are added to the parameter added last, in the rule's order.
-    void add_parameter(std::int64_t numel, int p_dtype, int g_dtype);
+    // The rule is named by itself and by the states that it has under the parameter's options.
+    // They are added to the parameter added last, in the rule's order.
+    void add_parameter(const std::string& rule, const std::string& states, std::int64_t numel,
+                       int p_dtype, int g_dtype);
+    // New values of the bfloat16 parameter added last are rounded stochastically.
+    void add_rounding(const NoiseKey& noise);
     void add_floats(float* data);
     void add_quantized(Codec codec);
 
     ParamTask& at(std::size_t number) { return tasks_.at(number); }
     std::size_t size() const { return tasks_.size(); }
-    const Rule& rule() const { return *rule_; }
 
     // Update every parameter; p, g, scalars and noise keys have been set.
     void run(int threads);
@@ -31,10 +34,10 @@ class Step {
         std::uint32_t parameter;
         std::int64_t begin, end;
     };
+    StateTask& next_state();
     void arrange();
 
     const Kernels& set_;
-    const Rule* rule_ = nullptr;
     std::vector<ParamTask> tasks_;
     std::vector<int> states_added_;
     std::vector<Item> items_;

@@ -1,0 +1,37 @@
+// qmaps.optim.Adam and AdamW
+
+// What both do after weight decay.
+struct Moments {
+    static constexpr const char* kStateNames = "exp_avg exp_avg_sq";
+    static constexpr int kStates = 2;
+    enum { kDecay, kBeta1, kBeta2, kStepSize, kRootCorrection, kEps, kSign, kRest1, kRest2, kScalars };
+    float decay, beta1, beta2, size, root, eps, sign, rest1, rest2;
+
+    explicit Moments(const float* c)
+        : decay(c[kDecay]), beta1(c[kBeta1]), beta2(c[kBeta2]), size(c[kStepSize]),
+          root(c[kRootCorrection]), eps(c[kEps]), sign(c[kSign]), rest1(c[kRest1]),
+          rest2(c[kRest2]) {}
+
+    static constexpr unsigned reads(unsigned wanted) { return wanted; }
+
+    float descend(float p, float grad, float* s) const {
+        s[0] = s[0] * beta1 + grad * rest1;
+        s[1] = s[1] * beta2 + (grad * grad) * rest2;
+        const float denominator = __builtin_sqrtf(s[1]) / root + eps;
+        return p - (s[0] / denominator) * size;
+    }
+};
+
+struct Adam : Moments {
+    static constexpr const char* kName = "adam";
+    using Moments::Moments;
+    float operator()(float p, float g, float* s) const {
+        return descend(p, coupled(p, g * sign, decay), s);
+    }
+};
+
+struct AdamW : Moments {
+    static constexpr const char* kName = "adamw";
+    using Moments::Moments;
+    float operator()(float p, float g, float* s) const { return descend(p * decay, g * sign, s); }
+};
