@@ -187,10 +187,11 @@ def kinds(family: Family) -> dict[str, object]:
         "4bit": "4bit",
         "mixed": {name: spec and spec.format(sign[name]) for name, spec in mixed},
         "wide": {name: f"tensor/linear@7{sign[name]}" for name in names},
+        "second wide": {name: f"tensor/linear@8{sign[name]}" for name in names[1:2]},
     }
 
 
-@pytest.mark.parametrize("kind", ["8bit", "4bit", "mixed", "wide"])
+@pytest.mark.parametrize("kind", ["8bit", "4bit", "mixed", "wide", "second wide"])
 @pytest.mark.parametrize(("family", "options"), CASES, ids=label)
 def test_every_rule(
     family: Family, options: dict[str, object], kind: str, taken: list[int], isa: str
