@@ -7,7 +7,8 @@
 namespace qmaps {
 namespace {
 
-constexpr int kCells = 256;
+constexpr int kCells = 16;
+constexpr int kLoose = 16;  // bits of a float that its cell does not know
 constexpr std::uint32_t kLeast = 96u << 23;  // 2^-31; what is smaller counts as this
 
 float float_of(std::uint32_t bits) {
@@ -37,25 +38,32 @@ struct Cells {
     }
 };
 
-// A line (base + f * slope) >> 8 within the cells' bounds, if there is one.
+// A guess that all cells can share, if there is one.
+bool fit_flat(const Cells& cells, Buckets& buckets, int bucket) {
+    const int least = std::max(0, *std::max_element(cells.least, cells.least + kCells));
+    if (least > *std::min_element(cells.most, cells.most + kCells)) return false;
+    buckets.base[bucket] = static_cast<std::uint8_t>(least);
+    return true;
+}
+
+// Steps of at most one from cell to cell within their bounds, if there are some.
 bool fit(const Cells& cells, Buckets& buckets, int bucket) {
-    const int rise = cells.most[kCells - 1] - cells.most[0];
-    for (int wander = 0; wander <= 24; ++wander) {
-        const int slope = rise + (wander % 2 ? (wander + 1) / 2 : -wander / 2);
-        if (slope < 0 || slope > 127) continue;  // a signed byte
-        int least = 0, most = 65535 - 255 * slope;
-        for (int f = 0; f < kCells && least <= most; ++f) {
-            least = std::max(least, cells.least[f] * 256 - f * slope);
-            most = std::min(most, cells.most[f] * 256 + 255 - f * slope);
+    int least[kCells];
+    for (int f = kCells - 1; f >= 0; --f)
+        least[f] = f + 1 < kCells ? std::max(cells.least[f], least[f + 1] - 1) : cells.least[f];
+    int guess = std::max(0, least[0]);
+    unsigned rises = 0;
+    buckets.base[bucket] = static_cast<std::uint8_t>(guess);
+    for (int f = 0; f < kCells; ++f) {
+        if (guess < least[f]) {
+            ++guess;
+            rises |= 1u << f;
         }
-        if (least > most) continue;
-        const int base = least + (most - least) / 2;
-        buckets.base_low[bucket] = static_cast<std::uint8_t>(base);
-        buckets.base_high[bucket] = static_cast<std::uint8_t>(base >> 8);
-        buckets.slope[bucket] = static_cast<std::uint8_t>(slope);
-        return true;
+        if (guess > cells.most[f]) return false;
     }
-    return false;
+    buckets.rises_low[bucket] = static_cast<std::uint8_t>(rises);
+    buckets.rises_high[bucket] = static_cast<std::uint8_t>(rises >> 8);
+    return true;
 }
 
 // The numbers of limits below the least and the greatest value whose lower `loose` bits are free.
@@ -74,19 +82,19 @@ bool by_magnitude(const Search& search, int rounds, bool negative_too, int mirro
         Cells cells;
         for (int f = 0; f < kCells; ++f) {
             // Eight buckets for 1 and above, infinity among it: only the first 31 binades and 1
-            // itself occur, but a line must exist.
+            // itself occur, but a guess must exist.
             const std::uint32_t bits = kLeast + (static_cast<std::uint32_t>(bucket) << 20) +
-                                       (static_cast<std::uint32_t>(f) << 12);
+                                       (static_cast<std::uint32_t>(f) << kLoose);
             const bool smallest = bucket == 0 && f == 0;
             int low, high;
-            ends_of(search, bits, 12, low, high);
+            ends_of(search, bits, kLoose, low, high);
             // Without negative limits, all that is negative or tiny counts as the smallest.
             cells.set(f, smallest ? std::min(low, zero) : low, high, rounds);
             if (!negative_too) continue;
-            ends_of(search, bits | 0x80000000u, 12, low, high);
+            ends_of(search, bits | 0x80000000u, kLoose, low, high);
             cells.narrow(f, low, smallest ? std::max(high, zero) : high, rounds, mirror);
         }
-        if (!fit(cells, buckets, bucket)) return false;
+        if (!(buckets.flat ? fit_flat : fit)(cells, buckets, bucket)) return false;
     }
     buckets.mirror = static_cast<std::uint8_t>(mirror);
     return true;
@@ -97,21 +105,19 @@ bool by_magnitude(const Search& search, int rounds, bool negative_too, int mirro
 void find_buckets(Search& search) {
     using Kind = Buckets::Kind;
     Buckets& buckets = search.buckets;
-    // Short lists are searched faster; beyond 1 - 2^-24 the exponents come again.
-    if (search.count < 32) return;
+    // Beyond 1 - 2^-24 the exponents come again.
     if (search.limit[0] <= -1.0f || search.limit[search.count - 1] >= 1.0f) return;
     const int zero = limits_below(search, 0.0f);
-    for (int rounds = 1; rounds <= 2; ++rounds) {
-        buckets.rounds = rounds;
-        if (zero == 0) {
-            buckets.kind = Kind::kUnsigned;
-            if (by_magnitude(search, rounds, false, 0, buckets)) return;
-            continue;
+    buckets.kind = zero == 0 ? Kind::kUnsigned : Kind::kMirrored;
+    for (int rounds = 1; rounds <= 2; ++rounds)
+        for (const bool flat : {true, false}) {
+            buckets.rounds = rounds;
+            buckets.flat = flat;
+            if (zero == 0 && by_magnitude(search, rounds, false, 0, buckets)) return;
+            if (zero == 0) continue;
+            for (int mirror = std::min(255, 2 * zero); mirror >= std::max(0, 2 * zero - 3); --mirror)
+                if (by_magnitude(search, rounds, true, mirror, buckets)) return;
         }
-        buckets.kind = Kind::kMirrored;
-        for (int mirror = std::min(255, 2 * zero); mirror >= std::max(0, 2 * zero - 3); --mirror)
-            if (by_magnitude(search, rounds, true, mirror, buckets)) return;
-    }
     buckets.rounds = 0;
 }
 

@@ -1,5 +1,6 @@
 #include "codebook.hpp"
 
+#include <algorithm>
 #include <cstring>
 #include <limits>
 
@@ -36,7 +37,11 @@ void fill(Search& search, const std::vector<float>& limits) {
         // -0 would sort below +0 by its bits, though neither is greater.
         search.limit[i] = !real ? infinity : limits[i] == 0.0f ? 0.0f : limits[i];
     }
-    fill_planes(search.limit, search.plane);
+    float padded[kMaxCodes];
+    for (int i = 0; i < kMaxCodes; ++i)
+        padded[i] = i < search.count ? search.limit[i] : std::numeric_limits<float>::quiet_NaN();
+    fill_planes(padded, search.plane);
+    std::copy(padded, padded + 32, search.few);
 
     std::uint16_t key[kMaxCodes];
     int run = 0, longest = 0;
@@ -52,11 +57,6 @@ void fill(Search& search, const std::vector<float>& limits) {
     for (int level = 0; level < 8; ++level)
         for (int path = 0; path < 128; ++path)
             search.level[level][path] = key[node_index(level, path & ((1 << level) - 1), 8)];
-    for (int level = 0; level < 5; ++level)
-        for (int path = 0; path < 16; ++path)
-            search.node[level][path] =
-                search.limit[node_index(level, path & ((1 << level) - 1), 5)];
-
     search.first = std::make_unique<std::uint8_t[]>(65536);
     int below = 0;
     for (int k = 0; k < 65536; ++k) {

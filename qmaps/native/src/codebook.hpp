@@ -11,34 +11,34 @@ inline constexpr int kMaxCodes = 256;
 
 // The number of limits below a value: `limit` is ascending and padded with infinity.
 //
-// A guess, from the value's bits, that the number is at most `rounds` above: in each bucket a
-// straight line, (base + position * slope) >> 8. A bucket is an eighth of a binade of the
-// magnitude; 256 of them reach down to 2^-31. All limits lie within (-1, 1), and values between
-// -1 and 1, or at infinity.
+// A guess, from the value's upper 16 bits, that the number is at most `rounds` above. A bucket is
+// an eighth of a binade of the magnitude; 256 of them reach down to 2^-31. It has 16 cells, and
+// each of them may raise the guess by one. All limits lie within (-1, 1), and values between -1
+// and 1, or at infinity.
 struct Buckets {
     enum class Kind {
         kUnsigned,  // no limit is negative
         kMirrored,  // negative values take `mirror` minus the guess of their magnitude, or 0
     };
-    alignas(64) std::uint8_t base_low[256];
-    alignas(64) std::uint8_t base_high[256];
-    alignas(64) std::uint8_t slope[256];
+    alignas(64) std::uint8_t base[256];       // the guess in the first cell
+    alignas(64) std::uint8_t rises_low[256];  // bit f: one more from cell f on
+    alignas(64) std::uint8_t rises_high[256];
     Kind kind = Kind::kUnsigned;
     int rounds = 0;  // 0: there is no such guess
+    bool flat = false;  // no cell raises the guess
     std::uint8_t mirror = 0;
 };
 
-// Three forms of the same list. `first` answers by the upper 16 bits of the value; `level` are the
-// nodes of a binary search over those 16 bits; `node` those of a search over the floats themselves,
-// for short lists. Answers by 16 bits are lower bounds: as many as `repeats` limits may share
-// their upper 16 bits with the value, and are compared in full.
+// `first` answers by the upper 16 bits of the value; `level` are the nodes of a binary search over
+// those 16 bits. Such answers are lower bounds: as many as `repeats` limits may share their upper
+// 16 bits with the value, and are compared in full.
 struct alignas(64) Search {
     float limit[kMaxCodes + 16];
-    std::uint8_t plane[4][kMaxCodes];  // byte k of each limit
+    std::uint8_t plane[4][kMaxCodes];  // byte k of each limit, padded with NaN
     // Node tables: bit l of an index is the outcome at level l, so that a node of level l is found
     // with the l outcomes so far, whatever lies in the register's other bits.
     std::uint16_t level[8][128];
-    float node[5][16];
+    float few[32];  // the first limits, padded with NaN
     int count = 0;
     int repeats = 1;
     int levels = 8;  // of the binary search that are needed for `count` limits

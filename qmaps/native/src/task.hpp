@@ -110,6 +110,7 @@ struct alignas(64) Scratch {
     float high[kTile];
     std::uint32_t words[kTile + 8];
     std::uint8_t codes[kMaxLocal + 64];
+    alignas(64) std::uint8_t bounds[kTile];
 };
 
 // One state of one parameter: quantized, or floats where the codec has no codebook.

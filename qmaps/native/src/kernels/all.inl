@@ -3,6 +3,9 @@
 // here: the linker would keep one copy, perhaps made for a newer processor, for all sets.
 #include "../kernels.hpp"
 
+// Where a call would keep a loop from being vectorized, or registers in memory.
+#define ALWAYS_INLINE __attribute__((always_inline))
+
 namespace qmaps {
 namespace {
 #include "floats.hpp"

@@ -24,36 +24,24 @@ inline void log_values(const ScaleView& view, std::int64_t at, std::int64_t coun
 inline void decode_tile(const Codec& codec, const ScaleView& view, std::int64_t at,
                         std::int64_t count, float* out, Scratch& scratch) {
     const Codebook& book = *codec.book;
-    const std::uint8_t* codes = codec.packed + at;
-    if (book.bits != 8) {
+    const bool halves = kReadsHalves && book.bits == 4;
+    const std::uint8_t* codes = codec.packed + at * book.bits / 8;
+    if (book.bits != 8 && !halves) {
         unpack(codec.packed, book.bits, at, count, scratch.codes);
         codes = scratch.codes;
     }
-    const PartView& part = view.part[0];
-    const bool blocks = !view.log && view.parts == 1 && !part.codes &&
-                        part.count * part.divisor >= at + count;
-    if (blocks && look_up_blocks(book.values, codes, part.values, part.divisor, at, out, count))
-        return;
-    look_up(book.values, codes, out, count);
     if (view.log) {
+        look_up(book.values, codes, halves, out, count);
         log_values(view, at, count, out, scratch.low, scratch.high);
         return;
     }
-    if (view.parts == 1 && !part.codes && part.divisor > 1) {
-        std::int64_t i = 0, index = at / part.divisor, run = part.divisor - at % part.divisor;
-        if (index >= part.count) index %= part.count;
-        while (i < count) {
-            if (run > count - i) run = count - i;
-            const float scale = part.values[index];
-            for (std::int64_t j = i; j < i + run; ++j) out[j] *= scale;
-            i += run;
-            run = part.divisor;
-            if (++index == part.count) index = 0;
-        }
+    const PartView& part = view.part[0];
+    const bool blocks =
+        view.parts == 1 && !part.codes && part.count * part.divisor >= at + count;
+    if (blocks && look_up_blocks(book.values, codes, halves, part.values, part.divisor, at, out, count))
         return;
-    }
-    element_scales(view, at, count, scratch.scale, scratch.low);
-    for (std::int64_t i = 0; i < count; ++i) out[i] *= scratch.scale[i];
+    element_scales(view, at, count, scratch.scale);
+    look_up_elements(book.values, codes, halves, scratch.scale, out, count);
 }
 
 inline void divide(const float* x, float scale, std::int64_t count, float* n) {
@@ -87,7 +75,7 @@ inline void normalize_tile(const ScaleView& view, const float* x, std::int64_t a
         log_positions(x, scratch.low, scratch.high, count, n);
         return;
     }
-    element_scales(view, at, count, scratch.scale, scratch.low);
+    element_scales(view, at, count, scratch.scale);
     for (std::int64_t i = 0; i < count; ++i) {
         const float quotient = x[i] / scratch.scale[i];
         n[i] = scratch.scale[i] == 0.0f ? 0.0f : searchable(quotient);
@@ -101,9 +89,9 @@ inline void round_stochastic(const Codec& codec, const ScaleView& view, const fl
     const Codebook& book = *codec.book;
     for (std::int64_t i = 0; i < count; i += kTile) {
         const std::int64_t some = count - i < kTile ? count - i : kTile;
-        search_codes(book.stochastic, n + i, codes + i, some);
-        look_up(book.values, codes + i, scratch.low, some);
-        look_up(book.next, codes + i, scratch.high, some);
+        search_codes(book.stochastic, n + i, codes + i, some, scratch);
+        look_up(book.values, codes + i, false, scratch.low, some);
+        look_up(book.next, codes + i, false, scratch.high, some);
         const float* value = n + i;
         if (view.log) {
             float low_ends[kTile], high_ends[kTile];
@@ -129,7 +117,7 @@ inline void encode_normalized(const Codec& codec, const ScaleView& view, const f
     if (codec.stochastic) {
         round_stochastic(codec, view, x, n, at, count, codes, scratch);
     } else {
-        search_codes(book.nearest, n, codes, count);
+        search_codes(book.nearest, n, codes, count, scratch);
     }
     if (book.bits != 8) pack(codes, book.bits, at, count, codec.packed);
 }
@@ -205,7 +193,8 @@ inline std::uint32_t encode_blocks(const Codec& codec, const float* x, std::int6
         }
         if (!codec.stochastic && most < kInfinityBits) {
             std::uint8_t* codes = codec.book->bits == 8 ? codec.packed + at : scratch.codes;
-            if (search_blocks(codec.book->nearest, x, scratch.scale, block, codes, count, ahead)) {
+            if (search_blocks(codec.book->nearest, x, scratch.scale, block, codes, count, scratch,
+                              ahead)) {
                 if (codec.book->bits != 8) pack(codes, codec.book->bits, at, count, codec.packed);
                 return most;
             }

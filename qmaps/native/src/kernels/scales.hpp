@@ -1,45 +1,62 @@
 // Reading and folding scales: which scale belongs to which element.
 
-// The part's scales at elements [at, at + count).
-inline void part_scales(const PartView& part, std::int64_t at, std::int64_t count, float* out) {
-    std::int64_t i = 0;
-    if (part.divisor == 1) {  // a scale per element: whole stretches at a time
-        std::int64_t index = at % part.count;
-        while (i < count) {
-            const std::int64_t run = count - i < part.count - index ? count - i : part.count - index;
-            if (part.codes) {
-                for (std::int64_t j = 0; j < run; ++j) out[i + j] = part.grid[part.codes[index + j]];
-            } else {
-                __builtin_memcpy(out + i, part.values + index, run * sizeof(float));
-            }
-            i += run;
-            index = 0;
-        }
-        return;
-    }
-    std::int64_t index = at / part.divisor;
-    std::int64_t run = part.divisor - at % part.divisor;
-    if (index >= part.count) index %= part.count;
-    while (i < count) {
-        if (run > count - i) run = count - i;
-        const float scale = part.codes ? part.grid[part.codes[index]] : part.values[index];
-        for (std::int64_t j = 0; j < run; ++j) out[i + j] = scale;
-        i += run;
-        run = part.divisor;
-        if (++index == part.count) index = 0;
+// Call run(first, count, index, step) for stretches of elements [at, at + count): the first of a
+// stretch takes scale number `index`, and each after it the same (step 0) or the next (step 1).
+template <class Run>
+inline void in_runs(const PartView& part, std::int64_t at, std::int64_t count, const Run& run) {
+    const bool each = part.divisor == 1;
+    const std::int64_t length = each ? part.count : part.divisor;
+    std::int64_t index = each ? at % part.count : at / part.divisor % part.count;
+    std::int64_t rest = each ? part.count - index : part.divisor - at % part.divisor;
+    for (std::int64_t i = 0; i < count;) {
+        if (rest > count - i) rest = count - i;
+        run(i, rest, index);
+        i += rest;
+        rest = length;
+        index = each || index + 1 == part.count ? 0 : index + 1;
     }
 }
 
-// The scale of each element: the minimum over the parts, NaN where one of them is.
-inline void element_scales(const ScaleView& view, std::int64_t at, std::int64_t count, float* out,
-                           float* other) {
+// The part's scales at elements [at, at + count).
+inline void part_scales(const PartView& part, std::int64_t at, std::int64_t count,
+                        float* __restrict out) {
+    in_runs(part, at, count, [&](std::int64_t i, std::int64_t some, std::int64_t index) {
+        if (part.divisor > 1) {
+            const float scale = part.codes ? part.grid[part.codes[index]] : part.values[index];
+            for (std::int64_t j = 0; j < some; ++j) out[i + j] = scale;
+        } else if (part.codes) {
+            for (std::int64_t j = 0; j < some; ++j) out[i + j] = part.grid[part.codes[index + j]];
+        } else {
+            __builtin_memcpy(out + i, part.values + index, some * sizeof(float));
+        }
+    });
+}
+
+// The smaller of two scales, NaN where one of them is.
+ALWAYS_INLINE inline float smaller_scale(float one, float other) {
+    const float smaller = other < one ? other : one;
+    return is_nan(other) ? other : smaller;
+}
+
+// The scale of each element: the minimum over the parts.
+inline void element_scales(const ScaleView& view, std::int64_t at, std::int64_t count,
+                           float* __restrict out) {
     part_scales(view.part[0], at, count, out);
     for (int p = 1; p < view.parts; ++p) {
-        part_scales(view.part[p], at, count, other);
-        for (std::int64_t i = 0; i < count; ++i) {
-            const float smaller = other[i] < out[i] ? other[i] : out[i];
-            out[i] = is_nan(other[i]) ? other[i] : smaller;
-        }
+        const PartView& part = view.part[p];
+        in_runs(part, at, count, [&](std::int64_t i, std::int64_t some, std::int64_t index) {
+            float* __restrict to = out + i;
+            if (part.divisor > 1) {
+                const float scale = part.codes ? part.grid[part.codes[index]] : part.values[index];
+                for (std::int64_t j = 0; j < some; ++j) to[j] = smaller_scale(to[j], scale);
+            } else if (part.codes) {
+                for (std::int64_t j = 0; j < some; ++j)
+                    to[j] = smaller_scale(to[j], part.grid[part.codes[index + j]]);
+            } else {
+                const float* scale = part.values + index;
+                for (std::int64_t j = 0; j < some; ++j) to[j] = smaller_scale(to[j], scale[j]);
+            }
+        });
     }
 }
 

@@ -7,7 +7,7 @@ inline std::uint8_t search_one(const Search& search, float value) {
 }
 
 inline void search_codes(const Search& search, const float* n, std::uint8_t* codes,
-                         std::int64_t count) {
+                         std::int64_t count, Scratch&) {
     if (search.repeats == 1) {
         for (std::int64_t i = 0; i < count; ++i) {
             const int code = search.first[ordered_key(bits_of(n[i]))];
@@ -18,18 +18,26 @@ inline void search_codes(const Search& search, const float* n, std::uint8_t* cod
     for (std::int64_t i = 0; i < count; ++i) codes[i] = search_one(search, n[i]);
 }
 
-inline void look_up(const Lookup& lookup, const std::uint8_t* codes, float* out,
+// No gain here in doing both at once.
+inline bool search_blocks(const Search&, const float*, const float*, std::int64_t, std::uint8_t*,
+                          std::int64_t, Scratch&, const char*) {
+    return false;
+}
+
+// Whether codes of 4 bits are looked up as they are stored; else a byte each.
+inline constexpr bool kReadsHalves = false;
+
+inline void look_up(const Lookup& lookup, const std::uint8_t* codes, bool, float* out,
                     std::int64_t count) {
     for (std::int64_t i = 0; i < count; ++i) out[i] = lookup.value[codes[i]];
 }
 
-// No gain here in doing both at once.
-inline bool search_blocks(const Search&, const float*, const float*, std::int64_t, std::uint8_t*,
-                          std::int64_t, const char*) {
-    return false;
+inline void look_up_elements(const Lookup& lookup, const std::uint8_t* codes, bool,
+                             const float* scale, float* out, std::int64_t count) {
+    for (std::int64_t i = 0; i < count; ++i) out[i] = lookup.value[codes[i]] * scale[i];
 }
 
-inline bool look_up_blocks(const Lookup&, const std::uint8_t*, const float*, std::int64_t,
+inline bool look_up_blocks(const Lookup&, const std::uint8_t*, bool, const float*, std::int64_t,
                            std::int64_t, float*, std::int64_t) {
     return false;
 }

@@ -12,7 +12,7 @@ struct Adagrad {
 
     static constexpr unsigned reads(unsigned wanted) { return wanted; }
 
-    float operator()(float p, float g, float* s) const {
+    ALWAYS_INLINE float operator()(float p, float g, float* s) const {
         const float grad = coupled(p, g * sign, decay);
         s[0] = s[0] + grad * grad;
         return p - (grad / (__builtin_sqrtf(s[0]) + eps)) * size;

@@ -14,7 +14,7 @@ struct Moments {
 
     static constexpr unsigned reads(unsigned wanted) { return wanted; }
 
-    float descend(float p, float grad, float* s) const {
+    ALWAYS_INLINE float descend(float p, float grad, float* s) const {
         s[0] = s[0] * beta1 + grad * rest1;
         s[1] = s[1] * beta2 + (grad * grad) * rest2;
         const float denominator = __builtin_sqrtf(s[1]) / root + eps;
@@ -25,7 +25,7 @@ struct Moments {
 struct Adam : Moments {
     static constexpr const char* kName = "adam";
     using Moments::Moments;
-    float operator()(float p, float g, float* s) const {
+    ALWAYS_INLINE float operator()(float p, float g, float* s) const {
         return descend(p, coupled(p, g * sign, decay), s);
     }
 };
@@ -33,5 +33,5 @@ struct Adam : Moments {
 struct AdamW : Moments {
     static constexpr const char* kName = "adamw";
     using Moments::Moments;
-    float operator()(float p, float g, float* s) const { return descend(p * decay, g * sign, s); }
+    ALWAYS_INLINE float operator()(float p, float g, float* s) const { return descend(p * decay, g * sign, s); }
 };

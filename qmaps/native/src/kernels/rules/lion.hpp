@@ -13,7 +13,7 @@ struct Lion {
 
     static constexpr unsigned reads(unsigned wanted) { return wanted; }
 
-    float operator()(float p, float g, float* s) const {
+    ALWAYS_INLINE float operator()(float p, float g, float* s) const {
         const float grad = g * sign;
         const float c = s[0] * beta1 + grad * rest1;
         const float direction = c > 0 ? 1.0f : c < 0 ? -1.0f : c;

@@ -20,7 +20,7 @@ struct RmsProp {
         return kMomentum && wanted >> kBuffer & 1u ? (1u << kStates) - 1 : wanted;
     }
 
-    float operator()(float p, float g, float* s) const {
+    ALWAYS_INLINE float operator()(float p, float g, float* s) const {
         const float grad = coupled(p, g * sign, decay);
         s[0] = s[0] * alpha + (grad * grad) * rest;
         float variance = s[0];

@@ -14,7 +14,7 @@ struct Sgd {
 
     static constexpr unsigned reads(unsigned wanted) { return wanted; }
 
-    float operator()(float p, float g, float* s) const {
+    ALWAYS_INLINE float operator()(float p, float g, float* s) const {
         float grad = coupled(p, g * sign, decay);
         if (kMomentum) {
             s[0] = s[0] * momentum + grad * rest;

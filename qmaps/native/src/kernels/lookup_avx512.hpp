@@ -1,0 +1,106 @@
+// Values of codes, from registers.
+
+// 64 codes of a byte each.
+struct Bytes {
+    Planes values;
+    const std::uint8_t* codes;
+    ALWAYS_INLINE Bytes(const Lookup& lookup, const std::uint8_t* from)
+        : values(lookup.plane), codes(from) {}
+    ALWAYS_INLINE void floats(std::int64_t i, __m512 (&out)[4]) const {
+        const __m512i strided = _mm512_load_si512(kOrders.strided);
+        values.floats(_mm512_permutexvar_epi8(strided, _mm512_loadu_si512(codes + i)), out);
+    }
+    void ask_ahead(std::int64_t i) const { __builtin_prefetch(codes + i + kTile, 0, 2); }
+    int at(std::int64_t i) const { return codes[i]; }
+};
+
+// 64 codes of half a byte each.
+struct Halves {
+    __m512 values;
+    const std::uint8_t* packed;
+    ALWAYS_INLINE Halves(const Lookup& lookup, const std::uint8_t* from)
+        : values(_mm512_load_ps(lookup.value)), packed(from) {}
+    ALWAYS_INLINE void floats(std::int64_t i, __m512 (&out)[4]) const {
+        const __m512i pairs = _mm512_castsi256_si512(
+            _mm256_loadu_si256(reinterpret_cast<const __m256i*>(packed + i / 2)));
+        const __m512i shift = _mm512_set1_epi64(0x0000000400000000ll);
+        for (int q = 0; q < 4; ++q) {
+            const __m512i byte = _mm512_permutexvar_epi8(_mm512_load_si512(kOrders.halves[q]), pairs);
+            // The permute looks at an index's lower bits alone.
+            out[q] = _mm512_permutexvar_ps(_mm512_srlv_epi32(byte, shift), values);
+        }
+    }
+    void ask_ahead(std::int64_t i) const { __builtin_prefetch(packed + i / 2 + kTile / 2, 0, 2); }
+    int at(std::int64_t i) const { return packed[i / 2] >> (i % 2 ? 4 : 0) & 15; }
+};
+
+struct Unscaled {
+    static __m512 of(__m512 value, std::int64_t, int) { return value; }
+    static float of(float value, std::int64_t) { return value; }
+};
+
+// A scale for each block of 2^shift elements, at least 64; the first lies `at` into the tensor.
+struct BlockScales {
+    const float* scale;
+    std::int64_t at;
+    int shift;
+    __m512 of(__m512 value, std::int64_t i, int) const {
+        return _mm512_mul_ps(value, _mm512_set1_ps(scale[(at + i) >> shift]));
+    }
+    float of(float value, std::int64_t i) const { return value * scale[(at + i) >> shift]; }
+};
+
+struct ElementScales {
+    const float* scale;
+    __m512 of(__m512 value, std::int64_t i, int q) const {
+        return _mm512_mul_ps(value, _mm512_loadu_ps(scale + i + 16 * q));
+    }
+    float of(float value, std::int64_t i) const { return value * scale[i]; }
+};
+
+template <class Codes, class Scales>
+inline void look_up_from(const Lookup& lookup, const std::uint8_t* codes, const Scales& scales,
+                         float* out, std::int64_t count) {
+    const Codes source(lookup, codes);
+    std::int64_t i = 0;
+    for (; i + 64 <= count; i += 64) {
+        source.ask_ahead(i);
+        __m512 value[4];
+        source.floats(i, value);
+        for (int q = 0; q < 4; ++q) _mm512_storeu_ps(out + i + 16 * q, scales.of(value[q], i, q));
+    }
+    for (; i < count; ++i) out[i] = scales.of(lookup.value[source.at(i)], i);
+}
+
+template <class Scales>
+inline void look_up_scaled(const Lookup& lookup, const std::uint8_t* codes, bool halves,
+                           const Scales& scales, float* out, std::int64_t count) {
+    if (halves) {
+        look_up_from<Halves>(lookup, codes, scales, out, count);
+    } else {
+        look_up_from<Bytes>(lookup, codes, scales, out, count);
+    }
+}
+
+// Whether codes of 4 bits are looked up as they are stored; else a byte each.
+inline constexpr bool kReadsHalves = true;
+
+inline void look_up(const Lookup& lookup, const std::uint8_t* codes, bool halves, float* out,
+                    std::int64_t count) {
+    look_up_scaled(lookup, codes, halves, Unscaled{}, out, count);
+}
+
+inline void look_up_elements(const Lookup& lookup, const std::uint8_t* codes, bool halves,
+                             const float* scale, float* out, std::int64_t count) {
+    look_up_scaled(lookup, codes, halves, ElementScales{scale}, out, count);
+}
+
+// Values times the scale of their block, where that can be done in one go; at: of the first.
+inline bool look_up_blocks(const Lookup& lookup, const std::uint8_t* codes, bool halves,
+                           const float* scale, std::int64_t block, std::int64_t at, float* out,
+                           std::int64_t count) {
+    if (block < 64 || (block & (block - 1)) != 0 || at % 64 != 0) return false;
+    const int shift = __builtin_ctzll(static_cast<unsigned long long>(block));
+    look_up_scaled(lookup, codes, halves, BlockScales{scale, at, shift}, out, count);
+    return true;
+}
