@@ -22,7 +22,7 @@ inline void log_values(const ScaleView& view, std::int64_t at, std::int64_t coun
 }
 
 inline void decode_tile(const Codec& codec, const ScaleView& view, std::int64_t at,
-                        std::int64_t count, float* out, Scratch& scratch) {
+                        std::int64_t count, float* out, Scratch& scratch, const char* ahead) {
     const Codebook& book = *codec.book;
     const bool halves = kReadsHalves && book.bits == 4;
     const std::uint8_t* codes = codec.packed + at * book.bits / 8;
@@ -31,17 +31,18 @@ inline void decode_tile(const Codec& codec, const ScaleView& view, std::int64_t 
         codes = scratch.codes;
     }
     if (view.log) {
-        look_up(book.values, codes, halves, out, count);
+        look_up(book.values, codes, halves, out, count, ahead);
         log_values(view, at, count, out, scratch.low, scratch.high);
         return;
     }
     const PartView& part = view.part[0];
     const bool blocks =
         view.parts == 1 && !part.codes && part.count * part.divisor >= at + count;
-    if (blocks && look_up_blocks(book.values, codes, halves, part.values, part.divisor, at, out, count))
+    if (blocks && look_up_blocks(book.values, codes, halves, part.values, part.divisor, at, out,
+                                 count, ahead))
         return;
     element_scales(view, at, count, scratch.scale);
-    look_up_elements(book.values, codes, halves, scratch.scale, out, count);
+    look_up_elements(book.values, codes, halves, scratch.scale, out, count, ahead);
 }
 
 inline void divide(const float* x, float scale, std::int64_t count, float* n) {
@@ -85,13 +86,13 @@ inline void normalize_tile(const ScaleView& view, const float* x, std::int64_t a
 // Codes of normalized values; x and view are needed by log2 maps alone.
 inline void round_stochastic(const Codec& codec, const ScaleView& view, const float* x,
                              const float* n, std::int64_t at, std::int64_t count,
-                             std::uint8_t* codes, Scratch& scratch) {
+                             std::uint8_t* codes, Scratch& scratch, const char* ahead) {
     const Codebook& book = *codec.book;
     for (std::int64_t i = 0; i < count; i += kTile) {
         const std::int64_t some = count - i < kTile ? count - i : kTile;
-        search_codes(book.stochastic, n + i, codes + i, some, scratch);
-        look_up(book.values, codes + i, false, scratch.low, some);
-        look_up(book.next, codes + i, false, scratch.high, some);
+        search_codes(book.stochastic, n + i, codes + i, some, scratch, ahead ? ahead + 4 * i : nullptr);
+        look_up(book.values, codes + i, false, scratch.low, some, nullptr);
+        look_up(book.next, codes + i, false, scratch.high, some, nullptr);
         const float* value = n + i;
         if (view.log) {
             float low_ends[kTile], high_ends[kTile];
@@ -111,13 +112,13 @@ inline void round_stochastic(const Codec& codec, const ScaleView& view, const fl
 
 inline void encode_normalized(const Codec& codec, const ScaleView& view, const float* x,
                               const float* n, std::int64_t at, std::int64_t count,
-                              Scratch& scratch) {
+                              Scratch& scratch, const char* ahead) {
     const Codebook& book = *codec.book;
     std::uint8_t* codes = book.bits == 8 ? codec.packed + at : scratch.codes;
     if (codec.stochastic) {
-        round_stochastic(codec, view, x, n, at, count, codes, scratch);
+        round_stochastic(codec, view, x, n, at, count, codes, scratch, ahead);
     } else {
-        search_codes(book.nearest, n, codes, count, scratch);
+        search_codes(book.nearest, n, codes, count, scratch, ahead);
     }
     if (book.bits != 8) pack(codes, book.bits, at, count, codec.packed);
 }
@@ -168,7 +169,7 @@ inline void log_ends(const float* x, std::int64_t count, float* low_end, float* 
 
 // Encode a stretch of whole blocks (the tensor's last may be ragged), scales included. Returns
 // the bits of the largest magnitude where it comes to be known, else 0. `ahead`: memory that will
-// be read next, 4 bytes an element.
+// be read next, 4 bytes an element; null for none.
 inline std::uint32_t encode_blocks(const Codec& codec, const float* x, std::int64_t at,
                                    std::int64_t count, Scratch& scratch, const char* ahead) {
     const std::int64_t block = codec.block;
@@ -202,13 +203,14 @@ inline std::uint32_t encode_blocks(const Codec& codec, const float* x, std::int6
         for (std::int64_t i = 0, b = at / block; i < count; i += block, ++b)
             divide(x + i, first[b], count - i < block ? count - i : block, scratch.n + i);
     }
-    encode_normalized(codec, view, x, scratch.n, at, count, scratch);
+    encode_normalized(codec, view, x, scratch.n, at, count, scratch, ahead);
     return most;
 }
 
 // Encode a tile under the fresh scales.
 inline void encode_fresh(const Codec& codec, const ScaleView& view, const float* x,
-                         std::int64_t at, std::int64_t count, Scratch& scratch) {
+                         std::int64_t at, std::int64_t count, Scratch& scratch,
+                         const char* ahead) {
     normalize_tile(view, x, at, count, scratch.n, scratch);
-    encode_normalized(codec, view, x, scratch.n, at, count, scratch);
+    encode_normalized(codec, view, x, scratch.n, at, count, scratch, ahead);
 }

@@ -63,7 +63,7 @@ static void quantize_fresh(const QuantizeTask& task, std::int64_t begin, std::in
     for (std::int64_t at = begin; at < end; at += kTile) {
         const std::int64_t count = end - at < kTile ? end - at : kTile;
         const float* x = floats(task.x, task.dtype, at, count, scratch.x);
-        encode_fresh(task.codec, view, x, at, count, scratch);
+        encode_fresh(task.codec, view, x, at, count, scratch, nullptr);
     }
 }
 
@@ -73,9 +73,10 @@ static void dequantize(const DequantizeTask& task, std::int64_t begin, std::int6
     for (std::int64_t at = begin; at < end; at += kTile) {
         const std::int64_t count = end - at < kTile ? end - at : kTile;
         if (task.dtype == Dtype::f32) {
-            decode_tile(task.codec, view, at, count, static_cast<float*>(task.y) + at, scratch);
+            decode_tile(task.codec, view, at, count, static_cast<float*>(task.y) + at, scratch,
+                        nullptr);
         } else {
-            decode_tile(task.codec, view, at, count, scratch.x, scratch);
+            decode_tile(task.codec, view, at, count, scratch.x, scratch, nullptr);
             store(scratch.x, task.y, task.dtype, at, count);
         }
     }

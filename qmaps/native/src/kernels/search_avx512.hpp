@@ -33,13 +33,6 @@ struct InBlocks {
     InBlocks from(std::int64_t at) const { return {x, divisor, shift, kept, at}; }
 };
 
-// Ask for four cache lines, as many as 64 floats fill. Asking for all of a stretch at once would
-// take up what a core can wait for; a few between other work cost nothing.
-inline void ask_for(const char* ahead, std::int64_t i) {
-    if (ahead == nullptr) return;
-    for (int line = 0; line < 4; ++line) __builtin_prefetch(ahead + 4 * i + 64 * line, 0, 2);
-}
-
 // Upper halves of 64 values, in the order that packing them into bytes makes strided.
 template <bool whole, class Source>
 ALWAYS_INLINE inline void upper_halves(const Source& source, std::int64_t i, std::int64_t count,
@@ -237,8 +230,8 @@ inline void search_source(const Search& search, const Source& source, std::uint8
 }
 
 inline void search_codes(const Search& search, const float* n, std::uint8_t* codes,
-                         std::int64_t count, Scratch& scratch) {
-    search_source(search, Normalized{n}, codes, count, scratch, nullptr);
+                         std::int64_t count, Scratch& scratch, const char* ahead) {
+    search_source(search, Normalized{n}, codes, count, scratch, ahead);
 }
 
 // The same for x / divisor, block by block, where that can be done in one go.

@@ -7,7 +7,7 @@ inline std::uint8_t search_one(const Search& search, float value) {
 }
 
 inline void search_codes(const Search& search, const float* n, std::uint8_t* codes,
-                         std::int64_t count, Scratch&) {
+                         std::int64_t count, Scratch&, const char*) {
     if (search.repeats == 1) {
         for (std::int64_t i = 0; i < count; ++i) {
             const int code = search.first[ordered_key(bits_of(n[i]))];
@@ -28,16 +28,16 @@ inline bool search_blocks(const Search&, const float*, const float*, std::int64_
 inline constexpr bool kReadsHalves = false;
 
 inline void look_up(const Lookup& lookup, const std::uint8_t* codes, bool, float* out,
-                    std::int64_t count) {
+                    std::int64_t count, const char*) {
     for (std::int64_t i = 0; i < count; ++i) out[i] = lookup.value[codes[i]];
 }
 
 inline void look_up_elements(const Lookup& lookup, const std::uint8_t* codes, bool,
-                             const float* scale, float* out, std::int64_t count) {
+                             const float* scale, float* out, std::int64_t count, const char*) {
     for (std::int64_t i = 0; i < count; ++i) out[i] = lookup.value[codes[i]] * scale[i];
 }
 
 inline bool look_up_blocks(const Lookup&, const std::uint8_t*, bool, const float*, std::int64_t,
-                           std::int64_t, float*, std::int64_t) {
+                           std::int64_t, float*, std::int64_t, const char*) {
     return false;
 }

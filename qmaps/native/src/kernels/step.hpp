@@ -1,11 +1,14 @@
 // One optimizer step over a range of one parameter.
 
+// What will be read next, seen from `i` elements on.
+inline const char* further(const char* ahead, std::int64_t i) { return ahead ? ahead + 4 * i : nullptr; }
+
 // Decode, in tiles where scales differ by element.
 inline void decode_range(const Codec& codec, const ScaleView& view, std::int64_t at,
-                         std::int64_t count, float* out, Scratch& scratch) {
+                         std::int64_t count, float* out, Scratch& scratch, const char* ahead) {
     for (std::int64_t i = 0; i < count; i += kTile) {
         const std::int64_t some = count - i < kTile ? count - i : kTile;
-        decode_tile(codec, view, at + i, some, out + i, scratch);
+        decode_tile(codec, view, at + i, some, out + i, scratch, further(ahead, i));
     }
 }
 
@@ -18,7 +21,7 @@ inline void encode_range(const StateTask& state, const float* values, std::int64
     const ScaleView view = fresh(state.codec);
     for (std::int64_t i = 0; i < count; i += kTile) {
         const std::int64_t some = count - i < kTile ? count - i : kTile;
-        encode_fresh(state.codec, view, values + i, at + i, some, scratch);
+        encode_fresh(state.codec, view, values + i, at + i, some, scratch, further(ahead, i));
     }
 }
 
@@ -39,16 +42,30 @@ inline void store_stochastic(const float* from, std::uint16_t* to, const NoiseKe
 static void step_range(const ParamTask& task, std::int64_t begin, std::int64_t end,
                        StepScratch& memory) {
     ScaleView views[kMaxStates];
+    int quantized = 0;
     for (int k = 0; k < task.rule->states; ++k)
-        if (task.state[k].codec.book) views[k] = stored(task.state[k].codec);
+        if (task.state[k].codec.book) {
+            views[k] = stored(task.state[k].codec);
+            ++quantized;
+        }
     for (std::int64_t at = begin; at < end; at += task.stretch) {
         const std::int64_t count = end - at < task.stretch ? end - at : task.stretch;
+        // While one state is encoded the next gradients come in, and with another the parameters;
+        // where there is no other, with decoding.
+        const auto next = [&](const void* from, Dtype dtype) -> const char* {
+            return dtype == Dtype::f32 && end - at > 2 * task.stretch
+                       ? static_cast<const char*>(from) + 4 * (at + task.stretch)
+                       : nullptr;
+        };
+        const char* gradients = next(task.g, task.g_dtype);
+        const char* parameters = next(task.p, task.p_dtype);
         float* states[kMaxStates] = {};
         for (int k = 0; k < task.rule->states; ++k) {
             const StateTask& state = task.state[k];
             states[k] = state.codec.book ? memory.state[k] : state.data + at;
             if (state.codec.book)
-                decode_range(state.codec, views[k], at, count, states[k], memory.scratch);
+                decode_range(state.codec, views[k], at, count, states[k], memory.scratch,
+                             quantized == 1 ? parameters : nullptr);
         }
         const float* g = floats(task.g, task.g_dtype, at, count, memory.g);
         float* p = memory.p;
@@ -64,17 +81,12 @@ static void step_range(const ParamTask& task, std::int64_t begin, std::int64_t e
         } else if (task.p_dtype != Dtype::f32) {
             store(p, task.p, task.p_dtype, at, count);
         }
-        // While one state is encoded the next gradients come in, with another the parameters.
-        const bool more = end - at > 2 * task.stretch;
-        const char* ahead[2] = {
-            more && task.g_dtype == Dtype::f32 ? reinterpret_cast<const char*>(g + task.stretch)
-                                               : nullptr,
-            more && task.p_dtype == Dtype::f32 ? reinterpret_cast<const char*>(p + task.stretch)
-                                               : nullptr,
-        };
+        const char* ahead[2] = {gradients, parameters};
+        int turn = 0;
         for (int k = 0; k < task.rule->states; ++k)
             if (task.state[k].codec.book)
-                encode_range(task.state[k], states[k], at, count, memory.scratch, ahead[k & 1]);
+                encode_range(task.state[k], states[k], at, count, memory.scratch,
+                             turn < 2 ? ahead[turn++] : nullptr);
     }
 }
 
@@ -93,8 +105,12 @@ static void step_maxima(const ParamTask& task, std::int64_t begin, std::int64_t 
             const StateTask& state = task.state[k];
             states[k] = memory.state[k];
             if (state.codec.book) {
+                const char* gradients =
+                    task.g_dtype == Dtype::f32 && end - at > 2 * kTile
+                        ? static_cast<const char*>(task.g) + 4 * (at + kTile)
+                        : nullptr;
                 decode_tile(state.codec, stored(state.codec), at, count, states[k],
-                            memory.scratch);
+                            memory.scratch, gradients);
             } else {
                 __builtin_memcpy(states[k], state.data + at, count * sizeof(float));
             }
