@@ -71,7 +71,7 @@ def approximate(x: Tensor, num: int = 256, offset: float | None = None) -> Tenso
         BadValueError: `x` is empty or not finite, or `num` or `offset` is out of range.
 
     >>> approximate(torch.arange(1.0, 1001.0), num=3, offset=0.25)
-    tensor([250.7500, 500.5000, 750.2500])
+    tensor([250.8750, 500.7500, 750.7500])
     """
     flat, levels = _checked(x, num, offset)
     below, above, fraction = _positions(levels, flat.numel())
