@@ -19,6 +19,7 @@ using Words = std::unique_ptr<std::uint32_t[]>;
 constexpr std::int64_t kSorted = 1 << 17;         // elements up to which sorting is faster
 constexpr std::int64_t kFew = 1 << 13;            // the same among collected ones
 constexpr std::int64_t kCounters = 1 << 17;       // that a thread may use for further digits
+constexpr std::int64_t kShare = 1 << 19;          // of such a thread in later passes
 constexpr std::int64_t kStretch = 1 << 14;        // elements that a thread takes at a time
 constexpr std::int64_t kSegment = std::int64_t{1} << 31;  // elements that 32-bit counters bear
 
@@ -26,9 +27,10 @@ Words words(std::int64_t count) { return Words(new std::uint32_t[static_cast<std
 
 std::int64_t pieces(std::int64_t count, std::int64_t size) { return (count + size - 1) / size; }
 
-// Each thread is to have more elements than counters.
-int useful(int threads, std::int64_t numel) {
-    return static_cast<int>(std::clamp<std::int64_t>(numel / kTops, 1, threads));
+// As many threads as have work enough: more elements each than counters, and in later passes more
+// than it costs to wait for each other on a busy machine.
+int useful(int threads, std::int64_t numel, std::int64_t each = kTops) {
+    return static_cast<int>(std::clamp<std::int64_t>(numel / each, 1, threads));
 }
 
 // What count(begin, end, counters) counts over [0, numel), on private counters.
@@ -189,7 +191,7 @@ class Narrowing {
         int width = std::min(2, 32 - known_);
         while (known_ + width < 32 && numbers << (width + 1) <= kCounters) ++width;
         const auto counts = count_all(
-            source_.count, numbers << width, useful(threads_, source_.count),
+            source_.count, numbers << width, useful(threads_, source_.count, kShare),
             [&](std::int64_t begin, std::int64_t end, std::uint32_t* counters) {
                 set_.count_digits(source_.bits, begin, end, table_, width, counters);
             });
@@ -216,9 +218,10 @@ class Narrowing {
 
     // Leave the source for a copy of those elements that matter.
     void collect(std::int64_t matter) {
-        Words copy = words(matter), stages = words(threads_ * (kStretch + 1));
+        const int threads = useful(threads_, source_.count, kShare);
+        Words copy = words(matter), stages = words(threads * (kStretch + 1));
         std::atomic<std::int64_t> next{0};
-        parallel(pieces(source_.count, kStretch), threads_, [&](std::int64_t piece, int thread) {
+        parallel(pieces(source_.count, kStretch), threads, [&](std::int64_t piece, int thread) {
             const std::int64_t begin = piece * kStretch;
             std::uint32_t* stage = stages.get() + thread * (kStretch + 1);
             const std::int64_t found =

@@ -124,16 +124,21 @@ inline std::uint32_t* sort_keys(std::uint32_t* keys, std::uint32_t* spare, std::
     std::uint32_t places[kDigits][1u << kWidth] = {};
     for (std::int64_t i = 0; i < count; ++i)
         for (int d = 0; d < kDigits; ++d) ++places[d][keys[i] >> (d * kWidth) & kMask];
-    for (int d = 0; d < kDigits; ++d) {
-        const int shift = d * kWidth;
-        std::uint32_t* place = places[d];
-        if (place[keys[0] >> shift & kMask] == count) continue;  // one digit for all
-        std::uint32_t before = 0;
-        for (std::uint32_t digit = 0; digit <= kMask; ++digit) {
-            const std::uint32_t here = place[digit];
-            place[digit] = before;
-            before += here;
+    bool same[kDigits];  // one digit for all
+    for (int d = 0; d < kDigits; ++d)
+        same[d] = places[d][keys[0] >> (d * kWidth) & kMask] == count;
+    std::uint32_t before[kDigits] = {};
+    for (std::uint32_t digit = 0; digit <= kMask; ++digit)
+        for (int d = 0; d < kDigits; ++d) {
+            const std::uint32_t here = places[d][digit];
+            places[d][digit] = before[d];
+            before[d] += here;
         }
+    for (int d = 0; d < kDigits; ++d) {
+        if (same[d]) continue;
+        std::uint32_t* place = places[d];
+        const int shift = d * kWidth;
+#pragma GCC unroll 4
         for (std::int64_t i = 0; i < count; ++i)
             spare[place[keys[i] >> shift & kMask]++] = keys[i];
         std::uint32_t* sorted = spare;
