@@ -115,7 +115,7 @@ def test_every_distribution(case: str, isa: str, threads: int) -> None:
 
 @pytest.mark.parametrize("case", ["normal", "two hundred values", "clusters"])
 def test_more_threads_than_one_are_used(case: str, isa: str, threads: int) -> None:
-    x, wanted = expected(case, 2**19 + 4097, torch.float32, 256)
+    x, wanted = expected(case, 2**20 + 4097, torch.float32, 256)
     assert tuple(bits(method(x)) for method in METHODS) == wanted
 
 

@@ -1,7 +1,7 @@
 // Order statistics of a tensor: exact, to the leading bits in one pass, and averaged over chunks.
 //
-// Memory beside the tensor: a copy of up to 2^17 elements; beyond that 1 MiB a thread, 3 MiB of
-// tables, a quarter of the tensor's elements as float32, and 128 bytes a rank.
+// Memory beside the tensor: 1 MiB to sort up to 2^17 elements; for more, 1 MiB a thread, 4 MiB of
+// totals and tables, at most a quarter of the elements as float32, and some 400 bytes a rank.
 #pragma once
 
 #include "kernels.hpp"
