@@ -6,24 +6,23 @@
 #include <algorithm>
 #include <atomic>
 #include <cstring>
-#include <memory>
 #include <numeric>
 
 #include "parallel.hpp"
+#include "workspace.hpp"
 
 namespace qmaps {
 namespace {
 
-using Words = std::unique_ptr<std::uint32_t[]>;
+using Word = std::uint32_t;
 
 constexpr std::int64_t kSorted = 1 << 17;         // elements up to which sorting is faster
 constexpr std::int64_t kFew = 1 << 13;            // the same among collected ones
 constexpr std::int64_t kCounters = 1 << 17;       // that a thread may use for further digits
 constexpr std::int64_t kShare = 1 << 19;          // of such a thread in later passes
 constexpr std::int64_t kStretch = 1 << 14;        // elements that a thread takes at a time
+constexpr std::int64_t kHalves = 1 << 16;         // numbers of 16 bits
 constexpr std::int64_t kSegment = std::int64_t{1} << 31;  // elements that 32-bit counters bear
-
-Words words(std::int64_t count) { return Words(new std::uint32_t[static_cast<std::size_t>(count)]); }
 
 std::int64_t pieces(std::int64_t count, std::int64_t size) { return (count + size - 1) / size; }
 
@@ -33,26 +32,27 @@ int useful(int threads, std::int64_t numel, std::int64_t each = kTops) {
     return static_cast<int>(std::clamp<std::int64_t>(numel / each, 1, threads));
 }
 
-// What count(begin, end, counters) counts over [0, numel), on private counters.
+// What count(begin, end, counters) counts over [0, numel), on private counters; in the workspace.
 template <class Count>
-std::vector<std::int64_t> count_all(std::int64_t numel, std::int64_t bins, int threads,
-                                    const Count& count) {
-    std::vector<std::int64_t> totals(static_cast<std::size_t>(bins));
-    std::vector<Words> own(static_cast<std::size_t>(threads));
-    for (Words& counters : own) counters = words(bins);
+const std::int64_t* count_all(std::int64_t numel, std::int64_t bins, int threads,
+                              const Count& count) {
+    auto* totals = workspace().zeros<std::int64_t>(bins);
+    const Workspace::Scope scope(workspace());
+    auto* own = workspace().take<Word>(threads * bins);
     for (std::int64_t first = 0; first < numel; first += kSegment) {
         const std::int64_t last = std::min(numel, first + kSegment);
-        std::vector<char> used(own.size());
+        std::vector<char> used(static_cast<std::size_t>(threads));
         parallel(pieces(last - first, kStretch), threads, [&](std::int64_t piece, int thread) {
-            std::uint32_t* counters = own[thread].get();
+            Word* counters = own + thread * bins;
             if (!used[thread]) std::memset(counters, 0, static_cast<std::size_t>(bins) * 4);
             used[thread] = 1;
             const std::int64_t begin = first + piece * kStretch;
             count(begin, std::min(last, begin + kStretch), counters);
         });
-        for (std::size_t thread = 0; thread < own.size(); ++thread)
+        for (int thread = 0; thread < threads; ++thread)
             if (used[thread])
-                for (std::int64_t bin = 0; bin < bins; ++bin) totals[bin] += own[thread][bin];
+                for (std::int64_t bin = 0; bin < bins; ++bin)
+                    totals[bin] += own[thread * bins + bin];
     }
     return totals;
 }
@@ -96,37 +96,38 @@ void divide(std::uint32_t bits, bool negative, int width, const std::int64_t* in
 }
 
 // The same by sign and `width` further leading bits.
-std::vector<Cell> divide_all(const std::vector<std::int64_t>& inside, int width,
-                             const Ranks& ranks) {
-    const std::int64_t* negative = inside.data() + (std::int64_t{1} << width);
+std::vector<Cell> divide_all(const std::int64_t* inside, int width, const Ranks& ranks) {
+    const std::int64_t* negative = inside + (std::int64_t{1} << width);
     const std::int64_t negatives =
         std::accumulate(negative, negative + (std::int64_t{1} << width), std::int64_t{0});
     const std::size_t zero = static_cast<std::size_t>(
         std::lower_bound(ranks.rank.begin(), ranks.rank.end(), negatives) - ranks.rank.begin());
     std::vector<Cell> cells;
     divide(1, true, width, negative, 0, ranks, 0, zero, cells);
-    divide(0, false, width, inside.data(), negatives, ranks, zero, ranks.rank.size(), cells);
+    divide(0, false, width, inside, negatives, ranks, zero, ranks.rank.size(), cells);
     return cells;
 }
 
 // Of counts by sign, exponent and further bits, those of NaN and infinity.
-std::int64_t non_finite(const std::vector<std::int64_t>& counts, int exponent_bits) {
-    const std::size_t half = counts.size() / 2, special = half >> exponent_bits;
+std::int64_t non_finite(const std::int64_t* counts, std::int64_t bins, int exponent_bits) {
+    const std::int64_t half = bins / 2, special = half >> exponent_bits;
     std::int64_t found = 0;
-    for (std::size_t i = half - special; i < half; ++i) found += counts[i] + counts[half + i];
+    for (std::int64_t i = half - special; i < half; ++i) found += counts[i] + counts[half + i];
     return found;
 }
 
-std::vector<std::int64_t> count_tops(const Elements& x, int threads) {
+std::int64_t tops_of(Dtype dtype) { return dtype == Dtype::f32 ? kTops : kHalves; }
+
+const std::int64_t* count_tops(const Elements& x, int threads) {
     const Selection& set = kernels().selection;
-    return count_all(x.numel, x.dtype == Dtype::f32 ? kTops : 1 << 16, useful(threads, x.numel),
+    return count_all(x.numel, tops_of(x.dtype), useful(threads, x.numel),
                      [&](std::int64_t begin, std::int64_t end, std::uint32_t* counters) {
                          set.count_tops(x.x, x.dtype, begin, end, counters);
                      });
 }
 
 // The float that all 16 bits of a half-precision type stand for.
-float value_of(std::size_t code, Dtype dtype) {
+float value_of(std::int64_t code, Dtype dtype) {
     const Selection& set = kernels().selection;
     const auto half = static_cast<std::uint16_t>(code);
     std::uint32_t key;
@@ -152,8 +153,8 @@ class Narrowing {
     Narrowing(const Elements& x, std::vector<Cell> cells, const Ranks& ranks, float* values,
               int threads)
         : set_(kernels().selection), source_{x.x, x.numel}, cells_(std::move(cells)),
-          ranks_(ranks), values_(values), threads_(threads), limit_(x.numel / 8) {
-        wanted_tops_.resize(kTops);
+          ranks_(ranks), values_(values), threads_(threads), limit_(x.numel / 8),
+          wanted_tops_(workspace().zeros<std::uint8_t>(kTops)) {
         for (const Cell& cell : cells_) wanted_tops_[cell.bits] = 1;
         number_cells(kTopBits, kTops, [](const Cell& cell) { return cell.bits; });
     }
@@ -177,11 +178,11 @@ class Narrowing {
     // Cells are numbered anew, and their numbers found by the last digit.
     template <class Index>
     void number_cells(int width, std::int64_t entries, const Index& index) {
-        tables_.emplace_back(static_cast<std::size_t>(entries));
-        std::uint32_t number = 0;
-        for (const Cell& cell : cells_) tables_.back()[index(cell)] = ++number;
+        Word* table = workspace().zeros<Word>(entries);
+        Word number = 0;
+        for (const Cell& cell : cells_) table[index(cell)] = ++number;
         known_ += width;
-        table_.tables[table_.digits] = tables_.back().data();
+        table_.tables[table_.digits] = table;
         table_.shifts[table_.digits] = 32 - known_;
         table_.widths[table_.digits++] = width;
     }
@@ -199,7 +200,7 @@ class Narrowing {
         std::vector<std::uint32_t> parent;
         for (std::int64_t number = 1; number < numbers; ++number) {
             const Cell& cell = cells_[number - 1];
-            divide(cell.bits, cell.bits >> (known_ - 1), width, counts.data() + (number << width),
+            divide(cell.bits, cell.bits >> (known_ - 1), width, counts + (number << width),
                    cell.before, ranks_, cell.first, cell.last, divided);
             parent.resize(divided.size(), static_cast<std::uint32_t>(number));
         }
@@ -219,26 +220,28 @@ class Narrowing {
     // Leave the source for a copy of those elements that matter.
     void collect(std::int64_t matter) {
         const int threads = useful(threads_, source_.count, kShare);
-        Words copy = words(matter), stages = words(threads * (kStretch + 1));
+        Word* copy = workspace().take<Word>(matter);
+        const Workspace::Scope scope(workspace());
+        Word* stages = workspace().take<Word>(threads * (kStretch + 1));
         std::atomic<std::int64_t> next{0};
         parallel(pieces(source_.count, kStretch), threads, [&](std::int64_t piece, int thread) {
             const std::int64_t begin = piece * kStretch;
-            std::uint32_t* stage = stages.get() + thread * (kStretch + 1);
+            Word* stage = stages + thread * (kStretch + 1);
             const std::int64_t found =
                 set_.collect(source_.bits, begin, std::min(source_.count, begin + kStretch), table_,
-                             wanted_tops_.data(), stage);
-            std::memcpy(copy.get() + next.fetch_add(found), stage,
+                             wanted_tops_, stage);
+            std::memcpy(copy + next.fetch_add(found), stage,
                         static_cast<std::size_t>(found) * 4);
         });
-        copy_ = std::move(copy);
-        source_ = {copy_.get(), matter};
+        source_ = {copy, matter};
     }
 
     // The source holds what matters and nothing else.
     void sort_rest() {
-        Words keys = words(source_.count), spare = words(source_.count);
-        set_.keys(source_.bits, Dtype::f32, 0, source_.count, keys.get());
-        const std::uint32_t* sorted = set_.sort(keys.get(), spare.get(), source_.count);
+        Word* keys = workspace().take<Word>(source_.count);
+        Word* spare = workspace().take<Word>(source_.count);
+        set_.keys(source_.bits, Dtype::f32, 0, source_.count, keys);
+        const Word* sorted = set_.sort(keys, spare, source_.count);
         for (const Cell& cell : cells_) {
             answer(cell, [&](std::int64_t at) { return set_.of_key(sorted[at]); });
             sorted += cell.inside;
@@ -266,34 +269,33 @@ class Narrowing {
     std::int64_t limit_;
     int known_ = 0;  // leading bits of the cells
     Cells table_;
-    std::vector<std::vector<std::uint32_t>> tables_;
-    std::vector<std::uint8_t> wanted_tops_;
-    Words copy_;
+    std::uint8_t* wanted_tops_;
 };
-
-std::vector<Words> thread_words(int threads, std::int64_t count) {
-    std::vector<Words> own(static_cast<std::size_t>(threads));
-    for (Words& memory : own) memory = words(count);
-    return own;
-}
 
 }  // namespace
 
 std::int64_t order_statistics(const Elements& x, const std::int64_t* ranks, std::int64_t count,
                               float* values, int threads) {
     const Selection& set = kernels().selection;
+    const Workspace::Scope scope(workspace());
     if (x.numel <= kSorted) {
-        const Words keys = words(x.numel), spare = words(x.numel);
-        const std::int64_t bad = set.keys(x.x, x.dtype, 0, x.numel, keys.get());
-        const std::uint32_t* sorted = set.sort(keys.get(), spare.get(), x.numel);
+        Word* keys = workspace().take<Word>(x.numel);
+        Word* spare = workspace().take<Word>(x.numel);
+        const std::int64_t bad = set.keys(x.x, x.dtype, 0, x.numel, keys);
+        const Word* sorted = set.sort(keys, spare, x.numel);
         for (std::int64_t i = 0; i < count; ++i) values[i] = set.of_key(sorted[ranks[i]]);
         return bad;
     }
     const Ranks ascending(ranks, count);
-    const auto counts = count_tops(x, threads);
     const bool f32 = x.dtype == Dtype::f32;
-    if (const auto bad = non_finite(counts, x.dtype == Dtype::f16 ? 5 : 8)) return bad;
-    auto cells = divide_all(counts, f32 ? kTopBits - 1 : 15, ascending);
+    std::vector<Cell> cells;
+    {
+        const Workspace::Scope counted(workspace());
+        const std::int64_t* counts = count_tops(x, threads);
+        const int exponent_bits = x.dtype == Dtype::f16 ? 5 : 8;
+        if (const auto bad = non_finite(counts, tops_of(x.dtype), exponent_bits)) return bad;
+        cells = divide_all(counts, f32 ? kTopBits - 1 : 15, ascending);
+    }
     if (f32) {
         Narrowing(x, std::move(cells), ascending, values, threads).run();
         return 0;
@@ -307,14 +309,15 @@ std::int64_t order_statistics(const Elements& x, const std::int64_t* ranks, std:
 std::int64_t leading_bits(const Elements& x, const std::int64_t* ranks, std::int64_t count,
                           std::int64_t* bits, std::int64_t* before, std::int64_t* inside,
                           int threads) {
-    auto counts = count_tops(x, threads);
+    const Workspace::Scope scope(workspace());
+    const std::int64_t* counts = count_tops(x, threads);
     if (x.dtype != Dtype::f32) {
-        std::vector<std::int64_t> tops(kTops);
-        for (std::size_t code = 0; code < counts.size(); ++code)
+        auto* tops = workspace().zeros<std::int64_t>(kTops);
+        for (std::int64_t code = 0; code < kHalves; ++code)
             tops[bits_of(value_of(code, x.dtype)) >> (32 - kTopBits)] += counts[code];
-        counts = std::move(tops);
+        counts = tops;
     }
-    if (const auto bad = non_finite(counts, 8)) return bad;
+    if (const auto bad = non_finite(counts, kTops, 8)) return bad;
     const Ranks ascending(ranks, count);
     for (const Cell& cell : divide_all(counts, kTopBits - 1, ascending))
         for (std::size_t i = cell.first; i < cell.last; ++i) {
@@ -332,17 +335,18 @@ std::int64_t add_quantiles(const Elements& x, std::int64_t size, const std::int6
     // Stretches that are summed up together, whatever the number of threads.
     const std::int64_t rows = x.numel / size;
     const std::int64_t together = std::clamp<std::int64_t>((1 << 17) / count, 1, rows);
-    std::vector<double> quantiles(static_cast<std::size_t>(together * count));
-    const auto keys = thread_words(threads, size), spare = thread_words(threads, size);
+    const Workspace::Scope scope(workspace());
+    auto* quantiles = workspace().take<double>(together * count);
+    Word* keys = workspace().take<Word>(2 * size * threads);
     std::atomic<std::int64_t> bad{0};
     for (std::int64_t first = 0; first < rows; first += together) {
         const std::int64_t last = std::min(rows, first + together);
         parallel(last - first, threads, [&](std::int64_t row, int thread) {
-            std::uint32_t* own = keys[thread].get();
+            Word* own = keys + 2 * size * thread;
             bad += set.keys(x.x, x.dtype, (first + row) * size, size, own);
-            const std::uint32_t* sorted = set.sort(own, spare[thread].get(), size);
+            const Word* sorted = set.sort(own, own + size, size);
             set.quantiles(sorted, size, below, fraction, count, static_cast<double>(size),
-                          quantiles.data() + row * count);
+                          quantiles + row * count);
         });
         for (std::int64_t row = 0; row < last - first; ++row)
             for (std::int64_t i = 0; i < count; ++i) sums[i] += quantiles[row * count + i];

@@ -1,7 +1,8 @@
 // Order statistics of a tensor: exact, to the leading bits in one pass, and averaged over chunks.
 //
 // Memory beside the tensor: 1 MiB to sort up to 2^17 elements; for more, 1 MiB a thread, 4 MiB of
-// totals and tables, at most a quarter of the elements as float32, and some 400 bytes a rank.
+// totals and tables, at most a quarter of the elements as float32, and some 400 bytes a rank. The
+// first 8 MiB stay with the thread that calls.
 #pragma once
 
 #include "kernels.hpp"
