@@ -117,6 +117,8 @@ def test_every_distribution(case: str, isa: str, threads: int) -> None:
 def test_more_threads_than_one_are_used(case: str, isa: str, threads: int) -> None:
     x, wanted = expected(case, 2**20 + 4097, torch.float32, 256)
     assert tuple(bits(method(x)) for method in METHODS) == wanted
+    for _ in range(30):  # threads do not always meet
+        assert bits(quantiles.exact(x)) == wanted[0]
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
