@@ -9,6 +9,7 @@ import importlib.util
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -55,7 +56,7 @@ def quantizer(spec: str) -> qmaps.Quantizer:
 
 
 def _data(scale: float) -> Tensor:
-    return torch.randn(max(1 << 14, int((1 << 24) * scale)))
+    return torch.randn(max(1 << 14, int((1 << 24) * scale) // 4096 * 4096))
 
 
 def encode(spec: str) -> Callable[[float], tuple[Contenders, int]]:
@@ -150,6 +151,39 @@ def gpt2(scale: float) -> list[tuple[int, ...]]:
     return [(int(50257 * scale**0.5), width), (1024, width), *layer * 12, (width,), (width,)]
 
 
+def order_statistics(
+    method: Callable[[Tensor], Tensor],
+) -> Callable[[float], tuple[Contenders, int]]:
+    """256 quantiles beside what finds the order statistics on both sides of each."""
+
+    def make(scale: float) -> tuple[Contenders, int]:
+        x = _data(scale)
+        array = x.numpy()
+        position = (np.arange(256) + 0.5) / 256 * (x.numel() - 1)
+        ranks = np.unique([np.floor(position), np.ceil(position)]).astype(int)
+        works: Contenders = {
+            OURS: lambda: method(x),
+            "numpy.partition": lambda: np.partition(array, ranks),
+            "numpy.sort": lambda: np.sort(array),
+            "torch.sort": x.sort,
+        }
+        return works, x.numel()
+
+    return make
+
+
+def chunk_quantiles(scale: float) -> tuple[Contenders, int]:
+    """SRAM-Quantiles beside sorting the chunks, which is most of it."""
+    x = _data(scale)
+    rows = x.view(-1, 4096)
+    works: Contenders = {
+        OURS: lambda: qmaps.quantiles.sram(x),
+        "numpy.sort": lambda: np.sort(rows.numpy(), axis=1),
+        "torch.sort": lambda: rows.sort(dim=1),
+    }
+    return works, x.numel()
+
+
 EIGHT = "B256/DE@8s", "B256/DE-0@8u"
 FUSED = "torch fused"
 
@@ -170,5 +204,9 @@ CASES = (
          steps("B256/DE@8s+sr", "B256/DE-0@8u+sr", matrices), 16, {}),
     Case("AdamW 8-bit, GPT-2 small", steps(*EIGHT, gpt2), 16, {FUSED: 1.3}),
     Case("AdamW 8-bit, 1000 tensors", steps(*EIGHT, many), 16, {FUSED: 2.0}),
+    Case("256 quantiles, exact", order_statistics(qmaps.quantiles.exact), 8,
+         {"numpy.partition": 25, "torch.sort": 70}),
+    Case("256 quantiles, approximate", order_statistics(qmaps.quantiles.approximate), 4, {}),
+    Case("256 quantiles, SRAM-Quantiles", chunk_quantiles, 0, {}),
 )  # fmt: skip
 """Those that run today."""

@@ -1,6 +1,7 @@
 // The kernels of one instruction set. Every set is compiled from the same source.
 #pragma once
 
+#include "selection.hpp"
 #include "task.hpp"
 
 namespace qmaps {
@@ -25,6 +26,7 @@ struct Kernels {
     Rules rules;
     // The 256 scales of an 8-bit grid between two ends, 0 first.
     void (*eight_bit_grid)(float low, float high, float* grid);
+    Selection selection;
 };
 
 const Kernels& portable_kernels();

@@ -11,6 +11,7 @@
 #include <tuple>
 
 #include "engine.hpp"
+#include "quantiles.hpp"
 #include "step.hpp"
 
 namespace nb = nanobind;
@@ -40,6 +41,46 @@ Codec codec(const Codebook& book, const Geometry& geometry, Address packed,
     for (std::size_t i = 0; i < arrays.size(); ++i)
         made.arrays[i] = reinterpret_cast<void*>(arrays[i]);
     return made;
+}
+
+Elements elements(Address x, int dtype, std::int64_t numel) {
+    return {reinterpret_cast<const void*>(x), static_cast<Dtype>(dtype), numel};
+}
+
+// Each returns the number of elements that are NaN or infinite.
+void register_quantiles(nb::module_& module) {
+    module.def(
+        "order_statistics",
+        [](Address x, int dtype, std::int64_t numel, Address ranks, std::int64_t count,
+           Address values, int threads) {
+            nb::gil_scoped_release unlocked;
+            return order_statistics(elements(x, dtype, numel),
+                                    reinterpret_cast<const std::int64_t*>(ranks), count,
+                                    reinterpret_cast<float*>(values), threads);
+        },
+        "The elements of these ranks.");
+    module.def(
+        "leading_bits",
+        [](Address x, int dtype, std::int64_t numel, Address ranks, std::int64_t count,
+           Address found, int threads) {
+            auto* bits = reinterpret_cast<std::int64_t*>(found);
+            nb::gil_scoped_release unlocked;
+            return leading_bits(elements(x, dtype, numel),
+                                reinterpret_cast<const std::int64_t*>(ranks), count, bits,
+                                bits + count, bits + 2 * count, threads);
+        },
+        "For each rank the leading bits, the elements in lower cells, and those in its own.");
+    module.def(
+        "add_quantiles",
+        [](Address x, int dtype, std::int64_t numel, std::int64_t size, Address below,
+           Address fraction, std::int64_t count, Address sums, int threads) {
+            nb::gil_scoped_release unlocked;
+            return add_quantiles(elements(x, dtype, numel), size,
+                                 reinterpret_cast<const std::int64_t*>(below),
+                                 reinterpret_cast<const double*>(fraction), count,
+                                 reinterpret_cast<double*>(sums), threads);
+        },
+        "Add the weighted quantiles of stretches of `size` elements to the sums.");
 }
 
 }  // namespace
@@ -145,6 +186,8 @@ NB_MODULE(_core, module) {
             },
             nb::arg("p"), nb::arg("g"), nb::arg("scalars"), nb::arg("group"), nb::arg("steps"),
             nb::arg("threads"));
+
+    register_quantiles(module);
 
     module.def("isa", [] { return std::string(kernels().name); },
                "The instruction set in use; QMAPS_ISA chooses another.");

@@ -17,12 +17,14 @@ namespace {
 #include "quantize.hpp"
 #include "rules/all.hpp"
 #include "step.hpp"
+#include "selection.hpp"
 }  // namespace
 
 const Kernels& QMAPS_KERNELS() {
     static constexpr Kernels table = {QMAPS_ISA, quantize_local, scan, maxima,
                                       quantize_fresh, dequantize, step_range, step_maxima,
-                                      {kRules, sizeof kRules / sizeof kRules[0]}, eight_bit_grid};
+                                      {kRules, sizeof kRules / sizeof kRules[0]}, eight_bit_grid,
+                                      kSelection};
     return table;
 }
 
