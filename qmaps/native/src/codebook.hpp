@@ -64,6 +64,7 @@ struct Codebook {
     Search stochastic;  // code of the lower of the two neighbours
     Lookup values;
     Lookup next;  // the value after each code
+    Lookup gaps;  // from each value to the next; NaN after the last
 };
 
 // Ascending unsigned order of floats by their upper 16 bits.

@@ -108,7 +108,7 @@ struct alignas(64) Scratch {
     float scale[kMaxLocal];
     float low[kTile];
     float high[kTile];
-    std::uint32_t words[kTile + 8];
+    std::uint32_t words[kTile + 64];
     std::uint8_t codes[kMaxLocal + 64];
     alignas(64) std::uint8_t bounds[kTile];
 };

@@ -91,16 +91,17 @@ inline void round_stochastic(const Codec& codec, const ScaleView& view, const fl
     for (std::int64_t i = 0; i < count; i += kTile) {
         const std::int64_t some = count - i < kTile ? count - i : kTile;
         search_codes(book.stochastic, n + i, codes + i, some, scratch, ahead ? ahead + 4 * i : nullptr);
+        random_words(codec.noise, at + i, some, scratch.words);
+        if (!view.log) {
+            round_up(book, n + i, codes + i, some, scratch);
+            continue;
+        }
         look_up(book.values, codes + i, false, scratch.low, some, nullptr);
         look_up(book.next, codes + i, false, scratch.high, some, nullptr);
-        const float* value = n + i;
-        if (view.log) {
-            float low_ends[kTile], high_ends[kTile];
-            log_values(view, at + i, some, scratch.low, low_ends, high_ends);
-            log_values(view, at + i, some, scratch.high, low_ends, high_ends);
-            value = x + i;
-        }
-        random_words(codec.noise, at + i, some, scratch.words);
+        float low_ends[kTile], high_ends[kTile];
+        log_values(view, at + i, some, scratch.low, low_ends, high_ends);
+        log_values(view, at + i, some, scratch.high, low_ends, high_ends);
+        const float* value = x + i;
         for (std::int64_t j = 0; j < some; ++j) {
             const float fraction =
                 (value[j] - scratch.low[j]) / (scratch.high[j] - scratch.low[j]);

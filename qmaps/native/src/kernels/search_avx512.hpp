@@ -158,37 +158,77 @@ inline void bound_by_keys(const Search& search, const Source& source, std::uint8
     });
 }
 
+// The signs of 64 floats, as 0 or 1 in strided order: packing keeps them.
+ALWAYS_INLINE inline __m512i signs_of(const __m512 (&value)[4]) {
+    const __m512i first =
+        _mm512_packs_epi32(_mm512_castps_si512(value[0]), _mm512_castps_si512(value[1]));
+    const __m512i second =
+        _mm512_packs_epi32(_mm512_castps_si512(value[2]), _mm512_castps_si512(value[3]));
+    const __m512i top_bit = _mm512_set1_epi64(static_cast<long long>(0x8000000000000000ull));
+    return _mm512_gf2p8affine_epi64_epi8(_mm512_packs_epi16(first, second), top_bit, 0);
+}
+
+template <bool whole>
+ALWAYS_INLINE inline void store_codes(std::uint8_t* codes, std::int64_t rest, __m512i code) {
+    if constexpr (whole) {
+        _mm512_storeu_si512(codes, code);
+    } else {
+        _mm512_mask_storeu_epi8(codes, (1ull << rest) - 1ull, code);
+    }
+}
+
 // Second stage: as many steps up as `rounds`, each past a limit that is below the value.
 template <class Limits, class Source>
 inline void settle(const Source& source, int rounds, const float* n, const std::uint8_t* bounds,
                    std::uint8_t* codes, std::int64_t count) {
     const Limits limits(source);
     const __m512i natural = _mm512_load_si512(kOrders.natural);
-    // Each byte's highest bit, as 0 or 1.
-    const __m512i top_bit = _mm512_set1_epi64(static_cast<long long>(0x8000000000000000ull));
     in_groups(count, [&]<bool whole>(std::int64_t i) ALWAYS_INLINE {
         __m512i code = _mm512_load_si512(bounds + i);
         for (int r = 0; r < rounds; ++r) {
             __m512 limit[4];
             limits.floats(code, limit);
-            // The sign of limit - value says which is greater, and packing keeps it; comparisons
-            // into masks would cost more. Past the last limit there is NaN, without a sign.
-            __m512i above[4];
+            // The sign of limit - value says which is greater; comparisons into masks would cost
+            // more. Past the last limit there is NaN, without a sign.
+            __m512 above[4];
             for (int q = 0; q < 4; ++q) {
                 const std::int64_t at = i + 16 * q;
                 const __m512 value = load_some<whole>(n + at, count - at);
-                above[q] = _mm512_castps_si512(_mm512_sub_ps(limit[q], value));
+                above[q] = _mm512_sub_ps(limit[q], value);
             }
-            const __m512i signs = _mm512_packs_epi16(_mm512_packs_epi32(above[0], above[1]),
-                                                     _mm512_packs_epi32(above[2], above[3]));
-            code = _mm512_add_epi8(code, _mm512_gf2p8affine_epi64_epi8(signs, top_bit, 0));
+            code = _mm512_add_epi8(code, signs_of(above));
         }
-        const __m512i plain = _mm512_permutexvar_epi8(natural, code);
-        if (whole) {
-            _mm512_storeu_si512(codes + i, plain);
-        } else {
-            _mm512_mask_storeu_epi8(codes + i, (1ull << (count - i)) - 1ull, plain);
+        store_codes<whole>(codes + i, count - i, _mm512_permutexvar_epi8(natural, code));
+    });
+}
+
+// Round codes of the lower neighbours up by chance: scratch.words against how far n lies between.
+inline void round_up(const Codebook& book, const float* n, std::uint8_t* codes, std::int64_t count,
+                     Scratch& scratch) {
+    look_up(book.values, codes, false, scratch.low, count, nullptr);
+    const Planes gaps(book.gaps.plane);
+    const __m512i natural = _mm512_load_si512(kOrders.natural);
+    const __m512i strided = _mm512_load_si512(kOrders.strided);
+    const __m512 unit = _mm512_set1_ps(5.9604644775390625e-08f);  // 2^-24, as in uniform_of
+    in_groups(count, [&]<bool whole>(std::int64_t i) ALWAYS_INLINE {
+        const __mmask64 there = whole ? ~0ull : (1ull << (count - i)) - 1ull;
+        const __m512i plain = _mm512_maskz_loadu_epi8(there, codes + i);
+        const __m512i code = _mm512_permutexvar_epi8(strided, plain);
+        __m512 gap[4];
+        gaps.floats(code, gap);
+        __m512 chance[4];
+        for (int q = 0; q < 4; ++q) {
+            const std::int64_t j = i + 16 * q;
+            const __m512 value = load_some<whole>(n + j, count - j);
+            const __m512 over = _mm512_sub_ps(value, load_some<whole>(scratch.low + j, count - j));
+            const __m512i word = _mm512_loadu_si512(scratch.words + j);  // has room for groups
+            const __m512 random =
+                _mm512_mul_ps(_mm512_cvtepi32_ps(_mm512_srli_epi32(word, 8)), unit);
+            // Negative where the random number is below; past the last gap NaN without a sign.
+            chance[q] = _mm512_sub_ps(random, _mm512_div_ps(over, gap[q]));
         }
+        const __m512i rounded = _mm512_add_epi8(code, signs_of(chance));
+        store_codes<whole>(codes + i, count - i, _mm512_permutexvar_epi8(natural, rounded));
     });
 }
 

@@ -32,6 +32,15 @@ inline void look_up(const Lookup& lookup, const std::uint8_t* codes, bool, float
     for (std::int64_t i = 0; i < count; ++i) out[i] = lookup.value[codes[i]];
 }
 
+// Round codes of the lower neighbours up by chance: scratch.words against how far n lies between.
+inline void round_up(const Codebook& book, const float* n, std::uint8_t* codes, std::int64_t count,
+                     Scratch& scratch) {
+    look_up(book.values, codes, false, scratch.low, count, nullptr);
+    look_up(book.gaps, codes, false, scratch.high, count, nullptr);
+    for (std::int64_t i = 0; i < count; ++i)
+        codes[i] += uniform_of(scratch.words[i]) < (n[i] - scratch.low[i]) / scratch.high[i] ? 1 : 0;
+}
+
 inline void look_up_elements(const Lookup& lookup, const std::uint8_t* codes, bool,
                              const float* scale, float* out, std::int64_t count, const char*) {
     for (std::int64_t i = 0; i < count; ++i) out[i] = lookup.value[codes[i]] * scale[i];
