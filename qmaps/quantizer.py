@@ -173,12 +173,35 @@ class Quantizer:
         Raises:
             NonFiniteError, BadValueError, BadTypeError: as `quantize`.
         """
+        return self.measured(x, keep=False)[0]
+
+    def measured(
+        self, x: Tensor, *, keep: bool = True
+    ) -> tuple[dict[str, float], QuantizedTensor | None]:
+        """As `error`, and if `keep` also `x` quantized.
+
+        The native engine does both in one pass, without storing what `x` decodes to, nor codes
+        that are not kept; as long as every metric has a form for sums.
+        """
         from qmaps import metrics
 
-        t = self.quantize(x)
-        size = t.quantizer.map.codebook().numel()
-        measured = metrics.measure(x.detach().float(), t.dequantize(), t.codes(), size)
-        return {"bits_per_element": t.bits_per_element, **measured}
+        x = _floats(x)
+        q = self.fit(x) if isinstance(self.map, FittedMap) else self
+        found = None
+        if metrics.SUMMED.keys() == metrics.METRICS.keys():
+            noise = RoundingKey() if self.stochastic else None
+            found = dispatch.measure(x, q.normalizer, q.map, noise, keep=keep)
+        if found is None:
+            t = q.quantize(x)
+            values = metrics.measure(x.float(), t.dequantize(), t.codes(), table(q.map).numel())
+            return {"bits_per_element": t.bits_per_element, **values}, t if keep else None
+        sums, packed, scales, suspect = found
+        if suspect:
+            self._refuse_bad(x)
+        nbytes = _nbytes(q.map, packing.packed_bytes(x.numel(), q.map.bits), scales)
+        values = metrics.measure_sums(sums)
+        kept = None if packed is None else QuantizedTensor(q, tuple(x.shape), packed, scales)
+        return {"bits_per_element": 8 * nbytes / x.numel(), **values}, kept
 
     def _frozen(self, x: Tensor) -> Quantizer:
         if not isinstance(self.map, FittedMap):
@@ -247,8 +270,7 @@ class QuantizedTensor:
     @property
     def nbytes(self) -> int:
         """Bytes of the codes, the scales, and the codebook where it belongs to this tensor."""
-        codebook = table(self.quantizer.map).nbytes if self.quantizer.map.counted else 0
-        return self.packed.nbytes + sum(scale.nbytes for scale in self.scales) + codebook
+        return _nbytes(self.quantizer.map, self.packed.nbytes, self.scales)
 
     @property
     def bits_per_element(self) -> float:
@@ -293,6 +315,12 @@ def _floats(x: Tensor) -> Tensor:
     if x.dtype not in FLOATS:
         raise BadTypeError(f"x has dtype {x.dtype}; allowed are float32, float16, bfloat16")
     return x.detach()
+
+
+def _nbytes(map_: Map, packed: int, scales: Scales) -> int:
+    """Bytes of `packed` bytes of codes, scales, and a codebook where it belongs to a tensor."""
+    codebook = table(map_).nbytes if map_.counted else 0
+    return packed + sum(scale.nbytes for scale in scales) + codebook
 
 
 def _refuse(bad: Tensor, kind: str, allowed: str, non_finite: bool) -> None:

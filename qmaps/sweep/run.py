@@ -11,16 +11,14 @@ from pathlib import Path
 from typing import Any
 
 import pandas as pd
-from torch import Tensor
 
-from qmaps import metrics
 from qmaps.analyze._states import MIN_SIZE, States, as_states
-from qmaps.analyze.update_error import collapsed, element_errors, error_columns
+from qmaps.analyze._updates import Exact, Moment, UpdateErrors, update_errors
 from qmaps.capture import CapturedStates
 from qmaps.errors import CaptureError, OutputError
 from qmaps.files import output_folder, replacing, write_json
 from qmaps.maps.codebook import Codebook
-from qmaps.pair import UNQUANTIZED, Pair, adam_update
+from qmaps.pair import Pair, spec_of
 from qmaps.quantizer import Quantizer, quantizer
 
 MOMENTS = {"exp_avg", "exp_avg_sq"}
@@ -75,6 +73,7 @@ def run(
         _require_adam(by_parameter, captured)
     parts = None if out is None else _folder(out, captured, singles, pairs, min_quantized_size)
 
+    errors = update_errors()
     frames = []
     for done, (parameter, names) in enumerate(by_parameter.items()):
         if progress:
@@ -83,7 +82,7 @@ def run(
         if part is not None and part.exists():
             frames.append(pd.read_parquet(part))
             continue
-        frame = pd.DataFrame(list(_rows(captured, parameter, names, singles, pairs)))
+        frame = pd.DataFrame(list(_rows(captured, parameter, names, singles, pairs, errors)))
         frames.append(frame)
         if part is not None:
             _write(frame, part)
@@ -142,19 +141,23 @@ def _rows(
     names: list[str],
     singles: list[Quantizer],
     pairs: list[Pair],
+    errors: UpdateErrors,
 ) -> Iterator[dict[str, Any]]:
-    """The rows of one parameter; every quantizer decodes a state once."""
+    """The rows of one parameter; every quantizer encodes a state once."""
     tensors = {name: states.tensor(parameter, name) for name in names}
     adam = tensors.keys() >= MOMENTS
     wanted: dict[str, list[Quantizer]] = {
         name: [q for q in singles if q.map.signed or not bool((tensor < 0).any())]
         for name, tensor in tensors.items()
     }
+    paired: set[tuple[str, Quantizer | None]] = set()
     if adam:
+        for pair in pairs:
+            paired |= {("exp_avg", pair.first), ("exp_avg_sq", pair.second)}
         wanted["exp_avg"] += [pair.first for pair in pairs if pair.first]
         wanted["exp_avg_sq"] += [pair.second for pair in pairs if pair.second]
 
-    decoded: dict[tuple[str, Quantizer | None], tuple[Tensor, float]] = {}
+    moments: dict[tuple[str, Quantizer | None], tuple[Moment, float]] = {}
     for name, tensor in tensors.items():
         about = {
             "step": states.step,
@@ -163,40 +166,38 @@ def _rows(
             "numel": tensor.numel(),
             "state": name,
         }
-        decoded[name, None] = (tensor, 32.0)
+        moments[name, None] = (tensor, 32.0)
         mean_square = float(tensor.double().square().mean())
         for q in dict.fromkeys(wanted[name]):
-            t = q.quantize(tensor)
-            values = t.dequantize()
-            decoded[name, q] = (values, t.bits_per_element)
-            size = t.quantizer.map.codebook().numel()
+            measured, t = q.measured(tensor, keep=(name, q) in paired)
+            if t is not None:
+                moments[name, q] = (t, measured["bits_per_element"])
+            bits = measured.pop("bits_per_element")
             yield {
                 **about,
                 "quantizer": q.spec,
                 "first": None,
                 "second": None,
-                "bits_per_element": t.bits_per_element,
+                "bits_per_element": bits,
                 "mean_square": mean_square,
-                **metrics.measure(tensor, values, t.codes(), size),
+                **measured,
             }
     if not (adam and pairs):
         return
-    m, v = tensors["exp_avg"], tensors["exp_avg_sq"]
-    eps = states.eps(parameter)
-    exact = adam_update(m, v, eps)
+    exact = Exact(tensors["exp_avg"], tensors["exp_avg_sq"], states.eps(parameter))
     for pair in pairs:
-        m_decoded, m_bits = decoded["exp_avg", pair.first]
-        v_decoded, v_bits = decoded["exp_avg_sq", pair.second]
-        errors = element_errors(exact, adam_update(m_decoded, v_decoded, eps))
+        first, first_bits = moments["exp_avg", pair.first]
+        second, second_bits = moments["exp_avg_sq", pair.second]
+        errors.clear()
+        errors.add(exact, first, second)
         yield {
             **about,
             "state": "update",
             "quantizer": pair.spec,
-            "first": pair.first.spec if pair.first else UNQUANTIZED,
-            "second": pair.second.spec if pair.second else UNQUANTIZED,
-            "bits_per_element": (m_bits + v_bits) / 2,
-            **error_columns(*errors),
-            "zeroed_share": collapsed(m_decoded, v, v_decoded) / m.numel(),
+            "first": spec_of(pair.first),
+            "second": spec_of(pair.second),
+            "bits_per_element": (first_bits + second_bits) / 2,
+            **errors.columns(),
         }
 
 

@@ -1,6 +1,7 @@
 // The kernels of one instruction set. Every set is compiled from the same source.
 #pragma once
 
+#include "sums.hpp"
 #include "task.hpp"
 
 namespace qmaps {
@@ -25,6 +26,20 @@ struct Kernels {
     Rules rules;
     // The 256 scales of an 8-bit grid between two ends, 0 first.
     void (*eight_bit_grid)(float low, float high, float* grid);
+    // As quantize_local and quantize_fresh, with the sums of [begin, end) and how often each code
+    // occurs; where the codec has no place for codes, they are dropped.
+    int (*measure_local)(const QuantizeTask&, std::int64_t begin, std::int64_t end, ErrorSums&,
+                         CodeCounts&, Scratch&);
+    void (*measure_fresh)(const QuantizeTask&, std::int64_t begin, std::int64_t end, ErrorSums&,
+                          CodeCounts&, Scratch&);
+    // Errors of Adam updates over [begin, end): all of them, or summed by pairs of codes.
+    void (*update_errors)(const UpdateTask&, std::int64_t begin, std::int64_t end,
+                          std::uint32_t* absolute, std::uint32_t* relative, UpdateSums&,
+                          UpdateBins&, StepScratch&);
+    std::int64_t (*gather_bin)(const std::uint32_t* bits, std::int64_t count, std::uint32_t bin,
+                               std::uint32_t* to);
+    void (*update_grid)(const UpdateTask&, std::int64_t begin, std::int64_t end, CellSums* cells,
+                        StepScratch&);
 };
 
 const Kernels& portable_kernels();

@@ -12,6 +12,8 @@ namespace {
 #include "scales.hpp"
 #include "codec.hpp"
 #include "quantize.hpp"
+#include "sums.hpp"
+#include "updates.hpp"
 #include "rules/all.hpp"
 #include "step.hpp"
 }  // namespace
@@ -19,7 +21,9 @@ namespace {
 const Kernels& QMAPS_KERNELS() {
     static constexpr Kernels table = {QMAPS_ISA, quantize_local, scan, maxima,
                                       quantize_fresh, dequantize, step_range, step_maxima,
-                                      {kRules, sizeof kRules / sizeof kRules[0]}, eight_bit_grid};
+                                      {kRules, sizeof kRules / sizeof kRules[0]}, eight_bit_grid,
+                                      measure_local, measure_fresh, update_errors, gather_bin,
+                                      update_grid};
     return table;
 }
 

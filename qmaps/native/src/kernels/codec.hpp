@@ -21,14 +21,10 @@ inline void log_values(const ScaleView& view, std::int64_t at, std::int64_t coun
     }
 }
 
-inline void decode_tile(const Codec& codec, const ScaleView& view, std::int64_t at,
-                        std::int64_t count, float* out, Scratch& scratch) {
+// Decode codes of a byte each.
+inline void decode_codes(const Codec& codec, const ScaleView& view, const std::uint8_t* codes,
+                         std::int64_t at, std::int64_t count, float* out, Scratch& scratch) {
     const Codebook& book = *codec.book;
-    const std::uint8_t* codes = codec.packed + at;
-    if (book.bits != 8) {
-        unpack(codec.packed, book.bits, at, count, scratch.codes);
-        codes = scratch.codes;
-    }
     const PartView& part = view.part[0];
     const bool blocks = !view.log && view.parts == 1 && !part.codes &&
                         part.count * part.divisor >= at + count;
@@ -54,6 +50,16 @@ inline void decode_tile(const Codec& codec, const ScaleView& view, std::int64_t 
     }
     element_scales(view, at, count, scratch.scale, scratch.low);
     for (std::int64_t i = 0; i < count; ++i) out[i] *= scratch.scale[i];
+}
+
+inline void decode_tile(const Codec& codec, const ScaleView& view, std::int64_t at,
+                        std::int64_t count, float* out, Scratch& scratch) {
+    const std::uint8_t* codes = codec.packed + at;
+    if (codec.book->bits != 8) {
+        unpack(codec.packed, codec.book->bits, at, count, scratch.codes);
+        codes = scratch.codes;
+    }
+    decode_codes(codec, view, codes, at, count, out, scratch);
 }
 
 inline void divide(const float* x, float scale, std::int64_t count, float* n) {
@@ -121,17 +127,29 @@ inline void round_stochastic(const Codec& codec, const ScaleView& view, const fl
     }
 }
 
+// Where the codes of a tile are made: in place if they are stored as bytes.
+inline std::uint8_t* codes_of(const Codec& codec, std::int64_t at, Scratch& scratch) {
+    return codec.packed && codec.book->bits == 8 ? codec.packed + at : scratch.codes;
+}
+
+// Store codes that were made there. Without storage they stay there.
+inline void store_codes_of(const Codec& codec, std::int64_t at, std::int64_t count,
+                           Scratch& scratch) {
+    if (codec.packed && codec.book->bits != 8)
+        pack(scratch.codes, codec.book->bits, at, count, codec.packed);
+}
+
 inline void encode_normalized(const Codec& codec, const ScaleView& view, const float* x,
                               const float* n, std::int64_t at, std::int64_t count,
                               Scratch& scratch) {
     const Codebook& book = *codec.book;
-    std::uint8_t* codes = book.bits == 8 ? codec.packed + at : scratch.codes;
+    std::uint8_t* codes = codes_of(codec, at, scratch);
     if (codec.stochastic) {
         round_stochastic(codec, view, x, n, at, count, codes, scratch);
     } else {
         search_codes(book.nearest, n, codes, count);
     }
-    if (book.bits != 8) pack(codes, book.bits, at, count, codec.packed);
+    store_codes_of(codec, at, count, scratch);
 }
 
 // The stored scales.
@@ -204,9 +222,9 @@ inline std::uint32_t encode_blocks(const Codec& codec, const float* x, std::int6
             scratch.scale[b - at / block] = largest == 0 ? 1.0f : first[b];
         }
         if (!codec.stochastic && most < kInfinityBits) {
-            std::uint8_t* codes = codec.book->bits == 8 ? codec.packed + at : scratch.codes;
+            std::uint8_t* codes = codes_of(codec, at, scratch);
             if (search_blocks(codec.book->nearest, x, scratch.scale, block, codes, count, ahead)) {
-                if (codec.book->bits != 8) pack(codes, codec.book->bits, at, count, codec.packed);
+                store_codes_of(codec, at, count, scratch);
                 return most;
             }
         }
