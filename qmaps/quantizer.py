@@ -177,11 +177,11 @@ class Quantizer:
 
     def measured(
         self, x: Tensor, *, keep: bool = True
-    ) -> tuple[dict[str, float], QuantizedTensor | None]:
-        """As `error`, and if `keep` also `x` quantized.
+    ) -> tuple[dict[str, float], Tensor | QuantizedTensor | None]:
+        """As `error`, and if `keep` what became of `x`: quantized or decoded, whichever is there.
 
-        The native engine does both in one pass, without storing what `x` decodes to, nor codes
-        that are not kept; as long as every metric has a form for sums.
+        The native engine quantizes and measures in one pass, without storing what `x` decodes
+        to, nor codes that are not kept; as long as every metric has a form for sums.
         """
         from qmaps import metrics
 
@@ -193,8 +193,9 @@ class Quantizer:
             found = dispatch.measure(x, q.normalizer, q.map, noise, keep=keep)
         if found is None:
             t = q.quantize(x)
-            values = metrics.measure(x.float(), t.dequantize(), t.codes(), table(q.map).numel())
-            return {"bits_per_element": t.bits_per_element, **values}, t if keep else None
+            decoded = t.dequantize()
+            values = metrics.measure(x.float(), decoded, t.codes(), table(q.map).numel())
+            return {"bits_per_element": t.bits_per_element, **values}, decoded if keep else None
         sums, packed, scales, suspect = found
         if suspect:
             self._refuse_bad(x)

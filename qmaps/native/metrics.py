@@ -43,7 +43,7 @@ def measure(
     packed = torch.empty(packed_bytes(numel, map_.bits), dtype=torch.uint8) if keep else None
     scales = tuple(torch.zeros(size, dtype=dtype) for dtype, size in normalizer.layout(shape))
     codes = torch.empty(table(map_).numel(), dtype=torch.int64)
-    flags, *sums = core.measure(
+    flags, absolute, square, signal, relative, largest, nonzero, zeroed = core.measure(
         tensors.codebook(map_),
         tensors.geometry(normalizer, shape),
         x.data_ptr(),
@@ -56,7 +56,8 @@ def measure(
         codes.data_ptr(),
         tensors.threads(numel),
     )
-    return Sums(numel, *sums, codes), packed, scales, flags
+    sums = Sums(numel, absolute, square, signal, relative, largest, nonzero, zeroed, codes)
+    return sums, packed, scales, flags
 
 
 class UpdateErrors:

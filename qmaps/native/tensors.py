@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import functools
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextvars import ContextVar, copy_context
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -19,6 +22,12 @@ DTYPES = {torch.float32: 0, torch.float16: 1, torch.bfloat16: 2}
 MAX_BITS = 8
 MAX_LOG_BLOCK = 1024
 NON_FINITE, NEGATIVE = 1, 2
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+_side_by_side: ContextVar[bool] = ContextVar("qmaps_side_by_side", default=False)
+"""Whether other threads are at work already."""
 
 FEW = 1 << 15
 """Elements below which threads cost more than they bring."""
@@ -118,4 +127,28 @@ def dequantize(
 
 def threads(numel: int) -> int:
     """As many as torch uses, one for little work."""
-    return 1 if numel < FEW else torch.get_num_threads()
+    return 1 if numel < FEW or _side_by_side.get() else torch.get_num_threads()
+
+
+def each(work: Callable[[T], R], items: Sequence[T]) -> Iterator[R]:
+    """``work(item)`` of every item, in their order: one thread an item, as many as torch uses.
+
+    For work that mostly waits for this engine. Few items are worked on one by one, with all
+    threads on each.
+    """
+    count = torch.get_num_threads()
+    if len(items) < 2 * count or count == 1:
+        yield from map(work, items)
+        return
+    pool = ThreadPoolExecutor(count)
+    try:
+        # A context of its own for each: it carries the choice of back end.
+        waiting = [pool.submit(copy_context().run, _alone, work, item) for item in items]
+        yield from (result.result() for result in waiting)
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+def _alone(work: Callable[[T], R], item: T) -> R:
+    _side_by_side.set(True)
+    return work(item)

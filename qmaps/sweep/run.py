@@ -6,14 +6,18 @@ import hashlib
 import json
 import math
 import os
+import threading
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
+from torch import Tensor
 
+from qmaps import dispatch
 from qmaps.analyze._states import MIN_SIZE, States, as_states
-from qmaps.analyze._updates import Exact, Moment, UpdateErrors, update_errors
+from qmaps.analyze._updates import Exact, Moment, update_errors
 from qmaps.capture import CapturedStates
 from qmaps.errors import CaptureError, OutputError
 from qmaps.files import output_folder, replacing, write_json
@@ -73,7 +77,6 @@ def run(
         _require_adam(by_parameter, captured)
     parts = None if out is None else _folder(out, captured, singles, pairs, min_quantized_size)
 
-    errors = update_errors()
     frames = []
     for done, (parameter, names) in enumerate(by_parameter.items()):
         if progress:
@@ -82,7 +85,7 @@ def run(
         if part is not None and part.exists():
             frames.append(pd.read_parquet(part))
             continue
-        frame = pd.DataFrame(list(_rows(captured, parameter, names, singles, pairs, errors)))
+        frame = pd.DataFrame(list(_rows(captured, parameter, names, singles, pairs)))
         frames.append(frame)
         if part is not None:
             _write(frame, part)
@@ -141,7 +144,6 @@ def _rows(
     names: list[str],
     singles: list[Quantizer],
     pairs: list[Pair],
-    errors: UpdateErrors,
 ) -> Iterator[dict[str, Any]]:
     """The rows of one parameter; every quantizer encodes a state once."""
     tensors = {name: states.tensor(parameter, name) for name in names}
@@ -166,13 +168,15 @@ def _rows(
             "numel": tensor.numel(),
             "state": name,
         }
-        moments[name, None] = (tensor, 32.0)
         mean_square = float(tensor.double().square().mean())
-        for q in dict.fromkeys(wanted[name]):
-            measured, t = q.measured(tensor, keep=(name, q) in paired)
-            if t is not None:
-                moments[name, q] = (t, measured["bits_per_element"])
+        moments[name, None] = (tensor, 32.0)
+        chosen = list(dict.fromkeys(wanted[name]))
+        keep = [(name, q) in paired for q in chosen]
+        results = dispatch.each(partial(_measured, tensor), list(zip(chosen, keep, strict=True)))
+        for q, (measured, moment) in zip(chosen, results, strict=True):
             bits = measured.pop("bits_per_element")
+            if moment is not None:
+                moments[name, q] = (moment, bits)
             yield {
                 **about,
                 "quantizer": q.spec,
@@ -185,11 +189,19 @@ def _rows(
     if not (adam and pairs):
         return
     exact = Exact(tensors["exp_avg"], tensors["exp_avg_sq"], states.eps(parameter))
-    for pair in pairs:
-        first, first_bits = moments["exp_avg", pair.first]
-        second, second_bits = moments["exp_avg_sq", pair.second]
+    collectors = _Collectors()
+
+    def columns(pair: Pair) -> dict[str, float]:
+        errors = collectors.errors
         errors.clear()
-        errors.add(exact, first, second)
+        errors.add(exact, moments["exp_avg", pair.first][0], moments["exp_avg_sq", pair.second][0])
+        return errors.columns()
+
+    for pair, found in zip(pairs, dispatch.each(columns, pairs), strict=True):
+        first_bits, second_bits = (
+            moments["exp_avg", pair.first][1],
+            moments["exp_avg_sq", pair.second][1],
+        )
         yield {
             **about,
             "state": "update",
@@ -197,8 +209,22 @@ def _rows(
             "first": spec_of(pair.first),
             "second": spec_of(pair.second),
             "bits_per_element": (first_bits + second_bits) / 2,
-            **errors.columns(),
+            **found,
         }
+
+
+class _Collectors(threading.local):
+    """A collector for each thread."""
+
+    def __init__(self) -> None:
+        self.errors = update_errors()
+
+
+def _measured(
+    tensor: Tensor, given: tuple[Quantizer, bool]
+) -> tuple[dict[str, float], Moment | None]:
+    q, keep = given
+    return q.measured(tensor, keep=keep)
 
 
 def _folder(

@@ -26,7 +26,7 @@ float float_of(std::uint32_t bits) {
 // The number of rank `rank` (from 0) among `count` that agree in their bits from kBinShift on.
 std::uint32_t select(const std::uint32_t* values, std::int64_t count, std::int64_t rank) {
     constexpr int kLow = 9, kHigh = kBinShift - kLow;
-    std::vector<std::int64_t> found(1 << kHigh, 0);
+    std::int64_t found[1 << kHigh] = {};
     const auto find = [&](std::uint32_t size) {
         std::uint32_t at = 0;
         while (at + 1 < size && rank >= found[at]) rank -= found[at++];
@@ -34,7 +34,7 @@ std::uint32_t select(const std::uint32_t* values, std::int64_t count, std::int64
     };
     for (std::int64_t i = 0; i < count; ++i) ++found[values[i] >> kLow & ((1u << kHigh) - 1)];
     const std::uint32_t high = find(1u << kHigh);
-    std::fill(found.begin(), found.end(), 0);
+    std::fill(found, found + (1 << kHigh), 0);
     for (std::int64_t i = 0; i < count; ++i)
         if ((values[i] >> kLow & ((1u << kHigh) - 1)) == high)
             ++found[values[i] & ((1u << kLow) - 1)];
@@ -79,35 +79,34 @@ Measured measure(QuantizeTask& task, std::int64_t* counts, int threads) {
 
 void UpdateErrors::clear() {
     numel_ = 0;
-    absolute_bins_.assign(kBins, 0);
-    relative_bins_.assign(kBins, 0);
+    for (auto& bins : bins_) bins.assign(kBins, 0);
     sums_ = {};
 }
 
 void UpdateErrors::reserve(std::int64_t numel) {
     if (numel <= room_) return;
     const auto room = std::max(numel, room_ + room_ / 2);
-    for (auto* array : {&absolute_, &relative_}) {
+    for (auto& bits : bits_) {
         std::unique_ptr<std::uint32_t[]> larger(new std::uint32_t[static_cast<std::size_t>(room)]);
         if (numel_ > 0)
-            std::memcpy(larger.get(), array->get(), static_cast<std::size_t>(numel_) * 4);
-        *array = std::move(larger);
+            std::memcpy(larger.get(), bits.get(), static_cast<std::size_t>(numel_) * 4);
+        bits = std::move(larger);
     }
     room_ = room;
 }
 
 void UpdateErrors::add(UpdateTask& task, int threads) {
     const Kernels& set = kernels();
-    if (absolute_bins_.empty()) clear();
+    if (bins_[0].empty()) clear();
     reserve(numel_ + task.numel);
     prepare_moments(task, set);
     const std::int64_t items = chunks(task.numel, kChunk);
     std::vector<UpdateSums> parts(static_cast<std::size_t>(items));
-    const std::unique_ptr<UpdateBins[]> bins(new UpdateBins[static_cast<std::size_t>(threads)]());
+    std::vector<UpdateBins> of_threads(static_cast<std::size_t>(threads));
     parallel(items, threads, [&](std::int64_t item, int thread) {
         set.update_errors(task, item * kChunk, std::min(task.numel, (item + 1) * kChunk),
-                          absolute_.get() + numel_, relative_.get() + numel_, parts[item],
-                          bins[thread], step_scratch());
+                          bits_[0].get() + numel_, bits_[1].get() + numel_, parts[item],
+                          of_threads[thread], step_scratch());
     });
     for (const UpdateSums& part : parts) {
         sums_.absolute += part.absolute;
@@ -115,59 +114,62 @@ void UpdateErrors::add(UpdateTask& task, int threads) {
         sums_.nonzero += part.nonzero;
         sums_.collapsed += part.collapsed;
     }
-    for (int t = 0; t < threads; ++t)
+    for (const UpdateBins& bins : of_threads)
         for (int b = 0; b < kBins; ++b) {
-            absolute_bins_[b] += bins[t].absolute[0][b] + bins[t].absolute[1][b];
-            relative_bins_[b] += bins[t].relative[0][b] + bins[t].relative[1][b];
+            bins_[0][b] += std::int64_t{bins.absolute[0][b]} + bins.absolute[1][b];
+            bins_[1][b] += std::int64_t{bins.relative[0][b]} + bins.relative[1][b];
         }
     numel_ += task.numel;
 }
 
-ErrorSummary UpdateErrors::absolute(const std::vector<double>& levels, int threads) const {
-    return summary(absolute_.get(), absolute_bins_.data(), numel_, sums_.absolute, levels, threads);
-}
-
-ErrorSummary UpdateErrors::relative(const std::vector<double>& levels, int threads) const {
-    return summary(relative_.get(), relative_bins_.data(), sums_.nonzero, sums_.relative, levels,
-                   threads);
-}
-
-ErrorSummary UpdateErrors::summary(const std::uint32_t* bits, const std::uint64_t* bins,
-                                   std::int64_t count, double sum,
-                                   const std::vector<double>& levels, int threads) const {
-    ErrorSummary result{count, sum, {}};
-    if (count == 0) return result;
-
-    // The bins that hold the wanted ranks, each gathered once.
+std::array<ErrorSummary, 2> UpdateErrors::summaries(const std::vector<double>& levels,
+                                                    int threads) const {
+    std::array<ErrorSummary, 2> result{ErrorSummary{numel_, sums_.absolute, {}},
+                                       ErrorSummary{sums_.nonzero, sums_.relative, {}}};
+    // Bins that hold the wanted ranks, each gathered once.
     struct Bin {
+        int kind;
         std::uint32_t number;
         std::int64_t size;
         std::unique_ptr<std::uint32_t[]> values;
         std::atomic<std::int64_t> filled{0};
     };
     struct Rank {
-        std::size_t bin;
+        int kind;
+        std::size_t at;  // in the result
+        const Bin* bin;
         std::int64_t within;
     };
     std::vector<std::unique_ptr<Bin>> wanted;
     std::vector<Rank> ranks;
-    const auto want = [&](std::int64_t rank) {
+    const auto want = [&](int kind, std::size_t at, std::int64_t rank) {
         std::uint32_t number = 0;
-        while (rank >= static_cast<std::int64_t>(bins[number]))
-            rank -= static_cast<std::int64_t>(bins[number++]);
-        std::size_t at = 0;
-        while (at < wanted.size() && wanted[at]->number != number) ++at;
-        if (at == wanted.size()) {
+        while (rank >= bins_[kind][number]) rank -= bins_[kind][number++];
+        const Bin* found = nullptr;
+        for (const auto& bin : wanted)
+            if (bin->kind == kind && bin->number == number) found = bin.get();
+        if (!found) {
+            const std::int64_t size = bins_[kind][number];
             wanted.push_back(std::make_unique<Bin>());
-            wanted[at]->number = number;
-            wanted[at]->size = static_cast<std::int64_t>(bins[number]);
-            wanted[at]->values.reset(new std::uint32_t[bins[number]]);
+            Bin& bin = *wanted.back();
+            bin.kind = kind;
+            bin.number = number;
+            bin.size = size;
+            bin.values.reset(new std::uint32_t[static_cast<std::size_t>(size)]);
+            found = &bin;
         }
-        ranks.push_back({at, rank});
+        ranks.push_back({kind, at, found, rank});
     };
-    for (const double level : levels)
-        want(static_cast<std::int64_t>(std::ceil(level * static_cast<double>(count))) - 1);
-    want(count - 1);
+    for (int kind = 0; kind < 2; ++kind) {
+        const std::int64_t count = result[kind].count;
+        if (count == 0) continue;
+        result[kind].ranks.resize(levels.size() + 1);
+        for (std::size_t i = 0; i < levels.size(); ++i) {
+            const double rank = std::ceil(levels[i] * static_cast<double>(count)) - 1;
+            want(kind, i, static_cast<std::int64_t>(rank));
+        }
+        want(kind, levels.size(), count - 1);
+    }
 
     const Kernels& set = kernels();
     parallel(chunks(numel_, kChunk), threads, [&](std::int64_t item, int) {
@@ -176,15 +178,16 @@ ErrorSummary UpdateErrors::summary(const std::uint32_t* bits, const std::uint64_
         for (std::int64_t at = item * kChunk; at < end; at += kTile)
             for (const auto& bin : wanted) {
                 const std::int64_t some =
-                    set.gather_bin(bits + at, std::min(kTile, end - at), bin->number, found);
+                    set.gather_bin(bits_[bin->kind].get() + at, std::min(kTile, end - at),
+                                   bin->number, found);
                 const std::int64_t to = bin->filled.fetch_add(some, std::memory_order_relaxed);
                 std::memcpy(bin->values.get() + to, found, static_cast<std::size_t>(some) * 4);
             }
     });
-    result.ranks.resize(ranks.size());
     parallel(static_cast<std::int64_t>(ranks.size()), threads, [&](std::int64_t i, int) {
-        const Bin& bin = *wanted[ranks[i].bin];
-        result.ranks[i] = float_of(select(bin.values.get(), bin.size, ranks[i].within));
+        const Rank& rank = ranks[i];
+        const std::uint32_t bits = select(rank.bin->values.get(), rank.bin->size, rank.within);
+        result[rank.kind].ranks[rank.at] = float_of(bits);
     });
     return result;
 }

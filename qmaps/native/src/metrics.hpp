@@ -1,6 +1,7 @@
 // Error metrics: a tensor encoded and measured at once, and Adam updates of decoded moments.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <memory>
 #include <vector>
@@ -32,19 +33,17 @@ class UpdateErrors {
     void add(UpdateTask& task, int threads);
 
     // Of |u - w|, and of |u - w| / |u| over elements where u is not 0.
-    ErrorSummary absolute(const std::vector<double>& levels, int threads) const;
-    ErrorSummary relative(const std::vector<double>& levels, int threads) const;
+    std::array<ErrorSummary, 2> summaries(const std::vector<double>& levels, int threads) const;
     std::int64_t numel() const { return numel_; }
     std::int64_t collapsed() const { return sums_.collapsed; }
 
   private:
     void reserve(std::int64_t numel);
-    ErrorSummary summary(const std::uint32_t* bits, const std::uint64_t* bins, std::int64_t count,
-                         double sum, const std::vector<double>& levels, int threads) const;
 
-    std::unique_ptr<std::uint32_t[]> absolute_, relative_;
+    // Absolute errors, then relative ones.
+    std::unique_ptr<std::uint32_t[]> bits_[2];
+    std::vector<std::int64_t> bins_[2];
     std::int64_t numel_ = 0, room_ = 0;
-    std::vector<std::uint64_t> absolute_bins_, relative_bins_;
     UpdateSums sums_;
 };
 

@@ -167,12 +167,12 @@ NB_MODULE(_core, module) {
         .def(
             "summary",
             [](const UpdateErrors& self, const std::vector<double>& levels, int threads) {
-                ErrorSummary absolute, relative;
+                std::array<ErrorSummary, 2> found;
                 {
                     nb::gil_scoped_release unlocked;
-                    absolute = self.absolute(levels, threads);
-                    relative = self.relative(levels, threads);
+                    found = self.summaries(levels, threads);
                 }
+                const auto& [absolute, relative] = found;
                 return std::make_tuple(self.numel(), self.collapsed(), absolute.sum,
                                        absolute.ranks, relative.count, relative.sum,
                                        relative.ranks);

@@ -49,9 +49,10 @@ struct UpdateSums {
     std::int64_t collapsed = 0;   // v decodes to 0, though it is not, under a first moment that does not
 };
 
+// Numbers of errors by bin, in two tables for the same reason.
 struct UpdateBins {
-    std::uint32_t absolute[2][kBins];
-    std::uint32_t relative[2][kBins];
+    std::uint32_t absolute[2][kBins] = {};
+    std::uint32_t relative[2][kBins] = {};
 };
 
 // Sums of one pair of codes.
