@@ -6,6 +6,8 @@
 
 namespace qmaps {
 
+inline constexpr int kEnds = 32;  // columns that least_sums works on
+
 struct Kernels {
     const char* name;
     // Encode [begin, end) in blocks that carry their own scales; returns Flags.
@@ -40,6 +42,9 @@ struct Kernels {
                                std::uint32_t* to);
     void (*update_grid)(const UpdateTask&, std::int64_t begin, std::int64_t end, CellSums* cells,
                         StepScratch&);
+    // The least of before[i] + cost[i * kEnds + k] over i < rows for each k, and its first i.
+    void (*least_sums)(const double* before, const double* cost, std::int64_t rows, double* least,
+                       std::int32_t* row);
 };
 
 const Kernels& portable_kernels();

@@ -11,6 +11,7 @@
 #include <tuple>
 
 #include "engine.hpp"
+#include "least_squares.hpp"
 #include "metrics.hpp"
 #include "step.hpp"
 
@@ -190,6 +191,29 @@ NB_MODULE(_core, module) {
             add_update_grid(task, to[0], to[1], to[2], to[3], threads);
         },
         "Add counts, absolute and relative errors and elements with u != 0, by pair of codes.");
+
+    // Sorted data and its prefix sums: addresses of x, w, wx and wxx, and the number of values.
+    using CellsAt = std::tuple<Address, Address, Address, Address, std::int64_t>;
+    const auto cells = [](const CellsAt& at) {
+        const auto& [x, w, wx, wxx, count] = at;
+        return Cells{reinterpret_cast<double*>(x), reinterpret_cast<double*>(w),
+                     reinterpret_cast<double*>(wx), reinterpret_cast<double*>(wxx), count};
+    };
+    module.def("sort_cells", [cells](Address values, Address weights, const CellsAt& to) {
+        nb::gil_scoped_release unlocked;
+        sort_cells(reinterpret_cast<const float*>(values),
+                   reinterpret_cast<const double*>(weights), cells(to));
+    });
+    module.def("partition", [](Address w, Address wx, Address wxx, std::int64_t count, int size) {
+        nb::gil_scoped_release unlocked;
+        return partition(reinterpret_cast<const double*>(w), reinterpret_cast<const double*>(wx),
+                         reinterpret_cast<const double*>(wxx), count, size);
+    });
+    module.def("refine", [cells](const CellsAt& at, Address codebook, int size, int sweeps,
+                                 double tolerance) {
+        nb::gil_scoped_release unlocked;
+        refine(cells(at), reinterpret_cast<double*>(codebook), size, sweeps, tolerance);
+    });
 
     nb::class_<Step>(module, "Step")
         .def(nb::init<const std::string&>(), nb::arg("rule"))

@@ -14,6 +14,7 @@ namespace {
 #include "quantize.hpp"
 #include "sums.hpp"
 #include "updates.hpp"
+#include "least_sums.hpp"
 #include "rules/all.hpp"
 #include "step.hpp"
 }  // namespace
@@ -23,7 +24,7 @@ const Kernels& QMAPS_KERNELS() {
                                       quantize_fresh, dequantize, step_range, step_maxima,
                                       {kRules, sizeof kRules / sizeof kRules[0]}, eight_bit_grid,
                                       measure_local, measure_fresh, update_errors, gather_bin,
-                                      update_grid};
+                                      update_grid, least_sums};
     return table;
 }
 
