@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -205,23 +205,38 @@ class Quantizer:
         return {"bits_per_element": 8 * nbytes / x.numel(), **values}, kept
 
     def _frozen(self, x: Tensor) -> Quantizer:
-        if not isinstance(self.map, FittedMap):
-            return self
-        x = x.float()
-        scales = self.normalizer.scales(x)
-        scale = self.normalizer.expand(scales, tuple(x.shape))
-        weights = scale.double().square().expand(x.shape)
-        n = self.normalizer.normalize(x, scales)
-        # Unchecked input may hold NaN; what shares a scale with it decodes to NaN whatever the
-        # codebook, so the fit looks at the rest.
-        finite = n.isfinite() & weights.isfinite()
-        return replace(self, map=self.map.fit(n[finite], weights[finite]))
+        return fit_each([self], x)[0] if isinstance(self.map, FittedMap) else self
 
     def _refuse_bad(self, x: Tensor) -> None:
         """Raise if `x` holds values that cannot be quantized."""
         _refuse(~x.isfinite(), "NaN or infinite", "only finite values can be quantized", True)
         if not self.map.signed:
             _refuse(x < 0, "negative", f"{self.map.spec} is unsigned; use a signed map", False)
+
+
+def fit_each(quantizers: Sequence[Quantizer], x: Tensor) -> list[Quantizer]:
+    """Freeze several quantizers of one normalizer, all with fitted maps, to the same tensor.
+
+    Args:
+        quantizers: at least one.
+        x: float32, float16 or bfloat16 of any shape. Where elements are not finite, the fit looks
+            at the others: what shares a scale with them decodes to NaN whatever the codebook.
+    """
+    normalizer = quantizers[0].normalizer
+    x = x.float()
+    scales = normalizer.scales(x)
+    scale = normalizer.expand(scales, tuple(x.shape)).expand(x.shape)
+    n = normalizer.normalize(x, scales)
+    finite = n.isfinite() & scale.isfinite()
+    if not bool(finite.all()):
+        n, scale = n[finite], scale[finite]
+    frozen: dict[Map, Map] = {}
+    maps = [q.map for q in quantizers if isinstance(q.map, FittedMap)]
+    for cls in {type(map_) for map_ in maps}:
+        same = [map_ for map_ in maps if type(map_) is cls]
+        weights = scale.double().square() if cls.weighted else None
+        frozen |= dict(zip(same, cls.fit_each(same, n, weights), strict=True))
+    return [replace(q, map=frozen[q.map]) for q in quantizers if isinstance(q.map, FittedMap)]
 
 
 @dataclass(frozen=True)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Self
 
 import torch
 from torch import Tensor
@@ -31,14 +33,22 @@ class LloydMax(FittedMap, name="lloyd"):
     """
 
     def fit_values(self, values: Tensor, weights: Tensor | None) -> Tensor:
-        size = 2**self.bits
+        return self.fit_values_each([self], values, weights)[0]
+
+    @classmethod
+    def fit_values_each(
+        cls, maps: Sequence[Self], values: Tensor, weights: Tensor | None
+    ) -> list[Tensor]:
         if weights is not None and not bool((weights > 0).any()):
             weights = None
         fast = backend() == "native" and values.device.type == "cpu"
         cells = (_NativeCells if fast else _Cells)(values, weights)
-        starts = [_optimum_on_grid(cells, size), _high_rate(cells, size)]
-        best = min((cells.refined(start) for start in starts), key=cells.error)
-        return best.float()
+        return [_best(cells, 2**map_.bits) for map_ in maps]
+
+
+def _best(cells: _Cells, size: int) -> Tensor:
+    starts = [_optimum_on_grid(cells, size), _high_rate(cells, size)]
+    return min((cells.refined(start) for start in starts), key=cells.error).float()
 
 
 class _Cells:

@@ -44,7 +44,7 @@ def measure(
     scales = tuple(torch.zeros(size, dtype=dtype) for dtype, size in normalizer.layout(shape))
     codes = torch.empty(table(map_).numel(), dtype=torch.int64)
     flags, absolute, square, signal, relative, largest, nonzero, zeroed = core.measure(
-        tensors.codebook(map_),
+        tensors.codebook(map_, brief=map_.counted),
         tensors.geometry(normalizer, shape),
         x.data_ptr(),
         tensors.DTYPES[x.dtype],
@@ -162,7 +162,7 @@ def _moment(given: Tensor | QuantizedTensor) -> tuple[Any, ...]:
         return None, None, given.data_ptr(), []
     q = given.quantizer
     return (
-        tensors.codebook(q.map),
+        tensors.codebook(q.map, brief=q.map.counted),
         tensors.geometry(q.normalizer, given.shape),
         given.packed.data_ptr(),
         [scale.data_ptr() for scale in given.scales],

@@ -34,12 +34,14 @@ FEW = 1 << 15
 
 
 @functools.lru_cache(maxsize=512)
-def codebook(map_: Map) -> Any:
-    """The map's search tables."""
+def codebook(map_: Map, *, brief: bool = False) -> Any:
+    """The map's search tables; `brief`: made fast, for few uses."""
     values = table(map_)
     # n >= value is n > the float below it.
     below = torch.nextafter(values[1:-1], torch.tensor(-torch.inf))
-    return core.Codebook(values.tolist(), thresholds(values).tolist(), below.tolist(), map_.bits)
+    return core.Codebook(
+        values.tolist(), thresholds(values).tolist(), below.tolist(), map_.bits, brief
+    )
 
 
 @functools.lru_cache(maxsize=4096)

@@ -21,9 +21,11 @@ from qmaps.analyze._updates import Exact, Moment, update_errors
 from qmaps.capture import CapturedStates
 from qmaps.errors import CaptureError, OutputError
 from qmaps.files import output_folder, replacing, write_json
+from qmaps.maps.base import FittedMap
 from qmaps.maps.codebook import Codebook
+from qmaps.normalize.base import Normalizer
 from qmaps.pair import Pair, spec_of
-from qmaps.quantizer import Quantizer, quantizer
+from qmaps.quantizer import Quantizer, fit_each, quantizer
 
 MOMENTS = {"exp_avg", "exp_avg_sq"}
 
@@ -159,6 +161,8 @@ def _rows(
         wanted["exp_avg"] += [pair.first for pair in pairs if pair.first]
         wanted["exp_avg_sq"] += [pair.second for pair in pairs if pair.second]
 
+    wanted = {name: list(dict.fromkeys(chosen)) for name, chosen in wanted.items()}
+    frozen = _fitted(tensors, wanted)
     moments: dict[tuple[str, Quantizer | None], tuple[Moment, float]] = {}
     for name, tensor in tensors.items():
         about = {
@@ -170,10 +174,9 @@ def _rows(
         }
         mean_square = float(tensor.double().square().mean())
         moments[name, None] = (tensor, 32.0)
-        chosen = list(dict.fromkeys(wanted[name]))
-        keep = [(name, q) in paired for q in chosen]
-        results = dispatch.each(partial(_measured, tensor), list(zip(chosen, keep, strict=True)))
-        for q, (measured, moment) in zip(chosen, results, strict=True):
+        work = [(frozen.get((name, q), q), (name, q) in paired) for q in wanted[name]]
+        results = dispatch.each(partial(_measured, tensor), work)
+        for q, (measured, moment) in zip(wanted[name], results, strict=True):
             bits = measured.pop("bits_per_element")
             if moment is not None:
                 moments[name, q] = (moment, bits)
@@ -211,6 +214,26 @@ def _rows(
             "bits_per_element": (first_bits + second_bits) / 2,
             **found,
         }
+
+
+def _fitted(
+    tensors: dict[str, Tensor], wanted: dict[str, list[Quantizer]]
+) -> dict[tuple[str, Quantizer], Quantizer]:
+    """Quantizers with fitted maps, frozen; those of one normalizer share the work."""
+    groups: dict[tuple[str, Normalizer], list[Quantizer]] = {}
+    for name, chosen in wanted.items():
+        for q in chosen:
+            if isinstance(q.map, FittedMap):
+                groups.setdefault((name, q.normalizer), []).append(q)
+
+    def fit(group: tuple[str, Normalizer]) -> list[Quantizer]:
+        return fit_each(groups[group], tensors[group[0]])
+
+    return {
+        (group[0], q): found
+        for group, results in zip(groups, dispatch.each(fit, list(groups)), strict=True)
+        for q, found in zip(groups[group], results, strict=True)
+    }
 
 
 class _Collectors(threading.local):

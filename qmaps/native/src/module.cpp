@@ -77,8 +77,9 @@ NB_MODULE(_core, module) {
 
     nb::class_<Codebook>(module, "Codebook")
         .def(nb::init<const std::vector<float>&, const std::vector<float>&,
-                      const std::vector<float>&, int>(),
-             nb::arg("values"), nb::arg("limits"), nb::arg("below"), nb::arg("bits"));
+                      const std::vector<float>&, int, bool>(),
+             nb::arg("values"), nb::arg("limits"), nb::arg("below"), nb::arg("bits"),
+             nb::arg("brief") = false);
 
     nb::class_<Geometry>(module, "Geometry")
         .def(
