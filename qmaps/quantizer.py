@@ -227,8 +227,9 @@ def fit_each(quantizers: Sequence[Quantizer], x: Tensor) -> list[Quantizer]:
     scales = normalizer.scales(x)
     scale = normalizer.expand(scales, tuple(x.shape)).expand(x.shape)
     n = normalizer.normalize(x, scales)
-    finite = n.isfinite() & scale.isfinite()
-    if not bool(finite.all()):
+    # A finite sum has finite terms.
+    if not math.isfinite(n.double().sum() + scale.double().sum()):
+        finite = n.isfinite() & scale.isfinite()
         n, scale = n[finite], scale[finite]
     frozen: dict[Map, Map] = {}
     maps = [q.map for q in quantizers if isinstance(q.map, FittedMap)]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextvars import ContextVar, copy_context
+from contextvars import copy_context
 from typing import Any, TypeVar
 
 import torch
@@ -25,9 +25,6 @@ NON_FINITE, NEGATIVE = 1, 2
 
 T = TypeVar("T")
 R = TypeVar("R")
-
-_side_by_side: ContextVar[bool] = ContextVar("qmaps_side_by_side", default=False)
-"""Whether other threads are at work already."""
 
 FEW = 1 << 15
 """Elements below which threads cost more than they bring."""
@@ -129,7 +126,7 @@ def dequantize(
 
 def threads(numel: int) -> int:
     """As many as torch uses, one for little work."""
-    return 1 if numel < FEW or _side_by_side.get() else torch.get_num_threads()
+    return 1 if numel < FEW else torch.get_num_threads()
 
 
 def each(work: Callable[[T], R], items: Sequence[T]) -> Iterator[R]:
@@ -142,15 +139,12 @@ def each(work: Callable[[T], R], items: Sequence[T]) -> Iterator[R]:
     if len(items) < 2 * count or count == 1:
         yield from map(work, items)
         return
-    pool = ThreadPoolExecutor(count)
+    # torch's number of threads belongs to a thread, but new threads take over the last one set.
+    pool = ThreadPoolExecutor(count, initializer=torch.set_num_threads, initargs=(1,))
     try:
         # A context of its own for each: it carries the choice of back end.
-        waiting = [pool.submit(copy_context().run, _alone, work, item) for item in items]
+        waiting = [pool.submit(copy_context().run, work, item) for item in items]
         yield from (result.result() for result in waiting)
     finally:
         pool.shutdown(cancel_futures=True)
-
-
-def _alone(work: Callable[[T], R], item: T) -> R:
-    _side_by_side.set(True)
-    return work(item)
+        torch.set_num_threads(count)

@@ -6,7 +6,7 @@
 
 namespace qmaps {
 
-inline constexpr int kEnds = 32;  // columns that least_sums works on
+inline constexpr int kEnds = 64;  // columns that least_sums works on
 
 struct Kernels {
     const char* name;
@@ -42,6 +42,10 @@ struct Kernels {
                                std::uint32_t* to);
     void (*update_grid)(const UpdateTask&, std::int64_t begin, std::int64_t end, CellSums* cells,
                         StepScratch&);
+    // Costs of intervals that end at first to first + kEnds - 1 and start at each i < rows.
+    void (*interval_costs)(const double* w, const double* wx, const double* wxx,
+                           std::int64_t count, std::int64_t first, std::int64_t rows,
+                           double* cost);
     // The least of before[i] + cost[i * kEnds + k] over i < rows for each k, and its first i.
     void (*least_sums)(const double* before, const double* cost, std::int64_t rows, double* least,
                        std::int32_t* row);

@@ -127,15 +127,7 @@ std::vector<std::int64_t> partition(const double* w, const double* wx, const dou
     const Kernels& set = kernels();
     for (std::int64_t first = 0; first < count; first += kEnds) {
         const std::int64_t rows = std::min(count, first + kEnds);
-        for (std::int64_t i = 0; i < rows; ++i)
-            for (std::int64_t k = 0; k < kEnds; ++k) {
-                const std::int64_t j = std::min(first + k, count - 1);
-                const double mass = w[j] - w[i], sum = wx[j] - wx[i];
-                const double square = sum * sum / (mass < kTiny ? kTiny : mass);
-                const double spread = (wxx[j] - wxx[i]) - square;
-                cost[i * kEnds + k] = i > j ? std::numeric_limits<double>::infinity()
-                                            : spread < 0 ? 0 : spread;
-            }
+        set.interval_costs(w, wx, wxx, count, first, rows, cost.get());
         std::memcpy(best.get() + first, cost.get(), kEnds * sizeof(double));
         for (int l = 1; l < size; ++l)
             set.least_sums(best.get() + (l - 1) * layer, cost.get(), rows,

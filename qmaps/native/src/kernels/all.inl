@@ -24,7 +24,7 @@ const Kernels& QMAPS_KERNELS() {
                                       quantize_fresh, dequantize, step_range, step_maxima,
                                       {kRules, sizeof kRules / sizeof kRules[0]}, eight_bit_grid,
                                       measure_local, measure_fresh, update_errors, gather_bin,
-                                      update_grid, least_sums};
+                                      update_grid, interval_costs, least_sums};
     return table;
 }
 
