@@ -124,7 +124,7 @@ std::vector<std::int64_t> partition(const double* w, const double* wx, const dou
     const std::unique_ptr<double[]> best(new double[size * layer]);
     const std::unique_ptr<std::int32_t[]> start(new std::int32_t[size * layer]);
     const std::unique_ptr<double[]> cost(new double[(count + kEnds) * kEnds]);
-    const Kernels& set = kernels();
+    const LeastSquares& set = kernels().least_squares;
     for (std::int64_t first = 0; first < count; first += kEnds) {
         const std::int64_t rows = std::min(count, first + kEnds);
         set.interval_costs(w, wx, wxx, count, first, rows, cost.get());

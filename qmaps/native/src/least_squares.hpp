@@ -7,6 +7,19 @@
 
 namespace qmaps {
 
+inline constexpr int kEnds = 64;  // interval ends that kernels work on at a time
+
+// The kernels of one instruction set; w, wx and wxx are prefix sums at the ends of cells.
+struct LeastSquares {
+    // cost[i * kEnds + k]: of the interval from end i to end first + k, for i < rows.
+    void (*interval_costs)(const double* w, const double* wx, const double* wxx,
+                           std::int64_t count, std::int64_t first, std::int64_t rows,
+                           double* cost);
+    // The least of before[i] + cost[i * kEnds + k] over i < rows for each k, and its first i.
+    void (*least_sums)(const double* before, const double* cost, std::int64_t rows, double* least,
+                       std::int32_t* row);
+};
+
 // Sorted data and prefix sums over it: `x` holds `count` values, the others one more, from 0.
 struct Cells {
     double* x;

@@ -45,7 +45,7 @@ std::uint32_t select(const std::uint32_t* values, std::int64_t count, std::int64
 }  // namespace
 
 Measured measure(QuantizeTask& task, std::int64_t* counts, int threads) {
-    const Kernels& set = kernels();
+    const MetricKernels& set = kernels().metrics;
     std::vector<ErrorSums> parts(static_cast<std::size_t>(items_of(task)));
     std::vector<CodeCounts> tables(static_cast<std::size_t>(threads));
     Measured result;
@@ -104,7 +104,7 @@ void UpdateErrors::add(UpdateTask& task, int threads) {
     std::vector<UpdateSums> parts(static_cast<std::size_t>(items));
     std::vector<UpdateBins> of_threads(static_cast<std::size_t>(threads));
     parallel(items, threads, [&](std::int64_t item, int thread) {
-        set.update_errors(task, item * kChunk, std::min(task.numel, (item + 1) * kChunk),
+        set.metrics.update_errors(task, item * kChunk, std::min(task.numel, (item + 1) * kChunk),
                           bits_[0].get() + numel_, bits_[1].get() + numel_, parts[item],
                           of_threads[thread], step_scratch());
     });
@@ -178,7 +178,7 @@ std::array<ErrorSummary, 2> UpdateErrors::summaries(const std::vector<double>& l
         for (std::int64_t at = item * kChunk; at < end; at += kTile)
             for (const auto& bin : wanted) {
                 const std::int64_t some =
-                    set.gather_bin(bits_[bin->kind].get() + at, std::min(kTile, end - at),
+                    set.metrics.gather_bin(bits_[bin->kind].get() + at, std::min(kTile, end - at),
                                    bin->number, found);
                 const std::int64_t to = bin->filled.fetch_add(some, std::memory_order_relaxed);
                 std::memcpy(bin->values.get() + to, found, static_cast<std::size_t>(some) * 4);
@@ -205,7 +205,7 @@ void add_update_grid(UpdateTask& task, double* count, double* absolute, double* 
     std::vector<std::vector<CellSums>> grids(static_cast<std::size_t>(items),
                                              std::vector<CellSums>(cells));
     parallel(items, threads, [&](std::int64_t item, int) {
-        set.update_grid(task, item * segment, std::min(task.numel, (item + 1) * segment),
+        set.metrics.update_grid(task, item * segment, std::min(task.numel, (item + 1) * segment),
                         grids[item].data(), step_scratch());
     });
     for (const auto& grid : grids)

@@ -61,4 +61,26 @@ struct CellSums {
     std::int64_t count, nonzero;
 };
 
+// The kernels of one instruction set, each for elements [begin, end).
+struct MetricKernels {
+    // As Kernels::quantize_local and quantize_fresh, with sums and how often each code occurs;
+    // where the codec has no place for codes, they are dropped.
+    int (*measure_local)(const QuantizeTask&, std::int64_t begin, std::int64_t end, ErrorSums&,
+                         CodeCounts&, Scratch&);
+    void (*measure_fresh)(const QuantizeTask&, std::int64_t begin, std::int64_t end, ErrorSums&,
+                          CodeCounts&, Scratch&);
+    // Bits of the float32 errors, their sums, and their numbers by bin. Relative errors of
+    // elements left out are 0x80000000.
+    void (*update_errors)(const UpdateTask&, std::int64_t begin, std::int64_t end,
+                          std::uint32_t* absolute, std::uint32_t* relative, UpdateSums&,
+                          UpdateBins&, StepScratch&);
+    // Copy those of `count` numbers that lie in `bin` to `to`, which has room for kLanes more than
+    // `count`; returns how many they are.
+    std::int64_t (*gather_bin)(const std::uint32_t* bits, std::int64_t count, std::uint32_t bin,
+                               std::uint32_t* to);
+    // Errors added to the cells of their codes: cell (first * columns + second).
+    void (*update_grid)(const UpdateTask&, std::int64_t begin, std::int64_t end, CellSums* cells,
+                        StepScratch&);
+};
+
 }  // namespace qmaps

@@ -14,7 +14,7 @@ namespace {
 #include "quantize.hpp"
 #include "sums.hpp"
 #include "updates.hpp"
-#include "least_sums.hpp"
+#include "least_squares.hpp"
 #include "rules/all.hpp"
 #include "step.hpp"
 }  // namespace
@@ -23,8 +23,7 @@ const Kernels& QMAPS_KERNELS() {
     static constexpr Kernels table = {QMAPS_ISA, quantize_local, scan, maxima,
                                       quantize_fresh, dequantize, step_range, step_maxima,
                                       {kRules, sizeof kRules / sizeof kRules[0]}, eight_bit_grid,
-                                      measure_local, measure_fresh, update_errors, gather_bin,
-                                      update_grid, interval_costs, least_sums};
+                                      kMetrics, kLeastSquares};
     return table;
 }
 

@@ -50,8 +50,6 @@ inline void count_bins(const std::uint32_t* bits, std::int64_t count, std::uint3
     if (i < count) ++bins[0][bits[i] >> kBinShift];
 }
 
-// Bits of the float32 errors of [begin, end), their sums, and their numbers by bin. Relative
-// errors of elements left out are 0x80000000.
 static void update_errors(const UpdateTask& task, std::int64_t begin, std::int64_t end,
                           std::uint32_t* absolute, std::uint32_t* relative, UpdateSums& sums,
                           UpdateBins& bins, StepScratch& memory) {
@@ -104,8 +102,6 @@ static void update_errors(const UpdateTask& task, std::int64_t begin, std::int64
     sums = {sum_of(lanes.absolute), sum_of(lanes.relative), sum_of(lanes.nonzero), collapsed};
 }
 
-// Copy those of `count` numbers that lie in `bin` to `to`, which has room for kLanes more than
-// `count`; returns how many they are.
 static std::int64_t gather_bin(const std::uint32_t* bits, std::int64_t count, std::uint32_t bin,
                                std::uint32_t* to) {
     std::int64_t found = 0, i = 0;
@@ -127,7 +123,6 @@ static std::int64_t gather_bin(const std::uint32_t* bits, std::int64_t count, st
     return found;
 }
 
-// Add the errors of [begin, end) to the cells of their codes: cell (first * columns + second).
 static void update_grid(const UpdateTask& task, std::int64_t begin, std::int64_t end,
                         CellSums* cells, StepScratch& memory) {
     const ScaleView views[2] = {stored(task.first.codec), stored(task.second.codec)};
@@ -161,3 +156,6 @@ static void update_grid(const UpdateTask& task, std::int64_t begin, std::int64_t
         }
     }
 }
+
+static constexpr MetricKernels kMetrics = {measure_local, measure_fresh, update_errors, gather_bin,
+                                           update_grid};

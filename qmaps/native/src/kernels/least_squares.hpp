@@ -54,3 +54,5 @@ static void least_sums(const double* before, const double* cost, std::int64_t ro
         row[k] = static_cast<std::int32_t>(found[k / kWide][k % kWide]);
     }
 }
+
+static constexpr LeastSquares kLeastSquares = {interval_costs, least_sums};
