@@ -125,7 +125,7 @@ class _NativeCells(_Cells):
 
     def __init__(self, values: Tensor, weights: Tensor | None) -> None:
         weights = None if weights is None else weights.double()
-        self.x, self.w, self.wx, self.wxx = native.sort_cells(values, weights)
+        self.x, self.w, self.wx, self.wxx = native.sort_data(values, weights)
 
     def refined(self, codebook: Tensor) -> Tensor:
         cells = (self.x, self.w, self.wx, self.wxx)

@@ -8,7 +8,7 @@ from torch import Tensor
 from qmaps.native import core
 
 
-def sort_cells(values: Tensor, weights: Tensor | None) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+def sort_data(values: Tensor, weights: Tensor | None) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """Sorted data and prefix sums over it.
 
     Args:
@@ -24,7 +24,7 @@ def sort_cells(values: Tensor, weights: Tensor | None) -> tuple[Tensor, Tensor, 
     n = values.numel()
     x = torch.empty(n, dtype=torch.float64)
     w, wx, wxx = (torch.empty(n + 1, dtype=torch.float64) for _ in range(3))
-    core.sort_cells(
+    core.sort_data(
         values.data_ptr(),
         0 if weights is None else weights.data_ptr(),
         (x.data_ptr(), w.data_ptr(), wx.data_ptr(), wxx.data_ptr(), n),
@@ -48,7 +48,7 @@ def partition(w: Tensor, wx: Tensor, wxx: Tensor, size: int) -> list[int]:
 def refine(
     cells: tuple[Tensor, Tensor, Tensor, Tensor], codebook: Tensor, sweeps: int, tolerance: float
 ) -> Tensor:
-    """Lloyd's iteration on an ascending float64 `codebook` over what `sort_cells` gave."""
+    """Lloyd's iteration on an ascending float64 `codebook` over what `sort_data` gave."""
     codebook = codebook.clone()
     x, w, wx, wxx = cells
     core.refine(

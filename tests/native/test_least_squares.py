@@ -62,13 +62,13 @@ def test_fits_that_share_work_are_those_made_alone(isa: str) -> None:
 
 def test_a_sweep_sorts_once_for_all_widths(monkeypatch: pytest.MonkeyPatch) -> None:
     calls = []
-    sort_cells = qmaps.native.least_squares.sort_cells
+    sort_data = qmaps.native.least_squares.sort_data
 
     def counted(values: Tensor, weights: Tensor | None) -> tuple[Tensor, Tensor, Tensor, Tensor]:
         calls.append(values.numel())
-        return sort_cells(values, weights)
+        return sort_data(values, weights)
 
-    monkeypatch.setattr("qmaps.native.least_squares.sort_cells", counted)
+    monkeypatch.setattr("qmaps.native.least_squares.sort_data", counted)
     frame = sweep.run({"a": {"m": wide((90, 60), 1)}}, [f"B64/lloyd@{b}s" for b in (2, 3, 4)])
     assert len(frame) == 3
     assert calls == [5400]

@@ -79,18 +79,18 @@ struct Moments {
 };
 
 // Split the data among the codes and sum up each one's share.
-void divide(const Cells& cells, const double* codebook, int size, Moments& at) {
+void divide(const SortedData& data, const double* codebook, int size, Moments& at) {
     at.cut.front() = 0;
-    at.cut.back() = cells.count;
+    at.cut.back() = data.count;
     for (int c = 0; c + 1 < size; ++c)
-        at.cut[c + 1] = first_above(cells.x, cells.count, (codebook[c] + codebook[c + 1]) / 2,
+        at.cut[c + 1] = first_above(data.x, data.count, (codebook[c] + codebook[c + 1]) / 2,
                                     at.cut[c + 1]);
     at.error = 0;
     for (int c = 0; c < size; ++c) {
         const std::int64_t from = at.cut[c], to = at.cut[c + 1];
-        at.w[c] = cells.w[to] - cells.w[from];
-        at.wx[c] = cells.wx[to] - cells.wx[from];
-        const double wxx = cells.wxx[to] - cells.wxx[from];
+        at.w[c] = data.w[to] - data.w[from];
+        at.wx[c] = data.wx[to] - data.wx[from];
+        const double wxx = data.wxx[to] - data.wxx[from];
         const double code = codebook[c];
         at.error += (wxx - 2 * code * at.wx[c]) + code * code * at.w[c];
     }
@@ -98,21 +98,21 @@ void divide(const Cells& cells, const double* codebook, int size, Moments& at) {
 
 }  // namespace
 
-void sort_cells(const float* values, const double* weights, const Cells& cells) {
-    const auto count = static_cast<std::size_t>(cells.count);
+void sort_data(const float* values, const double* weights, const SortedData& data) {
+    const auto count = static_cast<std::size_t>(data.count);
     const std::unique_ptr<Numbered[]> memory(new Numbered[2 * count]);
     for (std::size_t i = 0; i < count; ++i)
         memory[i] = {sort_key(values[i]), static_cast<std::uint32_t>(i)};
-    const Numbered* order = sorted(memory.get(), memory.get() + count, cells.count);
+    const Numbered* order = sorted(memory.get(), memory.get() + count, data.count);
     double w = 0, wx = 0, wxx = 0;
-    cells.w[0] = cells.wx[0] = cells.wxx[0] = 0;
+    data.w[0] = data.wx[0] = data.wxx[0] = 0;
     for (std::size_t i = 0; i < count; ++i) {
         const double x = value_of(order[i].key);
         const double weight = weights ? weights[order[i].index] : 1.0;
-        cells.x[i] = x;
-        cells.w[i + 1] = w += weight;
-        cells.wx[i + 1] = wx += weight * x;
-        cells.wxx[i + 1] = wxx += weight * x * x;
+        data.x[i] = x;
+        data.w[i + 1] = w += weight;
+        data.wx[i + 1] = wx += weight * x;
+        data.wxx[i + 1] = wxx += weight * x * x;
     }
 }
 
@@ -138,18 +138,18 @@ std::vector<std::int64_t> partition(const double* w, const double* wx, const dou
     return ends;
 }
 
-void refine(const Cells& cells, double* codebook, int size, int sweeps, double tolerance) {
+void refine(const SortedData& data, double* codebook, int size, int sweeps, double tolerance) {
     const auto codes = static_cast<std::size_t>(size);
     Moments now{std::vector<std::int64_t>(codes + 1, 0), std::vector<double>(codes),
                 std::vector<double>(codes)};
-    divide(cells, codebook, size, now);
+    divide(data, codebook, size, now);
     Moments next = now;
     std::vector<double> moved(codes);
     for (int sweep = 0; sweep < sweeps; ++sweep) {
         for (std::size_t c = 0; c < codes; ++c)
             moved[c] = now.w[c] > 0 ? now.wx[c] / std::max(now.w[c], kTiny) : codebook[c];
         std::sort(moved.begin(), moved.end());
-        divide(cells, moved.data(), size, next);
+        divide(data, moved.data(), size, next);
         if (!(next.error < now.error)) return;
         const bool done = now.error - next.error <= tolerance * now.error;
         std::copy(moved.begin(), moved.end(), codebook);

@@ -21,7 +21,7 @@ struct LeastSquares {
 };
 
 // Sorted data and prefix sums over it: `x` holds `count` values, the others one more, from 0.
-struct Cells {
+struct SortedData {
     double* x;
     double* w;
     double* wx;
@@ -29,9 +29,9 @@ struct Cells {
     std::int64_t count;
 };
 
-// Fill in `cells` from finite values; without weights (null) each weighs 1. Equal values keep
+// Fill in `data` from finite values; without weights (null) each weighs 1. Equal values keep
 // their order.
-void sort_cells(const float* values, const double* weights, const Cells& cells);
+void sort_data(const float* values, const double* weights, const SortedData& data);
 
 // Where the `size` intervals end that join `count` - 1 cells at least cost, the first of equal
 // ones; w, wx, wxx are prefix sums at the cells' ends. Last interval first.
@@ -39,6 +39,6 @@ std::vector<std::int64_t> partition(const double* w, const double* wx, const dou
                                     std::int64_t count, int size);
 
 // Lloyd's iteration on an ascending codebook, in place, until the error stops falling.
-void refine(const Cells& cells, double* codebook, int size, int sweeps, double tolerance);
+void refine(const SortedData& data, double* codebook, int size, int sweeps, double tolerance);
 
 }  // namespace qmaps

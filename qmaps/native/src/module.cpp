@@ -70,67 +70,7 @@ UpdateTask update_task(Address exact, Address v, const Moment& first, const Mome
     return task;
 }
 
-}  // namespace
-
-NB_MODULE(_core, module) {
-    module.doc() = "The native engine of qmaps; use it through qmaps.";
-
-    nb::class_<Codebook>(module, "Codebook")
-        .def(nb::init<const std::vector<float>&, const std::vector<float>&,
-                      const std::vector<float>&, int, bool>(),
-             nb::arg("values"), nb::arg("limits"), nb::arg("below"), nb::arg("bits"),
-             nb::arg("brief") = false);
-
-    nb::class_<Geometry>(module, "Geometry")
-        .def(
-            "__init__",
-            [](Geometry* self, const std::vector<std::tuple<std::int64_t, std::int64_t, int, int>>& parts,
-               bool log, int arrays) {
-                if (parts.empty() || parts.size() > kMaxParts || arrays > kMaxParts)
-                    throw std::invalid_argument("a geometry has 1 to 8 parts and arrays");
-                new (self) Geometry();
-                for (const auto& [divisor, count, array, ends] : parts)
-                    self->parts.push_back({divisor, count, array, ends});
-                self->log = log;
-                self->arrays = arrays;
-            },
-            nb::arg("parts"), nb::arg("log"), nb::arg("arrays"));
-
-    module.def(
-        "quantize",
-        [](const Codebook& book, const Geometry& geometry, Address x, int dtype,
-           std::int64_t numel, Address packed, const std::vector<Address>& arrays,
-           const std::vector<Key>& key, bool check, bool keep, bool refuse_negative, int threads) {
-            QuantizeTask task;
-            task.codec = codec(book, geometry, packed, arrays);
-            task.codec.stochastic = !key.empty();
-            if (!key.empty()) task.codec.noise = noise_key(key.front());
-            task.x = reinterpret_cast<const void*>(x);
-            task.dtype = static_cast<Dtype>(dtype);
-            task.numel = numel;
-            task.check = check;
-            task.keep = keep;
-            task.refuse_negative = refuse_negative;
-            nb::gil_scoped_release unlocked;
-            return quantize(task, threads);
-        },
-        "Encode a tensor; returns 1 if it saw NaN or infinity, plus 2 if a refused negative.");
-
-    module.def(
-        "dequantize",
-        [](const Codebook& book, const Geometry& geometry, Address packed,
-           const std::vector<Address>& arrays, Address y, int dtype, std::int64_t numel,
-           int threads) {
-            DequantizeTask task;
-            task.codec = codec(book, geometry, packed, arrays);
-            task.y = reinterpret_cast<void*>(y);
-            task.dtype = static_cast<Dtype>(dtype);
-            task.numel = numel;
-            nb::gil_scoped_release unlocked;
-            dequantize(task, threads);
-        },
-        "Decode a tensor.");
-
+void register_metrics(nb::module_& module) {
     module.def(
         "measure",
         [](const Codebook& book, const Geometry& geometry, Address x, int dtype,
@@ -192,29 +132,96 @@ NB_MODULE(_core, module) {
             add_update_grid(task, to[0], to[1], to[2], to[3], threads);
         },
         "Add counts, absolute and relative errors and elements with u != 0, by pair of codes.");
+}
 
+void register_least_squares(nb::module_& module) {
     // Sorted data and its prefix sums: addresses of x, w, wx and wxx, and the number of values.
-    using CellsAt = std::tuple<Address, Address, Address, Address, std::int64_t>;
-    const auto cells = [](const CellsAt& at) {
+    using DataAt = std::tuple<Address, Address, Address, Address, std::int64_t>;
+    const auto data = [](const DataAt& at) {
         const auto& [x, w, wx, wxx, count] = at;
-        return Cells{reinterpret_cast<double*>(x), reinterpret_cast<double*>(w),
-                     reinterpret_cast<double*>(wx), reinterpret_cast<double*>(wxx), count};
+        return SortedData{reinterpret_cast<double*>(x), reinterpret_cast<double*>(w),
+                          reinterpret_cast<double*>(wx), reinterpret_cast<double*>(wxx), count};
     };
-    module.def("sort_cells", [cells](Address values, Address weights, const CellsAt& to) {
+    module.def("sort_data", [data](Address values, Address weights, const DataAt& to) {
         nb::gil_scoped_release unlocked;
-        sort_cells(reinterpret_cast<const float*>(values),
-                   reinterpret_cast<const double*>(weights), cells(to));
+        sort_data(reinterpret_cast<const float*>(values),
+                  reinterpret_cast<const double*>(weights), data(to));
     });
     module.def("partition", [](Address w, Address wx, Address wxx, std::int64_t count, int size) {
         nb::gil_scoped_release unlocked;
         return partition(reinterpret_cast<const double*>(w), reinterpret_cast<const double*>(wx),
                          reinterpret_cast<const double*>(wxx), count, size);
     });
-    module.def("refine", [cells](const CellsAt& at, Address codebook, int size, int sweeps,
+    module.def("refine", [data](const DataAt& at, Address codebook, int size, int sweeps,
                                  double tolerance) {
         nb::gil_scoped_release unlocked;
-        refine(cells(at), reinterpret_cast<double*>(codebook), size, sweeps, tolerance);
+        refine(data(at), reinterpret_cast<double*>(codebook), size, sweeps, tolerance);
     });
+}
+
+}  // namespace
+
+NB_MODULE(_core, module) {
+    module.doc() = "The native engine of qmaps; use it through qmaps.";
+
+    nb::class_<Codebook>(module, "Codebook")
+        .def(nb::init<const std::vector<float>&, const std::vector<float>&,
+                      const std::vector<float>&, int, bool>(),
+             nb::arg("values"), nb::arg("limits"), nb::arg("below"), nb::arg("bits"),
+             nb::arg("brief") = false);
+
+    nb::class_<Geometry>(module, "Geometry")
+        .def(
+            "__init__",
+            [](Geometry* self, const std::vector<std::tuple<std::int64_t, std::int64_t, int, int>>& parts,
+               bool log, int arrays) {
+                if (parts.empty() || parts.size() > kMaxParts || arrays > kMaxParts)
+                    throw std::invalid_argument("a geometry has 1 to 8 parts and arrays");
+                new (self) Geometry();
+                for (const auto& [divisor, count, array, ends] : parts)
+                    self->parts.push_back({divisor, count, array, ends});
+                self->log = log;
+                self->arrays = arrays;
+            },
+            nb::arg("parts"), nb::arg("log"), nb::arg("arrays"));
+
+    module.def(
+        "quantize",
+        [](const Codebook& book, const Geometry& geometry, Address x, int dtype,
+           std::int64_t numel, Address packed, const std::vector<Address>& arrays,
+           const std::vector<Key>& key, bool check, bool keep, bool refuse_negative, int threads) {
+            QuantizeTask task;
+            task.codec = codec(book, geometry, packed, arrays);
+            task.codec.stochastic = !key.empty();
+            if (!key.empty()) task.codec.noise = noise_key(key.front());
+            task.x = reinterpret_cast<const void*>(x);
+            task.dtype = static_cast<Dtype>(dtype);
+            task.numel = numel;
+            task.check = check;
+            task.keep = keep;
+            task.refuse_negative = refuse_negative;
+            nb::gil_scoped_release unlocked;
+            return quantize(task, threads);
+        },
+        "Encode a tensor; returns 1 if it saw NaN or infinity, plus 2 if a refused negative.");
+
+    module.def(
+        "dequantize",
+        [](const Codebook& book, const Geometry& geometry, Address packed,
+           const std::vector<Address>& arrays, Address y, int dtype, std::int64_t numel,
+           int threads) {
+            DequantizeTask task;
+            task.codec = codec(book, geometry, packed, arrays);
+            task.y = reinterpret_cast<void*>(y);
+            task.dtype = static_cast<Dtype>(dtype);
+            task.numel = numel;
+            nb::gil_scoped_release unlocked;
+            dequantize(task, threads);
+        },
+        "Decode a tensor.");
+
+    register_metrics(module);
+    register_least_squares(module);
 
     nb::class_<Step>(module, "Step")
         .def(nb::init<const std::string&>(), nb::arg("rule"))
