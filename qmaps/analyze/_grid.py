@@ -50,7 +50,7 @@ def accumulate(states: States, pair: Pair, min_quantized_size: int) -> Grid:
             count, absolute, relative, nonzero = torch.zeros(4, *shape, dtype=torch.float64)
             codebooks = torch.zeros_like(first).double(), torch.zeros_like(second).double()
             grid = Grid(count, absolute, relative, nonzero, *codebooks)
-        _add(grid, Exact(m, v, eps), tm, tv)
+        _add(grid, Exact.of(m, v, eps), tm, tv)
         grid.first += first.double() * m.numel()
         grid.second += second.double() * m.numel()
         numel += m.numel()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Protocol
 
 import numpy as np
@@ -23,16 +22,16 @@ Moment = Tensor | QuantizedTensor
 
 @dataclass(frozen=True)
 class Exact:
-    """Adam's moments of one parameter in 32 bits, float32 of one shape, and Adam's eps."""
+    """One parameter's second moment, eps, and update in 32 bits: float32, contiguous, one shape."""
 
-    m: Tensor
     v: Tensor
     eps: float
+    update: Tensor
 
-    @cached_property
-    def update(self) -> Tensor:
-        """Computed once for all pairs of quantizers."""
-        return adam_update(self.m, self.v, self.eps).contiguous()
+    @classmethod
+    def of(cls, m: Tensor, v: Tensor, eps: float) -> Exact:
+        """Of Adam's moments; computed once for all pairs of quantizers."""
+        return cls(v.contiguous(), eps, adam_update(m, v, eps).contiguous())
 
 
 class UpdateErrors(Protocol):
@@ -100,7 +99,7 @@ class Native:
 
     def add(self, exact: Exact, first: Moment, second: Moment) -> None:
         m, v = _readable(first), _readable(second)
-        self._errors.add(exact.update, exact.v.contiguous(), m, v, exact.eps)
+        self._errors.add(exact.update, exact.v, m, v, exact.eps)
 
     def columns(self) -> dict[str, float]:
         numel, collapsed, *both = self._errors.summary(list(LEVELS.values()))

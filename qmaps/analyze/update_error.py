@@ -47,7 +47,7 @@ def update_error(
         for _, m, v, eps in adam_pairs(states, min_quantized_size):
             first, m_bytes = quantized(m, pair.first)
             second, v_bytes = quantized(v, pair.second)
-            errors.add(Exact(m, v, eps), first, second)
+            errors.add(Exact.of(m, v, eps), first, second)
             nbytes += m_bytes + v_bytes
             numel += m.numel()
         rows.append(

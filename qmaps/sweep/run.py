@@ -191,7 +191,7 @@ def _rows(
             }
     if not (adam and pairs):
         return
-    exact = Exact(tensors["exp_avg"], tensors["exp_avg_sq"], states.eps(parameter))
+    exact = Exact.of(tensors["exp_avg"], tensors["exp_avg_sq"], states.eps(parameter))
     collectors = _Collectors()
 
     def columns(pair: Pair) -> dict[str, float]:

@@ -139,7 +139,7 @@ def test_sums_have_the_same_bits_for_all_threads_and_instruction_sets(
 ) -> None:
     monkeypatch.setattr("qmaps.native.tensors.FEW", 1)
     x = wide((137, 611), 2)
-    exact = Exact(x, x.square(), 1e-8)
+    exact = Exact.of(x, x.square(), 1e-8)
     before = torch.get_num_threads()
     found = []
     try:
@@ -232,10 +232,10 @@ def assert_update_errors(
     given: Iterable[tuple[Tensor, Tensor, float]], pair: qmaps.pair.Pair
 ) -> None:
     ours, theirs = Native(), Reference()
-    ours.add(Exact(torch.ones(9), torch.ones(9), 1.0), torch.zeros(9), torch.zeros(9))
+    ours.add(Exact.of(torch.ones(9), torch.ones(9), 1.0), torch.zeros(9), torch.zeros(9))
     ours.clear()
     for m, v, eps in given:
-        exact = Exact(m, v, eps)
+        exact = Exact.of(m, v, eps)
         first = m if pair.first is None else pair.first.quantize(m)
         second = v if pair.second is None else pair.second.quantize(v)
         ours.add(exact, first, second)
