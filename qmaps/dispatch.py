@@ -5,15 +5,23 @@ All give the same bits, so nothing but speed depends on the choice.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator, Sequence
+from typing import TypeVar
+
 import torch
 from torch import Tensor
 
 from qmaps import packing, reference
 from qmaps.backends import backend
 from qmaps.maps.base import Map
+from qmaps.metrics import Sums
+from qmaps.native import metrics as native_metrics
 from qmaps.native import tensors
 from qmaps.normalize.base import Normalizer, Scales
 from qmaps.philox import RoundingKey
+
+T = TypeVar("T")
+R = TypeVar("R")
 
 
 def runs_native(*tensors_: Tensor) -> bool:
@@ -92,6 +100,33 @@ def dequantize(
     codes = packing.unpack(packed, map_.bits, _product(shape)).view(shape)
     values = reference.dequantize(codes, scales, normalizer, map_)
     return values.to(dtype) if out is None else out.copy_(values)
+
+
+def measure(
+    x: Tensor, normalizer: Normalizer, map_: Map, key: RoundingKey | None = None, *, keep: bool
+) -> tuple[Sums, Tensor | None, Scales, bool] | None:
+    """Sums of the errors of quantizing `x`, or None where only the reference can follow.
+
+    Args:
+        x: float32, float16 or bfloat16 of any shape and strides.
+        normalizer: gives the scales.
+        map_: gives the codebook; a fitted map is frozen.
+        key: names the random numbers of stochastic rounding; None rounds to nearest.
+        keep: store the codes.
+
+    Returns:
+        Sums, packed codes if `keep`, scales, and whether `x` holds values that cannot be
+        quantized; then the rest means nothing.
+    """
+    if not (x.numel() and runs_native(x) and tensors.follows(normalizer, map_, tuple(x.shape))):
+        return None
+    sums, packed, scales, flags = native_metrics.measure(x, normalizer, map_, key, keep=keep)
+    return sums, packed, scales, bool(flags)
+
+
+def each(work: Callable[[T], R], items: Sequence[T]) -> Iterator[R]:
+    """``work(item)`` of every item, in their order; the native engine does several at a time."""
+    return tensors.each(work, items) if runs_native() else map(work, items)
 
 
 def holds_bad(x: Tensor, map_: Map) -> bool:

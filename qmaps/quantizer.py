@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -173,31 +173,71 @@ class Quantizer:
         Raises:
             NonFiniteError, BadValueError, BadTypeError: as `quantize`.
         """
+        return self.measured(x, keep=False)[0]
+
+    def measured(
+        self, x: Tensor, *, keep: bool = True
+    ) -> tuple[dict[str, float], Tensor | QuantizedTensor | None]:
+        """As `error`, and if `keep` what became of `x`: quantized or decoded, whichever is there.
+
+        The native engine quantizes and measures in one pass, without storing what `x` decodes
+        to, nor codes that are not kept; as long as every metric has a form for sums.
+        """
         from qmaps import metrics
 
-        t = self.quantize(x)
-        size = t.quantizer.map.codebook().numel()
-        measured = metrics.measure(x.detach().float(), t.dequantize(), t.codes(), size)
-        return {"bits_per_element": t.bits_per_element, **measured}
+        x = _floats(x)
+        q = self.fit(x) if isinstance(self.map, FittedMap) else self
+        found = None
+        if metrics.SUMMED.keys() == metrics.METRICS.keys():
+            noise = RoundingKey() if self.stochastic else None
+            found = dispatch.measure(x, q.normalizer, q.map, noise, keep=keep)
+        if found is None:
+            t = q.quantize(x)
+            decoded = t.dequantize()
+            values = metrics.measure(x.float(), decoded, t.codes(), table(q.map).numel())
+            return {"bits_per_element": t.bits_per_element, **values}, decoded if keep else None
+        sums, packed, scales, suspect = found
+        if suspect:
+            self._refuse_bad(x)
+        nbytes = _nbytes(q.map, packing.packed_bytes(x.numel(), q.map.bits), scales)
+        values = metrics.measure_sums(sums)
+        kept = None if packed is None else QuantizedTensor(q, tuple(x.shape), packed, scales)
+        return {"bits_per_element": 8 * nbytes / x.numel(), **values}, kept
 
     def _frozen(self, x: Tensor) -> Quantizer:
-        if not isinstance(self.map, FittedMap):
-            return self
-        x = x.float()
-        scales = self.normalizer.scales(x)
-        scale = self.normalizer.expand(scales, tuple(x.shape))
-        weights = scale.double().square().expand(x.shape)
-        n = self.normalizer.normalize(x, scales)
-        # Unchecked input may hold NaN; what shares a scale with it decodes to NaN whatever the
-        # codebook, so the fit looks at the rest.
-        finite = n.isfinite() & weights.isfinite()
-        return replace(self, map=self.map.fit(n[finite], weights[finite]))
+        return fit_each([self], x)[0] if isinstance(self.map, FittedMap) else self
 
     def _refuse_bad(self, x: Tensor) -> None:
         """Raise if `x` holds values that cannot be quantized."""
         _refuse(~x.isfinite(), "NaN or infinite", "only finite values can be quantized", True)
         if not self.map.signed:
             _refuse(x < 0, "negative", f"{self.map.spec} is unsigned; use a signed map", False)
+
+
+def fit_each(quantizers: Sequence[Quantizer], x: Tensor) -> list[Quantizer]:
+    """Freeze several quantizers of one normalizer, all with fitted maps, to the same tensor.
+
+    Args:
+        quantizers: at least one.
+        x: float32, float16 or bfloat16 of any shape. Where elements are not finite, the fit looks
+            at the others: what shares a scale with them decodes to NaN whatever the codebook.
+    """
+    normalizer = quantizers[0].normalizer
+    x = x.float()
+    scales = normalizer.scales(x)
+    scale = normalizer.expand(scales, tuple(x.shape)).expand(x.shape)
+    n = normalizer.normalize(x, scales)
+    # A finite sum has finite terms.
+    if not math.isfinite(n.double().sum() + scale.double().sum()):
+        finite = n.isfinite() & scale.isfinite()
+        n, scale = n[finite], scale[finite]
+    frozen: dict[Map, Map] = {}
+    maps = [q.map for q in quantizers if isinstance(q.map, FittedMap)]
+    for cls in {type(map_) for map_ in maps}:
+        same = [map_ for map_ in maps if type(map_) is cls]
+        weights = scale.double().square() if cls.weighted else None
+        frozen |= dict(zip(same, cls.fit_each(same, n, weights), strict=True))
+    return [replace(q, map=frozen[q.map]) for q in quantizers if isinstance(q.map, FittedMap)]
 
 
 @dataclass(frozen=True)
@@ -247,8 +287,7 @@ class QuantizedTensor:
     @property
     def nbytes(self) -> int:
         """Bytes of the codes, the scales, and the codebook where it belongs to this tensor."""
-        codebook = table(self.quantizer.map).nbytes if self.quantizer.map.counted else 0
-        return self.packed.nbytes + sum(scale.nbytes for scale in self.scales) + codebook
+        return _nbytes(self.quantizer.map, self.packed.nbytes, self.scales)
 
     @property
     def bits_per_element(self) -> float:
@@ -293,6 +332,12 @@ def _floats(x: Tensor) -> Tensor:
     if x.dtype not in FLOATS:
         raise BadTypeError(f"x has dtype {x.dtype}; allowed are float32, float16, bfloat16")
     return x.detach()
+
+
+def _nbytes(map_: Map, packed: int, scales: Scales) -> int:
+    """Bytes of `packed` bytes of codes, scales, and a codebook where it belongs to a tensor."""
+    codebook = table(map_).nbytes if map_.counted else 0
+    return packed + sum(scale.nbytes for scale in scales) + codebook
 
 
 def _refuse(bad: Tensor, kind: str, allowed: str, non_finite: bool) -> None:

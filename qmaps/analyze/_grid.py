@@ -7,9 +7,13 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from qmaps import dispatch
 from qmaps.analyze._states import States, adam_pairs
+from qmaps.analyze._updates import Exact
 from qmaps.errors import SpecError
+from qmaps.native import metrics as native
 from qmaps.pair import Pair, adam_update
+from qmaps.quantizer import QuantizedTensor
 
 
 @dataclass
@@ -46,19 +50,7 @@ def accumulate(states: States, pair: Pair, min_quantized_size: int) -> Grid:
             count, absolute, relative, nonzero = torch.zeros(4, *shape, dtype=torch.float64)
             codebooks = torch.zeros_like(first).double(), torch.zeros_like(second).double()
             grid = Grid(count, absolute, relative, nonzero, *codebooks)
-        exact = adam_update(m, v, eps).reshape(-1).double()
-        approximate = adam_update(tm.dequantize(), tv.dequantize(), eps).reshape(-1).double()
-        error = (exact - approximate).abs()
-        kept = exact != 0
-        fraction = torch.where(kept, error / exact.abs(), 0.0)
-        cell = (tm.codes().long() * shape[1] + tv.codes().long()).reshape(-1)
-        for target, weight in (
-            (grid.count, None),
-            (grid.absolute, error),
-            (grid.relative, fraction),
-            (grid.nonzero, kept.double()),
-        ):
-            target += torch.bincount(cell, weight, minlength=shape[0] * shape[1]).view(shape)
+        _add(grid, Exact.of(m, v, eps), tm, tv)
         grid.first += first.double() * m.numel()
         grid.second += second.double() * m.numel()
         numel += m.numel()
@@ -66,3 +58,20 @@ def accumulate(states: States, pair: Pair, min_quantized_size: int) -> Grid:
     grid.first /= numel
     grid.second /= numel
     return grid
+
+
+def _add(grid: Grid, exact: Exact, tm: QuantizedTensor, tv: QuantizedTensor) -> None:
+    """Add one parameter's sums."""
+    sums = (grid.count, grid.absolute, grid.relative, grid.nonzero)
+    if dispatch.runs_native() and native.follows_tensor(tm) and native.follows_tensor(tv):
+        native.add_update_grid(exact.update, tm, tv, exact.eps, sums)
+        return
+    u = exact.update.reshape(-1).double()
+    w = adam_update(tm.dequantize(), tv.dequantize(), exact.eps).reshape(-1).double()
+    error = (u - w).abs()
+    kept = u != 0
+    fraction = torch.where(kept, error / u.abs(), 0.0)
+    shape = tuple(grid.count.shape)
+    cell = (tm.codes().long() * shape[1] + tv.codes().long()).reshape(-1)
+    for target, weight in zip(sums, (None, error, fraction, kept.double()), strict=True):
+        target += torch.bincount(cell, weight, minlength=shape[0] * shape[1]).view(shape)

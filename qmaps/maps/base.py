@@ -6,7 +6,7 @@ import functools
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import torch
 from torch import Tensor
@@ -103,6 +103,8 @@ class FittedMap(Map):
     """A map whose codebook is computed from the normalized values of a tensor."""
 
     fitted: ClassVar[bool] = True
+    weighted: ClassVar[bool] = True
+    """Whether the fit looks at weights."""
 
     def values(self) -> Tensor:
         """Raise: there is no codebook before `fit`."""
@@ -120,20 +122,39 @@ class FittedMap(Map):
                 A quantizer passes the squared scales, so that the fit minimizes the error
                 of the tensor and not that of the normalized values.
         """
+        return self.fit_each([self], values, weights)[0]
+
+    @classmethod
+    def fit_each(
+        cls, maps: Sequence[Self], values: Tensor, weights: Tensor | None = None
+    ) -> list[Codebook]:
+        """The codebooks of several maps of this class fitted to the same `values`."""
         from qmaps.maps.codebook import Codebook  # codebook.py imports this module
 
         flat = values.detach().reshape(-1).float()
         if bad := int((~flat.isfinite()).sum()):
             raise NonFiniteError(
-                f"values holds {bad} NaN or infinite elements; {self.spec} is fitted to finite ones"
+                f"values holds {bad} NaN or infinite elements; {maps[0].spec} is fitted to "
+                "finite ones"
             )
         if flat.numel() == 0:
-            fitted = torch.zeros(2**self.bits)
+            fitted = [torch.zeros(2**map_.bits) for map_ in maps]
         else:
-            fitted = self.fit_values(flat, None if weights is None else weights.reshape(-1))
-        return Codebook(
-            fitted.cpu(), bits=self.bits, signed=self.signed, label=self.spec, per_tensor=True
-        )
+            weights = None if weights is None else weights.reshape(-1)
+            fitted = cls.fit_values_each(maps, flat, weights)
+        return [
+            Codebook(
+                found.cpu(), bits=map_.bits, signed=map_.signed, label=map_.spec, per_tensor=True
+            )
+            for map_, found in zip(maps, fitted, strict=True)
+        ]
+
+    @classmethod
+    def fit_values_each(
+        cls, maps: Sequence[Self], values: Tensor, weights: Tensor | None
+    ) -> list[Tensor]:
+        """`fit_values` of several maps; for a class to share what they have in common."""
+        return [map_.fit_values(values, weights) for map_ in maps]
 
     @abstractmethod
     def fit_values(self, values: Tensor, weights: Tensor | None) -> Tensor:

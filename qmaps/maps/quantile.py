@@ -1,6 +1,7 @@
 """Quantiles of the data: every code is used equally often."""
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 from torch import Tensor
 
@@ -21,6 +22,7 @@ class Quantile(FittedMap, name="quantile"):
     Source: 8-bit optimizers, appendix E.2.
     """
 
+    weighted: ClassVar[bool] = False
     midpoints: bool = False
 
     def fit_values(self, values: Tensor, weights: Tensor | None) -> Tensor:

@@ -3,6 +3,10 @@
 A metric is a function named as its file: ``metric(x, decoded, codes, size) -> float`` with
 float32 `x` and `decoded` of one shape, their int32 `codes`, and the `size` of the codebook.
 Sums are taken in float64. An empty tensor gives NaN.
+
+A file may give its metric in a second form, ``from_sums(sums) -> float``, which differs in the
+order of summation only. If all do, the native engine quantizes and measures in one pass, and the
+decoded tensor never exists; a metric without it needs that tensor.
 """
 
 from __future__ import annotations
@@ -13,15 +17,23 @@ from collections.abc import Callable
 from torch import Tensor
 
 from qmaps._discover import modules
+from qmaps.metrics._sums import Sums
+
+__all__ = ["METRICS", "SUMMED", "Metric", "Sums", "measure", "measure_sums"]
 
 Metric = Callable[[Tensor, Tensor, Tensor, int], float]
 
 METRICS: dict[str, Metric] = {}
 """Every metric by name."""
 
+SUMMED: dict[str, Callable[[Sums], float]] = {}
+"""Those that can be computed from sums."""
+
 for _module in modules(__name__, list(__path__)):
     _name = _module.__name__.rpartition(".")[2]
     METRICS[_name] = getattr(_module, _name)
+    if hasattr(_module, "from_sums"):
+        SUMMED[_name] = _module.from_sums
 
 
 def measure(x: Tensor, decoded: Tensor, codes: Tensor, size: int) -> dict[str, float]:
@@ -36,3 +48,8 @@ def measure(x: Tensor, decoded: Tensor, codes: Tensor, size: int) -> dict[str, f
     if x.numel() == 0:
         return dict.fromkeys(METRICS, math.nan)
     return {name: metric(x, decoded, codes, size) for name, metric in METRICS.items()}
+
+
+def measure_sums(sums: Sums) -> dict[str, float]:
+    """Every metric that `SUMMED` holds, of one tensor whose sums are known."""
+    return {name: metric(sums) for name, metric in SUMMED.items()}

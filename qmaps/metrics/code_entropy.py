@@ -1,10 +1,23 @@
 """Entropy of the codes."""
 
+import math
+
 import torch
 from torch import Tensor
+
+from qmaps.metrics._sums import Sums
 
 
 def code_entropy(x: Tensor, decoded: Tensor, codes: Tensor, size: int) -> float:
     """Entropy of the code frequencies, in bits: 0 to the width of a code."""
-    share = torch.bincount(codes.reshape(-1), minlength=size).double() / codes.numel()
-    return float(-torch.special.xlogy(share, share).sum() / torch.log(torch.tensor(2.0).double()))
+    return _entropy(torch.bincount(codes.reshape(-1), minlength=size))
+
+
+def from_sums(sums: Sums) -> float:
+    """The same of a tensor whose sums are known."""
+    return _entropy(sums.codes)
+
+
+def _entropy(counts: Tensor) -> float:
+    share = counts.double() / counts.sum()
+    return float(-torch.special.xlogy(share, share).sum() / math.log(2.0))

@@ -4,6 +4,8 @@ import math
 
 from torch import Tensor
 
+from qmaps.metrics._sums import Sums
+
 
 def mean_rel_error(x: Tensor, decoded: Tensor, codes: Tensor, size: int) -> float:
     """Mean of |x - decoded| / |x| over the elements that are not 0; a fraction, not percent.
@@ -15,3 +17,8 @@ def mean_rel_error(x: Tensor, decoded: Tensor, codes: Tensor, size: int) -> floa
     if exact.numel() == 0:
         return math.nan
     return float(((exact - decoded[kept].double()) / exact).abs().mean())
+
+
+def from_sums(sums: Sums) -> float:
+    """The same of a tensor whose sums are known."""
+    return sums.relative / sums.nonzero if sums.nonzero else math.nan

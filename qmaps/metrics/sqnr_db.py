@@ -4,6 +4,8 @@ import math
 
 from torch import Tensor
 
+from qmaps.metrics._sums import Sums
+
 
 def sqnr_db(x: Tensor, decoded: Tensor, codes: Tensor, size: int) -> float:
     """``10 log10(sum x**2 / sum (x - decoded)**2)`` in dB.
@@ -13,6 +15,15 @@ def sqnr_db(x: Tensor, decoded: Tensor, codes: Tensor, size: int) -> float:
     exact = x.double()
     signal = float(exact.square().sum())
     noise = float((exact - decoded.double()).square().sum())
+    return _decibels(signal, noise)
+
+
+def from_sums(sums: Sums) -> float:
+    """The same of a tensor whose sums are known."""
+    return _decibels(sums.signal, sums.square)
+
+
+def _decibels(signal: float, noise: float) -> float:
     if signal == 0:
         return math.nan
     if noise == 0:

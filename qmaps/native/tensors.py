@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import functools
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextvars import copy_context
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -20,17 +23,22 @@ MAX_BITS = 8
 MAX_LOG_BLOCK = 1024
 NON_FINITE, NEGATIVE = 1, 2
 
+T = TypeVar("T")
+R = TypeVar("R")
+
 FEW = 1 << 15
 """Elements below which threads cost more than they bring."""
 
 
 @functools.lru_cache(maxsize=512)
-def codebook(map_: Map) -> Any:
-    """The map's search tables."""
+def codebook(map_: Map, *, brief: bool = False) -> Any:
+    """The map's search tables; `brief`: made fast, for few uses."""
     values = table(map_)
     # n >= value is n > the float below it.
     below = torch.nextafter(values[1:-1], torch.tensor(-torch.inf))
-    return core.Codebook(values.tolist(), thresholds(values).tolist(), below.tolist(), map_.bits)
+    return core.Codebook(
+        values.tolist(), thresholds(values).tolist(), below.tolist(), map_.bits, brief
+    )
 
 
 @functools.lru_cache(maxsize=4096)
@@ -119,3 +127,24 @@ def dequantize(
 def threads(numel: int) -> int:
     """As many as torch uses, one for little work."""
     return 1 if numel < FEW else torch.get_num_threads()
+
+
+def each(work: Callable[[T], R], items: Sequence[T]) -> Iterator[R]:
+    """``work(item)`` of every item, in their order: one thread an item, as many as torch uses.
+
+    For work that mostly waits for this engine. Few items are worked on one by one, with all
+    threads on each.
+    """
+    count = torch.get_num_threads()
+    if len(items) < 2 * count or count == 1:
+        yield from map(work, items)
+        return
+    # torch's number of threads belongs to a thread, but new threads take over the last one set.
+    pool = ThreadPoolExecutor(count, initializer=torch.set_num_threads, initargs=(1,))
+    try:
+        # A context of its own for each: it carries the choice of back end.
+        waiting = [pool.submit(copy_context().run, work, item) for item in items]
+        yield from (result.result() for result in waiting)
+    finally:
+        pool.shutdown(cancel_futures=True)
+        torch.set_num_threads(count)

@@ -6,22 +6,26 @@ import hashlib
 import json
 import math
 import os
+import threading
 from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 from torch import Tensor
 
-from qmaps import metrics
+from qmaps import dispatch
 from qmaps.analyze._states import MIN_SIZE, States, as_states
-from qmaps.analyze.update_error import collapsed, element_errors, error_columns
+from qmaps.analyze._updates import Exact, Moment, update_errors
 from qmaps.capture import CapturedStates
 from qmaps.errors import CaptureError, OutputError
 from qmaps.files import output_folder, replacing, write_json
+from qmaps.maps.base import FittedMap
 from qmaps.maps.codebook import Codebook
-from qmaps.pair import UNQUANTIZED, Pair, adam_update
-from qmaps.quantizer import Quantizer, quantizer
+from qmaps.normalize.base import Normalizer
+from qmaps.pair import Pair, spec_of
+from qmaps.quantizer import Quantizer, fit_each, quantizer
 
 MOMENTS = {"exp_avg", "exp_avg_sq"}
 
@@ -143,18 +147,23 @@ def _rows(
     singles: list[Quantizer],
     pairs: list[Pair],
 ) -> Iterator[dict[str, Any]]:
-    """The rows of one parameter; every quantizer decodes a state once."""
+    """The rows of one parameter; every quantizer encodes a state once."""
     tensors = {name: states.tensor(parameter, name) for name in names}
     adam = tensors.keys() >= MOMENTS
     wanted: dict[str, list[Quantizer]] = {
         name: [q for q in singles if q.map.signed or not bool((tensor < 0).any())]
         for name, tensor in tensors.items()
     }
+    paired: set[tuple[str, Quantizer | None]] = set()
     if adam:
+        for pair in pairs:
+            paired |= {("exp_avg", pair.first), ("exp_avg_sq", pair.second)}
         wanted["exp_avg"] += [pair.first for pair in pairs if pair.first]
         wanted["exp_avg_sq"] += [pair.second for pair in pairs if pair.second]
 
-    decoded: dict[tuple[str, Quantizer | None], tuple[Tensor, float]] = {}
+    wanted = {name: list(dict.fromkeys(chosen)) for name, chosen in wanted.items()}
+    frozen = _fitted(tensors, wanted)
+    moments: dict[tuple[str, Quantizer | None], tuple[Moment, float]] = {}
     for name, tensor in tensors.items():
         about = {
             "step": states.step,
@@ -163,41 +172,82 @@ def _rows(
             "numel": tensor.numel(),
             "state": name,
         }
-        decoded[name, None] = (tensor, 32.0)
         mean_square = float(tensor.double().square().mean())
-        for q in dict.fromkeys(wanted[name]):
-            t = q.quantize(tensor)
-            values = t.dequantize()
-            decoded[name, q] = (values, t.bits_per_element)
-            size = t.quantizer.map.codebook().numel()
+        moments[name, None] = (tensor, 32.0)
+        work = [(frozen.get((name, q), q), (name, q) in paired) for q in wanted[name]]
+        results = dispatch.each(partial(_measured, tensor), work)
+        for q, (measured, moment) in zip(wanted[name], results, strict=True):
+            bits = measured.pop("bits_per_element")
+            if moment is not None:
+                moments[name, q] = (moment, bits)
             yield {
                 **about,
                 "quantizer": q.spec,
                 "first": None,
                 "second": None,
-                "bits_per_element": t.bits_per_element,
+                "bits_per_element": bits,
                 "mean_square": mean_square,
-                **metrics.measure(tensor, values, t.codes(), size),
+                **measured,
             }
     if not (adam and pairs):
         return
-    m, v = tensors["exp_avg"], tensors["exp_avg_sq"]
-    eps = states.eps(parameter)
-    exact = adam_update(m, v, eps)
-    for pair in pairs:
-        m_decoded, m_bits = decoded["exp_avg", pair.first]
-        v_decoded, v_bits = decoded["exp_avg_sq", pair.second]
-        errors = element_errors(exact, adam_update(m_decoded, v_decoded, eps))
+    exact = Exact.of(tensors["exp_avg"], tensors["exp_avg_sq"], states.eps(parameter))
+    collectors = _Collectors()
+
+    def columns(pair: Pair) -> dict[str, float]:
+        errors = collectors.errors
+        errors.clear()
+        errors.add(exact, moments["exp_avg", pair.first][0], moments["exp_avg_sq", pair.second][0])
+        return errors.columns()
+
+    for pair, found in zip(pairs, dispatch.each(columns, pairs), strict=True):
+        first_bits, second_bits = (
+            moments["exp_avg", pair.first][1],
+            moments["exp_avg_sq", pair.second][1],
+        )
         yield {
             **about,
             "state": "update",
             "quantizer": pair.spec,
-            "first": pair.first.spec if pair.first else UNQUANTIZED,
-            "second": pair.second.spec if pair.second else UNQUANTIZED,
-            "bits_per_element": (m_bits + v_bits) / 2,
-            **error_columns(*errors),
-            "zeroed_share": collapsed(m_decoded, v, v_decoded) / m.numel(),
+            "first": spec_of(pair.first),
+            "second": spec_of(pair.second),
+            "bits_per_element": (first_bits + second_bits) / 2,
+            **found,
         }
+
+
+def _fitted(
+    tensors: dict[str, Tensor], wanted: dict[str, list[Quantizer]]
+) -> dict[tuple[str, Quantizer], Quantizer]:
+    """Quantizers with fitted maps, frozen; those of one normalizer share the work."""
+    groups: dict[tuple[str, Normalizer], list[Quantizer]] = {}
+    for name, chosen in wanted.items():
+        for q in chosen:
+            if isinstance(q.map, FittedMap):
+                groups.setdefault((name, q.normalizer), []).append(q)
+
+    def fit(group: tuple[str, Normalizer]) -> list[Quantizer]:
+        return fit_each(groups[group], tensors[group[0]])
+
+    return {
+        (group[0], q): found
+        for group, results in zip(groups, dispatch.each(fit, list(groups)), strict=True)
+        for q, found in zip(groups[group], results, strict=True)
+    }
+
+
+class _Collectors(threading.local):
+    """A collector for each thread."""
+
+    def __init__(self) -> None:
+        self.errors = update_errors()
+
+
+def _measured(
+    tensor: Tensor, given: tuple[Quantizer, bool]
+) -> tuple[dict[str, float], Moment | None]:
+    q, keep = given
+    return q.measured(tensor, keep=keep)
 
 
 def _folder(

@@ -29,7 +29,7 @@ int node_index(int level, int path, int total) {
     return index + (1 << (total - 1 - level)) - 1;
 }
 
-void fill(Search& search, const std::vector<float>& limits) {
+void fill(Search& search, const std::vector<float>& limits, bool brief) {
     search.count = static_cast<int>(limits.size());
     const float infinity = std::numeric_limits<float>::infinity();
     for (int i = 0; i < kMaxCodes + 16; ++i) {
@@ -63,16 +63,16 @@ void fill(Search& search, const std::vector<float>& limits) {
         search.first[k] = static_cast<std::uint8_t>(below);
         while (below < search.count && key[below] == k) ++below;
     }
-    find_buckets(search);
+    if (!brief) find_buckets(search);
 }
 
 }  // namespace
 
 Codebook::Codebook(const std::vector<float>& given, const std::vector<float>& limits,
-                   const std::vector<float>& below, int width)
+                   const std::vector<float>& below, int width, bool brief)
     : bits(width), size(static_cast<int>(given.size())) {
-    fill(nearest, limits);
-    fill(stochastic, below);
+    fill(nearest, limits, brief);
+    fill(stochastic, below, brief);
     for (int c = 0; c < kMaxCodes; ++c) {
         values.value[c] = given[c < size ? c : size - 1];
         next.value[c] = given[c + 1 < size ? c + 1 : size - 1];

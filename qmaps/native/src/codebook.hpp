@@ -54,9 +54,10 @@ struct alignas(64) Lookup {
 
 struct Codebook {
     // values: ascending; limits: the largest float nearer to each lower neighbour; below: the
-    // largest float below each value but the first and the last.
+    // largest float below each value but the first and the last. For few uses, `brief` leaves out
+    // the buckets, which are dear to find.
     Codebook(const std::vector<float>& values, const std::vector<float>& limits,
-             const std::vector<float>& below, int bits);
+             const std::vector<float>& below, int bits, bool brief = false);
 
     int bits;
     int size;

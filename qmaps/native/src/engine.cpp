@@ -31,6 +31,11 @@ Scratch& scratch() {
     return *memory;
 }
 
+StepScratch& step_scratch() {
+    thread_local const std::unique_ptr<StepScratch> memory = std::make_unique<StepScratch>();
+    return *memory;
+}
+
 void prepare(Codec& codec, const Kernels& set, std::int64_t numel, bool stored_scales) {
     const Geometry& geometry = *codec.geometry;
     codec.block = geometry.local_block(numel);
@@ -158,50 +163,56 @@ void commit_scales(const Codec& codec, const Kernels& set, const std::vector<End
     }
 }
 
-int quantize(QuantizeTask& task, int threads) {
+std::int64_t items_of(const QuantizeTask& task) {
+    return chunks(task.numel, chunk_of(task.codec.geometry->local_block(task.numel)));
+}
+
+int encode(QuantizeTask& task, int threads, const EncodeRange& local, const EncodeRange& fresh) {
     const Kernels& set = kernels();
     prepare(task.codec, set, task.numel, false);
     std::atomic<int> flags{0};
     const std::int64_t chunk = chunk_of(task.codec.block);
-    const std::int64_t items = chunks(task.numel, chunk);
-    const auto range = [&](std::int64_t item, auto&& work) {
-        work(item * chunk, std::min(task.numel, (item + 1) * chunk));
+    const auto in_ranges = [&](const EncodeRange& work) {
+        parallel(chunks(task.numel, chunk), threads, [&](std::int64_t item, int thread) {
+            flags |= work(item * chunk, std::min(task.numel, (item + 1) * chunk), item, thread);
+        });
     };
     if (task.codec.block > 0 && task.check && task.keep) {
-        parallel(items, threads, [&](std::int64_t item, int) {
-            range(item, [&](std::int64_t begin, std::int64_t end) {
-                flags |= set.scan(task, begin, end, scratch());
-            });
+        in_ranges([&](std::int64_t begin, std::int64_t end, std::int64_t, int) {
+            return set.scan(task, begin, end, scratch());
         });
         if (flags) return flags;
         task.check = false;
     }
     if (task.codec.block > 0) {
-        parallel(items, threads, [&](std::int64_t item, int) {
-            range(item, [&](std::int64_t begin, std::int64_t end) {
-                flags |= set.quantize_local(task, begin, end, scratch());
-            });
-        });
+        in_ranges(local);
         return flags;
     }
     reserve_fresh(task.codec);
     PrivateMaxima own(task.codec, task.numel, threads);
-    parallel(items, threads, [&](std::int64_t item, int thread) {
-        range(item, [&](std::int64_t begin, std::int64_t end) {
-            flags |= set.maxima(task, begin, end, own.of(thread), scratch());
-        });
+    in_ranges([&](std::int64_t begin, std::int64_t end, std::int64_t, int thread) {
+        return set.maxima(task, begin, end, own.of(thread), scratch());
     });
     own.merge();
     if (flags && task.keep) return flags;
     std::vector<Ends> ends;
     round_up_scales(task.codec, set, ends);
-    parallel(items, threads, [&](std::int64_t item, int) {
-        range(item, [&](std::int64_t begin, std::int64_t end) {
-            set.quantize_fresh(task, begin, end, scratch());
-        });
-    });
+    in_ranges(fresh);
     commit_scales(task.codec, set, ends);
     return flags;
+}
+
+int quantize(QuantizeTask& task, int threads) {
+    const Kernels& set = kernels();
+    return encode(
+        task, threads,
+        [&](std::int64_t begin, std::int64_t end, std::int64_t, int) {
+            return set.quantize_local(task, begin, end, scratch());
+        },
+        [&](std::int64_t begin, std::int64_t end, std::int64_t, int) {
+            set.quantize_fresh(task, begin, end, scratch());
+            return 0;
+        });
 }
 
 void dequantize(DequantizeTask& task, int threads) {

@@ -1,12 +1,15 @@
 // Whole calls: what the Python module exposes, with threads and passes arranged.
 #pragma once
 
+#include <functional>
+
 #include "kernels.hpp"
 
 namespace qmaps {
 
 // Memory of this thread, kept between calls.
 Scratch& scratch();
+StepScratch& step_scratch();
 
 // Fill in what follows from the geometry, and the grids of 8-bit scales if there are some.
 void prepare(Codec& codec, const Kernels& set, std::int64_t numel, bool stored_scales);
@@ -40,6 +43,17 @@ void round_up_scales(Codec& codec, const Kernels& set, std::vector<Ends>& ends);
 
 // Write the fresh scales where scales are stored.
 void commit_scales(const Codec& codec, const Kernels& set, const std::vector<Ends>& ends);
+
+// Items of work that a tensor makes for `encode`.
+std::int64_t items_of(const QuantizeTask& task);
+
+// What is done to [begin, end), item number `item`; returns Flags.
+using EncodeRange = std::function<int(std::int64_t begin, std::int64_t end, std::int64_t item,
+                                      int thread)>;
+
+// Find the scales, encode by `local` (in blocks that carry their own scales) or by `fresh` (under
+// the codec's fresh scales), and store the scales. Returns Flags.
+int encode(QuantizeTask& task, int threads, const EncodeRange& local, const EncodeRange& fresh);
 
 // Returns Flags.
 int quantize(QuantizeTask& task, int threads);

@@ -1,7 +1,9 @@
 // The kernels of one instruction set. Every set is compiled from the same source.
 #pragma once
 
+#include "least_squares.hpp"
 #include "selection.hpp"
+#include "sums.hpp"
 #include "task.hpp"
 
 namespace qmaps {
@@ -27,6 +29,8 @@ struct Kernels {
     // The 256 scales of an 8-bit grid between two ends, 0 first.
     void (*eight_bit_grid)(float low, float high, float* grid);
     Selection selection;
+    MetricKernels metrics;
+    LeastSquares least_squares;
 };
 
 const Kernels& portable_kernels();

@@ -11,6 +11,8 @@
 #include <tuple>
 
 #include "engine.hpp"
+#include "least_squares.hpp"
+#include "metrics.hpp"
 #include "quantiles.hpp"
 #include "step.hpp"
 
@@ -83,6 +85,121 @@ void register_quantiles(nb::module_& module) {
         "Add the weighted quantiles of stretches of `size` elements to the sums.");
 }
 
+// A decoded moment: (codebook, geometry, packed, arrays), or the address of floats alone.
+using Moment = std::tuple<const Codebook*, const Geometry*, Address, std::vector<Address>>;
+
+StateTask moment(const Moment& given) {
+    const auto& [book, geometry, address, arrays] = given;
+    StateTask made;
+    if (book && geometry) {
+        made.codec = codec(*book, *geometry, address, arrays);
+    } else {
+        made.data = reinterpret_cast<float*>(address);
+    }
+    return made;
+}
+
+UpdateTask update_task(Address exact, Address v, const Moment& first, const Moment& second,
+                       float eps, std::int64_t numel) {
+    UpdateTask task;
+    task.exact = reinterpret_cast<const float*>(exact);
+    task.v = reinterpret_cast<const float*>(v);
+    task.first = moment(first);
+    task.second = moment(second);
+    task.eps = eps;
+    task.numel = numel;
+    return task;
+}
+
+void register_metrics(nb::module_& module) {
+    module.def(
+        "measure",
+        [](const Codebook& book, const Geometry& geometry, Address x, int dtype,
+           std::int64_t numel, Address packed, const std::vector<Address>& arrays,
+           const std::vector<Key>& key, bool refuse_negative, Address counts, int threads) {
+            QuantizeTask task;
+            task.codec = codec(book, geometry, packed, arrays);
+            task.codec.stochastic = !key.empty();
+            if (!key.empty()) task.codec.noise = noise_key(key.front());
+            task.x = reinterpret_cast<const void*>(x);
+            task.dtype = static_cast<Dtype>(dtype);
+            task.numel = numel;
+            task.check = true;
+            task.refuse_negative = refuse_negative;
+            Measured found;
+            {
+                nb::gil_scoped_release unlocked;
+                found = measure(task, reinterpret_cast<std::int64_t*>(counts), threads);
+            }
+            const ErrorSums& s = found.sums;
+            return std::make_tuple(found.flags, s.absolute, s.square, s.signal, s.relative,
+                                   s.largest, s.nonzero, s.zeroed);
+        },
+        "Encode and sum up errors; packed = 0 drops the codes. Returns flags and ErrorSums.");
+
+    nb::class_<UpdateErrors>(module, "UpdateErrors")
+        .def(nb::init<>())
+        .def("clear", &UpdateErrors::clear)
+        .def("add",
+             [](UpdateErrors& self, Address exact, Address v, const Moment& first,
+                const Moment& second, float eps, std::int64_t numel, int threads) {
+                 UpdateTask task = update_task(exact, v, first, second, eps, numel);
+                 nb::gil_scoped_release unlocked;
+                 self.add(task, threads);
+             })
+        .def(
+            "summary",
+            [](const UpdateErrors& self, const std::vector<double>& levels, int threads) {
+                std::array<ErrorSummary, 2> found;
+                {
+                    nb::gil_scoped_release unlocked;
+                    found = self.summaries(levels, threads);
+                }
+                const auto& [absolute, relative] = found;
+                return std::make_tuple(self.numel(), self.collapsed(), absolute.sum,
+                                       absolute.ranks, relative.count, relative.sum,
+                                       relative.ranks);
+            },
+            "Ranks are those of the levels, then the largest; none without elements.");
+
+    module.def(
+        "add_update_grid",
+        [](Address exact, const Moment& first, const Moment& second, float eps,
+           std::int64_t numel, const std::vector<Address>& sums, int threads) {
+            UpdateTask task = update_task(exact, 0, first, second, eps, numel);
+            double* to[4];
+            for (int i = 0; i < 4; ++i) to[i] = reinterpret_cast<double*>(sums.at(i));
+            nb::gil_scoped_release unlocked;
+            add_update_grid(task, to[0], to[1], to[2], to[3], threads);
+        },
+        "Add counts, absolute and relative errors and elements with u != 0, by pair of codes.");
+}
+
+void register_least_squares(nb::module_& module) {
+    // Sorted data and its prefix sums: addresses of x, w, wx and wxx, and the number of values.
+    using DataAt = std::tuple<Address, Address, Address, Address, std::int64_t>;
+    const auto data = [](const DataAt& at) {
+        const auto& [x, w, wx, wxx, count] = at;
+        return SortedData{reinterpret_cast<double*>(x), reinterpret_cast<double*>(w),
+                          reinterpret_cast<double*>(wx), reinterpret_cast<double*>(wxx), count};
+    };
+    module.def("sort_data", [data](Address values, Address weights, const DataAt& to) {
+        nb::gil_scoped_release unlocked;
+        sort_data(reinterpret_cast<const float*>(values),
+                  reinterpret_cast<const double*>(weights), data(to));
+    });
+    module.def("partition", [](Address w, Address wx, Address wxx, std::int64_t count, int size) {
+        nb::gil_scoped_release unlocked;
+        return partition(reinterpret_cast<const double*>(w), reinterpret_cast<const double*>(wx),
+                         reinterpret_cast<const double*>(wxx), count, size);
+    });
+    module.def("refine", [data](const DataAt& at, Address codebook, int size, int sweeps,
+                                 double tolerance) {
+        nb::gil_scoped_release unlocked;
+        refine(data(at), reinterpret_cast<double*>(codebook), size, sweeps, tolerance);
+    });
+}
+
 }  // namespace
 
 NB_MODULE(_core, module) {
@@ -90,8 +207,9 @@ NB_MODULE(_core, module) {
 
     nb::class_<Codebook>(module, "Codebook")
         .def(nb::init<const std::vector<float>&, const std::vector<float>&,
-                      const std::vector<float>&, int>(),
-             nb::arg("values"), nb::arg("limits"), nb::arg("below"), nb::arg("bits"));
+                      const std::vector<float>&, int, bool>(),
+             nb::arg("values"), nb::arg("limits"), nb::arg("below"), nb::arg("bits"),
+             nb::arg("brief") = false);
 
     nb::class_<Geometry>(module, "Geometry")
         .def(
@@ -142,6 +260,9 @@ NB_MODULE(_core, module) {
             dequantize(task, threads);
         },
         "Decode a tensor.");
+
+    register_metrics(module);
+    register_least_squares(module);
 
     nb::class_<Step>(module, "Step")
         .def(nb::init<>())

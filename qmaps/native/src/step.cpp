@@ -9,11 +9,6 @@
 namespace qmaps {
 namespace {
 
-StepScratch& step_scratch() {
-    thread_local const std::unique_ptr<StepScratch> memory = std::make_unique<StepScratch>();
-    return *memory;
-}
-
 const Rule* find_rule(const Rules& rules, const std::string& name, const std::string& states) {
     for (int i = 0; i < rules.count; ++i)
         if (name == rules.rule[i].name && states == rules.rule[i].state_names)

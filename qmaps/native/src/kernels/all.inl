@@ -15,6 +15,9 @@ namespace {
 #include "scales.hpp"
 #include "codec.hpp"
 #include "quantize.hpp"
+#include "sums.hpp"
+#include "updates.hpp"
+#include "least_squares.hpp"
 #include "rules/all.hpp"
 #include "step.hpp"
 #include "selection.hpp"
@@ -24,7 +27,7 @@ const Kernels& QMAPS_KERNELS() {
     static constexpr Kernels table = {QMAPS_ISA, quantize_local, scan, maxima,
                                       quantize_fresh, dequantize, step_range, step_maxima,
                                       {kRules, sizeof kRules / sizeof kRules[0]}, eight_bit_grid,
-                                      kSelection};
+                                      kSelection, kMetrics, kLeastSquares};
     return table;
 }
 

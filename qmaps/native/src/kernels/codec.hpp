@@ -21,15 +21,11 @@ inline void log_values(const ScaleView& view, std::int64_t at, std::int64_t coun
     }
 }
 
-inline void decode_tile(const Codec& codec, const ScaleView& view, std::int64_t at,
-                        std::int64_t count, float* out, Scratch& scratch, const char* ahead) {
+// Decode codes of a byte each, or, with `halves`, of half a byte.
+inline void decode_codes(const Codec& codec, const ScaleView& view, const std::uint8_t* codes,
+                         bool halves, std::int64_t at, std::int64_t count, float* out,
+                         Scratch& scratch, const char* ahead) {
     const Codebook& book = *codec.book;
-    const bool halves = kReadsHalves && book.bits == 4;
-    const std::uint8_t* codes = codec.packed + at * book.bits / 8;
-    if (book.bits != 8 && !halves) {
-        unpack(codec.packed, book.bits, at, count, scratch.codes);
-        codes = scratch.codes;
-    }
     if (view.log) {
         look_up(book.values, codes, halves, out, count, ahead);
         log_values(view, at, count, out, scratch.low, scratch.high);
@@ -43,6 +39,18 @@ inline void decode_tile(const Codec& codec, const ScaleView& view, std::int64_t 
         return;
     element_scales(view, at, count, scratch.scale);
     look_up_elements(book.values, codes, halves, scratch.scale, out, count, ahead);
+}
+
+inline void decode_tile(const Codec& codec, const ScaleView& view, std::int64_t at,
+                        std::int64_t count, float* out, Scratch& scratch, const char* ahead) {
+    const int bits = codec.book->bits;
+    const bool halves = kReadsHalves && bits == 4;
+    const std::uint8_t* codes = codec.packed + at * bits / 8;
+    if (bits != 8 && !halves) {
+        unpack(codec.packed, bits, at, count, scratch.codes);
+        codes = scratch.codes;
+    }
+    decode_codes(codec, view, codes, halves, at, count, out, scratch, ahead);
 }
 
 inline void divide(const float* x, float scale, std::int64_t count, float* n) {
@@ -111,17 +119,29 @@ inline void round_stochastic(const Codec& codec, const ScaleView& view, const fl
     }
 }
 
+// Where the codes of a tile are made: in place if they are stored as bytes.
+inline std::uint8_t* codes_of(const Codec& codec, std::int64_t at, Scratch& scratch) {
+    return codec.packed && codec.book->bits == 8 ? codec.packed + at : scratch.codes;
+}
+
+// Store codes that were made there. Without storage they stay there.
+inline void store_codes_of(const Codec& codec, std::int64_t at, std::int64_t count,
+                           Scratch& scratch) {
+    if (codec.packed && codec.book->bits != 8)
+        pack(scratch.codes, codec.book->bits, at, count, codec.packed);
+}
+
 inline void encode_normalized(const Codec& codec, const ScaleView& view, const float* x,
                               const float* n, std::int64_t at, std::int64_t count,
                               Scratch& scratch, const char* ahead) {
     const Codebook& book = *codec.book;
-    std::uint8_t* codes = book.bits == 8 ? codec.packed + at : scratch.codes;
+    std::uint8_t* codes = codes_of(codec, at, scratch);
     if (codec.stochastic) {
         round_stochastic(codec, view, x, n, at, count, codes, scratch, ahead);
     } else {
         search_codes(book.nearest, n, codes, count, scratch, ahead);
     }
-    if (book.bits != 8) pack(codes, book.bits, at, count, codec.packed);
+    store_codes_of(codec, at, count, scratch);
 }
 
 // The stored scales.
@@ -194,10 +214,10 @@ inline std::uint32_t encode_blocks(const Codec& codec, const float* x, std::int6
             scratch.scale[b - at / block] = largest == 0 ? 1.0f : first[b];
         }
         if (!codec.stochastic && most < kInfinityBits) {
-            std::uint8_t* codes = codec.book->bits == 8 ? codec.packed + at : scratch.codes;
+            std::uint8_t* codes = codes_of(codec, at, scratch);
             if (search_blocks(codec.book->nearest, x, scratch.scale, block, codes, count, scratch,
                               ahead)) {
-                if (codec.book->bits != 8) pack(codes, codec.book->bits, at, count, codec.packed);
+                store_codes_of(codec, at, count, scratch);
                 return most;
             }
         }

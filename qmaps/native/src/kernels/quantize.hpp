@@ -14,8 +14,11 @@ inline std::int64_t stretch_of(std::int64_t block) {
     return times > 1 ? times * least : least;
 }
 
-static int quantize_local(const QuantizeTask& task, std::int64_t begin, std::int64_t end,
-                          Scratch& scratch) {
+// Encode [begin, end) in blocks that carry their own scales, and call then(x, at, count) after
+// each stretch, while its codes are at codes_of().
+template <class Then>
+inline int encode_local(const QuantizeTask& task, std::int64_t begin, std::int64_t end,
+                        Scratch& scratch, const Then& then) {
     const std::int64_t stretch = stretch_of(task.codec.block);
     int flags = 0;
     for (std::int64_t at = begin; at < end; at += stretch) {
@@ -28,8 +31,15 @@ static int quantize_local(const QuantizeTask& task, std::int64_t begin, std::int
                                 ? reinterpret_cast<const char*>(x + stretch)
                                 : nullptr;
         if (encode_blocks(task.codec, x, at, count, scratch, ahead) >= kInfinityBits) flags |= kNonFinite;
+        then(x, at, count);
     }
     return flags;
+}
+
+static int quantize_local(const QuantizeTask& task, std::int64_t begin, std::int64_t end,
+                          Scratch& scratch) {
+    return encode_local(task, begin, end, scratch,
+                        [](const float*, std::int64_t, std::int64_t) {});
 }
 
 static int scan(const QuantizeTask& task, std::int64_t begin, std::int64_t end,
@@ -57,14 +67,23 @@ static int maxima(const QuantizeTask& task, std::int64_t begin, std::int64_t end
     return flags;
 }
 
-static void quantize_fresh(const QuantizeTask& task, std::int64_t begin, std::int64_t end,
-                           Scratch& scratch) {
+// The same under the codec's fresh scales.
+template <class Then>
+inline void encode_under_fresh(const QuantizeTask& task, std::int64_t begin, std::int64_t end,
+                               Scratch& scratch, const Then& then) {
     const ScaleView view = fresh(task.codec);
     for (std::int64_t at = begin; at < end; at += kTile) {
         const std::int64_t count = end - at < kTile ? end - at : kTile;
         const float* x = floats(task.x, task.dtype, at, count, scratch.x);
         encode_fresh(task.codec, view, x, at, count, scratch, nullptr);
+        then(x, at, count);
     }
+}
+
+static void quantize_fresh(const QuantizeTask& task, std::int64_t begin, std::int64_t end,
+                           Scratch& scratch) {
+    encode_under_fresh(task, begin, end, scratch,
+                       [](const float*, std::int64_t, std::int64_t) {});
 }
 
 static void dequantize(const DequantizeTask& task, std::int64_t begin, std::int64_t end,

@@ -1,0 +1,147 @@
+"""Errors of Adam updates, collected over parameters by the engine that runs here."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+from torch import Tensor
+
+from qmaps import dispatch
+from qmaps.native import metrics as native
+from qmaps.pair import adam_update
+from qmaps.quantizer import QuantizedTensor, Quantizer
+
+LEVELS = {"median": 0.5, "p99": 0.99, "p999": 0.999}
+
+Moment = Tensor | QuantizedTensor
+"""A moment in 32 bits, or quantized."""
+
+
+@dataclass(frozen=True)
+class Exact:
+    """One parameter's second moment, eps, and update in 32 bits: float32, contiguous, one shape."""
+
+    v: Tensor
+    eps: float
+    update: Tensor
+
+    @classmethod
+    def of(cls, m: Tensor, v: Tensor, eps: float) -> Exact:
+        """Of Adam's moments; computed once for all pairs of quantizers."""
+        return cls(v.contiguous(), eps, adam_update(m, v, eps).contiguous())
+
+
+class UpdateErrors(Protocol):
+    """Collects parameters under one pair of quantizers."""
+
+    def clear(self) -> None:
+        """Begin anew with another pair."""
+
+    def add(self, exact: Exact, first: Moment, second: Moment) -> None:
+        """One parameter, and its moments after the pair."""
+
+    def columns(self) -> dict[str, float]:
+        """``{mean,median,p99,p999,max}_{abs,rel}_error`` and `zeroed_share`; see `update_error`."""
+
+
+def update_errors() -> UpdateErrors:
+    """A collector on the engine that runs here; both give the same order statistics."""
+    return Native() if dispatch.runs_native() else Reference()
+
+
+def quantized(x: Tensor, q: Quantizer | None) -> tuple[Moment, int]:
+    """`x` under a quantizer or None, and the bytes that it takes."""
+    if q is None:
+        return x, x.nbytes
+    t = q.quantize(x)
+    return t, t.nbytes
+
+
+class Reference:
+    """In plain PyTorch and numpy."""
+
+    def __init__(self) -> None:
+        self.clear()
+
+    def clear(self) -> None:
+        self._absolute: list[NDArray[np.float32]] = []
+        self._relative: list[NDArray[np.float32]] = []
+        self._collapsed = 0
+
+    def add(self, exact: Exact, first: Moment, second: Moment) -> None:
+        m, v = _values(first), _values(second)
+        absolute, relative = element_errors(exact.update, adam_update(m, v, exact.eps))
+        self._absolute.append(absolute)
+        self._relative.append(relative)
+        # The zero-point problem: the step becomes m / eps.
+        self._collapsed += int(((exact.v != 0) & (v == 0) & (m != 0)).sum())
+
+    def columns(self) -> dict[str, float]:
+        absolute, relative = np.concatenate(self._absolute), np.concatenate(self._relative)
+        return {
+            **_named("abs", _statistics(absolute)),
+            **_named("rel", _statistics(relative)),
+            "zeroed_share": self._collapsed / absolute.size,
+        }
+
+
+class Native:
+    """In one pass over each parameter; moments are decoded in cache."""
+
+    def __init__(self) -> None:
+        self._errors = native.UpdateErrors()
+
+    def clear(self) -> None:
+        self._errors.clear()
+
+    def add(self, exact: Exact, first: Moment, second: Moment) -> None:
+        m, v = _readable(first), _readable(second)
+        self._errors.add(exact.update, exact.v, m, v, exact.eps)
+
+    def columns(self) -> dict[str, float]:
+        numel, collapsed, *both = self._errors.summary(list(LEVELS.values()))
+        columns: dict[str, float] = {}
+        for kind, (count, total, ranks) in zip(("abs", "rel"), both, strict=True):
+            mean = total / count if count else np.nan
+            values = [mean, *(ranks or [np.nan] * (len(LEVELS) + 1))]
+            columns |= _named(kind, values)
+        return columns | {"zeroed_share": collapsed / numel}
+
+
+def element_errors(
+    exact: Tensor, approximate: Tensor
+) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+    """Absolute error of every element, and relative error of those whose exact value is not 0."""
+    exact = exact.reshape(-1).double()
+    error = (exact - approximate.reshape(-1).double()).abs()
+    kept = exact != 0
+    relative = error[kept] / exact[kept].abs()
+    return error.float().numpy(), relative.float().numpy()
+
+
+def _statistics(values: NDArray[np.float32]) -> list[float]:
+    """Mean, nearest-rank quantiles at `LEVELS`, maximum; NaN of nothing."""
+    if values.size == 0:
+        return [np.nan] * (len(LEVELS) + 2)
+    ranks = [int(np.ceil(q * values.size)) - 1 for q in LEVELS.values()] + [values.size - 1]
+    ordered = np.partition(values, sorted(set(ranks)))
+    return [float(values.mean(dtype=np.float64)), *(float(ordered[rank]) for rank in ranks)]
+
+
+def _named(kind: str, values: list[float]) -> dict[str, float]:
+    names = ("mean", *LEVELS, "max")
+    return {f"{name}_{kind}_error": value for name, value in zip(names, values, strict=True)}
+
+
+def _values(moment: Moment) -> Tensor:
+    return moment if isinstance(moment, Tensor) else moment.dequantize()
+
+
+def _readable(moment: Moment) -> Moment:
+    """As the native engine can read it."""
+    if isinstance(moment, QuantizedTensor) and native.follows_tensor(moment):
+        return moment
+    return _values(moment).contiguous()

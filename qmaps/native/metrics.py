@@ -1,0 +1,169 @@
+"""Error metrics on the native engine: tensors quantized and measured in one pass."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from qmaps.maps.base import Map, table
+from qmaps.metrics import Sums
+from qmaps.native import core, tensors
+from qmaps.normalize.base import Normalizer, Scales
+from qmaps.packing import packed_bytes
+from qmaps.philox import RoundingKey
+
+if TYPE_CHECKING:
+    from qmaps.quantizer import QuantizedTensor
+
+
+def measure(
+    x: Tensor, normalizer: Normalizer, map_: Map, key: RoundingKey | None, *, keep: bool
+) -> tuple[Sums, Tensor | None, Scales, int]:
+    """Quantize `x` and sum up its errors; codes and values are worked on in cache.
+
+    Float64 sums are taken in an order fixed by shape and quantizer: they have the same bits on
+    every instruction set and for any number of threads.
+
+    Args:
+        x: float32, float16 or bfloat16 on the CPU.
+        normalizer: one that `tensors.follows` allows.
+        map_: the same.
+        key: of stochastic rounding, None for nearest.
+        keep: store the codes.
+
+    Returns:
+        Sums, packed codes if `keep`, scales, and NON_FINITE and NEGATIVE of `tensors` or-ed
+        together; where that is not 0, the rest means nothing.
+    """
+    x = x.contiguous()
+    shape, numel = tuple(x.shape), x.numel()
+    packed = torch.empty(packed_bytes(numel, map_.bits), dtype=torch.uint8) if keep else None
+    scales = tuple(torch.zeros(size, dtype=dtype) for dtype, size in normalizer.layout(shape))
+    codes = torch.empty(table(map_).numel(), dtype=torch.int64)
+    flags, absolute, square, signal, relative, largest, nonzero, zeroed = core.measure(
+        tensors.codebook(map_, brief=map_.counted),
+        tensors.geometry(normalizer, shape),
+        x.data_ptr(),
+        tensors.DTYPES[x.dtype],
+        numel,
+        0 if packed is None else packed.data_ptr(),
+        [scale.data_ptr() for scale in scales],
+        [] if key is None else [key.words()],
+        not map_.signed,
+        codes.data_ptr(),
+        tensors.threads(numel),
+    )
+    sums = Sums(numel, absolute, square, signal, relative, largest, nonzero, zeroed, codes)
+    return sums, packed, scales, flags
+
+
+class UpdateErrors:
+    """Errors of Adam updates over parameters given one after another; 8 bytes an element.
+
+    Order statistics are exact, sums as in `measure`.
+    """
+
+    def __init__(self) -> None:
+        self._errors = core.UpdateErrors()
+
+    def clear(self) -> None:
+        """Begin anew, keeping the memory."""
+        self._errors.clear()
+
+    def add(
+        self,
+        exact: Tensor,
+        v: Tensor,
+        first: Tensor | QuantizedTensor,
+        second: Tensor | QuantizedTensor,
+        eps: float,
+    ) -> None:
+        """One parameter.
+
+        Args:
+            exact: its update, float32 and contiguous on the CPU, as are all tensors here.
+            v: its second moment.
+            first: the first moment as quantized, or as decoded.
+            second: the second moment, the same.
+            eps: Adam's.
+        """
+        numel = exact.numel()
+        self._errors.add(
+            exact.data_ptr(),
+            v.data_ptr(),
+            _moment(first),
+            _moment(second),
+            eps,
+            numel,
+            tensors.threads(numel),
+        )
+
+    def summary(self, levels: Sequence[float]) -> tuple[int, int, list[Any], list[Any]]:
+        """What was added, all parameters together.
+
+        Args:
+            levels: of nearest-rank quantiles, above 0 and at most 1.
+
+        Returns:
+            Elements; how many of them have a second moment that decodes to 0 but is not, under
+            a first moment that does not; and, for absolute errors and for relative ones, their
+            number, their sum, and the quantiles and the maximum (none without elements).
+        """
+        found = self._errors.summary(list(levels), torch.get_num_threads())
+        numel, collapsed, total, ranks, kept, relative, relative_ranks = found
+        return numel, collapsed, [numel, total, ranks], [kept, relative, relative_ranks]
+
+
+def add_update_grid(
+    exact: Tensor,
+    first: QuantizedTensor,
+    second: QuantizedTensor,
+    eps: float,
+    sums: Sequence[Tensor],
+) -> None:
+    """Add the update errors of one parameter to sums by pair of codes.
+
+    Args:
+        exact: the update, float32 and contiguous on the CPU.
+        first: the first moment, quantized by what `follows_tensor` allows.
+        second: the second moment, the same.
+        eps: Adam's.
+        sums: count, absolute and relative error, and elements with u != 0: contiguous float64
+            of shape (codes of first, codes of second). Summed over segments of the tensor that
+            do not depend on the number of threads.
+    """
+    numel = exact.numel()
+    core.add_update_grid(
+        exact.data_ptr(),
+        _moment(first),
+        _moment(second),
+        eps,
+        numel,
+        [target.data_ptr() for target in sums],
+        tensors.threads(numel),
+    )
+
+
+def follows_tensor(t: QuantizedTensor) -> bool:
+    """Whether this engine can decode `t` where it lies."""
+    q = t.quantizer
+    return (
+        t.device.type == "cpu"
+        and tensors.follows(q.normalizer, q.map, t.shape)
+        and all(part.is_contiguous() for part in (t.packed, *t.scales))
+    )
+
+
+def _moment(given: Tensor | QuantizedTensor) -> tuple[Any, ...]:
+    if isinstance(given, Tensor):
+        return None, None, given.data_ptr(), []
+    q = given.quantizer
+    return (
+        tensors.codebook(q.map, brief=q.map.counted),
+        tensors.geometry(q.normalizer, given.shape),
+        given.packed.data_ptr(),
+        [scale.data_ptr() for scale in given.scales],
+    )
