@@ -50,7 +50,8 @@ class FusedStep:
 
         States that are not there yet are made.
         """
-        taken, self.left = [], []
+        taken: list[Entry] = []
+        self.left = []
         for entry in entries:
             (taken if _follows(self._optimizer, *entry[1:]) else self.left).append(entry)
         self._plan = Plan(self._optimizer, entries, taken)
