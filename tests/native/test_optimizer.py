@@ -89,6 +89,20 @@ def test_steps(quantizers, dtype: torch.dtype, isa: str, threads: int, taken: li
     assert_same(ours, train("reference", quantizers, dtype))
 
 
+@pytest.mark.parametrize("quantizers", ["8bit", "stochastic", "eight-bit scales", "odd blocks"])
+def test_tensors_that_threads_share(quantizers: str, isa: str, threads: int) -> None:
+    def run(backend: str):
+        generator = torch.Generator().manual_seed(0)
+        params = [torch.randn(401, 503, generator=generator).requires_grad_()]
+        optimizer = AdamW(params, state_quantizers=QUANTIZERS[quantizers])
+        with use_backend(backend):
+            for _ in range(2):
+                step(optimizer, params, generator)
+        return params, optimizer
+
+    assert_same(run("native"), run("reference"))
+
+
 def test_options_and_groups(isa: str) -> None:
     options = {"maximize": True, "weight_decay": 0.3, "eps": 1e-3, "betas": (0.5, 0.7), "seed": 9}
     ours, theirs = (

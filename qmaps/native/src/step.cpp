@@ -82,7 +82,7 @@ void Step::arrange() {
                                         " states; its rule has " +
                                         std::to_string(task.rule->states));
         choose_stretch(task);
-        const std::int64_t chunk = std::max<std::int64_t>(1, kChunk / task.stretch) * task.stretch;
+        const std::int64_t chunk = std::max<std::int64_t>(1, kStepChunk / task.stretch) * task.stretch;
         for (std::int64_t begin = 0; begin < task.numel; begin += chunk)
             items_.push_back({static_cast<std::uint32_t>(number), begin,
                               std::min(task.numel, begin + chunk)});

@@ -14,7 +14,8 @@ enum class Dtype : int { f32 = 0, f16 = 1, bf16 = 2 };
 inline constexpr int kMaxParts = 8;
 inline constexpr std::int64_t kMaxLocal = 8192;  // elements of scratch per state and thread
 inline constexpr std::int64_t kTile = 1024;      // elements worked on at a time, where free to choose
-inline constexpr std::int64_t kChunk = 16384;    // elements that a thread takes at a time
+inline constexpr std::int64_t kChunk = 16384;      // elements that a thread takes at a time
+inline constexpr std::int64_t kStepChunk = 65536;  // the same of a step, which reads ahead
 
 // One list of scales: element i takes number (i / divisor) % count. So blocks have their size as
 // divisor, rows and columns the product of the dimensions after theirs.

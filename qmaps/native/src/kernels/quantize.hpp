@@ -27,7 +27,7 @@ inline int encode_local(const QuantizeTask& task, std::int64_t begin, std::int64
         const bool range = task.codec.geometry->log;
         if (task.check && (range || task.refuse_negative))
             flags |= seen_flags(x, count, !task.refuse_negative);
-        const char* ahead = task.dtype == Dtype::f32 && end - at > 2 * stretch
+        const char* ahead = task.dtype == Dtype::f32 && at + stretch < task.numel
                                 ? reinterpret_cast<const char*>(x + stretch)
                                 : nullptr;
         if (encode_blocks(task.codec, x, at, count, scratch, ahead) >= kInfinityBits) flags |= kNonFinite;

@@ -53,7 +53,7 @@ static void step_range(const ParamTask& task, std::int64_t begin, std::int64_t e
         // While one state is encoded the next gradients come in, and with another the parameters;
         // where there is no other, with decoding.
         const auto next = [&](const void* from, Dtype dtype) -> const char* {
-            return dtype == Dtype::f32 && end - at > 2 * task.stretch
+            return dtype == Dtype::f32 && at + task.stretch < task.numel
                        ? static_cast<const char*>(from) + 4 * (at + task.stretch)
                        : nullptr;
         };
@@ -106,7 +106,7 @@ static void step_maxima(const ParamTask& task, std::int64_t begin, std::int64_t 
             states[k] = memory.state[k];
             if (state.codec.book) {
                 const char* gradients =
-                    task.g_dtype == Dtype::f32 && end - at > 2 * kTile
+                    task.g_dtype == Dtype::f32 && at + kTile < task.numel
                         ? static_cast<const char*>(task.g) + 4 * (at + kTile)
                         : nullptr;
                 decode_tile(state.codec, stored(state.codec), at, count, states[k],
