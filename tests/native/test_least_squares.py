@@ -11,7 +11,7 @@ from torch import Tensor
 import qmaps
 from qmaps import sweep
 from qmaps.backends import use_backend
-from qmaps.maps.lloyd import LloydMax
+from qmaps.maps.lloyd import LloydMax, _Cells, _NativeCells
 from qmaps.quantizer import fit_each
 from tests.native.test_tensors import SETTINGS, wide
 
@@ -49,6 +49,18 @@ def test_every_size_and_kind_of_data(bits: int, isa: str) -> None:
 def test_any_data(rows: list[tuple[float, float]], bits: int, isa: str) -> None:
     x, weights = (torch.tensor(column, dtype=torch.float64) for column in zip(*rows, strict=True))
     assert_same_fit(bits, x.float(), weights)
+
+
+def test_equal_values_keep_their_order() -> None:
+    """So that prefix sums have the same bits; zeros of both signs are equal."""
+    g = torch.Generator().manual_seed(0)
+    weights = torch.rand(4000, generator=g).double()
+    x = (wide((4000,), 0).clamp(-1, 1) * 4).round() / 4
+    for values in (x, torch.where(weights > 0.5, x, -x), x * 1e-45, wide((4000,), 3)):
+        for given_weights in (None, weights):
+            ours, theirs = _NativeCells(values, given_weights), _Cells(values, given_weights)
+            for name in ("x", "w", "wx", "wxx"):
+                assert torch.equal(getattr(ours, name), getattr(theirs, name)), name
 
 
 def test_fits_that_share_work_are_those_made_alone(isa: str) -> None:
