@@ -1,1 +1,1 @@
-"""Speed of qmaps beside its peers; see `benchmarks.__main__`."""
+"""Speed and memory of qmaps beside its peers; see `benchmarks.__main__`."""

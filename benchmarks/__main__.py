@@ -1,117 +1,167 @@
-"""Time qmaps beside its peers: ``python -m benchmarks`` writes reports/bench/cpu.{json,md}.
+"""Time qmaps beside its peers: ``python -m benchmarks`` writes reports/bench/cpu.{json,md,png}.
 
-Contenders of a case run in one process, interleaved; ratios are of medians. Absolute numbers
-belong to this machine and moment.
+Contenders of a case run in one process, in turns; ratios are of medians. Absolute numbers belong
+to this machine and moment. A run of some cases, or of smaller ones, goes to runs/bench.
 """
 
 from __future__ import annotations
 
 import argparse
-import datetime
-import platform
-import shlex
+import fnmatch
+import gc
+import math
 import sys
+import time
+import traceback
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import torch
-from rich.progress import track
-
-import qmaps
-from benchmarks.cases import CASES, OURS, Case
-from benchmarks.timing import interleaved, summary
+from benchmarks.bandwidth import bandwidth
+from benchmarks.case import OURS, Measured, Options, failure
+from benchmarks.cases import CASES
+from benchmarks.machine import about
+from benchmarks.plot import draw
+from benchmarks.table import table
+from qmaps.errors import QmapsError, nearest
 from qmaps.files import output_folder, replacing, write_json
 
 
-def bandwidth(rounds: int, scale: float) -> float:
-    """Bytes per second of copying an array far larger than the caches, read and written."""
-    source = torch.ones(max(1 << 20, int((1 << 26) * scale)))
-    target = torch.empty_like(source)
-    seconds = interleaved({"copy": lambda: target.copy_(source)}, rounds)["copy"]
-    return 2 * source.nbytes / min(seconds)
-
-
-def run(case: Case, rounds: int, scale: float, bytes_per_second: float) -> dict[str, Any]:
-    """One case, measured."""
-    contenders, elements = case.make(scale)
-    seconds = interleaved(contenders, rounds)
-    times = {name: summary(values, elements) for name, values in seconds.items()}
-    ours = times[OURS]["median"]
-    return {
-        "name": case.name,
-        "elements": elements,
-        "ns_per_element": times,
-        "ratios": {name: t["median"] / ours for name, t in times.items() if name != OURS},
-        "floors": case.floors,
-        "share_of_bandwidth": case.nbytes / (1e-9 * ours) / bytes_per_second,
-    }
-
-
-def table(results: dict[str, Any]) -> str:
-    """The results in Markdown."""
-    about = results["about"]
-    lines = [
-        "# qmaps beside its peers on a CPU",
-        "",
-        f"{about['date']}, {about['processor']}, {about['threads']} threads, torch "
-        f"{about['torch']}; back end: {about['backend']}. Copying moves "
-        f"{about['bytes_per_second'] / 1e9:.0f} GB/s. Command: `{about['command']}`.",
-        "",
-        "Ratios are medians of the peer over medians of qmaps, interleaved in one process.",
-        "",
-        "| case | ns per element | ratio to peer (floor) | share of copy bandwidth |",
-        "|---|---|---|---|",
-    ]
-    for row in results["cases"]:
-        ratios = []
-        for peer, ratio in row["ratios"].items():
-            floor = row["floors"].get(peer)
-            mark = (
-                ""
-                if floor is None
-                else f" (floor {floor:g}: {'met' if ratio >= floor else 'short'})"
-            )
-            ratios.append(f"{peer} {ratio:.2f}x{mark}")
-        lines.append(
-            f"| {row['name']} | {row['ns_per_element'][OURS]['median']:.3f} | "
-            f"{', '.join(ratios) or 'no peer installed'} | {row['share_of_bandwidth']:.0%} |"
-        )
-    return "\n".join(lines) + "\n"
-
-
-def main() -> None:
-    """Run the command."""
+def arguments(given: Sequence[str]) -> argparse.Namespace:
+    """The command's options; leaves with a message where one is not allowed."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
-    parser.add_argument("--rounds", type=int, default=9, help="counted rounds of each case")
-    parser.add_argument("--scale", type=float, default=1.0, help="size of the work; 1 is full")
-    parser.add_argument("--only", default="", help="run cases whose name holds this text")
-    parser.add_argument("--out", type=Path, default=Path("reports/bench"))
-    options = parser.parse_args()
-    folder = output_folder(options.out)
-    bytes_per_second = bandwidth(options.rounds, options.scale)
-    chosen = [case for case in CASES if options.only.lower() in case.name.lower()]
-    rows = [
-        run(case, options.rounds, options.scale, bytes_per_second)
-        for case in track(chosen, description="benchmarks")
-    ]
-    backend = next(b for b in qmaps.backends() if b.name == qmaps.backend())
-    results = {
-        "about": {
-            "date": datetime.date.today().isoformat(),
-            "processor": platform.processor() or platform.machine(),
-            "threads": torch.get_num_threads(),
-            "torch": torch.__version__,
-            "backend": f"{backend.name} ({backend.reason})",
-            "bytes_per_second": bytes_per_second,
-            "command": shlex.join(["python", "-m", "benchmarks", *sys.argv[1:]]),
-        },
-        "cases": rows,
-    }
+    parser.add_argument(
+        "--case",
+        action="append",
+        default=[],
+        metavar="PATTERN",
+        help="only cases whose name holds this text; * and ? stand for any text or character; "
+        "may be given several times",
+    )
+    parser.add_argument("--list", action="store_true", help="print the names of the cases")
+    parser.add_argument("--scale", type=_positive, default=1.0, help="size of the work; 1 is full")
+    parser.add_argument("--rounds", type=_count, default=9, help="counted rounds of each case")
+    parser.add_argument(
+        "--budget",
+        type=_positive,
+        default=10.0,
+        metavar="SECONDS",
+        help="a slower contender of a case takes fewer rounds, at least two (default 10)",
+    )
+    parser.add_argument(
+        "--out",
+        type=Path,
+        help="folder of the results (default reports/bench; runs/bench with --case or --scale)",
+    )
+    options = parser.parse_args(given)
+    if options.out is None:
+        whole = not options.case and options.scale == 1.0
+        options.out = Path("reports/bench") if whole else Path("runs/bench")
+    options.cases = chosen(options.case)
+    if not options.cases:
+        names = [case.name for case in CASES]
+        closest = nearest(options.case[0], names)
+        parser.error(f"--case={options.case[0]!r} fits no case{closest}; --list names them all")
+    return options
+
+
+def chosen(patterns: Sequence[str]) -> list[Measured]:
+    """The cases that any of these patterns fits; all of them without a pattern."""
+    wanted = [f"*{pattern.lower()}*" for pattern in patterns] or ["*"]
+    return [case for case in CASES if any(_fits(case.name, each) for each in wanted)]
+
+
+def measure(cases: Sequence[Measured], options: Options) -> dict[str, Any]:
+    """Bandwidth and all rows; a case that fails is a row that says so."""
+    rates = [bandwidth(options.rounds, options.scale)]
+    rows: list[dict[str, Any]] = []
+    for number, case in enumerate(cases, 1):
+        start = time.perf_counter()
+        try:
+            found = case.measure(options)
+        except Exception as error:
+            traceback.print_exc()
+            found = [failure(case, error)]
+        rows += found
+        gc.collect()  # optimizers are cycles, and their states the largest part of the memory
+        took = time.perf_counter() - start
+        print(f"{number}/{len(cases)} {_brief(found[0])} ({took:.1f} s)", flush=True)
+    # Once more: other programs may have been at work at the beginning.
+    rates.append(bandwidth(options.rounds, options.scale))
+    kernels = {name: max(each[name] for each in rates) for name in rates[0]}
+    best = max(kernels.values())
+    for row in rows:
+        row["share_of_bandwidth"] = {
+            name: 1e9 * nbytes / row["values"][name]["median"] / best
+            for name, nbytes in row.get("bytes_per_element", {}).items()
+        }
+    return {"bytes_per_second": {"best": best, "kernels": kernels}, "cases": rows}
+
+
+def write(results: dict[str, Any], folder: Path) -> None:
+    """JSON, table and plot; each appears whole or not at all."""
     write_json(folder / "cpu.json", results)
+    with replacing(folder / "cpu.png") as temporary:
+        draw(results, temporary)
     with replacing(folder / "cpu.md") as temporary:
         temporary.write_text(table(results), encoding="utf-8")
-    print(table(results))
+
+
+def main(given: Sequence[str] | None = None) -> int:
+    """Run the command.
+
+    Returns:
+        0, or 1 if a case of ours failed. A floor that is missed is a result, not a failure.
+    """
+    given = sys.argv[1:] if given is None else given
+    options = arguments(given)
+    if options.list:
+        print("\n".join(case.name for case in options.cases))
+        return 0
+    try:
+        folder = output_folder(options.out)
+        start = time.perf_counter()
+        settings = Options(options.scale, options.rounds, options.budget)
+        results = {"about": about(given)} | measure(options.cases, settings)
+        results["about"] |= {
+            "scale": options.scale,
+            "rounds": options.rounds,
+            "budget": options.budget,
+            "seconds": time.perf_counter() - start,
+        }
+        write(results, folder)
+    except QmapsError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    print(f"{folder / 'cpu.md'}, cpu.json and cpu.png are written")
+    return int(any(row.get("failed") for row in results["cases"]))
+
+
+def _brief(row: dict[str, Any]) -> str:
+    if OURS not in row["values"]:
+        return f"{row['name']}: {row['skipped'].get(OURS, 'not measured')}"
+    return f"{row['name']}: {row['values'][OURS]['median']:.3g} {row['unit']}"
+
+
+def _fits(name: str, pattern: str) -> bool:
+    return fnmatch.fnmatchcase(name.lower(), pattern)
+
+
+def _positive(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not 0 < value < math.inf:
+        raise argparse.ArgumentTypeError(f"{text!r} must be a number above 0")
+    return value
+
+
+def _count(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} must be a whole number of at least 1")
+    return int(text)
 
 
 if __name__ == "__main__":
-    main()
+    raise SystemExit(main())

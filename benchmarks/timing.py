@@ -2,33 +2,81 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 
 Work = Callable[[], object]
+WARM_UPS = 2
+"""Rounds before those that count: the first makes states, the second uses them."""
+LEAST = 2
+"""Counted rounds of a work, however slow it is."""
 
 
-def interleaved(contenders: Mapping[str, Work], rounds: int) -> dict[str, list[float]]:
-    """Seconds of each contender in every round: A B C, A B C, ...
+def interleaved(
+    works: Mapping[str, Work],
+    rounds: int,
+    *,
+    refresh: Callable[[int], None] | None = None,
+    budget: float = math.inf,
+) -> tuple[dict[str, list[float]], dict[str, Exception]]:
+    """Seconds of each work in every round: A B C, A B C, ...
 
-    So whatever slows the machine for a while slows all of them. A first round warms up and is not
-    counted.
+    So whatever slows the machine for a while slows all of them.
+
+    Args:
+        works: by name.
+        rounds: those that count, at least 1.
+        refresh: called before each round with its number, warm-ups included; not timed.
+        budget: seconds after which a work takes no further turns, once `LEAST` of them counted.
+            Its first call, in which peers compile themselves, is not charged.
+
+    Returns:
+        Seconds by name, from the first counted round on, and the errors of those that failed,
+        which take no further turns.
     """
-    seconds: dict[str, list[float]] = {name: [] for name in contenders}
-    for number in range(rounds + 1):
-        for name, work in contenders.items():
+    seconds: dict[str, list[float]] = {name: [] for name in works}
+    spent = dict.fromkeys(works, 0.0)
+    failed: dict[str, Exception] = {}
+    for number in range(rounds + WARM_UPS):
+        turns = [
+            name
+            for name in works
+            if name not in failed and (len(seconds[name]) < LEAST or spent[name] < budget)
+        ]
+        if not turns:
+            break
+        if refresh is not None:
+            refresh(number)
+        for name in turns:
             start = time.perf_counter()
-            work()
-            if number:
-                seconds[name].append(time.perf_counter() - start)
-    return seconds
+            try:
+                works[name]()
+            except Exception as error:
+                failed[name] = error
+                continue
+            taken = time.perf_counter() - start
+            spent[name] += taken if number else 0.0
+            if number >= WARM_UPS:
+                seconds[name].append(taken)
+    return {name: each for name, each in seconds.items() if name not in failed}, failed
 
 
-def summary(seconds: list[float], elements: int) -> dict[str, float]:
-    """Median and quartiles in nanoseconds per element."""
-    scaled = [1e9 * second / elements for second in seconds]
-    if len(scaled) < 2:
-        return dict.fromkeys(("median", "q1", "q3"), scaled[0])
-    q1, median, q3 = statistics.quantiles(scaled, n=4, method="inclusive")
+def quartiles(values: Sequence[float]) -> dict[str, float]:
+    """Median and quartiles."""
+    if len(values) < 2:
+        return dict.fromkeys(("median", "q1", "q3"), values[0])
+    q1, median, q3 = statistics.quantiles(values, n=4, method="inclusive")
     return {"median": median, "q1": q1, "q3": q3}
+
+
+def ratio(peer: Sequence[float], ours: Sequence[float]) -> dict[str, float]:
+    """The ratio of the medians, and the quartiles of the ratios within each round.
+
+    Only the rounds count that both took part in: the first ones, for a slow contender stops early.
+    """
+    both = min(len(peer), len(ours))
+    spread = quartiles([p / o for p, o in zip(peer[:both], ours[:both], strict=True)])
+    medians = statistics.median(peer[:both]) / statistics.median(ours[:both])
+    return {"ratio": medians, "q1": spread["q1"], "q3": spread["q3"]}

@@ -1,0 +1,150 @@
+"""Steps of AdamW with quantized moments beside 32-bit and other quantized ones."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+
+import torch
+from torch import Tensor
+
+from benchmarks.case import OURS, Case, Setup
+from benchmarks.data import (
+    Shapes,
+    gpt2,
+    many,
+    matrices,
+    new_gradients,
+    parameters,
+    quantizer,
+)
+from benchmarks.peers import BITSANDBYTES, TORCHAO, need, torchao, with_backend
+from benchmarks.timing import Work
+from qmaps.optim import AdamW
+
+EIGHT = "B256/DE@8s", "B256/DE-0@8u"
+RANDOM = "B256/random@8s", "B256/random-u@8u"
+FOUR = "B128/DE@4s", "B128/linear@4u"
+PAPER = "B128/DE@4s", "rank1/linear@4u"
+FUSED = "torch fused"
+TORCH: dict[str, dict[str, bool]] = {
+    FUSED: {"fused": True},
+    "torch foreach": {"foreach": True},
+    "torch for-loop": {"foreach": False},
+}
+
+Pair = tuple[str | None, str | None]
+Prepare = Callable[[list[Tensor]], Work]
+
+
+def ours(params: list[Tensor], pair: Pair) -> AdamW:
+    """Our optimizer with these moments."""
+    first, second = (None if spec is None else quantizer(spec) for spec in pair)
+    return AdamW(params, state_quantizers={"exp_avg": first, "exp_avg_sq": second})
+
+
+def eight_bit_peers() -> dict[str, Prepare]:
+    """8-bit AdamW of bitsandbytes and torchao."""
+    return {
+        BITSANDBYTES: lambda params: need("bitsandbytes").optim.AdamW8bit(params).step,
+        TORCHAO: torchao("AdamW8bit"),
+    }
+
+
+def four_bit_peers() -> dict[str, Prepare]:
+    """4-bit AdamW of torchao; bitsandbytes has none."""
+    return {TORCHAO: torchao("AdamW4bit")}
+
+
+def traffic(specs: Iterable[str | None], size: int = 4) -> float:
+    """Bytes per element of one step: the parameter, the gradient, and all states.
+
+    A state whose scales need the whole of the new one, as those of ``rank1`` do, is computed
+    twice: the gradient and its codes are read once more.
+
+    Args:
+        specs: of the states; None is 32 bits.
+        size: bytes of an element of the parameter, and of its gradient.
+    """
+    total = 3.0 * size
+    for spec in specs:
+        if spec is None:
+            total += 8
+            continue
+        q = quantizer(spec)
+        packed = q.map.bits / 8 + 4 / getattr(q.normalizer, "size", float("inf"))
+        total += 2 * packed + (0 if hasattr(q.normalizer, "size") else size + packed)
+    return total
+
+
+def matches(
+    make: Callable[[list[Tensor]], torch.optim.Optimizer], dtype: torch.dtype = torch.float32
+) -> dict[str, float]:
+    """Whether the engine in use gives the reference's bits on a small matrix."""
+    results = []
+    for backend in (None, "reference"):
+        params = parameters([(96, 128)], dtype)
+        refresh, step = new_gradients(params), make(params).step
+        for number in range(3):
+            refresh(number)
+            if backend is None:
+                step()
+                continue
+            with with_backend(backend):
+                step()
+        results.append(params[0].detach())
+    same = (results[0] == results[1]).float().mean().item()
+    return {"share of parameters equal to the reference's after 3 steps": same}
+
+
+def steps(
+    pair: Pair,
+    shapes: Callable[[float], Shapes],
+    peers: Mapping[str, Prepare] | None = None,
+) -> Callable[[float], Setup]:
+    """AdamW with `pair`, beside torch's 32-bit ones and `peers`, all on the same parameters."""
+
+    def make(scale: float) -> Setup:
+        params = parameters(shapes(scale))
+        contenders: dict[str, Callable[[], Work]] = {OURS: lambda: ours(params, pair).step}
+        for name, options in TORCH.items():
+            contenders[name] = lambda options=options: torch.optim.AdamW(params, **options).step
+        for name, prepare in (peers or {}).items():
+            contenders[name] = lambda prepare=prepare: prepare(params)
+        return Setup(
+            contenders,
+            elements=sum(p.numel() for p in params),
+            nbytes={OURS: traffic(pair), FUSED: traffic((None, None))},
+            refresh=new_gradients(params),
+            check=lambda: matches(lambda some: ours(some, pair)),
+        )
+
+    return make
+
+
+CASES = (
+    Case("AdamW 32-bit, four matrices", steps((None, None), matrices)),
+    Case(
+        "AdamW 8-bit DE, four matrices",
+        steps(EIGHT, matrices, eight_bit_peers()),
+        {FUSED: 1.2, BITSANDBYTES: 30, TORCHAO: 40},
+    ),
+    Case(
+        "AdamW 8-bit any codebook, four matrices",
+        steps(RANDOM, matrices),
+        {FUSED: 0.8},
+        "aim: 1.2x torch fused",
+    ),
+    Case(
+        "AdamW 4-bit B128/DE + B128/linear, four matrices",
+        steps(FOUR, matrices, four_bit_peers()),
+        {FUSED: 1.7, TORCHAO: 100},
+    ),
+    Case(
+        "AdamW 4-bit of the paper, four matrices",
+        steps(PAPER, matrices),
+        {FUSED: 0.8},
+        "aim: 1.2x torch fused",
+    ),
+    Case("AdamW 8-bit, GPT-2 small", steps(EIGHT, gpt2), {FUSED: 1.3}),
+    Case("AdamW 8-bit, 1000 tensors", steps(EIGHT, many), {FUSED: 2.0}),
+)

@@ -1,0 +1,48 @@
+"""Steps on bfloat16 parameters, rounded stochastically so that small updates are not lost."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from benchmarks.case import OURS, Case, Setup
+from benchmarks.cases.adamw import EIGHT, FUSED, TORCH, matches, traffic
+from benchmarks.data import matrices, new_gradients, parameters
+from benchmarks.peers import BITSANDBYTES, TORCHAO, need, torchao
+from qmaps.optim import AdamW8bit
+
+NEAREST = "qmaps, to nearest"
+TORCH_TRAFFIC = 3 * 2 + 4 * 2
+"""Bytes per element: torch keeps the moments of bfloat16 parameters in bfloat16."""
+
+
+def stochastic(params: list[Tensor]) -> AdamW8bit:
+    """Our 8-bit optimizer."""
+    return AdamW8bit(params, stochastic_rounding=True)
+
+
+def make(scale: float) -> Setup:
+    """8-bit AdamW beside torch's own, which rounds to nearest, and 8-bit peers."""
+    params = parameters(matrices(scale), torch.bfloat16)
+    return Setup(
+        {
+            OURS: lambda: stochastic(params).step,
+            NEAREST: lambda: AdamW8bit(params).step,
+            FUSED: lambda: torch.optim.AdamW(params, **TORCH[FUSED]).step,
+            BITSANDBYTES: lambda: need("bitsandbytes").optim.AdamW8bit(params).step,
+            TORCHAO: lambda: torchao("AdamW8bit", bf16_stochastic_round=True)(params),
+        },
+        elements=sum(p.numel() for p in params),
+        nbytes=dict.fromkeys((OURS, NEAREST), traffic(EIGHT, size=2)) | {FUSED: TORCH_TRAFFIC},
+        refresh=new_gradients(params),
+        check=lambda: matches(stochastic, torch.bfloat16),
+    )
+
+
+CASES = (
+    Case(
+        "AdamW 8-bit, bfloat16 rounded stochastically, four matrices",
+        make,
+        note="torch and bitsandbytes round to nearest; torch keeps its moments in bfloat16",
+    ),
+)

@@ -1,0 +1,32 @@
+"""What stochastic rounding adds to a step."""
+
+from __future__ import annotations
+
+from benchmarks.case import OURS, Case, Setup
+from benchmarks.cases.adamw import EIGHT, matches, ours, traffic
+from benchmarks.data import matrices, new_gradients, parameters
+
+NEAREST = "qmaps, to nearest"
+STOCHASTIC = f"{EIGHT[0]}+sr", f"{EIGHT[1]}+sr"
+
+
+def make(scale: float) -> Setup:
+    """8-bit AdamW with both moments rounded at random, and to nearest."""
+    params = parameters(matrices(scale))
+    return Setup(
+        {OURS: lambda: ours(params, STOCHASTIC).step, NEAREST: lambda: ours(params, EIGHT).step},
+        elements=sum(p.numel() for p in params),
+        nbytes=dict.fromkeys((OURS, NEAREST), traffic(EIGHT)),
+        refresh=new_gradients(params),
+        check=lambda: matches(lambda some: ours(some, STOCHASTIC)),
+    )
+
+
+CASES = (
+    Case(
+        "AdamW 8-bit with stochastic rounding, four matrices",
+        make,
+        {NEAREST: 1 / 1.25},
+        "at most 25% on top: a ratio of at least 0.8",
+    ),
+)

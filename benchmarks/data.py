@@ -1,0 +1,97 @@
+"""Inputs of the cases: codebooks, parameters with gradients, shapes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+
+import torch
+from torch import Tensor
+
+import qmaps
+from qmaps.maps import Codebook
+
+Shapes = list[tuple[int, ...]]
+
+
+def generator(seed: int = 0) -> torch.Generator:
+    """Random numbers that every run repeats."""
+    return torch.Generator().manual_seed(seed)
+
+
+def vector(scale: float) -> Tensor:
+    """2^24 normal numbers."""
+    return torch.randn(max(1 << 14, int((1 << 24) * scale)), generator=generator())
+
+
+def random_codebooks() -> list[Codebook]:
+    """256 values without any structure: ``random`` is signed, ``random-u`` is not."""
+    signed = (torch.randn(256, generator=generator(1)) / 3).clamp(-1, 1)
+    unsigned = torch.rand(256, generator=generator(2)).square()
+    return [Codebook(signed, label="random"), Codebook(unsigned, label="random-u")]
+
+
+def quantizer(spec: str) -> qmaps.Quantizer:
+    """`spec`, in which the names of `random_codebooks` may stand for maps."""
+    return qmaps.quantizer(spec, codebooks=random_codebooks())
+
+
+def parameters(
+    shapes: Iterable[tuple[int, ...]], dtype: torch.dtype = torch.float32
+) -> list[Tensor]:
+    """Normal parameters with storage for their gradients."""
+    made = []
+    for shape in shapes:
+        p = torch.randn(shape, generator=generator()).to(dtype).requires_grad_()
+        p.grad = torch.zeros_like(p)
+        made.append(p)
+    return made
+
+
+def new_gradients(params: list[Tensor], scales: Iterable[float] = (1e-3,)) -> Callable[[int], None]:
+    """What gives every parameter another gradient, round after round.
+
+    With the same gradient at every step the moments would settle, and their codes never change.
+
+    Args:
+        params: get normal gradients, different in every round.
+        scales: standard deviations; the parameters take them in turn.
+    """
+    chosen = list(scales)
+    pool = torch.randn(max(p.numel() for p in params) + 4096, generator=generator(3))
+
+    def refresh(number: int) -> None:
+        for index, p in enumerate(params):
+            start = (977 * number + 131 * index) % 4096
+            assert p.grad is not None
+            torch.mul(
+                pool[start : start + p.numel()].view(p.shape),
+                chosen[index % len(chosen)],
+                out=p.grad,
+            )
+
+    return refresh
+
+
+def matrices(scale: float) -> Shapes:
+    """Four of 4096 x 4096."""
+    side = max(128, int(4096 * math.sqrt(scale)))
+    return [(side, side)] * 4
+
+
+def many(scale: float) -> Shapes:
+    """1000 of 4 thousand to 64 thousand elements, all large enough to be quantized."""
+    count = max(20, int(1000 * scale))
+    return [(int(n),) for n in torch.linspace(4100, 65536, count).tolist()]
+
+
+def gpt2(scale: float) -> Shapes:
+    """The parameters of GPT-2 small: 124,439,808 in 148 tensors."""
+    root = math.sqrt(scale)
+    width = max(64, int(768 * root) // 64 * 64)
+    norm = [(width,), (width,)]
+    attention = [(width, 3 * width), (3 * width,), (width, width), (width,)]
+    network = [(width, 4 * width), (4 * width,), (4 * width, width), (width,)]
+    layer = [*norm, *attention, *norm, *network]
+    embeddings = [(int(50257 * root), width), (1024, width)]
+    return [*embeddings, *layer * 12, *norm]

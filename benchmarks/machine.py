@@ -1,0 +1,62 @@
+"""What a measurement belongs to: this machine, these versions, this command."""
+
+from __future__ import annotations
+
+import datetime
+import importlib.metadata
+import os
+import platform
+import re
+import shlex
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import qmaps
+from qmaps import native
+
+PACKAGES = ("qmaps", "torch", "numpy", "bitsandbytes", "torchao")
+
+
+def about(arguments: Sequence[str]) -> dict[str, Any]:
+    """Machine, versions, engine, threads, date and command.
+
+    Args:
+        arguments: those of the command.
+    """
+    engine = next(each for each in qmaps.backends() if each.name == qmaps.backend())
+    return {
+        "date": f"{datetime.datetime.now(datetime.UTC):%Y-%m-%d %H:%M} UTC",
+        "command": shlex.join(["python", "-m", "benchmarks", *arguments]),
+        "machine": {
+            "processor": processor(),
+            "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else None,
+            "architecture": platform.machine(),
+            "system": platform.system(),
+        },
+        "threads": torch.get_num_threads(),
+        "backend": {"name": engine.name, "reason": engine.reason},
+        "isa": native.core.isa() if engine.name == "native" else None,
+        "versions": {"python": platform.python_version()}
+        | {package: version(package) for package in PACKAGES},
+    }
+
+
+def processor(cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
+    """The processor's name as the system gives it."""
+    try:
+        text = cpuinfo.read_text(encoding="utf-8")
+    except OSError:
+        text = ""
+    match = re.search(r"^model name\s*:\s*(.+)$", text, re.MULTILINE)
+    return match[1].strip() if match else platform.processor() or platform.machine()
+
+
+def version(package: str) -> str | None:
+    """The installed version; None where there is none."""
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return None

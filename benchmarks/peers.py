@@ -1,0 +1,117 @@
+"""Peers that may be missing, and the engine to run on."""
+
+from __future__ import annotations
+
+import ctypes
+import importlib
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from benchmarks.case import UnavailableError
+from benchmarks.timing import Work
+from qmaps.backends import use_backend
+from qmaps.errors import BadValueError
+
+BITSANDBYTES = "bitsandbytes"
+KERNEL = "bitsandbytes' kernel"
+"""Its C function by itself, into storage that is there: what its Python around it costs."""
+TORCHAO = "torchao"
+
+
+def need(module: str) -> Any:
+    """Import a peer.
+
+    Raises:
+        UnavailableError: it is not installed, or cannot be imported.
+    """
+    package = module.partition(".")[0]
+    try:
+        return importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        if error.name and error.name.partition(".")[0] == package:
+            raise UnavailableError(
+                f'not installed; pip install "qmaps[bench]" ({package})'
+            ) from None
+        raise UnavailableError(f"{package} cannot be imported: {error}") from None
+    except Exception as error:
+        raise UnavailableError(f"{package} cannot be imported: {error}") from None
+
+
+def kernel(name: str, code: Tensor, given: Tensor, absmax: Tensor, out: Tensor, block: int) -> Work:
+    """A call of bitsandbytes' C function `name` on these tensors, which it keeps alive."""
+    function = getattr(need("bitsandbytes.cextension").lib, name)
+    sizes = ctypes.c_longlong(block), ctypes.c_longlong(given.numel())
+
+    def call() -> None:
+        pointers = [ctypes.c_void_p(t.data_ptr()) for t in (code, given, absmax, out)]
+        function(*pointers, *sizes)
+
+    return call
+
+
+class Compiled:
+    """A step that compiles itself, and goes on uncompiled where that fails.
+
+    Attributes:
+        form: which of both it does; "" before the first call.
+    """
+
+    def __init__(self, step: Work) -> None:
+        self._step = step
+        self.form = ""
+
+    def __call__(self) -> None:
+        """One step."""
+        if self.form.startswith("uncompiled"):
+            self._uncompiled()
+            return
+        try:
+            self._step()
+        except Exception as error:
+            if self.form:
+                raise
+            self._uncompiled()
+            self.form = f"uncompiled, for torch.compile fails here with {type(error).__name__}"
+        self.form = self.form or "compiled by torch.compile, which it calls itself"
+
+    def _uncompiled(self) -> None:
+        with torch.compiler.set_stance("force_eager"):
+            self._step()
+
+
+def torchao(name: str, **options: Any) -> Callable[[list[Tensor]], Work]:
+    """Given parameters, the step of torchao's optimizer `name`.
+
+    torchao compiles the step of each shape of parameters, which needs a C++ compiler; on CPU
+    tensors that makes it 2 to 5 times faster.
+    """
+
+    def prepare(params: list[Tensor]) -> Work:
+        optimizer = getattr(need("torchao.optim"), name)(params, **options)
+        # Processes of the compiler's own would look like other programs at work.
+        need("torch._inductor.config").compile_threads = 1
+        return Compiled(optimizer.step)
+
+    return prepare
+
+
+@contextmanager
+def with_backend(name: str) -> Iterator[None]:
+    """Run on this engine of qmaps inside the block.
+
+    Raises:
+        UnavailableError: it does not run here.
+    """
+    try:
+        chosen = use_backend(name)
+        chosen.__enter__()
+    except BadValueError as error:
+        raise UnavailableError(str(error)) from None
+    try:
+        yield
+    finally:
+        chosen.__exit__(None, None, None)

@@ -1,0 +1,60 @@
+"""Results as a picture: one line for each case, ratios to peers, floors."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from matplotlib.axes import Axes
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+
+COLOURS = ("#4269d0", "#efb118", "#ff725c", "#3ca951", "#a463f2", "#6cc5b0", "#9c6b4e", "#97bbf5")
+OTHER = "#9498a0"
+"""Peers beyond the colours at hand."""
+
+
+def draw(results: dict[str, Any], path: Path) -> None:
+    """Write a PNG whose rows are the cases that have ratios, in their order from the top."""
+    rows = [row for row in results["cases"] if row["ratios"]]
+    peers = list(dict.fromkeys(peer for row in rows for peer in row["ratios"]))
+    colours = {peer: COLOURS[i] if i < len(COLOURS) else OTHER for i, peer in enumerate(peers)}
+    figure = Figure(figsize=(11, 2 + 0.42 * len(rows)), layout="constrained")
+    FigureCanvasAgg(figure)
+    axes = figure.add_subplot()
+    axes.set_xscale("log")
+    axes.axvline(1, color="black", linewidth=0.8)
+    for line, row in enumerate(rows):
+        _line(axes, line, row, colours)
+    axes.set_yticks(range(len(rows)), [row["name"] for row in rows])
+    axes.set_ylim(len(rows) - 0.5, -0.5)
+    axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}x")
+    axes.set_xlabel("time of the peer / time of qmaps (more than 1: qmaps is faster)")
+    axes.grid(axis="both", color="#e4e4e4")
+    axes.set_axisbelow(True)
+    axes.spines[["top", "right"]].set_visible(False)
+    if rows:
+        figure.legend(handles=_legend(colours), loc="outside upper center", ncols=4, frameon=False)
+    figure.savefig(path, format="png", dpi=110)
+
+
+def _line(axes: Axes, line: int, row: dict[str, Any], colours: dict[str, str]) -> None:
+    for peer, value in row["ratios"].items():
+        colour, missed = colours[peer], row["reached"].get(peer) is False
+        axes.plot([value["q1"], value["q3"]], [line, line], color=colour, linewidth=2.5, alpha=0.5)
+        face = "white" if missed else colour
+        axes.plot(value["ratio"], line, "o", color=colour, markerfacecolor=face, markersize=7)
+        if (floor := row["floors"].get(peer)) is not None:
+            axes.plot(floor, line, "|", color=colour, markersize=17, markeredgewidth=2.5)
+
+
+def _legend(colours: dict[str, str]) -> list[Line2D]:
+    style = {"linestyle": "none", "markersize": 7}
+    handles = [Line2D([], [], marker="o", color=c, label=p, **style) for p, c in colours.items()]
+    grey = {"color": "#555555", "linestyle": "none"}
+    bar = Line2D([], [], marker="|", markersize=13, markeredgewidth=2.5, label="floor", **grey)
+    hollow = Line2D(
+        [], [], marker="o", markersize=7, markerfacecolor="white", label="below its floor", **grey
+    )
+    return [*handles, bar, hollow]

@@ -1,0 +1,167 @@
+"""Results in Markdown."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from benchmarks.case import OURS
+from benchmarks.neighbours import BUSY
+
+Row = dict[str, Any]
+
+
+def table(results: dict[str, Any]) -> str:
+    """What was measured, where, and which floors it reaches."""
+    rows = results["cases"]
+    parts = [
+        ["# qmaps beside its peers on a CPU", ""],
+        _about(results["about"], results["bytes_per_second"]),
+        _asked(rows),
+        ["![ratios and floors](cpu.png)", ""],
+        _all(rows),
+        _checks(rows),
+        _notes(rows),
+    ]
+    return "\n".join(line for part in parts for line in part).rstrip() + "\n"
+
+
+def _about(about: dict[str, Any], rates: dict[str, Any]) -> list[str]:
+    machine = about["machine"]
+    versions = ", ".join(f"{name} {value}" for name, value in about["versions"].items() if value)
+    kernels = ", ".join(f"{name} {_giga(rate)}" for name, rate in rates["kernels"].items())
+    cores = f", {machine['cores']} cores" if machine["cores"] else ""
+    isa = f", {about['isa']}" if about["isa"] else ""
+    lines = [
+        f"`{about['command']}`",
+        "",
+        f"- {about['date']}, {about['seconds'] / 60:.1f} minutes; {about['rounds']} rounds, fewer "
+        f"(at least two) where a contender takes more than {about['budget']:g} s",
+        f"- {machine['processor']} ({machine['architecture']}, {machine['system']}){cores}, "
+        f"{about['threads']} threads",
+        f"- {versions}",
+        f"- engine: {about['backend']['name']}{isa} ({about['backend']['reason']})",
+        f"- memory: {kernels} GB/s; shares are of the largest",
+        "",
+        "Contenders take turns in one process, on the same data. Times are medians with quartiles; "
+        "ratios are a peer's median over that of qmaps, with the quartiles of the rounds, so more "
+        "than 1 means that qmaps is faster.",
+        "",
+    ]
+    if about["scale"] != 1:
+        lines += [
+            f"**The sizes are scaled by {about['scale']:g}; floors are meant for full size.**",
+            "",
+        ]
+    return lines
+
+
+def _asked(rows: Sequence[Row]) -> list[str]:
+    cells = []
+    for row in rows:
+        for peer, floor in row["floors"].items():
+            ratio = row["ratios"].get(peer)
+            if ratio is None:
+                verdict = f"not measured: {row['skipped'].get(peer, row['skipped'].get(OURS, ''))}"
+                cells.append([_name(row), peer, "", f"{floor:g}", verdict])
+                continue
+            verdict = "reached" if row["reached"][peer] else "**missed**"
+            cells.append([_name(row), peer, _spread(ratio, "ratio"), f"{floor:g}", verdict])
+        if "limit" in row:
+            ours = f"{_number(row['values'][OURS]['median'])} {row['unit']}"
+            verdict = "kept" if row["kept"] else "**exceeded**"
+            cells.append([_name(row), "", ours, f"at most {row['limit']:g}", verdict])
+    if not cells:
+        return []
+    head = ["case", "peer", "ratio", "floor", ""]
+    return ["## What is asked", "", *_markdown(head, cells), ""]
+
+
+def _all(rows: Sequence[Row]) -> list[str]:
+    cells = []
+    for row in rows:
+        first = _name(row)
+        for contender, value in row["values"].items():
+            ratio = row["ratios"].get(contender)
+            share = row.get("share_of_bandwidth", {}).get(contender)
+            cells.append(
+                [
+                    first,
+                    contender,
+                    f"{_spread(value, 'median')} {row['unit']}",
+                    str(len(row["samples"][contender])),
+                    "" if ratio is None else _spread(ratio, "ratio"),
+                    "" if share is None else f"{share:.0%}",
+                ]
+            )
+            first = ""
+    head = ["case", "contender", "median (quartiles)", "rounds", "ratio", "bandwidth"]
+    return ["## All that was measured", "", *_markdown(head, cells), ""]
+
+
+def _checks(rows: Sequence[Row]) -> list[str]:
+    texts = Texts()
+    for row in rows:
+        for name, value in row.get("checks", {}).items():
+            texts.add(f"{name}: {value:.6g}", row["name"])
+    return texts.section("Checks")
+
+
+def _notes(rows: Sequence[Row]) -> list[str]:
+    texts = Texts()
+    for row in rows:
+        if row["note"]:
+            texts.add(row["note"], row["name"])
+        for name, form in row.get("forms", {}).items():
+            texts.add(f"{name} is {form}", row["name"])
+        for name, why in row["skipped"].items():
+            texts.add(f"{name} is left out: {why}", row["name"])
+        if _busy(row):
+            text = "\\*: other programs kept this share of the processors busy meanwhile"
+            texts.add(text, f"{row['name']} {row['others_cpu']:.0%}")
+    return texts.section("Notes")
+
+
+class Texts:
+    """Lines, each with the cases that it holds for."""
+
+    def __init__(self) -> None:
+        self._cases: dict[str, list[str]] = {}
+
+    def add(self, text: str, case: str) -> None:
+        """Say `text` of `case`."""
+        self._cases.setdefault(text, []).append(case)
+
+    def section(self, title: str) -> list[str]:
+        """A section in Markdown; nothing without lines."""
+        lines = [f"- {text} ({'; '.join(cases)})" for text, cases in self._cases.items()]
+        return [f"## {title}", "", *lines, ""] if lines else []
+
+
+def _busy(row: Row) -> bool:
+    return (row.get("others_cpu") or 0) > BUSY
+
+
+def _name(row: Row) -> str:
+    return row["name"] + (" \\*" if _busy(row) else "")
+
+
+def _spread(value: dict[str, float], middle: str) -> str:
+    text = _number(value[middle])
+    if value["q1"] == value["q3"]:
+        return text
+    return f"{text} ({_number(value['q1'])} to {_number(value['q3'])})"
+
+
+def _number(value: float) -> str:
+    """Three significant digits, never an exponent."""
+    return f"{value:.0f}" if abs(value) >= 100 else f"{value:#.3g}".rstrip(".")
+
+
+def _giga(rate: float) -> str:
+    return f"{rate / 1e9:.0f}"
+
+
+def _markdown(head: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
+    lines = [head, ["---"] * len(head), *rows]
+    return ["| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines]
