@@ -18,6 +18,15 @@ typedef std::int64_t Longs __attribute__((vector_size(kWide * 8)));
 #define QMAPS_ABS(a) ((Doubles)((Longs)(a) & 0x7FFFFFFFFFFFFFFFll))
 #define QMAPS_WHERE(mask, a) ((Doubles)((mask) & (Longs)(a)))
 
+// Compilers take 512-bit conversions apart where they are not told.
+#if defined(__AVX512F__)
+#define QMAPS_WIDEN(a) ((Doubles)_mm512_cvtps_pd((__m256)(a)))
+#define QMAPS_NARROW(a) ((Floats)_mm512_cvtpd_ps((__m512d)(a)))
+#else
+#define QMAPS_WIDEN(a) __builtin_convertvector(a, Doubles)
+#define QMAPS_NARROW(a) __builtin_convertvector(a, Floats)
+#endif
+
 // One number per lane.
 struct Lanes {
     Doubles part[kVectors] = {};
@@ -48,7 +57,7 @@ inline std::int64_t sum_of(const LaneCounts& lanes) {
 inline void read_doubles(const float* from, Doubles* to) {
     Floats narrow;
     __builtin_memcpy(&narrow, from, sizeof narrow);
-    *to = __builtin_convertvector(narrow, Doubles);
+    *to = QMAPS_WIDEN(narrow);
 }
 
 // Call group(x, y) for every kLanes of `count` elements, the last filled up with zeros.

@@ -78,10 +78,10 @@ static void update_errors(const UpdateTask& task, std::int64_t begin, std::int64
             errors_of(exact, approximate, errors);
             Floats narrow[2][kVectors];
             for (int k = 0; k < kVectors; ++k) {
-                narrow[0][k] = __builtin_convertvector(errors.absolute[k], Floats);
-                narrow[1][k] = __builtin_convertvector(errors.relative[k], Floats);
-                sum.absolute.part[k] += __builtin_convertvector(narrow[0][k], Doubles);
-                sum.relative.part[k] += __builtin_convertvector(narrow[1][k], Doubles);
+                narrow[0][k] = QMAPS_NARROW(errors.absolute[k]);
+                narrow[1][k] = QMAPS_NARROW(errors.relative[k]);
+                sum.absolute.part[k] += QMAPS_WIDEN(narrow[0][k]);
+                sum.relative.part[k] += QMAPS_WIDEN(narrow[1][k]);
                 sum.nonzero.part[k] -= errors.nonzero[k];
             }
             const std::int64_t rest = absolute + at + count - to_absolute;
