@@ -5,6 +5,8 @@
 
 namespace qmaps {
 
+struct Ahead;
+
 inline constexpr int kMaxStates = 3;
 inline constexpr int kMaxScalars = 12;
 
@@ -18,10 +20,11 @@ struct Rule {
     int states;
     int scalars;
     // The whole update, in place.
-    void (*apply)(float* p, const float* g, float* const* s, std::int64_t count, const float* c);
+    void (*apply)(float* p, const float* g, float* const* s, std::int64_t count, const float* c,
+                  Ahead& ahead);
     // The new states alone; only the wanted ones (bit k) need be right.
     void (*advance)(const float* p, const float* g, float* const* s, std::int64_t count,
-                    const float* c, unsigned wanted);
+                    const float* c, unsigned wanted, Ahead& ahead);
     // The states that `advance` reads to make the wanted ones.
     unsigned (*reads)(unsigned wanted);
 };

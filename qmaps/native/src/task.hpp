@@ -102,8 +102,20 @@ struct DequantizeTask {
 // What was seen while quantizing.
 enum Flags : int { kNonFinite = 1, kNegative = 2 };
 
+// Cache lines that will be read next: some now, and then others. A core can only wait for a few at
+// a time, so they are asked for bit by bit, between other work, `unit` lines for every 64 elements
+// that are worked on.
+struct Ahead {
+    const char* now = nullptr;
+    std::int64_t lines = 0;
+    const char* then = nullptr;
+    std::int64_t later = 0;
+    int unit = 0;
+};
+
 // Memory of one thread.
 struct alignas(64) Scratch {
+    Ahead ahead;
     float x[kMaxLocal];
     float n[kMaxLocal];
     float scale[kMaxLocal];

@@ -24,10 +24,10 @@ inline void log_values(const ScaleView& view, std::int64_t at, std::int64_t coun
 // Decode codes of a byte each, or, with `halves`, of half a byte.
 inline void decode_codes(const Codec& codec, const ScaleView& view, const std::uint8_t* codes,
                          bool halves, std::int64_t at, std::int64_t count, float* out,
-                         Scratch& scratch, const char* ahead) {
+                         Scratch& scratch) {
     const Codebook& book = *codec.book;
     if (view.log) {
-        look_up(book.values, codes, halves, out, count, ahead);
+        look_up(book.values, codes, halves, out, count);
         log_values(view, at, count, out, scratch.low, scratch.high);
         return;
     }
@@ -35,14 +35,14 @@ inline void decode_codes(const Codec& codec, const ScaleView& view, const std::u
     const bool blocks =
         view.parts == 1 && !part.codes && part.count * part.divisor >= at + count;
     if (blocks && look_up_blocks(book.values, codes, halves, part.values, part.divisor, at, out,
-                                 count, ahead))
+                                 count))
         return;
     element_scales(view, at, count, scratch.scale);
-    look_up_elements(book.values, codes, halves, scratch.scale, out, count, ahead);
+    look_up_elements(book.values, codes, halves, scratch.scale, out, count);
 }
 
 inline void decode_tile(const Codec& codec, const ScaleView& view, std::int64_t at,
-                        std::int64_t count, float* out, Scratch& scratch, const char* ahead) {
+                        std::int64_t count, float* out, Scratch& scratch) {
     const int bits = codec.book->bits;
     const bool halves = kReadsHalves && bits == 4;
     const std::uint8_t* codes = codec.packed + at * bits / 8;
@@ -50,7 +50,7 @@ inline void decode_tile(const Codec& codec, const ScaleView& view, std::int64_t 
         unpack(codec.packed, bits, at, count, scratch.codes);
         codes = scratch.codes;
     }
-    decode_codes(codec, view, codes, halves, at, count, out, scratch, ahead);
+    decode_codes(codec, view, codes, halves, at, count, out, scratch);
 }
 
 inline void divide(const float* x, float scale, std::int64_t count, float* n) {
@@ -94,18 +94,18 @@ inline void normalize_tile(const ScaleView& view, const float* x, std::int64_t a
 // Codes of normalized values; x and view are needed by log2 maps alone.
 inline void round_stochastic(const Codec& codec, const ScaleView& view, const float* x,
                              const float* n, std::int64_t at, std::int64_t count,
-                             std::uint8_t* codes, Scratch& scratch, const char* ahead) {
+                             std::uint8_t* codes, Scratch& scratch) {
     const Codebook& book = *codec.book;
     for (std::int64_t i = 0; i < count; i += kTile) {
         const std::int64_t some = count - i < kTile ? count - i : kTile;
-        search_codes(book.stochastic, n + i, codes + i, some, scratch, ahead ? ahead + 4 * i : nullptr);
+        search_codes(book.stochastic, n + i, codes + i, some, scratch);
         random_words(codec.noise, at + i, some, scratch.words);
         if (!view.log) {
             round_up(book, n + i, codes + i, some, scratch);
             continue;
         }
-        look_up(book.values, codes + i, false, scratch.low, some, nullptr);
-        look_up(book.next, codes + i, false, scratch.high, some, nullptr);
+        look_up(book.values, codes + i, false, scratch.low, some);
+        look_up(book.next, codes + i, false, scratch.high, some);
         float low_ends[kTile], high_ends[kTile];
         log_values(view, at + i, some, scratch.low, low_ends, high_ends);
         log_values(view, at + i, some, scratch.high, low_ends, high_ends);
@@ -133,13 +133,13 @@ inline void store_codes_of(const Codec& codec, std::int64_t at, std::int64_t cou
 
 inline void encode_normalized(const Codec& codec, const ScaleView& view, const float* x,
                               const float* n, std::int64_t at, std::int64_t count,
-                              Scratch& scratch, const char* ahead) {
+                              Scratch& scratch) {
     const Codebook& book = *codec.book;
     std::uint8_t* codes = codes_of(codec, at, scratch);
     if (codec.stochastic) {
-        round_stochastic(codec, view, x, n, at, count, codes, scratch, ahead);
+        round_stochastic(codec, view, x, n, at, count, codes, scratch);
     } else {
-        search_codes(book.nearest, n, codes, count, scratch, ahead);
+        search_codes(book.nearest, n, codes, count, scratch);
     }
     store_codes_of(codec, at, count, scratch);
 }
@@ -189,10 +189,9 @@ inline void log_ends(const float* x, std::int64_t count, float* low_end, float* 
 }
 
 // Encode a stretch of whole blocks (the tensor's last may be ragged), scales included. Returns
-// the bits of the largest magnitude where it comes to be known, else 0. `ahead`: memory that will
-// be read next, 4 bytes an element; null for none.
+// the bits of the largest magnitude where it comes to be known, else 0.
 inline std::uint32_t encode_blocks(const Codec& codec, const float* x, std::int64_t at,
-                                   std::int64_t count, Scratch& scratch, const char* ahead) {
+                                   std::int64_t count, Scratch& scratch) {
     const std::int64_t block = codec.block;
     auto* first = static_cast<float*>(codec.arrays[codec.geometry->parts[0].array]);
     const ScaleView view = stored(codec);
@@ -215,8 +214,7 @@ inline std::uint32_t encode_blocks(const Codec& codec, const float* x, std::int6
         }
         if (!codec.stochastic && most < kInfinityBits) {
             std::uint8_t* codes = codes_of(codec, at, scratch);
-            if (search_blocks(codec.book->nearest, x, scratch.scale, block, codes, count, scratch,
-                              ahead)) {
+            if (search_blocks(codec.book->nearest, x, scratch.scale, block, codes, count, scratch)) {
                 store_codes_of(codec, at, count, scratch);
                 return most;
             }
@@ -224,14 +222,13 @@ inline std::uint32_t encode_blocks(const Codec& codec, const float* x, std::int6
         for (std::int64_t i = 0, b = at / block; i < count; i += block, ++b)
             divide(x + i, first[b], count - i < block ? count - i : block, scratch.n + i);
     }
-    encode_normalized(codec, view, x, scratch.n, at, count, scratch, ahead);
+    encode_normalized(codec, view, x, scratch.n, at, count, scratch);
     return most;
 }
 
 // Encode a tile under the fresh scales.
 inline void encode_fresh(const Codec& codec, const ScaleView& view, const float* x,
-                         std::int64_t at, std::int64_t count, Scratch& scratch,
-                         const char* ahead) {
+                         std::int64_t at, std::int64_t count, Scratch& scratch) {
     normalize_tile(view, x, at, count, scratch.n, scratch);
-    encode_normalized(codec, view, x, scratch.n, at, count, scratch, ahead);
+    encode_normalized(codec, view, x, scratch.n, at, count, scratch);
 }

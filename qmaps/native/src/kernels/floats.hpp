@@ -131,3 +131,26 @@ inline void store(const float* from, void* to, Dtype dtype, std::int64_t at, std
         for (std::int64_t i = 0; i < count; ++i) half[i] = to_f16(from[i]);
     }
 }
+
+// Ask for the next few lines.
+ALWAYS_INLINE inline void ask(Ahead& ahead, int lines) {
+    for (int line = 0; line < lines; ++line) {
+        if (ahead.lines == 0) {
+            ahead.now = ahead.then;
+            ahead.lines = ahead.later;
+            ahead.later = 0;
+            if (ahead.lines == 0) return;
+        }
+        __builtin_prefetch(ahead.now, 0, 2);
+        ahead.now += 64;
+        --ahead.lines;
+    }
+}
+
+// `count` floats and then as many others (null for none), over `turns` turns of 64 elements each.
+inline Ahead ahead_of(const float* now, std::int64_t count, const float* then, int turns) {
+    const std::int64_t lines = count / 16;
+    const int units = (now ? 4 : 0) + (then ? 4 : 0);
+    return {reinterpret_cast<const char*>(now), now ? lines : 0,
+            reinterpret_cast<const char*>(then), then ? lines : 0, (units + turns - 1) / turns};
+}

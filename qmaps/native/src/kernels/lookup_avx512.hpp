@@ -60,12 +60,11 @@ struct ElementScales {
 
 template <class Codes, class Scales>
 inline void look_up_from(const Lookup& lookup, const std::uint8_t* codes, const Scales& scales,
-                         float* out, std::int64_t count, const char* ahead) {
+                         float* out, std::int64_t count) {
     const Codes source(lookup, codes);
     std::int64_t i = 0;
     for (; i + 64 <= count; i += 64) {
         source.ask_ahead(i);
-        ask_for(ahead, i);
         __m512 value[4];
         source.floats(i, value);
         for (int q = 0; q < 4; ++q) _mm512_storeu_ps(out + i + 16 * q, scales.of(value[q], i, q));
@@ -75,11 +74,11 @@ inline void look_up_from(const Lookup& lookup, const std::uint8_t* codes, const 
 
 template <class Scales>
 inline void look_up_scaled(const Lookup& lookup, const std::uint8_t* codes, bool halves,
-                           const Scales& scales, float* out, std::int64_t count, const char* ahead) {
+                           const Scales& scales, float* out, std::int64_t count) {
     if (halves) {
-        look_up_from<Halves>(lookup, codes, scales, out, count, ahead);
+        look_up_from<Halves>(lookup, codes, scales, out, count);
     } else {
-        look_up_from<Bytes>(lookup, codes, scales, out, count, ahead);
+        look_up_from<Bytes>(lookup, codes, scales, out, count);
     }
 }
 
@@ -87,21 +86,21 @@ inline void look_up_scaled(const Lookup& lookup, const std::uint8_t* codes, bool
 inline constexpr bool kReadsHalves = true;
 
 inline void look_up(const Lookup& lookup, const std::uint8_t* codes, bool halves, float* out,
-                    std::int64_t count, const char* ahead) {
-    look_up_scaled(lookup, codes, halves, Unscaled{}, out, count, ahead);
+                    std::int64_t count) {
+    look_up_scaled(lookup, codes, halves, Unscaled{}, out, count);
 }
 
 inline void look_up_elements(const Lookup& lookup, const std::uint8_t* codes, bool halves,
-                             const float* scale, float* out, std::int64_t count, const char* ahead) {
-    look_up_scaled(lookup, codes, halves, ElementScales{scale}, out, count, ahead);
+                             const float* scale, float* out, std::int64_t count) {
+    look_up_scaled(lookup, codes, halves, ElementScales{scale}, out, count);
 }
 
 // Values times the scale of their block, where that can be done in one go; at: of the first.
 inline bool look_up_blocks(const Lookup& lookup, const std::uint8_t* codes, bool halves,
                            const float* scale, std::int64_t block, std::int64_t at, float* out,
-                           std::int64_t count, const char* ahead) {
+                           std::int64_t count) {
     if (block < 64 || (block & (block - 1)) != 0 || at % 64 != 0) return false;
     const int shift = __builtin_ctzll(static_cast<unsigned long long>(block));
-    look_up_scaled(lookup, codes, halves, BlockScales{scale, at, shift}, out, count, ahead);
+    look_up_scaled(lookup, codes, halves, BlockScales{scale, at, shift}, out, count);
     return true;
 }

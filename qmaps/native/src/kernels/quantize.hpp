@@ -27,10 +27,9 @@ inline int encode_local(const QuantizeTask& task, std::int64_t begin, std::int64
         const bool range = task.codec.geometry->log;
         if (task.check && (range || task.refuse_negative))
             flags |= seen_flags(x, count, !task.refuse_negative);
-        const char* ahead = task.dtype == Dtype::f32 && at + stretch < task.numel
-                                ? reinterpret_cast<const char*>(x + stretch)
-                                : nullptr;
-        if (encode_blocks(task.codec, x, at, count, scratch, ahead) >= kInfinityBits) flags |= kNonFinite;
+        const bool more = task.dtype == Dtype::f32 && at + stretch < task.numel;
+        scratch.ahead = ahead_of(more ? x + stretch : nullptr, stretch, nullptr, 1);
+        if (encode_blocks(task.codec, x, at, count, scratch) >= kInfinityBits) flags |= kNonFinite;
         then(x, at, count);
     }
     return flags;
@@ -75,7 +74,7 @@ inline void encode_under_fresh(const QuantizeTask& task, std::int64_t begin, std
     for (std::int64_t at = begin; at < end; at += kTile) {
         const std::int64_t count = end - at < kTile ? end - at : kTile;
         const float* x = floats(task.x, task.dtype, at, count, scratch.x);
-        encode_fresh(task.codec, view, x, at, count, scratch, nullptr);
+        encode_fresh(task.codec, view, x, at, count, scratch);
         then(x, at, count);
     }
 }
@@ -92,10 +91,9 @@ static void dequantize(const DequantizeTask& task, std::int64_t begin, std::int6
     for (std::int64_t at = begin; at < end; at += kTile) {
         const std::int64_t count = end - at < kTile ? end - at : kTile;
         if (task.dtype == Dtype::f32) {
-            decode_tile(task.codec, view, at, count, static_cast<float*>(task.y) + at, scratch,
-                        nullptr);
+            decode_tile(task.codec, view, at, count, static_cast<float*>(task.y) + at, scratch);
         } else {
-            decode_tile(task.codec, view, at, count, scratch.x, scratch, nullptr);
+            decode_tile(task.codec, view, at, count, scratch.x, scratch);
             store(scratch.x, task.y, task.dtype, at, count);
         }
     }

@@ -51,7 +51,8 @@ ALWAYS_INLINE inline void upper_halves(const Source& source, std::int64_t i, std
 // one for all its cells.
 template <Buckets::Kind kKind, bool kFlat, class Source>
 inline void bound_by_buckets(const Search& search, const Source& source, std::uint8_t* bounds,
-                             std::int64_t count, const char* ahead) {
+                             std::int64_t count, Ahead& given) {
+    Ahead ahead = given;
     const Buckets& buckets = search.buckets;
     const Table base(buckets.base), rises_low(buckets.rises_low), rises_high(buckets.rises_high);
     const __m512i odd_bytes = _mm512_load_si512(kOrders.odd_bytes);
@@ -60,7 +61,7 @@ inline void bound_by_buckets(const Search& search, const Source& source, std::ui
     const __m512i magnitude = _mm512_set1_epi16(0x7FFF);
     const __m512i mirror = _mm512_set1_epi8(static_cast<char>(buckets.mirror));
     in_groups(count, [&]<bool whole>(std::int64_t i) ALWAYS_INLINE {
-        ask_for(ahead, i);
+        ask(ahead, ahead.unit);
         __m512i raw[2], key[2];
         upper_halves<whole>(source, i, count, raw);
         for (int h = 0; h < 2; ++h) {
@@ -92,6 +93,7 @@ inline void bound_by_buckets(const Search& search, const Source& source, std::ui
         }
         _mm512_store_si512(bounds + i, bound);
     });
+    given = ahead;
 }
 
 // How many of up to 2^kLevels - 1 limits lie below, by their upper 16 bits; bits in reverse.
@@ -140,7 +142,8 @@ struct KeySearch {
 // First stage for any list.
 template <int kLevels, class Source>
 inline void bound_by_keys(const Search& search, const Source& source, std::uint8_t* bounds,
-                          std::int64_t count, const char* ahead) {
+                          std::int64_t count, Ahead& given) {
+    Ahead ahead = given;
     const KeySearch<kLevels> find(search);
     const __m512i reversal = _mm512_set1_epi64(static_cast<long long>(0x8040201008040201ull));
     const __m512i sign_bit = _mm512_set1_epi16(static_cast<short>(0x8000));
@@ -149,13 +152,14 @@ inline void bound_by_keys(const Search& search, const Source& source, std::uint8
         return _mm512_ternarylogic_epi32(raw, _mm512_srai_epi16(raw, 15), sign_bit, 0x1E);
     };
     in_groups(count, [&]<bool whole>(std::int64_t i) ALWAYS_INLINE {
-        ask_for(ahead, i);
+        ask(ahead, ahead.unit);
         __m512i raw[2];
         upper_halves<whole>(source, i, count, raw);
         const __m512i path =
             _mm512_packus_epi16(find(ordered(raw[0])), find(ordered(raw[1])));
         _mm512_store_si512(bounds + i, _mm512_gf2p8affine_epi64_epi8(path, reversal, 0));
     });
+    given = ahead;
 }
 
 // The signs of 64 floats, as 0 or 1 in strided order: packing keeps them.
@@ -205,7 +209,7 @@ inline void settle(const Source& source, int rounds, const float* n, const std::
 // Round codes of the lower neighbours up by chance: scratch.words against how far n lies between.
 inline void round_up(const Codebook& book, const float* n, std::uint8_t* codes, std::int64_t count,
                      Scratch& scratch) {
-    look_up(book.values, codes, false, scratch.low, count, nullptr);
+    look_up(book.values, codes, false, scratch.low, count);
     const Planes gaps(book.gaps.plane);
     const __m512i natural = _mm512_load_si512(kOrders.natural);
     const __m512i strided = _mm512_load_si512(kOrders.strided);
@@ -234,7 +238,7 @@ inline void round_up(const Codebook& book, const float* n, std::uint8_t* codes, 
 
 template <class Source>
 inline void bound(const Search& search, const Source& source, std::uint8_t* bounds,
-                  std::int64_t count, const char* ahead) {
+                  std::int64_t count, Ahead& ahead) {
     using Kind = Buckets::Kind;
     const Buckets& buckets = search.buckets;
     if (buckets.rounds > 0) {
@@ -255,12 +259,12 @@ inline void bound(const Search& search, const Source& source, std::uint8_t* boun
 
 template <class Source>
 inline void search_source(const Search& search, const Source& source, std::uint8_t* codes,
-                          std::int64_t count, Scratch& scratch, const char* ahead) {
+                          std::int64_t count, Scratch& scratch) {
     const int rounds = search.buckets.rounds > 0 ? search.buckets.rounds : search.repeats;
     for (std::int64_t at = 0; at < count; at += kTile) {
         const std::int64_t some = count - at < kTile ? count - at : kTile;
         const Source tile = source.from(at);
-        bound(search, tile, scratch.bounds, some, ahead ? ahead + 4 * at : nullptr);
+        bound(search, tile, scratch.bounds, some, scratch.ahead);
         if (search.count < 32) {
             settle<Few>(search.few, rounds, tile.kept, scratch.bounds, codes + at, some);
         } else {
@@ -270,16 +274,16 @@ inline void search_source(const Search& search, const Source& source, std::uint8
 }
 
 inline void search_codes(const Search& search, const float* n, std::uint8_t* codes,
-                         std::int64_t count, Scratch& scratch, const char* ahead) {
-    search_source(search, Normalized{n}, codes, count, scratch, ahead);
+                         std::int64_t count, Scratch& scratch) {
+    search_source(search, Normalized{n}, codes, count, scratch);
 }
 
 // The same for x / divisor, block by block, where that can be done in one go.
 inline bool search_blocks(const Search& search, const float* x, const float* divisor,
                           std::int64_t block, std::uint8_t* codes, std::int64_t count,
-                          Scratch& scratch, const char* ahead) {
+                          Scratch& scratch) {
     if (block < 64 || (block & (block - 1)) != 0) return false;
     const int shift = __builtin_ctzll(static_cast<unsigned long long>(block));
-    search_source(search, InBlocks{x, divisor, shift, scratch.n, 0}, codes, count, scratch, ahead);
+    search_source(search, InBlocks{x, divisor, shift, scratch.n, 0}, codes, count, scratch);
     return true;
 }

@@ -7,7 +7,7 @@ inline std::uint8_t search_one(const Search& search, float value) {
 }
 
 inline void search_codes(const Search& search, const float* n, std::uint8_t* codes,
-                         std::int64_t count, Scratch&, const char*) {
+                         std::int64_t count, Scratch&) {
     if (search.repeats == 1) {
         for (std::int64_t i = 0; i < count; ++i) {
             const int code = search.first[ordered_key(bits_of(n[i]))];
@@ -20,7 +20,7 @@ inline void search_codes(const Search& search, const float* n, std::uint8_t* cod
 
 // No gain here in doing both at once.
 inline bool search_blocks(const Search&, const float*, const float*, std::int64_t, std::uint8_t*,
-                          std::int64_t, Scratch&, const char*) {
+                          std::int64_t, Scratch&) {
     return false;
 }
 
@@ -28,25 +28,25 @@ inline bool search_blocks(const Search&, const float*, const float*, std::int64_
 inline constexpr bool kReadsHalves = false;
 
 inline void look_up(const Lookup& lookup, const std::uint8_t* codes, bool, float* out,
-                    std::int64_t count, const char*) {
+                    std::int64_t count) {
     for (std::int64_t i = 0; i < count; ++i) out[i] = lookup.value[codes[i]];
 }
 
 // Round codes of the lower neighbours up by chance: scratch.words against how far n lies between.
 inline void round_up(const Codebook& book, const float* n, std::uint8_t* codes, std::int64_t count,
                      Scratch& scratch) {
-    look_up(book.values, codes, false, scratch.low, count, nullptr);
-    look_up(book.gaps, codes, false, scratch.high, count, nullptr);
+    look_up(book.values, codes, false, scratch.low, count);
+    look_up(book.gaps, codes, false, scratch.high, count);
     for (std::int64_t i = 0; i < count; ++i)
         codes[i] += uniform_of(scratch.words[i]) < (n[i] - scratch.low[i]) / scratch.high[i] ? 1 : 0;
 }
 
 inline void look_up_elements(const Lookup& lookup, const std::uint8_t* codes, bool,
-                             const float* scale, float* out, std::int64_t count, const char*) {
+                             const float* scale, float* out, std::int64_t count) {
     for (std::int64_t i = 0; i < count; ++i) out[i] = lookup.value[codes[i]] * scale[i];
 }
 
 inline bool look_up_blocks(const Lookup&, const std::uint8_t*, bool, const float*, std::int64_t,
-                           std::int64_t, float*, std::int64_t, const char*) {
+                           std::int64_t, float*, std::int64_t) {
     return false;
 }

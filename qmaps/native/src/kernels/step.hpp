@@ -1,28 +1,33 @@
 // One optimizer step over a range of one parameter.
 
-// What will be read next, seen from `i` elements on.
-inline const char* further(const char* ahead, std::int64_t i) { return ahead ? ahead + 4 * i : nullptr; }
-
 // Decode, in tiles where scales differ by element.
 inline void decode_range(const Codec& codec, const ScaleView& view, std::int64_t at,
-                         std::int64_t count, float* out, Scratch& scratch, const char* ahead) {
+                         std::int64_t count, float* out, Scratch& scratch) {
     for (std::int64_t i = 0; i < count; i += kTile) {
         const std::int64_t some = count - i < kTile ? count - i : kTile;
-        decode_tile(codec, view, at + i, some, out + i, scratch, further(ahead, i));
+        decode_tile(codec, view, at + i, some, out + i, scratch);
     }
 }
 
 inline void encode_range(const StateTask& state, const float* values, std::int64_t at,
-                         std::int64_t count, Scratch& scratch, const char* ahead) {
+                         std::int64_t count, Scratch& scratch) {
     if (state.codec.block > 0) {
-        encode_blocks(state.codec, values, at, count, scratch, ahead);
+        encode_blocks(state.codec, values, at, count, scratch);
         return;
     }
     const ScaleView view = fresh(state.codec);
     for (std::int64_t i = 0; i < count; i += kTile) {
         const std::int64_t some = count - i < kTile ? count - i : kTile;
-        encode_fresh(state.codec, view, values + i, at + i, some, scratch, further(ahead, i));
+        encode_fresh(state.codec, view, values + i, at + i, some, scratch);
     }
+}
+
+// Where the next stretch lies, or null where it needs no asking for.
+inline const float* next_of(const void* data, Dtype dtype, const ParamTask& task, std::int64_t at,
+                            std::int64_t stretch) {
+    return dtype == Dtype::f32 && at + stretch < task.numel
+               ? static_cast<const float*>(data) + at + stretch
+               : nullptr;
 }
 
 inline void store_stochastic(const float* from, std::uint16_t* to, const NoiseKey& noise,
@@ -50,22 +55,16 @@ static void step_range(const ParamTask& task, std::int64_t begin, std::int64_t e
         }
     for (std::int64_t at = begin; at < end; at += task.stretch) {
         const std::int64_t count = end - at < task.stretch ? end - at : task.stretch;
-        // While one state is encoded the next gradients come in, and with another the parameters;
-        // where there is no other, with decoding.
-        const auto next = [&](const void* from, Dtype dtype) -> const char* {
-            return dtype == Dtype::f32 && at + task.stretch < task.numel
-                       ? static_cast<const char*>(from) + 4 * (at + task.stretch)
-                       : nullptr;
-        };
-        const char* gradients = next(task.g, task.g_dtype);
-        const char* parameters = next(task.p, task.p_dtype);
+        // Meanwhile the next gradients and parameters come in. A rule takes two turns.
+        memory.scratch.ahead =
+            ahead_of(next_of(task.g, task.g_dtype, task, at, task.stretch), task.stretch,
+                     next_of(task.p, task.p_dtype, task, at, task.stretch), 2 + quantized);
         float* states[kMaxStates] = {};
         for (int k = 0; k < task.rule->states; ++k) {
             const StateTask& state = task.state[k];
             states[k] = state.codec.book ? memory.state[k] : state.data + at;
             if (state.codec.book)
-                decode_range(state.codec, views[k], at, count, states[k], memory.scratch,
-                             quantized == 1 ? parameters : nullptr);
+                decode_range(state.codec, views[k], at, count, states[k], memory.scratch);
         }
         const float* g = floats(task.g, task.g_dtype, at, count, memory.g);
         float* p = memory.p;
@@ -74,19 +73,16 @@ static void step_range(const ParamTask& task, std::int64_t begin, std::int64_t e
         } else {
             load(task.p, task.p_dtype, at, count, p);
         }
-        task.rule->apply(p, g, states, count, task.scalars);
+        task.rule->apply(p, g, states, count, task.scalars, memory.scratch.ahead);
         if (task.p_dtype == Dtype::bf16 && task.p_stochastic) {
             store_stochastic(p, static_cast<std::uint16_t*>(task.p), task.p_noise, at, count,
                              memory.scratch);
         } else if (task.p_dtype != Dtype::f32) {
             store(p, task.p, task.p_dtype, at, count);
         }
-        const char* ahead[2] = {gradients, parameters};
-        int turn = 0;
         for (int k = 0; k < task.rule->states; ++k)
             if (task.state[k].codec.book)
-                encode_range(task.state[k], states[k], at, count, memory.scratch,
-                             turn < 2 ? ahead[turn++] : nullptr);
+                encode_range(task.state[k], states[k], at, count, memory.scratch);
     }
 }
 
@@ -105,19 +101,17 @@ static void step_maxima(const ParamTask& task, std::int64_t begin, std::int64_t 
             const StateTask& state = task.state[k];
             states[k] = memory.state[k];
             if (state.codec.book) {
-                const char* gradients =
-                    task.g_dtype == Dtype::f32 && at + kTile < task.numel
-                        ? static_cast<const char*>(task.g) + 4 * (at + kTile)
-                        : nullptr;
                 decode_tile(state.codec, stored(state.codec), at, count, states[k],
-                            memory.scratch, gradients);
+                            memory.scratch);
             } else {
                 __builtin_memcpy(states[k], state.data + at, count * sizeof(float));
             }
         }
         const float* g = floats(task.g, task.g_dtype, at, count, memory.g);
         const float* p = floats(task.p, task.p_dtype, at, count, memory.p);
-        task.rule->advance(p, g, states, count, task.scalars, wanted);
+        memory.scratch.ahead =
+            ahead_of(next_of(task.g, task.g_dtype, task, at, kTile), kTile, nullptr, 2);
+        task.rule->advance(p, g, states, count, task.scalars, wanted, memory.scratch.ahead);
         for (int k = 0; k < task.rule->states; ++k) {
             if (!(wanted >> k & 1u)) continue;
             int part = 0;

@@ -125,8 +125,7 @@ inline void add_coded(const QuantizeTask& task, const ScaleView& view, const flo
     count_codes(codes, count, counts);
     for (std::int64_t i = 0; i < count; i += kTile) {
         const std::int64_t some = count - i < kTile ? count - i : kTile;
-        decode_codes(task.codec, view, codes + i, false, at + i, some, scratch.n, scratch,
-                     nullptr);
+        decode_codes(task.codec, view, codes + i, false, at + i, some, scratch.n, scratch);
         add_errors(x + i, scratch.n, some, lanes);
     }
 }

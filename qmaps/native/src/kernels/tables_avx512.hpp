@@ -99,10 +99,3 @@ ALWAYS_INLINE inline void in_groups(std::int64_t count, const Group& group) {
     for (; i + 64 <= count; i += 64) group.template operator()<true>(i);
     if (i < count) group.template operator()<false>(i);
 }
-
-// Ask for four cache lines, as many as 64 floats fill. Asking for all of a stretch at once would
-// take up what a core can wait for; a few between other work cost nothing.
-inline void ask_for(const char* ahead, std::int64_t i) {
-    if (ahead == nullptr) return;
-    for (int line = 0; line < 4; ++line) __builtin_prefetch(ahead + 4 * i + 64 * line, 0, 2);
-}

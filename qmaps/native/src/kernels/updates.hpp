@@ -4,7 +4,7 @@
 inline const float* decoded_moment(const StateTask& state, const ScaleView& view, std::int64_t at,
                                    std::int64_t count, float* out, Scratch& scratch) {
     if (!state.codec.book) return state.data + at;
-    decode_tile(state.codec, view, at, count, out, scratch, nullptr);
+    decode_tile(state.codec, view, at, count, out, scratch);
     return out;
 }
 
@@ -136,9 +136,9 @@ static void update_grid(const UpdateTask& task, std::int64_t begin, std::int64_t
         float* m = memory.state[0];
         float* v = memory.state[1];
         decode_codes(task.first.codec, views[0], first, false, at, count, m,
-                     memory.scratch, nullptr);
+                     memory.scratch);
         decode_codes(task.second.codec, views[1], second, false, at, count, v,
-                     memory.scratch, nullptr);
+                     memory.scratch);
         adam_update(m, v, task.eps, count, memory.p);
         std::int64_t to = 0;
         in_lanes(task.exact + at, memory.p, count,
