@@ -11,7 +11,7 @@ help:
 	@echo "make test       all tests, doctests included"
 	@echo "make compare    8-bit and 4-bit AdamW against 32-bit over three seeds"
 	@echo "make lint types notebooks    what CI checks besides"
-	@echo "make bench      speed beside torch and bitsandbytes: reports/bench/cpu.md"
+	@echo "make bench      speed and memory beside torch, bitsandbytes and torchao: reports/bench/cpu.md"
 	@echo "make sanitize   the native engine's tests under the compiler's sanitizers"
 
 $(VENV)/bin/python:
