@@ -47,21 +47,29 @@ def encode(spec: str) -> Callable[[float], Setup]:
         # One read, one code; a scale for each block.
         nbytes = 4 + 1 + 4 / block
         return Setup(
-            {OURS: lambda: lambda: q.quantize(x, out=t), BITSANDBYTES: peer, KERNEL: bare},
+            {
+                OURS: lambda: lambda: q.quantize_unchecked(x, out=t),
+                CHECKED: lambda: lambda: q.quantize(x, out=t),
+                BITSANDBYTES: peer,
+                KERNEL: bare,
+            },
             elements=x.numel(),
-            nbytes=dict.fromkeys((OURS, KERNEL), nbytes),
+            nbytes={OURS: nbytes, CHECKED: nbytes + 4, KERNEL: nbytes},
             check=check,
         )
 
     return make
 
 
-NOTE = "bitsandbytes' `out=` is copied into, so its kernel is timed by itself as well"
+CHECKED = "qmaps, checked"
+NOTE = (
+    "bitsandbytes does not look for NaN and infinity; ours does where it says so, which with "
+    "`out=` takes a read of its own, for bad input must leave `out` as it was. The `out=` of "
+    "bitsandbytes is copied into, so its kernel is timed by itself as well"
+)
 CASES = (
-    Case("quantize B256/DE@8s", encode("B256/DE@8s"), {BITSANDBYTES: 25, KERNEL: 25}, NOTE),
-    Case("quantize B2048/DE@8s", encode("B2048/DE@8s"), {BITSANDBYTES: 25, KERNEL: 25}, NOTE),
-    Case("quantize B256/random@8s", encode("B256/random@8s"), {BITSANDBYTES: 12, KERNEL: 12}, NOTE),
-    Case(
-        "quantize B2048/random@8s", encode("B2048/random@8s"), {BITSANDBYTES: 12, KERNEL: 12}, NOTE
-    ),
+    Case("quantize B256/DE@8s", encode("B256/DE@8s"), {BITSANDBYTES: 25}, NOTE),
+    Case("quantize B2048/DE@8s", encode("B2048/DE@8s"), {BITSANDBYTES: 25}, NOTE),
+    Case("quantize B256/random@8s", encode("B256/random@8s"), {BITSANDBYTES: 12}, NOTE),
+    Case("quantize B2048/random@8s", encode("B2048/random@8s"), {BITSANDBYTES: 12}, NOTE),
 )

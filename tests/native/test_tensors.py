@@ -182,6 +182,55 @@ def test_out_is_written_and_bad_input_leaves_it(isa: str, threads: int) -> None:
         assert torch.equal(y, t.dequantize())
 
 
+@pytest.mark.parametrize("spec", ["B256/DE@8s", "B128/DE@4s", "tensor/linear@8s"])
+def test_tensors_larger_than_caches(spec: str, isa: str) -> None:
+    """Those are stored past the caches, in whole lines, wherever the output begins."""
+    x = torch.randn(2**22 + 1000, generator=torch.Generator().manual_seed(0))
+    q = qmaps.quantizer(spec)
+    t = q.quantize_unchecked(x, out=q.quantize(torch.zeros_like(x)))
+    with use_backend("reference"):
+        expected = q.quantize(x)
+        values = expected.dequantize()
+    assert torch.equal(t.packed, expected.packed)
+    for a, b in zip(t.scales, expected.scales, strict=True):
+        assert torch.equal(a, b)
+    for offset in (0, 1):
+        y = torch.empty(x.numel() + offset)[offset:]
+        assert torch.equal(t.dequantize(out=y), values)
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_codebooks_without_structure(seed: int, isa: str) -> None:
+    """Dense and sparse, one-sided, lopsided and tiny: every kind of first guess, and none."""
+    generator = torch.Generator().manual_seed(seed)
+    size = (256, 200, 100, 40, 17, 5)[seed % 6]
+    v = torch.randn(size, generator=generator)
+    kinds = (
+        v / 3,
+        v**3 / 8,
+        v.sign() * 10 ** (-4 * torch.rand(size, generator=generator)),
+        v.abs() / 4,
+        v * 1e-4,
+        torch.where(v < 0, v / 50, v / 4),
+    )
+    values = kinds[(seed + seed // 6) % 6].clamp(-1, 1).unique()
+    book = Codebook(values, label="any")
+    sign = "s" if book.signed else "u"
+    x = torch.cat(
+        [
+            torch.randn(3000, generator=generator),
+            values,
+            (values[1:] + values[:-1]) / 2,
+            torch.randn(500, generator=generator) * 1e-6,
+            torch.tensor([0.0, -0.0, 1.0, -1.0, 1e-30, -1e-30, 1e-42, -1e-42]),
+        ]
+    )
+    x = x if book.signed else x.abs()
+    for normalizer, rounding in (("B64", ""), ("tensor", ""), ("B256", "+sr")):
+        spec = f"{normalizer}/any@{book.bits}{sign}{rounding}"
+        assert_as_reference(qmaps.quantizer(spec, codebooks=[book]), x)
+
+
 def test_an_unknown_instruction_set_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("QMAPS_ISA", "mmx")
     with pytest.raises(ValueError, match=r"QMAPS_ISA='mmx' is not available .* allowed are"):

@@ -9,7 +9,8 @@ namespace {
 
 constexpr int kCells = 16;
 constexpr int kLoose = 16;  // bits of a float that its cell does not know
-constexpr std::uint32_t kLeast = 96u << 23;  // 2^-31; what is smaller counts as this
+constexpr std::uint32_t kLeast = 96u << 23;        // 2^-31; what is smaller counts as this
+constexpr std::uint32_t kLeastSplit = 112u << 23;  // 2^-15, where each sign has half the buckets
 
 float float_of(std::uint32_t bits) {
     float value;
@@ -100,6 +101,30 @@ bool by_magnitude(const Search& search, int rounds, bool negative_too, int mirro
     return true;
 }
 
+// The same for each sign by itself, in half as many; of negative values the cells are in reverse,
+// so that the guess rises with the value.
+bool by_sign(const Search& search, int rounds, Buckets& buckets) {
+    const int zero = limits_below(search, 0.0f);
+    for (int bucket = 0; bucket < 256; ++bucket) {
+        const bool negative = bucket >= 128;
+        Cells cells;
+        for (int f = 0; f < kCells; ++f) {
+            const int position = negative ? kCells - 1 - f : f;
+            const std::uint32_t bits = kLeastSplit + (static_cast<std::uint32_t>(bucket % 128) << 20) +
+                                       (static_cast<std::uint32_t>(position) << kLoose);
+            int low, high;
+            ends_of(search, bits | (negative ? 0x80000000u : 0u), kLoose, low, high);
+            if (bucket % 128 == 0 && position == 0) {
+                low = std::min(low, zero);
+                high = std::max(high, zero);
+            }
+            cells.set(f, low, high, rounds);
+        }
+        if (!fit(cells, buckets, bucket)) return false;
+    }
+    return true;
+}
+
 }  // namespace
 
 void find_buckets(Search& search) {
@@ -108,16 +133,20 @@ void find_buckets(Search& search) {
     // Beyond 1 - 2^-24 the exponents come again.
     if (search.limit[0] <= -1.0f || search.limit[search.count - 1] >= 1.0f) return;
     const int zero = limits_below(search, 0.0f);
-    buckets.kind = zero == 0 ? Kind::kUnsigned : Kind::kMirrored;
-    for (int rounds = 1; rounds <= 2; ++rounds)
+    // Beyond that many steps the binary search is no slower.
+    for (int rounds = 1; rounds <= search.repeats + 2; ++rounds) {
+        buckets.rounds = rounds;
         for (const bool flat : {true, false}) {
-            buckets.rounds = rounds;
             buckets.flat = flat;
+            buckets.kind = zero == 0 ? Kind::kUnsigned : Kind::kMirrored;
             if (zero == 0 && by_magnitude(search, rounds, false, 0, buckets)) return;
             if (zero == 0) continue;
             for (int mirror = std::min(255, 2 * zero); mirror >= std::max(0, 2 * zero - 3); --mirror)
                 if (by_magnitude(search, rounds, true, mirror, buckets)) return;
         }
+        buckets.kind = Kind::kSplit;
+        if (zero > 0 && by_sign(search, rounds, buckets)) return;
+    }
     buckets.rounds = 0;
 }
 

@@ -76,8 +76,7 @@ Codebook::Codebook(const std::vector<float>& given, const std::vector<float>& li
     for (int c = 0; c < kMaxCodes; ++c) {
         values.value[c] = given[c < size ? c : size - 1];
         next.value[c] = given[c + 1 < size ? c + 1 : size - 1];
-        gaps.value[c] = c + 1 < size ? next.value[c] - values.value[c]
-                                     : std::numeric_limits<float>::quiet_NaN();
+        gaps.value[c] = next.value[c] - values.value[c];
     }
     fill_planes(values.value, values.plane);
     fill_planes(next.value, next.plane);

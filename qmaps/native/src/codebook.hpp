@@ -19,6 +19,7 @@ struct Buckets {
     enum class Kind {
         kUnsigned,  // no limit is negative
         kMirrored,  // negative values take `mirror` minus the guess of their magnitude, or 0
+        kSplit,     // half of the buckets, down to 2^-15, are for negative values
     };
     alignas(64) std::uint8_t base[256];       // the guess in the first cell
     alignas(64) std::uint8_t rises_low[256];  // bit f: one more from cell f on
@@ -65,7 +66,7 @@ struct Codebook {
     Search stochastic;  // code of the lower of the two neighbours
     Lookup values;
     Lookup next;  // the value after each code
-    Lookup gaps;  // from each value to the next; NaN after the last
+    Lookup gaps;  // from each value to the next
 };
 
 // Ascending unsigned order of floats by their upper 16 bits.

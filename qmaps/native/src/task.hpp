@@ -17,6 +17,8 @@ inline constexpr std::int64_t kTile = 1024;      // elements worked on at a time
 inline constexpr std::int64_t kChunk = 16384;      // elements that a thread takes at a time
 inline constexpr std::int64_t kStepChunk = 65536;  // the same of a step, which reads ahead
 
+inline constexpr std::int64_t kCached = std::int64_t{1} << 22;  // elements, more than caches hold
+
 // One list of scales: element i takes number (i / divisor) % count. So blocks have their size as
 // divisor, rows and columns the product of the dimensions after theirs.
 struct Part {
@@ -116,6 +118,7 @@ struct Ahead {
 // Memory of one thread.
 struct alignas(64) Scratch {
     Ahead ahead;
+    bool streams = false;  // codes are stored past the caches
     float x[kMaxLocal];
     float n[kMaxLocal];
     float scale[kMaxLocal];

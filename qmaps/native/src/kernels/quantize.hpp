@@ -37,8 +37,13 @@ inline int encode_local(const QuantizeTask& task, std::int64_t begin, std::int64
 
 static int quantize_local(const QuantizeTask& task, std::int64_t begin, std::int64_t end,
                           Scratch& scratch) {
-    return encode_local(task, begin, end, scratch,
-                        [](const float*, std::int64_t, std::int64_t) {});
+    // Storing past the caches saves reading what will be overwritten.
+    scratch.streams = task.numel > kCached;
+    const int flags = encode_local(task, begin, end, scratch,
+                                   [](const float*, std::int64_t, std::int64_t) {});
+    if (scratch.streams) finish_streams();
+    scratch.streams = false;
+    return flags;
 }
 
 static int scan(const QuantizeTask& task, std::int64_t begin, std::int64_t end,
@@ -88,13 +93,19 @@ static void quantize_fresh(const QuantizeTask& task, std::int64_t begin, std::in
 static void dequantize(const DequantizeTask& task, std::int64_t begin, std::int64_t end,
                        Scratch& scratch) {
     const ScaleView view = stored(task.codec);
+    const bool streams = kStreams && task.numel > kCached && task.dtype == Dtype::f32;
     for (std::int64_t at = begin; at < end; at += kTile) {
         const std::int64_t count = end - at < kTile ? end - at : kTile;
-        if (task.dtype == Dtype::f32) {
-            decode_tile(task.codec, view, at, count, static_cast<float*>(task.y) + at, scratch);
+        float* y = static_cast<float*>(task.y) + at;
+        if (streams) {
+            decode_tile(task.codec, view, at, count, scratch.x, scratch);
+            stream(scratch.x, y, count);
+        } else if (task.dtype == Dtype::f32) {
+            decode_tile(task.codec, view, at, count, y, scratch);
         } else {
             decode_tile(task.codec, view, at, count, scratch.x, scratch);
             store(scratch.x, task.y, task.dtype, at, count);
         }
     }
+    if (streams) finish_streams();
 }

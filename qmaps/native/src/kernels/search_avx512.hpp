@@ -57,12 +57,14 @@ inline void bound_by_buckets(const Search& search, const Source& source, std::ui
     const Table base(buckets.base), rises_low(buckets.rises_low), rises_high(buckets.rises_high);
     const __m512i odd_bytes = _mm512_load_si512(kOrders.odd_bytes);
     const __m512i up_to_cell = _mm512_load_si512(kOrders.up_to);
-    const __m512i least = _mm512_set1_epi16(96 << 7);  // 2^-31
+    // 2^-15 or 2^-31
+    const __m512i least = _mm512_set1_epi16(kKind == Buckets::Kind::kSplit ? 112 << 7 : 96 << 7);
+    const __m512i sign_bit = _mm512_set1_epi16(static_cast<short>(0x8000));
     const __m512i magnitude = _mm512_set1_epi16(0x7FFF);
     const __m512i mirror = _mm512_set1_epi8(static_cast<char>(buckets.mirror));
     in_groups(count, [&]<bool whole>(std::int64_t i) ALWAYS_INLINE {
         ask(ahead, ahead.unit);
-        __m512i raw[2], key[2];
+        __m512i raw[2], key[2], place[2];
         upper_halves<whole>(source, i, count, raw);
         for (int h = 0; h < 2; ++h) {
             // A negative value counts as tiny where no limit is negative.
@@ -70,10 +72,15 @@ inline void bound_by_buckets(const Search& search, const Source& source, std::ui
                                          ? raw[h]
                                          : _mm512_and_si512(raw[h], magnitude);
             key[h] = _mm512_max_epi16(positive, least);
+            // Bucket and cell are the key's bits 11 to 4, and 3 to 0.
+            place[h] = _mm512_slli_epi16(key[h], 4);
+            if constexpr (kKind == Buckets::Kind::kSplit) {
+                // The sign takes bit 11, and turns the cells round.
+                place[h] = _mm512_ternarylogic_epi32(sign_bit, raw[h], place[h], 0xCA);
+                key[h] = _mm512_xor_si512(key[h], _mm512_srai_epi16(raw[h], 15));
+            }
         }
-        // Bucket and cell are the key's bits 11 to 4, and 3 to 0.
-        const __m512i bucket = _mm512_permutex2var_epi8(_mm512_slli_epi16(key[0], 4), odd_bytes,
-                                                        _mm512_slli_epi16(key[1], 4));
+        const __m512i bucket = _mm512_permutex2var_epi8(place[0], odd_bytes, place[1]);
         const __mmask64 upper = _mm512_movepi8_mask(bucket);
         __m512i bound = base.at(bucket, upper);
         if constexpr (!kFlat) {
@@ -184,7 +191,7 @@ ALWAYS_INLINE inline void store_codes(std::uint8_t* codes, std::int64_t rest, __
 // Second stage: as many steps up as `rounds`, each past a limit that is below the value.
 template <class Limits, class Source>
 inline void settle(const Source& source, int rounds, const float* n, const std::uint8_t* bounds,
-                   std::uint8_t* codes, std::int64_t count) {
+                   std::uint8_t* codes, std::int64_t count, bool streams) {
     const Limits limits(source);
     const __m512i natural = _mm512_load_si512(kOrders.natural);
     in_groups(count, [&]<bool whole>(std::int64_t i) ALWAYS_INLINE {
@@ -202,11 +209,17 @@ inline void settle(const Source& source, int rounds, const float* n, const std::
             }
             code = _mm512_add_epi8(code, signs_of(above));
         }
-        store_codes<whole>(codes + i, count - i, _mm512_permutexvar_epi8(natural, code));
+        const __m512i plain = _mm512_permutexvar_epi8(natural, code);
+        if (whole && streams) {
+            _mm512_stream_si512(reinterpret_cast<__m512i*>(codes + i), plain);
+        } else {
+            store_codes<whole>(codes + i, count - i, plain);
+        }
     });
 }
 
 // Round codes of the lower neighbours up by chance: scratch.words against how far n lies between.
+// Infinity, which stands for NaN, stays.
 inline void round_up(const Codebook& book, const float* n, std::uint8_t* codes, std::int64_t count,
                      Scratch& scratch) {
     look_up(book.values, codes, false, scratch.low, count);
@@ -214,6 +227,7 @@ inline void round_up(const Codebook& book, const float* n, std::uint8_t* codes, 
     const __m512i natural = _mm512_load_si512(kOrders.natural);
     const __m512i strided = _mm512_load_si512(kOrders.strided);
     const __m512 unit = _mm512_set1_ps(5.9604644775390625e-08f);  // 2^-24, as in uniform_of
+    const __m512 infinity = _mm512_set1_ps(float_of(kInfinityBits));
     in_groups(count, [&]<bool whole>(std::int64_t i) ALWAYS_INLINE {
         const __mmask64 there = whole ? ~0ull : (1ull << (count - i)) - 1ull;
         const __m512i plain = _mm512_maskz_loadu_epi8(there, codes + i);
@@ -228,8 +242,9 @@ inline void round_up(const Codebook& book, const float* n, std::uint8_t* codes, 
             const __m512i word = _mm512_loadu_si512(scratch.words + j);  // has room for groups
             const __m512 random =
                 _mm512_mul_ps(_mm512_cvtepi32_ps(_mm512_srli_epi32(word, 8)), unit);
-            // Negative where the random number is below; past the last gap NaN without a sign.
-            chance[q] = _mm512_sub_ps(random, _mm512_div_ps(over, gap[q]));
+            const __mmask16 finite = _mm512_cmp_ps_mask(value, infinity, _CMP_NEQ_OQ);
+            // Negative where the random number is below.
+            chance[q] = _mm512_sub_ps(random, _mm512_maskz_div_ps(finite, over, gap[q]));
         }
         const __m512i rounded = _mm512_add_epi8(code, signs_of(chance));
         store_codes<whole>(codes + i, count - i, _mm512_permutexvar_epi8(natural, rounded));
@@ -244,10 +259,11 @@ inline void bound(const Search& search, const Source& source, std::uint8_t* boun
     if (buckets.rounds > 0) {
         const bool is_unsigned = buckets.kind == Kind::kUnsigned;
         const auto chosen =
-            buckets.flat ? (is_unsigned ? bound_by_buckets<Kind::kUnsigned, true, Source>
-                                        : bound_by_buckets<Kind::kMirrored, true, Source>)
-                         : (is_unsigned ? bound_by_buckets<Kind::kUnsigned, false, Source>
-                                        : bound_by_buckets<Kind::kMirrored, false, Source>);
+            buckets.kind == Kind::kSplit ? bound_by_buckets<Kind::kSplit, false, Source>
+            : buckets.flat ? (is_unsigned ? bound_by_buckets<Kind::kUnsigned, true, Source>
+                                          : bound_by_buckets<Kind::kMirrored, true, Source>)
+                           : (is_unsigned ? bound_by_buckets<Kind::kUnsigned, false, Source>
+                                          : bound_by_buckets<Kind::kMirrored, false, Source>);
         return chosen(search, source, bounds, count, ahead);
     }
     const auto chosen = search.levels > 7   ? bound_by_keys<8, Source>
@@ -259,23 +275,23 @@ inline void bound(const Search& search, const Source& source, std::uint8_t* boun
 
 template <class Source>
 inline void search_source(const Search& search, const Source& source, std::uint8_t* codes,
-                          std::int64_t count, Scratch& scratch) {
+                          std::int64_t count, Scratch& scratch, bool streams) {
     const int rounds = search.buckets.rounds > 0 ? search.buckets.rounds : search.repeats;
     for (std::int64_t at = 0; at < count; at += kTile) {
         const std::int64_t some = count - at < kTile ? count - at : kTile;
         const Source tile = source.from(at);
         bound(search, tile, scratch.bounds, some, scratch.ahead);
         if (search.count < 32) {
-            settle<Few>(search.few, rounds, tile.kept, scratch.bounds, codes + at, some);
+            settle<Few>(search.few, rounds, tile.kept, scratch.bounds, codes + at, some, streams);
         } else {
-            settle<Planes>(search.plane, rounds, tile.kept, scratch.bounds, codes + at, some);
+            settle<Planes>(search.plane, rounds, tile.kept, scratch.bounds, codes + at, some, streams);
         }
     }
 }
 
 inline void search_codes(const Search& search, const float* n, std::uint8_t* codes,
                          std::int64_t count, Scratch& scratch) {
-    search_source(search, Normalized{n}, codes, count, scratch);
+    search_source(search, Normalized{n}, codes, count, scratch, false);
 }
 
 // The same for x / divisor, block by block, where that can be done in one go.
@@ -284,6 +300,8 @@ inline bool search_blocks(const Search& search, const float* x, const float* div
                           Scratch& scratch) {
     if (block < 64 || (block & (block - 1)) != 0) return false;
     const int shift = __builtin_ctzll(static_cast<unsigned long long>(block));
-    search_source(search, InBlocks{x, divisor, shift, scratch.n, 0}, codes, count, scratch);
+    // Codes of other widths are packed from a buffer, which stays in the caches.
+    const bool streams = scratch.streams && codes != scratch.codes && is_line(codes);
+    search_source(search, InBlocks{x, divisor, shift, scratch.n, 0}, codes, count, scratch, streams);
     return true;
 }

@@ -33,12 +33,15 @@ inline void look_up(const Lookup& lookup, const std::uint8_t* codes, bool, float
 }
 
 // Round codes of the lower neighbours up by chance: scratch.words against how far n lies between.
+// Infinity, which stands for NaN, stays.
 inline void round_up(const Codebook& book, const float* n, std::uint8_t* codes, std::int64_t count,
                      Scratch& scratch) {
     look_up(book.values, codes, false, scratch.low, count);
     look_up(book.gaps, codes, false, scratch.high, count);
-    for (std::int64_t i = 0; i < count; ++i)
-        codes[i] += uniform_of(scratch.words[i]) < (n[i] - scratch.low[i]) / scratch.high[i] ? 1 : 0;
+    for (std::int64_t i = 0; i < count; ++i) {
+        const bool up = uniform_of(scratch.words[i]) < (n[i] - scratch.low[i]) / scratch.high[i];
+        codes[i] += up && n[i] != float_of(kInfinityBits) ? 1 : 0;
+    }
 }
 
 inline void look_up_elements(const Lookup& lookup, const std::uint8_t* codes, bool,
@@ -50,3 +53,8 @@ inline bool look_up_blocks(const Lookup&, const std::uint8_t*, bool, const float
                            std::int64_t, float*, std::int64_t) {
     return false;
 }
+
+// There are no stores past the caches that every compiler knows.
+inline constexpr bool kStreams = false;
+inline void stream(const float*, float*, std::int64_t) {}
+inline void finish_streams() {}

@@ -99,3 +99,17 @@ ALWAYS_INLINE inline void in_groups(std::int64_t count, const Group& group) {
     for (; i + 64 <= count; i += 64) group.template operator()<true>(i);
     if (i < count) group.template operator()<false>(i);
 }
+
+// Stores past the caches, for whole lines; others are stored as usual.
+inline constexpr bool kStreams = true;
+inline bool is_line(const void* to) { return reinterpret_cast<std::uintptr_t>(to) % 64 == 0; }
+
+inline void stream(const float* from, float* to, std::int64_t count) {
+    std::int64_t i = 0;
+    if (is_line(to))
+        for (; i + 16 <= count; i += 16) _mm512_stream_ps(to + i, _mm512_loadu_ps(from + i));
+    for (; i < count; ++i) to[i] = from[i];
+}
+
+// What was streamed is there before anything that follows.
+inline void finish_streams() { _mm_sfence(); }
