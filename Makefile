@@ -59,7 +59,7 @@ sanitize: $(VENV)/.dev
 	cmake --build $(SANITIZED) --parallel
 	QMAPS_TEST_CORE=$$(ls $(SANITIZED)/_core*.so) ASAN_OPTIONS=detect_leaks=0 \
 		LD_PRELOAD="$$(c++ -print-file-name=libasan.so) $$(c++ -print-file-name=libubsan.so)" \
-		$(BIN)/python -m pytest tests/native
+		$(BIN)/python -m pytest -n auto tests/native
 
 bench: $(VENV)/.bench
 	$(BIN)/python -m benchmarks
