@@ -24,7 +24,7 @@ $(VENV)/.torch: constraints.txt | $(VENV)/bin/python
 	@touch $@
 
 NATIVE := $(wildcard qmaps/native/CMakeLists.txt qmaps/native/src/* qmaps/native/src/*/* \
-	qmaps/native/src/*/*/*)
+	qmaps/kernels/* qmaps/kernels/*/*)
 
 $(VENV)/.%: pyproject.toml constraints.txt $(NATIVE) $(VENV)/.torch
 	$(INSTALL) --editable ".[$*]"

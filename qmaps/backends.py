@@ -8,7 +8,12 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 
+import torch
+from torch import Tensor
+
 from qmaps import native
+from qmaps.cuda import engine as cuda
+from qmaps.cuda.engine import Engine
 from qmaps.errors import BadValueError, nearest
 
 NAMES = ("reference", "native", "cuda")
@@ -40,7 +45,7 @@ def backends() -> list[Backend]:
     return [
         Backend("reference", True, "plain PyTorch, on CPU and CUDA tensors"),
         Backend("native", built, _instruction_sets() if built else native.reason),
-        Backend("cuda", False, "not part of this version of qmaps; CUDA tensors run on reference"),
+        Backend("cuda", not (reason := cuda.available()), reason or _devices()),
     ]
 
 
@@ -53,11 +58,18 @@ def backend() -> str:
     Raises:
         BadValueError: ``QMAPS_BACKEND`` names no engine, or one that is not available.
     """
-    if (chosen := _chosen.get()) is not None:
-        return chosen
-    if wanted := os.environ.get("QMAPS_BACKEND", ""):
-        return _checked(wanted, "QMAPS_BACKEND")
-    return "native" if native.core is not None else "reference"
+    if _wanted() == "reference" or native.core is None:
+        return "reference"
+    return "native"
+
+
+def cuda_engine(*tensors: Tensor) -> Engine | None:
+    """What runs CUDA tensors that all lie on one device, or None where the reference does.
+
+    It is there wherever `backends` says so, unless `use_backend` or the environment variable
+    ``QMAPS_BACKEND`` says "reference".
+    """
+    return None if _wanted() == "reference" else cuda.engine_of(*tensors)
 
 
 @contextmanager
@@ -65,7 +77,8 @@ def use_backend(name: str) -> Iterator[None]:
     """Run on this engine inside the block; all engines give the same bits.
 
     Args:
-        name: "reference" or "native".
+        name: "reference" for all tensors; "native" for CPU tensors or "cuda" for CUDA tensors,
+            while others run as ever.
 
     Raises:
         BadValueError: no such engine, or it is not available here.
@@ -75,6 +88,14 @@ def use_backend(name: str) -> Iterator[None]:
         yield
     finally:
         _chosen.reset(token)
+
+
+def _wanted() -> str:
+    """The engine asked for, or an empty string."""
+    if (chosen := _chosen.get()) is not None:
+        return chosen
+    wanted = os.environ.get("QMAPS_BACKEND", "")
+    return _checked(wanted, "QMAPS_BACKEND") if wanted else ""
 
 
 def _checked(name: str, parameter: str) -> str:
@@ -96,3 +117,9 @@ def _instruction_sets() -> str:
     also = f"; QMAPS_ISA also allows {', '.join(others)}" if others else ""
     threads = "" if native.core.openmp else "; one thread, for it was built without OpenMP"
     return f"C++, CPU tensors, {used}{also}{threads}"
+
+
+def _devices() -> str:
+    found = [torch.cuda.get_device_properties(i) for i in range(torch.cuda.device_count())]
+    names = ", ".join(f"{each.name} (sm_{each.major}{each.minor})" for each in found)
+    return f"CUDA tensors on {names}; kernels are compiled at first use"

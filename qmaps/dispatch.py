@@ -12,7 +12,8 @@ import torch
 from torch import Tensor
 
 from qmaps import packing, reference
-from qmaps.backends import backend
+from qmaps.backends import backend, cuda_engine
+from qmaps.cuda import tensors as cuda_tensors
 from qmaps.maps.base import Map
 from qmaps.metrics import Sums
 from qmaps.native import metrics as native_metrics
@@ -52,8 +53,16 @@ def quantize(
         Packed codes, scales, and, if `check`, whether `x` holds values that cannot be
         quantized; then `out` is as it was, and new codes mean nothing.
     """
+    parts = () if out is None else (out[0], *out[1])
+    contiguous = all(part.is_contiguous() for part in parts)
+    device = cuda_engine(x, *parts) if contiguous and x.numel() else None
+    if device is not None and cuda_tensors.follows(normalizer, map_, tuple(x.shape)):
+        packed, scales, flags = cuda_tensors.quantize(
+            device, x, normalizer, map_, key, out, check=check
+        )
+        return packed, scales, bool(flags)
     fast = runs_native(x) and tensors.follows(normalizer, map_, tuple(x.shape))
-    if fast and (out is None or all(part.is_contiguous() for part in (out[0], *out[1]))):
+    if fast and contiguous:
         packed, scales, flags = tensors.quantize(x, normalizer, map_, key, out, check=check)
         return packed, scales, bool(flags)
     suspect = check and holds_bad(x, map_)
@@ -88,13 +97,15 @@ def dequantize(
         dtype: of the result where there is no `out`.
         out: a tensor of `shape`, written into and returned.
     """
-    fast = runs_native(packed) and tensors.follows(normalizer, map_, shape)
-    if fast and all(part.is_contiguous() for part in (packed, *scales)):
-        plain = out is not None and out.is_contiguous() and out.dtype in tensors.DTYPES
-        if out is not None and plain and out.device.type == "cpu":
-            target = out
-        else:
-            target = torch.empty(shape, dtype=dtype if out is None else torch.float32)
+    stored = (packed, *scales)
+    contiguous = all(part.is_contiguous() for part in stored)
+    device = cuda_engine(*stored) if contiguous and _product(shape) else None
+    if device is not None and cuda_tensors.follows(normalizer, map_, shape):
+        target = _target(out, shape, dtype, packed.device)
+        cuda_tensors.dequantize(device, packed, scales, normalizer, map_, target)
+        return target if out is None or target is out else out.copy_(target)
+    if contiguous and runs_native(packed) and tensors.follows(normalizer, map_, shape):
+        target = _target(out, shape, dtype, packed.device)
         tensors.dequantize(packed, scales, normalizer, map_, target)
         return target if out is None or target is out else out.copy_(target)
     codes = packing.unpack(packed, map_.bits, _product(shape)).view(shape)
@@ -132,6 +143,16 @@ def each(work: Callable[[T], R], items: Sequence[T]) -> Iterator[R]:
 def holds_bad(x: Tensor, map_: Map) -> bool:
     """Whether `x` holds NaN, infinity, or what an unsigned map cannot stand for."""
     return not bool(x.isfinite().all()) or (not map_.signed and bool((x < 0).any()))
+
+
+def _target(
+    out: Tensor | None, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device
+) -> Tensor:
+    """`out` where an engine can write into it, else memory of its own."""
+    if out is None:
+        return torch.empty(shape, dtype=dtype, device=device)
+    plain = out.is_contiguous() and out.dtype in tensors.DTYPES and out.device == device
+    return out if plain else torch.empty(shape, dtype=torch.float32, device=device)
 
 
 def _product(shape: tuple[int, ...]) -> int:

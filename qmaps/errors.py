@@ -38,6 +38,10 @@ class OutputError(BadValueError):
     """A folder or file that cannot be written, or that holds another run."""
 
 
+class BackendError(QmapsError, RuntimeError):
+    """An engine that cannot do here what was asked of it."""
+
+
 def nearest(name: str, allowed: Iterable[str]) -> str:
     """A hint ``'; nearest match: X'`` for a misspelt `name`, or ``''`` if nothing is near."""
     by_folded = {candidate.lower(): candidate for candidate in allowed}

@@ -32,7 +32,7 @@ int node_index(int level, int path, int total) {
 void fill(Search& search, const std::vector<float>& limits, bool brief) {
     search.count = static_cast<int>(limits.size());
     const float infinity = std::numeric_limits<float>::infinity();
-    for (int i = 0; i < kMaxCodes + 16; ++i) {
+    for (int i = 0; i < 2 * kMaxCodes; ++i) {
         const bool real = i < search.count;
         // -0 would sort below +0 by its bits, though neither is greater.
         search.limit[i] = !real ? infinity : limits[i] == 0.0f ? 0.0f : limits[i];
@@ -51,6 +51,7 @@ void fill(Search& search, const std::vector<float>& limits, bool brief) {
         if (i < search.count && run > longest) longest = run;
     }
     search.repeats = longest;
+    while ((1 << search.steps) - 1 < longest) ++search.steps;
     search.levels = 1;
     while ((1 << search.levels) - 1 < search.count) ++search.levels;
 

@@ -34,7 +34,7 @@ struct Buckets {
 // those 16 bits. Such answers are lower bounds: as many as `repeats` limits may share their upper
 // 16 bits with the value, and are compared in full.
 struct alignas(64) Search {
-    float limit[kMaxCodes + 16];
+    float limit[2 * kMaxCodes];
     std::uint8_t plane[4][kMaxCodes];  // byte k of each limit, padded with NaN
     // Node tables: bit l of an index is the outcome at level l, so that a node of level l is found
     // with the l outcomes so far, whatever lies in the register's other bits.
@@ -42,6 +42,7 @@ struct alignas(64) Search {
     float few[32];  // the first limits, padded with NaN
     int count = 0;
     int repeats = 1;
+    int steps = 1;  // halvings that tell one of 0 to `repeats` apart
     int levels = 8;  // of the binary search that are needed for `count` limits
     Buckets buckets;
     std::unique_ptr<std::uint8_t[]> first;

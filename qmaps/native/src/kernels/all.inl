@@ -8,7 +8,9 @@
 
 namespace qmaps {
 namespace {
-#include "floats.hpp"
+#include "qmaps/kernels/all.hpp"
+
+#include "memory.hpp"
 #include "philox.hpp"
 #include "pack.hpp"
 #include QMAPS_SEARCH
@@ -18,7 +20,7 @@ namespace {
 #include "sums.hpp"
 #include "updates.hpp"
 #include "least_squares.hpp"
-#include "rules/all.hpp"
+#include "rules.hpp"
 #include "step.hpp"
 #include "selection.hpp"
 }  // namespace

@@ -2,9 +2,6 @@
 // tensor but begins at a multiple of 8 elements, and holds at most kTile of them unless its
 // scales are constant stretches.
 
-// What NaN becomes before a search: as the reference has it, NaN takes the last code.
-inline float searchable(float n) { return is_nan(n) ? float_of(kInfinityBits) : n; }
-
 inline void make_searchable(float* n, std::int64_t count) {
     for (std::int64_t i = 0; i < count; ++i) n[i] = searchable(n[i]);
 }
@@ -14,11 +11,7 @@ inline void log_values(const ScaleView& view, std::int64_t at, std::int64_t coun
                        float* low, float* high) {
     part_scales(view.part[0], at, count, low);
     part_scales(view.part[1], at, count, high);
-    for (std::int64_t i = 0; i < count; ++i) {
-        float decoded = exp2_of(low[i] + values[i] * (high[i] - low[i]));
-        decoded = decoded > kLargest ? kLargest : decoded;
-        values[i] = values[i] < 0.0f ? 0.0f : decoded;
-    }
+    for (std::int64_t i = 0; i < count; ++i) values[i] = log_value(values[i], low[i], high[i]);
 }
 
 // Decode codes of a byte each, or, with `halves`, of half a byte.
@@ -65,14 +58,7 @@ inline void divide(const float* x, float scale, std::int64_t count, float* n) {
 // Positions in each block's log2 range; -1 for zero.
 inline void log_positions(const float* x, const float* low, const float* high, std::int64_t count,
                           float* n) {
-    for (std::int64_t i = 0; i < count; ++i) {
-        const float width = high[i] - low[i];
-        const float safe = x[i] == 0.0f ? 1.0f : x[i];
-        float position = (log2_of(safe) - low[i]) / width;
-        position = width == 0.0f ? 1.0f : position;
-        n[i] = x[i] == 0.0f ? -1.0f : position;
-    }
-    make_searchable(n, count);
+    for (std::int64_t i = 0; i < count; ++i) n[i] = log_position(x[i], low[i], high[i]);
 }
 
 // Normalized values of a tile under scales that differ by element.
@@ -85,10 +71,7 @@ inline void normalize_tile(const ScaleView& view, const float* x, std::int64_t a
         return;
     }
     element_scales(view, at, count, scratch.scale);
-    for (std::int64_t i = 0; i < count; ++i) {
-        const float quotient = x[i] / scratch.scale[i];
-        n[i] = scratch.scale[i] == 0.0f ? 0.0f : searchable(quotient);
-    }
+    for (std::int64_t i = 0; i < count; ++i) n[i] = normalized(x[i], scratch.scale[i]);
 }
 
 // Codes of normalized values; x and view are needed by log2 maps alone.
@@ -111,10 +94,8 @@ inline void round_stochastic(const Codec& codec, const ScaleView& view, const fl
         log_values(view, at + i, some, scratch.high, low_ends, high_ends);
         const float* value = x + i;
         for (std::int64_t j = 0; j < some; ++j) {
-            const float fraction =
-                (value[j] - scratch.low[j]) / (scratch.high[j] - scratch.low[j]);
-            const bool up = uniform_of(scratch.words[j]) < fraction;
-            codes[i + j] += up && value[j] != float_of(kInfinityBits) ? 1 : 0;
+            const float gap = scratch.high[j] - scratch.low[j];
+            codes[i + j] += rounds_up(scratch.words[j], value[j], scratch.low[j], gap) ? 1 : 0;
         }
     }
 }
@@ -184,8 +165,8 @@ inline void log_ends(const float* x, std::int64_t count, float* low_end, float* 
     float low = high;
     for (std::int64_t i = 0; i < count; ++i)
         low = x[i] != 0.0f && (is_nan(x[i]) || x[i] < low) ? x[i] : low;
-    *low_end = low == 0.0f ? low : log2_of(low);
-    *high_end = high == 0.0f ? high : log2_of(high);
+    *low_end = log_end(low);
+    *high_end = log_end(high);
 }
 
 // Encode a stretch of whole blocks (the tensor's last may be ragged), scales included. Returns

@@ -15,16 +15,9 @@ inline std::uint64_t scatter_bits(std::uint64_t packed, int bits) {
     return _pdep_u64(packed, spread_mask(bits));
 }
 #else
-inline std::uint64_t gather_bits(std::uint64_t codes, int bits) {
-    std::uint64_t packed = 0;
-    for (int j = 0; j < 8; ++j) packed |= (codes >> (8 * j) & 0xFFu) << (bits * j);
-    return packed;
-}
+inline std::uint64_t gather_bits(std::uint64_t codes, int bits) { return joined_bits(codes, bits); }
 inline std::uint64_t scatter_bits(std::uint64_t packed, int bits) {
-    const std::uint64_t mask = (1u << bits) - 1u;
-    std::uint64_t codes = 0;
-    for (int j = 0; j < 8; ++j) codes |= (packed >> (bits * j) & mask) << (8 * j);
-    return codes;
+    return parted_bits(packed, bits);
 }
 #endif
 

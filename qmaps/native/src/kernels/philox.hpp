@@ -1,4 +1,4 @@
-// Philox4x32-10; see qmaps.philox for the meaning of its words.
+// The random words of stretches of elements.
 
 #if defined(__AVX512F__)
 
@@ -52,8 +52,8 @@ inline std::int64_t random_groups(const NoiseKey& key, std::uint64_t group, std:
         for (int round = 0; round < 10; ++round) {
             const __m512i first = _mm512_set1_epi64(k0), second = _mm512_set1_epi64(k1);
             for (int s = 0; s < kSets; ++s) philox_round(c[s], first, second);
-            k0 += 0x9E3779B9u;
-            k1 += 0xBB67AE85u;
+            k0 += kWeyl0;
+            k1 += kWeyl1;
         }
         for (int s = 0; s < kSets; ++s) store_eight(c[s], words + done + 32 * s);
     }
@@ -92,16 +92,10 @@ inline void random_words(const NoiseKey& key, std::int64_t first, std::int64_t c
         std::uint32_t k0 = key.seed, k1 = key.purpose;
         for (int round = 0; round < 10; ++round) {
             for (int j = 0; j < kGroups; ++j) {
-                const std::uint64_t left = static_cast<std::uint64_t>(c0[j]) * 0xD2511F53u;
-                const std::uint64_t right = static_cast<std::uint64_t>(c2[j]) * 0xCD9E8D57u;
-                const std::uint32_t t1 = c1[j], t3 = c3[j];
-                c0[j] = static_cast<std::uint32_t>(right >> 32) ^ t1 ^ k0;
-                c1[j] = static_cast<std::uint32_t>(right);
-                c2[j] = static_cast<std::uint32_t>(left >> 32) ^ t3 ^ k1;
-                c3[j] = static_cast<std::uint32_t>(left);
+                philox_round(c0[j], c1[j], c2[j], c3[j], k0, k1);
             }
-            k0 += 0x9E3779B9u;
-            k1 += 0xBB67AE85u;
+            k0 += kWeyl0;
+            k1 += kWeyl1;
         }
         if (skip == 0 && count - done >= 4 * kGroups) {
             for (int j = 0; j < kGroups; ++j) {
@@ -125,8 +119,4 @@ inline void random_words(const NoiseKey& key, std::int64_t first, std::int64_t c
         }
         group += kGroups;
     }
-}
-
-inline float uniform_of(std::uint32_t word) {
-    return static_cast<float>(static_cast<std::int32_t>(word >> 8)) * 5.9604644775390625e-08f;
 }

@@ -32,12 +32,6 @@ inline void part_scales(const PartView& part, std::int64_t at, std::int64_t coun
     });
 }
 
-// The smaller of two scales, NaN where one of them is.
-ALWAYS_INLINE inline float smaller_scale(float one, float other) {
-    const float smaller = other < one ? other : one;
-    return is_nan(other) ? other : smaller;
-}
-
 // The scale of each element: the minimum over the parts.
 inline void element_scales(const ScaleView& view, std::int64_t at, std::int64_t count,
                            float* __restrict out) {
@@ -117,26 +111,20 @@ inline void fold_part(const Part& part, const float* x, std::int64_t at, std::in
 
 // See qmaps.normalize.eight_bit: 0, then 255 scales on a log2 grid with exact ends.
 inline void eight_bit_grid(float low, float high, float* grid) {
-    constexpr int kSteps = 254;
     grid[0] = 0.0f;
     if (bits_of(high) >= kInfinityBits) {
-        for (int j = 1; j <= kSteps + 1; ++j) grid[j] = float_of(0x7FC00000u);
+        for (int j = 1; j <= kGridSteps + 1; ++j) grid[j] = float_of(0x7FC00000u);
         return;
     }
     if (high == 0.0f) {
-        for (int j = 1; j <= kSteps + 1; ++j) grid[j] = 0.0f;
+        for (int j = 1; j <= kGridSteps + 1; ++j) grid[j] = 0.0f;
         return;
     }
     const float low_log2 = log2_of(low);
     const float width = log2_of(high) - low_log2;
     float most = low;
-    for (int j = 0; j <= kSteps; ++j) {
-        const float position = static_cast<float>(j) / 254.0f;
-        float scale = exp2_of(low_log2 + position * width);
-        scale = scale < low ? low : scale;
-        scale = scale > high ? high : scale;
-        if (j == 0) scale = low;
-        if (j == kSteps) scale = high;
+    for (int j = 0; j <= kGridSteps; ++j) {
+        const float scale = grid_scale(j, low, high, low_log2, width);
         most = scale > most ? scale : most;
         grid[j + 1] = most;
     }

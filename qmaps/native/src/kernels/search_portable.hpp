@@ -1,9 +1,8 @@
 // Search and look-up in plain C++: a table by the value's upper 16 bits, then full comparisons.
 
 inline std::uint8_t search_one(const Search& search, float value) {
-    int code = search.first[ordered_key(bits_of(value))];
-    for (int r = 0; r < search.repeats; ++r) code += value > search.limit[code] ? 1 : 0;
-    return static_cast<std::uint8_t>(code);
+    const int code = search.first[ordered_key(bits_of(value))];
+    return static_cast<std::uint8_t>(refined(search.limit, code, search.steps, value));
 }
 
 inline void search_codes(const Search& search, const float* n, std::uint8_t* codes,
@@ -33,14 +32,12 @@ inline void look_up(const Lookup& lookup, const std::uint8_t* codes, bool, float
 }
 
 // Round codes of the lower neighbours up by chance: scratch.words against how far n lies between.
-// Infinity, which stands for NaN, stays.
 inline void round_up(const Codebook& book, const float* n, std::uint8_t* codes, std::int64_t count,
                      Scratch& scratch) {
     look_up(book.values, codes, false, scratch.low, count);
     look_up(book.gaps, codes, false, scratch.high, count);
     for (std::int64_t i = 0; i < count; ++i) {
-        const bool up = uniform_of(scratch.words[i]) < (n[i] - scratch.low[i]) / scratch.high[i];
-        codes[i] += up && n[i] != float_of(kInfinityBits) ? 1 : 0;
+        codes[i] += rounds_up(scratch.words[i], n[i], scratch.low[i], scratch.high[i]) ? 1 : 0;
     }
 }
 

@@ -35,12 +35,8 @@ inline void store_stochastic(const float* from, std::uint16_t* to, const NoiseKe
     for (std::int64_t i = 0; i < count; i += kTile) {
         const std::int64_t some = count - i < kTile ? count - i : kTile;
         random_words(noise, at + i, some, scratch.words);
-        for (std::int64_t j = 0; j < some; ++j) {
-            const std::uint32_t bits = bits_of(from[i + j]);
-            const std::uint32_t rounded = (bits + (scratch.words[j] >> 16)) >> 16;
-            const bool finite = (bits & kInfinityBits) != kInfinityBits;
-            to[at + i + j] = finite ? static_cast<std::uint16_t>(rounded) : to_bf16(from[i + j]);
-        }
+        for (std::int64_t j = 0; j < some; ++j)
+            to[at + i + j] = to_bf16_stochastic(from[i + j], scratch.words[j]);
     }
 }
 

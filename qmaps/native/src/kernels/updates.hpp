@@ -1,4 +1,4 @@
-// Errors of Adam updates computed from decoded moments; see qmaps.pair for the operations.
+// Errors of Adam updates computed from decoded moments.
 
 // A decoded moment: where it lies, or in `out`.
 inline const float* decoded_moment(const StateTask& state, const ScaleView& view, std::int64_t at,
@@ -8,15 +8,15 @@ inline const float* decoded_moment(const StateTask& state, const ScaleView& view
     return out;
 }
 
-inline void adam_update(const float* m, const float* v, float eps, std::int64_t count, float* u) {
-    for (std::int64_t i = 0; i < count; ++i) u[i] = m[i] / (__builtin_sqrtf(v[i]) + eps);
+inline void adam_updates(const float* m, const float* v, float eps, std::int64_t count, float* u) {
+    for (std::int64_t i = 0; i < count; ++i) u[i] = adam_update(m[i], v[i], eps);
 }
 
 inline std::int64_t count_collapsed(const float* m, const float* v, const float* exact_v,
                                     std::int64_t count) {
     int found = 0;
     for (std::int64_t i = 0; i < count; ++i)
-        found += (exact_v[i] != 0.0f) & (v[i] == 0.0f) & (m[i] != 0.0f) ? 1 : 0;
+        found += collapsed(m[i], v[i], exact_v[i]) ? 1 : 0;
     return found;
 }
 
@@ -67,7 +67,7 @@ static void update_errors(const UpdateTask& task, std::int64_t begin, std::int64
                                         memory.scratch);
         const float* v = decoded_moment(task.second, views[1], at, count, memory.state[1],
                                         memory.scratch);
-        adam_update(m, v, task.eps, count, memory.p);
+        adam_updates(m, v, task.eps, count, memory.p);
         collapsed += count_collapsed(m, v, task.v + at, count);
         std::uint32_t* to_absolute = absolute + at;
         std::uint32_t* to_relative = relative + at;
@@ -139,7 +139,7 @@ static void update_grid(const UpdateTask& task, std::int64_t begin, std::int64_t
                      memory.scratch);
         decode_codes(task.second.codec, views[1], second, false, at, count, v,
                      memory.scratch);
-        adam_update(m, v, task.eps, count, memory.p);
+        adam_updates(m, v, task.eps, count, memory.p);
         std::int64_t to = 0;
         in_lanes(task.exact + at, memory.p, count,
                  [&](const float* exact, const float* approximate) __attribute__((always_inline)) {

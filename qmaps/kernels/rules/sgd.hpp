@@ -8,13 +8,13 @@ struct Sgd {
     enum { kDecay, kMomentumFactor, kRest, kLookahead, kStepSize, kSign, kScalars };
     float decay, momentum, rest, lookahead, size, sign;
 
-    explicit Sgd(const float* c)
+    QMAPS_INLINE explicit Sgd(const float* c)
         : decay(c[kDecay]), momentum(c[kMomentumFactor]), rest(c[kRest]),
           lookahead(c[kLookahead]), size(c[kStepSize]), sign(c[kSign]) {}
 
     static constexpr unsigned reads(unsigned wanted) { return wanted; }
 
-    ALWAYS_INLINE float operator()(float p, float g, float* s) const {
+    QMAPS_INLINE float operator()(float p, float g, float* s) const {
         float grad = coupled(p, g * sign, decay);
         if (kMomentum) {
             s[0] = s[0] * momentum + grad * rest;

@@ -1,11 +1,4 @@
 // Every rule by the name that optimizers ask for.
-#include "terms.hpp"
-
-#include "adagrad.hpp"
-#include "adam.hpp"
-#include "lion.hpp"
-#include "rmsprop.hpp"
-#include "sgd.hpp"
 
 // A rule over a range: the new parameter where kWrite says so, and the states of kWanted. What
 // neither needs the compiler leaves out.

@@ -1,31 +1,55 @@
-// Float bits, conversions, and the shared log2 and exp2, as plain loops that compilers vectorize.
+// Float bits, conversions, roots, and the shared log2 and exp2.
 
-inline std::uint32_t bits_of(float value) {
+QMAPS_INLINE std::uint32_t bits_of(float value) {
+#if defined(__CUDA_ARCH__)
+    return __float_as_uint(value);
+#else
     std::uint32_t bits;
     __builtin_memcpy(&bits, &value, sizeof bits);
     return bits;
+#endif
 }
 
-inline float float_of(std::uint32_t bits) {
+QMAPS_INLINE float float_of(std::uint32_t bits) {
+#if defined(__CUDA_ARCH__)
+    return __uint_as_float(bits);
+#else
     float value;
     __builtin_memcpy(&value, &bits, sizeof value);
     return value;
+#endif
 }
 
 constexpr std::uint32_t kInfinityBits = 0x7F800000u;
 constexpr float kLargest = 3.402823466e+38f;
 
-inline bool is_nan(float value) { return value != value; }
+// Correctly rounded.
+QMAPS_INLINE float root_of(float value) {
+#if defined(__CUDA_ARCH__)
+    return __fsqrt_rn(value);
+#else
+    return __builtin_sqrtf(value);
+#endif
+}
 
-inline float from_bf16(std::uint16_t half) { return float_of(static_cast<std::uint32_t>(half) << 16); }
+QMAPS_INLINE bool is_nan(float value) { return value != value; }
 
-inline std::uint16_t to_bf16(float value) {
+QMAPS_INLINE float from_bf16(std::uint16_t half) { return float_of(static_cast<std::uint32_t>(half) << 16); }
+
+QMAPS_INLINE std::uint16_t to_bf16(float value) {
     const std::uint32_t bits = bits_of(value);
     const std::uint32_t rounded = (bits + 0x7FFFu + ((bits >> 16) & 1u)) >> 16;
     return is_nan(value) ? 0x7FC0u : static_cast<std::uint16_t>(rounded);
 }
 
-inline float from_f16(std::uint16_t half) {
+// Rounded up with the chance that the bits below say; infinity and NaN as ever.
+QMAPS_INLINE std::uint16_t to_bf16_stochastic(float value, std::uint32_t word) {
+    const std::uint32_t bits = bits_of(value);
+    const bool finite = (bits & kInfinityBits) != kInfinityBits;
+    return finite ? static_cast<std::uint16_t>((bits + (word >> 16)) >> 16) : to_bf16(value);
+}
+
+QMAPS_INLINE float from_f16(std::uint16_t half) {
     const std::uint32_t sign = static_cast<std::uint32_t>(half & 0x8000u) << 16;
     const std::uint32_t magnitude = half & 0x7FFFu;
     // Aligned with float32's fields, the exponent is 112 too small; a product puts that right,
@@ -35,7 +59,7 @@ inline float from_f16(std::uint16_t half) {
     return float_of(bits_of(scaled) | special | sign);
 }
 
-inline std::uint16_t to_f16(float value) {
+QMAPS_INLINE std::uint16_t to_f16(float value) {
     const std::uint32_t bits = bits_of(value);
     const std::uint32_t sign = (bits >> 16) & 0x8000u;
     const std::uint32_t magnitude = bits & 0x7FFFFFFFu;
@@ -53,7 +77,7 @@ inline std::uint16_t to_f16(float value) {
 }
 
 // See qmaps._float32.log2: the same operations in the same order.
-inline float log2_of(float x) {
+QMAPS_INLINE float log2_of(float x) {
     const bool tiny = x < 1.17549435e-38f;
     const std::uint32_t bits = bits_of(tiny ? x * 8388608.0f : x);
     std::int32_t exponent = static_cast<std::int32_t>(bits >> 23) - 126 - (tiny ? 23 : 0);
@@ -73,12 +97,12 @@ inline float log2_of(float x) {
     return bits >= kInfinityBits ? float_of(0x7FC00000u) : result;
 }
 
-inline float power_of_two(std::int32_t exponent) {
+QMAPS_INLINE float power_of_two(std::int32_t exponent) {
     return float_of(static_cast<std::uint32_t>(exponent + 127) << 23);
 }
 
 // See qmaps._float32.exp2.
-inline float exp2_of(float y) {
+QMAPS_INLINE float exp2_of(float y) {
     float bounded = is_nan(y) ? 0.0f : y;
     bounded = bounded < -250.0f ? -250.0f : bounded;
     bounded = bounded > 250.0f ? 250.0f : bounded;
@@ -96,61 +120,4 @@ inline float exp2_of(float y) {
     const std::int32_t whole = static_cast<std::int32_t>(k);
     const std::int32_t half = whole >> 1;
     return series * power_of_two(half) * power_of_two(whole - half);
-}
-
-inline void load(const void* from, Dtype dtype, std::int64_t at, std::int64_t count, float* to) {
-    if (dtype == Dtype::f32) {
-        __builtin_memcpy(to, static_cast<const float*>(from) + at, count * sizeof(float));
-        return;
-    }
-    const std::uint16_t* half = static_cast<const std::uint16_t*>(from) + at;
-    if (dtype == Dtype::bf16) {
-        for (std::int64_t i = 0; i < count; ++i) to[i] = from_bf16(half[i]);
-    } else {
-        for (std::int64_t i = 0; i < count; ++i) to[i] = from_f16(half[i]);
-    }
-}
-
-// The elements as floats: in place where they are, or in `scratch`.
-inline const float* floats(const void* from, Dtype dtype, std::int64_t at, std::int64_t count,
-                           float* scratch) {
-    if (dtype == Dtype::f32) return static_cast<const float*>(from) + at;
-    load(from, dtype, at, count, scratch);
-    return scratch;
-}
-
-inline void store(const float* from, void* to, Dtype dtype, std::int64_t at, std::int64_t count) {
-    if (dtype == Dtype::f32) {
-        __builtin_memcpy(static_cast<float*>(to) + at, from, count * sizeof(float));
-        return;
-    }
-    std::uint16_t* half = static_cast<std::uint16_t*>(to) + at;
-    if (dtype == Dtype::bf16) {
-        for (std::int64_t i = 0; i < count; ++i) half[i] = to_bf16(from[i]);
-    } else {
-        for (std::int64_t i = 0; i < count; ++i) half[i] = to_f16(from[i]);
-    }
-}
-
-// Ask for the next few lines.
-ALWAYS_INLINE inline void ask(Ahead& ahead, int lines) {
-    for (int line = 0; line < lines; ++line) {
-        if (ahead.lines == 0) {
-            ahead.now = ahead.then;
-            ahead.lines = ahead.later;
-            ahead.later = 0;
-            if (ahead.lines == 0) return;
-        }
-        __builtin_prefetch(ahead.now, 0, 2);
-        ahead.now += 64;
-        --ahead.lines;
-    }
-}
-
-// `count` floats and then as many others (null for none), over `turns` turns of 64 elements each.
-inline Ahead ahead_of(const float* now, std::int64_t count, const float* then, int turns) {
-    const std::int64_t lines = count / 16;
-    const int units = (now ? 4 : 0) + (then ? 4 : 0);
-    return {reinterpret_cast<const char*>(now), now ? lines : 0,
-            reinterpret_cast<const char*>(then), then ? lines : 0, (units + turns - 1) / turns};
 }

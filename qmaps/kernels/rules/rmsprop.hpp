@@ -11,7 +11,7 @@ struct RmsProp {
     enum { kDecay, kAlpha, kRest, kEps, kMomentumFactor, kStepSize, kSign, kScalars };
     float decay, alpha, rest, eps, momentum, size, sign;
 
-    explicit RmsProp(const float* c)
+    QMAPS_INLINE explicit RmsProp(const float* c)
         : decay(c[kDecay]), alpha(c[kAlpha]), rest(c[kRest]), eps(c[kEps]),
           momentum(c[kMomentumFactor]), size(c[kStepSize]), sign(c[kSign]) {}
 
@@ -20,7 +20,7 @@ struct RmsProp {
         return kMomentum && wanted >> kBuffer & 1u ? (1u << kStates) - 1 : wanted;
     }
 
-    ALWAYS_INLINE float operator()(float p, float g, float* s) const {
+    QMAPS_INLINE float operator()(float p, float g, float* s) const {
         const float grad = coupled(p, g * sign, decay);
         s[0] = s[0] * alpha + (grad * grad) * rest;
         float variance = s[0];
@@ -29,7 +29,7 @@ struct RmsProp {
             const float centered = s[0] - s[kAverage] * s[kAverage];
             variance = centered < 0 ? s[0] : centered;
         }
-        float move = grad / (__builtin_sqrtf(variance) + eps);
+        float move = grad / (root_of(variance) + eps);
         if (kMomentum) move = s[kBuffer] = s[kBuffer] * momentum + move;
         return p - move * size;
     }

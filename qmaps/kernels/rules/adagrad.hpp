@@ -7,14 +7,14 @@ struct Adagrad {
     enum { kDecay, kEps, kStepSize, kSign, kScalars };
     float decay, eps, size, sign;
 
-    explicit Adagrad(const float* c)
+    QMAPS_INLINE explicit Adagrad(const float* c)
         : decay(c[kDecay]), eps(c[kEps]), size(c[kStepSize]), sign(c[kSign]) {}
 
     static constexpr unsigned reads(unsigned wanted) { return wanted; }
 
-    ALWAYS_INLINE float operator()(float p, float g, float* s) const {
+    QMAPS_INLINE float operator()(float p, float g, float* s) const {
         const float grad = coupled(p, g * sign, decay);
         s[0] = s[0] + grad * grad;
-        return p - (grad / (__builtin_sqrtf(s[0]) + eps)) * size;
+        return p - (grad / (root_of(s[0]) + eps)) * size;
     }
 };

@@ -7,13 +7,13 @@ struct Lion {
     enum { kDecay, kBeta1, kBeta2, kStepSize, kSign, kRest1, kRest2, kScalars };
     float decay, beta1, beta2, size, sign, rest1, rest2;
 
-    explicit Lion(const float* c)
+    QMAPS_INLINE explicit Lion(const float* c)
         : decay(c[kDecay]), beta1(c[kBeta1]), beta2(c[kBeta2]), size(c[kStepSize]),
           sign(c[kSign]), rest1(c[kRest1]), rest2(c[kRest2]) {}
 
     static constexpr unsigned reads(unsigned wanted) { return wanted; }
 
-    ALWAYS_INLINE float operator()(float p, float g, float* s) const {
+    QMAPS_INLINE float operator()(float p, float g, float* s) const {
         const float grad = g * sign;
         const float c = s[0] * beta1 + grad * rest1;
         const float direction = c > 0 ? 1.0f : c < 0 ? -1.0f : c;

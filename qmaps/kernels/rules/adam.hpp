@@ -7,17 +7,17 @@ struct Moments {
     enum { kDecay, kBeta1, kBeta2, kStepSize, kRootCorrection, kEps, kSign, kRest1, kRest2, kScalars };
     float decay, beta1, beta2, size, root, eps, sign, rest1, rest2;
 
-    explicit Moments(const float* c)
+    QMAPS_INLINE explicit Moments(const float* c)
         : decay(c[kDecay]), beta1(c[kBeta1]), beta2(c[kBeta2]), size(c[kStepSize]),
           root(c[kRootCorrection]), eps(c[kEps]), sign(c[kSign]), rest1(c[kRest1]),
           rest2(c[kRest2]) {}
 
     static constexpr unsigned reads(unsigned wanted) { return wanted; }
 
-    ALWAYS_INLINE float descend(float p, float grad, float* s) const {
+    QMAPS_INLINE float descend(float p, float grad, float* s) const {
         s[0] = s[0] * beta1 + grad * rest1;
         s[1] = s[1] * beta2 + (grad * grad) * rest2;
-        const float denominator = __builtin_sqrtf(s[1]) / root + eps;
+        const float denominator = root_of(s[1]) / root + eps;
         return p - (s[0] / denominator) * size;
     }
 };
@@ -25,7 +25,7 @@ struct Moments {
 struct Adam : Moments {
     static constexpr const char* kName = "adam";
     using Moments::Moments;
-    ALWAYS_INLINE float operator()(float p, float g, float* s) const {
+    QMAPS_INLINE float operator()(float p, float g, float* s) const {
         return descend(p, coupled(p, g * sign, decay), s);
     }
 };
@@ -33,5 +33,5 @@ struct Adam : Moments {
 struct AdamW : Moments {
     static constexpr const char* kName = "adamw";
     using Moments::Moments;
-    ALWAYS_INLINE float operator()(float p, float g, float* s) const { return descend(p * decay, g * sign, s); }
+    QMAPS_INLINE float operator()(float p, float g, float* s) const { return descend(p * decay, g * sign, s); }
 };

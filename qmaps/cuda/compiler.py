@@ -1,0 +1,197 @@
+"""CUDA kernels from their source: NVRTC, through `cuda.core`, and a cache on disk."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import importlib
+import io
+import json
+import os
+import re
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from qmaps.errors import BackendError, OutputError
+from qmaps.files import replacing
+
+SOURCES = Path(__file__).parent / "src"
+ROOT = Path(__file__).parents[2]
+"""Holds ``qmaps/kernels``, which the sources include."""
+
+# No fused multiply-add, no flushing of subnormals, IEEE division and roots: the answers are those
+# of the reference.
+OPTIONS: dict[str, Any] = {
+    "std": "c++17",
+    "fma": False,
+    "ftz": False,
+    "prec_div": True,
+    "prec_sqrt": True,
+    "device_as_default_execution_space": True,
+    "ptxas_options": ["-v"],
+}
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One kernel: a file of ``src`` and a name in namespace ``qmaps``, with template arguments."""
+
+    file: str
+    name: str
+
+    def __str__(self) -> str:
+        return self.name
+
+
+@dataclass(frozen=True)
+class Compiled:
+    """Machine code of one entry.
+
+    Attributes:
+        code: a cubin.
+        symbol: the kernel's name in it.
+        log: what the compiler said.
+    """
+
+    code: bytes
+    symbol: str
+    log: str
+
+    @property
+    def usage(self) -> dict[str, int]:
+        """Registers, bytes of spills (stores and loads), of stack and of shared memory."""
+        lines = self.log.splitlines()
+        start = next(i for i, line in enumerate(lines) if f"function '{self.symbol}'" in line)
+        own = "\n".join(lines[start : start + 4])
+        found = {
+            "registers": r"Used (\d+) registers",
+            "spill_stores": r"(\d+) bytes spill stores",
+            "spill_loads": r"(\d+) bytes spill loads",
+            "stack": r"(\d+) bytes stack frame",
+            "shared": r"(\d+) bytes smem",
+        }
+        matches = {name: re.search(pattern, own) for name, pattern in found.items()}
+        return {name: int(match[1]) if match else 0 for name, match in matches.items()}
+
+
+def missing() -> str:
+    """Why nothing can be compiled here; empty if it can."""
+    try:
+        core()
+        from cuda.bindings import nvrtc
+    except ImportError as error:
+        return f"{error}; pip install 'qmaps[cuda]'"
+    try:
+        nvrtc.nvrtcVersion()
+    except Exception as error:  # its loader raises several kinds
+        reason = str(error).strip().splitlines()[0]
+        return f"NVRTC cannot be loaded ({reason}); pip install 'qmaps[cuda]'"
+    return ""
+
+
+def architectures() -> list[str]:
+    """What NVRTC compiles for, such as "sm_90", oldest first."""
+    from cuda.bindings import nvrtc
+
+    return [f"sm_{number}" for number in nvrtc.nvrtcGetSupportedArchs()[1]]
+
+
+def compiled(entry: Entry, arch: str) -> Compiled:
+    """The entry for one architecture, from the cache if it is there.
+
+    Raises:
+        BackendError: the architecture is not supported, or the source does not compile.
+    """
+    path = cache_folder() / f"{_digest(entry, arch)}.json"
+    if path.exists():
+        return _read(path)
+    made = compile_now(entry, arch)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with replacing(path) as temporary:
+            stored = {"code": made.code.hex(), "symbol": made.symbol, "log": made.log}
+            Path(temporary).write_text(json.dumps(stored))
+    except (OSError, OutputError):
+        pass  # a cache that cannot be written costs the next process some time, no more
+    return made
+
+
+def compile_now(entry: Entry, arch: str) -> Compiled:
+    """The same without the cache."""
+    if arch not in architectures():
+        known = ", ".join(architectures())
+        raise BackendError(f"arch={arch!r} is not supported by this NVRTC; it supports {known}")
+    found = core()
+    _announce(arch)
+    source = f'#include "{entry.file}"\nusing namespace qmaps;\n'
+    options = found.ProgramOptions(
+        arch=arch, include_path=[str(SOURCES), str(ROOT)], name=entry.file, **OPTIONS
+    )
+    log = io.StringIO()
+    try:
+        program = found.Program(source, "c++", options)
+        made = program.compile("cubin", name_expressions=(entry.name,), logs=log)
+    except Exception as error:
+        raise BackendError(f"{entry} does not compile for {arch}: {error}\n{log.getvalue()}") from (
+            error
+        )
+    symbol = made.symbol_mapping[entry.name]
+    symbol = symbol.decode() if isinstance(symbol, bytes) else symbol
+    return Compiled(bytes(made.code), symbol, log.getvalue())
+
+
+def cache_folder() -> Path:
+    """``QMAPS_CACHE_DIR``, or ``qmaps`` in the user's folder for caches."""
+    if given := os.environ.get("QMAPS_CACHE_DIR"):
+        return Path(given) / "cuda"
+    home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(home) / "qmaps" / "cuda"
+
+
+def core() -> Any:
+    """NVIDIA's `cuda.core`, wherever its release keeps it."""
+    found = importlib.import_module("cuda.core")
+    return found if hasattr(found, "Program") else importlib.import_module("cuda.core.experimental")
+
+
+def _read(path: Path) -> Compiled:
+    stored = json.loads(path.read_text())
+    return Compiled(bytes.fromhex(stored["code"]), stored["symbol"], stored["log"])
+
+
+def _digest(entry: Entry, arch: str) -> str:
+    from cuda.bindings import nvrtc
+
+    parts = [_sources(), entry.file, entry.name, arch, repr(OPTIONS), repr(nvrtc.nvrtcVersion())]
+    return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:32]
+
+
+@functools.cache
+def _sources() -> str:
+    return source_digest()
+
+
+def source_digest() -> str:
+    """A digest of everything that kernels are compiled from."""
+    files = sorted([*SOURCES.glob("*.cuh"), *(ROOT / "qmaps" / "kernels").rglob("*.hpp")])
+    together = hashlib.sha256()
+    for file in files:
+        together.update(file.name.encode() + b"\0" + file.read_bytes() + b"\0")
+    return together.hexdigest()
+
+
+@functools.cache
+def _announce(arch: str) -> None:
+    print(
+        f"qmaps: compiling CUDA kernels for {arch}, each at its first use "
+        f"(kept in {cache_folder()})",
+        file=sys.stderr,
+    )
+
+
+def report(entries: Sequence[Entry], arch: str) -> list[dict[str, Any]]:
+    """Each entry compiled anew for `arch`, with what it uses."""
+    return [{"kernel": entry.name, **compile_now(entry, arch).usage} for entry in entries]

@@ -1,0 +1,133 @@
+"""Launching kernels."""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+from abc import ABC, abstractmethod
+from contextvars import ContextVar
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from qmaps.cuda import compiler
+from qmaps.cuda.compiler import Entry
+from qmaps.cuda.layout import THREADS
+from qmaps.errors import BackendError
+
+BLOCKS_PER_PROCESSOR = 8
+"""Blocks of threads that more than fill a multiprocessor, whatever a kernel takes of it."""
+
+
+class Engine(ABC):
+    """Runs kernels on the tensors of one device, in the order of its current stream."""
+
+    device: torch.device
+    blocks: int
+    """As many blocks of threads as keep the device busy."""
+
+    @abstractmethod
+    def launch(self, entry: Entry, blocks: int, argument: np.ndarray) -> None:
+        """Run `entry` with this many blocks of `THREADS` threads.
+
+        Args:
+            entry: the kernel.
+            blocks: at least 1.
+            argument: the structure that the kernel takes, copied before this returns.
+        """
+
+    def launch_over(self, entry: Entry, items: int, argument: np.ndarray) -> None:
+        """The same with a block for each item, up to as many as keep the device busy."""
+        if items > 0:
+            self.launch(entry, min(items, self.blocks), argument)
+
+
+class CudaEngine(Engine):
+    """Kernels compiled at their first use, on a CUDA device."""
+
+    def __init__(self, device: torch.device) -> None:
+        properties = torch.cuda.get_device_properties(device)
+        self.device = device
+        self.arch = f"sm_{properties.major}{properties.minor}"
+        self.blocks = BLOCKS_PER_PROCESSOR * properties.multi_processor_count
+        self._kernels: dict[Entry, Any] = {}
+        self._libraries: list[Any] = []
+        from cuda.bindings import driver
+
+        self._driver = driver
+
+    def launch(self, entry: Entry, blocks: int, argument: np.ndarray) -> None:
+        """Run a kernel; compiles and loads it first if need be."""
+        kernel = self._kernels.get(entry) or self._load(entry)
+        pointer = ctypes.c_void_p(argument.ctypes.data)
+        with torch.cuda.device(self.device):
+            stream = torch.cuda.current_stream(self.device).cuda_stream
+            self._check(
+                self._driver.cuLaunchKernel(
+                    kernel, blocks, 1, 1, THREADS, 1, 1, 0, stream, ctypes.addressof(pointer), 0
+                ),
+                entry,
+            )
+
+    def _load(self, entry: Entry) -> Any:
+        made = compiler.compiled(entry, self.arch)
+        with torch.cuda.device(self.device):
+            torch.cuda.current_stream(self.device)  # makes sure that there is a context
+            library = compiler.core().ObjectCode.from_cubin(made.code)
+            kernel = library.get_kernel(made.symbol)
+            function = self._check(self._driver.cuKernelGetFunction(kernel.handle), entry)
+        self._libraries.append((library, kernel))
+        self._kernels[entry] = function
+        return function
+
+    def _check(self, result: tuple[Any, ...], entry: Entry) -> Any:
+        error, *values = result
+        if error != self._driver.CUresult.CUDA_SUCCESS:
+            raise BackendError(f"{entry} failed on {self.device}: {error.name}")
+        return values[0] if values else None
+
+
+_stand_in: ContextVar[Engine | None] = ContextVar("qmaps_cuda_stand_in", default=None)
+"""An engine for tensors of another device, for tests."""
+
+
+def missing() -> str:
+    """Why no CUDA tensor can run here; empty if some can."""
+    if torch.version.cuda is None:
+        return f"torch {torch.__version__} is built without CUDA"
+    if not torch.cuda.is_available():
+        return "torch finds no CUDA device or driver"
+    if reason := compiler.missing():
+        return reason
+    found = {torch.cuda.get_device_capability(i) for i in range(torch.cuda.device_count())}
+    known = compiler.architectures()
+    if not any(f"sm_{major}{minor}" in known for major, minor in found):
+        return f"no device has an architecture that this NVRTC knows: {', '.join(known)}"
+    return ""
+
+
+@functools.cache
+def available() -> str:
+    """`missing`, looked up once."""
+    return missing()
+
+
+@functools.cache
+def _engine(device: torch.device) -> Engine | None:
+    if available():
+        return None
+    major, minor = torch.cuda.get_device_capability(device)
+    supported = f"sm_{major}{minor}" in compiler.architectures()
+    return CudaEngine(device) if supported else None
+
+
+def engine_of(*tensors: Tensor) -> Engine | None:
+    """The engine for tensors that all lie on one device, or None where it has none."""
+    device = tensors[0].device
+    if any(tensor.device != device for tensor in tensors):
+        return None
+    if (stand_in := _stand_in.get()) is not None and device == stand_in.device:
+        return stand_in
+    return _engine(device) if device.type == "cuda" else None

@@ -1,0 +1,58 @@
+// What the threads of a block find out together. Every thread of the block calls these.
+#pragma once
+
+#include "language.cuh"
+
+namespace qmaps {
+
+// The largest of `value` over each group of kLanes neighbouring threads, a power of two up to the
+// whole block. `shared` has a place for each warp.
+template <int kLanes>
+QMAPS_INLINE std::uint32_t largest_over(std::uint32_t value, std::uint32_t* shared) {
+    static_assert(kLanes >= 1 && kLanes <= kThreads && (kLanes & (kLanes - 1)) == 0);
+    for (int lane = (kLanes < kWarp ? kLanes : kWarp) / 2; lane > 0; lane /= 2) {
+        const std::uint32_t other = __shfl_xor_sync(kAll, value, lane);
+        value = other > value ? other : value;
+    }
+    if (kLanes <= kWarp) return value;
+    constexpr int kWarps = kLanes > kWarp ? kLanes / kWarp : 1;
+    const int warp = static_cast<int>(threadIdx.x) / kWarp;
+    if (threadIdx.x % kWarp == 0) shared[warp] = value;
+    __syncthreads();
+    const int first = warp / kWarps * kWarps;
+    for (int w = 0; w < kWarps; ++w)
+        value = shared[first + w] > value ? shared[first + w] : value;
+    __syncthreads();  // before `shared` is used again
+    return value;
+}
+
+// The sum over the block, always in the same order. `shared` has a place for each warp. Only
+// thread 0's answer counts.
+template <class T>
+QMAPS_INLINE T block_sum(T value, T* shared) {
+    for (int lane = kWarp / 2; lane > 0; lane /= 2) value += __shfl_xor_sync(kAll, value, lane);
+    if (threadIdx.x % kWarp == 0) shared[threadIdx.x / kWarp] = value;
+    __syncthreads();
+    T total = 0;
+    if (threadIdx.x == 0)
+        for (int w = 0; w < kThreads / kWarp; ++w) total += shared[w];
+    __syncthreads();
+    return total;
+}
+
+// Whether any thread of the warp says so.
+QMAPS_INLINE bool any_of_warp(bool found) { return __ballot_sync(kAll, found) != 0; }
+
+// Or flags of all threads into memory, with few writes.
+QMAPS_INLINE void raise_flags(int* to, int flags) {
+    for (int lane = kWarp / 2; lane > 0; lane /= 2) flags |= __shfl_xor_sync(kAll, flags, lane);
+    if (flags && threadIdx.x % kWarp == 0) atomicOr(to, flags);
+}
+
+// Raise a maximum in memory; magnitudes order as their bits do. Looking first spares most writes.
+QMAPS_INLINE void raise_to(float* slot, std::uint32_t bits) {
+    auto* shared = reinterpret_cast<std::uint32_t*>(slot);
+    if (*static_cast<volatile std::uint32_t*>(shared) < bits) atomicMax(shared, bits);
+}
+
+}  // namespace qmaps

@@ -1,0 +1,233 @@
+// Encoding and decoding eight elements of a thread.
+#pragma once
+
+#include "block.cuh"
+#include "book.cuh"
+#include "memory.cuh"
+
+namespace qmaps {
+
+struct Division {
+    std::int64_t quotient, rest;
+};
+
+// Of numbers that are not negative; long divisions are dear.
+QMAPS_INLINE Division divide(std::int64_t a, std::int64_t b) {
+    if (static_cast<std::uint64_t>(a | b) >> 32 == 0) {
+        const auto short_a = static_cast<std::uint32_t>(a), short_b = static_cast<std::uint32_t>(b);
+        return {short_a / short_b, short_a % short_b};
+    }
+    return {a / b, a % b};
+}
+
+// Call run(j, index) for `count` elements from `at` on, `index` the number of element j's scale.
+template <class Run>
+QMAPS_INLINE void in_part(const Part& part, std::int64_t at, int count, const Run& run) {
+    if (part.divisor == 1) {
+        std::int64_t index = divide(at, part.count).rest;
+        for (int j = 0; j < kUnit; ++j) {
+            if (j < count) run(j, index);
+            index = index + 1 == part.count ? 0 : index + 1;
+        }
+        return;
+    }
+    const Division block = divide(at, part.divisor);
+    std::int64_t index = divide(block.quotient, part.count).rest;
+    std::int64_t left = part.divisor - block.rest;
+    for (int j = 0; j < kUnit; ++j) {
+        if (j < count) run(j, index);
+        if (--left == 0) {
+            left = part.divisor;
+            index = index + 1 == part.count ? 0 : index + 1;
+        }
+    }
+}
+
+QMAPS_INLINE float stored_scale(const Part& part, std::int64_t index) {
+    return part.codes ? part.grid[part.codes[index]] : part.values[index];
+}
+
+// The scales of eight elements, as stored or as about to be.
+template <bool kFresh>
+QMAPS_INLINE void unit_scales(const Scales& scales, std::int64_t at, int count, float* scale) {
+    for (int p = 0; p < static_cast<int>(scales.parts); ++p) {
+        const Part& part = scales.part[p];
+        in_part(part, at, count, [&](int j, std::int64_t index) {
+            const float one = kFresh ? part.fresh[index] : stored_scale(part, index);
+            scale[j] = p == 0 ? one : smaller_scale(scale[j], one);
+        });
+    }
+}
+
+// The value of each code.
+template <class F>
+QMAPS_INLINE void decode_unit(const SharedBook& book, const Scales& scales, std::uint64_t codes,
+                              std::int64_t at, int count, float* x) {
+    float value[kUnit];
+    for (int j = 0; j < kUnit; ++j) value[j] = book.value[codes >> (8 * j) & 0xFFu];
+    if constexpr (F::kBlock > 0) {
+        const std::int64_t block = count > 0 ? at / F::kBlock : 0;
+        const float first = count > 0 ? scales.part[0].values[block] : 0.0f;
+        if constexpr (F::kLog) {
+            const float second = count > 0 ? scales.part[1].values[block] : 0.0f;
+            for (int j = 0; j < kUnit; ++j) x[j] = log_value(value[j], first, second);
+        } else {
+            for (int j = 0; j < kUnit; ++j) x[j] = value[j] * first;
+        }
+    } else {
+        float scale[kUnit] = {};
+        unit_scales<false>(scales, at, count, scale);
+        for (int j = 0; j < kUnit; ++j) x[j] = value[j] * scale[j];
+    }
+}
+
+// The words of eight elements; `first` is the number of the first.
+QMAPS_INLINE void unit_words(const Noise& noise, std::uint64_t first, std::uint32_t* words) {
+    std::uint32_t found[kUnit + 4] = {};
+    const int skip = static_cast<int>(first % 4);
+    for (int group = 0; group < 3; ++group) {
+        if (group == 2 && skip == 0) break;
+        const std::uint64_t number = first / 4 + static_cast<unsigned>(group);
+        auto c0 = static_cast<std::uint32_t>(number);
+        auto c1 = static_cast<std::uint32_t>(number >> 32) | noise.word1;
+        std::uint32_t c2 = noise.word2, c3 = noise.word3;
+        std::uint32_t k0 = noise.seed, k1 = noise.purpose;
+        for (int round = 0; round < 10; ++round, k0 += kWeyl0, k1 += kWeyl1)
+            philox_round(c0, c1, c2, c3, k0, k1);
+        found[4 * group] = c0;
+        found[4 * group + 1] = c1;
+        found[4 * group + 2] = c2;
+        found[4 * group + 3] = c3;
+    }
+    // Registers have no addresses: every place is known to the compiler.
+    for (int j = 0; j < kUnit; ++j)
+        words[j] = skip == 0   ? found[j]
+                   : skip == 1 ? found[j + 1]
+                   : skip == 2 ? found[j + 2]
+                               : found[j + 3];
+}
+
+// Codes of a byte each from positions n in the codebook. `x`, `first` and `second` are the
+// elements and their block's log2 range, where there is one.
+template <class F>
+QMAPS_INLINE std::uint64_t round_unit(const SharedBook& book, const Noise& noise, std::int64_t at,
+                                      int count, const float* n, const float* x, float first,
+                                      float second) {
+    std::uint64_t codes = 0;
+    std::uint32_t words[kUnit] = {};
+    if constexpr (F::kStochastic)
+        unit_words(noise, static_cast<std::uint64_t>(noise.offset + at), words);
+    for (int j = 0; j < kUnit; ++j) {
+        int code = search_code(book, n[j]);
+        if constexpr (F::kStochastic) {
+            const int above = code < book.last ? code + 1 : book.last;
+            float low = book.value[code], high = book.value[above];
+            if (F::kLog) {
+                low = log_value(low, first, second);
+                high = log_value(high, first, second);
+            }
+            code += rounds_up(words[j], F::kLog ? x[j] : n[j], low, high - low) ? 1 : 0;
+        }
+        // The stream ends with zeros.
+        if (j < count) codes |= static_cast<std::uint64_t>(code) << (8 * j);
+    }
+    return codes;
+}
+
+// The scale, or the two ends of the log2 range, of the block that a thread's eight elements belong
+// to. Every thread of the block of threads calls it. Elements that are not there are zero.
+template <class F>
+QMAPS_INLINE void block_scales(const float* x, int count, std::uint32_t* shared, float& first,
+                               float& second) {
+    constexpr int kLanes = F::kBlock / kUnit;
+    if constexpr (F::kLog) {
+        // In an order in which numbers are, NaN above all; then without zeros, from above.
+        std::uint32_t high = 0, low = 0;
+        for (int j = 0; j < kUnit; ++j) {
+            if (j >= count) continue;
+            const std::uint32_t bits = bits_of(x[j]);
+            const bool nan = is_nan(x[j]);
+            const std::uint32_t order = nan ? kAll : bits >> 31 ? ~bits : bits | 0x80000000u;
+            high = order > high ? order : high;
+            const std::uint32_t down = nan ? kAll : x[j] == 0.0f ? 0 : ~order;
+            low = down > low ? down : low;
+        }
+        high = largest_over<kLanes>(high, shared);
+        low = largest_over<kLanes>(low, shared);
+        const auto number = [](std::uint32_t order) {
+            return order == kAll ? float_of(0x7FC00000u)
+                   : order >> 31 ? float_of(order & 0x7FFFFFFFu)
+                                 : float_of(~order);
+        };
+        const float most = number(high);
+        second = log_end(most);
+        first = low == 0 ? log_end(most) : log_end(low == kAll ? most : number(~low));
+    } else {
+        std::uint32_t most = 0;
+        for (int j = 0; j < kUnit; ++j) {
+            const std::uint32_t magnitude = bits_of(x[j]) & 0x7FFFFFFFu;
+            most = magnitude > most ? magnitude : most;
+        }
+        first = float_of(largest_over<kLanes>(most, shared));
+        second = 0.0f;
+    }
+}
+
+// Encode eight elements: codes of a byte each. Blocks' scales are stored. Every thread of the block
+// of threads calls it where the format has a kBlock.
+template <class F>
+QMAPS_INLINE std::uint64_t encode_unit(const SharedBook& book, const Scales& scales,
+                                       const Noise& noise, std::int64_t at, int count,
+                                       const float* x, std::uint32_t* shared) {
+    float n[kUnit], first = 0.0f, second = 0.0f;
+    if constexpr (F::kBlock > 0) {
+        block_scales<F>(x, count, shared, first, second);
+        if (count > 0 && at % F::kBlock == 0) {
+            scales.part[0].values[at / F::kBlock] = first;
+            if (F::kLog) scales.part[1].values[at / F::kBlock] = second;
+        }
+        for (int j = 0; j < kUnit; ++j)
+            n[j] = F::kLog ? log_position(x[j], first, second) : normalized(x[j], first);
+    } else {
+        float scale[kUnit] = {};
+        unit_scales<true>(scales, at, count, scale);
+        for (int j = 0; j < kUnit; ++j) n[j] = normalized(x[j], scale[j]);
+    }
+    return round_unit<F>(book, noise, at, count, n, x, first, second);
+}
+
+// Fold the magnitudes of eight elements into the maxima of every part. Every thread of the warp
+// calls it.
+QMAPS_INLINE void fold_unit(const Scales& scales, std::int64_t at, int count, const float* x) {
+    for (int p = 0; p < static_cast<int>(scales.parts); ++p) {
+        const Part& part = scales.part[p];
+        if (part.divisor == 1) {
+            in_part(part, at, count, [&](int j, std::int64_t index) {
+                raise_to(part.fresh + index, bits_of(x[j]) & 0x7FFFFFFFu);
+            });
+            continue;
+        }
+        // Runs of elements with one scale; the last one is left in `most`.
+        std::int64_t current = -1;
+        std::uint32_t most = 0;
+        in_part(part, at, count, [&](int j, std::int64_t index) {
+            const std::uint32_t magnitude = bits_of(x[j]) & 0x7FFFFFFFu;
+            if (index != current && current >= 0) {
+                raise_to(part.fresh + current, most);
+                most = 0;
+            }
+            current = index;
+            most = magnitude > most ? magnitude : most;
+        });
+        // Warps often lie within one block or row.
+        const std::int64_t leader = __shfl_sync(kAll, current, 0);
+        if (__ballot_sync(kAll, current == leader) == kAll) {
+            most = largest_over<kWarp>(most, nullptr);
+            if (threadIdx.x % kWarp == 0 && current >= 0) raise_to(part.fresh + current, most);
+        } else if (current >= 0) {
+            raise_to(part.fresh + current, most);
+        }
+    }
+}
+
+}  // namespace qmaps

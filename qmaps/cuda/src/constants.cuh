@@ -1,0 +1,84 @@
+// The constants of a step, from the number of steps so far; see qmaps.optim.constants.
+#pragma once
+
+#include "layout.cuh"
+
+namespace qmaps {
+
+// What `begin_step` is given.
+struct Begin {
+    Parameter* parameters;
+    std::int64_t count;
+    const Constant* constants;    // kMaxScalars for each group
+    const float* found_inf;       // not 0: gradients overflowed; null: nobody looked
+    const int* bad;               // not 0: gradients are not finite where that stops the step
+    int* skip;                    // becomes what both say
+    std::int64_t* skipped;        // steps left out so far
+};
+
+QMAPS_INLINE double double_root_of(double value) {
+#if defined(__CUDA_ARCH__)
+    return __dsqrt_rn(value);
+#else
+    return __builtin_sqrt(value);
+#endif
+}
+
+// By squaring; qmaps.optim.constants.power.
+QMAPS_INLINE double power(double base, std::uint32_t exponent) {
+    double result = 1.0;
+    for (; exponent > 0; exponent >>= 1) {
+        if (exponent & 1u) result *= base;
+        base *= base;
+    }
+    return result;
+}
+
+enum ConstantKind : int {
+    kFixed,           // a
+    kCorrected,       // a / (1 - b^t)
+    kRootCorrection,  // sqrt(1 - b^t)
+    kDecoupled,       // 1 - a * b
+    kFirst,           // 1 in the first step, then b
+    kSlowing,         // a / (1 + (t - 1) * b)
+    kDouble = 16,     // besides: the tensor holds a float64
+};
+
+QMAPS_INLINE double constant_of(const Constant& given, std::uint32_t step) {
+    double a = given.a;
+    if (given.tensor)
+        a = given.kind & kDouble ? *reinterpret_cast<const double*>(given.tensor)
+                                 : static_cast<double>(*given.tensor);
+    const double b = given.b;
+    switch (given.kind & ~static_cast<std::int64_t>(kDouble)) {
+        case kCorrected: return a / (1.0 - power(b, step));
+        case kRootCorrection: return double_root_of(1.0 - power(b, step));
+        case kDecoupled: return 1.0 - a * b;
+        case kFirst: return step == 1 ? 1.0 : b;
+        case kSlowing: return a / (1.0 + static_cast<double>(step - 1) * b);
+        default: return a;
+    }
+}
+
+// Count the step, unless it is left out, and work out every parameter's constants.
+__global__ void begin_step(const Begin given) {
+    const bool skips = (given.found_inf && *given.found_inf != 0.0f) || (given.bad && *given.bad);
+    const std::int64_t number =
+        static_cast<std::int64_t>(blockIdx.x) * kThreads + static_cast<std::int64_t>(threadIdx.x);
+    if (number == 0) {
+        *given.skip = skips;
+        if (skips) ++*given.skipped;
+    }
+    if (number >= given.count || skips) return;
+    Parameter& parameter = given.parameters[number];
+    const float counted = *parameter.counter + 1.0f;
+    *parameter.counter = counted;
+    parameter.step = static_cast<std::uint32_t>(counted);
+    parameter.noise.word3 = parameter.step;
+    for (int k = 0; k < kMaxStates; ++k) parameter.state[k].noise.word3 = parameter.step;
+    const Constant* constants = given.constants + parameter.group * kMaxScalars;
+    for (int i = 0; i < kMaxScalars; ++i)
+        parameter.scalars[i] = static_cast<float>(constant_of(constants[i], parameter.step));
+}
+
+}  // namespace qmaps

@@ -1,0 +1,34 @@
+// What every kernel is compiled with: integer types for NVRTC, which has no standard headers, and
+// what one element goes through.
+//
+// The tests compile the same kernels for the processor, with threads in place of a block
+// (tests/cuda/emulation); so only what that emulates may be used.
+#pragma once
+
+#if defined(__CUDACC_RTC__)
+namespace std {
+using int8_t = signed char;
+using uint8_t = unsigned char;
+using int16_t = short;
+using uint16_t = unsigned short;
+using int32_t = int;
+using uint32_t = unsigned int;
+using int64_t = long long;
+using uint64_t = unsigned long long;
+using uintptr_t = unsigned long long;
+}  // namespace std
+#endif
+
+namespace qmaps {
+
+#include "qmaps/kernels/all.hpp"
+
+constexpr int kThreads = 256;              // of every block
+constexpr int kUnit = 8;                   // elements of a thread: whole bytes of codes of any width
+constexpr int kTile = kThreads * kUnit;    // elements that a block works on at a time
+constexpr int kWarp = 32;
+constexpr unsigned kAll = 0xFFFFFFFFu;     // the threads of a warp
+
+enum Flags : int { kNonFinite = 1, kNegative = 2 };
+
+}  // namespace qmaps

@@ -1,0 +1,119 @@
+// What kernels are given. qmaps/cuda/layout.py has the same structures; a test compares them.
+#pragma once
+
+#include "language.cuh"
+
+namespace qmaps {
+
+constexpr int kMaxParts = 8;
+constexpr int kMaxStates = 3;
+constexpr int kMaxScalars = 12;
+constexpr int kMaxCodes = 256;
+constexpr int kMaxGuesses = 4096;
+
+// One list of scales: element i takes number (i / divisor) % count. An element's scale is the
+// minimum over a tensor's lists; under a log2 range there are two, of lower and of upper ends.
+struct Part {
+    std::int64_t divisor;
+    std::int64_t count;
+    float* values;         // as stored, or
+    std::uint8_t* codes;   // as stored in 8 bits,
+    float* ends;           // with the ends of their grid;
+    float* grid;           // 256 scales by their code, a place for them
+    float* fresh;          // the maxima from which new scales come; a place for them
+};
+
+struct Scales {
+    Part part[kMaxParts];
+    std::int64_t parts;
+};
+
+// The limits between codes in a form for searching. A bucket of magnitudes is that of floats with
+// the same bits from `shift` on; `guess` says for each, first of positive numbers and then, from
+// place `negative` on, of negative ones, how many limits are below all of it, and 2^steps - 1 more
+// may be. Where no limit is negative, neither place nor buckets are there for such numbers.
+struct Search {
+    const float* limit;           // ascending, padded with infinity to 2 * kMaxCodes
+    const std::uint8_t* guess;
+    std::int32_t shift, first, buckets, steps;
+    std::int32_t negative, unused;
+};
+
+struct Book {
+    const float* values;          // by code, kMaxCodes of them
+    Search nearest;               // code of the nearest value
+    Search lower;                 // code of the lower of the two neighbours
+    std::int64_t size;
+};
+
+// Names the random words of one tensor; see qmaps.philox.
+struct Noise {
+    std::uint32_t seed, purpose;
+    std::uint32_t word1, word2, word3;
+    std::uint32_t unused;
+    std::int64_t offset;
+};
+
+// One tensor to be encoded, decoded or measured.
+struct Tensor {
+    void* x;                // the elements
+    std::uint8_t* packed;   // their codes; null where they are not wanted
+    std::int64_t numel;
+    int* flags;             // Flags are or-ed into it; null where nothing is checked
+    std::int64_t refuse_negative;
+    Scales scales;
+    Book book;
+    Noise noise;
+};
+
+// One state of one parameter: codes, or floats.
+struct State {
+    std::uint8_t* packed;
+    float* data;
+    Scales scales;
+    Noise noise;
+};
+
+// One parameter of an optimizer. `scalars` and `step` are set by `begin_step`.
+struct Parameter {
+    std::int64_t numel;
+    float scalars[kMaxScalars];
+    std::int64_t group;        // number of its constants
+    float* counter;            // its steps so far, as the optimizer's state has it
+    std::uint32_t step;        // the one that is taken
+    std::int32_t skips;        // whether a gradient that is not finite stops the step
+    Noise noise;               // of rounding a bfloat16 parameter
+    State state[kMaxStates];
+};
+
+// Where a parameter and its gradient lie in this step.
+struct Address {
+    void* p;
+    const void* g;
+};
+
+// A tile of a parameter.
+struct Item {
+    std::int32_t parameter;
+    std::int32_t tile;
+};
+
+// A scalar of a rule: see qmaps.optim.constants. `tensor`, if not null, holds `a` instead.
+struct Constant {
+    double a, b;
+    const float* tensor;
+    std::int64_t kind;
+};
+
+// Parameters of one kind: one rule, one choice of formats.
+struct Batch {
+    Parameter* parameters;
+    const Address* addresses;
+    const Item* items;
+    std::int64_t count;           // of items
+    const int* skip;              // not 0: the step is left out
+    const float* grad_scale;      // what gradients are divided by; null for 1
+    Book book[kMaxStates];
+};
+
+}  // namespace qmaps

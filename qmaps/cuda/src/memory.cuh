@@ -1,0 +1,121 @@
+// Eight elements of a thread to and from memory: in wide accesses where all are there and the
+// address allows, else one by one.
+#pragma once
+
+#include "language.cuh"
+
+namespace qmaps {
+
+struct Bf16 {
+    std::uint16_t bits;
+};
+struct F16 {
+    std::uint16_t bits;
+};
+
+QMAPS_INLINE float to_float(float value) { return value; }
+QMAPS_INLINE float to_float(Bf16 value) { return from_bf16(value.bits); }
+QMAPS_INLINE float to_float(F16 value) { return from_f16(value.bits); }
+
+QMAPS_INLINE void from_float(float value, float& to) { to = value; }
+QMAPS_INLINE void from_float(float value, Bf16& to) { to.bits = to_bf16(value); }
+QMAPS_INLINE void from_float(float value, F16& to) { to.bits = to_f16(value); }
+
+// Words that are read and written at once.
+template <int kWords>
+struct alignas(4 * kWords) Words {
+    std::uint32_t word[kWords];
+};
+
+QMAPS_INLINE std::uint32_t bits_to_store(float value) { return bits_of(value); }
+QMAPS_INLINE std::uint32_t bits_to_store(Bf16 value) { return value.bits; }
+QMAPS_INLINE std::uint32_t bits_to_store(F16 value) { return value.bits; }
+
+QMAPS_INLINE void from_bits(std::uint32_t bits, float& to) { to = float_of(bits); }
+QMAPS_INLINE void from_bits(std::uint32_t bits, Bf16& to) {
+    to.bits = static_cast<std::uint16_t>(bits);
+}
+QMAPS_INLINE void from_bits(std::uint32_t bits, F16& to) {
+    to.bits = static_cast<std::uint16_t>(bits);
+}
+
+QMAPS_INLINE bool aligned(const void* address, int bytes) {
+    return reinterpret_cast<std::uintptr_t>(address) % static_cast<unsigned>(bytes) == 0;
+}
+
+// `count` elements (kUnit or less), the others 0.
+template <class T>
+QMAPS_INLINE void load_unit(const T* from, int count, float* to) {
+    constexpr int kBits = 8 * sizeof(T), kPieces = kUnit * sizeof(T) / 16;
+    if (count == kUnit && aligned(from, 16)) {
+        Words<4> piece[kPieces];
+        for (int k = 0; k < kPieces; ++k) piece[k] = reinterpret_cast<const Words<4>*>(from)[k];
+        for (int i = 0; i < kUnit; ++i) {
+            const int bit = i * kBits;
+            T value;
+            from_bits(piece[bit / 128].word[bit % 128 / 32] >> bit % 32, value);
+            to[i] = to_float(value);
+        }
+        return;
+    }
+    for (int i = 0; i < kUnit; ++i) to[i] = i < count ? to_float(from[i]) : 0.0f;
+}
+
+template <class T>
+QMAPS_INLINE void store_unit(const float* from, T* to, int count) {
+    constexpr int kBits = 8 * sizeof(T), kPieces = kUnit * sizeof(T) / 16;
+    if (count == kUnit && aligned(to, 16)) {
+        Words<4> piece[kPieces] = {};
+        for (int i = 0; i < kUnit; ++i) {
+            const int bit = i * kBits;
+            T value;
+            from_float(from[i], value);
+            piece[bit / 128].word[bit % 128 / 32] |= bits_to_store(value) << bit % 32;
+        }
+        for (int k = 0; k < kPieces; ++k) reinterpret_cast<Words<4>*>(to)[k] = piece[k];
+        return;
+    }
+    for (int i = 0; i < kUnit; ++i)
+        if (i < count) from_float(from[i], to[i]);
+}
+
+QMAPS_INLINE std::uint64_t joined_words(std::uint32_t low, std::uint32_t high) {
+    return static_cast<std::uint64_t>(high) << 32 | low;
+}
+
+// The codes of eight elements from `at` on, which is a multiple of 8: a byte each.
+template <int kBits>
+QMAPS_INLINE std::uint64_t load_codes(const std::uint8_t* packed, std::int64_t at, int count) {
+    const std::uint8_t* from = packed + at / 8 * kBits;
+    std::uint64_t stream = 0;
+    if (kBits % 4 == 0 && count == kUnit && aligned(from, kBits)) {
+        constexpr int kWords = kBits == 8 ? 2 : 1;
+        const Words<kWords> found = *reinterpret_cast<const Words<kWords>*>(from);
+        stream = joined_words(found.word[0], kBits == 8 ? found.word[kWords - 1] : 0);
+    } else {
+        const int bytes = (count * kBits + 7) / 8;
+        for (int k = 0; k < kBits; ++k)
+            if (k < bytes) stream |= static_cast<std::uint64_t>(from[k]) << (8 * k);
+    }
+    return kBits == 8 ? stream : parted_bits(stream, kBits);
+}
+
+template <int kBits>
+QMAPS_INLINE void store_codes(std::uint64_t codes, std::uint8_t* packed, std::int64_t at,
+                              int count) {
+    std::uint8_t* to = packed + at / 8 * kBits;
+    const std::uint64_t stream = kBits == 8 ? codes : joined_bits(codes, kBits);
+    if (kBits % 4 == 0 && count == kUnit && aligned(to, kBits)) {
+        constexpr int kWords = kBits == 8 ? 2 : 1;
+        Words<kWords> made;
+        made.word[0] = static_cast<std::uint32_t>(stream);
+        if (kBits == 8) made.word[kWords - 1] = static_cast<std::uint32_t>(stream >> 32);
+        *reinterpret_cast<Words<kWords>*>(to) = made;
+        return;
+    }
+    const int bytes = (count * kBits + 7) / 8;
+    for (int k = 0; k < kBits; ++k)
+        if (k < bytes) to[k] = static_cast<std::uint8_t>(stream >> (8 * k));
+}
+
+}  // namespace qmaps

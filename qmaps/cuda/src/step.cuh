@@ -1,0 +1,257 @@
+// An optimizer's step over many parameters.
+#pragma once
+
+#include "constants.cuh"
+#include "quantize.cuh"
+
+namespace qmaps {
+
+// How parameters of one kind are stepped.
+//   R         the update rule
+//   P, G      what parameters and gradients are stored as
+//   kRounds   bfloat16 parameters are rounded stochastically
+//   S...      a Format, or Plain, of each of the rule's states
+template <class R, class P, class G, bool kRounds_, class S0 = Plain, class S1 = Plain,
+          class S2 = Plain>
+struct Kind {
+    using Rule = R;
+    using Parameters = P;
+    using Gradients = G;
+    using State0 = S0;
+    using State1 = S1;
+    using State2 = S2;
+    static constexpr bool kRounds = kRounds_;
+    static constexpr int kBooks = (S0::kQuantized ? 1 : 0) + (S1::kQuantized ? 1 : 0) +
+                                  (S2::kQuantized ? 1 : 0);
+};
+
+// The shared book of state k: those of quantized states lie side by side.
+template <class K, int k>
+QMAPS_INLINE SharedBook& book_of(SharedBook* books) {
+    constexpr int kBefore = (k > 0 && K::State0::kQuantized ? 1 : 0) +
+                            (k > 1 && K::State1::kQuantized ? 1 : 0);
+    return books[kBefore];
+}
+
+template <class S>
+QMAPS_INLINE void load_state_book(const Book& book, SharedBook& to) {
+    if constexpr (S::kQuantized) load_book(book, S::kStochastic, to);
+}
+
+template <class K>
+QMAPS_INLINE void load_books(const Batch& batch, SharedBook* books) {
+    load_state_book<typename K::State0>(batch.book[0], book_of<K, 0>(books));
+    load_state_book<typename K::State1>(batch.book[1], book_of<K, 1>(books));
+    load_state_book<typename K::State2>(batch.book[2], book_of<K, 2>(books));
+    __syncthreads();
+}
+
+template <class S>
+QMAPS_INLINE void read_state(const State& state, const SharedBook& book, const Place& place,
+                             float* x) {
+    if constexpr (S::kQuantized) {
+        const std::uint64_t codes =
+            place.count > 0 ? load_codes<S::kBits>(state.packed, place.at, place.count) : 0;
+        decode_unit<S>(book, state.scales, codes, place.at, place.count, x);
+        // What is not there must not count as the maximum of a block.
+        for (int j = 0; j < kUnit; ++j) x[j] = j < place.count ? x[j] : 0.0f;
+    } else {
+        load_unit(state.data + place.at, place.count, x);
+    }
+}
+
+template <class S>
+QMAPS_INLINE void write_state(const State& state, const SharedBook& book, const Place& place,
+                              const float* x, std::uint32_t* shared) {
+    if constexpr (S::kQuantized) {
+        const std::uint64_t codes = encode_unit<S>(book, state.scales, state.noise, place.at,
+                                                   place.count, x, shared);
+        if (place.count > 0) store_codes<S::kBits>(codes, state.packed, place.at, place.count);
+    } else {
+        store_unit(x, state.data + place.at, place.count);
+    }
+}
+
+// A tile of a parameter before and after its rule.
+struct Unit {
+    float p[kUnit], g[kUnit], state[kMaxStates][kUnit];
+};
+
+template <class K>
+QMAPS_INLINE void read_and_advance(const Batch& batch, const Parameter& parameter,
+                                   const Address& address, const Place& place, SharedBook* books,
+                                   Unit& unit) {
+    using R = typename K::Rule;
+    load_unit(static_cast<const typename K::Gradients*>(address.g) + place.at, place.count,
+              unit.g);
+    load_unit(static_cast<const typename K::Parameters*>(address.p) + place.at, place.count,
+              unit.p);
+    if constexpr (R::kStates > 0)
+        read_state<typename K::State0>(parameter.state[0], book_of<K, 0>(books), place,
+                                       unit.state[0]);
+    if constexpr (R::kStates > 1)
+        read_state<typename K::State1>(parameter.state[1], book_of<K, 1>(books), place,
+                                       unit.state[1]);
+    if constexpr (R::kStates > 2)
+        read_state<typename K::State2>(parameter.state[2], book_of<K, 2>(books), place,
+                                       unit.state[2]);
+    if (batch.grad_scale) {
+        const float scale = *batch.grad_scale;
+        for (int j = 0; j < kUnit; ++j) unit.g[j] = unit.g[j] / scale;
+    }
+    const R rule(parameter.scalars);
+    for (int j = 0; j < kUnit; ++j) {
+        float states[kMaxStates] = {};
+        for (int k = 0; k < R::kStates; ++k) states[k] = unit.state[k][j];
+        unit.p[j] = rule(unit.p[j], unit.g[j], states);
+        // Zeros that stand for what is not there may have become anything.
+        for (int k = 0; k < R::kStates; ++k)
+            unit.state[k][j] = j < place.count ? states[k] : 0.0f;
+    }
+}
+
+template <class K>
+QMAPS_INLINE void store_parameter(const Parameter& parameter, typename K::Parameters* to,
+                                  const Place& place, const float* p) {
+    if constexpr (K::kRounds) {
+        if (place.count == 0) return;
+        std::uint32_t words[kUnit];
+        unit_words(parameter.noise,
+                   static_cast<std::uint64_t>(parameter.noise.offset + place.at), words);
+        float rounded[kUnit];
+        for (int j = 0; j < kUnit; ++j) rounded[j] = from_bf16(to_bf16_stochastic(p[j], words[j]));
+        store_unit(rounded, to + place.at, place.count);
+    } else {
+        store_unit(p, to + place.at, place.count);
+    }
+}
+
+// Decode, update, store the parameter, encode. Scales that span more than a block are there.
+template <class K>
+__global__ void __launch_bounds__(kThreads) step(const Batch batch) {
+    using R = typename K::Rule;
+    __shared__ SharedBook books[K::kBooks > 0 ? K::kBooks : 1];
+    __shared__ std::uint32_t largest[kThreads / kWarp];
+    if (*batch.skip) return;
+    load_books<K>(batch, books);
+    for (std::int64_t i = blockIdx.x; i < batch.count; i += gridDim.x) {
+        const Item item = batch.items[i];
+        const Parameter& parameter = batch.parameters[item.parameter];
+        const Address address = batch.addresses[item.parameter];
+        const Place place = place_of(item.tile, parameter.numel);
+        Unit unit;
+        read_and_advance<K>(batch, parameter, address, place, books, unit);
+        store_parameter<K>(parameter, static_cast<typename K::Parameters*>(address.p), place,
+                           unit.p);
+        if constexpr (R::kStates > 0)
+            write_state<typename K::State0>(parameter.state[0], book_of<K, 0>(books), place,
+                                            unit.state[0], largest);
+        if constexpr (R::kStates > 1)
+            write_state<typename K::State1>(parameter.state[1], book_of<K, 1>(books), place,
+                                            unit.state[1], largest);
+        if constexpr (R::kStates > 2)
+            write_state<typename K::State2>(parameter.state[2], book_of<K, 2>(books), place,
+                                            unit.state[2], largest);
+    }
+}
+
+// The maxima of new states whose scales span more than a block, so that they are known before.
+template <class K>
+__global__ void __launch_bounds__(kThreads) step_maxima(const Batch batch) {
+    using R = typename K::Rule;
+    __shared__ SharedBook books[K::kBooks > 0 ? K::kBooks : 1];
+    if (*batch.skip) return;
+    load_books<K>(batch, books);
+    for (std::int64_t i = blockIdx.x; i < batch.count; i += gridDim.x) {
+        const Item item = batch.items[i];
+        const Parameter& parameter = batch.parameters[item.parameter];
+        const Place place = place_of(item.tile, parameter.numel);
+        Unit unit;
+        read_and_advance<K>(batch, parameter, batch.addresses[item.parameter], place, books, unit);
+        if constexpr (R::kStates > 0 && K::State0::kBlock == 0)
+            fold_unit(parameter.state[0].scales, place.at, place.count, unit.state[0]);
+        if constexpr (R::kStates > 1 && K::State1::kBlock == 0)
+            fold_unit(parameter.state[1].scales, place.at, place.count, unit.state[1]);
+        if constexpr (R::kStates > 2 && K::State2::kBlock == 0)
+            fold_unit(parameter.state[2].scales, place.at, place.count, unit.state[2]);
+    }
+}
+
+// Whether gradients are finite where that stops the step; `bad` becomes 1 where not.
+struct Look {
+    const Parameter* parameters;
+    const Address* addresses;
+    const Item* items;
+    std::int64_t count;
+    int* bad;
+};
+
+template <class G>
+__global__ void look_at_gradients(const Look look) {
+    int found = 0;
+    for (std::int64_t i = blockIdx.x; i < look.count; i += gridDim.x) {
+        const Item item = look.items[i];
+        const Parameter& parameter = look.parameters[item.parameter];
+        if (!parameter.skips) continue;
+        const Place place = place_of(item.tile, parameter.numel);
+        float g[kUnit];
+        load_unit(static_cast<const G*>(look.addresses[item.parameter].g) + place.at, place.count,
+                  g);
+        found |= flags_of(g, place.count, false);
+    }
+    raise_flags(look.bad, found);
+}
+
+// A piece of the scales of a state whose scales span more than a block.
+struct WideItem {
+    std::int32_t parameter;
+    std::int16_t state, part;
+    std::int64_t chunk;
+};
+
+struct Wide {
+    const Parameter* parameters;
+    const WideItem* items;
+    std::int64_t count;
+    const int* skip;
+};
+
+template <class Work>
+QMAPS_INLINE void in_wide(const Wide& wide, const Work& work) {
+    if (*wide.skip) return;
+    for (std::int64_t i = blockIdx.x; i < wide.count; i += gridDim.x) {
+        const WideItem item = wide.items[i];
+        work(wide.parameters[item.parameter].state[item.state].scales, item.part, item.chunk);
+    }
+}
+
+__global__ void read_step_grids(const Wide wide) {
+    __shared__ std::uint32_t shared[kThreads / kWarp];
+    in_wide(wide, [&](const Scales& scales, int p, std::int64_t chunk) {
+        if (chunk == 0) read_grid(scales.part[p], shared);
+    });
+}
+__global__ void find_step_ends(const Wide wide) {
+    __shared__ std::uint32_t shared[kThreads / kWarp];
+    in_wide(wide, [&](const Scales& scales, int p, std::int64_t chunk) {
+        find_ends(scales, p, chunk, shared);
+    });
+}
+__global__ void new_step_grids(const Wide wide) {
+    __shared__ std::uint32_t shared[kThreads / kWarp];
+    in_wide(wide, [&](const Scales& scales, int p, std::int64_t chunk) {
+        if (chunk == 0) new_grid(scales, p, shared);
+    });
+}
+__global__ void round_step_scales(const Wide wide) {
+    in_wide(wide, [&](const Scales& scales, int p, std::int64_t chunk) {
+        round_scales(scales, p, chunk);
+    });
+}
+__global__ void commit_step_scales(const Wide wide) {
+    in_wide(wide, [&](const Scales& scales, int p, std::int64_t chunk) {
+        commit_scales(scales, p, chunk);
+    });
+}
+
+}  // namespace qmaps

@@ -1,0 +1,42 @@
+// What encoding and decoding do with one element.
+
+// What NaN becomes before a search: as the reference has it, NaN takes the last code.
+QMAPS_INLINE float searchable(float n) { return is_nan(n) ? float_of(kInfinityBits) : n; }
+
+// x under its scale. A scale of 0 is that of zeros.
+QMAPS_INLINE float normalized(float x, float scale) {
+    return scale == 0.0f ? 0.0f : searchable(x / scale);
+}
+
+// The position of x in a log2 range; -1 for zero.
+QMAPS_INLINE float log_position(float x, float low, float high) {
+    const float width = high - low;
+    const float safe = x == 0.0f ? 1.0f : x;
+    float position = (log2_of(safe) - low) / width;
+    position = width == 0.0f ? 1.0f : position;
+    return searchable(x == 0.0f ? -1.0f : position);
+}
+
+// The value at a position in a log2 range.
+QMAPS_INLINE float log_value(float position, float low, float high) {
+    float value = exp2_of(low + position * (high - low));
+    value = value > kLargest ? kLargest : value;
+    return position < 0.0f ? 0.0f : value;
+}
+
+// An end of a log2 range.
+QMAPS_INLINE float log_end(float x) { return x == 0.0f ? x : log2_of(x); }
+
+// Whether a value between two neighbours takes the upper one; `word` is its random number.
+// Infinity, which stands for NaN, stays.
+QMAPS_INLINE bool rounds_up(std::uint32_t word, float value, float low, float gap) {
+    return uniform_of(word) < (value - low) / gap && value != float_of(kInfinityBits);
+}
+
+// The number of limits below a value, where it is known to be `code` at least and `2^steps - 1`
+// more at most. Limits ascend and end with infinity, as many as that reaches.
+QMAPS_INLINE int refined(const float* limit, int code, int steps, float value) {
+    for (int some = 1 << steps >> 1; some > 0; some >>= 1)
+        code += value > limit[code + some - 1] ? some : 0;
+    return code;
+}

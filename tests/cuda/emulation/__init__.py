@@ -1,0 +1,89 @@
+"""Kernels of `qmaps.cuda` on the processor.
+
+The sources that NVRTC compiles, compiled by the C++ compiler of this machine: a thread of the
+system stands for each thread of a block (``block.hpp``). Everything but the compiler and the
+driver is that of a real device, for tensors on the CPU.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+
+from qmaps.cuda import compiler, engine
+from qmaps.cuda.compiler import Entry
+from qmaps.cuda.layout import THREADS
+from qmaps.files import replacing
+
+HERE = Path(__file__).parent
+CXX = shutil.which(os.environ.get("CXX", "c++"))
+FLAGS = (
+    *("-std=c++20", "-O1", "-fPIC", "-shared", "-pthread", "-ffp-contract=off", "-fno-math-errno"),
+    *("-fno-strict-aliasing", "-Wall", "-Wextra", "-Werror", "-Wno-unknown-pragmas"),
+    *("-Wno-unused-function", "-Wno-invalid-offsetof"),
+)
+"""The answer to a warning is the same as on a device: one that matters is an error."""
+
+
+def build(source: str, folder: Path, flags: tuple[str, ...] = FLAGS) -> ctypes.CDLL:
+    """A library from C++ that includes kernels, built once for each source."""
+    block = (HERE / "block.hpp").read_bytes()
+    parts = (source, compiler.source_digest(), " ".join(flags), hashlib.sha256(block).hexdigest())
+    path = folder / f"{hashlib.sha256(chr(0).join(parts).encode()).hexdigest()[:24]}.so"
+    if not path.exists():
+        assert CXX, "no C++ compiler"
+        include = [f"-I{at}" for at in (HERE, compiler.SOURCES, compiler.ROOT)]
+        with replacing(path) as temporary:
+            done = subprocess.run(
+                [CXX, *flags, *include, "-x", "c++", "-", "-o", str(temporary)],
+                input=source.encode(),
+                capture_output=True,
+                check=False,
+            )
+            assert done.returncode == 0, done.stderr.decode()
+    return ctypes.CDLL(str(path))
+
+
+class EmulatedEngine(engine.Engine):
+    """Kernels for CPU tensors."""
+
+    def __init__(self, folder: Path, blocks: int = 3) -> None:
+        self.device = torch.device("cpu")
+        self.blocks = blocks
+        self.launched: list[str] = []
+        self._folder = folder
+        self._kernels: dict[Entry, Any] = {}
+
+    def launch(self, entry: Entry, blocks: int, argument: np.ndarray) -> None:
+        """Run a kernel; compiles it first if need be."""
+        self.launched.append(entry.name)
+        if entry not in self._kernels:
+            library = build(
+                f'#include "block.hpp"\n#include "{entry.file}"\nusing namespace qmaps;\n'
+                'extern "C" void run(int blocks, const void* argument) {\n'
+                f"    emulation::launch({entry.name}, blocks, {THREADS}, argument);\n}}\n",
+                self._folder,
+            )
+            self._kernels[entry] = library.run
+        argument = np.ascontiguousarray(argument)
+        self._kernels[entry](ctypes.c_int(blocks), ctypes.c_void_p(argument.ctypes.data))
+
+
+@contextmanager
+def emulated(stand_in: engine.Engine) -> Iterator[engine.Engine]:
+    """CPU tensors run as CUDA tensors would."""
+    token = engine._stand_in.set(stand_in)
+    try:
+        yield stand_in
+    finally:
+        engine._stand_in.reset(token)

@@ -1,0 +1,175 @@
+"""Emulated kernels give the codes, scales and values of the reference, bit for bit."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+import qmaps
+from qmaps.backends import use_backend
+from qmaps.cuda import layout, tensors
+from qmaps.cuda.books import guesses
+from qmaps.errors import BadValueError, NonFiniteError
+from qmaps.maps import Codebook
+from qmaps.maps.base import table
+from qmaps.normalize import PerTensor
+from qmaps.philox import RoundingKey
+from qmaps.reference import thresholds
+from tests.cuda.emulation import EmulatedEngine, build
+
+SPECS = (
+    "B256/DE@8s", "B2048/DE-0@8u", "B128/linear@4u", "B8/nf4@4s", "B64/linear0@3s", "B512/DE@6s",
+    "tensor/linear@8u", "row/DE@5s", "rank1/linear@4u", "B64&rank1/DE@4s", "B100/power2@7s",
+    "B32x8/DE@4s", "rank1x8/linear@2s", "tensorx8/DE@8s", "B9000/DE@8s",
+    "logB128/log2@8u", "logB2048/log2@4u",
+)  # fmt: skip
+INPUTS = (
+    ((37, 211), torch.float32),
+    ((4100,), torch.bfloat16),
+    ((5, 3, 7), torch.float16),
+    ((), torch.float32),
+)
+
+
+def same_bits(a: Tensor, b: Tensor) -> bool:
+    return a.shape == b.shape and bool(((a == b) | ((a != a) & (b != b))).all())
+
+
+def assert_as_reference(q: qmaps.Quantizer, x: Tensor, key: RoundingKey | None = None) -> None:
+    ours = q.quantize_unchecked(x, key=key)
+    values = ours.dequantize()
+    with use_backend("reference"):
+        theirs = q.quantize_unchecked(x, key=key)
+        expected = theirs.dequantize()
+    assert torch.equal(ours.packed, theirs.packed), q
+    assert all(same_bits(a, b) for a, b in zip(ours.scales, theirs.scales, strict=True)), q
+    assert same_bits(values, expected), q
+
+
+def sample(shape: tuple[int, ...], dtype: torch.dtype, *, signed: bool) -> Tensor:
+    generator = torch.Generator().manual_seed(sum(shape))
+    exponents = torch.randint(-6, 3, shape, generator=generator).float()
+    x = torch.randn(shape, generator=generator) * 10**exponents
+    x = x if signed else x.abs()
+    if x.numel() > 600:
+        x.view(-1)[256:600] = 0  # whole blocks of zeros
+    return x.to(dtype)
+
+
+@pytest.mark.parametrize("rounding", ["", "+sr"])
+@pytest.mark.parametrize("spec", SPECS)
+def test_every_kind_of_scale(spec: str, rounding: str, on_device: EmulatedEngine) -> None:
+    q = qmaps.quantizer(spec + rounding)
+    key = RoundingKey(seed=5, tensor=3, step=7, offset=2) if rounding else None
+    for shape, dtype in INPUTS:
+        assert tensors.follows(q.normalizer, q.map, shape)
+        assert_as_reference(q, sample(shape, dtype, signed=q.map.signed), key)
+    assert on_device.launched
+
+
+@pytest.mark.parametrize("spec", ["B256/DE@8s", "rank1/linear@4s", "B32x8/DE@4s"])
+def test_values_that_are_not_finite(spec: str, on_device: EmulatedEngine) -> None:
+    q = qmaps.quantizer(spec)
+    for value in (float("nan"), float("inf"), -float("inf")):
+        x = sample((40, 100), torch.float32, signed=True)
+        x[3, 70] = value
+        assert_as_reference(q, x)
+
+
+def test_subnormals_and_the_ends_of_float32(on_device: EmulatedEngine) -> None:
+    tiny = torch.tensor([1e-45, -1e-45, 1e-38, 3e-39, 0.0, -0.0, 1e-40, 2.5e-45] * 64)
+    huge = torch.tensor([3.4e38, -3.4e38, 1.0, -1.0, 1e-38, 0.0, 2e38, 1e30] * 64)
+    for spec in ("B128/DE@8s", "B8/linear@4s", "rank1/DE@8s", "B16x8/linear@8s"):
+        for x in (tiny, huge):
+            assert_as_reference(qmaps.quantizer(spec), x)
+
+
+def test_views_that_begin_anywhere(on_device: EmulatedEngine) -> None:
+    # Wide accesses need addresses that those have not.
+    memory = torch.randn(5000)
+    halves = torch.randn(5000).bfloat16()
+    for start in (1, 2, 3):
+        for x in (memory[start:], halves[start:]):
+            assert_as_reference(qmaps.quantizer("B256/DE@8s"), x)
+    q = qmaps.quantizer("B256/DE@4s")
+    x = memory[:4096]
+    expected = q.quantize(x)
+    packed = torch.full((4096,), 255, dtype=torch.uint8)[1:2049]
+    values = torch.zeros(4097)[1:]
+    out = qmaps.QuantizedTensor(q, (4096,), packed, tuple(s.clone() for s in expected.scales))
+    assert torch.equal(q.quantize(x, out=out).packed, expected.packed)
+    assert torch.equal(out.dequantize(out=values), expected.dequantize())
+
+
+@pytest.mark.parametrize("size", [2, 3, 16, 100, 256])
+def test_codebooks_without_structure(size: int, on_device: EmulatedEngine) -> None:
+    generator = np.random.default_rng(size)
+    for values in (
+        generator.uniform(-1, 1, size),
+        np.sort(generator.normal(size=size) * 10.0 ** generator.integers(-30, 0, size)),
+        0.5 + np.arange(size) * 2.0**-24,  # neighbours in float32: halvings are needed
+        -np.geomspace(1e-38, 1, size),
+    ):
+        book = np.unique((values / np.abs(values).max()).astype(np.float32))
+        if book.size < 2:
+            continue
+        map_ = Codebook(book.tolist(), bits=8)
+        n = np.concatenate([book, thresholds(table(map_)).numpy()])
+        near = [n, np.nextafter(n, np.float32(-2)), np.nextafter(n, np.float32(2))]
+        x = torch.from_numpy(np.concatenate([*near, [1, -1]]))
+        for rounding in (None, RoundingKey(seed=1)):
+            q = qmaps.Quantizer(PerTensor(), map_, stochastic=rounding is not None)
+            positive = x.float() if map_.signed else x.float().abs()
+            assert_as_reference(q, positive, rounding)
+
+
+def test_guesses_are_lower_bounds_that_the_halvings_reach() -> None:
+    generator = np.random.default_rng(0)
+    for spec in ("DE@8s", "DE-0@8u", "linear@8s", "e4m3@8s", "inverse@8s", "nf4@4s", "tree@8s"):
+        limits = thresholds(table(qmaps.quantizer(f"tensor/{spec}").map)).numpy()
+        found = guesses(limits)
+        assert len(found.counts) <= layout.MAX_GUESSES
+        assert found.steps <= 1, spec  # one comparison for maps with structure
+        x = np.concatenate([limits, -limits, generator.uniform(-1, 1, 5000)]).astype(np.float32)
+        bits = x.view(np.uint32)
+        negative, sides = bits >> 31 != 0, len(found.counts) - found.buckets
+        bucket = ((bits & 0x7FFFFFFF) >> found.shift).astype(np.int64) - found.first
+        bucket = bucket.clip(0, found.buckets - 1) * ~(negative & (sides == 0))
+        rest = np.searchsorted(limits, x) - found.counts[bucket + negative * sides].astype(int)
+        assert rest.min() >= 0
+        assert rest.max() < 2**found.steps
+
+
+def test_what_must_not_be_there_is_found(on_device: EmulatedEngine) -> None:
+    x = torch.randn(3000)
+    x[2999] = float("nan")
+    for spec in ("B256/DE@8s", "rank1/linear@4s"):
+        q = qmaps.quantizer(spec)
+        with pytest.raises(NonFiniteError, match="the first at flat index 2999"):
+            q.quantize(x)
+        before = q.quantize(torch.ones(3000))
+        kept = before.packed.clone()
+        with pytest.raises(NonFiniteError):
+            q.quantize(x, out=before)
+        assert torch.equal(before.packed, kept)
+    with pytest.raises(BadValueError, match="negative"):
+        qmaps.quantizer("B256/DE-0@8u").quantize(torch.randn(3000))
+
+
+def test_structures_are_those_of_cpp(
+    device: EmulatedEngine, request: pytest.FixtureRequest
+) -> None:
+    lines = []
+    for name, dtype in layout.STRUCTURES.items():
+        lines.append(f"static_assert(sizeof({name}) == {dtype.itemsize});")
+        for field in dtype.names:
+            offset = dtype.fields[field][1]
+            lines.append(f"static_assert(offsetof({name}, {field}) == {offset});")
+    source = (
+        '#include "block.hpp"\n#include "step.cuh"\n#include <cstddef>\nusing namespace qmaps;\n'
+        + "\n".join(lines)
+    )
+    build(source, request.config.cache.mkdir("cuda-emulation"))
+    assert len(lines) > 50
