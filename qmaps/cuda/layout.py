@@ -63,11 +63,13 @@ WIDE_ITEM = np.dtype([("parameter", _i32), ("state", _i16), ("part", _i16), ("ch
 WIDE = np.dtype(
     [("parameters", _address), ("items", _address), ("count", _i64), ("skip", _address)]
 )
+WRITTEN = 480
+WRITE = np.dtype([("to", _address), ("count", _i64), ("word", "<u8", WRITTEN)])
 
 STRUCTURES = {
     "Part": PART, "Scales": SCALES, "Search": SEARCH, "Book": BOOK, "Noise": NOISE,
     "Tensor": TENSOR, "State": STATE, "Parameter": PARAMETER, "Address": ADDRESS, "Item": ITEM,
     "Constant": CONSTANT, "Batch": BATCH, "Begin": BEGIN, "Look": LOOK, "WideItem": WIDE_ITEM,
-    "Wide": WIDE,
+    "Wide": WIDE, "Write": WRITE,
 }  # fmt: skip
 """By the name that C++ has for each."""

@@ -177,6 +177,18 @@ __global__ void __launch_bounds__(kThreads) step_maxima(const Batch batch) {
     }
 }
 
+// Words for memory of the device, in the arguments of a launch: no host memory has to outlive it.
+constexpr int kWritten = 480;
+struct Write {
+    std::uint64_t* to;
+    std::int64_t count;
+    std::uint64_t word[kWritten];
+};
+
+__global__ void write_words(const Write given) {
+    for (std::int64_t i = threadIdx.x; i < given.count; i += kThreads) given.to[i] = given.word[i];
+}
+
 // Whether gradients are finite where that stops the step; `bad` becomes 1 where not.
 struct Look {
     const Parameter* parameters;
