@@ -100,6 +100,50 @@ class Batch:
     members: list[int] = field(default_factory=list)
 
 
+class Spans:
+    """States in the table of parameters, and those whose scales span more than a block.
+
+    Attributes:
+        eight_bit: whether some scales are stored in 8 bits.
+        pieces: rows of ``WideItem``: parameter, state, part and chunk.
+    """
+
+    def __init__(self, table: np.ndarray) -> None:
+        self.eight_bit = False
+        self.pieces: list[tuple[int, int, int, int]] = []
+        self._table = table
+        self._room = Workspace()
+        self._wide: list[tuple[int, int, QuantizedTensor, list[tuple[int, int]]]] = []
+
+    def add(self, index: int, place: int, value: Tensor | QuantizedTensor) -> None:
+        """Describe a state, but for scales that span more than a block."""
+        target = self._table[index]["state"][place]
+        if isinstance(value, Tensor):
+            target["data"] = value.data_ptr()
+            return
+        target["packed"] = value.packed.data_ptr()
+        found = _layout(value)
+        if found.block:
+            nowhere = [(-1, -1)] * layout.MAX_PARTS
+            describe_scales(target["scales"], found, value.scales, nowhere, value.packed)
+            return
+        self._wide.append((index, place, value, self._room.place(found, fresh_floats=True)))
+        self.eight_bit = self.eight_bit or found.eight_bit
+        for number, part in enumerate(found.geometry.parts):
+            chunks = -(-part.count // layout.SCALES_CHUNK)
+            self.pieces += [(index, place, number, chunk) for chunk in range(chunks)]
+
+    def place(self, device: torch.device) -> Tensor | None:
+        """Describe the others; returns the room for their maxima, or None if there are none."""
+        if not self._wide:
+            return None
+        room = self._room.memory(device)
+        for index, place, value, places in self._wide:
+            target = self._table[index]["state"][place]["scales"]
+            describe_scales(target, _layout(value), value.scales, places, room)
+        return room
+
+
 class CudaPlan(Plan):
     """Parameters described in the device's memory."""
 
@@ -113,6 +157,9 @@ class CudaPlan(Plan):
     ) -> None:
         self._engine = engine
         self._skipped = skipped
+        # What the device has been told last.
+        self._pairs: list[tuple[int, int]] = []
+        self._words = b""
         super().__init__(optimizer, entries, taken)
 
     def run(self) -> None:
@@ -221,88 +268,72 @@ class CudaPlan(Plan):
     ) -> None:
         groups = {id(group): group for group in self._groups}
         self._own_groups = list(groups.values())
-        numbers = {key: number for number, key in enumerate(groups)}
         self._policed = any(group["nonfinite"] == "skip" for group in self._own_groups)
+        order = {key: number for number, key in enumerate(groups)}
         table = np.zeros(len(taken), dtype=layout.PARAMETER)
+        spans = Spans(table)
         batches: dict[Any, Batch] = {}
-        room = Workspace()
-        wide: list[tuple[int, int, Layout, list[tuple[int, int]]]] = []
-        for index, ((number, param, group), state, used) in enumerate(
-            zip(taken, states, names, strict=True)
-        ):
+        for index, (number, param, group) in enumerate(taken):
             row = table[index]
-            row["numel"], row["group"] = param.numel(), numbers[id(group)]
-            row["counter"] = state["step"].data_ptr()
+            row["numel"], row["group"] = param.numel(), order[id(group)]
+            row["counter"] = states[index]["step"].data_ptr()
             row["skips"] = group["nonfinite"] == "skip"
-            rounds = self._optimizer.rounds(param, group)
             describe_noise(row["noise"], RoundingKey(seed=group["seed"], purpose=1, tensor=number))
-            formats, books, spans = [], [], False
-            for place, name in enumerate(used):
-                value, target = state[name], row["state"][place]
-                if isinstance(value, Tensor):
-                    target["data"] = value.data_ptr()
-                    formats.append("Plain")
-                    books.append(None)
-                    continue
-                q = value.quantizer
-                found = layout_of(q.normalizer, value.shape)
-                assert found is not None
-                target["packed"] = value.packed.data_ptr()
+            used = [(name, states[index][name]) for name in names[index]]
+            made = self._batch(taken[index], used)
+            batches.setdefault((made.kind, *map(id, made.books)), made).members.append(index)
+            for place, (name, value) in enumerate(used):
                 position = self._optimizer.state_names.index(name)
                 key = RoundingKey(seed=group["seed"], tensor=number, state=position)
-                describe_noise(target["noise"], key)
-                formats.append(format_name(q.map, found, stochastic=q.stochastic))
-                books.append(book(q.map, param.device))
-                if not found.block:
-                    wide.append((index, place, found, room.place(found, fresh_floats=True)))
-                    spans = True
-                else:
-                    describe_scales(
-                        target["scales"], found, value.scales, _NO_PLACES, self._counters
-                    )
-            parts = [
-                rule(str(self._optimizer.native_rule), " ".join(used)),
-                DTYPES[param.dtype],
-                gradients := DTYPES[gradient(param).dtype],
-                str(rounds).lower(),
-                *formats,
-            ]
-            kind = f"Kind<{', '.join(parts)}>"
-            batch = batches.setdefault(
-                (kind, *map(id, books)), Batch(kind, tuple(books), gradients, spans)
-            )
-            batch.members.append(index)
-        self._room = room.memory(self._engine.device) if wide else None
-        self._eight_bit = any(found.eight_bit for _, _, found, _ in wide)
-        pieces = []
-        for index, place, found, places in wide:
-            value = states[index][names[index][place]]
-            assert isinstance(value, QuantizedTensor)
-            assert self._room is not None
-            target = table[index]["state"][place]["scales"]
-            describe_scales(target, found, value.scales, places, self._room)
-            for p, part in enumerate(found.geometry.parts):
-                for chunk in range(-(-part.count // layout.SCALES_CHUNK)):
-                    pieces.append((index, place, p, chunk))  # noqa: PERF401
+                describe_noise(row["state"][place]["noise"], key)
+                spans.add(index, place, value)
+        self._room = spans.place(self._engine.device)
+        self._eight_bit = spans.eight_bit
+        self._wide_count = len(spans.pieces)
+        self._wide = self._on_device(np.array(spans.pieces, dtype=layout.WIDE_ITEM))
         self._batches = list(batches.values())
         self._items = [self._items_of(batch) for batch in self._batches]
-        self._wide_count = len(pieces)
-        self._wide = self._on_device(np.array(pieces, dtype=layout.WIDE_ITEM))
         self._table = self._on_device(table)
         self._addresses = self._on_device(np.zeros(len(taken), dtype=layout.ADDRESS))
         size = (len(self._own_groups), layout.MAX_SCALARS)
         self._constants = self._on_device(np.zeros(size, dtype=layout.CONSTANT))
-        self._pairs: list[tuple[int, int]] = []
-        self._words = b""
         self._skip = torch.zeros((), dtype=torch.int32, device=self._engine.device)
         self._bad = torch.zeros((), dtype=torch.int32, device=self._engine.device)
+
+    def _batch(self, entry: Entry, used: list[tuple[str, Any]]) -> Batch:
+        """The batch that a parameter with these states belongs to."""
+        _, param, group = entry
+        formats: list[str] = []
+        books: list[DeviceBook | None] = []
+        wide = False
+        for _, value in used:
+            if isinstance(value, Tensor):
+                formats.append("Plain")
+                books.append(None)
+                continue
+            q = value.quantizer
+            found = _layout(value)
+            formats.append(format_name(q.map, found, stochastic=q.stochastic))
+            books.append(book(q.map, param.device))
+            wide = wide or not found.block
+        gradients = DTYPES[gradient(param).dtype]
+        kind = ", ".join(
+            [
+                rule(str(self._optimizer.native_rule), " ".join(name for name, _ in used)),
+                DTYPES[param.dtype],
+                gradients,
+                str(self._optimizer.rounds(param, group)).lower(),
+                *formats,
+            ]
+        )
+        return Batch(f"Kind<{kind}>", tuple(books), gradients, wide)
 
     def _items_of(self, batch: Batch) -> tuple[Tensor, int]:
         """The tiles of a batch, on the device, and their number."""
         counts = [tiles(self._params[index].numel()) for index in batch.members]
         items = np.zeros(sum(counts), dtype=layout.ITEM)
         items["parameter"] = np.repeat(batch.members, counts)
-        items["tile"] = np.concatenate([np.arange(count) for count in counts] or [[]])
+        items["tile"] = np.concatenate([np.arange(count) for count in counts])
         return self._on_device(items), len(items)
 
     def _on_device(self, array: np.ndarray) -> Tensor:
@@ -311,7 +342,10 @@ class CudaPlan(Plan):
         return data.to(self._engine.device)
 
 
-_NO_PLACES = [(-1, -1)] * layout.MAX_PARTS
+def _layout(value: QuantizedTensor) -> Layout:
+    found = layout_of(value.quantizer.normalizer, value.shape)
+    assert found is not None  # or the parameter would not have been taken
+    return found
 
 
 def _describe_constant(target: np.ndarray, value: float | Constant, engine: Engine) -> None:
@@ -320,12 +354,12 @@ def _describe_constant(target: np.ndarray, value: float | Constant, engine: Engi
         return
     target["kind"], target["b"] = value.kind, value.b
     given = value.a
-    readable = isinstance(given, Tensor) and given.dtype in (torch.float32, torch.float64)
-    if not readable or given.device != engine.device:
+    readable = (torch.float32, torch.float64)
+    if isinstance(given, Tensor) and given.device == engine.device and given.dtype in readable:
+        target["tensor"] = given.data_ptr()
+        target["kind"] += DOUBLE if given.dtype == torch.float64 else 0
+    else:
         target["a"] = float(given)
-        return
-    target["tensor"] = given.data_ptr()
-    target["kind"] += DOUBLE if given.dtype == torch.float64 else 0
 
 
 def _on(engine: Engine, scalar: Tensor | None) -> Tensor | None:
