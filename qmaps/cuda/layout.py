@@ -1,4 +1,4 @@
-"""The structures that kernels are given, as ``src/layout.cuh`` and ``src/step.cuh`` have them.
+"""The structures that kernels are given, as ``src/layout.cuh`` and the files of their kernels have them.
 
 Each name is that of the C++ structure; addresses are 64-bit integers.
 """
@@ -28,7 +28,7 @@ PART = np.dtype(
 SCALES = np.dtype([("part", PART, MAX_PARTS), ("parts", _i64)])
 SEARCH = np.dtype(
     [("limit", _address), ("guess", _address)]
-    + [(name, _i32) for name in ("shift", "first", "buckets", "steps", "negative", "unused")]
+    + [(name, _i32) for name in ("shift", "first", "buckets", "negative")]
 )
 BOOK = np.dtype([("values", _address), ("nearest", SEARCH), ("lower", SEARCH), ("size", _i64)])
 NOISE = np.dtype(

@@ -1,7 +1,7 @@
 """Whole optimizer steps on the CUDA engine: a few launches for all parameters.
 
 The host waits for nothing. What changes from step to step is counted and worked out on the device
-(``src/constants.cuh``); addresses of gradients and hyper-parameters, where they have changed, come
+(``src/begin.cuh``); addresses of gradients and hyper-parameters, where they have changed, come
 in the arguments of launches. So a step can be recorded in a CUDA graph, after one step outside it.
 """
 
@@ -368,4 +368,5 @@ def _on(engine: Engine, scalar: Tensor | None) -> Tensor | None:
 
 
 def _kernel(name: str) -> Kernel:
-    return Kernel("step.cuh", name)
+    plain = "step_scales.cuh" if name.endswith(("grids", "ends", "scales")) else "begin.cuh"
+    return Kernel("step.cuh" if "<" in name else plain, name)

@@ -26,7 +26,7 @@ class Constant:
     b: float = 0.0
 
     kind: ClassVar[int] = 0
-    """What CUDA calls it (``ConstantKind`` in ``qmaps/cuda/src/constants.cuh``)."""
+    """What CUDA calls it (``ConstantKind`` in ``qmaps/cuda/src/begin.cuh``)."""
 
     def at(self, step: int) -> float:  # noqa: ARG002
         """Its value in step 1, 2, ..."""

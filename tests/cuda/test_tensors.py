@@ -168,7 +168,7 @@ def test_structures_are_those_of_cpp(
             offset = dtype.fields[field][1]
             lines.append(f"static_assert(offsetof({name}, {field}) == {offset});")
     source = (
-        '#include "block.hpp"\n#include "step.cuh"\n#include <cstddef>\nusing namespace qmaps;\n'
+        '#include "block.hpp"\n#include "begin.cuh"\n#include "step.cuh"\n#include "step_scales.cuh"\n#include <cstddef>\nusing namespace qmaps;\n'
         + "\n".join(lines)
     )
     build(source, request.config.cache.mkdir("cuda-emulation"))
