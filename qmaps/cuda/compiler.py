@@ -112,8 +112,8 @@ def compiled(entry: Entry, arch: str) -> Compiled:
         BackendError: the architecture is not supported, or the source does not compile.
     """
     path = cache_folder() / f"{_digest(entry, arch)}.json"
-    if path.exists():
-        return _read(path)
+    if (kept := _read(path)) is not None:
+        return kept
     _announce(arch)
     made = compile_now(entry, arch)
     try:
@@ -161,9 +161,13 @@ def core() -> Any:
     return found if hasattr(found, "Program") else importlib.import_module("cuda.core.experimental")
 
 
-def _read(path: Path) -> Compiled:
-    stored = json.loads(path.read_text())
-    return Compiled(bytes.fromhex(stored["code"]), stored["symbol"], stored["log"])
+def _read(path: Path) -> Compiled | None:
+    """What the cache has; None where that is nothing, or damaged."""
+    try:
+        stored = json.loads(path.read_text())
+        return Compiled(bytes.fromhex(stored["code"]), stored["symbol"], stored["log"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
 
 
 def _digest(entry: Entry, arch: str) -> str:

@@ -1,4 +1,4 @@
-"""The structures that kernels are given, as ``src/layout.cuh`` and the files of their kernels have them.
+"""The structures that kernels are given, as the files in ``src`` have them.
 
 Each name is that of the C++ structure; addresses are 64-bit integers.
 """

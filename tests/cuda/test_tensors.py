@@ -167,9 +167,8 @@ def test_structures_are_those_of_cpp(
         for field in dtype.names:
             offset = dtype.fields[field][1]
             lines.append(f"static_assert(offsetof({name}, {field}) == {offset});")
-    source = (
-        '#include "block.hpp"\n#include "begin.cuh"\n#include "step.cuh"\n#include "step_scales.cuh"\n#include <cstddef>\nusing namespace qmaps;\n'
-        + "\n".join(lines)
-    )
+    files = ("begin.cuh", "step.cuh", "step_scales.cuh")
+    included = "".join(f'#include "{file}"\n' for file in ("block.hpp", *files))
+    source = f"{included}#include <cstddef>\nusing namespace qmaps;\n" + "\n".join(lines)
     build(source, request.config.cache.mkdir("cuda-emulation"))
     assert len(lines) > 50
