@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from itertools import chain
-from operator import is_, itemgetter
+from operator import is_
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -19,8 +19,8 @@ from qmaps.quantizer import QuantizedTensor, Quantizer
 if TYPE_CHECKING:
     from qmaps.optim.base import QuantizedOptimizer
 
-Entry = tuple[int, Tensor, dict[str, Any]]
-"""Number, parameter, group."""
+Entry = tuple[int, Tensor, dict[str, Any], Tensor]
+"""Number, parameter, group, gradient."""
 
 FLOATS = (torch.float32, torch.bfloat16)
 GRADIENTS = (torch.float32, torch.bfloat16, torch.float16)
@@ -54,7 +54,7 @@ class FusedStep(ABC):
         taken: list[Entry] = []
         self.left = []
         for entry in entries:
-            (taken if self._follows(*entry[1:]) else self.left).append(entry)
+            (taken if self._follows(entry) else self.left).append(entry)
         self._plan = self._planned(entries, taken)
 
     def run(self) -> None:
@@ -63,7 +63,7 @@ class FusedStep(ABC):
         self._plan.run()
 
     @abstractmethod
-    def _follows(self, param: Tensor, group: dict[str, Any]) -> bool:
+    def _follows(self, entry: Entry) -> bool:
         """Whether the engine can step this parameter."""
 
     @abstractmethod
@@ -81,69 +81,69 @@ class Plan(ABC):
         self, optimizer: QuantizedOptimizer, entries: list[Entry], taken: list[Entry]
     ) -> None:
         self._optimizer = optimizer
-        self._entries = entries
         self._settings = _settings(optimizer)
-        for _, param, group in taken:
+        for _, param, group, _ in taken:
             start(optimizer, param, group)
-        self._params = [param for _, param, _ in taken]
-        self._groups = [group for _, _, group in taken]
+        self._params = [entry[1] for entry in taken]
+        self._groups = [entry[2] for entry in taken]
+        self._grads = [entry[3] for entry in taken]
         self._numel = sum(param.numel() for param in self._params)
-        self._looks = [_look(param, gradient(param)) for param in self._params]
+        self._looks = list(map(_look, self._params, self._grads))
+        self._addresses = _addresses(self._params, self._grads)
         states = [optimizer.state[param] for param in self._params]
         device = self._params[0].device if taken else torch.device("cpu")
         counters = [state["step"].to(device) for state in states]
         self._counters = torch.stack(counters) if states else torch.zeros(0)
         for state, counter in zip(states, self._counters.unbind(), strict=True):
             state["step"] = counter
-        names = [optimizer.states_of(group) for group in self._groups]
-        self._readers = [itemgetter("step", "step", *used) for used in names]
-        self._values = self._read()
+        self._states = states
+        self._values = _values(states)
         # Fitted maps are looked at anew each time, for their refits.
         self._once = any(map(_fitted, self._values)) or len(taken) < len(entries)
-        self._describe(taken, states, names)
+        self._describe(taken, [optimizer.states_of(group) for group in self._groups])
 
     def fits(self, entries: list[Entry]) -> bool:
-        """Whether these are the parameters of the plan, and nothing about them has changed."""
-        if self._once or len(entries) != len(self._entries):
+        """Whether these are the parameters of the plan, and nothing about them has changed.
+
+        If so, their gradients are those of the next `run`.
+        """
+        if self._once or _settings(self._optimizer) != self._settings:
             return False
-        if not all(
-            new[1] is old[1] and new[2] is old[2]
-            for new, old in zip(entries, self._entries, strict=True)
-        ):
+        columns = list(zip(*entries, strict=True)) or [(), (), (), ()]
+        if not (_same(columns[1], self._params) and _same(columns[2], self._groups)):
             return False
-        if _settings(self._optimizer) != self._settings:
+        states = list(map(self._optimizer.state.get, self._params))
+        if not (_same(states, self._states) and _same(_values(self._states), self._values)):
             return False
-        looks = [_look(param, gradient(param)) for param in self._params]
-        return looks == self._looks and _same(self._read(), self._values)
+        self._grads = list(columns[3])
+        try:
+            addresses = _addresses(self._params, self._grads)
+        except RuntimeError:  # a sparse gradient has none
+            return False
+        if addresses != self._addresses:
+            # Elsewhere, they might look otherwise too.
+            if list(map(_look, self._params, self._grads)) != self._looks:
+                return False
+            self._addresses = addresses
+        return True
 
     @abstractmethod
     def run(self) -> None:
         """One step."""
 
     @abstractmethod
-    def _describe(
-        self, taken: list[Entry], states: list[dict[str, Any]], names: list[tuple[str, ...]]
-    ) -> None:
-        """Tell the engine of the parameters, their states, and the names of these."""
-
-    def _read(self) -> list[Any]:
-        """Counters and states as they are now; None where one is missing."""
-        state = self._optimizer.state
-        try:
-            found = [read(state[p]) for p, read in zip(self._params, self._readers, strict=True)]
-        except KeyError:
-            return []
-        return list(chain.from_iterable(found))
+    def _describe(self, taken: list[Entry], names: list[tuple[str, ...]]) -> None:
+        """Tell the engine of the parameters, and of their states by these names."""
 
 
 def followed(
     optimizer: QuantizedOptimizer,
-    param: Tensor,
-    group: dict[str, Any],
+    entry: Entry,
     follows: Callable[[Normalizer, Map, tuple[int, ...]], bool],
 ) -> bool:
     """Whether an engine that `follows` such quantizers can step this parameter."""
-    if not (param.dtype in FLOATS and gradient(param).dtype in GRADIENTS and param.is_contiguous()):
+    _, param, group, grad = entry
+    if not (param.dtype in FLOATS and grad.dtype in GRADIENTS and param.is_contiguous()):
         return False
     state = optimizer.state[param]
     initial = optimizer.initial(group)
@@ -193,12 +193,6 @@ def zero(q: Quantizer, like: Tensor) -> QuantizedTensor:
     return QuantizedTensor(q, shape, packed, scales)
 
 
-def gradient(param: Tensor) -> Tensor:
-    """The parameter's gradient, which is there."""
-    assert param.grad is not None
-    return param.grad
-
-
 def _settings(optimizer: QuantizedOptimizer) -> list[tuple[Any, ...]]:
     """What a plan takes from the groups' options."""
     return [
@@ -216,6 +210,20 @@ def _settings(optimizer: QuantizedOptimizer) -> list[tuple[Any, ...]]:
 
 def _look(param: Tensor, grad: Tensor) -> tuple[Any, ...]:
     return param.dtype, param.shape, param.is_contiguous(), param.device, grad.dtype, grad.layout
+
+
+def _addresses(params: list[Tensor], grads: list[Tensor]) -> tuple[list[Any], ...]:
+    """Where they lie, and as what."""
+    return (
+        [param.data_ptr() for param in params],
+        [grad.data_ptr() for grad in grads],
+        [param.dtype for param in params],
+        [grad.dtype for grad in grads],
+    )
+
+
+def _values(states: list[dict[str, Any]]) -> list[Any]:
+    return list(chain.from_iterable(map(dict.values, states)))
 
 
 def _same(ours: Sequence[Any], theirs: Sequence[Any]) -> bool:

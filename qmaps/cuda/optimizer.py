@@ -31,7 +31,7 @@ from qmaps.cuda.tensors import (
     tiles,
 )
 from qmaps.errors import BackendError
-from qmaps.fused import Entry, FusedStep, Plan, followed, gradient
+from qmaps.fused import Entry, FusedStep, Plan, followed
 from qmaps.optim.constants import Constant
 from qmaps.philox import RoundingKey
 from qmaps.quantizer import QuantizedTensor
@@ -68,9 +68,9 @@ class CudaStep(FusedStep):
         assert isinstance(self._plan, CudaPlan)
         self._plan.run_with(self.grad_scale, self.found_inf)
 
-    def _follows(self, param: Tensor, group: dict[str, Any]) -> bool:
-        on_device = param.device == gradient(param).device == self._engine.device
-        return on_device and followed(self._optimizer, param, group, follows)
+    def _follows(self, entry: Entry) -> bool:
+        on_device = entry[3].device == self._engine.device
+        return on_device and followed(self._optimizer, entry, follows)
 
     def _planned(self, entries: list[Entry], taken: list[Entry]) -> Plan:
         if torch.cuda.is_available() and torch.cuda.is_current_stream_capturing():
@@ -158,7 +158,7 @@ class CudaPlan(Plan):
         self._engine = engine
         self._skipped = skipped
         # What the device has been told last.
-        self._pairs: list[tuple[int, int]] = []
+        self._pairs: list[list[int]] = []
         self._words = b""
         super().__init__(optimizer, entries, taken)
 
@@ -171,7 +171,7 @@ class CudaPlan(Plan):
         if not self._params:
             return
         scale, found = _on(self._engine, grad_scale), _on(self._engine, found_inf)
-        grads = [gradient(param).contiguous() for param in self._params]
+        grads = [grad.contiguous() for grad in self._grads]
         self._write_addresses(grads)
         self._write_constants()
         self._begin(found)
@@ -189,7 +189,7 @@ class CudaPlan(Plan):
             self._bad.zero_()
             look = np.zeros((), dtype=layout.LOOK)
             look["parameters"] = self._table.data_ptr()
-            look["addresses"] = self._addresses.data_ptr()
+            look["addresses"] = self._address_table.data_ptr()
             look["bad"] = self._bad.data_ptr()
             for batch, (items, count) in zip(self._batches, self._items, strict=True):
                 look["items"], look["count"] = items.data_ptr(), count
@@ -229,7 +229,7 @@ class CudaPlan(Plan):
     ) -> np.ndarray:
         argument = np.zeros((), dtype=layout.BATCH)
         argument["parameters"] = self._table.data_ptr()
-        argument["addresses"] = self._addresses.data_ptr()
+        argument["addresses"] = self._address_table.data_ptr()
         argument["items"], argument["count"] = items.data_ptr(), count
         argument["skip"] = self._skip.data_ptr()
         argument["grad_scale"] = 0 if scale is None else scale.data_ptr()
@@ -239,9 +239,9 @@ class CudaPlan(Plan):
         return argument
 
     def _write_addresses(self, grads: list[Tensor]) -> None:
-        pairs = [(p.data_ptr(), g.data_ptr()) for p, g in zip(self._params, grads, strict=True)]
+        pairs = [self._addresses[0], [grad.data_ptr() for grad in grads]]
         if pairs != self._pairs:
-            self._write(self._addresses, np.array(pairs, dtype=np.uint64))
+            self._write(self._address_table, np.array(pairs, dtype=np.uint64).T)
             self._pairs = pairs
 
     def _write_constants(self) -> None:
@@ -255,7 +255,7 @@ class CudaPlan(Plan):
             self._words = words
 
     def _write(self, to: Tensor, words: np.ndarray) -> None:
-        words = words.reshape(-1)
+        words = np.ascontiguousarray(words).reshape(-1)
         for begin in range(0, len(words), layout.WRITTEN):
             some = words[begin : begin + layout.WRITTEN]
             argument = np.zeros((), dtype=layout.WRITE)
@@ -263,9 +263,8 @@ class CudaPlan(Plan):
             argument["word"][: len(some)] = some
             self._engine.launch(_kernel("write_words"), 1, argument)
 
-    def _describe(
-        self, taken: list[Entry], states: list[dict[str, Any]], names: list[tuple[str, ...]]
-    ) -> None:
+    def _describe(self, taken: list[Entry], names: list[tuple[str, ...]]) -> None:
+        states = self._states
         groups = {id(group): group for group in self._groups}
         self._own_groups = list(groups.values())
         self._policed = any(group["nonfinite"] == "skip" for group in self._own_groups)
@@ -273,7 +272,7 @@ class CudaPlan(Plan):
         table = np.zeros(len(taken), dtype=layout.PARAMETER)
         spans = Spans(table)
         batches: dict[Any, Batch] = {}
-        for index, (number, param, group) in enumerate(taken):
+        for index, (number, param, group, _) in enumerate(taken):
             row = table[index]
             row["numel"], row["group"] = param.numel(), order[id(group)]
             row["counter"] = states[index]["step"].data_ptr()
@@ -294,7 +293,7 @@ class CudaPlan(Plan):
         self._batches = list(batches.values())
         self._items = [self._items_of(batch) for batch in self._batches]
         self._table = self._on_device(table)
-        self._addresses = self._on_device(np.zeros(len(taken), dtype=layout.ADDRESS))
+        self._address_table = self._on_device(np.zeros(len(taken), dtype=layout.ADDRESS))
         size = (len(self._own_groups), layout.MAX_SCALARS)
         self._constants = self._on_device(np.zeros(size, dtype=layout.CONSTANT))
         self._skip = torch.zeros((), dtype=torch.int32, device=self._engine.device)
@@ -302,7 +301,7 @@ class CudaPlan(Plan):
 
     def _batch(self, entry: Entry, used: list[tuple[str, Any]]) -> Batch:
         """The batch that a parameter with these states belongs to."""
-        _, param, group = entry
+        _, param, group, grad = entry
         formats: list[str] = []
         books: list[DeviceBook | None] = []
         wide = False
@@ -316,7 +315,7 @@ class CudaPlan(Plan):
             formats.append(format_name(q.map, found, stochastic=q.stochastic))
             books.append(book(q.map, param.device))
             wide = wide or not found.block
-        gradients = DTYPES[gradient(param).dtype]
+        gradients = DTYPES[grad.dtype]
         kind = ", ".join(
             [
                 rule(str(self._optimizer.native_rule), " ".join(name for name, _ in used)),

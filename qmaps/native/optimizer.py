@@ -6,7 +6,7 @@ from typing import Any
 
 from torch import Tensor
 
-from qmaps.fused import Entry, FusedStep, Plan, followed, gradient
+from qmaps.fused import Entry, FusedStep, Plan, followed
 from qmaps.native import core, tensors
 from qmaps.philox import RoundingKey
 
@@ -14,17 +14,14 @@ from qmaps.philox import RoundingKey
 class NativeStep(FusedStep):
     """Parameters on the CPU."""
 
-    def _follows(self, param: Tensor, group: dict[str, Any]) -> bool:
-        if param.device.type != "cpu":
+    def _follows(self, entry: Entry) -> bool:
+        _, param, group, _ = entry
+        if not followed(self._optimizer, entry, tensors.follows):
             return False
-        if not followed(self._optimizer, param, group, tensors.follows):
-            return False
-        found = [self._optimizer.quantizer_of(n, param, group) for n in self._names(group)]
+        names = self._optimizer.states_of(group)
+        found = [self._optimizer.quantizer_of(name, param, group) for name in names]
         # Blocks of different log2 ranges need not line up.
         return len({q.normalizer for q in found if q is not None and q.normalizer.log_domain}) < 2
-
-    def _names(self, group: dict[str, Any]) -> tuple[str, ...]:
-        return self._optimizer.states_of(group)
 
     def _planned(self, entries: list[Entry], taken: list[Entry]) -> Plan:
         return NativePlan(self._optimizer, entries, taken)
@@ -48,9 +45,9 @@ class NativePlan(Plan):
             for (_, step), group in kinds.items()
         ]
         row = {kind: index for index, kind in enumerate(kinds)}
-        grads = [gradient(param).contiguous() for param in self._params]
+        grads = [grad.contiguous() for grad in self._grads]
         self._step.run(
-            [param.data_ptr() for param in self._params],
+            self._addresses[0],
             [grad.data_ptr() for grad in grads],
             constants,
             [row[number] for number in numbers],
@@ -58,17 +55,17 @@ class NativePlan(Plan):
             tensors.threads(self._numel),
         )
 
-    def _describe(
-        self, taken: list[Entry], states: list[dict[str, Any]], names: list[tuple[str, ...]]
-    ) -> None:
+    def _describe(self, taken: list[Entry], names: list[tuple[str, ...]]) -> None:
         self._step = step = core.Step()
-        for (number, param, group), state, used in zip(taken, states, names, strict=True):
+        for (number, param, group, grad), state, used in zip(
+            taken, self._states, names, strict=True
+        ):
             step.add_parameter(
                 self._optimizer.native_rule,
                 " ".join(used),
                 param.numel(),
                 tensors.DTYPES[param.dtype],
-                tensors.DTYPES[gradient(param).dtype],
+                tensors.DTYPES[grad.dtype],
             )
             if self._optimizer.rounds(param, group):
                 rounding = RoundingKey(seed=group["seed"], purpose=1, tensor=number)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, ClassVar, TypedDict, overload
 
 import torch
@@ -191,22 +191,24 @@ class QuantizedOptimizer(torch.optim.Optimizer):
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
-        entries = list(self._with_gradients())
-        devices = {param.device for _, param, _ in entries}
-        # One CUDA engine finds out by itself whether to leave out the step.
-        alone = len(devices) == 1 and self._cuda_step(entries[0][1]) is not None
-        if self._non_finite_gradients(unless_skipping=alone):
-            self._skipped += 1
+        entries = self._with_gradients()
+        if not entries:
             return loss
         scale, found_inf = getattr(self, "grad_scale", None), getattr(self, "found_inf", None)
+        devices = {entry[1].device for entry in entries}
+        # One CUDA engine finds out by itself whether to leave out the step.
+        alone = len(devices) == 1 and self._cuda_step(entries[0][1]) is not None
+        if self._non_finite_gradients(entries, unless_skipping=alone):
+            self._skipped += 1
+            return loss
         planned: list[FusedStep] = []
         left: list[Entry] = []
         for device in devices:
-            some = [entry for entry in entries if entry[1].device == device]
-            left += self._plan(some, planned)
+            here = [entry for entry in entries if entry[1].device == device]
+            left += self._plan(here, planned)
         if left or not alone:
             # What one engine would find out alone, all must know.
-            late = alone and self._non_finite_gradients()
+            late = alone and self._non_finite_gradients(entries)
             if late or (found_inf is not None and float(found_inf) != 0):
                 self._skipped += 1
                 return loss
@@ -214,8 +216,8 @@ class QuantizedOptimizer(torch.optim.Optimizer):
             if isinstance(fused, CudaStep):
                 fused.grad_scale, fused.found_inf = scale, found_inf
             fused.run()
-        for number, param, group in left:
-            self._step_one(number, param, group, scale)
+        for entry in left:
+            self._step_one(entry, scale)
         return loss
 
     @property
@@ -237,8 +239,8 @@ class QuantizedOptimizer(torch.optim.Optimizer):
         """Plan the step of one device's parameters; returns those that no engine takes."""
         fused = self._fused_step(entries[0][1])
         if fused is None or not fused.fits(entries):
-            for number, param, _ in entries:
-                _check_gradient(number, param)
+            for entry in entries:
+                _check_gradient(entry)
             if fused is not None:
                 fused.plan(entries)
         if fused is None:
@@ -264,9 +266,8 @@ class QuantizedOptimizer(torch.optim.Optimizer):
             self._cuda[engine.device] = CudaStep(self, engine)
         return self._cuda[engine.device]
 
-    def _step_one(
-        self, number: int, param: Tensor, group: dict[str, Any], scale: Tensor | None
-    ) -> None:
+    def _step_one(self, entry: Entry, scale: Tensor | None) -> None:
+        number, param, group, grad = entry
         state = self.state[param]
         if "step" not in state:
             state["step"] = torch.zeros((), dtype=torch.float32)
@@ -277,9 +278,8 @@ class QuantizedOptimizer(torch.optim.Optimizer):
             name: _decoded(state.get(name), param, initial.get(name, 0.0))
             for name in self.states_of(group)
         }
-        assert param.grad is not None
         work = param.float() if param.dtype != torch.float32 else param
-        grad = param.grad.float()
+        grad = grad.float()
         if scale is not None:
             grad = grad / scale.to(grad)
         self.update(work, grad, states, _in_float32(self.scalars(group, step)))
@@ -301,16 +301,16 @@ class QuantizedOptimizer(torch.optim.Optimizer):
             key = RoundingKey(seed=group["seed"], step=step, tensor=number, state=index)
             state[name] = q.quantize_unchecked(value, key=key)
 
-    def _with_gradients(self) -> Iterator[tuple[int, Tensor, dict[str, Any]]]:
-        """Number, parameter and group of each parameter that has a gradient."""
-        number = 0
-        for group in self.param_groups:
-            for param in group["params"]:
-                if param.grad is not None:
-                    yield number, param, group
-                number += 1
+    def _with_gradients(self) -> list[Entry]:
+        """Every parameter that has a gradient."""
+        params = [(param, group) for group in self.param_groups for param in group["params"]]
+        return [
+            (number, param, group, grad)
+            for number, (param, group) in enumerate(params)
+            if (grad := param.grad) is not None
+        ]
 
-    def _non_finite_gradients(self, *, unless_skipping: bool = False) -> bool:
+    def _non_finite_gradients(self, entries: list[Entry], *, unless_skipping: bool = False) -> bool:
         """Whether the step is to be skipped; raises where a group asks for that.
 
         With `unless_skipping` only the latter is looked at.
@@ -319,11 +319,12 @@ class QuantizedOptimizer(torch.optim.Optimizer):
         if not policies or (unless_skipping and "raise" not in policies):
             return False
         skip = False
-        for number, param, group in self._with_gradients():
+        for entry in entries:
+            number, _, group, grad = entry
             if group["nonfinite"] == "propagate":
                 continue
-            _check_gradient(number, param)
-            bad = ~param.grad.isfinite()  # type: ignore[union-attr]
+            _check_gradient(entry)
+            bad = ~grad.isfinite()
             if not (count := int(bad.sum())):
                 continue
             if group["nonfinite"] == "raise":
@@ -494,9 +495,8 @@ def _decoded(value: Tensor | QuantizedTensor | None, param: Tensor, initial: flo
     return value.dequantize() if isinstance(value, QuantizedTensor) else value
 
 
-def _check_gradient(number: int, param: Tensor) -> None:
-    grad = param.grad
-    assert grad is not None
+def _check_gradient(entry: Entry) -> None:
+    number, _, _, grad = entry
     if grad.layout != torch.strided or not grad.is_floating_point():
         kind = "sparse" if grad.layout != torch.strided else str(grad.dtype)
         raise BadTypeError(
