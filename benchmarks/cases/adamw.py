@@ -55,7 +55,7 @@ def four_bit_peers() -> dict[str, Prepare]:
     return {TORCHAO: torchao("AdamW4bit")}
 
 
-def traffic(specs: Iterable[str | None], size: int = 4) -> float:
+def traffic(specs: Iterable[str | None], size: int = 4, *, twice: bool = True) -> float:
     """Bytes per element of one step: the parameter, the gradient, and all states.
 
     A state whose scales need the whole of the new one, as those of ``rank1`` do, is computed
@@ -64,6 +64,7 @@ def traffic(specs: Iterable[str | None], size: int = 4) -> float:
     Args:
         specs: of the states; None is 32 bits.
         size: bytes of an element of the parameter, and of its gradient.
+        twice: count what is read once more; without, this is what no step can do without.
     """
     total = 3.0 * size
     for spec in specs:
@@ -72,7 +73,8 @@ def traffic(specs: Iterable[str | None], size: int = 4) -> float:
             continue
         q = quantizer(spec)
         packed = q.map.bits / 8 + 4 / getattr(q.normalizer, "size", float("inf"))
-        total += 2 * packed + (0 if hasattr(q.normalizer, "size") else size + packed)
+        again = twice and not hasattr(q.normalizer, "size")
+        total += 2 * packed + (size + packed if again else 0)
     return total
 
 
