@@ -44,7 +44,7 @@ def ratios(axes: Axes, rows: Sequence[dict[str, Any]]) -> list[Line2D]:
 def name_lines(axes: Axes, names: Sequence[str]) -> None:
     """Give each line of a picture its name, the first one on top."""
     axes.set_yticks(range(len(names)), names)
-    axes.set_ylim(len(names) - 0.5, -0.5)
+    axes.set_ylim(max(len(names), 1) - 0.5, -0.5)
     axes.grid(axis="both", color="#e4e4e4")
     axes.set_axisbelow(True)
     axes.spines[["top", "right"]].set_visible(False)
