@@ -333,7 +333,7 @@ def test_a_side_stream_small(pair: str) -> None:
     stream.wait_stream(torch.cuda.current_stream())
     with torch.cuda.stream(stream):
         for _ in range(3):
-            new = found.gradients()
+            new = [g.to(DEVICE) for g in found.gradients()]
             # What runs in another stream does not wait for this, and reads the last gradients.
             torch.cuda._sleep(20_000_000)
             found.give(new, in_place=True)
