@@ -8,21 +8,20 @@ runs/gpu. ``--dry`` runs everything once, small and on the CPU.
 from __future__ import annotations
 
 import argparse
-import gc
 import sys
 import time
-import traceback
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 
-from benchmarks import bandwidth, command
-from benchmarks.case import OURS, reason, row
+from benchmarks import command
+from benchmarks.case import OURS, row
 from benchmarks.gpu.cases import CASES
 from benchmarks.gpu.checks import CHECKS
+from benchmarks.gpu.items import AFTER, BEFORE, perform
 from benchmarks.gpu.machine import about
 from benchmarks.gpu.place import Place
 from benchmarks.gpu.plot import draw
@@ -37,58 +36,9 @@ Ask = Callable[[str, Place, float], Row]
 DRY_SCALE = 1e-5
 LONGEST = 100.0
 """Seconds after which a case is ended from outside, compilers included."""
+CHECKING = 0.4
+"""Share of the time after which no answers are checked, for the cases want theirs."""
 PROGRAM = "python -m benchmarks.gpu"
-
-
-class Item(Protocol):
-    """What the run is made of: a check, a case, or the bandwidth."""
-
-    @property
-    def name(self) -> str:
-        """What is done."""
-        ...
-
-    def measure(self, place: Place) -> Row:
-        """A row of the results."""
-        ...
-
-
-@dataclass(frozen=True)
-class Bandwidth:
-    """The device's memory by itself.
-
-    Attributes:
-        name: when it is measured.
-    """
-
-    name: str
-
-    def measure(self, place: Place) -> Row:
-        """Bytes per second by kernel."""
-        scale = min(1.0, place.elements(4 * bandwidth.FULL, 16) / (4 * bandwidth.FULL))
-        rounds = 1 if place.dry else place.rounds
-        rates = bandwidth.bandwidth(rounds, scale, device=place.device, clock=place.clock)
-        return {"name": self.name, "bytes_per_second": rates}
-
-
-BEFORE, AFTER = Bandwidth("bandwidth before"), Bandwidth("bandwidth after")
-ITEMS: dict[str, Item] = {item.name: item for item in (BEFORE, AFTER, *CHECKS)} | {
-    f"case {case.name}": case for case in CASES
-}
-
-
-def perform(name: str, place: Place) -> Row:
-    """Measure one item; what goes wrong stands in its row."""
-    try:
-        found = ITEMS[name].measure(place)
-    except Exception as error:
-        traceback.print_exc(limit=-5)
-        found = {"error": reason(error)}
-    gc.collect()  # optimizers are cycles, and their states the largest part of the memory
-    broken = place.broken()
-    if not broken:
-        place.forget()
-    return found | {"broken": broken}
 
 
 class Run:
@@ -103,16 +53,18 @@ class Run:
     def __init__(self, place: Place, ask: Ask, minutes: float) -> None:
         self._place = place
         self._ask = ask
-        self._end = time.monotonic() + 60 * minutes
+        self._begin = time.monotonic()
+        self._seconds = 60 * minutes
 
-    def row(self, name: str, left: int) -> Row:
+    def row(self, name: str, left: int, within: float = 1.0) -> Row:
         """What became of an item.
 
         Args:
             name: in `ITEMS`.
             left: how many items there are from this one on.
+            within: the share of all the time that may have passed before and by it.
         """
-        seconds = self._end - time.monotonic()
+        seconds = within * self._seconds - (time.monotonic() - self._begin)
         if seconds <= 2:
             return {"error": "not measured: out of time"}
         # What compiling takes is unknown, so a case may use more than its part, once.
@@ -131,7 +83,7 @@ def measure(cases: Sequence[Any], checks: Sequence[Any], run: Run) -> dict[str, 
     left = len(cases) + len(checks) + 2
     found_checks, found_cases, rates = [], [], []
     for check in checks:
-        found = run.row(check.name, left)
+        found = run.row(check.name, left, within=CHECKING)
         if "error" in found:
             found = {"name": check.name, "wrong": [found["error"]], "failed": True}
         found_checks.append(found)
@@ -203,7 +155,7 @@ def main(given: Sequence[str] | None = None) -> int:
     try:
         out = output_folder(options.out)
         start = time.perf_counter()
-        results = {"about": about(given, device)}
+        results: dict[str, Any] = {"about": about(given, device)}
         print(f"{results['about']['device']}", flush=True)
         results |= _measured(options, place)
         results["about"] |= {

@@ -14,6 +14,7 @@ import torch
 from benchmarks.case import OURS, Setup, UnavailableError
 from benchmarks.gpu import __main__ as command
 from benchmarks.gpu import case as cases
+from benchmarks.gpu import items as all_items
 from benchmarks.gpu.case import COPY, GpuCase, launches
 from benchmarks.gpu.cases import CASES
 from benchmarks.gpu.checks import CHECKS, Check, differing
@@ -85,12 +86,12 @@ def wrong() -> None:
 
 def run(items: dict, place: Place = DRY, minutes: float = 1.0) -> command.Run:
     def ask(name: str, where: Place, _: float) -> dict:
-        command.ITEMS.update(items)
+        all_items.ITEMS.update(items)
         try:
-            return command.perform(name, where)
+            return all_items.perform(name, where)
         finally:
             for added in items:
-                command.ITEMS.pop(added)
+                all_items.ITEMS.pop(added)
 
     return command.Run(place, ask, minutes)
 
@@ -123,8 +124,14 @@ def test_a_wrong_answer_and_a_failure_are_reported_and_the_rest_is_measured(
 
 
 def test_what_there_is_no_time_for_is_named() -> None:
-    found = command.measure([doing()], [], run({}, minutes=1e-3))
+    check = Check("a check", lambda device, rows: {})
+    found = command.measure([doing()], [check], run({}, minutes=1e-3))
     assert found["cases"][0]["skipped"] == {OURS: "not measured: out of time"}
+    assert found["checks"][0]["wrong"] == ["not measured: out of time"]
+    # Checks may not take all of it.
+    plenty = run({"a check": check, "case a case": doing()}, minutes=60.0)
+    assert plenty.row("a check", 1, within=1e-6) == {"error": "not measured: out of time"}
+    assert "error" not in plenty.row("case a case", 1)
 
 
 def test_differences() -> None:
@@ -148,6 +155,17 @@ def test_a_process_that_ends_or_hangs_is_replaced() -> None:
         pytest.raises(LostError, match=r"^its process ended with exit code 7$"),
     ):
         worker.ask(7, timeout=30.0)
+
+
+def test_the_items_in_a_process_of_their_own() -> None:
+    # Which does not import a package's __main__.
+    assert not all_items.perform.__module__.endswith("__main__")
+    with Worker(all_items.perform) as worker:
+        found = worker.ask("case approximate quantiles", DRY, timeout=60.0)
+        assert found["values"][OURS]["median"] > 0
+        assert not found["broken"]
+        error = worker.ask("no such thing", DRY, timeout=60.0)
+        assert error == {"error": "KeyError: 'no such thing'", "broken": False}
 
 
 class Event:
