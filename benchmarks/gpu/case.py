@@ -174,10 +174,10 @@ def launches(work: Work, device: torch.device) -> int:
     seen = 0
     launch = engine.launch
 
-    def counted(*arguments: Any) -> None:
+    def counted(*arguments: Any, **named: Any) -> None:
         nonlocal seen
         seen += 1
-        launch(*arguments)
+        launch(*arguments, **named)
 
     engine.launch = counted
     try:

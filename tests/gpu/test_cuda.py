@@ -52,9 +52,9 @@ def launched(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     engine: Any = cuda_engine(torch.empty(1, device=DEVICE))
     launch, names = engine.launch, []
 
-    def noted(entry: object, *rest: object) -> None:
+    def noted(entry: object, *rest: object, **named: object) -> None:
         names.append(str(entry))
-        launch(entry, *rest)
+        launch(entry, *rest, **named)
 
     monkeypatch.setattr(engine, "launch", noted)
     return names
