@@ -128,7 +128,7 @@ def compile_now(entry: Entry, arch: str) -> Compiled:
     _announce(arch)
     source = f'#include "{entry.file}"\nusing namespace qmaps;\n'
     options = found.ProgramOptions(
-        arch=arch, include_path=[str(SOURCES), str(ROOT)], name=entry.file, **OPTIONS
+        arch=arch, include_path=[str(SOURCES), str(ROOT)], name=f"{entry.file}.cu", **OPTIONS
     )
     log = io.StringIO()
     try:
