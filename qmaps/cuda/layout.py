@@ -1,4 +1,4 @@
-"""The structures that kernels are given, as ``src/layout.cuh`` and ``src/step.cuh`` have them.
+"""The structures that kernels are given, as the headers of ``src`` have them.
 
 Each name is that of the C++ structure; addresses are 64-bit integers.
 """
@@ -17,9 +17,12 @@ THREADS = 256
 UNIT = 8
 TILE = THREADS * UNIT
 SCALES_CHUNK = 4096
+SUMS_CHUNK = 4 * TILE
+ERROR_SUMS = 4
 NON_FINITE, NEGATIVE = 1, 2
 
 _address, _i64, _i32, _i16, _u32 = "<u8", "<i8", "<i4", "<i2", "<u4"
+_u64, _double = "<u8", "<f8"
 
 PART = np.dtype(
     [("divisor", _i64), ("count", _i64)]
@@ -63,11 +66,18 @@ WIDE_ITEM = np.dtype([("parameter", _i32), ("state", _i16), ("part", _i16), ("ch
 WIDE = np.dtype(
     [("parameters", _address), ("items", _address), ("count", _i64), ("skip", _address)]
 )
+PARTIAL_SUMS = np.dtype([("parts", _address), ("count", _i64), ("totals", _address)])
+MEASURED = np.dtype(
+    [("sums", _double, ERROR_SUMS)]
+    + [(name, _u64) for name in ("largest", "nonzero", "zeroed")]
+    + [("flags", _i64), ("codes", _u64, MAX_CODES)]
+)
+MEASURE = np.dtype([("tensor", TENSOR), ("found", _address), ("parts", _address)])
 
 STRUCTURES = {
     "Part": PART, "Scales": SCALES, "Search": SEARCH, "Book": BOOK, "Noise": NOISE,
     "Tensor": TENSOR, "State": STATE, "Parameter": PARAMETER, "Address": ADDRESS, "Item": ITEM,
     "Constant": CONSTANT, "Batch": BATCH, "Begin": BEGIN, "Look": LOOK, "WideItem": WIDE_ITEM,
-    "Wide": WIDE,
+    "Wide": WIDE, "PartialSums": PARTIAL_SUMS, "Measured": MEASURED, "Measure": MEASURE,
 }  # fmt: skip
 """By the name that C++ has for each."""
