@@ -142,9 +142,19 @@ def measure(
     return sums, packed, scales, bool(flags)
 
 
-def each(work: Callable[[T], R], items: Sequence[T]) -> Iterator[R]:
-    """``work(item)`` of every item, in their order; the native engine does several at a time."""
-    return tensors.each(work, items) if runs_native() else map(work, items)
+def each(work: Callable[[T], R], items: Sequence[T], *read: Tensor) -> Iterator[R]:
+    """``work(item)`` of every item, in their order.
+
+    The native engine does several at a time; a device has enough to do with one.
+
+    Args:
+        work: from an item to a result.
+        items: of one kind.
+        read: the tensors that all work reads.
+    """
+    on_device = any(cuda_engine(tensor) is not None for tensor in read)
+    side_by_side = runs_native(*read) and not on_device
+    return tensors.each(work, items) if side_by_side else map(work, items)
 
 
 def holds_bad(x: Tensor, map_: Map) -> bool:

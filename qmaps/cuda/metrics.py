@@ -71,7 +71,7 @@ def measure(
     task["found"], task["parts"] = found.data_ptr(), parts.data_ptr()
     tensor = task["tensor"]
     tensor[...] = described(x, packed, map_, lies)
-    tensor["flags"] = found.data_ptr() + layout.MEASURED.fields["flags"][1]
+    tensor["flags"] = found.data_ptr() + layout.offset(layout.MEASURED, "flags")
     tensor["refuse_negative"] = not map_.signed
     room = Workspace()
     places = room.place(lies, fresh_floats=False)
@@ -93,9 +93,7 @@ def measure(
 
 def partial_sums(numel: int, count: int, device: torch.device) -> Tensor:
     """Room for `count` sums of each chunk, float64."""
-    return torch.empty(
-        -(-numel // layout.SUMS_CHUNK), count, dtype=torch.float64, device=device
-    )
+    return torch.empty(-(-numel // layout.SUMS_CHUNK), count, dtype=torch.float64, device=device)
 
 
 def add_parts(engine: Engine, parts: Tensor, totals: int) -> None:

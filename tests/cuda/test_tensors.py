@@ -168,8 +168,8 @@ def test_structures_are_those_of_cpp(
             offset = dtype.fields[field][1]
             lines.append(f"static_assert(offsetof({name}, {field}) == {offset});")
     source = (
-        '#include "block.hpp"\n#include "step.cuh"\n#include <cstddef>\nusing namespace qmaps;\n'
-        + "\n".join(lines)
+        '#include "block.hpp"\n#include "step.cuh"\n#include "measure.cuh"\n#include "grid.cuh"\n'
+        "#include <cstddef>\nusing namespace qmaps;\n" + "\n".join(lines)
     )
     build(source, request.config.cache.mkdir("cuda-emulation"))
     assert len(lines) > 50
