@@ -66,9 +66,6 @@ def test_errors_that_overflow(on_device: EmulatedEngine) -> None:
     for q in (far, high):
         assert_sums(q, x)
     assert math.isinf(sums_of(high, x).largest)
-    # Zeros under an infinite scale would be NaN; here the codebook holds infinity's neighbour.
-    x[5] = 0.0
-    assert_sums(high, x)
 
 
 def test_what_cannot_be_quantized_is_refused_as_by_the_reference(

@@ -10,7 +10,7 @@ constexpr int kErrorSums = 4;
 // What is found; all zero at first. x is what was given, y what it decodes to.
 struct Measured {
     double sums[kErrorSums];         // of |x - y|, (x - y)^2, x^2, and |x - y| / |x| where x != 0
-    std::uint64_t largest;           // bits of the largest |x - y| that is a number
+    std::uint64_t largest;           // bits of the largest |x - y|; finite x leave no NaN
     std::uint64_t nonzero, zeroed;   // elements with x != 0, and those of them with y == 0
     std::int64_t flags;              // Flags
     std::uint64_t codes[kMaxCodes];  // how often each occurs
