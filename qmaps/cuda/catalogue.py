@@ -35,7 +35,7 @@ def entries(*, quick: bool = False) -> list[Entry]:
     if quick:
         return [*_tensors(["float"], ["B256/DE@8s", "rank1/linear@4u"]), *_steps(PAIRS[3:4])]
     types = ["float", "Bf16", "F16"]
-    return [*_tensors(types, list(FORMATS)), *_scales(), *_steps(PAIRS), *_rules()]
+    return [*_tensors(types, list(FORMATS)), *_scales(), *_errors(), *_steps(PAIRS), *_rules()]
 
 
 def _tensors(types: list[str], formats: list[str]) -> list[Entry]:
@@ -56,6 +56,13 @@ def _scales() -> list[Entry]:
         for file, of in (("tensor_scales.cuh", "tensor"), ("step_scales.cuh", "step"))
         for name in names
     ]
+
+
+def _errors() -> list[Entry]:
+    made = [Entry("measure.cuh", f"measure<float, {form}>") for form in FORMATS.values()]
+    made += [Entry("sums.cuh", f"add_parts<{count}>") for count in (2, 4)]
+    made.append(Entry("updates.cuh", "update_errors"))
+    return made + [Entry("grid.cuh", name) for name in ("find_cells", "sum_cells", "add_cells")]
 
 
 def _steps(pairs: tuple[tuple[str, str | None], ...]) -> list[Entry]:

@@ -132,7 +132,7 @@ def compile_now(entry: Entry, arch: str) -> Compiled:
     found = core()
     source = f'#include "{entry.file}"\nusing namespace qmaps;\n'
     options = found.ProgramOptions(
-        arch=arch, include_path=[str(SOURCES), str(ROOT)], name=f"qmaps_{entry.file}", **OPTIONS
+        arch=arch, include_path=[str(SOURCES), str(ROOT)], name=f"{entry.file}.cu", **OPTIONS
     )
     log = io.StringIO()
     try:
