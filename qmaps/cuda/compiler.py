@@ -127,8 +127,9 @@ def compile_now(entry: Entry, arch: str) -> Compiled:
     found = core()
     _announce(arch)
     source = f'#include "{entry.file}"\nusing namespace qmaps;\n'
+    # A program of the file's own name would include itself.
     options = found.ProgramOptions(
-        arch=arch, include_path=[str(SOURCES), str(ROOT)], name=entry.file, **OPTIONS
+        arch=arch, include_path=[str(SOURCES), str(ROOT)], name=f"{entry.file}.cu", **OPTIONS
     )
     log = io.StringIO()
     try:

@@ -167,9 +167,8 @@ def test_structures_are_those_of_cpp(
         for field in dtype.names:
             offset = dtype.fields[field][1]
             lines.append(f"static_assert(offsetof({name}, {field}) == {offset});")
-    source = (
-        '#include "block.hpp"\n#include "step.cuh"\n#include <cstddef>\nusing namespace qmaps;\n'
-        + "\n".join(lines)
-    )
+    headers = ("<cstddef>", '"block.hpp"', '"step.cuh"', '"quantiles.cuh"', '"selection.cuh"')
+    includes = [f"#include {header}" for header in headers]
+    source = "\n".join([*includes, "using namespace qmaps;", *lines])
     build(source, request.config.cache.mkdir("cuda-emulation"))
     assert len(lines) > 50
