@@ -7,7 +7,7 @@ order, and between two of them the value is interpolated linearly in float64, as
 
 Tensors on the CPU are read by the native engine where it is built. It returns the same bits, does
 not sort more than it must, and needs at most a quarter of the tensor's elements as memory, beside a
-few MiB. So does the CUDA engine, which needs 17 MiB at most.
+few MiB. The CUDA engine returns them too, and needs 17 MiB.
 """
 
 from __future__ import annotations

@@ -12,8 +12,9 @@ from torch import Tensor
 
 from qmaps import quantiles
 from qmaps.backends import use_backend
-from qmaps.cuda import layout
+from qmaps.cuda import compiler, layout
 from qmaps.cuda import quantiles as cuda
+from qmaps.cuda.compiler import Entry
 from qmaps.cuda.quantiles import Quantiles, passes
 from qmaps.errors import NonFiniteError
 from tests.cuda.emulation import EmulatedEngine, build
@@ -221,3 +222,14 @@ def test_the_block_sorts(log: int, device: EmulatedEngine, request: pytest.Fixtu
         library.run(ctypes.c_void_p(words.data_ptr()))
         expected = keys.view(-1, size).sort(dim=1).values.view(-1)
         assert torch.equal(words.to(torch.int64), expected)
+
+
+@pytest.mark.skipif(bool(compiler.missing()), reason=compiler.missing())
+@pytest.mark.parametrize("arch", ["sm_75", "sm_90", "sm_120"])
+def test_kernels_compile_and_keep_to_registers(arch: str) -> None:
+    counts = [Entry("selection.cuh", f"count_{n}_digit<float>") for n in ("first", "next")]
+    finds = [Entry("quantiles.cuh", f"find_quantiles<{t}, 12>") for t in ("float", "F16")]
+    others = [Entry("selection.cuh", "decide_digit"), Entry("quantiles.cuh", "add_rows")]
+    for used in compiler.report([*counts, *finds, *others], arch):
+        assert used["spill_stores"] == used["spill_loads"] == used["stack"] == 0, used
+        assert used["registers"] <= 96, used
