@@ -127,7 +127,7 @@ class Quantiles:
         for name, tensor in out.items():
             task[name] = tensor.data_ptr()
         # As many blocks as a device holds at once, given their shared memory.
-        blocks = max(1, min(tiles(x.numel()), self.engine.blocks // 2))
+        blocks = min(tiles(x.numel()), -(-self.engine.blocks // 2))
         for number in range(passes(ranks.numel(), bits)):
             kernel = f"count_{'next' if number else 'first'}_digit<{DTYPES[x.dtype]}>"
             self.engine.launch(Entry("selection.cuh", kernel), blocks, task)
