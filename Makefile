@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: help lab test compare lint types notebooks sanitize bench clean
+.PHONY: help lab test compare lint types notebooks sanitize bench bench-gpu test-gpu sanitize-gpu clean
 
 help:
 	@echo "make lab        train, capture, sweep, draw, report: runs/lab/report.html"
@@ -12,6 +12,9 @@ help:
 	@echo "make compare    8-bit and 4-bit AdamW against 32-bit over three seeds"
 	@echo "make lint types notebooks    what CI checks besides"
 	@echo "make bench      speed and memory beside torch, bitsandbytes and torchao: reports/bench/cpu.md"
+	@echo "make bench-gpu  the same on a CUDA device, in eight minutes: reports/gpu/gpu.md"
+	@echo "make test-gpu   the tests that need a CUDA device"
+	@echo "make sanitize-gpu    the short ones of them under compute-sanitizer"
 	@echo "make sanitize   the native engine's tests under the compiler's sanitizers"
 
 $(VENV)/bin/python:
@@ -63,6 +66,15 @@ sanitize: $(VENV)/.dev
 
 bench: $(VENV)/.bench
 	$(BIN)/python -m benchmarks
+
+bench-gpu: $(VENV)/.bench $(VENV)/.cuda
+	$(BIN)/python -m benchmarks.gpu
+
+test-gpu: $(VENV)/.test
+	$(BIN)/python -m pytest tests/gpu
+
+sanitize-gpu: $(VENV)/.test
+	tests/gpu/sanitize.sh $(BIN)/python
 
 clean:
 	rm -rf $(VENV) runs build dist

@@ -7,9 +7,7 @@ to this machine and moment. A run of some cases, or of smaller ones, goes to run
 from __future__ import annotations
 
 import argparse
-import fnmatch
 import gc
-import math
 import sys
 import time
 import traceback
@@ -20,55 +18,21 @@ from typing import Any
 from benchmarks.bandwidth import bandwidth
 from benchmarks.case import OURS, Measured, Options, failure
 from benchmarks.cases import CASES
+from benchmarks.command import folder, selected, shared_options
 from benchmarks.machine import about
 from benchmarks.plot import draw
 from benchmarks.table import table
-from qmaps.errors import QmapsError, nearest
+from qmaps.errors import QmapsError
 from qmaps.files import output_folder, replacing, write_json
 
 
 def arguments(given: Sequence[str]) -> argparse.Namespace:
     """The command's options; leaves with a message where one is not allowed."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
-    parser.add_argument(
-        "--case",
-        action="append",
-        default=[],
-        metavar="PATTERN",
-        help="only cases whose name holds this text; * and ? stand for any text or character; "
-        "may be given several times",
-    )
-    parser.add_argument("--list", action="store_true", help="print the names of the cases")
-    parser.add_argument("--scale", type=_positive, default=1.0, help="size of the work; 1 is full")
-    parser.add_argument("--rounds", type=_count, default=9, help="counted rounds of each case")
-    parser.add_argument(
-        "--budget",
-        type=_positive,
-        default=10.0,
-        metavar="SECONDS",
-        help="a slower contender of a case takes fewer rounds, at least two (default 10)",
-    )
-    parser.add_argument(
-        "--out",
-        type=Path,
-        help="folder of the results (default reports/bench; runs/bench with --case or --scale)",
-    )
+    parser = shared_options("python -m benchmarks", __doc__, rounds=9, budget=10.0, out="bench")
     options = parser.parse_args(given)
-    if options.out is None:
-        whole = not options.case and options.scale == 1.0
-        options.out = Path("reports/bench") if whole else Path("runs/bench")
-    options.cases = chosen(options.case)
-    if not options.cases:
-        names = [case.name for case in CASES]
-        closest = nearest(options.case[0], names)
-        parser.error(f"--case={options.case[0]!r} fits no case{closest}; --list names them all")
+    options.out = folder(options, "bench")
+    options.cases = selected(parser, options.case, CASES)
     return options
-
-
-def chosen(patterns: Sequence[str]) -> list[Measured]:
-    """The cases that any of these patterns fits; all of them without a pattern."""
-    wanted = [f"*{pattern.lower()}*" for pattern in patterns] or ["*"]
-    return [case for case in CASES if any(_fits(case.name, each) for each in wanted)]
 
 
 def measure(cases: Sequence[Measured], options: Options) -> dict[str, Any]:
@@ -98,12 +62,12 @@ def measure(cases: Sequence[Measured], options: Options) -> dict[str, Any]:
     return {"bytes_per_second": {"best": best, "kernels": kernels}, "cases": rows}
 
 
-def write(results: dict[str, Any], folder: Path) -> None:
+def write(results: dict[str, Any], out: Path) -> None:
     """JSON, table and plot; each appears whole or not at all."""
-    write_json(folder / "cpu.json", results)
-    with replacing(folder / "cpu.png") as temporary:
+    write_json(out / "cpu.json", results)
+    with replacing(out / "cpu.png") as temporary:
         draw(results, temporary)
-    with replacing(folder / "cpu.md") as temporary:
+    with replacing(out / "cpu.md") as temporary:
         temporary.write_text(table(results), encoding="utf-8")
 
 
@@ -119,7 +83,7 @@ def main(given: Sequence[str] | None = None) -> int:
         print("\n".join(case.name for case in options.cases))
         return 0
     try:
-        folder = output_folder(options.out)
+        out = output_folder(options.out)
         start = time.perf_counter()
         settings = Options(options.scale, options.rounds, options.budget)
         results = {"about": about(given)} | measure(options.cases, settings)
@@ -129,11 +93,11 @@ def main(given: Sequence[str] | None = None) -> int:
             "budget": options.budget,
             "seconds": time.perf_counter() - start,
         }
-        write(results, folder)
+        write(results, out)
     except QmapsError as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
-    print(f"{folder / 'cpu.md'}, cpu.json and cpu.png are written")
+    print(f"{out / 'cpu.md'}, cpu.json and cpu.png are written")
     return int(any(row.get("failed") for row in results["cases"]))
 
 
@@ -141,26 +105,6 @@ def _brief(row: dict[str, Any]) -> str:
     if OURS not in row["values"]:
         return f"{row['name']}: {row['skipped'].get(OURS, 'not measured')}"
     return f"{row['name']}: {row['values'][OURS]['median']:.3g} {row['unit']}"
-
-
-def _fits(name: str, pattern: str) -> bool:
-    return fnmatch.fnmatchcase(name.lower(), pattern)
-
-
-def _positive(text: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = math.nan
-    if not 0 < value < math.inf:
-        raise argparse.ArgumentTypeError(f"{text!r} must be a number above 0")
-    return value
-
-
-def _count(text: str) -> int:
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text!r} must be a whole number of at least 1")
-    return int(text)
 
 
 if __name__ == "__main__":

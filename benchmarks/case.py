@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -83,19 +83,13 @@ class Case:
     def measure(self, options: Options) -> list[dict[str, Any]]:
         """One row."""
         setup = self.make(options.scale)
-        skipped: dict[str, str] = {}
-        works: dict[str, Work] = {}
-        for name, prepare in setup.contenders.items():
-            try:
-                works[name] = prepare()
-            except Exception as error:
-                _skip(skipped, name, error)
+        works, skipped = prepared(setup.contenders)
         with Neighbours() as neighbours:
             seconds, failed = interleaved(
                 works, options.rounds, refresh=setup.refresh, budget=options.budget
             )
         for name, error in failed.items():
-            _skip(skipped, name, error)
+            skip(skipped, name, error)
         values = {
             name: [1e9 * second / setup.elements for second in each]
             for name, each in seconds.items()
@@ -103,14 +97,13 @@ class Case:
         checks = setup.check() if setup.check and OURS in values else {}
         found = row(self.name, "ns per element", values, self.floors, skipped, self.note)
         nbytes = {name: size for name, size in setup.nbytes.items() if name in values}
-        forms = {name: getattr(works[name], "form", "") for name in values}
         return [
             found
             | {
                 "elements": setup.elements,
                 "bytes_per_element": nbytes,
                 "checks": checks,
-                "forms": {name: form for name, form in forms.items() if form},
+                "forms": forms(works, values),
                 "others_cpu": neighbours.share,
             }
         ]
@@ -170,7 +163,27 @@ def reason(error: BaseException) -> str:
     return text if isinstance(error, UnavailableError) else f"{type(error).__name__}: {text}"
 
 
-def _skip(skipped: dict[str, str], name: str, error: Exception) -> None:
+def prepared(
+    contenders: Mapping[str, Callable[[], Work]],
+) -> tuple[dict[str, Work], dict[str, str]]:
+    """The works that can be done here, and why the others cannot."""
+    skipped: dict[str, str] = {}
+    works: dict[str, Work] = {}
+    for name, prepare in contenders.items():
+        try:
+            works[name] = prepare()
+        except Exception as error:
+            skip(skipped, name, error)
+    return works, skipped
+
+
+def forms(works: Mapping[str, Work], names: Iterable[str]) -> dict[str, str]:
+    """What those of these works that say so became."""
+    found = {name: str(getattr(works[name], "form", "")) for name in names}
+    return {name: form for name, form in found.items() if form}
+
+
+def skip(skipped: dict[str, str], name: str, error: Exception) -> None:
     """Note why a contender did not run; an error of our own is no reason to skip it."""
     if name == OURS and not isinstance(error, UnavailableError):
         raise error

@@ -14,14 +14,19 @@ from qmaps.maps import Codebook
 Shapes = list[tuple[int, ...]]
 
 
-def generator(seed: int = 0) -> torch.Generator:
+def generator(seed: int = 0, device: torch.device | str = "cpu") -> torch.Generator:
     """Random numbers that every run repeats."""
-    return torch.Generator().manual_seed(seed)
+    return torch.Generator(device).manual_seed(seed)
+
+
+def normal(shape: tuple[int, ...], seed: int = 0, device: torch.device | str = "cpu") -> Tensor:
+    """Normal numbers, made where they lie."""
+    return torch.randn(shape, generator=generator(seed, device), device=device)
 
 
 def vector(scale: float) -> Tensor:
     """2^24 normal numbers."""
-    return torch.randn(max(1 << 14, int((1 << 24) * scale)), generator=generator())
+    return normal((max(1 << 14, int((1 << 24) * scale)),))
 
 
 def random_codebooks() -> list[Codebook]:
@@ -37,12 +42,14 @@ def quantizer(spec: str) -> qmaps.Quantizer:
 
 
 def parameters(
-    shapes: Iterable[tuple[int, ...]], dtype: torch.dtype = torch.float32
+    shapes: Iterable[tuple[int, ...]],
+    dtype: torch.dtype = torch.float32,
+    device: torch.device | str = "cpu",
 ) -> list[Tensor]:
     """Normal parameters with storage for their gradients."""
     made = []
     for shape in shapes:
-        p = torch.randn(shape, generator=generator()).to(dtype).requires_grad_()
+        p = normal(shape, device=device).to(dtype).requires_grad_()
         p.grad = torch.zeros_like(p)
         made.append(p)
     return made
@@ -58,7 +65,7 @@ def new_gradients(params: list[Tensor], scales: Iterable[float] = (1e-3,)) -> Ca
         scales: standard deviations; the parameters take them in turn.
     """
     chosen = list(scales)
-    pool = torch.randn(max(p.numel() for p in params) + 4096, generator=generator(3))
+    pool = normal((max(p.numel() for p in params) + 4096,), 3, params[0].device)
 
     def refresh(number: int) -> None:
         for index, p in enumerate(params):

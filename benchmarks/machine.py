@@ -20,16 +20,17 @@ from qmaps import native
 PACKAGES = ("qmaps", "torch", "numpy", "bitsandbytes", "torchao")
 
 
-def about(arguments: Sequence[str]) -> dict[str, Any]:
+def about(arguments: Sequence[str], module: str = "benchmarks") -> dict[str, Any]:
     """Machine, versions, engine, threads, date and command.
 
     Args:
         arguments: those of the command.
+        module: which it is.
     """
     engine = next(each for each in qmaps.backends() if each.name == qmaps.backend())
     return {
         "date": f"{datetime.datetime.now(datetime.UTC):%Y-%m-%d %H:%M} UTC",
-        "command": shlex.join(["python", "-m", "benchmarks", *arguments]),
+        "command": shlex.join(["python", "-m", module, *arguments]),
         "machine": {
             "processor": processor(),
             "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else None,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,25 +19,35 @@ OTHER = "#9498a0"
 def draw(results: dict[str, Any], path: Path) -> None:
     """Write a PNG whose rows are the cases that have ratios, in their order from the top."""
     rows = [row for row in results["cases"] if row["ratios"]]
-    peers = list(dict.fromkeys(peer for row in rows for peer in row["ratios"]))
-    colours = {peer: COLOURS[i] if i < len(COLOURS) else OTHER for i, peer in enumerate(peers)}
     figure = Figure(figsize=(11, 2 + 0.42 * len(rows)), layout="constrained")
     FigureCanvasAgg(figure)
-    axes = figure.add_subplot()
+    handles = ratios(figure.add_subplot(), rows)
+    if rows:
+        figure.legend(handles=handles, loc="outside upper center", ncols=4, frameon=False)
+    figure.savefig(path, format="png", dpi=110)
+
+
+def ratios(axes: Axes, rows: Sequence[dict[str, Any]]) -> list[Line2D]:
+    """Draw the ratios to peers, one line for each row; returns what a legend shows."""
+    peers = list(dict.fromkeys(peer for row in rows for peer in row["ratios"]))
+    colours = {peer: COLOURS[i] if i < len(COLOURS) else OTHER for i, peer in enumerate(peers)}
     axes.set_xscale("log")
     axes.axvline(1, color="black", linewidth=0.8)
     for line, row in enumerate(rows):
         _line(axes, line, row, colours)
-    axes.set_yticks(range(len(rows)), [row["name"] for row in rows])
-    axes.set_ylim(len(rows) - 0.5, -0.5)
+    name_lines(axes, [row["name"] for row in rows])
     axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}x")
     axes.set_xlabel("time of the peer / time of qmaps (more than 1: qmaps is faster)")
+    return _legend(colours)
+
+
+def name_lines(axes: Axes, names: Sequence[str]) -> None:
+    """Give each line of a picture its name, the first one on top."""
+    axes.set_yticks(range(len(names)), names)
+    axes.set_ylim(max(len(names), 1) - 0.5, -0.5)
     axes.grid(axis="both", color="#e4e4e4")
     axes.set_axisbelow(True)
     axes.spines[["top", "right"]].set_visible(False)
-    if rows:
-        figure.legend(handles=_legend(colours), loc="outside upper center", ncols=4, frameon=False)
-    figure.savefig(path, format="png", dpi=110)
 
 
 def _line(axes: Axes, line: int, row: dict[str, Any], colours: dict[str, str]) -> None:

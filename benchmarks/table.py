@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from benchmarks.case import OURS
+from benchmarks.markdown import Texts, markdown, number, spread
 from benchmarks.neighbours import BUSY
 
 Row = dict[str, Any]
@@ -20,8 +21,8 @@ def table(results: dict[str, Any]) -> str:
         _asked(rows),
         ["![ratios and floors](cpu.png)", ""],
         _all(rows),
-        _checks(rows),
-        _notes(rows),
+        checks(rows),
+        notes(rows),
     ]
     return "\n".join(line for part in parts for line in part).rstrip() + "\n"
 
@@ -29,7 +30,7 @@ def table(results: dict[str, Any]) -> str:
 def _about(about: dict[str, Any], rates: dict[str, Any]) -> list[str]:
     machine = about["machine"]
     versions = ", ".join(f"{name} {value}" for name, value in about["versions"].items() if value)
-    kernels = ", ".join(f"{name} {_giga(rate)}" for name, rate in rates["kernels"].items())
+    kernels = ", ".join(f"{name} {giga(rate)}" for name, rate in rates["kernels"].items())
     cores = f", {machine['cores']} cores" if machine["cores"] else ""
     isa = f", {about['isa']}" if about["isa"] else ""
     lines = [
@@ -66,15 +67,15 @@ def _asked(rows: Sequence[Row]) -> list[str]:
                 cells.append([_name(row), peer, "", f"{floor:g}", verdict])
                 continue
             verdict = "reached" if row["reached"][peer] else "**missed**"
-            cells.append([_name(row), peer, _spread(ratio, "ratio"), f"{floor:g}", verdict])
+            cells.append([_name(row), peer, spread(ratio, "ratio"), f"{floor:g}", verdict])
         if "limit" in row:
-            ours = f"{_number(row['values'][OURS]['median'])} {row['unit']}"
+            ours = f"{number(row['values'][OURS]['median'])} {row['unit']}"
             verdict = "kept" if row["kept"] else "**exceeded**"
             cells.append([_name(row), "", ours, f"at most {row['limit']:g}", verdict])
     if not cells:
         return []
     head = ["case", "peer", "ratio", "floor", ""]
-    return ["## What is asked", "", *_markdown(head, cells), ""]
+    return ["## What is asked", "", *markdown(head, cells), ""]
 
 
 def _all(rows: Sequence[Row]) -> list[str]:
@@ -88,18 +89,19 @@ def _all(rows: Sequence[Row]) -> list[str]:
                 [
                     first,
                     contender,
-                    f"{_spread(value, 'median')} {row['unit']}",
+                    f"{spread(value, 'median')} {row['unit']}",
                     str(len(row["samples"][contender])),
-                    "" if ratio is None else _spread(ratio, "ratio"),
+                    "" if ratio is None else spread(ratio, "ratio"),
                     "" if share is None else f"{share:.0%}",
                 ]
             )
             first = ""
     head = ["case", "contender", "median (quartiles)", "rounds", "ratio", "bandwidth"]
-    return ["## All that was measured", "", *_markdown(head, cells), ""]
+    return ["## All that was measured", "", *markdown(head, cells), ""]
 
 
-def _checks(rows: Sequence[Row]) -> list[str]:
+def checks(rows: Sequence[Row]) -> list[str]:
+    """Whether the answers are right."""
     texts = Texts()
     for row in rows:
         for name, value in row.get("checks", {}).items():
@@ -107,7 +109,8 @@ def _checks(rows: Sequence[Row]) -> list[str]:
     return texts.section("Checks")
 
 
-def _notes(rows: Sequence[Row]) -> list[str]:
+def notes(rows: Sequence[Row]) -> list[str]:
+    """What a reader has to know of some rows."""
     texts = Texts()
     for row in rows:
         if row["note"]:
@@ -122,22 +125,6 @@ def _notes(rows: Sequence[Row]) -> list[str]:
     return texts.section("Notes")
 
 
-class Texts:
-    """Lines, each with the cases that it holds for."""
-
-    def __init__(self) -> None:
-        self._cases: dict[str, list[str]] = {}
-
-    def add(self, text: str, case: str) -> None:
-        """Say `text` of `case`."""
-        self._cases.setdefault(text, []).append(case)
-
-    def section(self, title: str) -> list[str]:
-        """A section in Markdown; nothing without lines."""
-        lines = [f"- {text} ({'; '.join(cases)})" for text, cases in self._cases.items()]
-        return [f"## {title}", "", *lines, ""] if lines else []
-
-
 def _busy(row: Row) -> bool:
     return (row.get("others_cpu") or 0) > BUSY
 
@@ -146,22 +133,6 @@ def _name(row: Row) -> str:
     return row["name"] + (" \\*" if _busy(row) else "")
 
 
-def _spread(value: dict[str, float], middle: str) -> str:
-    text = _number(value[middle])
-    if value["q1"] == value["q3"]:
-        return text
-    return f"{text} ({_number(value['q1'])} to {_number(value['q3'])})"
-
-
-def _number(value: float) -> str:
-    """Three significant digits, never an exponent."""
-    return f"{value:.0f}" if abs(value) >= 100 else f"{value:#.3g}".rstrip(".")
-
-
-def _giga(rate: float) -> str:
+def giga(rate: float) -> str:
+    """Billions, rounded."""
     return f"{rate / 1e9:.0f}"
-
-
-def _markdown(head: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:
-    lines = [head, ["---"] * len(head), *rows]
-    return ["| " + " | ".join(cell.replace("|", "\\|") for cell in line) + " |" for line in lines]

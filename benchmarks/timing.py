@@ -5,13 +5,23 @@ from __future__ import annotations
 import math
 import statistics
 import time
+import traceback
 from collections.abc import Callable, Mapping, Sequence
 
 Work = Callable[[], object]
+Clock = Callable[[Work], float]
+"""Does a work and gives its seconds."""
 WARM_UPS = 2
 """Rounds before those that count: the first makes states, the second uses them."""
 LEAST = 2
 """Counted rounds of a work, however slow it is."""
+
+
+def stopwatch(work: Work) -> float:
+    """Seconds that one call takes."""
+    start = time.perf_counter()
+    work()
+    return time.perf_counter() - start
 
 
 def interleaved(
@@ -20,6 +30,9 @@ def interleaved(
     *,
     refresh: Callable[[int], None] | None = None,
     budget: float = math.inf,
+    clock: Clock = stopwatch,
+    warm_ups: int = WARM_UPS,
+    seconds_in_all: float = math.inf,
 ) -> tuple[dict[str, list[float]], dict[str, Exception]]:
     """Seconds of each work in every round: A B C, A B C, ...
 
@@ -31,6 +44,9 @@ def interleaved(
         refresh: called before each round with its number, warm-ups included; not timed.
         budget: seconds after which a work takes no further turns, once `LEAST` of them counted.
             Its first call, in which peers compile themselves, is not charged.
+        clock: does and times one turn.
+        warm_ups: rounds before those that count.
+        seconds_in_all: after which no round begins, once all works have `LEAST` counted ones.
 
     Returns:
         Seconds by name, from the first counted round on, and the errors of those that failed,
@@ -39,11 +55,14 @@ def interleaved(
     seconds: dict[str, list[float]] = {name: [] for name in works}
     spent = dict.fromkeys(works, 0.0)
     failed: dict[str, Exception] = {}
-    for number in range(rounds + WARM_UPS):
+    begin = time.perf_counter()
+    for number in range(rounds + warm_ups):
+        late = time.perf_counter() - begin > seconds_in_all
         turns = [
             name
             for name in works
-            if name not in failed and (len(seconds[name]) < LEAST or spent[name] < budget)
+            if name not in failed
+            and (len(seconds[name]) < LEAST or (spent[name] < budget and not late))
         ]
         if not turns:
             break
@@ -52,13 +71,14 @@ def interleaved(
         for name in turns:
             start = time.perf_counter()
             try:
-                works[name]()
+                taken = clock(works[name])
             except Exception as error:
+                # Its frames would keep the memory that it ran out of.
+                traceback.clear_frames(error.__traceback__)
                 failed[name] = error
                 continue
-            taken = time.perf_counter() - start
-            spent[name] += taken if number else 0.0
-            if number >= WARM_UPS:
+            spent[name] += time.perf_counter() - start if number else 0.0
+            if number >= warm_ups:
                 seconds[name].append(taken)
     return {name: each for name, each in seconds.items() if name not in failed}, failed
 

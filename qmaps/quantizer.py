@@ -275,6 +275,10 @@ class QuantizedTensor:
         q = self.quantizer
         if out is not None and tuple(out.shape) != self.shape:
             raise BadValueError(f"out has shape {tuple(out.shape)}; {self.shape} is needed")
+        for scale in self.scales:
+            if scale.device != self.device:
+                places = f"scales are on {scale.device} and codes on {self.device}"
+                raise BadValueError(f"{places}; move both to one device")
         return dispatch.dequantize(
             self.packed, self.scales, q.normalizer, q.map, self.shape, dtype, out
         )

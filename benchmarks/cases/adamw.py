@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -55,7 +56,7 @@ def four_bit_peers() -> dict[str, Prepare]:
     return {TORCHAO: torchao("AdamW4bit")}
 
 
-def traffic(specs: Iterable[str | None], size: int = 4) -> float:
+def traffic(specs: Iterable[str | None], size: int = 4, *, twice: bool = True) -> float:
     """Bytes per element of one step: the parameter, the gradient, and all states.
 
     A state whose scales need the whole of the new one, as those of ``rank1`` do, is computed
@@ -64,6 +65,7 @@ def traffic(specs: Iterable[str | None], size: int = 4) -> float:
     Args:
         specs: of the states; None is 32 bits.
         size: bytes of an element of the parameter, and of its gradient.
+        twice: count what is read once more; without, this is what no step can do without.
     """
     total = 3.0 * size
     for spec in specs:
@@ -72,7 +74,8 @@ def traffic(specs: Iterable[str | None], size: int = 4) -> float:
             continue
         q = quantizer(spec)
         packed = q.map.bits / 8 + 4 / getattr(q.normalizer, "size", float("inf"))
-        total += 2 * packed + (0 if hasattr(q.normalizer, "size") else size + packed)
+        again = twice and not hasattr(q.normalizer, "size")
+        total += 2 * packed + (size + packed if again else 0)
     return total
 
 
@@ -96,27 +99,36 @@ def matches(
     return {"share of parameters equal to the reference's after 3 steps": same}
 
 
+def beside(
+    params: list[Tensor],
+    pair: Pair,
+    kinds: Mapping[str, Mapping[str, bool]],
+    peers: Mapping[str, Prepare] | None = None,
+) -> Setup:
+    """AdamW with `pair`, beside torch's 32-bit ones and `peers`, all on the same parameters."""
+    contenders: dict[str, Callable[[], Work]] = {OURS: lambda: ours(params, pair).step}
+    for name, options in kinds.items():
+        contenders[name] = lambda options=options: torch.optim.AdamW(params, **options).step
+    for name, prepare in (peers or {}).items():
+        contenders[name] = lambda prepare=prepare: prepare(params)
+    return Setup(
+        contenders,
+        elements=sum(p.numel() for p in params),
+        nbytes={OURS: traffic(pair), FUSED: traffic((None, None))},
+        refresh=new_gradients(params),
+    )
+
+
 def steps(
     pair: Pair,
     shapes: Callable[[float], Shapes],
     peers: Mapping[str, Prepare] | None = None,
 ) -> Callable[[float], Setup]:
-    """AdamW with `pair`, beside torch's 32-bit ones and `peers`, all on the same parameters."""
+    """`beside` on the CPU, and whether the answers are right."""
 
     def make(scale: float) -> Setup:
-        params = parameters(shapes(scale))
-        contenders: dict[str, Callable[[], Work]] = {OURS: lambda: ours(params, pair).step}
-        for name, options in TORCH.items():
-            contenders[name] = lambda options=options: torch.optim.AdamW(params, **options).step
-        for name, prepare in (peers or {}).items():
-            contenders[name] = lambda prepare=prepare: prepare(params)
-        return Setup(
-            contenders,
-            elements=sum(p.numel() for p in params),
-            nbytes={OURS: traffic(pair), FUSED: traffic((None, None))},
-            refresh=new_gradients(params),
-            check=lambda: matches(lambda some: ours(some, pair)),
-        )
+        setup = beside(parameters(shapes(scale)), pair, TORCH, peers)
+        return replace(setup, check=lambda: matches(lambda some: ours(some, pair)))
 
     return make
 

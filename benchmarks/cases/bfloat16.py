@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import torch
 from torch import Tensor
 
@@ -21,9 +23,8 @@ def stochastic(params: list[Tensor]) -> AdamW8bit:
     return AdamW8bit(params, stochastic_rounding=True)
 
 
-def make(scale: float) -> Setup:
+def beside(params: list[Tensor]) -> Setup:
     """8-bit AdamW beside torch's own, which rounds to nearest, and 8-bit peers."""
-    params = parameters(matrices(scale), torch.bfloat16)
     return Setup(
         {
             OURS: lambda: stochastic(params).step,
@@ -35,14 +36,20 @@ def make(scale: float) -> Setup:
         elements=sum(p.numel() for p in params),
         nbytes=dict.fromkeys((OURS, NEAREST), traffic(EIGHT, size=2)) | {FUSED: TORCH_TRAFFIC},
         refresh=new_gradients(params),
-        check=lambda: matches(stochastic, torch.bfloat16),
     )
 
 
+def make(scale: float) -> Setup:
+    """`beside` on the CPU, and whether the answers are right."""
+    setup = beside(parameters(matrices(scale), torch.bfloat16))
+    return replace(setup, check=lambda: matches(stochastic, torch.bfloat16))
+
+
+NOTE = "torch and bitsandbytes round to nearest; torch keeps its moments in bfloat16"
 CASES = (
     Case(
         "AdamW 8-bit, bfloat16 rounded stochastically, four matrices",
         make,
-        note="torch and bitsandbytes round to nearest; torch keeps its moments in bfloat16",
+        note=NOTE,
     ),
 )

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import torch
+from torch import Tensor
 
 from benchmarks.case import OURS, Case, Setup
 from benchmarks.data import quantizer, vector
@@ -12,22 +14,39 @@ from benchmarks.peers import BITSANDBYTES, KERNEL, kernel, need
 from benchmarks.timing import Work
 
 
+def beside(x: Tensor, spec: str) -> Setup:
+    """Dequantize what `spec` makes of `x`; bitsandbytes gets the same codes and scales."""
+    q = quantizer(spec)
+    t, block, code = q.quantize(x), q.normalizer.size, q.map.codebook().to(x.device)
+    y = torch.empty_like(x)
+    (absmax,) = t.scales
+
+    def peer() -> Work:
+        bnb = need("bitsandbytes.functional")
+        out = {"out": torch.empty_like(x)} if x.is_cuda else {}
+        return lambda: bnb.dequantize_blockwise(
+            t.packed, absmax=absmax, code=code, blocksize=block, **out
+        )
+
+    nbytes = 1 + 4 + 4 / block
+    return Setup(
+        {OURS: lambda: lambda: t.dequantize(out=y), BITSANDBYTES: peer},
+        elements=x.numel(),
+        nbytes={OURS: nbytes},
+    )
+
+
 def decode(spec: str) -> Callable[[float], Setup]:
-    """Dequantize what `spec` made; bitsandbytes gets the same codes and scales."""
+    """`beside` on the CPU, where bitsandbytes' kernel can be called by itself."""
 
     def make(scale: float) -> Setup:
         x, q = vector(scale), quantizer(spec)
+        setup = beside(x, spec)
         t, block, code = q.quantize(x), q.normalizer.size, q.map.codebook()
-        y, theirs = torch.empty_like(x), torch.empty_like(x)
-        (absmax,) = t.scales
-
-        def peer() -> Work:
-            bnb = need("bitsandbytes.functional")
-            return lambda: bnb.dequantize_blockwise(
-                t.packed, absmax=absmax, code=code, blocksize=block
-            )
+        theirs = torch.empty_like(x)
 
         def bare() -> Work:
+            absmax = t.scales[0]
             return kernel("cdequantize_blockwise_cpu_fp32", code, t.packed, absmax, theirs, block)
 
         def check() -> dict[str, float]:
@@ -38,11 +57,10 @@ def decode(spec: str) -> Callable[[float], Setup]:
             same = (t.dequantize() == theirs).float().mean().item()
             return {"share of values equal to bitsandbytes'": same}
 
-        nbytes = 1 + 4 + 4 / block
-        return Setup(
-            {OURS: lambda: lambda: t.dequantize(out=y), BITSANDBYTES: peer, KERNEL: bare},
-            elements=x.numel(),
-            nbytes=dict.fromkeys((OURS, KERNEL), nbytes),
+        return replace(
+            setup,
+            contenders={**setup.contenders, KERNEL: bare},
+            nbytes={**setup.nbytes, KERNEL: setup.nbytes[OURS]},
             check=check,
         )
 

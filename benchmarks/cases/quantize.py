@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import torch
+from torch import Tensor
 
 from benchmarks.case import OURS, Case, Setup
 from benchmarks.data import quantizer, vector
@@ -12,53 +14,71 @@ from benchmarks.peers import BITSANDBYTES, KERNEL, kernel, need
 from benchmarks.timing import Work
 
 
+def beside(x: Tensor, spec: str) -> Setup:
+    """Quantize `x` under `spec`, whose codebook bitsandbytes is given as its code."""
+    q = quantizer(spec)
+    t, block, code = q.quantize(x), q.normalizer.size, q.map.codebook().to(x.device)
+
+    def peer() -> Work:
+        bnb = need("bitsandbytes.functional")
+        absmax, codes = _storage(x, block)
+        return lambda: bnb.quantize_blockwise(
+            x, code=code, absmax=absmax, out=codes, blocksize=block
+        )
+
+    def check() -> dict[str, float]:
+        found = {}
+        try:
+            bnb = need("bitsandbytes.functional")
+            theirs, _ = bnb.quantize_blockwise(x, code=code, blocksize=block)
+            same = t.codes().view(-1) == theirs.view(-1).int()
+            found["share of codes equal to bitsandbytes'"] = same.float().mean().item()
+            if "/DE@8s" in spec:
+                apart = (bnb.create_dynamic_map(signed=True) - code.cpu()).abs().max()
+                found["its dynamic map and ours differ by at most"] = apart.item()
+        except Exception:
+            return found
+        return found
+
+    # One read, one code; a scale for each block.
+    nbytes = 4 + 1 + 4 / block
+    return Setup(
+        {
+            OURS: lambda: lambda: q.quantize_unchecked(x, out=t),
+            CHECKED: lambda: lambda: q.quantize(x, out=t),
+            BITSANDBYTES: peer,
+        },
+        elements=x.numel(),
+        nbytes={OURS: nbytes, CHECKED: nbytes + 4},
+        check=check,
+    )
+
+
 def encode(spec: str) -> Callable[[float], Setup]:
-    """Quantize under `spec`, whose codebook bitsandbytes is given as its code."""
+    """`beside` on the CPU, where bitsandbytes' kernel can be called by itself."""
 
     def make(scale: float) -> Setup:
         x, q = vector(scale), quantizer(spec)
-        t, block, code = q.quantize(x), q.normalizer.size, q.map.codebook()
-        absmax = torch.empty(-(-x.numel() // block))
-        codes = torch.empty(x.numel(), dtype=torch.uint8)
-
-        def peer() -> Work:
-            bnb = need("bitsandbytes.functional")
-            return lambda: bnb.quantize_blockwise(
-                x, code=code, absmax=absmax, out=codes, blocksize=block
-            )
+        setup, block = beside(x, spec), q.normalizer.size
 
         def bare() -> Work:
+            absmax, codes = _storage(x, block)
+            code = q.map.codebook()
             return kernel("cquantize_blockwise_cpu_fp32", code, x, absmax, codes, block)
 
-        def check() -> dict[str, float]:
-            found = {}
-            try:
-                bnb = need("bitsandbytes.functional")
-                theirs, _ = bnb.quantize_blockwise(x, code=code, blocksize=block)
-                same = t.codes().view(-1) == theirs.view(-1).int()
-                found["share of codes equal to bitsandbytes'"] = same.float().mean().item()
-                if "/DE@8s" in spec:
-                    apart = (bnb.create_dynamic_map(signed=True) - code).abs().max()
-                    found["its dynamic map and ours differ by at most"] = apart.item()
-            except Exception:
-                return found
-            return found
-
-        # One read, one code; a scale for each block.
-        nbytes = 4 + 1 + 4 / block
-        return Setup(
-            {
-                OURS: lambda: lambda: q.quantize_unchecked(x, out=t),
-                CHECKED: lambda: lambda: q.quantize(x, out=t),
-                BITSANDBYTES: peer,
-                KERNEL: bare,
-            },
-            elements=x.numel(),
-            nbytes={OURS: nbytes, CHECKED: nbytes + 4, KERNEL: nbytes},
-            check=check,
+        return replace(
+            setup,
+            contenders={**setup.contenders, KERNEL: bare},
+            nbytes={**setup.nbytes, KERNEL: setup.nbytes[OURS]},
         )
 
     return make
+
+
+def _storage(x: Tensor, block: int) -> tuple[Tensor, Tensor]:
+    """For the scales and codes of `x`."""
+    absmax = torch.empty(-(-x.numel() // block), device=x.device)
+    return absmax, torch.empty(x.numel(), dtype=torch.uint8, device=x.device)
 
 
 CHECKED = "qmaps, checked"

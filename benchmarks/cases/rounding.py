@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+from torch import Tensor
+
 from benchmarks.case import OURS, Case, Setup
 from benchmarks.cases.adamw import EIGHT, matches, ours, traffic
 from benchmarks.data import matrices, new_gradients, parameters
@@ -10,16 +14,20 @@ NEAREST = "qmaps, to nearest"
 STOCHASTIC = f"{EIGHT[0]}+sr", f"{EIGHT[1]}+sr"
 
 
-def make(scale: float) -> Setup:
+def beside(params: list[Tensor]) -> Setup:
     """8-bit AdamW with both moments rounded at random, and to nearest."""
-    params = parameters(matrices(scale))
     return Setup(
         {OURS: lambda: ours(params, STOCHASTIC).step, NEAREST: lambda: ours(params, EIGHT).step},
         elements=sum(p.numel() for p in params),
         nbytes=dict.fromkeys((OURS, NEAREST), traffic(EIGHT)),
         refresh=new_gradients(params),
-        check=lambda: matches(lambda some: ours(some, STOCHASTIC)),
     )
+
+
+def make(scale: float) -> Setup:
+    """`beside` on the CPU, and whether the answers are right."""
+    setup = beside(parameters(matrices(scale)))
+    return replace(setup, check=lambda: matches(lambda some: ours(some, STOCHASTIC)))
 
 
 CASES = (

@@ -84,6 +84,18 @@ def _counted(limits: np.ndarray, shift: int, first: int, buckets: int) -> Guesse
     return Guesses(shift, first, buckets, below.astype(np.uint8), rest.bit_length())
 
 
+@functools.lru_cache(maxsize=512)
+def searches(map_: Map) -> tuple[Guesses, Guesses]:
+    """For the limits between codes, and for those of the lower of two neighbours."""
+    values = table(map_)
+    return guesses(thresholds(values).numpy()), guesses(_below(values).numpy())
+
+
+def _below(values: Tensor) -> Tensor:
+    # n >= value is n > the float below it.
+    return torch.nextafter(values[1:-1], torch.tensor(-torch.inf))
+
+
 class DeviceBook:
     """The tables of one map on one device.
 
@@ -94,15 +106,14 @@ class DeviceBook:
 
     def __init__(self, map_: Map, device: torch.device) -> None:
         values = table(map_)
-        below = torch.nextafter(values[1:-1], torch.tensor(-torch.inf))
-        searches = [guesses(limits.numpy()) for limits in (thresholds(values), below)]
+        limits_of = (thresholds(values), _below(values))
         padded = np.full(layout.MAX_CODES, values[-1].item(), dtype=np.float32)
         padded[: values.numel()] = values.numpy()
         pieces = [padded.tobytes()]
         self.described = np.zeros((), dtype=layout.BOOK)
         self.described["size"] = values.numel()
         offsets = [0]
-        for limits, found in zip((thresholds(values), below), searches, strict=True):
+        for limits, found in zip(limits_of, searches(map_), strict=True):
             filled = np.full(2 * layout.MAX_CODES, np.inf, dtype=np.float32)
             filled[: limits.numel()] = limits.numpy()
             counts = found.counts.tobytes()
@@ -112,12 +123,14 @@ class DeviceBook:
         self.memory = self.memory.to(device)
         base = self.memory.data_ptr()
         self.described["values"] = base
-        for number, (name, found) in enumerate(zip(("nearest", "lower"), searches, strict=True)):
+        for number, (name, found) in enumerate(
+            zip(("nearest", "lower"), searches(map_), strict=True)
+        ):
             search = self.described[name]
             search["limit"] = base + offsets[1 + 2 * number]
             search["guess"] = base + offsets[2 + 2 * number]
             search["shift"], search["first"] = found.shift, found.first
-            search["buckets"], search["steps"] = found.buckets, found.steps
+            search["buckets"] = found.buckets
             search["negative"] = len(found.counts) - found.buckets
 
 

@@ -10,7 +10,6 @@ import json
 import os
 import re
 import sys
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -99,6 +98,13 @@ def architectures() -> list[str]:
     return [f"sm_{number}" for number in nvrtc.nvrtcGetSupportedArchs()[1]]
 
 
+def check_architecture(arch: str) -> None:
+    """Raise `BackendError` unless NVRTC compiles for it."""
+    if arch not in architectures():
+        known = ", ".join(architectures())
+        raise BackendError(f"arch={arch!r} is not supported by this NVRTC; it supports {known}")
+
+
 def compiled(entry: Entry, arch: str) -> Compiled:
     """The entry for one architecture, from the cache if it is there.
 
@@ -106,8 +112,9 @@ def compiled(entry: Entry, arch: str) -> Compiled:
         BackendError: the architecture is not supported, or the source does not compile.
     """
     path = cache_folder() / f"{_digest(entry, arch)}.json"
-    if path.exists():
-        return _read(path)
+    if (kept := _read(path)) is not None:
+        return kept
+    _announce(arch)
     made = compile_now(entry, arch)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -121,15 +128,12 @@ def compiled(entry: Entry, arch: str) -> Compiled:
 
 def compile_now(entry: Entry, arch: str) -> Compiled:
     """The same without the cache."""
-    if arch not in architectures():
-        known = ", ".join(architectures())
-        raise BackendError(f"arch={arch!r} is not supported by this NVRTC; it supports {known}")
+    check_architecture(arch)
     found = core()
-    _announce(arch)
     source = f'#include "{entry.file}"\nusing namespace qmaps;\n'
     # A program of the file's own name would include itself.
     options = found.ProgramOptions(
-        arch=arch, include_path=[str(SOURCES), str(ROOT)], name=f"{entry.file}.cu", **OPTIONS
+        arch=arch, include_path=[str(SOURCES), str(ROOT)], name=f"qmaps_{entry.file}", **OPTIONS
     )
     log = io.StringIO()
     try:
@@ -158,9 +162,13 @@ def core() -> Any:
     return found if hasattr(found, "Program") else importlib.import_module("cuda.core.experimental")
 
 
-def _read(path: Path) -> Compiled:
-    stored = json.loads(path.read_text())
-    return Compiled(bytes.fromhex(stored["code"]), stored["symbol"], stored["log"])
+def _read(path: Path) -> Compiled | None:
+    """What the cache has; None where that is nothing, or damaged."""
+    try:
+        stored = json.loads(path.read_text())
+        return Compiled(bytes.fromhex(stored["code"]), stored["symbol"], stored["log"])
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
 
 
 def _digest(entry: Entry, arch: str) -> str:
@@ -191,8 +199,3 @@ def _announce(arch: str) -> None:
         f"(kept in {cache_folder()})",
         file=sys.stderr,
     )
-
-
-def report(entries: Sequence[Entry], arch: str) -> list[dict[str, Any]]:
-    """Each entry compiled anew for `arch`, with what it uses."""
-    return [{"kernel": entry.name, **compile_now(entry, arch).usage} for entry in entries]

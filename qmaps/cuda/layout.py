@@ -1,4 +1,4 @@
-"""The structures that kernels are given, as the sources of ``src`` have them.
+"""The structures that kernels are given, as the files in ``src`` have them.
 
 Each name is that of the C++ structure; addresses are 64-bit integers.
 """
@@ -33,7 +33,7 @@ PART = np.dtype(
 SCALES = np.dtype([("part", PART, MAX_PARTS), ("parts", _i64)])
 SEARCH = np.dtype(
     [("limit", _address), ("guess", _address)]
-    + [(name, _i32) for name in ("shift", "first", "buckets", "steps", "negative", "unused")]
+    + [(name, _i32) for name in ("shift", "first", "buckets", "negative")]
 )
 BOOK = np.dtype([("values", _address), ("nearest", SEARCH), ("lower", SEARCH), ("size", _i64)])
 NOISE = np.dtype(
@@ -85,12 +85,14 @@ SELECTION = np.dtype(
     + [(name, _address)
        for name in ("narrowing", "bad", "values", "cell_bits", "before", "inside")]
 )  # fmt: skip
+WRITTEN = 480
+WRITE = np.dtype([("to", _address), ("count", _i64), ("word", "<u8", WRITTEN)])
 
 STRUCTURES = {
     "Part": PART, "Scales": SCALES, "Search": SEARCH, "Book": BOOK, "Noise": NOISE,
     "Tensor": TENSOR, "State": STATE, "Parameter": PARAMETER, "Address": ADDRESS, "Item": ITEM,
     "Constant": CONSTANT, "Batch": BATCH, "Begin": BEGIN, "Look": LOOK, "WideItem": WIDE_ITEM,
-    "Wide": WIDE, "Stretches": STRETCHES, "Rank": RANK, "Narrowing": NARROWING,
+    "Wide": WIDE, "Write": WRITE, "Stretches": STRETCHES, "Rank": RANK, "Narrowing": NARROWING,
     "Selection": SELECTION,
 }  # fmt: skip
 """By the name that C++ has for each."""

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from qmaps.cuda import layout
-from qmaps.cuda.books import book
+from qmaps.cuda.books import book, searches
 from qmaps.cuda.compiler import Entry
 from qmaps.cuda.engine import Engine
 from qmaps.maps.base import Map
@@ -66,13 +66,17 @@ def follows(normalizer: Normalizer, map_: Map, shape: tuple[int, ...]) -> bool:
 
 def format_name(map_: Map, found: Layout, *, stochastic: bool) -> str:
     """The ``Format`` of ``src/book.cuh``."""
-    flags = [str(flag).lower() for flag in (found.geometry.log, stochastic)]
-    return f"Format<{map_.bits}, {found.block}, {', '.join(flags)}>"
+    search = searches(map_)[stochastic]
+    signed = len(search.counts) > search.buckets
+    flags = [str(flag).lower() for flag in (found.geometry.log, stochastic, signed)]
+    return f"Format<{map_.bits}, {found.block}, {', '.join(flags)}, {search.steps}>"
 
 
 def entry(kernel: str, *arguments: str) -> Entry:
-    """A kernel of ``src/quantize.cuh``."""
-    return Entry("quantize.cuh", f"{kernel}<{', '.join(arguments)}>" if arguments else kernel)
+    """A kernel for one tensor: of ``src/quantize.cuh``, or of ``src/tensor_scales.cuh``."""
+    if not arguments:
+        return Entry("tensor_scales.cuh", kernel)
+    return Entry("quantize.cuh", f"{kernel}<{', '.join(arguments)}>")
 
 
 class Workspace:

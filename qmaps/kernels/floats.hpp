@@ -32,6 +32,36 @@ QMAPS_INLINE float root_of(float value) {
 #endif
 }
 
+// One product and sum, rounded once.
+QMAPS_INLINE float fused(float a, float b, float c) {
+#if defined(__CUDA_ARCH__)
+    return __fmaf_rn(a, b, c);
+#else
+    return __builtin_fmaf(a, b, c);
+#endif
+}
+
+// A number to divide many others by. Where QMAPS_BY_PRODUCTS is set, as for GPUs, that takes four
+// operations each, and has the bits of a division all the same: `high + low` is 1 / d to twice the
+// precision, so that the first quotient is off by less than one unit in the last place; its
+// remainder is exact, and then one more step rounds correctly (Markstein 1990). That needs x = 0 or
+// |x| >= 2^-100, |x / d| from 2^-126 to 2^100, and d from 2^-100 to 2^26.
+struct Divisor {
+    float d;
+#if defined(QMAPS_BY_PRODUCTS)
+    float high, low;
+    QMAPS_INLINE explicit Divisor(float divisor)
+        : d(divisor), high(1.0f / divisor), low(fused(-high, divisor, 1.0f) * high) {}
+    QMAPS_INLINE float under(float x) const {
+        const float first = fused(x, high, x * low);
+        return fused(fused(-first, d, x), high, first);
+    }
+#else
+    QMAPS_INLINE explicit Divisor(float divisor) : d(divisor) {}
+    QMAPS_INLINE float under(float x) const { return x / d; }
+#endif
+};
+
 QMAPS_INLINE bool is_nan(float value) { return value != value; }
 
 QMAPS_INLINE float from_bf16(std::uint16_t half) { return float_of(static_cast<std::uint32_t>(half) << 16); }

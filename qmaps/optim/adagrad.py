@@ -9,6 +9,7 @@ from torch import Tensor
 
 from qmaps._float32 import sqrt
 from qmaps.optim.base import QuantizedOptimizer, Shared
+from qmaps.optim.constants import Constant, Slowing
 from qmaps.optim.fixed_width import EightBit, FourBit
 from qmaps.optim.terms import ascent, check_at_least_0, coupled
 
@@ -84,12 +85,12 @@ class Adagrad(QuantizedOptimizer):
         """What the sum starts from."""
         return {"sum": float(group["initial_accumulator_value"])}
 
-    def scalars(self, group: dict[str, Any], step: int) -> dict[str, float]:
-        """Constants of this step, in float64."""
+    def constants(self, group: dict[str, Any]) -> dict[str, float | Constant]:
+        """Constants of a group's steps, in float64."""
         return {
             "weight_decay": float(group["weight_decay"]),
             "eps": float(group["eps"]),
-            "step_size": float(group["lr"]) / (1 + (step - 1) * group["lr_decay"]),
+            "step_size": Slowing(group["lr"], group["lr_decay"]),
             "sign": ascent(group),
         }
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping
 from typing import Any, ClassVar, Unpack
 
@@ -10,6 +9,7 @@ from torch import Tensor
 
 from qmaps._float32 import sqrt
 from qmaps.optim.base import QuantizedOptimizer, Shared
+from qmaps.optim.constants import Constant, Corrected, RootCorrection
 from qmaps.optim.fixed_width import EightBit, FourBit
 from qmaps.optim.terms import ascent, check_at_least_0, check_betas, coupled
 
@@ -76,9 +76,9 @@ class Adam(QuantizedOptimizer):
         check_at_least_0(group, "lr", "eps", "weight_decay")
         check_betas(group)
 
-    def scalars(self, group: dict[str, Any], step: int) -> dict[str, float]:
-        """Constants of this step, in float64."""
-        return {"weight_decay": float(group["weight_decay"]), **moment_scalars(group, step)}
+    def constants(self, group: dict[str, Any]) -> dict[str, float | Constant]:
+        """Constants of a group's steps, in float64."""
+        return {"weight_decay": float(group["weight_decay"]), **moment_constants(group)}
 
     def update(
         self, param: Tensor, grad: Tensor, states: dict[str, Tensor], scalars: dict[str, float]
@@ -87,14 +87,14 @@ class Adam(QuantizedOptimizer):
         descend(param, coupled(param, grad, scalars), states, scalars)
 
 
-def moment_scalars(group: dict[str, Any], step: int) -> dict[str, float]:
+def moment_constants(group: dict[str, Any]) -> dict[str, float | Constant]:
     """The constants of `descend`, and `sign`."""
     beta1, beta2 = group["betas"]
     return {
         "beta1": beta1,
         "beta2": beta2,
-        "step_size": float(group["lr"]) / (1 - beta1**step),
-        "root_correction": math.sqrt(1 - beta2**step),
+        "step_size": Corrected(group["lr"], beta1),
+        "root_correction": RootCorrection(0.0, beta2),
         "eps": group["eps"],
         "sign": ascent(group),
         "rest1": 1 - beta1,

@@ -7,8 +7,9 @@ from typing import Any, ClassVar, Unpack
 
 from torch import Tensor
 
-from qmaps.optim.adam import Adam, descend, moment_scalars
+from qmaps.optim.adam import Adam, descend, moment_constants
 from qmaps.optim.base import Shared
+from qmaps.optim.constants import Constant, Decoupled
 from qmaps.optim.fixed_width import EightBit, FourBit
 from qmaps.optim.terms import directed
 
@@ -65,10 +66,10 @@ class AdamW(Adam):
     ) -> None:
         super().__init__(params, lr, betas, eps, weight_decay, **shared)
 
-    def scalars(self, group: dict[str, Any], step: int) -> dict[str, float]:
-        """Constants of this step, in float64."""
-        decay = 1 - float(group["lr"]) * group["weight_decay"]
-        return {"decay": decay, **moment_scalars(group, step)}
+    def constants(self, group: dict[str, Any]) -> dict[str, float | Constant]:
+        """Constants of a group's steps, in float64."""
+        decay = Decoupled(group["lr"], group["weight_decay"])
+        return {"decay": decay, **moment_constants(group)}
 
     def update(
         self, param: Tensor, grad: Tensor, states: dict[str, Tensor], scalars: dict[str, float]

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, ClassVar, TypedDict, overload
 
 import torch
 from torch import Tensor
 
-from qmaps.backends import backend
+from qmaps.backends import backend, cuda_engine
 from qmaps.bfloat16 import round_stochastically
+from qmaps.cuda.optimizer import CudaStep
 from qmaps.errors import BadTypeError, BadValueError, NonFiniteError
+from qmaps.fused import Entry, FusedStep
 from qmaps.maps.base import FittedMap
-from qmaps.native.optimizer import FusedStep
+from qmaps.native.optimizer import NativeStep
+from qmaps.optim.constants import Constant
 from qmaps.optim.presets import preset
 from qmaps.optim.terms import check_bool
 from qmaps.philox import RoundingKey
@@ -47,10 +50,10 @@ class QuantizedOptimizer(torch.optim.Optimizer):
 
     A step decodes a parameter's states to float32, applies the update rule, writes the
     parameter, and encodes the new states. The rule knows nothing of formats: subclasses name
-    their states in `state_names` and give `scalars` and `update`. A rule is element-wise: a pure
-    function of the parameter, the gradient, the states that `states_of` names, and `scalars`,
-    whose names do not depend on the group. Where an option adds or takes away a state, each set
-    of states is a variant of the rule; every other option is a scalar.
+    their states in `state_names` and give `constants` and `update`. A rule is element-wise: a
+    pure function of the parameter, the gradient, the states that `states_of` names, and
+    `scalars`, whose names do not depend on the group. Where an option adds or takes away a
+    state, each set of states is a variant of the rule; every other option is a scalar.
 
     A parameter's states stay float32 where it has at most `min_quantized_size` elements or
     where the state's quantizer is None. All settings are options of the parameter group, so a
@@ -75,18 +78,20 @@ class QuantizedOptimizer(torch.optim.Optimizer):
             arrive on average; see `qmaps.bfloat16`. Parameters of other dtypes ignore it.
 
     Attributes:
-        skipped_steps: how many steps "skip" has left out since construction.
+        skipped_steps: how many steps "skip" has left out since construction; reading it waits for
+            CUDA devices.
     """
 
     state_names: ClassVar[tuple[str, ...]]
     signed_states: ClassVar[frozenset[str]]
     """Those that can be negative; unsigned maps would clip them."""
     native_rule: ClassVar[str | None] = None
-    """The native engine's name of `update`, which takes the values of `scalars` in their order."""
+    """The engines' name of `update`, which takes the values of `scalars` in their order."""
     torch_options: ClassVar[Mapping[str, object]] = {}
     """Torch options that are no options here, with the value that the rule stands for."""
-    skipped_steps: int
-    _fused: FusedStep | None = None
+    _skipped: int = 0
+    _native: NativeStep | None = None
+    _cuda: dict[torch.device, CudaStep]
 
     def __init__(
         self,
@@ -102,7 +107,7 @@ class QuantizedOptimizer(torch.optim.Optimizer):
         stochastic_rounding: bool = False,
     ) -> None:
         self._quantizers: dict[str, Quantizer] = {}
-        self.skipped_steps = 0
+        self._cuda = {}
         shared = {
             "maximize": maximize,
             "state_quantizers": self._specs(state_quantizers),
@@ -115,12 +120,19 @@ class QuantizedOptimizer(torch.optim.Optimizer):
         super().__init__(params, {**defaults, **shared})
 
     @abstractmethod
-    def scalars(self, group: dict[str, Any], step: int) -> dict[str, float]:
-        """What the rule needs besides tensors, computed in float64 once per parameter.
+    def constants(self, group: dict[str, Any]) -> dict[str, float | Constant]:
+        """What the rule needs besides tensors: numbers, or descriptions of those that change.
 
-        The rule sees these numbers rounded to float32. It may compare one with 0, to leave a
+        The rule sees their values rounded to float32. It may compare one with 0, to leave a
         term out, but takes no other decision.
         """
+
+    def scalars(self, group: dict[str, Any], step: int) -> dict[str, float]:
+        """The values of `constants` in step 1, 2, ..., in float64."""
+        return {
+            name: value.at(step) if isinstance(value, Constant) else value
+            for name, value in self.constants(group).items()
+        }
 
     @abstractmethod
     def update(
@@ -179,32 +191,83 @@ class QuantizedOptimizer(torch.optim.Optimizer):
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
-        if self._non_finite_gradients():
-            self.skipped_steps += 1
+        entries = self._with_gradients()
+        if not entries:
             return loss
-        entries = list(self._with_gradients())
-        fused = self._engine()
-        if fused is None or not fused.fits(entries):
-            for number, param, _ in entries:
-                _check_gradient(number, param)
-            if fused is not None:
-                fused.plan(entries)
-        if fused is not None:
+        scale, found_inf = getattr(self, "grad_scale", None), getattr(self, "found_inf", None)
+        devices = {entry[1].device for entry in entries}
+        # One CUDA engine finds out by itself whether to leave out the step.
+        alone = len(devices) == 1 and self._cuda_step(entries[0][1]) is not None
+        if self._non_finite_gradients(entries, unless_skipping=alone):
+            self._skipped += 1
+            return loss
+        planned: list[FusedStep] = []
+        left: list[Entry] = []
+        for device in devices:
+            here = [entry for entry in entries if entry[1].device == device]
+            left += self._plan(here, planned)
+        if left or not alone:
+            # What one engine would find out alone, all must know.
+            late = alone and self._non_finite_gradients(entries)
+            if late or (found_inf is not None and float(found_inf) != 0):
+                self._skipped += 1
+                return loss
+        for fused in planned:
+            if isinstance(fused, CudaStep):
+                fused.grad_scale, fused.found_inf = scale, found_inf
             fused.run()
-            entries = fused.left
-        for number, param, group in entries:
-            self._step_one(number, param, group)
+        for entry in left:
+            self._step_one(entry, scale)
         return loss
 
-    def _engine(self) -> FusedStep | None:
-        """The native step, where there is one."""
-        if self.native_rule is None or backend() != "native":
-            return None
-        if self._fused is None:
-            self._fused = FusedStep(self)
-        return self._fused
+    @property
+    def _step_supports_amp_scaling(self) -> bool:
+        """What `torch.amp.GradScaler` asks: whether steps unscale gradients by themselves."""
+        params = [param for group in self.param_groups for param in group["params"]]
+        return all(self._cuda_step(param) is not None for param in params)
 
-    def _step_one(self, number: int, param: Tensor, group: dict[str, Any]) -> None:
+    @property
+    def skipped_steps(self) -> int:
+        """How many steps were left out since construction."""
+        return self._skipped + sum(fused.skipped for fused in self._cuda.values())
+
+    def rounds(self, param: Tensor, group: dict[str, Any]) -> bool:
+        """Whether new values of a parameter are rounded stochastically."""
+        return group["stochastic_rounding"] and param.dtype == torch.bfloat16
+
+    def _plan(self, entries: list[Entry], planned: list[FusedStep]) -> list[Entry]:
+        """Plan the step of one device's parameters; returns those that no engine takes."""
+        fused = self._fused_step(entries[0][1])
+        if fused is None or not fused.fits(entries):
+            for entry in entries:
+                _check_gradient(entry)
+            if fused is not None:
+                fused.plan(entries)
+        if fused is None:
+            return entries
+        planned.append(fused)
+        return fused.left
+
+    def _fused_step(self, param: Tensor) -> FusedStep | None:
+        """The engine for a parameter's device, where there is one."""
+        if (cuda := self._cuda_step(param)) is not None:
+            return cuda
+        if self.native_rule is None or param.device.type != "cpu" or backend() != "native":
+            return None
+        if self._native is None:
+            self._native = NativeStep(self)
+        return self._native
+
+    def _cuda_step(self, param: Tensor) -> CudaStep | None:
+        engine = None if self.native_rule is None else cuda_engine(param)
+        if engine is None:
+            return None
+        if engine.device not in self._cuda:
+            self._cuda[engine.device] = CudaStep(self, engine)
+        return self._cuda[engine.device]
+
+    def _step_one(self, entry: Entry, scale: Tensor | None) -> None:
+        number, param, group, grad = entry
         state = self.state[param]
         if "step" not in state:
             state["step"] = torch.zeros((), dtype=torch.float32)
@@ -215,10 +278,12 @@ class QuantizedOptimizer(torch.optim.Optimizer):
             name: _decoded(state.get(name), param, initial.get(name, 0.0))
             for name in self.states_of(group)
         }
-        assert param.grad is not None
         work = param.float() if param.dtype != torch.float32 else param
-        self.update(work, param.grad.float(), states, _in_float32(self.scalars(group, step)))
-        if group["stochastic_rounding"] and param.dtype == torch.bfloat16:
+        grad = grad.float()
+        if scale is not None:
+            grad = grad / scale.to(grad)
+        self.update(work, grad, states, _in_float32(self.scalars(group, step)))
+        if self.rounds(param, group):
             key = RoundingKey(seed=group["seed"], purpose=1, step=step, tensor=number)
             work = round_stochastically(work, key)
         if work is not param:
@@ -236,25 +301,30 @@ class QuantizedOptimizer(torch.optim.Optimizer):
             key = RoundingKey(seed=group["seed"], step=step, tensor=number, state=index)
             state[name] = q.quantize_unchecked(value, key=key)
 
-    def _with_gradients(self) -> Iterator[tuple[int, Tensor, dict[str, Any]]]:
-        """Number, parameter and group of each parameter that has a gradient."""
-        number = 0
-        for group in self.param_groups:
-            for param in group["params"]:
-                if param.grad is not None:
-                    yield number, param, group
-                number += 1
+    def _with_gradients(self) -> list[Entry]:
+        """Every parameter that has a gradient."""
+        params = [(param, group) for group in self.param_groups for param in group["params"]]
+        return [
+            (number, param, group, grad)
+            for number, (param, group) in enumerate(params)
+            if (grad := param.grad) is not None
+        ]
 
-    def _non_finite_gradients(self) -> bool:
-        """Whether the step is to be skipped; raises where a group asks for that."""
-        if all(group["nonfinite"] == "propagate" for group in self.param_groups):
+    def _non_finite_gradients(self, entries: list[Entry], *, unless_skipping: bool = False) -> bool:
+        """Whether the step is to be skipped; raises where a group asks for that.
+
+        With `unless_skipping` only the latter is looked at.
+        """
+        policies = {group["nonfinite"] for group in self.param_groups} - {"propagate"}
+        if not policies or (unless_skipping and "raise" not in policies):
             return False
         skip = False
-        for number, param, group in self._with_gradients():
+        for entry in entries:
+            number, _, group, grad = entry
             if group["nonfinite"] == "propagate":
                 continue
-            _check_gradient(number, param)
-            bad = ~param.grad.isfinite()  # type: ignore[union-attr]
+            _check_gradient(entry)
+            bad = ~grad.isfinite()
             if not (count := int(bad.sum())):
                 continue
             if group["nonfinite"] == "raise":
@@ -314,7 +384,7 @@ class QuantizedOptimizer(torch.optim.Optimizer):
         return specs
 
     def __getstate__(self) -> dict[str, Any]:
-        own = {"_quantizers": self._quantizers, "skipped_steps": self.skipped_steps}
+        own = {"_quantizers": self._quantizers, "_skipped": self.skipped_steps, "_cuda": {}}
         return {**super().__getstate__(), **own}
 
     @property
@@ -425,9 +495,8 @@ def _decoded(value: Tensor | QuantizedTensor | None, param: Tensor, initial: flo
     return value.dequantize() if isinstance(value, QuantizedTensor) else value
 
 
-def _check_gradient(number: int, param: Tensor) -> None:
-    grad = param.grad
-    assert grad is not None
+def _check_gradient(entry: Entry) -> None:
+    number, _, _, grad = entry
     if grad.layout != torch.strided or not grad.is_floating_point():
         kind = "sparse" if grad.layout != torch.strided else str(grad.dtype)
         raise BadTypeError(

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from qmaps.optim.base import QuantizedOptimizer, Shared
+from qmaps.optim.constants import Constant, Decoupled
 from qmaps.optim.fixed_width import EightBit, FourBit
 from qmaps.optim.terms import ascent, check_at_least_0, check_betas, directed
 
@@ -69,14 +70,14 @@ class Lion(QuantizedOptimizer):
         check_at_least_0(group, "lr", "weight_decay")
         check_betas(group)
 
-    def scalars(self, group: dict[str, Any], step: int) -> dict[str, float]:  # noqa: ARG002
-        """Constants of this step, in float64."""
-        lr, (beta1, beta2) = float(group["lr"]), group["betas"]
+    def constants(self, group: dict[str, Any]) -> dict[str, float | Constant]:
+        """Constants of a group's steps, in float64."""
+        lr, (beta1, beta2) = group["lr"], group["betas"]
         return {
-            "decay": 1 - lr * group["weight_decay"],
+            "decay": Decoupled(lr, group["weight_decay"]),
             "beta1": beta1,
             "beta2": beta2,
-            "step_size": lr,
+            "step_size": Constant(lr),
             "sign": ascent(group),
             "rest1": 1 - beta1,
             "rest2": 1 - beta2,

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from qmaps._float32 import sqrt
 from qmaps.optim.base import QuantizedOptimizer, Shared
+from qmaps.optim.constants import Constant
 from qmaps.optim.fixed_width import EightBit, FourBit
 from qmaps.optim.terms import ascent, check_at_least_0, check_bool, check_decay, coupled
 
@@ -101,15 +102,15 @@ class RMSprop(QuantizedOptimizer):
         }
         return tuple(name for name in self.state_names if used[name])
 
-    def scalars(self, group: dict[str, Any], step: int) -> dict[str, float]:  # noqa: ARG002
-        """Constants of this step, in float64."""
+    def constants(self, group: dict[str, Any]) -> dict[str, float | Constant]:
+        """Constants of a group's steps, in float64."""
         return {
             "weight_decay": float(group["weight_decay"]),
             "alpha": float(group["alpha"]),
             "rest": 1 - float(group["alpha"]),
             "eps": float(group["eps"]),
             "momentum": float(group["momentum"]),
-            "step_size": float(group["lr"]),
+            "step_size": Constant(group["lr"]),
             "sign": ascent(group),
         }
 

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from qmaps.errors import BadValueError
 from qmaps.optim.base import QuantizedOptimizer, Shared
+from qmaps.optim.constants import Constant, First
 from qmaps.optim.fixed_width import EightBit, FourBit
 from qmaps.optim.terms import ascent, check_at_least_0, check_bool, coupled
 
@@ -99,15 +100,15 @@ class SGD(QuantizedOptimizer):
         """The buffer, or nothing where there is no momentum."""
         return self.state_names if group["momentum"] != 0 else ()
 
-    def scalars(self, group: dict[str, Any], step: int) -> dict[str, float]:
-        """Constants of this step, in float64."""
-        momentum, first = float(group["momentum"]), step == 1
+    def constants(self, group: dict[str, Any]) -> dict[str, float | Constant]:
+        """Constants of a group's steps, in float64."""
+        momentum = float(group["momentum"])
         return {
             "weight_decay": float(group["weight_decay"]),
-            "momentum": -0.0 if first else momentum,
-            "rest": 1.0 if first else 1 - float(group["dampening"]),
+            "momentum": First(-0.0, momentum),
+            "rest": First(1.0, 1 - float(group["dampening"])),
             "lookahead": momentum if group["nesterov"] else 0.0,
-            "step_size": float(group["lr"]),
+            "step_size": Constant(group["lr"]),
             "sign": ascent(group),
         }
 

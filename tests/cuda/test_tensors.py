@@ -167,8 +167,8 @@ def test_structures_are_those_of_cpp(
         for field in dtype.names:
             offset = dtype.fields[field][1]
             lines.append(f"static_assert(offsetof({name}, {field}) == {offset});")
-    headers = ("<cstddef>", '"block.hpp"', '"step.cuh"', '"quantiles.cuh"', '"selection.cuh"')
-    includes = [f"#include {header}" for header in headers]
-    source = "\n".join([*includes, "using namespace qmaps;", *lines])
+    files = ("begin.cuh", "step.cuh", "step_scales.cuh", "quantiles.cuh", "selection.cuh")
+    included = "".join(f'#include "{file}"\n' for file in ("block.hpp", *files))
+    source = f"{included}#include <cstddef>\nusing namespace qmaps;\n" + "\n".join(lines)
     build(source, request.config.cache.mkdir("cuda-emulation"))
     assert len(lines) > 50

@@ -68,13 +68,13 @@ def assert_same(ours, theirs) -> None:
 def taken(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """How many parameters each step took natively."""
     counts: list[int] = []
-    run = native_optimizer.Plan.run
+    run = native_optimizer.NativePlan.run
 
     def counted(self) -> None:
         counts.append(len(self._params))
         run(self)
 
-    monkeypatch.setattr(native_optimizer.Plan, "run", counted)
+    monkeypatch.setattr(native_optimizer.NativePlan, "run", counted)
     return counts
 
 

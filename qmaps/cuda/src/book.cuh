@@ -11,13 +11,17 @@ namespace qmaps {
 //                 kTile; 0: scales lie as the tensor's parts say
 //   kLog          log2 ranges instead of scales; with a kBlock
 //   kStochastic   rounding
-template <int kBits_, int kBlock_, bool kLog_, bool kStochastic_>
+//   kSigned       some limits between codes are negative
+//   kSteps        halvings that are left after the first guess of a search
+template <int kBits_, int kBlock_, bool kLog_, bool kStochastic_, bool kSigned_, int kSteps_>
 struct Format {
     static constexpr bool kQuantized = true;
     static constexpr int kBits = kBits_;
     static constexpr int kBlock = kBlock_;
     static constexpr bool kLog = kLog_;
     static constexpr bool kStochastic = kStochastic_;
+    static constexpr bool kSigned = kSigned_;
+    static constexpr int kSteps = kSteps_;
 };
 
 // A state that stays in float32.
@@ -30,7 +34,8 @@ struct alignas(16) SharedBook {
     float value[kMaxCodes];
     float limit[2 * kMaxCodes];
     std::uint8_t guess[kMaxGuesses];
-    std::int32_t shift, first, top, steps, negative, last;
+    float least, most;  // magnitudes within the first bucket and within the last
+    std::int32_t shift, first, negative, last;
 };
 
 // Every thread of the block; others may read it after a __syncthreads().
@@ -44,23 +49,23 @@ QMAPS_INLINE void load_book(const Book& book, bool lower, SharedBook& to) {
     if (thread == 0) {
         to.shift = search.shift;
         to.first = search.first;
-        to.top = search.buckets - 1;
         to.negative = search.negative;
-        to.steps = search.steps;
+        to.least = float_of(static_cast<std::uint32_t>(search.first) << search.shift);
+        to.most = float_of(static_cast<std::uint32_t>(search.first + search.buckets - 1)
+                           << search.shift);
         to.last = static_cast<std::int32_t>(book.size) - 1;
     }
 }
 
 // The number of limits below n, which is not NaN.
+template <class F>
 QMAPS_INLINE int search_code(const SharedBook& book, float n) {
-    const std::uint32_t bits = bits_of(n);
-    const bool below = bits >> 31 != 0;
-    const std::uint32_t magnitude = bits & 0x7FFFFFFFu;
-    int bucket = static_cast<int>(magnitude >> book.shift) - book.first;
-    bucket = bucket < 0 || (below && book.negative == 0) ? 0 : bucket;
-    bucket = bucket > book.top ? book.top : bucket;
-    const int code = book.guess[bucket + (below ? book.negative : 0)];
-    return refined(book.limit, code, book.steps, n);
+    float magnitude = F::kSigned ? (n < 0.0f ? -n : n) : n;
+    magnitude = magnitude > book.least ? magnitude : book.least;
+    magnitude = magnitude < book.most ? magnitude : book.most;
+    const int bucket = static_cast<int>(bits_of(magnitude) >> book.shift) - book.first;
+    const int code = book.guess[bucket + (F::kSigned && n < 0.0f ? book.negative : 0)];
+    return refined(book.limit, code, F::kSteps, n);
 }
 
 }  // namespace qmaps

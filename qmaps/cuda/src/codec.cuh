@@ -118,7 +118,7 @@ QMAPS_INLINE std::uint64_t round_unit(const SharedBook& book, const Noise& noise
     if constexpr (F::kStochastic)
         unit_words(noise, static_cast<std::uint64_t>(noise.offset + at), words);
     for (int j = 0; j < kUnit; ++j) {
-        int code = search_code(book, n[j]);
+        int code = search_code<F>(book, n[j]);
         if constexpr (F::kStochastic) {
             const int above = code < book.last ? code + 1 : book.last;
             float low = book.value[code], high = book.value[above];
@@ -128,10 +128,27 @@ QMAPS_INLINE std::uint64_t round_unit(const SharedBook& book, const Noise& noise
             }
             code += rounds_up(words[j], F::kLog ? x[j] : n[j], low, high - low) ? 1 : 0;
         }
-        // The stream ends with zeros.
-        if (j < count) codes |= static_cast<std::uint64_t>(code) << (8 * j);
+        codes |= static_cast<std::uint64_t>(code) << (8 * j);
     }
+    // The stream ends with zeros.
+    if (count < kUnit) codes &= (std::uint64_t{1} << (8 * count)) - 1;
     return codes;
+}
+
+// Elements under the scale of their block.
+QMAPS_INLINE void normalize_unit(const float* x, float scale, float* n) {
+    std::uint32_t least = kAll;  // of magnitudes but 0, less 1
+    for (int j = 0; j < kUnit; ++j) {
+        const std::uint32_t magnitude = (bits_of(x[j]) & 0x7FFFFFFFu) - 1u;
+        least = magnitude < least ? magnitude : least;
+    }
+    constexpr float kSmall = 7.888609052210118e-31f, kLarge = 67108864.0f;  // 2^-100, 2^26
+    if (least >= bits_of(kSmall) && scale >= kSmall && scale <= kLarge) {
+        const Divisor divisor(scale);
+        for (int j = 0; j < kUnit; ++j) n[j] = divisor.under(x[j]);
+    } else {
+        for (int j = 0; j < kUnit; ++j) n[j] = normalized(x[j], scale);
+    }
 }
 
 // The scale, or the two ends of the log2 range, of the block that a thread's eight elements belong
@@ -186,8 +203,11 @@ QMAPS_INLINE std::uint64_t encode_unit(const SharedBook& book, const Scales& sca
             scales.part[0].values[at / F::kBlock] = first;
             if (F::kLog) scales.part[1].values[at / F::kBlock] = second;
         }
-        for (int j = 0; j < kUnit; ++j)
-            n[j] = F::kLog ? log_position(x[j], first, second) : normalized(x[j], first);
+        if constexpr (F::kLog) {
+            for (int j = 0; j < kUnit; ++j) n[j] = log_position(x[j], first, second);
+        } else {
+            normalize_unit(x, first, n);
+        }
     } else {
         float scale[kUnit] = {};
         unit_scales<true>(scales, at, count, scale);

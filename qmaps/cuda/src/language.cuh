@@ -19,6 +19,8 @@ using uintptr_t = unsigned long long;
 }  // namespace std
 #endif
 
+#define QMAPS_BY_PRODUCTS
+
 namespace qmaps {
 
 #include "qmaps/kernels/all.hpp"

@@ -30,13 +30,13 @@ struct Scales {
 
 // The limits between codes in a form for searching. A bucket of magnitudes is that of floats with
 // the same bits from `shift` on; `guess` says for each, first of positive numbers and then, from
-// place `negative` on, of negative ones, how many limits are below all of it, and 2^steps - 1 more
-// may be. Where no limit is negative, neither place nor buckets are there for such numbers.
+// place `negative` on, of negative ones, how many limits are below all of it, and 2^kSteps - 1 of
+// the format more may be. Where no limit is negative, neither place nor buckets are there for such numbers.
 struct Search {
     const float* limit;           // ascending, padded with infinity to 2 * kMaxCodes
     const std::uint8_t* guess;
-    std::int32_t shift, first, buckets, steps;
-    std::int32_t negative, unused;
+    std::int32_t shift, first, buckets;
+    std::int32_t negative;
 };
 
 struct Book {

@@ -39,13 +39,23 @@ QMAPS_INLINE void from_bits(std::uint32_t bits, F16& to) {
     to.bits = static_cast<std::uint16_t>(bits);
 }
 
+// Addresses that come out of memory might be of any kind; those of tensors are not.
+template <class T>
+QMAPS_INLINE T* global(T* address) {
+#if defined(__CUDACC__)
+    __builtin_assume(__isGlobal(address));
+#endif
+    return address;
+}
+
 QMAPS_INLINE bool aligned(const void* address, int bytes) {
     return reinterpret_cast<std::uintptr_t>(address) % static_cast<unsigned>(bytes) == 0;
 }
 
 // `count` elements (kUnit or less), the others 0.
 template <class T>
-QMAPS_INLINE void load_unit(const T* from, int count, float* to) {
+QMAPS_INLINE void load_unit(const T* address, int count, float* to) {
+    const T* from = global(address);
     constexpr int kBits = 8 * sizeof(T), kPieces = kUnit * sizeof(T) / 16;
     if (count == kUnit && aligned(from, 16)) {
         Words<4> piece[kPieces];
@@ -62,7 +72,8 @@ QMAPS_INLINE void load_unit(const T* from, int count, float* to) {
 }
 
 template <class T>
-QMAPS_INLINE void store_unit(const float* from, T* to, int count) {
+QMAPS_INLINE void store_unit(const float* from, T* address, int count) {
+    T* to = global(address);
     constexpr int kBits = 8 * sizeof(T), kPieces = kUnit * sizeof(T) / 16;
     if (count == kUnit && aligned(to, 16)) {
         Words<4> piece[kPieces] = {};
@@ -86,7 +97,7 @@ QMAPS_INLINE std::uint64_t joined_words(std::uint32_t low, std::uint32_t high) {
 // The codes of eight elements from `at` on, which is a multiple of 8: a byte each.
 template <int kBits>
 QMAPS_INLINE std::uint64_t load_codes(const std::uint8_t* packed, std::int64_t at, int count) {
-    const std::uint8_t* from = packed + at / 8 * kBits;
+    const std::uint8_t* from = global(packed) + at / 8 * kBits;
     std::uint64_t stream = 0;
     if (kBits % 4 == 0 && count == kUnit && aligned(from, kBits)) {
         constexpr int kWords = kBits == 8 ? 2 : 1;
@@ -103,7 +114,7 @@ QMAPS_INLINE std::uint64_t load_codes(const std::uint8_t* packed, std::int64_t a
 template <int kBits>
 QMAPS_INLINE void store_codes(std::uint64_t codes, std::uint8_t* packed, std::int64_t at,
                               int count) {
-    std::uint8_t* to = packed + at / 8 * kBits;
+    std::uint8_t* to = global(packed) + at / 8 * kBits;
     const std::uint64_t stream = kBits == 8 ? codes : joined_bits(codes, kBits);
     if (kBits % 4 == 0 && count == kUnit && aligned(to, kBits)) {
         constexpr int kWords = kBits == 8 ? 2 : 1;

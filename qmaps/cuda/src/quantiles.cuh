@@ -18,11 +18,14 @@ struct Stretches {
     std::uint64_t* bad;           // elements that are NaN or infinite
 };
 
+// Blocks that a multiprocessor holds at once, as far as registers go without spills.
+template <int kLog>
+constexpr int kResident = kLog == kSortedBits ? 6 : 4;
+
 // Each quantile of each stretch: 2^kLog is the smallest such number from `size` on, and as many
 // stretches are sorted at once as fit.
 template <class T, int kLog>
-__global__ void __launch_bounds__(kThreads, kLog == kSortedBits ? 6 : 4)
-    find_quantiles(const Stretches s) {
+__global__ void __launch_bounds__(kThreads, kResident<kLog>) find_quantiles(const Stretches s) {
     __shared__ std::uint32_t shared[kSortWords];
     __shared__ std::uint32_t sums[kThreads / kWarp];
     constexpr int kTogether = kSorted >> kLog;

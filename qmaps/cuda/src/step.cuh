@@ -1,7 +1,6 @@
 // An optimizer's step over many parameters.
 #pragma once
 
-#include "constants.cuh"
 #include "quantize.cuh"
 
 namespace qmaps {
@@ -53,8 +52,6 @@ QMAPS_INLINE void read_state(const State& state, const SharedBook& book, const P
         const std::uint64_t codes =
             place.count > 0 ? load_codes<S::kBits>(state.packed, place.at, place.count) : 0;
         decode_unit<S>(book, state.scales, codes, place.at, place.count, x);
-        // What is not there must not count as the maximum of a block.
-        for (int j = 0; j < kUnit; ++j) x[j] = j < place.count ? x[j] : 0.0f;
     } else {
         load_unit(state.data + place.at, place.count, x);
     }
@@ -104,10 +101,13 @@ QMAPS_INLINE void read_and_advance(const Batch& batch, const Parameter& paramete
         float states[kMaxStates] = {};
         for (int k = 0; k < R::kStates; ++k) states[k] = unit.state[k][j];
         unit.p[j] = rule(unit.p[j], unit.g[j], states);
-        // Zeros that stand for what is not there may have become anything.
-        for (int k = 0; k < R::kStates; ++k)
-            unit.state[k][j] = j < place.count ? states[k] : 0.0f;
+        for (int k = 0; k < R::kStates; ++k) unit.state[k][j] = states[k];
     }
+    // What stands for elements that are not there must not count as the maximum of a block.
+    if (place.count < kUnit)
+        for (int j = 0; j < kUnit; ++j)
+            for (int k = 0; k < R::kStates; ++k)
+                unit.state[k][j] = j < place.count ? unit.state[k][j] : 0.0f;
 }
 
 template <class K>
@@ -200,58 +200,6 @@ __global__ void look_at_gradients(const Look look) {
         found |= flags_of(g, place.count, false);
     }
     raise_flags(look.bad, found);
-}
-
-// A piece of the scales of a state whose scales span more than a block.
-struct WideItem {
-    std::int32_t parameter;
-    std::int16_t state, part;
-    std::int64_t chunk;
-};
-
-struct Wide {
-    const Parameter* parameters;
-    const WideItem* items;
-    std::int64_t count;
-    const int* skip;
-};
-
-template <class Work>
-QMAPS_INLINE void in_wide(const Wide& wide, const Work& work) {
-    if (*wide.skip) return;
-    for (std::int64_t i = blockIdx.x; i < wide.count; i += gridDim.x) {
-        const WideItem item = wide.items[i];
-        work(wide.parameters[item.parameter].state[item.state].scales, item.part, item.chunk);
-    }
-}
-
-__global__ void read_step_grids(const Wide wide) {
-    __shared__ std::uint32_t shared[kThreads / kWarp];
-    in_wide(wide, [&](const Scales& scales, int p, std::int64_t chunk) {
-        if (chunk == 0) read_grid(scales.part[p], shared);
-    });
-}
-__global__ void find_step_ends(const Wide wide) {
-    __shared__ std::uint32_t shared[kThreads / kWarp];
-    in_wide(wide, [&](const Scales& scales, int p, std::int64_t chunk) {
-        find_ends(scales, p, chunk, shared);
-    });
-}
-__global__ void new_step_grids(const Wide wide) {
-    __shared__ std::uint32_t shared[kThreads / kWarp];
-    in_wide(wide, [&](const Scales& scales, int p, std::int64_t chunk) {
-        if (chunk == 0) new_grid(scales, p, shared);
-    });
-}
-__global__ void round_step_scales(const Wide wide) {
-    in_wide(wide, [&](const Scales& scales, int p, std::int64_t chunk) {
-        round_scales(scales, p, chunk);
-    });
-}
-__global__ void commit_step_scales(const Wide wide) {
-    in_wide(wide, [&](const Scales& scales, int p, std::int64_t chunk) {
-        commit_scales(scales, p, chunk);
-    });
 }
 
 }  // namespace qmaps

@@ -5,19 +5,22 @@ struct Moments {
     static constexpr const char* kStateNames = "exp_avg exp_avg_sq";
     static constexpr int kStates = 2;
     enum { kDecay, kBeta1, kBeta2, kStepSize, kRootCorrection, kEps, kSign, kRest1, kRest2, kScalars };
-    float decay, beta1, beta2, size, root, eps, sign, rest1, rest2;
+    float decay, beta1, beta2, size, eps, sign, rest1, rest2;
+    Divisor root;  // from 2^-27 to 1
 
     QMAPS_INLINE explicit Moments(const float* c)
         : decay(c[kDecay]), beta1(c[kBeta1]), beta2(c[kBeta2]), size(c[kStepSize]),
-          root(c[kRootCorrection]), eps(c[kEps]), sign(c[kSign]), rest1(c[kRest1]),
-          rest2(c[kRest2]) {}
+          eps(c[kEps]), sign(c[kSign]), rest1(c[kRest1]), rest2(c[kRest2]),
+          root(c[kRootCorrection]) {}
 
     static constexpr unsigned reads(unsigned wanted) { return wanted; }
 
     QMAPS_INLINE float descend(float p, float grad, float* s) const {
         s[0] = s[0] * beta1 + grad * rest1;
         s[1] = s[1] * beta2 + (grad * grad) * rest2;
-        const float denominator = root_of(s[1]) / root + eps;
+        const float spread = root_of(s[1]);
+        // Infinity and NaN stay.
+        const float denominator = (spread <= kLargest ? root.under(spread) : spread) + eps;
         return p - (s[0] / denominator) * size;
     }
 };

@@ -1,4 +1,4 @@
-// The constants of a step, from the number of steps so far; see qmaps.optim.constants.
+// What comes before a step: counting it, and its constants; see qmaps.optim.constants.
 #pragma once
 
 #include "layout.cuh"
@@ -79,6 +79,18 @@ __global__ void begin_step(const Begin given) {
     const Constant* constants = given.constants + parameter.group * kMaxScalars;
     for (int i = 0; i < kMaxScalars; ++i)
         parameter.scalars[i] = static_cast<float>(constant_of(constants[i], parameter.step));
+}
+
+// Words for memory of the device, in the arguments of a launch: no host memory has to outlive it.
+constexpr int kWritten = 480;
+struct Write {
+    std::uint64_t* to;
+    std::int64_t count;
+    std::uint64_t word[kWritten];
+};
+
+__global__ void write_words(const Write given) {
+    for (std::int64_t i = threadIdx.x; i < given.count; i += kThreads) given.to[i] = given.word[i];
 }
 
 }  // namespace qmaps

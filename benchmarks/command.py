@@ -1,0 +1,107 @@
+"""What the commands of benchmarks share: options, and the choice of cases."""
+
+from __future__ import annotations
+
+import argparse
+import fnmatch
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Protocol, TypeVar
+
+from qmaps.errors import nearest
+
+
+class Named(Protocol):
+    """A case."""
+
+    @property
+    def name(self) -> str:
+        """What is done."""
+        ...
+
+
+N = TypeVar("N", bound=Named)
+
+
+def shared_options(program: str, doc: str | None, *, rounds: int, budget: float, out: str) -> (
+    argparse.ArgumentParser
+):  # fmt: skip
+    """The options that every command has.
+
+    Args:
+        program: how it is called.
+        doc: what it does.
+        rounds: the default of ``--rounds``.
+        budget: that of ``--budget``.
+        out: the name of the folders of results.
+    """
+    parser = argparse.ArgumentParser(prog=program, description=doc)
+    parser.add_argument(
+        "--case",
+        action="append",
+        default=[],
+        metavar="PATTERN",
+        help="only cases whose name holds this text; * and ? stand for any text or character; "
+        "may be given several times",
+    )
+    parser.add_argument("--list", action="store_true", help="print the names of the cases")
+    parser.add_argument("--scale", type=positive, default=1.0, help="size of the work; 1 is full")
+    parser.add_argument(
+        "--rounds", type=count, default=rounds, help=f"counted rounds of each case ({rounds})"
+    )
+    parser.add_argument(
+        "--budget",
+        type=positive,
+        default=budget,
+        metavar="SECONDS",
+        help=f"a slower contender of a case takes fewer rounds, at least two (default {budget:g})",
+    )
+    parser.add_argument(
+        "--out",
+        type=Path,
+        help=f"folder of the results (default reports/{out}; runs/{out} with --case or --scale)",
+    )
+    return parser
+
+
+def selected(
+    parser: argparse.ArgumentParser, patterns: Sequence[str], cases: Sequence[N]
+) -> list[N]:
+    """The cases that any of the patterns fits, or all; leaves with a message if there are none."""
+    wanted = [f"*{pattern.lower()}*" for pattern in patterns] or ["*"]
+    found = [
+        case
+        for case in cases
+        if any(fnmatch.fnmatchcase(case.name.lower(), each) for each in wanted)
+    ]
+    if not found:
+        closest = nearest(patterns[0], [case.name for case in cases])
+        parser.error(f"--case={patterns[0]!r} fits no case{closest}; --list names them all")
+    return found
+
+
+def folder(options: argparse.Namespace, out: str) -> Path:
+    """Where results go: a run of some cases, or of smaller ones, is no report."""
+    if options.out is not None:
+        return Path(options.out)
+    whole = not options.case and options.scale == 1.0
+    return Path("reports" if whole else "runs") / out
+
+
+def positive(text: str) -> float:
+    """A number above 0."""
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not 0 < value < math.inf:
+        raise argparse.ArgumentTypeError(f"{text!r} must be a number above 0")
+    return value
+
+
+def count(text: str) -> int:
+    """A whole number of at least 1."""
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} must be a whole number of at least 1")
+    return int(text)

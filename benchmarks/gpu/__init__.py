@@ -1,0 +1,1 @@
+"""Speed of qmaps on a CUDA device; see `benchmarks.gpu.__main__`."""

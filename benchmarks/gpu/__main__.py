@@ -1,0 +1,209 @@
+"""Time qmaps on a CUDA device: ``python -m benchmarks.gpu`` writes reports/gpu/gpu.{json,md,png}.
+
+Answers are checked first. A wrong one, or a case of ours that fails, makes the exit status 1; all
+that can be measured is measured all the same. A run of some cases, or of smaller ones, goes to
+runs/gpu. ``--dry`` runs everything once, small and on the CPU.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from benchmarks import command
+from benchmarks.case import OURS, row
+from benchmarks.gpu.cases import CASES
+from benchmarks.gpu.checks import CHECKS
+from benchmarks.gpu.items import AFTER, BEFORE, perform
+from benchmarks.gpu.machine import about
+from benchmarks.gpu.place import Place
+from benchmarks.gpu.plot import draw
+from benchmarks.gpu.table import table
+from benchmarks.gpu.worker import LostError, Worker
+from qmaps.errors import QmapsError
+from qmaps.files import output_folder, replacing, write_json
+
+Row = dict[str, Any]
+Ask = Callable[[str, Place, float], Row]
+
+DRY_SCALE = 1e-5
+LONGEST = 100.0
+"""Seconds after which a case is ended from outside, compilers included."""
+CHECKING = 0.4
+"""Share of the time after which no answers are checked, for the cases want theirs."""
+PROGRAM = "python -m benchmarks.gpu"
+
+
+class Run:
+    """Items one after another, within the time there is.
+
+    Args:
+        place: the device.
+        ask: performs an item, given seconds after which it is ended.
+        minutes: for everything.
+    """
+
+    def __init__(self, place: Place, ask: Ask, minutes: float) -> None:
+        self._place = place
+        self._ask = ask
+        self._begin = time.monotonic()
+        self._seconds = 60 * minutes
+
+    def row(self, name: str, left: int, within: float = 1.0) -> Row:
+        """What became of an item.
+
+        Args:
+            name: in `ITEMS`.
+            left: how many items there are from this one on.
+            within: the share of all the time that may have passed before and by it.
+        """
+        seconds = within * self._seconds - (time.monotonic() - self._begin)
+        if seconds <= 2:
+            return {"error": "not measured: out of time"}
+        # What compiling takes is unknown, so a case may use more than its part, once.
+        place = replace(self._place, seconds=min(self._place.seconds, seconds / left))
+        start = time.perf_counter()
+        try:
+            found = self._ask(name, place, min(LONGEST, seconds))
+        except LostError as error:
+            found = {"error": str(error)}
+        print(f"{name}: {_brief(found)} ({time.perf_counter() - start:.1f} s)", flush=True)
+        return found
+
+
+def measure(cases: Sequence[Any], checks: Sequence[Any], run: Run) -> dict[str, Any]:
+    """Checks, cases, and the bandwidth before and after."""
+    left = len(cases) + len(checks) + 2
+    found_checks, found_cases, rates = [], [], []
+    for check in checks:
+        found = run.row(check.name, left, within=CHECKING)
+        if "error" in found:
+            found = {"name": check.name, "wrong": [found["error"]], "failed": True}
+        found_checks.append(found)
+        left -= 1
+    rates.append(run.row(BEFORE.name, left))
+    for case in cases:
+        found = run.row(f"case {case.name}", left)
+        if "error" in found:
+            found = failure(case, found["error"])
+        found_cases.append(found)
+        left -= 1
+    rates.append(run.row(AFTER.name, 1))
+    return {"bandwidth": rates, "checks": found_checks, "cases": found_cases}
+
+
+def failure(case: Any, why: str) -> Row:
+    """The row of a case that was not measured."""
+    nothing: Row = {"share_of_bound": {}, "ns_per_element": {}}
+    found = row(case.name, "ms", {}, case.floors, {OURS: why}, case.note) | nothing
+    return found | {"goals": case.goals(found), "failed": True}
+
+
+def write(results: dict[str, Any], out: Path) -> None:
+    """JSON, table and plot; each appears whole or not at all."""
+    write_json(out / "gpu.json", results)
+    with replacing(out / "gpu.png") as temporary:
+        draw(results, temporary)
+    with replacing(out / "gpu.md") as temporary:
+        temporary.write_text(table(results), encoding="utf-8")
+
+
+def arguments(given: Sequence[str]) -> argparse.Namespace:
+    """The command's options; leaves with a message where one is not allowed."""
+    parser = command.shared_options(PROGRAM, __doc__, rounds=9, budget=2.0, out="gpu")
+    parser.add_argument(
+        "--minutes",
+        type=command.positive,
+        default=7.0,
+        help="after which nothing more is begun, and what runs is ended (default 7)",
+    )
+    parser.add_argument("--no-checks", action="store_true", help="leave the answers unchecked")
+    parser.add_argument("--dry", action="store_true", help="everything once, small, on the CPU")
+    options = parser.parse_args(given)
+    if options.dry and options.scale == 1.0:
+        options.scale = DRY_SCALE
+    options.out = command.folder(options, "gpu")
+    options.cases = command.selected(parser, options.case, CASES)
+    return options
+
+
+def main(given: Sequence[str] | None = None) -> int:
+    """Run the command.
+
+    Returns:
+        0, or 1 if an answer is wrong, a case of ours failed or there is no device. A goal that is
+        missed is a result, not a failure.
+    """
+    given = sys.argv[1:] if given is None else given
+    options = arguments(given)
+    if options.list:
+        print("\n".join(case.name for case in options.cases))
+        return 0
+    if not options.dry and not torch.cuda.is_available():
+        print("error: torch finds no CUDA device; --dry runs all cases on the CPU", file=sys.stderr)
+        return 1
+    device = torch.device("cpu") if options.dry else torch.device("cuda", 0)
+    rounds = 1 if options.dry else options.rounds
+    place = Place(device, options.scale, rounds, options.budget, dry=options.dry)
+    try:
+        out = output_folder(options.out)
+        start = time.perf_counter()
+        results: dict[str, Any] = {"about": about(given, device)}
+        print(f"{results['about']['device']}", flush=True)
+        results |= _measured(options, place)
+        results["about"] |= {
+            "scale": options.scale,
+            "rounds": rounds,
+            "budget": options.budget,
+            "dry": options.dry,
+            "seconds": time.perf_counter() - start,
+        }
+        write(results, out)
+    except QmapsError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    print(f"{out / 'gpu.md'}, gpu.json and gpu.png are written")
+    return int(any(row.get("failed") for row in results["checks"] + results["cases"]))
+
+
+def _measured(options: argparse.Namespace, place: Place) -> dict[str, Any]:
+    checks = () if options.no_checks else CHECKS
+    if options.dry:
+        # In this process: there is no device to be broken.
+        run = Run(place, lambda name, where, _: perform(name, where), options.minutes)
+        return measure(options.cases, checks, run)
+    with Worker(perform) as worker:
+
+        def ask(name: str, where: Place, timeout: float) -> Row:
+            found: Row = worker.ask(name, where, timeout=timeout)
+            if found.pop("broken") or "error" in found:
+                worker.end()  # also where a failure left memory behind, or half a recording
+            return found
+
+        return measure(options.cases, checks, Run(place, ask, options.minutes))
+
+
+def _brief(found: Row) -> str:
+    if "error" in found:
+        return str(found["error"])
+    if "failed" in found:
+        return "; ".join(found["wrong"]) or "right"
+    if "bytes_per_second" in found:
+        rates = found["bytes_per_second"].items()
+        return ", ".join(f"{name} {rate / 1e9:.0f} GB/s" for name, rate in rates)
+    if OURS not in found["values"]:
+        return str(found["skipped"].get(OURS, "not measured"))
+    share = found["share_of_bound"].get(OURS)
+    of_bound = "" if share is None else f", {share:.0%} of the bound"
+    return f"{found['values'][OURS]['median']:.3g} ms{of_bound}"
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

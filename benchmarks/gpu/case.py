@@ -1,0 +1,187 @@
+"""A case on a CUDA device: contenders in turns with a copy of memory, which is what bounds them."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from benchmarks.case import OURS, Setup, forms, prepared, row, skip
+from benchmarks.gpu.place import Place
+from benchmarks.timing import Work, interleaved
+from qmaps.backends import cuda_engine
+
+Row = dict[str, Any]
+
+COPY = "copy"
+COPIED = 1 << 28
+"""Elements of the copy at full size, 1 GiB: far more than caches hold."""
+MIB = 1 << 20
+
+
+@dataclass(frozen=True)
+class GpuCase:
+    """Contenders timed in turns, and a copy that takes turns with them.
+
+    Attributes:
+        name: what is done.
+        make: given the device and the number of elements, the work.
+        full: elements at full size.
+        nbytes: bytes of memory that all contenders together need for each element.
+        share: the least share of the bound that is asked for. The bound is the time of a copy that
+            moves as many bytes as the work has to.
+        most_ns: the most nanoseconds per element that are asked for.
+        floors: by peer, the least ratio of its time to ours that is asked for.
+        note: what a reader of the table has to know.
+    """
+
+    name: str
+    make: Callable[[torch.device, int], Setup]
+    full: int
+    nbytes: float
+    share: float | None = None
+    most_ns: float | None = None
+    floors: Mapping[str, float] = field(default_factory=dict)
+    note: str = ""
+
+    def measure(self, place: Place) -> Row:
+        """The row."""
+        wanted = int(self.full * place.scale)
+        size = place.elements(self.full, self.nbytes)
+        setup = self.make(place.device, size)
+        works, skipped = prepared(setup.contenders)
+        copy = Copy(place)
+        seconds, failed = interleaved(
+            {COPY: copy, **works},
+            place.rounds,
+            refresh=setup.refresh,
+            budget=place.budget,
+            clock=place.clock,
+            warm_ups=place.warm_ups,
+            seconds_in_all=place.seconds,
+        )
+        for name, error in failed.items():
+            if name == COPY:
+                raise error
+            skip(skipped, name, error)
+        rate = copy.nbytes / statistics.median(seconds.pop(COPY))
+        values = {name: [1e3 * second for second in each] for name, each in seconds.items()}
+        found = row(self.name, "ms", values, self.floors, skipped, self.note)
+        bounds = {
+            name: 1e3 * size * setup.elements / rate
+            for name, size in setup.nbytes.items()
+            if name in values
+        }
+        shares = {name: ms / found["values"][name]["median"] for name, ms in bounds.items()}
+        found |= {
+            "elements": setup.elements,
+            "scaled_down_from": wanted if size < wanted else None,
+            "bytes_per_element": dict(setup.nbytes),
+            "copy_bytes_per_second": rate,
+            "bound_ms": bounds,
+            "share_of_bound": shares,
+            "ns_per_element": {
+                name: 1e6 * each["median"] / setup.elements
+                for name, each in found["values"].items()
+            },
+            "checks": setup.check() if setup.check and OURS in values else {},
+            "forms": forms(works, values),
+        }
+        if place.on_gpu:
+            found |= self._besides(place, {name: works[name] for name in values})
+        return found | {"goals": self.goals(found)}
+
+    def _besides(self, place: Place, works: Mapping[str, Work]) -> Row:
+        """What is measured once, after the timing."""
+        # A recorded step launches nothing that could be counted.
+        countable = OURS in works and not hasattr(works[OURS], "form")
+        own = launches(works[OURS], place.device) if countable else None
+        return {
+            "host_ms": {name: host_ms(work, place.device) for name, work in works.items()},
+            "peak_mib": {name: peak_mib(work, place.device) for name, work in works.items()},
+            "own_kernels": own,
+        }
+
+    def goals(self, found: Row) -> list[Row]:
+        """What is asked of ours; `found` is None where it was not measured."""
+        share, ns = found["share_of_bound"].get(OURS), found["ns_per_element"].get(OURS)
+        goals = []
+        if self.share is not None:
+            goals.append(_goal("share of the bound", self.share, share, least=True))
+        if self.most_ns is not None:
+            goals.append(_goal("ns per element", self.most_ns, ns, least=False))
+        for peer, floor in self.floors.items():
+            ratio = found["ratios"].get(peer, {}).get("ratio")
+            why = found["skipped"].get(peer, found["skipped"].get(OURS, ""))
+            goals.append(_goal(f"times {peer}", floor, ratio, least=True) | {"skipped": why})
+        return goals
+
+
+def _goal(what: str, asked: float, found: float | None, *, least: bool) -> Row:
+    reached = None if found is None else (found >= asked if least else found <= asked)
+    return {"what": what, "asked": asked, "least": least, "found": found, "reached": reached}
+
+
+class Copy:
+    """One part of the device's memory copied to another.
+
+    Attributes:
+        nbytes: read and written by a call.
+    """
+
+    def __init__(self, place: Place) -> None:
+        size = place.elements(COPIED, 64)
+        self._from = torch.rand(size, device=place.device)
+        self._to = torch.empty_like(self._from)
+        self.nbytes = 2 * self._from.nbytes
+
+    def __call__(self) -> None:
+        """Copy once."""
+        self._to.copy_(self._from)
+
+
+def host_ms(work: Work, device: torch.device, calls: int = 3) -> float:
+    """Milliseconds until a call returns, while the device may still be at it."""
+    found = []
+    for _ in range(calls):
+        torch.cuda.synchronize(device)
+        start = time.perf_counter()
+        work()
+        found.append(1e3 * (time.perf_counter() - start))
+    torch.cuda.synchronize(device)
+    return statistics.median(found)
+
+
+def peak_mib(work: Work, device: torch.device) -> float:
+    """MiB of the device's memory that a call needs beyond what was there before it."""
+    torch.cuda.synchronize(device)
+    torch.cuda.reset_peak_memory_stats(device)
+    before = torch.cuda.memory_allocated(device)
+    work()
+    torch.cuda.synchronize(device)
+    return (torch.cuda.max_memory_allocated(device) - before) / MIB
+
+
+def launches(work: Work, device: torch.device) -> int:
+    """How many kernels of qmaps' own a call launches; none where the reference does the work."""
+    engine: Any = cuda_engine(torch.empty(1, device=device))
+    if engine is None:
+        return 0
+    seen = 0
+    launch = engine.launch
+
+    def counted(*arguments: Any, **named: Any) -> None:
+        nonlocal seen
+        seen += 1
+        launch(*arguments, **named)
+
+    engine.launch = counted
+    try:
+        work()
+    finally:
+        del engine.launch
+    return seen

@@ -1,0 +1,72 @@
+"""Seconds of a device, by events in its stream."""
+
+from __future__ import annotations
+
+import math
+import signal
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+
+from benchmarks.timing import Work
+
+SHORT = 20e-3
+"""Seconds below which a call is repeated, so that the host's part hides behind the device's."""
+MOST_CALLS = 100
+
+
+class DeviceClock:
+    """Seconds of one call on the current CUDA device.
+
+    A long call is timed by itself. Short ones are timed several in a row, so the time is the
+    larger one of what the device and what the host takes for each, as in a training loop.
+
+    Attributes:
+        patience: seconds after which a turn is given up.
+    """
+
+    def __init__(self, patience: float = math.inf) -> None:
+        self.patience = patience
+
+    def __call__(self, work: Work) -> float:
+        """Do the work, at least once."""
+        with at_most(self.patience):
+            first = _seconds(work, 1)
+            if first >= SHORT:
+                return first
+            return _seconds(work, min(MOST_CALLS, math.ceil(SHORT / max(first, 1e-6))))
+
+
+def _seconds(work: Work, calls: int) -> float:
+    start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+    start.record()
+    for _ in range(calls):
+        work()
+    end.record()
+    end.synchronize()
+    return float(start.elapsed_time(end)) / 1e3 / calls
+
+
+@contextmanager
+def at_most(seconds: float) -> Iterator[None]:
+    """Raise TimeoutError in this thread, the main one, when it takes longer.
+
+    It comes between two steps of Python. Who waits for a device forever has to be ended from
+    outside, which `benchmarks.gpu.worker` does.
+    """
+    if math.isinf(seconds) or threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def late(*_: object) -> None:
+        raise TimeoutError(f"took more than {seconds:.3g} s")
+
+    before = signal.signal(signal.SIGALRM, late)
+    signal.setitimer(signal.ITIMER_REAL, seconds)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)

@@ -1,0 +1,67 @@
+"""All that can be measured on a device, by name, for a process that is told what to do next."""
+
+from __future__ import annotations
+
+import gc
+import traceback
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from benchmarks import bandwidth
+from benchmarks.case import reason
+from benchmarks.gpu.cases import CASES
+from benchmarks.gpu.checks import CHECKS
+from benchmarks.gpu.place import Place
+
+Row = dict[str, Any]
+
+
+class Item(Protocol):
+    """What the run is made of: a check, a case, or the bandwidth."""
+
+    @property
+    def name(self) -> str:
+        """What is done."""
+        ...
+
+    def measure(self, place: Place) -> Row:
+        """A row of the results."""
+        ...
+
+
+@dataclass(frozen=True)
+class Bandwidth:
+    """The device's memory by itself.
+
+    Attributes:
+        name: when it is measured.
+    """
+
+    name: str
+
+    def measure(self, place: Place) -> Row:
+        """Bytes per second by kernel."""
+        scale = min(1.0, place.elements(4 * bandwidth.FULL, 16) / (4 * bandwidth.FULL))
+        rounds = 1 if place.dry else place.rounds
+        rates = bandwidth.bandwidth(rounds, scale, device=place.device, clock=place.clock)
+        return {"name": self.name, "bytes_per_second": rates}
+
+
+BEFORE, AFTER = Bandwidth("bandwidth before"), Bandwidth("bandwidth after")
+ITEMS: dict[str, Item] = {item.name: item for item in (BEFORE, AFTER, *CHECKS)} | {
+    f"case {case.name}": case for case in CASES
+}
+
+
+def perform(name: str, place: Place) -> Row:
+    """Measure one item; what goes wrong stands in its row."""
+    try:
+        found = ITEMS[name].measure(place)
+    except Exception as error:
+        traceback.print_exc(limit=-5)
+        found = {"error": reason(error)}
+    gc.collect()  # optimizers are cycles, and their states the largest part of the memory
+    broken = place.broken()
+    if not broken:
+        place.forget()
+    return found | {"broken": broken}

@@ -1,0 +1,71 @@
+"""What a measurement on a device belongs to."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+import qmaps
+from benchmarks import machine
+
+QUERIED = ("driver_version", "clocks.max.sm", "clocks.max.mem", "power.limit", "temperature.gpu")
+
+
+def about(arguments: Sequence[str], device: torch.device) -> dict[str, Any]:
+    """Device, driver, versions, engine, date and command."""
+    found = machine.about(arguments, "benchmarks.gpu")
+    engine = next(each for each in qmaps.backends() if each.name == "cuda")
+    versions = {"cuda (torch)": torch.version.cuda, "nvrtc": nvrtc()}
+    versions |= {name: machine.version(name) for name in ("cuda-core", "cuda-bindings", "triton")}
+    return found | {
+        "device": device_facts(device),
+        "engine": {"available": engine.available, "reason": engine.reason},
+        "versions": found["versions"] | versions,
+    }
+
+
+def device_facts(device: torch.device) -> dict[str, Any]:
+    """The device as torch and the driver describe it."""
+    if device.type != "cuda":
+        return {"name": "no GPU: a dry run on the CPU"}
+    properties = torch.cuda.get_device_properties(device)
+    free, total = torch.cuda.mem_get_info(device)
+    return {
+        "name": properties.name,
+        "capability": f"sm_{properties.major}{properties.minor}",
+        "multiprocessors": properties.multi_processor_count,
+        "cache_mib": getattr(properties, "L2_cache_size", 0) / (1 << 20),
+        "memory_gib": total / (1 << 30),
+        "free_gib": free / (1 << 30),
+        "count": torch.cuda.device_count(),
+        **driver(),
+    }
+
+
+def driver() -> dict[str, str]:
+    """What the driver's own tool says of the first device; nothing where there is no such tool."""
+    tool = shutil.which("nvidia-smi")
+    if tool is None:
+        return {}
+    command = [tool, f"--query-gpu={','.join(QUERIED)}", "--format=csv,noheader", "--id=0"]
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=20)
+    except (OSError, subprocess.SubprocessError):
+        return {}
+    values = (done.stdout.splitlines() or [""])[0].split(", ")
+    return dict(zip(QUERIED, values, strict=False))
+
+
+def nvrtc() -> str | None:
+    """The version of the compiler of kernels; None where there is none."""
+    try:
+        from cuda.bindings import nvrtc as bindings
+
+        _, major, minor = bindings.nvrtcVersion()
+    except Exception:  # its loader raises several kinds
+        return None
+    return f"{major}.{minor}"

@@ -1,0 +1,80 @@
+"""Where and how cases run: the device, and what it has room and time for."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+
+from benchmarks.gpu.clock import DeviceClock
+from benchmarks.timing import WARM_UPS, Clock, stopwatch
+
+LEAST = 1 << 16
+"""Elements of the smallest work: enough that all of its matrices are quantized."""
+USED = 0.8
+"""Share of the free memory that a case may take; fragments and the allocator take some more."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """How cases are run.
+
+    Attributes:
+        device: a CUDA device, or the CPU for a dry run.
+        scale: size of the work; 1 is full.
+        rounds: counted rounds.
+        budget: seconds that one contender may take before it stops early.
+        seconds: that a case may take before no further round begins.
+        patience: seconds after which a single turn is given up.
+        dry: one call of everything, which shows that it runs and not how fast.
+    """
+
+    device: torch.device
+    scale: float = 1.0
+    rounds: int = 9
+    budget: float = 2.0
+    seconds: float = 10.0
+    patience: float = 45.0
+    dry: bool = False
+
+    @property
+    def on_gpu(self) -> bool:
+        """Whether there is a device to be measured."""
+        return self.device.type == "cuda"
+
+    @property
+    def clock(self) -> Clock:
+        """What times a turn."""
+        return DeviceClock(self.patience) if self.on_gpu else stopwatch
+
+    @property
+    def warm_ups(self) -> int:
+        """Rounds that do not count."""
+        return 0 if self.dry else WARM_UPS
+
+    def elements(self, full: int, nbytes: float) -> int:
+        """How many elements a work has: those of its full size, scaled, as far as there is room.
+
+        Args:
+            full: at full size.
+            nbytes: bytes that all contenders together need for each.
+        """
+        wanted = int(full * self.scale)
+        if self.on_gpu:
+            free, _ = torch.cuda.mem_get_info(self.device)
+            wanted = min(wanted, int(USED * free / nbytes))
+        return max(LEAST, wanted)
+
+    def forget(self) -> None:
+        """Give memory back that nothing uses."""
+        if self.on_gpu:
+            torch.cuda.empty_cache()
+
+    def broken(self) -> bool:
+        """Whether this process can no longer use the device, after a kernel that went wrong."""
+        try:
+            if self.on_gpu:
+                torch.cuda.synchronize(self.device)
+        except Exception:
+            return True
+        return False

@@ -1,0 +1,158 @@
+"""Results of a device in Markdown."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from benchmarks.case import OURS
+from benchmarks.gpu.clock import SHORT
+from benchmarks.markdown import markdown, number, spread
+from benchmarks.table import checks, giga, notes
+
+Row = dict[str, Any]
+
+
+def table(results: dict[str, Any]) -> str:
+    """What was measured, where, whether it is right, and which goals it reaches."""
+    rows = results["cases"]
+    parts = [
+        ["# qmaps on a GPU", ""],
+        _about(results),
+        _right(results["checks"]),
+        _goals(rows),
+        ["![shares of the bound, and ratios](gpu.png)", ""],
+        _all(rows),
+        checks(rows),
+        notes([_noted(row) for row in rows]),
+    ]
+    return "\n".join(line for part in parts for line in part).rstrip() + "\n"
+
+
+def _about(results: dict[str, Any]) -> list[str]:
+    about, device = results["about"], results["about"]["device"]
+    versions = ", ".join(f"{name} {value}" for name, value in about["versions"].items() if value)
+    facts = [f"{name} {_fact(value)}" for name, value in device.items() if name != "name"]
+    rates = [row["copy_bytes_per_second"] for row in rows_with_copy(results)]
+    spans = f"{giga(min(rates))} to {giga(max(rates))}" if rates else "no"
+    others = [
+        f"{name} {giga(rate)}"
+        for each in results["bandwidth"]
+        for name, rate in each.get("bytes_per_second", {}).items()
+    ]
+    lines = [
+        f"`{about['command']}`",
+        "",
+        f"- {about['date']}, {about['seconds'] / 60:.1f} minutes; {about['rounds']} rounds, fewer "
+        f"(at least two) where a contender takes more than {about['budget']:g} s",
+        f"- {device['name']}{': ' if facts else ''}{', '.join(facts)}",
+        f"- {versions}",
+        f"- engine: {about['engine']['reason']}",
+        f"- memory: copies in turns with the cases moved {spans} GB/s, read plus written; before "
+        f"and after all cases, best rounds: {', '.join(others) or 'not measured'} GB/s",
+        "",
+        "Contenders take turns in one process, on the same random data, and a copy from memory to "
+        "memory takes its turn with them. The bound of a contender is the time that this copy "
+        "would take to move the bytes that the work has to read and to write; the share is the "
+        "bound over the time. Times are those of events on the device, medians with quartiles, "
+        f"after warming up; calls shorter than {1e3 * SHORT:.0f} ms are timed many in a row. "
+        "Ratios are a peer's median over that of qmaps: more than 1 means that qmaps is faster.",
+        "",
+    ]
+    if about["dry"]:
+        lines += ["**A dry run: one call of everything on the CPU, no measurement.**", ""]
+    elif about["scale"] != 1:
+        lines += [f"**The sizes are scaled by {about['scale']:g}; goals are meant for full size.**"]
+        lines += [""]
+    return lines
+
+
+def rows_with_copy(results: dict[str, Any]) -> list[Row]:
+    """Those that were measured."""
+    return [row for row in results["cases"] if "copy_bytes_per_second" in row]
+
+
+def _right(found: Sequence[Row]) -> list[str]:
+    if not found:
+        return []
+    bad = [row for row in found if row["failed"]]
+    head = (
+        f"**{len(bad)} of {len(found)} failed.**"
+        if bad
+        else f"All {len(found)}: the same bits as the reference on the device, and as the CPU; "
+        "metrics but for the order of their sums."
+    )
+    lines = [f"- **{row['name']}**: {text}" for row in bad for text in row["wrong"]]
+    fine = "; ".join(row["name"] for row in found if not row["failed"])
+    return ["## Answers", "", head, "", *lines, *([f"- right: {fine}"] if fine else []), ""]
+
+
+def _goals(rows: Sequence[Row]) -> list[str]:
+    cells = []
+    for row in rows:
+        for goal in row.get("goals", ()):
+            asked = f"{'at least' if goal['least'] else 'at most'} {_amount(goal, 'asked')}"
+            if goal["found"] is None:
+                why = goal.get("skipped") or row["skipped"].get(OURS, "")
+                cells.append([row["name"], goal["what"], "", asked, f"not measured: {why}"])
+                continue
+            verdict = "reached" if goal["reached"] else "**missed**"
+            cells.append([row["name"], goal["what"], _amount(goal, "found"), asked, verdict])
+    if not cells:
+        return []
+    head = ["case", "measure", "found", "goal", ""]
+    return ["## What is asked", "", *markdown(head, cells), ""]
+
+
+def _amount(goal: Row, which: str) -> str:
+    value = goal[which]
+    return f"{value:.0%}" if goal["what"].startswith("share") else number(value)
+
+
+def _all(rows: Sequence[Row]) -> list[str]:
+    cells = []
+    for row in rows:
+        first = row["name"]
+        for contender, value in row["values"].items():
+            ratio = row["ratios"].get(contender)
+            cells.append(
+                [
+                    first,
+                    contender,
+                    spread(value, "median"),
+                    number(row["ns_per_element"][contender]),
+                    _optional(row["share_of_bound"].get(contender), "{:.0%}"),
+                    "" if ratio is None else number(ratio["ratio"]),
+                    _optional(row.get("host_ms", {}).get(contender), "{:.3g}"),
+                    _optional(row.get("peak_mib", {}).get(contender), "{:.1f}"),
+                    str(len(row["samples"][contender])),
+                ]
+            )
+            first = ""
+    head = ["case", "contender", "ms (quartiles)", "ns per element", "share of the bound", "ratio"]
+    head += ["ms of the host", "peak MiB", "rounds"]
+    return ["## All that was measured", "", *markdown(head, cells), ""]
+
+
+def _noted(row: Row) -> Row:
+    """The row with what was found out about it among its forms."""
+    forms = dict(row.get("forms", {}))
+    if row.get("scaled_down_from"):
+        forms["the work"] = (
+            f"scaled down from {row['scaled_down_from']:,} elements to {row['elements']:,}, for "
+            "want of memory"
+        )
+    own = row.get("own_kernels")
+    if own is not None:
+        forms[OURS] = (
+            f"{own} kernels of its own a call" if own else "**the reference**: no kernel of its own"
+        )
+    return row | {"forms": forms}
+
+
+def _optional(value: float | None, form: str) -> str:
+    return "" if value is None else form.format(value)
+
+
+def _fact(value: object) -> str:
+    return f"{value:.0f}" if isinstance(value, float) else str(value)

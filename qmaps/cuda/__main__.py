@@ -1,0 +1,66 @@
+"""``python -m qmaps.cuda``: compile kernels where there is no GPU, and see what they take."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+
+from qmaps.cuda import catalogue, compiler
+from qmaps.errors import QmapsError
+
+COLUMNS = ("registers", "spill_stores", "spill_loads", "stack", "shared")
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Run the command line; returns the exit status."""
+    parser = argparse.ArgumentParser(prog="python -m qmaps.cuda", description=__doc__)
+    commands = parser.add_subparsers(dest="command", required=True)
+    compiling = commands.add_parser(
+        "compile", help="compile kernels in the forms that users meet, and report what each takes"
+    )
+    compiling.add_argument(
+        "--arch",
+        action="append",
+        help="such as sm_90, or all; may be repeated (default: the newest that NVRTC knows)",
+    )
+    compiling.add_argument("--quick", action="store_true", help="a few kernels only")
+    compiling.add_argument("--json", action="store_true", help="one JSON object instead of a table")
+    given = parser.parse_args(arguments)
+    try:
+        return _compile(given.arch, quick=given.quick, as_json=given.json)
+    except QmapsError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+
+
+def _compile(wanted: list[str] | None, *, quick: bool, as_json: bool) -> int:
+    if reason := compiler.missing():
+        print(f"error: {reason}", file=sys.stderr)
+        return 2
+    known = compiler.architectures()
+    archs = known if wanted and "all" in wanted else (wanted or known[-1:])
+    for arch in archs:
+        compiler.check_architecture(arch)
+    entries = catalogue.entries(quick=quick)
+    found: dict[str, list[dict[str, object]]] = {}
+    for arch in archs:
+        started = time.monotonic()
+        rows = found[arch] = []
+        if not as_json:
+            print(f"{arch}\n{' '.join(f'{name:>12}' for name in COLUMNS)}  kernel")
+        for entry in entries:
+            row = {"kernel": entry.name, **compiler.compile_now(entry, arch).usage}
+            rows.append(row)
+            if not as_json:
+                print(f"{' '.join(f'{row[name]:>12}' for name in COLUMNS)}  {entry}", flush=True)
+        if not as_json:
+            print(f"{len(rows)} kernels in {time.monotonic() - started:.0f} s\n")
+    if as_json:
+        print(json.dumps(found, indent=2))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

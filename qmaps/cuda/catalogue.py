@@ -1,0 +1,97 @@
+"""Kernels in the forms that users meet: what is compiled where no GPU asks for one."""
+
+from __future__ import annotations
+
+from itertools import product
+
+from qmaps.cuda.compiler import Entry
+from qmaps.cuda.rules import RULES
+
+FORMATS = {
+    "B256/DE@8s": "Format<8, 256, false, false, true, 1>",
+    "B256/DE@8s+sr": "Format<8, 256, false, true, true, 1>",
+    "B2048/DE-0@8u": "Format<8, 2048, false, false, false, 1>",
+    "B128/DE@4s": "Format<4, 128, false, false, true, 1>",
+    "B128/linear@4u": "Format<4, 128, false, false, false, 1>",
+    "rank1/linear@4u": "Format<4, 0, false, false, false, 1>",
+    "B64/DE@5s+sr": "Format<5, 64, false, true, true, 1>",
+    "logB128/log2@8u": "Format<8, 128, true, false, false, 1>",
+    "any codebook": "Format<8, 256, false, false, true, 4>",
+}
+"""By a quantizer that asks for each."""
+
+PAIRS = (
+    ("B256/DE@8s", "B2048/DE-0@8u"),
+    ("B256/DE@8s+sr", "logB128/log2@8u"),
+    ("B128/DE@4s", "B128/linear@4u"),
+    ("B128/DE@4s", "rank1/linear@4u"),
+    ("any codebook", None),
+)
+"""Of first and second moments."""
+
+
+def entries(*, quick: bool = False) -> list[Entry]:
+    """One entry for every kernel at least; with `quick` a few that hold most of the code."""
+    if quick:
+        return [*_tensors(["float"], ["B256/DE@8s", "rank1/linear@4u"]), *_steps(PAIRS[3:4])]
+    types = ["float", "Bf16", "F16"]
+    return [
+        *_tensors(types, list(FORMATS)),
+        *_scales(),
+        *_steps(PAIRS),
+        *_rules(),
+        *_quantiles(types),
+    ]
+
+
+def _tensors(types: list[str], formats: list[str]) -> list[Entry]:
+    whole = [f"{kernel}<{type_}>" for kernel in ("scan", "find_maxima") for type_ in types]
+    # Every format with one type, every type with one format.
+    pairs = [("float", name) for name in formats] + [(type_, formats[0]) for type_ in types[1:]]
+    coded = [
+        f"{kernel}<{type_}, {FORMATS[name]}>"
+        for kernel, (type_, name) in product(("encode", "decode"), pairs)
+    ]
+    return [Entry("quantize.cuh", name) for name in whole + coded]
+
+
+def _scales() -> list[Entry]:
+    names = ("find_{}_ends", "new_{}_grids", "round_{}_scales", "commit_{}_scales", "read_{}_grids")
+    return [
+        Entry(file, name.format(of))
+        for file, of in (("tensor_scales.cuh", "tensor"), ("step_scales.cuh", "step"))
+        for name in names
+    ]
+
+
+def _steps(pairs: tuple[tuple[str, str | None], ...]) -> list[Entry]:
+    made = [Entry("begin.cuh", name) for name in ("begin_step", "write_words")]
+    made.append(Entry("step.cuh", "look_at_gradients<Bf16>"))
+    for first, second in pairs:
+        formats = [FORMATS[name] if name else "Plain" for name in (first, second)]
+        kind = f"Kind<AdamW, float, float, false, {', '.join(formats)}>"
+        made.append(Entry("step.cuh", f"step<{kind}>"))
+        if second == "rank1/linear@4u":
+            made.append(Entry("step.cuh", f"step_maxima<{kind}>"))
+    return made
+
+
+def _rules() -> list[Entry]:
+    """Every rule, with bfloat16 parameters that are rounded stochastically."""
+    made = []
+    for (_, states), rule in RULES.items():
+        formats = [FORMATS["B256/DE@8s"] for _ in states.split()]
+        kind = ", ".join([rule, "Bf16", "Bf16", "true", *formats])
+        made.append(Entry("step.cuh", f"step<Kind<{kind}>>"))
+    return made
+
+
+def _quantiles(types: list[str]) -> list[Entry]:
+    """Chunks of 4096, and some shorter ones."""
+    finds = [f"find_quantiles<{type_}, 12>" for type_ in types]
+    finds += [f"find_quantiles<float, {bits}>" for bits in (0, 3, 7, 10)]
+    counts = [f"count_{which}_digit<{type_}>" for which in ("first", "next") for type_ in types]
+    return [
+        *(Entry("quantiles.cuh", name) for name in [*finds, "add_rows"]),
+        *(Entry("selection.cuh", name) for name in [*counts, "decide_digit"]),
+    ]

@@ -1,0 +1,371 @@
+"""Whole optimizer steps on the CUDA engine: a few launches for all parameters.
+
+The host waits for nothing. What changes from step to step is counted and worked out on the device
+(``src/begin.cuh``); addresses of gradients and hyper-parameters, where they have changed, come
+in the arguments of launches. So a step can be recorded in a CUDA graph, after one step outside it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from qmaps.cuda import layout
+from qmaps.cuda.books import DeviceBook, book
+from qmaps.cuda.compiler import Entry as Kernel
+from qmaps.cuda.engine import Engine
+from qmaps.cuda.rules import rule
+from qmaps.cuda.tensors import (
+    DTYPES,
+    Layout,
+    Workspace,
+    describe_noise,
+    describe_scales,
+    follows,
+    format_name,
+    layout_of,
+    tiles,
+)
+from qmaps.errors import BackendError
+from qmaps.fused import Entry, FusedStep, Plan, followed
+from qmaps.optim.constants import Constant
+from qmaps.philox import RoundingKey
+from qmaps.quantizer import QuantizedTensor
+
+if TYPE_CHECKING:
+    from qmaps.optim.base import QuantizedOptimizer
+
+DOUBLE = 16
+"""Added to the kind of a constant whose tensor holds a float64."""
+
+
+class CudaStep(FusedStep):
+    """Parameters on one CUDA device.
+
+    Attributes:
+        grad_scale: what gradients are divided by, float32 with one element on the device, or None.
+        found_inf: not 0 where the step is to be left out, the same.
+    """
+
+    def __init__(self, optimizer: QuantizedOptimizer, engine: Engine) -> None:
+        super().__init__(optimizer)
+        self._engine = engine
+        self._skipped = torch.zeros((), dtype=torch.int64, device=engine.device)
+        self.grad_scale: Tensor | None = None
+        self.found_inf: Tensor | None = None
+
+    @property
+    def skipped(self) -> int:
+        """Steps that were left out because gradients were not finite; waits for the device."""
+        return int(self._skipped)
+
+    def run(self) -> None:
+        """Take the step that was planned, but for the parameters that are left."""
+        assert isinstance(self._plan, CudaPlan)
+        self._plan.run_with(self.grad_scale, self.found_inf)
+
+    def _follows(self, entry: Entry) -> bool:
+        on_device = entry[3].device == self._engine.device
+        return on_device and followed(self._optimizer, entry, follows)
+
+    def _planned(self, entries: list[Entry], taken: list[Entry]) -> Plan:
+        if torch.cuda.is_available() and torch.cuda.is_current_stream_capturing():
+            raise BackendError(
+                "step() inside a CUDA graph: take one step with the same parameters before "
+                "recording it"
+            )
+        return CudaPlan(self._optimizer, entries, taken, self._engine, self._skipped)
+
+
+@dataclass
+class Batch:
+    """Parameters of one kind, which one launch steps.
+
+    Attributes:
+        kind: the ``Kind`` of ``src/step.cuh``.
+        books: of its states; None for those in float32.
+        gradients: what they are stored as.
+        wide: whether some scales span more than a block.
+        members: numbers of the parameters.
+    """
+
+    kind: str
+    books: tuple[DeviceBook | None, ...]
+    gradients: str
+    wide: bool
+    members: list[int] = field(default_factory=list)
+
+
+class Spans:
+    """States in the table of parameters, and those whose scales span more than a block.
+
+    Attributes:
+        eight_bit: whether some scales are stored in 8 bits.
+        pieces: rows of ``WideItem``: parameter, state, part and chunk.
+    """
+
+    def __init__(self, table: np.ndarray) -> None:
+        self.eight_bit = False
+        self.pieces: list[tuple[int, int, int, int]] = []
+        self._table = table
+        self._room = Workspace()
+        self._wide: list[tuple[int, int, QuantizedTensor, list[tuple[int, int]]]] = []
+
+    def add(self, index: int, place: int, value: Tensor | QuantizedTensor) -> None:
+        """Describe a state, but for scales that span more than a block."""
+        target = self._table[index]["state"][place]
+        if isinstance(value, Tensor):
+            target["data"] = value.data_ptr()
+            return
+        target["packed"] = value.packed.data_ptr()
+        found = _layout(value)
+        if found.block:
+            nowhere = [(-1, -1)] * layout.MAX_PARTS
+            describe_scales(target["scales"], found, value.scales, nowhere, value.packed)
+            return
+        self._wide.append((index, place, value, self._room.place(found, fresh_floats=True)))
+        self.eight_bit = self.eight_bit or found.eight_bit
+        for number, part in enumerate(found.geometry.parts):
+            chunks = -(-part.count // layout.SCALES_CHUNK)
+            self.pieces += [(index, place, number, chunk) for chunk in range(chunks)]
+
+    def place(self, device: torch.device) -> Tensor | None:
+        """Describe the others; returns the room for their maxima, or None if there are none."""
+        if not self._wide:
+            return None
+        room = self._room.memory(device)
+        for index, place, value, places in self._wide:
+            target = self._table[index]["state"][place]["scales"]
+            describe_scales(target, _layout(value), value.scales, places, room)
+        return room
+
+
+class CudaPlan(Plan):
+    """Parameters described in the device's memory."""
+
+    def __init__(
+        self,
+        optimizer: QuantizedOptimizer,
+        entries: list[Entry],
+        taken: list[Entry],
+        engine: Engine,
+        skipped: Tensor,
+    ) -> None:
+        self._engine = engine
+        self._skipped = skipped
+        # What the device has been told last.
+        self._pairs: list[list[int]] = []
+        self._words = b""
+        super().__init__(optimizer, entries, taken)
+
+    def run(self) -> None:
+        """One step."""
+        self.run_with(None, None)
+
+    def run_with(self, grad_scale: Tensor | None, found_inf: Tensor | None) -> None:
+        """One step of scaled gradients."""
+        if not self._params:
+            return
+        scale, found = _on(self._engine, grad_scale), _on(self._engine, found_inf)
+        grads = [grad.contiguous() for grad in self._grads]
+        self._write_addresses(grads)
+        self._write_constants()
+        self._begin(found)
+        if self._room is not None:
+            self._room.zero_()
+            self._make_scales(scale)
+        for batch, (items, count) in zip(self._batches, self._items, strict=True):
+            argument = self._argument(batch, items, count, scale)
+            self._engine.launch_over(_kernel(f"step<{batch.kind}>"), count, argument)
+        self._over_scales("commit_step_scales")
+        del grads  # copies, where there were some, are needed until here
+
+    def _begin(self, found_inf: Tensor | None) -> None:
+        if self._policed:
+            self._bad.zero_()
+            look = np.zeros((), dtype=layout.LOOK)
+            look["parameters"] = self._table.data_ptr()
+            look["addresses"] = self._address_table.data_ptr()
+            look["bad"] = self._bad.data_ptr()
+            for batch, (items, count) in zip(self._batches, self._items, strict=True):
+                look["items"], look["count"] = items.data_ptr(), count
+                kernel = _kernel(f"look_at_gradients<{batch.gradients}>")
+                self._engine.launch_over(kernel, count, look)
+        begin = np.zeros((), dtype=layout.BEGIN)
+        begin["parameters"], begin["count"] = self._table.data_ptr(), len(self._params)
+        begin["constants"] = self._constants.data_ptr()
+        begin["found_inf"] = 0 if found_inf is None else found_inf.data_ptr()
+        begin["bad"] = self._bad.data_ptr() if self._policed else 0
+        begin["skip"], begin["skipped"] = self._skip.data_ptr(), self._skipped.data_ptr()
+        blocks = -(-len(self._params) // layout.THREADS)
+        self._engine.launch(_kernel("begin_step"), blocks, begin)
+
+    def _make_scales(self, scale: Tensor | None) -> None:
+        """New scales of states whose scales span more than a block."""
+        if self._eight_bit:
+            self._over_scales("read_step_grids")
+        for batch, (items, count) in zip(self._batches, self._items, strict=True):
+            if batch.wide:
+                argument = self._argument(batch, items, count, scale)
+                self._engine.launch_over(_kernel(f"step_maxima<{batch.kind}>"), count, argument)
+        if self._eight_bit:
+            for name in ("find_step_ends", "new_step_grids", "round_step_scales"):
+                self._over_scales(name)
+
+    def _over_scales(self, name: str) -> None:
+        if self._wide_count == 0:
+            return
+        wide = np.zeros((), dtype=layout.WIDE)
+        wide["parameters"], wide["items"] = self._table.data_ptr(), self._wide.data_ptr()
+        wide["count"], wide["skip"] = self._wide_count, self._skip.data_ptr()
+        self._engine.launch_over(_kernel(name), self._wide_count, wide)
+
+    def _argument(
+        self, batch: Batch, items: Tensor, count: int, scale: Tensor | None
+    ) -> np.ndarray:
+        argument = np.zeros((), dtype=layout.BATCH)
+        argument["parameters"] = self._table.data_ptr()
+        argument["addresses"] = self._address_table.data_ptr()
+        argument["items"], argument["count"] = items.data_ptr(), count
+        argument["skip"] = self._skip.data_ptr()
+        argument["grad_scale"] = 0 if scale is None else scale.data_ptr()
+        for place, each in enumerate(batch.books):
+            if each is not None:
+                argument["book"][place] = each.described
+        return argument
+
+    def _write_addresses(self, grads: list[Tensor]) -> None:
+        pairs = [self._addresses[0], [grad.data_ptr() for grad in grads]]
+        if pairs != self._pairs:
+            self._write(self._address_table, np.array(pairs, dtype=np.uint64).T)
+            self._pairs = pairs
+
+    def _write_constants(self) -> None:
+        rows = np.zeros((len(self._own_groups), layout.MAX_SCALARS), dtype=layout.CONSTANT)
+        for row, group in zip(rows, self._own_groups, strict=True):
+            found = self._optimizer.constants(group).values()
+            for target, value in zip(row, found, strict=False):
+                _describe_constant(target, value, self._engine)
+        if (words := rows.tobytes()) != self._words:
+            self._write(self._constants, np.frombuffer(words, dtype=np.uint64))
+            self._words = words
+
+    def _write(self, to: Tensor, words: np.ndarray) -> None:
+        words = np.ascontiguousarray(words).reshape(-1)
+        for begin in range(0, len(words), layout.WRITTEN):
+            some = words[begin : begin + layout.WRITTEN]
+            argument = np.zeros((), dtype=layout.WRITE)
+            argument["to"], argument["count"] = to.data_ptr() + 8 * begin, len(some)
+            argument["word"][: len(some)] = some
+            self._engine.launch(_kernel("write_words"), 1, argument)
+
+    def _describe(self, taken: list[Entry], names: list[tuple[str, ...]]) -> None:
+        states = self._states
+        groups = {id(group): group for group in self._groups}
+        self._own_groups = list(groups.values())
+        self._policed = any(group["nonfinite"] == "skip" for group in self._own_groups)
+        order = {key: number for number, key in enumerate(groups)}
+        table = np.zeros(len(taken), dtype=layout.PARAMETER)
+        spans = Spans(table)
+        batches: dict[Any, Batch] = {}
+        for index, (number, param, group, _) in enumerate(taken):
+            row = table[index]
+            row["numel"], row["group"] = param.numel(), order[id(group)]
+            row["counter"] = states[index]["step"].data_ptr()
+            row["skips"] = group["nonfinite"] == "skip"
+            describe_noise(row["noise"], RoundingKey(seed=group["seed"], purpose=1, tensor=number))
+            used = [(name, states[index][name]) for name in names[index]]
+            made = self._batch(taken[index], used)
+            batches.setdefault((made.kind, *map(id, made.books)), made).members.append(index)
+            for place, (name, value) in enumerate(used):
+                position = self._optimizer.state_names.index(name)
+                key = RoundingKey(seed=group["seed"], tensor=number, state=position)
+                describe_noise(row["state"][place]["noise"], key)
+                spans.add(index, place, value)
+        self._room = spans.place(self._engine.device)
+        self._eight_bit = spans.eight_bit
+        self._wide_count = len(spans.pieces)
+        self._wide = self._on_device(np.array(spans.pieces, dtype=layout.WIDE_ITEM))
+        self._batches = list(batches.values())
+        self._items = [self._items_of(batch) for batch in self._batches]
+        self._table = self._on_device(table)
+        self._address_table = self._on_device(np.zeros(len(taken), dtype=layout.ADDRESS))
+        size = (len(self._own_groups), layout.MAX_SCALARS)
+        self._constants = self._on_device(np.zeros(size, dtype=layout.CONSTANT))
+        self._skip = torch.zeros((), dtype=torch.int32, device=self._engine.device)
+        self._bad = torch.zeros((), dtype=torch.int32, device=self._engine.device)
+
+    def _batch(self, entry: Entry, used: list[tuple[str, Any]]) -> Batch:
+        """The batch that a parameter with these states belongs to."""
+        _, param, group, grad = entry
+        formats: list[str] = []
+        books: list[DeviceBook | None] = []
+        wide = False
+        for _, value in used:
+            if isinstance(value, Tensor):
+                formats.append("Plain")
+                books.append(None)
+                continue
+            q = value.quantizer
+            found = _layout(value)
+            formats.append(format_name(q.map, found, stochastic=q.stochastic))
+            books.append(book(q.map, param.device))
+            wide = wide or not found.block
+        gradients = DTYPES[grad.dtype]
+        kind = ", ".join(
+            [
+                rule(str(self._optimizer.native_rule), " ".join(name for name, _ in used)),
+                DTYPES[param.dtype],
+                gradients,
+                str(self._optimizer.rounds(param, group)).lower(),
+                *formats,
+            ]
+        )
+        return Batch(f"Kind<{kind}>", tuple(books), gradients, wide)
+
+    def _items_of(self, batch: Batch) -> tuple[Tensor, int]:
+        """The tiles of a batch, on the device, and their number."""
+        counts = [tiles(self._params[index].numel()) for index in batch.members]
+        items = np.zeros(sum(counts), dtype=layout.ITEM)
+        items["parameter"] = np.repeat(batch.members, counts)
+        items["tile"] = np.concatenate([np.arange(count) for count in counts])
+        return self._on_device(items), len(items)
+
+    def _on_device(self, array: np.ndarray) -> Tensor:
+        # One byte at least, so that there is an address.
+        data = torch.frombuffer(bytearray(array.tobytes() or b"\0"), dtype=torch.uint8)
+        return data.to(self._engine.device)
+
+
+def _layout(value: QuantizedTensor) -> Layout:
+    found = layout_of(value.quantizer.normalizer, value.shape)
+    assert found is not None  # or the parameter would not have been taken
+    return found
+
+
+def _describe_constant(target: np.ndarray, value: float | Constant, engine: Engine) -> None:
+    if not isinstance(value, Constant):
+        target["a"] = value
+        return
+    target["kind"], target["b"] = value.kind, value.b
+    given = value.a
+    readable = (torch.float32, torch.float64)
+    if isinstance(given, Tensor) and given.device == engine.device and given.dtype in readable:
+        target["tensor"] = given.data_ptr()
+        target["kind"] += DOUBLE if given.dtype == torch.float64 else 0
+    else:
+        target["a"] = float(given)
+
+
+def _on(engine: Engine, scalar: Tensor | None) -> Tensor | None:
+    """A tensor with one element as kernels read it."""
+    return None if scalar is None else scalar.to(engine.device, torch.float32)
+
+
+def _kernel(name: str) -> Kernel:
+    plain = "step_scales.cuh" if name.endswith(("grids", "ends", "scales")) else "begin.cuh"
+    return Kernel("step.cuh" if "<" in name else plain, name)

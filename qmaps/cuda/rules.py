@@ -1,0 +1,30 @@
+"""Update rules: what ``qmaps/kernels/rules`` calls each."""
+
+from __future__ import annotations
+
+from qmaps.errors import BadValueError
+
+RULES = {
+    ("adagrad", "sum"): "Adagrad",
+    ("adam", "exp_avg exp_avg_sq"): "Adam",
+    ("adamw", "exp_avg exp_avg_sq"): "AdamW",
+    ("lion", "exp_avg"): "Lion",
+    ("rmsprop", "square_avg"): "RmsProp<false, false>",
+    ("rmsprop", "square_avg momentum_buffer"): "RmsProp<true, false>",
+    ("rmsprop", "square_avg grad_avg"): "RmsProp<false, true>",
+    ("rmsprop", "square_avg momentum_buffer grad_avg"): "RmsProp<true, true>",
+    ("sgd", ""): "Sgd<false>",
+    ("sgd", "momentum_buffer"): "Sgd<true>",
+}
+"""By the name that optimizers ask for and their states; a test holds it against the headers."""
+
+
+def rule(name: str, states: str) -> str:
+    """The C++ type of a rule.
+
+    Raises:
+        BadValueError: there is none.
+    """
+    if (name, states) not in RULES:
+        raise BadValueError(f"rule {name!r} with states {states!r} is not known to the CUDA engine")
+    return RULES[name, states]

@@ -1,0 +1,132 @@
+"""NVRTC compiles kernels without a GPU; what is missing is said."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+import qmaps
+from qmaps.backends import use_backend
+from qmaps.cuda import catalogue, compiler, engine
+from qmaps.cuda.__main__ import main
+from qmaps.cuda.compiler import Entry
+from qmaps.errors import BackendError, BadValueError
+
+needs_nvrtc = pytest.mark.skipif(bool(compiler.missing()), reason=compiler.missing())
+GRIDS = Entry("tensor_scales.cuh", "new_tensor_grids")
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("QMAPS_CACHE_DIR", str(tmp_path))
+    return tmp_path / "cuda"
+
+
+@needs_nvrtc
+@pytest.mark.parametrize("arch", ["sm_75", "newest"])
+def test_a_step_compiles_without_spills(arch: str) -> None:
+    arch = compiler.architectures()[-1] if arch == "newest" else arch
+    for entry in catalogue.entries(quick=True):
+        made = compiler.compile_now(entry, arch)
+        assert made.code.startswith(b"\x7fELF")
+        assert made.symbol.encode() in made.code
+        assert 10 < made.usage["registers"] <= 128, entry
+        assert made.usage["spill_stores"] == made.usage["spill_loads"] == 0, entry
+
+
+def test_the_catalogue_has_every_kernel() -> None:
+    names = {entry.name.split("<")[0] for entry in catalogue.entries()}
+    files = {entry.file for entry in catalogue.entries()}
+    for path in compiler.SOURCES.glob("*.cuh"):
+        kernels = re.findall(r"^__global__ .*?(\w+)\(const", path.read_text(), re.MULTILINE)
+        assert set(kernels) <= names, path
+        assert not kernels or path.name in files
+
+
+@needs_nvrtc
+def test_compiled_kernels_are_kept(
+    cache: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    compiler._announce.cache_clear()
+    first = compiler.compiled(GRIDS, "sm_90")
+    assert f"compiling CUDA kernels for sm_90, each at its first use (kept in {cache})" in (
+        capsys.readouterr().err
+    )
+    (kept,) = cache.iterdir()
+    with monkeypatch.context() as patch:
+        patch.setattr(compiler, "compile_now", lambda *_: pytest.fail("compiled again"))
+        assert compiler.compiled(GRIDS, "sm_90") == first
+        assert first.usage["registers"] > 10
+    kept.write_text("{half of a")
+    assert compiler.compiled(GRIDS, "sm_90").code == first.code
+    assert json.loads(kept.read_text())["symbol"] == first.symbol
+
+
+@needs_nvrtc
+def test_a_cache_that_cannot_be_written_costs_nothing_but_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("QMAPS_CACHE_DIR", str(tmp_path / "file"))
+    assert compiler.compiled(GRIDS, "sm_90").code
+
+
+@needs_nvrtc
+def test_what_does_not_compile_is_said() -> None:
+    with pytest.raises(BackendError, match=r"arch='sm_70' is not supported by this NVRTC"):
+        compiler.compile_now(GRIDS, "sm_70")
+    with pytest.raises(BackendError, match=r"nothing<1> does not compile for sm_90"):
+        compiler.compile_now(Entry("step.cuh", "nothing<1>"), "sm_90")
+
+
+@needs_nvrtc
+def test_the_command(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(catalogue, "entries", lambda **_: [GRIDS])
+    assert main(["compile", "--arch", "sm_90", "--json"]) == 0
+    (row,) = json.loads(capsys.readouterr().out)["sm_90"]
+    assert row["kernel"] == "new_tensor_grids"
+    assert row["registers"] > 10
+    assert main(["compile", "--arch", "sm_75", "--quick"]) == 0
+    assert "1 kernels in" in capsys.readouterr().out
+    assert main(["compile", "--arch", "sm_1"]) == 2
+    assert "error: arch='sm_1' is not supported" in capsys.readouterr().err
+
+
+def test_what_is_missing_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    if not torch.cuda.is_available():
+        cuda = qmaps.backends()[2]
+        assert not cuda.available
+        assert cuda.reason in {
+            f"torch {torch.__version__} is built without CUDA",
+            "torch finds no CUDA device or driver",
+        }
+        with pytest.raises(BadValueError, match=r"name='cuda' is not available: torch"):
+            use_backend("cuda").__enter__()
+    monkeypatch.setattr(torch.version, "cuda", "13.0")
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert engine.missing() == "torch finds no CUDA device or driver"
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    with monkeypatch.context() as patch:
+        patch.setitem(sys.modules, "cuda.core", None)
+        assert engine.missing().endswith("; pip install 'qmaps[cuda]'")
+    if not compiler.missing():
+        monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+        monkeypatch.setattr(torch.cuda, "get_device_capability", lambda _: (5, 0))
+        assert engine.missing().startswith("no device has an architecture that this NVRTC knows: ")
+
+
+def test_devices_must_be_one() -> None:
+    q = qmaps.quantizer("B64/DE@8s")
+    made = q.quantize(torch.randn(100))
+    mixed = qmaps.QuantizedTensor(q, (100,), made.packed.to("meta"), made.scales)
+    with pytest.raises(BadValueError) as caught:
+        mixed.dequantize()
+    assert str(caught.value) == "scales are on cpu and codes on meta; move both to one device"
+    with pytest.raises(BadValueError, match="out is on meta; cpu is needed"):
+        q.quantize(torch.randn(100), out=mixed)
+    assert engine.engine_of(made.packed, mixed.packed) is None

@@ -1,0 +1,278 @@
+"""Emulated steps give the states and parameters of the reference, bit for bit."""
+
+from __future__ import annotations
+
+import copy
+import io
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from qmaps import optim
+from qmaps.backends import use_backend
+from qmaps.cuda.rules import RULES
+from qmaps.optim.base import QuantizedOptimizer
+from qmaps.optim.constants import power
+from qmaps.quantizer import QuantizedTensor
+from tests.cuda.emulation import EmulatedEngine, build
+
+SHAPES = ((96, 50), (5000,), (7, 3), (2049,))
+RULE_OPTIONS: tuple[tuple[type[QuantizedOptimizer], dict[str, Any]], ...] = (
+    (optim.Adam, {"weight_decay": 0.1}),
+    (optim.AdamW, {"weight_decay": 0.1, "maximize": True}),
+    (optim.SGD, {"momentum": 0.9, "nesterov": True, "lr": 0.1}),
+    (optim.SGD, {"momentum": 0.9, "dampening": 0.5, "weight_decay": 0.1, "lr": 0.1}),
+    (optim.SGD, {"lr": 0.1}),
+    (optim.RMSprop, {"momentum": 0.9}),
+    (optim.RMSprop, {"centered": True, "momentum": 0.5}),
+    (optim.Adagrad, {"lr_decay": 0.1}),
+    (optim.Lion, {"weight_decay": 0.1}),
+)
+
+
+def parameters(dtype: torch.dtype = torch.float32) -> list[Tensor]:
+    generator = torch.Generator().manual_seed(1)
+    made = [torch.randn(shape, generator=generator).to(dtype) for shape in SHAPES]
+    return [p.requires_grad_() for p in made]
+
+
+def set_gradients(params: list[Tensor], number: int, dtype: torch.dtype | None = None) -> None:
+    generator = torch.Generator().manual_seed(number)
+    for p in params:
+        exponents = torch.randint(-5, 2, p.shape, generator=generator).float()
+        grad = torch.randn(p.shape, generator=generator) * 10**exponents
+        p.grad = grad.to(p.dtype)
+
+
+def trained(
+    kind: type[QuantizedOptimizer], steps: int, dtype: torch.dtype, options: dict[str, Any]
+) -> QuantizedOptimizer:
+    optimizer = kind(parameters(dtype), min_quantized_size=100, **options)
+    for number in range(steps):
+        set_gradients(optimizer.param_groups[0]["params"], number)
+        optimizer.step()
+    return optimizer
+
+
+def pieces(optimizer: QuantizedOptimizer) -> list[Tensor]:
+    found = []
+    for group in optimizer.param_groups:
+        for p in group["params"]:
+            found.append(p.detach())
+            for value in optimizer.state[p].values():
+                quantized = isinstance(value, QuantizedTensor)
+                found += [value.packed, *value.scales] if quantized else [value]
+    return found
+
+
+def assert_same(ours: QuantizedOptimizer, theirs: QuantizedOptimizer) -> None:
+    for a, b in zip(pieces(ours), pieces(theirs), strict=True):
+        assert a.shape == b.shape
+        assert bool(((a == b) | ((a != a) & (b != b))).all())
+
+
+def assert_as_reference(
+    kind: type[QuantizedOptimizer],
+    options: dict[str, Any],
+    steps: int = 3,
+    dtype: torch.dtype = torch.float32,
+) -> None:
+    ours = trained(kind, steps, dtype, options)
+    with use_backend("reference"):
+        theirs = trained(kind, steps, dtype, options)
+    assert_same(ours, theirs)
+
+
+@pytest.mark.parametrize(("kind", "options"), RULE_OPTIONS)
+@pytest.mark.parametrize("preset", ["8bit", "paper-4bit"])
+def test_every_rule(
+    kind: type[QuantizedOptimizer],
+    options: dict[str, Any],
+    preset: str,
+    on_device: EmulatedEngine,
+) -> None:
+    assert_as_reference(kind, {**options, "state_quantizers": preset})
+    assert any(name.startswith("step<") for name in on_device.launched)
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [
+        ("B2048/DE@8s", "B128/DE-0@8u"),
+        ("B128/DE@4s", "B128/linear@4u"),
+        ("B128/DE@4s+sr", "rank1/linear@4u+sr"),
+        ("rank1x8/DE@8s", "B32x8/linear@4u"),
+        ("B64&rank1/DE@5s", "logB128/log2@8u"),
+        ("B100/DE@3s", "tensor/power2@8u"),
+        (None, "col/DE-0@6u"),
+        ("B512/DE@8s+sr", None),
+    ],
+)
+def test_every_kind_of_format(
+    first: str | None, second: str | None, on_device: EmulatedEngine
+) -> None:
+    quantizers = {"exp_avg": first, "exp_avg_sq": second}
+    assert_as_reference(optim.AdamW, {"state_quantizers": quantizers})
+    assert all("step" in n or n in {"begin_step", "write_words"} for n in on_device.launched)
+
+
+@pytest.mark.parametrize("rounding", [False, True])
+def test_bfloat16(rounding: bool, on_device: EmulatedEngine) -> None:
+    options = {"stochastic_rounding": rounding, "state_quantizers": "8bit", "seed": 7}
+    assert_as_reference(optim.AdamW, options, dtype=torch.bfloat16)
+
+
+def test_groups_and_changing_hyper_parameters(on_device: EmulatedEngine) -> None:
+    def run() -> QuantizedOptimizer:
+        params = parameters()
+        groups = [
+            {"params": params[:2], "lr": torch.tensor(1e-2)},
+            {"params": params[2:3], "state_quantizers": None},
+            {"params": params[3:], "betas": (0.5, 0.9), "lr": torch.tensor(0.1).double()},
+        ]
+        optimizer = optim.AdamW(groups, min_quantized_size=100)
+        for number in range(4):
+            set_gradients(params, number)
+            if number == 2:
+                params[0].grad = None
+            optimizer.param_groups[1]["lr"] = 10.0**-number
+            optimizer.param_groups[0]["lr"].mul_(0.5)
+            optimizer.step()
+        return optimizer
+
+    ours = run()
+    with use_backend("reference"):
+        assert_same(ours, run())
+
+
+def test_a_plan_repeats(on_device: EmulatedEngine) -> None:
+    params = parameters()
+    optimizer = optim.AdamW8bit(params, min_quantized_size=100)
+    set_gradients(params, 0)
+    optimizer.step()
+    on_device.launched.clear()
+    optimizer.step()
+    # Nothing has changed: the step is begun and taken, for quantized and for small parameters.
+    assert len(on_device.launched) == 3
+    assert on_device.launched[0] == "begin_step"
+    on_device.launched.clear()
+    set_gradients(params, 1)
+    optimizer.step()
+    assert on_device.launched[0] == "write_words"
+
+
+def test_state_dict_goes_between_engines(on_device: EmulatedEngine) -> None:
+    options = {"state_quantizers": "paper-4bit", "min_quantized_size": 100}
+    whole = trained(optim.AdamW, 4, torch.float32, {"state_quantizers": "paper-4bit"})
+    half = trained(optim.AdamW, 2, torch.float32, {"state_quantizers": "paper-4bit"})
+    saved = io.BytesIO()
+    torch.save(half.state_dict(), saved)
+    saved.seek(0)
+    for backend in ("reference", None):
+        params = [p.detach().clone().requires_grad_() for p in half.param_groups[0]["params"]]
+        resumed = optim.AdamW(params, **options)
+        saved.seek(0)
+        resumed.load_state_dict(torch.load(saved, weights_only=True))
+        for number in (2, 3):
+            set_gradients(params, number)
+            if backend:
+                with use_backend(backend):
+                    resumed.step()
+            else:
+                resumed.step()
+        assert_same(resumed, whole)
+
+
+def test_overflow_leaves_out_the_step(on_device: EmulatedEngine) -> None:
+    params = parameters()
+    optimizer = optim.AdamW8bit(params, min_quantized_size=100)
+    assert optimizer._step_supports_amp_scaling
+    set_gradients(params, 0)
+    optimizer.step()
+    before = [piece.clone() for piece in pieces(optimizer)]
+    optimizer.found_inf, optimizer.grad_scale = torch.tensor(1.0), torch.tensor(4.0)
+    optimizer.step()
+    assert all(torch.equal(a, b) for a, b in zip(pieces(optimizer), before, strict=True))
+    assert optimizer.skipped_steps == 1
+    assert copy.deepcopy(optimizer).skipped_steps == 1
+    # Gradients are divided by the scale.
+    plain = optim.AdamW8bit(
+        [p.detach().clone().requires_grad_() for p in params], min_quantized_size=100
+    )
+    plain.load_state_dict(optimizer.state_dict())
+    for p, q in zip(params, plain.param_groups[0]["params"], strict=True):
+        q.grad = p.grad / 4.0
+    optimizer.found_inf = torch.tensor(0.0)
+    optimizer.step()
+    plain.step()
+    assert_same(optimizer, plain)
+
+
+@pytest.mark.parametrize("policy", ["skip", "propagate", "raise"])
+def test_gradients_that_are_not_finite(policy: str, on_device: EmulatedEngine) -> None:
+    def run() -> QuantizedOptimizer:
+        params = parameters()
+        options = {"nonfinite": policy, "state_quantizers": "8bit"}
+        optimizer = optim.AdamW(params, min_quantized_size=100, **options)
+        for number in range(3):
+            set_gradients(params, number)
+            if number == 1:
+                params[0].grad[5, 5] = float("nan")
+            if number == 1 and policy == "raise":
+                with pytest.raises(Exception, match="holds 1 NaN or infinite elements"):
+                    optimizer.step()
+            else:
+                optimizer.step()
+        return optimizer
+
+    ours = run()
+    assert ours.skipped_steps == (policy == "skip")
+    with use_backend("reference"):
+        assert_same(ours, run())
+
+
+def test_what_it_cannot_follow_goes_to_the_reference(on_device: EmulatedEngine) -> None:
+    def run() -> QuantizedOptimizer:
+        params = parameters()
+        with torch.no_grad():
+            params[0] = torch.randn(8, 6, 20, 10).to(memory_format=torch.channels_last)
+            params[0].mul_(0).add_(1)
+        params[0].requires_grad_()
+        optimizer = optim.AdamW8bit(params, min_quantized_size=100)
+        for number in range(2):
+            set_gradients(params, number)
+            optimizer.step()
+        return optimizer
+
+    ours = run()
+    with use_backend("reference"):
+        assert_same(ours, run())
+
+
+def test_fitted_maps_between_fits(on_device: EmulatedEngine) -> None:
+    options = {"state_quantizers": {"exp_avg": "B256/quantile@8s"}, "refit_every": 3}
+    assert_as_reference(optim.AdamW, options, steps=5)
+    assert any("step<" in name for name in on_device.launched)
+
+
+def test_rules_are_those_of_the_headers(
+    device: EmulatedEngine, request: pytest.FixtureRequest
+) -> None:
+    checks = "\n".join(
+        f'static_assert(same(({type_}::kName), "{name}") && '
+        f'same(({type_}::kStateNames), "{states}"));'
+        for (name, states), type_ in RULES.items()
+    ).replace("(RmsProp<true, false>::", "(RmsProp<true, false>::")
+    build(
+        '#include "block.hpp"\n#include "step.cuh"\nusing namespace qmaps;\n'
+        "constexpr bool same(const char* a, const char* b) {\n"
+        "    while (*a && *a == *b) { ++a; ++b; }\n    return *a == *b;\n}\n" + checks,
+        request.config.cache.mkdir("cuda-emulation"),
+    )
+
+
+@pytest.mark.parametrize("exponent", [0, 1, 2, 3, 1000, 123456])
+def test_powers(exponent: int) -> None:
+    assert power(0.999, exponent) == pytest.approx(0.999**exponent, rel=1e-14)

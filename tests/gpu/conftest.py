@@ -1,0 +1,19 @@
+"""What needs a GPU is skipped, with the reason, where there is none."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+import torch
+
+from qmaps.cuda import engine
+
+
+@pytest.fixture(autouse=True)
+def _on_a_device() -> Iterator[None]:
+    """A device with an engine; an error of an earlier test must not surface in this one."""
+    if reason := engine.available():
+        pytest.skip(reason)
+    yield
+    torch.cuda.synchronize()
