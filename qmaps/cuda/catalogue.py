@@ -35,7 +35,14 @@ def entries(*, quick: bool = False) -> list[Entry]:
     if quick:
         return [*_tensors(["float"], ["B256/DE@8s", "rank1/linear@4u"]), *_steps(PAIRS[3:4])]
     types = ["float", "Bf16", "F16"]
-    return [*_tensors(types, list(FORMATS)), *_scales(), *_errors(), *_steps(PAIRS), *_rules()]
+    return [
+        *_tensors(types, list(FORMATS)),
+        *_scales(),
+        *_errors(),
+        *_steps(PAIRS),
+        *_rules(),
+        *_quantiles(types),
+    ]
 
 
 def _tensors(types: list[str], formats: list[str]) -> list[Entry]:
@@ -85,3 +92,14 @@ def _rules() -> list[Entry]:
         kind = ", ".join([rule, "Bf16", "Bf16", "true", *formats])
         made.append(Entry("step.cuh", f"step<Kind<{kind}>>"))
     return made
+
+
+def _quantiles(types: list[str]) -> list[Entry]:
+    """Chunks of 4096, and some shorter ones."""
+    finds = [f"find_quantiles<{type_}, 12>" for type_ in types]
+    finds += [f"find_quantiles<float, {bits}>" for bits in (0, 3, 7, 10)]
+    counts = [f"count_{which}_digit<{type_}>" for which in ("first", "next") for type_ in types]
+    return [
+        *(Entry("quantiles.cuh", name) for name in [*finds, "add_rows"]),
+        *(Entry("selection.cuh", name) for name in [*counts, "decide_digit"]),
+    ]

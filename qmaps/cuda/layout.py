@@ -23,6 +23,11 @@ ERROR_SUMS = 4
 UPDATE_SUMS = 2
 CELL_SUMS = 3
 PIECE = 4096
+SORTED = 4096
+FIRST_BITS = 12
+COUNTERS = 9216
+MAX_RANKS = 1024
+MAX_PASSES = 8
 NON_FINITE, NEGATIVE = 1, 2
 
 _address, _i64, _i32, _i16, _u32 = "<u8", "<i8", "<i4", "<i2", "<u4"
@@ -70,6 +75,23 @@ WIDE_ITEM = np.dtype([("parameter", _i32), ("state", _i16), ("part", _i16), ("ch
 WIDE = np.dtype(
     [("parameters", _address), ("items", _address), ("count", _i64), ("skip", _address)]
 )
+STRETCHES = np.dtype(
+    [("x", _address), ("size", _i64), ("rows", _i64), ("below", _address), ("fraction", _address),
+     ("count", _i64), ("quantiles", _address), ("sums", _address), ("bad", _address)]
+)  # fmt: skip
+RANK = np.dtype([("before", _i64), ("inside", _i64), ("prefix", _u32), ("cell", _u32)])
+NARROWING = np.dtype(
+    [(name, _i32) for name in ("passes", "known", "cells", "unused")]
+    + [("width", _i32, MAX_PASSES + 1), ("alive", _u32, COUNTERS // 32),
+       ("table", "<u2", (MAX_PASSES, COUNTERS)), ("counts", _u64, COUNTERS + 8),
+       ("rank", RANK, MAX_RANKS)],
+    align=True,
+)  # fmt: skip
+SELECTION = np.dtype(
+    [("x", _address), ("numel", _i64), ("bits", _i64), ("ranks", _address), ("count", _i64)]
+    + [(name, _address)
+       for name in ("narrowing", "bad", "values", "cell_bits", "before", "inside")]
+)  # fmt: skip
 WRITTEN = 480
 WRITE = np.dtype([("to", _address), ("count", _i64), ("word", "<u8", WRITTEN)])
 PARTIAL_SUMS = np.dtype([("parts", _address), ("count", _i64), ("totals", _address)])
@@ -110,6 +132,7 @@ STRUCTURES = {
     "Wide": WIDE, "Write": WRITE, "PartialSums": PARTIAL_SUMS, "Measured": MEASURED,
     "Measure": MEASURE, "Moment": MOMENT, "Updates": UPDATES, "UpdateTotals": UPDATE_TOTALS,
     "UpdateErrors": UPDATE_ERRORS, "CellErrors": CELL_ERRORS, "Cells": CELLS,
+    "Stretches": STRETCHES, "Rank": RANK, "Narrowing": NARROWING, "Selection": SELECTION,
 }  # fmt: skip
 """By the name that C++ has for each."""
 

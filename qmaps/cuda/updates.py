@@ -15,6 +15,7 @@ from qmaps.cuda.books import book
 from qmaps.cuda.compiler import Entry
 from qmaps.cuda.engine import Engine
 from qmaps.cuda.metrics import add_parts, partial_sums
+from qmaps.cuda.quantiles import Quantiles
 from qmaps.cuda.tensors import describe_stored, follows, layout_of, tiles
 
 if TYPE_CHECKING:
@@ -103,9 +104,11 @@ class UpdateErrors:
         ranks = [math.ceil(level * count) - 1 for level in levels] + [count - 1]
         # Those left out are -0 and come first.
         skipped = self._numel - count
-        return order_statistics(
-            self._errors[kind, : self._numel], [skipped + rank for rank in ranks]
+        wanted = torch.tensor(ranks, device=self._engine.device) + skipped
+        values, _ = Quantiles(self._engine).order_statistics(
+            self._errors[kind, : self._numel], wanted
         )
+        return [float(value) for value in values.tolist()]
 
     def _reserve(self, numel: int) -> None:
         room = self._errors.shape[1]
@@ -114,17 +117,6 @@ class UpdateErrors:
         larger = self._errors.new_empty(2, max(numel, room + room // 2))
         larger[:, : self._numel] = self._errors[:, : self._numel]
         self._errors = larger
-
-
-def order_statistics(errors: Tensor, ranks: Sequence[int]) -> list[float]:
-    """Errors of these ranks, from 0: -0 below all, NaN above all.
-
-    Args:
-        errors: float32 of shape (numel,), none below 0, NaN positive.
-        ranks: each below numel.
-    """
-    ordered = errors.view(torch.int32).sort().values.view(torch.float32)
-    return [float(x) for x in ordered[list(ranks)].tolist()]
 
 
 def add_update_grid(

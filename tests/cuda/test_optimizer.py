@@ -12,9 +12,9 @@ from torch import Tensor
 
 from qmaps import optim
 from qmaps.backends import use_backend
+from qmaps.constants import power
 from qmaps.cuda.rules import RULES
 from qmaps.optim.base import QuantizedOptimizer
-from qmaps.optim.constants import power
 from qmaps.quantizer import QuantizedTensor
 from tests.cuda.emulation import EmulatedEngine, build
 

@@ -1,4 +1,4 @@
-// What comes before a step: counting it, and its constants; see qmaps.optim.constants.
+// What comes before a step: counting it, and its constants; see qmaps.constants.
 #pragma once
 
 #include "layout.cuh"
@@ -24,7 +24,7 @@ QMAPS_INLINE double double_root_of(double value) {
 #endif
 }
 
-// By squaring; qmaps.optim.constants.power.
+// By squaring; qmaps.constants.power.
 QMAPS_INLINE double power(double base, std::uint32_t exponent) {
     double result = 1.0;
     for (; exponent > 0; exponent >>= 1) {
