@@ -38,7 +38,7 @@ class OutputError(BadValueError):
     """A folder or file that cannot be written, or that holds another run."""
 
 
-class BackendError(QmapsError, RuntimeError):
+class BackendError(BadValueError):
     """An engine that cannot do here what was asked of it."""
 
 
