@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from typing import Any
+from typing import Any, NamedTuple
 
 from torch import Tensor, nn
 
@@ -25,8 +24,7 @@ GLOBAL_NUMEL = "qmaps_global_numel"
 _marks = 0
 
 
-@dataclass(frozen=True)
-class Choice:
+class Choice(NamedTuple):
     """What is to become of one state of one parameter.
 
     Attributes:
@@ -280,7 +278,7 @@ def _no_member(model: nn.Module, key: str | type[nn.Module], names: Sequence[str
     types = sorted({type(module).__name__ for module in model.modules()})
     return BadValueError(
         f"overrides names {key.__name__}, and no such module holds a trainable parameter; the "
-        f"model's modules are {_listed(types)}{nearest(key.__name__, types)}"
+        f"model's modules are {_listed(types)}"
     )
 
 
