@@ -27,7 +27,7 @@ class StateMemory:
 
     Attributes:
         parameter: its name, or ``group 0, number 3`` where parameters have none.
-        shape: of the parameter, all shards together.
+        shape: of the parameter as the optimizer has it.
         dtype: of the parameter.
         state: the state's name.
         quantizer: the spec, or None for 32 bits.
