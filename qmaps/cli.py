@@ -57,6 +57,12 @@ States = Annotated[
     Path,
     typer.Argument(help="Captured states (folder or .safetensors), or an optimizer checkpoint."),
 ]
+StableEmbedding = Annotated[
+    bool,
+    typer.Option(
+        "--stable-embedding", help="Train the language models with qmaps.nn.StableEmbedding."
+    ),
+]
 MinSize = Annotated[
     int, typer.Option(min=0, help="Leave out tensors of at most this many elements.")
 ]
@@ -93,6 +99,7 @@ def lab(
     out: Out = Path("runs/lab"),
     seed: Seed = 0,
     steps: Steps = None,
+    stable_embedding: StableEmbedding = False,
     as_json: AsJson = False,
 ) -> None:
     """Run the whole laboratory: train, capture, sweep, draw, train quantized, report.
@@ -108,7 +115,7 @@ def lab(
 
     with _progress(quiet=as_json) as advance:
         page = run(
-            workloads.get(workload),
+            workloads.get(workload, **_options(stable_embedding)),
             out,
             seed=seed,
             steps=steps,
@@ -135,6 +142,7 @@ def train(
     ] = None,
     seeds: Annotated[int, typer.Option(min=1, help="Number of seeds, from 0.")] = 1,
     steps: Steps = None,
+    stable_embedding: StableEmbedding = False,
     table: Annotated[
         Path | None, typer.Option(help="Write the comparison as a Markdown table here.")
     ] = None,
@@ -152,7 +160,7 @@ def train(
     from qmaps.lab import compare, summarize_losses
 
     chosen = [_contender(name) for name in optimizer or ["32bit"]]
-    work = workloads.get(workload)
+    work = workloads.get(workload, **_options(stable_embedding))
     with _progress(quiet=as_json) as advance:
         runs = compare(
             work,
@@ -420,6 +428,11 @@ def maps(
         ],
     )
     print("normalizers: " + ", ".join(normalize.names()) + "; each but logB<n> also with x8, and &")
+
+
+def _options(stable_embedding: bool) -> dict[str, Any]:
+    """Options of a workload: those given, as not every workload has them."""
+    return {"stable_embedding": True} if stable_embedding else {}
 
 
 def _contender(name: str) -> Contender:

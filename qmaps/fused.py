@@ -153,9 +153,13 @@ def followed(
         if value is None and initial.get(name, 0) != 0:
             return False
         if q is None:
-            if value is not None and not (value.dtype == torch.float32 and value.is_contiguous()):
+            if value is not None and not (
+                isinstance(value, Tensor) and value.dtype == torch.float32 and value.is_contiguous()
+            ):
                 return False
             continue
+        if value is not None and not isinstance(value, QuantizedTensor):
+            return False
         if isinstance(q.map, FittedMap):
             # Fits are the reference's work; between them the codebook stands.
             if value is None or int(state["step"]) % group["refit_every"] == 0:
@@ -198,8 +202,7 @@ def _settings(optimizer: QuantizedOptimizer) -> list[tuple[Any, ...]]:
     return [
         (
             optimizer.states_of(group),
-            dict(group["state_quantizers"]),
-            group["min_quantized_size"],
+            *optimizer.decisive(group),
             group["stochastic_rounding"],
             group["seed"],
             group["nonfinite"],

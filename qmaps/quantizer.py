@@ -87,6 +87,19 @@ class Quantizer:
     def __repr__(self) -> str:
         return f"quantizer({self.spec!r})"
 
+    def nbytes(self, shape: Sequence[int]) -> int:
+        """Bytes that a tensor of this shape takes: `QuantizedTensor.nbytes` before there is one."""
+        scales = 0
+        for dtype, part in self.normalizer.layout(tuple(shape)):
+            scales += dtype.itemsize * math.prod(part)
+        entries = 0
+        if isinstance(self.map, FittedMap):
+            entries = 2 ** int(self.map.bits)
+        elif self.map.counted:
+            entries = table(self.map).numel()
+        codes = packing.packed_bytes(math.prod(shape), self.map.bits)
+        return codes + scales + torch.float32.itemsize * entries
+
     def fit(self, x: Tensor) -> Quantizer:
         """This quantizer with the codebook of a fitted map frozen to that of `x`.
 

@@ -15,7 +15,7 @@ import torch
 from torch import nn
 
 from qmaps.optim import AdamW
-from qmaps.optim.base import StateQuantizers
+from qmaps.optim.choice import StateQuantizers
 from qmaps.workloads import TrainingRun, Workload, train
 from qmaps.workloads.training import Hook
 

@@ -4,6 +4,8 @@ from qmaps.optim.adagrad import Adagrad, Adagrad4bit, Adagrad8bit
 from qmaps.optim.adam import Adam, Adam4bit, Adam8bit
 from qmaps.optim.adamw import AdamW, AdamW4bit, AdamW8bit
 from qmaps.optim.base import QuantizedOptimizer
+from qmaps.optim.choice import keep_in_32_bits
+from qmaps.optim.groups import param_groups
 from qmaps.optim.lion import Lion, Lion4bit, Lion8bit
 from qmaps.optim.presets import PRESETS
 from qmaps.optim.rmsprop import RMSprop, RMSprop4bit, RMSprop8bit
@@ -30,4 +32,6 @@ __all__ = [
     "RMSprop8bit",
     "SGD4bit",
     "SGD8bit",
+    "keep_in_32_bits",
+    "param_groups",
 ]

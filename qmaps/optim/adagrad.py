@@ -34,8 +34,9 @@ class Adagrad(QuantizedOptimizer):
         weight_decay: coupled, that is added to the gradient; at least 0.
         initial_accumulator_value: at least 0.
         eps: added to the denominator, at least 0.
-        **shared: `maximize`, `state_quantizers`, `min_quantized_size`, `refit_every`,
-            `nonfinite`, `seed` and `stochastic_rounding`; see `QuantizedOptimizer`.
+        **shared: `maximize`, `state_quantizers`, `overrides`, `min_quantized_size`,
+            `refit_every`, `nonfinite`, `seed` and `stochastic_rounding`; see
+            `QuantizedOptimizer`.
 
     Raises:
         BadValueError, BadTypeError, SpecError: an argument is not allowed.

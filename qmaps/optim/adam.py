@@ -33,8 +33,9 @@ class Adam(QuantizedOptimizer):
         betas: decay of the two moments, each in [0, 1).
         eps: added to the denominator, at least 0.
         weight_decay: coupled, that is added to the gradient; at least 0. `AdamW` decouples it.
-        **shared: `maximize`, `state_quantizers`, `min_quantized_size`, `refit_every`,
-            `nonfinite`, `seed` and `stochastic_rounding`; see `QuantizedOptimizer`.
+        **shared: `maximize`, `state_quantizers`, `overrides`, `min_quantized_size`,
+            `refit_every`, `nonfinite`, `seed` and `stochastic_rounding`; see
+            `QuantizedOptimizer`.
 
     Raises:
         BadValueError, BadTypeError, SpecError: an argument is not allowed.

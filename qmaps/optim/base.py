@@ -17,10 +17,19 @@ from qmaps.errors import BadTypeError, BadValueError, NonFiniteError
 from qmaps.fused import Entry, FusedStep
 from qmaps.maps.base import FittedMap
 from qmaps.native.optimizer import NativeStep
-from qmaps.optim.presets import preset
+from qmaps.optim.choice import (
+    MARK,
+    Choice,
+    Choices,
+    StateQuantizers,
+    check_patterns,
+    decisive,
+    keep_in_32_bits,
+)
+from qmaps.optim.memory import Memory, memory
 from qmaps.optim.terms import check_bool
 from qmaps.philox import RoundingKey
-from qmaps.quantizer import QuantizedTensor, Quantizer, quantizer
+from qmaps.quantizer import QuantizedTensor, Quantizer
 from qmaps.store import from_plain, to_plain
 
 TORCH_OPTIONS = frozenset(
@@ -30,14 +39,13 @@ TORCH_OPTIONS = frozenset(
 
 NONFINITE = ("propagate", "skip", "raise")
 
-StateQuantizers = str | Mapping[str, str | Quantizer | None] | None
-
 
 class Shared(TypedDict, total=False):
     """The options that every optimizer takes; their defaults stand in `QuantizedOptimizer`."""
 
     maximize: bool
     state_quantizers: StateQuantizers
+    overrides: Mapping[str, StateQuantizers] | None
     min_quantized_size: int
     refit_every: int
     nonfinite: str
@@ -55,9 +63,11 @@ class QuantizedOptimizer(torch.optim.Optimizer):
     `scalars`, whose names do not depend on the group. Where an option adds or takes away a
     state, each set of states is a variant of the rule; every other option is a scalar.
 
-    A parameter's states stay float32 where it has at most `min_quantized_size` elements or
-    where the state's quantizer is None. All settings are options of the parameter group, so a
-    group can override them: ``{"params": embedding.parameters(), "state_quantizers": None}``.
+    A parameter's states stay float32 where it has at most `min_quantized_size` elements, where
+    the state's quantizer is None, or where its module asks for that (`qmaps.nn.StableEmbedding`);
+    `memory` tells for each. All settings are options of the parameter group, so a group can have
+    its own: ``{"params": head.parameters(), "quantize": False}`` keeps all of its states in 32
+    bits. `qmaps.optim.param_groups` makes groups by names and module types.
 
     Args:
         params: as for any torch optimizer; named parameters give better error messages.
@@ -67,7 +77,12 @@ class QuantizedOptimizer(torch.optim.Optimizer):
             (`qmaps.optim.PRESETS`), or a dict from state names to specs or quantizers, such as
             ``{"exp_avg": "B128/DE@4s", "exp_avg_sq": "rank1/linear@4u"}``; None means 32 bits,
             and states left out stay in them.
-        min_quantized_size: parameters of at most this many elements keep 32-bit states.
+        overrides: for parameters whose names match a pattern other quantizers than
+            `state_quantizers`, in the same form:
+            ``{"lm_head.*": None, "*.mlp.*": "4bit"}``. The first pattern that matches decides.
+            It needs named parameters: ``AdamW(model.named_parameters(), overrides=...)``.
+        min_quantized_size: parameters of at most this many elements, counted before they are
+            sharded, keep 32-bit states.
         refit_every: steps between fits of fitted maps (`quantile`, `lloyd`), at least 1.
         nonfinite: what a NaN or infinity in a gradient does. "propagate": it reaches states
             and parameters, as in torch, and never turns into a finite number. "skip": the
@@ -100,17 +115,20 @@ class QuantizedOptimizer(torch.optim.Optimizer):
         *,
         maximize: bool = False,
         state_quantizers: StateQuantizers = "8bit",
+        overrides: Mapping[str, StateQuantizers] | None = None,
         min_quantized_size: int = 4096,
         refit_every: int = 100,
         nonfinite: str = "propagate",
         seed: int = 0,
         stochastic_rounding: bool = False,
     ) -> None:
-        self._quantizers: dict[str, Quantizer] = {}
+        self._choices = Choices(type(self).__name__, self.state_names, self.signed_states)
         self._cuda = {}
         shared = {
             "maximize": maximize,
-            "state_quantizers": self._specs(state_quantizers),
+            "state_quantizers": self._choices.specs(state_quantizers),
+            "overrides": self._choices.overrides(overrides),
+            "quantize": True,
             "min_quantized_size": min_quantized_size,
             "refit_every": refit_every,
             "nonfinite": nonfinite,
@@ -118,6 +136,7 @@ class QuantizedOptimizer(torch.optim.Optimizer):
             "stochastic_rounding": stochastic_rounding,
         }
         super().__init__(params, {**defaults, **shared})
+        check_patterns(self.param_groups)
 
     @abstractmethod
     def constants(self, group: dict[str, Any]) -> dict[str, float | Constant]:
@@ -161,15 +180,23 @@ class QuantizedOptimizer(torch.optim.Optimizer):
             allowed = ", ".join(map(repr, NONFINITE))
             raise BadValueError(f"nonfinite={group['nonfinite']!r} must be one of {allowed}")
         RoundingKey(seed=group["seed"])  # raises on a bad seed
-        check_bool(group, "stochastic_rounding")
+        check_bool(group, "quantize", "stochastic_rounding")
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Add a parameter group; options left out take the optimizer's defaults."""
         group = dict(param_group)
         if "state_quantizers" in group:
-            group["state_quantizers"] = self._specs(group["state_quantizers"])
+            group["state_quantizers"] = self._choices.specs(group["state_quantizers"])
+        if "overrides" in group:
+            group["overrides"] = self._choices.overrides(group["overrides"])
         self.check_group({**self.defaults, **group})
         super().add_param_group(group)
+        if "overrides" in param_group:
+            try:
+                check_patterns(self.param_groups[-1:])
+            except BadValueError:
+                self.param_groups.pop()
+                raise
 
     @overload
     def step(self, closure: None = None) -> None: ...
@@ -344,48 +371,33 @@ class QuantizedOptimizer(torch.optim.Optimizer):
             number -= len(group["params"])
         return f"parameter {names[number]!r}" if names else f"parameter number {number}"
 
+    def choice_of(self, name: str, param: Tensor, group: dict[str, Any]) -> Choice:
+        """What is to become of a parameter's state, and why."""
+        return self._choices.of(name, param, group)
+
     def quantizer_of(self, name: str, param: Tensor, group: dict[str, Any]) -> Quantizer | None:
         """The quantizer of a parameter's state; None keeps it in 32 bits."""
-        spec = group["state_quantizers"].get(name)
-        if spec is None or param.numel() <= group["min_quantized_size"]:
-            return None
-        if spec not in self._quantizers:
-            self._quantizers[spec] = quantizer(spec)
-        return self._quantizers[spec]
+        return self._choices.of(name, param, group).quantizer
 
-    def _specs(self, given: StateQuantizers) -> dict[str, str | None]:
-        """`given` as specs by state name, all of them readable; quantizers are remembered."""
-        if given is None:
-            given = {}
-        elif isinstance(given, str):
-            given = preset(given).specs(self.state_names, self.signed_states)
-        elif not isinstance(given, Mapping):
-            raise BadTypeError(
-                f"state_quantizers={given!r} must be a preset's name, a dict from state names to "
-                "specs, or None"
-            )
-        specs: dict[str, str | None] = {}
-        for name, value in given.items():
-            if name not in self.state_names:
-                allowed = ", ".join(self.state_names)
-                raise BadValueError(
-                    f"state_quantizers names {name!r}; {type(self).__name__} has {allowed}"
-                )
-            specs[name] = None
-            if value is not None:
-                q = quantizer(value)
-                if name in self.signed_states and not q.map.signed:
-                    raise BadValueError(
-                        f"state_quantizers gives {name!r} the unsigned {q.spec}; {name} has "
-                        "negative values and needs a signed map"
-                    )
-                self._quantizers[q.spec] = q
-                specs[name] = q.spec
-        return specs
+    def decisive(self, group: dict[str, Any]) -> tuple[Any, ...]:
+        """A copy of all in a group that `choice_of` looks at: while it is the same, so are they."""
+        return decisive(group)
 
     def __getstate__(self) -> dict[str, Any]:
-        own = {"_quantizers": self._quantizers, "_skipped": self.skipped_steps, "_cuda": {}}
-        return {**super().__getstate__(), **own}
+        params = [param for group in self.param_groups for param in group["params"]]
+        # Parameters that are copied lose their marks.
+        marked = [(param, getattr(param, MARK)) for param in params if hasattr(param, MARK)]
+        own = {"_choices": self._choices, "_skipped": self.skipped_steps, "_cuda": {}}
+        return {**super().__getstate__(), **own, "_marked": marked}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        for param, why in state.pop("_marked", ()):
+            keep_in_32_bits(param, why)
+        super().__setstate__(state)
+
+    def memory(self) -> Memory:
+        """What states take, or will take: a table when printed, rows and totals in a script."""
+        return memory(self)
 
     @property
     def state_nbytes(self) -> int:
@@ -433,10 +445,13 @@ class QuantizedOptimizer(torch.optim.Optimizer):
                     )
             kept = {key: value for key, value in saved.items() if key not in TORCH_OPTIONS}
             merged = {**own, **kept}
-            merged["state_quantizers"] = self._reloaded(merged["state_quantizers"])
+            merged["state_quantizers"] = self._choices.specs(merged["state_quantizers"])
+            merged["overrides"] = self._choices.overrides(merged["overrides"])
             self.check_group(merged)
             groups.append(merged)
+        check_patterns(groups)
         super().load_state_dict({**state_dict, "state": {}, "param_groups": groups})
+        self._choices.forget_names()
 
         saved_ids = [saved_id for group in groups for saved_id in group["params"]]
         own_parameters = [(p, group) for group in self.param_groups for p in group["params"]]
@@ -446,11 +461,6 @@ class QuantizedOptimizer(torch.optim.Optimizer):
             if saved_id in state_dict["state"]:
                 saved_state = state_dict["state"][saved_id]
                 self.state[param] = self._loaded(saved_state, number, param, group)
-
-    def _reloaded(self, specs: Mapping[str, str | None]) -> dict[str, str | None]:
-        """`specs` of a checkpoint; those with a user's codebook must be known already."""
-        known = {name: self._quantizers.get(spec or "", spec) for name, spec in specs.items()}
-        return self._specs(known)
 
     def _loaded(
         self, saved: Mapping[str, Any], number: int, param: Tensor, group: dict[str, Any]

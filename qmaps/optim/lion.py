@@ -32,8 +32,9 @@ class Lion(QuantizedOptimizer):
         lr: learning rate, at least 0; the paper takes a third to a tenth of AdamW's.
         betas: weight of the momentum in the step, and its decay, each in [0, 1).
         weight_decay: decoupled, at least 0; the paper takes three to ten times AdamW's.
-        **shared: `maximize`, `state_quantizers`, `min_quantized_size`, `refit_every`,
-            `nonfinite`, `seed` and `stochastic_rounding`; see `QuantizedOptimizer`.
+        **shared: `maximize`, `state_quantizers`, `overrides`, `min_quantized_size`,
+            `refit_every`, `nonfinite`, `seed` and `stochastic_rounding`; see
+            `QuantizedOptimizer`.
 
     Raises:
         BadValueError, BadTypeError, SpecError: an argument is not allowed.

@@ -45,11 +45,11 @@ Source: 8-bit optimizers, section 2; 4-bit optimizers, section 5.
 """
 
 
-def preset(name: str) -> Preset:
-    """The preset of that name."""
+def preset(name: str, option: str = "state_quantizers") -> Preset:
+    """The preset of that name, which `option` asks for."""
     if name not in PRESETS:
         raise BadValueError(
-            f"state_quantizers={name!r} is no preset; allowed are {', '.join(PRESETS)}, or a dict "
+            f"{option}={name!r} is no preset; allowed are {', '.join(PRESETS)}, or a dict "
             f"from state names to specs{nearest(name, PRESETS)}"
         )
     return PRESETS[name]

@@ -43,8 +43,9 @@ class RMSprop(QuantizedOptimizer):
         weight_decay: coupled, that is added to the gradient; at least 0.
         momentum: at least 0.
         centered: divide by the standard deviation of the gradient.
-        **shared: `maximize`, `state_quantizers`, `min_quantized_size`, `refit_every`,
-            `nonfinite`, `seed` and `stochastic_rounding`; see `QuantizedOptimizer`.
+        **shared: `maximize`, `state_quantizers`, `overrides`, `min_quantized_size`,
+            `refit_every`, `nonfinite`, `seed` and `stochastic_rounding`; see
+            `QuantizedOptimizer`.
 
     Raises:
         BadValueError, BadTypeError, SpecError: an argument is not allowed.

@@ -41,8 +41,9 @@ class SGD(QuantizedOptimizer):
         dampening: a finite number.
         weight_decay: coupled, that is added to the gradient; at least 0.
         nesterov: look ahead; needs momentum and no dampening.
-        **shared: `maximize`, `state_quantizers`, `min_quantized_size`, `refit_every`,
-            `nonfinite`, `seed` and `stochastic_rounding`; see `QuantizedOptimizer`.
+        **shared: `maximize`, `state_quantizers`, `overrides`, `min_quantized_size`,
+            `refit_every`, `nonfinite`, `seed` and `stochastic_rounding`; see
+            `QuantizedOptimizer`.
 
     Raises:
         BadValueError, BadTypeError, SpecError: an argument is not allowed.

@@ -9,6 +9,9 @@ A workload is a frozen dataclass in a module of its own; `REGISTRY` finds it by 
 
 from __future__ import annotations
 
+from dataclasses import fields, replace
+from typing import Any
+
 from qmaps._discover import modules
 from qmaps.errors import BadValueError, nearest
 from qmaps.workloads.base import REGISTRY, Workload
@@ -23,18 +26,30 @@ def names() -> list[str]:
     return sorted(REGISTRY)
 
 
-def get(name: str) -> Workload:
-    """The workload of that name, with its default options.
+def get(name: str, **options: Any) -> Workload:
+    """The workload of that name.
+
+    Args:
+        name: one of `names`.
+        **options: those that are not to have their defaults, such as ``stable_embedding=True``.
 
     Raises:
-        BadValueError: there is none.
+        BadValueError: there is no such workload, or it has no such option.
     """
     if name not in REGISTRY:
         raise BadValueError(
             f"workload={name!r} is unknown; allowed are {', '.join(names())}"
             f"{nearest(name, names())}"
         )
-    return REGISTRY[name]()
+    work = REGISTRY[name]()
+    allowed = [field.name for field in fields(work)]
+    for option, value in options.items():
+        if option not in allowed:
+            raise BadValueError(
+                f"{option}={value!r} is no option of {name}; it has {', '.join(allowed)}"
+                f"{nearest(option, allowed)}"
+            )
+    return replace(work, **options)
 
 
 __all__ = ["REGISTRY", "TrainingRun", "Workload", "get", "names", "train"]

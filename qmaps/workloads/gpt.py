@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812 - torch's own convention
 
+from qmaps.nn import StableEmbedding
 from qmaps.workloads._checks import integer, require
 
 
@@ -65,17 +66,24 @@ class GPT(nn.Module):
 
     The head has weights of its own: tied to the embedding, the two would share optimizer
     states, and the embedding's, which are sparse, could not be looked at by themselves.
+
+    Args:
+        shape: sizes of the model.
+        stable_embedding: take a `qmaps.nn.StableEmbedding` for the tokens.
     """
 
-    def __init__(self, shape: GPTShape) -> None:
+    def __init__(self, shape: GPTShape, *, stable_embedding: bool = False) -> None:
         super().__init__()
         self.shape = shape
-        self.tokens = nn.Embedding(shape.vocabulary, shape.width)
+        embedding = StableEmbedding if stable_embedding else nn.Embedding
+        self.tokens = embedding(shape.vocabulary, shape.width)
         self.positions = nn.Embedding(shape.context, shape.width)
         self.blocks = nn.ModuleList(Block(shape) for _ in range(shape.layers))
         self.norm = nn.LayerNorm(shape.width)
         self.head = nn.Linear(shape.width, shape.vocabulary, bias=False)
         for name, parameter in self.named_parameters():
+            if stable_embedding and name.startswith("tokens."):
+                continue  # it has its own initialization
             if name.endswith("bias"):
                 nn.init.zeros_(parameter)
             elif parameter.dim() == 2:

@@ -35,6 +35,8 @@ class StdlibLM(Workload):
         shape: sizes of the model; sequences are as long as its context.
         batch_size: sequences per step.
         validation_batches: fixed batches, of `batch_size` sequences, that `validate` averages.
+        stable_embedding: whether the tokens' embedding is a `qmaps.nn.StableEmbedding`, whose
+            states stay in 32 bits.
     """
 
     name: ClassVar[str] = "stdlib-lm"
@@ -44,17 +46,20 @@ class StdlibLM(Workload):
     batch_size: int = 16
     validation_batches: int = 16
     weight_decay: float = 0.1
+    stable_embedding: bool = False
 
     def __post_init__(self) -> None:
         super().__post_init__()
         integer("batch_size", self.batch_size, 1)
         integer("validation_batches", self.validation_batches, 1)
+        boolean = isinstance(self.stable_embedding, bool)
+        require(boolean, "stable_embedding", self.stable_embedding, "True or False")
         enough = self.shape.vocabulary >= 256
         require(enough, "vocabulary", self.shape.vocabulary, "at least 256, one a byte")
 
     def build(self) -> nn.Module:
         """A new `GPT`."""
-        return GPT(self.shape)
+        return GPT(self.shape, stable_embedding=self.stable_embedding)
 
     def batch(self, step: int, seed: int) -> Batch:
         """Sequences at random places of the training files."""

@@ -25,8 +25,8 @@ EVERY_OPTION = pytest.mark.parametrize(("family", "options"), CASES, ids=label)
 WITH_REFERENCE = [case for case in CASES if case[0].reference is not None]
 IMPLEMENTATION = {"amsgrad", "capturable", "decoupled_weight_decay", "differentiable", "foreach",
                   "fused"}  # fmt: skip
-SHARED = {"maximize", "state_quantizers", "min_quantized_size", "refit_every", "nonfinite", "seed",
-          "stochastic_rounding"}  # fmt: skip
+SHARED = {"maximize", "state_quantizers", "overrides", "quantize", "min_quantized_size",
+          "refit_every", "nonfinite", "seed", "stochastic_rounding"}  # fmt: skip
 
 
 def complete(family: Family, options: Options) -> Options:
@@ -46,7 +46,8 @@ def test_names_and_defaults_are_those_of_torch(family: Family) -> None:
         }
     assert set(ours) - set(own) == SHARED
     assert {name: ours[name] for name in SHARED - {"state_quantizers"}} == {
-        "maximize": False, "min_quantized_size": 4096, "refit_every": 100,
+        "maximize": False, "overrides": {}, "quantize": True, "min_quantized_size": 4096,
+        "refit_every": 100,
         "nonfinite": "propagate", "seed": 0, "stochastic_rounding": False,
     }  # fmt: skip
     assert ours["state_quantizers"] == family.eight([torch.zeros(1)]).defaults["state_quantizers"]

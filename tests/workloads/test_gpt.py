@@ -5,6 +5,7 @@ import torch
 from torch.nn import functional as F
 
 from qmaps.errors import BadValueError
+from qmaps.nn import StableEmbedding
 from qmaps.workloads.gpt import GPT, GPTShape
 
 SMALL = GPTShape(context=16, width=32, layers=2, heads=4)
@@ -51,6 +52,24 @@ def test_initial_weights() -> None:
             assert float(parameter.std()) == pytest.approx(std, rel=0.05), name
         else:
             assert (parameter == (0 if name.endswith("bias") else 1)).all(), name
+
+
+def test_a_stable_embedding_keeps_its_own_initialization() -> None:
+    torch.manual_seed(0)
+    plain = GPT(SMALL)
+    torch.manual_seed(0)
+    net = GPT(SMALL, stable_embedding=True)
+    assert type(plain.tokens) is torch.nn.Embedding
+    assert isinstance(net.tokens, StableEmbedding)
+    bound = (6 / (256 + 32)) ** 0.5
+    assert float(net.tokens.weight.detach().abs().max()) == pytest.approx(bound, rel=1e-2)
+    added = {name for name, _ in net.named_parameters()} - {
+        name for name, _ in plain.named_parameters()
+    }
+    assert added == {"tokens.norm.weight", "tokens.norm.bias"}
+    assert float(net.positions.weight.detach().std()) == pytest.approx(0.02, rel=0.1)
+    # Word embeddings have a variance of one when positions are added.
+    assert float(net.tokens(torch.arange(256)).detach().var()) == pytest.approx(1, rel=0.02)
 
 
 def test_the_head_is_not_tied() -> None:

@@ -10,6 +10,7 @@ from torch.nn import functional as F
 
 from qmaps import workloads
 from qmaps.errors import BadValueError
+from qmaps.optim import AdamW4bit
 from qmaps.workloads import corpus
 from qmaps.workloads.gpt import GPTShape
 
@@ -69,3 +70,15 @@ def test_bad_options() -> None:
     with pytest.raises(BadValueError) as caught:
         dataclasses.replace(TINY, shape=GPTShape(vocabulary=128))
     assert str(caught.value) == "vocabulary=128 must be at least 256, one a byte"
+
+
+def test_the_stable_embedding_is_an_option() -> None:
+    work = workloads.get("stdlib-lm-tiny", stable_embedding=True)
+    assert work == dataclasses.replace(TINY, stable_embedding=True)
+    assert work.settings() == {**TINY.settings(), "stable_embedding": True}
+    memory = AdamW4bit(work.model(0).named_parameters(), min_quantized_size=0).memory()
+    kept = {row.parameter for row in memory if row.quantizer is None}
+    assert kept == {"tokens.weight", "tokens.norm.weight", "tokens.norm.bias"}
+    with pytest.raises(BadValueError) as caught:
+        workloads.get("stdlib-lm-tiny", stable_embedding=1)
+    assert str(caught.value) == "stable_embedding=1 must be True or False"

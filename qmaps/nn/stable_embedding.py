@@ -1,0 +1,151 @@
+"""An embedding that is stable to train with optimizers of few bits."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Self
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F  # noqa: N812 - torch's own convention
+
+from qmaps.errors import BadTypeError, BadValueError
+from qmaps.optim.choice import keep_in_32_bits
+
+
+class _In32Bits(nn.Module):
+    """Marks its parameters, whatever replaces them."""
+
+    def _mark(self) -> None:
+        for param in self._parameters.values():
+            if param is not None:
+                keep_in_32_bits(param, "module StableEmbedding")
+
+    def register_parameter(self, name: str, param: nn.Parameter | None) -> None:
+        # Assignment comes here: tying weights, load_state_dict(assign=True), distribute_module.
+        super().register_parameter(name, param)
+        self._mark()
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        # fully_shard goes past `register_parameter` unless a module has this method itself.
+        super().__setattr__(name, value)
+
+    def _apply(self, fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Self:
+        # to_empty() and, under an option of torch.__future__, to() make new parameters.
+        super()._apply(fn, *args, **kwargs)  # type: ignore[no-untyped-call]
+        self._mark()
+        return self
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        # deepcopy and pickle: copies of parameters have no attributes.
+        super().__setstate__(state)  # type: ignore[no-untyped-call]
+        self._mark()
+
+
+class _Norm(_In32Bits, nn.LayerNorm):
+    """Layer normalization in float32 or better, whatever goes in."""
+
+    def forward(self, input: Tensor) -> Tensor:  # noqa: A002 - torch's own name
+        work = torch.promote_types(input.dtype, torch.float32)
+        weight, bias = self.weight.to(work), self.bias.to(work)
+        normed = F.layer_norm(input.to(work), self.normalized_shape, weight, bias, self.eps)
+        # Under autocast a layer norm gives float32; an embedding gives the dtype of its weight.
+        return normed.to(input.dtype)
+
+
+class StableEmbedding(_In32Bits, nn.Embedding):
+    """`torch.nn.Embedding` for word embeddings trained with optimizers of few bits.
+
+    It differs in three things. The weight is drawn from Xavier's uniform distribution. What is
+    looked up goes through a layer normalization, `norm`, before the caller adds position
+    embeddings; it is computed in float32 and given back in the weight's dtype. And all of its
+    parameters keep 32-bit optimizer states in every optimizer of `qmaps.optim`, whatever its
+    quantizers: in copies of the module, moved, loaded, sharded by ``fully_shard``, and with a
+    weight that is tied to another layer, which shares its states.
+
+    The output has a variance of about one, so no further scaling by the square root of
+    `embedding_dim` is needed. Since rows are normalized, that of `padding_idx`, a zero, becomes
+    `norm.bias`. A pretrained embedding needs some training with it, as the norm changes its
+    output.
+
+    Args:
+        num_embeddings: size of the vocabulary.
+        embedding_dim: size of each embedding.
+        padding_idx: a row that stays zero and gets no gradient, counted from the end if negative.
+        max_norm: rows that are looked up and have a larger norm are scaled down to it, in the
+            weight itself.
+        norm_type: the p of that norm.
+        scale_grad_by_freq: divide gradients by how often a row occurs in the batch.
+        sparse: False; the optimizers take dense gradients only.
+        _weight: what to use in place of a new weight, left as it is.
+        _freeze: whether the weight is not trained.
+        device: of weight and norm.
+        dtype: of weight and norm.
+
+    Attributes:
+        norm: the layer normalization.
+
+    Raises:
+        BadValueError: `sparse` is True, or `padding_idx` is no row.
+
+    Source: 8-bit optimizers, section 2.3 and appendix B; initialization after Glorot and Bengio
+    (2010).
+
+    >>> import torch
+    >>> from qmaps.optim import AdamW4bit
+    >>> embedding = StableEmbedding(1000, 64)
+    >>> embedding(torch.tensor([[1, 2, 3]])).shape
+    torch.Size([1, 3, 64])
+    >>> [row.why for row in AdamW4bit(embedding.parameters()).memory()][:2]
+    ['module StableEmbedding', 'module StableEmbedding']
+    """
+
+    def __init__(
+        self,
+        num_embeddings: int,
+        embedding_dim: int,
+        padding_idx: int | None = None,
+        max_norm: float | None = None,
+        norm_type: float = 2.0,
+        scale_grad_by_freq: bool = False,
+        sparse: bool = False,
+        _weight: Tensor | None = None,
+        _freeze: bool = False,
+        device: torch.device | str | int | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> None:
+        if sparse:
+            raise BadValueError(
+                f"sparse={sparse!r} must be False; qmaps.optim takes dense gradients only"
+            )
+        if padding_idx is not None and not -num_embeddings <= padding_idx < num_embeddings:
+            raise BadValueError(
+                f"padding_idx={padding_idx} is outside {-num_embeddings} to {num_embeddings - 1}"
+            )
+        if dtype is not None and not dtype.is_floating_point:
+            raise BadTypeError(f"dtype={dtype} must be a floating-point dtype")
+        super().__init__(
+            num_embeddings,
+            embedding_dim,
+            padding_idx,
+            max_norm,
+            norm_type,
+            scale_grad_by_freq,
+            sparse,
+            _weight,
+            _freeze,
+            device,
+            dtype,
+        )
+        # One dtype and one device in a module: sharding asks for it.
+        self.norm = _Norm(embedding_dim, device=self.weight.device, dtype=self.weight.dtype)
+
+    def reset_parameters(self) -> None:
+        """Draw the weight anew; `norm` resets itself."""
+        nn.init.xavier_uniform_(self.weight)
+        self._fill_padding_idx_with_zero()
+
+    def forward(self, input: Tensor) -> Tensor:  # noqa: A002 - torch's own name
+        """Normalized embeddings, in the weight's dtype, of the rows that integers name."""
+        embedded: Tensor = self.norm(super().forward(input))
+        return embedded

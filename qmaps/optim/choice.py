@@ -1,0 +1,216 @@
+"""Which states are quantized, by which quantizer, and why: all of it is decided here."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from fnmatch import fnmatchcase
+from typing import Any, NamedTuple
+
+from torch import Tensor
+
+from qmaps.errors import BadTypeError, BadValueError, nearest
+from qmaps.optim.presets import preset
+from qmaps.quantizer import Quantizer, quantizer
+
+StateQuantizers = str | Mapping[str, str | Quantizer | None] | None
+Specs = dict[str, str | None]
+
+MARK = "qmaps_states_in_32_bits"
+"""The attribute of a parameter whose states stay in 32 bits: a str that says why."""
+
+GLOBAL_NUMEL = "qmaps_global_numel"
+"""The attribute of a parameter that tells how many elements the whole of it has."""
+
+_marks = 0
+
+
+class Choice(NamedTuple):
+    """What is to become of one state of one parameter.
+
+    Attributes:
+        quantizer: None keeps it in 32 bits.
+        why: what decided, in a few words.
+    """
+
+    quantizer: Quantizer | None
+    why: str
+
+
+def keep_in_32_bits(param: Tensor, why: str) -> None:
+    """Keep a parameter's states in 32 bits, whatever optimizer gets it.
+
+    The mark belongs to this tensor object: tied weights share it, ``copy.deepcopy`` leaves it
+    behind. A module that marks its parameters does so again when it is copied, moved or loaded,
+    as `qmaps.nn.StableEmbedding` does.
+
+    Args:
+        param: the parameter.
+        why: shown by ``optimizer.memory()``.
+    """
+    global _marks
+    if getattr(param, MARK, None) != why:
+        setattr(param, MARK, why)
+        _marks += 1
+
+
+def global_numel(param: Tensor) -> int:
+    """How many elements a parameter has before it is sharded.
+
+    A DTensor (``fully_shard``, tensor parallelism) knows by itself. A wrapper that hands an
+    optimizer plain tensors that are shards sets the attribute `qmaps_global_numel` on them; with
+    neither, a shard cannot be told from a whole parameter.
+    """
+    known = getattr(param, GLOBAL_NUMEL, None)
+    return param.numel() if known is None else int(known)
+
+
+class Choices:
+    """An optimizer's choices of quantizers, from the options of its parameter groups.
+
+    Args:
+        owner: the optimizer's name, for error messages.
+        states: the names of its states.
+        signed: those that can be negative.
+    """
+
+    def __init__(self, owner: str, states: Sequence[str], signed: Collection[str]) -> None:
+        self._owner, self._states, self._signed = owner, tuple(states), frozenset(signed)
+        self._known: dict[str, Quantizer] = {}
+        self._names: dict[Tensor, str] = {}
+
+    def of(self, state: str, param: Tensor, group: Mapping[str, Any]) -> Choice:
+        """The choice for one state: the first of these that applies.
+
+        1. The group's `quantize` is False: 32 bits.
+        2. The parameter is marked by `keep_in_32_bits`: 32 bits.
+        3. The quantizers are those of the first of the group's `overrides` whose pattern matches
+           the parameter's name, otherwise the group's `state_quantizers`. None for this state: 32
+           bits.
+        4. The parameter has at most `min_quantized_size` elements, all shards together: 32 bits.
+        """
+        if not group["quantize"]:
+            return Choice(None, "quantize=False in the group")
+        if (mark := getattr(param, MARK, None)) is not None:
+            return Choice(None, mark)
+        override, specs = group.get("override_key"), group["state_quantizers"]
+        for pattern, others in group["overrides"].items():
+            if fnmatchcase(self._name(param, group), pattern):
+                override, specs = repr(pattern), others
+                break
+        spec = specs.get(state)
+        if spec is None:
+            return Choice(None, f"override {override}" if override else f"no quantizer for {state}")
+        if (numel := global_numel(param)) <= (least := group["min_quantized_size"]):
+            return Choice(None, f"{numel} <= min_quantized_size={least}")
+        if spec not in self._known:
+            self._known[spec] = quantizer(spec)
+        return Choice(self._known[spec], f"override {override}" if override else "state_quantizers")
+
+    def specs(self, given: StateQuantizers, option: str = "state_quantizers") -> Specs:
+        """`given` as specs by state name, all of them readable; quantizers are remembered."""
+        if given is None:
+            given = {}
+        elif isinstance(given, str):
+            given = preset(given, option).specs(self._states, self._signed)
+        elif not isinstance(given, Mapping):
+            raise BadTypeError(
+                f"{option}={given!r} must be a preset's name, a dict from state names to "
+                "specs, or None"
+            )
+        specs: Specs = {}
+        for name, value in given.items():
+            if name not in self._states:
+                allowed = ", ".join(self._states)
+                raise BadValueError(f"{option} names {name!r}; {self._owner} has {allowed}")
+            specs[name] = None
+            if value is not None:
+                # One of a user's codebooks has no spec that could be read.
+                q = quantizer(self._known.get(value, value) if isinstance(value, str) else value)
+                if name in self._signed and not q.map.signed:
+                    raise BadValueError(
+                        f"{option} gives {name!r} the unsigned {q.spec}; {name} has "
+                        "negative values and needs a signed map"
+                    )
+                self._known[q.spec] = q
+                specs[name] = q.spec
+        return specs
+
+    def overrides(self, given: Mapping[str, StateQuantizers] | None) -> dict[str, Specs]:
+        """`given` as specs by state name for each pattern."""
+        if given is None:
+            return {}
+        if not isinstance(given, Mapping):
+            raise BadTypeError(
+                f"overrides={given!r} must be a dict from parameter names, or patterns of them, "
+                "to quantizers"
+            )
+        for key in given:
+            if not isinstance(key, str):
+                shown = key.__name__ if isinstance(key, type) else repr(key)
+                raise BadTypeError(
+                    f"overrides has the key {shown}; an optimizer takes parameter names, or "
+                    "patterns of them; qmaps.optim.param_groups(model, overrides=...) takes "
+                    "module types too"
+                )
+        return {key: self.specs(value, f"overrides[{key!r}]") for key, value in given.items()}
+
+    def forget_names(self) -> None:
+        """Look parameters' names up anew."""
+        self._names = {}
+
+    def _name(self, param: Tensor, group: Mapping[str, Any]) -> str:
+        if param not in self._names:
+            self._names.update(zip(group["params"], group.get("param_names", ()), strict=False))
+        return self._names.get(param, "")
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_names": {}}
+
+
+def decisive(group: Mapping[str, Any]) -> tuple[Any, ...]:
+    """A copy of all that choices in a group depend on, but for the parameters' own attributes.
+
+    Of those it has how often any parameter has been marked, so that a step looks at none.
+    """
+    return (
+        _marks,
+        group["quantize"],
+        group["min_quantized_size"],
+        dict(group["state_quantizers"]),
+        {pattern: dict(specs) for pattern, specs in group["overrides"].items()},
+    )
+
+
+def check_patterns(groups: Sequence[Mapping[str, Any]]) -> None:
+    """Raise if one of the groups' overrides names no parameter of theirs.
+
+    Raises:
+        BadValueError: it does not, or parameters have no names.
+    """
+    for pattern in dict.fromkeys(key for group in groups for key in group["overrides"]):
+        names: list[str] = []
+        for group in groups:
+            if pattern in group["overrides"]:
+                if "param_names" not in group:
+                    raise BadValueError(
+                        f"overrides names {pattern!r}, but the parameters have no names; give the "
+                        "optimizer model.named_parameters()"
+                    )
+                names += group["param_names"]
+        if not any(fnmatchcase(name, pattern) for name in names):
+            raise BadValueError(matches_nothing(pattern, names))
+
+
+def matches_nothing(pattern: str, names: Sequence[str]) -> str:
+    """The error for a pattern that none of these names matches."""
+    plain = pattern.replace("*", "")
+    return (
+        f"overrides names {pattern!r}, which matches no parameter; there are {listed(names)}"
+        f"{nearest(plain, names)}"
+    )
+
+
+def listed(names: Sequence[str], most: int = 5) -> str:
+    """The first names, and how many more there are."""
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return ", ".join(names[:most]) + more

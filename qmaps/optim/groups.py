@@ -1,0 +1,93 @@
+"""Parameter groups by names and module types."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from fnmatch import fnmatchcase
+from typing import Any
+
+from torch import nn
+
+from qmaps.errors import BadTypeError, BadValueError
+from qmaps.optim.choice import StateQuantizers, listed, matches_nothing
+
+
+def param_groups(
+    model: nn.Module,
+    *,
+    overrides: Mapping[str | type[nn.Module], StateQuantizers] | None = None,
+    weight_decay: float | None = None,
+) -> list[dict[str, Any]]:
+    """The parameters of a model in groups, for any optimizer of `qmaps.optim`.
+
+    Args:
+        model: its parameters are taken under their names, frozen ones left out.
+        overrides: quantizers, as `state_quantizers` takes them, for parameters that match a key,
+            instead of the optimizer's; None means 32 bits. A key is a name; a pattern with
+            ``*``, ``?`` and ``[...]``; or a module type, for all parameters in modules of that
+            type. The first key that matches decides. A tied parameter has all its names.
+        weight_decay: of parameters with two dimensions or more; the others (biases, norms) get
+            0. The optimizer's own for all of them if left out.
+
+    Returns:
+        One dict for each different treatment, parameters in the model's order.
+
+    Raises:
+        BadValueError, BadTypeError: a key matches no parameter, or is of another kind.
+
+    >>> import torch
+    >>> from qmaps.optim import AdamW8bit
+    >>> model = torch.nn.Sequential(torch.nn.Embedding(100, 64), torch.nn.Linear(64, 100))
+    >>> groups = param_groups(model, overrides={torch.nn.Embedding: None, "1.*": "4bit"})
+    >>> [(group["param_names"], group["override_key"]) for group in groups]
+    [(['0.weight'], 'Embedding'), (['1.weight', '1.bias'], "'1.*'")]
+    >>> optimizer = AdamW8bit(groups, lr=1e-3)
+    """
+    overrides = {} if overrides is None else overrides
+    members: dict[nn.Parameter, list[str]] = {}
+    for name, param in model.named_parameters(remove_duplicate=False):
+        if param.requires_grad:
+            members.setdefault(param, []).append(name)
+    found = {key: _members(model, key, members) for key in overrides}
+    for key in overrides:
+        if not found[key]:
+            raise _no_member(model, key, [name for names in members.values() for name in names])
+    groups: dict[tuple[Any, bool], dict[str, Any]] = {}
+    for param, names in members.items():
+        chosen = next((key for key in overrides if param in found[key]), None)
+        kind = (chosen, weight_decay is not None and param.dim() < 2)
+        if kind not in groups:
+            groups[kind] = {"params": [], "param_names": []}
+            if chosen is not None:
+                shown = repr(chosen) if isinstance(chosen, str) else chosen.__name__
+                groups[kind] |= {"state_quantizers": overrides[chosen], "override_key": shown}
+            if weight_decay is not None:
+                groups[kind]["weight_decay"] = 0.0 if kind[1] else weight_decay
+        groups[kind]["params"].append(param)
+        groups[kind]["param_names"].append(names[0])
+    return list(groups.values())
+
+
+def _members(
+    model: nn.Module, key: str | type[nn.Module], members: Mapping[nn.Parameter, Iterable[str]]
+) -> set[nn.Parameter]:
+    """The parameters that a key of overrides means."""
+    if isinstance(key, str):
+        return {p for p, names in members.items() if any(fnmatchcase(n, key) for n in names)}
+    if not (isinstance(key, type) and issubclass(key, nn.Module)):
+        raise BadTypeError(
+            f"overrides has the key {key!r}; a parameter's name, a pattern of names, or a module "
+            "type is needed"
+        )
+    inside = (m.parameters() for m in model.modules() if isinstance(m, key))
+    return {param for params in inside for param in params if param in members}
+
+
+def _no_member(model: nn.Module, key: str | type[nn.Module], names: Sequence[str]) -> BadValueError:
+    if isinstance(key, str):
+        return BadValueError(matches_nothing(key, names))
+    types = sorted({type(module).__name__ for module in model.modules()})
+    return BadValueError(
+        f"overrides names {key.__name__}, and no such module holds a trainable parameter; the "
+        f"model's modules are {listed(types)}"
+    )

@@ -1,0 +1,221 @@
+"""What an optimizer's states take, and why."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import groupby
+from typing import TYPE_CHECKING, Any
+
+from torch import Tensor
+
+from qmaps.quantizer import QuantizedTensor
+
+if TYPE_CHECKING:
+    from qmaps.optim.base import QuantizedOptimizer
+
+LONGEST = 40
+"""Parameters that a table shows one by one; more are put together by layer."""
+
+COLUMNS = ("parameter", "shape", "dtype", "state", "kept as", "why", "bytes")
+
+
+@dataclass(frozen=True)
+class StateMemory:
+    """One state of one parameter.
+
+    Attributes:
+        parameter: its name, or ``group 0, number 3`` where parameters have none.
+        shape: of the parameter as the optimizer has it.
+        dtype: of the parameter.
+        state: the state's name.
+        quantizer: the spec, or None for 32 bits.
+        why: what decided that.
+        nbytes: codes, scales and codebook.
+        predicted: whether the state is not there yet; it then appears with the next step that
+            finds a gradient, of that size.
+        count: how many parameters a row of a summarized table stands for; `nbytes` is their sum.
+    """
+
+    parameter: str
+    shape: tuple[int, ...]
+    dtype: str
+    state: str
+    quantizer: str | None
+    why: str
+    nbytes: int
+    predicted: bool
+    count: int = 1
+
+
+@dataclass(frozen=True)
+class Memory:
+    """What states take, one row for each parameter and state; printed, it is a table.
+
+    Step counters, of 4 bytes each, are left out, as they are in `state_nbytes`. So are frozen
+    parameters, which get no states, as long as they have none.
+
+    Attributes:
+        rows: in the order of the parameter groups.
+        numel: elements of all parameters that have states or get them.
+        nbytes: of all states.
+        nbytes_in_32_bits: what the same states would take unquantized.
+    """
+
+    rows: tuple[StateMemory, ...]
+    numel: int
+    nbytes: int
+    nbytes_in_32_bits: int
+
+    @property
+    def bits_per_parameter(self) -> float:
+        """Bits of all states for one element of a parameter; 0 without parameters."""
+        return 8 * self.nbytes / self.numel if self.numel else 0.0
+
+    @property
+    def predicted(self) -> bool:
+        """Whether some of the states are not there yet."""
+        return any(row.predicted for row in self.rows)
+
+    def __iter__(self) -> Iterator[StateMemory]:
+        return iter(self.rows)
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def table(self, longest: int = LONGEST) -> str:
+        """The rows as aligned text, with totals below.
+
+        Args:
+            longest: parameters to show one by one. Of a longer model the layers that differ in
+                nothing but their number share a row, and if there are still more, the smallest
+                are summed up.
+        """
+        blocks = [list(rows) for _, rows in groupby(self.rows, key=lambda row: row.parameter)]
+        if len(blocks) > longest:
+            blocks = _merged(blocks)
+        blocks, rest = _largest(blocks, longest)
+        lines: list[tuple[str, ...]] = [COLUMNS]
+        for block in blocks:
+            lines += [_cells(row, first=row is block[0]) for row in block]
+        if rest:
+            number = sum(block[0].count for block in rest)
+            nbytes = sum(row.nbytes for block in rest for row in block)
+            lines.append((f"{number} smaller ones", "", "", "", "", "", f"{nbytes:,}"))
+        widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+        texts = []
+        for line in lines:
+            # Numbers end in one column, words begin in one.
+            padded = [cell.ljust(width) for cell, width in zip(line, widths, strict=True)]
+            texts.append("  ".join([*padded[:-1], line[-1].rjust(widths[-1])]))
+        return "\n".join([*texts, "", self._totals()])
+
+    def _totals(self) -> str:
+        whole = 8 * self.nbytes_in_32_bits / self.numel if self.numel else 0.0
+        kind = "predicted bytes" if self.predicted else "bytes"
+        return (
+            f"{self.nbytes:,} {kind} of states for {self.numel:,} parameters: "
+            f"{self.bits_per_parameter:.2f} bits per parameter\n"
+            f"{self.nbytes_in_32_bits:,} bytes in 32 bits: {whole:.2f} bits per parameter"
+        )
+
+    def __str__(self) -> str:
+        return self.table()
+
+    __repr__ = __str__
+
+
+def memory(optimizer: QuantizedOptimizer) -> Memory:
+    """What the states of an optimizer take, or will take once there are any."""
+    rows = []
+    numel = whole = 0
+    for number, group in enumerate(optimizer.param_groups):
+        used = optimizer.states_of(group)
+        for index, param in enumerate(group["params"]):
+            state = optimizer.state.get(param, {})
+            there = [name for name in optimizer.state_names if name in state]
+            # What never gets a gradient never gets a state.
+            if not there and not param.requires_grad:
+                continue
+            names = group.get("param_names")
+            name = names[index] if names else f"group {number}, number {index}"
+            numel += param.numel()
+            for state_name in optimizer.state_names:
+                if state_name in used or state_name in there:
+                    row = _row(optimizer, name, param, group, state_name, state.get(state_name))
+                    rows.append(row)
+                    whole += 4 * param.numel()
+    return Memory(tuple(rows), numel, sum(row.nbytes for row in rows), whole)
+
+
+def _row(
+    optimizer: QuantizedOptimizer,
+    name: str,
+    param: Tensor,
+    group: dict[str, Any],
+    state: str,
+    value: Tensor | QuantizedTensor | None,
+) -> StateMemory:
+    choice = optimizer.choice_of(state, param, group)
+    q, why = choice.quantizer, choice.why
+    shape = tuple(param.shape)
+    spec = None if q is None else q.spec
+    if value is None:
+        nbytes = 4 * param.numel() if q is None else q.nbytes(shape)
+    else:
+        nbytes = value.nbytes
+        there = value.quantizer.spec if isinstance(value, QuantizedTensor) else None
+        if state not in optimizer.states_of(group):
+            spec, why = there, "no longer used"
+        elif there != spec:
+            spec, why = there, f"{spec or '32 bits'} from the next step: {why}"
+    dtype = str(param.dtype).removeprefix("torch.")
+    return StateMemory(name, shape, dtype, state, spec, why, nbytes, value is None)
+
+
+def _merged(blocks: Sequence[list[StateMemory]]) -> list[list[StateMemory]]:
+    """Parameters whose names differ in numbers only, and whose states are alike, in one."""
+    alike: dict[Any, list[list[StateMemory]]] = {}
+    for block in blocks:
+        pattern = re.sub(r"\d+", "*", block[0].parameter)
+        kind = [(r.shape, r.dtype, r.state, r.quantizer, r.why, r.predicted) for r in block]
+        alike.setdefault((pattern, tuple(kind)), []).append(block)
+    merged = []
+    for (pattern, _), same in alike.items():
+        name = pattern if len(same) > 1 else same[0][0].parameter
+        merged.append(
+            [
+                replace(
+                    rows[0],
+                    parameter=name,
+                    nbytes=sum(row.nbytes for row in rows),
+                    count=len(same),
+                )
+                for rows in zip(*same, strict=True)
+            ]
+        )
+    return merged
+
+
+def _largest(
+    blocks: list[list[StateMemory]], longest: int
+) -> tuple[list[list[StateMemory]], list[list[StateMemory]]]:
+    """The blocks to show, in their order, and the others."""
+    if len(blocks) <= longest:
+        return blocks, []
+    sizes = [sum(row.nbytes for row in block) for block in blocks]
+    order = sorted(range(len(blocks)), key=lambda index: -sizes[index])
+    shown = set(order[:longest])
+    return (
+        [block for index, block in enumerate(blocks) if index in shown],
+        [block for index, block in enumerate(blocks) if index not in shown],
+    )
+
+
+def _cells(row: StateMemory, *, first: bool) -> tuple[str, ...]:
+    """A line of the table; what a parameter's states share stands in its first."""
+    count = f" (x{row.count})" if row.count > 1 else ""
+    shape = " x ".join(map(str, row.shape)) if row.shape else "scalar"
+    parameter = (row.parameter + count, shape, row.dtype) if first else ("", "", "")
+    return *parameter, row.state, row.quantizer or "32 bits", row.why, f"{row.nbytes:,}"
