@@ -3,15 +3,18 @@
 from qmaps.optim.adagrad import Adagrad, Adagrad4bit, Adagrad8bit
 from qmaps.optim.adam import Adam, Adam4bit, Adam8bit
 from qmaps.optim.adamw import AdamW, AdamW4bit, AdamW8bit
+from qmaps.optim.adamw_factor import AdamW4bitFactor, AdamW8bitFactor, AdamWFactor
 from qmaps.optim.base import QuantizedOptimizer
 from qmaps.optim.lion import Lion, Lion4bit, Lion8bit
 from qmaps.optim.presets import PRESETS
 from qmaps.optim.rmsprop import RMSprop, RMSprop4bit, RMSprop8bit
 from qmaps.optim.sgd import SGD, SGD4bit, SGD8bit
+from qmaps.optim.sm3 import SM3
 
 __all__ = [
     "PRESETS",
     "SGD",
+    "SM3",
     "Adagrad",
     "Adagrad4bit",
     "Adagrad8bit",
@@ -20,7 +23,10 @@ __all__ = [
     "Adam8bit",
     "AdamW",
     "AdamW4bit",
+    "AdamW4bitFactor",
     "AdamW8bit",
+    "AdamW8bitFactor",
+    "AdamWFactor",
     "Lion",
     "Lion4bit",
     "Lion8bit",
