@@ -1,5 +1,7 @@
 """Optimizers whose states are kept quantized."""
 
+from qmaps.optim.adafactor import Adafactor
+from qmaps.optim.adafactor8bit import Adafactor8bit
 from qmaps.optim.adagrad import Adagrad, Adagrad4bit, Adagrad8bit
 from qmaps.optim.adam import Adam, Adam4bit, Adam8bit
 from qmaps.optim.adamw import AdamW, AdamW4bit, AdamW8bit
@@ -15,6 +17,8 @@ __all__ = [
     "PRESETS",
     "SGD",
     "SM3",
+    "Adafactor",
+    "Adafactor8bit",
     "Adagrad",
     "Adagrad4bit",
     "Adagrad8bit",
