@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from typing import Any
 
@@ -118,7 +119,7 @@ def test_a_projection_lasts_for_its_gap() -> None:
         p.grad = g.clone()
         optimizer.step()
         moves.append(p.detach() - before)
-    same = [torch.allclose(a, b, rtol=1e-3) for a, b in zip(moves, moves[1:], strict=False)]
+    same = [torch.allclose(a, b, rtol=1e-3) for a, b in itertools.pairwise(moves)]
     assert same == [True, True, False, True, True, False]
 
 
