@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Unpack
 
 from torch import Tensor
 
-from qmaps.errors import BadValueError
+from qmaps.errors import BadTypeError, BadValueError
 from qmaps.optim import factored
 from qmaps.optim.adafactor_terms import clipped, confident, decayed, scaled
 from qmaps.optim.apollo import SCALE_TYPES, Projection
@@ -85,8 +85,10 @@ class Adafactor(QuantizedOptimizer):
     `variance` (v), `exp_avg` (m) with beta1, and `step`; with APOLLO, of L, `low_variance` or
     `low_row_var` and `low_col_var`, and `low_exp_avg` (M); with CAME `residual_row` and
     `residual_col`; with the limiter `update_norm`. They are in 32 bits by default: Adafactor is
-    here to be compared with. See `Adafactor8bit`. A step waits for no device, but for one
-    that holds `lr`.
+    here to be compared with. See `Adafactor8bit`.
+
+    A step waits for no device, unless that holds `lr`, `nonfinite` asks for a look at gradients, or
+    a quantizer is fitted or keeps its scales in 8 bits.
 
     Args:
         params: parameters, or groups of them.
@@ -206,6 +208,11 @@ class Adafactor(QuantizedOptimizer):
     def check_group(self, group: dict[str, Any]) -> None:
         """Raise if an option of a parameter group has a value that is not allowed."""
         super().check_group(group)
+        if group["lr"] is None:
+            raise BadTypeError(
+                "lr=None must be a number of at least 0; with relative_step it is the largest "
+                "step size, 0.01 in the paper"
+            )
         check_at_least_0(group, "lr", "weight_decay", "came_eps", "apollo_scale")
         if not group["beta2_decay"] <= 0:
             raise BadValueError(f"beta2_decay={group['beta2_decay']} must be at most 0")

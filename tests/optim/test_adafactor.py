@@ -163,6 +163,9 @@ def test_the_limiter_lets_a_norm_grow_by_its_margin() -> None:
     ("options", "message"),
     [
         ({"lr": -1.0}, "lr=-1.0 must be at least 0"),
+        ({"lr": None},
+         "lr=None must be a number of at least 0; with relative_step it is the largest step size, "
+         "0.01 in the paper"),
         ({"beta2_decay": 0.1}, "beta2_decay=0.1 must be at most 0"),
         ({"eps": (-1.0, 1e-3)}, "eps[0]=-1.0 must be at least 0, or None for 1e-30"),
         ({"eps": (None, -1.0)}, "eps[1]=-1.0 must be at least 0"),

@@ -42,8 +42,6 @@ def test_what_is_quantized() -> None:
             del state["step"]
             specs = {name: getattr(value, "quantizer", None) for name, value in state.items()}
             found.append({name: q if q is None else str(q) for name, q in specs.items()})
-            expected_bytes = sum(value.nbytes for value in state.values())
-            assert expected_bytes > 0
         # The first parameter has (5000, 2): low rank 2, which is 10000 elements.
         assert found == expected
         assert optimizer.state_nbytes == sum(
@@ -98,7 +96,7 @@ def test_second_moments_of_many_magnitudes_survive() -> None:
         optimizer.step()
     v = optimizer.state[p]["variance"].dequantize()
     error = (v.double() / sizes.double().square()).log2().abs()
-    assert float(error.max()) < 2  # half a step of the code: 80 octaves / 254 / 2, a few times
+    assert float(error.max()) < 0.16  # half a step of the code: 80 octaves / 254 / 2
     p.grad = torch.zeros(5120)
     optimizer.step()
     assert bool(p.isfinite().all())
