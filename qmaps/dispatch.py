@@ -13,6 +13,7 @@ from torch import Tensor
 
 from qmaps import packing, reference
 from qmaps.backends import backend, cuda_engine
+from qmaps.cuda import metrics as cuda_metrics
 from qmaps.cuda import tensors as cuda_tensors
 from qmaps.maps.base import Map
 from qmaps.metrics import Sums
@@ -129,15 +130,31 @@ def measure(
         Sums, packed codes if `keep`, scales, and whether `x` holds values that cannot be
         quantized; then the rest means nothing.
     """
-    if not (x.numel() and runs_native(x) and tensors.follows(normalizer, map_, tuple(x.shape))):
+    shape = tuple(x.shape)
+    device = cuda_engine(x) if x.numel() else None
+    if device is not None and cuda_tensors.follows(normalizer, map_, shape):
+        found = cuda_metrics.measure(device, x, normalizer, map_, key, keep=keep)
+    elif x.numel() and runs_native(x) and tensors.follows(normalizer, map_, shape):
+        found = native_metrics.measure(x, normalizer, map_, key, keep=keep)
+    else:
         return None
-    sums, packed, scales, flags = native_metrics.measure(x, normalizer, map_, key, keep=keep)
+    sums, packed, scales, flags = found
     return sums, packed, scales, bool(flags)
 
 
-def each(work: Callable[[T], R], items: Sequence[T]) -> Iterator[R]:
-    """``work(item)`` of every item, in their order; the native engine does several at a time."""
-    return tensors.each(work, items) if runs_native() else map(work, items)
+def each(work: Callable[[T], R], items: Sequence[T], *read: Tensor) -> Iterator[R]:
+    """``work(item)`` of every item, in their order.
+
+    The native engine does several at a time; a device has enough to do with one.
+
+    Args:
+        work: from an item to a result.
+        items: of one kind.
+        read: the tensors that all work reads.
+    """
+    on_device = any(cuda_engine(tensor) is not None for tensor in read)
+    side_by_side = runs_native(*read) and not on_device
+    return tensors.each(work, items) if side_by_side else map(work, items)
 
 
 def holds_bad(x: Tensor, map_: Map) -> bool:

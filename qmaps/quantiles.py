@@ -7,15 +7,19 @@ order, and between two of them the value is interpolated linearly in float64, as
 
 Tensors on the CPU are read by the native engine where it is built. It returns the same bits, does
 not sort more than it must, and needs at most a quarter of the tensor's elements as memory, beside a
-few MiB.
+few MiB. The CUDA engine returns them too, and needs 17 MiB.
 """
 
 from __future__ import annotations
 
+import sys
+from typing import ClassVar, Protocol
+
 import torch
 from torch import Tensor
 
-from qmaps.backends import backend
+from qmaps.backends import backend, cuda_engine
+from qmaps.cuda import quantiles as cuda
 from qmaps.errors import BadTypeError, BadValueError, NonFiniteError
 from qmaps.native import quantiles as native
 
@@ -23,6 +27,28 @@ TOP_BITS = 18
 """Leading bits of a float32 that `approximate` tells apart: sign, exponent, 9 of the mantissa."""
 _REST = 32 - TOP_BITS
 _HALF = 1 << (TOP_BITS - 1)
+
+Count = int | Tensor
+"""A number, or an integer tensor without dimensions, on a device that may still be at work."""
+
+
+class Executor(Protocol):
+    """What an engine does for this module; see `qmaps.native.quantiles`."""
+
+    @property
+    def LONGEST(self) -> int:  # noqa: N802
+        """Elements of a stretch of `add_quantiles`, at most."""
+
+    def order_statistics(self, x: Tensor, ranks: Tensor, /) -> tuple[Tensor, Count]:
+        """The elements of these ranks, and how many are bad, as for the others."""
+
+    def leading_bits(self, x: Tensor, ranks: Tensor, /) -> tuple[Tensor, Count]:
+        """Of each rank's cell the leading bits, the elements in lower cells, those in its own."""
+
+    def add_quantiles(
+        self, x: Tensor, size: int, below: Tensor, fraction: Tensor, sums: Tensor, /
+    ) -> Count:
+        """Add the quantiles of each stretch of `size` elements, times `size`, in order."""
 
 
 def exact(x: Tensor, num: int = 256, offset: float | None = None) -> Tensor:
@@ -45,7 +71,9 @@ def exact(x: Tensor, num: int = 256, offset: float | None = None) -> Tensor:
     """
     flat, levels = _checked(x, num, offset)
     below, above, fraction = _positions(levels, flat.numel())
-    values = _order_statistics(flat, torch.cat([below, above])).double()
+    found, bad = _executor(flat).order_statistics(flat, torch.cat([below, above]))
+    _refuse(bad)
+    values = found.double()
     return _between(values[:num], values[num:], fraction).float()
 
 
@@ -78,7 +106,9 @@ def approximate(x: Tensor, num: int = 256, offset: float | None = None) -> Tenso
     flat, levels = _checked(x, num, offset)
     below, above, fraction = _positions(levels, flat.numel())
     ranks = torch.cat([below, above])
-    top, before, inside = _leading_bits(flat, ranks)
+    found, bad = _executor(flat).leading_bits(flat, ranks)
+    _refuse(bad)
+    top, before, inside = found.unbind()
     magnitude = (top & (_HALF - 1)) << _REST
     near = magnitude.int().view(torch.float32).double()
     far = (magnitude + (1 << _REST)).int().view(torch.float32).double()
@@ -118,12 +148,13 @@ def sram(x: Tensor, num: int = 256, chunk: int = 4096, offset: float | None = No
     flat, levels = _checked(x, num, offset)
     whole = flat.numel() // chunk * chunk
     sums = torch.zeros(num, dtype=torch.float64, device=x.device)
-    bad = 0
+    bad: Count = 0
     for part, size in ((flat[:whole], chunk), (flat[whole:], flat.numel() - whole)):
         if part.numel():
-            bad += _add_quantiles(part, size, levels, sums)
+            bad = bad + _add_quantiles(part, size, levels, sums)
     _refuse(bad)
-    return (sums / flat.numel()).float()
+    # CUDA multiplies by the reciprocal of a Python number.
+    return (sums / torch.full_like(sums, flat.numel())).float()
 
 
 def _checked(x: Tensor, num: int, offset: float | None) -> tuple[Tensor, Tensor]:
@@ -143,9 +174,11 @@ def _checked(x: Tensor, num: int, offset: float | None) -> tuple[Tensor, Tensor]
     return x.detach().reshape(-1), offset + i * ((1 - 2 * offset) / (num - 1))
 
 
-def _refuse(bad: int) -> None:
-    if bad:
-        raise NonFiniteError(f"x holds {bad} NaN or infinite elements; quantiles need finite ones")
+def _refuse(bad: Count) -> None:
+    if found := int(bad):
+        raise NonFiniteError(
+            f"x holds {found} NaN or infinite elements; quantiles need finite ones"
+        )
 
 
 def _positions(levels: Tensor, count: int) -> tuple[Tensor, Tensor, Tensor]:
@@ -160,56 +193,58 @@ def _between(low: Tensor, high: Tensor, fraction: Tensor) -> Tensor:
     return low + (high - low) * fraction
 
 
-def _runs_native(flat: Tensor) -> bool:
-    return backend() == "native" and flat.device.type == "cpu"
-
-
-def _order_statistics(flat: Tensor, ranks: Tensor) -> Tensor:
-    if _runs_native(flat):
-        values, bad = native.order_statistics(flat, ranks)
-        _refuse(bad)
-        return values
-    _refuse(_non_finite(flat))
-    return flat.float().sort().values[ranks]
-
-
-def _leading_bits(flat: Tensor, ranks: Tensor) -> tuple[Tensor, ...]:
-    """For each rank the leading bits, how many elements lie in lower cells, how many in its own."""
-    if _runs_native(flat):
-        found, bad = native.leading_bits(flat, ranks)
-        _refuse(bad)
-        return found.unbind()
-    _refuse(_non_finite(flat))
-    top = flat.float().view(torch.int32).long() >> _REST  # negative where the number is
-    counts = torch.bincount(torch.where(top < 0, -1 - top, top + _HALF), minlength=2 * _HALF)
-    upto = counts.cumsum(0)
-    cell = torch.searchsorted(upto, ranks, right=True)
-    bits = torch.where(cell < _HALF, 2 * _HALF - 1 - cell, cell - _HALF)
-    return bits, upto[cell] - counts[cell], counts[cell]
-
-
-def _add_quantiles(part: Tensor, size: int, levels: Tensor, sums: Tensor) -> int:
+def _add_quantiles(part: Tensor, size: int, levels: Tensor, sums: Tensor) -> Count:
     """Add to `sums` the quantiles of each stretch of `size` elements, times `size`, in order.
 
     Returns:
         How many elements are NaN or infinite; if there are some, `sums` means nothing.
     """
     below, above, fraction = _positions(levels, size)
-    if not _runs_native(part):
-        rows = part.float().view(-1, size).sort(dim=1).values
-        for row in _between(rows[:, below].double(), rows[:, above].double(), fraction):
-            sums += row * size
-        return _non_finite(part)
-    if size <= native.LONGEST:
-        return native.add_quantiles(part, size, below, fraction, sums)
-    total = 0
+    executor = _executor(part)
+    if size <= executor.LONGEST:
+        return executor.add_quantiles(part, size, below, fraction, sums)
+    total: Count = 0
     for stretch in part.view(-1, size):
-        values, bad = native.order_statistics(stretch, torch.cat([below, above]))
+        values, bad = executor.order_statistics(stretch, torch.cat([below, above]))
         low, high = values.double().view(2, -1)
         sums += _between(low, high, fraction) * size
-        total += bad
+        total = total + bad
     return total
 
 
-def _non_finite(flat: Tensor) -> int:
-    return int((~flat.float().isfinite()).sum())
+def _executor(flat: Tensor) -> Executor:
+    if (device := cuda_engine(flat)) is not None:
+        return cuda.Quantiles(device)
+    if backend() == "native" and flat.device.type == "cpu":
+        return native
+    return _Reference()
+
+
+class _Reference:
+    """Plain PyTorch: whatever is asked for comes from all elements in order."""
+
+    LONGEST: ClassVar[int] = sys.maxsize
+
+    def order_statistics(self, x: Tensor, ranks: Tensor) -> tuple[Tensor, int]:
+        return x.float().sort().values[ranks], _non_finite(x)
+
+    def leading_bits(self, x: Tensor, ranks: Tensor) -> tuple[Tensor, int]:
+        top = x.float().view(torch.int32).long() >> _REST  # negative where the number is
+        counts = torch.bincount(torch.where(top < 0, -1 - top, top + _HALF), minlength=2 * _HALF)
+        upto = counts.cumsum(0)
+        cell = torch.searchsorted(upto, ranks, right=True)
+        bits = torch.where(cell < _HALF, 2 * _HALF - 1 - cell, cell - _HALF)
+        return torch.stack([bits, upto[cell] - counts[cell], counts[cell]]), _non_finite(x)
+
+    def add_quantiles(
+        self, x: Tensor, size: int, below: Tensor, fraction: Tensor, sums: Tensor
+    ) -> int:
+        rows = x.float().view(-1, size).sort(dim=1).values
+        above = (below + 1).clamp(max=size - 1)
+        for row in _between(rows[:, below].double(), rows[:, above].double(), fraction):
+            sums += row * size
+        return _non_finite(x)
+
+
+def _non_finite(x: Tensor) -> int:
+    return int((~x.float().isfinite()).sum())

@@ -180,8 +180,8 @@ class Quantizer:
     ) -> tuple[dict[str, float], Tensor | QuantizedTensor | None]:
         """As `error`, and if `keep` what became of `x`: quantized or decoded, whichever is there.
 
-        The native engine quantizes and measures in one pass, without storing what `x` decodes
-        to, nor codes that are not kept; as long as every metric has a form for sums.
+        The native and the CUDA engine quantize and measure in one pass, without storing what `x`
+        decodes to, nor codes that are not kept; as long as every metric has a form for sums.
         """
         from qmaps import metrics
 

@@ -10,6 +10,8 @@ from torch import Tensor
 from qmaps import dispatch
 from qmaps.analyze._states import States, adam_pairs
 from qmaps.analyze._updates import Exact
+from qmaps.backends import cuda_engine
+from qmaps.cuda import updates as cuda
 from qmaps.errors import SpecError
 from qmaps.native import metrics as native
 from qmaps.pair import Pair, adam_update
@@ -18,7 +20,7 @@ from qmaps.quantizer import QuantizedTensor
 
 @dataclass
 class Grid:
-    """Per (first code, second code): float64 sums over all elements of all parameters.
+    """Per (first code, second code): float64 sums over all elements of all parameters, on the CPU.
 
     Attributes:
         count: elements.
@@ -40,38 +42,39 @@ def accumulate(states: States, pair: Pair, min_quantized_size: int) -> Grid:
     """The sums of one pair, one parameter at a time."""
     if pair.first is None or pair.second is None:
         raise SpecError(f"pair={pair.spec!r} leaves a moment in 32 bits; both need codes here")
-    grid = None
+    sums = None
     numel = 0
     for _, m, v, eps in adam_pairs(states, min_quantized_size):
         tm, tv = pair.first.quantize(m), pair.second.quantize(v)
-        first, second = tm.quantizer.map.codebook(), tv.quantizer.map.codebook()
-        shape = (first.numel(), second.numel())
-        if grid is None:
-            count, absolute, relative, nonzero = torch.zeros(4, *shape, dtype=torch.float64)
-            codebooks = torch.zeros_like(first).double(), torch.zeros_like(second).double()
-            grid = Grid(count, absolute, relative, nonzero, *codebooks)
-        _add(grid, Exact.of(m, v, eps), tm, tv)
-        grid.first += first.double() * m.numel()
-        grid.second += second.double() * m.numel()
+        first, second = (t.quantizer.map.codebook().double() for t in (tm, tv))
+        if sums is None:
+            shape = (4, first.numel(), second.numel())
+            sums = torch.zeros(shape, dtype=torch.float64, device=m.device)
+            codebooks = torch.zeros_like(first), torch.zeros_like(second)
+        _add(sums, Exact.of(m, v, eps), tm, tv)
+        for total, codebook in zip(codebooks, (first, second), strict=True):
+            total += codebook * m.numel()
         numel += m.numel()
-    assert grid is not None  # adam_pairs yields or raises
-    grid.first /= numel
-    grid.second /= numel
-    return grid
+    assert sums is not None  # adam_pairs yields or raises
+    return Grid(*sums.cpu(), *(total / numel for total in codebooks))
 
 
-def _add(grid: Grid, exact: Exact, tm: QuantizedTensor, tv: QuantizedTensor) -> None:
-    """Add one parameter's sums."""
-    sums = (grid.count, grid.absolute, grid.relative, grid.nonzero)
-    if dispatch.runs_native() and native.follows_tensor(tm) and native.follows_tensor(tv):
-        native.add_update_grid(exact.update, tm, tv, exact.eps, sums)
+def _add(sums: Tensor, exact: Exact, tm: QuantizedTensor, tv: QuantizedTensor) -> None:
+    """Add one parameter's sums to those of `Grid`, of shape (4, first, second) in their order."""
+    engine = cuda_engine(sums, exact.update, tm.packed, tv.packed)
+    if engine is not None and cuda.follows_tensor(tm) and cuda.follows_tensor(tv):
+        cuda.add_update_grid(engine, exact.update, tm, tv, exact.eps, list(sums))
+        return
+    if dispatch.runs_native(sums) and native.follows_tensor(tm) and native.follows_tensor(tv):
+        native.add_update_grid(exact.update, tm, tv, exact.eps, list(sums))
         return
     u = exact.update.reshape(-1).double()
     w = adam_update(tm.dequantize(), tv.dequantize(), exact.eps).reshape(-1).double()
     error = (u - w).abs()
     kept = u != 0
     fraction = torch.where(kept, error / u.abs(), 0.0)
-    shape = tuple(grid.count.shape)
-    cell = (tm.codes().long() * shape[1] + tv.codes().long()).reshape(-1)
+    _, rows, columns = sums.shape
+    cell = (tm.codes().long() * columns + tv.codes().long()).reshape(-1)
     for target, weight in zip(sums, (None, error, fraction, kept.double()), strict=True):
-        target += torch.bincount(cell, weight, minlength=shape[0] * shape[1]).view(shape)
+        found = torch.bincount(cell, weight, minlength=rows * columns)
+        target += found.view(rows, columns).to(sums.device)

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
 from qmaps import dispatch
+from qmaps.backends import cuda_engine
+from qmaps.cuda import updates as cuda
+from qmaps.cuda.engine import Engine
 from qmaps.native import metrics as native
 from qmaps.pair import adam_update
 from qmaps.quantizer import QuantizedTensor, Quantizer
@@ -34,7 +39,7 @@ class Exact:
         return cls(v.contiguous(), eps, adam_update(m, v, eps).contiguous())
 
 
-class UpdateErrors(Protocol):
+class Collector(Protocol):
     """Collects parameters under one pair of quantizers."""
 
     def clear(self) -> None:
@@ -47,9 +52,33 @@ class UpdateErrors(Protocol):
         """``{mean,median,p99,p999,max}_{abs,rel}_error`` and `zeroed_share`; see `update_error`."""
 
 
-def update_errors() -> UpdateErrors:
-    """A collector on the engine that runs here; both give the same order statistics."""
-    return Native() if dispatch.runs_native() else Reference()
+class UpdateErrors:
+    """Collects on the engine of the first parameter; all give the same order statistics."""
+
+    def __init__(self) -> None:
+        self._chosen: Collector | None = None
+
+    def clear(self) -> None:
+        """Begin anew with another pair, on the same engine."""
+        if self._chosen is not None:
+            self._chosen.clear()
+
+    def add(self, exact: Exact, first: Moment, second: Moment) -> None:
+        """One parameter, and its moments after the pair."""
+        if self._chosen is None:
+            self._chosen = _collector(exact.update)
+        self._chosen.add(exact, first, second)
+
+    def columns(self) -> dict[str, float]:
+        """See `Collector`; at least one parameter has been added."""
+        assert self._chosen is not None
+        return self._chosen.columns()
+
+
+def _collector(update: Tensor) -> Collector:
+    if (engine := cuda_engine(update)) is not None:
+        return Cuda(engine)
+    return Native() if dispatch.runs_native(update) else Reference()
 
 
 def quantized(x: Tensor, q: Quantizer | None) -> tuple[Moment, int]:
@@ -88,18 +117,25 @@ class Reference:
         }
 
 
-class Native:
-    """In one pass over each parameter; moments are decoded in cache."""
+class OnePass:
+    """In one pass over each parameter; moments are decoded where they are used."""
 
-    def __init__(self) -> None:
-        self._errors = native.UpdateErrors()
+    def __init__(
+        self,
+        errors: native.UpdateErrors | cuda.UpdateErrors,
+        device: torch.device,
+        follows: Callable[[QuantizedTensor], bool],
+    ) -> None:
+        self._errors = errors
+        self._device = device
+        self._follows = follows
 
     def clear(self) -> None:
         self._errors.clear()
 
     def add(self, exact: Exact, first: Moment, second: Moment) -> None:
-        m, v = _readable(first), _readable(second)
-        self._errors.add(exact.update, exact.v, m, v, exact.eps)
+        update, v = exact.update.to(self._device), exact.v.to(self._device)
+        self._errors.add(update, v, self._readable(first), self._readable(second), exact.eps)
 
     def columns(self) -> dict[str, float]:
         numel, collapsed, *both = self._errors.summary(list(LEVELS.values()))
@@ -110,6 +146,27 @@ class Native:
             columns |= _named(kind, values)
         return columns | {"zeroed_share": collapsed / numel}
 
+    def _readable(self, moment: Moment) -> Moment:
+        """As the engine can read it, parameters of other devices too."""
+        moment = moment.to(self._device)
+        if isinstance(moment, QuantizedTensor) and self._follows(moment):
+            return moment
+        return _values(moment).contiguous()
+
+
+class Native(OnePass):
+    """On the native engine."""
+
+    def __init__(self) -> None:
+        super().__init__(native.UpdateErrors(), torch.device("cpu"), native.follows_tensor)
+
+
+class Cuda(OnePass):
+    """On the CUDA engine."""
+
+    def __init__(self, engine: Engine) -> None:
+        super().__init__(cuda.UpdateErrors(engine), engine.device, cuda.follows_tensor)
+
 
 def element_errors(
     exact: Tensor, approximate: Tensor
@@ -119,7 +176,7 @@ def element_errors(
     error = (exact - approximate.reshape(-1).double()).abs()
     kept = exact != 0
     relative = error[kept] / exact[kept].abs()
-    return error.float().numpy(), relative.float().numpy()
+    return error.float().cpu().numpy(), relative.float().cpu().numpy()
 
 
 def _statistics(values: NDArray[np.float32]) -> list[float]:
@@ -138,10 +195,3 @@ def _named(kind: str, values: list[float]) -> dict[str, float]:
 
 def _values(moment: Moment) -> Tensor:
     return moment if isinstance(moment, Tensor) else moment.dequantize()
-
-
-def _readable(moment: Moment) -> Moment:
-    """As the native engine can read it."""
-    if isinstance(moment, QuantizedTensor) and native.follows_tensor(moment):
-        return moment
-    return _values(moment).contiguous()

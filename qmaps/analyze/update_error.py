@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 import pandas as pd
 
 from qmaps.analyze._states import MIN_SIZE, States, adam_pairs
-from qmaps.analyze._updates import Exact, quantized, update_errors
+from qmaps.analyze._updates import Exact, UpdateErrors, quantized
 from qmaps.pair import Pair
 
 
@@ -39,7 +39,7 @@ def update_error(
     Source: 8-bit optimizers, table 6 and appendix C.
     """
     parsed = [Pair.parse(pair) for pair in pairs]
-    errors = update_errors()
+    errors = UpdateErrors()
     rows = []
     for done, pair in enumerate(parsed, start=1):
         errors.clear()

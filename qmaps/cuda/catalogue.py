@@ -35,7 +35,14 @@ def entries(*, quick: bool = False) -> list[Entry]:
     if quick:
         return [*_tensors(["float"], ["B256/DE@8s", "rank1/linear@4u"]), *_steps(PAIRS[3:4])]
     types = ["float", "Bf16", "F16"]
-    return [*_tensors(types, list(FORMATS)), *_scales(), *_steps(PAIRS), *_rules()]
+    return [
+        *_tensors(types, list(FORMATS)),
+        *_scales(),
+        *_errors(),
+        *_steps(PAIRS),
+        *_rules(),
+        *_quantiles(types),
+    ]
 
 
 def _tensors(types: list[str], formats: list[str]) -> list[Entry]:
@@ -58,6 +65,13 @@ def _scales() -> list[Entry]:
     ]
 
 
+def _errors() -> list[Entry]:
+    made = [Entry("measure.cuh", f"measure<float, {form}>") for form in FORMATS.values()]
+    made += [Entry("sums.cuh", f"add_parts<{count}>") for count in (2, 4)]
+    made.append(Entry("updates.cuh", "update_errors"))
+    return made + [Entry("grid.cuh", name) for name in ("find_cells", "sum_cells", "add_cells")]
+
+
 def _steps(pairs: tuple[tuple[str, str | None], ...]) -> list[Entry]:
     made = [Entry("begin.cuh", name) for name in ("begin_step", "write_words")]
     made.append(Entry("step.cuh", "look_at_gradients<Bf16>"))
@@ -78,3 +92,14 @@ def _rules() -> list[Entry]:
         kind = ", ".join([rule, "Bf16", "Bf16", "true", *formats])
         made.append(Entry("step.cuh", f"step<Kind<{kind}>>"))
     return made
+
+
+def _quantiles(types: list[str]) -> list[Entry]:
+    """Chunks of 4096, and some shorter ones."""
+    finds = [f"find_quantiles<{type_}, 12>" for type_ in types]
+    finds += [f"find_quantiles<float, {bits}>" for bits in (0, 3, 7, 10)]
+    counts = [f"count_{which}_digit<{type_}>" for which in ("first", "next") for type_ in types]
+    return [
+        *(Entry("quantiles.cuh", name) for name in [*finds, "add_rows"]),
+        *(Entry("selection.cuh", name) for name in [*counts, "decide_digit"]),
+    ]

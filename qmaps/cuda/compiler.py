@@ -131,8 +131,9 @@ def compile_now(entry: Entry, arch: str) -> Compiled:
     check_architecture(arch)
     found = core()
     source = f'#include "{entry.file}"\nusing namespace qmaps;\n'
+    # A program of the file's own name would include itself.
     options = found.ProgramOptions(
-        arch=arch, include_path=[str(SOURCES), str(ROOT)], name=f"qmaps_{entry.file}", **OPTIONS
+        arch=arch, include_path=[str(SOURCES), str(ROOT)], name=f"{entry.file}.cu", **OPTIONS
     )
     log = io.StringIO()
     try:

@@ -1,4 +1,4 @@
-"""The structures that kernels are given, as the files in ``src`` have them.
+"""The structures that kernels are given, as the headers of ``src`` have them.
 
 Each name is that of the C++ structure; addresses are 64-bit integers.
 """
@@ -14,12 +14,24 @@ MAX_CODES = 256
 MAX_GUESSES = 4096
 GRID_FLOATS = 516
 THREADS = 256
+WARPS = THREADS // 32
 UNIT = 8
 TILE = THREADS * UNIT
 SCALES_CHUNK = 4096
+SUMS_CHUNK = 4 * TILE
+ERROR_SUMS = 4
+UPDATE_SUMS = 2
+CELL_SUMS = 3
+PIECE = 4096
+SORTED = 4096
+FIRST_BITS = 12
+COUNTERS = 9216
+MAX_RANKS = 1024
+MAX_PASSES = 8
 NON_FINITE, NEGATIVE = 1, 2
 
 _address, _i64, _i32, _i16, _u32 = "<u8", "<i8", "<i4", "<i2", "<u4"
+_u64, _double = "<u8", "<f8"
 
 PART = np.dtype(
     [("divisor", _i64), ("count", _i64)]
@@ -63,13 +75,70 @@ WIDE_ITEM = np.dtype([("parameter", _i32), ("state", _i16), ("part", _i16), ("ch
 WIDE = np.dtype(
     [("parameters", _address), ("items", _address), ("count", _i64), ("skip", _address)]
 )
+STRETCHES = np.dtype(
+    [("x", _address), ("size", _i64), ("rows", _i64), ("below", _address), ("fraction", _address),
+     ("count", _i64), ("quantiles", _address), ("sums", _address), ("bad", _address)]
+)  # fmt: skip
+RANK = np.dtype([("before", _i64), ("inside", _i64), ("prefix", _u32), ("cell", _u32)])
+NARROWING = np.dtype(
+    [(name, _i32) for name in ("passes", "known", "cells", "unused")]
+    + [("width", _i32, MAX_PASSES + 1), ("alive", _u32, COUNTERS // 32),
+       ("table", "<u2", (MAX_PASSES, COUNTERS)), ("counts", _u64, COUNTERS + 8),
+       ("rank", RANK, MAX_RANKS)],
+    align=True,
+)  # fmt: skip
+SELECTION = np.dtype(
+    [("x", _address), ("numel", _i64), ("bits", _i64), ("ranks", _address), ("count", _i64)]
+    + [(name, _address)
+       for name in ("narrowing", "bad", "values", "cell_bits", "before", "inside")]
+)  # fmt: skip
 WRITTEN = 480
 WRITE = np.dtype([("to", _address), ("count", _i64), ("word", "<u8", WRITTEN)])
+PARTIAL_SUMS = np.dtype([("parts", _address), ("count", _i64), ("totals", _address)])
+MEASURED = np.dtype(
+    [("sums", _double, ERROR_SUMS)]
+    + [(name, _u64) for name in ("largest", "nonzero", "zeroed")]
+    + [("flags", _i64), ("codes", _u64, MAX_CODES)]
+)
+MEASURE = np.dtype([("tensor", TENSOR), ("found", _address), ("parts", _address)])
+MOMENT = np.dtype(
+    [("packed", _address), ("data", _address), ("values", _address), ("bits", _i32),
+     ("log", _i32), ("scales", SCALES)]
+)  # fmt: skip
+UPDATES = np.dtype(
+    [("exact", _address), ("numel", _i64), ("eps", "<f4"), ("unused", _i32), ("first", MOMENT),
+     ("second", MOMENT)]
+)  # fmt: skip
+UPDATE_TOTALS = np.dtype([("sums", _double, UPDATE_SUMS), ("nonzero", _u64), ("collapsed", _u64)])
+UPDATE_ERRORS = np.dtype(
+    [("updates", UPDATES)]
+    + [(name, _address) for name in ("v", "absolute", "relative", "parts", "totals")]
+)
+CELL_ERRORS = np.dtype(
+    [("updates", UPDATES)]
+    + [(name, _i64) for name in ("begin", "end", "columns")]
+    + [(name, _address) for name in ("cells", "errors")]
+)
+CELLS = np.dtype(
+    [(name, _address) for name in ("errors", "order", "ends", "pieces")]
+    + [("count", _i64)]
+    + [(name, _address) for name in ("parts", "elements", "absolute", "relative", "nonzero")]
+)
 
 STRUCTURES = {
     "Part": PART, "Scales": SCALES, "Search": SEARCH, "Book": BOOK, "Noise": NOISE,
     "Tensor": TENSOR, "State": STATE, "Parameter": PARAMETER, "Address": ADDRESS, "Item": ITEM,
     "Constant": CONSTANT, "Batch": BATCH, "Begin": BEGIN, "Look": LOOK, "WideItem": WIDE_ITEM,
-    "Wide": WIDE, "Write": WRITE,
+    "Wide": WIDE, "Write": WRITE, "PartialSums": PARTIAL_SUMS, "Measured": MEASURED,
+    "Measure": MEASURE, "Moment": MOMENT, "Updates": UPDATES, "UpdateTotals": UPDATE_TOTALS,
+    "UpdateErrors": UPDATE_ERRORS, "CellErrors": CELL_ERRORS, "Cells": CELLS,
+    "Stretches": STRETCHES, "Rank": RANK, "Narrowing": NARROWING, "Selection": SELECTION,
 }  # fmt: skip
 """By the name that C++ has for each."""
+
+
+def offset(structure: np.dtype, field: str) -> int:
+    """Where a field lies in its structure, in bytes."""
+    fields = structure.fields
+    assert fields is not None
+    return fields[field][1]

@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from qmaps.constants import Constant
 from qmaps.cuda import layout
 from qmaps.cuda.books import DeviceBook, book
 from qmaps.cuda.compiler import Entry as Kernel
@@ -32,7 +33,6 @@ from qmaps.cuda.tensors import (
 )
 from qmaps.errors import BackendError
 from qmaps.fused import Entry, FusedStep, Plan, followed
-from qmaps.optim.constants import Constant
 from qmaps.philox import RoundingKey
 from qmaps.quantizer import QuantizedTensor
 

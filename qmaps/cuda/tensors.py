@@ -193,14 +193,11 @@ def quantize(
     assert found is not None
     if out is None:
         packed = torch.empty(packed_bytes(numel, map_.bits), dtype=torch.uint8, device=x.device)
-        scales = tuple(
-            torch.zeros(size, dtype=dtype, device=x.device)
-            for dtype, size in normalizer.layout(shape)
-        )
+        scales = new_scales(normalizer, shape, x.device)
     else:
         packed, scales = out
     flags = torch.zeros((), dtype=torch.int32, device=x.device) if check else None
-    task = _described(x, packed, map_, found)
+    task = described(x, packed, map_, found)
     if flags is not None:
         task["flags"], task["refuse_negative"] = flags.data_ptr(), not map_.signed
         if out is not None and numel:
@@ -258,7 +255,7 @@ def dequantize(
     """Decode into `out`: contiguous, float32, float16 or bfloat16, on the engine's device."""
     found = layout_of(normalizer, tuple(out.shape))
     assert found is not None
-    task = _described(out, packed, map_, found)
+    task = described(out, packed, map_, found)
     memory = describe_stored(engine, task, found, scales)
     decode = entry("decode", DTYPES[out.dtype], format_name(map_, found, stochastic=False))
     engine.launch_over(decode, tiles(out.numel()), task)
@@ -278,7 +275,15 @@ def describe_stored(
     return memory
 
 
-def _described(x: Tensor, packed: Tensor | None, map_: Map, found: Layout) -> np.ndarray:
+def new_scales(normalizer: Normalizer, shape: tuple[int, ...], device: torch.device) -> Scales:
+    """Room for the scales of one tensor, all zero: maxima begin so."""
+    return tuple(
+        torch.zeros(size, dtype=dtype, device=device) for dtype, size in normalizer.layout(shape)
+    )
+
+
+def described(x: Tensor, packed: Tensor | None, map_: Map, found: Layout) -> np.ndarray:
+    """``Tensor`` without its scales and noise."""
     task = np.zeros((), dtype=layout.TENSOR)
     task["x"], task["numel"] = x.data_ptr(), x.numel()
     task["packed"] = 0 if packed is None else packed.data_ptr()

@@ -13,20 +13,22 @@ from qmaps.maps.base import FittedMap
 class Quantile(FittedMap, name="quantile"):
     """The lossy minimum-entropy encoding: code i stands for a quantile of the tensor.
 
-    ``Q((i + 1/2) / 2**bits)`` of the normalized values, not rescaled.
+    ``Q((i + 1/2) / 2**bits)`` of the normalized values, not rescaled. Q is exact for tensors on the
+    CPU, and estimated by SRAM-Quantiles (`qmaps.quantiles.sram`) for CUDA tensors, on any engine.
 
     Attributes:
         midpoints: the paper's equation 5 instead: the midpoints of neighbours among the
             ``2**bits + 1`` equally spaced quantiles, Q(0) and Q(1) being the sample's ends.
 
-    Source: 8-bit optimizers, appendix E.2.
+    Source: 8-bit optimizers, appendices E.2 and F.
     """
 
     weighted: ClassVar[bool] = False
     midpoints: bool = False
 
     def fit_values(self, values: Tensor, weights: Tensor | None) -> Tensor:
+        estimate = quantiles.sram if values.is_cuda else quantiles.exact
         if not self.midpoints:
-            return quantiles.exact(values, num=2**self.bits)
-        edges = quantiles.exact(values, num=2**self.bits + 1, offset=0.0).double()
+            return estimate(values, num=2**self.bits)
+        edges = estimate(values, num=2**self.bits + 1, offset=0.0).double()
         return ((edges[:-1] + edges[1:]) / 2).float()

@@ -8,12 +8,7 @@ from typing import Any, ClassVar, Unpack
 
 from torch import Tensor
 
-from qmaps.errors import BadTypeError, BadValueError
-from qmaps.optim import factored
-from qmaps.optim.adafactor_terms import clipped, confident, decayed, scaled
-from qmaps.optim.apollo import SCALE_TYPES, Projection
-from qmaps.optim.base import QuantizedOptimizer, Shared
-from qmaps.optim.constants import (
+from qmaps.constants import (
     Constant,
     Corrected,
     Power,
@@ -22,6 +17,11 @@ from qmaps.optim.constants import (
     Unbiased,
     UnbiasedRest,
 )
+from qmaps.errors import BadTypeError, BadValueError
+from qmaps.optim import factored
+from qmaps.optim.adafactor_terms import clipped, confident, decayed, scaled
+from qmaps.optim.apollo import SCALE_TYPES, Projection
+from qmaps.optim.base import QuantizedOptimizer, Shared
 from qmaps.optim.limiter import limited
 from qmaps.optim.terms import ascent, check_at_least_0, check_bool, check_decay, directed
 

@@ -12,12 +12,12 @@ from torch import Tensor
 
 from qmaps.backends import backend, cuda_engine
 from qmaps.bfloat16 import round_stochastically
+from qmaps.constants import Constant
 from qmaps.cuda.optimizer import CudaStep
 from qmaps.errors import BadTypeError, BadValueError, NonFiniteError
 from qmaps.fused import Entry, FusedStep
 from qmaps.maps.base import FittedMap
 from qmaps.native.optimizer import NativeStep
-from qmaps.optim.constants import Constant
 from qmaps.optim.presets import Preset, preset
 from qmaps.optim.terms import check_bool
 from qmaps.philox import RoundingKey

@@ -8,9 +8,9 @@ from typing import Any, ClassVar, Unpack
 
 from torch import Tensor
 
+from qmaps.constants import Constant, First
 from qmaps.errors import BadValueError
 from qmaps.optim.base import QuantizedOptimizer, Shared
-from qmaps.optim.constants import Constant, First
 from qmaps.optim.fixed_width import EightBit, FourBit
 from qmaps.optim.terms import ascent, check_at_least_0, check_bool, coupled
 

@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 from qmaps._float32 import sqrt
+from qmaps.constants import Constant
 from qmaps.errors import BadValueError
 from qmaps.optim.base import QuantizedOptimizer, Shared
-from qmaps.optim.constants import Constant
 from qmaps.optim.terms import ascent, check_at_least_0, check_decay, coupled
 
 DIMENSIONS = 8

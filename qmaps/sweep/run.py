@@ -17,7 +17,7 @@ from torch import Tensor
 
 from qmaps import dispatch
 from qmaps.analyze._states import MIN_SIZE, States, as_states
-from qmaps.analyze._updates import Exact, Moment, update_errors
+from qmaps.analyze._updates import Exact, Moment, UpdateErrors
 from qmaps.capture import CapturedStates
 from qmaps.errors import CaptureError, OutputError
 from qmaps.files import output_folder, replacing, write_json
@@ -175,7 +175,7 @@ def _rows(
         mean_square = float(tensor.double().square().mean())
         moments[name, None] = (tensor, 32.0)
         work = [(frozen.get((name, q), q), (name, q) in paired) for q in wanted[name]]
-        results = dispatch.each(partial(_measured, tensor), work)
+        results = dispatch.each(partial(_measured, tensor), work, tensor)
         for q, (measured, moment) in zip(wanted[name], results, strict=True):
             bits = measured.pop("bits_per_element")
             if moment is not None:
@@ -200,7 +200,7 @@ def _rows(
         errors.add(exact, moments["exp_avg", pair.first][0], moments["exp_avg_sq", pair.second][0])
         return errors.columns()
 
-    for pair, found in zip(pairs, dispatch.each(columns, pairs), strict=True):
+    for pair, found in zip(pairs, dispatch.each(columns, pairs, exact.update), strict=True):
         first_bits, second_bits = (
             moments["exp_avg", pair.first][1],
             moments["exp_avg_sq", pair.second][1],
@@ -231,7 +231,9 @@ def _fitted(
 
     return {
         (group[0], q): found
-        for group, results in zip(groups, dispatch.each(fit, list(groups)), strict=True)
+        for group, results in zip(
+            groups, dispatch.each(fit, list(groups), *tensors.values()), strict=True
+        )
         for q, found in zip(groups[group], results, strict=True)
     }
 
@@ -240,7 +242,7 @@ class _Collectors(threading.local):
     """A collector for each thread."""
 
     def __init__(self) -> None:
-        self.errors = update_errors()
+        self.errors = UpdateErrors()
 
 
 def _measured(

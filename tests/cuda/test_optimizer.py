@@ -12,9 +12,9 @@ from torch import Tensor
 
 from qmaps import optim
 from qmaps.backends import use_backend
+from qmaps.constants import power
 from qmaps.cuda.rules import RULES
 from qmaps.optim.base import QuantizedOptimizer
-from qmaps.optim.constants import power
 from qmaps.quantizer import QuantizedTensor
 from tests.cuda.emulation import EmulatedEngine, build
 
@@ -44,6 +44,7 @@ def set_gradients(params: list[Tensor], number: int, dtype: torch.dtype | None =
         exponents = torch.randint(-5, 2, p.shape, generator=generator).float()
         grad = torch.randn(p.shape, generator=generator) * 10**exponents
         p.grad = grad.to(p.dtype)
+        p.grad.view(-1)[:3] = torch.tensor([0.0, -0.0, 1e-40])
 
 
 def trained(
@@ -71,6 +72,8 @@ def assert_same(ours: QuantizedOptimizer, theirs: QuantizedOptimizer) -> None:
     for a, b in zip(pieces(ours), pieces(theirs), strict=True):
         assert a.shape == b.shape
         assert bool(((a == b) | ((a != a) & (b != b))).all())
+        if a.is_floating_point():  # the sign of zeros
+            assert torch.equal(a.signbit() & (a == 0), b.signbit() & (b == 0))
 
 
 def assert_as_reference(

@@ -167,7 +167,10 @@ def test_structures_are_those_of_cpp(
         for field in dtype.names:
             offset = dtype.fields[field][1]
             lines.append(f"static_assert(offsetof({name}, {field}) == {offset});")
-    files = ("begin.cuh", "step.cuh", "step_scales.cuh")
+    files = (
+        *("begin.cuh", "step.cuh", "step_scales.cuh", "measure.cuh", "grid.cuh"),
+        *("quantiles.cuh", "selection.cuh"),
+    )
     included = "".join(f'#include "{file}"\n' for file in ("block.hpp", *files))
     source = f"{included}#include <cstddef>\nusing namespace qmaps;\n" + "\n".join(lines)
     build(source, request.config.cache.mkdir("cuda-emulation"))

@@ -1,4 +1,4 @@
-// What comes before a step: counting it, and its constants; see qmaps.optim.constants.
+// What comes before a step: counting it, and its constants; see qmaps.constants.
 #pragma once
 
 #include "layout.cuh"
@@ -24,7 +24,7 @@ QMAPS_INLINE double double_root_of(double value) {
 #endif
 }
 
-// By squaring; qmaps.optim.constants.power.
+// By squaring; qmaps.constants.power.
 QMAPS_INLINE double power(double base, std::uint32_t exponent) {
     double result = 1.0;
     for (; exponent > 0; exponent >>= 1) {
@@ -39,7 +39,7 @@ enum ConstantKind : int {
     kCorrected,       // a / (1 - b^t)
     kRootCorrection,  // sqrt(1 - b^t)
     kDecoupled,       // 1 - a * b
-    kFirst,           // 1 in the first step, then b
+    kFirst,           // a in the first step, then b
     kSlowing,         // a / (1 + (t - 1) * b)
     kDouble = 16,     // besides: the tensor holds a float64
 };
@@ -54,7 +54,7 @@ QMAPS_INLINE double constant_of(const Constant& given, std::uint32_t step) {
         case kCorrected: return a / (1.0 - power(b, step));
         case kRootCorrection: return double_root_of(1.0 - power(b, step));
         case kDecoupled: return 1.0 - a * b;
-        case kFirst: return step == 1 ? 1.0 : b;
+        case kFirst: return step == 1 ? a : b;
         case kSlowing: return a / (1.0 + static_cast<double>(step - 1) * b);
         default: return a;
     }

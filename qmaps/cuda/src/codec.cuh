@@ -190,30 +190,55 @@ QMAPS_INLINE void block_scales(const float* x, int count, std::uint32_t* shared,
     }
 }
 
-// Encode eight elements: codes of a byte each. Blocks' scales are stored. Every thread of the block
-// of threads calls it where the format has a kBlock.
+// What eight elements are encoded under: a scale each, or where blocks are coded at once, the scale
+// or the ends of the log2 range of their block.
+struct UnitScales {
+    float first, second;
+    float each[kUnit];
+};
+
+// The scales that eight elements are about to be encoded under. Those of blocks are found here, and
+// stored; every thread of the block of threads calls it where the format has a kBlock.
+template <class F>
+QMAPS_INLINE void make_unit_scales(const Scales& scales, std::int64_t at, int count,
+                                   const float* x, std::uint32_t* shared, UnitScales& under) {
+    if constexpr (F::kBlock > 0) {
+        block_scales<F>(x, count, shared, under.first, under.second);
+        if (count > 0 && at % F::kBlock == 0) {
+            scales.part[0].values[at / F::kBlock] = under.first;
+            if (F::kLog) scales.part[1].values[at / F::kBlock] = under.second;
+        }
+    } else {
+        under.first = under.second = 0.0f;
+        for (int j = 0; j < kUnit; ++j) under.each[j] = 0.0f;
+        unit_scales<true>(scales, at, count, under.each);
+    }
+}
+
+// Codes of a byte each.
+template <class F>
+QMAPS_INLINE std::uint64_t encode_under(const SharedBook& book, const UnitScales& under,
+                                        const Noise& noise, std::int64_t at, int count,
+                                        const float* x) {
+    float n[kUnit];
+    if constexpr (F::kLog) {
+        for (int j = 0; j < kUnit; ++j) n[j] = log_position(x[j], under.first, under.second);
+    } else if constexpr (F::kBlock > 0) {
+        normalize_unit(x, under.first, n);
+    } else {
+        for (int j = 0; j < kUnit; ++j) n[j] = normalized(x[j], under.each[j]);
+    }
+    return round_unit<F>(book, noise, at, count, n, x, under.first, under.second);
+}
+
+// Both; see `make_unit_scales` for who calls it.
 template <class F>
 QMAPS_INLINE std::uint64_t encode_unit(const SharedBook& book, const Scales& scales,
                                        const Noise& noise, std::int64_t at, int count,
                                        const float* x, std::uint32_t* shared) {
-    float n[kUnit], first = 0.0f, second = 0.0f;
-    if constexpr (F::kBlock > 0) {
-        block_scales<F>(x, count, shared, first, second);
-        if (count > 0 && at % F::kBlock == 0) {
-            scales.part[0].values[at / F::kBlock] = first;
-            if (F::kLog) scales.part[1].values[at / F::kBlock] = second;
-        }
-        if constexpr (F::kLog) {
-            for (int j = 0; j < kUnit; ++j) n[j] = log_position(x[j], first, second);
-        } else {
-            normalize_unit(x, first, n);
-        }
-    } else {
-        float scale[kUnit] = {};
-        unit_scales<true>(scales, at, count, scale);
-        for (int j = 0; j < kUnit; ++j) n[j] = normalized(x[j], scale[j]);
-    }
-    return round_unit<F>(book, noise, at, count, n, x, first, second);
+    UnitScales under;
+    make_unit_scales<F>(scales, at, count, x, shared, under);
+    return encode_under<F>(book, under, noise, at, count, x);
 }
 
 // Fold the magnitudes of eight elements into the maxima of every part. Every thread of the warp

@@ -98,7 +98,7 @@ struct Item {
     std::int32_t tile;
 };
 
-// A scalar of a rule: see qmaps.optim.constants. `tensor`, if not null, holds `a` instead.
+// A scalar of a rule: see qmaps.constants. `tensor`, if not null, holds `a` instead.
 struct Constant {
     double a, b;
     const float* tensor;

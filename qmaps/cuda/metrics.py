@@ -1,0 +1,109 @@
+"""Error metrics on the CUDA engine: tensors quantized and measured in one pass."""
+
+from __future__ import annotations
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from qmaps.cuda import layout
+from qmaps.cuda.compiler import Entry
+from qmaps.cuda.engine import Engine
+from qmaps.cuda.tensors import (
+    DTYPES,
+    Workspace,
+    describe_noise,
+    describe_scales,
+    described,
+    format_name,
+    layout_of,
+    make_scales,
+    new_scales,
+    store_scales,
+)
+from qmaps.maps.base import Map, table
+from qmaps.metrics import Sums
+from qmaps.normalize.base import Normalizer, Scales
+from qmaps.packing import packed_bytes
+from qmaps.philox import RoundingKey
+
+
+def measure(
+    engine: Engine,
+    x: Tensor,
+    normalizer: Normalizer,
+    map_: Map,
+    key: RoundingKey | None,
+    *,
+    keep: bool,
+) -> tuple[Sums, Tensor | None, Scales, int]:
+    """Quantize `x` and sum up its errors; what it decodes to is never stored.
+
+    Float64 sums are taken in an order fixed by the number of elements. The host waits once.
+
+    Args:
+        engine: of the device of `x`.
+        x: float32, float16 or bfloat16, not empty.
+        normalizer: one that `tensors.follows` allows.
+        map_: the same.
+        key: of stochastic rounding, None for nearest.
+        keep: store the codes.
+
+    Returns:
+        Sums, with `codes` on the CPU; packed codes if `keep`; scales; and NON_FINITE and NEGATIVE
+        of `layout` or-ed together; where that is not 0, the rest means nothing.
+    """
+    x = x.contiguous()
+    shape, numel = tuple(x.shape), x.numel()
+    lies = layout_of(normalizer, shape)
+    assert lies is not None
+    packed = None
+    if keep:
+        size = packed_bytes(numel, map_.bits)
+        packed = torch.empty(size, dtype=torch.uint8, device=x.device)
+    scales = new_scales(normalizer, shape, x.device)
+    found = torch.zeros(layout.MEASURED.itemsize, dtype=torch.uint8, device=x.device)
+    parts = partial_sums(numel, layout.ERROR_SUMS, x.device)
+
+    task = np.zeros((), dtype=layout.MEASURE)
+    task["found"], task["parts"] = found.data_ptr(), parts.data_ptr()
+    tensor = task["tensor"]
+    tensor[...] = described(x, packed, map_, lies)
+    tensor["flags"] = found.data_ptr() + layout.offset(layout.MEASURED, "flags")
+    tensor["refuse_negative"] = not map_.signed
+    room = Workspace()
+    places = room.place(lies, fresh_floats=False)
+    memory = room.memory(x.device)
+    describe_scales(tensor["scales"], lies, scales, places, memory)
+    if key is not None:
+        describe_noise(tensor["noise"], key)
+    if not lies.block:
+        make_scales(engine, tensor, x.dtype, lies)
+        tensor["flags"] = 0  # they have been looked for
+    arguments = (DTYPES[x.dtype], format_name(map_, lies, stochastic=key is not None))
+    kernel = Entry("measure.cuh", f"measure<{', '.join(arguments)}>")
+    engine.launch_over(kernel, len(parts), task)
+    store_scales(engine, tensor, lies)
+    add_parts(engine, parts, found.data_ptr())
+    result = found.cpu().numpy().view(layout.MEASURED)[0]
+    return _sums(result, numel, table(map_).numel()), packed, scales, int(result["flags"])
+
+
+def partial_sums(numel: int, count: int, device: torch.device) -> Tensor:
+    """Room for `count` sums of each chunk, float64."""
+    return torch.empty(-(-numel // layout.SUMS_CHUNK), count, dtype=torch.float64, device=device)
+
+
+def add_parts(engine: Engine, parts: Tensor, totals: int) -> None:
+    """Add the sums of all chunks, in their order, to the float64 numbers at an address."""
+    task = np.zeros((), dtype=layout.PARTIAL_SUMS)
+    task["parts"], task["count"], task["totals"] = parts.data_ptr(), len(parts), totals
+    engine.launch(Entry("sums.cuh", f"add_parts<{parts.shape[1]}>"), 1, task)
+
+
+def _sums(found: np.void, numel: int, size: int) -> Sums:
+    absolute, square, signal, relative = map(float, found["sums"])
+    largest = float(found["largest"].view(np.float64))
+    nonzero, zeroed = int(found["nonzero"]), int(found["zeroed"])
+    codes = torch.from_numpy(found["codes"][:size].astype(np.int64))
+    return Sums(numel, absolute, square, signal, relative, largest, nonzero, zeroed, codes)

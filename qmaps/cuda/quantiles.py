@@ -1,0 +1,144 @@
+"""Order statistics on the CUDA engine.
+
+What `qmaps.quantiles` needs. How many elements are NaN or infinite is returned besides, as an int64
+on the device; if there are some, the rest means nothing. The host waits for nothing.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from qmaps.cuda import layout
+from qmaps.cuda.compiler import Entry
+from qmaps.cuda.engine import Engine
+from qmaps.cuda.tensors import DTYPES, tiles
+
+TOP_BITS = 18
+WORKSPACE = 1 << 21
+"""Quantiles of stretches, in float64, that wait to be added up."""
+
+_SIGNIFICANT = {torch.float32: 32, torch.float16: 19, torch.bfloat16: 16}
+"""Leading bits of a float32 beyond which all are zero."""
+_COLUMNS = 32
+
+
+@dataclass(frozen=True)
+class Quantiles:
+    """Order statistics of tensors on one device.
+
+    Attributes:
+        engine: runs the kernels.
+    """
+
+    engine: Engine
+    LONGEST: ClassVar[int] = layout.SORTED
+    """Elements of a stretch that a block of threads sorts."""
+
+    def order_statistics(self, x: Tensor, ranks: Tensor) -> tuple[Tensor, Tensor]:
+        """The elements of `x`, of shape (n,), that ascending order has at these ranks.
+
+        Args:
+            x: float32, float16, bfloat16; others are converted to float32.
+            ranks: int64 of shape (count,), each in [0, n), in any order.
+
+        Returns:
+            float32 of shape (count,), and the number of bad elements. Of zeros the negative ones
+            come first.
+        """
+        x = _readable(x)
+        values = torch.empty(ranks.numel(), dtype=torch.float32, device=x.device)
+        return values, self._select(x, ranks, _SIGNIFICANT[x.dtype], {"values": values})
+
+    def leading_bits(self, x: Tensor, ranks: Tensor) -> tuple[Tensor, Tensor]:
+        """For each rank, where it lies among the cells of float32 values with the same top 18 bits.
+
+        Args:
+            x: as in `order_statistics`.
+            ranks: the same.
+
+        Returns:
+            int64 of shape (3, count): the cell's bits, the elements in lower cells, those in its
+            own; and the number of bad elements.
+        """
+        x = _readable(x)
+        found = torch.empty(3, ranks.numel(), dtype=torch.int64, device=x.device)
+        names = ("cell_bits", "before", "inside")
+        return found, self._select(x, ranks, TOP_BITS, dict(zip(names, found, strict=True)))
+
+    def add_quantiles(
+        self, x: Tensor, size: int, below: Tensor, fraction: Tensor, sums: Tensor
+    ) -> Tensor:
+        """Add to `sums` the quantiles of each stretch of `size` elements, times `size`, in order.
+
+        Args:
+            x: as in `order_statistics`; its elements are a multiple of `size`, at most `LONGEST`.
+            size: elements of a stretch.
+            below: int64 of shape (num,), ranks in a stretch.
+            fraction: float64 of shape (num,), what lies between that rank and the next.
+            sums: float64 of shape (num,), contiguous.
+
+        Returns:
+            The number of bad elements.
+        """
+        x = _readable(x)
+        bits = (size - 1).bit_length()
+        rows, num = x.numel() // size, below.numel()
+        together = min(rows, max(1, WORKSPACE // num))
+        at_once = layout.SORTED >> bits
+        room = torch.empty(together * num, dtype=torch.float64, device=x.device)
+        bad = torch.zeros((), dtype=torch.int64, device=x.device)
+        task = np.zeros((), dtype=layout.STRETCHES)
+        task["size"], task["count"] = size, num
+        task["below"], task["fraction"] = below.data_ptr(), fraction.data_ptr()
+        task["quantiles"], task["sums"] = room.data_ptr(), sums.data_ptr()
+        task["bad"] = bad.data_ptr()
+        find = Entry("quantiles.cuh", f"find_quantiles<{DTYPES[x.dtype]}, {bits}>")
+        for first in range(0, rows, together):
+            task["rows"] = min(together, rows - first)
+            task["x"] = x.data_ptr() + first * size * x.element_size()
+            # A block for each sort, and no loop in it: they end evenly.
+            self.engine.launch(find, -(-int(task["rows"]) // at_once), task)
+            self.engine.launch_over(Entry("quantiles.cuh", "add_rows"), -(-num // _COLUMNS), task)
+        return bad
+
+    def _select(self, x: Tensor, ranks: Tensor, bits: int, out: dict[str, Tensor]) -> Tensor:
+        """Find the leading `bits` of the elements of these ranks; how many are bad."""
+        ranks = ranks.contiguous()
+        bad = torch.zeros((), dtype=torch.int64, device=x.device)
+        for first in range(0, ranks.numel(), layout.MAX_RANKS):
+            some = slice(first, first + layout.MAX_RANKS)
+            bad.zero_()
+            self._select_some(x, ranks[some], bits, {name: out[name][some] for name in out}, bad)
+        return bad
+
+    def _select_some(
+        self, x: Tensor, ranks: Tensor, bits: int, out: dict[str, Tensor], bad: Tensor
+    ) -> None:
+        narrowing = torch.zeros(layout.NARROWING.itemsize, dtype=torch.uint8, device=x.device)
+        task = np.zeros((), dtype=layout.SELECTION)
+        task["x"], task["numel"], task["bits"] = x.data_ptr(), x.numel(), bits
+        task["ranks"], task["count"] = ranks.data_ptr(), ranks.numel()
+        task["narrowing"], task["bad"] = narrowing.data_ptr(), bad.data_ptr()
+        for name, tensor in out.items():
+            task[name] = tensor.data_ptr()
+        # As many blocks as a device holds at once, given their shared memory.
+        blocks = min(tiles(x.numel()), -(-self.engine.blocks // 2))
+        for number in range(passes(ranks.numel(), bits)):
+            kernel = f"count_{'next' if number else 'first'}_digit<{DTYPES[x.dtype]}>"
+            self.engine.launch(Entry("selection.cuh", kernel), blocks, task)
+            self.engine.launch(Entry("selection.cuh", "decide_digit"), 1, task)
+
+
+def passes(ranks: int, bits: int) -> int:
+    """Digits that `bits` may need if every rank is in a cell of its own; fewer take no time."""
+    each = min(layout.FIRST_BITS, (layout.COUNTERS // ranks).bit_length() - 1)
+    return 1 + -(-(bits - layout.FIRST_BITS) // each)
+
+
+def _readable(x: Tensor) -> Tensor:
+    return (x if x.dtype in DTYPES else x.float()).contiguous()

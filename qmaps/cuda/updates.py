@@ -1,0 +1,206 @@
+"""Errors of Adam updates on the CUDA engine; see `qmaps.native.metrics` for the same on the CPU."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from qmaps.cuda import layout
+from qmaps.cuda.books import book
+from qmaps.cuda.compiler import Entry
+from qmaps.cuda.engine import Engine
+from qmaps.cuda.metrics import add_parts, partial_sums
+from qmaps.cuda.quantiles import Quantiles
+from qmaps.cuda.tensors import describe_stored, follows, layout_of, tiles
+
+if TYPE_CHECKING:
+    from qmaps.quantizer import QuantizedTensor
+
+SEGMENT = 1 << 24
+"""Elements that `add_update_grid` takes at a time, a multiple of a tile: 50 bytes for each."""
+
+
+class UpdateErrors:
+    """Errors of Adam updates over parameters given one after another; 8 bytes an element.
+
+    Order statistics are exact; float64 sums are taken in an order fixed by the parameters' sizes.
+    The host waits in `summary` alone.
+    """
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._numel = 0
+        # Absolute and relative errors.
+        self._errors = torch.empty(2, 0, dtype=torch.float32, device=engine.device)
+        size = layout.UPDATE_TOTALS.itemsize
+        self._totals = torch.zeros(size, dtype=torch.uint8, device=engine.device)
+
+    def clear(self) -> None:
+        """Begin anew, keeping the memory."""
+        self._numel = 0
+        self._totals.zero_()
+
+    def add(
+        self,
+        exact: Tensor,
+        v: Tensor,
+        first: Tensor | QuantizedTensor,
+        second: Tensor | QuantizedTensor,
+        eps: float,
+    ) -> None:
+        """One parameter.
+
+        Args:
+            exact: its update, float32 and contiguous on the engine's device, as are all tensors
+                here.
+            v: its second moment.
+            first: the first moment as quantized by what `follows_tensor` allows, or as decoded.
+            second: the second moment, the same.
+            eps: Adam's.
+        """
+        numel = exact.numel()
+        self._reserve(self._numel + numel)
+        parts = partial_sums(numel, layout.UPDATE_SUMS, exact.device)
+        task = np.zeros((), dtype=layout.UPDATE_ERRORS)
+        memory = _describe(self._engine, task["updates"], exact, first, second, eps)
+        task["v"], task["parts"] = v.data_ptr(), parts.data_ptr()
+        task["absolute"], task["relative"] = (
+            row.data_ptr() + row.element_size() * self._numel for row in self._errors
+        )
+        task["totals"] = self._totals.data_ptr()
+        self._engine.launch_over(Entry("updates.cuh", "update_errors"), len(parts), task)
+        add_parts(self._engine, parts, self._totals.data_ptr())
+        self._numel += numel
+        del memory  # it was needed until here
+
+    def summary(self, levels: Sequence[float]) -> tuple[int, int, list[Any], list[Any]]:
+        """What was added, all parameters together.
+
+        Args:
+            levels: of nearest-rank quantiles, above 0 and at most 1.
+
+        Returns:
+            Elements; how many of them have a second moment that decodes to 0 but is not, under
+            a first moment that does not; and, for absolute errors and for relative ones, their
+            number, their sum, and the quantiles and the maximum (none without elements).
+        """
+        totals = self._totals.cpu().numpy().view(layout.UPDATE_TOTALS)[0]
+        counts = (self._numel, int(totals["nonzero"]))
+        kinds = [
+            [count, float(total), self._ranked(kind, count, levels)]
+            for kind, (count, total) in enumerate(zip(counts, totals["sums"], strict=True))
+        ]
+        return self._numel, int(totals["collapsed"]), kinds[0], kinds[1]
+
+    def _ranked(self, kind: int, count: int, levels: Sequence[float]) -> list[float]:
+        """Quantiles and the maximum of the `count` errors of one kind that are not left out."""
+        if count == 0:
+            return []
+        ranks = [math.ceil(level * count) - 1 for level in levels] + [count - 1]
+        # Those left out are -0 and come first.
+        skipped = self._numel - count
+        wanted = torch.tensor(ranks, device=self._engine.device) + skipped
+        values, _ = Quantiles(self._engine).order_statistics(
+            self._errors[kind, : self._numel], wanted
+        )
+        return [float(value) for value in values.tolist()]
+
+    def _reserve(self, numel: int) -> None:
+        room = self._errors.shape[1]
+        if numel <= room:
+            return
+        larger = self._errors.new_empty(2, max(numel, room + room // 2))
+        larger[:, : self._numel] = self._errors[:, : self._numel]
+        self._errors = larger
+
+
+def add_update_grid(
+    engine: Engine,
+    exact: Tensor,
+    first: QuantizedTensor,
+    second: QuantizedTensor,
+    eps: float,
+    sums: Sequence[Tensor],
+) -> None:
+    """Add the update errors of one parameter to sums by pair of codes.
+
+    The host waits for nothing. Elements are sorted by cell, `SEGMENT` at a time; ``src/grid.cuh``
+    says why and in what order they are added, which no launch changes.
+
+    Args:
+        engine: of the device of all tensors.
+        exact: the update, float32 and contiguous.
+        first: the first moment, quantized by what `follows_tensor` allows.
+        second: the second moment, the same.
+        eps: Adam's.
+        sums: count, absolute and relative error, and elements with u != 0: contiguous float64
+            of shape (codes of first, codes of second).
+    """
+    numel, count = exact.numel(), sums[0].numel()
+    given = np.zeros((), dtype=layout.CELL_ERRORS)
+    memory = _describe(engine, given["updates"], exact, first, second, eps)
+    given["columns"] = sums[0].shape[1]
+    cells = np.zeros((), dtype=layout.CELLS)
+    cells["count"] = count
+    for name, target in zip(("elements", "absolute", "relative", "nonzero"), sums, strict=True):
+        cells[name] = target.data_ptr()
+    numbers = torch.arange(count, dtype=torch.int32, device=exact.device)
+    for begin in range(0, numel, SEGMENT):
+        size = min(SEGMENT, numel - begin)
+        cell = torch.empty(size, dtype=torch.int32, device=exact.device)
+        errors = torch.empty(size, 2, dtype=torch.float64, device=exact.device)
+        given["begin"], given["end"] = begin, begin + size
+        given["cells"], given["errors"] = cell.data_ptr(), errors.data_ptr()
+        engine.launch_over(Entry("grid.cuh", "find_cells"), tiles(size), given)
+
+        ordered, order = cell.sort(stable=True)
+        ends = torch.searchsorted(ordered, numbers, right=True)
+        elements = ends.diff(prepend=ends.new_zeros(1))
+        pieces = ((elements + (layout.PIECE - 1)) // layout.PIECE).cumsum(0)
+        most = size // layout.PIECE + min(size, count)
+        parts = torch.empty(most, layout.CELL_SUMS, dtype=torch.float64, device=exact.device)
+        cells["errors"], cells["order"] = errors.data_ptr(), order.data_ptr()
+        cells["ends"], cells["pieces"] = ends.data_ptr(), pieces.data_ptr()
+        cells["parts"] = parts.data_ptr()
+        engine.launch_over(Entry("grid.cuh", "sum_cells"), -(-most // layout.WARPS), cells)
+        engine.launch_over(Entry("grid.cuh", "add_cells"), -(-count // layout.THREADS), cells)
+    del memory  # it was needed until here
+
+
+def follows_tensor(t: QuantizedTensor) -> bool:
+    """Whether this engine can decode `t` where it lies, if that is one of its devices."""
+    q = t.quantizer
+    stored = (t.packed, *t.scales)
+    return follows(q.normalizer, q.map, t.shape) and all(part.is_contiguous() for part in stored)
+
+
+def _describe(
+    engine: Engine,
+    target: np.ndarray,
+    exact: Tensor,
+    first: Tensor | QuantizedTensor,
+    second: Tensor | QuantizedTensor,
+    eps: float,
+) -> list[Tensor]:
+    """Fill in ``Updates``; what is returned must outlive the launches."""
+    target["exact"], target["numel"], target["eps"] = exact.data_ptr(), exact.numel(), eps
+    memory = []
+    for row, moment in ((target["first"], first), (target["second"], second)):
+        if isinstance(moment, Tensor):
+            row["data"] = moment.data_ptr()
+            continue
+        q = moment.quantizer
+        found = layout_of(q.normalizer, moment.shape)
+        assert found is not None
+        row["packed"], row["bits"] = moment.packed.data_ptr(), q.map.bits
+        row["values"] = book(q.map, engine.device).described["values"]
+        row["log"] = found.geometry.log
+        task = np.zeros((), dtype=layout.TENSOR)
+        memory.append(describe_stored(engine, task, found, moment.scales))
+        row["scales"] = task["scales"]
+    return memory

@@ -1,0 +1,236 @@
+"""Emulated kernels give the quantiles of the reference, bit for bit."""
+
+from __future__ import annotations
+
+import ctypes
+import math
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor
+
+from qmaps import quantiles
+from qmaps.backends import use_backend
+from qmaps.cuda import compiler, layout
+from qmaps.cuda import quantiles as cuda
+from qmaps.cuda.compiler import Entry
+from qmaps.cuda.quantiles import Quantiles, passes
+from qmaps.errors import NonFiniteError
+from tests.cuda.emulation import EmulatedEngine, build
+
+METHODS = (quantiles.exact, quantiles.approximate, quantiles.sram)
+
+
+def bits(x: Tensor) -> list[int]:
+    return x.view(torch.int32).tolist()
+
+
+def assert_as_reference(
+    x: Tensor, num: int = 256, offset: float | None = None, methods: tuple[Callable, ...] = METHODS
+) -> None:
+    for method in methods:
+        with use_backend("reference"):
+            expected = method(x, num, offset=offset)
+        assert bits(method(x, num, offset=offset)) == bits(expected), method.__name__
+
+
+def generator() -> torch.Generator:
+    return torch.Generator().manual_seed(0)
+
+
+def normal(n: int) -> Tensor:
+    return torch.randn(n, generator=generator())
+
+
+def pick(values: list[float] | Tensor, n: int) -> Tensor:
+    values = torch.as_tensor(values, dtype=torch.float32)
+    return values[torch.randint(values.numel(), (n,), generator=generator())]
+
+
+def any_bits(n: int) -> Tensor:
+    words = torch.randint(-(2**31), 2**31, (2 * n,), generator=generator())
+    x = words.to(torch.int32).view(torch.float32)
+    return x[x.isfinite()][:n]
+
+
+def clusters(n: int) -> Tensor:
+    """A cell for each rank from the first digits on, and many elements in each."""
+    return pick(any_bits(700), n) * (1 + torch.randint(64, (n,), generator=generator()) * 2.0**-23)
+
+
+CASES: dict[str, Callable[[int], Tensor]] = {
+    "normal": normal,
+    "constant": lambda n: torch.full((n,), -0.3),
+    "zero": torch.zeros,
+    "seven values": lambda n: pick(normal(7), n),
+    "signed zeros": lambda n: pick([0.0, -0.0, 1e-45, -1e-45], n),
+    "subnormal": lambda n: normal(n) * 1e-40,
+    "huge": lambda n: pick([3.4028235e38, -3.4028235e38, 3.4028233e38, 1.0], n),
+    "close": lambda n: 1 + torch.randint(2**14, (n,), generator=generator()) * 2.0**-23,
+    "sorted": lambda n: normal(n).sort().values,
+    "reversed": lambda n: normal(n).sort(descending=True).values,
+    "any bits": any_bits,
+    "clusters": lambda n: clusters(n).nan_to_num(1.0, 1.0, 1.0),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_every_distribution(case: str, on_device: EmulatedEngine) -> None:
+    assert_as_reference(CASES[case](10_007))
+    ran = {name.split("<")[0] for name in on_device.launched}
+    assert ran == {
+        "count_first_digit", "count_next_digit", "decide_digit", "find_quantiles", "add_rows",
+    }  # fmt: skip
+
+
+def test_every_size(on_device: EmulatedEngine) -> None:
+    for n, num in ((1, 2), (2, 7), (5, 2), (255, 256), (4096, 300), (4097, 2)):
+        assert_as_reference(normal(n) * 3, num)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_half_precision(dtype: torch.dtype, on_device: EmulatedEngine) -> None:
+    for n, num in ((1, 2), (5, 7), (4097, 256)):
+        assert_as_reference((normal(n) * 3).to(dtype), num)
+    # All bits that a number can have, and each more than once.
+    every = torch.arange(-(2**15), 2**15, 5, dtype=torch.int32).to(torch.int16).view(dtype)
+    assert_as_reference(every[every.isfinite()].repeat(2), 300, 0.0, METHODS[:2])
+
+
+def test_other_dtypes_are_converted(on_device: EmulatedEngine) -> None:
+    assert_as_reference(normal(100).double() + 1e-12, 7)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_views(dtype: torch.dtype, on_device: EmulatedEngine) -> None:
+    x = normal(5000).to(dtype)
+    for view in (x[1:], x[3:], x[::7], x.view(50, 100).t()):
+        assert_as_reference(view, 16)
+
+
+@pytest.mark.parametrize("offset", [0.0, 0.3])
+def test_offsets(offset: float, on_device: EmulatedEngine) -> None:
+    assert_as_reference(normal(5000), 9, offset)
+
+
+@pytest.mark.parametrize("num", [513, 1500])
+def test_more_ranks_than_are_found_at_once(num: int, on_device: EmulatedEngine) -> None:
+    assert 2 * num > layout.MAX_RANKS
+    assert_as_reference(clusters(6000).nan_to_num(1.0, 1.0, 1.0), num)
+
+
+@pytest.mark.parametrize("chunk", [1, 3, 16, 17, 100, 1024, 4096, 5000])
+def test_chunks(chunk: int, on_device: EmulatedEngine) -> None:
+    x = normal(10_300)
+    with use_backend("reference"):
+        expected = quantiles.sram(x, 33, chunk)
+    assert bits(quantiles.sram(x, 33, chunk)) == bits(expected)
+
+
+def test_sums_go_on_from_one_batch_of_chunks_to_the_next(
+    on_device: EmulatedEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cuda, "WORKSPACE", 40 * 150)
+    x = normal(7 * 1000 + 3) * 10.0 ** torch.randint(-6, 6, (7003,), generator=generator())
+    with use_backend("reference"):
+        expected = quantiles.sram(x, 40, 7)
+    assert bits(quantiles.sram(x, 40, 7)) == bits(expected)
+    # 1000 chunks of seven in batches of 150, and what is left; sums of more than 128 rows.
+    assert len(on_device.launched) == 2 * (7 + 1)
+
+
+def test_cells_and_their_counts(on_device: EmulatedEngine) -> None:
+    x = pick([-0.0, 0.0, 1.0, 1 + 2**-10, 1 + 2**-9, -1.0, 3e38, -3e38], 3000)
+    ranks = torch.randint(3000, (77,), generator=generator())
+    found, bad = Quantiles(on_device).leading_bits(x, ranks)
+    top = x.view(torch.int32).long() >> 14 & (1 << 18) - 1
+    order = torch.where(top >> 17 == 1, -1 - (top - 2**17), top)
+    own = order.sort().values[ranks]
+    assert torch.equal(found[0], torch.where(own < 0, -1 - own + 2**17, own))
+    assert torch.equal(found[1], (order < own[:, None]).sum(1))
+    assert torch.equal(found[2], (order == own[:, None]).sum(1))
+    assert int(bad) == 0
+
+
+def test_zeros_in_order(on_device: EmulatedEngine) -> None:
+    x = pick([0.0, -0.0], 500)
+    negatives = int(x.signbit().sum())
+    ranks = torch.tensor([499, negatives, negatives - 1, 0])
+    values, _ = Quantiles(on_device).order_statistics(x, ranks)
+    assert values.signbit().tolist() == [False, False, True, True]
+
+
+def test_as_many_passes_as_ranks_can_need() -> None:
+    most = passes(layout.MAX_RANKS, 32)
+    assert most == layout.MAX_PASSES
+    assert passes(512, 32) == 6
+    assert passes(512, 18) == 3
+    assert passes(2, 16) == 2
+    # Every pass tells this many bits apart at least, however many cells there are.
+    for ranks in range(1, layout.MAX_RANKS + 1):
+        for bits_ in (16, 18, 19, 32):
+            left, count = bits_ - layout.FIRST_BITS, 1
+            while left > 0:
+                left -= min(12, int(math.log2(layout.COUNTERS / ranks)))
+                count += 1
+            assert passes(ranks, bits_) == count
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+def test_what_is_not_finite_is_counted(dtype: torch.dtype, on_device: EmulatedEngine) -> None:
+    for n in (3, 4999):
+        x = normal(n).to(dtype)
+        x[0], x[n // 2], x[-1] = -math.nan, -math.inf, math.inf
+        for method in METHODS:
+            for backend in ("native", "reference"):
+                with use_backend(backend), pytest.raises(NonFiniteError) as caught:
+                    method(x, 1000)
+                assert str(caught.value) == (
+                    "x holds 3 NaN or infinite elements; quantiles need finite ones"
+                )
+
+
+SORT = """
+#include "block.hpp"
+#include "sort.cuh"
+using namespace qmaps;
+template <int kLog>
+void sort(std::uint32_t* const keys) {
+    __shared__ std::uint32_t shared[kSortWords];
+    std::uint32_t key[kKeys];
+    for (int k = 0; k < kKeys; ++k) key[k] = keys[threadIdx.x * kKeys + k];
+    sort_keys<kLog>(key, shared);
+    share_keys(key, shared);
+    for (int i = threadIdx.x; i < kSorted; i += kThreads) keys[i] = shared[sorted_word(i)];
+    __syncthreads();
+}
+extern "C" void run(std::uint32_t* keys) {
+    emulation::launch(sort<LOG>, 1, kThreads, &keys);
+}
+"""
+
+
+@pytest.mark.parametrize("log", [0, 1, 2, 3, 4, 5, 8, 9, 11, 12])
+def test_the_block_sorts(log: int, device: EmulatedEngine, request: pytest.FixtureRequest) -> None:
+    library = build(SORT.replace("LOG", str(log)), request.config.cache.mkdir("cuda-emulation"))
+    size = 1 << log
+    random = torch.randint(2**32, (layout.SORTED,), generator=generator())
+    # Of zeros and ones, which a network sorts all or not at all.
+    for keys in (random, random % 2 * (2**32 - 1), random % 5, random.sort().values):
+        words = keys.to(torch.uint32)
+        library.run(ctypes.c_void_p(words.data_ptr()))
+        expected = keys.view(-1, size).sort(dim=1).values.view(-1)
+        assert torch.equal(words.to(torch.int64), expected)
+
+
+@pytest.mark.skipif(bool(compiler.missing()), reason=compiler.missing())
+@pytest.mark.parametrize("arch", ["sm_75", "sm_90", "sm_120"])
+def test_kernels_compile_without_spills(arch: str) -> None:
+    counts = [Entry("selection.cuh", f"count_{n}_digit<float>") for n in ("first", "next")]
+    finds = [Entry("quantiles.cuh", f"find_quantiles<{t}, 12>") for t in ("float", "F16")]
+    others = [Entry("selection.cuh", "decide_digit"), Entry("quantiles.cuh", "add_rows")]
+    for entry in [*counts, *finds, *others]:
+        used = compiler.compile_now(entry, arch).usage
+        assert used["spill_stores"] == used["spill_loads"] == used["stack"] == 0, (entry, used)
+        assert used["registers"] <= 96, (entry, used)
