@@ -96,3 +96,58 @@ def power(base: float, exponent: int) -> float:
         base *= base
         exponent >>= 1
     return result
+
+
+HOST = -1
+"""The kind of those that no device works out: rules that use them have no `native_rule`."""
+
+
+class Power(Constant):
+    """``step^a``: the weight of what is new in an average that slows down, `a` being below 0."""
+
+    kind: ClassVar[int] = HOST
+
+    def at(self, step: int) -> float:
+        """Its value in step 1, 2, ..."""
+        return math.pow(step, float(self.a))
+
+
+class PowerRest(Constant):
+    """``1 - step^a``: the weight of what is old in the same average."""
+
+    kind: ClassVar[int] = HOST
+
+    def at(self, step: int) -> float:
+        """Its value in step 1, 2, ..."""
+        return 1 - math.pow(step, float(self.a))
+
+
+class Unbiased(Constant):
+    """``(1 - a) / (1 - a^step)``: what is new in an average of decay `a` that has no bias."""
+
+    kind: ClassVar[int] = HOST
+
+    def at(self, step: int) -> float:
+        """Its value in step 1, 2, ..."""
+        return (1 - float(self.a)) / (1 - power(float(self.a), step))
+
+
+class UnbiasedRest(Constant):
+    """``a * (1 - a^(step - 1)) / (1 - a^step)``: what is old in the same average."""
+
+    kind: ClassVar[int] = HOST
+
+    def at(self, step: int) -> float:
+        """Its value in step 1, 2, ..."""
+        a = float(self.a)
+        return a * (1 - power(a, step - 1)) / (1 - power(a, step))
+
+
+class RelativeStep(Constant):
+    """``min(a, 1 / sqrt(step))``: Adafactor's relative step size."""
+
+    kind: ClassVar[int] = HOST
+
+    def at(self, step: int) -> float:
+        """Its value in step 1, 2, ..."""
+        return min(float(self.a), 1 / math.sqrt(step))

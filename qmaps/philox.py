@@ -8,6 +8,7 @@ Source: Salmon et al. (2011), "Parallel random numbers: as easy as 1, 2, 3".
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import torch
@@ -36,8 +37,8 @@ class RoundingKey:
 
     Attributes:
         seed: chosen by the user; 32 bits.
-        purpose: what is rounded: 0 optimizer states, 1 parameters in bfloat16, others for the
-            project's later uses.
+        purpose: what is rounded: 0 optimizer states, 1 parameters in bfloat16; 8 draws APOLLO's
+            projections; others for the project's later uses.
         step: number of the optimizer step; 32 bits.
         micro_batch: number within the step; 16 bits.
         tensor: number of the parameter; 32 bits.
@@ -115,3 +116,17 @@ def words(count: int, key: RoundingKey, device: torch.device | str = "cpu") -> T
 def uniform(count: int, key: RoundingKey, device: torch.device | str = "cpu") -> Tensor:
     """`count` float32 numbers in [0, 1), multiples of 2**-24, for consecutive elements."""
     return (words(count, key, device) >> 8).to(torch.float32) * 2.0**-24
+
+
+def normal(count: int, key: RoundingKey, device: torch.device | str = "cpu") -> Tensor:
+    """`count` float32 numbers of mean 0 and variance 1, for elements from the first on.
+
+    Elements 2i and 2i + 1 are the cosine and the sine of Box and Muller's transform of their two
+    words. It goes through libraries' logarithms and sines in float64, so that devices may differ
+    in the last bit of float32.
+    """
+    pairs = words(count + count % 2, key, device).view(-1, 2).double()
+    radius = (-2 * ((pairs[:, 0] + 1) * 2.0**-32).log()).sqrt()
+    angle = pairs[:, 1] * (2 * math.pi * 2.0**-32)
+    both = torch.stack([radius * angle.cos(), radius * angle.sin()], dim=-1)
+    return both.reshape(-1)[:count].to(torch.float32)

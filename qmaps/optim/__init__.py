@@ -1,8 +1,11 @@
 """Optimizers whose states are kept quantized."""
 
+from qmaps.optim.adafactor import Adafactor
+from qmaps.optim.adafactor8bit import Adafactor8bit
 from qmaps.optim.adagrad import Adagrad, Adagrad4bit, Adagrad8bit
 from qmaps.optim.adam import Adam, Adam4bit, Adam8bit
 from qmaps.optim.adamw import AdamW, AdamW4bit, AdamW8bit
+from qmaps.optim.adamw_factor import AdamW4bitFactor, AdamW8bitFactor, AdamWFactor
 from qmaps.optim.base import QuantizedOptimizer
 from qmaps.optim.choice import keep_in_32_bits
 from qmaps.optim.groups import param_groups
@@ -10,10 +13,14 @@ from qmaps.optim.lion import Lion, Lion4bit, Lion8bit
 from qmaps.optim.presets import PRESETS
 from qmaps.optim.rmsprop import RMSprop, RMSprop4bit, RMSprop8bit
 from qmaps.optim.sgd import SGD, SGD4bit, SGD8bit
+from qmaps.optim.sm3 import SM3
 
 __all__ = [
     "PRESETS",
     "SGD",
+    "SM3",
+    "Adafactor",
+    "Adafactor8bit",
     "Adagrad",
     "Adagrad4bit",
     "Adagrad8bit",
@@ -22,7 +29,10 @@ __all__ = [
     "Adam8bit",
     "AdamW",
     "AdamW4bit",
+    "AdamW4bitFactor",
     "AdamW8bit",
+    "AdamW8bitFactor",
+    "AdamWFactor",
     "Lion",
     "Lion4bit",
     "Lion8bit",

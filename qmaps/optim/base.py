@@ -27,6 +27,7 @@ from qmaps.optim.choice import (
     keep_in_32_bits,
 )
 from qmaps.optim.memory import Memory, memory
+from qmaps.optim.presets import Preset
 from qmaps.optim.terms import check_bool
 from qmaps.philox import RoundingKey
 from qmaps.quantizer import QuantizedTensor, Quantizer
@@ -63,8 +64,12 @@ class QuantizedOptimizer(torch.optim.Optimizer):
     `scalars`, whose names do not depend on the group. Where an option adds or takes away a
     state, each set of states is a variant of the rule; every other option is a scalar.
 
-    A parameter's states stay float32 where it has at most `min_quantized_size` elements, where
-    the state's quantizer is None, or where its module asks for that (`qmaps.nn.StableEmbedding`);
+    A rule that no engine takes (`native_rule` is None) may look at whole tensors, keep states of
+    other shapes than the parameter's (`state_shapes`), and know the step and the parameter's
+    number (`advance`).
+
+    A state stays float32 where it has at most `min_quantized_size` elements, where its quantizer
+    is None, or where the parameter's module asks for that (`qmaps.nn.StableEmbedding`);
     `memory` tells for each. All settings are options of the parameter group, so a group can have
     its own: ``{"params": head.parameters(), "quantize": False}`` keeps all of its states in 32
     bits. `qmaps.optim.param_groups` makes groups by names and module types.
@@ -81,8 +86,8 @@ class QuantizedOptimizer(torch.optim.Optimizer):
             `state_quantizers`, in the same form:
             ``{"lm_head.*": None, "*.mlp.*": "4bit"}``. The first pattern that matches decides.
             It needs named parameters: ``AdamW(model.named_parameters(), overrides=...)``.
-        min_quantized_size: parameters of at most this many elements, counted before they are
-            sharded, keep 32-bit states.
+        min_quantized_size: states of at most this many elements, counted before parameters are
+            sharded, stay in 32 bits.
         refit_every: steps between fits of fitted maps (`quantile`, `lloyd`), at least 1.
         nonfinite: what a NaN or infinity in a gradient does. "propagate": it reaches states
             and parameters, as in torch, and never turns into a finite number. "skip": the
@@ -100,6 +105,8 @@ class QuantizedOptimizer(torch.optim.Optimizer):
     state_names: ClassVar[tuple[str, ...]]
     signed_states: ClassVar[frozenset[str]]
     """Those that can be negative; unsigned maps would clip them."""
+    exact_states: ClassVar[frozenset[str]] = frozenset()
+    """Those that presets and fixed widths leave in 32 bits."""
     native_rule: ClassVar[str | None] = None
     """The engines' name of `update`, which takes the values of `scalars` in their order."""
     torch_options: ClassVar[Mapping[str, object]] = {}
@@ -122,7 +129,9 @@ class QuantizedOptimizer(torch.optim.Optimizer):
         seed: int = 0,
         stochastic_rounding: bool = False,
     ) -> None:
-        self._choices = Choices(type(self).__name__, self.state_names, self.signed_states)
+        self._choices = Choices(
+            type(self).__name__, self.state_names, self.signed_states, self.exact_states
+        )
         self._cuda = {}
         shared = {
             "maximize": maximize,
@@ -165,6 +174,26 @@ class QuantizedOptimizer(torch.optim.Optimizer):
     def states_of(self, group: dict[str, Any]) -> tuple[str, ...]:  # noqa: ARG002
         """The states that the rule reads and writes under a group's options."""
         return self.state_names
+
+    def state_shapes(self, param: Tensor, group: dict[str, Any]) -> dict[str, tuple[int, ...]]:
+        """The states that the rule keeps for one parameter, and the shape of each."""
+        return dict.fromkeys(self.states_of(group), tuple(param.shape))
+
+    def advance(
+        self,
+        number: int,  # noqa: ARG002
+        group: dict[str, Any],
+        step: int,
+        param: Tensor,
+        grad: Tensor,
+        states: dict[str, Tensor],
+    ) -> None:
+        """Apply the rule to a parameter of this number in step 1, 2, ...; see `update`."""
+        self.update(param, grad, states, self.scalars_in_float32(group, step))
+
+    def scalars_in_float32(self, group: dict[str, Any], step: int) -> dict[str, float]:
+        """`scalars` rounded to float32, as the rule sees them."""
+        return _in_float32(self.scalars(group, step))
 
     def initial(self, group: dict[str, Any]) -> dict[str, float]:  # noqa: ARG002
         """The value of each state before the first step where it is not 0."""
@@ -302,14 +331,14 @@ class QuantizedOptimizer(torch.optim.Optimizer):
         step = int(state["step"])
         initial = self.initial(group)
         states = {
-            name: _decoded(state.get(name), param, initial.get(name, 0.0))
-            for name in self.states_of(group)
+            name: _decoded(state.get(name), param, shape, initial.get(name, 0.0))
+            for name, shape in self.state_shapes(param, group).items()
         }
         work = param.float() if param.dtype != torch.float32 else param
         grad = grad.float()
         if scale is not None:
             grad = grad / scale.to(grad)
-        self.update(work, grad, states, _in_float32(self.scalars(group, step)))
+        self.advance(number, group, step, work, grad, states)
         if self.rounds(param, group):
             key = RoundingKey(seed=group["seed"], purpose=1, step=step, tensor=number)
             work = round_stochastically(work, key)
@@ -373,15 +402,23 @@ class QuantizedOptimizer(torch.optim.Optimizer):
 
     def choice_of(self, name: str, param: Tensor, group: dict[str, Any]) -> Choice:
         """What is to become of a parameter's state, and why."""
-        return self._choices.of(name, param, group)
+        shape = self.state_shapes(param, group).get(name, param.shape)
+        own = None if shape == tuple(param.shape) else shape
+        return self._choices.of(name, param, group, own)
 
     def quantizer_of(self, name: str, param: Tensor, group: dict[str, Any]) -> Quantizer | None:
         """The quantizer of a parameter's state; None keeps it in 32 bits."""
-        return self._choices.of(name, param, group).quantizer
+        return self.choice_of(name, param, group).quantizer
 
     def decisive(self, group: dict[str, Any]) -> tuple[Any, ...]:
         """A copy of all in a group that `choice_of` looks at: while it is the same, so are they."""
         return decisive(group)
+
+    @classmethod
+    def preset_specs(cls, chosen: Preset, block_size: int | None = None) -> dict[str, str | None]:
+        """What a preset does with the states that it does not leave in 32 bits."""
+        names = [name for name in cls.state_names if name not in cls.exact_states]
+        return chosen.specs(names, cls.signed_states, block_size)
 
     def __getstate__(self) -> dict[str, Any]:
         params = [param for group in self.param_groups for param in group["params"]]
@@ -462,24 +499,38 @@ class QuantizedOptimizer(torch.optim.Optimizer):
                 saved_state = state_dict["state"][saved_id]
                 self.state[param] = self._loaded(saved_state, number, param, group)
 
+    def adopted(
+        self,
+        saved: Mapping[str, Any],
+        param: Tensor,  # noqa: ARG002
+        group: dict[str, Any],  # noqa: ARG002
+    ) -> Mapping[str, Any]:
+        """A parameter's saved states as this optimizer keeps them, where those differ."""
+        return saved
+
     def _loaded(
         self, saved: Mapping[str, Any], number: int, param: Tensor, group: dict[str, Any]
     ) -> dict[str, Any]:
         state: dict[str, Any] = {}
-        for name, value in saved.items():
+        shapes = self.state_shapes(param, group)
+        for name, value in self.adopted(saved, param, group).items():
             if value is None:
                 continue
             if name == "step":
                 state[name] = torch.as_tensor(value, dtype=torch.float32).clone()
+                if self.native_rule is None:  # the host counts
+                    state[name] = state[name].cpu()
             elif isinstance(value, Mapping):
                 state[name] = from_plain(value).to(param.device).clone()
             else:
                 state[name] = value.to(param.device, torch.float32, copy=True)
             found = tuple(value["shape"] if isinstance(value, Mapping) else state[name].shape)
-            if name in self.state_names and found != tuple(param.shape):
+            shape = tuple(shapes.get(name, param.shape))
+            if name in self.state_names and found != shape:
+                needed = "" if shape == tuple(param.shape) else f"; {shape} is needed"
                 raise BadValueError(
                     f"state_dict has {name} of shape {found} for {self._name(number)} of shape "
-                    f"{tuple(param.shape)}"
+                    f"{tuple(param.shape)}{needed}"
                 )
         if state:
             # torch's SGD counts no steps; one at least has been taken.
@@ -498,9 +549,13 @@ def _in_float32(scalars: dict[str, float]) -> dict[str, float]:
     return dict(zip(scalars, rounded, strict=True))
 
 
-def _decoded(value: Tensor | QuantizedTensor | None, param: Tensor, initial: float) -> Tensor:
+def _decoded(
+    value: Tensor | QuantizedTensor | None, param: Tensor, shape: tuple[int, ...], initial: float
+) -> Tensor:
     """A state in float32: `initial` everywhere before the first step."""
     if value is None:
+        if shape != tuple(param.shape):
+            return torch.full(shape, initial, dtype=torch.float32, device=param.device)
         return torch.full_like(param, initial, dtype=torch.float32)
     return value.dequantize() if isinstance(value, QuantizedTensor) else value
 

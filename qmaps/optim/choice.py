@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Mapping, Sequence
 from fnmatch import fnmatchcase
 from typing import Any, NamedTuple
@@ -71,22 +72,34 @@ class Choices:
         owner: the optimizer's name, for error messages.
         states: the names of its states.
         signed: those that can be negative.
+        exact: those that presets leave in 32 bits.
     """
 
-    def __init__(self, owner: str, states: Sequence[str], signed: Collection[str]) -> None:
+    def __init__(
+        self, owner: str, states: Sequence[str], signed: Collection[str], exact: Collection[str]
+    ) -> None:
         self._owner, self._states, self._signed = owner, tuple(states), frozenset(signed)
+        self._by_preset = [name for name in states if name not in exact]
         self._known: dict[str, Quantizer] = {}
         self._names: dict[Tensor, str] = {}
 
-    def of(self, state: str, param: Tensor, group: Mapping[str, Any]) -> Choice:
-        """The choice for one state: the first of these that applies.
+    def of(
+        self,
+        state: str,
+        param: Tensor,
+        group: Mapping[str, Any],
+        shape: tuple[int, ...] | None = None,
+    ) -> Choice:
+        """The choice for one state, of the parameter's shape or of one of its own.
+
+        The first of these that applies:
 
         1. The group's `quantize` is False: 32 bits.
         2. The parameter is marked by `keep_in_32_bits`: 32 bits.
         3. The quantizers are those of the first of the group's `overrides` whose pattern matches
            the parameter's name, otherwise the group's `state_quantizers`. None for this state: 32
            bits.
-        4. The parameter has at most `min_quantized_size` elements, all shards together: 32 bits.
+        4. The state has at most `min_quantized_size` elements, all shards together: 32 bits.
         """
         if not group["quantize"]:
             return Choice(None, "quantize=False in the group")
@@ -100,7 +113,8 @@ class Choices:
         spec = specs.get(state)
         if spec is None:
             return Choice(None, f"override {override}" if override else f"no quantizer for {state}")
-        if (numel := global_numel(param)) <= (least := group["min_quantized_size"]):
+        numel = global_numel(param) if shape is None else math.prod(shape)
+        if numel <= (least := group["min_quantized_size"]):
             return Choice(None, f"{numel} <= min_quantized_size={least}")
         if spec not in self._known:
             self._known[spec] = quantizer(spec)
@@ -111,7 +125,7 @@ class Choices:
         if given is None:
             given = {}
         elif isinstance(given, str):
-            given = preset(given, option).specs(self._states, self._signed)
+            given = preset(given, option).specs(self._by_preset, self._signed)
         elif not isinstance(given, Mapping):
             raise BadTypeError(
                 f"{option}={given!r} must be a preset's name, a dict from state names to "

@@ -44,8 +44,12 @@ class FixedWidth(QuantizedOptimizer):
         size = blocksize if block_size is None else block_size
         if size is not None:
             check_block_size(size)
-        specs = PRESETS[self.preset].specs(self.state_names, self.signed_states, size)
-        super().__init__(params, *args, state_quantizers=specs, **options)
+        super().__init__(params, *args, state_quantizers=self.fixed_specs(size), **options)
+
+    @classmethod
+    def fixed_specs(cls, block_size: int | None) -> dict[str, str | None]:
+        """The spec of each state; a block size of None is the class's own."""
+        return cls.preset_specs(PRESETS[cls.preset], block_size)
 
 
 class EightBit(FixedWidth):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -145,7 +146,8 @@ def memory(optimizer: QuantizedOptimizer) -> Memory:
                 if state_name in used or state_name in there:
                     row = _row(optimizer, name, param, group, state_name, state.get(state_name))
                     rows.append(row)
-                    whole += 4 * param.numel()
+                    shapes = optimizer.state_shapes(param, group)
+                    whole += 4 * math.prod(shapes.get(state_name, param.shape))
     return Memory(tuple(rows), numel, sum(row.nbytes for row in rows), whole)
 
 
@@ -162,7 +164,8 @@ def _row(
     shape = tuple(param.shape)
     spec = None if q is None else q.spec
     if value is None:
-        nbytes = 4 * param.numel() if q is None else q.nbytes(shape)
+        own = optimizer.state_shapes(param, group).get(state, shape)
+        nbytes = 4 * math.prod(own) if q is None else q.nbytes(own)
     else:
         nbytes = value.nbytes
         there = value.quantizer.spec if isinstance(value, QuantizedTensor) else None

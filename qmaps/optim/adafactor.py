@@ -1,0 +1,369 @@
+"""Adafactor, and what has been built on it: APOLLO, Fira's limiter, CAME's confidence."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from typing import Any, ClassVar, Unpack
+
+from torch import Tensor
+
+from qmaps.constants import (
+    Constant,
+    Corrected,
+    Power,
+    PowerRest,
+    RelativeStep,
+    Unbiased,
+    UnbiasedRest,
+)
+from qmaps.errors import BadTypeError, BadValueError
+from qmaps.optim import factored
+from qmaps.optim.adafactor_terms import clipped, confident, decayed, scaled
+from qmaps.optim.apollo import SCALE_TYPES, Projection
+from qmaps.optim.base import QuantizedOptimizer, Shared
+from qmaps.optim.limiter import limited
+from qmaps.optim.terms import ascent, check_at_least_0, check_bool, check_decay, directed
+
+SMALLEST_SQUARE = 1e-30
+"""The paper's eps1."""
+
+MARGIN = 0.01
+"""Fira's, as APOLLO takes it."""
+
+
+class Adafactor(QuantizedOptimizer):
+    r"""Adafactor, with the paper's step sizes or fixed ones, factored or whole.
+
+    With gradient g (negated to maximize) and step t, in float32 and in this order:
+
+        rho = min(lr, 1 / sqrt(t))                 lr itself without relative_step
+        alpha = max(rms(p), eps[1]) * rho          rho itself without scale_parameter
+        p = p * (1 - alpha * weight_decay)         rho for alpha without scale_weight_decay;
+                                                   left out where weight_decay is 0
+        q = g * g + eps[0]
+        R = kept * R + rest * mean(q over each row)
+        C = kept * C + rest * mean(q over each column)
+        u = g / (sqrt(R / mean(R)) * sqrt(C))      0 where that denominator is 0
+        u = u / max(rms(u) / d, 1)
+        u = u * limit / norm(u)                    where the limiter is on and norm(u) > limit,
+                                                   limit = (1 + fira_margin) * the last norm
+        m = beta1 * m + (1 - beta1) * u, and u = m      with beta1
+        u = m / root of the mean of (u - m)^2      with beta3; see below
+        p = p - alpha * u
+
+    Tensors of one dimension or none, and all without `factored`, have v = kept * v + rest * q and
+    u = g / sqrt(v) instead. Of more than two dimensions the last two count as rows and columns.
+    ``rest = t^beta2_decay`` and ``kept = 1 - rest``; with `beta2`, ``rest = (1 - beta2) /
+    (1 - beta2^t)``, the paper's correction of bias. Means and rms are float64 sums in the order of
+    `qmaps.optim.reductions`, rounded to float32.
+
+    The defaults are the paper's algorithm 6, and those of `transformers`, whose decay_rate is
+    `beta2_decay` and whose clip_threshold is `d`; there m averages alpha * u, which is the same
+    where alpha stays. Names of options and states are those of torch, whose checkpoints load.
+    ``torch.optim.Adafactor`` takes the same step but for two things: its eps[0] is a floor of the
+    second moment, where the paper adds it to the square (None means 1e-30 here), and it decays
+    weights by ``lr * weight_decay``, which is ``scale_weight_decay=False`` as long as rho is lr.
+
+    **APOLLO** (`apollo_rank` above 0, tensors of two dimensions or more) looks at the gradient, a
+    matrix of shape[0] rows, through a random projection of its smaller side to `apollo_rank`:
+
+        L = g @ P^T or P @ g                       P drawn anew every apollo_update_proj_gap steps
+        M = beta1 * M + (1 - beta1) * L            with beta1; x = M / (1 - beta1^t), else x = L
+        y = x / root of the second moment of L     as above: whole, or apollo_factorize
+        u = g * (apollo_scale * norm(y) / norm(L)) by channel of the larger side, or in all
+
+    and goes on with clipping and the limiter, which is on by default there. P has independent
+    normal entries of variance 1 / rank from `qmaps.philox`; it depends on the seed, the parameter's
+    number and the step alone, and is not kept. Only what goes through these matrix products is
+    promised to a tolerance rather than bit for bit: 1e-5 of the largest element of the update.
+
+    **CAME** (`beta3`) divides the first moment of factored tensors by the factored root of a
+    running average of (u - m)^2 + came_eps, which has no correction of bias: first steps are large.
+
+    States: `row_var` (R, shape (..., rows, 1)) and `col_var` (C, shape (..., 1, columns)), or
+    `variance` (v), `exp_avg` (m) with beta1, and `step`; with APOLLO, of L, `low_variance` or
+    `low_row_var` and `low_col_var`, and `low_exp_avg` (M); with CAME `residual_row` and
+    `residual_col`; with the limiter `update_norm`. They are in 32 bits by default: Adafactor is
+    here to be compared with. See `Adafactor8bit`.
+
+    A step waits for no device, unless that holds `lr`, `nonfinite` asks for a look at gradients, or
+    a quantizer is fitted or keeps its scales in 8 bits.
+
+    Args:
+        params: parameters, or groups of them.
+        lr: learning rate, or the largest relative step size; at least 0.
+        beta2_decay: power of the step in the weight of new squares, at most 0.
+        eps: added to squares (at least 0, or None for 1e-30), and the least scale of a parameter.
+        d: where the rms of the update is clipped, above 0.
+        weight_decay: decoupled, at least 0.
+        beta1: decay of the first moment, in [0, 1); None or 0 for none.
+        beta2: fixed decay of the second moment, in [0, 1); None for `beta2_decay`.
+        relative_step: let the step size fall with the step.
+        scale_parameter: make it relative to the parameter's rms.
+        scale_weight_decay: weight decay likewise.
+        factored: factor the second moment of tensors with rows and columns.
+        beta3: decay of CAME's residuals, in [0, 1), with beta1; None leaves them out.
+        came_eps: added to their squares, at least 0.
+        fira_margin: how much the norm of an update may grow in a step, at least 0; infinity for no
+            limit. None means 0.01 for tensors that APOLLO takes, and no limit for others.
+        apollo_rank: of projections; 0 leaves them out.
+        apollo_scale_type: "channel", or "tensor" (APOLLO-Mini).
+        apollo_scale: what APOLLO's factor is multiplied by, at least 0.
+        apollo_update_proj_gap: steps between projections, at least 1.
+        apollo_factorize: factor the second moment of projected gradients.
+        **shared: `maximize`, `state_quantizers`, `min_quantized_size`, `refit_every`,
+            `nonfinite`, `seed` and `stochastic_rounding`; see `QuantizedOptimizer`.
+
+    Raises:
+        BadValueError, BadTypeError, SpecError: an argument is not allowed.
+
+    Source: Shazeer and Stern (2018), "Adafactor", algorithms 4 to 6 and section 7.1. APOLLO: Zhu
+    et al. (2024). Limiter: Chen et al. (2024), Fira. Confidence: Luo et al. (2023), CAME.
+    Together: the 8-bit Adafactor's project page.
+
+    >>> import torch
+    >>> layer = torch.nn.Linear(128, 64)
+    >>> optimizer = Adafactor(layer.parameters())
+    >>> layer(torch.randn(4, 128)).square().mean().backward()
+    >>> optimizer.step()
+    >>> {name: tuple(value.shape) for name, value in optimizer.state[layer.weight].items()}
+    {'step': (), 'row_var': (64, 1), 'col_var': (1, 128)}
+    """
+
+    state_names: ClassVar[tuple[str, ...]] = (
+        "exp_avg",
+        "variance",
+        "row_var",
+        "col_var",
+        "residual_row",
+        "residual_col",
+        "low_exp_avg",
+        "low_variance",
+        "low_row_var",
+        "low_col_var",
+        "update_norm",
+    )
+    signed_states: ClassVar[frozenset[str]] = frozenset({"exp_avg", "low_exp_avg"})
+    exact_states: ClassVar[frozenset[str]] = frozenset(
+        {
+            "row_var",
+            "col_var",
+            "residual_row",
+            "residual_col",
+            "low_row_var",
+            "low_col_var",
+            "update_norm",
+        }
+    )
+
+    def __init__(
+        self,
+        params: Iterable[Any],
+        lr: float | Tensor = 1e-2,
+        beta2_decay: float = -0.8,
+        eps: tuple[float | None, float] = (None, 1e-3),
+        d: float = 1.0,
+        weight_decay: float = 0.0,
+        beta1: float | None = None,
+        beta2: float | None = None,
+        relative_step: bool = True,
+        scale_parameter: bool = True,
+        scale_weight_decay: bool = True,
+        factored: bool = True,
+        beta3: float | None = None,
+        came_eps: float = 1e-16,
+        fira_margin: float | None = None,
+        apollo_rank: int = 0,
+        apollo_scale_type: str = "channel",
+        apollo_scale: float = 1.0,
+        apollo_update_proj_gap: int = 200,
+        apollo_factorize: bool = False,
+        **shared: Unpack[Shared],
+    ) -> None:
+        own = {
+            "lr": lr,
+            "beta2_decay": beta2_decay,
+            "eps": eps,
+            "d": d,
+            "weight_decay": weight_decay,
+            "beta1": beta1,
+            "beta2": beta2,
+            "relative_step": relative_step,
+            "scale_parameter": scale_parameter,
+            "scale_weight_decay": scale_weight_decay,
+            "factored": factored,
+            "beta3": beta3,
+            "came_eps": came_eps,
+            "fira_margin": fira_margin,
+            "apollo_rank": apollo_rank,
+            "apollo_scale_type": apollo_scale_type,
+            "apollo_scale": apollo_scale,
+            "apollo_update_proj_gap": apollo_update_proj_gap,
+            "apollo_factorize": apollo_factorize,
+        }
+        shared.setdefault("state_quantizers", None)
+        super().__init__(params, own, **shared)
+
+    def check_group(self, group: dict[str, Any]) -> None:
+        """Raise if an option of a parameter group has a value that is not allowed."""
+        super().check_group(group)
+        if group["lr"] is None:
+            raise BadTypeError(
+                "lr=None must be a number of at least 0; with relative_step it is the largest "
+                "step size, 0.01 in the paper"
+            )
+        check_at_least_0(group, "lr", "weight_decay", "came_eps", "apollo_scale")
+        if not group["beta2_decay"] <= 0:
+            raise BadValueError(f"beta2_decay={group['beta2_decay']} must be at most 0")
+        small, least = group["eps"]
+        if small is not None and not small >= 0:
+            raise BadValueError(f"eps[0]={small} must be at least 0, or None for 1e-30")
+        if not least >= 0:
+            raise BadValueError(f"eps[1]={least} must be at least 0")
+        if not group["d"] > 0:
+            raise BadValueError(f"d={group['d']} must be above 0")
+        for name in ("beta1", "beta2", "beta3"):
+            if group[name] is not None:
+                check_decay(name, group[name])
+        margin = group["fira_margin"]
+        if margin is not None and not margin >= 0:
+            raise BadValueError(f"fira_margin={margin} must be at least 0, or None")
+        check_bool(group, "relative_step", "scale_parameter", "scale_weight_decay", "factored",
+                   "apollo_factorize")  # fmt: skip
+        _check_apollo(group)
+        if group["beta3"] is not None:
+            for name, unfit in (("beta1", not group["beta1"]), ("factored", not group["factored"]),
+                                ("apollo_rank", group["apollo_rank"] != 0)):  # fmt: skip
+                if unfit:
+                    raise BadValueError(
+                        f"beta3={group['beta3']} needs beta1 above 0, factored=True and "
+                        f"apollo_rank=0; {name} is {group[name]}"
+                    )
+
+    def state_shapes(self, param: Tensor, group: dict[str, Any]) -> dict[str, tuple[int, ...]]:
+        """The states that the rule keeps for one parameter, and the shape of each."""
+        shape = tuple(param.shape)
+        margin = group["fira_margin"]
+        projection = _projection(param, group)
+        shapes: dict[str, tuple[int, ...]] = {}
+        if projection is not None:
+            low = projection.low_shape
+            shapes = _moment_shapes(low, "low_", group["beta1"], group["apollo_factorize"])
+            margin = MARGIN if margin is None else margin
+        else:
+            by_sides = group["factored"] and factored.factors(shape)
+            shapes = _moment_shapes(shape, "", group["beta1"], by_sides)
+            if by_sides and group["beta3"] is not None:
+                shapes["residual_row"] = factored.row_shape(shape)
+                shapes["residual_col"] = factored.col_shape(shape)
+        if margin is not None and margin < math.inf:
+            shapes["update_norm"] = ()
+        return shapes
+
+    def constants(self, group: dict[str, Any]) -> dict[str, float | Constant]:
+        """Constants of a group's steps, in float64."""
+        beta1, beta2, beta3 = group["beta1"] or 0.0, group["beta2"], group["beta3"] or 0.0
+        small, least = group["eps"]
+        margin = MARGIN if group["fira_margin"] is None else float(group["fira_margin"])
+        kept = PowerRest(group["beta2_decay"]) if beta2 is None else UnbiasedRest(beta2)
+        rest = Power(group["beta2_decay"]) if beta2 is None else Unbiased(beta2)
+        return {
+            "rho": (RelativeStep if group["relative_step"] else Constant)(group["lr"]),
+            "scale_parameter": float(group["scale_parameter"]),
+            "scale_weight_decay": float(group["scale_weight_decay"]),
+            "weight_decay": float(group["weight_decay"]),
+            "least": float(least),
+            "small": SMALLEST_SQUARE if small is None else float(small),
+            "kept": kept,
+            "rest": rest,
+            "d": float(group["d"]),
+            "beta1": beta1,
+            "rest1": 1 - beta1,
+            "correction": Corrected(1.0, beta1),
+            "beta3": beta3,
+            "rest3": 1 - beta3,
+            "came_eps": float(group["came_eps"]),
+            "growth": 1 + margin,
+            "apollo_scale": float(group["apollo_scale"]),
+            "sign": ascent(group),
+        }
+
+    def update(
+        self, param: Tensor, grad: Tensor, states: dict[str, Tensor], scalars: dict[str, float]
+    ) -> None:
+        """The rule in the class's docstring."""
+        s = scalars
+        grad = directed(grad, s)
+        alpha = decayed(param, s)
+        u = scaled(grad, grad, states, s, ("variance", "row_var", "col_var"))
+        u = _held(u, states, s)
+        if "exp_avg" in states:
+            m = states["exp_avg"].mul_(s["beta1"]).add_(u * s["rest1"])
+            if "residual_row" in states:
+                row, col = states["residual_row"], states["residual_col"]
+                m = confident(u, m, row, col, s["came_eps"], s["beta3"], s["rest3"])
+            u = m
+        param.sub_(u * alpha)
+
+    def advance(
+        self,
+        number: int,
+        group: dict[str, Any],
+        step: int,
+        param: Tensor,
+        grad: Tensor,
+        states: dict[str, Tensor],
+    ) -> None:
+        """Apply the rule to a parameter of this number in step 1, 2, ...; see `update`."""
+        projection = _projection(param, group)
+        if projection is None:
+            super().advance(number, group, step, param, grad, states)
+            return
+        s = self.scalars_in_float32(group, step)
+        draw = (step - 1) // group["apollo_update_proj_gap"]
+        matrix = projection.matrix(group["seed"], draw, number, param.device)
+        grad = directed(grad, s)
+        alpha = decayed(param, s)
+        low = x = projection.project(grad, matrix)
+        if "low_exp_avg" in states:
+            x = states["low_exp_avg"].mul_(s["beta1"]).add_(low * s["rest1"]) * s["correction"]
+        y = scaled(x, low, states, s, ("low_variance", "low_row_var", "low_col_var"))
+        factor = projection.factor(y, low, group["apollo_scale_type"]) * s["apollo_scale"]
+        param.sub_(_held(grad * factor, states, s) * alpha)
+
+
+def _held(u: Tensor, states: dict[str, Tensor], s: dict[str, float]) -> Tensor:
+    """An update after clipping and the limiter."""
+    u = clipped(u, s["d"])
+    return limited(u, states["update_norm"], s["growth"]) if "update_norm" in states else u
+
+
+def _projection(param: Tensor, group: dict[str, Any]) -> Projection | None:
+    """APOLLO's projection of a parameter's gradients, where it has one."""
+    if group["apollo_rank"] == 0 or not factored.factors(tuple(param.shape)):
+        return None
+    return Projection(tuple(param.shape), group["apollo_rank"])
+
+
+def _moment_shapes(
+    shape: tuple[int, ...], prefix: str, beta1: float | None, by_sides: bool
+) -> dict[str, tuple[int, ...]]:
+    """The states of the moments of a gradient of this shape."""
+    shapes = {f"{prefix}exp_avg": shape} if beta1 else {}
+    if not by_sides:
+        return {**shapes, f"{prefix}variance": shape}
+    sides = {"row_var": factored.row_shape(shape), "col_var": factored.col_shape(shape)}
+    return {**shapes, **{f"{prefix}{name}": side for name, side in sides.items()}}
+
+
+def _check_apollo(group: dict[str, Any]) -> None:
+    for name, least in (("apollo_rank", 0), ("apollo_update_proj_gap", 1)):
+        value = group[name]
+        if isinstance(value, bool) or not isinstance(value, int) or value < least:
+            raise BadValueError(f"{name}={value!r} must be an int of at least {least}")
+    if group["apollo_scale_type"] not in SCALE_TYPES:
+        allowed = ", ".join(map(repr, SCALE_TYPES))
+        raise BadValueError(
+            f"apollo_scale_type={group['apollo_scale_type']!r} must be one of {allowed}"
+        )

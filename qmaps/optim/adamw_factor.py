@@ -1,0 +1,136 @@
+"""AdamW with a factored second moment."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+from torch import Tensor
+
+from qmaps._float32 import sqrt
+from qmaps.optim import factored
+from qmaps.optim.adamw import AdamW
+from qmaps.optim.fixed_width import EightBit, FourBit
+from qmaps.optim.reductions import mean
+from qmaps.optim.terms import directed
+from qmaps.quantizer import QuantizedTensor
+from qmaps.store import from_plain
+
+
+class AdamWFactor(AdamW):
+    r"""AdamW that keeps the second moment of matrices as means of their rows and columns.
+
+    For tensors of two dimensions or more; the last two count as rows and columns. With gradient g
+    (negated to maximize) and step t, in float32 and in this order:
+
+        p = p * (1 - lr * weight_decay)
+        m = beta1 * m + (1 - beta1) * g
+        R = beta2 * R + (1 - beta2) * mean(g * g over each row)
+        C = beta2 * C + (1 - beta2) * mean(g * g over each column)
+        v = (R / mean(R)) * C                                  R / 1 where the mean is 0
+        p = p - lr / (1 - beta1^t) * (m / (sqrt(v) / sqrt(1 - beta2^t) + eps))
+
+    Means are float64 sums in the order of `qmaps.optim.reductions`, rounded to float32. Tensors of
+    one dimension or none take the step of `AdamW`.
+
+    States: `exp_avg` (m), `exp_avg_sq_row` (R, shape (..., rows, 1)) and `exp_avg_sq_col` (C, shape
+    (..., 1, columns)), or `exp_avg_sq` where nothing is factored, and `step`. R and C stay in
+    32 bits unless `state_quantizers` names them. A checkpoint of torch's AdamW is factored as it is
+    loaded, which loses nothing that this optimizer would have kept.
+
+    Args:
+        params, lr, betas, eps, weight_decay, **shared: as for `AdamW`.
+
+    Raises:
+        BadValueError, BadTypeError, SpecError: an argument is not allowed.
+
+    Source: 4-bit optimizers, section 4.3, with the factorization of Shazeer and Stern (2018).
+
+    >>> import torch
+    >>> layer = torch.nn.Linear(128, 64)
+    >>> optimizer = AdamWFactor(layer.parameters(), state_quantizers="4bit")
+    >>> layer(torch.randn(4, 128)).square().mean().backward()
+    >>> optimizer.step()
+    >>> state = optimizer.state[layer.weight]
+    >>> state["exp_avg"], state["exp_avg_sq_row"].shape, state["exp_avg_sq_col"].shape
+    (QuantizedTensor('B128/DE@4s', shape=(64, 128), 4352 bytes), torch.Size([64, 1]),
+     torch.Size([1, 128]))
+    """
+
+    state_names: ClassVar[tuple[str, ...]] = (
+        "exp_avg",
+        "exp_avg_sq",
+        "exp_avg_sq_row",
+        "exp_avg_sq_col",
+    )
+    exact_states: ClassVar[frozenset[str]] = frozenset({"exp_avg_sq_row", "exp_avg_sq_col"})
+    native_rule: ClassVar[str | None] = None
+
+    def state_shapes(self, param: Tensor, group: dict[str, Any]) -> dict[str, tuple[int, ...]]:  # noqa: ARG002
+        """The states that the rule keeps for one parameter, and the shape of each."""
+        shape = tuple(param.shape)
+        if not factored.factors(shape):
+            return {"exp_avg": shape, "exp_avg_sq": shape}
+        return {
+            "exp_avg": shape,
+            "exp_avg_sq_row": factored.row_shape(shape),
+            "exp_avg_sq_col": factored.col_shape(shape),
+        }
+
+    def update(
+        self, param: Tensor, grad: Tensor, states: dict[str, Tensor], scalars: dict[str, float]
+    ) -> None:
+        """The rule in the class's docstring."""
+        if "exp_avg_sq" in states:
+            super().update(param, grad, states, scalars)
+            return
+        s = scalars
+        m, row, col = states["exp_avg"], states["exp_avg_sq_row"], states["exp_avg_sq_col"]
+        param.mul_(s["decay"])
+        grad = directed(grad, s)
+        m.mul_(s["beta1"]).add_(grad * s["rest1"])
+        factored.average(row, col, grad * grad, s["beta2"], s["rest2"])
+        v = factored.relative_rows(row) * col
+        denominator = sqrt(v).div_(v.new_full((), s["root_correction"])).add_(s["eps"])
+        param.sub_((m / denominator).mul_(s["step_size"]))
+
+    def adopted(
+        self, saved: Mapping[str, Any], param: Tensor, group: dict[str, Any]
+    ) -> Mapping[str, Any]:
+        """A parameter's saved states, with a whole second moment factored."""
+        whole = saved.get("exp_avg_sq")
+        if whole is None or "exp_avg_sq" in self.state_shapes(param, group):
+            return saved
+        if isinstance(whole, Mapping):
+            whole = from_plain(whole)
+        v = whole.dequantize() if isinstance(whole, QuantizedTensor) else whole.float()
+        if v.shape != param.shape:
+            return saved  # refused as it is
+        kept = {name: value for name, value in saved.items() if name != "exp_avg_sq"}
+        return {**kept, "exp_avg_sq_row": mean(v, -1), "exp_avg_sq_col": mean(v, -2)}
+
+
+class AdamW8bitFactor(EightBit, AdamWFactor):
+    """`AdamWFactor` with an 8-bit first moment, ``B256/DE@8s``.
+
+    The second moment of tensors that are not factored is ``B256/DE-0@8u``.
+
+    Args:
+        params, lr, betas, eps, weight_decay, **shared: as for `AdamWFactor`.
+        block_size: elements per scale, at least 1; 256 if left out.
+        blocksize: the same option under the name that bitsandbytes uses.
+    """
+
+
+class AdamW4bitFactor(FourBit, AdamWFactor):
+    """`AdamWFactor` with the 4-bit first moment of the paper, ``B128/DE@4s``.
+
+    The second moment of tensors that are not factored is ``rank1/linear@4u``.
+
+    Args:
+        params, lr, betas, eps, weight_decay, **shared: as for `AdamWFactor`.
+        block_size: elements per scale of the first moment, at least 1; 128 if left out.
+        blocksize: the same option under the name that bitsandbytes uses.
+
+    Source: 4-bit optimizers, section 5 ("4-bit Factor").
+    """

@@ -1,0 +1,90 @@
+"""APOLLO: scaling a gradient by what an adaptive rule does to its random projection."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from qmaps.optim.factored import Shape
+from qmaps.optim.reductions import norm
+from qmaps.philox import RoundingKey, normal
+
+PURPOSE = 8
+"""Of the random numbers; see `RoundingKey`."""
+
+SCALE_TYPES = ("channel", "tensor")
+
+
+@dataclass(frozen=True)
+class Projection:
+    """Projects a gradient to a low rank along the smaller of its two sides.
+
+    A tensor of shape (n, ...) is seen as a matrix of n rows. Without columns or rows to spare, the
+    rank is that of the smaller side.
+
+    Attributes:
+        shape: of the gradient, at least two dimensions.
+        rank: asked for.
+
+    Source: Zhu et al. (2024), "APOLLO: SGD-like memory, AdamW-level performance", section 4.
+    """
+
+    shape: Shape
+    rank: int
+
+    @property
+    def sides(self) -> tuple[int, int]:
+        """Rows and columns of the gradient as a matrix."""
+        return self.shape[0], math.prod(self.shape[1:])
+
+    @property
+    def from_right(self) -> bool:
+        """Whether columns are projected, which leaves rows as the channels."""
+        return self.sides[0] >= self.sides[1]
+
+    @property
+    def low_shape(self) -> tuple[int, int]:
+        """The shape of a projected gradient."""
+        rows, columns = self.sides
+        rank = min(self.rank, rows, columns)
+        return (rows, rank) if self.from_right else (rank, columns)
+
+    def matrix(self, seed: int, draw: int, tensor: int, device: torch.device) -> Tensor:
+        """Independent normal numbers of variance 1 / rank: (rank, smaller side), float32.
+
+        Args:
+            seed: chosen by the user.
+            draw: number of the projection, for each parameter from 0 on.
+            tensor: number of the parameter.
+            device: of the result.
+        """
+        rank, side = min(self.low_shape), min(self.sides)
+        key = RoundingKey(seed=seed, purpose=PURPOSE, step=draw, tensor=tensor)
+        numbers = normal(rank * side, key, device).view(rank, side)
+        return numbers * (1 / math.sqrt(max(rank, 1)))
+
+    def project(self, grad: Tensor, matrix: Tensor) -> Tensor:
+        """A float32 gradient of `shape` times the matrix."""
+        whole = grad.reshape(self.sides)
+        return whole @ matrix.t() if self.from_right else matrix @ whole
+
+    def factor(self, adapted: Tensor, low: Tensor, scale_type: str) -> Tensor:
+        """``norm(adapted) / norm(low)`` by channel or in all, to multiply a gradient with.
+
+        0 where the projected gradient `low` is 0.
+        """
+        over_rank = (1,) if self.from_right else (0,)
+        dims = over_rank if scale_type == "channel" else (0, 1)
+        found, was = norm(adapted, dims), norm(low, dims)
+        zero = was == 0
+        ratio = (found / torch.where(zero, torch.ones_like(was), was)).masked_fill(zero, 0)
+        if ratio.numel() == 1:
+            return ratio.reshape(())
+        # Columns of the matrix are whatever comes after a tensor's first dimension.
+        dims_left = [1] * (len(self.shape) - 1)
+        if self.from_right:
+            return ratio.reshape(self.shape[0], *dims_left)
+        return ratio.reshape(1, *self.shape[1:])

@@ -1,0 +1,47 @@
+"""Second moments as statistics of rows and columns: Adafactor's factorization.
+
+Of a tensor with more than two dimensions the last two are rows and columns, each matrix by itself,
+as in the code of the Adafactor and 4-bit papers. Statistics keep the dimension over which they
+are means, with size 1.
+
+Source: Shazeer and Stern (2018), "Adafactor", section 3; 4-bit optimizers, section 4.3.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from qmaps.optim.reductions import mean
+
+Shape = tuple[int, ...]
+
+
+def factors(shape: Shape) -> bool:
+    """Whether a tensor of this shape has rows and columns."""
+    return len(shape) >= 2
+
+
+def row_shape(shape: Shape) -> Shape:
+    """The shape of the statistics of rows."""
+    return (*shape[:-1], 1)
+
+
+def col_shape(shape: Shape) -> Shape:
+    """The shape of the statistics of columns."""
+    return (*shape[:-2], 1, shape[-1])
+
+
+def average(row: Tensor, col: Tensor, square: Tensor, kept: float, rest: float) -> None:
+    """Take new squares into the statistics.
+
+    row = kept * row + rest * mean(square over each row), and col alike.
+    """
+    row.mul_(kept).add_(mean(square, -1) * rest)
+    col.mul_(kept).add_(mean(square, -2) * rest)
+
+
+def relative_rows(row: Tensor) -> Tensor:
+    """``row / mean(row)``, 0 where the mean is 0: times `col` it is the second moment."""
+    whole = mean(row, -2)
+    return row / torch.where(whole == 0, torch.ones_like(whole), whole)

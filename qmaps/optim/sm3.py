@@ -1,0 +1,142 @@
+"""SM3 with momentum."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, ClassVar, Unpack
+
+import torch
+from torch import Tensor
+
+from qmaps._float32 import sqrt
+from qmaps.constants import Constant
+from qmaps.errors import BadValueError
+from qmaps.optim.base import QuantizedOptimizer, Shared
+from qmaps.optim.terms import ascent, check_at_least_0, check_decay, coupled
+
+DIMENSIONS = 8
+"""Tensors of more dimensions are refused."""
+
+_ACCUMULATORS = tuple(f"accumulator_{dim}" for dim in range(DIMENSIONS))
+
+
+class SM3(QuantizedOptimizer):
+    r"""SM3-II: Adagrad that keeps one accumulator for each slice of each dimension.
+
+    With gradient g (negated to maximize), in float32 and in this order:
+
+        g = g + weight_decay * p                 left out where weight_decay is 0
+        v = min over dimensions of A[dim] + g * g
+        A[dim] = max of v over the other dimensions
+        u = g / sqrt(v)                          0 where v is 0
+        b = momentum * b + (1 - momentum) * u, and u = b      if momentum is not 0
+        p = p - lr * u
+
+    States: `accumulator_0`, `accumulator_1`, ... (A), one number for each index of a dimension,
+    `momentum_buffer` (b), and `step`. Tensors of one dimension have one accumulator for each
+    element, which makes the rule Adagrad's; tensors of more than eight are refused. Presets
+    quantize the buffer and leave the accumulators in 32 bits, as all states are by default: SM3 is
+    here to be compared with.
+
+    Args:
+        params: parameters, or groups of them.
+        lr: learning rate, at least 0.
+        momentum: in [0, 1); the buffer takes no memory where it is 0.
+        weight_decay: coupled, that is added to the gradient; at least 0.
+        **shared: `maximize`, `state_quantizers`, `min_quantized_size`, `refit_every`,
+            `nonfinite`, `seed` and `stochastic_rounding`; see `QuantizedOptimizer`.
+
+    Raises:
+        BadValueError, BadTypeError, SpecError: an argument is not allowed.
+
+    Source: Anil, Gupta, Koren and Singer (2019), "Memory-efficient adaptive optimization",
+    algorithm SM3-II with slices of co-dimension 1 as the cover, and momentum as in section 5.
+
+    >>> import torch
+    >>> layer = torch.nn.Linear(128, 64)
+    >>> optimizer = SM3(layer.parameters())
+    >>> layer(torch.randn(4, 128)).square().mean().backward()
+    >>> optimizer.step()
+    >>> {name: tuple(value.shape) for name, value in optimizer.state[layer.weight].items()}
+    {'step': (), 'momentum_buffer': (64, 128), 'accumulator_0': (64,), 'accumulator_1': (128,)}
+    """
+
+    state_names: ClassVar[tuple[str, ...]] = ("momentum_buffer", *_ACCUMULATORS)
+    signed_states: ClassVar[frozenset[str]] = frozenset({"momentum_buffer"})
+    exact_states: ClassVar[frozenset[str]] = frozenset(_ACCUMULATORS)
+
+    def __init__(
+        self,
+        params: Iterable[Any],
+        lr: float | Tensor = 0.1,
+        momentum: float = 0.9,
+        weight_decay: float = 0,
+        **shared: Unpack[Shared],
+    ) -> None:
+        own = {"lr": lr, "momentum": momentum, "weight_decay": weight_decay}
+        shared.setdefault("state_quantizers", None)
+        super().__init__(params, own, **shared)
+
+    def check_group(self, group: dict[str, Any]) -> None:
+        """Raise if an option of a parameter group has a value that is not allowed."""
+        super().check_group(group)
+        check_at_least_0(group, "lr", "weight_decay")
+        check_decay("momentum", group["momentum"])
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """Add a parameter group; options left out take the optimizer's defaults."""
+        super().add_param_group(param_group)
+        for param in self.param_groups[-1]["params"]:
+            if param.dim() > DIMENSIONS:
+                self.param_groups.pop()
+                raise BadValueError(
+                    f"a parameter has {param.dim()} dimensions; SM3 has accumulators for at most "
+                    f"{DIMENSIONS}"
+                )
+
+    def state_shapes(self, param: Tensor, group: dict[str, Any]) -> dict[str, tuple[int, ...]]:
+        """The states that the rule keeps for one parameter, and the shape of each."""
+        shape = tuple(param.shape)
+        sizes: list[tuple[int, ...]] = [(size,) for size in shape] or [()]
+        shapes = dict(zip(_ACCUMULATORS, sizes, strict=False))
+        return {"momentum_buffer": shape, **shapes} if group["momentum"] != 0 else shapes
+
+    def constants(self, group: dict[str, Any]) -> dict[str, float | Constant]:
+        """Constants of a group's steps, in float64."""
+        momentum = float(group["momentum"])
+        return {
+            "weight_decay": float(group["weight_decay"]),
+            "momentum": momentum,
+            "rest": 1 - momentum,
+            "step_size": Constant(group["lr"]),
+            "sign": ascent(group),
+        }
+
+    def update(
+        self, param: Tensor, grad: Tensor, states: dict[str, Tensor], scalars: dict[str, float]
+    ) -> None:
+        """The rule in the class's docstring."""
+        s = scalars
+        grad = coupled(param, grad, s)
+        accumulators = [states[name] for name in _ACCUMULATORS if name in states]
+        smallest = _along(accumulators[0], 0, param.dim())
+        for dim, accumulator in enumerate(accumulators[1:], 1):
+            smallest = torch.minimum(smallest, _along(accumulator, dim, param.dim()))
+        v = smallest + grad * grad
+        for dim, accumulator in enumerate(accumulators):
+            others = [other for other in range(param.dim()) if other != dim]
+            if param.numel():
+                accumulator.copy_(v.amax(others) if others else v)
+        zero = v == 0
+        u = (grad / sqrt(torch.where(zero, torch.ones_like(v), v))).masked_fill(zero, 0)
+        if "momentum_buffer" in states:
+            u = states["momentum_buffer"].mul_(s["momentum"]).add_(u * s["rest"])
+        param.sub_(u * s["step_size"])
+
+
+def _along(accumulator: Tensor, dim: int, dims: int) -> Tensor:
+    """An accumulator as a tensor of `dims` dimensions that varies along one of them."""
+    shape = [1] * dims
+    if dims:
+        shape[dim] = accumulator.numel()
+    return accumulator.reshape(shape)
