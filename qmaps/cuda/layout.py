@@ -9,7 +9,7 @@ import numpy as np
 
 MAX_PARTS = 8
 MAX_STATES = 3
-MAX_SCALARS = 12
+MAX_SCALARS = 16
 MAX_CODES = 256
 MAX_GUESSES = 4096
 GRID_FLOATS = 516
@@ -46,7 +46,9 @@ PARAMETER = np.dtype(
 )  # fmt: skip
 ADDRESS = np.dtype([("p", _address), ("g", _address)])
 ITEM = np.dtype([("parameter", _i32), ("tile", _i32)])
-CONSTANT = np.dtype([("a", "<f8"), ("b", "<f8"), ("tensor", _address), ("kind", _i64)])
+CONSTANT = np.dtype(
+    [(name, "<f8") for name in ("a", "b", "c")] + [("tensor", _address), ("kind", _i64)]
+)
 BATCH = np.dtype(
     [(name, _address) for name in ("parameters", "addresses", "items")]
     + [("count", _i64), ("skip", _address), ("grad_scale", _address), ("book", BOOK, MAX_STATES)]

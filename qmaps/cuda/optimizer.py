@@ -351,7 +351,7 @@ def _describe_constant(target: np.ndarray, value: float | Constant, engine: Engi
     if not isinstance(value, Constant):
         target["a"] = value
         return
-    target["kind"], target["b"] = value.kind, value.b
+    target["kind"], target["b"], target["c"] = value.kind, value.b, value.c
     given = value.a
     readable = (torch.float32, torch.float64)
     if isinstance(given, Tensor) and given.device == engine.device and given.dtype in readable:

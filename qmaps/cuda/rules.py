@@ -8,6 +8,7 @@ RULES = {
     ("adagrad", "sum"): "Adagrad",
     ("adam", "exp_avg exp_avg_sq"): "Adam",
     ("adamw", "exp_avg exp_avg_sq"): "AdamW",
+    ("ademamix", "exp_avg exp_avg_slow exp_avg_sq"): "AdEMAMix",
     ("lion", "exp_avg"): "Lion",
     ("rmsprop", "square_avg"): "RmsProp<false, false>",
     ("rmsprop", "square_avg momentum_buffer"): "RmsProp<true, false>",

@@ -12,6 +12,7 @@
 
 #include "rules/adagrad.hpp"
 #include "rules/adam.hpp"
+#include "rules/ademamix.hpp"
 #include "rules/lion.hpp"
 #include "rules/rmsprop.hpp"
 #include "rules/sgd.hpp"

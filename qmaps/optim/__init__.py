@@ -3,15 +3,23 @@
 from qmaps.optim.adagrad import Adagrad, Adagrad4bit, Adagrad8bit
 from qmaps.optim.adam import Adam, Adam4bit, Adam8bit
 from qmaps.optim.adamw import AdamW, AdamW4bit, AdamW8bit
+from qmaps.optim.ademamix import AdEMAMix, AdEMAMix4bit, AdEMAMix8bit
 from qmaps.optim.base import QuantizedOptimizer
+from qmaps.optim.lamb import LAMB, LAMB4bit, LAMB8bit
+from qmaps.optim.lars import LARS, LARS4bit, LARS8bit
 from qmaps.optim.lion import Lion, Lion4bit, Lion8bit
 from qmaps.optim.presets import PRESETS
 from qmaps.optim.rmsprop import RMSprop, RMSprop4bit, RMSprop8bit
 from qmaps.optim.sgd import SGD, SGD4bit, SGD8bit
 
 __all__ = [
+    "LAMB",
+    "LARS",
     "PRESETS",
     "SGD",
+    "AdEMAMix",
+    "AdEMAMix4bit",
+    "AdEMAMix8bit",
     "Adagrad",
     "Adagrad4bit",
     "Adagrad8bit",
@@ -21,6 +29,10 @@ __all__ = [
     "AdamW",
     "AdamW4bit",
     "AdamW8bit",
+    "LAMB4bit",
+    "LAMB8bit",
+    "LARS4bit",
+    "LARS8bit",
     "Lion",
     "Lion4bit",
     "Lion8bit",

@@ -7,7 +7,7 @@ namespace qmaps {
 
 constexpr int kMaxParts = 8;
 constexpr int kMaxStates = 3;
-constexpr int kMaxScalars = 12;
+constexpr int kMaxScalars = 16;
 constexpr int kMaxCodes = 256;
 constexpr int kMaxGuesses = 4096;
 
@@ -100,7 +100,7 @@ struct Item {
 
 // A scalar of a rule: see qmaps.optim.constants. `tensor`, if not null, holds `a` instead.
 struct Constant {
-    double a, b;
+    double a, b, c;
     const float* tensor;
     std::int64_t kind;
 };

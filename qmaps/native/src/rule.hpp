@@ -8,7 +8,7 @@ namespace qmaps {
 struct Ahead;
 
 inline constexpr int kMaxStates = 3;
-inline constexpr int kMaxScalars = 12;
+inline constexpr int kMaxScalars = 16;
 
 // A rule works on `count` elements of float32 memory: p the parameter, g its gradient, s[k] the
 // k-th state, c the step's constants in the order of the rule's list. Each line of a rule is the

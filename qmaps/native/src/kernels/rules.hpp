@@ -58,6 +58,7 @@ static constexpr Rule kRules[] = {
     rule<Adagrad>(),
     rule<Adam>(),
     rule<AdamW>(),
+    rule<AdEMAMix>(),
     rule<Lion>(),
     rule<RmsProp<false, false>>(),
     rule<RmsProp<true, false>>(),
