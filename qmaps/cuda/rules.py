@@ -20,6 +20,11 @@ RULES = {
 """By the name that optimizers ask for and their states; a test holds it against the headers."""
 
 
+def known(name: str | None) -> bool:
+    """Whether there is a rule of that name."""
+    return any(name == each for each, _ in RULES)
+
+
 def rule(name: str, states: str) -> str:
     """The C++ type of a rule.
 

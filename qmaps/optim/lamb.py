@@ -76,6 +76,7 @@ class LAMB(QuantizedOptimizer):
 
     state_names: ClassVar[tuple[str, ...]] = ("exp_avg", "exp_avg_sq")
     signed_states: ClassVar[frozenset[str]] = frozenset({"exp_avg"})
+    native_rule: ClassVar[str | None] = "lamb"
     takes_norms: ClassVar[bool] = True
 
     def __init__(

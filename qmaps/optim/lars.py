@@ -74,6 +74,7 @@ class LARS(QuantizedOptimizer):
 
     state_names: ClassVar[tuple[str, ...]] = ("momentum_buffer",)
     signed_states: ClassVar[frozenset[str]] = frozenset({"momentum_buffer"})
+    native_rule: ClassVar[str | None] = "lars"
     takes_norms: ClassVar[bool] = True
 
     def __init__(
