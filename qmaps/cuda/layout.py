@@ -16,6 +16,7 @@ GRID_FLOATS = 516
 THREADS = 256
 UNIT = 8
 TILE = THREADS * UNIT
+NORM_CHUNK = 2 * TILE
 SCALES_CHUNK = 4096
 NON_FINITE, NEGATIVE = 1, 2
 
@@ -42,7 +43,8 @@ TENSOR = np.dtype(
 STATE = np.dtype([("packed", _address), ("data", _address), ("scales", SCALES), ("noise", NOISE)])
 PARAMETER = np.dtype(
     [("numel", _i64), ("scalars", "<f4", MAX_SCALARS), ("group", _i64), ("counter", _address),
-     ("step", _u32), ("skips", _i32), ("noise", NOISE), ("state", STATE, MAX_STATES)]
+     ("sums", _address), ("step", _u32), ("skips", _i32), ("noise", NOISE),
+     ("state", STATE, MAX_STATES)]
 )  # fmt: skip
 ADDRESS = np.dtype([("p", _address), ("g", _address)])
 ITEM = np.dtype([("parameter", _i32), ("tile", _i32)])

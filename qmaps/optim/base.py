@@ -12,7 +12,6 @@ from torch import Tensor
 from qmaps.backends import backend, cuda_engine
 from qmaps.bfloat16 import round_stochastically
 from qmaps.cuda.optimizer import CudaStep
-from qmaps.cuda.rules import known
 from qmaps.errors import BadTypeError, BadValueError, NonFiniteError
 from qmaps.fused import Entry, FusedStep
 from qmaps.maps.base import FittedMap
@@ -264,7 +263,7 @@ class QuantizedOptimizer(torch.optim.Optimizer):
         return self._native
 
     def _cuda_step(self, param: Tensor) -> CudaStep | None:
-        engine = cuda_engine(param) if known(self.native_rule) else None
+        engine = None if self.native_rule is None else cuda_engine(param)
         if engine is None:
             return None
         if engine.device not in self._cuda:

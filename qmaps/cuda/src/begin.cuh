@@ -16,14 +16,6 @@ struct Begin {
     std::int64_t* skipped;        // steps left out so far
 };
 
-QMAPS_INLINE double double_root_of(double value) {
-#if defined(__CUDA_ARCH__)
-    return __dsqrt_rn(value);
-#else
-    return __builtin_sqrt(value);
-#endif
-}
-
 // By squaring; qmaps.optim.constants.power.
 QMAPS_INLINE double power(double base, std::uint32_t exponent) {
     double result = 1.0;

@@ -80,6 +80,7 @@ struct Parameter {
     float scalars[kMaxScalars];
     std::int64_t group;        // number of its constants
     float* counter;            // its steps so far, as the optimizer's state has it
+    double* sums;              // a place for sums of squares; see step_norms
     std::uint32_t step;        // the one that is taken
     std::int32_t skips;        // whether a gradient that is not finite stops the step
     Noise noise;               // of rounding a bfloat16 parameter
