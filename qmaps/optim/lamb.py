@@ -68,7 +68,7 @@ class LAMB(QuantizedOptimizer):
     >>> before = layer.weight.detach().clone()
     >>> layer(torch.randn(4, 128)).square().mean().backward()
     >>> optimizer.step()
-    >>> round(float((layer.weight - before).norm() / before.norm()), 4)
+    >>> round(float((layer.weight.detach() - before).norm() / before.norm()), 4)
     0.01
     >>> optimizer.state[layer.weight]["exp_avg"]
     QuantizedTensor('B128/DE@4s', shape=(64, 128), 4352 bytes)
