@@ -19,11 +19,12 @@ class Constant:
 
     Attributes:
         a: the number, or a tensor with one element, which holds it.
-        b: a second number, for the kinds that have one.
+        b, c: further numbers, for the kinds that have them.
     """
 
     a: float | Tensor
     b: float = 0.0
+    c: float = 0.0
 
     kind: ClassVar[int] = 0
     """What CUDA calls it (``ConstantKind`` in ``qmaps/cuda/src/begin.cuh``)."""
@@ -83,6 +84,50 @@ class Slowing(Constant):
         return float(self.a) / (1 + (step - 1) * self.b)
 
 
+class Warmed(Constant):
+    """`a` times ``step / b``, and `a` from step `b` on: AdEMAMix's share of the slow average."""
+
+    kind: ClassVar[int] = 6
+
+    def at(self, step: int) -> float:
+        """Its value in step 1, 2, ..."""
+        return float(self.a) * (step / self.b) if step < self.b else float(self.a)
+
+
+class Lengthened(Constant):
+    """The decay of an average that grows longer: from `b` to the larger `a`, reached in step `c`.
+
+    The time in which weights halve, ``log(0.5) / log(decay)``, grows linearly:
+
+        share = step / c
+        decay = exp(1 / ((1 - share) / log(b) + share / log(a)))
+
+    with `log` and `exp` of this module, and ``1 / log(0)`` 0.
+    """
+
+    kind: ClassVar[int] = 7
+
+    def at(self, step: int) -> float:
+        """Its value in step 1, 2, ..."""
+        last = float(self.a)
+        if step >= self.c:
+            return last
+        share = step / self.c
+        first = 1 / log(self.b) if self.b > 0 else 0.0
+        decay = exp(1 / ((1 - share) * first + share * (1 / log(last))))
+        return min(decay, last)
+
+
+class LengthenedRest(Lengthened):
+    """1 minus that decay: the weight of what is new."""
+
+    kind: ClassVar[int] = 8
+
+    def at(self, step: int) -> float:
+        """Its value in step 1, 2, ..."""
+        return 1 - super().at(step)
+
+
 def power(base: float, exponent: int) -> float:
     """`base` to an `exponent` of at least 0 in float64, by squaring: libraries differ in ``pow``.
 
@@ -95,6 +140,52 @@ def power(base: float, exponent: int) -> float:
             result *= base
         base *= base
         exponent >>= 1
+    return result
+
+
+# ln 2 in two parts: products of the first with integers below 2^20 are exact.
+_LN2_HIGH, _LN2_LOW = 0.693147180369123816490, 1.90821492927058770002e-10
+
+
+def log(x: float) -> float:
+    """The natural logarithm of `x` in (0, 1) in float64, by IEEE operations in one order.
+
+    x = m * 2^e with m in [sqrt(1/2), sqrt(2)); s = (m - 1) / (m + 1); z = s * s; the series of
+    2 * artanh(s) to its twelfth term by Horner's rule; the error is below 1e-15 of the result.
+
+    >>> round(log(0.5), 15)
+    -0.693147180559945
+    """
+    exponent = 0.0
+    while x < 0.7071067811865476:
+        x *= 2
+        exponent -= 1
+    s = (x - 1) / (x + 1)
+    z = s * s
+    series = 0.0
+    for k in range(23, 0, -2):
+        series = series * z + 1 / k
+    return exponent * _LN2_HIGH + (2 * s * series + exponent * _LN2_LOW)
+
+
+def exp(y: float) -> float:
+    """The exponential of `y` at most 0 in float64, by IEEE operations in one order.
+
+    k = -y / ln 2, rounded; f = y + k * ln 2; the series of e^f to its fifteenth power by Horner's
+    rule, halved k times; the error is below 1e-15 of the result. 0 below -745.
+
+    >>> exp(-1.0)
+    0.36787944117144233
+    """
+    if y < -745:
+        return 0.0
+    k = int(-y * 1.4426950408889634 + 0.5)
+    f = (y + k * _LN2_HIGH) + k * _LN2_LOW
+    result = 1.0
+    for n in range(15, 0, -1):
+        result = result * f / n + 1
+    for _ in range(k):
+        result *= 0.5
     return result
 
 

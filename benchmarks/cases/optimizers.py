@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -22,24 +22,30 @@ UNFUSED = {name: options for name, options in TORCH.items() if name != FUSED}
 
 def steps(
     ours: Callable[..., torch.optim.Optimizer],
-    spec: str,
+    specs: Sequence[str],
     options: Mapping[str, Any],
     theirs: Callable[..., torch.optim.Optimizer] | None,
     kinds: Mapping[str, Mapping[str, bool]],
+    *,
+    norms: bool = False,
 ) -> Callable[[float], Setup]:
     """An optimizer beside that of torch and bitsandbytes' of the same name.
 
     Args:
         ours: our class.
-        spec: the quantizer of its only state.
+        specs: the quantizers of its states.
         options: of all of them.
         theirs: torch's class; None where torch has none.
         kinds: the forms that torch's has.
+        norms: whether parameter, gradient and states are read once before, for their norms.
     """
 
     def step(cls: Callable[..., Any], params: list[Tensor], kind: Mapping[str, bool]) -> Work:
         work: Work = cls(params, **options, **kind).step
         return work
+
+    # All but the new parameter, and the states half: they are written as well.
+    before = 8 + (traffic(specs) - traffic([])) / 2 if norms else 0.0
 
     def make(scale: float) -> Setup:
         params = parameters(matrices(scale))
@@ -53,7 +59,7 @@ def steps(
         return Setup(
             contenders,
             elements=sum(p.numel() for p in params),
-            nbytes={OURS: traffic([spec]), FUSED: traffic([None])},
+            nbytes={OURS: traffic(specs) + before, FUSED: traffic([None])},
             refresh=new_gradients(params),
             check=lambda: matches(lambda some: ours(some, **options)),
         )
@@ -62,23 +68,39 @@ def steps(
 
 
 SIGNED, UNSIGNED = EIGHT
+NONE = "torch has none"
 CASES = (
     Case(
         "SGD with momentum 8-bit, four matrices",
-        steps(optim.SGD8bit, SIGNED, MOMENTUM, torch.optim.SGD, TORCH),
+        steps(optim.SGD8bit, [SIGNED], MOMENTUM, torch.optim.SGD, TORCH),
     ),
     Case(
         "RMSprop 8-bit, four matrices",
-        steps(optim.RMSprop8bit, UNSIGNED, RATE, torch.optim.RMSprop, UNFUSED),
+        steps(optim.RMSprop8bit, [UNSIGNED], RATE, torch.optim.RMSprop, UNFUSED),
         note="torch has no fused form",
     ),
     Case(
         "Adagrad 8-bit, four matrices",
-        steps(optim.Adagrad8bit, UNSIGNED, RATE, torch.optim.Adagrad, TORCH),
+        steps(optim.Adagrad8bit, [UNSIGNED], RATE, torch.optim.Adagrad, TORCH),
     ),
     Case(
         "Lion 8-bit, four matrices",
-        steps(optim.Lion8bit, SIGNED, RATE, None, {}),
-        note="torch has none",
+        steps(optim.Lion8bit, [SIGNED], RATE, None, {}),
+        note=NONE,
+    ),
+    Case(
+        "AdEMAMix 8-bit, four matrices",
+        steps(optim.AdEMAMix8bit, [SIGNED, SIGNED, UNSIGNED], RATE, None, {}),
+        note=NONE,
+    ),
+    Case(
+        "LAMB 8-bit, four matrices",
+        steps(optim.LAMB8bit, EIGHT, RATE | {"max_unorm": 1.0}, None, {}, norms=True),
+        note=NONE,
+    ),
+    Case(
+        "LARS 8-bit, four matrices",
+        steps(optim.LARS8bit, [SIGNED], MOMENTUM | {"max_unorm": 0.02}, None, {}, norms=True),
+        note=NONE,
     ),
 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from itertools import product
 
 from qmaps.cuda.compiler import Entry
-from qmaps.cuda.rules import RULES
+from qmaps.cuda.rules import NORMS, RULES
 
 FORMATS = {
     "B256/DE@8s": "Format<8, 256, false, false, true, 1>",
@@ -87,10 +87,11 @@ def _steps(pairs: tuple[tuple[str, str | None], ...]) -> list[Entry]:
 def _rules() -> list[Entry]:
     """Every rule, with bfloat16 parameters that are rounded stochastically."""
     made = []
-    for (_, states), rule in RULES.items():
+    for (name, states), rule in RULES.items():
         formats = [FORMATS["B256/DE@8s"] for _ in states.split()]
         kind = ", ".join([rule, "Bf16", "Bf16", "true", *formats])
-        made.append(Entry("step.cuh", f"step<Kind<{kind}>>"))
+        kernels = ["step", "step_norms", "finish_norms"] if name in NORMS else ["step"]
+        made += [Entry("step.cuh", f"{kernel}<Kind<{kind}>>") for kernel in kernels]
     return made
 
 

@@ -9,7 +9,7 @@ import numpy as np
 
 MAX_PARTS = 8
 MAX_STATES = 3
-MAX_SCALARS = 12
+MAX_SCALARS = 16
 MAX_CODES = 256
 MAX_GUESSES = 4096
 GRID_FLOATS = 516
@@ -17,6 +17,7 @@ THREADS = 256
 WARPS = THREADS // 32
 UNIT = 8
 TILE = THREADS * UNIT
+NORM_CHUNK = 2 * TILE
 SCALES_CHUNK = 4096
 SUMS_CHUNK = 4 * TILE
 ERROR_SUMS = 4
@@ -54,11 +55,14 @@ TENSOR = np.dtype(
 STATE = np.dtype([("packed", _address), ("data", _address), ("scales", SCALES), ("noise", NOISE)])
 PARAMETER = np.dtype(
     [("numel", _i64), ("scalars", "<f4", MAX_SCALARS), ("group", _i64), ("counter", _address),
-     ("step", _u32), ("skips", _i32), ("noise", NOISE), ("state", STATE, MAX_STATES)]
+     ("sums", _address), ("step", _u32), ("skips", _i32), ("noise", NOISE),
+     ("state", STATE, MAX_STATES)]
 )  # fmt: skip
 ADDRESS = np.dtype([("p", _address), ("g", _address)])
 ITEM = np.dtype([("parameter", _i32), ("tile", _i32)])
-CONSTANT = np.dtype([("a", "<f8"), ("b", "<f8"), ("tensor", _address), ("kind", _i64)])
+CONSTANT = np.dtype(
+    [(name, "<f8") for name in ("a", "b", "c")] + [("tensor", _address), ("kind", _i64)]
+)
 BATCH = np.dtype(
     [(name, _address) for name in ("parameters", "addresses", "items")]
     + [("count", _i64), ("skip", _address), ("grad_scale", _address), ("book", BOOK, MAX_STATES)]

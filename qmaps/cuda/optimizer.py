@@ -175,6 +175,8 @@ class CudaPlan(Plan):
         self._write_addresses(grads)
         self._write_constants()
         self._begin(found)
+        if self._optimizer.takes_norms:
+            self._take_norms(scale)
         if self._room is not None:
             self._room.zero_()
             self._make_scales(scale)
@@ -203,6 +205,13 @@ class CudaPlan(Plan):
         begin["skip"], begin["skipped"] = self._skip.data_ptr(), self._skipped.data_ptr()
         blocks = -(-len(self._params) // layout.THREADS)
         self._engine.launch(_kernel("begin_step"), blocks, begin)
+
+    def _take_norms(self, scale: Tensor | None) -> None:
+        """What rules make of norms, before anything else: new states may depend on it."""
+        for name in ("step_norms", "finish_norms"):
+            for batch, (items, count) in zip(self._batches, self._items, strict=True):
+                argument = self._argument(batch, items, count, scale)
+                self._engine.launch_over(_kernel(f"{name}<{batch.kind}>"), count, argument)
 
     def _make_scales(self, scale: Tensor | None) -> None:
         """New scales of states whose scales span more than a block."""
@@ -286,6 +295,7 @@ class CudaPlan(Plan):
                 key = RoundingKey(seed=group["seed"], tensor=number, state=position)
                 describe_noise(row["state"][place]["noise"], key)
                 spans.add(index, place, value)
+        self._sums = self._place_sums(table)
         self._room = spans.place(self._engine.device)
         self._eight_bit = spans.eight_bit
         self._wide_count = len(spans.pieces)
@@ -298,6 +308,17 @@ class CudaPlan(Plan):
         self._constants = self._on_device(np.zeros(size, dtype=layout.CONSTANT))
         self._skip = torch.zeros((), dtype=torch.int32, device=self._engine.device)
         self._bad = torch.zeros((), dtype=torch.int32, device=self._engine.device)
+
+    def _place_sums(self, table: np.ndarray) -> Tensor | None:
+        """Room for sums of squares: two for each chunk, filled up to a power of two with zeros."""
+        if not self._optimizer.takes_norms:
+            return None
+        chunks = [-(-param.numel() // layout.NORM_CHUNK) for param in self._params]
+        sizes = [2 << max(count - 1, 0).bit_length() for count in chunks]
+        sums = torch.zeros(sum(sizes), dtype=torch.float64, device=self._engine.device)
+        ends = np.cumsum(sizes, dtype=np.int64)
+        table["sums"] = sums.data_ptr() + 8 * (ends - sizes)
+        return sums
 
     def _batch(self, entry: Entry, used: list[tuple[str, Any]]) -> Batch:
         """The batch that a parameter with these states belongs to."""
@@ -351,7 +372,7 @@ def _describe_constant(target: np.ndarray, value: float | Constant, engine: Engi
     if not isinstance(value, Constant):
         target["a"] = value
         return
-    target["kind"], target["b"] = value.kind, value.b
+    target["kind"], target["b"], target["c"] = value.kind, value.b, value.c
     given = value.a
     readable = (torch.float32, torch.float64)
     if isinstance(given, Tensor) and given.device == engine.device and given.dtype in readable:

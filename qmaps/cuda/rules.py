@@ -8,6 +8,10 @@ RULES = {
     ("adagrad", "sum"): "Adagrad",
     ("adam", "exp_avg exp_avg_sq"): "Adam",
     ("adamw", "exp_avg exp_avg_sq"): "AdamW",
+    ("ademamix", "exp_avg exp_avg_slow exp_avg_sq"): "AdEMAMix",
+    ("lamb", "exp_avg exp_avg_sq"): "Lamb",
+    ("lars", ""): "Lars<false>",
+    ("lars", "momentum_buffer"): "Lars<true>",
     ("lion", "exp_avg"): "Lion",
     ("rmsprop", "square_avg"): "RmsProp<false, false>",
     ("rmsprop", "square_avg momentum_buffer"): "RmsProp<true, false>",
@@ -17,6 +21,10 @@ RULES = {
     ("sgd", "momentum_buffer"): "Sgd<true>",
 }
 """By the name that optimizers ask for and their states; a test holds it against the headers."""
+
+
+NORMS = frozenset({"lamb", "lars"})
+"""Those that take norms of whole tensors."""
 
 
 def rule(name: str, states: str) -> str:

@@ -32,6 +32,14 @@ QMAPS_INLINE float root_of(float value) {
 #endif
 }
 
+QMAPS_INLINE double double_root_of(double value) {
+#if defined(__CUDA_ARCH__)
+    return __dsqrt_rn(value);
+#else
+    return __builtin_sqrt(value);
+#endif
+}
+
 // One product and sum, rounded once.
 QMAPS_INLINE float fused(float a, float b, float c) {
 #if defined(__CUDA_ARCH__)

@@ -6,9 +6,12 @@ from qmaps.optim.adagrad import Adagrad, Adagrad4bit, Adagrad8bit
 from qmaps.optim.adam import Adam, Adam4bit, Adam8bit
 from qmaps.optim.adamw import AdamW, AdamW4bit, AdamW8bit
 from qmaps.optim.adamw_factor import AdamW4bitFactor, AdamW8bitFactor, AdamWFactor
+from qmaps.optim.ademamix import AdEMAMix, AdEMAMix4bit, AdEMAMix8bit
 from qmaps.optim.base import QuantizedOptimizer
 from qmaps.optim.choice import keep_in_32_bits
 from qmaps.optim.groups import param_groups
+from qmaps.optim.lamb import LAMB, LAMB4bit, LAMB8bit
+from qmaps.optim.lars import LARS, LARS4bit, LARS8bit
 from qmaps.optim.lion import Lion, Lion4bit, Lion8bit
 from qmaps.optim.presets import PRESETS
 from qmaps.optim.rmsprop import RMSprop, RMSprop4bit, RMSprop8bit
@@ -16,9 +19,14 @@ from qmaps.optim.sgd import SGD, SGD4bit, SGD8bit
 from qmaps.optim.sm3 import SM3
 
 __all__ = [
+    "LAMB",
+    "LARS",
     "PRESETS",
     "SGD",
     "SM3",
+    "AdEMAMix",
+    "AdEMAMix4bit",
+    "AdEMAMix8bit",
     "Adafactor",
     "Adafactor8bit",
     "Adagrad",
@@ -33,6 +41,10 @@ __all__ = [
     "AdamW8bit",
     "AdamW8bitFactor",
     "AdamWFactor",
+    "LAMB4bit",
+    "LAMB8bit",
+    "LARS4bit",
+    "LARS8bit",
     "Lion",
     "Lion4bit",
     "Lion8bit",

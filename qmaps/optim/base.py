@@ -61,7 +61,8 @@ class QuantizedOptimizer(torch.optim.Optimizer):
     parameter, and encodes the new states. The rule knows nothing of formats: subclasses name
     their states in `state_names` and give `constants` and `update`. A rule is element-wise: a
     pure function of the parameter, the gradient, the states that `states_of` names, and
-    `scalars`, whose names do not depend on the group. Where an option adds or takes away a
+    `scalars`, whose names do not depend on the group. (One that `takes_norms` takes norms of whole
+    tensors besides, by `qmaps._norms`.) Where an option adds or takes away a
     state, each set of states is a variant of the rule; every other option is a scalar.
 
     A rule that no engine takes (`native_rule` is None) may look at whole tensors, keep states of
@@ -107,6 +108,9 @@ class QuantizedOptimizer(torch.optim.Optimizer):
     """Those that can be negative; unsigned maps would clip them."""
     exact_states: ClassVar[frozenset[str]] = frozenset()
     """Those that presets and fixed widths leave in 32 bits."""
+    takes_norms: ClassVar[bool] = False
+    """Whether the rule takes norms of whole tensors, by `qmaps._norms`: then it is no longer
+    element-wise, and a part of a parameter steps otherwise than the whole."""
     native_rule: ClassVar[str | None] = None
     """The engines' name of `update`, which takes the values of `scalars` in their order."""
     torch_options: ClassVar[Mapping[str, object]] = {}

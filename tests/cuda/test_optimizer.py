@@ -3,16 +3,30 @@
 from __future__ import annotations
 
 import copy
+import ctypes
 import io
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor
 
 from qmaps import optim
 from qmaps.backends import use_backend
-from qmaps.constants import power
+from qmaps.constants import (
+    Constant,
+    Corrected,
+    Decoupled,
+    First,
+    Lengthened,
+    LengthenedRest,
+    RootCorrection,
+    Slowing,
+    Warmed,
+    power,
+)
+from qmaps.cuda.layout import CONSTANT
 from qmaps.cuda.rules import RULES
 from qmaps.optim.base import QuantizedOptimizer
 from qmaps.quantizer import QuantizedTensor
@@ -29,6 +43,12 @@ RULE_OPTIONS: tuple[tuple[type[QuantizedOptimizer], dict[str, Any]], ...] = (
     (optim.RMSprop, {"centered": True, "momentum": 0.5}),
     (optim.Adagrad, {"lr_decay": 0.1}),
     (optim.Lion, {"weight_decay": 0.1}),
+    (optim.AdEMAMix, {"weight_decay": 0.1, "t_alpha": 2, "t_beta3": 100}),
+    (optim.LAMB, {"maximize": True, "trust_clip": 0.5}),
+    (optim.LAMB, {"max_unorm": 0.1, "weight_decay": 0.0}),
+    (optim.LARS, {"nesterov": True, "trust_coefficient": 0.1}),
+    (optim.LARS, {"max_unorm": 0.02, "lr": 0.3}),
+    (optim.LARS, {"momentum": 0.0, "trust_coefficient": 0.1}),
 )
 
 
@@ -274,6 +294,62 @@ def test_rules_are_those_of_the_headers(
         "    while (*a && *a == *b) { ++a; ++b; }\n    return *a == *b;\n}\n" + checks,
         request.config.cache.mkdir("cuda-emulation"),
     )
+
+
+@pytest.mark.parametrize("kind", [optim.LAMB, optim.LARS], ids=lambda kind: kind.__name__)
+def test_norms_of_many_chunks(kind: type[QuantizedOptimizer], on_device: EmulatedEngine) -> None:
+    def run() -> QuantizedOptimizer:
+        sizes = (1, 4095, 4097, 9 * 4096, 70_001)
+        generator = torch.Generator().manual_seed(1)
+        params = [torch.randn(n, generator=generator).requires_grad_() for n in sizes]
+        optimizer = kind(params, lr=0.5, state_quantizers=None)
+        for number in range(2):
+            set_gradients(params, number)
+            optimizer.step()
+        return optimizer
+
+    ours = run()
+    assert [n.partition("<")[0] for n in on_device.launched[-4:]] == [
+        "begin_step", "step_norms", "finish_norms", "step",
+    ]  # fmt: skip
+    with use_backend("reference"):
+        assert_same(ours, run())
+
+
+KINDS = [
+    Constant(0.1),
+    Corrected(1e-3, 0.9),
+    RootCorrection(0.0, 0.999),
+    Decoupled(1e-3, 0.1),
+    First(-0.0, 0.9),
+    Slowing(0.1, 0.3),
+    Warmed(5.0, 1000),
+    *(
+        cls(last, first, steps)
+        for cls in (Lengthened, LengthenedRest)
+        for last, first in ((0.9999, 0.9), (0.999999, 0.0), (0.3, 1e-300))
+        for steps in (1, 7, 100_000)
+    ),
+]
+
+
+def test_constants_have_the_hosts_bits(
+    device: EmulatedEngine, request: pytest.FixtureRequest
+) -> None:
+    library = build(
+        '#include "block.hpp"\n#include "begin.cuh"\n'
+        'extern "C" double value(const qmaps::Constant* given, unsigned step) {\n'
+        "    return qmaps::constant_of(*given, step);\n}\n",
+        request.config.cache.mkdir("cuda-emulation"),
+    )
+    library.value.restype = ctypes.c_double
+    for constant in KINDS:
+        given = np.zeros((), dtype=CONSTANT)
+        for name in ("kind", "a", "b", "c"):
+            given[name] = getattr(constant, name)
+        for step in (1, 2, 3, 6, 7, 8, 99, 1000, 54321, 100_000, 2**24):
+            found = library.value(ctypes.c_void_p(given.ctypes.data), ctypes.c_uint(step))
+            assert found.hex() == constant.at(step).hex(), (constant, step)
 
 
 @pytest.mark.parametrize("exponent", [0, 1, 2, 3, 1000, 123456])

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from qmaps.backends import use_backend
 from qmaps.native import optimizer as native_optimizer
-from qmaps.optim import AdamW, RMSprop
+from qmaps.optim import LAMB, LARS, AdamW, QuantizedOptimizer, RMSprop
 from qmaps.quantizer import QuantizedTensor
 from tests.optim.families import CASES, Family, label
 
@@ -101,6 +101,25 @@ def test_tensors_that_threads_share(quantizers: str, isa: str, threads: int) -> 
         return params, optimizer
 
     assert_same(run("native"), run("reference"))
+
+
+@pytest.mark.parametrize("make", [LAMB, LARS], ids=lambda cls: cls.__name__)
+@pytest.mark.parametrize("size", [4095, 4096, 4097, 201_703])
+def test_norms_of_tensors_that_threads_share(
+    make: type[QuantizedOptimizer], size: int, isa: str, threads: int, taken: list[int]
+) -> None:
+    def run(backend: str):
+        generator = torch.Generator().manual_seed(0)
+        params = [torch.randn(n, generator=generator).requires_grad_() for n in (size, 9000)]
+        optimizer = make(params, lr=0.5, state_quantizers="8bit")
+        with use_backend(backend):
+            for _ in range(2):
+                step(optimizer, params, generator)
+        return params, optimizer
+
+    ours = run("native")
+    assert taken == [2, 2]
+    assert_same(ours, run("reference"))
 
 
 def test_options_and_groups(isa: str) -> None:

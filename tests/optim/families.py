@@ -27,9 +27,11 @@ class Family:
         reference: torch's class of that name, if there is one.
         options: every combination to be tested; the last one uses every state.
         oracle: the rule for one element: parameter, gradients, complete options -> parameter and
-            states after all steps, in Python floats.
+            states after all steps, in Python floats. Of a rule that takes norms: the same for
+            all elements of a tensor, as lists.
         rate: a learning rate at which `model` learns.
         learns: options to learn with, besides.
+        defaults: where torch has no class of that name, the own options and their defaults.
     """
 
     full: type[QuantizedOptimizer]
@@ -37,13 +39,32 @@ class Family:
     four: type[QuantizedOptimizer]
     reference: type[torch.optim.Optimizer] | None
     options: list[Options]
-    oracle: Callable[..., tuple[float, dict[str, float]]]
+    oracle: Callable[..., Any]
     rate: float
     learns: Options = field(default_factory=dict)
+    defaults: Options = field(default_factory=dict)
 
     @property
     def name(self) -> str:
         return self.full.__name__
+
+    def expected(
+        self, before: torch.Tensor, grads: list[torch.Tensor], options: Options
+    ) -> dict[str, list[float]]:
+        """What the oracle says of a whole tensor: elements of the parameter `p` and of states."""
+        start = before.reshape(-1).tolist()
+        rows = [grad.reshape(-1).tolist() for grad in grads]
+        if self.full.takes_norms:
+            p, states = self.oracle(start, rows, options)
+            return {"p": p, **states}
+        found = [
+            self.oracle(x, list(column), options)
+            for x, column in zip(start, zip(*rows, strict=True), strict=True)
+        ]
+        names = found[0][1]
+        return {"p": [p for p, _ in found]} | {
+            name: [states[name] for _, states in found] for name in names
+        }
 
 
 def grid(**choices: list[Any]) -> list[Options]:
@@ -118,6 +139,73 @@ def lion(p: float, grads: list[float], o: Options) -> Any:
     return p, {"exp_avg": m}
 
 
+def ademamix(p: float, grads: list[float], o: Options) -> Any:
+    m = n = v = 0.0
+    beta1, beta2, last = o["betas"]
+    for t, given in enumerate(grads, 1):
+        g = -given if o["maximize"] else given
+        alpha, beta3 = o["alpha"], last
+        if o["t_alpha"]:
+            alpha = min(t * alpha / o["t_alpha"], alpha)
+        if o["t_beta3"] and t < o["t_beta3"]:
+            # The paper's equation, of logarithms.
+            b, share = math.log(last), t / o["t_beta3"]
+            power = b / share  # its limit where beta1 is 0
+            if beta1:
+                a = math.log(beta1)
+                power = a * b / ((1 - share) * b + share * a)
+            beta3 = min(math.exp(power), last)
+        m += (1 - beta1) * (g - m)
+        n += (1 - beta3) * (g - n)
+        v += (1 - beta2) * (g**2 - v)
+        u = (m / (1 - beta1**t) + alpha * n) / (math.sqrt(v / (1 - beta2**t)) + o["eps"])
+        p -= o["lr"] * (u + o["weight_decay"] * p)
+    return p, {"exp_avg": m, "exp_avg_slow": n, "exp_avg_sq": v}
+
+
+def lamb(p: list[float], grads: list[list[float]], o: Options) -> Any:
+    m, v = [0.0] * len(p), [0.0] * len(p)
+    beta1, beta2 = o["betas"]
+    for t, given in enumerate(grads, 1):
+        g = [-x if o["maximize"] else x for x in given]
+        m = [beta1 * x + (1 - beta1) * y for x, y in zip(m, g, strict=True)]
+        v = [beta2 * x + (1 - beta2) * y**2 for x, y in zip(v, g, strict=True)]
+        first, second = (1 - beta1**t, 1 - beta2**t) if o["bias_correction"] else (1, 1)
+        r = [
+            x / first / (math.sqrt(y / second) + o["eps"]) + o["weight_decay"] * z
+            for x, y, z in zip(m, v, p, strict=True)
+        ]
+        trust = 1.0
+        if math.hypot(*p) and math.hypot(*r):
+            trust = math.hypot(*p) / math.hypot(*r)
+            if o["trust_clip"]:
+                trust = min(trust, o["trust_clip"])
+            if o["max_unorm"]:
+                trust = min(o["max_unorm"] * trust, 1)
+        p = [x - o["lr"] * trust * y for x, y in zip(p, r, strict=True)]
+    return p, {"exp_avg": m, "exp_avg_sq": v}
+
+
+def lars(p: list[float], grads: list[list[float]], o: Options) -> Any:
+    b = [0.0] * len(p)
+    for given in grads:
+        g = [-x if o["maximize"] else x for x in given]
+        u = [x + o["weight_decay"] * y for x, y in zip(g, p, strict=True)]
+        long, steep = math.hypot(*p), math.hypot(*g)
+        if long and steep and not o["max_unorm"]:
+            trust = o["trust_coefficient"] * long / (steep + o["weight_decay"] * long)
+            u = [trust * x for x in u]
+        b = [o["momentum"] * x + y for x, y in zip(b, u, strict=True)]
+        move = b
+        if o["nesterov"]:
+            move = [x + o["momentum"] * y for x, y in zip(u, b, strict=True)]
+        if o["max_unorm"] and long and math.hypot(*move) > o["max_unorm"] * long:
+            shorter = o["max_unorm"] * long / math.hypot(*move)
+            move = [shorter * x for x in move]
+        p = [x - o["lr"] * y for x, y in zip(p, move, strict=True)]
+    return p, {"momentum_buffer": b} if o["momentum"] else {}
+
+
 BOTH = [False, True]
 DECAYS = [0.0, 0.3]
 _ADAM = grid(maximize=BOTH, weight_decay=DECAYS, betas=[(0.8, 0.95), (0.0, 0.9)], eps=[1e-3])
@@ -178,8 +266,64 @@ FAMILIES = [
         grid(maximize=BOTH, weight_decay=DECAYS, betas=[(0.8, 0.95), (0.0, 0.9)]),
         lion,
         1e-3,
+        defaults={"lr": 1e-4, "betas": (0.9, 0.99), "weight_decay": 0},
     ),
-]
+    Family(
+        optim.AdEMAMix,
+        optim.AdEMAMix8bit,
+        optim.AdEMAMix4bit,
+        None,
+        [
+            *grid(maximize=BOTH, weight_decay=DECAYS, betas=[(0.8, 0.95, 0.99)], eps=[1e-3]),
+            *grid(
+                betas=[(0.0, 0.9, 0.99), (0.8, 0.95, 0.999)],
+                t_alpha=[None, 12],
+                t_beta3=[12, 100],
+                eps=[1e-3],
+            ),
+        ],
+        ademamix,
+        1e-3,
+        defaults={
+            "lr": 1e-3, "betas": (0.9, 0.999, 0.9999), "alpha": 5.0, "t_alpha": None,
+            "t_beta3": None, "eps": 1e-8, "weight_decay": 1e-2,
+        },
+    ),
+    Family(
+        optim.LAMB,
+        optim.LAMB8bit,
+        optim.LAMB4bit,
+        None,
+        [
+            *grid(maximize=BOTH, weight_decay=DECAYS, bias_correction=BOTH, eps=[1e-3]),
+            *grid(betas=[(0.8, 0.95)], trust_clip=[0.4], eps=[1e-3]),
+            *grid(betas=[(0.0, 0.9)], max_unorm=[0.3, 2.0], eps=[1e-3]),
+        ],
+        lamb,
+        1e-2,
+        defaults={
+            "lr": 1e-3, "betas": (0.9, 0.999), "eps": 1e-6, "weight_decay": 1e-2,
+            "bias_correction": True, "trust_clip": None, "max_unorm": None,
+        },
+    ),
+    Family(
+        optim.LARS,
+        optim.LARS8bit,
+        optim.LARS4bit,
+        None,
+        [
+            *grid(maximize=BOTH, weight_decay=DECAYS, momentum=[0.0], trust_coefficient=[0.1]),
+            *grid(maximize=BOTH, weight_decay=DECAYS, nesterov=BOTH, trust_coefficient=[0.1]),
+            *grid(momentum=[0.0, 0.8], max_unorm=[0.1, 100.0]),
+        ],
+        lars,
+        1.0,
+        defaults={
+            "lr": 1.0, "momentum": 0.9, "weight_decay": 1e-4, "trust_coefficient": 1e-3,
+            "nesterov": False, "max_unorm": None,
+        },
+    ),
+]  # fmt: skip
 CASES = [(family, options) for family in FAMILIES for options in family.options]
 
 

@@ -16,14 +16,6 @@ struct Begin {
     std::int64_t* skipped;        // steps left out so far
 };
 
-QMAPS_INLINE double double_root_of(double value) {
-#if defined(__CUDA_ARCH__)
-    return __dsqrt_rn(value);
-#else
-    return __builtin_sqrt(value);
-#endif
-}
-
 // By squaring; qmaps.constants.power.
 QMAPS_INLINE double power(double base, std::uint32_t exponent) {
     double result = 1.0;
@@ -34,6 +26,42 @@ QMAPS_INLINE double power(double base, std::uint32_t exponent) {
     return result;
 }
 
+// See qmaps.constants.log: the same operations in the same order.
+QMAPS_INLINE double double_log_of(double x) {
+    double exponent = 0.0;
+    while (x < 0.7071067811865476) {
+        x *= 2.0;
+        exponent -= 1.0;
+    }
+    const double s = (x - 1.0) / (x + 1.0);
+    const double z = s * s;
+    double series = 0.0;
+    for (int k = 23; k > 0; k -= 2) series = series * z + 1.0 / k;
+    return exponent * 0.693147180369123816490 +
+           (2.0 * s * series + exponent * 1.90821492927058770002e-10);
+}
+
+// See qmaps.constants.exp.
+QMAPS_INLINE double double_exp_of(double y) {
+    if (y < -745.0) return 0.0;
+    const int k = static_cast<int>(-y * 1.4426950408889634 + 0.5);
+    const double f = (y + k * 0.693147180369123816490) + k * 1.90821492927058770002e-10;
+    double result = 1.0;
+    for (int n = 15; n > 0; --n) result = result * f / n + 1.0;
+    for (int i = 0; i < k; ++i) result *= 0.5;
+    return result;
+}
+
+// See qmaps.constants.Lengthened.
+QMAPS_INLINE double lengthened(double last, double start, double steps, std::uint32_t step) {
+    if (step >= steps) return last;
+    const double share = step / steps;
+    const double first = start > 0.0 ? 1.0 / double_log_of(start) : 0.0;
+    const double decay =
+        double_exp_of(1.0 / ((1.0 - share) * first + share * (1.0 / double_log_of(last))));
+    return decay < last ? decay : last;
+}
+
 enum ConstantKind : int {
     kFixed,           // a
     kCorrected,       // a / (1 - b^t)
@@ -41,6 +69,9 @@ enum ConstantKind : int {
     kDecoupled,       // 1 - a * b
     kFirst,           // a in the first step, then b
     kSlowing,         // a / (1 + (t - 1) * b)
+    kWarmed,          // a * min(t / b, 1)
+    kLengthened,      // a decay from b to a, which it is from step c on
+    kLengthenedRest,  // 1 minus that
     kDouble = 16,     // besides: the tensor holds a float64
 };
 
@@ -56,6 +87,9 @@ QMAPS_INLINE double constant_of(const Constant& given, std::uint32_t step) {
         case kDecoupled: return 1.0 - a * b;
         case kFirst: return step == 1 ? a : b;
         case kSlowing: return a / (1.0 + static_cast<double>(step - 1) * b);
+        case kWarmed: return step < b ? a * (step / b) : a;
+        case kLengthened: return lengthened(a, b, given.c, step);
+        case kLengthenedRest: return 1.0 - lengthened(a, b, given.c, step);
         default: return a;
     }
 }

@@ -7,7 +7,7 @@ namespace qmaps {
 
 constexpr int kMaxParts = 8;
 constexpr int kMaxStates = 3;
-constexpr int kMaxScalars = 12;
+constexpr int kMaxScalars = 16;
 constexpr int kMaxCodes = 256;
 constexpr int kMaxGuesses = 4096;
 
@@ -80,6 +80,7 @@ struct Parameter {
     float scalars[kMaxScalars];
     std::int64_t group;        // number of its constants
     float* counter;            // its steps so far, as the optimizer's state has it
+    double* sums;              // a place for sums of squares; see step_norms
     std::uint32_t step;        // the one that is taken
     std::int32_t skips;        // whether a gradient that is not finite stops the step
     Noise noise;               // of rounding a bfloat16 parameter
@@ -100,7 +101,7 @@ struct Item {
 
 // A scalar of a rule: see qmaps.constants. `tensor`, if not null, holds `a` instead.
 struct Constant {
-    double a, b;
+    double a, b, c;
     const float* tensor;
     std::int64_t kind;
 };

@@ -75,9 +75,8 @@ struct Unit {
 };
 
 template <class K>
-QMAPS_INLINE void read_and_advance(const Batch& batch, const Parameter& parameter,
-                                   const Address& address, const Place& place, SharedBook* books,
-                                   Unit& unit) {
+QMAPS_INLINE void read_unit(const Batch& batch, const Parameter& parameter, const Address& address,
+                            const Place& place, SharedBook* books, Unit& unit) {
     using R = typename K::Rule;
     load_unit(static_cast<const typename K::Gradients*>(address.g) + place.at, place.count,
               unit.g);
@@ -96,6 +95,14 @@ QMAPS_INLINE void read_and_advance(const Batch& batch, const Parameter& paramete
         const float scale = *batch.grad_scale;
         for (int j = 0; j < kUnit; ++j) unit.g[j] = unit.g[j] / scale;
     }
+}
+
+template <class K>
+QMAPS_INLINE void read_and_advance(const Batch& batch, const Parameter& parameter,
+                                   const Address& address, const Place& place, SharedBook* books,
+                                   Unit& unit) {
+    using R = typename K::Rule;
+    read_unit<K>(batch, parameter, address, place, books, unit);
     const R rule(parameter.scalars);
     for (int j = 0; j < kUnit; ++j) {
         float states[kMaxStates] = {};
@@ -174,6 +181,99 @@ __global__ void __launch_bounds__(kThreads) step_maxima(const Batch batch) {
             fold_unit(parameter.state[1].scales, place.at, place.count, unit.state[1]);
         if constexpr (R::kStates > 2 && K::State2::kBlock == 0)
             fold_unit(parameter.state[2].scales, place.at, place.count, unit.state[2]);
+    }
+}
+
+// Squares of the elements that a rule takes norms of, added to those of the tile before.
+struct Squares {
+    double p[kUnit], measured[kUnit];
+};
+
+template <class K>
+QMAPS_INLINE void add_squares(const Batch& batch, const Parameter& parameter,
+                              const Address& address, std::int64_t tile, SharedBook* books,
+                              Squares& squares) {
+    using R = typename K::Rule;
+    const Place place = place_of(tile, parameter.numel);
+    Unit unit;
+    read_unit<K>(batch, parameter, address, place, books, unit);
+    const R rule(parameter.scalars);
+    for (int j = 0; j < kUnit; ++j) {
+        float states[kMaxStates] = {};
+        for (int k = 0; k < R::kStates; ++k) states[k] = unit.state[k][j];
+        const bool there = j < place.count;
+        const double p = there ? unit.p[j] : 0.0f;
+        const double measured = there ? rule.measured(unit.p[j], unit.g[j], states) : 0.0f;
+        squares.p[j] += p * p;
+        squares.measured[j] += measured * measured;
+    }
+}
+
+// The sum over a block, for its first thread: the first half of all to the second, until one is
+// left; a thread has kUnit neighbours.
+QMAPS_INLINE double added(double* x, double (*shared)[kUnit]) {
+    const int thread = static_cast<int>(threadIdx.x);
+    for (int half = kThreads / 2; half > 0; half /= 2) {
+        if (thread >= half && thread < 2 * half)
+            for (int j = 0; j < kUnit; ++j) shared[thread - half][j] = x[j];
+        __syncthreads();
+        if (thread < half)
+            for (int j = 0; j < kUnit; ++j) x[j] += shared[thread][j];
+        __syncthreads();
+    }
+    for (int half = kUnit / 2; half > 0; half /= 2)
+        for (int j = 0; j < half; ++j) x[j] += x[j + half];
+    return x[0];
+}
+
+// The sums of squares of chunks of two tiles, of the parameter and of what its rule measures. The
+// order of sums is that of qmaps._norms.
+template <class K>
+__global__ void __launch_bounds__(kThreads) step_norms(const Batch batch) {
+    __shared__ SharedBook books[K::kBooks > 0 ? K::kBooks : 1];
+    __shared__ double shared[kThreads / 2][kUnit];
+    if (*batch.skip) return;
+    load_books<K>(batch, books);
+    for (std::int64_t i = blockIdx.x; i < batch.count; i += gridDim.x) {
+        const Item item = batch.items[i];
+        if (item.tile % 2 != 0) continue;
+        const Parameter& parameter = batch.parameters[item.parameter];
+        const Address address = batch.addresses[item.parameter];
+        Squares squares = {};
+        add_squares<K>(batch, parameter, address, item.tile, books, squares);
+        add_squares<K>(batch, parameter, address, item.tile + 1, books, squares);
+        const double p = added(squares.p, shared);
+        const double measured = added(squares.measured, shared);
+        if (threadIdx.x != 0) continue;
+        parameter.sums[item.tile] = p;
+        parameter.sums[item.tile + 1] = measured;
+    }
+}
+
+// What a parameter's norms come to, once for each: a block adds the chunks' sums, filled up with
+// zeros to a power of two, as the elements of a chunk are added.
+template <class K>
+__global__ void __launch_bounds__(kThreads) finish_norms(const Batch batch) {
+    using R = typename K::Rule;
+    if (*batch.skip) return;
+    for (std::int64_t i = blockIdx.x; i < batch.count; i += gridDim.x) {
+        const Item item = batch.items[i];
+        if (item.tile != 0) continue;
+        Parameter& parameter = batch.parameters[item.parameter];
+        constexpr std::int64_t kChunk = 2 * kTile;
+        std::int64_t size = 1;
+        while (size * kChunk < parameter.numel) size *= 2;
+        for (std::int64_t half = size; half > 1; half /= 2) {
+            // Sums lie in pairs, so that half as many pairs are as many numbers.
+            for (std::int64_t at = threadIdx.x; at < half; at += kThreads)
+                parameter.sums[at] += parameter.sums[at + half];
+            __syncthreads();
+        }
+        if (threadIdx.x == 0)
+            parameter.scalars[R::kRatio] =
+                R::ratio(double_root_of(parameter.sums[0]), double_root_of(parameter.sums[1]),
+                         parameter.scalars);
+        __syncthreads();
     }
 }
 

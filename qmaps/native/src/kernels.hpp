@@ -25,6 +25,8 @@ struct Kernels {
     // Fold the new states' magnitudes into maxima[state][part][index].
     void (*step_maxima)(const ParamTask&, std::int64_t begin, std::int64_t end,
                         float* const* const* maxima, StepScratch&);
+    // Sums of squares of the parameter's and of the measured elements of chunk number `chunk`.
+    void (*step_norms)(const ParamTask&, std::int64_t chunk, double* sums, StepScratch&);
     Rules rules;
     // The 256 scales of an 8-bit grid between two ends, 0 first.
     void (*eight_bit_grid)(float low, float high, float* grid);

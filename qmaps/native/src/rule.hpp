@@ -8,7 +8,7 @@ namespace qmaps {
 struct Ahead;
 
 inline constexpr int kMaxStates = 3;
-inline constexpr int kMaxScalars = 12;
+inline constexpr int kMaxScalars = 16;
 
 // A rule works on `count` elements of float32 memory: p the parameter, g its gradient, s[k] the
 // k-th state, c the step's constants in the order of the rule's list. Each line of a rule is the
@@ -27,6 +27,12 @@ struct Rule {
                     const float* c, unsigned wanted, Ahead& ahead);
     // The states that `advance` reads to make the wanted ones.
     unsigned (*reads)(unsigned wanted);
+    // Of rules that take norms, null for others: the elements whose norm counts, into `out`; the
+    // states that this reads; and what it makes of both norms, the last of the constants.
+    void (*measured)(const float* p, const float* g, float* const* s, std::int64_t count,
+                     const float* c, float* out);
+    unsigned (*measures)(const float* c);
+    float (*ratio)(double param_norm, double measured_norm, const float* c);
 };
 
 // The rules of one instruction set.

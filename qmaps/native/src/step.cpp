@@ -1,8 +1,10 @@
 #include "step.hpp"
 
 #include <algorithm>
+#include <cmath>
 #include <numeric>
 #include <stdexcept>
+#include <utility>
 
 #include "parallel.hpp"
 
@@ -39,6 +41,16 @@ void choose_stretch(ParamTask& task) {
         if (codec.block == 0) task.two_passes = true;
     }
     task.stretch = std::max<std::int64_t>(1, kTile / least) * least;
+}
+
+// Sums of chunks, filled up with zeros, added as the elements of a chunk are.
+double tree_sum(std::vector<double> x) {
+    std::size_t size = 1;
+    while (size < x.size()) size *= 2;
+    x.resize(size);
+    for (std::size_t half = size / 2; half > 0; half /= 2)
+        for (std::size_t i = 0; i < half; ++i) x[i] += x[i + half];
+    return x[0];
 }
 
 }  // namespace
@@ -90,6 +102,42 @@ void Step::arrange() {
     arranged_ = true;
 }
 
+// The ratios of rules that take norms, which all that follows needs.
+void Step::take_norms(int threads) {
+    struct Norms {
+        ParamTask* task;
+        std::vector<double> sums[2];  // of the parameter's chunks, and of the measured ones
+    };
+    std::vector<Norms> norms;
+    std::vector<std::pair<std::size_t, std::int64_t>> chunks;  // whose, and which
+    for (ParamTask& task : tasks_) {
+        if (!task.rule->ratio) continue;
+        const std::int64_t count = (task.numel + kNormChunk - 1) / kNormChunk;
+        for (std::int64_t chunk = 0; chunk < count; ++chunk) chunks.emplace_back(norms.size(), chunk);
+        const std::vector<double> sums(static_cast<std::size_t>(count));
+        norms.push_back({&task, {sums, sums}});
+    }
+    // A thread takes neighbours, whose scales share cache lines.
+    constexpr std::int64_t kTogether = 8;
+    const auto all = static_cast<std::int64_t>(chunks.size());
+    parallel((all + kTogether - 1) / kTogether, threads, [&](std::int64_t item, int) {
+        for (std::int64_t i = item * kTogether; i < std::min(all, (item + 1) * kTogether); ++i) {
+            const auto [whose, chunk] = chunks[static_cast<std::size_t>(i)];
+            Norms& mine = norms[whose];
+            double sums[2];
+            set_.step_norms(*mine.task, chunk, sums, step_scratch());
+            for (int which = 0; which < 2; ++which)
+                mine.sums[which][static_cast<std::size_t>(chunk)] = sums[which];
+        }
+    });
+    for (Norms& mine : norms) {
+        ParamTask& task = *mine.task;
+        const double p = std::sqrt(tree_sum(std::move(mine.sums[0])));
+        const double measured = std::sqrt(tree_sum(std::move(mine.sums[1])));
+        task.scalars[task.rule->scalars] = task.rule->ratio(p, measured, task.scalars);
+    }
+}
+
 void Step::run(int threads) {
     if (!arranged_) arrange();
 
@@ -118,6 +166,7 @@ void Step::run(int threads) {
             wide[number]->state.push_back(k);
         }
     }
+    take_norms(threads);
     const auto items = static_cast<std::int64_t>(items_.size());
     if (any_wide) {
         parallel(items, threads, [&](std::int64_t number, int thread) {

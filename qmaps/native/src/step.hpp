@@ -36,6 +36,7 @@ class Step {
     };
     StateTask& next_state();
     void arrange();
+    void take_norms(int threads);
 
     const Kernels& set_;
     std::vector<ParamTask> tasks_;

@@ -17,6 +17,8 @@ inline constexpr std::int64_t kTile = 1024;      // elements worked on at a time
 inline constexpr std::int64_t kChunk = 16384;      // elements that a thread takes at a time
 inline constexpr std::int64_t kStepChunk = 65536;  // the same of a step, which reads ahead
 
+inline constexpr std::int64_t kNormChunk = 4096;   // elements whose squares are added first
+
 inline constexpr std::int64_t kCached = std::int64_t{1} << 22;  // elements, more than caches hold
 
 // One list of scales: element i takes number (i / divisor) % count. So blocks have their size as
@@ -155,6 +157,7 @@ struct alignas(64) StepScratch {
     float p[kMaxLocal];
     float g[kMaxLocal];
     float state[kMaxStates][kMaxLocal];
+    double squares[2][kNormChunk];
     Scratch scratch;
 };
 

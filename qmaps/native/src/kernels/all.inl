@@ -28,6 +28,7 @@ namespace {
 const Kernels& QMAPS_KERNELS() {
     static constexpr Kernels table = {QMAPS_ISA, quantize_local, scan, maxima,
                                       quantize_fresh, dequantize, step_range, step_maxima,
+                                      step_norms,
                                       {kRules, sizeof kRules / sizeof kRules[0]}, eight_bit_grid,
                                       kSelection, kMetrics, kLeastSquares};
     return table;

@@ -50,14 +50,43 @@ inline void advance(const float* p, const float* g, float* const* s, std::int64_
 }
 
 template <class R>
+inline void measure(const float* __restrict p, const float* __restrict g, float* const* s,
+                    std::int64_t count, const float* c, float* __restrict out) {
+    const R rule(c);
+    const unsigned read = R::measures(c);
+    for (std::int64_t i = 0; i < count; ++i) {
+        float state[kMaxStates] = {};
+        for (int k = 0; k < R::kStates; ++k)
+            if (read >> k & 1u) state[k] = s[k][i];
+        out[i] = rule.measured(p[i], g[i], state);
+    }
+}
+
+template <class R>
 constexpr Rule rule() {
-    return {R::kName, R::kStateNames, R::kStates, R::kScalars, apply<R>, advance<R>, R::reads};
+    return {R::kName, R::kStateNames, R::kStates, R::kScalars, apply<R>, advance<R>, R::reads,
+            nullptr, nullptr, nullptr};
+}
+
+// One that takes norms.
+template <class R>
+constexpr Rule layerwise() {
+    static_assert(R::kRatio < kMaxScalars);
+    Rule made = rule<R>();
+    made.measured = measure<R>;
+    made.measures = R::measures;
+    made.ratio = R::ratio;
+    return made;
 }
 
 static constexpr Rule kRules[] = {
     rule<Adagrad>(),
     rule<Adam>(),
     rule<AdamW>(),
+    rule<AdEMAMix>(),
+    layerwise<Lamb>(),
+    layerwise<Lars<false>>(),
+    layerwise<Lars<true>>(),
     rule<Lion>(),
     rule<RmsProp<false, false>>(),
     rule<RmsProp<true, false>>(),

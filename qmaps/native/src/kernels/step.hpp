@@ -119,3 +119,44 @@ static void step_maxima(const ParamTask& task, std::int64_t begin, std::int64_t 
         }
     }
 }
+
+// The first half to the second, until one number is left; see qmaps._norms.
+inline double added(double* x, std::int64_t count) {
+    for (std::int64_t half = count / 2; half > 0; half /= 2)
+        for (std::int64_t i = 0; i < half; ++i) x[i] += x[i + half];
+    return x[0];
+}
+
+static void step_norms(const ParamTask& task, std::int64_t chunk, double* sums,
+                       StepScratch& memory) {
+    const std::int64_t begin = chunk * kNormChunk;
+    const std::int64_t end = task.numel - begin < kNormChunk ? task.numel : begin + kNormChunk;
+    const unsigned read = task.rule->measures(task.scalars);
+    memory.scratch.ahead = {};
+    for (std::int64_t at = begin; at < end; at += kTile) {
+        const std::int64_t count = end - at < kTile ? end - at : kTile;
+        float* states[kMaxStates] = {};
+        for (int k = 0; k < task.rule->states; ++k) {
+            if (!(read >> k & 1u)) continue;
+            const StateTask& state = task.state[k];
+            states[k] = state.codec.book ? memory.state[k] : state.data + at;
+            if (state.codec.book)
+                decode_tile(state.codec, stored(state.codec), at, count, states[k],
+                            memory.scratch);
+        }
+        const float* g = floats(task.g, task.g_dtype, at, count, memory.g);
+        const float* p = floats(task.p, task.p_dtype, at, count, memory.p);
+        float* measured = memory.scratch.x;
+        task.rule->measured(p, g, states, count, task.scalars, measured);
+        const float* each[2] = {p, measured};
+        for (int which = 0; which < 2; ++which)
+            for (std::int64_t i = 0; i < count; ++i) {
+                const double x = each[which][i];
+                memory.squares[which][at - begin + i] = x * x;
+            }
+    }
+    for (int which = 0; which < 2; ++which) {
+        for (std::int64_t i = end - begin; i < kNormChunk; ++i) memory.squares[which][i] = 0;
+        sums[which] = added(memory.squares[which], kNormChunk);
+    }
+}

@@ -1,0 +1,17 @@
+// Trust ratios; qmaps.optim.layerwise.
+//
+// A rule that takes norms has besides what every rule has:
+//   measured     the element whose norm counts beside the parameter's
+//   measures     the states that it reads
+//   ratio        what both norms give, in float64 and then rounded; constant kRatio of the rule,
+//                which follows those that it is given
+
+// 1 where one of the norms is 0.
+QMAPS_INLINE float trusted(double ratio, double one, double other) {
+    return one == 0 || other == 0 ? 1.0f : static_cast<float>(ratio);
+}
+
+QMAPS_INLINE float clipped(double update_norm, double param_norm, float max_unorm) {
+    const double ratio = max_unorm * param_norm / update_norm;
+    return trusted(ratio > 1 ? 1.0 : ratio, param_norm, update_norm);
+}

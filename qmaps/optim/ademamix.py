@@ -1,0 +1,176 @@
+"""AdEMAMix with quantized moments."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, ClassVar, Unpack
+
+from torch import Tensor
+
+from qmaps._float32 import sqrt
+from qmaps.constants import (
+    Constant,
+    Corrected,
+    Decoupled,
+    Lengthened,
+    LengthenedRest,
+    RootCorrection,
+    Warmed,
+)
+from qmaps.errors import BadValueError
+from qmaps.optim.base import QuantizedOptimizer, Shared
+from qmaps.optim.fixed_width import EightBit, FourBit
+from qmaps.optim.terms import ascent, check_at_least_0, check_betas, directed
+
+
+class AdEMAMix(QuantizedOptimizer):
+    r"""AdEMAMix, AdamW with a second and slower first moment, under any quantizers.
+
+    With gradient g (negated to maximize) and step t, in float32 and in this order:
+
+        p = p * (1 - lr * weight_decay)
+        m = beta1 * m + (1 - beta1) * g
+        n = beta3_t * n + (1 - beta3_t) * g
+        v = beta2 * v + (1 - beta2) * (g * g)
+        u = 1 / (1 - beta1^t) * m + alpha_t * n
+        p = p - lr * (u / (sqrt(v) / sqrt(1 - beta2^t) + eps))
+
+    The slow moment n is not corrected for its bias. Without schedules alpha_t is alpha and beta3_t
+    is beta3. A large alpha or beta3 makes early steps unstable, so long trainings raise both:
+
+        alpha_t = alpha * min(t / t_alpha, 1)
+        beta3_t = exp(1 / ((1 - t / t_beta3) / log(beta1) + t / t_beta3 / log(beta3)))
+
+    the latter up to step t_beta3, and where beta3 is larger than beta1: the time in which weights
+    halve grows linearly (`qmaps.constants.Lengthened`).
+
+    The update uses the new moments before they are encoded. The states are `exp_avg` (m),
+    `exp_avg_slow` (n) and `exp_avg_sq` (v); `step` counts the steps.
+
+    Args:
+        params: parameters, or groups of them.
+        lr: learning rate, at least 0.
+        betas: decay of m, of v and of n, each in [0, 1).
+        alpha: weight of the slow moment, at least 0; the paper takes 5 to 8.
+        t_alpha: steps until alpha is reached, at least 1; None for no schedule. The paper takes
+            the number of all steps.
+        t_beta3: the same of beta3.
+        eps: added to the denominator, at least 0.
+        weight_decay: decoupled, at least 0.
+        **shared: `maximize`, `state_quantizers`, `min_quantized_size`, `refit_every`,
+            `nonfinite`, `seed` and `stochastic_rounding`; see `QuantizedOptimizer`.
+
+    Raises:
+        BadValueError, BadTypeError, SpecError: an argument is not allowed.
+
+    Source: Pagliardini, Ablin and Grangier (2024), "The AdEMAMix optimizer: better, faster,
+    older", algorithm 1 and section 3; names and defaults of bitsandbytes; quantized states after
+    8-bit optimizers, section 2.
+
+    >>> import torch
+    >>> layer = torch.nn.Linear(128, 64)
+    >>> optimizer = AdEMAMix(layer.parameters(), t_alpha=1000, state_quantizers="4bit")
+    >>> layer(torch.randn(4, 128)).square().mean().backward()
+    >>> optimizer.step()
+    >>> optimizer.state[layer.weight]["exp_avg_slow"]
+    QuantizedTensor('B128/DE@4s', shape=(64, 128), 4352 bytes)
+    """
+
+    state_names: ClassVar[tuple[str, ...]] = ("exp_avg", "exp_avg_slow", "exp_avg_sq")
+    signed_states: ClassVar[frozenset[str]] = frozenset({"exp_avg", "exp_avg_slow"})
+    native_rule: ClassVar[str | None] = "ademamix"
+
+    def __init__(
+        self,
+        params: Iterable[Any],
+        lr: float | Tensor = 1e-3,
+        betas: tuple[float, float, float] = (0.9, 0.999, 0.9999),
+        alpha: float = 5.0,
+        t_alpha: int | None = None,
+        t_beta3: int | None = None,
+        eps: float = 1e-8,
+        weight_decay: float = 1e-2,
+        **shared: Unpack[Shared],
+    ) -> None:
+        own = {
+            "lr": lr,
+            "betas": betas,
+            "alpha": alpha,
+            "t_alpha": t_alpha,
+            "t_beta3": t_beta3,
+            "eps": eps,
+            "weight_decay": weight_decay,
+        }
+        super().__init__(params, own, **shared)
+
+    def check_group(self, group: dict[str, Any]) -> None:
+        """Raise if an option of a parameter group has a value that is not allowed."""
+        super().check_group(group)
+        check_at_least_0(group, "lr", "alpha", "eps", "weight_decay")
+        if len(group["betas"]) != 3:
+            raise BadValueError(f"betas={group['betas']} must be three: of m, of v and of n")
+        check_betas(group)
+        for name in ("t_alpha", "t_beta3"):
+            steps = group[name]
+            if steps is not None and (not isinstance(steps, int) or steps < 1):
+                raise BadValueError(f"{name}={steps!r} must be None or an int of at least 1")
+
+    def constants(self, group: dict[str, Any]) -> dict[str, float | Constant]:
+        """Constants of a group's steps, in float64."""
+        lr, alpha, (beta1, beta2, beta3) = group["lr"], float(group["alpha"]), group["betas"]
+        t_alpha, t_beta3 = group["t_alpha"], group["t_beta3"]
+        grows = t_beta3 is not None and beta3 > beta1
+        return {
+            "decay": Decoupled(lr, group["weight_decay"]),
+            "beta1": beta1,
+            "beta2": beta2,
+            "beta3": Lengthened(beta3, beta1, t_beta3) if grows else beta3,
+            "step_size": Constant(lr),
+            "correction": Corrected(1.0, beta1),
+            "root_correction": RootCorrection(0.0, beta2),
+            "alpha": alpha if t_alpha is None else Warmed(alpha, t_alpha),
+            "eps": group["eps"],
+            "sign": ascent(group),
+            "rest1": 1 - beta1,
+            "rest2": 1 - beta2,
+            "rest3": LengthenedRest(beta3, beta1, t_beta3) if grows else 1 - beta3,
+        }
+
+    def update(
+        self, param: Tensor, grad: Tensor, states: dict[str, Tensor], scalars: dict[str, float]
+    ) -> None:
+        """The rule in the class's docstring."""
+        s = scalars
+        m, n, v = (states[name] for name in self.state_names)
+        grad = directed(grad, s)
+        param.mul_(s["decay"])
+        m.mul_(s["beta1"]).add_(grad * s["rest1"])
+        n.mul_(s["beta3"]).add_(grad * s["rest3"])
+        v.mul_(s["beta2"]).add_((grad * grad) * s["rest2"])
+        mixed = (m * s["correction"]).add_(n * s["alpha"])
+        # A tensor divisor: CUDA turns division by a Python number into a product.
+        denominator = sqrt(v).div_(v.new_tensor(s["root_correction"])).add_(s["eps"])
+        param.sub_((mixed / denominator).mul_(s["step_size"]))
+
+
+class AdEMAMix8bit(EightBit, AdEMAMix):
+    """`AdEMAMix` with 8-bit moments: ``B256/DE@8s`` twice and ``B256/DE-0@8u``.
+
+    Args:
+        params, lr, betas, alpha, t_alpha, t_beta3, eps, weight_decay, **shared: as for `AdEMAMix`.
+        block_size: elements per scale, at least 1; 256 if left out.
+        blocksize: the same option under the name that bitsandbytes uses.
+    """
+
+
+class AdEMAMix4bit(FourBit, AdEMAMix):
+    """`AdEMAMix` with 4-bit moments: ``B128/DE@4s`` twice and ``rank1/linear@4u``.
+
+    Rounding to the nearest of 16 values stops a moment as slow as n: a gradient moves it by
+    1e-4 of itself. With ``+sr`` on `exp_avg_slow` it moves on average.
+
+    Args:
+        params, lr, betas, alpha, t_alpha, t_beta3, eps, weight_decay, **shared: as for `AdEMAMix`.
+        block_size: elements per scale of the signed moments, at least 1; 128 if left out.
+        blocksize: the same option under the name that bitsandbytes uses.
+    """

@@ -1,0 +1,183 @@
+"""LAMB with quantized moments."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, ClassVar, Unpack
+
+from torch import Tensor
+
+from qmaps._float32 import sqrt
+from qmaps._norms import norm
+from qmaps.constants import Constant, Corrected, RootCorrection
+from qmaps.errors import BadValueError
+from qmaps.optim.base import QuantizedOptimizer, Shared
+from qmaps.optim.fixed_width import EightBit, FourBit
+from qmaps.optim.layerwise import at_most, check_bound, clipped, trust
+from qmaps.optim.terms import ascent, check_at_least_0, check_betas, check_bool, directed
+
+
+class LAMB(QuantizedOptimizer):
+    r"""LAMB, AdamW whose step is as long as the parameter allows, under any quantizers.
+
+    With gradient g (negated to maximize) and step t, in float32 and in this order:
+
+        m = beta1 * m + (1 - beta1) * g
+        v = beta2 * v + (1 - beta2) * (g * g)
+        r = m / (sqrt(v) / sqrt(1 - beta2^t) + eps) * (1 / (1 - beta1^t))
+        r = r + weight_decay * p                      left out where weight_decay is 0
+        p = p - lr * trust * r                        lr * trust is one number
+
+    Without `bias_correction` both corrections are 1. The trust ratio is that of the norms of the
+    whole parameter and its update, in float64 and then rounded to float32:
+
+        trust = norm(p) / norm(r)                     at most trust_clip, where that is given
+        trust = min(max_unorm * norm(p) / norm(r), 1) instead, where max_unorm is given
+        trust = 1                                     where one of the norms is 0
+
+    Norms are added up in an order that depends on the parameter's size alone
+    (`qmaps._norms.square_sum`). They are those of the tensor that the optimizer is given: of a
+    parameter in bfloat16 its rounded values count, and of a shard its own elements.
+
+    The update uses the new moments before they are encoded. States are named as for Adam:
+    `exp_avg` for m, `exp_avg_sq` for v, and `step`.
+
+    Args:
+        params: parameters, or groups of them.
+        lr: learning rate, at least 0.
+        betas: decay of the two moments, each in [0, 1).
+        eps: added to the denominator, at least 0.
+        weight_decay: a part of r, so decoupled; at least 0.
+        bias_correction: divide the moments by what their zero start leaves out.
+        trust_clip: bound of the trust ratio, above 0; None for none.
+        max_unorm: shorten updates that are longer than this times the parameter, and lengthen
+            none, as bitsandbytes' LAMB does with 1; above 0, or None.
+        **shared: `maximize`, `state_quantizers`, `min_quantized_size`, `refit_every`,
+            `nonfinite`, `seed` and `stochastic_rounding`; see `QuantizedOptimizer`.
+
+    Raises:
+        BadValueError, BadTypeError, SpecError: an argument is not allowed.
+
+    Source: You et al. (2020), "Large batch optimization for deep learning: training BERT in 76
+    minutes", algorithm 2; defaults of NVIDIA's FusedLAMB, which clips the gradient's norm besides
+    (`torch.nn.utils.clip_grad_norm_`); quantized states after 8-bit optimizers, section 2.
+
+    >>> import torch
+    >>> layer = torch.nn.Linear(128, 64)
+    >>> optimizer = LAMB(layer.parameters(), lr=1e-2, state_quantizers="4bit")
+    >>> before = layer.weight.detach().clone()
+    >>> layer(torch.randn(4, 128)).square().mean().backward()
+    >>> optimizer.step()
+    >>> round(float((layer.weight.detach() - before).norm() / before.norm()), 4)
+    0.01
+    >>> optimizer.state[layer.weight]["exp_avg"]
+    QuantizedTensor('B128/DE@4s', shape=(64, 128), 4352 bytes)
+    """
+
+    state_names: ClassVar[tuple[str, ...]] = ("exp_avg", "exp_avg_sq")
+    signed_states: ClassVar[frozenset[str]] = frozenset({"exp_avg"})
+    native_rule: ClassVar[str | None] = "lamb"
+    takes_norms: ClassVar[bool] = True
+
+    def __init__(
+        self,
+        params: Iterable[Any],
+        lr: float | Tensor = 1e-3,
+        betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-6,
+        weight_decay: float = 1e-2,
+        bias_correction: bool = True,
+        trust_clip: float | None = None,
+        max_unorm: float | None = None,
+        **shared: Unpack[Shared],
+    ) -> None:
+        own = {
+            "lr": lr,
+            "betas": betas,
+            "eps": eps,
+            "weight_decay": weight_decay,
+            "bias_correction": bias_correction,
+            "trust_clip": trust_clip,
+            "max_unorm": max_unorm,
+        }
+        super().__init__(params, own, **shared)
+
+    def check_group(self, group: dict[str, Any]) -> None:
+        """Raise if an option of a parameter group has a value that is not allowed."""
+        super().check_group(group)
+        check_at_least_0(group, "lr", "eps", "weight_decay")
+        check_betas(group)
+        check_bool(group, "bias_correction")
+        check_bound(group, "trust_clip")
+        check_bound(group, "max_unorm")
+        if group["trust_clip"] is not None and group["max_unorm"] is not None:
+            raise BadValueError(
+                f"trust_clip={group['trust_clip']} and max_unorm={group['max_unorm']} exclude each "
+                "other; give one of them"
+            )
+
+    def constants(self, group: dict[str, Any]) -> dict[str, float | Constant]:
+        """Constants of a group's steps, in float64; 0 for a bound that is not there."""
+        beta1, beta2 = group["betas"]
+        corrects = group["bias_correction"]
+        return {
+            "weight_decay": float(group["weight_decay"]),
+            "beta1": beta1,
+            "beta2": beta2,
+            "step_size": Constant(group["lr"]),
+            "correction": Corrected(1.0, beta1) if corrects else 1.0,
+            "root_correction": RootCorrection(0.0, beta2) if corrects else 1.0,
+            "eps": group["eps"],
+            "sign": ascent(group),
+            "rest1": 1 - beta1,
+            "rest2": 1 - beta2,
+            "trust_clip": float(group["trust_clip"] or 0),
+            "max_unorm": float(group["max_unorm"] or 0),
+        }
+
+    def update(
+        self, param: Tensor, grad: Tensor, states: dict[str, Tensor], scalars: dict[str, float]
+    ) -> None:
+        """The rule in the class's docstring."""
+        s = scalars
+        m, v = states["exp_avg"], states["exp_avg_sq"]
+        grad = directed(grad, s)
+        m.mul_(s["beta1"]).add_(grad * s["rest1"])
+        v.mul_(s["beta2"]).add_((grad * grad) * s["rest2"])
+        # A tensor divisor: CUDA turns division by a Python number into a product.
+        denominator = sqrt(v).div_(v.new_tensor(s["root_correction"])).add_(s["eps"])
+        r = (m / denominator).mul_(s["correction"])
+        if s["weight_decay"] != 0:
+            r = r + param * s["weight_decay"]
+        param.sub_(r * (_ratio(norm(param), norm(r), s) * s["step_size"]))
+
+
+def _ratio(param_norm: Tensor, update_norm: Tensor, s: dict[str, float]) -> Tensor:
+    if s["max_unorm"] != 0:
+        return clipped(update_norm, param_norm, s["max_unorm"])
+    ratio = param_norm / update_norm
+    if s["trust_clip"] != 0:
+        ratio = at_most(ratio, s["trust_clip"])
+    return trust(ratio, param_norm, update_norm)
+
+
+class LAMB8bit(EightBit, LAMB):
+    """`LAMB` with 8-bit moments: ``B256/DE@8s`` and ``B256/DE-0@8u``.
+
+    Args:
+        params, lr, betas, eps, weight_decay, bias_correction, trust_clip, max_unorm, **shared: as
+            for `LAMB`.
+        block_size: elements per scale, at least 1; 256 if left out.
+        blocksize: the same option under the name that bitsandbytes uses.
+    """
+
+
+class LAMB4bit(FourBit, LAMB):
+    """`LAMB` with 4-bit moments: ``B128/DE@4s`` and ``rank1/linear@4u``.
+
+    Args:
+        params, lr, betas, eps, weight_decay, bias_correction, trust_clip, max_unorm, **shared: as
+            for `LAMB`.
+        block_size: elements per scale of the first moment, at least 1; 128 if left out.
+        blocksize: the same option under the name that bitsandbytes uses.
+    """

@@ -1,0 +1,169 @@
+"""LARS with a quantized momentum buffer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, ClassVar, Unpack
+
+from torch import Tensor
+
+from qmaps._norms import norm
+from qmaps.constants import Constant
+from qmaps.errors import BadValueError
+from qmaps.optim.base import QuantizedOptimizer, Shared
+from qmaps.optim.fixed_width import EightBit, FourBit
+from qmaps.optim.layerwise import check_bound, clipped, trust
+from qmaps.optim.terms import ascent, check_at_least_0, check_bool, coupled, directed
+
+
+class LARS(QuantizedOptimizer):
+    r"""LARS, SGD whose step is as long as the parameter allows, under any quantizer.
+
+    With gradient g (negated to maximize), in float32 and in this order:
+
+        u = g + weight_decay * p         left out where weight_decay is 0
+        u = trust * u                    left out where max_unorm is given
+        b = momentum * b + u
+        u = u + momentum * b             with nesterov; otherwise u = b
+        u = trust * u                    where max_unorm is given
+        p = p - lr * u
+
+    The lines with b are left out where momentum is 0; the buffer then takes no memory. The trust
+    ratio is that of the norms of the whole parameter and its gradient or update, in float64 and
+    then rounded to float32:
+
+        trust = trust_coefficient * norm(p) / (norm(g) + weight_decay * norm(p))
+        trust = min(max_unorm * norm(p) / norm(u), 1)    instead, where max_unorm is given
+        trust = 1                                        where one of the norms is 0
+
+    Norms are added up in an order that depends on the parameter's size alone
+    (`qmaps._norms.square_sum`). They are those of the tensor that the optimizer is given: of a
+    parameter in bfloat16 its rounded values count, and of a shard its own elements.
+
+    The update uses the new buffer before it is encoded. The state is `momentum_buffer` (b), as for
+    SGD; `step` counts the steps. The learning rate stays outside the buffer, as in torch; in the
+    paper it is inside, which is the same while it does not change.
+
+    Args:
+        params: parameters, or groups of them.
+        lr: learning rate, at least 0, on top of the trust ratio, and so far larger than SGD's.
+        momentum: at least 0.
+        weight_decay: added to the gradient; at least 0.
+        trust_coefficient: how far a step goes, as a part of the parameter's norm; above 0.
+        nesterov: look ahead; needs momentum.
+        max_unorm: shorten updates that are longer than this times the parameter, and lengthen
+            none, as bitsandbytes' LARS does with 0.02; above 0, or None.
+        **shared: `maximize`, `state_quantizers`, `min_quantized_size`, `refit_every`,
+            `nonfinite`, `seed` and `stochastic_rounding`; see `QuantizedOptimizer`.
+
+    Raises:
+        BadValueError, BadTypeError, SpecError: an argument is not allowed.
+
+    Source: You, Gitman and Ginsburg (2017), "Large batch training of convolutional networks",
+    algorithm 1; momentum, weight decay and trust coefficient of the authors' TensorFlow code,
+    which has no default for lr; quantized states after 8-bit optimizers, section 2.
+
+    >>> import torch
+    >>> layer = torch.nn.Linear(128, 64)
+    >>> optimizer = LARS(layer.parameters(), state_quantizers="4bit")
+    >>> layer(torch.randn(4, 128)).square().mean().backward()
+    >>> optimizer.step()
+    >>> optimizer.state[layer.weight]["momentum_buffer"]
+    QuantizedTensor('B128/DE@4s', shape=(64, 128), 4352 bytes)
+    """
+
+    state_names: ClassVar[tuple[str, ...]] = ("momentum_buffer",)
+    signed_states: ClassVar[frozenset[str]] = frozenset({"momentum_buffer"})
+    native_rule: ClassVar[str | None] = "lars"
+    takes_norms: ClassVar[bool] = True
+
+    def __init__(
+        self,
+        params: Iterable[Any],
+        lr: float | Tensor = 1.0,
+        momentum: float = 0.9,
+        weight_decay: float = 1e-4,
+        trust_coefficient: float = 1e-3,
+        nesterov: bool = False,
+        max_unorm: float | None = None,
+        **shared: Unpack[Shared],
+    ) -> None:
+        own = {
+            "lr": lr,
+            "momentum": momentum,
+            "weight_decay": weight_decay,
+            "trust_coefficient": trust_coefficient,
+            "nesterov": nesterov,
+            "max_unorm": max_unorm,
+        }
+        super().__init__(params, own, **shared)
+
+    def check_group(self, group: dict[str, Any]) -> None:
+        """Raise if an option of a parameter group has a value that is not allowed."""
+        super().check_group(group)
+        check_at_least_0(group, "lr", "momentum", "weight_decay")
+        if not float(group["trust_coefficient"]) > 0:
+            raise BadValueError(f"trust_coefficient={group['trust_coefficient']} must be above 0")
+        check_bool(group, "nesterov")
+        if group["nesterov"] and group["momentum"] == 0:
+            raise BadValueError("nesterov=True needs momentum above 0; it is 0")
+        check_bound(group, "max_unorm")
+
+    def states_of(self, group: dict[str, Any]) -> tuple[str, ...]:
+        """The buffer, or nothing where there is no momentum."""
+        return self.state_names if group["momentum"] != 0 else ()
+
+    def constants(self, group: dict[str, Any]) -> dict[str, float | Constant]:
+        """Constants of a group's steps, in float64; 0 for a bound that is not there."""
+        momentum = float(group["momentum"])
+        return {
+            "weight_decay": float(group["weight_decay"]),
+            "momentum": momentum,
+            "lookahead": momentum if group["nesterov"] else 0.0,
+            "trust_coefficient": float(group["trust_coefficient"]),
+            "max_unorm": float(group["max_unorm"] or 0),
+            "step_size": Constant(group["lr"]),
+            "sign": ascent(group),
+        }
+
+    def update(
+        self, param: Tensor, grad: Tensor, states: dict[str, Tensor], scalars: dict[str, float]
+    ) -> None:
+        """The rule in the class's docstring."""
+        s = scalars
+        u = coupled(param, grad, s)
+        if s["max_unorm"] == 0:
+            u = u * _ratio(norm(param), norm(directed(grad, s)), s)
+        if "momentum_buffer" in states:
+            b = states["momentum_buffer"].mul_(s["momentum"]).add_(u)
+            u = u + b * s["lookahead"] if s["lookahead"] != 0 else b
+        if s["max_unorm"] != 0:
+            u = u * clipped(norm(u), norm(param), s["max_unorm"])
+        param.sub_(u * s["step_size"])
+
+
+def _ratio(param_norm: Tensor, grad_norm: Tensor, s: dict[str, float]) -> Tensor:
+    over = grad_norm + s["weight_decay"] * param_norm
+    return trust(s["trust_coefficient"] * param_norm / over, param_norm, grad_norm)
+
+
+class LARS8bit(EightBit, LARS):
+    """`LARS` with an 8-bit momentum buffer: ``B256/DE@8s``.
+
+    Args:
+        params, lr, momentum, weight_decay, trust_coefficient, nesterov, max_unorm, **shared: as
+            for `LARS`.
+        block_size: elements per scale, at least 1; 256 if left out.
+        blocksize: the same option under the name that bitsandbytes uses.
+    """
+
+
+class LARS4bit(FourBit, LARS):
+    """`LARS` with a 4-bit momentum buffer: ``B128/DE@4s``.
+
+    Args:
+        params, lr, momentum, weight_decay, trust_coefficient, nesterov, max_unorm, **shared: as
+            for `LARS`.
+        block_size: elements per scale, at least 1; 128 if left out.
+        blocksize: the same option under the name that bitsandbytes uses.
+    """

@@ -1,0 +1,53 @@
+"""A small net in float64, stepped by a rule written down independently."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from qmaps.optim import QuantizedOptimizer
+
+Matrix = np.ndarray[Any, np.dtype[np.float64]]
+Rule = Callable[[int, Matrix, Matrix, dict[str, Matrix]], Matrix]
+"""Step, parameter, gradient and a place for states -> the new parameter."""
+
+
+def net(dtype: torch.dtype) -> nn.Module:
+    torch.manual_seed(0)
+    layers = nn.Sequential(nn.Linear(12, 20), nn.Tanh(), nn.Linear(20, 5, bias=False))
+    return layers.to(dtype)
+
+
+def losses(
+    cls: type[QuantizedOptimizer], rule: Rule, steps: int = 100, **options: Any
+) -> tuple[list[float], list[float], float]:
+    """The losses of both trainings, and how far their parameters are apart in the end.
+
+    The distance is relative to the way that the parameters have gone.
+    """
+    inputs = torch.randn(steps, 16, 12, generator=torch.Generator().manual_seed(7))
+    ours, theirs, start = net(torch.float32), net(torch.float64), net(torch.float64)
+    optimizer = cls(ours.parameters(), state_quantizers=None, **options)
+    memory: list[dict[str, Matrix]] = [{} for _ in theirs.parameters()]
+    found: tuple[list[float], list[float]] = ([], [])
+    for step, x in enumerate(inputs, 1):
+        for model, kept in ((ours, found[0]), (theirs, found[1])):
+            given = x.to(next(model.parameters()).dtype)
+            loss = (model(given) - given[:, :5]).square().mean()
+            model.zero_grad()
+            loss.backward()
+            kept.append(float(loss.detach()))
+        optimizer.step()
+        for p, states in zip(theirs.parameters(), memory, strict=True):
+            moved = rule(step, p.detach().numpy(), p.grad.numpy(), states)
+            p.data.copy_(torch.from_numpy(moved))
+    columns = [
+        torch.cat([p.detach().double().reshape(-1) for p in model.parameters()])
+        for model in (ours, theirs, start)
+    ]
+    apart = (columns[0] - columns[1]).norm() / (columns[2] - columns[1]).norm()
+    return *found, float(apart)
