@@ -2,8 +2,8 @@
 
 The square of a float32 is exact in float64. Sums are float64 in one order, that of a tree: while
 more than one number is left, h is half of their count, rounded up, and number i takes number
-i + h to it. Results are rounded to float32 once. Over the whole of a tensor elements are in
-row-major order.
+i + h to it; over the whole of a tensor it is that of `qmaps._norms`. Results are rounded to float32
+once.
 """
 
 from __future__ import annotations
@@ -12,6 +12,8 @@ from collections.abc import Iterable
 
 import torch
 from torch import Tensor
+
+from qmaps._norms import square_sum
 
 
 def tree_sum(x: Tensor, dim: int) -> Tensor:
@@ -43,7 +45,7 @@ def mean(x: Tensor, dim: int) -> Tensor:
 
 def rms(x: Tensor) -> Tensor:
     """Root of the mean square of all elements of float32 `x`, 0-d; 0 where there is none."""
-    total = _square_sum(x.reshape(-1), (0,)).reshape(())
+    total = square_sum(x)
     return (total / torch.full_like(total, max(x.numel(), 1))).sqrt().float()
 
 
