@@ -64,7 +64,7 @@ def set_gradients(params: list[Tensor], number: int, dtype: torch.dtype | None =
         exponents = torch.randint(-5, 2, p.shape, generator=generator).float()
         grad = torch.randn(p.shape, generator=generator) * 10**exponents
         p.grad = grad.to(p.dtype)
-        p.grad.view(-1)[:3] = torch.tensor([0.0, -0.0, 1e-40])
+        p.grad.view(-1)[:3] = torch.tensor([0.0, -0.0, 1e-40])[: p.numel()]
 
 
 def trained(
