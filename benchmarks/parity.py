@@ -22,7 +22,7 @@ from torch import nn
 
 from benchmarks.markdown import markdown as table_lines
 from qmaps import optim, workloads
-from qmaps.errors import QmapsError
+from qmaps.errors import BadValueError, QmapsError
 from qmaps.files import output_folder, replacing
 from qmaps.workloads import Workload, train
 
@@ -51,6 +51,8 @@ class Family:
     def make(self, width: str, model: nn.Module, workload: Workload) -> torch.optim.Optimizer:
         """The optimizer of one width."""
         options = {"lr": workload.lr * self.rate, **self.options}
+        if width not in WIDTHS:
+            return self.kind(model.named_parameters(), state_quantizers=pair(width), **options)
         if width in self.kinds:
             return self.kinds[width](model.named_parameters(), **options)
         return self.kind(model.named_parameters(), state_quantizers=width, **options)
@@ -76,12 +78,23 @@ FAMILIES = {
 }
 
 
+def pair(text: str) -> dict[str, str | None]:
+    """Quantizers of Adam's moments from ``"B128/DE@4s + 32bit"``."""
+    names = ("exp_avg", "exp_avg_sq")
+    specs = [None if part == "32bit" else part for part in text.split(" + ")]
+    if len(specs) != len(names):
+        raise BadValueError(f"--pair {text!r} must be two specs with ' + ' between them")
+    return dict(zip(names, specs, strict=True))
+
+
 def run(
     workload: Workload, name: str, width: str, seed: int, steps: int | None, out: Path
 ) -> dict[str, Any]:
     """One training run, or what an earlier one left."""
     family = FAMILIES[name]
-    folder = re.sub(r"\W+", "-", f"{workload.name}-{name}-{width}-seed{seed}".lower())
+    # "DE-0" and "DE" are others.
+    plain = width.replace("-", "minus").replace("+", "plus")
+    folder = re.sub(r"\W+", "-", f"{workload.name}-{name}-{plain}-seed{seed}".lower())
     done = train(
         workload,
         lambda model, work: family.make(width, model, work),
@@ -176,6 +189,13 @@ def main(given: Sequence[str] | None = None) -> int:
         metavar="NAME",
         help=f"one of {known}; may be repeated (default: all)",
     )
+    parser.add_argument(
+        "--pair",
+        action="append",
+        default=[],
+        metavar="SPECS",
+        help="AdamW with these quantizers too, as 'B128/DE@4s+sr + 32bit'; may be repeated",
+    )
     parser.add_argument("--seeds", type=int, default=5)
     parser.add_argument("--steps", type=int, help="of each run (default: the workload's)")
     parser.add_argument("--runs", type=Path, default=Path("runs/parity"), help="run folders")
@@ -184,13 +204,15 @@ def main(given: Sequence[str] | None = None) -> int:
     options = parser.parse_args(given)
     try:
         output_folder(options.out)
+        for text in options.pair:
+            pair(text)
         names = options.optimizer or list(FAMILIES)
         found = []
         plan = [
             (workloads.get(work), name, width, seed)
             for work in options.workload
             for name in names
-            for width in WIDTHS
+            for width in [*WIDTHS, *(options.pair if name == "AdamW" else [])]
             for seed in range(options.seeds)
         ]
         for number, (work, name, width, seed) in enumerate(plan, 1):

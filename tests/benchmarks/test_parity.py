@@ -42,7 +42,20 @@ def test_every_optimizer_trains_in_every_width(
     assert (tmp_path / "parity.md").read_text().count("\n| ") == 2 + len(frame)
 
 
+def test_other_quantizers_for_adamw(tmp_path: Path) -> None:
+    given = ["digits", "--seeds", "1", "--steps", "2", "--runs", str(tmp_path / "runs")]
+    pairs = ["--pair", "B128/DE@4s+sr + 32bit", "--pair", "32bit + B128/DE-0@4u"]
+    assert parity.main([*given, "--optimizer", "AdamW", *pairs, "--out", str(tmp_path)]) == 0
+    frame = pd.read_csv(tmp_path / "parity.csv").set_index("width")["state_mib"]
+    assert list(frame.index[3:]) == pairs[1::2]
+    assert (frame["4bit"] < frame[pairs[1::2]]).all()
+    assert (frame[pairs[1::2]] < frame["32bit"]).all()
+
+
 def test_bad_input(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     assert parity.main(["digits", "--out", str(tmp_path / "file" / "x")]) == 2
     assert "cannot be written" in capsys.readouterr().err
+    assert parity.main(["digits", "--out", str(tmp_path), "--pair", "B128/DE@4s"]) == 2
+    message = "error: --pair 'B128/DE@4s' must be two specs with ' + ' between them\n"
+    assert capsys.readouterr().err == message
