@@ -126,3 +126,8 @@ def exact_codes(n: torch.Tensor, codebook: torch.Tensor) -> list[int]:
         bisect.bisect_left(gaps, True, key=lambda gap: not upper_is_nearer(value, *gap))
         for value in n.reshape(-1).tolist()
     ]
+
+
+def same_bits(a: torch.Tensor, b: torch.Tensor) -> bool:
+    """Equal elements; NaN equals NaN."""
+    return a.shape == b.shape and bool(((a == b) | ((a != a) & (b != b))).all())

@@ -31,6 +31,7 @@ from qmaps.cuda.rules import RULES
 from qmaps.optim.base import QuantizedOptimizer
 from qmaps.quantizer import QuantizedTensor
 from tests.cuda.emulation import EmulatedEngine, build
+from tests.optim.families import same_bits
 
 SHAPES = ((96, 50), (5000,), (7, 3), (2049,))
 RULE_OPTIONS: tuple[tuple[type[QuantizedOptimizer], dict[str, Any]], ...] = (
@@ -58,7 +59,7 @@ def parameters(dtype: torch.dtype = torch.float32) -> list[Tensor]:
     return [p.requires_grad_() for p in made]
 
 
-def set_gradients(params: list[Tensor], number: int, dtype: torch.dtype | None = None) -> None:
+def set_gradients(params: list[Tensor], number: int) -> None:
     generator = torch.Generator().manual_seed(number)
     for p in params:
         exponents = torch.randint(-5, 2, p.shape, generator=generator).float()
@@ -91,9 +92,7 @@ def pieces(optimizer: QuantizedOptimizer) -> list[Tensor]:
 def assert_same(ours: QuantizedOptimizer, theirs: QuantizedOptimizer) -> None:
     for a, b in zip(pieces(ours), pieces(theirs), strict=True):
         assert a.shape == b.shape
-        assert bool(((a == b) | ((a != a) & (b != b))).all())
-        if a.is_floating_point():  # the sign of zeros
-            assert torch.equal(a.signbit() & (a == 0), b.signbit() & (b == 0))
+        assert same_bits(a, b)
 
 
 def assert_as_reference(
@@ -287,7 +286,7 @@ def test_rules_are_those_of_the_headers(
         f'static_assert(same(({type_}::kName), "{name}") && '
         f'same(({type_}::kStateNames), "{states}"));'
         for (name, states), type_ in RULES.items()
-    ).replace("(RmsProp<true, false>::", "(RmsProp<true, false>::")
+    )
     build(
         '#include "block.hpp"\n#include "step.cuh"\nusing namespace qmaps;\n'
         "constexpr bool same(const char* a, const char* b) {\n"

@@ -18,6 +18,7 @@ from qmaps.normalize import PerTensor
 from qmaps.philox import RoundingKey
 from qmaps.reference import thresholds
 from tests.cuda.emulation import EmulatedEngine, build
+from tests.helpers import same_bits
 
 SPECS = (
     "B256/DE@8s", "B2048/DE-0@8u", "B128/linear@4u", "B8/nf4@4s", "B64/linear0@3s", "B512/DE@6s",
@@ -31,10 +32,6 @@ INPUTS = (
     ((5, 3, 7), torch.float16),
     ((), torch.float32),
 )
-
-
-def same_bits(a: Tensor, b: Tensor) -> bool:
-    return a.shape == b.shape and bool(((a == b) | ((a != a) & (b != b))).all())
 
 
 def assert_as_reference(q: qmaps.Quantizer, x: Tensor, key: RoundingKey | None = None) -> None:

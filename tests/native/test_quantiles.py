@@ -16,6 +16,15 @@ from qmaps import maps, quantiles
 from qmaps.backends import use_backend
 from qmaps.errors import NonFiniteError
 from qmaps.native import core
+from tests.quantile_data import (
+    METHODS,
+    any_bits,
+    assert_as_reference,
+    bits,
+    generator,
+    normal,
+    pick,
+)
 
 LARGE = 2**17 + 3
 """Elements that are counted rather than sorted."""
@@ -24,32 +33,6 @@ SETTINGS = settings(
     deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
-METHODS = (quantiles.exact, quantiles.approximate, quantiles.sram)
-
-
-def bits(x: Tensor) -> list[int]:
-    return x.view(torch.int32).tolist()
-
-
-def assert_as_reference(x: Tensor, num: int = 256, offset: float | None = None) -> None:
-    for method in METHODS:
-        with use_backend("reference"):
-            expected = method(x, num, offset=offset)
-        assert bits(method(x, num, offset=offset)) == bits(expected), method.__name__
-
-
-def generator() -> torch.Generator:
-    return torch.Generator().manual_seed(0)
-
-
-def normal(n: int) -> Tensor:
-    return torch.randn(n, generator=generator())
-
-
-def pick(values: list[float] | Tensor, n: int) -> Tensor:
-    """`n` of these at random."""
-    values = torch.as_tensor(values, dtype=torch.float32)
-    return values[torch.randint(values.numel(), (n,), generator=generator())]
 
 
 def close(n: int) -> Tensor:
@@ -65,12 +48,6 @@ def clusters(n: int) -> Tensor:
 def subnormals(n: int) -> Tensor:
     words = torch.randint(2**23, (n,), generator=generator(), dtype=torch.int32)
     return words.view(torch.float32) * pick([1.0, -1.0], n)
-
-
-def any_bits(n: int) -> Tensor:
-    words = torch.randint(-(2**31), 2**31, (2 * n,), generator=generator())
-    x = words.to(torch.int32).view(torch.float32)
-    return x[x.isfinite()][:n]
 
 
 CASES: dict[str, Callable[[int], Tensor]] = {

@@ -18,6 +18,7 @@ from qmaps.maps.base import table
 from qmaps.native import tensors
 from qmaps.reference import thresholds
 from tests import helpers
+from tests.helpers import same_bits
 
 NORMALIZERS = (
     *("tensor", "row", "col", "rank1"),
@@ -30,11 +31,6 @@ SETTINGS = settings(
     deadline=None,
     suppress_health_check=[HealthCheck.function_scoped_fixture],
 )
-
-
-def same_bits(a: Tensor, b: Tensor) -> bool:
-    """Equal elements; NaN equals NaN."""
-    return a.shape == b.shape and bool(((a == b) | ((a != a) & (b != b))).all())
 
 
 def assert_as_reference(q: qmaps.Quantizer, x: Tensor, *, unchecked: bool = False) -> None:
