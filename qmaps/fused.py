@@ -191,10 +191,7 @@ def zero(q: Quantizer, like: Tensor) -> QuantizedTensor:
     """A quantized tensor of zeros: every scale is 0."""
     shape, device = tuple(like.shape), like.device
     packed = torch.zeros(packed_bytes(like.numel(), q.map.bits), dtype=torch.uint8, device=device)
-    scales = tuple(
-        torch.zeros(size, dtype=dtype, device=device) for dtype, size in q.normalizer.layout(shape)
-    )
-    return QuantizedTensor(q, shape, packed, scales)
+    return QuantizedTensor(q, shape, packed, q.normalizer.zero_scales(shape, device))
 
 
 def _settings(optimizer: QuantizedOptimizer) -> list[tuple[Any, ...]]:

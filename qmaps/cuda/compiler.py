@@ -174,15 +174,18 @@ def _read(path: Path) -> Compiled | None:
 def _digest(entry: Entry, arch: str) -> str:
     from cuda.bindings import nvrtc
 
-    parts = [_sources(), entry.file, entry.name, arch, repr(OPTIONS), repr(nvrtc.nvrtcVersion())]
+    parts = [
+        source_digest(),
+        entry.file,
+        entry.name,
+        arch,
+        repr(OPTIONS),
+        repr(nvrtc.nvrtcVersion()),
+    ]
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:32]
 
 
 @functools.cache
-def _sources() -> str:
-    return source_digest()
-
-
 def source_digest() -> str:
     """A digest of everything that kernels are compiled from."""
     files = sorted([*SOURCES.glob("*.cuh"), *(ROOT / "qmaps" / "kernels").rglob("*.hpp")])

@@ -11,14 +11,10 @@ from qmaps.cuda.compiler import Entry
 from qmaps.cuda.engine import Engine
 from qmaps.cuda.tensors import (
     DTYPES,
-    Workspace,
-    describe_noise,
-    describe_scales,
     described,
     format_name,
     layout_of,
-    make_scales,
-    new_scales,
+    prepare,
     store_scales,
 )
 from qmaps.maps.base import Map, table
@@ -61,7 +57,7 @@ def measure(
     if keep:
         size = packed_bytes(numel, map_.bits)
         packed = torch.empty(size, dtype=torch.uint8, device=x.device)
-    scales = new_scales(normalizer, shape, x.device)
+    scales = normalizer.zero_scales(shape, x.device)
     found = torch.zeros(layout.MEASURED.itemsize, dtype=torch.uint8, device=x.device)
     parts = partial_sums(numel, layout.ERROR_SUMS, x.device)
 
@@ -71,19 +67,12 @@ def measure(
     tensor[...] = described(x, packed, map_, lies)
     tensor["flags"] = found.data_ptr() + layout.offset(layout.MEASURED, "flags")
     tensor["refuse_negative"] = not map_.signed
-    room = Workspace()
-    places = room.place(lies, fresh_floats=False)
-    memory = room.memory(x.device)
-    describe_scales(tensor["scales"], lies, scales, places, memory)
-    if key is not None:
-        describe_noise(tensor["noise"], key)
-    if not lies.block:
-        make_scales(engine, tensor, x.dtype, lies)
-        tensor["flags"] = 0  # they have been looked for
+    memory = prepare(engine, tensor, x.dtype, lies, scales, key)
     arguments = (DTYPES[x.dtype], format_name(map_, lies, stochastic=key is not None))
     kernel = Entry("measure.cuh", f"measure<{', '.join(arguments)}>")
     engine.launch_over(kernel, len(parts), task)
     store_scales(engine, tensor, lies)
+    del memory  # it was needed until here
     add_parts(engine, parts, found.data_ptr())
     result = found.cpu().numpy().view(layout.MEASURED)[0]
     return _sums(result, numel, table(map_).numel()), packed, scales, int(result["flags"])

@@ -193,7 +193,7 @@ def quantize(
     assert found is not None
     if out is None:
         packed = torch.empty(packed_bytes(numel, map_.bits), dtype=torch.uint8, device=x.device)
-        scales = new_scales(normalizer, shape, x.device)
+        scales = normalizer.zero_scales(shape, x.device)
     else:
         packed, scales = out
     flags = torch.zeros((), dtype=torch.int32, device=x.device) if check else None
@@ -205,36 +205,47 @@ def quantize(
             if seen := int(flags):
                 return packed, scales, seen
             task["flags"] = 0
-    room = Workspace()
-    places = room.place(found, fresh_floats=False)
-    memory = room.memory(x.device)
-    describe_scales(task["scales"], found, scales, places, memory)
-    if key is not None:
-        describe_noise(task["noise"], key)
-    if not found.block:
+    if out is not None and not found.block:
         for part in found.geometry.parts:
             if part.ends is None:
-                scales[part.array].zero_()
-    _encode(engine, task, x.dtype, found, map_, stochastic=key is not None)
+                scales[part.array].zero_()  # maxima begin so
+    memory = prepare(engine, task, x.dtype, found, scales, key)
+    encode = entry("encode", DTYPES[x.dtype], format_name(map_, found, stochastic=key is not None))
+    engine.launch_over(encode, tiles(numel), task)
+    store_scales(engine, task, found)
+    del memory  # it was needed until here
     return packed, scales, 0 if flags is None else int(flags)
 
 
-def _encode(
-    engine: Engine, task: np.ndarray, dtype: torch.dtype, found: Layout, map_: Map, *,
-    stochastic: bool,
-) -> None:  # fmt: skip
-    numel = int(task["numel"])
-    encode = entry("encode", DTYPES[dtype], format_name(map_, found, stochastic=stochastic))
-    if found.block:
-        engine.launch_over(encode, tiles(numel), task)
-        return
-    make_scales(engine, task, dtype, found)
-    task["flags"] = 0
-    engine.launch_over(encode, tiles(numel), task)
-    store_scales(engine, task, found)
+def prepare(
+    engine: Engine,
+    task: np.ndarray,
+    dtype: torch.dtype,
+    found: Layout,
+    scales: Scales,
+    key: RoundingKey | None,
+) -> Tensor:
+    """Make a tensor ready to be encoded; what is returned must outlive the launches.
+
+    Args:
+        engine: runs the kernels.
+        task: ``Tensor`` without its scales and noise. Scales that span more than a block are made
+            here, and then its flags have been raised.
+        dtype: of the elements.
+        found: the parts.
+        scales: to be written; maxima begin with what is there.
+        key: of stochastic rounding, None for nearest.
+    """
+    memory = _place_scales(engine, task, found, scales)
+    if key is not None:
+        describe_noise(task["noise"], key)
+    if not found.block:
+        _make_scales(engine, task, dtype, found)
+        task["flags"] = 0
+    return memory
 
 
-def make_scales(engine: Engine, task: np.ndarray, dtype: torch.dtype, found: Layout) -> None:
+def _make_scales(engine: Engine, task: np.ndarray, dtype: torch.dtype, found: Layout) -> None:
     """New scales of a tensor whose scales span more than a block."""
     engine.launch_over(entry("find_maxima", DTYPES[dtype]), tiles(int(task["numel"])), task)
     if found.eight_bit:
@@ -244,7 +255,7 @@ def make_scales(engine: Engine, task: np.ndarray, dtype: torch.dtype, found: Lay
 
 
 def store_scales(engine: Engine, task: np.ndarray, found: Layout) -> None:
-    """Store what `make_scales` made, where it did not do so at once."""
+    """Store what `prepare` made, where it did not do so at once."""
     if found.eight_bit:
         engine.launch_over(entry("commit_tensor_scales"), chunks(found), task)
 
@@ -266,20 +277,21 @@ def describe_stored(
     engine: Engine, task: np.ndarray, found: Layout, scales: Sequence[Tensor]
 ) -> Tensor:
     """Fill in scales as they are stored; what is returned must outlive the launches."""
-    room = Workspace()
-    places = room.place(found, fresh_floats=False)
-    memory = room.memory(engine.device)
-    describe_scales(task["scales"], found, scales, places, memory)
+    memory = _place_scales(engine, task, found, scales)
     if found.eight_bit:
         engine.launch(entry("read_tensor_grids"), len(found.geometry.parts), task)
     return memory
 
 
-def new_scales(normalizer: Normalizer, shape: tuple[int, ...], device: torch.device) -> Scales:
-    """Room for the scales of one tensor, all zero: maxima begin so."""
-    return tuple(
-        torch.zeros(size, dtype=dtype, device=device) for dtype, size in normalizer.layout(shape)
-    )
+def _place_scales(
+    engine: Engine, task: np.ndarray, found: Layout, scales: Sequence[Tensor]
+) -> Tensor:
+    """Fill in where scales lie, with room for what is made of them; returns the room."""
+    room = Workspace()
+    places = room.place(found, fresh_floats=False)
+    memory = room.memory(engine.device)
+    describe_scales(task["scales"], found, scales, places, memory)
+    return memory
 
 
 def described(x: Tensor, packed: Tensor | None, map_: Map, found: Layout) -> np.ndarray:

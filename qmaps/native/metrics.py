@@ -41,7 +41,7 @@ def measure(
     x = x.contiguous()
     shape, numel = tuple(x.shape), x.numel()
     packed = torch.empty(packed_bytes(numel, map_.bits), dtype=torch.uint8) if keep else None
-    scales = tuple(torch.zeros(size, dtype=dtype) for dtype, size in normalizer.layout(shape))
+    scales = normalizer.zero_scales(shape)
     codes = torch.empty(table(map_).numel(), dtype=torch.int64)
     flags, absolute, square, signal, relative, largest, nonzero, zeroed = core.measure(
         tensors.codebook(map_, brief=map_.counted),

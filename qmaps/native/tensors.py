@@ -88,7 +88,7 @@ def quantize(
     shape = tuple(x.shape)
     if out is None:
         packed = torch.empty(packed_bytes(x.numel(), map_.bits), dtype=torch.uint8)
-        scales = tuple(torch.zeros(size, dtype=dtype) for dtype, size in normalizer.layout(shape))
+        scales = normalizer.zero_scales(shape)
     else:
         packed, scales = out
     flags: int = core.quantize(

@@ -63,6 +63,12 @@ class Normalizer(ABC):
     def layout(self, shape: Shape) -> Layout:
         """Data type and shape of each stored part of the scales of a tensor of `shape`."""
 
+    def zero_scales(self, shape: Shape, device: torch.device | str = "cpu") -> Scales:
+        """Scales of a tensor of zeros, in the parts that `layout` describes."""
+        return tuple(
+            torch.zeros(size, dtype=dtype, device=device) for dtype, size in self.layout(shape)
+        )
+
     @abstractmethod
     def scales(self, x: Tensor) -> Scales:
         """The scales of float32 `x`, in the parts that `layout` describes."""

@@ -197,7 +197,9 @@ class QuantizedOptimizer(torch.optim.Optimizer):
 
     def scalars_in_float32(self, group: dict[str, Any], step: int) -> dict[str, float]:
         """`scalars` rounded to float32, as the rule sees them."""
-        return _in_float32(self.scalars(group, step))
+        scalars = self.scalars(group, step)
+        rounded = torch.tensor(list(scalars.values()), dtype=torch.float64).float().tolist()
+        return dict(zip(scalars, rounded, strict=True))
 
     def initial(self, group: dict[str, Any]) -> dict[str, float]:  # noqa: ARG002
         """The value of each state before the first step where it is not 0."""
@@ -546,11 +548,6 @@ class QuantizedOptimizer(torch.optim.Optimizer):
                 key = RoundingKey(seed=group["seed"], step=step, tensor=number, state=index)
                 state[name] = q.quantize_unchecked(state[name], key=key)
         return state
-
-
-def _in_float32(scalars: dict[str, float]) -> dict[str, float]:
-    rounded = torch.tensor(list(scalars.values()), dtype=torch.float64).float().tolist()
-    return dict(zip(scalars, rounded, strict=True))
 
 
 def _decoded(

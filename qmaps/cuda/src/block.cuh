@@ -40,9 +40,6 @@ QMAPS_INLINE T block_sum(T value, T* shared) {
     return total;
 }
 
-// Whether any thread of the warp says so.
-QMAPS_INLINE bool any_of_warp(bool found) { return __ballot_sync(kAll, found) != 0; }
-
 // Or flags of all threads into memory, with few writes.
 QMAPS_INLINE void raise_flags(int* to, int flags) {
     for (int lane = kWarp / 2; lane > 0; lane /= 2) flags |= __shfl_xor_sync(kAll, flags, lane);
