@@ -6,6 +6,7 @@ import argparse
 import json
 import sys
 import time
+from typing import Any
 
 from qmaps.cuda import catalogue, compiler
 from qmaps.errors import QmapsError
@@ -26,16 +27,18 @@ def main(arguments: list[str] | None = None) -> int:
         help="such as sm_90, or all; may be repeated (default: the newest that NVRTC knows)",
     )
     compiling.add_argument("--quick", action="store_true", help="a few kernels only")
-    compiling.add_argument("--json", action="store_true", help="one JSON object instead of a table")
+    form = compiling.add_mutually_exclusive_group()
+    form.add_argument("--summary", action="store_true", help="one line for each architecture")
+    form.add_argument("--json", action="store_true", help="one JSON object instead of a table")
     given = parser.parse_args(arguments)
     try:
-        return _compile(given.arch, quick=given.quick, as_json=given.json)
+        return _compile(given.arch, quick=given.quick, summary=given.summary, as_json=given.json)
     except QmapsError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
 
 
-def _compile(wanted: list[str] | None, *, quick: bool, as_json: bool) -> int:
+def _compile(wanted: list[str] | None, *, quick: bool, summary: bool, as_json: bool) -> int:
     if reason := compiler.missing():
         print(f"error: {reason}", file=sys.stderr)
         return 2
@@ -44,19 +47,25 @@ def _compile(wanted: list[str] | None, *, quick: bool, as_json: bool) -> int:
     for arch in archs:
         compiler.check_architecture(arch)
     entries = catalogue.entries(quick=quick)
-    found: dict[str, list[dict[str, object]]] = {}
+    table = not (summary or as_json)
+    found: dict[str, list[dict[str, Any]]] = {}
     for arch in archs:
         started = time.monotonic()
         rows = found[arch] = []
-        if not as_json:
+        if table:
             print(f"{arch}\n{' '.join(f'{name:>12}' for name in COLUMNS)}  kernel")
         for entry in entries:
             row = {"kernel": entry.name, **compiler.compile_now(entry, arch).usage}
             rows.append(row)
-            if not as_json:
+            if table:
                 print(f"{' '.join(f'{row[name]:>12}' for name in COLUMNS)}  {entry}", flush=True)
-        if not as_json:
-            print(f"{len(rows)} kernels in {time.monotonic() - started:.0f} s\n")
+        took = f"{len(rows)} kernels in {time.monotonic() - started:.0f} s"
+        if table:
+            print(f"{took}\n")
+        elif summary:
+            most = max(row["registers"] for row in rows)
+            spilled = sum(row["spill_stores"] + row["spill_loads"] for row in rows)
+            print(f"{arch}: {took}, up to {most} registers, {spilled} bytes spilled", flush=True)
     if as_json:
         print(json.dumps(found, indent=2))
     return 0

@@ -93,6 +93,10 @@ def test_the_command(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.Mon
     assert row["registers"] > 10
     assert main(["compile", "--arch", "sm_75", "--quick"]) == 0
     assert "1 kernels in" in capsys.readouterr().out
+    assert main(["compile", "--arch", "sm_75", "--arch", "sm_90", "--summary"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split(":")[0] for line in lines] == ["sm_75", "sm_90"]
+    assert lines[1].endswith(f", up to {row['registers']} registers, 0 bytes spilled")
     assert main(["compile", "--arch", "sm_1"]) == 2
     assert "error: arch='sm_1' is not supported" in capsys.readouterr().err
 
