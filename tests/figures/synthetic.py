@@ -200,6 +200,18 @@ def update_error() -> pd.DataFrame:
     )
 
 
+def stability() -> pd.DataFrame:
+    """A setting whose runs are all stable, one with a few unstable runs, one without a stable."""
+    random = np.random.default_rng(0)
+    rows = []
+    for setting, unstable in (("32 bits", 0), ("B2048/DE@4u", 3), ("tensor/linear0@8u", 10)):
+        losses = 2 + 0.1 * random.random(10)
+        losses[:unstable] = np.where(np.arange(unstable) % 2, np.nan, 9.0)
+        for number, loss in enumerate(losses):
+            rows.append({"setting": setting, "loss": loss, "unstable": number < unstable})
+    return pd.DataFrame(rows)
+
+
 FRAMES = {
     "code_pairs": code_pairs(),
     "first_code_error": first_code_error(),
@@ -210,4 +222,5 @@ FRAMES = {
     "pareto": pareto(),
     "loss_curves": loss_curves(),
     "update_error": update_error(),
+    "stability": stability(),
 }

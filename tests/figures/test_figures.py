@@ -37,6 +37,7 @@ NEEDED = {
     "loss_curves": "run seed step split loss",
     "update_error": "quantizer mean_abs_error median_rel_error mean_rel_error p99_rel_error "
     "max_rel_error",
+    "stability": "setting loss unstable",
 }
 PANELS = {
     "code_pairs": 6 + 3,  # two quantizers, three quantities, a colour bar for each of those
@@ -48,6 +49,7 @@ PANELS = {
     "pareto": 1,
     "loss_curves": 2,
     "update_error": 2,
+    "stability": 2,
 }
 
 
@@ -619,3 +621,30 @@ def test_update_error_colours_groups() -> None:
     means = [line for line in figure.axes[1].lines if line.get_marker() == "D"]
     assert [list(line.get_ydata()) for line in means] == [[2, 0], [1]]
     assert means[0].get_color() != means[1].get_color()
+
+
+# stability
+
+
+def test_stability_tells_stable_runs_from_others() -> None:
+    frame = FRAMES["stability"]
+    runs, shares = draw("stability").axes
+    assert [label.get_text() for label in runs.get_yticklabels()] == list(frame["setting"].unique())
+    assert [bar.get_width() for bar in shares.patches] == [0, 30, 100]
+    stable, unstable = runs.lines[1:3]
+    part = frame[frame["setting"] == "B2048/DE@4u"]
+    assert list(stable.get_xdata()) == list(part["loss"][~part["unstable"]])
+    # Beyond the axis, which ends where stable runs do, and NaN: both at its edge.
+    assert list(unstable.get_xdata()) == [runs.get_xlim()[1]] * 3
+    assert 2.0 < runs.get_xlim()[1] < 2.2
+    heights = np.concatenate([stable.get_ydata(), unstable.get_ydata()])
+    assert len(set(heights)) == 10
+    assert np.abs(heights - 1).max() <= 0.25
+
+
+def test_stability_without_a_stable_run() -> None:
+    frame = pd.DataFrame({"setting": "a", "loss": [3.0, np.nan], "unstable": True})
+    runs, _ = draw("stability", frame).axes
+    assert runs.get_xlim() == (2.0, 4.0)
+    runs, _ = draw("stability", frame.assign(loss=np.nan)).axes
+    assert runs.get_xlim() == (0.0, 1.0)

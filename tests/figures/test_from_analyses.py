@@ -43,7 +43,7 @@ ANALYSES: dict[str, Callable[[], pd.DataFrame]] = {
 
 def test_every_analysis_has_its_figure() -> None:
     assert set(ANALYSES) == set(analyze.__all__)
-    assert set(analyze.__all__) | {"loss_curves", "save"} == set(figures.__all__)
+    assert set(analyze.__all__) | {"loss_curves", "save", "stability"} == set(figures.__all__)
 
 
 @pytest.mark.parametrize("name", ANALYSES)

@@ -1,0 +1,75 @@
+"""Ablations of the 8-bit and of the 4-bit paper.
+
+``python -m benchmarks.ablations`` trains every setting of both tables, goes on where it was
+stopped, and writes reports/ablations/{eight-bit,four-bit}.{csv,md,png}.
+"""
+
+from __future__ import annotations
+
+import argparse
+import shlex
+import sys
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pandas as pd
+
+from benchmarks.ablations import eight_bit, four_bit
+from benchmarks.ablations.page import page
+from benchmarks.ablations.study import Study, run
+from qmaps import figures
+from qmaps.errors import QmapsError
+from qmaps.files import output_folder, replacing
+
+STUDIES = {study.name: study for study in (eight_bit.STUDY, four_bit.STUDY)}
+
+
+def main(given: Sequence[str] | None = None) -> int:
+    """Run the command line; returns the exit status."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.ablations", description=__doc__)
+    parser.add_argument("study", nargs="*", metavar="STUDY", help=f"of {', '.join(STUDIES)}")
+    parser.add_argument("--steps", type=int, help="of each run (default: the workload's)")
+    parser.add_argument("--points", type=int, help="take the first ones only")
+    parser.add_argument("--runs", type=Path, default=Path("runs/ablations"), help="run folders")
+    parser.add_argument("--out", type=Path, default=Path("reports/ablations"))
+    options = parser.parse_args(given)
+    if unknown := [name for name in options.study if name not in STUDIES]:
+        parser.error(f"STUDY={unknown[0]!r} is none of {', '.join(STUDIES)}")
+    words = sys.argv[1:] if given is None else list(given)
+    command = shlex.join(["python", "-m", "benchmarks.ablations", *words])
+    try:
+        output_folder(options.out)
+        for name in options.study or STUDIES:
+            study = replace(STUDIES[name], points=STUDIES[name].points[: options.points])
+            write(study, frame_of(study, options.steps, options.runs), command, options.out)
+    except QmapsError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    return 0
+
+
+def frame_of(study: Study, steps: int | None, runs: Path) -> pd.DataFrame:
+    """The rows of all runs."""
+    found = []
+    total = len(study.settings) * len(study.points)
+    for setting in study.settings:
+        for point in study.points:
+            row = run(study, setting, point, steps, runs)
+            found.append(row)
+            ends = "unstable" if row["unstable"] else f"{row['loss']:.4f}"
+            print(f"{len(found)}/{total} {setting.name} {point.name}: {ends}", flush=True)
+    return pd.DataFrame(found)
+
+
+def write(study: Study, frame: pd.DataFrame, command: str, out: Path) -> None:
+    """Frame, page and picture."""
+    with replacing(out / f"{study.name}.csv") as temporary:
+        frame.to_csv(temporary, index=False)
+    with replacing(out / f"{study.name}.md") as temporary:
+        temporary.write_text(page(study, frame, command), encoding="utf-8")
+    figures.save(figures.stability(frame, unit="nats per byte"), out / f"{study.name}.png")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,68 @@
+"""A study's summary as a page."""
+
+from __future__ import annotations
+
+import math
+
+import pandas as pd
+import torch
+
+from benchmarks.ablations.study import WORKLOAD, Claim, Study, summary
+from benchmarks.markdown import markdown
+
+OURS = ("runs", "unstable", "loss", "minus baseline", "MiB")
+EXPLAINED = (
+    f"Workload `{WORKLOAD}`, final validation loss in nats per byte. A run is unstable if a loss "
+    "was NaN, infinite, or more than a nat above that of the first step. The loss is the median of "
+    "the stable runs; the difference to the baseline, the same with 32 bits where the others have "
+    "quantizers, is taken point by point, where both are stable, and its median given."
+)
+
+
+def page(study: Study, frame: pd.DataFrame, command: str) -> str:
+    """The page in Markdown."""
+    rows = summary(study, frame)
+    head = (*study.columns, *OURS, "paper: unstable", f"paper: {study.metric}")
+    cells = []
+    for setting in study.settings:
+        row = rows.loc[setting.name]
+        cells.append(
+            [
+                *setting.parts,
+                f"{row['runs']:.0f}",
+                f"{row['unstable']:.0f} %",
+                _number(row["loss"], ".4f"),
+                _number(row["difference"], "+.4f"),
+                f"{row['state_mib']:.3f}",
+                f"{setting.paper.unstable:g} %" if setting.paper else "",
+                setting.paper.metric if setting.paper else "",
+            ]
+        )
+    verdicts = [_verdict(claim, rows) for claim in study.claims]
+    lines = [
+        f"# {study.title}",
+        "",
+        f"`{command}`",
+        "",
+        f"Beside: {study.source}. {EXPLAINED} torch {torch.__version__}, "
+        f"{torch.get_num_threads()} threads.",
+        "",
+        f"![Final losses]({study.name}.png)",
+        "",
+        *markdown(head, cells),
+        "",
+        "## What the paper says, and our runs",
+        "",
+        *verdicts,
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def _verdict(claim: Claim, rows: pd.DataFrame) -> str:
+    if claim.holds(rows):
+        return f"- agrees: {claim.text}"
+    return " ".join(filter(None, (f"- **differs**: {claim.text}", claim.why)))
+
+
+def _number(value: float, form: str) -> str:
+    return "-" if math.isnan(value) else format(value, form)

@@ -1,0 +1,194 @@
+"""What an ablation is: settings, each trained at the same points, and claims about them."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+from torch import nn
+
+from qmaps import optim, workloads
+from qmaps.optim.choice import StateQuantizers
+from qmaps.workloads import TrainingRun, Workload, train
+
+WORKLOAD = "stdlib-lm-tiny"
+
+
+@dataclass(frozen=True)
+class Paper:
+    """What a paper reports of a setting: the share of unstable runs in percent, and its metric."""
+
+    unstable: float | None
+    metric: str
+
+
+@dataclass(frozen=True)
+class Setting:
+    """An optimizer and a model.
+
+    Attributes:
+        parts: what tells it from others, a cell for each of its study's columns.
+        state_quantizers: as for the optimizer.
+        kind: the optimizer's class.
+        stable_embedding: whether the model's tokens go through one.
+        paper: its row in the paper, if it has one.
+    """
+
+    parts: tuple[str, ...]
+    state_quantizers: StateQuantizers = None
+    kind: type[optim.AdamW] = optim.AdamW
+    stable_embedding: bool = False
+    paper: Paper | None = None
+
+    @property
+    def name(self) -> str:
+        """The parts in a line."""
+        return " | ".join(self.parts)
+
+    def optimizer(self, model: nn.Module, workload: Workload) -> optim.AdamW:
+        """The optimizer with the workload's options."""
+        return self.kind(
+            model.named_parameters(),
+            lr=workload.lr,
+            betas=workload.betas,
+            eps=workload.eps,
+            weight_decay=workload.weight_decay,
+            state_quantizers=self.state_quantizers,
+        )
+
+
+@dataclass(frozen=True)
+class Point:
+    """Where a setting is trained: options of Adam, and the seed of weights and batches."""
+
+    lr: float = 1e-3
+    betas: tuple[float, float] = (0.9, 0.999)
+    eps: float = 1e-8
+    seed: int = 0
+
+    @property
+    def name(self) -> str:
+        """A name for a folder."""
+        return (
+            f"lr{self.lr:g}-betas{self.betas[0]:g}-{self.betas[1]:g}-eps{self.eps:g}-s{self.seed}"
+        )
+
+
+@dataclass(frozen=True)
+class Claim:
+    """What a paper says, and whether a summary of ours agrees.
+
+    Attributes:
+        text: the claim.
+        holds: given the rows of `summary`, indexed by the settings' names.
+        why: what explains a difference; printed where there is one.
+    """
+
+    text: str
+    holds: Callable[[pd.DataFrame], bool]
+    why: str = ""
+
+
+@dataclass(frozen=True)
+class Study:
+    """A table of a paper.
+
+    Attributes:
+        name: of its files.
+        title, source: for the page.
+        columns: heads of the settings' parts.
+        metric: what the paper measures.
+        settings: its rows.
+        points: where every setting is trained.
+        baseline: given a setting, the name of the one that it is compared with.
+        claims: what the paper reads off it.
+    """
+
+    name: str
+    title: str
+    source: str
+    columns: tuple[str, ...]
+    metric: str
+    settings: tuple[Setting, ...]
+    points: tuple[Point, ...]
+    baseline: Callable[[Setting], str]
+    claims: tuple[Claim, ...] = field(default=())
+
+
+def is_unstable(run: TrainingRun) -> bool:
+    """Whether a loss was NaN, infinite, or more than a nat above that of the first step."""
+    losses = [row["value"] for row in run.losses if row["metric"] == "loss"]
+    return not all(math.isfinite(loss) and loss <= losses[0] + 1 for loss in losses)
+
+
+def run(
+    study: Study, setting: Setting, point: Point, steps: int | None, out: Path
+) -> dict[str, Any]:
+    """One training run, or what an earlier one left.
+
+    Returns:
+        `setting`, `lr`, `beta1`, `beta2`, `eps`, `seed`, `steps`, `loss` (final, of validation, in
+        nats per byte), `unstable`, `state_mib`.
+    """
+    workload = replace(
+        workloads.get(WORKLOAD, stable_embedding=setting.stable_embedding),
+        lr=point.lr,
+        betas=point.betas,
+        eps=point.eps,
+    )
+    plain = setting.name.lower().replace("-0", "minus0").replace("+", "plus")
+    folder = out / study.name / re.sub(r"\W+", "-", plain).strip("-") / point.name
+    done = train(
+        workload, setting.optimizer, out=folder, label=setting.name, seed=point.seed, steps=steps
+    )
+    return {
+        "setting": setting.name,
+        "lr": point.lr,
+        "beta1": point.betas[0],
+        "beta2": point.betas[1],
+        "eps": point.eps,
+        "seed": point.seed,
+        "steps": done.steps,
+        "loss": done.final["loss"],
+        "unstable": is_unstable(done),
+        "state_mib": done.state_nbytes / 2**20,
+    }
+
+
+def summary(study: Study, frame: pd.DataFrame) -> pd.DataFrame:
+    """One row for each setting.
+
+    Args:
+        study: of which the runs are.
+        frame: the rows of `run`.
+
+    Returns:
+        Indexed by `setting`: `runs`, `unstable` (percent), `loss` (median of the stable runs),
+        `difference` (median over points, stable with both, of the loss minus the baseline's) and
+        `state_mib`.
+    """
+    keys = ["lr", "beta1", "beta2", "eps", "seed"]
+    stable = frame[~frame["unstable"]].set_index(keys)
+    loss_at = {name: part["loss"] for name, part in stable.groupby("setting")}
+    none = stable["loss"].iloc[:0]
+    rows = []
+    for setting in study.settings:
+        part = frame[frame["setting"] == setting.name]
+        own = loss_at.get(setting.name, none)
+        other = loss_at.get(study.baseline(setting), none)
+        rows.append(
+            {
+                "setting": setting.name,
+                "runs": len(part),
+                "unstable": 100 * part["unstable"].mean(),
+                "loss": own.median(),
+                "difference": (own - other).dropna().median(),
+                "state_mib": part["state_mib"].iloc[0],
+            }
+        )
+    return pd.DataFrame(rows).set_index("setting")

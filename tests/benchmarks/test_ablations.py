@@ -1,0 +1,114 @@
+"""The ablations, small."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from benchmarks import ablations
+from benchmarks.ablations import __main__ as command
+from benchmarks.ablations import eight_bit, four_bit
+from benchmarks.ablations.page import page
+from benchmarks.ablations.study import Claim, Paper, Point, Setting, Study, is_unstable, summary
+from qmaps.workloads import TrainingRun
+
+assert ablations.__doc__
+
+SETTINGS = (Setting(("32",)), Setting(("8",), paper=Paper(90, "253.0")))
+STUDY = Study(
+    name="study",
+    title="A study",
+    source="a paper, table 1",
+    columns=("bits",),
+    metric="perplexity",
+    settings=SETTINGS,
+    points=(Point(), Point(seed=1), Point(seed=2)),
+    baseline=lambda setting: "32",
+    claims=(
+        Claim("8 bits are unstable.", lambda rows: bool(rows.unstable["8"] > 0), "Why not."),
+        Claim("8 bits are better.", lambda rows: bool(rows.difference["8"] < 0), "For a reason."),
+    ),
+)
+
+
+def rows(setting: str, losses: list[float], unstable: list[bool]) -> pd.DataFrame:
+    frame = pd.DataFrame({"setting": setting, "loss": losses, "unstable": unstable})
+    return frame.assign(
+        lr=1e-3, beta1=0.9, beta2=0.999, eps=1e-8, seed=range(len(losses)), state_mib=1.0
+    )
+
+
+FRAME = pd.concat(
+    [
+        rows("32", [1.0, 2.0, 4.0], [False, False, True]),
+        rows("8", [1.5, 7.0, 4.5], [False, True, False]),
+    ]
+)
+
+
+def test_differences_are_taken_where_both_are_stable() -> None:
+    found = summary(STUDY, FRAME)
+    assert list(found["unstable"].round(1)) == [33.3, 33.3]
+    assert list(found["loss"]) == [1.5, 3.0]
+    assert list(found["difference"]) == [0.0, 0.5]
+
+
+def test_a_setting_without_a_stable_run_has_no_loss() -> None:
+    frame = FRAME.assign(unstable=FRAME["unstable"] | (FRAME["setting"] == "8"))
+    assert summary(STUDY, frame).loc["8", ["loss", "difference"]].isna().all()
+    assert "| 100 % | - | - | 1.000 | 90 % | 253.0 |" in page(STUDY, frame, "command")
+
+
+def test_a_page_says_where_a_claim_does_not_hold_and_why() -> None:
+    written = page(STUDY, FRAME, "command")
+    assert "- agrees: 8 bits are unstable.\n" in written
+    assert "- **differs**: 8 bits are better. For a reason.\n" in written
+
+
+@pytest.mark.parametrize(
+    ("losses", "unstable"),
+    [
+        ([4.0, 5.0, 1.0], False),
+        ([4.0, 5.1, 1.0], True),
+        ([4.0, float("nan"), 1.0], True),
+        ([4.0, float("inf")], True),
+    ],
+)
+def test_unstable_runs(losses: list[float], unstable: bool) -> None:
+    found = [{"metric": "loss", "value": loss} for loss in losses]
+    assert is_unstable(TrainingRun("a", 0, len(losses), found)) is unstable
+
+
+def test_settings_are_those_of_the_papers_tables() -> None:
+    for study, known in ((eight_bit.STUDY, eight_bit.PAPER), (four_bit.STUDY, four_bit.PAPER)):
+        names = [setting.name for setting in study.settings]
+        assert len(set(names)) == len(names)
+        assert {study.baseline(setting) for setting in study.settings} <= set(names)
+        assert sum(setting.paper is not None for setting in study.settings) >= len(known)
+    assert len(eight_bit.STUDY.points) == 81
+
+
+def test_runs_are_written_and_resumed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    small = replace(eight_bit.STUDY, settings=eight_bit.STUDY.settings[:5], claims=())
+    monkeypatch.setitem(command.STUDIES, "eight-bit", small)
+    given = ["eight-bit", "--points", "1", "--steps", "2", "--runs", str(tmp_path / "runs")]
+    for _ in range(2):
+        assert command.main([*given, "--out", str(tmp_path / "out")]) == 0
+    printed = capsys.readouterr().out.splitlines()
+    assert printed[:5] == printed[5:]
+    frame = pd.read_csv(tmp_path / "out" / "eight-bit.csv")
+    assert list(frame["setting"]) == [setting.name for setting in small.settings]
+    assert frame["loss"].nunique() > 1
+    assert sorted(path.suffix for path in (tmp_path / "out").iterdir()) == [".csv", ".md", ".png"]
+
+
+def test_an_unknown_study(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        command.main(["nine-bit"])
+    message = "error: STUDY='nine-bit' is none of eight-bit, four-bit\n"
+    assert capsys.readouterr().err.endswith(message)
