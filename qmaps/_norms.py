@@ -26,7 +26,7 @@ def square_sum(x: Tensor) -> Tensor:
     if flat.numel() == 0:
         return torch.zeros((), dtype=torch.float64, device=x.device)
     sums = [_chunk_sums(piece.double()) for piece in torch.split(flat, _PIECE)]
-    return _tree(_filled(torch.cat(sums), _power_of_two(sum(map(len, sums)))))
+    return tree(_filled(torch.cat(sums), power_of_two(sum(map(len, sums)))))
 
 
 def norm(x: Tensor) -> Tensor:
@@ -40,10 +40,10 @@ def norm(x: Tensor) -> Tensor:
 
 def _chunk_sums(x: Tensor) -> Tensor:
     squares = _filled(x * x, -(-x.numel() // CHUNK) * CHUNK)
-    return _tree(squares.view(-1, CHUNK))
+    return tree(squares.view(-1, CHUNK))
 
 
-def _tree(x: Tensor) -> Tensor:
+def tree(x: Tensor) -> Tensor:
     """The last dimension, a power of two, added up; plain sums of tensors have no other order."""
     while (half := x.shape[-1] // 2) > 0:
         x = x[..., :half] + x[..., half:]
@@ -54,6 +54,6 @@ def _filled(x: Tensor, size: int) -> Tensor:
     return torch.cat([x, x.new_zeros(size - x.numel())]) if size > x.numel() else x
 
 
-def _power_of_two(count: int) -> int:
+def power_of_two(count: int) -> int:
     """The smallest that is not below `count`."""
     return 1 << (count - 1).bit_length()

@@ -11,7 +11,7 @@ from qmaps._float32 import sqrt
 from qmaps.optim import factored
 from qmaps.optim.adamw import AdamW
 from qmaps.optim.fixed_width import EightBit, FourBit
-from qmaps.optim.reductions import mean
+from qmaps.optim.reductions import column_means, row_means
 from qmaps.optim.terms import directed
 from qmaps.quantizer import QuantizedTensor
 from qmaps.store import from_plain
@@ -107,7 +107,7 @@ class AdamWFactor(AdamW):
         if v.shape != param.shape:
             return saved  # refused as it is
         kept = {name: value for name, value in saved.items() if name != "exp_avg_sq"}
-        return {**kept, "exp_avg_sq_row": mean(v, -1), "exp_avg_sq_col": mean(v, -2)}
+        return {**kept, "exp_avg_sq_row": row_means(v), "exp_avg_sq_col": column_means(v)}
 
 
 class AdamW8bitFactor(EightBit, AdamWFactor):

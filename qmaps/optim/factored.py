@@ -12,7 +12,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from qmaps.optim.reductions import mean
+from qmaps.optim.reductions import column_means, row_means
 
 Shape = tuple[int, ...]
 
@@ -37,11 +37,11 @@ def average(row: Tensor, col: Tensor, square: Tensor, kept: float, rest: float) 
 
     row = kept * row + rest * mean(square over each row), and col alike.
     """
-    row.mul_(kept).add_(mean(square, -1) * rest)
-    col.mul_(kept).add_(mean(square, -2) * rest)
+    row.mul_(kept).add_(row_means(square) * rest)
+    col.mul_(kept).add_(column_means(square) * rest)
 
 
 def relative_rows(row: Tensor) -> Tensor:
     """``row / mean(row)``, 0 where the mean is 0: times `col` it is the second moment."""
-    whole = mean(row, -2)
+    whole = row_means(row.transpose(-1, -2))
     return row / torch.where(whole == 0, torch.ones_like(whole), whole)

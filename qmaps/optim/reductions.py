@@ -1,9 +1,19 @@
 """Sums over elements whose bits depend on nothing but the elements and their order.
 
-The square of a float32 is exact in float64. Sums are float64 in one order, that of a tree: while
-more than one number is left, h is half of their count, rounded up, and number i takes number
-i + h to it; over the whole of a tensor it is that of `qmaps._norms`. Results are rounded to float32
-once.
+The square of a float32 is exact in float64. Sums are float64, and each is taken in one order:
+
+- over a row, in chunks of 512 numbers: number i of a chunk goes to lane i % 32, a lane adds its
+  numbers in their order, and the lanes are added as a balanced tree, the first half to the second;
+- over a column, in chunks of 64 numbers, each added in their order;
+- over a whole tensor that of `qmaps._norms`.
+
+The chunks' sums, filled up with zeros to a power of two, are added by the tree that adds lanes. So
+a tile of 64 rows by 512 columns gives its shares of all sums in one reading, to a vector unit as to
+a warp of threads. Results are rounded to float32 once.
+
+Norms along dimensions, which no engine but the reference takes, are sums in the order of a tree:
+while more than one number is left, h is half of their count, rounded up, and number i takes number
+i + h to it.
 """
 
 from __future__ import annotations
@@ -13,7 +23,40 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor
 
-from qmaps._norms import square_sum
+from qmaps._norms import power_of_two, square_sum, tree
+
+LANES = 32
+ROW_CHUNK = 512
+"""Numbers of a row that are added first."""
+COLUMN_CHUNK = 64
+"""Numbers of a column that are added first."""
+
+
+def row_means(x: Tensor) -> Tensor:
+    """Means of float32 `x` over its last dimension, which stays with size 1.
+
+    >>> row_means(torch.tensor([[1.0, 2.0, 6.0]]))
+    tensor([[3.]])
+    """
+    *outer, rows, columns = x.shape
+    chunks = -(-columns // ROW_CHUNK)
+    # Zeros that are added change nothing: no sum is -0.
+    x = _filled(x.double(), -1, chunks * ROW_CHUNK)
+    x = x.reshape(*outer, rows, chunks, ROW_CHUNK // LANES, LANES)
+    return _over(_chunks_added(tree(_in_order(x, -2))), columns).float().unsqueeze(-1)
+
+
+def column_means(x: Tensor) -> Tensor:
+    """Means of float32 `x` over the dimension before its last, which stays with size 1.
+
+    >>> column_means(torch.tensor([[1.0, 2.0], [5.0, 6.0]]))
+    tensor([[3., 4.]])
+    """
+    *outer, rows, columns = x.shape
+    chunks = -(-rows // COLUMN_CHUNK)
+    x = _filled(x.double(), -2, chunks * COLUMN_CHUNK)
+    x = _in_order(x.reshape(*outer, chunks, COLUMN_CHUNK, columns), -2)
+    return _over(_chunks_added(x.transpose(-1, -2)), rows).float().unsqueeze(-2)
 
 
 def tree_sum(x: Tensor, dim: int) -> Tensor:
@@ -36,17 +79,10 @@ def tree_sum(x: Tensor, dim: int) -> Tensor:
     return x
 
 
-def mean(x: Tensor, dim: int) -> Tensor:
-    """Mean of float32 `x` over one dimension, which stays with size 1."""
-    total = tree_sum(x.double(), dim)
-    # A tensor divisor: CUDA turns division by a Python number into a product.
-    return (total / torch.full_like(total, max(x.shape[dim], 1))).float()
-
-
 def rms(x: Tensor) -> Tensor:
     """Root of the mean square of all elements of float32 `x`, 0-d; 0 where there is none."""
     total = square_sum(x)
-    return (total / torch.full_like(total, max(x.numel(), 1))).sqrt().float()
+    return _over(total, x.numel()).sqrt().float()
 
 
 def norm(x: Tensor, dims: Iterable[int]) -> Tensor:
@@ -60,3 +96,27 @@ def _square_sum(x: Tensor, dims: Iterable[int]) -> Tensor:
     for dim in dims:
         total = tree_sum(total, dim)
     return total
+
+
+def _over(total: Tensor, count: int) -> Tensor:
+    # A tensor divisor: CUDA turns division by a Python number into a product.
+    return total / torch.full_like(total, max(count, 1))
+
+
+def _filled(x: Tensor, dim: int, size: int) -> Tensor:
+    missing = list(x.shape)
+    missing[dim] = size - x.shape[dim]
+    return torch.cat([x, x.new_zeros(missing)], dim) if missing[dim] else x
+
+
+def _in_order(x: Tensor, dim: int) -> Tensor:
+    """The sum over one dimension, which goes away."""
+    total = x.select(dim, 0).clone()
+    for number in range(1, x.shape[dim]):
+        total += x.select(dim, number)
+    return total
+
+
+def _chunks_added(sums: Tensor) -> Tensor:
+    """The tree over the last dimension; 0 where it is empty."""
+    return tree(_filled(sums, -1, power_of_two(max(sums.shape[-1], 1))))

@@ -1,0 +1,34 @@
+"""Numbers whose sums depend on their order, in float32 as in float64."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+TINY = 5
+
+
+def ticklish(shape: tuple[int, ...], seed: int) -> Tensor:
+    """Float32 numbers of 0 and above whose rows and columns are hard to add.
+
+    Each line along the longer of the last two dimensions has the same share of ones, as many
+    2^-24, which bring its sum to the middle between two float32, and five times as many 2^-54:
+    one or two of these are lost beside a 1, three that meet before they come to one are not, and
+    then the sum rounds up. Each number is the square of a float32. Means over powers of two keep
+    all this; lines of other lengths are as easy as any.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    rows, columns = (1, 1, *shape)[-2:]
+    longer, shorter = max(rows, columns), min(rows, columns)
+    x = torch.zeros(torch.Size(shape[:-2]).numel(), longer, shorter)
+    for matrix in x:
+        for value in (2.0**-54,) * TINY + (2.0**-24, 1.0):
+            places = torch.randperm(longer, generator=generator) % max(shorter, 1)
+            matrix[torch.arange(longer), places] = value
+    return (x if rows >= columns else x.transpose(-1, -2)).reshape(shape)
+
+
+def ticklish_gradient(shape: tuple[int, ...], seed: int) -> Tensor:
+    """Gradients whose squares are `ticklish`."""
+    signs = torch.randint(0, 2, shape, generator=torch.Generator().manual_seed(seed)) * 2 - 1
+    return ticklish(shape, seed).sqrt() * signs
