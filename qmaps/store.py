@@ -149,8 +149,10 @@ def _check(t: QuantizedTensor, normalizer: Normalizer) -> None:
     """Raise unless sizes and dtypes are those of the quantizer."""
     if min(t.shape, default=0) < 0:
         raise BadValueError(f"shape={t.shape} of a quantized tensor holds a negative size")
+    if any(part.layout != torch.strided for part in (t.packed, *t.scales)):
+        raise BadValueError("packed and scales of a quantized tensor must be dense")
     needed = packed_bytes(math.prod(t.shape), t.quantizer.map.bits)
-    if t.packed.dtype != torch.uint8 or t.packed.numel() != needed:
+    if t.packed.dtype != torch.uint8 or tuple(t.packed.shape) != (needed,):
         raise BadValueError(
             f"packed has {t.packed.numel()} elements of {t.packed.dtype}; "
             f"{t.quantizer.spec} of shape {t.shape} needs {needed} of torch.uint8"

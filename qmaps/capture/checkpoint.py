@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
-import warnings
 import zipfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -12,6 +10,7 @@ from typing import Any
 
 import torch
 
+from qmaps import checkpoint
 from qmaps.capture import snapshot
 from qmaps.capture.collect import collect, plain_options
 from qmaps.capture.folder import claim, write_index
@@ -112,28 +111,10 @@ Slot = tuple[str, Mapping[str, Any], Mapping[Any, Any]]
 def _load(path: Path) -> Any:
     """The object in a ``torch.save`` file, loaded without executing code."""
     try:
-        if path.stat().st_size == 0:
-            raise CaptureError(f"{str(path)!r} is empty")
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # torch's advice on other kinds of file
-            # Tensors of the zip format stay on disk until they are read.
-            mapped = zipfile.is_zipfile(path)
-            return torch.load(path, map_location="cpu", weights_only=True, mmap=mapped)
-    except CaptureError:
-        raise
-    except PermissionError as error:
-        raise CaptureError(f"{str(path)!r} cannot be read ({error.strerror})") from None
-    except Exception as error:  # torch raises many kinds on damaged files
-        refused = re.search(r"GLOBAL ([\w.]+)", str(error))
-        if refused:
-            raise CaptureError(
-                f"{str(path)!r} would need code execution to load ({refused[1]}); save the "
-                "optimizer's state_dict() with plain tensors and numbers"
-            ) from None
-        raise CaptureError(
-            f"{str(path)!r} is no checkpoint that torch can load; it is corrupt, truncated, or "
-            "something else"
-        ) from None
+        # Tensors of the zip format stay on disk until they are read.
+        return checkpoint.load(path, mmap=zipfile.is_zipfile(path))
+    except BadValueError as error:
+        raise CaptureError(str(error)) from None
 
 
 def _find(loaded: Any, path: Path) -> list[Mapping[str, Any]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, ClassVar, TypedDict, overload
 
@@ -17,6 +18,7 @@ from qmaps.errors import BadTypeError, BadValueError, NonFiniteError
 from qmaps.fused import Entry, FusedStep
 from qmaps.maps.base import FittedMap
 from qmaps.native.optimizer import NativeStep
+from qmaps.optim import checkpoint
 from qmaps.optim.choice import (
     MARK,
     Choice,
@@ -31,12 +33,7 @@ from qmaps.optim.presets import Preset
 from qmaps.optim.terms import check_bool
 from qmaps.philox import RoundingKey
 from qmaps.quantizer import QuantizedTensor, Quantizer
-from qmaps.store import from_plain, to_plain
-
-TORCH_OPTIONS = frozenset(
-    {"amsgrad", "capturable", "decoupled_weight_decay", "differentiable", "foreach", "fused"}
-)
-"""Options in torch's checkpoints that choose one of its implementations, or are always so here."""
+from qmaps.store import to_plain
 
 NONFINITE = ("propagate", "skip", "raise")
 
@@ -462,7 +459,7 @@ class QuantizedOptimizer(torch.optim.Optimizer):
             }
             for number, state in saved["state"].items()
         }
-        return saved
+        return {**saved, checkpoint.ABOUT: checkpoint.about(self)}
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Load what `state_dict` gave, bit for bit, or the checkpoint of the torch optimizer.
@@ -470,40 +467,26 @@ class QuantizedOptimizer(torch.optim.Optimizer):
         Float states of a torch checkpoint are quantized where this optimizer quantizes them.
         Options come from the checkpoint where it has them.
 
-        Raises:
-            BadValueError: the checkpoint uses an option that this optimizer does not have, or
-                has other parameters.
-        """
-        groups = []
-        if len(state_dict["param_groups"]) != len(self.param_groups):
-            raise BadValueError(
-                f"state_dict has {len(state_dict['param_groups'])} parameter groups; this "
-                f"optimizer has {len(self.param_groups)}"
-            )
-        for own, saved in zip(self.param_groups, state_dict["param_groups"], strict=True):
-            for name, value in self.torch_options.items():
-                if saved.get(name, value) != value:
-                    raise BadValueError(
-                        f"state_dict has {name}={saved[name]}; only {value} is supported"
-                    )
-            kept = {key: value for key, value in saved.items() if key not in TORCH_OPTIONS}
-            merged = {**own, **kept}
-            merged["state_quantizers"] = self._choices.specs(merged["state_quantizers"])
-            merged["overrides"] = self._choices.overrides(merged["overrides"])
-            self.check_group(merged)
-            groups.append(merged)
-        check_patterns(groups)
-        super().load_state_dict({**state_dict, "state": {}, "param_groups": groups})
-        self._choices.forget_names()
+        Nothing has changed if an error is raised.
 
-        saved_ids = [saved_id for group in groups for saved_id in group["params"]]
-        own_parameters = [(p, group) for group in self.param_groups for p in group["params"]]
-        for number, (saved_id, (param, group)) in enumerate(
-            zip(saved_ids, own_parameters, strict=True)
-        ):
-            if saved_id in state_dict["state"]:
-                saved_state = state_dict["state"][saved_id]
-                self.state[param] = self._loaded(saved_state, number, param, group)
+        Raises:
+            BadValueError, BadTypeError: the checkpoint uses an option or a state that this
+                optimizer does not have, has other parameters, is of a newer format, or is
+                damaged.
+        """
+        saved: Any = dict(state_dict) if isinstance(state_dict, Mapping) else state_dict
+        for before in self._optimizer_load_state_dict_pre_hooks.values():
+            changed = before(self, saved)
+            saved = saved if changed is None else changed
+        # Names are looked up in the checkpoint's groups meanwhile.
+        self._choices.forget_names()
+        try:
+            groups, states = checkpoint.read(self, self._choices, saved)
+        finally:
+            self._choices.forget_names()
+        self.__setstate__({"state": defaultdict(dict, states), "param_groups": groups})
+        for after in self._optimizer_load_state_dict_post_hooks.values():
+            after(self)
 
     def adopted(
         self,
@@ -513,41 +496,6 @@ class QuantizedOptimizer(torch.optim.Optimizer):
     ) -> Mapping[str, Any]:
         """A parameter's saved states as this optimizer keeps them, where those differ."""
         return saved
-
-    def _loaded(
-        self, saved: Mapping[str, Any], number: int, param: Tensor, group: dict[str, Any]
-    ) -> dict[str, Any]:
-        state: dict[str, Any] = {}
-        shapes = self.state_shapes(param, group)
-        for name, value in self.adopted(saved, param, group).items():
-            if value is None:
-                continue
-            if name == "step":
-                state[name] = torch.as_tensor(value, dtype=torch.float32).clone()
-                if self.native_rule is None:  # the host counts
-                    state[name] = state[name].cpu()
-            elif isinstance(value, Mapping):
-                state[name] = from_plain(value).to(param.device).clone()
-            else:
-                state[name] = value.to(param.device, torch.float32, copy=True)
-            found = tuple(value["shape"] if isinstance(value, Mapping) else state[name].shape)
-            shape = tuple(shapes.get(name, param.shape))
-            if name in self.state_names and found != shape:
-                needed = "" if shape == tuple(param.shape) else f"; {shape} is needed"
-                raise BadValueError(
-                    f"state_dict has {name} of shape {found} for {self._name(number)} of shape "
-                    f"{tuple(param.shape)}{needed}"
-                )
-        if state:
-            # torch's SGD counts no steps; one at least has been taken.
-            state.setdefault("step", torch.ones((), dtype=torch.float32))
-        for index, name in enumerate(self.state_names):
-            q = self.quantizer_of(name, param, group)
-            if q is not None and isinstance(state.get(name), Tensor):
-                step = int(state["step"])
-                key = RoundingKey(seed=group["seed"], step=step, tensor=number, state=index)
-                state[name] = q.quantize_unchecked(state[name], key=key)
-        return state
 
 
 def _decoded(

@@ -1,0 +1,264 @@
+"""Reading optimizer checkpoints: everything is checked before anything is changed."""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from qmaps.errors import BadTypeError, BadValueError
+from qmaps.optim.choice import Choices, check_patterns, listed
+from qmaps.philox import RoundingKey
+from qmaps.quantizer import QuantizedTensor
+from qmaps.store import from_plain
+
+if TYPE_CHECKING:
+    from qmaps.optim.base import QuantizedOptimizer
+
+Group = dict[str, Any]
+State = dict[str, Any]
+
+FORMAT = 1
+"""Of state_dicts. Those without a number are older, or torch's, and are read as this one."""
+
+ABOUT = "qmaps"
+"""Where a state_dict tells its format and its optimizer."""
+
+TORCH_OPTIONS = frozenset(
+    {"amsgrad", "capturable", "decoupled_weight_decay", "differentiable", "foreach", "fused"}
+)
+"""Options in torch's checkpoints that choose one of its implementations, or are always so here."""
+
+
+def about(optimizer: QuantizedOptimizer) -> dict[str, Any]:
+    """What a state_dict tells of itself."""
+    return {"format": FORMAT, "optimizer": type(optimizer).__name__}
+
+
+def read(
+    optimizer: QuantizedOptimizer, choices: Choices, state_dict: Mapping[str, Any]
+) -> tuple[list[Group], dict[Tensor, State]]:
+    """The parameter groups and the states that a checkpoint is to leave an optimizer with.
+
+    The optimizer stays as it is, and shares no storage with the result.
+
+    Args:
+        optimizer: whose parameters they are.
+        choices: the optimizer's.
+        state_dict: from an optimizer of this package, or of torch.
+
+    Raises:
+        BadValueError, BadTypeError: the checkpoint is not one for this optimizer, or damaged.
+    """
+    _check_form(state_dict)
+    try:
+        return _read(optimizer, choices, state_dict)
+    except BadValueError as error:
+        written_by = state_dict.get(ABOUT, {}).get("optimizer", type(optimizer).__name__)
+        if written_by == type(optimizer).__name__:
+            raise
+        raise BadValueError(f"{error}; state_dict is of {written_by}") from None
+
+
+def _read(
+    optimizer: QuantizedOptimizer, choices: Choices, state_dict: Mapping[str, Any]
+) -> tuple[list[Group], dict[Tensor, State]]:
+    groups = _groups(optimizer, choices, state_dict["param_groups"])
+    numbers = _numbers(state_dict)
+    own = [(param, group) for group in groups for param in group["params"]]
+    states: dict[Tensor, State] = {}
+    for saved_id, saved in state_dict["state"].items():
+        number = numbers[saved_id]
+        param, group = own[number]
+        where = _name(own, number)
+        if not isinstance(saved, Mapping):
+            raise BadTypeError(f"state_dict has a {type(saved).__name__} as the state of {where}")
+        states[param] = _state(optimizer, saved, number, where, param, group)
+    # States in the order of parameters, as training makes them.
+    return groups, {param: states[param] for param, _ in own if param in states}
+
+
+def _check_form(state_dict: Mapping[str, Any]) -> None:
+    """Raise unless this is a state_dict of a format that is known."""
+    if not isinstance(state_dict, Mapping):
+        raise BadTypeError(f"state_dict is a {type(state_dict).__name__}; a dict is needed")
+    if missing := [key for key in ("state", "param_groups") if key not in state_dict]:
+        shown = listed([str(key) for key in state_dict]) or "nothing"
+        raise BadValueError(f"state_dict lacks {' and '.join(missing)}; it has {shown}")
+    told = state_dict.get(ABOUT, {"format": FORMAT})
+    number = told.get("format") if isinstance(told, Mapping) else None
+    if isinstance(number, bool) or not isinstance(number, int) or number < 1:
+        raise BadValueError(f"state_dict has format={number!r}; an int of at least 1 is needed")
+    if number > FORMAT:
+        raise BadValueError(
+            f"state_dict has format={number}, of a newer qmaps; this one reads up to {FORMAT}"
+        )
+    for key, kind in (("state", Mapping), ("param_groups", (list, tuple))):
+        if not isinstance(value := state_dict[key], kind):
+            raise BadTypeError(f"state_dict has a {type(value).__name__} as its {key}")
+
+
+def _groups(
+    optimizer: QuantizedOptimizer, choices: Choices, saved_groups: Sequence[Any]
+) -> list[Group]:
+    """The optimizer's groups with the options of the saved ones."""
+    if len(saved_groups) != len(optimizer.param_groups):
+        raise BadValueError(
+            f"state_dict has {len(saved_groups)} parameter groups; this optimizer has "
+            f"{len(optimizer.param_groups)}"
+        )
+    groups = []
+    for index, (own, saved) in enumerate(zip(optimizer.param_groups, saved_groups, strict=True)):
+        if not isinstance(saved, Mapping) or not isinstance(saved.get("params"), (list, tuple)):
+            raise BadTypeError(f"state_dict has a parameter group {index} without a list of params")
+        if len(saved["params"]) != len(own["params"]):
+            raise BadValueError(
+                f"state_dict has {len(saved['params'])} parameters in group {index}; this "
+                f"optimizer has {len(own['params'])}"
+            )
+        _check_names(own, saved, index)
+        for name, value in optimizer.torch_options.items():
+            if saved.get(name, value) != value:
+                raise BadValueError(
+                    f"state_dict has {name}={saved[name]}; only {value} is supported"
+                )
+        kept = {
+            key: copy.deepcopy(value)
+            for key, value in saved.items()
+            if key not in TORCH_OPTIONS and key != "params"
+        }
+        merged = {**own, **kept}
+        merged["state_quantizers"] = choices.specs(merged["state_quantizers"])
+        merged["overrides"] = choices.overrides(merged["overrides"])
+        optimizer.check_group(merged)
+        groups.append(merged)
+    check_patterns(groups)
+    return groups
+
+
+def _check_names(own: Group, saved: Mapping[str, Any], index: int) -> None:
+    """Raise if the saved states would go to other parameters than those that they are named for."""
+    ours, theirs = own.get("param_names"), saved.get("param_names")
+    if theirs is None:
+        return
+    if len(theirs) != len(saved["params"]):
+        raise BadValueError(
+            f"state_dict has {len(theirs)} names for {len(saved['params'])} parameters in group "
+            f"{index}"
+        )
+    # Wrappers put prefixes before names, so that other names alone say nothing.
+    if ours is None or ours == theirs or sorted(ours) != sorted(theirs):
+        return
+    first = next(i for i, (a, b) in enumerate(zip(ours, theirs, strict=True)) if a != b)
+    raise BadValueError(
+        f"state_dict has the parameters of group {index} in another order: {theirs[first]!r} "
+        f"stands where this optimizer has {ours[first]!r}"
+    )
+
+
+def _numbers(state_dict: Mapping[str, Any]) -> dict[Any, int]:
+    """The number of the parameter that each saved id stands for."""
+    saved_ids = [saved_id for saved in state_dict["param_groups"] for saved_id in saved["params"]]
+    numbers = {saved_id: number for number, saved_id in enumerate(saved_ids)}
+    if len(numbers) != len(saved_ids):
+        raise BadValueError("state_dict has one parameter in two places")
+    for saved_id in state_dict["state"]:
+        if saved_id not in numbers:
+            raise BadValueError(
+                f"state_dict has a state of parameter {saved_id!r}, which none of its groups has"
+            )
+    return numbers
+
+
+def _name(own: Sequence[tuple[Tensor, Group]], number: int) -> str:
+    param, group = own[number]
+    position = next(i for i, each in enumerate(group["params"]) if each is param)
+    names = group.get("param_names")
+    return f"parameter {names[position]!r}" if names else f"parameter number {number}"
+
+
+def _state(
+    optimizer: QuantizedOptimizer,
+    saved: Mapping[str, Any],
+    number: int,
+    where: str,
+    param: Tensor,
+    group: Group,
+) -> State:
+    """One parameter's state, quantized where the optimizer quantizes it."""
+    state: State = {}
+    shapes = optimizer.state_shapes(param, group)
+    given = {name: value for name, value in saved.items() if value is not None}
+    if "step" in given:
+        state["step"] = _step(given.pop("step"), where, on_host=optimizer.native_rule is None)
+    read = {name: _value(value, name, where) for name, value in given.items()}
+    for name, value in optimizer.adopted(read, param, group).items():
+        if name not in optimizer.state_names:
+            allowed = ", ".join(optimizer.state_names)
+            raise BadValueError(
+                f"state_dict has the state {name!r} for {where}; {type(optimizer).__name__} has "
+                f"{allowed}"
+            )
+        found, shape = tuple(value.shape), tuple(shapes.get(name, param.shape))
+        if found != shape:
+            needed = "" if shape == tuple(param.shape) else f"; {shape} is needed"
+            raise BadValueError(
+                f"state_dict has {name} of shape {found} for {where} of shape "
+                f"{tuple(param.shape)}{needed}"
+            )
+        state[name] = _placed(value, param.device)
+    if state:
+        # torch's SGD counts no steps; one at least has been taken.
+        state.setdefault("step", torch.ones((), dtype=torch.float32))
+    for index, name in enumerate(optimizer.state_names):
+        if not isinstance(value := state.get(name), Tensor):
+            continue
+        q = optimizer.quantizer_of(name, param, group)
+        if q is not None:
+            step = int(state["step"])
+            key = RoundingKey(seed=group["seed"], step=step, tensor=number, state=index)
+            state[name] = q.quantize_unchecked(value, key=key)
+    return state
+
+
+def _step(value: Any, where: str, *, on_host: bool) -> Tensor:
+    number = value
+    if isinstance(value, Tensor) and value.numel() == 1:
+        number = value.item()
+    if isinstance(number, bool) or not isinstance(number, (int, float)):
+        raise BadTypeError(f"state_dict has a {type(value).__name__} as the step of {where}")
+    if not (math.isfinite(number) and number >= 0 and number == int(number)):
+        raise BadValueError(f"state_dict has step={number} for {where}; 0, 1, 2, ... are steps")
+    device = value.device if isinstance(value, Tensor) and not on_host else "cpu"
+    return torch.tensor(number, dtype=torch.float32, device=device)
+
+
+def _value(value: Any, name: str, where: str) -> Tensor | QuantizedTensor:
+    """A saved state, as it is."""
+    if isinstance(value, Mapping):
+        try:
+            return from_plain(value)
+        except BadValueError as error:
+            raise BadValueError(f"state_dict has a bad {name} for {where}: {error}") from None
+    if not isinstance(value, (Tensor, QuantizedTensor)):
+        kind = type(value).__name__
+        raise BadTypeError(f"state_dict has a {kind} as {name} of {where}; a tensor is needed")
+    if isinstance(value, Tensor) and not (
+        value.layout == torch.strided and value.is_floating_point()
+    ):
+        kinds = value.dtype if value.layout == torch.strided else value.layout
+        raise BadTypeError(
+            f"state_dict has {name} of {where} as {kinds}; dense floating-point numbers are needed"
+        )
+    return value
+
+
+def _placed(value: Tensor | QuantizedTensor, device: torch.device) -> Tensor | QuantizedTensor:
+    """A copy on the parameter's device, in float32 if it is not quantized."""
+    if isinstance(value, QuantizedTensor):
+        return value.to(device).clone()
+    return value.to(device, torch.float32, copy=True)

@@ -1,0 +1,250 @@
+"""Checkpoints: what does not fit is refused with the reason, and nothing is half loaded."""
+
+from __future__ import annotations
+
+import copy
+import io
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import qmaps
+from qmaps.errors import BadTypeError, BadValueError
+from qmaps.optim import SGD, Adafactor, AdamW, AdamW4bit, AdamW8bit, QuantizedOptimizer
+from tests.optim.families import floats, model, train
+
+Damage = Callable[[dict[str, Any]], object]
+
+
+def trained(cls: type[QuantizedOptimizer] = AdamW8bit, **options: Any) -> QuantizedOptimizer:
+    net = model()
+    optimizer = cls(net.named_parameters(), **options)
+    train(net, optimizer, range(2))
+    return optimizer
+
+
+def fingerprint(optimizer: QuantizedOptimizer) -> list[Any]:
+    """All that a load could change."""
+    found: list[Any] = []
+    for group in optimizer.param_groups:
+        found.append({key: value for key, value in group.items() if key != "params"})
+        for param in group["params"]:
+            state = optimizer.state.get(param, {})
+            found += [(name, id(value)) for name, value in state.items()]
+            found += [floats(value).reshape(-1).tolist() for value in state.values()]
+    return copy.deepcopy(found)
+
+
+def first(saved: dict[str, Any]) -> dict[str, Any]:
+    return saved["state"][0]
+
+
+def last(saved: dict[str, Any]) -> dict[str, Any]:
+    return saved["state"][max(saved["state"])]
+
+
+def group(saved: dict[str, Any]) -> dict[str, Any]:
+    return saved["param_groups"][0]
+
+
+def swap(items: list[Any], a: int, b: int) -> None:
+    items[a], items[b] = items[b], items[a]
+
+
+BIAS = "parameter '3.bias'"
+DAMAGES: list[tuple[Damage, type[Exception], str]] = [
+    (lambda s: s.pop("state"), BadValueError,
+     "state_dict lacks state; it has param_groups, qmaps"),
+    (lambda s: (s.pop("state"), s.pop("param_groups"), s.pop("qmaps")), BadValueError,
+     "state_dict lacks state and param_groups; it has nothing"),
+    (lambda s: s["qmaps"].update(format=2), BadValueError,
+     "state_dict has format=2, of a newer qmaps; this one reads up to 1"),
+    (lambda s: s["qmaps"].update(format="1"), BadValueError,
+     "state_dict has format='1'; an int of at least 1 is needed"),
+    (lambda s: s.update(qmaps=None), BadValueError,
+     "state_dict has format=None; an int of at least 1 is needed"),
+    (lambda s: s.update(state=[]), BadTypeError, "state_dict has a list as its state"),
+    (lambda s: s.update(param_groups={}), BadTypeError,
+     "state_dict has a dict as its param_groups"),
+    (lambda s: s.update(param_groups=[7]), BadTypeError,
+     "state_dict has a parameter group 0 without a list of params"),
+    (lambda s: s["param_groups"].append(group(s)), BadValueError,
+     "state_dict has 2 parameter groups; this optimizer has 1"),
+    (lambda s: group(s)["params"].pop(), BadValueError,
+     "state_dict has 5 parameters in group 0; this optimizer has 6"),
+    (lambda s: group(s).update(params=[0, 1, 2, 3, 4, 4]), BadValueError,
+     "state_dict has one parameter in two places"),
+    (lambda s: group(s)["param_names"].pop(), BadValueError,
+     "state_dict has 5 names for 6 parameters in group 0"),
+    (lambda s: swap(group(s)["param_names"], 1, 3), BadValueError,
+     "state_dict has the parameters of group 0 in another order: '2.bias' stands where this "
+     "optimizer has '0.bias'"),
+    (lambda s: group(s).update(lr=-1.0), BadValueError, "lr=-1.0 must be at least 0"),
+    (lambda s: group(s).update(state_quantizers={"exp_avg": "B128/XY@4s"}), BadValueError,
+     "spec='B128/XY@4s': unknown map 'XY'; allowed are DE, DE-0, e4m3, e5m2, inverse, linear, "
+     "linear0, lloyd, log2, mantissa, nf4, power2, power3, quantile, quantile-normal, "
+     "static-tree, tree"),
+    (lambda s: s["state"].update({9: {}}), BadValueError,
+     "state_dict has a state of parameter 9, which none of its groups has"),
+    (lambda s: s["state"].update({5: 3}), BadTypeError,
+     f"state_dict has a int as the state of {BIAS}"),
+    (lambda s: last(s).update(exp_avg=torch.zeros(71)), BadValueError,
+     f"state_dict has exp_avg of shape (71,) for {BIAS} of shape (70,)"),
+    (lambda s: last(s).update(momentum_buffer=torch.zeros(70)), BadValueError,
+     f"state_dict has the state 'momentum_buffer' for {BIAS}; AdamW8bit has exp_avg, exp_avg_sq"),
+    (lambda s: last(s).update(exp_avg="zero"), BadTypeError,
+     f"state_dict has a str as exp_avg of {BIAS}; a tensor is needed"),
+    (lambda s: last(s).update(exp_avg=torch.zeros(70, dtype=torch.int64)), BadTypeError,
+     f"state_dict has exp_avg of {BIAS} as torch.int64; dense floating-point numbers are needed"),
+    (lambda s: last(s).update(exp_avg=torch.zeros(70).to_sparse()), BadTypeError,
+     f"state_dict has exp_avg of {BIAS} as torch.sparse_coo; dense floating-point numbers are "
+     "needed"),
+    (lambda s: last(s).update(step=torch.tensor(float("nan"))), BadValueError,
+     f"state_dict has step=nan for {BIAS}; 0, 1, 2, ... are steps"),
+    (lambda s: last(s).update(step=-1), BadValueError,
+     f"state_dict has step=-1 for {BIAS}; 0, 1, 2, ... are steps"),
+    (lambda s: last(s).update(step="1"), BadTypeError,
+     f"state_dict has a str as the step of {BIAS}"),
+    (lambda s: last(s).update(exp_avg=first(s)["exp_avg"]), BadValueError,
+     f"state_dict has exp_avg of shape (80, 90) for {BIAS} of shape (70,)"),
+    (lambda s: first(s)["exp_avg"].update(format=2), BadValueError,
+     "state_dict has a bad exp_avg for parameter '0.weight': format=2 of a quantized tensor is "
+     "not supported; 1 is"),
+    (lambda s: first(s)["exp_avg"].update(packed=first(s)["exp_avg"]["packed"].view(2, -1)),
+     BadValueError,
+     "state_dict has a bad exp_avg for parameter '0.weight': packed has 7200 elements of "
+     "torch.uint8; B256/DE@8s of shape (80, 90) needs 7200 of torch.uint8"),
+    (lambda s: first(s)["exp_avg"].update(scales=[torch.zeros(29).to_sparse()]), BadValueError,
+     "state_dict has a bad exp_avg for parameter '0.weight': packed and scales of a quantized "
+     "tensor must be dense"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("number", range(len(DAMAGES)))
+def test_a_bad_checkpoint_is_refused_and_changes_nothing(number: int) -> None:
+    damage, error, message = DAMAGES[number]
+    saved = copy.deepcopy(trained().state_dict())
+    damage(saved)
+    optimizer = trained(lr=0.5)
+    before = fingerprint(optimizer)
+    with pytest.raises(error) as caught:
+        optimizer.load_state_dict(saved)
+    assert str(caught.value) == message
+    assert fingerprint(optimizer) == before
+
+
+def test_a_state_dict_of_another_kind() -> None:
+    optimizer = trained()
+    with pytest.raises(BadTypeError) as caught:
+        optimizer.load_state_dict([1])
+    assert str(caught.value) == "state_dict is a list; a dict is needed"
+
+
+def test_checkpoints_of_other_optimizers() -> None:
+    for saved, optimizer, message in (
+        (trained(SGD, momentum=0.9), trained(),
+         "state_quantizers names 'momentum_buffer'; AdamW8bit has exp_avg, exp_avg_sq; state_dict "
+         "is of SGD"),
+        (trained(), trained(SGD, momentum=0.9),
+         "state_quantizers names 'exp_avg'; SGD has momentum_buffer; state_dict is of AdamW8bit"),
+    ):  # fmt: skip
+        before = fingerprint(optimizer)
+        with pytest.raises(BadValueError) as caught:
+            optimizer.load_state_dict(saved.state_dict())
+        assert str(caught.value) == message
+        assert fingerprint(optimizer) == before
+    # Whole states of Adafactor's kind have no place in AdamW either.
+    with pytest.raises(BadValueError, match="the state 'row_var'"):
+        trained().load_state_dict(trained(Adafactor).state_dict())
+
+
+def test_a_quantizer_that_nobody_here_knows_is_refused() -> None:
+    mine = qmaps.Codebook([-1, -0.25, 0, 0.25, 1], label="mine")
+    q = qmaps.quantizer("B64/mine@3s", codebooks=[mine])
+    saved = trained(AdamW, state_quantizers={"exp_avg": q}).state_dict()
+    optimizer = trained(AdamW, lr=0.5)
+    before = fingerprint(optimizer)
+    with pytest.raises(BadValueError, match="spec='B64/mine@3s': unknown map 'mine'"):
+        optimizer.load_state_dict(saved)
+    assert fingerprint(optimizer) == before
+    knowing = trained(AdamW, state_quantizers={"exp_avg": q})
+    knowing.load_state_dict(saved)
+    assert str(knowing.state_dict()) == str(saved)
+
+
+def test_a_checkpoint_of_another_width_brings_its_quantizers_along() -> None:
+    saved = trained(AdamW4bit)
+    optimizer = trained(AdamW8bit)
+    optimizer.load_state_dict(saved.state_dict())
+    assert optimizer.state_nbytes == saved.state_nbytes
+    net = model()
+    train(net, AdamW8bit(net.parameters()), range(1))
+    assert str(optimizer.state_dict()["param_groups"]) == str(saved.state_dict()["param_groups"])
+
+
+def test_checkpoints_from_before_there_was_a_number_are_migrated() -> None:
+    saved = trained(AdamW4bit, seed=3).state_dict()
+    old = {key: saved[key] for key in ("state", "param_groups")}
+    old["param_groups"] = [
+        {k: v for k, v in group.items() if k not in ("overrides", "quantize", "param_names")}
+        for group in old["param_groups"]
+    ]
+    optimizer = trained(AdamW4bit, seed=9)
+    optimizer.load_state_dict(old)
+    assert str(optimizer.state_dict()) == str(saved)
+
+
+def test_hooks_see_all_of_a_checkpoint() -> None:
+    optimizer, seen = trained(), []
+    saved = trained(lr=0.25).state_dict()
+
+    def change(_: object, given: dict[str, Any]) -> dict[str, Any]:
+        seen.append(sorted(given))
+        groups = [{**given["param_groups"][0], "lr": 0.125}]
+        return {**given, "param_groups": groups}
+
+    optimizer.register_load_state_dict_pre_hook(change)
+    optimizer.register_load_state_dict_post_hook(lambda o: seen.append(o.param_groups[0]["lr"]))
+    optimizer.load_state_dict(saved)
+    assert seen == [["param_groups", "qmaps", "state"], 0.125]
+    assert saved["param_groups"][0]["lr"] == 0.25
+
+
+def test_overrides_follow_the_checkpoints_names() -> None:
+    overrides = {"*0.weight": {"exp_avg": "B64/DE@4s"}}
+    saved = trained(AdamW, overrides=overrides).state_dict()
+    names = saved["param_groups"][0]["param_names"]
+    saved["param_groups"][0]["param_names"] = [f"module.{name}" for name in names]
+    optimizer = trained(AdamW)
+    optimizer.load_state_dict(saved)
+    weight = optimizer.param_groups[0]["params"][0]
+    assert optimizer.state[weight]["exp_avg"].quantizer.spec == "B64/DE@4s"
+    assert str(optimizer.quantizer_of("exp_avg", weight, optimizer.param_groups[0])) == "B64/DE@4s"
+
+
+def test_groups_added_late_go_through_a_checkpoint() -> None:
+    def make(net: nn.Module) -> QuantizedOptimizer:
+        optimizer = AdamW4bit(list(net[0].named_parameters()), seed=2)
+        extra = list(net[2].named_parameters()) + list(net[3].named_parameters("norm"))
+        optimizer.add_param_group({"params": extra, "state_quantizers": "8bit", "lr": 1e-2})
+        return optimizer
+
+    whole = model()
+    train(whole, make(whole), range(5))
+    net, resumed = model(), model()
+    optimizer = make(net)
+    train(net, optimizer, range(3))
+    buffer = io.BytesIO()
+    torch.save(optimizer.state_dict(), buffer)
+    buffer.seek(0)
+    resumed.load_state_dict(net.state_dict())
+    again = make(resumed)
+    again.load_state_dict(torch.load(buffer, weights_only=True))
+    copied_net, copied = copy.deepcopy((resumed, again))
+    for each, its in ((resumed, again), (copied_net, copied)):
+        train(each, its, range(3, 5))
+        for p, q in zip(whole.parameters(), each.parameters(), strict=True):
+            assert torch.equal(p, q)
