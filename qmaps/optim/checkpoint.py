@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from qmaps.errors import BadTypeError, BadValueError
+from qmaps.errors import BadTypeError, BadValueError, QmapsError
 from qmaps.optim.choice import Choices, check_patterns, listed
 from qmaps.philox import RoundingKey
 from qmaps.quantizer import QuantizedTensor
@@ -132,9 +132,14 @@ def _groups(
             if key not in TORCH_OPTIONS and key != "params"
         }
         merged = {**own, **kept}
-        merged["state_quantizers"] = choices.specs(merged["state_quantizers"])
-        merged["overrides"] = choices.overrides(merged["overrides"])
-        optimizer.check_group(merged)
+        try:
+            merged["state_quantizers"] = choices.specs(merged["state_quantizers"])
+            merged["overrides"] = choices.overrides(merged["overrides"])
+            optimizer.check_group(merged)
+        except QmapsError:
+            raise
+        except (TypeError, ValueError) as error:  # options of other types than the checks expect
+            raise BadValueError(f"state_dict has a bad option in group {index}: {error}") from None
         groups.append(merged)
     check_patterns(groups)
     return groups
