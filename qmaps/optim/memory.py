@@ -132,7 +132,6 @@ def memory(optimizer: QuantizedOptimizer) -> Memory:
     rows = []
     numel = whole = 0
     for number, group in enumerate(optimizer.param_groups):
-        used = optimizer.states_of(group)
         for index, param in enumerate(group["params"]):
             state = optimizer.state.get(param, {})
             there = [name for name in optimizer.state_names if name in state]
@@ -142,11 +141,11 @@ def memory(optimizer: QuantizedOptimizer) -> Memory:
             names = group.get("param_names")
             name = names[index] if names else f"group {number}, number {index}"
             numel += param.numel()
+            shapes = optimizer.state_shapes(param, group)
             for state_name in optimizer.state_names:
-                if state_name in used or state_name in there:
+                if state_name in shapes or state_name in there:
                     row = _row(optimizer, name, param, group, state_name, state.get(state_name))
                     rows.append(row)
-                    shapes = optimizer.state_shapes(param, group)
                     whole += 4 * math.prod(shapes.get(state_name, param.shape))
     return Memory(tuple(rows), numel, sum(row.nbytes for row in rows), whole)
 
@@ -169,7 +168,7 @@ def _row(
     else:
         nbytes = value.nbytes
         there = value.quantizer.spec if isinstance(value, QuantizedTensor) else None
-        if state not in optimizer.states_of(group):
+        if state not in optimizer.state_shapes(param, group):
             spec, why = there, "no longer used"
         elif there != spec:
             spec, why = there, f"{spec or '32 bits'} from the next step: {why}"

@@ -256,3 +256,19 @@ def test_cuda_does_not_wait(make: Make) -> None:
             optimizer.step()
         finally:
             torch.cuda.set_sync_debug_mode("default")
+
+
+@EVERY
+def test_memory_counts_the_states_that_each_parameter_has(make: Make) -> None:
+    net = model()
+    optimizer = make(net.named_parameters())
+    before = [(row.parameter, row.state, row.nbytes) for row in optimizer.memory()]
+    train(net, optimizer, range(1))
+    there = [
+        (name, state, value.nbytes)
+        for name, parameter in net.named_parameters()
+        for state, value in optimizer.state[parameter].items()
+        if state != "step"
+    ]
+    after = [(row.parameter, row.state, row.nbytes) for row in optimizer.memory()]
+    assert sorted(before) == sorted(after) == sorted(there)
