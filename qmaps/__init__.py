@@ -23,7 +23,7 @@ from qmaps.quantizer import QuantizedTensor, Quantizer, quantizer
 from qmaps.store import load, save
 
 if TYPE_CHECKING:
-    from qmaps import analyze, capture, figures, nn, optim, report, sweep, workloads
+    from qmaps import analyze, capture, figures, nn, optim, report, speedup, sweep, workloads
 
 try:
     __version__ = version("qmaps")
@@ -31,7 +31,7 @@ except PackageNotFoundError:  # a source tree that was never installed
     __version__ = "0+unknown"
 
 # Imported on first use, so that `import qmaps` needs neither pandas nor matplotlib.
-_LAZY = ("analyze", "capture", "figures", "nn", "optim", "report", "sweep", "workloads")
+_LAZY = ("analyze", "capture", "figures", "nn", "optim", "report", "speedup", "sweep", "workloads")
 
 
 def __getattr__(name: str) -> ModuleType:
@@ -66,6 +66,7 @@ __all__ = [
     "quantizer",
     "report",
     "save",
+    "speedup",
     "sweep",
     "workloads",
 ]

@@ -9,6 +9,7 @@ from qmaps.figures.map_curves import map_curves
 from qmaps.figures.outliers import outliers
 from qmaps.figures.pareto import pareto
 from qmaps.figures.save import save
+from qmaps.figures.speedup import speedup
 from qmaps.figures.stability import stability
 from qmaps.figures.update_error import update_error
 
@@ -22,6 +23,7 @@ __all__ = [
     "outliers",
     "pareto",
     "save",
+    "speedup",
     "stability",
     "update_error",
 ]

@@ -212,6 +212,18 @@ def stability() -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
+def speedup() -> pd.DataFrame:
+    rows = []
+    for number, label in enumerate(("32-bit", "B2048/tree@8s", "B2048/tree@4s")):
+        rows += [
+            ("GPUs", label, gpus, 128 * gpus, gpus * (0.5 + 0.1 * number)) for gpus in (1, 2, 4, 8)
+        ]
+        for sub_batch in (128, 256, 512, 1024):
+            value = 4 + number - abs(sub_batch - 256) / 256
+            rows.append(("sub-batch", label, 8, sub_batch, value))
+    return pd.DataFrame(rows, columns=["panel", "quantizer", "gpus", "sub_batch", "speedup"])
+
+
 FRAMES = {
     "code_pairs": code_pairs(),
     "first_code_error": first_code_error(),
@@ -221,6 +233,7 @@ FRAMES = {
     "outliers": outliers(),
     "pareto": pareto(),
     "loss_curves": loss_curves(),
+    "speedup": speedup(),
     "update_error": update_error(),
     "stability": stability(),
 }

@@ -35,6 +35,7 @@ NEEDED = {
     "outliers": "tensor row col rows cols magnitude",
     "pareto": "quantizer normalizer map bits_per_element error error_name on_frontier is_limit",
     "loss_curves": "run seed step split loss",
+    "speedup": "panel quantizer gpus sub_batch speedup",
     "update_error": "quantizer mean_abs_error median_rel_error mean_rel_error p99_rel_error "
     "max_rel_error",
     "stability": "setting loss unstable",
@@ -48,6 +49,7 @@ PANELS = {
     "outliers": 2 + 2,
     "pareto": 1,
     "loss_curves": 2,
+    "speedup": 2,
     "update_error": 2,
     "stability": 2,
 }
@@ -648,3 +650,22 @@ def test_stability_without_a_stable_run() -> None:
     assert runs.get_xlim() == (2.0, 4.0)
     runs, _ = draw("stability", frame.assign(loss=np.nan)).axes
     assert runs.get_xlim() == (0.0, 1.0)
+
+
+# speedup
+
+
+def test_speedup_draws_both_panels() -> None:
+    frame = FRAMES["speedup"]
+    figure = draw("speedup")
+    for axis, panel, across in zip(
+        figure.axes, ["GPUs", "sub-batch"], ["gpus", "sub_batch"], strict=True
+    ):
+        part = frame[frame["panel"] == panel]
+        for line, (_, rows) in zip(axis.lines, part.groupby("quantizer", sort=False), strict=False):
+            assert np.array_equal(line.get_xdata(), rows[across])
+            assert np.array_equal(line.get_ydata(), rows["speedup"])
+    assert [len(axis.lines) for axis in figure.axes] == [4, 3]
+    assert list(figure.axes[0].lines[3].get_ydata()) == [1, 8]
+    assert legend(figure) == [*frame["quantizer"].unique(), "as many times as devices"]
+    assert figure.axes[1].get_xlabel() == "sub-batch (samples), 8 devices"

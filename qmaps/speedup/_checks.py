@@ -1,0 +1,40 @@
+"""Checks of descriptions that come from files."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import fields
+from typing import Any
+
+from qmaps.errors import BadTypeError, BadValueError
+
+
+def number(name: str, value: object, *, least: float = 0.0, above: bool = False) -> float:
+    """`value` as a float, of at least `least`, or above it."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise BadTypeError(f"{name}={value!r} must be a number")
+    if not math.isfinite(value) or value < least or (above and value == least):
+        bound = "above" if above else "of at least"
+        raise BadValueError(f"{name}={value!r} must be a finite number {bound} {least:g}")
+    return float(value)
+
+
+def count(name: str, value: object) -> int:
+    """`value` as an int of at least 1."""
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise BadTypeError(f"{name}={value!r} must be an int")
+    if value < 1:
+        raise BadValueError(f"{name}={value!r} must be at least 1")
+    return value
+
+
+def known(kind: type[Any], given: object, where: str) -> dict[str, Any]:
+    """`given` if it is a mapping whose keys are fields of the dataclass `kind`."""
+    names = [field.name for field in fields(kind)]
+    if not isinstance(given, Mapping):
+        raise BadTypeError(f"{where}={given!r} must hold {', '.join(names)}")
+    for key in given:
+        if key not in names:
+            raise BadValueError(f"{where} holds {key!r}; allowed are {', '.join(names)}")
+    return dict(given)
