@@ -31,9 +31,14 @@ from qmaps.optim.choice import (
 from qmaps.optim.memory import Memory, memory
 from qmaps.optim.presets import Preset
 from qmaps.optim.terms import check_bool
+from qmaps.optim.torch_options import without_torch_options
 from qmaps.philox import RoundingKey
 from qmaps.quantizer import QuantizedTensor, Quantizer
 from qmaps.store import to_plain
+
+DTYPES = (torch.float32, torch.bfloat16, torch.float16)
+"""Of parameters; steps are taken in float32."""
+_ALLOWED = ", ".join(str(dtype).removeprefix("torch.") for dtype in DTYPES)
 
 NONFINITE = ("propagate", "skip", "raise")
 
@@ -49,6 +54,12 @@ class Shared(TypedDict, total=False):
     nonfinite: str
     seed: int
     stochastic_rounding: bool
+    foreach: bool | None
+    fused: bool | None
+    capturable: bool
+    differentiable: bool
+    amsgrad: bool
+    decoupled_weight_decay: bool
 
 
 class QuantizedOptimizer(torch.optim.Optimizer):
@@ -94,6 +105,9 @@ class QuantizedOptimizer(torch.optim.Optimizer):
         seed: of stochastic rounding, 0 to 2**32 - 1.
         stochastic_rounding: round new bfloat16 parameters stochastically, so that small updates
             arrive on average; see `qmaps.bfloat16`. Parameters of other dtypes ignore it.
+        **torch_options: `foreach`, `fused` and `capturable`, which change nothing here; of
+            `differentiable`, `amsgrad` and `decoupled_weight_decay` the value that the rule
+            stands for.
 
     Attributes:
         skipped_steps: how many steps "skip" has left out since construction; reading it waits for
@@ -129,10 +143,12 @@ class QuantizedOptimizer(torch.optim.Optimizer):
         nonfinite: str = "propagate",
         seed: int = 0,
         stochastic_rounding: bool = False,
+        **torch_options: Any,
     ) -> None:
-        self._choices = Choices(
-            type(self).__name__, self.state_names, self.signed_states, self.exact_states
-        )
+        owner = type(self).__name__
+        for name in without_torch_options(owner, torch_options, self.torch_options):
+            raise BadTypeError(f"{name}={torch_options[name]!r} is no option of {owner}")
+        self._choices = Choices(owner, self.state_names, self.signed_states, self.exact_states)
         self._cuda = {}
         shared = {
             "maximize": maximize,
@@ -216,19 +232,20 @@ class QuantizedOptimizer(torch.optim.Optimizer):
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Add a parameter group; options left out take the optimizer's defaults."""
-        group = dict(param_group)
+        group = without_torch_options(type(self).__name__, param_group, self.torch_options)
         if "state_quantizers" in group:
             group["state_quantizers"] = self._choices.specs(group["state_quantizers"])
         if "overrides" in group:
             group["overrides"] = self._choices.overrides(group["overrides"])
         self.check_group({**self.defaults, **group})
         super().add_param_group(group)
-        if "overrides" in param_group:
-            try:
+        try:
+            self._check_last_group()
+            if "overrides" in param_group:
                 check_patterns(self.param_groups[-1:])
-            except BadValueError:
-                self.param_groups.pop()
-                raise
+        except (BadTypeError, BadValueError):
+            self.param_groups.pop()
+            raise
 
     @overload
     def step(self, closure: None = None) -> None: ...
@@ -299,7 +316,7 @@ class QuantizedOptimizer(torch.optim.Optimizer):
         fused = self._fused_step(entries[0][1])
         if fused is None or not fused.fits(entries):
             for entry in entries:
-                _check_gradient(entry)
+                self._check_gradient(entry)
             if fused is not None:
                 fused.plan(entries)
         if fused is None:
@@ -382,7 +399,7 @@ class QuantizedOptimizer(torch.optim.Optimizer):
             number, _, group, grad = entry
             if group["nonfinite"] == "propagate":
                 continue
-            _check_gradient(entry)
+            self._check_gradient(entry)
             bad = ~grad.isfinite()
             if not (count := int(bad.sum())):
                 continue
@@ -394,6 +411,31 @@ class QuantizedOptimizer(torch.optim.Optimizer):
                 )
             skip = True
         return skip
+
+    def _check_last_group(self) -> None:
+        """Raise if the newest group has parameters that no step could take."""
+        number = sum(len(group["params"]) for group in self.param_groups[:-1])
+        for param in self.param_groups[-1]["params"]:
+            # What is frozen may be anything: the packed weights of a quantized base model, say.
+            if param.requires_grad and param.dtype not in DTYPES:
+                raise BadTypeError(
+                    f"{self._name(number)} is {_plain(param)}; {_ALLOWED} parameters are supported"
+                )
+            number += 1
+
+    def _check_gradient(self, entry: Entry) -> None:
+        """Raise if a gradient is none that a step could take."""
+        number, param, _, grad = entry
+        if grad.layout != torch.strided:
+            raise BadTypeError(
+                f"the gradient of {self._name(number)} is sparse; dense gradients are supported, "
+                "as embeddings with sparse=False have"
+            )
+        if param.dtype not in DTYPES or not grad.is_floating_point():
+            raise BadTypeError(
+                f"{self._name(number)} is {_plain(param)} and its gradient {_plain(grad)}; "
+                f"{_ALLOWED} parameters are supported"
+            )
 
     def _name(self, number: int) -> str:
         for group in self.param_groups:
@@ -509,11 +551,6 @@ def _decoded(
     return value.dequantize() if isinstance(value, QuantizedTensor) else value
 
 
-def _check_gradient(entry: Entry) -> None:
-    number, _, _, grad = entry
-    if grad.layout != torch.strided or not grad.is_floating_point():
-        kind = "sparse" if grad.layout != torch.strided else str(grad.dtype)
-        raise BadTypeError(
-            f"the gradient of parameter number {number} is {kind}; dense "
-            "floating-point gradients are supported"
-        )
+def _plain(tensor: Tensor) -> str:
+    """A dtype's name."""
+    return str(tensor.dtype).removeprefix("torch.")

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from qmaps.errors import BadTypeError, BadValueError, QmapsError
 from qmaps.optim.choice import Choices, check_patterns, listed
+from qmaps.optim.torch_options import TORCH_OPTIONS
 from qmaps.philox import RoundingKey
 from qmaps.quantizer import QuantizedTensor
 from qmaps.store import from_plain
@@ -27,11 +28,6 @@ FORMAT = 1
 
 ABOUT = "qmaps"
 """Where a state_dict tells its format and its optimizer."""
-
-TORCH_OPTIONS = frozenset(
-    {"amsgrad", "capturable", "decoupled_weight_decay", "differentiable", "foreach", "fused"}
-)
-"""Options in torch's checkpoints that choose one of its implementations, or are always so here."""
 
 
 def about(optimizer: QuantizedOptimizer) -> dict[str, Any]:

@@ -1,0 +1,50 @@
+"""Options of torch's optimizers that are none here: taken where they change nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from qmaps.errors import BadTypeError, BadValueError
+
+HARMLESS = ("capturable", "foreach", "fused")
+"""Those that choose one of torch's implementations of the same rule."""
+
+TORCH_OPTIONS = frozenset({*HARMLESS, "amsgrad", "decoupled_weight_decay", "differentiable"})
+"""All of them; torch's checkpoints hold them."""
+
+REASONS = {
+    "amsgrad": "the largest second moment so far is not kept",
+    "decoupled_weight_decay": "Adam couples weight decay, AdamW decouples it",
+    "differentiable": "autograd does not see steps",
+}
+
+
+def without_torch_options(
+    owner: str, options: Mapping[str, Any], stands_for: Mapping[str, object]
+) -> dict[str, Any]:
+    """`options` without those of torch.
+
+    Args:
+        owner: the optimizer's name, for error messages.
+        options: of an optimizer or of a parameter group.
+        stands_for: options of torch that this optimizer's rule knows, with the value that it
+            stands for.
+
+    Raises:
+        BadTypeError: an option is neither torch's nor anybody's.
+        BadValueError: one of torch's has a value that would change the rule.
+    """
+    kept = {}
+    for name, value in options.items():
+        if name not in TORCH_OPTIONS:
+            kept[name] = value
+        elif value is not None and not isinstance(value, bool):
+            raise BadTypeError(f"{name}={value!r} must be True, False or None")
+        elif name not in HARMLESS:
+            only = False if name == "differentiable" else stands_for.get(name)
+            if only is None:
+                raise BadTypeError(f"{name}={value!r} is no option of {owner}")
+            if value != only:
+                raise BadValueError(f"{name}={value} is not supported: {REASONS[name]}")
+    return kept

@@ -1,0 +1,19 @@
+"""Optimizers of every kind, on both engines of the processor."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from qmaps import native
+from qmaps.backends import use_backend
+
+
+@pytest.fixture(params=["reference", "native"])
+def engine(request: pytest.FixtureRequest) -> Iterator[str]:
+    """The engine that steps."""
+    if request.param == "native" and native.core is None:
+        pytest.skip("the native engine is not built here")
+    with use_backend(request.param):
+        yield request.param

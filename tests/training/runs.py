@@ -1,0 +1,80 @@
+"""Runs of small models that tests of training compare with one another."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from qmaps import optim
+from qmaps.optim import QuantizedOptimizer
+from qmaps.quantizer import QuantizedTensor
+
+Make = Callable[..., QuantizedOptimizer]
+
+KINDS: dict[str, tuple[type[QuantizedOptimizer], dict[str, Any]]] = {
+    "AdamW8bit": (optim.AdamW8bit, {}),
+    "AdamW4bit": (optim.AdamW4bit, {}),
+    "AdamW+sr": (
+        optim.AdamW,
+        {"state_quantizers": {"exp_avg": "B128/DE@4s+sr", "exp_avg_sq": "rank1/linear@4u+sr"}},
+    ),
+    "SGD8bit": (optim.SGD8bit, {"momentum": 0.9}),
+    "Lion8bit": (optim.Lion8bit, {}),
+    "LAMB8bit": (optim.LAMB8bit, {}),
+    "AdamW4bitFactor": (optim.AdamW4bitFactor, {}),
+    "Adafactor8bit": (optim.Adafactor8bit, {"beta1": 0.9}),
+}
+"""One of each kind: element-wise, with wide scales, stochastic, of norms, factored."""
+
+EVERY = pytest.mark.parametrize("kind", KINDS)
+
+
+def make(kind: str, params: Iterable[Any], **options: Any) -> QuantizedOptimizer:
+    """An optimizer of that kind that quantizes tensors of any size."""
+    cls, own = KINDS[kind]
+    return cls(params, **{"lr": 1e-2, "min_quantized_size": 0, **own, **options})
+
+
+def net(dtype: torch.dtype = torch.float32) -> nn.Module:
+    """A small net; the same each time."""
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(24, 40), nn.Tanh(), nn.Linear(40, 12)).to(dtype)
+
+
+def loss_of(model: nn.Module, number: int) -> Tensor:
+    """The loss of one batch."""
+    x = torch.randn(8, 24, generator=torch.Generator().manual_seed(number))
+    dtype = next(model.parameters()).dtype
+    return (model(x.to(dtype)) - x[:, :12].to(dtype)).float().square().mean()
+
+
+def gradients(params: Iterable[Tensor], number: int) -> None:
+    """Give gradients that depend on the shapes and the number alone."""
+    generator = torch.Generator().manual_seed(number)
+    for p in params:
+        p.grad = torch.randn(p.shape, generator=generator).to(p.dtype)
+
+
+def parts(value: Any) -> list[Tensor]:
+    """The tensors that a state is made of."""
+    return [value.packed, *value.scales] if isinstance(value, QuantizedTensor) else [value]
+
+
+def assert_same(ours: QuantizedOptimizer, theirs: QuantizedOptimizer) -> None:
+    """Parameters and states have the same bits, the parameters in the same order."""
+    left, right = (
+        [p for group in optimizer.param_groups for p in group["params"]]
+        for optimizer in (ours, theirs)
+    )
+    assert len(left) == len(right)
+    for p, q in zip(left, right, strict=True):
+        assert torch.equal(p, q)
+        one, other = ours.state.get(p, {}), theirs.state.get(q, {})
+        assert one.keys() == other.keys()
+        for name in one:
+            for x, y in zip(parts(one[name]), parts(other[name]), strict=True):
+                assert torch.equal(x, y), name

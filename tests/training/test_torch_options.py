@@ -1,0 +1,89 @@
+"""Options of torch's optimizers are taken where they change nothing and refused elsewhere."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from qmaps import optim
+from tests.training.runs import EVERY, assert_same, gradients, make, net
+
+HARMLESS = [
+    {"foreach": True},
+    {"foreach": False, "fused": True},
+    {"capturable": True, "differentiable": False},
+    {"foreach": None, "fused": None},
+]
+
+
+@pytest.mark.parametrize("options", HARMLESS, ids=str)
+@EVERY
+def test_implementations_of_torch_change_nothing(
+    kind: str, options: dict[str, Any], engine: str
+) -> None:
+    found = []
+    for given in ({}, options):
+        model = net()
+        optimizer = make(kind, [{"params": model[0].parameters(), **given}], **given)
+        optimizer.add_param_group({"params": model[2].parameters(), **given})
+        for number in range(2):
+            gradients(model.parameters(), number)
+            optimizer.step()
+        assert not set(options) & set(optimizer.param_groups[0])
+        found.append(optimizer)
+    assert_same(*found)
+
+
+REFUSED = [
+    ({"differentiable": True}, "differentiable=True is not supported: autograd does not see steps"),
+    (
+        {"amsgrad": True},
+        "amsgrad=True is not supported: the largest second moment so far is not kept",
+    ),
+    ({"fused": "yes"}, "fused='yes' must be True, False or None"),
+]
+
+
+@pytest.mark.parametrize("in_group", [False, True])
+@pytest.mark.parametrize(("options", "message"), REFUSED)
+@pytest.mark.parametrize("cls", [optim.Adam, optim.AdamW, optim.AdamW4bit, optim.AdamW8bit])
+def test_what_would_change_the_rule_is_refused(
+    cls: type[optim.QuantizedOptimizer], options: dict[str, Any], message: str, in_group: bool
+) -> None:
+    p = nn.Parameter(torch.zeros(3))
+    with pytest.raises((TypeError, ValueError)) as caught:
+        cls([{"params": [p], **options}] if in_group else [p], **({} if in_group else options))
+    assert str(caught.value) == message
+
+
+def test_adam_and_adamw_stand_for_one_kind_of_decay_each() -> None:
+    p = nn.Parameter(torch.zeros(3))
+    optim.Adam([p], amsgrad=False, decoupled_weight_decay=False)
+    optim.AdamW8bit([p], amsgrad=False)
+    with pytest.raises(ValueError) as caught:
+        optim.Adam([p], decoupled_weight_decay=True)
+    assert str(caught.value) == (
+        "decoupled_weight_decay=True is not supported: Adam couples weight decay, AdamW decouples "
+        "it"
+    )
+
+
+@pytest.mark.parametrize(
+    ("cls", "options", "message"),
+    [
+        (optim.SGD, {"amsgrad": False}, "amsgrad=False is no option of SGD"),
+        (optim.Lion8bit, {"amsgrad": True}, "amsgrad=True is no option of Lion8bit"),
+        (optim.AdamW8bit, {"percentile_clipping": 5}, "percentile_clipping=5 is no option of "
+         "AdamW8bit"),
+        (optim.AdamW, {"learning_rate": 1}, "learning_rate=1 is no option of AdamW"),
+    ],
+)  # fmt: skip
+def test_options_of_nobody_are_refused(
+    cls: type[optim.QuantizedOptimizer], options: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(TypeError) as caught:
+        cls([nn.Parameter(torch.zeros(3))], **options)
+    assert str(caught.value) == message
