@@ -23,7 +23,18 @@ from qmaps.quantizer import QuantizedTensor, Quantizer, quantizer
 from qmaps.store import load, save
 
 if TYPE_CHECKING:
-    from qmaps import analyze, capture, figures, nn, optim, report, speedup, sweep, workloads
+    from qmaps import (
+        analyze,
+        capture,
+        convert,
+        figures,
+        nn,
+        optim,
+        report,
+        speedup,
+        sweep,
+        workloads,
+    )
 
 try:
     __version__ = version("qmaps")
@@ -31,7 +42,18 @@ except PackageNotFoundError:  # a source tree that was never installed
     __version__ = "0+unknown"
 
 # Imported on first use, so that `import qmaps` needs neither pandas nor matplotlib.
-_LAZY = ("analyze", "capture", "figures", "nn", "optim", "report", "speedup", "sweep", "workloads")
+_LAZY = (
+    "analyze",
+    "capture",
+    "convert",
+    "figures",
+    "nn",
+    "optim",
+    "report",
+    "speedup",
+    "sweep",
+    "workloads",
+)
 
 
 def __getattr__(name: str) -> ModuleType:
@@ -55,6 +77,7 @@ __all__ = [
     "backend",
     "backends",
     "capture",
+    "convert",
     "figures",
     "load",
     "maps",

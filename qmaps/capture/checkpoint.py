@@ -37,7 +37,7 @@ SHAPED_AS_PARAMETER = ("exp_avg", "exp_avg_sq", "momentum_buffer", "square_avg",
 
 def read(path: Path, names: Names = None) -> CapturedStates:
     """The states of a checkpoint; see `qmaps.capture.load`."""
-    slots = _slots(_find(_load(path), path), path)
+    slots = _slots(state_dicts_in(load_safely(path), path), path)
     labels = _labels(slots, names, path)
     tensors: dict[str, dict[str, Lazy]] = {}
     hyperparameters: dict[str, dict[str, Any]] = {}
@@ -108,7 +108,7 @@ Slot = tuple[str, Mapping[str, Any], Mapping[Any, Any]]
 """A parameter of a checkpoint: its name without further knowledge, its group, its state."""
 
 
-def _load(path: Path) -> Any:
+def load_safely(path: Path) -> Any:
     """The object in a ``torch.save`` file, loaded without executing code."""
     try:
         # Tensors of the zip format stay on disk until they are read.
@@ -117,16 +117,16 @@ def _load(path: Path) -> Any:
         raise CaptureError(str(error)) from None
 
 
-def _find(loaded: Any, path: Path) -> list[Mapping[str, Any]]:
+def state_dicts_in(loaded: Any, path: Path) -> list[Mapping[str, Any]]:
     """The optimizers' state_dicts in `loaded`."""
     if isinstance(loaded, (list, tuple)) and loaded:
-        return [state_dict for member in loaded for state_dict in _find(member, path)]
+        return [state_dict for member in loaded for state_dict in state_dicts_in(member, path)]
     if isinstance(loaded, Mapping):
         if {"state", "param_groups"} <= loaded.keys():
             return [loaded]
         for wrapper in WRAPPERS:
             if wrapper in loaded:
-                return _find(loaded[wrapper], path)
+                return state_dicts_in(loaded[wrapper], path)
     kind = type(loaded).__name__
     if isinstance(loaded, Mapping):
         shown = [str(key) for key in list(loaded)[:4]]

@@ -50,9 +50,10 @@ def read(
     Raises:
         BadValueError, BadTypeError: the checkpoint is not one for this optimizer, or damaged.
     """
-    _check_form(state_dict)
+    check_form(state_dict)
     try:
-        return _read(optimizer, choices, state_dict)
+        with choices.learning(state_dict["state"]):
+            return _read(optimizer, choices, state_dict)
     except BadValueError as error:
         written_by = state_dict.get(ABOUT, {}).get("optimizer", type(optimizer).__name__)
         if written_by == type(optimizer).__name__:
@@ -78,7 +79,7 @@ def _read(
     return groups, {param: states[param] for param, _ in own if param in states}
 
 
-def _check_form(state_dict: Mapping[str, Any]) -> None:
+def check_form(state_dict: Mapping[str, Any]) -> None:
     """Raise unless this is a state_dict of a format that is known."""
     if not isinstance(state_dict, Mapping):
         raise BadTypeError(f"state_dict is a {type(state_dict).__name__}; a dict is needed")

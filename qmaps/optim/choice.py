@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from fnmatch import fnmatchcase
 from typing import Any, NamedTuple
 
@@ -12,6 +13,7 @@ from torch import Tensor
 from qmaps.errors import BadTypeError, BadValueError, nearest
 from qmaps.optim.presets import preset
 from qmaps.quantizer import Quantizer, quantizer
+from qmaps.store import from_plain
 
 StateQuantizers = str | Mapping[str, str | Quantizer | None] | None
 Specs = dict[str, str | None]
@@ -167,6 +169,37 @@ class Choices:
                     "module types too"
                 )
         return {key: self.specs(value, f"overrides[{key!r}]") for key, value in given.items()}
+
+    @contextmanager
+    def learning(self, states: Mapping[Any, Any]) -> Iterator[None]:
+        """Know the codebooks that a checkpoint's states bring along, by their specs.
+
+        They are forgotten again if the block raises. Damaged states are left to those who read.
+
+        Raises:
+            BadValueError: two codebooks go by one name.
+        """
+        before = dict(self._known)
+        try:
+            for saved in states.values():
+                for state, plain in saved.items() if isinstance(saved, Mapping) else ():
+                    if isinstance(plain, Mapping) and "codebook" in plain:
+                        self._learn(state, plain)
+            yield
+        except BaseException:
+            self._known = before
+            raise
+
+    def _learn(self, state: str, plain: Mapping[str, Any]) -> None:
+        try:
+            q = from_plain(plain).quantizer
+        except BadValueError:
+            return
+        if not q.map.counted and self._known.setdefault(q.spec, q) != q:
+            raise BadValueError(
+                f"state_dict has {state} under a {q.spec} whose codebook is not the one known by "
+                "that name"
+            )
 
     def forget_names(self) -> None:
         """Look parameters' names up anew."""

@@ -1,0 +1,81 @@
+"""Which states go together, under the names that torch and qmaps give them."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+
+from qmaps.errors import BadValueError, CaptureError, nearest
+
+
+@dataclass(frozen=True)
+class Family:
+    """Optimizers that keep the same states.
+
+    Attributes:
+        name: of one of them, in lower case.
+        states: the states' names, the first moment first.
+        signed: those that can be negative.
+        optional: those that only some options ask for.
+        moments: first and second moment, where the rule divides one by the other's root.
+    """
+
+    name: str
+    states: tuple[str, ...]
+    signed: frozenset[str]
+    optional: frozenset[str] = frozenset()
+    moments: tuple[str, str] | None = None
+
+
+FAMILIES = {
+    family.name: family
+    for family in (
+        Family(
+            "adam",  # AdamW and LAMB as well
+            ("exp_avg", "exp_avg_sq", "max_exp_avg_sq"),
+            frozenset({"exp_avg"}),
+            frozenset({"max_exp_avg_sq"}),
+            ("exp_avg", "exp_avg_sq"),
+        ),
+        Family(
+            "ademamix",
+            ("exp_avg", "exp_avg_slow", "exp_avg_sq"),
+            frozenset({"exp_avg", "exp_avg_slow"}),
+            moments=("exp_avg", "exp_avg_sq"),
+        ),
+        Family("lion", ("exp_avg",), frozenset({"exp_avg"})),
+        Family("sgd", ("momentum_buffer",), frozenset({"momentum_buffer"})),
+        Family(
+            "rmsprop",
+            ("square_avg", "momentum_buffer", "grad_avg"),
+            frozenset({"momentum_buffer", "grad_avg"}),
+            frozenset({"momentum_buffer", "grad_avg"}),
+        ),
+        Family("adagrad", ("sum",), frozenset()),
+    )
+}
+
+
+def family(name: str) -> Family:
+    """The family of that name, which the option `optimizer` asks for."""
+    if name not in FAMILIES:
+        raise BadValueError(
+            f"optimizer={name!r} is not known; allowed are {', '.join(FAMILIES)}"
+            f"{nearest(name, FAMILIES)}"
+        )
+    return FAMILIES[name]
+
+
+def family_of(names: Collection[str]) -> Family:
+    """The family whose states bear these names.
+
+    Raises:
+        CaptureError: there is none.
+    """
+    found = set(names)
+    for known in FAMILIES.values():
+        if set(known.states) - known.optional <= found <= set(known.states):
+            return known
+    have = ", ".join(sorted(found)) if found else "no states"
+    known_states = "; ".join(f"{f.name}: {', '.join(f.states)}" for f in FAMILIES.values())
+    raise CaptureError(f"the checkpoint has {have}; what can be converted is {known_states}")

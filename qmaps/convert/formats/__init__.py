@@ -1,0 +1,10 @@
+"""One file per format."""
+
+from qmaps.convert.formats.base import Format
+from qmaps.convert.formats.qmaps_ import Qmaps
+from qmaps.convert.formats.torch_ import Torch
+
+FORMATS: dict[str, Format] = {known.name: known for known in (Qmaps(), Torch())}
+"""By name; a state_dict is of the first that recognizes it."""
+
+__all__ = ["FORMATS", "Format"]
