@@ -4,6 +4,7 @@ import json
 import pickle
 import re
 from pathlib import Path
+from typing import IO
 
 import pytest
 import torch
@@ -94,8 +95,8 @@ def test_an_interrupted_write_leaves_the_old_file(
 ) -> None:
     before = saved.read_bytes()
 
-    def dying(what: object, path: Path) -> None:
-        path.write_bytes(b"half")
+    def dying(what: object, file: IO[bytes]) -> None:
+        file.write(b"half")
         raise KeyboardInterrupt
 
     monkeypatch.setattr(torch, "save", dying)

@@ -45,8 +45,9 @@ def test_the_error_of_the_update_is_that_of_both_moments() -> None:
 
 
 def test_to_torch_decodes_and_torch_trains_on() -> None:
-    net, adam = trained(AdamW8bit)
+    net, adam = trained(AdamW8bit, maximize=True)
     converted, report = convert_state_dict(adam.state_dict(), "torch")
+    assert converted["param_groups"][0]["maximize"] is True
     assert report.lossless
     assert [row.became for row in report.states] == ["32 bits"] * 8
     expected = adam.state[net[0].weight]["exp_avg"].dequantize()
@@ -86,6 +87,16 @@ def test_own_codebooks_are_learned_from_a_checkpoint() -> None:
     straight = copy.deepcopy((net, adam))
     train(*straight, range(5, 10))
     assert resumed(net, AdamW8bit, adam.state_dict()).equal(weights(straight[0]))
+    # What came with a checkpoint that is refused is forgotten again.
+    loaded, refused = AdamW(net.parameters()), copy.deepcopy(adam.state_dict())
+    refused["state"][0]["step"] = -1
+    with pytest.raises(BadValueError, match="step=-1"):
+        loaded.load_state_dict(refused)
+    with pytest.raises(BadValueError, match="unknown map 'mine'"):
+        loaded.add_param_group({"params": [], "state_quantizers": {"exp_avg": "B64/mine@8s"}})
+    loaded.load_state_dict(adam.state_dict())
+    extra = [("extra", torch.nn.Parameter(torch.zeros(2)))]
+    loaded.add_param_group({"params": extra, "state_quantizers": {"exp_avg": "B64/mine@8s"}})
     other = qmaps.normalize.BlockWise(64) / qmaps.Codebook(torch.linspace(-1, 1, 199), label="mine")
     message = (
         "state_dict has exp_avg under a B64/mine@8s whose codebook is not the one known by that "

@@ -15,6 +15,7 @@ from qmaps.convert.form import Group, OptimizerState, Parameter, State, checked
 from qmaps.errors import BadValueError, CaptureError
 from qmaps.optim.base import Shared
 from qmaps.optim.checkpoint import ABOUT
+from qmaps.optim.torch_options import TORCH_OPTIONS
 from qmaps.quantizer import Quantizer
 
 Plan = dict[str, dict[str, Quantizer | None]]
@@ -23,7 +24,10 @@ Plan = dict[str, dict[str, Quantizer | None]]
 Wanted = str | Mapping[str, str | None] | None
 """The option `states`: a preset's name, specs by state, or None to keep what the source has."""
 
-OF_QMAPS = frozenset(Shared.__annotations__) | {"quantize", "override_key"}
+OF_QMAPS = frozenset(Shared.__annotations__) - TORCH_OPTIONS - {"maximize"} | {
+    "quantize",
+    "override_key",
+}
 """Options of parameter groups that only qmaps has."""
 
 
