@@ -37,8 +37,9 @@ class RoundingKey:
 
     Attributes:
         seed: chosen by the user; 32 bits.
-        purpose: what is rounded: 0 optimizer states, 1 parameters in bfloat16; 8 draws APOLLO's
-            projections; others for the project's later uses.
+        purpose: what is rounded: 0 optimizer states, 1 parameters in bfloat16, 2 parameters kept
+            in low precision, 3 their gradients (`qmaps.lpmm`); 8 draws APOLLO's projections;
+            others for the project's later uses.
         step: number of the optimizer step; 32 bits.
         micro_batch: number within the step; 16 bits.
         tensor: number of the parameter; 32 bits.

@@ -354,16 +354,12 @@ class QuantizedOptimizer(torch.optim.Optimizer):
             name: _decoded(state.get(name), param, shape, initial.get(name, 0.0))
             for name, shape in self.state_shapes(param, group).items()
         }
-        work = param.float() if param.dtype != torch.float32 else param
+        work = self.opened(param)
         grad = grad.float()
         if scale is not None:
             grad = grad / scale.to(grad)
         self.advance(number, group, step, work, grad, states)
-        if self.rounds(param, group):
-            key = RoundingKey(seed=group["seed"], purpose=1, step=step, tensor=number)
-            work = round_stochastically(work, key)
-        if work is not param:
-            param.copy_(work)
+        self.close(number, param, group, step, work)
         for name, value in states.items():
             q = self.quantizer_of(name, param, group)
             if q is None:
@@ -376,6 +372,20 @@ class QuantizedOptimizer(torch.optim.Optimizer):
             index = self.state_names.index(name)
             key = RoundingKey(seed=group["seed"], step=step, tensor=number, state=index)
             state[name] = q.quantize_unchecked(value, key=key)
+
+    def opened(self, param: Tensor) -> Tensor:
+        """A parameter in float32, to be updated: itself where it is that."""
+        return param.float() if param.dtype != torch.float32 else param
+
+    def close(
+        self, number: int, param: Tensor, group: dict[str, Any], step: int, work: Tensor
+    ) -> None:
+        """Write to a parameter what has become of `opened`."""
+        if self.rounds(param, group):
+            key = RoundingKey(seed=group["seed"], purpose=1, step=step, tensor=number)
+            work = round_stochastically(work, key)
+        if work is not param:
+            param.copy_(work)
 
     def _with_gradients(self) -> list[Entry]:
         """Every parameter that has a gradient."""

@@ -1,0 +1,19 @@
+"""Low-precision model memory: parameters, gradients and momentum as packed codes.
+
+Source: LPMM, "Training neural networks with low-precision model memory".
+"""
+
+from qmaps.lpmm.adam import LPMMAdam
+from qmaps.lpmm.convert import convert, low_precision_parameters
+from qmaps.lpmm.parameter import LowPrecisionParameter
+from qmaps.lpmm.sgd import LPMMSGD
+from qmaps.lpmm.tensor import LowPrecisionTensor
+
+__all__ = [
+    "LPMMSGD",
+    "LPMMAdam",
+    "LowPrecisionParameter",
+    "LowPrecisionTensor",
+    "convert",
+    "low_precision_parameters",
+]

@@ -1,0 +1,70 @@
+"""Gradients that are summed in low precision."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from qmaps.errors import BadTypeError
+from qmaps.fused import zero
+from qmaps.philox import RoundingKey
+from qmaps.quantizer import QuantizedTensor, Quantizer
+
+
+class Accumulator:
+    """The gradient of one parameter: g = Q(g + new), from g = 0 on.
+
+    Its memory is there from the beginning: nothing is saved by letting go of it between steps.
+    Stochastic rounding takes random numbers of purpose 3 (`qmaps.philox`), with the number of
+    steps taken and the number of additions since the last.
+
+    Args:
+        quantizer: of the sum.
+        like: a tensor of the parameter's shape and device.
+        seed: of stochastic rounding.
+        number: of the parameter in its model.
+
+    Attributes:
+        total: codes and scales of the sum; they mean something where `count` is not 0.
+        count: additions since it was emptied.
+        step: steps that the parameter has taken.
+
+    Source: LPMM, section 3.3 and algorithm 1.
+    """
+
+    def __init__(self, quantizer: Quantizer, like: Tensor, seed: int, number: int) -> None:
+        self.total: QuantizedTensor = zero(quantizer, like)
+        self.seed, self.number = seed, number
+        self.count = self.step = 0
+
+    def add(self, grad: Tensor) -> None:
+        """Add a gradient: float32, float16 or bfloat16, summed in float32."""
+        if not grad.is_floating_point():
+            raise BadTypeError(f"a gradient has dtype {grad.dtype}; floating point is needed")
+        value = grad.detach().to_dense().float()
+        if self.count:
+            value = self.total.dequantize().add_(value)
+        key = RoundingKey(
+            seed=self.seed,
+            purpose=3,
+            step=self.step,
+            micro_batch=self.count % 2**16,
+            tensor=self.number,
+        )
+        self.total.quantizer.quantize_unchecked(value, out=self.total, key=key)
+        self.count += 1
+
+    def clear(self) -> None:
+        """Empty it."""
+        self.count = 0
+
+    def non_finite(self) -> tuple[int, int]:
+        """How many scales are NaN or infinite, and the flat index of the first.
+
+        A NaN or infinity in a gradient makes the scale so that it shares, and everything under
+        that scale decodes to NaN or infinity.
+        """
+        bad = [~scale.isfinite().reshape(-1) for scale in self.total.scales]
+        for part in bad:
+            if count := int(part.sum()):
+                return count, int(part.int().argmax())
+        return 0, 0

@@ -1,0 +1,58 @@
+"""Adam on a model in low precision."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from torch import Tensor
+
+from qmaps.lpmm.optimizer import LowPrecisionOptimizer
+from qmaps.optim.adam import Adam
+from qmaps.optim.choice import StateQuantizers
+
+MOMENTS = {"exp_avg": "B2048/DE@8s+sr", "exp_avg_sq": "B2048/DE-0@8u+sr"}
+
+
+class LPMMAdam(LowPrecisionOptimizer, Adam):
+    """LPMM-Adam: `qmaps.optim.Adam` for models that `qmaps.lpmm.convert` made.
+
+    The rule is Adam's, on the accumulated gradient; parameter and moments are then encoded. The
+    second moment is kept without a zero (``DE-0``), since one that decodes to 0 under a first
+    moment that does not makes a step of m / eps; the paper's map is ``B2048/DE@8u+sr``.
+
+    Args:
+        params: parameters, or groups of them.
+        lr, betas, eps, weight_decay: as for `qmaps.optim.Adam`.
+        accumulation_steps: micro-batches of a step; see `LowPrecisionOptimizer`.
+        state_quantizers: of the moments; these if None, "32bit" for none.
+        min_quantized_size: 0, so that all moments are in low precision.
+        nonfinite: "raise"; see `LPMMSGD`.
+        **shared: the other options of every optimizer; see `qmaps.optim.base.QuantizedOptimizer`.
+
+    Source: LPMM, appendix B.
+    """
+
+    def __init__(
+        self,
+        params: Iterable[Any],
+        lr: float | Tensor = 1e-3,
+        betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-8,
+        weight_decay: float = 0,
+        *,
+        accumulation_steps: int = 1,
+        state_quantizers: StateQuantizers = None,
+        **shared: Any,
+    ) -> None:
+        options: dict[str, Any] = {"min_quantized_size": 0, "nonfinite": "raise", **shared}
+        super().__init__(
+            params,
+            lr,
+            betas,
+            eps,
+            weight_decay,
+            accumulation_steps=accumulation_steps,
+            state_quantizers=dict(MOMENTS) if state_quantizers is None else state_quantizers,
+            **options,
+        )

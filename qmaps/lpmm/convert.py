@@ -1,0 +1,142 @@
+"""Models whose parameters and gradients are kept in low precision."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from fnmatch import fnmatchcase
+from typing import TypeVar
+
+from torch import Tensor, nn
+
+from qmaps.errors import BadTypeError, BadValueError
+from qmaps.lpmm.accumulator import Accumulator
+from qmaps.lpmm.parameter import LowPrecisionParameter
+from qmaps.maps.base import FittedMap
+from qmaps.optim.choice import MARK, listed
+from qmaps.philox import RoundingKey
+from qmaps.quantizer import FLOATS, Quantizer, quantizer
+
+PARAMS = "B2048/linear0@12s+sr"
+GRADS = "B2048/linear0@8s+sr"
+
+M = TypeVar("M", bound=nn.Module)
+
+
+def convert(
+    model: M,
+    params: str | Quantizer = PARAMS,
+    grads: str | Quantizer = GRADS,
+    *,
+    skip: Sequence[str] = (),
+    seed: int = 0,
+) -> M:
+    """Keep a model's parameters as packed codes and its gradients in low-precision accumulators.
+
+    Every parameter becomes a `LowPrecisionParameter`, which is decoded right before a function of
+    torch uses it, in forward and in backward, and dropped right after. Any module works whose
+    forward hands its parameters to torch's functions, as torch's own linear, convolution,
+    embedding, normalization and attention layers do; tied weights stay tied, and
+    `torch.utils.checkpoint` works as before. Buffers stay as they are.
+
+    Weights are rounded to the nearest code here and by ``load_state_dict``, so that a loaded
+    ``state_dict``, which holds plain tensors, gives back the codes it came from. Steps of
+    `LPMMSGD` and `LPMMAdam` round as the quantizer says.
+
+    Under `torch.autocast` autograd saves the copy in lower precision that autocast makes; that
+    copy lives until backward.
+
+    Args:
+        model: changed in place, and returned. Move it to its device and dtype first.
+        params: quantizer of the parameters, signed, of any width.
+        grads: quantizer of the sums of gradients, signed.
+        skip: patterns of names of parameters that stay as they are, such as ``"*.norm*.weight"``.
+        seed: of the stochastic rounding of gradients.
+
+    Raises:
+        BadTypeError: `model` is no module, or a parameter is no float32, float16 or bfloat16.
+        BadValueError: a quantizer does not fit, the model is converted already, a pattern matches
+            nothing, or a layer writes its weights in forward.
+
+    Source: LPMM, sections 3 and 5.
+
+    >>> import torch
+    >>> model = convert(nn.Linear(64, 64), "B2048/linear0@12s+sr")
+    >>> model.weight
+    LowPrecisionParameter(QuantizedTensor('B2048/linear0@12s+sr', shape=(64, 64), 6152 bytes))
+    >>> model(torch.ones(2, 64)).sum().backward()
+    >>> model.weight.grad
+    LowPrecisionTensor(QuantizedTensor('B2048/linear0@8s+sr', shape=(64, 64), 4104 bytes))
+    """
+    if not isinstance(model, nn.Module):
+        raise BadTypeError(f"model is a {type(model).__name__}; a torch.nn.Module is needed")
+    RoundingKey(seed=seed)  # raises on a bad seed
+    of_params, of_grads = _checked("params", params), _checked("grads", grads)
+    named = dict(model.named_parameters())
+    for pattern in skip:
+        if not any(fnmatchcase(name, pattern) for name in named):
+            raise BadValueError(
+                f"skip names {pattern!r}, which matches no parameter; there are "
+                f"{listed(list(named))}"
+            )
+    kept = {id(p) for n, p in named.items() if any(fnmatchcase(n, each) for each in skip)}
+    _check(model, {n: p for n, p in named.items() if id(p) not in kept})
+    numbers = {id(p): number for number, p in enumerate(named.values())}
+    made: dict[int, LowPrecisionParameter] = {}
+    for module in model.modules():
+        for name, old in list(module._parameters.items()):
+            if old is None or id(old) in kept:
+                continue
+            if id(old) not in made:
+                made[id(old)] = _made(old, of_params, of_grads, seed, numbers[id(old)])
+            module._parameters[name] = None
+            # setattr, as recurrent layers keep lists of their own.
+            setattr(module, name, made[id(old)])
+    return model
+
+
+def _made(
+    old: Tensor, params: Quantizer, grads: Quantizer, seed: int, number: int
+) -> LowPrecisionParameter:
+    nearest = Quantizer(params.normalizer, params.map)
+    codes = nearest.quantize(old.detach())
+    codes = type(codes)(params, codes.shape, codes.packed, codes.scales)
+    accumulator = Accumulator(grads, old.detach(), seed, number)
+    new = LowPrecisionParameter(codes, old.dtype, old.requires_grad, accumulator)
+    if old.grad is not None:
+        accumulator.add(old.grad)
+    if (mark := getattr(old, MARK, None)) is not None:
+        setattr(new, MARK, mark)
+    return new
+
+
+def _checked(option: str, given: str | Quantizer) -> Quantizer:
+    q = quantizer(given)
+    if not q.map.signed:
+        raise BadValueError(f"{option}={q.spec!r} is unsigned; a signed map is needed")
+    if isinstance(q.map, FittedMap):
+        raise BadValueError(f"{option}={q.spec!r} is fitted to data; a map by formula is needed")
+    return q
+
+
+def _check(model: nn.Module, named: dict[str, Tensor]) -> None:
+    for name, param in named.items():
+        if isinstance(param, LowPrecisionParameter):
+            raise BadValueError(f"parameter {name!r} is converted already")
+        if param.dtype not in FLOATS:
+            allowed = "float32, float16 and bfloat16 can be converted"
+            raise BadTypeError(f"parameter {name!r} has dtype {param.dtype}; {allowed}")
+    for name, module in model.named_modules():
+        if getattr(module, "max_norm", None) is not None and "weight" in module._parameters:
+            raise BadValueError(
+                f"module {name!r} has max_norm={module.max_norm}, which rewrites its weights in "
+                "forward; only max_norm=None can be converted"
+            )
+
+
+def low_precision_parameters(model: nn.Module) -> dict[str, LowPrecisionParameter]:
+    """The converted parameters of a model by name, tied ones once."""
+    return {
+        name: param
+        for name, param in model.named_parameters()
+        if isinstance(param, LowPrecisionParameter)
+    }

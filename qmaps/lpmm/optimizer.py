@@ -1,0 +1,207 @@
+"""What the optimizers of models in low precision share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from qmaps.errors import BadValueError, NonFiniteError
+from qmaps.fused import Entry
+from qmaps.lpmm.parameter import LowPrecisionParameter
+from qmaps.optim.base import QuantizedOptimizer
+from qmaps.philox import RoundingKey
+from qmaps.quantizer import QuantizedTensor
+from qmaps.store import from_plain, to_plain
+
+
+class Observer(Protocol):
+    """Is shown every update of a low-precision parameter."""
+
+    def __call__(
+        self, name: str, step: int, before: Tensor, wanted: Tensor, after: QuantizedTensor
+    ) -> None:
+        """Look at one update.
+
+        Args:
+            name: of the parameter, or its number.
+            step: 1, 2, ...
+            before: its float32 values before the step.
+            wanted: those that the rule asks for.
+            after: what they became.
+        """
+
+
+class LowPrecisionOptimizer(QuantizedOptimizer):
+    """Comes before a rule in a class's bases and lets it step a converted model.
+
+    A step decodes a parameter, its gradient and its states, applies the rule in float32, and
+    encodes the parameter and the states with scales of their own for this step. Stochastic
+    rounding takes random numbers of purpose 2 for parameters and 0 for states (`qmaps.philox`).
+    Parameters that were not converted are stepped as usual.
+
+    Gradients of `accumulation_steps` micro-batches are summed, each rounded into the accumulator,
+    before the rule sees the sum: call ``zero_grad``, backward and ``step`` for each micro-batch as
+    ever, and every `accumulation_steps`-th ``step`` takes one. It leaves gradients empty;
+    ``zero_grad`` does nothing while micro-batches are pending.
+
+    Args:
+        params, *args, **options: as for the rule.
+        accumulation_steps: micro-batches of a step, at least 1. Their gradients are summed, not
+            averaged.
+    """
+
+    _micro_batches: int
+    _observers: tuple[Observer, ...]
+
+    def __init__(
+        self, params: Iterable[Any], *args: Any, accumulation_steps: int = 1, **options: Any
+    ) -> None:
+        n = accumulation_steps
+        if isinstance(n, bool) or not isinstance(n, int) or n < 1:
+            raise BadValueError(f"accumulation_steps={n!r} must be an int of at least 1")
+        self.accumulation_steps = n
+        self._micro_batches = 0
+        self._observers = ()
+        super().__init__(params, *args, **options)
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], float] | None = None) -> Any:
+        """Count a micro-batch, and take a step if it is the last of one.
+
+        Args:
+            closure: evaluates the model anew and returns the loss.
+
+        Raises:
+            NonFiniteError: a gradient holds NaN or infinity and `nonfinite` is "raise". Nothing
+                has changed then, except that the gradients are dropped.
+        """
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        self._micro_batches += 1
+        if self._micro_batches < self.accumulation_steps:
+            return loss
+        try:
+            super().step()
+        finally:
+            self._micro_batches = 0
+            self.zero_grad()
+        return loss
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """Empty the gradients, unless micro-batches of an unfinished step are in them."""
+        if not self._micro_batches:
+            super().zero_grad(set_to_none)
+
+    @contextmanager
+    def observed(self, *observers: Observer) -> Iterator[None]:
+        """Within the block, show every update of a low-precision parameter to `observers`."""
+        before, self._observers = self._observers, (*self._observers, *observers)
+        try:
+            yield
+        finally:
+            self._observers = before
+
+    def opened(self, param: Tensor) -> Tensor:
+        """A parameter in float32, to be updated."""
+        if isinstance(param, LowPrecisionParameter):
+            return param.codes.dequantize()
+        return super().opened(param)
+
+    def close(
+        self, number: int, param: Tensor, group: dict[str, Any], step: int, work: Tensor
+    ) -> None:
+        """Write to a parameter what has become of `opened`."""
+        if not isinstance(param, LowPrecisionParameter):
+            super().close(number, param, group, step, work)
+            return
+        key = RoundingKey(seed=group["seed"], purpose=2, step=step, tensor=number)
+        before = param.codes.dequantize() if self._observers else work
+        param.encode_update(work, key)
+        if param.accumulator is not None:
+            param.accumulator.step = step
+        for observer in self._observers:
+            observer(self._name(number), step, before, work, param.codes)
+
+    def _fused_step(self, param: Tensor) -> Any:  # noqa: ARG002
+        return None
+
+    def _non_finite_gradients(self, entries: list[Entry], *, unless_skipping: bool = False) -> bool:
+        skip = False
+        plain = []
+        for entry in entries:
+            number, param, group, _ = entry
+            if not isinstance(param, LowPrecisionParameter):
+                plain.append(entry)
+                continue
+            if group["nonfinite"] == "propagate" or param.accumulator is None:
+                continue
+            count, first = param.accumulator.non_finite()
+            if count and group["nonfinite"] == "raise":
+                raise NonFiniteError(
+                    f"the gradient of {self._name(number)} is NaN or infinite under {count} of its "
+                    f"scales, the first at index {first}; nonfinite='raise' allows none"
+                )
+            skip = skip or count > 0
+        return super()._non_finite_gradients(plain, unless_skipping=unless_skipping) or skip
+
+    def _low_precision(self) -> dict[int, LowPrecisionParameter]:
+        params = [param for group in self.param_groups for param in group["params"]]
+        return {n: p for n, p in enumerate(params) if isinstance(p, LowPrecisionParameter)}
+
+    def state_dict(self) -> dict[str, Any]:
+        """As every optimizer's, with the gradients of an unfinished step."""
+        saved = super().state_dict()
+        pending = {
+            number: {"count": a.count, "total": to_plain(a.total)}
+            for number, param in self._low_precision().items()
+            if (a := param.accumulator) is not None and a.count
+        }
+        saved["accumulated"] = {"micro_batches": self._micro_batches, "gradients": pending}
+        return saved
+
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+        """Load what `state_dict` gave, or a checkpoint of the torch optimizer of this rule.
+
+        A checkpoint that has momentum but no gradients leaves these empty.
+        """
+        super().load_state_dict({k: v for k, v in state_dict.items() if k != "accumulated"})
+        about = state_dict.get("accumulated", {"micro_batches": 0, "gradients": {}})
+        self._micro_batches = int(about["micro_batches"])
+        for number, param in self._low_precision().items():
+            a = param.accumulator
+            if a is None:
+                continue
+            a.clear()
+            a.step = int(self.state[param]["step"]) if "step" in self.state.get(param, {}) else 0
+            if number in about["gradients"]:
+                self._accumulated(number, param, about["gradients"][number])
+
+    def _accumulated(
+        self, number: int, param: LowPrecisionParameter, saved: Mapping[str, Any]
+    ) -> None:
+        assert param.accumulator is not None
+        mine, total = param.accumulator.total, from_plain(saved["total"])
+        if (total.quantizer.spec, total.shape) != (mine.quantizer.spec, mine.shape):
+            raise BadValueError(
+                f"state_dict has a gradient of {self._name(number)} under {total.quantizer.spec} "
+                f"of shape {total.shape}; {mine.quantizer.spec} of shape {mine.shape} is needed"
+            )
+        for target, part in zip(
+            (mine.packed, *mine.scales), (total.packed, *total.scales), strict=True
+        ):
+            target.copy_(part)
+        param.accumulator.count = int(saved["count"])
+
+    def __getstate__(self) -> dict[str, Any]:
+        own = {
+            "accumulation_steps": self.accumulation_steps,
+            "_micro_batches": self._micro_batches,
+            "_observers": (),
+        }
+        return {**super().__getstate__(), **own}

@@ -1,0 +1,220 @@
+"""Parameters kept as packed codes, in the graph of autograd."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple, Self
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from qmaps.errors import BadValueError
+from qmaps.lpmm.accumulator import Accumulator
+from qmaps.lpmm.tensor import LowPrecisionTensor
+from qmaps.philox import RoundingKey
+from qmaps.quantizer import QuantizedTensor
+
+# The hooks that are in force; versions of torch that lack it cannot pass tensors on to them.
+_outer_hooks: Callable[[bool], Any] = getattr(
+    torch._C._autograd, "_top_saved_tensors_default_hooks", lambda _: None
+)
+
+
+class LowPrecisionParameter(LowPrecisionTensor):
+    """A module's parameter as packed codes, its gradient in a low-precision accumulator.
+
+    Each function that reads it gets the decoded values and drops them when it returns; what
+    autograd would save of them it saves as codes, to be decoded again when backward gets there.
+    The gradient goes into the accumulator and is dropped too. So no more is ever decoded than
+    what one function takes, in forward and in backward.
+
+    `grad` is the accumulated gradient as a `LowPrecisionTensor`, or None where nothing has been
+    accumulated; writing it in place writes the accumulator. `torch.autograd.grad` finds no
+    gradient with respect to it, and a second backward through it is refused.
+
+    Attributes:
+        codes: packed codes and scales.
+        accumulator: of the gradient; None in a copy whose gradients nobody asked for.
+    """
+
+    accumulator: Accumulator | None
+    _is_param = True  # what isinstance(..., torch.nn.Parameter) looks at
+
+    @staticmethod
+    def __new__(
+        cls,
+        codes: QuantizedTensor,
+        dtype: torch.dtype = torch.float32,
+        requires_grad: bool = True,
+        accumulator: Accumulator | None = None,
+    ) -> Self:
+        """A parameter of these codes."""
+        self = super().__new__(cls, codes, dtype, requires_grad)
+        self.accumulator = accumulator
+        return self
+
+    @property
+    def grad(self) -> LowPrecisionTensor | None:
+        """What has been accumulated."""
+        if self.accumulator is None or not self.accumulator.count:
+            return None
+        return LowPrecisionTensor(self.accumulator.total, self.dtype)
+
+    @grad.setter
+    def grad(self, value: Tensor | None) -> None:
+        if self.accumulator is None:
+            raise BadValueError("this low-precision parameter has no accumulator for a gradient")
+        if isinstance(value, LowPrecisionTensor) and value.codes is self.accumulator.total:
+            return
+        self.accumulator.clear()
+        if value is not None:
+            self.accumulator.add(value)
+
+    def encode_update(self, values: Tensor, key: RoundingKey) -> None:
+        """Quantize float32 `values` into the codes, stochastically if the quantizer is."""
+        self.codes.quantizer.quantize_unchecked(values, out=self.codes, key=key)
+        self.writes += 1
+
+    @classmethod
+    def call(cls, func: Callable[..., Any], args: tuple[Any, ...], named: dict[str, Any]) -> Any:
+        """`func` of decoded parameters, in the graph."""
+        opened = _Opened()
+        plain = [opened(value) for value in args]
+        plain_named = {key: opened(value) for key, value in named.items()}
+        if not any(weight.requires_grad for _, weight in opened.weights.values()):
+            return func(*plain, **plain_named)
+        with _saving_codes(opened.weights.values()):
+            return func(*plain, **plain_named)
+
+    def _in_graph(self) -> Tensor:
+        if self.requires_grad and self.accumulator is not None and torch.is_grad_enabled():
+            decoded: Tensor = _Decode.apply(self)  # type: ignore[no-untyped-call]
+            return decoded
+        return self.decode()
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
+        copy = super().__deepcopy__(memo)
+        copy.__dict__.update(
+            {key: value for key, value in self.__dict__.items() if key not in copy.__dict__}
+        )
+        if self.accumulator is not None:
+            copy.accumulator = copy_of(self.accumulator, copy)
+        return copy
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        about = super().__reduce_ex__(protocol)
+        if self.accumulator is None:
+            return about
+        a = self.accumulator
+        return _rebuilt, (*about[1], a.total.quantizer.spec, a.seed, a.number, a.step)
+
+
+class _Opened:
+    """Decodes each parameter among a function's arguments once.
+
+    Not a function in a function: one that calls itself is a cycle, and would keep what is decoded
+    until the garbage collector runs.
+    """
+
+    def __init__(self) -> None:
+        self.weights: dict[int, tuple[LowPrecisionParameter, Tensor]] = {}
+
+    def __call__(self, value: Any) -> Any:
+        if isinstance(value, LowPrecisionParameter):
+            if id(value) not in self.weights:
+                self.weights[id(value)] = value, value._in_graph()
+            return self.weights[id(value)][1]
+        if isinstance(value, LowPrecisionTensor):
+            return value.decode()
+        return type(value)(map(self, value)) if type(value) in (list, tuple) else value
+
+
+def copy_of(accumulator: Accumulator, like: Tensor) -> Accumulator:
+    """An accumulator of its own with the same contents."""
+    q = accumulator.total.quantizer
+    copy = Accumulator(q, like, accumulator.seed, accumulator.number)
+    copy.total = accumulator.total.clone()
+    copy.count, copy.step = accumulator.count, accumulator.step
+    return copy
+
+
+def _rebuilt(
+    cls: type[LowPrecisionParameter],
+    plain: dict[str, Any],
+    dtype: torch.dtype,
+    requires_grad: bool,
+    grads: str,
+    seed: int,
+    number: int,
+    step: int,
+) -> LowPrecisionParameter:
+    from qmaps.quantizer import quantizer
+    from qmaps.store import from_plain
+
+    codes = from_plain(plain)
+    param = cls(codes, dtype, requires_grad)
+    param.accumulator = Accumulator(quantizer(grads), param, seed, number)
+    param.accumulator.step = step
+    return param
+
+
+class _Decode(torch.autograd.Function):
+    """Codes to values; back, values' gradients into the accumulator."""
+
+    @staticmethod
+    def forward(ctx: Any, param: LowPrecisionParameter) -> Tensor:
+        ctx.param = param
+        return param.decode()
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> None:
+        ctx.param.accumulator.add(grad)
+
+
+class _Saved(NamedTuple):
+    """What autograd saves in place of decoded values: how to view them when decoded again."""
+
+    param: LowPrecisionParameter
+    writes: int
+    size: torch.Size
+    stride: tuple[int, ...]
+    offset: int
+
+
+class _saving_codes(torch.autograd.graph.saved_tensors_hooks):  # noqa: N801 - as its base
+    """Within the block autograd saves codes in place of these decoded parameters.
+
+    Everything else it saves goes to the hooks around it, such as those of
+    `torch.utils.checkpoint`.
+    """
+
+    def __init__(self, weights: Any) -> None:
+        by_storage = {
+            weight.untyped_storage().data_ptr(): param
+            for param, weight in weights
+            if weight.numel()
+        }
+        outer = _outer_hooks(False)
+
+        def pack(t: Tensor) -> Any:
+            plain = type(t) is Tensor and t.layout == torch.strided
+            param = by_storage.get(t.untyped_storage().data_ptr()) if plain else None
+            if param is not None and t.dtype == param.dtype:
+                return _Saved(param, param.writes, t.size(), t.stride(), int(t.storage_offset()))
+            return t if outer is None else outer[0](t)
+
+        def unpack(saved: Any) -> Tensor:
+            if not isinstance(saved, _Saved):
+                restored: Tensor = saved if outer is None else outer[1](saved)
+                return restored
+            if saved.param.writes != saved.writes:
+                raise BadValueError(
+                    "a low-precision parameter was written between forward and backward; "
+                    "backward needs its old values"
+                )
+            values = saved.param.decode()
+            return values.as_strided(saved.size, saved.stride, saved.offset)
+
+        super().__init__(pack, unpack)

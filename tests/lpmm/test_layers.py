@@ -1,0 +1,399 @@
+"""A converted model computes what the plain model with the decoded weights computes."""
+
+from __future__ import annotations
+
+import copy
+import pickle
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.multiprocessing.reductions import StorageWeakRef
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.checkpoint import checkpoint
+
+import qmaps
+from qmaps import lpmm
+from qmaps.errors import BadTypeError, BadValueError
+
+GRADS = "B64/linear0@8s"
+X = torch.linspace(-1, 1, 2 * 6 * 8).view(2, 6, 8).sin()
+TOKENS = torch.tensor([[1, 2, 2], [0, 5, 1]])
+
+LAYERS: dict[str, tuple[Callable[[], nn.Module], Callable[[nn.Module], Tensor]]] = {
+    "Linear": (lambda: nn.Linear(8, 5), lambda m: m(X)),
+    "Bilinear": (lambda: nn.Bilinear(8, 8, 3), lambda m: m(X, X)),
+    "Conv1d": (lambda: nn.Conv1d(6, 4, 3, groups=2), lambda m: m(X)),
+    "Conv2d": (lambda: nn.Conv2d(1, 4, 3, padding=1), lambda m: m(X[:, None])),
+    "Conv3d": (lambda: nn.Conv3d(1, 2, 2), lambda m: m(X.view(2, 1, 2, 3, 8))),
+    "ConvTranspose2d": (lambda: nn.ConvTranspose2d(2, 3, 2), lambda m: m(X[None])),
+    "Embedding": (lambda: nn.Embedding(6, 8, padding_idx=0), lambda m: m(TOKENS)),
+    "EmbeddingBag": (lambda: nn.EmbeddingBag(6, 8), lambda m: m(TOKENS)),
+    "StableEmbedding": (lambda: qmaps.nn.StableEmbedding(6, 8), lambda m: m(TOKENS)),
+    "BatchNorm1d": (lambda: nn.BatchNorm1d(6), lambda m: m(X)),
+    "BatchNorm1d eval": (lambda: nn.BatchNorm1d(6).eval(), lambda m: m(X)),
+    "InstanceNorm1d": (lambda: nn.InstanceNorm1d(6, affine=True), lambda m: m(X)),
+    "LayerNorm": (lambda: nn.LayerNorm(8), lambda m: m(X)),
+    "GroupNorm": (lambda: nn.GroupNorm(3, 6), lambda m: m(X)),
+    "RMSNorm": (lambda: nn.RMSNorm(8), lambda m: m(X)),
+    "PReLU": (lambda: nn.PReLU(6), lambda m: m(X)),
+    "MultiheadAttention": (
+        lambda: nn.MultiheadAttention(8, 2, batch_first=True),
+        lambda m: m(X, X, X)[0],
+    ),
+    "MultiheadAttention kdim": (
+        lambda: nn.MultiheadAttention(8, 2, kdim=8, vdim=8, bias=False, add_bias_kv=True),
+        lambda m: m(X, X, X, need_weights=False)[0],
+    ),
+    "TransformerEncoderLayer": (
+        lambda: nn.TransformerEncoderLayer(8, 2, 16, dropout=0, batch_first=True),
+        lambda m: m(X),
+    ),
+    "TransformerDecoderLayer": (
+        lambda: nn.TransformerDecoderLayer(8, 2, 16, dropout=0, batch_first=True),
+        lambda m: m(X, X),
+    ),
+    "LSTM": (lambda: nn.LSTM(8, 4, 2, bidirectional=True), lambda m: m(X)[0]),
+    "GRUCell": (lambda: nn.GRUCell(8, 4), lambda m: m(X[:, 0])),
+}
+
+
+def drawn(make: Callable[[], nn.Module]) -> nn.Module:
+    """The layer with weights that are all different."""
+    torch.manual_seed(0)
+    model = make()
+    with torch.no_grad():
+        for param in model.parameters():
+            param.normal_()
+    return model
+
+
+def with_decoded_weights(model: nn.Module, spec: str) -> nn.Module:
+    q = qmaps.quantizer(spec)
+    plain = copy.deepcopy(model)
+    with torch.no_grad():
+        for param in plain.parameters():
+            param.copy_(q.quantize(param).dequantize())
+    return plain
+
+
+@pytest.mark.parametrize("name", LAYERS)
+def test_outputs_and_gradients_have_the_bits_of_the_plain_layer(name: str) -> None:
+    make, run = LAYERS[name]
+    model = drawn(make)
+    spec = "B64/linear0@12s"
+    plain = with_decoded_weights(model, spec)
+    assert lpmm.convert(model, spec, GRADS) is model
+    expected = run(plain)
+    found = run(model)
+    assert torch.equal(found, expected)
+    assert type(found) is Tensor
+    weights = torch.linspace(-1, 2, found.numel()).view(found.shape)
+    (expected * weights).sum().backward()
+    (found * weights).sum().backward()
+    q = qmaps.quantizer(GRADS)
+    for (key, param), (_, other) in zip(
+        model.named_parameters(), plain.named_parameters(), strict=True
+    ):
+        assert isinstance(param, lpmm.LowPrecisionParameter)
+        assert isinstance(param, nn.Parameter)
+        assert other.grad is not None
+        assert param.accumulator is not None
+        if param.accumulator.count == 1:
+            assert torch.equal(param.grad.decode(), q.quantize(other.grad).dequantize()), key
+        else:  # a layer that uses a parameter more than once adds each time
+            assert name.startswith("MultiheadAttention")
+            assert torch.allclose(param.grad.decode(), other.grad, atol=0.05), key
+
+
+@pytest.mark.parametrize("name", ["MultiheadAttention", "TransformerEncoderLayer", "LSTM"])
+def test_layers_with_fast_paths_for_inference_take_ordinary_ones(name: str) -> None:
+    make, run = LAYERS[name]
+    model = drawn(make).eval()
+    plain = with_decoded_weights(model, "B64/linear0@12s")
+    lpmm.convert(model, "B64/linear0@12s", GRADS)
+    with torch.no_grad():
+        assert torch.allclose(run(model), run(plain), atol=1e-5)
+
+
+@pytest.mark.parametrize(("bits", "nbytes"), [(16, 2000), (12, 1500), (10, 1250), (8, 1000)])
+def test_codes_are_packed(bits: int, nbytes: int) -> None:
+    model = lpmm.convert(nn.Linear(100, 10, bias=False), f"B2048/linear0@{bits}s")
+    assert model.weight.codes.packed.nbytes == nbytes
+    assert model.weight.codes.nbytes == nbytes + 4
+    assert model.weight.accumulator.total.nbytes == 1000 + 4
+    with torch._C.DisableTorchFunctionSubclass(), pytest.raises(RuntimeError, match="invalid"):
+        model.weight.untyped_storage().data_ptr()  # there is nothing else
+
+
+def test_tied_weights_stay_tied_and_add_each_use() -> None:
+    class Tied(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.tokens = nn.Embedding(6, 8)
+            self.head = nn.Linear(8, 6, bias=False)
+            self.head.weight = self.tokens.weight
+
+        def forward(self, tokens: Tensor) -> Tensor:
+            return self.head(self.tokens(tokens))
+
+    model = drawn(Tied)
+    plain = with_decoded_weights(model, "B64/linear0@12s")
+    lpmm.convert(model, "B64/linear0@12s", "B64/linear0@16s")
+    assert model.head.weight is model.tokens.weight
+    assert len(list(model.parameters())) == 1
+    model(TOKENS).square().sum().backward()
+    plain(TOKENS).square().sum().backward()
+    found, expected = model.head.weight.grad.decode(), plain.head.weight.grad
+    assert model.head.weight.accumulator.count == 2
+    assert torch.allclose(found, expected, atol=float(expected.abs().max()) * 2**-15)
+
+
+class Live(TorchDispatchMode):
+    """The most bytes of float storage, made within the block, that lived at the same time."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.peak = 0
+        self._known: dict[int, tuple[StorageWeakRef, int]] = {}
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*args, **(kwargs or {}))
+        for t in result if isinstance(result, (list, tuple)) else [result]:
+            if type(t) is Tensor and t.is_floating_point():
+                storage = t.untyped_storage()
+                self._known[storage._cdata] = StorageWeakRef(storage), storage.nbytes()
+        self._known = {key: kept for key, kept in self._known.items() if not kept[0].expired()}
+        self.peak = max(self.peak, sum(nbytes for _, nbytes in self._known.values()))
+        return result
+
+
+def deep() -> nn.Sequential:
+    torch.manual_seed(0)
+    return nn.Sequential(*[nn.Linear(128, 128, bias=False) for _ in range(12)])
+
+
+def test_no_more_than_a_layer_is_ever_in_full_precision() -> None:
+    layer = 128 * 128 * 4
+    x = torch.ones(1, 128)
+    peaks = {}
+    for name, model in (("warm", lpmm.convert(deep())), ("lpmm", lpmm.convert(deep())),
+                        ("plain", deep())):  # fmt: skip
+        with Live() as live:
+            model(x).sum().backward()
+        peaks[name] = live.peak
+    # In backward: the weight or the sum in the accumulator, and the new gradient.
+    assert layer < peaks["lpmm"] < 4 * layer
+    assert peaks["plain"] >= 12 * layer  # all gradients at once
+    model = lpmm.convert(deep())
+    with torch.no_grad(), Live() as forward:
+        model(x)
+    assert layer < forward.peak < 4 * layer
+    optimizer = lpmm.LPMMSGD(model.parameters(), lr=0.1)
+    model(x).sum().backward()
+    with Live() as live:
+        optimizer.step()
+    assert live.peak < 12 * layer
+
+
+def test_autograd_keeps_codes_between_forward_and_backward() -> None:
+    layer = 128 * 128 * 4
+    model = lpmm.convert(deep())
+    with Live() as live:
+        loss = model(torch.ones(1, 128)).sum()
+        held = sum(nbytes for kept, nbytes in live._known.values() if not kept.expired())
+    assert held < layer  # activations only
+    loss.backward()
+    assert all(param.accumulator.count == 1 for param in model.parameters())
+
+
+@pytest.mark.parametrize("reentrant", [True, False])
+def test_checkpointing_gives_the_same_gradients_and_keeps_its_savings(reentrant: bool) -> None:
+    x = torch.linspace(-1, 1, 512 * 16).view(512, 16).requires_grad_()
+    model = nn.Sequential(
+        *[
+            nn.Sequential(nn.Linear(16, 16), nn.Tanh(), nn.Linear(16, 16), nn.Tanh())
+            for _ in range(4)
+        ]
+    )
+    once, again = (lpmm.convert(copy.deepcopy(model), grads=GRADS) for _ in range(2))
+    held = []
+    for copied in (once, again):
+        with Live() as live:
+            y = x
+            for part in copied:
+                y = part(y) if copied is once else checkpoint(part, y, use_reentrant=reentrant)
+            loss = y.square().sum()
+            held.append(sum(n for kept, n in live._known.values() if not kept.expired()))
+        loss.backward()
+    for one, other in zip(once.parameters(), again.parameters(), strict=True):
+        assert one.accumulator.count == other.accumulator.count == 1
+        assert torch.equal(one.grad.decode(), other.grad.decode())
+    activation = x.numel() * 4
+    assert held[0] - held[1] >= 3 * activation
+
+
+def test_a_weight_written_between_forward_and_backward_is_refused() -> None:
+    model = lpmm.convert(nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4)))
+    loss = model(torch.ones(1, 4)).sum()
+    with torch.no_grad():
+        model[1].weight.mul_(2)
+    with pytest.raises(BadValueError) as caught:
+        loss.backward()
+    assert str(caught.value) == (
+        "a low-precision parameter was written between forward and backward; backward needs its "
+        "old values"
+    )
+
+
+def test_frozen_parameters_are_codes_without_gradients() -> None:
+    model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4))
+    model[0].weight.requires_grad_(False)
+    lpmm.convert(model)
+    assert not model[0].weight.requires_grad
+    model(torch.ones(1, 4)).sum().backward()
+    assert model[0].weight.grad is None
+    assert model[0].bias.grad is not None
+
+
+# In place
+
+
+@contextmanager
+def weight(spec: str = "B64/linear0@16s") -> Iterator[Any]:
+    with torch.no_grad():
+        yield lpmm.convert(nn.Linear(8, 8), spec).weight
+
+
+def test_what_writes_in_place_writes_the_codes() -> None:
+    with weight() as w:
+        before = w.decode()
+        for write, expected in (
+            (lambda: w.mul_(0.5), before * 0.5),
+            (lambda: w.copy_(before), before),
+            (lambda: torch._foreach_mul_([w], 0.5), before * 0.5),
+            (lambda: w.__setitem__(0, 0.0), torch.cat([torch.zeros(1, 8), before[1:] * 0.5])),
+            (lambda: nn.init.ones_(w), torch.ones(8, 8)),
+            (lambda: setattr(w, "data", before), before),
+        ):
+            write()
+            assert torch.allclose(w.decode(), expected, atol=1e-4)
+        w -= before
+        assert not w.decode().any()
+
+
+def test_gradients_can_be_clipped() -> None:
+    model = lpmm.convert(nn.Linear(8, 8), grads="B64/linear0@16s")
+    model(torch.ones(3, 8)).square().sum().backward()
+    norm = nn.utils.clip_grad_norm_(model.parameters(), 0.5)
+    assert norm > 0.5
+    clipped = torch.cat([p.grad.decode().flatten() for p in model.parameters()])
+    assert float(clipped.norm()) == pytest.approx(0.5, rel=1e-3)
+    model.zero_grad()
+    assert all(param.grad is None for param in model.parameters())
+
+
+def test_in_place_under_autograd_is_refused() -> None:
+    model = lpmm.convert(nn.Linear(8, 8))
+    with pytest.raises(BadValueError) as caught:
+        model.weight.mul_(2)
+    assert str(caught.value) == (
+        "mul_ writes a low-precision parameter that requires gradients; call it under "
+        "torch.no_grad()"
+    )
+    with torch.no_grad(), pytest.raises(BadTypeError) as refused:
+        torch.add(torch.ones(8, 8), 1, out=model.weight)
+    assert str(refused.value) == ("add cannot write its result into low-precision codes; use copy_")
+
+
+def test_a_converted_model_does_not_change_dtype() -> None:
+    model = lpmm.convert(nn.Linear(8, 8))
+    assert model.to("cpu") is model
+    assert model.float().weight.codes.quantizer.spec == "B2048/linear0@12s+sr"
+    with pytest.raises(BadValueError) as caught:
+        model.bfloat16()
+    assert str(caught.value) == (
+        "a low-precision parameter of torch.float32 on cpu cannot become torch.bfloat16 on cpu; "
+        "move the model first and convert it then"
+    )
+
+
+def test_a_bfloat16_model_decodes_to_bfloat16() -> None:
+    model = lpmm.convert(nn.Linear(8, 8).bfloat16())
+    y = model(torch.ones(1, 8, dtype=torch.bfloat16))
+    assert y.dtype == torch.bfloat16
+    y.sum().backward()
+    assert model.weight.grad.decode().dtype == torch.bfloat16
+
+
+# Copies and checkpoints
+
+
+def test_checkpoints_load_into_the_plain_model_and_back_exactly() -> None:
+    torch.manual_seed(1)
+    model = lpmm.convert(deep())
+    saved = model.state_dict()
+    assert all(type(value) is Tensor for value in saved.values())
+    plain = deep()
+    plain.load_state_dict(saved)
+    for param, other in zip(model.parameters(), plain.parameters(), strict=True):
+        assert torch.equal(param.decode(), other)
+    torch.manual_seed(2)
+    other_model = lpmm.convert(nn.Sequential(*[nn.Linear(128, 128, bias=False) for _ in range(12)]))
+    other_model.load_state_dict(plain.state_dict())
+    for param, other in zip(model.parameters(), other_model.parameters(), strict=True):
+        assert torch.equal(param.codes.packed, other.codes.packed)
+        assert torch.equal(param.codes.scales[0], other.codes.scales[0])
+
+
+def test_copies_share_nothing() -> None:
+    model = lpmm.convert(nn.Linear(8, 8), seed=3)
+    model(torch.ones(1, 8)).sum().backward()
+    copied = copy.deepcopy(model)
+    loaded = pickle.loads(pickle.dumps(model))
+    for other in (copied, loaded):
+        assert torch.equal(other.weight.decode(), model.weight.decode())
+        assert other.weight.accumulator.seed == 3
+        with torch.no_grad():
+            other.weight.mul_(0)
+    assert torch.equal(copied.weight.grad.decode(), model.weight.grad.decode())
+    assert model.weight.decode().any()
+
+
+# What convert refuses
+
+
+@pytest.mark.parametrize(
+    ("model", "options", "message"),
+    [
+        (3, {}, "model is a int; a torch.nn.Module is needed"),
+        (nn.Linear(2, 2), {"params": "B64/linear0@8u"},
+         "params='B64/linear0@8u' is unsigned; a signed map is needed"),
+        (nn.Linear(2, 2), {"grads": "B64/lloyd@4s"},
+         "grads='B64/lloyd@4s' is fitted to data; a map by formula is needed"),
+        (nn.Linear(2, 2), {"skip": ["w"]},
+         "skip names 'w', which matches no parameter; there are weight, bias"),
+        (nn.Linear(2, 2), {"seed": -1}, "seed=-1 is outside 0 to 2**32 - 1"),
+        (nn.Linear(2, 2).double(), {}, "parameter 'weight' has dtype torch.float64; float32, "
+         "float16 and bfloat16 can be converted"),
+        (nn.Sequential(nn.Embedding(4, 2, max_norm=1.0)), {},
+         "module '0' has max_norm=1.0, which rewrites its weights in forward; only max_norm=None "
+         "can be converted"),
+        (lpmm.convert(nn.Linear(2, 2)), {}, "parameter 'weight' is converted already"),
+    ],
+)  # fmt: skip
+def test_what_convert_refuses(model: Any, options: dict[str, Any], message: str) -> None:
+    with pytest.raises((BadValueError, BadTypeError)) as caught:
+        lpmm.convert(model, **options)
+    assert str(caught.value) == message
+
+
+def test_skipped_parameters_stay_as_they_are() -> None:
+    model = nn.Sequential(nn.Linear(4, 4), nn.LayerNorm(4))
+    lpmm.convert(model, skip=["1.*", "*.bias"])
+    assert list(lpmm.low_precision_parameters(model)) == ["0.weight"]
+    model(torch.ones(1, 4)).sum().backward()
+    assert type(model[1].weight.grad) is Tensor

@@ -1,0 +1,294 @@
+"""Steps of converted models: their operations, micro-batches, checkpoints, bad gradients."""
+
+from __future__ import annotations
+
+import copy
+import io
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import qmaps
+from qmaps import RoundingKey, lpmm
+from qmaps.errors import BadValueError, NonFiniteError
+
+PARAMS, GRADS, MOMENTUM = "B32/linear0@12s+sr", "B32/linear0@8s+sr", "B32/DE@8s+sr"
+
+
+def net(seed: int = 0) -> nn.Sequential:
+    torch.manual_seed(seed)
+    return nn.Sequential(nn.Linear(10, 7), nn.Tanh(), nn.Linear(7, 3))
+
+
+def data(number: int) -> tuple[Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(number)
+    return torch.randn(4, 10, generator=generator), torch.randn(4, 3, generator=generator)
+
+
+def backward(model: nn.Module, number: int) -> Tensor:
+    x, y = data(number)
+    loss = (model(x) - y).square().mean()
+    loss.backward()
+    return loss
+
+
+def codes(model: nn.Module) -> list[Tensor]:
+    return [part for p in model.parameters() for part in (p.codes.packed, *p.codes.scales)]
+
+
+def same(one: nn.Module, other: nn.Module) -> bool:
+    return all(torch.equal(a, b) for a, b in zip(codes(one), codes(other), strict=True))
+
+
+def sgd(model: nn.Module, **options: Any) -> lpmm.LPMMSGD:
+    return lpmm.LPMMSGD(
+        model.named_parameters(),
+        lr=0.1,
+        state_quantizers={"momentum_buffer": MOMENTUM},
+        **options,
+    )
+
+
+def test_sgd_is_algorithm_1_with_the_documented_random_numbers() -> None:
+    """Against a loop of plain tensors and quantizers."""
+    qp, qg, qm = map(qmaps.quantizer, (PARAMS, GRADS, MOMENTUM))
+    model = lpmm.convert(net(), PARAMS, GRADS, seed=5)
+    optimizer = sgd(model, seed=9, accumulation_steps=3, weight_decay=0.01)
+    plain = net()
+    theta = [
+        qmaps.quantizer("B32/linear0@12s").quantize(p).dequantize() for p in plain.parameters()
+    ]
+    m = [torch.zeros_like(p) for p in theta]
+    for step in range(3):
+        with torch.no_grad():
+            for param, value in zip(plain.parameters(), theta, strict=True):
+                param.copy_(value)
+        g: list[Any] = [None] * len(theta)
+        for micro in range(3):
+            plain.zero_grad()
+            optimizer.zero_grad()
+            backward(plain, 3 * step + micro)
+            backward(model, 3 * step + micro)
+            optimizer.step()
+            for i, param in enumerate(plain.parameters()):
+                total = param.grad if g[i] is None else g[i] + param.grad
+                key = RoundingKey(seed=5, purpose=3, step=step, micro_batch=micro, tensor=i)
+                g[i] = qg.quantize(total, key=key).dequantize()
+        for i in range(len(theta)):
+            grad = g[i] + theta[i] * 0.01
+            m[i] = m[i] * 0.9 + grad if step else grad
+            wanted = theta[i] - m[i] * 0.1
+            key = RoundingKey(seed=9, step=step + 1, tensor=i)
+            m[i] = qm.quantize(m[i], key=key).dequantize()
+            key = RoundingKey(seed=9, purpose=2, step=step + 1, tensor=i)
+            theta[i] = qp.quantize(wanted, key=key).dequantize()
+        for param, expected in zip(model.parameters(), theta, strict=True):
+            assert torch.equal(param.decode(), expected)
+            assert param.grad is None
+            state = optimizer.state[param]
+            assert int(state["step"]) == step + 1
+        assert torch.equal(optimizer.state[model[0].weight]["momentum_buffer"].dequantize(), m[0])
+
+
+def test_adam_steps_as_adam_does_between_its_roundings() -> None:
+    """With 16 bits everywhere the paths stay together."""
+    fine = "B32/linear0@16s"
+    model = lpmm.convert(net(), fine, fine)
+    optimizer = lpmm.LPMMAdam(
+        model.parameters(),
+        lr=0.01,
+        state_quantizers={"exp_avg": fine, "exp_avg_sq": "B32/linear@16u"},
+    )
+    plain = net()
+    reference = torch.optim.Adam(plain.parameters(), lr=0.01)
+    for number in range(10):
+        backward(model, number)
+        optimizer.step()
+        reference.zero_grad()
+        backward(plain, number)
+        reference.step()
+    for param, other in zip(model.parameters(), plain.parameters(), strict=True):
+        assert torch.allclose(param.decode(), other, atol=3e-3)
+    defaults = lpmm.LPMMAdam(lpmm.convert(net()).parameters()).memory()
+    assert [row.quantizer for row in defaults][:2] == ["B2048/DE@8s+sr", "B2048/DE-0@8u+sr"]
+
+
+def test_small_steps_arrive_on_average_where_rounding_is_stochastic() -> None:
+    """Steps of a tenth of delta: to nearest none arrives, at random all do in the mean."""
+    moved = {}
+    x = torch.ones(1, 2000)
+    x[0, 0] = 0  # what sets the scale stays where it is
+    for rounding in ("", "+sr"):
+        model = nn.Linear(2000, 1, bias=False)
+        with torch.no_grad():
+            model.weight.fill_(0.5)
+            model.weight[0, 0] = 1.0
+        lpmm.convert(model, f"B4096/linear0@8s{rounding}", "B4096/linear0@8s+sr")
+        start = model.weight.decode()
+        optimizer = lpmm.LPMMSGD(model.parameters(), lr=0.1 / 127, momentum=0)
+        for _ in range(20):
+            model(x).sum().backward()
+            optimizer.step()
+        moved[rounding] = float((start - model.weight.decode())[0, 1:].mean() * 127)
+    assert moved[""] == 0
+    assert moved["+sr"] == pytest.approx(2, abs=0.2)
+
+
+def test_micro_batches_add_up_and_zero_grad_leaves_them() -> None:
+    model = lpmm.convert(net(), PARAMS, "B32/linear0@16s")
+    optimizer = sgd(model, accumulation_steps=2)
+    before = codes(copy.deepcopy(model))
+    backward(model, 0)
+    first = model[0].weight.grad.decode()
+    optimizer.step()
+    assert all(torch.equal(a, b) for a, b in zip(codes(model), before, strict=True))
+    optimizer.zero_grad()
+    backward(model, 0)
+    assert model[0].weight.accumulator.count == 2
+    assert torch.allclose(model[0].weight.grad.decode(), 2 * first, atol=1e-4)
+    optimizer.step()
+    assert model[0].weight.accumulator.count == 0
+    assert not torch.equal(codes(model)[0], before[0])
+    backward(model, 1)
+    optimizer.zero_grad()  # nothing is pending now
+    assert model[0].weight.grad is None
+
+
+@pytest.mark.parametrize("n", [0, True, 1.5])
+def test_accumulation_steps_are_a_number_of_micro_batches(n: Any) -> None:
+    with pytest.raises(BadValueError) as caught:
+        sgd(lpmm.convert(net()), accumulation_steps=n)
+    assert str(caught.value) == f"accumulation_steps={n!r} must be an int of at least 1"
+
+
+@pytest.mark.parametrize("done", [3, 4])
+def test_training_resumes_bit_for_bit(done: int) -> None:
+    """Also in the middle of a step's micro-batches."""
+    straight = lpmm.convert(net(), PARAMS, GRADS)
+    optimizer = sgd(straight, accumulation_steps=2)
+    saved = io.BytesIO()
+    for number in range(8):
+        if number == done:
+            torch.save({"model": straight.state_dict(), "optimizer": optimizer.state_dict()}, saved)
+        backward(straight, number)
+        optimizer.step()
+    resumed = lpmm.convert(net(1), PARAMS, GRADS)
+    other = sgd(resumed, accumulation_steps=2)
+    found = torch.load(io.BytesIO(saved.getvalue()), weights_only=True)
+    resumed.load_state_dict(found["model"])
+    other.load_state_dict(found["optimizer"])
+    for number in range(done, 8):
+        backward(resumed, number)
+        other.step()
+    assert same(straight, resumed)
+
+
+def test_a_checkpoint_of_torch_goes_on_in_low_precision() -> None:
+    plain = net()
+    reference = torch.optim.SGD(plain.parameters(), lr=0.1, momentum=0.9)
+    backward(plain, 0)
+    reference.step()
+    model = lpmm.convert(net(1))
+    model.load_state_dict(plain.state_dict())
+    optimizer = lpmm.LPMMSGD(model.parameters(), lr=0.1)
+    optimizer.load_state_dict(reference.state_dict())
+    momentum = optimizer.state[model[0].weight]["momentum_buffer"]
+    expected = reference.state[plain[0].weight]["momentum_buffer"]
+    assert torch.allclose(momentum.dequantize(), expected, atol=float(expected.abs().max()) / 50)
+    assert model[0].weight.accumulator.step == 1
+
+
+def test_gradients_of_another_width_are_refused() -> None:
+    one = lpmm.convert(net(), grads="B32/linear0@8s")
+    optimizer = sgd(one, accumulation_steps=2)
+    backward(one, 0)
+    optimizer.step()
+    other = sgd(lpmm.convert(net(), grads="B32/linear0@6s"), accumulation_steps=2)
+    with pytest.raises(BadValueError) as caught:
+        other.load_state_dict(optimizer.state_dict())
+    assert str(caught.value) == (
+        "state_dict has a gradient of parameter '0.weight' under B32/linear0@8s of shape (7, 10); "
+        "B32/linear0@6s of shape (7, 10) is needed"
+    )
+
+
+# NaN in a gradient
+
+
+def poisoned(**options: Any) -> tuple[nn.Module, lpmm.LPMMSGD]:
+    """A model that has taken a step and now holds a gradient with a NaN in its second block."""
+    model = lpmm.convert(net(), PARAMS, GRADS)
+    optimizer = sgd(model, **options)
+    backward(model, 0)
+    optimizer.step()
+    backward(model, 1)
+    bad = torch.zeros(7, 10)
+    bad[5, 5] = float("nan")
+    model[0].weight.accumulator.add(bad)
+    return model, optimizer
+
+
+def test_a_bad_gradient_raises_before_anything_has_changed() -> None:
+    model, optimizer = poisoned()
+    before, state = codes(copy.deepcopy(model)), copy.deepcopy(optimizer.state_dict()["state"])
+    with pytest.raises(NonFiniteError) as caught:
+        optimizer.step()
+    assert str(caught.value) == (
+        "the gradient of parameter '0.weight' is NaN or infinite under 1 of its scales, the first "
+        "at index 1; nonfinite='raise' allows none"
+    )
+    assert all(torch.equal(a, b) for a, b in zip(codes(model), before, strict=True))
+    after = optimizer.state_dict()["state"]
+    packed = [s[0]["momentum_buffer"]["packed"] for s in (state, after)]
+    assert torch.equal(*packed)
+    backward(model, 2)  # the bad gradient is gone
+    optimizer.step()
+    assert all(p.decode().isfinite().all() for p in model.parameters())
+
+
+def test_a_bad_gradient_is_skipped_or_reaches_the_parameters() -> None:
+    model, optimizer = poisoned(nonfinite="skip")
+    before = codes(copy.deepcopy(model))
+    optimizer.step()
+    assert optimizer.skipped_steps == 1
+    assert all(torch.equal(a, b) for a, b in zip(codes(model), before, strict=True))
+    model, optimizer = poisoned(nonfinite="propagate")
+    optimizer.step()
+    values = model[0].weight.decode().flatten()
+    assert not values[32:64].isfinite().any()  # the block, never a finite number silently
+    assert values[:32].isfinite().all()
+
+
+def test_parameters_that_were_skipped_are_stepped_as_usual() -> None:
+    model = lpmm.convert(net(), PARAMS, GRADS, skip=["2.*"])
+    optimizer = sgd(model, accumulation_steps=2)
+    before = model[2].weight.detach().clone()
+    for number in range(2):
+        optimizer.zero_grad()
+        backward(model, number)
+        optimizer.step()
+    assert not torch.equal(model[2].weight, before)
+    assert model[2].weight.grad is None
+
+
+def test_observers_see_every_update() -> None:
+    model = lpmm.convert(net(), PARAMS, GRADS)
+    optimizer = sgd(model)
+    seen: list[Any] = []
+
+    def observe(name: str, step: int, before: Tensor, wanted: Tensor, after: Any) -> None:
+        seen.append((name, step, before, wanted, after.dequantize()))
+
+    with optimizer.observed(observe):
+        backward(model, 0)
+        optimizer.step()
+    backward(model, 1)
+    optimizer.step()
+    names = [f"parameter '{name}'" for name, _ in model.named_parameters()]
+    assert [found[0] for found in seen] == names
+    assert {found[1] for found in seen} == {1}
+    before, wanted, after = seen[0][2:]
+    assert not torch.equal(before, wanted)
+    assert (after - wanted).abs().max() < 2 * before.abs().max() / 2047
