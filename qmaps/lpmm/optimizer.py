@@ -170,33 +170,42 @@ class LowPrecisionOptimizer(QuantizedOptimizer):
 
         A checkpoint that has momentum but no gradients leaves these empty.
         """
-        super().load_state_dict({k: v for k, v in state_dict.items() if k != "accumulated"})
         about = state_dict.get("accumulated", {"micro_batches": 0, "gradients": {}})
+        ours = self._low_precision()
+        totals = {n: self._total(n, ours, saved) for n, saved in about["gradients"].items()}
+        super().load_state_dict({k: v for k, v in state_dict.items() if k != "accumulated"})
         self._micro_batches = int(about["micro_batches"])
-        for number, param in self._low_precision().items():
+        for number, param in ours.items():
             a = param.accumulator
             if a is None:
                 continue
             a.clear()
             a.step = int(self.state[param]["step"]) if "step" in self.state.get(param, {}) else 0
-            if number in about["gradients"]:
-                self._accumulated(number, param, about["gradients"][number])
+            if number in totals:
+                found = totals[number]
+                for target, part in zip(
+                    (a.total.packed, *a.total.scales), (found.packed, *found.scales), strict=True
+                ):
+                    target.copy_(part)
+                a.count = int(about["gradients"][number]["count"])
 
-    def _accumulated(
-        self, number: int, param: LowPrecisionParameter, saved: Mapping[str, Any]
-    ) -> None:
-        assert param.accumulator is not None
-        mine, total = param.accumulator.total, from_plain(saved["total"])
+    def _total(
+        self, number: int, ours: Mapping[int, LowPrecisionParameter], saved: Mapping[str, Any]
+    ) -> QuantizedTensor:
+        """A saved gradient, if it is one of the parameter's."""
+        total = from_plain(saved["total"])
+        a = ours[number].accumulator if number in ours else None
+        if a is None:
+            raise BadValueError(
+                f"state_dict has a low-precision gradient of {self._name(number)}, which keeps none"
+            )
+        mine = a.total
         if (total.quantizer.spec, total.shape) != (mine.quantizer.spec, mine.shape):
             raise BadValueError(
                 f"state_dict has a gradient of {self._name(number)} under {total.quantizer.spec} "
                 f"of shape {total.shape}; {mine.quantizer.spec} of shape {mine.shape} is needed"
             )
-        for target, part in zip(
-            (mine.packed, *mine.scales), (total.packed, *total.scales), strict=True
-        ):
-            target.copy_(part)
-        param.accumulator.count = int(saved["count"])
+        return total
 
     def __getstate__(self) -> dict[str, Any]:
         own = {
