@@ -4,13 +4,14 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: help lab test compare lint types notebooks sanitize bench bench-gpu test-gpu sanitize-gpu clean
+.PHONY: help lab test compare lint types notebooks docs sanitize bench bench-gpu test-gpu sanitize-gpu clean
 
 help:
 	@echo "make lab        train, capture, sweep, draw, report: runs/lab/report.html"
 	@echo "make test       all tests, doctests included"
 	@echo "make compare    8-bit and 4-bit AdamW against 32-bit over three seeds"
 	@echo "make lint types notebooks    what CI checks besides"
+	@echo "make docs       the documentation: build/site/index.html"
 	@echo "make bench      speed and memory beside torch, bitsandbytes and torchao: reports/bench/cpu.md"
 	@echo "make bench-gpu  the same on a CUDA device, in eight minutes: reports/gpu/gpu.md"
 	@echo "make test-gpu   the tests that need a CUDA device"
@@ -28,6 +29,8 @@ $(VENV)/.torch: constraints.txt | $(VENV)/bin/python
 
 NATIVE := $(wildcard qmaps/native/CMakeLists.txt qmaps/native/src/* qmaps/native/src/*/* \
 	qmaps/kernels/* qmaps/kernels/*/*)
+
+SOURCES := $(shell find qmaps -name '*.py')
 
 $(VENV)/.%: pyproject.toml constraints.txt $(NATIVE) $(VENV)/.torch
 	$(INSTALL) --editable ".[$*]"
@@ -50,8 +53,19 @@ lint: $(VENV)/.dev
 types: $(VENV)/.dev
 	$(BIN)/mypy
 
-notebooks: $(VENV)/.notebooks
-	$(BIN)/python -m pytest --nbmake --override-ini=addopts= notebooks
+# They are run as copies, whose outputs the documentation shows.
+RUN_NOTEBOOKS := build/notebooks
+notebooks: $(RUN_NOTEBOOKS)/.done
+$(RUN_NOTEBOOKS)/.done: $(wildcard notebooks/*.ipynb) $(SOURCES) $(VENV)/.notebooks
+	rm -rf $(RUN_NOTEBOOKS)
+	mkdir -p $(RUN_NOTEBOOKS)
+	cp notebooks/*.ipynb $(RUN_NOTEBOOKS)
+	$(BIN)/python -m pytest --nbmake --overwrite --override-ini=addopts= $(RUN_NOTEBOOKS)
+	@touch $@
+
+docs: $(VENV)/.docs $(RUN_NOTEBOOKS)/.done
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --quiet
+	$(BIN)/python -m docsite.links build/site
 
 # The whole extension anew, with checks of addresses and of undefined behaviour.
 SANITIZED := build/sanitize

@@ -1,0 +1,76 @@
+"""Everything else that is public, from the docstrings; and the command line."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import pkgutil
+import subprocess
+import sys
+from types import ModuleType
+
+import qmaps
+from docsite.page import Page, docstring_of, fenced, first_sentence, table
+
+TITLE = "Reference"
+ELSEWHERE = {"maps", "normalize", "optim", "figures"}
+"""Packages that have pages of their own."""
+
+
+def pages() -> list[Page]:
+    """One page for each public package and module, and one for the command line."""
+    found = [_module(qmaps, "qmaps"), *(_module(m, m.__name__) for m in modules())]
+    rows = [(f"[`{page.title}`]({page.path.rsplit('/', 1)[1]})", _about(page)) for page in found]
+    text = f"# Reference\n\n{table(['module', ''], rows)}\n[The command line](cli.md).\n"
+    return [Page("reference/index.md", "All modules", text), *found, _command_line()]
+
+
+def modules() -> list[ModuleType]:
+    """Packages that say what they export, and what `qmaps` itself exports."""
+    names = [info.name for info in pkgutil.iter_modules(qmaps.__path__) if info.name[0] != "_"]
+    found = []
+    for name in names:
+        if name in ELSEWHERE or name == "cli":
+            continue
+        module = importlib.import_module(f"qmaps.{name}")
+        whole = name in qmaps.__all__ and getattr(qmaps, name) is module
+        if hasattr(module, "__all__") or whole or name == "errors":
+            found.append(module)
+    return found
+
+
+def exported(module: ModuleType) -> list[str]:
+    """Names of classes, functions and constants; modules have pages of their own."""
+    names = getattr(module, "__all__", None)
+    if names is None:
+        names = [
+            name for name, value in vars(module).items()
+            if name[0] != "_" and getattr(value, "__module__", "") == module.__name__
+        ]  # fmt: skip
+    return [
+        name for name in names
+        if name[0] != "_" and not inspect.ismodule(getattr(module, name, None))
+    ]  # fmt: skip
+
+
+def _module(module: ModuleType, name: str) -> Page:
+    parts = [docstring_of(f"{name}.{member}", heading_level=2) for member in exported(module)]
+    text = "\n".join([f"# `{name}`", "", _prose(module), "", *parts])
+    return Page(f"reference/{name}.md", name, text)
+
+
+def _prose(module: ModuleType) -> str:
+    return fenced(inspect.getdoc(module) or "")
+
+
+def _about(page: Page) -> str:
+    return first_sentence(page.text.split("\n", 1)[1])
+
+
+def _command_line() -> Page:
+    """`qmaps --help` and its like, as Markdown by typer itself."""
+    command = [sys.executable, "-m", "typer", "qmaps.cli", "utils", "docs", "--name", "qmaps"]
+    made = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    return Page(
+        "reference/cli.md", "Command line", made.replace("# `qmaps`", "# The command line", 1)
+    )

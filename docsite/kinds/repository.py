@@ -1,0 +1,100 @@
+"""Pages that the repository holds as Markdown: the README, how-tos and reports."""
+
+from __future__ import annotations
+
+import os
+import re
+from pathlib import Path
+
+from docsite.page import ROOT, Page
+
+RENAMED = {
+    "README.md": "index.md",
+    "CONTRIBUTING.md": "contributing.md",
+    "CHANGELOG.md": "changelog.md",
+}
+SHOWN = {".csv", ".html", ".json", ".png", ".svg"}
+"""Endings of files that come along when a page links to them."""
+LINK = re.compile(r"(!?)\[([^\]\n]*(?:\n[^\]\n]*)?)\]\(([^)\s]+)\)")
+FENCE = re.compile(r"^```.*?^```", re.DOTALL | re.MULTILINE)
+
+
+def home() -> list[Page]:
+    """The README."""
+    return [_page(ROOT / "README.md")]
+
+
+def guides() -> list[Page]:
+    """What lies in ``docs/``, by title."""
+    found = [_page(path) for path in (ROOT / "docs").rglob("*.md")]
+    return sorted(found, key=lambda page: page.title.lower())
+
+
+def reports() -> list[Page]:
+    """What lies in ``reports/``."""
+    return [_page(path) for path in sorted((ROOT / "reports").rglob("*.md"))]
+
+
+def project() -> list[Page]:
+    """How to contribute, and what has changed."""
+    return [_page(ROOT / name) for name in ("CONTRIBUTING.md", "CHANGELOG.md")]
+
+
+def _page(path: Path) -> Page:
+    text = path.read_text("utf-8")
+    title = re.search(r"^# +(.+)$", text, re.MULTILINE)
+    place = place_of(path)
+    name = path.stem if title is None else title[1].replace("`", "")
+    linked, files = relinked(text, path, place)
+    return Page(place, name, consoles(linked), files)
+
+
+def place_of(path: Path) -> str:
+    """Where a file of the repository stands in the site."""
+    name = path.relative_to(ROOT).as_posix()
+    if path.suffix == ".ipynb":
+        name = f"{name.removesuffix('.ipynb')}.md"
+    return RENAMED.get(name, name.removeprefix("docs/"))
+
+
+def relinked(text: str, path: Path, place: str) -> tuple[str, dict[str, bytes]]:
+    """`text` with links between the repository's files made links between the site's.
+
+    Files that a page shows or offers come along. A link to source code, which has no page of its
+    own, is left as the path. A link to nothing is left alone: the build then fails.
+    """
+    files: dict[str, bytes] = {}
+
+    def link(match: re.Match[str]) -> str:
+        shown, label, target = match.groups()
+        name, _, anchor = target.partition("#")
+        if not name or "://" in name or name.startswith("mailto:"):
+            return match[0]
+        there = (path.parent / name).resolve()
+        if not there.is_relative_to(ROOT) or not there.is_file():
+            return match[0]
+        if there.suffix not in {".md", ".ipynb", *SHOWN}:
+            return f"{label} (`{there.relative_to(ROOT).as_posix()}`)"
+        if there.suffix == ".md" and not _has_page(there):
+            return label
+        if there.suffix in SHOWN:
+            files[place_of(there)] = there.read_bytes()
+        to = os.path.relpath(place_of(there), Path(place).parent)
+        return f"{shown}[{label}]({to}{'#' if anchor else ''}{anchor})"
+
+    pieces = []
+    end = 0
+    for fence in FENCE.finditer(text):
+        pieces += [LINK.sub(link, text[end : fence.start()]), fence[0]]
+        end = fence.end()
+    return "".join([*pieces, LINK.sub(link, text[end:])]), files
+
+
+def _has_page(path: Path) -> bool:
+    name = path.relative_to(ROOT).as_posix()
+    return name in RENAMED or name.startswith(("docs/", "reports/"))
+
+
+def consoles(text: str) -> str:
+    """`text` with sessions of Python marked as such, for their colours."""
+    return re.sub(r"^```python\n(?=>>>)", "```pycon\n", text, flags=re.MULTILINE)

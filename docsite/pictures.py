@@ -1,0 +1,26 @@
+"""Figures as bytes of a site's file."""
+
+from __future__ import annotations
+
+import functools
+import tempfile
+from pathlib import Path
+
+from matplotlib.figure import Figure
+
+from qmaps import analyze, figures
+from qmaps.maps import Map
+
+
+def picture(figure: Figure, ending: str = ".svg") -> bytes:
+    """The file that `qmaps.figures.save` writes."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / f"figure{ending}"
+        figures.save(figure, path, dpi=110)
+        return path.read_bytes()
+
+
+@functools.cache
+def curves(maps: tuple[Map, ...]) -> bytes:
+    """Codebooks as curves; drawn once, however many pages show them."""
+    return picture(figures.map_curves(analyze.map_curves(maps)))

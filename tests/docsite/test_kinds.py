@@ -1,0 +1,121 @@
+"""Pages come from the registries and docstrings, so what is added there has one."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+from docsite import pictures
+from docsite.kinds import maps, normalizers, optimizers, reference, repository
+from docsite.page import ROOT, fenced
+from qmaps import optim
+from qmaps.maps import REGISTRY, Map
+from qmaps.normalize import REGISTRY as NORMALIZERS
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Drawing is tested where figures are."""
+    monkeypatch.setattr(pictures.figures, "save", lambda figure, path, dpi: path.write_bytes(b"x"))
+    monkeypatch.setattr(pictures.figures, "map_curves", lambda frame: frame)
+    pictures.curves.cache_clear()
+    yield
+    pictures.curves.cache_clear()
+
+
+def test_every_map_has_a_page_with_its_codebooks() -> None:
+    pages = {page.title: page for page in maps.pages()}
+    assert set(pages) == {"All maps", "Your own", *REGISTRY}
+    for name in REGISTRY:
+        assert f"[`{name}`](" in pages["All maps"].text
+    page = pages["DE"]
+    assert page.path == "maps/de.md"
+    assert "::: qmaps.maps.de.DynamicExponent" in page.text
+    assert "class DynamicExponent(Map, name=" in page.text
+    assert "0    0.00325    0.00775    0.02125" in page.text
+    assert page.files == {"maps/de.svg": b"x"}
+
+
+def test_a_map_that_is_declared_has_a_page() -> None:
+    @dataclass(frozen=True)
+    class Fifth(Map, name="fifth"):
+        """A map for this test."""
+
+        def values(self) -> Tensor:
+            return torch.linspace(0, 1, 2**self.bits, dtype=torch.float64) ** 5
+
+    try:
+        pages = {page.title: page for page in maps.pages()}
+        assert "class Fifth" in pages["fifth"].text
+        assert "`fifth@4s`" in pages["fifth"].text
+    finally:
+        del REGISTRY["fifth"]
+
+
+def test_every_normalizer_has_a_page() -> None:
+    titles = [page.title for page in normalizers.pages()]
+    names = sorted((cls.spec_name for cls in NORMALIZERS), key=str.lower)
+    assert titles == ["All normalizers", *names, "…x8", "…&…"]
+
+
+def test_every_optimizer_stands_on_a_page_with_its_states() -> None:
+    pages = optimizers.pages()
+    text = "\n".join(page.text for page in pages)
+    for name in optim.__all__:
+        if isinstance(getattr(optim, name), type):
+            assert len(re.findall(rf"^::: \S+\.{name}$", text, re.MULTILINE)) == 1, name
+    adamw = next(page for page in pages if page.title == "AdamW")
+    assert "| `AdamW4bit` | `exp_avg_sq` | `rank1/linear@4u` | 4.25 |" in adamw.text
+    assert "qmaps/kernels/rules/adam.hpp" in adamw.text
+    sm3 = next(page for page in pages if page.title == "SM3")
+    assert "accumulator_1" in sm3.text
+    assert "accumulator_2" not in sm3.text.split("???")[0]
+
+
+def test_what_is_public_stands_in_the_reference() -> None:
+    pages = {page.title: page.text for page in reference.pages()}
+    assert "::: qmaps.Quantizer\n" in pages["qmaps"]
+    assert "::: qmaps.capture.StateRecorder\n" in pages["qmaps.capture"]
+    assert "::: qmaps.quantiles.sram\n" in pages["qmaps.quantiles"]
+    assert "## `qmaps sweep`" in pages["Command line"]
+
+
+def test_links_between_files_become_links_between_pages() -> None:
+    text = """[a](reports/parity.md#b) ![p](reports/bench/cpu.png) [c](CONTRIBUTING.md)
+[s](qmaps/spec.py) [w](https://example.org) [n](01.md)
+```python
+x = [a](reports/parity.md)
+```
+"""
+    linked, files = repository.relinked(text, ROOT / "README.md", "index.md")
+    assert (
+        linked
+        == """[a](reports/parity.md#b) ![p](reports/bench/cpu.png) [c](contributing.md)
+s (`qmaps/spec.py`) [w](https://example.org) [n](01.md)
+```python
+x = [a](reports/parity.md)
+```
+"""
+    )
+    assert list(files) == ["reports/bench/cpu.png"]
+    up, _ = repository.relinked("[r](../README.md)", ROOT / "reports" / "x.md", "reports/x.md")
+    assert up == "[r](../index.md)"
+
+
+def test_pages_of_the_repository() -> None:
+    assert [page.path for page in repository.home()] == ["index.md"]
+    shown = {page.path for page in repository.guides()}
+    assert shown == {path.name for path in Path(ROOT / "docs").glob("*.md")}
+
+
+def test_doctests_are_fenced() -> None:
+    text = "One.\n\n    >>> 1 +\\\n    ... 1\n    2\n\nTwo.\n\n>>> print()\n<BLANKLINE>"
+    assert fenced(text) == (
+        "One.\n\n    ```pycon\n    >>> 1 +\\\n    ... 1\n    2\n    ```\n\nTwo.\n\n"
+        "```pycon\n>>> print()\n<BLANKLINE>\n```"
+    )
