@@ -39,12 +39,13 @@ def _index(shown: list[Normalizer]) -> Page:
         )
         for part in shown
     ]
-    text = (
-        "# Normalizers\n\nA normalizer divides a tensor by scales until a "
-        "[map](../maps/index.md)'s codebook covers it. What its scales cost, in bits "
-        f"per element, is for a matrix of 1024 by 1024 and blocks of {BLOCK} where there are "
-        f"blocks; it comes on top of the width of the codes.\n\n{table(['normalizer', 'its scales', 'cost'], rows)}"
-    )
+    text = f"""# Normalizers
+
+A normalizer divides a tensor by scales until a [map](../maps/index.md)'s codebook covers it. What
+its scales cost, in bits per element, is for a matrix of 1024 by 1024 and blocks of {BLOCK} where
+there are blocks; it comes on top of the width of the codes.
+
+{table(["normalizer", "its scales", "cost"], rows)}"""
     return Page("normalizers/index.md", "All normalizers", text)
 
 
