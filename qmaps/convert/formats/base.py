@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Any, ClassVar
 
 import torch
@@ -13,10 +14,12 @@ from torch import Tensor
 from qmaps.convert.families import Family, family_of
 from qmaps.convert.form import Group, OptimizerState, Parameter, State, checked
 from qmaps.errors import BadValueError, CaptureError
+from qmaps.maps.base import Map
+from qmaps.maps.codebook import Codebook
 from qmaps.optim.base import Shared
 from qmaps.optim.checkpoint import ABOUT
 from qmaps.optim.torch_options import TORCH_OPTIONS
-from qmaps.quantizer import Quantizer
+from qmaps.quantizer import QuantizedTensor, Quantizer
 
 Plan = dict[str, dict[str, Quantizer | None]]
 """The quantizer of each state, by the parameter's label and the state's name; None: 32 bits."""
@@ -99,7 +102,7 @@ class Format(ABC):
                 checked(state, parameter.label, name, signed=name in family.signed)
         groups = tuple(
             Group(self.options(options, family), keys, tuple(parameters))
-            for (options, keys, _), parameters in zip(taken, read, strict=True)
+            for (options, keys, _), parameters in zip(taken, _relabelled(read), strict=True)
         )
         own = ("state", "param_groups", ABOUT)
         rest = {key: value for key, value in state_dict.items() if key not in own}
@@ -228,6 +231,30 @@ def _one_family(parameters: list[Parameter]) -> Family:
                     f"{next(iter(parameter.states))} of shape {parameter.shape}"
                 )
     return family
+
+
+def _relabelled(groups: list[list[Parameter]]) -> list[list[Parameter]]:
+    """The same with numbered labels where codebooks that differ go by one."""
+    books: dict[str, list[Map]] = {}
+
+    def distinct(state: State) -> State:
+        if not isinstance(state, QuantizedTensor) or not isinstance(
+            book := state.quantizer.map, Codebook
+        ):
+            return state
+        known = books.setdefault(book.spec, [])
+        if book not in known:
+            known.append(book)
+        if book.per_tensor or not (place := known.index(book)):
+            return state
+        label = f"{book.label}-{place + 1}"
+        renamed = Codebook(book.codes, bits=book.bits, signed=book.signed, label=label)
+        return replace(state, quantizer=replace(state.quantizer, map=renamed))
+
+    return [
+        [replace(p, states={n: distinct(state) for n, state in p.states.items()}) for p in group]
+        for group in groups
+    ]
 
 
 def _step(value: Any) -> float | None:
