@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from qmaps.maps.base import FittedMap, Map
+from qmaps.masters import has_master, updated
 from qmaps.normalize.base import Normalizer
 from qmaps.packing import packed_bytes
 from qmaps.quantizer import QuantizedTensor, Quantizer
@@ -61,6 +62,7 @@ class FusedStep(ABC):
         """Take the step that was planned, but for the parameters that are left."""
         assert self._plan is not None
         self._plan.run()
+        self._plan.round()
 
     @abstractmethod
     def _follows(self, entry: Entry) -> bool:
@@ -85,11 +87,16 @@ class Plan(ABC):
         for _, param, group, _ in taken:
             start(optimizer, param, group)
         self._params = [entry[1] for entry in taken]
+        # What is stepped: parameters, or their master copies.
+        self._targets = [updated(p, group, optimizer.state[p]) for _, p, group, _ in taken]
+        pairs = zip(self._targets, self._params, strict=True)
+        self._copies = [(copy, param) for copy, param in pairs if copy is not param]
         self._groups = [entry[2] for entry in taken]
         self._grads = [entry[3] for entry in taken]
         self._numel = sum(param.numel() for param in self._params)
         self._looks = list(map(_look, self._params, self._grads))
         self._addresses = _addresses(self._params, self._grads)
+        self._places = self._where()
         states = [optimizer.state[param] for param in self._params]
         device = self._params[0].device if taken else torch.device("cpu")
         counters = [state["step"].to(device) for state in states]
@@ -125,7 +132,21 @@ class Plan(ABC):
             if list(map(_look, self._params, self._grads)) != self._looks:
                 return False
             self._addresses = addresses
+            self._places = self._where()
         return True
+
+    def round(self) -> None:
+        """Make parameters that have master copies their rounded values, after `run`."""
+        if self._copies:
+            copies, params = map(list, zip(*self._copies, strict=True))
+            torch._foreach_copy_(params, copies)
+
+    def _where(self) -> list[int]:
+        """Where what is stepped lies."""
+        if not self._copies:
+            found: list[int] = self._addresses[0]
+            return found
+        return [target.data_ptr() for target in self._targets]
 
     @abstractmethod
     def run(self) -> None:
@@ -143,7 +164,9 @@ def followed(
 ) -> bool:
     """Whether an engine that `follows` such quantizers can step this parameter."""
     _, param, group, grad = entry
-    if not (param.dtype in FLOATS and grad.dtype in GRADIENTS and param.is_contiguous()):
+    # Of a parameter with a master copy it is the copy that is stepped.
+    direct = param.dtype in FLOATS and param.is_contiguous()
+    if not (grad.dtype in GRADIENTS and (direct or has_master(param, group))):
         return False
     state = optimizer.state[param]
     initial = optimizer.initial(group)
@@ -177,6 +200,7 @@ def start(optimizer: QuantizedOptimizer, param: Tensor, group: dict[str, Any]) -
     state = optimizer.state[param]
     if "step" not in state:
         state["step"] = torch.zeros((), dtype=torch.float32, device=param.device)
+    updated(param, group, state)
     for name in optimizer.states_of(group):
         if name not in state:
             q = optimizer.quantizer_of(name, param, group)
@@ -201,6 +225,7 @@ def _settings(optimizer: QuantizedOptimizer) -> list[tuple[Any, ...]]:
             optimizer.states_of(group),
             *optimizer.decisive(group),
             group["stochastic_rounding"],
+            group["master_weights"],
             group["seed"],
             group["nonfinite"],
         )

@@ -67,6 +67,7 @@ class CudaStep(FusedStep):
         """Take the step that was planned, but for the parameters that are left."""
         assert isinstance(self._plan, CudaPlan)
         self._plan.run_with(self.grad_scale, self.found_inf)
+        self._plan.round()
 
     def _follows(self, entry: Entry) -> bool:
         on_device = entry[3].device == self._engine.device
@@ -248,7 +249,7 @@ class CudaPlan(Plan):
         return argument
 
     def _write_addresses(self, grads: list[Tensor]) -> None:
-        pairs = [self._addresses[0], [grad.data_ptr() for grad in grads]]
+        pairs = [self._places, [grad.data_ptr() for grad in grads]]
         if pairs != self._pairs:
             self._write(self._address_table, np.array(pairs, dtype=np.uint64).T)
             self._pairs = pairs
@@ -288,7 +289,7 @@ class CudaPlan(Plan):
             row["skips"] = group["nonfinite"] == "skip"
             describe_noise(row["noise"], RoundingKey(seed=group["seed"], purpose=1, tensor=number))
             used = [(name, states[index][name]) for name in names[index]]
-            made = self._batch(taken[index], used)
+            made = self._batch(taken[index], self._targets[index].dtype, used)
             batches.setdefault((made.kind, *map(id, made.books)), made).members.append(index)
             for place, (name, value) in enumerate(used):
                 position = self._optimizer.state_names.index(name)
@@ -320,8 +321,8 @@ class CudaPlan(Plan):
         table["sums"] = sums.data_ptr() + 8 * (ends - sizes)
         return sums
 
-    def _batch(self, entry: Entry, used: list[tuple[str, Any]]) -> Batch:
-        """The batch that a parameter with these states belongs to."""
+    def _batch(self, entry: Entry, dtype: torch.dtype, used: list[tuple[str, Any]]) -> Batch:
+        """The batch that a parameter with these states, stepped in `dtype`, belongs to."""
         _, param, group, grad = entry
         formats: list[str] = []
         books: list[DeviceBook | None] = []
@@ -340,7 +341,7 @@ class CudaPlan(Plan):
         kind = ", ".join(
             [
                 rule(str(self._optimizer.native_rule), " ".join(name for name, _ in used)),
-                DTYPES[param.dtype],
+                DTYPES[dtype],
                 gradients,
                 str(self._optimizer.rounds(param, group)).lower(),
                 *formats,

@@ -47,7 +47,7 @@ class NativePlan(Plan):
         row = {kind: index for index, kind in enumerate(kinds)}
         grads = [grad.contiguous() for grad in self._grads]
         self._step.run(
-            self._addresses[0],
+            self._places,
             [grad.data_ptr() for grad in grads],
             constants,
             [row[number] for number in numbers],
@@ -57,14 +57,14 @@ class NativePlan(Plan):
 
     def _describe(self, taken: list[Entry], names: list[tuple[str, ...]]) -> None:
         self._step = step = core.Step()
-        for (number, param, group, grad), state, used in zip(
-            taken, self._states, names, strict=True
+        for (number, param, group, grad), target, state, used in zip(
+            taken, self._targets, self._states, names, strict=True
         ):
             step.add_parameter(
                 self._optimizer.native_rule,
                 " ".join(used),
                 param.numel(),
-                tensors.DTYPES[param.dtype],
+                tensors.DTYPES[target.dtype],
                 tensors.DTYPES[grad.dtype],
             )
             if self._optimizer.rounds(param, group):

@@ -17,6 +17,7 @@ from qmaps.cuda.optimizer import CudaStep
 from qmaps.errors import BadTypeError, BadValueError, NonFiniteError
 from qmaps.fused import Entry, FusedStep
 from qmaps.maps.base import FittedMap
+from qmaps.masters import MASTER, updated
 from qmaps.native.optimizer import NativeStep
 from qmaps.optim import checkpoint
 from qmaps.optim.choice import (
@@ -54,6 +55,7 @@ class Shared(TypedDict, total=False):
     nonfinite: str
     seed: int
     stochastic_rounding: bool
+    master_weights: bool
     foreach: bool | None
     fused: bool | None
     capturable: bool
@@ -105,6 +107,8 @@ class QuantizedOptimizer(torch.optim.Optimizer):
         seed: of stochastic rounding, 0 to 2**32 - 1.
         stochastic_rounding: round new bfloat16 parameters stochastically, so that small updates
             arrive on average; see `qmaps.bfloat16`. Parameters of other dtypes ignore it.
+        master_weights: keep a float32 copy of each bfloat16 or float16 parameter, as the state
+            `master_param`, and update that; see `qmaps.masters`. Other parameters ignore it.
         **torch_options: `foreach`, `fused` and `capturable`, which change nothing here; of
             `differentiable`, `amsgrad` and `decoupled_weight_decay` the value that the rule
             stands for.
@@ -143,6 +147,7 @@ class QuantizedOptimizer(torch.optim.Optimizer):
         nonfinite: str = "propagate",
         seed: int = 0,
         stochastic_rounding: bool = False,
+        master_weights: bool = False,
         **torch_options: Any,
     ) -> None:
         owner = type(self).__name__
@@ -160,6 +165,7 @@ class QuantizedOptimizer(torch.optim.Optimizer):
             "nonfinite": nonfinite,
             "seed": seed,
             "stochastic_rounding": stochastic_rounding,
+            "master_weights": master_weights,
         }
         super().__init__(params, {**defaults, **shared})
         check_patterns(self.param_groups)
@@ -228,7 +234,12 @@ class QuantizedOptimizer(torch.optim.Optimizer):
             allowed = ", ".join(map(repr, NONFINITE))
             raise BadValueError(f"nonfinite={group['nonfinite']!r} must be one of {allowed}")
         RoundingKey(seed=group["seed"])  # raises on a bad seed
-        check_bool(group, "quantize", "stochastic_rounding")
+        check_bool(group, "quantize", "stochastic_rounding", "master_weights")
+        if group["stochastic_rounding"] and group["master_weights"]:
+            raise BadValueError(
+                "stochastic_rounding=True does not go with master_weights=True: a master copy "
+                "loses no small updates"
+            )
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Add a parameter group; options left out take the optimizer's defaults."""
@@ -347,6 +358,7 @@ class QuantizedOptimizer(torch.optim.Optimizer):
         state = self.state[param]
         if "step" not in state:
             state["step"] = torch.zeros((), dtype=torch.float32)
+        target = updated(param, group, state)
         state["step"] += 1
         step = int(state["step"])
         initial = self.initial(group)
@@ -354,7 +366,7 @@ class QuantizedOptimizer(torch.optim.Optimizer):
             name: _decoded(state.get(name), param, shape, initial.get(name, 0.0))
             for name, shape in self.state_shapes(param, group).items()
         }
-        work = self.opened(param)
+        work = self.opened(target)
         grad = grad.float()
         if scale is not None:
             grad = grad / scale.to(grad)
@@ -498,7 +510,7 @@ class QuantizedOptimizer(torch.optim.Optimizer):
             value.nbytes
             for state in self.state.values()
             for name, value in state.items()
-            if name in self.state_names
+            if name in self.state_names or name == MASTER
         )
 
     def state_dict(self) -> dict[str, Any]:

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from qmaps.errors import BadTypeError, BadValueError, QmapsError
+from qmaps.masters import MASTER, has_master
 from qmaps.optim.choice import Choices, check_patterns, listed
 from qmaps.optim.torch_options import TORCH_OPTIONS
 from qmaps.philox import RoundingKey
@@ -197,6 +198,8 @@ def _state(
     given = {name: value for name, value in saved.items() if value is not None}
     if "step" in given:
         state["step"] = _step(given.pop("step"), where, on_host=optimizer.native_rule is None)
+    if MASTER in given:
+        state[MASTER] = _master(given.pop(MASTER), where, param, group)
     read = {name: _value(value, name, where) for name, value in given.items()}
     for name, value in optimizer.adopted(read, param, group).items():
         if name not in optimizer.state_names:
@@ -225,6 +228,26 @@ def _state(
             key = RoundingKey(seed=group["seed"], step=step, tensor=number, state=index)
             state[name] = q.quantize_unchecked(value, key=key)
     return state
+
+
+def _master(value: Any, where: str, param: Tensor, group: Group) -> Tensor:
+    """A parameter's master copy."""
+    if not has_master(param, group):
+        kind = str(param.dtype).removeprefix("torch.")
+        option = f"master_weights={group['master_weights']}"
+        raise BadValueError(
+            f"state_dict has a master copy of {where}, which is {kind} here, with {option}; "
+            "copies go with bfloat16 and float16 parameters and master_weights=True"
+        )
+    found = _value(value, MASTER, where)
+    if isinstance(found, QuantizedTensor):
+        raise BadTypeError(f"state_dict has {MASTER} of {where} quantized; float32 is needed")
+    if found.shape != param.shape:
+        raise BadValueError(
+            f"state_dict has {MASTER} of shape {tuple(found.shape)} for {where} of shape "
+            f"{tuple(param.shape)}"
+        )
+    return found.to(param.device, torch.float32, copy=True, memory_format=torch.contiguous_format)
 
 
 def _step(value: Any, where: str, *, on_host: bool) -> Tensor:

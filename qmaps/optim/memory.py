@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
+from qmaps.masters import MASTER, has_master
 from qmaps.quantizer import QuantizedTensor
 
 if TYPE_CHECKING:
@@ -136,7 +137,7 @@ def memory(optimizer: QuantizedOptimizer) -> Memory:
             state = optimizer.state.get(param, {})
             there = [name for name in optimizer.state_names if name in state]
             # What never gets a gradient never gets a state.
-            if not there and not param.requires_grad:
+            if not (there or MASTER in state) and not param.requires_grad:
                 continue
             names = group.get("param_names")
             name = names[index] if names else f"group {number}, number {index}"
@@ -147,6 +148,10 @@ def memory(optimizer: QuantizedOptimizer) -> Memory:
                     row = _row(optimizer, name, param, group, state_name, state.get(state_name))
                     rows.append(row)
                     whole += 4 * math.prod(shapes.get(state_name, param.shape))
+            used = has_master(param, group)
+            if used or MASTER in state:
+                rows.append(_master_row(name, param, state.get(MASTER), used=used))
+                whole += rows[-1].nbytes
     return Memory(tuple(rows), numel, sum(row.nbytes for row in rows), whole)
 
 
@@ -174,6 +179,13 @@ def _row(
             spec, why = there, f"{spec or '32 bits'} from the next step: {why}"
     dtype = str(param.dtype).removeprefix("torch.")
     return StateMemory(name, shape, dtype, state, spec, why, nbytes, value is None)
+
+
+def _master_row(name: str, param: Tensor, master: Tensor | None, *, used: bool) -> StateMemory:
+    shape, dtype = tuple(param.shape), str(param.dtype).removeprefix("torch.")
+    why = "master_weights=True" if used else "no longer used"
+    nbytes = 4 * param.numel()
+    return StateMemory(name, shape, dtype, MASTER, None, why, nbytes, master is None)
 
 
 def _merged(blocks: Sequence[list[StateMemory]]) -> list[list[StateMemory]]:

@@ -146,6 +146,20 @@ def test_bfloat16(rounding: bool, on_device: EmulatedEngine) -> None:
     assert_as_reference(optim.AdamW, options, dtype=torch.bfloat16)
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+@pytest.mark.parametrize("kind", [optim.AdamW, optim.LAMB])
+def test_master_copies(
+    kind: type[QuantizedOptimizer], dtype: torch.dtype, on_device: EmulatedEngine
+) -> None:
+    options = {"master_weights": True, "state_quantizers": "8bit"}
+    assert_as_reference(kind, options, dtype=dtype)
+    optimizer = trained(kind, 3, dtype, options)
+    kinds = {name for name in on_device.launched if name.startswith("step<")}
+    assert {name.split(", ")[1] for name in kinds} == {"float"}
+    for p in optimizer.param_groups[0]["params"]:
+        assert same_bits(p, optimizer.state[p]["master_param"].to(dtype))
+
+
 def test_groups_and_changing_hyper_parameters(on_device: EmulatedEngine) -> None:
     def run() -> QuantizedOptimizer:
         params = parameters()
