@@ -4,10 +4,11 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: help lab test compare lint types notebooks docs sanitize bench bench-gpu test-gpu sanitize-gpu clean
+.PHONY: help lab papers papers-quick test compare lint types notebooks docs sanitize bench bench-gpu test-gpu sanitize-gpu clean
 
 help:
 	@echo "make lab        train, capture, sweep, draw, report: runs/lab/report.html"
+	@echo "make papers     figures and tables of the papers beside ours: reports/papers.md"
 	@echo "make test       all tests, doctests included"
 	@echo "make compare    8-bit and 4-bit AdamW against 32-bit over three seeds"
 	@echo "make lint types notebooks    what CI checks besides"
@@ -38,6 +39,12 @@ $(VENV)/.%: pyproject.toml constraints.txt $(NATIVE) $(VENV)/.torch
 
 lab: $(VENV)/.lab
 	$(BIN)/qmaps lab --out runs/lab
+
+papers: $(VENV)/.lab
+	$(BIN)/qmaps papers
+
+papers-quick: $(VENV)/.lab
+	$(BIN)/qmaps papers --quick
 
 test: $(VENV)/.test
 	$(BIN)/python -m pytest -n auto

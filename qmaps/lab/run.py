@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 import os
-import platform
-import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import torch
 
-import qmaps
-from qmaps import capture, report, sweep
+from qmaps import capture, provenance, report, sweep
 from qmaps.capture import StateRecorder
 from qmaps.files import output_folder, write_json
 from qmaps.lab.compare import Contender, compare, loss_frame, summarize_losses
@@ -108,13 +105,8 @@ def run(
             "captured_step": states.step,
             "settings": workload.settings(),
             "command": command,
-            "versions": {
-                "qmaps": qmaps.__version__,
-                "torch": torch.__version__,
-                "python": sys.version.split()[0],
-            },
-            "machine": f"{platform.machine()}, {os.cpu_count()} cores, "
-            f"{torch.get_num_threads()} threads, {qmaps.backend()} back end",
+            "versions": provenance.versions(),
+            "machine": provenance.machine(),
         },
     )
     return report.write(folder)

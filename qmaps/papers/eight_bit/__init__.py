@@ -1,0 +1,25 @@
+"""8-bit optimizers via block-wise quantization."""
+
+from qmaps.papers.eight_bit import (
+    appendix_c,
+    appendix_f,
+    figure_4,
+    figure_5,
+    figure_6,
+    table_6,
+)
+from qmaps.papers.exhibit import Paper
+
+PAPER = Paper(
+    name="8-bit-optimizers",
+    title="8-bit optimizers via block-wise quantization",
+    source="Dettmers, Lewis, Shleifer and Zettlemoyer (2021)",
+    exhibits=(
+        figure_4.EXHIBIT,
+        figure_5.EXHIBIT,
+        figure_6.EXHIBIT,
+        table_6.EXHIBIT,
+        appendix_c.EXHIBIT,
+        appendix_f.EXHIBIT,
+    ),
+)

@@ -1,0 +1,153 @@
+"""What a figure or a table of a paper is here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+import pandas as pd
+from matplotlib.figure import Figure
+
+from qmaps.papers.context import Context
+from qmaps.papers.published import left_out
+from qmaps.papers.verdict import Verdict, overall
+
+
+class Needs(StrEnum):
+    """What an exhibit is made from, which decides when it is made anew."""
+
+    STATES = "captured states"
+    TRAINING = "training runs"
+    REPORTS = "committed tables"
+    NOTHING = "nothing but the formulas"
+
+
+Frames = Mapping[str, pd.DataFrame]
+
+
+@dataclass(frozen=True)
+class Statement:
+    """What a paper says of a figure or table, and whether it is so here.
+
+    Attributes:
+        text: the statement.
+        holds: whether the frames agree.
+        detail: the numbers behind it.
+    """
+
+    text: str
+    holds: bool
+    detail: str = ""
+
+    @property
+    def verdict(self) -> Verdict:
+        """A statement is reproduced or not."""
+        return Verdict.REPRODUCED if self.holds else Verdict.DIFFERS
+
+
+@dataclass(frozen=True)
+class Finding:
+    """How an exhibit compares with the paper's.
+
+    Attributes:
+        numbers: of `qmaps.papers.verdict.beside`, or None where the paper prints none.
+        statements: what the paper says of it.
+        why: what explains differences, and what has to be known to read ours.
+        tables: other tables worth a CSV file, by name.
+    """
+
+    numbers: pd.DataFrame | None = None
+    statements: Sequence[Statement] = ()
+    why: str = ""
+    tables: Frames = field(default_factory=dict)
+
+    @property
+    def verdicts(self) -> list[Verdict]:
+        """Of every number and every statement."""
+        of_numbers = [] if self.numbers is None else list(map(Verdict, self.numbers["verdict"]))
+        return of_numbers + [statement.verdict for statement in self.statements]
+
+    @property
+    def verdict(self) -> Verdict:
+        """The weakest of them."""
+        return overall(self.verdicts)
+
+
+def _no_pictures(_: Frames) -> dict[str, Figure]:
+    return {}
+
+
+@dataclass(frozen=True)
+class Exhibit:
+    """A figure or table, or several of one kind.
+
+    Attributes:
+        name: of its files, such as ``table-6``.
+        covers: the paper's own labels, such as ``("Table 6",)``.
+        title: what it shows.
+        needs: what it is made from.
+        build: makes the frames; slow parts go here.
+        find: compares the frames with the paper.
+        draw: pictures by name; their captions stand in `captions`.
+        captions: of pictures by name.
+        source: what the page says it is made from; ``{headline}`` and ``{grid}`` stand for the
+            workloads and their seeds.
+        command: what made the frames that are read, where another command does.
+    """
+
+    name: str
+    covers: tuple[str, ...]
+    title: str
+    needs: Needs
+    build: Callable[[Context], Frames]
+    find: Callable[[Frames], Finding]
+    draw: Callable[[Frames], Mapping[str, Figure]] = _no_pictures
+    captions: Mapping[str, str] = field(default_factory=dict)
+    source: str = ""
+    command: str = ""
+
+    @property
+    def label(self) -> str:
+        """The paper's labels, those of a row of figures as a range."""
+        return " and ".join(_ranges(self.covers))
+
+
+@dataclass(frozen=True)
+class Paper:
+    """A paper and what is made of it.
+
+    Attributes:
+        name: of its folder.
+        title, source: of the page.
+        exhibits: in the order of the page.
+    """
+
+    name: str
+    title: str
+    source: str
+    exhibits: tuple[Exhibit, ...]
+
+    @property
+    def left_out(self) -> pd.DataFrame:
+        """`item` and `why` of figures and tables that are not made."""
+        return left_out(self.name)
+
+
+def _ranges(labels: Sequence[str]) -> list[str]:
+    """``Figure 5, Figure 6, Figure 7`` as ``Figures 5 to 7``; others as they are."""
+    found: list[list[tuple[str, int]]] = []
+    plain = []
+    for label in labels:
+        kind, _, number = label.rpartition(" ")
+        if not number.isdigit():
+            plain.append(label)
+        elif found and found[-1][-1] == (kind, int(number) - 1):
+            found[-1].append((kind, int(number)))
+        else:
+            found.append([(kind, int(number))])
+    runs = []
+    for run in found:
+        (kind, first), (_, last) = run[0], run[-1]
+        runs.append(f"{kind} {first}" if len(run) == 1 else f"{kind}s {first} to {last}")
+    return [*runs, *plain]

@@ -1,0 +1,42 @@
+"""What the papers print, as data of the project."""
+
+from __future__ import annotations
+
+from importlib import resources
+
+import pandas as pd
+
+from qmaps.errors import BadValueError
+
+FIELDS = ("what", "quantity", "unit", "paper", "paper_spread")
+
+
+def published(paper: str, exhibit: str) -> pd.DataFrame:
+    """The numbers of a paper's figure or table.
+
+    Args:
+        paper: the paper's name, such as ``8-bit-optimizers``.
+        exhibit: the exhibit's name, such as ``table-6``.
+
+    Returns:
+        `what` (row of the table), `quantity` (its column), `unit`, `paper`, `paper_spread`
+        (the ± of the paper; NaN without one).
+    """
+    return _read(paper, exhibit, FIELDS)
+
+
+def left_out(paper: str) -> pd.DataFrame:
+    """Figures and tables of a paper that are not made here: `item`, `why`."""
+    return _read(paper, "left-out", ("item", "why"))
+
+
+def _read(paper: str, name: str, columns: tuple[str, ...]) -> pd.DataFrame:
+    file = resources.files("qmaps.papers").joinpath("data", paper, f"{name}.csv")
+    if not file.is_file():
+        raise BadValueError(f"exhibit={name!r} of {paper!r} has no published numbers")
+    with file.open(encoding="utf-8") as lines:
+        frame = pd.read_csv(lines, comment="#", skipinitialspace=True)
+    missing = [column for column in columns if column not in frame.columns]
+    if missing:
+        raise BadValueError(f"{paper}/{name}.csv lacks {', '.join(missing)}")
+    return frame[list(columns)]

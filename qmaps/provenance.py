@@ -1,0 +1,28 @@
+"""What a result belongs to: versions, machine, engine."""
+
+from __future__ import annotations
+
+import os
+import platform
+import sys
+
+import torch
+
+import qmaps
+
+
+def versions() -> dict[str, str]:
+    """Of qmaps, torch and Python."""
+    return {
+        "qmaps": qmaps.__version__,
+        "torch": torch.__version__,
+        "python": sys.version.split()[0],
+    }
+
+
+def machine() -> str:
+    """Architecture, cores, threads and the engine that runs here."""
+    return (
+        f"{platform.machine()}, {os.cpu_count()} cores, {torch.get_num_threads()} threads, "
+        f"{qmaps.backend()} back end"
+    )

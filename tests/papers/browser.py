@@ -1,0 +1,83 @@
+"""A page in headless Chromium, driven by its command line alone."""
+
+from __future__ import annotations
+
+import html
+import json
+import re
+import shutil
+import subprocess
+import tempfile
+from pathlib import Path
+from typing import Any
+
+NAMES = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable", "chrome")
+CHROMIUM = next((found for name in NAMES if (found := shutil.which(name))), None)
+WHY_NOT = f"no headless browser here: none of {', '.join(NAMES)} is on the path"
+
+# The tests' own code goes to the end of a copy of the page and leaves its answer in the document.
+PROBE = """
+<script>
+window.addEventListener("load", () => {
+  const sorted = [...document.querySelectorAll("table.sortable")].map(table => {
+    const cells = column => [...table.tBodies[0].rows].map(row => row.cells[column].dataset.value);
+    return [...table.tHead.rows[0].cells].map((head, column) => {
+      head.querySelector("button").click();
+      const up = cells(column), ascending = head.getAttribute("aria-sort");
+      head.querySelector("button").click();
+      return {up, down: cells(column), aria: [ascending, head.getAttribute("aria-sort")]};
+    });
+  });
+  const answer = {
+    images: [...document.images].map(image => image.complete && image.naturalWidth > 0),
+    lost: [...document.querySelectorAll('a[href^="#"]')].map(link => link.getAttribute("href"))
+      .filter(target => !document.getElementById(target.slice(1))),
+    background: getComputedStyle(document.body).backgroundColor,
+    colour: getComputedStyle(document.body).color,
+    sorted,
+  };
+  // Windows of Chromium are no narrower than 500 pixels; a document can be.
+  document.documentElement.style.width = "360px";
+  answer.rightmost = Math.max(...[...document.querySelectorAll("body *")]
+    .filter(one => !one.parentElement.closest(".scroll"))
+    .map(one => one.getBoundingClientRect().right));
+  const place = document.createElement("pre");
+  place.id = "answer";
+  place.textContent = JSON.stringify(answer);
+  document.body.append(place);
+});
+</script>
+"""
+
+
+def look(page: Path, *, dark: bool = False) -> tuple[dict[str, Any], list[str]]:
+    """What the page has to say of itself, and the lines that it wrote to the console."""
+    assert CHROMIUM is not None
+    with tempfile.TemporaryDirectory() as folder:
+        copy = Path(folder) / page.name
+        copy.write_text(page.read_text(encoding="utf-8") + PROBE, encoding="utf-8")
+        scheme = 0 if dark else 1
+        done = subprocess.run(
+            [
+                CHROMIUM,
+                "--headless=new",
+                "--no-sandbox",
+                "--disable-gpu",
+                "--disable-dev-shm-usage",
+                "--enable-logging=stderr",
+                "--host-resolver-rules=MAP * ~NOTFOUND",
+                f"--user-data-dir={folder}/profile",
+                f"--blink-settings=preferredColorScheme={scheme}",
+                "--virtual-time-budget=20000",
+                "--dump-dom",
+                copy.as_uri(),
+            ],
+            capture_output=True,
+            text=True,
+            timeout=240,
+            check=True,
+        )
+    found = re.search(r'<pre id="answer">(.*?)</pre>', done.stdout, re.DOTALL)
+    assert found, done.stderr[-2000:]
+    console = [line for line in done.stderr.splitlines() if ":CONSOLE" in line]
+    return json.loads(html.unescape(found[1])), console
