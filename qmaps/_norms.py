@@ -9,6 +9,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from qmaps import parts
+
 CHUNK = 4096
 """Elements whose squares are added first; a power of two."""
 _PIECE = 256 * CHUNK  # float64 copies are no larger than this
@@ -20,13 +22,13 @@ def square_sum(x: Tensor) -> Tensor:
     Elements in row-major order are squared in float64, which is exact, and zeros fill the last
     chunk of 4096. Each chunk is added as a balanced tree, the first half to the second, element by
     element, until one number is left. The chunks' sums, filled up with zeros to a power of two,
-    are added by the same tree.
+    are added by the same tree. Of a shard (`qmaps.parts`) the sum is that of the whole.
     """
     flat = x.detach().reshape(-1)
     if flat.numel() == 0:
-        return torch.zeros((), dtype=torch.float64, device=x.device)
+        return parts.added(torch.zeros((), dtype=torch.float64, device=x.device))
     sums = [_chunk_sums(piece.double()) for piece in torch.split(flat, _PIECE)]
-    return tree(_filled(torch.cat(sums), power_of_two(sum(map(len, sums)))))
+    return parts.added(tree(_filled(torch.cat(sums), power_of_two(sum(map(len, sums))))))
 
 
 def norm(x: Tensor) -> Tensor:

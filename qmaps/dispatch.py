@@ -55,7 +55,8 @@ def quantize(
         quantized; then `out` is as it was, and new codes mean nothing.
     """
     parts = () if out is None else (out[0], *out[1])
-    contiguous = all(part.is_contiguous() for part in parts)
+    # Engines number elements one by one.
+    contiguous = all(part.is_contiguous() for part in parts) and (key is None or key.runs is None)
     device = cuda_engine(x, *parts) if contiguous and x.numel() else None
     if device is not None and cuda_tensors.follows(normalizer, map_, tuple(x.shape)):
         packed, scales, flags = cuda_tensors.quantize(

@@ -11,11 +11,13 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from qmaps.exchange import spans_shards
 from qmaps.maps.base import FittedMap, Map
 from qmaps.masters import has_master, updated
 from qmaps.normalize.base import Normalizer
 from qmaps.packing import packed_bytes
 from qmaps.quantizer import QuantizedTensor, Quantizer
+from qmaps.shards import is_distributed, local, shard_of
 
 if TYPE_CHECKING:
     from qmaps.optim.base import QuantizedOptimizer
@@ -87,18 +89,20 @@ class Plan(ABC):
         for _, param, group, _ in taken:
             start(optimizer, param, group)
         self._params = [entry[1] for entry in taken]
+        self._here = list(map(local, self._params))
+        self._sharded = any(map(is_distributed, self._params))
         # What is stepped: parameters, or their master copies.
         self._targets = [updated(p, group, optimizer.state[p]) for _, p, group, _ in taken]
-        pairs = zip(self._targets, self._params, strict=True)
-        self._copies = [(copy, param) for copy, param in pairs if copy is not param]
+        pairs = zip(self._targets, self._here, strict=True)
+        self._copies = [(copy, here) for copy, here in pairs if copy is not here]
         self._groups = [entry[2] for entry in taken]
         self._grads = [entry[3] for entry in taken]
-        self._numel = sum(param.numel() for param in self._params)
-        self._looks = list(map(_look, self._params, self._grads))
-        self._addresses = _addresses(self._params, self._grads)
+        self._numel = sum(here.numel() for here in self._here)
+        self._looks = list(map(_look, self._here, self._grads))
+        self._addresses = _addresses(self._here, self._grads)
         self._places = self._where()
         states = [optimizer.state[param] for param in self._params]
-        device = self._params[0].device if taken else torch.device("cpu")
+        device = self._here[0].device if taken else torch.device("cpu")
         counters = [state["step"].to(device) for state in states]
         self._counters = torch.stack(counters) if states else torch.zeros(0)
         for state, counter in zip(states, self._counters.unbind(), strict=True):
@@ -123,13 +127,14 @@ class Plan(ABC):
         if not (_same(states, self._states) and _same(_values(self._states), self._values)):
             return False
         self._grads = list(columns[3])
+        here = list(map(local, self._params)) if self._sharded else self._params
         try:
-            addresses = _addresses(self._params, self._grads)
+            addresses = _addresses(here, self._grads)
         except RuntimeError:  # a sparse gradient has none
             return False
         if addresses != self._addresses:
             # Elsewhere, they might look otherwise too.
-            if list(map(_look, self._params, self._grads)) != self._looks:
+            if list(map(_look, here, self._grads)) != self._looks:
                 return False
             self._addresses = addresses
             self._places = self._where()
@@ -164,9 +169,14 @@ def followed(
 ) -> bool:
     """Whether an engine that `follows` such quantizers can step this parameter."""
     _, param, group, grad = entry
+    here, shard = local(param), shard_of(param)
     # Of a parameter with a master copy it is the copy that is stepped.
-    direct = param.dtype in FLOATS and param.is_contiguous()
+    direct = here.dtype in FLOATS and here.is_contiguous()
     if not (grad.dtype in GRADIENTS and (direct or has_master(param, group))):
+        return False
+    if shard is not None and shard.groups() and optimizer.takes_norms:
+        return False  # of the whole, which only the reference puts together
+    if shard is not None and shard.runs is not None and optimizer.rounds(param, group):
         return False
     state = optimizer.state[param]
     initial = optimizer.initial(group)
@@ -188,7 +198,11 @@ def followed(
             if value is None or int(state["step"]) % group["refit_every"] == 0:
                 return False
             q = value.quantizer
-        if not follows(q.normalizer, q.map, tuple(param.shape)):
+        if shard is not None and (
+            spans_shards(q.normalizer, shard) or (q.stochastic and shard.runs is not None)
+        ):
+            return False
+        if not follows(q.normalizer, q.map, tuple(here.shape)):
             return False
         if value is not None and (value.quantizer.spec != q.spec or not _contiguous(value)):
             return False
@@ -197,17 +211,17 @@ def followed(
 
 def start(optimizer: QuantizedOptimizer, param: Tensor, group: dict[str, Any]) -> None:
     """Give a parameter the states that it does not have yet: zero."""
-    state = optimizer.state[param]
+    state, here = optimizer.state[param], local(param)
     if "step" not in state:
-        state["step"] = torch.zeros((), dtype=torch.float32, device=param.device)
+        state["step"] = torch.zeros((), dtype=torch.float32, device=here.device)
     updated(param, group, state)
     for name in optimizer.states_of(group):
         if name not in state:
             q = optimizer.quantizer_of(name, param, group)
             state[name] = (
-                torch.zeros(param.shape, dtype=torch.float32, device=param.device)
+                torch.zeros(here.shape, dtype=torch.float32, device=here.device)
                 if q is None
-                else zero(q, param)
+                else zero(q, here)
             )
 
 

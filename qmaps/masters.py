@@ -17,6 +17,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from qmaps.shards import local
+
 MASTER = "master_param"
 """The name of the copy among a parameter's states."""
 
@@ -32,11 +34,12 @@ def has_master(param: Tensor, group: Mapping[str, Any]) -> bool:
 
 
 def updated(param: Tensor, group: Mapping[str, Any], state: dict[str, Any]) -> Tensor:
-    """What the rule updates: the copy, made if need be, or the parameter itself."""
+    """What the rule updates: the copy, made if need be, or the parameter itself, where it is."""
+    here = local(param)
     if not has_master(param, group):
         state.pop(MASTER, None)  # out of date from now on
-        return param
+        return here
     if MASTER not in state:
-        state[MASTER] = param.detach().to(torch.float32, memory_format=torch.contiguous_format)
+        state[MASTER] = here.detach().to(torch.float32, memory_format=torch.contiguous_format)
     master: Tensor = state[MASTER]
     return master

@@ -45,6 +45,8 @@ class RoundingKey:
         tensor: number of the parameter; 32 bits.
         state: number of the state within the parameter; 8 bits.
         offset: global index of the tensor's first element, for shards; below 2**42.
+        runs: for shards that are not one stretch of the whole: how many elements are consecutive,
+            and how far apart such runs begin.
     """
 
     seed: int = 0
@@ -54,6 +56,7 @@ class RoundingKey:
     tensor: int = 0
     state: int = 0
     offset: int = 0
+    runs: tuple[int, int] | None = None
 
     def __post_init__(self) -> None:
         for name, bits in _LIMITS.items():
@@ -98,20 +101,31 @@ def philox4x32(counter: Tensor, key: tuple[int, int]) -> Tensor:
 
 
 def words(count: int, key: RoundingKey, device: torch.device | str = "cpu") -> Tensor:
-    """`count` words of 32 random bits, as int64, for consecutive elements."""
+    """`count` words of 32 random bits, as int64, for the elements that the key names."""
+    if key.runs is not None:
+        length, distance = key.runs
+        here = torch.arange(count, dtype=torch.int64, device=device)
+        index = key.offset + here // length * distance + here % length
+        drawn = _blocks(index // 4, key)
+        return drawn.gather(1, (index % 4)[:, None])[:, 0]
     if key.offset + count > 2**42:
         raise BadValueError(f"offset={key.offset} plus {count} elements exceeds 2**42")
     first = key.offset // 4
     groups = -(-(key.offset + count) // 4) - first
-    group = torch.arange(first, first + groups, dtype=torch.int64, device=device)
-    counter = torch.empty(groups, 4, dtype=torch.int64, device=device)
+    drawn = _blocks(torch.arange(first, first + groups, dtype=torch.int64, device=device), key)
+    start = key.offset % 4
+    return drawn.reshape(-1)[start : start + count]
+
+
+def _blocks(group: Tensor, key: RoundingKey) -> Tensor:
+    """The four words of each group of four elements."""
+    counter = torch.empty(len(group), 4, dtype=torch.int64, device=group.device)
     seed, purpose, word1, word2, word3, _ = key.words()
     counter[:, 0] = group & _MASK
     counter[:, 1] = (group >> 32) | word1
     counter[:, 2] = word2
     counter[:, 3] = word3
-    start = key.offset % 4
-    return philox4x32(counter, (seed, purpose)).reshape(-1)[start : start + count]
+    return philox4x32(counter, (seed, purpose))
 
 
 def uniform(count: int, key: RoundingKey, device: torch.device | str = "cpu") -> Tensor:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from qmaps import dispatch, packing
+from qmaps import dispatch, packing, reference
 from qmaps.errors import BadTypeError, BadValueError, NonFiniteError, SpecError
 from qmaps.maps.base import FittedMap, Map, table
 from qmaps.maps.codebook import Codebook
@@ -151,6 +151,21 @@ class Quantizer:
         becomes a finite number silently; only exact zeros under ``logB`` stay 0.
         """
         return self._quantized(x, out, key, check=False)[0]
+
+    def quantize_scaled(
+        self, x: Tensor, scales: Scales, *, key: RoundingKey | None = None
+    ) -> QuantizedTensor:
+        """As `quantize_unchecked` with scales from elsewhere: those of a whole that `x` is part of.
+
+        Args:
+            x: float32.
+            scales: in the parts that the normalizer's `layout` describes for the shape of `x`.
+            key: as for `quantize`.
+        """
+        noise = (key or RoundingKey()) if self.stochastic else None
+        codes, _ = reference.quantize(x, self.normalizer, self.map, noise, scales)
+        packed = packing.pack(codes, self.map.bits)
+        return QuantizedTensor(self, tuple(x.shape), packed, scales)
 
     def _quantized(
         self, x: Tensor, out: QuantizedTensor | None, key: RoundingKey | None, *, check: bool

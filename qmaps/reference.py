@@ -91,14 +91,18 @@ def decode(codes: Tensor, map_: Map) -> Tensor:
 
 
 def quantize(
-    x: Tensor, normalizer: Normalizer, map_: Map, key: RoundingKey | None = None
+    x: Tensor,
+    normalizer: Normalizer,
+    map_: Map,
+    key: RoundingKey | None = None,
+    scales: Scales | None = None,
 ) -> tuple[Tensor, Scales]:
     """Scales and int32 codes of float32 `x`: nearest, or stochastic if there is a `key`.
 
     Non-finite elements make their scale non-finite, so that what shares it decodes to
-    non-finite values too; checking for them is the caller's choice.
+    non-finite values too; checking for them is the caller's choice. With `scales` those are taken.
     """
-    scales = normalizer.scales(x)
+    scales = normalizer.scales(x) if scales is None else scales
     n = normalizer.normalize(x, scales)
     if key is None:
         return encode(n, map_), scales

@@ -33,7 +33,6 @@ from qmaps.cuda.tensors import (
 )
 from qmaps.errors import BackendError
 from qmaps.fused import Entry, FusedStep, Plan, followed
-from qmaps.philox import RoundingKey
 from qmaps.quantizer import QuantizedTensor
 
 if TYPE_CHECKING:
@@ -284,16 +283,15 @@ class CudaPlan(Plan):
         batches: dict[Any, Batch] = {}
         for index, (number, param, group, _) in enumerate(taken):
             row = table[index]
-            row["numel"], row["group"] = param.numel(), order[id(group)]
+            row["numel"], row["group"] = self._here[index].numel(), order[id(group)]
             row["counter"] = states[index]["step"].data_ptr()
             row["skips"] = group["nonfinite"] == "skip"
-            describe_noise(row["noise"], RoundingKey(seed=group["seed"], purpose=1, tensor=number))
+            describe_noise(row["noise"], self._optimizer.rounding_key(number, param, group))
             used = [(name, states[index][name]) for name in names[index]]
             made = self._batch(taken[index], self._targets[index].dtype, used)
             batches.setdefault((made.kind, *map(id, made.books)), made).members.append(index)
             for place, (name, value) in enumerate(used):
-                position = self._optimizer.state_names.index(name)
-                key = RoundingKey(seed=group["seed"], tensor=number, state=position)
+                key = self._optimizer.rounding_key(number, param, group, state=name)
                 describe_noise(row["state"][place]["noise"], key)
                 spans.add(index, place, value)
         self._sums = self._place_sums(table)
@@ -314,7 +312,7 @@ class CudaPlan(Plan):
         """Room for sums of squares: two for each chunk, filled up to a power of two with zeros."""
         if not self._optimizer.takes_norms:
             return None
-        chunks = [-(-param.numel() // layout.NORM_CHUNK) for param in self._params]
+        chunks = [-(-here.numel() // layout.NORM_CHUNK) for here in self._here]
         sizes = [2 << max(count - 1, 0).bit_length() for count in chunks]
         sums = torch.zeros(sum(sizes), dtype=torch.float64, device=self._engine.device)
         ends = np.cumsum(sizes, dtype=np.int64)
@@ -351,7 +349,7 @@ class CudaPlan(Plan):
 
     def _items_of(self, batch: Batch) -> tuple[Tensor, int]:
         """The tiles of a batch, on the device, and their number."""
-        counts = [tiles(self._params[index].numel()) for index in batch.members]
+        counts = [tiles(self._here[index].numel()) for index in batch.members]
         items = np.zeros(sum(counts), dtype=layout.ITEM)
         items["parameter"] = np.repeat(batch.members, counts)
         items["tile"] = np.concatenate([np.arange(count) for count in counts])

@@ -8,7 +8,6 @@ from torch import Tensor
 
 from qmaps.fused import Entry, FusedStep, Plan, followed
 from qmaps.native import core, tensors
-from qmaps.philox import RoundingKey
 
 
 class NativeStep(FusedStep):
@@ -63,12 +62,12 @@ class NativePlan(Plan):
             step.add_parameter(
                 self._optimizer.native_rule,
                 " ".join(used),
-                param.numel(),
+                target.numel(),
                 tensors.DTYPES[target.dtype],
                 tensors.DTYPES[grad.dtype],
             )
             if self._optimizer.rounds(param, group):
-                rounding = RoundingKey(seed=group["seed"], purpose=1, tensor=number)
+                rounding = self._optimizer.rounding_key(number, param, group)
                 step.add_rounding(rounding.words())
             for name in used:
                 value = state[name]
@@ -76,8 +75,7 @@ class NativePlan(Plan):
                     step.add_floats(value.data_ptr())
                     continue
                 q = value.quantizer
-                index = self._optimizer.state_names.index(name)
-                key = RoundingKey(seed=group["seed"], tensor=number, state=index)
+                key = self._optimizer.rounding_key(number, param, group, state=name)
                 step.add_quantized(
                     tensors.codebook(q.map),
                     tensors.geometry(q.normalizer, value.shape),

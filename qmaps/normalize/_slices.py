@@ -10,6 +10,7 @@ from torch import Tensor
 
 from qmaps.normalize.base import Layout, Normalizer, Scales, Shape, largest
 from qmaps.normalize.block import BlockWise
+from qmaps.normalize.extent import Extent
 from qmaps.normalize.geometry import Geometry, slice_part
 
 FLAT = BlockWise(128)
@@ -38,6 +39,9 @@ class Slices(Normalizer):
             return FLAT.geometry(shape)
         kept = self.dimension(len(shape))
         return Geometry((slice_part(shape, kept),))
+
+    def extents(self, dims: int) -> tuple[Extent, ...]:
+        return FLAT.extents(dims) if dims < 2 else (Extent(kept=(self.dimension(dims),)),)
 
     def scales(self, x: Tensor) -> Scales:
         if x.dim() < 2:

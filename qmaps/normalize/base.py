@@ -14,6 +14,7 @@ from qmaps.errors import BadTypeError, SpecError
 
 if TYPE_CHECKING:
     from qmaps.maps.base import Map
+    from qmaps.normalize.extent import Extent
     from qmaps.normalize.geometry import Geometry
     from qmaps.normalize.minimum import Minimum
     from qmaps.quantizer import Quantizer
@@ -79,6 +80,13 @@ class Normalizer(ABC):
 
     def geometry(self, shape: Shape) -> Geometry | None:
         """The same as `expand` in numbers, for the fast engines; None leaves it to `reference`."""
+        return None
+
+    def extents(self, dims: int) -> tuple[Extent, ...] | None:
+        """What each stored part spans in a tensor of `dims` dimensions.
+
+        None means that shards of a tensor cannot have such scales.
+        """
         return None
 
     def normalize(self, x: Tensor, scales: Scales) -> Tensor:

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from qmaps.errors import BadTypeError, BadValueError
 from qmaps.normalize.base import Layout, Normalizer, Scales, Shape, largest
+from qmaps.normalize.extent import Extent
 from qmaps.normalize.geometry import Geometry, Part
 
 
@@ -65,6 +66,9 @@ class BlockWise(Normalizer, name="B<n>"):
         numel = math.prod(shape)
         size = min(self.size, max(1, numel))
         return Geometry((Part(size, -(-numel // size)),))
+
+    def extents(self, dims: int) -> tuple[Extent, ...]:
+        return (Extent(block=self.size),)
 
     def scales(self, x: Tensor) -> Scales:
         # A block larger than the tensor must not fill up memory with zeros.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -11,6 +12,7 @@ from torch import Tensor
 from qmaps._float32 import exp2, log2
 from qmaps.errors import SpecError
 from qmaps.normalize.base import Layout, Normalizer, Scales, Shape, refuse_log_domain
+from qmaps.normalize.extent import Extent
 from qmaps.normalize.geometry import Geometry
 from qmaps.normalize.minimum import Minimum
 
@@ -47,14 +49,25 @@ class EightBit(Normalizer):
         parts = tuple(replace(part, ends=inner.arrays) for part in inner.parts)
         return Geometry(parts, inner.arrays + 1)
 
+    def extents(self, dims: int) -> tuple[Extent, ...] | None:
+        inner = self.inner.extents(dims)
+        return None if inner is None else (*inner, Extent(ends=True))
+
     def scales(self, x: Tensor) -> Scales:
         parts = self.inner.scales(x)
+        return self.stored(parts, self.ends(parts))
+
+    def ends(self, parts: Sequence[Tensor]) -> Tensor:
+        """The smallest and the largest of float32 scales that are not 0."""
         joined = torch.cat([part.reshape(-1) for part in parts])
         positive = joined[joined != 0]
         if positive.numel():
-            ends = torch.stack([positive.amin(), positive.amax()])  # NaN wins both
-        else:
-            ends = joined.new_zeros(2)
+            return torch.stack([positive.amin(), positive.amax()])  # NaN wins both
+        return joined.new_zeros(2)
+
+    def stored(self, parts: Sequence[Tensor], ends: Tensor) -> Scales:
+        """Float32 scales rounded up to the grid between these ends, in the parts of `layout`."""
+        joined = torch.cat([part.reshape(-1) for part in parts])
         grid = _grid(ends)
         codes = torch.searchsorted(grid, joined).clamp(max=STEPS) + 1
         codes = torch.where(joined == 0, 0, codes).to(torch.uint8)

@@ -13,6 +13,7 @@ from torch import Tensor
 from qmaps._float32 import exp2, log2
 from qmaps.normalize.base import Layout, Normalizer, Scales, Shape
 from qmaps.normalize.block import blocks, check_block_size, spread
+from qmaps.normalize.extent import Extent
 from qmaps.normalize.geometry import Geometry, Part
 
 
@@ -52,6 +53,9 @@ class LogBlock(Normalizer, name="logB<n>"):
         size = min(self.size, max(1, numel))
         count = -(-numel // size)
         return Geometry((Part(size, count, 0), Part(size, count, 1)), arrays=2, log=True)
+
+    def extents(self, dims: int) -> tuple[Extent, ...]:
+        return Extent(block=self.size), Extent(block=self.size)
 
     def scales(self, x: Tensor) -> Scales:
         if x.numel() == 0:

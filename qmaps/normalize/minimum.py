@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from qmaps.normalize.base import Layout, Normalizer, Scales, Shape, refuse_log_domain
+from qmaps.normalize.extent import Extent
 from qmaps.normalize.geometry import Geometry
 from qmaps.normalize.geometry import Part as GeometryPart
 
@@ -45,6 +46,12 @@ class Minimum(Normalizer):
             joined += found.shifted(arrays)
             arrays += found.arrays
         return Geometry(joined, arrays)
+
+    def extents(self, dims: int) -> tuple[Extent, ...] | None:
+        found = [part.extents(dims) for part in self.parts]
+        if any(each is None for each in found):
+            return None
+        return tuple(extent for each in found for extent in each or ())
 
     def scales(self, x: Tensor) -> Scales:
         return tuple(scale for part in self.parts for scale in part.scales(x))

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from qmaps.normalize._slices import FLAT
 from qmaps.normalize.base import Layout, Normalizer, Scales, Shape, largest
+from qmaps.normalize.extent import Extent
 from qmaps.normalize.geometry import Geometry, slice_part
 
 
@@ -41,6 +42,9 @@ class Rank1(Normalizer, name="rank1"):
             return FLAT.geometry(shape)
         parts = tuple(slice_part(shape, kept, array=kept) for kept in range(len(shape)))
         return Geometry(parts, arrays=len(parts))
+
+    def extents(self, dims: int) -> tuple[Extent, ...]:
+        return FLAT.extents(dims) if dims < 2 else tuple(Extent(kept=(d,)) for d in range(dims))
 
     def scales(self, x: Tensor) -> Scales:
         if x.dim() < 2:

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from qmaps.normalize.base import Layout, Normalizer, Scales, Shape, largest
+from qmaps.normalize.extent import Extent
 from qmaps.normalize.geometry import Geometry, Part
 
 
@@ -26,6 +27,9 @@ class PerTensor(Normalizer, name="tensor"):
 
     def geometry(self, shape: Shape) -> Geometry:
         return Geometry((Part(max(1, math.prod(shape)), 1),))
+
+    def extents(self, dims: int) -> tuple[Extent, ...]:
+        return (Extent(),)
 
     def scales(self, x: Tensor) -> Scales:
         return (largest(x),)

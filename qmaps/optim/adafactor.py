@@ -261,6 +261,18 @@ class Adafactor(QuantizedOptimizer):
             shapes["update_norm"] = ()
         return shapes
 
+    def state_dims(self, name: str, dims: int) -> tuple[int | None, ...]:
+        """Which of a parameter's dimensions each one of a state's follows."""
+        return () if name == "update_norm" else factored.side_dims(name, dims)
+
+    def check_shard(self, group: dict[str, Any], shape: tuple[int, ...]) -> None:
+        """Raise if a sharded parameter of this shape cannot be stepped."""
+        if group["apollo_rank"] and factored.factors(shape):
+            raise BadValueError(
+                f"apollo_rank={group['apollo_rank']} projects whole gradients; a sharded parameter "
+                "has none"
+            )
+
     def constants(self, group: dict[str, Any]) -> dict[str, float | Constant]:
         """Constants of a group's steps, in float64."""
         beta1, beta2, beta3 = group["beta1"] or 0.0, group["beta2"], group["beta3"] or 0.0

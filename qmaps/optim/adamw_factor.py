@@ -77,6 +77,10 @@ class AdamWFactor(AdamW):
             "exp_avg_sq_col": factored.col_shape(shape),
         }
 
+    def state_dims(self, name: str, dims: int) -> tuple[int | None, ...]:
+        """Which of a parameter's dimensions each one of a state's follows."""
+        return factored.side_dims(name, dims)
+
     def update(
         self, param: Tensor, grad: Tensor, states: dict[str, Tensor], scalars: dict[str, float]
     ) -> None:

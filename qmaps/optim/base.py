@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from typing import Any, ClassVar, TypedDict, overload
 
 import torch
@@ -15,10 +16,12 @@ from qmaps.bfloat16 import round_stochastically
 from qmaps.constants import Constant
 from qmaps.cuda.optimizer import CudaStep
 from qmaps.errors import BadTypeError, BadValueError, NonFiniteError
+from qmaps.exchange import Request, shared_scales, spans_shards
 from qmaps.fused import Entry, FusedStep
 from qmaps.maps.base import FittedMap
 from qmaps.masters import MASTER, updated
 from qmaps.native.optimizer import NativeStep
+from qmaps.normalize.base import Scales
 from qmaps.optim import checkpoint
 from qmaps.optim.choice import (
     MARK,
@@ -30,11 +33,14 @@ from qmaps.optim.choice import (
     keep_in_32_bits,
 )
 from qmaps.optim.memory import Memory, memory
+from qmaps.optim.nonfinite import bad_elements
 from qmaps.optim.presets import Preset
 from qmaps.optim.terms import check_bool
 from qmaps.optim.torch_options import without_torch_options
+from qmaps.parts import part
 from qmaps.philox import RoundingKey
 from qmaps.quantizer import QuantizedTensor, Quantizer
+from qmaps.shards import Shard, is_distributed, local, shard_of
 from qmaps.store import to_plain
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
@@ -202,6 +208,13 @@ class QuantizedOptimizer(torch.optim.Optimizer):
         """The states that the rule keeps for one parameter, and the shape of each."""
         return dict.fromkeys(self.states_of(group), tuple(param.shape))
 
+    def state_dims(self, name: str, dims: int) -> tuple[int | None, ...]:  # noqa: ARG002
+        """Which of a parameter's `dims` dimensions each one of a state's follows; None: a 1."""
+        return tuple(range(dims))
+
+    def check_shard(self, group: dict[str, Any], shape: tuple[int, ...]) -> None:
+        """Raise if a sharded parameter of this shape cannot be stepped."""
+
     def advance(
         self,
         number: int,  # noqa: ARG002
@@ -283,8 +296,12 @@ class QuantizedOptimizer(torch.optim.Optimizer):
             return loss
         scale, found_inf = getattr(self, "grad_scale", None), getattr(self, "found_inf", None)
         devices = {entry[1].device for entry in entries}
-        # One CUDA engine finds out by itself whether to leave out the step.
-        alone = len(devices) == 1 and self._cuda_step(entries[0][1]) is not None
+        # One CUDA engine finds out by itself whether to leave out the step, unless others know.
+        alone = (
+            len(devices) == 1
+            and self._cuda_step(entries[0][1]) is not None
+            and not any(is_distributed(entry[1]) for entry in entries)
+        )
         if self._non_finite_gradients(entries, unless_skipping=alone):
             self._skipped += 1
             return loss
@@ -303,8 +320,9 @@ class QuantizedOptimizer(torch.optim.Optimizer):
             if isinstance(fused, CudaStep):
                 fused.grad_scale, fused.found_inf = scale, found_inf
             fused.run()
+        shared = self._shared_scales(left, scale)
         for entry in left:
-            self._step_one(entry, scale)
+            self._step_one(entry, scale, shared)
         return loss
 
     @property
@@ -328,6 +346,7 @@ class QuantizedOptimizer(torch.optim.Optimizer):
         if fused is None or not fused.fits(entries):
             for entry in entries:
                 self._check_gradient(entry)
+                self._check_shard(entry)
             if fused is not None:
                 fused.plan(entries)
         if fused is None:
@@ -353,24 +372,17 @@ class QuantizedOptimizer(torch.optim.Optimizer):
             self._cuda[engine.device] = CudaStep(self, engine)
         return self._cuda[engine.device]
 
-    def _step_one(self, entry: Entry, scale: Tensor | None) -> None:
-        number, param, group, grad = entry
+    def _step_one(
+        self, entry: Entry, scale: Tensor | None, shared: Mapping[tuple[int, str], Scales]
+    ) -> None:
+        number, param, group, _ = entry
         state = self.state[param]
         if "step" not in state:
             state["step"] = torch.zeros((), dtype=torch.float32)
-        target = updated(param, group, state)
+        updated(param, group, state)
         state["step"] += 1
         step = int(state["step"])
-        initial = self.initial(group)
-        states = {
-            name: _decoded(state.get(name), param, shape, initial.get(name, 0.0))
-            for name, shape in self.state_shapes(param, group).items()
-        }
-        work = self.opened(target)
-        grad = grad.float()
-        if scale is not None:
-            grad = grad / scale.to(grad)
-        self.advance(number, group, step, work, grad, states)
+        work, states = self._advanced(entry, step, scale)
         self.close(number, param, group, step, work)
         for name, value in states.items():
             q = self.quantizer_of(name, param, group)
@@ -381,9 +393,125 @@ class QuantizedOptimizer(torch.optim.Optimizer):
             fresh = (step - 1) % group["refit_every"] == 0
             if isinstance(q.map, FittedMap) and isinstance(previous, QuantizedTensor) and not fresh:
                 q = previous.quantizer
-            index = self.state_names.index(name)
-            key = RoundingKey(seed=group["seed"], step=step, tensor=number, state=index)
-            state[name] = q.quantize_unchecked(value, key=key)
+            key = self.rounding_key(number, param, group, step=step, state=name)
+            if (scales := shared.get((number, name))) is not None:
+                state[name] = q.quantize_scaled(value, scales, key=key)
+            else:
+                state[name] = q.quantize_unchecked(value, key=key)
+
+    def _advanced(
+        self, entry: Entry, step: int, scale: Tensor | None, *, keep: bool = False
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        """A parameter and its states in float32 after this step, of what is here of them.
+
+        What is in float32 already is changed in place, unless it is to be kept.
+        """
+        number, param, group, grad = entry
+        state, here, shard = self.state[param], local(param), shard_of(param)
+        initial = self.initial(group)
+        states = {
+            name: _decoded(state.get(name), here, shape, initial.get(name, 0.0))
+            for name, shape in self.local_shapes(param, group, shard).items()
+        }
+        work = self.opened(updated(param, group, state))
+        if keep:
+            work = work.clone()
+            states = {name: value.clone() for name, value in states.items()}
+        grad = grad.float()
+        if scale is not None:
+            grad = grad / scale.to(grad)
+        with part(shard):
+            self.advance(number, group, step, work, grad, states)
+        return work, states
+
+    def _shared_scales(
+        self, entries: list[Entry], scale: Tensor | None
+    ) -> dict[tuple[int, str], Scales]:
+        """The new scales that know other processes' shards, by number and state.
+
+        To make them the step is taken twice, so that new states need not be kept meanwhile.
+        """
+        asked: dict[tuple[int, str], Request] = {}
+        for entry in entries:
+            number, param, group, _ = entry
+            if (shard := shard_of(param)) is None:
+                continue
+            wide = {}
+            for name in self.state_shapes(param, group):
+                q = self.quantizer_of(name, param, group)
+                its = shard.following(self.state_dims(name, param.dim()))
+                if q is not None and spans_shards(q.normalizer, its):
+                    wide[name] = (q.normalizer, its)
+            if wide:
+                step = int(self.state[param].get("step", 0)) + 1
+                states = self._advanced(entry, step, scale, keep=True)[1]
+                for name, (normalizer, its) in wide.items():
+                    asked[number, name] = Request(normalizer, states[name], its)
+        return dict(zip(asked, shared_scales(list(asked.values())), strict=True))
+
+    def local_shapes(
+        self, param: Tensor, group: dict[str, Any], shard: Shard | None
+    ) -> dict[str, tuple[int, ...]]:
+        """As `state_shapes`, of what this process keeps of a parameter's states."""
+        shapes = self.state_shapes(param, group)
+        if shard is None:
+            return shapes
+        return {
+            name: shard.following(self.state_dims(name, param.dim())).local_shape for name in shapes
+        }
+
+    def rounding_key(
+        self,
+        number: int,
+        param: Tensor,
+        group: dict[str, Any],
+        *,
+        step: int = 0,
+        state: str | None = None,
+    ) -> RoundingKey:
+        """Names the random numbers of a parameter of this number, or of one of its states.
+
+        A shard has those of its elements in the whole.
+        """
+        key = RoundingKey(
+            seed=group["seed"],
+            purpose=1 if state is None else 0,
+            step=step,
+            tensor=number,
+            state=0 if state is None else self.state_names.index(state),
+        )
+        if (shard := shard_of(param)) is None:
+            return key
+        if state is not None:
+            shard = shard.following(self.state_dims(state, param.dim()))
+        return replace(key, offset=shard.first, runs=shard.runs)
+
+    def _check_shard(self, entry: Entry) -> None:
+        """Raise if a parameter is in shards, and its step cannot be taken on shards."""
+        number, param, group, _ = entry
+        if (shard := shard_of(param)) is None or not shard.groups():
+            return
+        gradient: Any = param.grad
+        if gradient.placements != param.placements:  # type: ignore[attr-defined]
+            raise BadValueError(
+                f"the gradient of {self._name(number)} has placements {gradient.placements}; "
+                f"those of the parameter, {param.placements}, are needed"  # type: ignore[attr-defined]
+            )
+        self.check_shard(group, tuple(param.shape))
+        for name in self.state_shapes(param, group):
+            q = self.quantizer_of(name, param, group)
+            if q is None:
+                continue
+            if isinstance(q.map, FittedMap):
+                raise BadValueError(
+                    f"{name} of {self._name(number)} has the quantizer {q.spec}, whose codebook is "
+                    "fitted to a whole tensor, and is in shards; take a map that is a formula"
+                )
+            if q.normalizer.extents(param.dim()) is None:
+                raise BadValueError(
+                    f"{name} of {self._name(number)} has the quantizer {q.spec}, and is in shards; "
+                    f"{q.normalizer.spec} does not tell what its scales span (Normalizer.extents)"
+                )
 
     def opened(self, param: Tensor) -> Tensor:
         """A parameter in float32, to be updated: itself where it is that."""
@@ -394,16 +522,16 @@ class QuantizedOptimizer(torch.optim.Optimizer):
     ) -> None:
         """Write to a parameter what has become of `opened`."""
         if self.rounds(param, group):
-            key = RoundingKey(seed=group["seed"], purpose=1, step=step, tensor=number)
+            key = self.rounding_key(number, param, group, step=step)
             work = round_stochastically(work, key)
-        if work is not param:
-            param.copy_(work)
+        if work is not (here := local(param)):
+            here.copy_(work)
 
     def _with_gradients(self) -> list[Entry]:
-        """Every parameter that has a gradient."""
+        """Every parameter that has a gradient, with what is here of it."""
         params = [(param, group) for group in self.param_groups for param in group["params"]]
         return [
-            (number, param, group, grad)
+            (number, param, group, local(grad))
             for number, (param, group) in enumerate(params)
             if (grad := param.grad) is not None
         ]
@@ -417,21 +545,18 @@ class QuantizedOptimizer(torch.optim.Optimizer):
         if not policies or (unless_skipping and "raise" not in policies):
             return False
         skip = False
-        for entry in entries:
-            number, _, group, grad = entry
-            if group["nonfinite"] == "propagate":
-                continue
+        looked = [entry for entry in entries if entry[2]["nonfinite"] != "propagate"]
+        for entry in looked:
             self._check_gradient(entry)
-            bad = ~grad.isfinite()
-            if not (count := int(bad.sum())):
-                continue
-            if group["nonfinite"] == "raise":
-                first = int(bad.reshape(-1).int().argmax())
+        # On all processes that have shards the same happens.
+        for entry, (count, first) in zip(looked, bad_elements(looked), strict=True):
+            number, _, group, _ = entry
+            if count and group["nonfinite"] == "raise":
                 raise NonFiniteError(
                     f"the gradient of {self._name(number)} holds {count} NaN or infinite elements, "
                     f"the first at flat index {first}; nonfinite='raise' allows none"
                 )
-            skip = True
+            skip = skip or count > 0
         return skip
 
     def _check_last_group(self) -> None:

@@ -32,6 +32,16 @@ def col_shape(shape: Shape) -> Shape:
     return (*shape[:-2], 1, shape[-1])
 
 
+def side_dims(name: str, dims: int) -> tuple[int | None, ...]:
+    """Which of a tensor's dimensions each one of a state follows, told from the state's name."""
+    every: list[int | None] = list(range(dims))
+    if dims >= 2 and "row" in name:
+        every[-1] = None
+    elif dims >= 2 and "col" in name:
+        every[-2] = None
+    return tuple(every)
+
+
 def average(row: Tensor, col: Tensor, square: Tensor, kept: float, rest: float) -> None:
     """Take new squares into the statistics.
 
@@ -43,5 +53,5 @@ def average(row: Tensor, col: Tensor, square: Tensor, kept: float, rest: float) 
 
 def relative_rows(row: Tensor) -> Tensor:
     """``row / mean(row)``, 0 where the mean is 0: times `col` it is the second moment."""
-    whole = row_means(row.transpose(-1, -2))
+    whole = row_means(row.transpose(-1, -2), -2)
     return row / torch.where(whole == 0, torch.ones_like(whole), whole)

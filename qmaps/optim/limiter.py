@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from qmaps.optim.reductions import norm
+from qmaps.optim.reductions import whole_norm
 
 
 def limited(u: Tensor, last: Tensor, growth: float) -> Tensor:
@@ -23,7 +23,7 @@ def limited(u: Tensor, last: Tensor, growth: float) -> Tensor:
     Source: Chen et al. (2024), "Fira: can we achieve full-rank training of LLMs under low-rank
     constraint?", section 3.3 (norm-growth limiter).
     """
-    n = norm(u.reshape(-1), (0,)).reshape(())
+    n = whole_norm(u)
     limit = last * growth
     over = (n > limit) & (last > 0)
     u = u * torch.where(over, limit / torch.where(over, n, torch.ones_like(n)), torch.ones_like(n))

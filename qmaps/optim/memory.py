@@ -13,6 +13,7 @@ from torch import Tensor
 
 from qmaps.masters import MASTER, has_master
 from qmaps.quantizer import QuantizedTensor
+from qmaps.shards import local, shard_of
 
 if TYPE_CHECKING:
     from qmaps.optim.base import QuantizedOptimizer
@@ -29,7 +30,7 @@ class StateMemory:
 
     Attributes:
         parameter: its name, or ``group 0, number 3`` where parameters have none.
-        shape: of the parameter as the optimizer has it.
+        shape: of the parameter, all shards together.
         dtype: of the parameter.
         state: the state's name.
         quantizer: the spec, or None for 32 bits.
@@ -60,7 +61,7 @@ class Memory:
 
     Attributes:
         rows: in the order of the parameter groups.
-        numel: elements of all parameters that have states or get them.
+        numel: elements of all parameters that have states or get them; of shards, those here.
         nbytes: of all states.
         nbytes_in_32_bits: what the same states would take unquantized.
     """
@@ -141,13 +142,13 @@ def memory(optimizer: QuantizedOptimizer) -> Memory:
                 continue
             names = group.get("param_names")
             name = names[index] if names else f"group {number}, number {index}"
-            numel += param.numel()
-            shapes = optimizer.state_shapes(param, group)
+            numel += local(param).numel()
+            shapes = optimizer.local_shapes(param, group, shard_of(param))
             for state_name in optimizer.state_names:
                 if state_name in shapes or state_name in there:
                     row = _row(optimizer, name, param, group, state_name, state.get(state_name))
                     rows.append(row)
-                    whole += 4 * math.prod(shapes.get(state_name, param.shape))
+                    whole += 4 * math.prod(shapes.get(state_name, local(param).shape))
             used = has_master(param, group)
             if used or MASTER in state:
                 rows.append(_master_row(name, param, state.get(MASTER), used=used))
@@ -168,7 +169,7 @@ def _row(
     shape = tuple(param.shape)
     spec = None if q is None else q.spec
     if value is None:
-        own = optimizer.state_shapes(param, group).get(state, shape)
+        own = optimizer.local_shapes(param, group, shard_of(param))[state]
         nbytes = 4 * math.prod(own) if q is None else q.nbytes(own)
     else:
         nbytes = value.nbytes
@@ -184,7 +185,7 @@ def _row(
 def _master_row(name: str, param: Tensor, master: Tensor | None, *, used: bool) -> StateMemory:
     shape, dtype = tuple(param.shape), str(param.dtype).removeprefix("torch.")
     why = "master_weights=True" if used else "no longer used"
-    nbytes = 4 * param.numel()
+    nbytes = 4 * local(param).numel()
     return StateMemory(name, shape, dtype, MASTER, None, why, nbytes, master is None)
 
 

@@ -23,6 +23,7 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor
 
+from qmaps import parts
 from qmaps._norms import power_of_two, square_sum, tree
 
 LANES = 32
@@ -32,8 +33,12 @@ COLUMN_CHUNK = 64
 """Numbers of a column that are added first."""
 
 
-def row_means(x: Tensor) -> Tensor:
+def row_means(x: Tensor, dim: int = -1) -> Tensor:
     """Means of float32 `x` over its last dimension, which stays with size 1.
+
+    Args:
+        x: as the parameter, or a part of it (`qmaps.parts`).
+        dim: which of the parameter's dimensions the last of `x` is.
 
     >>> row_means(torch.tensor([[1.0, 2.0, 6.0]]))
     tensor([[3.]])
@@ -43,7 +48,8 @@ def row_means(x: Tensor) -> Tensor:
     # Zeros that are added change nothing: no sum is -0.
     x = _filled(x.double(), -1, chunks * ROW_CHUNK)
     x = x.reshape(*outer, rows, chunks, ROW_CHUNK // LANES, LANES)
-    return _over(_chunks_added(tree(_in_order(x, -2))), columns).float().unsqueeze(-1)
+    sums = parts.added(_chunks_added(tree(_in_order(x, -2))), (dim,))
+    return _over(sums, parts.size(columns, dim)).float().unsqueeze(-1)
 
 
 def column_means(x: Tensor) -> Tensor:
@@ -56,7 +62,8 @@ def column_means(x: Tensor) -> Tensor:
     chunks = -(-rows // COLUMN_CHUNK)
     x = _filled(x.double(), -2, chunks * COLUMN_CHUNK)
     x = _in_order(x.reshape(*outer, chunks, COLUMN_CHUNK, columns), -2)
-    return _over(_chunks_added(x.transpose(-1, -2)), rows).float().unsqueeze(-2)
+    sums = parts.added(_chunks_added(x.transpose(-1, -2)), (-2,))
+    return _over(sums, parts.size(rows, -2)).float().unsqueeze(-2)
 
 
 def tree_sum(x: Tensor, dim: int) -> Tensor:
@@ -82,7 +89,15 @@ def tree_sum(x: Tensor, dim: int) -> Tensor:
 def rms(x: Tensor) -> Tensor:
     """Root of the mean square of all elements of float32 `x`, 0-d; 0 where there is none."""
     total = square_sum(x)
-    return _over(total, x.numel()).sqrt().float()
+    return _over(total, parts.numel(x)).sqrt().float()
+
+
+def whole_norm(x: Tensor) -> Tensor:
+    """Euclidean norm of all elements of float32 `x`, 0-d, in the order of `norm`.
+
+    Of a part (`qmaps.parts`) it is that of the whole.
+    """
+    return parts.added(_square_sum(x.reshape(-1), (0,))).sqrt().float().reshape(())
 
 
 def norm(x: Tensor, dims: Iterable[int]) -> Tensor:

@@ -8,6 +8,7 @@ from typing import Any, ClassVar, Unpack
 import torch
 from torch import Tensor
 
+from qmaps import parts
 from qmaps._float32 import sqrt
 from qmaps.constants import Constant
 from qmaps.errors import BadValueError
@@ -101,6 +102,12 @@ class SM3(QuantizedOptimizer):
         shapes = dict(zip(_ACCUMULATORS, sizes, strict=False))
         return {"momentum_buffer": shape, **shapes} if group["momentum"] != 0 else shapes
 
+    def state_dims(self, name: str, dims: int) -> tuple[int | None, ...]:
+        """Which of a parameter's dimensions each one of a state's follows."""
+        if name == "momentum_buffer":
+            return tuple(range(dims))
+        return (_ACCUMULATORS.index(name),) if dims else ()
+
     def constants(self, group: dict[str, Any]) -> dict[str, float | Constant]:
         """Constants of a group's steps, in float64."""
         momentum = float(group["momentum"])
@@ -125,8 +132,11 @@ class SM3(QuantizedOptimizer):
         v = smallest + grad * grad
         for dim, accumulator in enumerate(accumulators):
             others = [other for other in range(param.dim()) if other != dim]
-            if param.numel():
-                accumulator.copy_(v.amax(others) if others else v)
+            if v.numel():
+                largest = v.amax(others) if others else v
+            else:
+                largest = torch.zeros_like(accumulator)
+            accumulator.copy_(parts.largest(largest, others))
         zero = v == 0
         u = (grad / sqrt(torch.where(zero, torch.ones_like(v), v))).masked_fill(zero, 0)
         if "momentum_buffer" in states:

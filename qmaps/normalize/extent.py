@@ -1,0 +1,26 @@
+"""What the scales of a normalizer span, which decides what becomes of them on shards."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Extent:
+    """One stored part of a normalizer's scales.
+
+    Attributes:
+        block: consecutive elements that share a scale. Shards have blocks of their own, which
+            begin with their first element. 0 for scales of slices.
+        kept: of slices, the dimensions for whose indices there is a scale each; a scale is the
+            largest magnitude over the others, of the whole tensor where that is sharded.
+        ends: whether it holds the ends of an 8-bit grid of scales, those of the whole tensor.
+    """
+
+    block: int = 0
+    kept: tuple[int, ...] = ()
+    ends: bool = False
+
+    def over(self, dims: int) -> tuple[int, ...]:
+        """The dimensions, of `dims`, that a scale is a maximum over; none for blocks."""
+        return () if self.block else tuple(dim for dim in range(dims) if dim not in self.kept)

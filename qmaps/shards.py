@@ -1,0 +1,178 @@
+"""What part of the whole a tensor is that several processes keep in shards.
+
+A `DTensor` (``fully_shard``, HSDP, tensor parallelism) knows its mesh and its placements. Here they
+become a box: where the local tensor lies in the whole, and which process groups keep the rest.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from qmaps.errors import BadValueError
+
+if TYPE_CHECKING:
+    from torch.distributed import ProcessGroup
+
+Shape = tuple[int, ...]
+Groups = tuple["ProcessGroup", ...]
+
+
+def is_distributed(x: object) -> bool:
+    """Whether `x` is a DTensor."""
+    module: Any = sys.modules.get("torch.distributed.tensor")  # without it there can be none
+    return module is not None and isinstance(x, module.DTensor)
+
+
+def local(x: Tensor) -> Tensor:
+    """What of `x` is here: its local tensor, the same object each time, or `x` itself."""
+    if not is_distributed(x):
+        return x
+    with torch.no_grad():
+        found: Tensor = x.to_local()  # type: ignore[attr-defined]
+    return found
+
+
+@dataclass(frozen=True)
+class Shard:
+    """A box of a whole tensor.
+
+    Attributes:
+        shape: of the whole.
+        local_shape: of the box.
+        offsets: where the box begins.
+        splits: for each mesh dimension, the tensor's dimension that it splits, or None.
+        mesh: the DTensor's device mesh.
+    """
+
+    shape: Shape
+    local_shape: Shape
+    offsets: Shape
+    splits: tuple[int | None, ...]
+    mesh: Any
+
+    @property
+    def first(self) -> int:
+        """The index of the box's first element in the whole, row-major."""
+        index = 0
+        for size, offset in zip(self.shape, self.offsets, strict=True):
+            index = index * size + offset
+        return index if math.prod(self.local_shape) else 0
+
+    @property
+    def runs(self) -> tuple[int, int] | None:
+        """Length and distance of the runs of consecutive elements; None where there is one.
+
+        Raises:
+            BadValueError: runs have more than one distance.
+        """
+        box, whole = self.local_shape, self.shape
+        if math.prod(box) == 0:
+            return None
+        cut = [dim for dim, (a, b) in enumerate(zip(box, whole, strict=True)) if a != b]
+        if not cut or all(size == 1 for size in box[: cut[-1]]):
+            return None
+        inner = cut[-1]
+        if any(dim and any(size > 1 for size in box[:dim]) for dim in cut[:-1]):
+            raise BadValueError(
+                f"a tensor of shape {whole} is split along the dimensions {cut}; stochastic "
+                "rounding knows splits of one dimension, and of the first besides"
+            )
+        return math.prod(box[inner:]), math.prod(whole[inner:])
+
+    @property
+    def by_rows(self) -> bool:
+        """Whether nothing but the first dimension is split, on any process."""
+        return all(dim in (None, 0) for dim in self.splits)
+
+    def groups(self, dims: Iterable[int] | None = None) -> Groups:
+        """The process groups over which one of these dimensions is split, all by default."""
+        wanted = None if dims is None else {dim % len(self.shape) for dim in dims}
+        return tuple(
+            self.mesh.get_group(number)
+            for number, dim in enumerate(self.splits)
+            if dim is not None and (wanted is None or dim in wanted)
+        )
+
+    def cut(self, x: Tensor) -> Tensor:
+        """The box of a whole tensor."""
+        for dim, (offset, size) in enumerate(zip(self.offsets, self.local_shape, strict=True)):
+            x = x.narrow(dim, offset, size)
+        return x
+
+    def following(self, dims: Sequence[int | None]) -> Shard:
+        """The part of a tensor whose dimensions follow these of this one; None stands for a 1."""
+        return Shard(
+            tuple(1 if dim is None else self.shape[dim] for dim in dims),
+            tuple(1 if dim is None else self.local_shape[dim] for dim in dims),
+            tuple(0 if dim is None else self.offsets[dim] for dim in dims),
+            tuple(
+                None if split is None or split not in dims else list(dims).index(split)
+                for split in self.splits
+            ),
+            self.mesh,
+        )
+
+    def distributed(self, x: Tensor) -> Tensor:
+        """A DTensor of which `x` is the local part."""
+        from torch.distributed.tensor import DTensor, Placement, Replicate
+        from torch.distributed.tensor import Shard as Split
+
+        placements: list[Placement] = [
+            Replicate() if split is None else Split(split) for split in self.splits
+        ]
+        stride = torch.empty(self.shape, device="meta").stride()
+        whole: Tensor = DTensor.from_local(
+            x, self.mesh, placements, run_check=False, shape=torch.Size(self.shape), stride=stride
+        )
+        return whole
+
+
+def shard_of(x: Tensor) -> Shard | None:
+    """The box that a DTensor's local tensor is; None for other tensors.
+
+    Raises:
+        BadValueError: the placements are none that an optimizer can step.
+    """
+    if not is_distributed(x):
+        return None
+    whole: Any = x
+    shape, mesh = tuple(whole.shape), whole.device_mesh
+    splits: list[int | None] = []
+    strided: list[int] = []
+    for number, placement in enumerate(whole.placements):
+        if placement.is_partial():
+            raise BadValueError(
+                f"a tensor of shape {shape} has the placement {placement}; sums must be complete "
+                "before a step"
+            )
+        dim = getattr(placement, "dim", None)
+        splits.append(dim)
+        if dim is not None and getattr(placement, "split_factor", 1) != 1:
+            strided.append(number)
+    sizes, offsets = list(shape), [0] * len(shape)
+    place = mesh.get_coordinate()
+    found = tuple(local(x).shape)
+    if place is None:  # this process is not in the mesh
+        return Shard(shape, found, tuple(offsets), tuple(splits), mesh)
+    # A strided split is a later one, of what the mesh dimensions after it have left.
+    order = [number for number in range(len(splits)) if number not in strided]
+    for number in order + strided[::-1]:
+        if (dim := splits[number]) is None:
+            continue
+        piece = -(-sizes[dim] // mesh.size(number))
+        begin = min(sizes[dim], place[number] * piece)
+        offsets[dim] += begin
+        sizes[dim] = min(piece, sizes[dim] - begin)
+    if tuple(sizes) != found:
+        raise BadValueError(
+            f"a tensor of shape {shape} with placements {whole.placements} has a local part of "
+            f"shape {found}; {tuple(sizes)} was expected"
+        )
+    return Shard(shape, found, tuple(offsets), tuple(splits), mesh)

@@ -1,0 +1,39 @@
+"""Training in shards and in copies, by real processes over gloo."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from tests.distributed.launch import launch
+
+pytestmark = pytest.mark.skipif(
+    not torch.distributed.is_available(), reason="this torch is built without torch.distributed"
+)
+
+EVERYWHERE = (
+    "blocks_are_those_of_the_whole",
+    "uneven_shards_have_blocks_of_their_own",
+    "skipping_and_raising_together",
+    "data_parallel",
+)
+TWO = (
+    "one_collective_for_all_maxima",
+    "stochastic_rounding_is_that_of_the_whole",
+    "scales_that_span_shards_are_those_of_the_whole",
+    "nan_reaches_all_that_shares_its_scale",
+    "whole_tensor_rules",
+    "what_shards_cannot_do_is_refused",
+    "memory_counts_what_is_here",
+)
+FOUR = ("hybrid_sharding", "other_placements")
+
+
+def test_two_processes(tmp_path: Path) -> None:
+    launch(2, tmp_path, *EVERYWHERE, *TWO)
+
+
+def test_four_processes(tmp_path: Path) -> None:
+    launch(4, tmp_path, *EVERYWHERE, *FOUR)

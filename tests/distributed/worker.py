@@ -1,0 +1,392 @@
+"""What each of several processes does: real gloo collectives, many checks in one launch."""
+
+from __future__ import annotations
+
+import datetime
+import os
+import sys
+import time
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor import Replicate, Shard, distribute_tensor
+
+from qmaps.backends import use_backend
+from qmaps.errors import BadValueError
+from qmaps.optim import (
+    LAMB,
+    LARS,
+    SGD,
+    SM3,
+    Adafactor,
+    Adafactor8bit,
+    AdamW,
+    AdamW4bit,
+    AdamW4bitFactor,
+    AdamW8bit,
+    AdamWFactor,
+    QuantizedOptimizer,
+)
+from qmaps.quantizer import QuantizedTensor
+from qmaps.shards import local, shard_of
+
+Make = Callable[..., QuantizedOptimizer]
+RANK, WORLD = 0, 1  # until `start`
+FOLDER = Path()
+
+
+def model(dtype: torch.dtype = torch.float32) -> nn.Sequential:
+    """Blocks of 256 fall on the borders of 2 and of 4 shards; so do those of the whole."""
+    torch.manual_seed(0)
+    layers = nn.Sequential(nn.Linear(64, 128), nn.ReLU(), nn.Linear(128, 64, bias=False))
+    return layers.to(dtype)
+
+
+def sharded(net: nn.Sequential, mesh: Any = None) -> nn.Sequential:
+    for layer in (net[0], net[2], net):
+        fully_shard(layer, **({} if mesh is None else {"mesh": mesh}))
+    return net
+
+
+def train(net: nn.Module, optimizer: torch.optim.Optimizer, steps: range) -> None:
+    """The same batch on every process, so that means of gradients are exact."""
+    dtype = local(next(net.parameters())).dtype
+    for step in steps:
+        x = torch.randn(8, 64, generator=torch.Generator().manual_seed(step)).to(dtype)
+        optimizer.zero_grad()
+        (net(x) - x).square().mean().backward()
+        optimizer.step()
+
+
+def floats(value: Tensor | QuantizedTensor) -> Tensor:
+    return value.dequantize() if isinstance(value, QuantizedTensor) else value
+
+
+def cut(param: Tensor, whole: Tensor) -> Tensor:
+    """This process's part of a whole tensor that lies as the parameter does."""
+    shard = shard_of(param)
+    return whole if shard is None else shard.cut(whole)
+
+
+def pair(
+    make: Make, steps: int, dtype: torch.dtype = torch.float32, mesh: Any = None
+) -> tuple[QuantizedOptimizer, QuantizedOptimizer]:
+    """An optimizer of whole parameters and one of shards, after the same training."""
+    whole, parts = model(dtype), sharded(model(dtype), mesh)
+    ours, theirs = make(whole.parameters()), make(parts.parameters())
+    train(whole, ours, range(steps))
+    train(parts, theirs, range(steps))
+    return ours, theirs
+
+
+def assert_same(ours: QuantizedOptimizer, theirs: QuantizedOptimizer) -> None:
+    """Parameters, codes and scales of shards are cut from those of the whole."""
+    for p, q in zip(ours.param_groups[0]["params"], theirs.param_groups[0]["params"], strict=True):
+        assert torch.equal(cut(q, p), local(q))
+        for name, value in ours.state[p].items():
+            found = theirs.state[q][name]
+            assert type(found) is type(value), name
+            if name == "step" or not isinstance(value, QuantizedTensor):
+                assert torch.equal(found, value if name == "step" else cut(q, value)), name
+                continue
+            assert torch.equal(cut(q, value.codes()), found.codes()), name
+            assert torch.equal(cut(q, value.dequantize()), found.dequantize()), name
+
+
+def check_blocks_are_those_of_the_whole() -> None:
+    for make in (AdamW8bit, lambda p: SGD(p, lr=0.1, momentum=0.9, state_quantizers="8bit")):
+        for engine in ("native", "reference"):
+            with use_backend(engine):
+                ours, theirs = pair(make, 4)
+            assert_same(ours, theirs)
+            # The engine takes the shards, all of them.
+            assert (theirs._native is not None) == (engine == "native")
+            assert theirs._native is None or theirs._native.left == []
+            kinds = [type(v) for s in theirs.state.values() for v in s.values()]
+            assert QuantizedTensor in kinds  # though a shard has less than min_quantized_size
+
+
+def check_stochastic_rounding_is_that_of_the_whole() -> None:
+    specs = {"exp_avg": "B64/DE@4s+sr", "exp_avg_sq": "B128/linear@8u+sr"}
+    for dtype in (torch.float32, torch.bfloat16):
+        for engine in ("native", "reference"):
+            with use_backend(engine):
+                assert_same(*pair(
+                    lambda p: AdamW(p, state_quantizers=specs, stochastic_rounding=True, seed=3),
+                    4, dtype,
+                ))  # fmt: skip
+
+
+def check_uneven_shards_have_blocks_of_their_own() -> None:
+    mesh = dist.init_device_mesh("cpu", (WORLD,))
+    generator = torch.Generator().manual_seed(0)
+    for shape in ((50, 33), (7, 100), (3, 500), (1, 300), (1000,)):
+        whole = torch.randn(shape, generator=generator)
+        param = nn.Parameter(distribute_tensor(whole, mesh, [Shard(0)]))
+        alone = nn.Parameter(param.to_local().clone())
+        ours = AdamW8bit([param], min_quantized_size=99)
+        theirs = AdamW8bit([alone], min_quantized_size=0)
+        for _ in range(3):
+            grad = torch.randn(shape, generator=generator)
+            param.grad = distribute_tensor(grad, mesh, [Shard(0)])
+            alone.grad = param.grad.to_local().clone()
+            ours.step()
+            theirs.step()
+        assert torch.equal(param.to_local(), alone)
+        if not alone.numel():  # more processes than rows
+            assert ours.state[param]["exp_avg"].packed.numel() == 0
+            continue
+        for name in ("exp_avg", "exp_avg_sq"):
+            a, b = ours.state[param][name], theirs.state[alone][name]
+            assert torch.equal(a.packed, b.packed)
+            assert torch.equal(a.scales[0], b.scales[0])
+
+
+SPANNING = (
+    "rank1/linear@4u", "col/DE-0@8u", "row/DE-0@8u", "tensor/DE@8u", "B64&row/linear@8u",
+    "B64x8/linear@8u", "rank1x8/linear@4u", "col&rank1/linear@4u+sr",
+)  # fmt: skip
+
+
+def check_scales_that_span_shards_are_those_of_the_whole() -> None:
+    for spec in SPANNING:
+        specs = {"exp_avg": "B64/DE@4s", "exp_avg_sq": spec}
+        assert_same(*pair(lambda p, specs=specs: AdamW(p, state_quantizers=specs), 4))
+    assert_same(*pair(AdamW4bit, 4))
+
+
+def check_one_collective_for_all_maxima() -> None:
+    parts = sharded(model())
+    optimizer = AdamW4bit(parts.parameters())
+    train(parts, optimizer, range(2))
+    calls = []
+    real = dist.all_reduce
+
+    def counting(*args: Any, **kwargs: Any) -> Any:
+        calls.append(args[0].numel())
+        return real(*args, **kwargs)
+
+    dist.all_reduce = counting
+    try:
+        optimizer.step()
+    finally:
+        dist.all_reduce = real
+    assert calls == [64 + 128], calls  # the columns of two matrices
+
+
+def check_nan_reaches_all_that_shares_its_scale() -> None:
+    mesh = dist.init_device_mesh("cpu", (WORLD,))
+    for spec in ("rank1/linear@4u", "B64x8/linear@8u"):
+        param = nn.Parameter(distribute_tensor(torch.ones(64, 32), mesh, [Shard(0)]))
+        optimizer = AdamW([param], state_quantizers={"exp_avg_sq": spec}, min_quantized_size=0)
+        grad = torch.ones(64, 32)
+        grad[1, 5] = -float("nan")
+        param.grad = distribute_tensor(grad, mesh, [Shard(0)])
+        optimizer.step()
+        v = optimizer.state[param]["exp_avg_sq"].dequantize()
+        lost = v.isnan()
+        if spec.startswith("rank1"):
+            # Column 5 is the minimum of a row's maximum and NaN: NaN on every process.
+            assert bool(lost[:, 5].all())
+        else:
+            assert bool(lost.all())
+
+
+def check_whole_tensor_rules() -> None:
+    """Norms and factored statistics: those of the whole, but for the order of float64 sums."""
+    makes: dict[str, Make] = {
+        "LAMB": lambda p: LAMB(p, lr=1e-2),
+        "LARS": lambda p: LARS(p, lr=1.0),
+        "AdamWFactor": lambda p: AdamWFactor(p, lr=1e-2, state_quantizers=None),
+        "AdamW4bitFactor": lambda p: AdamW4bitFactor(p, lr=1e-2),
+        "Adafactor": lambda p: Adafactor(p, beta1=0.9, fira_margin=0.01),
+        "CAME": lambda p: Adafactor8bit(p, beta1=0.9, beta3=0.99),
+        "SM3": lambda p: SM3(p, lr=0.1),
+    }
+    for name, make in makes.items():
+        ours, theirs = pair(make, 4)
+        for p, q in zip(
+            ours.param_groups[0]["params"], theirs.param_groups[0]["params"], strict=True
+        ):
+            torch.testing.assert_close(cut(q, p), local(q), rtol=1e-6, atol=1e-7, msg=name)
+            for state, shape in ours.state_shapes(p, ours.param_groups[0]).items():
+                dims = ours.state_dims(state, p.dim())
+                shard = shard_of(q)
+                assert shard is not None
+                found = floats(theirs.state[q][state])
+                expected = shard.following(dims).cut(floats(ours.state[p][state]))
+                assert tuple(found.shape) == tuple(expected.shape), (name, state, shape)
+                if not isinstance(theirs.state[q][state], QuantizedTensor):
+                    torch.testing.assert_close(found, expected, rtol=1e-6, atol=1e-9)
+
+
+def check_hybrid_sharding() -> None:
+    mesh = dist.init_device_mesh("cpu", (2, WORLD // 2), mesh_dim_names=("copies", "shards"))
+    for make in (AdamW8bit, AdamW4bit, lambda p: LAMB(p, lr=1e-2)):
+        ours, theirs = pair(make, 3, mesh=mesh)
+        exact = not ours.takes_norms
+        if exact:
+            assert_same(ours, theirs)
+        for p, q in zip(
+            ours.param_groups[0]["params"], theirs.param_groups[0]["params"], strict=True
+        ):
+            torch.testing.assert_close(cut(q, p), local(q), rtol=1e-6, atol=1e-7)
+
+
+def check_other_placements() -> None:
+    """Columns, both dimensions, copies: what tensor parallelism makes of a matrix."""
+    line = dist.init_device_mesh("cpu", (WORLD,))
+    square = dist.init_device_mesh("cpu", (2, WORLD // 2))
+    generator = torch.Generator().manual_seed(0)
+    whole = torch.randn(64, 96, generator=generator)
+    grads = [torch.randn(64, 96, generator=generator) for _ in range(3)]
+    specs = {"exp_avg": "row/DE@4s+sr", "exp_avg_sq": "rank1/linear@4u+sr"}
+    for mesh, placements in (
+        (line, [Shard(1)]),
+        (line, [Replicate()]),
+        (square, [Shard(0), Shard(1)]),
+        (square, [Shard(1), Shard(0)]),
+        (square, [Shard(0), Shard(0)]),
+    ):
+        ours, theirs = nn.Parameter(whole.clone()), nn.Parameter(
+            distribute_tensor(whole, mesh, placements)
+        )  # fmt: skip
+        optimizers = [
+            AdamW([each], state_quantizers=specs, min_quantized_size=0, nonfinite="raise")
+            for each in (ours, theirs)
+        ]
+        for grad in grads:
+            ours.grad, theirs.grad = grad.clone(), distribute_tensor(grad, mesh, placements)
+            for optimizer in optimizers:
+                optimizer.step()
+        assert_same(*optimizers)
+
+
+def check_skipping_and_raising_together() -> None:
+    mesh = dist.init_device_mesh("cpu", (WORLD,))
+    for policy in ("skip", "raise"):
+        param = nn.Parameter(distribute_tensor(torch.ones(64, 100), mesh, [Shard(0)]))
+        optimizer = AdamW8bit([("w", param)], nonfinite=policy)
+        grad = torch.ones(64, 100)
+        grad[62, 7], grad[63, 1] = float("inf"), float("nan")  # on the last process alone
+        param.grad = distribute_tensor(grad, mesh, [Shard(0)])
+        if policy == "skip":
+            optimizer.step()
+            assert optimizer.skipped_steps == 1
+        else:
+            with pytest.raises(BadValueError) as caught:
+                optimizer.step()
+            assert str(caught.value) == (
+                "the gradient of parameter 'w' holds 2 NaN or infinite elements, the first at "
+                "flat index 6207; nonfinite='raise' allows none"
+            )
+        assert torch.equal(param.to_local(), torch.ones_like(param.to_local()))
+
+
+def check_what_shards_cannot_do_is_refused() -> None:
+    mesh = dist.init_device_mesh("cpu", (WORLD,))
+    for make, message in (
+        (lambda p: AdamW(p, state_quantizers={"exp_avg": "B128/quantile@4s"}),
+         "exp_avg of parameter 'w' has the quantizer B128/quantile@4s, whose codebook is fitted to "
+         "a whole tensor, and is in shards; take a map that is a formula"),
+        (lambda p: Adafactor(p, apollo_rank=4),
+         "apollo_rank=4 projects whole gradients; a sharded parameter has none"),
+    ):  # fmt: skip
+        param = nn.Parameter(distribute_tensor(torch.ones(64, 100), mesh, [Shard(0)]))
+        optimizer = make([("w", param)])
+        param.grad = distribute_tensor(torch.ones(64, 100), mesh, [Shard(0)])
+        with pytest.raises(BadValueError) as caught:
+            optimizer.step()
+        assert str(caught.value) == message
+        assert torch.equal(param.to_local(), torch.ones_like(param.to_local()))
+
+
+def check_memory_counts_what_is_here() -> None:
+    parts = sharded(model())
+    optimizer = AdamW8bit(parts.parameters())
+    predicted = optimizer.memory()
+    train(parts, optimizer, range(1))
+    found = optimizer.memory()
+    assert found.nbytes == predicted.nbytes == optimizer.state_nbytes
+    assert found.numel == sum(local(p).numel() for p in parts.parameters())
+
+
+def check_data_parallel() -> None:
+    alone, together = model(), model()
+    parallel = nn.parallel.DistributedDataParallel(together)
+    ours, theirs = AdamW4bit(alone.parameters()), AdamW4bit(parallel.parameters())
+    for step in range(3):
+        generator = torch.Generator().manual_seed(step)
+        batches = [torch.randn(8, 64, generator=generator) for _ in range(WORLD)]
+        for optimizer in (ours, theirs):
+            optimizer.zero_grad()
+        (parallel(batches[RANK]) - batches[RANK]).square().mean().backward()
+        theirs.step()
+        # One process with the same gradients, which collectives add up in an order of theirs.
+        for p, q in zip(alone.parameters(), together.parameters(), strict=True):
+            p.grad = q.grad.clone()
+        ours.step()
+    for p, q in zip(alone.parameters(), together.parameters(), strict=True):
+        assert torch.equal(p, q)
+        everywhere = [torch.empty_like(p) for _ in range(WORLD)]
+        dist.all_gather(everywhere, q.detach())
+        assert all(torch.equal(each, p) for each in everywhere)
+    saved = theirs.state_dict()
+    ours.load_state_dict(saved)
+    assert str(ours.state_dict()) == str(saved)
+
+
+def run(rank: int, names: list[str]) -> int:
+    global RANK
+    RANK = rank
+    torch.set_num_threads(1)
+    dist.init_process_group(
+        "gloo",
+        store=dist.FileStore(str(FOLDER / f"store{WORLD}"), WORLD),
+        rank=RANK,
+        world_size=WORLD,
+        timeout=datetime.timedelta(seconds=40),
+    )
+    for name in names:
+        begin = time.perf_counter()
+        try:
+            globals()[f"check_{name}"]()
+        except BaseException:
+            traceback.print_exc()
+            print("failed", name, flush=True)
+            return 1
+        print(f"passed {name} {time.perf_counter() - begin:.1f} s", flush=True)
+    dist.barrier()
+    dist.destroy_process_group()
+    return 0
+
+
+def start(folder: str, ranks: str, *names: str) -> int:
+    """Fork the processes: what they import is imported once."""
+    global FOLDER, WORLD
+    FOLDER, WORLD = Path(folder), int(ranks)
+    children = []
+    for rank in range(WORLD):
+        if (child := os.fork()) == 0:
+            output = os.open(FOLDER / f"{rank}.txt", os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+            os.dup2(output, 1)
+            os.dup2(output, 2)
+            os._exit(run(rank, list(names)))
+        children.append(child)
+    for _ in children:
+        _, status = os.wait()
+        if status:
+            time.sleep(1)  # the others may say more
+            return 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(start(*sys.argv[1:]))
