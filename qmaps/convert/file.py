@@ -7,12 +7,15 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from qmaps import checkpoint
 from qmaps.capture.checkpoint import WRAPPERS, load_safely, state_dicts_in
 from qmaps.convert.formats.base import Wanted
+from qmaps.convert.formats.torchao_ import MODULES, imported
 from qmaps.convert.report import Report
 from qmaps.convert.state_dict import convert_state_dict
-from qmaps.errors import CaptureError, OutputError
+from qmaps.errors import BadValueError, CaptureError, OutputError
 
 
 def convert_file(
@@ -69,6 +72,7 @@ def convert_file(
         reports.append(report)
         return converted
 
+    _know_classes(file)
     loaded = load_safely(file)
     state_dicts_in(loaded, file)  # raises where there is none
     try:
@@ -77,6 +81,19 @@ def convert_file(
         raise CaptureError(f"{str(file)!r}: {error}") from None
     checkpoint.save(converted, target)
     return reports
+
+
+def _know_classes(path: Path) -> None:
+    """Let ``torch.load`` know torchao's tensor classes if a file names any; nothing is loaded."""
+    try:
+        names = torch.serialization.get_unsafe_globals_in_checkpoint(path)
+    except Exception:  # damaged, of another kind or unreadable: loading says which
+        return
+    if any(name.startswith(MODULES) for name in names):
+        try:
+            imported()
+        except BadValueError as error:
+            raise CaptureError(f"{str(path)!r}: {error}") from None
 
 
 def _replaced(loaded: Any, convert: Callable[[Mapping[str, Any]], dict[str, Any]]) -> Any:

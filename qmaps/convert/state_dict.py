@@ -7,8 +7,9 @@ from typing import Any
 
 from qmaps.convert.families import family
 from qmaps.convert.form import OptimizerState, State, values_of
-from qmaps.convert.formats import FORMATS, Format
+from qmaps.convert.formats import FORMATS, Format, fp8
 from qmaps.convert.formats.base import Plan, Wanted
+from qmaps.convert.formats.coded import same_codes
 from qmaps.convert.report import Report, report
 from qmaps.convert.zeros import POLICIES, Zeros, handle
 from qmaps.errors import BadTypeError, BadValueError, CaptureError, NonFiniteError, nearest
@@ -98,10 +99,13 @@ def _encoded(state: OptimizerState, plan: Plan) -> dict[str, dict[str, State]]:
 def _encode(value: State, quantizer: Quantizer | None, label: str, name: str) -> State:
     if quantizer is None:
         return values_of(value)
-    if isinstance(value, QuantizedTensor) and value.quantizer == quantizer:
-        return value
+    if isinstance(value, QuantizedTensor):
+        if value.quantizer == quantizer:
+            return value
+        if (carried := same_codes(value, quantizer)) is not None:
+            return carried
     try:
-        return quantizer.quantize(values_of(value))
+        return fp8.encode(values_of(value), quantizer)
     except (BadValueError, NonFiniteError) as error:
         raise CaptureError(f"state {name!r} of {label!r} cannot be quantized: {error}") from None
 

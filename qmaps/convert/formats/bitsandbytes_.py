@@ -12,6 +12,7 @@ from torch import Tensor
 
 from qmaps.convert.families import Family
 from qmaps.convert.form import OptimizerState, Parameter, State
+from qmaps.convert.formats import fp8
 from qmaps.convert.formats.base import (
     Format,
     Plan,
@@ -23,7 +24,7 @@ from qmaps.convert.formats.base import (
     wanted_width,
     without_qmaps,
 )
-from qmaps.convert.formats.coded import codebook_of, from_codes, holds
+from qmaps.convert.formats.coded import codebook_of, from_codes, holds, same_codes
 from qmaps.errors import BadValueError, CaptureError
 from qmaps.maps.base import Map
 from qmaps.optim.torch_options import TORCH_OPTIONS
@@ -215,8 +216,10 @@ def _eight_bits(parameter: Parameter, family: Family) -> dict[str, Quantizer | N
     """The quantizer of each state; those in one slot share a codebook."""
     plan: dict[str, Quantizer | None] = {}
     for name, value in parameter.states.items():
-        kept = isinstance(value, QuantizedTensor) and holds(value, 8, BLOCK)
-        own = value.quantizer if isinstance(value, QuantizedTensor) and kept else None
+        own = None
+        if isinstance(value, QuantizedTensor):
+            value = same_codes(value, fp8.unit(value.quantizer)) or value
+            own = value.quantizer if holds(value, 8, BLOCK) else None
         plan[name] = own or quantizer(f"B{BLOCK}/DE@8{'s' if name in family.signed else 'u'}")
     for slot in LAYOUTS[family.name].slots:
         if len({q.map for name in slot if (q := plan[name]) is not None}) > 1:

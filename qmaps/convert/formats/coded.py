@@ -43,10 +43,10 @@ def from_codes(
     Raises:
         BadValueError: the parts do not fit together.
     """
-    _check(codebook, 2**bits, "the codebook")
-    _check(scales, -(-math.prod(shape) // block), "the scales", exactly=True)
     if codes.is_floating_point() or codes.numel() != math.prod(shape):
         raise BadValueError(f"{codes.numel()} codes of {codes.dtype} are given for shape {shape}")
+    _check(codebook, 2**bits, "the codebook")
+    _check(scales, -(-math.prod(shape) // block), "the scales", exactly=True)
     flat = codes.detach().cpu().reshape(-1).long()
     if flat.numel() and not 0 <= int(flat.min()) <= int(flat.max()) < len(codebook):
         raise BadValueError(f"a code is {int(flat.max())}; the codebook has {len(codebook)} values")
@@ -65,7 +65,7 @@ def codebook_of(map_: Map, length: int) -> Tensor:
 
 
 def holds(t: QuantizedTensor, bits: int, block: int | None = None) -> bool:
-    """Whether codes of this width, a codebook and one scale a block are all that there is.
+    """Whether codes of this width, a codebook up to 1 and one scale a block are all there is.
 
     Args:
         t: quantized.
@@ -78,7 +78,26 @@ def holds(t: QuantizedTensor, bits: int, block: int | None = None) -> bool:
         and (block is None or normalizer.size == block)
         and t.quantizer.map.bits == bits
         and not t.quantizer.map.log_domain
+        and float(table(t.quantizer.map).abs().max()) <= 1
     )
+
+
+def same_codes(t: QuantizedTensor, q: Quantizer) -> QuantizedTensor | None:
+    """`t` under the codebook of `q` with the same codes, if that is `t`'s but for a factor.
+
+    The factor goes into the scales. Values change by rounding alone, as codebooks may in their
+    last bits.
+    """
+    old, new = table(t.quantizer.map), table(q.map)
+    if t.quantizer.normalizer != q.normalizer or not isinstance(q.normalizer, BlockWise):
+        return None
+    if old.shape != new.shape or t.quantizer.map.bits != q.map.bits or float(new[-1]) == 0:
+        return None
+    factor = float(old[-1]) / float(new[-1])
+    if not torch.allclose(old.double(), new.double() * factor, rtol=1e-6, atol=0):
+        return None
+    scales = tuple((scale.double() * factor).float() for scale in t.scales)
+    return QuantizedTensor(q, t.shape, t.packed, scales)
 
 
 @lru_cache(maxsize=64)

@@ -20,6 +20,7 @@ from qmaps.convert.formats.base import (
     float_state,
     plain_options,
 )
+from qmaps.convert.formats.fp8 import unit
 from qmaps.errors import BadTypeError, BadValueError
 from qmaps.optim.checkpoint import ABOUT, FORMAT, check_form
 from qmaps.optim.presets import PRESETS, preset
@@ -118,7 +119,7 @@ def _chosen_by_qmaps(state: OptimizerState) -> bool:
 def _kept(parameter: Parameter) -> dict[str, Quantizer | None]:
     """What a parameter's states are encoded by."""
     return {
-        name: value.quantizer if isinstance(value, QuantizedTensor) else None
+        name: unit(value.quantizer) if isinstance(value, QuantizedTensor) else None
         for name, value in parameter.states.items()
     }
 
