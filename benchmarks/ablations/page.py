@@ -7,15 +7,16 @@ import math
 import pandas as pd
 import torch
 
-from benchmarks.ablations.study import WORKLOAD, Claim, Study, summary
+from benchmarks.ablations.study import WINDOW, WORKLOAD, Claim, Study, summary
 from benchmarks.markdown import markdown
 
 OURS = ("runs", "unstable", "loss", "minus baseline", "MiB")
 EXPLAINED = (
     f"Workload `{WORKLOAD}`, final validation loss in nats per byte. A run is unstable if a loss "
-    "was NaN, infinite, or more than a nat above that of the first step. The loss is the median of "
-    "the stable runs; the difference to the baseline, the same with 32 bits where the others have "
-    "quantizers, is taken point by point, where both are stable, and its median given."
+    f"was NaN or infinite, or the median of {WINDOW} training losses in a row was above that of "
+    "the first step. The loss is the median of the stable runs. The difference to the baseline, "
+    "the same with 32 bits where the others have quantizers, is taken point by point, where both "
+    "are stable, and its median given."
 )
 
 
