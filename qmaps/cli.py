@@ -674,7 +674,15 @@ def _print_updates(updates: Sequence[UpdateRow], top: int) -> None:
     if rows:
         _print_table(
             "Adam update m / (sqrt(v) + eps), and zeros of v under a non-zero m",
-            ["parameter", "max abs error", "mean rel error", "zeros", "in the source", "raised"],
+            [
+                "parameter",
+                "max abs error",
+                "mean rel error",
+                "zeros",
+                "of source",
+                "raised",
+                "first at",
+            ],
             [
                 [
                     row.parameter,
@@ -683,6 +691,7 @@ def _print_updates(updates: Sequence[UpdateRow], top: int) -> None:
                     str(row.zeros.found),
                     str(row.zeros.inherited),
                     str(row.zeros.raised),
+                    ", ".join(map(str, row.zeros.first)),
                 ]
                 for row in rows[:top]
             ],
