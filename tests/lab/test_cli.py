@@ -191,8 +191,8 @@ def test_maps(capsys) -> None:
     assert "0.8875" in call("maps DE@4s", capsys)[1]
 
 
-@pytest.mark.parametrize("verb", ["", "lab", "train", "capture", "sweep", "figures", "report", "papers",
-                                  "maps", "papers"])  # fmt: skip
+@pytest.mark.parametrize("verb", ["", "lab", "train", "capture", "convert", "sweep", "figures",
+                                  "report", "papers", "maps"])  # fmt: skip
 def test_help_shows_examples(verb: str, capsys) -> None:
     code, out, _ = call(f"{verb} --help", capsys)
     assert code == 0
