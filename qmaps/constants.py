@@ -148,7 +148,7 @@ _LN2_HIGH, _LN2_LOW = 0.693147180369123816490, 1.90821492927058770002e-10
 
 
 def log(x: float) -> float:
-    """The natural logarithm of `x` in (0, 1) in float64, by IEEE operations in one order.
+    """The natural logarithm of `x` in (0, 1] in float64, by IEEE operations in one order.
 
     x = m * 2^e with m in [sqrt(1/2), sqrt(2)); s = (m - 1) / (m + 1); z = s * s; the series of
     2 * artanh(s) to its twelfth term by Horner's rule; the error is below 1e-15 of the result.
@@ -189,34 +189,33 @@ def exp(y: float) -> float:
     return result
 
 
-HOST = -1
-"""The kind of those that no device works out: rules that use them have no `native_rule`."""
-
-
 class Power(Constant):
-    """``step^a``: the weight of what is new in an average that slows down, `a` being below 0."""
+    """``step^a``: the weight of what is new in an average that slows down, `a` being at most 0.
 
-    kind: ClassVar[int] = HOST
+    ``exp(a * -log(1 / step))`` with `log` and `exp` of this module.
+    """
+
+    kind: ClassVar[int] = 9
 
     def at(self, step: int) -> float:
         """Its value in step 1, 2, ..."""
-        return math.pow(step, float(self.a))
+        return exp(float(self.a) * -log(1 / step))
 
 
-class PowerRest(Constant):
+class PowerRest(Power):
     """``1 - step^a``: the weight of what is old in the same average."""
 
-    kind: ClassVar[int] = HOST
+    kind: ClassVar[int] = 10
 
     def at(self, step: int) -> float:
         """Its value in step 1, 2, ..."""
-        return 1 - math.pow(step, float(self.a))
+        return 1 - super().at(step)
 
 
 class Unbiased(Constant):
     """``(1 - a) / (1 - a^step)``: what is new in an average of decay `a` that has no bias."""
 
-    kind: ClassVar[int] = HOST
+    kind: ClassVar[int] = 11
 
     def at(self, step: int) -> float:
         """Its value in step 1, 2, ..."""
@@ -226,7 +225,7 @@ class Unbiased(Constant):
 class UnbiasedRest(Constant):
     """``a * (1 - a^(step - 1)) / (1 - a^step)``: what is old in the same average."""
 
-    kind: ClassVar[int] = HOST
+    kind: ClassVar[int] = 12
 
     def at(self, step: int) -> float:
         """Its value in step 1, 2, ..."""
@@ -237,7 +236,7 @@ class UnbiasedRest(Constant):
 class RelativeStep(Constant):
     """``min(a, 1 / sqrt(step))``: Adafactor's relative step size."""
 
-    kind: ClassVar[int] = HOST
+    kind: ClassVar[int] = 13
 
     def at(self, step: int) -> float:
         """Its value in step 1, 2, ..."""

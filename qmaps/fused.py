@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import chain
 from operator import is_
 from typing import TYPE_CHECKING, Any
@@ -111,7 +111,7 @@ class Plan(ABC):
         self._values = _values(states)
         # Fitted maps are looked at anew each time, for their refits.
         self._once = any(map(_fitted, self._values)) or len(taken) < len(entries)
-        self._describe(taken, [optimizer.states_of(group) for group in self._groups])
+        self._describe(taken, [tuple(optimizer.state_shapes(p, g)) for _, p, g, _ in taken])
 
     def fits(self, entries: list[Entry]) -> bool:
         """Whether these are the parameters of the plan, and nothing about them has changed.
@@ -180,7 +180,10 @@ def followed(
         return False
     state = optimizer.state[param]
     initial = optimizer.initial(group)
-    for name in optimizer.states_of(group):
+    shapes = optimizer.local_shapes(param, group, shard)
+    if optimizer.side_states.intersection(shapes) and (shard is not None or not param.numel()):
+        return False  # its statistics are of the whole, or of nothing
+    for name, shape in shapes.items():
         q = optimizer.quantizer_of(name, param, group)
         value = state.get(name)
         if value is None and initial.get(name, 0) != 0:
@@ -202,7 +205,7 @@ def followed(
             spans_shards(q.normalizer, shard) or (q.stochastic and shard.runs is not None)
         ):
             return False
-        if not follows(q.normalizer, q.map, tuple(here.shape)):
+        if not follows(q.normalizer, q.map, shape):
             return False
         if value is not None and (value.quantizer.spec != q.spec or not _contiguous(value)):
             return False
@@ -215,20 +218,31 @@ def start(optimizer: QuantizedOptimizer, param: Tensor, group: dict[str, Any]) -
     if "step" not in state:
         state["step"] = torch.zeros((), dtype=torch.float32, device=here.device)
     updated(param, group, state)
-    for name in optimizer.states_of(group):
+    for name, shape in optimizer.local_shapes(param, group, shard_of(param)).items():
         if name not in state:
             q = optimizer.quantizer_of(name, param, group)
             state[name] = (
-                torch.zeros(here.shape, dtype=torch.float32, device=here.device)
+                torch.zeros(shape, dtype=torch.float32, device=here.device)
                 if q is None
-                else zero(q, here)
+                else zero(q, shape, here.device)
             )
 
 
-def zero(q: Quantizer, like: Tensor) -> QuantizedTensor:
+SIDES = "sides"
+"""What stands for all states with fewer elements than the parameter in the name of a rule."""
+
+
+def rule_states(optimizer: QuantizedOptimizer, names: Iterable[str]) -> str:
+    """The states of a parameter as engines name them: ``"exp_avg sides"``."""
+    names = list(names)
+    own = [name for name in names if name not in optimizer.side_states]
+    return " ".join(own if len(own) == len(names) else [*own, SIDES])
+
+
+def zero(q: Quantizer, shape: tuple[int, ...], device: torch.device) -> QuantizedTensor:
     """A quantized tensor of zeros: every scale is 0."""
-    shape, device = tuple(like.shape), like.device
-    packed = torch.zeros(packed_bytes(like.numel(), q.map.bits), dtype=torch.uint8, device=device)
+    numel = torch.Size(shape).numel()
+    packed = torch.zeros(packed_bytes(numel, q.map.bits), dtype=torch.uint8, device=device)
     return QuantizedTensor(q, shape, packed, q.normalizer.zero_scales(shape, device))
 
 

@@ -19,7 +19,7 @@ from qmaps.cuda import layout
 from qmaps.cuda.books import DeviceBook, book
 from qmaps.cuda.compiler import Entry as Kernel
 from qmaps.cuda.engine import Engine
-from qmaps.cuda.rules import rule
+from qmaps.cuda.rules import RULES, rule
 from qmaps.cuda.tensors import (
     DTYPES,
     Layout,
@@ -32,7 +32,7 @@ from qmaps.cuda.tensors import (
     tiles,
 )
 from qmaps.errors import BackendError
-from qmaps.fused import Entry, FusedStep, Plan, followed
+from qmaps.fused import Entry, FusedStep, Plan, followed, rule_states
 from qmaps.quantizer import QuantizedTensor
 
 if TYPE_CHECKING:
@@ -69,8 +69,11 @@ class CudaStep(FusedStep):
         self._plan.round()
 
     def _follows(self, entry: Entry) -> bool:
-        on_device = entry[3].device == self._engine.device
-        return on_device and followed(self._optimizer, entry, follows)
+        _, param, group, grad = entry
+        states = rule_states(self._optimizer, self._optimizer.state_shapes(param, group))
+        known = (self._optimizer.native_rule, states) in RULES
+        on_device = grad.device == self._engine.device
+        return known and on_device and followed(self._optimizer, entry, follows)
 
     def _planned(self, entries: list[Entry], taken: list[Entry]) -> Plan:
         if torch.cuda.is_available() and torch.cuda.is_current_stream_capturing():

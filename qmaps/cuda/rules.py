@@ -7,7 +7,10 @@ from qmaps.errors import BadValueError
 RULES = {
     ("adagrad", "sum"): "Adagrad",
     ("adam", "exp_avg exp_avg_sq"): "Adam",
+    ("adafactor", "variance"): "Adafactor<false, false>",
+    ("adafactor", "exp_avg variance"): "Adafactor<true, false>",
     ("adamw", "exp_avg exp_avg_sq"): "AdamW",
+    ("adamw_factor", "exp_avg exp_avg_sq"): "AdamWWhole",
     ("ademamix", "exp_avg exp_avg_slow exp_avg_sq"): "AdEMAMix",
     ("lamb", "exp_avg exp_avg_sq"): "Lamb",
     ("lars", ""): "Lars<false>",
@@ -23,7 +26,7 @@ RULES = {
 """By the name that optimizers ask for and their states; a test holds it against the headers."""
 
 
-NORMS = frozenset({"lamb", "lars"})
+NORMS = frozenset({"adafactor", "lamb", "lars"})
 """Those that take norms of whole tensors."""
 
 

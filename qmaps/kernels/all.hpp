@@ -10,12 +10,16 @@
 
 #include "rules/terms.hpp"
 #include "rules/layerwise.hpp"
+#include "rules/sided.hpp"
 
+#include "rules/adafactor.hpp"
 #include "rules/adagrad.hpp"
 #include "rules/adam.hpp"
 #include "rules/ademamix.hpp"
+#include "rules/factored.hpp"
 #include "rules/lamb.hpp"
 #include "rules/lars.hpp"
 #include "rules/lion.hpp"
 #include "rules/rmsprop.hpp"
 #include "rules/sgd.hpp"
+#include "rules/sm3.hpp"

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
+import torch
 from torch import Tensor
 
-from qmaps.fused import Entry, FusedStep, Plan, followed
+from qmaps.fused import Entry, FusedStep, Plan, followed, rule_states
 from qmaps.native import core, tensors
 
 
@@ -17,8 +19,12 @@ class NativeStep(FusedStep):
         _, param, group, _ = entry
         if not followed(self._optimizer, entry, tensors.follows):
             return False
-        names = self._optimizer.states_of(group)
-        found = [self._optimizer.quantizer_of(name, param, group) for name in names]
+        names = self._optimizer.state_shapes(param, group)
+        rule = (str(self._optimizer.native_rule), rule_states(self._optimizer, names))
+        if rule not in _rules():
+            return False
+        own = [name for name in names if name not in self._optimizer.side_states]
+        found = [self._optimizer.quantizer_of(name, param, group) for name in own]
         # Blocks of different log2 ranges need not line up.
         return len({q.normalizer for q in found if q is not None and q.normalizer.log_domain}) < 2
 
@@ -61,7 +67,7 @@ class NativePlan(Plan):
         ):
             step.add_parameter(
                 self._optimizer.native_rule,
-                " ".join(used),
+                rule_states(self._optimizer, used),
                 target.numel(),
                 tensors.DTYPES[target.dtype],
                 tensors.DTYPES[grad.dtype],
@@ -69,17 +75,33 @@ class NativePlan(Plan):
             if self._optimizer.rounds(param, group):
                 rounding = self._optimizer.rounding_key(number, param, group)
                 step.add_rounding(rounding.words())
+            sides = self._optimizer.side_states.intersection(used)
+            if sides:
+                step.arrange_sides(list(param.shape))
             for name in used:
                 value = state[name]
                 if isinstance(value, Tensor):
-                    step.add_floats(value.data_ptr())
+                    if name in sides:
+                        step.add_side_floats(value.data_ptr(), value.numel())
+                    else:
+                        step.add_floats(value.data_ptr())
                     continue
                 q = value.quantizer
                 key = self._optimizer.rounding_key(number, param, group, state=name)
-                step.add_quantized(
+                stored = (
                     tensors.codebook(q.map),
                     tensors.geometry(q.normalizer, value.shape),
                     value.packed.data_ptr(),
                     [scale.data_ptr() for scale in value.scales],
                     [key.words()] if q.stochastic else [],
                 )
+                if name in sides:
+                    step.add_side_quantized(torch.Size(value.shape).numel(), *stored)
+                else:
+                    step.add_quantized(*stored)
+
+
+@functools.cache
+def _rules() -> frozenset[tuple[str, str]]:
+    """The engine's rules: name and states."""
+    return frozenset(core.rules())

@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterable
 from typing import Any, ClassVar, Unpack
 
+import torch
 from torch import Tensor
 
 from qmaps.constants import (
@@ -30,6 +31,9 @@ SMALLEST_SQUARE = 1e-30
 
 MARGIN = 0.01
 """Fira's, as APOLLO takes it."""
+
+_PROBES = (torch.empty(0, device="meta"), torch.empty(0, 0, device="meta"))
+"""A parameter that has rows and columns, and one that has not."""
 
 
 class Adafactor(QuantizedOptimizer):
@@ -156,6 +160,9 @@ class Adafactor(QuantizedOptimizer):
             "update_norm",
         }
     )
+    takes_norms: ClassVar[bool] = True
+    side_states: ClassVar[frozenset[str]] = frozenset({"row_var", "col_var"})
+    native_rule: ClassVar[str | None] = "adafactor"
 
     def __init__(
         self,
@@ -240,6 +247,11 @@ class Adafactor(QuantizedOptimizer):
                         f"beta3={group['beta3']} needs beta1 above 0, factored=True and "
                         f"apollo_rank=0; {name} is {group[name]}"
                     )
+
+    def states_of(self, group: dict[str, Any]) -> tuple[str, ...]:
+        """The states that the rule reads and writes under a group's options."""
+        used = {name for probe in _PROBES for name in self.state_shapes(probe, group)}
+        return tuple(name for name in self.state_names if name in used)
 
     def state_shapes(self, param: Tensor, group: dict[str, Any]) -> dict[str, tuple[int, ...]]:
         """The states that the rule keeps for one parameter, and the shape of each."""

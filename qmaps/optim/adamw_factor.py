@@ -64,7 +64,8 @@ class AdamWFactor(AdamW):
         "exp_avg_sq_col",
     )
     exact_states: ClassVar[frozenset[str]] = frozenset({"exp_avg_sq_row", "exp_avg_sq_col"})
-    native_rule: ClassVar[str | None] = None
+    side_states: ClassVar[frozenset[str]] = frozenset({"exp_avg_sq_row", "exp_avg_sq_col"})
+    native_rule: ClassVar[str | None] = "adamw_factor"
 
     def state_shapes(self, param: Tensor, group: dict[str, Any]) -> dict[str, tuple[int, ...]]:  # noqa: ARG002
         """The states that the rule keeps for one parameter, and the shape of each."""

@@ -81,9 +81,10 @@ class QuantizedOptimizer(torch.optim.Optimizer):
     tensors besides, by `qmaps._norms`.) Where an option adds or takes away a
     state, each set of states is a variant of the rule; every other option is a scalar.
 
-    A rule that no engine takes (`native_rule` is None) may look at whole tensors, keep states of
-    other shapes than the parameter's (`state_shapes`), and know the step and the parameter's
-    number (`advance`).
+    A rule may keep states of other shapes than the parameter's (`state_shapes`): statistics of
+    rows and columns or of slices, which engines follow where `side_states` names them. One that no
+    engine takes may look at whole tensors in any way, and know the step and the parameter's number
+    (`advance`).
 
     A state stays float32 where it has at most `min_quantized_size` elements, where its quantizer
     is None, or where the parameter's module asks for that (`qmaps.nn.StableEmbedding`);
@@ -132,6 +133,8 @@ class QuantizedOptimizer(torch.optim.Optimizer):
     takes_norms: ClassVar[bool] = False
     """Whether the rule takes norms of whole tensors, by `qmaps._norms`: then it is no longer
     element-wise, and a part of a parameter steps otherwise than the whole."""
+    side_states: ClassVar[frozenset[str]] = frozenset()
+    """Those with fewer elements than the parameter, in ways that the engines know."""
     native_rule: ClassVar[str | None] = None
     """The engines' name of `update`, which takes the values of `scalars` in their order."""
     torch_options: ClassVar[Mapping[str, object]] = {}

@@ -65,6 +65,8 @@ class SM3(QuantizedOptimizer):
     state_names: ClassVar[tuple[str, ...]] = ("momentum_buffer", *_ACCUMULATORS)
     signed_states: ClassVar[frozenset[str]] = frozenset({"momentum_buffer"})
     exact_states: ClassVar[frozenset[str]] = frozenset(_ACCUMULATORS)
+    side_states: ClassVar[frozenset[str]] = frozenset(_ACCUMULATORS)
+    native_rule: ClassVar[str | None] = "sm3"
 
     def __init__(
         self,
@@ -94,6 +96,10 @@ class SM3(QuantizedOptimizer):
                     f"a parameter has {param.dim()} dimensions; SM3 has accumulators for at most "
                     f"{DIMENSIONS}"
                 )
+
+    def states_of(self, group: dict[str, Any]) -> tuple[str, ...]:
+        """The states that the rule reads and writes under a group's options."""
+        return self.state_names if group["momentum"] != 0 else _ACCUMULATORS
 
     def state_shapes(self, param: Tensor, group: dict[str, Any]) -> dict[str, tuple[int, ...]]:
         """The states that the rule keeps for one parameter, and the shape of each."""

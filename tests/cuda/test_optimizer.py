@@ -21,8 +21,13 @@ from qmaps.constants import (
     First,
     Lengthened,
     LengthenedRest,
+    Power,
+    PowerRest,
+    RelativeStep,
     RootCorrection,
     Slowing,
+    Unbiased,
+    UnbiasedRest,
     Warmed,
     power,
 )
@@ -50,6 +55,8 @@ RULE_OPTIONS: tuple[tuple[type[QuantizedOptimizer], dict[str, Any]], ...] = (
     (optim.LARS, {"nesterov": True, "trust_coefficient": 0.1}),
     (optim.LARS, {"max_unorm": 0.02, "lr": 0.3}),
     (optim.LARS, {"momentum": 0.0, "trust_coefficient": 0.1}),
+    (optim.Adafactor, {"factored": False, "weight_decay": 0.1}),
+    (optim.Adafactor, {"factored": False, "beta1": 0.9, "maximize": True, "d": 0.1}),
 )
 
 
@@ -337,6 +344,10 @@ KINDS = [
     First(-0.0, 0.9),
     Slowing(0.1, 0.3),
     Warmed(5.0, 1000),
+    *(cls(a) for cls in (Power, PowerRest) for a in (-0.8, -0.5, 0.0, -3.0)),
+    *(cls(a) for cls in (Unbiased, UnbiasedRest) for a in (0.999, 0.5, 0.0)),
+    RelativeStep(0.01),
+    RelativeStep(1.0),
     *(
         cls(last, first, steps)
         for cls in (Lengthened, LengthenedRest)

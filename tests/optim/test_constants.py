@@ -6,7 +6,15 @@ import math
 
 import pytest
 
-from qmaps.constants import Lengthened, LengthenedRest, Warmed, exp, log
+from qmaps.constants import (
+    Lengthened,
+    LengthenedRest,
+    Power,
+    PowerRest,
+    Warmed,
+    exp,
+    log,
+)
 
 
 def test_logarithms_are_those_of_the_library() -> None:
@@ -22,6 +30,14 @@ def test_exponentials_are_those_of_the_library() -> None:
     # Halving rounds subnormal numbers more than once.
     assert exp(-744.0) == pytest.approx(math.exp(-744), abs=1e-323)
     assert (exp(-746.0), exp(-1e300)) == (0.0, 0.0)
+
+
+@pytest.mark.parametrize("a", [0.0, -0.5, -0.8, -1.0, -3.0])
+def test_powers_of_the_step(a: float) -> None:
+    for step in (*range(1, 200), 10**4, 2**24):
+        assert Power(a).at(step) == pytest.approx(math.pow(step, a), rel=1e-13), step
+        assert PowerRest(a).at(step) == 1 - Power(a).at(step)
+    assert (Power(a).at(1), PowerRest(a).at(1)) == (1.0, 0.0)
 
 
 def test_a_share_warms_up_linearly() -> None:

@@ -52,6 +52,11 @@ QMAPS_INLINE double double_exp_of(double y) {
     return result;
 }
 
+// See qmaps.constants.Power.
+QMAPS_INLINE double step_power(double exponent, std::uint32_t step) {
+    return double_exp_of(exponent * -double_log_of(1.0 / step));
+}
+
 // See qmaps.constants.Lengthened.
 QMAPS_INLINE double lengthened(double last, double start, double steps, std::uint32_t step) {
     if (step >= steps) return last;
@@ -72,6 +77,11 @@ enum ConstantKind : int {
     kWarmed,          // a * min(t / b, 1)
     kLengthened,      // a decay from b to a, which it is from step c on
     kLengthenedRest,  // 1 minus that
+    kPower,           // t^a
+    kPowerRest,       // 1 minus that
+    kUnbiased,        // (1 - a) / (1 - a^t)
+    kUnbiasedRest,    // a * (1 - a^(t - 1)) / (1 - a^t)
+    kRelativeStep,    // min(a, 1 / sqrt(t))
     kDouble = 16,     // besides: the tensor holds a float64
 };
 
@@ -90,6 +100,14 @@ QMAPS_INLINE double constant_of(const Constant& given, std::uint32_t step) {
         case kWarmed: return step < b ? a * (step / b) : a;
         case kLengthened: return lengthened(a, b, given.c, step);
         case kLengthenedRest: return 1.0 - lengthened(a, b, given.c, step);
+        case kPower: return step_power(a, step);
+        case kPowerRest: return 1.0 - step_power(a, step);
+        case kUnbiased: return (1.0 - a) / (1.0 - power(a, step));
+        case kUnbiasedRest: return a * (1.0 - power(a, step - 1)) / (1.0 - power(a, step));
+        case kRelativeStep: {
+            const double relative = 1.0 / double_root_of(step);
+            return relative < a ? relative : a;
+        }
         default: return a;
     }
 }

@@ -270,9 +270,8 @@ __global__ void __launch_bounds__(kThreads) finish_norms(const Batch batch) {
             __syncthreads();
         }
         if (threadIdx.x == 0)
-            parameter.scalars[R::kRatio] =
-                R::ratio(double_root_of(parameter.sums[0]), double_root_of(parameter.sums[1]),
-                         parameter.scalars);
+            R::settle(parameter.sums[0], parameter.sums[1],
+                      static_cast<double>(parameter.numel), parameter.scalars);
         __syncthreads();
     }
 }

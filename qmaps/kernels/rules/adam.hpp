@@ -15,13 +15,18 @@ struct Moments {
 
     static constexpr unsigned reads(unsigned wanted) { return wanted; }
 
+    // By the moments m and v.
+    QMAPS_INLINE float moved(float p, float m, float v) const {
+        const float spread = root_of(v);
+        // Infinity and NaN stay.
+        const float denominator = (spread <= kLargest ? root.under(spread) : spread) + eps;
+        return p - (m / denominator) * size;
+    }
+
     QMAPS_INLINE float descend(float p, float grad, float* s) const {
         s[0] = s[0] * beta1 + grad * rest1;
         s[1] = s[1] * beta2 + (grad * grad) * rest2;
-        const float spread = root_of(s[1]);
-        // Infinity and NaN stay.
-        const float denominator = (spread <= kLargest ? root.under(spread) : spread) + eps;
-        return p - (s[0] / denominator) * size;
+        return moved(p, s[0], s[1]);
     }
 };
 

@@ -5,7 +5,7 @@ struct Lamb {
     static constexpr const char* kStateNames = "exp_avg exp_avg_sq";
     static constexpr int kStates = 2;
     enum { kDecay, kBeta1, kBeta2, kStepSize, kCorrection, kRootCorrection, kEps, kSign, kRest1,
-           kRest2, kTrustClip, kMaxUnorm, kScalars, kRatio = kScalars };
+           kRest2, kTrustClip, kMaxUnorm, kScalars, kRatio = kScalars, kSettled };
     float decay, beta1, beta2, correction, eps, sign, rest1, rest2, size;
     Divisor root;  // from 2^-27 to 1
 
@@ -36,5 +36,8 @@ struct Lamb {
         double trust = p / r;
         if (c[kTrustClip] != 0 && trust > c[kTrustClip]) trust = c[kTrustClip];
         return trusted(trust, p, r);
+    }
+    QMAPS_INLINE static void settle(double p, double measured, double, float* c) {
+        c[kRatio] = ratio(double_root_of(p), double_root_of(measured), c);
     }
 };

@@ -6,7 +6,7 @@ struct Lars {
     static constexpr const char* kStateNames = kMomentum ? "momentum_buffer" : "";
     static constexpr int kStates = kMomentum;
     enum { kDecay, kMomentumFactor, kLookahead, kTrust, kMaxUnorm, kStepSize, kSign, kScalars,
-           kRatio = kScalars };
+           kRatio = kScalars, kSettled };
     float decay, momentum, lookahead, size, sign, trust;
     bool clips;  // the update, once there is one; otherwise its gradient is scaled
 
@@ -41,5 +41,8 @@ struct Lars {
     QMAPS_INLINE static float ratio(double p, double measured, const float* c) {
         if (c[kMaxUnorm] != 0) return clipped(measured, p, c[kMaxUnorm]);
         return trusted(c[kTrust] * p / (measured + c[kDecay] * p), p, measured);
+    }
+    QMAPS_INLINE static void settle(double p, double measured, double, float* c) {
+        c[kRatio] = ratio(double_root_of(p), double_root_of(measured), c);
     }
 };

@@ -3,8 +3,9 @@
 // A rule that takes norms has besides what every rule has:
 //   measured     the element whose norm counts beside the parameter's
 //   measures     the states that it reads
-//   ratio        what both norms give, in float64 and then rounded; constant kRatio of the rule,
-//                which follows those that it is given
+//   settle       what sums of squares of the parameter's and of the measured elements give, and
+//                their count: further constants, up to kSettled, after those that it is given.
+//                Computed in float64 and then rounded
 
 // 1 where one of the norms is 0.
 QMAPS_INLINE float trusted(double ratio, double one, double other) {

@@ -20,13 +20,21 @@ struct Kernels {
     // Encode [begin, end) under the codec's fresh scales.
     void (*quantize_fresh)(const QuantizeTask&, std::int64_t begin, std::int64_t end, Scratch&);
     void (*dequantize)(const DequantizeTask&, std::int64_t begin, std::int64_t end, Scratch&);
-    // One optimizer step over [begin, end) of a parameter.
-    void (*step_range)(const ParamTask&, std::int64_t begin, std::int64_t end, StepScratch&);
+    // One optimizer step over [begin, end) of a parameter; what rules leave in the place of a
+    // minimum is folded into slices[part].
+    void (*step_range)(const ParamTask&, std::int64_t begin, std::int64_t end,
+                       float* const* slices, StepScratch&);
     // Fold the new states' magnitudes into maxima[state][part][index].
     void (*step_maxima)(const ParamTask&, std::int64_t begin, std::int64_t end,
                         float* const* const* maxima, StepScratch&);
     // Sums of squares of the parameter's and of the measured elements of chunk number `chunk`.
     void (*step_norms)(const ParamTask&, std::int64_t chunk, double* sums, StepScratch&);
+    // Sums of what means are taken of, over each row and over each column of a tile of at most
+    // kColumnChunk rows and kRowChunk columns; `at` is its first element.
+    void (*side_sums)(const ParamTask&, std::int64_t at, std::int64_t rows, std::int64_t columns,
+                      double* row_sums, double* column_sums, StepScratch&);
+    // The sum of a chunk of a row.
+    double (*row_sum)(const float* x, std::int64_t count);
     Rules rules;
     // The 256 scales of an 8-bit grid between two ends, 0 first.
     void (*eight_bit_grid)(float low, float high, float* grid);

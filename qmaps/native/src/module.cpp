@@ -282,6 +282,21 @@ NB_MODULE(_core, module) {
             },
             // The step keeps pointers to both.
             nb::keep_alive<1, 2>(), nb::keep_alive<1, 3>())
+        .def("arrange_sides", &Step::arrange_sides, nb::arg("shape"))
+        .def("add_side_floats",
+             [](Step& self, Address data, std::int64_t size) {
+                 self.add_side_floats(reinterpret_cast<float*>(data), size);
+             })
+        .def(
+            "add_side_quantized",
+            [](Step& self, std::int64_t size, const Codebook& book, const Geometry& geometry,
+               Address packed, const std::vector<Address>& arrays, const std::vector<Key>& key) {
+                Codec made = codec(book, geometry, packed, arrays);
+                made.stochastic = !key.empty();
+                if (!key.empty()) made.noise = noise_key(key.front());
+                self.add_side_quantized(std::move(made), size);
+            },
+            nb::keep_alive<1, 3>(), nb::keep_alive<1, 4>())
         .def(
             "run",
             [](Step& self, const std::vector<Address>& p, const std::vector<Address>& g,
@@ -301,6 +316,7 @@ NB_MODULE(_core, module) {
                     std::copy(constants.begin(), constants.end(), task.scalars);
                     task.p_noise.word3 = steps[i];
                     for (StateTask& state : task.state) state.codec.noise.word3 = steps[i];
+                    for (Side& side : task.sides.side) side.codec.noise.word3 = steps[i];
                 }
                 nb::gil_scoped_release unlocked;
                 self.run(threads);
@@ -310,6 +326,16 @@ NB_MODULE(_core, module) {
 
     register_quantiles(module);
 
+    module.def(
+        "rules",
+        [] {
+            std::vector<std::tuple<std::string, std::string>> names;
+            const Rules& rules = kernels().rules;
+            for (int i = 0; i < rules.count; ++i)
+                names.emplace_back(rules.rule[i].name, rules.rule[i].state_names);
+            return names;
+        },
+        "Every rule that steps take: its name, and the states that it has.");
     module.def("isa", [] { return std::string(kernels().name); },
                "The instruction set in use; QMAPS_ISA chooses another.");
     module.def(

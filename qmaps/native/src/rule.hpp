@@ -8,7 +8,10 @@ namespace qmaps {
 struct Ahead;
 
 inline constexpr int kMaxStates = 3;
-inline constexpr int kMaxScalars = 16;
+inline constexpr int kMaxScalars = 24;
+
+// How an element takes a number of states that have fewer; see kernels/rules/sided.hpp.
+enum class SideKind : int { none = 0, product = 1, smallest = 2 };
 
 // A rule works on `count` elements of float32 memory: p the parameter, g its gradient, s[k] the
 // k-th state, c the step's constants in the order of the rule's list. Each line of a rule is the
@@ -28,11 +31,19 @@ struct Rule {
     // The states that `advance` reads to make the wanted ones.
     unsigned (*reads)(unsigned wanted);
     // Of rules that take norms, null for others: the elements whose norm counts, into `out`; the
-    // states that this reads; and what it makes of both norms, the last of the constants.
+    // states that this reads; and what it makes of both sums of squares, the last of the constants.
     void (*measured)(const float* p, const float* g, float* const* s, std::int64_t count,
                      const float* c, float* out);
     unsigned (*measures)(const float* c);
-    float (*ratio)(double param_norm, double measured_norm, const float* c);
+    void (*settle)(double param_squares, double measured_squares, double count, float* c);
+    // Of rules with sides, whose number for each element is s[states]. The others belong to
+    // products alone: what means are taken of; statistics that take in means, which are sums over
+    // `count`; factors of rows, whose statistics have this mean, and of columns.
+    SideKind sides;
+    void (*squared)(const float* g, std::int64_t count, const float* c, float* out);
+    void (*blend)(float* side, const double* sums, std::int64_t size, double count, const float* c);
+    void (*row_factors)(const float* side, std::int64_t size, float mean, float* out);
+    void (*column_factors)(const float* side, std::int64_t size, float* out);
 };
 
 // The rules of one instruction set.

@@ -1,12 +1,12 @@
 #include "step.hpp"
 
 #include <algorithm>
-#include <cmath>
 #include <numeric>
 #include <stdexcept>
 #include <utility>
 
 #include "parallel.hpp"
+#include "sides.hpp"
 
 namespace qmaps {
 namespace {
@@ -85,6 +85,24 @@ void Step::add_floats(float* data) { next_state().data = data; }
 
 void Step::add_quantized(Codec codec) { next_state().codec = std::move(codec); }
 
+void Step::arrange_sides(const std::vector<std::int64_t>& shape) {
+    qmaps::arrange_sides(tasks_.back(), shape);
+}
+
+void Step::add_side_floats(float* data, std::int64_t size) {
+    Side side;
+    side.data = data;
+    side.size = size;
+    tasks_.back().sides.side.push_back(std::move(side));
+}
+
+void Step::add_side_quantized(Codec codec, std::int64_t size) {
+    Side side;
+    side.codec = std::move(codec);
+    side.size = size;
+    tasks_.back().sides.side.push_back(std::move(side));
+}
+
 void Step::arrange() {
     items_.clear();
     for (std::size_t number = 0; number < tasks_.size(); ++number) {
@@ -111,7 +129,7 @@ void Step::take_norms(int threads) {
     std::vector<Norms> norms;
     std::vector<std::pair<std::size_t, std::int64_t>> chunks;  // whose, and which
     for (ParamTask& task : tasks_) {
-        if (!task.rule->ratio) continue;
+        if (!task.rule->settle) continue;
         const std::int64_t count = (task.numel + kNormChunk - 1) / kNormChunk;
         for (std::int64_t chunk = 0; chunk < count; ++chunk) chunks.emplace_back(norms.size(), chunk);
         const std::vector<double> sums(static_cast<std::size_t>(count));
@@ -132,9 +150,10 @@ void Step::take_norms(int threads) {
     });
     for (Norms& mine : norms) {
         ParamTask& task = *mine.task;
-        const double p = std::sqrt(tree_sum(std::move(mine.sums[0])));
-        const double measured = std::sqrt(tree_sum(std::move(mine.sums[1])));
-        task.scalars[task.rule->scalars] = task.rule->ratio(p, measured, task.scalars);
+        const double p = tree_sum(std::move(mine.sums[0]));
+        const double measured = tree_sum(std::move(mine.sums[1]));
+        const auto count = static_cast<double>(std::max<std::int64_t>(task.numel, 1));
+        task.rule->settle(p, measured, count, task.scalars);
     }
 }
 
@@ -166,7 +185,12 @@ void Step::run(int threads) {
             wide[number]->state.push_back(k);
         }
     }
+    take_sides(tasks_, set_, threads);
     take_norms(threads);
+    std::vector<std::unique_ptr<Slices>> slices(tasks_.size());
+    for (std::size_t number = 0; number < tasks_.size(); ++number)
+        if (tasks_[number].rule->sides == SideKind::smallest)
+            slices[number] = std::make_unique<Slices>(tasks_[number], threads);
     const auto items = static_cast<std::int64_t>(items_.size());
     if (any_wide) {
         parallel(items, threads, [&](std::int64_t number, int thread) {
@@ -188,10 +212,15 @@ void Step::run(int threads) {
             }
         });
     }
-    parallel(items, threads, [&](std::int64_t number, int) {
+    parallel(items, threads, [&](std::int64_t number, int thread) {
         const Item& item = items_[static_cast<std::size_t>(number)];
-        set_.step_range(tasks_[item.parameter], item.begin, item.end, step_scratch());
+        const Slices* mine = slices[item.parameter].get();
+        set_.step_range(tasks_[item.parameter], item.begin, item.end,
+                        mine ? mine->of(thread) : nullptr, step_scratch());
     });
+    for (const auto& mine : slices)
+        if (mine) mine->store();
+    store_sides(tasks_, threads);
     for (std::size_t number = 0; number < tasks_.size(); ++number) {
         if (!wide[number]) continue;
         for (std::size_t w = 0; w < wide[number]->state.size(); ++w) {

@@ -137,6 +137,25 @@ struct StateTask {
     float* data = nullptr;
 };
 
+// A state that has fewer elements than its parameter.
+struct Side {
+    Codec codec;                 // where it is quantized
+    float* data = nullptr;       // its numbers: as stored, or decoded
+    std::vector<float> decoded;  // room for them
+    std::int64_t size = 0;
+};
+
+// Those of one parameter.
+struct SideStates {
+    std::vector<Side> side;
+    // Of a product: its matrices, and the factors of all rows and of all columns.
+    std::int64_t rows = 1, columns = 1;
+    std::vector<float> row_factor, column_factor;
+    // Of a minimum: each dimension's slices as a part, and their maxima.
+    Geometry slices;
+    Codec maxima;
+};
+
 // One parameter of an optimizer step.
 struct ParamTask {
     const Rule* rule = nullptr;
@@ -149,6 +168,7 @@ struct ParamTask {
     bool p_stochastic = false;
     NoiseKey p_noise;
     StateTask state[kMaxStates];
+    SideStates sides;
     std::int64_t stretch = kTile;  // elements at a time: whole blocks of every state
     bool two_passes = false;       // for scales that span more than a block
 };

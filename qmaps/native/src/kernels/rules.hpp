@@ -5,7 +5,12 @@
 template <class R, bool kWrite, unsigned kWanted>
 inline void run(float* __restrict p, const float* __restrict g, float* const* s,
                 std::int64_t count, const float* c, Ahead& given) {
-    constexpr unsigned kRead = R::reads(kWanted);
+    constexpr int kSide = R::kStates;  // the place of what sides come to
+    constexpr bool kSided = sides_of<R>(0) != kNoSides;
+    constexpr bool kLeaves = kWrite && sides_of<R>(0) == kSmallest;
+    constexpr unsigned kRead = R::reads(kWanted) | (kSided ? 1u << kSide : 0u);
+    constexpr unsigned kStore = kWanted | (kLeaves ? 1u << kSide : 0u);
+    static_assert(kSide + kSided <= kMaxStates);
     const R rule(c);
     float* __restrict s0 = s[0];
     float* __restrict s1 = s[1];
@@ -17,9 +22,9 @@ inline void run(float* __restrict p, const float* __restrict g, float* const* s,
         if (kRead & 4u) state[2] = s2[i];
         const float moved = rule(p[i], g[i], state);
         if (kWrite) p[i] = moved;
-        if (kWanted & 1u) s0[i] = state[0];
-        if (kWanted & 2u) s1[i] = state[1];
-        if (kWanted & 4u) s2[i] = state[2];
+        if (kStore & 1u) s0[i] = state[0];
+        if (kStore & 2u) s1[i] = state[1];
+        if (kStore & 4u) s2[i] = state[2];
     };
     Ahead ahead = given;
     std::int64_t i = 0;
@@ -58,31 +63,77 @@ inline void measure(const float* __restrict p, const float* __restrict g, float*
         float state[kMaxStates] = {};
         for (int k = 0; k < R::kStates; ++k)
             if (read >> k & 1u) state[k] = s[k][i];
+        if (sides_of<R>(0) != kNoSides) state[R::kStates] = s[R::kStates][i];
         out[i] = rule.measured(p[i], g[i], state);
     }
 }
 
 template <class R>
+inline void squared(const float* __restrict g, std::int64_t count, const float* c,
+                    float* __restrict out) {
+    for (std::int64_t i = 0; i < count; ++i) out[i] = R::squared(g[i], c);
+}
+
+template <class R>
+inline void blend(float* __restrict side, const double* __restrict sums, std::int64_t size,
+                  double count, const float* c) {
+    for (std::int64_t i = 0; i < size; ++i)
+        side[i] = R::blended(side[i], static_cast<float>(sums[i] / count), c);
+}
+
+template <class R>
+inline void row_factors(const float* __restrict side, std::int64_t size, float mean,
+                        float* __restrict out) {
+    for (std::int64_t i = 0; i < size; ++i) out[i] = R::row_factor(relative(side[i], mean));
+}
+
+template <class R>
+inline void column_factors(const float* __restrict side, std::int64_t size,
+                           float* __restrict out) {
+    for (std::int64_t i = 0; i < size; ++i) out[i] = R::column_factor(side[i]);
+}
+
+template <class R>
 constexpr Rule rule() {
-    return {R::kName, R::kStateNames, R::kStates, R::kScalars, apply<R>, advance<R>, R::reads,
-            nullptr, nullptr, nullptr};
+    Rule made{};
+    made.name = R::kName;
+    made.state_names = R::kStateNames;
+    made.states = R::kStates;
+    made.scalars = R::kScalars;
+    made.apply = apply<R>;
+    made.advance = advance<R>;
+    made.reads = R::reads;
+    made.sides = static_cast<SideKind>(sides_of<R>(0));
+    if constexpr (sides_of<R>(0) == kProduct) {
+        made.squared = squared<R>;
+        made.blend = blend<R>;
+        made.row_factors = row_factors<R>;
+        made.column_factors = column_factors<R>;
+    }
+    return made;
 }
 
 // One that takes norms.
 template <class R>
 constexpr Rule layerwise() {
-    static_assert(R::kRatio < kMaxScalars);
+    static_assert(R::kSettled <= kMaxScalars);
     Rule made = rule<R>();
     made.measured = measure<R>;
     made.measures = R::measures;
-    made.ratio = R::ratio;
+    made.settle = R::settle;
     return made;
 }
 
 static constexpr Rule kRules[] = {
+    layerwise<Adafactor<false, false>>(),
+    layerwise<Adafactor<true, false>>(),
+    layerwise<Adafactor<false, true>>(),
+    layerwise<Adafactor<true, true>>(),
     rule<Adagrad>(),
     rule<Adam>(),
     rule<AdamW>(),
+    rule<AdamWFactor>(),
+    rule<AdamWWhole>(),
     rule<AdEMAMix>(),
     layerwise<Lamb>(),
     layerwise<Lars<false>>(),
@@ -94,4 +145,6 @@ static constexpr Rule kRules[] = {
     rule<RmsProp<true, true>>(),
     rule<Sgd<false>>(),
     rule<Sgd<true>>(),
+    rule<Sm3<false>>(),
+    rule<Sm3<true>>(),
 };

@@ -41,7 +41,8 @@ inline void store_stochastic(const float* from, std::uint16_t* to, const NoiseKe
 }
 
 static void step_range(const ParamTask& task, std::int64_t begin, std::int64_t end,
-                       StepScratch& memory) {
+                       float* const* slices, StepScratch& memory) {
+    const bool sided = task.rule->sides != SideKind::none;
     ScaleView views[kMaxStates];
     int quantized = 0;
     for (int k = 0; k < task.rule->states; ++k)
@@ -65,6 +66,10 @@ static void step_range(const ParamTask& task, std::int64_t begin, std::int64_t e
             if (state.codec.book)
                 decode_range(state.codec, views[k], at, count, states[k], memory.scratch);
         }
+        if (sided) {
+            states[task.rule->states] = memory.state[task.rule->states];
+            side_values(task, at, count, memory.state[task.rule->states]);
+        }
         const float* g = floats(task.g, task.g_dtype, at, count, memory.g);
         float* p = memory.p;
         if (task.p_dtype == Dtype::f32) {
@@ -82,6 +87,11 @@ static void step_range(const ParamTask& task, std::int64_t begin, std::int64_t e
         for (int k = 0; k < task.rule->states; ++k)
             if (task.state[k].codec.book)
                 encode_range(task.state[k], states[k], at, count, memory.scratch);
+        if (slices) {
+            int part = 0;
+            for (const Part& each : task.sides.slices.parts)
+                fold_part(each, states[task.rule->states], at, count, slices[part++]);
+        }
     }
 }
 
@@ -105,6 +115,10 @@ static void step_maxima(const ParamTask& task, std::int64_t begin, std::int64_t 
             } else {
                 __builtin_memcpy(states[k], state.data + at, count * sizeof(float));
             }
+        }
+        if (task.rule->sides != SideKind::none) {
+            states[task.rule->states] = memory.state[task.rule->states];
+            side_values(task, at, count, memory.state[task.rule->states]);
         }
         const float* g = floats(task.g, task.g_dtype, at, count, memory.g);
         const float* p = floats(task.p, task.p_dtype, at, count, memory.p);
@@ -143,6 +157,10 @@ static void step_norms(const ParamTask& task, std::int64_t chunk, double* sums,
             if (state.codec.book)
                 decode_tile(state.codec, stored(state.codec), at, count, states[k],
                             memory.scratch);
+        }
+        if (task.rule->sides != SideKind::none) {
+            states[task.rule->states] = memory.state[task.rule->states];
+            side_values(task, at, count, memory.state[task.rule->states]);
         }
         const float* g = floats(task.g, task.g_dtype, at, count, memory.g);
         const float* p = floats(task.p, task.p_dtype, at, count, memory.p);
