@@ -32,7 +32,7 @@ class Accumulator:
     """
 
     def __init__(self, quantizer: Quantizer, like: Tensor, seed: int, number: int) -> None:
-        self.total: QuantizedTensor = zero(quantizer, like)
+        self.total: QuantizedTensor = zero(quantizer, tuple(like.shape), like.device)
         self.seed, self.number = seed, number
         self.count = self.step = 0
 
