@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from qmaps import (
         analyze,
         capture,
+        comm,
         convert,
         figures,
         lpmm,
@@ -46,6 +47,7 @@ except PackageNotFoundError:  # a source tree that was never installed
 _LAZY = (
     "analyze",
     "capture",
+    "comm",
     "convert",
     "figures",
     "lpmm",
@@ -79,6 +81,7 @@ __all__ = [
     "backend",
     "backends",
     "capture",
+    "comm",
     "convert",
     "figures",
     "load",

@@ -42,6 +42,10 @@ class BackendError(BadValueError):
     """An engine that cannot do here what was asked of it."""
 
 
+class CommunicationError(QmapsError, RuntimeError):
+    """Another process has ended, failed, or is late."""
+
+
 def nearest(name: str, allowed: Iterable[str]) -> str:
     """A hint ``'; nearest match: X'`` for a misspelt `name`, or ``''`` if nothing is near."""
     by_folded = {candidate.lower(): candidate for candidate in allowed}

@@ -38,8 +38,10 @@ class RoundingKey:
     Attributes:
         seed: chosen by the user; 32 bits.
         purpose: what is rounded: 0 optimizer states, 1 parameters in bfloat16, 2 parameters kept
-            in low precision, 3 their gradients (`qmaps.lpmm`); 8 draws APOLLO's projections;
-            others for the project's later uses.
+            in low precision, 3 their gradients (`qmaps.lpmm`); 8 draws APOLLO's projections; 16 to
+            20 are messages, with the rank as `micro_batch`: 16 parts of a sum to their owner, 17
+            sums to all, 18 activations, 19 sub-batches, 20 their errors. Others are for the
+            project's later uses.
         step: number of the optimizer step; 32 bits.
         micro_batch: number within the step; 16 bits.
         tensor: number of the parameter; 32 bits.
