@@ -99,7 +99,8 @@ class QuantizedOptimizer(torch.optim.Optimizer):
         state_quantizers: "8bit", "4bit", "paper-8bit", "paper-4bit" or "32bit"
             (`qmaps.optim.PRESETS`), or a dict from state names to specs or quantizers, such as
             ``{"exp_avg": "B128/DE@4s", "exp_avg_sq": "rank1/linear@4u"}``; None means 32 bits,
-            and states left out stay in them.
+            and states left out stay in them. ``"B128/DE@4s + rank1/linear@4u"`` gives one spec to
+            states that can be negative and one to the others; ``32-bit`` stands for none.
         overrides: for parameters whose names match a pattern other quantizers than
             `state_quantizers`, in the same form:
             ``{"lm_head.*": None, "*.mlp.*": "4bit"}``. The first pattern that matches decides.

@@ -6,6 +6,7 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
 from qmaps.errors import BadValueError, nearest
+from qmaps.pair import Pair
 
 
 @dataclass(frozen=True)
@@ -46,10 +47,18 @@ Source: 8-bit optimizers, section 2; 4-bit optimizers, section 5.
 
 
 def preset(name: str, option: str = "state_quantizers") -> Preset:
-    """The preset of that name, which `option` asks for."""
-    if name not in PRESETS:
-        raise BadValueError(
-            f"{option}={name!r} is no preset; allowed are {', '.join(PRESETS)}, or a dict "
-            f"from state names to specs{nearest(name, PRESETS)}"
-        )
-    return PRESETS[name]
+    """The preset of that name, which `option` asks for, or that of two specs.
+
+    >>> preset("B128/DE@4s + rank1/linear@4u").specs(["exp_avg", "exp_avg_sq"], {"exp_avg"})
+    {'exp_avg': 'B128/DE@4s', 'exp_avg_sq': 'rank1/linear@4u'}
+    """
+    if name in PRESETS:
+        return PRESETS[name]
+    if " + " in name:
+        pair = Pair.parse(name)
+        given = [None if q is None else q.spec for q in (pair.first, pair.second)]
+        return Preset(given[0], given[1], 1)
+    raise BadValueError(
+        f"{option}={name!r} is no preset; allowed are {', '.join(PRESETS)}, 'SIGNED + UNSIGNED' "
+        f"of specs, or a dict from state names to specs{nearest(name, PRESETS)}"
+    )

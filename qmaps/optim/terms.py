@@ -29,7 +29,11 @@ def coupled(param: Tensor, grad: Tensor, scalars: dict[str, float]) -> Tensor:
 def check_at_least_0(group: dict[str, Any], *names: str) -> None:
     """Raise unless these options are numbers of at least 0."""
     for name in names:
-        if not float(group[name]) >= 0:
+        if isinstance(value := group[name], str):
+            raise BadTypeError(
+                f"{name}={value!r} must be a number; YAML takes 1e-3 for text and 1.0e-3 for one"
+            )
+        if not float(value) >= 0:
             raise BadValueError(f"{name}={group[name]} must be at least 0")
 
 

@@ -326,7 +326,8 @@ def test_fitted_maps_are_refitted_when_due() -> None:
         ({"seed": -1}, "seed=-1 is outside 0 to 2**32 - 1"),
         ({"state_quantizers": "8bits"},
          "state_quantizers='8bits' is no preset; allowed are 32bit, 8bit, 4bit, paper-8bit, "
-         "paper-4bit, or a dict from state names to specs; nearest match: 8bit"),
+         "paper-4bit, 'SIGNED + UNSIGNED' of specs, or a dict from state names to specs; "
+         "nearest match: 8bit"),
         ({"state_quantizers": {"momentum": "B128/DE@4s"}},
          "state_quantizers names 'momentum'; AdamW has exp_avg, exp_avg_sq"),
         ({"state_quantizers": {"exp_avg": "B128/DE@8u"}},

@@ -297,7 +297,8 @@ LISTED = "tokens.weight, body.0.weight, body.0.bias, body.1.weight, body.1.bias 
          f"overrides names 'qqq', which matches no parameter; there are {LISTED}"),
         ({"head.*": "9bit"}, BadValueError,
          "overrides['head.*']='9bit' is no preset; allowed are 32bit, 8bit, 4bit, paper-8bit, "
-         "paper-4bit, or a dict from state names to specs; nearest match: 8bit"),
+         "paper-4bit, 'SIGNED + UNSIGNED' of specs, or a dict from state names to specs; "
+         "nearest match: 8bit"),
         ({"head.*": {"m": None}}, BadValueError,
          "overrides['head.*'] names 'm'; AdamW has exp_avg, exp_avg_sq"),
         ({"head.*": {"exp_avg": "B8/DE@8u"}}, BadValueError,
