@@ -53,7 +53,7 @@ Out = Annotated[Path, typer.Option(help="Run folder; everything of the run is ke
 Seed = Annotated[int, typer.Option(min=0, help="Seed of weights and batches.")]
 Steps = Annotated[int | None, typer.Option(min=1, help="Training steps; the workload's default.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for scripts, and nothing else.")]
-Workload = Annotated[str, typer.Argument(help="stdlib-lm, stdlib-lm-tiny or digits.")]
+Workload = Annotated[str, typer.Argument(help="stdlib-lm, stdlib-lm-tiny, digits or minilm.")]
 States = Annotated[
     Path,
     typer.Argument(help="Captured states (folder or .safetensors), or an optimizer checkpoint."),
@@ -94,9 +94,9 @@ def _print_error(message: str) -> None:
 
 @app.command()
 def lab(
-    workload: Annotated[str, typer.Argument(help="stdlib-lm, stdlib-lm-tiny or digits.")] = (
-        "stdlib-lm"
-    ),
+    workload: Annotated[
+        str, typer.Argument(help="stdlib-lm, stdlib-lm-tiny, digits or minilm.")
+    ] = ("stdlib-lm"),
     out: Out = Path("runs/lab"),
     seed: Seed = 0,
     steps: Steps = None,
