@@ -59,7 +59,7 @@ PAPER = {
 NOTES = """\
 On samples the paper's relative errors are 1.2 to 1.6 times ours, as if values were not always taken
 to the nearest code; here they are. The order is the paper's: the dynamic tree has the smallest
-relative error by far, linear the smallest absolute one on normal samples, with the tree close by.
+relative error by far, and on normal samples about the same absolute one as linear.
 
 The static tree is the exception: with the three levels that turn 0.2345678 into the paper's 0.23125
 its relative error is above the printed one. With four levels, which leave three bits to the
