@@ -219,8 +219,8 @@ def markdown(frame: pd.DataFrame, command: str) -> str:
         f"that one image is 0.28 %; batches of {BATCH}; the same weights, batches and dropout for "
         f"all types of a seed. {steps}. Data parallel: all gradients are quantized; model "
         "parallel: activations of linear layers and their errors. Mantissa and static tree are "
-        "normalized as the other two, in place of a fitted exponent. The paper finds no significant difference "
-        "on MNIST for any of the four, data or model parallel.",
+        "normalized as the other two, in place of a fitted exponent. The paper finds no "
+        "significant difference on MNIST for any of the four, data or model parallel.",
         "",
         "F-test of no difference between 32 bits and the four types:",
         "",
