@@ -119,14 +119,27 @@ class Shard:
             self.mesh,
         )
 
-    def distributed(self, x: Tensor) -> Tensor:
-        """A DTensor of which `x` is the local part."""
-        from torch.distributed.tensor import DTensor, Placement, Replicate
+    def of_rows(self, x: Tensor, *, split: bool) -> Shard:
+        """The part that `x` is of a tensor with this one's rows, or of one that is not split."""
+        here = tuple(x.shape)
+        if not split:
+            return Shard(here, here, (0,) * x.dim(), (None,) * len(self.splits), self.mesh)
+        whole = (self.shape[0] if self.shape else 1, *here[1:])
+        offsets = (self.offsets[0] if self.shape else 0, *([0] * (x.dim() - 1)))
+        return Shard(whole, here, offsets, self.splits, self.mesh)
+
+    def placements(self) -> list[Any]:
+        """Those of a DTensor of the whole."""
+        from torch.distributed.tensor import Replicate
         from torch.distributed.tensor import Shard as Split
 
-        placements: list[Placement] = [
-            Replicate() if split is None else Split(split) for split in self.splits
-        ]
+        return [Replicate() if split is None else Split(split) for split in self.splits]
+
+    def distributed(self, x: Tensor) -> Tensor:
+        """A DTensor of which `x` is the local part."""
+        from torch.distributed.tensor import DTensor
+
+        placements = self.placements()
         stride = torch.empty(self.shape, device="meta").stride()
         whole: Tensor = DTensor.from_local(
             x, self.mesh, placements, run_check=False, shape=torch.Size(self.shape), stride=stride

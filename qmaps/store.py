@@ -17,7 +17,6 @@ from qmaps.errors import BadValueError, OutputError
 from qmaps.files import replacing
 from qmaps.maps.base import table
 from qmaps.maps.codebook import Codebook
-from qmaps.normalize.base import Normalizer
 from qmaps.packing import packed_bytes
 from qmaps.quantizer import QuantizedTensor, Quantizer
 from qmaps.spec import parse, parse_normalizer
@@ -27,25 +26,38 @@ FORMAT = 1
 
 def to_plain(t: QuantizedTensor) -> dict[str, Any]:
     """`t` as a dict of tensors, strings and numbers, which ``torch.load`` reads safely."""
-    map_ = t.quantizer.map
-    plain: dict[str, Any] = {
+    return {
+        **described(t.quantizer),
         "format": FORMAT,
-        "spec": t.quantizer.spec,
         "shape": list(t.shape),
         "packed": t.packed,
         "scales": list(t.scales),
     }
-    if isinstance(map_, Codebook):
-        plain["codebook"] = table(map_).clone()
-        plain["map"] = {
-            "bits": map_.bits,
-            "signed": map_.signed,
-            "label": map_.label,
-            "per_tensor": map_.per_tensor,
-            "normalizer": t.quantizer.normalizer.spec,
-            "stochastic": t.quantizer.stochastic,
-        }
-    return plain
+
+
+def described(q: Quantizer) -> dict[str, Any]:
+    """A quantizer as its spec, and where that names no map, as its codebook."""
+    if not isinstance(q.map, Codebook):
+        return {"spec": q.spec}
+    about = {
+        "bits": q.map.bits,
+        "signed": q.map.signed,
+        "label": q.map.label,
+        "per_tensor": q.map.per_tensor,
+        "normalizer": q.normalizer.spec,
+        "stochastic": q.stochastic,
+    }
+    return {"spec": q.spec, "codebook": table(q.map).clone(), "map": about}
+
+
+def quantizer_in(plain: Mapping[str, Any]) -> Quantizer:
+    """What `described` described."""
+    if "codebook" not in plain:
+        return Quantizer(*parse(plain["spec"]))
+    about = dict(plain["map"])
+    normalizer = parse_normalizer(about.pop("normalizer"))
+    stochastic = bool(about.pop("stochastic"))
+    return Quantizer(normalizer, Codebook(plain["codebook"], **about), stochastic)
 
 
 def from_plain(plain: Mapping[str, Any]) -> QuantizedTensor:
@@ -63,7 +75,7 @@ def from_plain(plain: Mapping[str, Any]) -> QuantizedTensor:
         )
     try:
         t = _assembled(plain)
-        _check(t, t.quantizer.normalizer)
+        check(t)
     except (AttributeError, KeyError, TypeError) as error:
         reason = f"{type(error).__name__}: {error}"
         raise BadValueError(f"the parts of a quantized tensor are damaged ({reason})") from None
@@ -72,13 +84,7 @@ def from_plain(plain: Mapping[str, Any]) -> QuantizedTensor:
 
 def _assembled(plain: Mapping[str, Any]) -> QuantizedTensor:
     """The tensor of these parts, whether or not they fit together."""
-    if "codebook" in plain:
-        about = dict(plain["map"])
-        normalizer = parse_normalizer(about.pop("normalizer"))
-        stochastic = bool(about.pop("stochastic"))
-        quantizer = Quantizer(normalizer, Codebook(plain["codebook"], **about), stochastic)
-    else:
-        quantizer = Quantizer(*parse(plain["spec"]))
+    quantizer = quantizer_in(plain)
     shape = tuple(int(size) for size in plain["shape"])
     return QuantizedTensor(quantizer, shape, plain["packed"], tuple(plain["scales"]))
 
@@ -145,7 +151,7 @@ def load(path: str | os.PathLike[str]) -> dict[str, QuantizedTensor]:
         raise BadValueError(f"{str(path)!r} holds damaged metadata ({reason})") from None
 
 
-def _check(t: QuantizedTensor, normalizer: Normalizer) -> None:
+def check(t: QuantizedTensor) -> None:
     """Raise unless sizes and dtypes are those of the quantizer."""
     if min(t.shape, default=0) < 0:
         raise BadValueError(f"shape={t.shape} of a quantized tensor holds a negative size")
@@ -158,6 +164,7 @@ def _check(t: QuantizedTensor, normalizer: Normalizer) -> None:
             f"{t.quantizer.spec} of shape {t.shape} needs {needed} of torch.uint8"
         )
     found = tuple((scale.dtype, tuple(scale.shape)) for scale in t.scales)
+    normalizer = t.quantizer.normalizer
     if found != normalizer.layout(t.shape):
         raise BadValueError(
             f"scales are {found}; {normalizer.spec} of shape {t.shape} needs "

@@ -41,7 +41,6 @@ from qmaps.parts import part
 from qmaps.philox import RoundingKey
 from qmaps.quantizer import QuantizedTensor, Quantizer
 from qmaps.shards import Shard, is_distributed, local, shard_of
-from qmaps.store import to_plain
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 """Of parameters; steps are taken in float32."""
@@ -643,11 +642,16 @@ class QuantizedOptimizer(torch.optim.Optimizer):
         )
 
     def state_dict(self) -> dict[str, Any]:
-        """The state as plain tensors, strings and numbers: ``weights_only=True`` loads it."""
+        """The state as plain tensors, strings and numbers: ``weights_only=True`` loads it.
+
+        That of parameters in shards is DTensors, for `torch.distributed.checkpoint`, and copied;
+        see `qmaps.rows`.
+        """
         saved = super().state_dict()
+        params = [param for group in self.param_groups for param in group["params"]]
         saved["state"] = {
             number: {
-                name: to_plain(value) if isinstance(value, QuantizedTensor) else value
+                name: checkpoint.written(self, name, value, params[number])
                 for name, value in state.items()
             }
             for number, state in saved["state"].items()

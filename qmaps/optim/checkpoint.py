@@ -11,12 +11,17 @@ import torch
 from torch import Tensor
 
 from qmaps.errors import BadTypeError, BadValueError, QmapsError
+from qmaps.exchange import Request, shared_scales, spans_shards
 from qmaps.masters import MASTER, has_master
 from qmaps.optim.choice import Choices, check_patterns, listed
 from qmaps.optim.torch_options import TORCH_OPTIONS
-from qmaps.philox import RoundingKey
+from qmaps.parts import largest_bits, part
 from qmaps.quantizer import QuantizedTensor
-from qmaps.store import from_plain
+from qmaps.rows import Rows, wanted
+from qmaps.rows import read as read_rows
+from qmaps.rows import write as write_rows
+from qmaps.shards import Shard, is_distributed, local, shard_of
+from qmaps.store import from_plain, to_plain
 
 if TYPE_CHECKING:
     from qmaps.optim.base import QuantizedOptimizer
@@ -34,6 +39,23 @@ ABOUT = "qmaps"
 def about(optimizer: QuantizedOptimizer) -> dict[str, Any]:
     """What a state_dict tells of itself."""
     return {"format": FORMAT, "optimizer": type(optimizer).__name__}
+
+
+def written(optimizer: QuantizedOptimizer, name: str, value: Any, param: Tensor) -> Any:
+    """A state as a state_dict has it."""
+    shard = shard_of(param)
+    if shard is None:
+        if not isinstance(value, QuantizedTensor):
+            return value
+        return write_rows(value, None) if wanted() else to_plain(value)
+    if name == "step" or not isinstance(value, (Tensor, QuantizedTensor)):
+        return value
+    dims = tuple(range(param.dim())) if name == MASTER else optimizer.state_dims(name, param.dim())
+    its = shard.following(dims)
+    if isinstance(value, Tensor):
+        return its.distributed(value.clone())
+    # Only rows can be cut out of codes.
+    return write_rows(value, its) if its.by_rows else its.distributed(value.dequantize())
 
 
 def read(
@@ -200,34 +222,81 @@ def _state(
         state["step"] = _step(given.pop("step"), where, on_host=optimizer.native_rule is None)
     if MASTER in given:
         state[MASTER] = _master(given.pop(MASTER), where, param, group)
-    read = {name: _value(value, name, where) for name, value in given.items()}
-    for name, value in optimizer.adopted(read, param, group).items():
+    shard = shard_of(param)
+    dims = {name: optimizer.state_dims(name, param.dim()) for name in given}
+    read = {}
+    for name, value in given.items():
+        its = None if shard is None else shard.following(dims[name])
+        found = _value(value, name, where, its)
+        if name in optimizer.state_names:
+            _check_shape(found, name, where, param, tuple(shapes.get(name, param.shape)))
+        read[name] = _local(found, its)
+    with part(shard):
+        adopted = optimizer.adopted(read, local(param), group)
+    for name, value in adopted.items():
         if name not in optimizer.state_names:
             allowed = ", ".join(optimizer.state_names)
             raise BadValueError(
                 f"state_dict has the state {name!r} for {where}; {type(optimizer).__name__} has "
                 f"{allowed}"
             )
-        found, shape = tuple(value.shape), tuple(shapes.get(name, param.shape))
-        if found != shape:
-            needed = "" if shape == tuple(param.shape) else f"; {shape} is needed"
-            raise BadValueError(
-                f"state_dict has {name} of shape {found} for {where} of shape "
-                f"{tuple(param.shape)}{needed}"
-            )
         state[name] = _placed(value, param.device)
     if state:
         # torch's SGD counts no steps; one at least has been taken.
         state.setdefault("step", torch.ones((), dtype=torch.float32))
-    for index, name in enumerate(optimizer.state_names):
+    for name in optimizer.state_names:
         if not isinstance(value := state.get(name), Tensor):
             continue
-        q = optimizer.quantizer_of(name, param, group)
-        if q is not None:
-            step = int(state["step"])
-            key = RoundingKey(seed=group["seed"], step=step, tensor=number, state=index)
+        if (q := optimizer.quantizer_of(name, param, group)) is None:
+            continue
+        key = optimizer.rounding_key(number, param, group, step=int(state["step"]), state=name)
+        its = None if shard is None else shard.following(optimizer.state_dims(name, param.dim()))
+        if its is not None and spans_shards(q.normalizer, its):
+            (scales,) = shared_scales([Request(q.normalizer, value, its)])
+            state[name] = q.quantize_scaled(value, scales, key=key)
+        else:
             state[name] = q.quantize_unchecked(value, key=key)
     return state
+
+
+def _check_shape(
+    found: Tensor | QuantizedTensor | Rows,
+    name: str,
+    where: str,
+    param: Tensor,
+    shape: tuple[int, ...],
+) -> None:
+    if tuple(found.shape) != shape:
+        needed = "" if shape == tuple(param.shape) else f"; {shape} is needed"
+        raise BadValueError(
+            f"state_dict has {name} of shape {tuple(found.shape)} for {where} of shape "
+            f"{tuple(param.shape)}{needed}"
+        )
+
+
+def _local(found: Tensor | QuantizedTensor | Rows, its: Shard | None) -> Tensor | QuantizedTensor:
+    """What is here of a saved state; in float32 where blocks cannot stay as they are."""
+    if isinstance(found, Rows):
+        return _joined(found, its)
+    if its is None:
+        return found.full_tensor() if is_distributed(found) else found  # type: ignore[union-attr]
+    if isinstance(found, QuantizedTensor):
+        if its.by_rows and its.shape:
+            return _joined(Rows.of(found).cut(its), its)
+        return its.cut(found.dequantize()) if its.shape else found
+    if is_distributed(found):
+        placed: Tensor = found.redistribute(its.mesh, its.placements())  # type: ignore[attr-defined]
+        return local(placed)
+    return its.cut(found)
+
+
+def _joined(rows: Rows, its: Shard | None) -> Tensor | QuantizedTensor:
+    aligned = rows.aligned
+    if its is not None and spans_shards(rows.quantizer.normalizer, its):
+        # What is encoded anew takes part in collectives: all do, or none.
+        flag = torch.tensor([0 if aligned else 1], dtype=torch.int32, device=rows.codes.device)
+        aligned = not int(largest_bits([flag], its.groups())[0])
+    return rows.joined() if aligned else rows.decoded()
 
 
 def _master(value: Any, where: str, param: Tensor, group: Group) -> Tensor:
@@ -239,15 +308,14 @@ def _master(value: Any, where: str, param: Tensor, group: Group) -> Tensor:
             f"state_dict has a master copy of {where}, which is {kind} here, with {option}; "
             "copies go with bfloat16 and float16 parameters and master_weights=True"
         )
-    found = _value(value, MASTER, where)
-    if isinstance(found, QuantizedTensor):
+    shard = shard_of(param)
+    found = _value(value, MASTER, where, shard)
+    if not isinstance(found, Tensor):
         raise BadTypeError(f"state_dict has {MASTER} of {where} quantized; float32 is needed")
-    if found.shape != param.shape:
-        raise BadValueError(
-            f"state_dict has {MASTER} of shape {tuple(found.shape)} for {where} of shape "
-            f"{tuple(param.shape)}"
-        )
-    return found.to(param.device, torch.float32, copy=True, memory_format=torch.contiguous_format)
+    _check_shape(found, MASTER, where, param, tuple(param.shape))
+    here = _local(found, shard)
+    assert isinstance(here, Tensor)
+    return here.to(param.device, torch.float32, copy=True, memory_format=torch.contiguous_format)
 
 
 def _step(value: Any, where: str, *, on_host: bool) -> Tensor:
@@ -262,11 +330,11 @@ def _step(value: Any, where: str, *, on_host: bool) -> Tensor:
     return torch.tensor(number, dtype=torch.float32, device=device)
 
 
-def _value(value: Any, name: str, where: str) -> Tensor | QuantizedTensor:
+def _value(value: Any, name: str, where: str, its: Shard | None) -> Tensor | QuantizedTensor | Rows:
     """A saved state, as it is."""
     if isinstance(value, Mapping):
         try:
-            return from_plain(value)
+            return read_rows(value, its) if "rows" in value else from_plain(value)
         except BadValueError as error:
             raise BadValueError(f"state_dict has a bad {name} for {where}: {error}") from None
     if not isinstance(value, (Tensor, QuantizedTensor)):

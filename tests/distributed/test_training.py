@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from tests.distributed import worker
 from tests.distributed.launch import launch
 
 pytestmark = pytest.mark.skipif(
@@ -23,6 +24,7 @@ TWO = (
     "one_collective_for_all_maxima",
     "stochastic_rounding_is_that_of_the_whole",
     "scales_that_span_shards_are_those_of_the_whole",
+    "master_copies_are_those_of_the_whole",
     "nan_reaches_all_that_shares_its_scale",
     "whole_tensor_rules",
     "what_shards_cannot_do_is_refused",
@@ -31,9 +33,9 @@ TWO = (
 FOUR = ("hybrid_sharding", "other_placements")
 
 
-def test_two_processes(tmp_path: Path) -> None:
-    launch(2, tmp_path, *EVERYWHERE, *TWO)
-
-
-def test_four_processes(tmp_path: Path) -> None:
-    launch(4, tmp_path, *EVERYWHERE, *FOUR)
+def test_one_two_and_four_processes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(worker, "FOLDER", tmp_path)
+    worker.save_alone()
+    launch(2, tmp_path, *EVERYWHERE, *TWO, "loads_from_1", "saves", "full_state_dicts")
+    launch(4, tmp_path, *EVERYWHERE, *FOUR, "loads_from_2")
+    worker.load_alone()

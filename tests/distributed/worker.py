@@ -14,7 +14,15 @@ from typing import Any
 import pytest
 import torch
 import torch.distributed as dist
+import torch.distributed.checkpoint as dcp
 from torch import Tensor, nn
+from torch.distributed.checkpoint.state_dict import (
+    StateDictOptions,
+    get_model_state_dict,
+    get_optimizer_state_dict,
+    set_model_state_dict,
+    set_optimizer_state_dict,
+)
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import Replicate, Shard, distribute_tensor
 
@@ -35,6 +43,7 @@ from qmaps.optim import (
     QuantizedOptimizer,
 )
 from qmaps.quantizer import QuantizedTensor
+from qmaps.rows import by_rows
 from qmaps.shards import local, shard_of
 
 Make = Callable[..., QuantizedOptimizer]
@@ -122,6 +131,20 @@ def check_stochastic_rounding_is_that_of_the_whole() -> None:
                     lambda p: AdamW(p, state_quantizers=specs, stochastic_rounding=True, seed=3),
                     4, dtype,
                 ))  # fmt: skip
+
+
+def check_master_copies_are_those_of_the_whole() -> None:
+    for engine in ("native", "reference"):
+        with use_backend(engine):
+            make = lambda p: AdamW8bit(p, lr=1e-2, master_weights=True)  # noqa: E731
+            ours, theirs = pair(make, 3, torch.bfloat16)
+        assert_same(ours, theirs)
+        saved = theirs.state_dict()
+        theirs.load_state_dict(ours.state_dict())
+        assert_same(ours, theirs)
+        theirs.load_state_dict(saved)
+        assert_same(ours, theirs)
+        assert "master_param" in next(iter(theirs.state.values()))
 
 
 def check_uneven_shards_have_blocks_of_their_own() -> None:
@@ -308,6 +331,155 @@ def check_what_shards_cannot_do_is_refused() -> None:
         assert torch.equal(param.to_local(), torch.ones_like(param.to_local()))
 
 
+class Uneven(nn.Module):
+    def __init__(self, mesh: Any = None) -> None:
+        super().__init__()
+        whole = torch.randn(50, 33, generator=torch.Generator().manual_seed(1))
+        self.w = nn.Parameter(whole if mesh is None else distribute_tensor(whole, mesh, [Shard(0)]))
+
+
+def options() -> dict[str, Any]:
+    specs = {"exp_avg": "B128/DE@4s+sr", "exp_avg_sq": "rank1/linear@4u"}
+    return {"state_quantizers": specs, "seed": 3, "stochastic_rounding": True}
+
+
+def saved_state(net: nn.Module, optimizer: QuantizedOptimizer) -> dict[str, Any]:
+    return {
+        "model": get_model_state_dict(net),
+        "optimizer": get_optimizer_state_dict(net, optimizer),
+    }
+
+
+def load_saved(net: nn.Module, optimizer: QuantizedOptimizer, folder: Path) -> None:
+    state = saved_state(net, optimizer)
+    dcp.load(state, checkpoint_id=folder)
+    set_model_state_dict(net, state["model"])
+    set_optimizer_state_dict(net, optimizer, state["optimizer"])
+
+
+def check_saves() -> None:
+    parts = sharded(model(torch.bfloat16))
+    optimizer = AdamW(parts.parameters(), lr=1e-2, **options())
+    train(parts, optimizer, range(3))
+    before = {
+        (p, name): (value.packed.clone(), *(scale.clone() for scale in value.scales))
+        for p, state in optimizer.state.items()
+        for name, value in state.items()
+        if isinstance(value, QuantizedTensor)
+    }
+    dcp.save(saved_state(parts, optimizer), checkpoint_id=FOLDER / f"from{WORLD}")
+    # Back to where it was: on as many processes everything is as it was.
+    train(parts, optimizer, range(3, 4))
+    load_saved(parts, optimizer, FOLDER / f"from{WORLD}")
+    for (p, name), arrays in before.items():
+        value = optimizer.state[p][name]
+        assert all(map(torch.equal, (value.packed, *value.scales), arrays))
+
+    mesh = dist.init_device_mesh("cpu", (WORLD,))
+    uneven = Uneven(mesh)
+    optimizer = AdamW8bit(uneven.parameters(), min_quantized_size=0)
+    for step in range(3):
+        grad = torch.randn(50, 33, generator=torch.Generator().manual_seed(step))
+        uneven.w.grad = distribute_tensor(grad, mesh, [Shard(0)])
+        optimizer.step()
+    dcp.save(saved_state(uneven, optimizer), checkpoint_id=FOLDER / f"uneven{WORLD}")
+    before_w = {name: floats(optimizer.state[uneven.w][name]) for name in ("exp_avg", "exp_avg_sq")}
+    shard = shard_of(uneven.w)
+    assert shard is not None
+    whole = {name: shard.distributed(value).full_tensor() for name, value in before_w.items()}
+    load_saved(uneven, optimizer, FOLDER / f"uneven{WORLD}")
+    for name, value in before_w.items():
+        assert torch.equal(floats(optimizer.state[uneven.w][name]), value), name
+    if RANK == 0:
+        torch.save(whole, FOLDER / f"uneven{WORLD}.pt")
+
+
+def go_on(net: nn.Module, source: str) -> None:
+    """Load what others saved after three steps, and go on as one process would have done."""
+    with torch.no_grad():
+        for p in net.parameters():
+            local(p).zero_()
+    optimizer = AdamW(net.parameters(), lr=1.0, **{**options(), "seed": 8})
+    load_saved(net, optimizer, FOLDER / source)
+    train(net, optimizer, range(3, 5))
+    whole = model(torch.bfloat16)
+    expected = AdamW(whole.parameters(), lr=1e-2, **options())
+    train(whole, expected, range(5))
+    assert_same(expected, optimizer)
+    assert optimizer.param_groups[0]["lr"] == 1e-2
+
+
+def uneven_values(net: Uneven, source: str) -> None:
+    """Blocks that begin elsewhere are encoded anew: one rounding away."""
+    optimizer = AdamW8bit(net.parameters(), min_quantized_size=0)
+    load_saved(net, optimizer, FOLDER / source)
+    whole = torch.load(FOLDER / f"{source}.pt", weights_only=True)
+    for name, value in whole.items():
+        expected, found = cut(net.w, value), floats(optimizer.state[net.w][name])
+        # 8-bit DE resolves 3.5 % of a value at worst near the largest, relative to the block.
+        assert bool(((found - expected).abs() <= 0.01 * value.abs().max()).all()), name
+
+
+def check_loads_from_1() -> None:
+    go_on(sharded(model(torch.bfloat16)), "from1")
+
+
+def check_loads_from_2() -> None:
+    go_on(sharded(model(torch.bfloat16)), "from2")
+    uneven_values(Uneven(dist.init_device_mesh("cpu", (WORLD,))), "uneven2")
+
+
+def check_full_state_dicts() -> None:
+    """Gathered to whole tensors, and loaded by one process and by all."""
+    parts, whole = sharded(model()), model()
+    ours, theirs = AdamW4bit(whole.parameters()), AdamW4bit(parts.parameters())
+    train(whole, ours, range(2))
+    train(parts, theirs, range(2))
+    gathered = get_optimizer_state_dict(
+        parts, theirs, options=StateDictOptions(full_state_dict=True)
+    )
+    alone = model()
+    alone.load_state_dict(whole.state_dict())
+    again = AdamW4bit(alone.parameters())
+    set_optimizer_state_dict(alone, again, gathered)
+    assert_same(ours, again)
+    # What one process has saved with torch.save, each process cuts its part of.
+    for saved in (ours.state_dict(), in_rows(ours)):
+        theirs.load_state_dict(saved)
+        assert_same(ours, theirs)
+    # A checkpoint in 32 bits, quantized by all together.
+    exact = AdamW(whole.parameters(), state_quantizers=None)
+    exact.load_state_dict({**ours.state_dict(), "param_groups": exact.state_dict()["param_groups"]})
+    plain = {
+        number: {name: floats(value) for name, value in exact.state[p].items()}
+        for number, p in enumerate(whole.parameters())
+    }
+    for each in (ours, theirs):
+        each.load_state_dict({"state": plain, "param_groups": each.state_dict()["param_groups"]})
+    assert_same(ours, theirs)
+
+
+def in_rows(optimizer: QuantizedOptimizer) -> dict[str, Any]:
+    with by_rows():
+        return optimizer.state_dict()
+
+
+def save_alone() -> None:
+    """One process without shards, for others with."""
+    net = model(torch.bfloat16)
+    optimizer = AdamW(net.parameters(), lr=1e-2, **options())
+    train(net, optimizer, range(3))
+    with by_rows():
+        dcp.save(saved_state(net, optimizer), checkpoint_id=FOLDER / "from1", no_dist=True)
+
+
+def load_alone() -> None:
+    """One process without shards, from others with."""
+    with by_rows():
+        go_on(model(torch.bfloat16), "from2")
+        uneven_values(Uneven(), "uneven2")
+
+
 def check_memory_counts_what_is_here() -> None:
     parts = sharded(model())
     optimizer = AdamW8bit(parts.parameters())
@@ -349,7 +521,7 @@ def run(rank: int, names: list[str]) -> int:
     torch.set_num_threads(1)
     dist.init_process_group(
         "gloo",
-        store=dist.FileStore(str(FOLDER / f"store{WORLD}"), WORLD),
+        store=dist.FileStore(str(FOLDER / f"store{os.getppid()}"), WORLD),
         rank=RANK,
         world_size=WORLD,
         timeout=datetime.timedelta(seconds=40),
