@@ -86,7 +86,4 @@ def _drawn(name: str) -> tuple[Figure, str]:
     real = f"States and losses of {STEPS} steps of `{WORKLOAD}`."
     if path.exists():
         return function(pd.read_parquet(path)), real
-    if name == "pareto":
-        sweep = pd.read_parquet(RUN / "sweep" / "sweep.parquet")
-        return function(analyze.pareto(sweep, state="exp_avg_sq")), real
     return function(FRAMES[name]), "Made-up numbers."

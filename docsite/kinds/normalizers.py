@@ -52,7 +52,7 @@ there are blocks; it comes on top of the width of the codes.
 def _page(part: Normalizer) -> Page:
     cls = type(part)
     module = sys.modules[cls.__module__]
-    quantizer = part / (Log2(4, False) if part.log_domain else Linear(4, False))
+    quantizer = part / (Log2(8, False) if part.log_domain else Linear(8, False))
     name = f"{_stem(part)}.svg"
     text = "\n".join(
         [
