@@ -135,7 +135,7 @@ def measure(
     device = cuda_engine(x) if x.numel() else None
     if device is not None and cuda_tensors.follows(normalizer, map_, shape):
         found = cuda_metrics.measure(device, x, normalizer, map_, key, keep=keep)
-    elif x.numel() and runs_native(x) and tensors.follows(normalizer, map_, shape):
+    elif x.numel() and runs_native(x) and tensors.measures(normalizer, map_, shape):
         found = native_metrics.measure(x, normalizer, map_, key, keep=keep)
     else:
         return None

@@ -29,7 +29,7 @@ def measure(
 
     Args:
         x: float32, float16 or bfloat16 on the CPU.
-        normalizer: one that `tensors.follows` allows.
+        normalizer: one that `tensors.measures` allows.
         map_: the same.
         key: of stochastic rounding, None for nearest.
         keep: store the codes.
@@ -152,7 +152,7 @@ def follows_tensor(t: QuantizedTensor) -> bool:
     q = t.quantizer
     return (
         t.device.type == "cpu"
-        and tensors.follows(q.normalizer, q.map, t.shape)
+        and tensors.measures(q.normalizer, q.map, t.shape)
         and all(part.is_contiguous() for part in (t.packed, *t.scales))
     )
 

@@ -19,7 +19,7 @@ from qmaps.philox import RoundingKey
 from qmaps.reference import thresholds
 
 DTYPES = {torch.float32: 0, torch.float16: 1, torch.bfloat16: 2}
-MAX_BITS = 8
+BYTE, MAX_BITS = 8, 16
 MAX_LOG_BLOCK = 1024
 NON_FINITE, NEGATIVE = 1, 2
 
@@ -58,7 +58,17 @@ def geometry(normalizer: Normalizer, shape: tuple[int, ...]) -> Any:
 
 def follows(normalizer: Normalizer, map_: Map, shape: tuple[int, ...]) -> bool:
     """Whether this engine can quantize a tensor of `shape`."""
-    return map_.bits <= MAX_BITS and geometry(normalizer, shape) is not None
+    wide = map_.bits > BYTE
+    return (
+        map_.bits <= MAX_BITS
+        and not (wide and normalizer.log_domain)
+        and geometry(normalizer, shape) is not None
+    )
+
+
+def measures(normalizer: Normalizer, map_: Map, shape: tuple[int, ...]) -> bool:
+    """Whether it can look at single codes of such a tensor too, which then are bytes."""
+    return map_.bits <= BYTE and follows(normalizer, map_, shape)
 
 
 def quantize(

@@ -70,15 +70,46 @@ def test_every_scale_and_shape(normalizer: str, rounding: str, isa: str, threads
 def test_every_map(rounding: str, isa: str) -> None:
     x = wide((5000,), 1)
     for map_ in helpers.formula_maps():
-        if map_.bits > 8:
-            assert not tensors.follows(qmaps.normalize.BlockWise(8), map_, (8,))
-            continue
-        if map_.log_domain:
+        if map_.log_domain or map_.bits > 8:
             continue
         q = qmaps.normalize.BlockWise(250) / map_
         q = qmaps.quantizer(q.spec, [map_] if isinstance(map_, Codebook) else [])
         q = qmaps.Quantizer(q.normalizer, map_, bool(rounding))
         assert_as_reference(q, x if map_.signed else x.abs())
+
+
+@pytest.mark.parametrize("rounding", ["", "+sr"])
+def test_codes_of_two_bytes(rounding: str, isa: str) -> None:
+    """Every width above 8 bits, ragged ends, scales of every kind."""
+    x = wide((2053,), 2)
+    x[7], x[8] = 0.0, -0.0
+    for map_ in helpers.formula_maps():
+        if map_.bits <= 8:
+            continue
+        q = qmaps.Quantizer(qmaps.normalize.BlockWise(250), map_, bool(rounding))
+        values = x if map_.signed else x.abs()
+        assert tensors.follows(q.normalizer, map_, tuple(x.shape))
+        assert not tensors.measures(q.normalizer, map_, tuple(x.shape))
+        assert_as_reference(q, values)
+        if map_.bits in (11, 12):
+            for count in range(1, 18):
+                assert_as_reference(q, values[:count])
+    for normalizer in ("tensor", "rank1", "B8192", "B64x8"):
+        q = qmaps.quantizer(f"{normalizer}/linear0@12s{rounding}")
+        assert_as_reference(q, wide((65, 130), 3))
+    bad = wide((600,), 4)
+    bad[3], bad[300] = math.nan, math.inf
+    assert_as_reference(qmaps.quantizer(f"B250/linear0@12s{rounding}"), bad, unchecked=True)
+
+
+@pytest.mark.parametrize("map_", ["linear0@12s", "linear@10u", "linear0@16s"])
+def test_two_byte_values_at_and_beside_every_threshold(map_: str, isa: str) -> None:
+    q = qmaps.quantizer(f"tensor/{map_}")
+    limits = thresholds(table(q.map))[::7]
+    infinity = torch.tensor(math.inf)
+    x = torch.cat([limits, limits.nextafter(infinity), limits.nextafter(-infinity)])
+    x = torch.cat([x, torch.tensor([1.0])]).clamp(-1 if q.map.signed else 0, 1)
+    assert_as_reference(q, x)
 
 
 @pytest.mark.parametrize("spec", ["logB256/log2@8u", "logB7/log2@4u", "logB64/log2@5u+sr"])

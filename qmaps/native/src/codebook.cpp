@@ -67,11 +67,43 @@ void fill(Search& search, const std::vector<float>& limits, bool brief) {
     if (!brief) find_buckets(search);
 }
 
+void fill_wide(WideSearch& search, const std::vector<float>& limits) {
+    const auto count = static_cast<int>(limits.size());
+    std::vector<std::uint16_t> key(limits.size());
+    int run = 0, longest = 1;
+    for (int i = 0; i < count; ++i) {
+        key[i] = ordered_key(bits_of(limits[i] == 0.0f ? 0.0f : limits[i]));
+        run = i > 0 && key[i] == key[i - 1] ? run + 1 : 1;
+        longest = std::max(longest, run);
+    }
+    while ((1 << search.steps) - 1 < longest) ++search.steps;
+    search.limit = std::make_unique<float[]>(count + (std::size_t{1} << search.steps));
+    for (int i = 0; i < count + (1 << search.steps); ++i)
+        search.limit[i] = i >= count             ? std::numeric_limits<float>::infinity()
+                          : limits[i] == 0.0f ? 0.0f
+                                              : limits[i];
+    search.first = std::make_unique<std::uint16_t[]>(65536);
+    int below = 0;
+    for (int k = 0; k < 65536; ++k) {
+        search.first[k] = static_cast<std::uint16_t>(below);
+        while (below < count && key[below] == k) ++below;
+    }
+}
+
 }  // namespace
 
 Codebook::Codebook(const std::vector<float>& given, const std::vector<float>& limits,
                    const std::vector<float>& below, int width, bool brief)
     : bits(width), size(static_cast<int>(given.size())) {
+    if (bits > 8) {
+        wide = std::make_unique<WideBook>();
+        wide->value = std::make_unique<float[]>(given.size() + 1);
+        std::copy(given.begin(), given.end(), wide->value.get());
+        wide->value[given.size()] = given.back();
+        fill_wide(wide->nearest, limits);
+        fill_wide(wide->stochastic, below);
+        return;
+    }
     fill(nearest, limits, brief);
     fill(stochastic, below, brief);
     for (int c = 0; c < kMaxCodes; ++c) {

@@ -54,6 +54,19 @@ struct alignas(64) Lookup {
     std::uint8_t plane[4][kMaxCodes];
 };
 
+// The same two for more codes than a byte tells apart.
+struct WideSearch {
+    std::unique_ptr<float[]> limit;
+    std::unique_ptr<std::uint16_t[]> first;
+    int steps = 1;
+};
+
+struct WideBook {
+    std::unique_ptr<float[]> value;  // one more than there are codes
+    WideSearch nearest;
+    WideSearch stochastic;
+};
+
 struct Codebook {
     // values: ascending; limits: the largest float nearer to each lower neighbour; below: the
     // largest float below each value but the first and the last. For few uses, `brief` leaves out
@@ -63,6 +76,7 @@ struct Codebook {
 
     int bits;
     int size;
+    std::unique_ptr<WideBook> wide;  // above 8 bits; then the others are empty
     Search nearest;     // code of the nearest value
     Search stochastic;  // code of the lower of the two neighbours
     Lookup values;

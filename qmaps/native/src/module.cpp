@@ -45,6 +45,15 @@ Codec codec(const Codebook& book, const Geometry& geometry, Address packed,
     return made;
 }
 
+// One that rounds stochastically where there is a key.
+Codec rounding_codec(const Codebook& book, const Geometry& geometry, Address packed,
+                     const std::vector<Address>& arrays, const std::vector<Key>& key) {
+    Codec made = codec(book, geometry, packed, arrays);
+    made.stochastic = !key.empty();
+    if (!key.empty()) made.noise = noise_key(key.front());
+    return made;
+}
+
 Elements elements(Address x, int dtype, std::int64_t numel) {
     return {reinterpret_cast<const void*>(x), static_cast<Dtype>(dtype), numel};
 }
@@ -269,16 +278,27 @@ NB_MODULE(_core, module) {
         .def("add_parameter", &Step::add_parameter, nb::arg("rule"), nb::arg("states"),
              nb::arg("numel"), nb::arg("p_dtype"), nb::arg("g_dtype"))
         .def("add_rounding", [](Step& self, const Key& key) { self.add_rounding(noise_key(key)); })
+        .def(
+            "add_parameter_codes",
+            [](Step& self, const Codebook& book, const Geometry& geometry, Address packed,
+               const std::vector<Address>& arrays, const std::vector<Key>& key) {
+                self.add_parameter_codes(rounding_codec(book, geometry, packed, arrays, key));
+            },
+            nb::keep_alive<1, 2>(), nb::keep_alive<1, 3>())
+        .def(
+            "add_gradient_codes",
+            [](Step& self, const Codebook& book, const Geometry& geometry, Address packed,
+               const std::vector<Address>& arrays) {
+                self.add_gradient_codes(codec(book, geometry, packed, arrays));
+            },
+            nb::keep_alive<1, 2>(), nb::keep_alive<1, 3>())
         .def("add_floats",
              [](Step& self, Address data) { self.add_floats(reinterpret_cast<float*>(data)); })
         .def(
             "add_quantized",
             [](Step& self, const Codebook& book, const Geometry& geometry, Address packed,
                const std::vector<Address>& arrays, const std::vector<Key>& key) {
-                Codec made = codec(book, geometry, packed, arrays);
-                made.stochastic = !key.empty();
-                if (!key.empty()) made.noise = noise_key(key.front());
-                self.add_quantized(std::move(made));
+                self.add_quantized(rounding_codec(book, geometry, packed, arrays, key));
             },
             // The step keeps pointers to both.
             nb::keep_alive<1, 2>(), nb::keep_alive<1, 3>())
@@ -315,6 +335,7 @@ NB_MODULE(_core, module) {
                             "the rule has " + std::to_string(task.rule->scalars) + " scalars");
                     std::copy(constants.begin(), constants.end(), task.scalars);
                     task.p_noise.word3 = steps[i];
+                    task.p_codec.noise.word3 = steps[i];
                     for (StateTask& state : task.state) state.codec.noise.word3 = steps[i];
                     for (Side& side : task.sides.side) side.codec.noise.word3 = steps[i];
                 }

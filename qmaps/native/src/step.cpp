@@ -23,6 +23,12 @@ const Rule* find_rule(const Rules& rules, const std::string& name, const std::st
 // no stretch of the scratch's size holds whole blocks of all.
 void choose_stretch(ParamTask& task) {
     std::int64_t least = 8;
+    if (Codec& codec = task.p_codec; codec.book) {
+        codec.block = codec.geometry->local_block(task.numel);
+        if (codec.block == 0)
+            throw std::invalid_argument("a parameter's scales span more than a block");
+        least = std::lcm(least, codec.block);
+    }
     // Ranges in log2 know no second way, so they choose first.
     for (int k = 0; k < 2 * task.rule->states; ++k) {
         Codec& codec = task.state[k % task.rule->states].codec;
@@ -80,6 +86,10 @@ StateTask& Step::next_state() {
         throw std::invalid_argument("a parameter has more states than its rule");
     return task.state[states_added_.back()++];
 }
+
+void Step::add_parameter_codes(Codec codec) { tasks_.back().p_codec = std::move(codec); }
+
+void Step::add_gradient_codes(Codec codec) { tasks_.back().g_codec = std::move(codec); }
 
 void Step::add_floats(float* data) { next_state().data = data; }
 
@@ -170,6 +180,8 @@ void Step::run(int threads) {
     bool any_wide = false;
     for (std::size_t number = 0; number < tasks_.size(); ++number) {
         ParamTask& task = tasks_[number];
+        for (Codec* codec : {&task.p_codec, &task.g_codec})
+            if (codec->book) prepare(*codec, set_, task.numel, true);
         for (int k = 0; k < task.rule->states; ++k) {
             Codec& codec = task.state[k].codec;
             if (!codec.book) continue;

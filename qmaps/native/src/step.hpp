@@ -20,6 +20,10 @@ class Step {
                        int p_dtype, int g_dtype);
     // New values of the bfloat16 parameter added last are rounded stochastically.
     void add_rounding(const NoiseKey& noise);
+    // The parameter added last, and its gradient, are codes. The parameter's scales belong to
+    // blocks that fit into the scratch.
+    void add_parameter_codes(Codec codec);
+    void add_gradient_codes(Codec codec);
     void add_floats(float* data);
     void add_quantized(Codec codec);
     // States of fewer elements than the parameter, which is of this shape: all of them, in their

@@ -129,6 +129,7 @@ struct alignas(64) Scratch {
     std::uint32_t words[kTile + 64];
     std::uint8_t codes[kMaxLocal + 64];
     alignas(64) std::uint8_t bounds[kTile];
+    std::uint16_t wide[kMaxLocal + 64];  // codes of more than 8 bits
 };
 
 // One state of one parameter: quantized, or floats where the codec has no codebook.
@@ -167,6 +168,9 @@ struct ParamTask {
     float scalars[kMaxScalars] = {};
     bool p_stochastic = false;
     NoiseKey p_noise;
+    // Parameters and gradients that are codes have a codebook here, and no memory above.
+    Codec p_codec;
+    Codec g_codec;
     StateTask state[kMaxStates];
     SideStates sides;
     std::int64_t stretch = kTile;  // elements at a time: whole blocks of every state

@@ -15,6 +15,7 @@ namespace {
 #include "pack.hpp"
 #include QMAPS_SEARCH
 #include "scales.hpp"
+#include "wide.hpp"
 #include "codec.hpp"
 #include "quantize.hpp"
 #include "sums.hpp"

@@ -36,6 +36,10 @@ inline void decode_codes(const Codec& codec, const ScaleView& view, const std::u
 
 inline void decode_tile(const Codec& codec, const ScaleView& view, std::int64_t at,
                         std::int64_t count, float* out, Scratch& scratch) {
+    if (codec.book->wide) {
+        decode_wide(codec, view, at, count, out, scratch);
+        return;
+    }
     const int bits = codec.book->bits;
     const bool halves = kReadsHalves && bits == 4;
     const std::uint8_t* codes = codec.packed + at * bits / 8;
@@ -116,6 +120,10 @@ inline void encode_normalized(const Codec& codec, const ScaleView& view, const f
                               const float* n, std::int64_t at, std::int64_t count,
                               Scratch& scratch) {
     const Codebook& book = *codec.book;
+    if (book.wide) {
+        encode_wide(codec, n, at, count, scratch);
+        return;
+    }
     std::uint8_t* codes = codes_of(codec, at, scratch);
     if (codec.stochastic) {
         round_stochastic(codec, view, x, n, at, count, codes, scratch);
@@ -193,7 +201,7 @@ inline std::uint32_t encode_blocks(const Codec& codec, const float* x, std::int6
             first[b] = float_of(largest);
             scratch.scale[b - at / block] = largest == 0 ? 1.0f : first[b];
         }
-        if (!codec.stochastic && most < kInfinityBits) {
+        if (!codec.stochastic && !codec.book->wide && most < kInfinityBits) {
             std::uint8_t* codes = codes_of(codec, at, scratch);
             if (search_blocks(codec.book->nearest, x, scratch.scale, block, codes, count, scratch)) {
                 store_codes_of(codec, at, count, scratch);

@@ -25,7 +25,7 @@ inline void encode_range(const StateTask& state, const float* values, std::int64
 // Where the next stretch lies, or null where it needs no asking for.
 inline const float* next_of(const void* data, Dtype dtype, const ParamTask& task, std::int64_t at,
                             std::int64_t stretch) {
-    return dtype == Dtype::f32 && at + stretch < task.numel
+    return data && dtype == Dtype::f32 && at + stretch < task.numel
                ? static_cast<const float*>(data) + at + stretch
                : nullptr;
 }
@@ -38,6 +38,14 @@ inline void store_stochastic(const float* from, std::uint16_t* to, const NoiseKe
         for (std::int64_t j = 0; j < some; ++j)
             to[at + i + j] = to_bf16_stochastic(from[i + j], scratch.words[j]);
     }
+}
+
+// Parameter or gradient as floats: where they are, or decoded into `memory`.
+inline const float* read_from(const Codec& codec, const void* data, Dtype dtype, std::int64_t at,
+                              std::int64_t count, float* memory, Scratch& scratch) {
+    if (!codec.book) return floats(data, dtype, at, count, memory);
+    decode_range(codec, stored(codec), at, count, memory, scratch);
+    return memory;
 }
 
 static void step_range(const ParamTask& task, std::int64_t begin, std::int64_t end,
@@ -57,8 +65,10 @@ static void step_range(const ParamTask& task, std::int64_t begin, std::int64_t e
             ahead_of(next_of(task.g, task.g_dtype, task, at, task.stretch), task.stretch,
                      next_of(task.p, task.p_dtype, task, at, task.stretch), 2 + quantized);
         // One line of the stretch after that: its page is then known by the time.
-        __builtin_prefetch(static_cast<const float*>(task.g) + at + 2 * task.stretch, 0, 2);
-        __builtin_prefetch(static_cast<const float*>(task.p) + at + 2 * task.stretch, 0, 2);
+        if (task.g)
+            __builtin_prefetch(static_cast<const float*>(task.g) + at + 2 * task.stretch, 0, 2);
+        if (task.p)
+            __builtin_prefetch(static_cast<const float*>(task.p) + at + 2 * task.stretch, 0, 2);
         float* states[kMaxStates] = {};
         for (int k = 0; k < task.rule->states; ++k) {
             const StateTask& state = task.state[k];
@@ -70,15 +80,20 @@ static void step_range(const ParamTask& task, std::int64_t begin, std::int64_t e
             states[task.rule->states] = memory.state[task.rule->states];
             side_values(task, at, count, memory.state[task.rule->states]);
         }
-        const float* g = floats(task.g, task.g_dtype, at, count, memory.g);
+        const float* g =
+            read_from(task.g_codec, task.g, task.g_dtype, at, count, memory.g, memory.scratch);
         float* p = memory.p;
-        if (task.p_dtype == Dtype::f32) {
+        if (task.p_codec.book) {
+            decode_range(task.p_codec, stored(task.p_codec), at, count, p, memory.scratch);
+        } else if (task.p_dtype == Dtype::f32) {
             p = static_cast<float*>(task.p) + at;
         } else {
             load(task.p, task.p_dtype, at, count, p);
         }
         task.rule->apply(p, g, states, count, task.scalars, memory.scratch.ahead);
-        if (task.p_dtype == Dtype::bf16 && task.p_stochastic) {
+        if (task.p_codec.book) {
+            encode_blocks(task.p_codec, p, at, count, memory.scratch);
+        } else if (task.p_dtype == Dtype::bf16 && task.p_stochastic) {
             store_stochastic(p, static_cast<std::uint16_t*>(task.p), task.p_noise, at, count,
                              memory.scratch);
         } else if (task.p_dtype != Dtype::f32) {
@@ -120,8 +135,10 @@ static void step_maxima(const ParamTask& task, std::int64_t begin, std::int64_t 
             states[task.rule->states] = memory.state[task.rule->states];
             side_values(task, at, count, memory.state[task.rule->states]);
         }
-        const float* g = floats(task.g, task.g_dtype, at, count, memory.g);
-        const float* p = floats(task.p, task.p_dtype, at, count, memory.p);
+        const float* g =
+            read_from(task.g_codec, task.g, task.g_dtype, at, count, memory.g, memory.scratch);
+        const float* p =
+            read_from(task.p_codec, task.p, task.p_dtype, at, count, memory.p, memory.scratch);
         memory.scratch.ahead =
             ahead_of(next_of(task.g, task.g_dtype, task, at, kTile), kTile, nullptr, 2);
         task.rule->advance(p, g, states, count, task.scalars, wanted, memory.scratch.ahead);
@@ -162,8 +179,10 @@ static void step_norms(const ParamTask& task, std::int64_t chunk, double* sums,
             states[task.rule->states] = memory.state[task.rule->states];
             side_values(task, at, count, memory.state[task.rule->states]);
         }
-        const float* g = floats(task.g, task.g_dtype, at, count, memory.g);
-        const float* p = floats(task.p, task.p_dtype, at, count, memory.p);
+        const float* g =
+            read_from(task.g_codec, task.g, task.g_dtype, at, count, memory.g, memory.scratch);
+        const float* p =
+            read_from(task.p_codec, task.p, task.p_dtype, at, count, memory.p, memory.scratch);
         float* measured = memory.scratch.x;
         task.rule->measured(p, g, states, count, task.scalars, measured);
         const float* each[2] = {p, measured};
