@@ -9,8 +9,10 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
+from qmaps.backends import backend
 from qmaps.errors import BadValueError, NonFiniteError
 from qmaps.fused import Entry
+from qmaps.lpmm.fused import LowPrecisionStep, fuses
 from qmaps.lpmm.parameter import LowPrecisionParameter
 from qmaps.optim.base import QuantizedOptimizer
 from qmaps.philox import RoundingKey
@@ -56,6 +58,7 @@ class LowPrecisionOptimizer(QuantizedOptimizer):
 
     _micro_batches: int
     _observers: tuple[Observer, ...]
+    _fused: LowPrecisionStep | None
 
     def __init__(
         self, params: Iterable[Any], *args: Any, accumulation_steps: int = 1, **options: Any
@@ -66,6 +69,7 @@ class LowPrecisionOptimizer(QuantizedOptimizer):
         self.accumulation_steps = n
         self._micro_batches = 0
         self._observers = ()
+        self._fused = None
         super().__init__(params, *args, **options)
 
     @torch.no_grad()
@@ -128,8 +132,25 @@ class LowPrecisionOptimizer(QuantizedOptimizer):
         for observer in self._observers:
             observer(self._name(number), step, before, work, param.codes)
 
-    def _fused_step(self, param: Tensor) -> Any:  # noqa: ARG002
-        return None
+    def _plan(self, entries: list[Entry], planned: list[Any]) -> list[Entry]:
+        ours: list[Entry] = []
+        plain: list[Entry] = []
+        left: list[Entry] = []
+        for entry in entries:
+            if not isinstance(entry[1], LowPrecisionParameter):
+                plain.append(entry)
+            else:
+                (ours if self._fuses(entry) else left).append(entry)
+        if ours:
+            if self._fused is None or not self._fused.fits(ours):
+                self._fused = LowPrecisionStep(self, ours)
+            planned.append(self._fused)
+        return left + (super()._plan(plain, planned) if plain else [])
+
+    def _fuses(self, entry: Entry) -> bool:
+        """Whether the native engine steps this low-precision parameter."""
+        scaled = getattr(self, "grad_scale", None) is not None
+        return backend() == "native" and not (scaled or self._observers) and fuses(self, entry)
 
     def _non_finite_gradients(self, entries: list[Entry], *, unless_skipping: bool = False) -> bool:
         skip = False
@@ -212,5 +233,6 @@ class LowPrecisionOptimizer(QuantizedOptimizer):
             "accumulation_steps": self.accumulation_steps,
             "_micro_batches": self._micro_batches,
             "_observers": (),
+            "_fused": None,
         }
         return {**super().__getstate__(), **own}

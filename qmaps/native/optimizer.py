@@ -3,13 +3,18 @@
 from __future__ import annotations
 
 import functools
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
 from qmaps.fused import Entry, FusedStep, Plan, followed, rule_states
 from qmaps.native import core, tensors
+from qmaps.philox import RoundingKey
+from qmaps.quantizer import QuantizedTensor
+
+if TYPE_CHECKING:
+    from qmaps.optim.base import QuantizedOptimizer
 
 
 class NativeStep(FusedStep):
@@ -73,32 +78,53 @@ class NativePlan(Plan):
                 tensors.DTYPES[grad.dtype],
             )
             if self._optimizer.rounds(param, group):
-                rounding = self._optimizer.rounding_key(number, param, group)
-                step.add_rounding(rounding.words())
-            sides = self._optimizer.side_states.intersection(used)
-            if sides:
-                step.arrange_sides(list(param.shape))
-            for name in used:
-                value = state[name]
-                if isinstance(value, Tensor):
-                    if name in sides:
-                        step.add_side_floats(value.data_ptr(), value.numel())
-                    else:
-                        step.add_floats(value.data_ptr())
-                    continue
-                q = value.quantizer
-                key = self._optimizer.rounding_key(number, param, group, state=name)
-                stored = (
-                    tensors.codebook(q.map),
-                    tensors.geometry(q.normalizer, value.shape),
-                    value.packed.data_ptr(),
-                    [scale.data_ptr() for scale in value.scales],
-                    [key.words()] if q.stochastic else [],
-                )
-                if name in sides:
-                    step.add_side_quantized(torch.Size(value.shape).numel(), *stored)
-                else:
-                    step.add_quantized(*stored)
+                key = self._optimizer.rounding_key(number, param, group)
+                step.add_rounding(key.words())
+            add_states(step, self._optimizer, number, param, group, used)
+
+
+def add_states(
+    step: Any,
+    optimizer: QuantizedOptimizer,
+    number: int,
+    param: Tensor,
+    group: dict[str, Any],
+    names: tuple[str, ...],
+) -> None:
+    """Describe the states of the parameter added last to the engine's ``Step``."""
+    sides = optimizer.side_states.intersection(names)
+    if sides:
+        step.arrange_sides(list(param.shape))
+    for name in names:
+        value = optimizer.state[param][name]
+        if isinstance(value, Tensor):
+            if name in sides:
+                step.add_side_floats(value.data_ptr(), value.numel())
+            else:
+                step.add_floats(value.data_ptr())
+            continue
+        key = optimizer.rounding_key(number, param, group, state=name)
+        stored = (*described(value), rounding(value, key))
+        if name in sides:
+            step.add_side_quantized(torch.Size(value.shape).numel(), *stored)
+        else:
+            step.add_quantized(*stored)
+
+
+def described(t: QuantizedTensor) -> tuple[Any, ...]:
+    """Codebook, geometry and addresses of a tensor whose codes and scales are contiguous."""
+    q = t.quantizer
+    return (
+        tensors.codebook(q.map),
+        tensors.geometry(q.normalizer, t.shape),
+        t.packed.data_ptr(),
+        [scale.data_ptr() for scale in t.scales],
+    )
+
+
+def rounding(t: QuantizedTensor, key: RoundingKey) -> list[tuple[int, ...]]:
+    """The words of `key` where rounding is stochastic."""
+    return [key.words()] if t.quantizer.stochastic else []
 
 
 @functools.cache

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 import qmaps
 from qmaps import RoundingKey, lpmm
+from qmaps.backends import use_backend
 from qmaps.errors import BadValueError, NonFiniteError
 
 PARAMS, GRADS, MOMENTUM = "B32/linear0@12s+sr", "B32/linear0@8s+sr", "B32/DE@8s+sr"
@@ -292,3 +293,66 @@ def test_observers_see_every_update() -> None:
     before, wanted, after = seen[0][2:]
     assert not torch.equal(before, wanted)
     assert (after - wanted).abs().max() < 2 * before.abs().max() / 2047
+
+
+# The native engine
+
+
+@pytest.mark.skipif(qmaps.backend() != "native", reason="the native engine is not built")
+@pytest.mark.parametrize(
+    ("params", "grads", "states"),
+    [
+        (PARAMS, GRADS, MOMENTUM),
+        ("B2048/linear0@12s+sr", "B2048/linear0@8s+sr", "B2048/DE@8s+sr"),
+        ("B7/linear0@10s", "tensor/linear0@8s+sr", "B24/linear0@12s+sr"),
+        ("B64/linear0@16s+sr", "B32x8/linear0@9s", "row/DE@8s"),
+        ("rank1/linear0@12s+sr", GRADS, None),
+    ],
+)
+def test_the_fused_step_has_the_bits_of_the_reference(
+    params: str, grads: str, states: str | None
+) -> None:
+    found = []
+    for engine in ("native", "reference"):
+        with use_backend(engine):
+            model = lpmm.convert(net(), params, grads, seed=2)
+            sgd_ = lpmm.LPMMSGD(
+                [{"params": model[0].parameters()}, {"params": model[2].parameters(), "lr": 0.3}],
+                lr=0.1,
+                weight_decay=0.01,
+                seed=4,
+                state_quantizers={"momentum_buffer": states},
+            )
+            adam = lpmm.LPMMAdam(model.parameters(), lr=0.01)
+            for number in range(3):
+                for optimizer in (sgd_, adam):
+                    backward(model, number)
+                    optimizer.step()
+            assert (sgd_._fused is not None) == (engine == "native")
+            momentum = [sgd_.state[p]["momentum_buffer"] for p in model.parameters()]
+            values = [m if isinstance(m, Tensor) else m.dequantize() for m in momentum]
+            found.append([*codes(model), *values])
+    for one, other in zip(*found, strict=True):
+        assert torch.equal(one, other)
+
+
+@pytest.mark.skipif(qmaps.backend() != "native", reason="the native engine is not built")
+def test_the_fused_step_looks_anew_after_a_change() -> None:
+    found = []
+    for engine in ("native", "reference"):
+        with use_backend(engine):
+            model = lpmm.convert(net(), PARAMS, GRADS)
+            optimizer = sgd(model)
+            for number in range(6):
+                if number == 2:
+                    optimizer.param_groups[0]["momentum"] = 0.0
+                if number == 3:
+                    optimizer.param_groups[0]["momentum"] = 0.9
+                if number == 4:
+                    optimizer.load_state_dict(copy.deepcopy(optimizer.state_dict()))
+                    optimizer.param_groups[0].update(seed=77, lr=0.05)
+                backward(model, number)
+                optimizer.step()
+            found.append(codes(model))
+    for one, other in zip(*found, strict=True):
+        assert torch.equal(one, other)
