@@ -67,8 +67,8 @@ class NativePlan(Plan):
 
     def _describe(self, taken: list[Entry], names: list[tuple[str, ...]]) -> None:
         self._step = step = core.Step()
-        for (number, param, group, grad), target, state, used in zip(
-            taken, self._targets, self._states, names, strict=True
+        for (number, param, group, grad), target, used in zip(
+            taken, self._targets, names, strict=True
         ):
             step.add_parameter(
                 self._optimizer.native_rule,
