@@ -42,6 +42,8 @@ def convert(
     ``state_dict``, which holds plain tensors, gives back the codes it came from. Steps of
     `LPMMSGD` and `LPMMAdam` round as the quantizer says.
 
+    Parameters that require no gradient when they are converted keep no accumulator.
+
     Under `torch.autocast` autograd saves the copy in lower precision that autocast makes; that
     copy lives until backward.
 
@@ -100,9 +102,9 @@ def _made(
     nearest = Quantizer(params.normalizer, params.map)
     codes = nearest.quantize(old.detach())
     codes = type(codes)(params, codes.shape, codes.packed, codes.scales)
-    accumulator = Accumulator(grads, old.detach(), seed, number)
+    accumulator = Accumulator(grads, old.detach(), seed, number) if old.requires_grad else None
     new = LowPrecisionParameter(codes, old.dtype, old.requires_grad, accumulator)
-    if old.grad is not None:
+    if accumulator is not None and old.grad is not None:
         accumulator.add(old.grad)
     if (mark := getattr(old, MARK, None)) is not None:
         setattr(new, MARK, mark)

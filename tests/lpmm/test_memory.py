@@ -1,0 +1,97 @@
+"""Model memory: what is predicted is what live tensors take."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from qmaps import lpmm
+from qmaps.errors import BadTypeError, BadValueError
+from qmaps.lpmm.memory import states_of
+
+
+def net() -> nn.Module:
+    model = nn.Sequential(nn.Embedding(33, 70), nn.Linear(70, 50), nn.LayerNorm(50))
+    model[2].bias.requires_grad_(False)
+    return model
+
+
+@pytest.mark.parametrize("params", ["B2048/linear0@12s+sr", "B100/linear0@10s", "rank1/linear0@8s"])
+@pytest.mark.parametrize("grads", ["B2048/linear0@8s+sr", "B64x8/linear0@6s"])
+@pytest.mark.parametrize("momentum", ["B2048/DE@8s+sr", "B128/DE@4s", "32bit"])
+def test_the_prediction_is_what_a_trained_model_takes(
+    params: str, grads: str, momentum: str
+) -> None:
+    predicted = lpmm.predict(net(), params, grads, {"momentum_buffer": momentum})
+    model = lpmm.convert(net(), params, grads)
+    optimizer = lpmm.LPMMSGD(
+        model.parameters(), state_quantizers={"momentum_buffer": None if momentum == "32bit"
+                                              else momentum}
+    )  # fmt: skip
+    model(torch.tensor([[1, 2]])).sum().backward()
+    optimizer.step()
+    assert lpmm.measure(model, optimizer) == predicted
+
+
+def test_the_papers_bits() -> None:
+    """28 for 12/8/8, 96 in full precision, 72 with 8-bit momentum, and scales."""
+    model = nn.Linear(2048, 512, bias=False)
+    whole = lpmm.predict(model, "32bit", None, {"momentum_buffer": "32bit"})
+    eight = lpmm.predict(model, None, None, {"momentum_buffer": "B2048/DE@8s"})
+    ours = lpmm.predict(model)
+    assert whole.bits_per_parameter == 96
+    assert eight.bits_per_parameter == 72 + 32 / 2048
+    assert ours.bits_per_parameter == 28 + 3 * 32 / 2048
+    plain = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+    model(torch.ones(1, 2048)).sum().backward()
+    plain.step()
+    assert lpmm.measure(model, plain) == whole
+
+
+def test_a_model_without_memory_will_do() -> None:
+    with torch.device("meta"):
+        model = nn.Linear(10**5, 10**5, bias=False)
+    assert lpmm.predict(model).bits_per_parameter == pytest.approx(28 + 96 / 2048, rel=1e-6)
+
+
+def test_small_states_can_stay_in_32_bits() -> None:
+    model = nn.Linear(50, 2)
+    some = lpmm.predict(model, states={"a": "B256/DE@8s"}, min_quantized_size=2)
+    assert some.states == {"a": 104 + 8}
+    assert lpmm.predict(model, states={"a": "B256/DE@8s"}).states == {"a": 104 + 6}
+
+
+@pytest.mark.parametrize(
+    ("call", "error", "message"),
+    [
+        (lambda: lpmm.predict(3), BadTypeError,  # type: ignore[arg-type]
+         "model is a int; a torch.nn.Module is needed"),
+        (lambda: states_of(["x"]), BadValueError,
+         "state='x' must be NAME=SPEC, such as exp_avg=B256/DE@8s"),
+    ],
+)  # fmt: skip
+def test_what_is_refused(call: Any, error: type[Exception], message: str) -> None:
+    with pytest.raises(error) as caught:
+        call()
+    assert str(caught.value) == message
+
+
+def test_the_command_predicts_for_any_model(capsys: Any) -> None:
+    from qmaps.cli import main
+
+    with pytest.raises(SystemExit) as ended:
+        main(["memory", "torch.nn:Identity", "--json"])
+    assert ended.value.code == 0
+    assert '"numel": 0' in capsys.readouterr().out
+    with pytest.raises(SystemExit):
+        main(["memory", "digits", "--params", "32bit", "--state", "m=32bit"])
+    out = capsys.readouterr().out.splitlines()
+    assert out[0] == "digits: 53,002 parameters"
+    assert out[1].split()[1:] == ["212,008", "bytes", "32.00", "bits", "per", "parameter"]
+    with pytest.raises(SystemExit) as ended:
+        main(["memory", "torch.nn:nothing"])
+    assert ended.value.code == 2
+    assert "error: model='torch.nn:nothing' cannot be imported" in capsys.readouterr().err
