@@ -1,0 +1,132 @@
+"""What an optimizer's checkpoint weighs, and how long saving and loading take.
+
+``python -m benchmarks.checkpoints`` gives each optimizer its turn in each round and writes
+reports/checkpoints.{json,md}. Times are ratios of medians over rounds to those of torch's AdamW.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import tempfile
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import torch
+from torch import nn
+
+from benchmarks import machine
+from benchmarks.command import count
+from benchmarks.markdown import markdown as table_lines
+from benchmarks.timing import interleaved, ratio
+from qmaps import checkpoint
+from qmaps.errors import QmapsError
+from qmaps.files import output_folder, replacing, write_json
+from qmaps.optim import AdamW4bit, AdamW8bit
+
+TORCH = "torch.optim.AdamW"
+OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
+    TORCH: torch.optim.AdamW,
+    "AdamW8bit": AdamW8bit,
+    "AdamW4bit": AdamW4bit,
+}
+HEAD = ("optimizer", "bytes a parameter", "of torch", "saving, times torch", "loading, times torch")
+
+
+def model(width: int) -> nn.Module:
+    return nn.Sequential(*(nn.Linear(width, width) for _ in range(4)))
+
+
+def stepped(make: Callable[..., torch.optim.Optimizer], width: int) -> torch.optim.Optimizer:
+    net = model(width)
+    optimizer = make(net.parameters())
+    for param in net.parameters():
+        param.grad = torch.randn_like(param)
+    optimizer.step()
+    return optimizer
+
+
+def measure(width: int, rounds: int, folder: Path) -> dict[str, dict[str, float]]:
+    """Bytes, and seconds in every round, by optimizer."""
+    optimizers = {name: stepped(make, width) for name, make in OPTIMIZERS.items()}
+    numel = sum(param.numel() for param in model(width).parameters())
+    paths = {name: folder / f"{number}.pt" for number, name in enumerate(optimizers)}
+    saving, failed = interleaved(
+        {
+            name: lambda path=paths[name], optimizer=optimizer: checkpoint.save(
+                optimizer.state_dict(), path
+            )
+            for name, optimizer in optimizers.items()
+        },
+        rounds,
+    )
+    loading, also_failed = interleaved(
+        {
+            name: lambda path=paths[name], optimizer=optimizer: optimizer.load_state_dict(
+                checkpoint.load(path)
+            )
+            for name, optimizer in optimizers.items()
+        },
+        rounds,
+    )
+    if problems := {**failed, **also_failed}:
+        raise next(iter(problems.values()))
+    return {
+        name: {
+            "bytes": paths[name].stat().st_size / numel,
+            "saving": ratio(saving[name], saving[TORCH])["ratio"],
+            "loading": ratio(loading[name], loading[TORCH])["ratio"],
+        }
+        for name in optimizers
+    }
+
+
+def page(found: dict[str, dict[str, float]], width: int, rounds: int) -> str:
+    whole = found[TORCH]["bytes"]
+    rows = [
+        (
+            name,
+            f"{each['bytes']:.2f}",
+            f"{each['bytes'] / whole:.2f}",
+            f"{each['saving']:.2f}",
+            f"{each['loading']:.2f}",
+        )
+        for name, each in found.items()
+    ]
+    lines = [
+        "# Checkpoints of optimizers",
+        "",
+        f"`python -m benchmarks.checkpoints --width {width} --rounds {rounds}`: four linear layers "
+        f"of {width} by {width}, `qmaps.checkpoint.save` (which waits for the disk) and `load` "
+        "with `load_state_dict`. Times are ratios of medians over interleaved rounds, on two cores "
+        "that other work kept busy.",
+        "",
+        *table_lines(HEAD, rows),
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.checkpoints", description=__doc__)
+    parser.add_argument("--width", type=count, default=1024, help="of layers (default 1024)")
+    parser.add_argument("--rounds", type=count, default=9, help="that count (default 9)")
+    parser.add_argument("--out", type=Path, default=Path("reports"), help="folder for results")
+    options = parser.parse_args(arguments)
+    try:
+        out = output_folder(options.out)
+        with tempfile.TemporaryDirectory() as folder:
+            found = measure(options.width, options.rounds, Path(folder))
+        given = sys.argv[1:] if arguments is None else list(arguments)
+        about = machine.about(given, "benchmarks.checkpoints")
+        write_json(out / "checkpoints.json", {"about": about, "found": found})
+        with replacing(out / "checkpoints.md") as temporary:
+            temporary.write_text(page(found, options.width, options.rounds), encoding="utf-8")
+    except QmapsError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    print((out / "checkpoints.md").read_text())
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
