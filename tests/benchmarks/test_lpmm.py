@@ -1,0 +1,68 @@
+"""The ablation of low-precision model memory, at the size of a test."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+
+from benchmarks.lpmm.__main__ import Contender, grid, main, summary
+from qmaps import workloads
+from qmaps.lpmm import LowPrecisionParameter
+
+
+def test_the_headline_is_written_and_goes_on_from_what_is_there(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    given = ["digits", "--headline", "--seeds", "2", "--steps", "3"]
+    given += ["--runs", str(tmp_path / "runs"), "--out", str(tmp_path)]
+    assert main(given) == 0
+    first = (tmp_path / "headline.csv").read_text()
+    assert main(given) == 0
+    assert (tmp_path / "headline.csv").read_text() == first
+    assert "4/4 digits 12-8-8 stochastic N=1 seed 1: " in capsys.readouterr().out
+    page = (tmp_path / "headline.md").read_text()
+    assert "| 32 bits | - | 1 | 2 |" in page
+    assert "| 12 bits | stochastic | 1 | 2 |" in page
+    frame = pd.read_csv(tmp_path / "headline.csv")
+    assert abs(frame["loss"].iloc[0] - frame["loss"].iloc[2]) < 0.05
+    assert frame["loss"].iloc[0] != frame["loss"].iloc[2]
+
+
+def test_the_grid_is_that_of_the_tables() -> None:
+    labels = [contender.label for contender in grid(16)]
+    assert len(labels) == 5 + 3 * 6
+    assert labels[:2] == ["full N=1", "full N=2"]
+    assert "8-8-8 nearest N=1" in labels
+    assert "10-8-8 stochastic N=16" in labels
+
+
+def test_a_contender_keeps_its_model_as_it_says() -> None:
+    work = workloads.get("digits")
+    model = work.model(0)
+    optimizer: Any = Contender(10, False, 4).make(model, work)
+    weight = model[0].weight
+    assert isinstance(weight, LowPrecisionParameter)
+    assert weight.codes.quantizer.spec == "B2048/linear0@10s"
+    assert weight.accumulator is not None
+    assert weight.accumulator.total.quantizer.spec == "B2048/linear0@8s"
+    assert optimizer.accumulation_steps == 4
+    assert optimizer.memory().rows[0].quantizer == "B2048/DE@8s"
+    plain = work.model(0)
+    Contender().make(plain, work)
+    assert not isinstance(plain[0].weight, LowPrecisionParameter)
+
+
+def test_differences_are_taken_to_full_precision_of_the_same_n() -> None:
+    rows = [
+        {"workload": "w", "parameters": p, "rounding": r, "N": n, "seed": s, "loss": loss}
+        for p, r, n, s, loss in (
+            ("32", "", 1, 0, 1.0), ("32", "", 1, 1, 2.0), ("32", "", 2, 0, 3.0),
+            ("32", "", 2, 1, 5.0), ("8", "stochastic", 2, 0, 4.0), ("8", "stochastic", 2, 1, 6.5),
+        )
+    ]  # fmt: skip
+    last = summary(pd.DataFrame(rows)).iloc[-1]
+    assert last["difference"] == pytest.approx(1.25)
+    assert last["in_spreads"] == pytest.approx(1.25 / 2**0.5)
