@@ -5,6 +5,7 @@ from qmaps.analyze.first_code_error import first_code_error
 from qmaps.analyze.histogram import histogram
 from qmaps.analyze.inverse_sqrt import inverse_sqrt
 from qmaps.analyze.map_curves import map_curves
+from qmaps.analyze.outlier_lines import outlier_lines
 from qmaps.analyze.outliers import outliers
 from qmaps.analyze.pareto import pareto
 from qmaps.analyze.update_error import update_error
@@ -15,6 +16,7 @@ __all__ = [
     "histogram",
     "inverse_sqrt",
     "map_curves",
+    "outlier_lines",
     "outliers",
     "pareto",
     "update_error",

@@ -149,5 +149,6 @@ def _ranges(labels: Sequence[str]) -> list[str]:
     runs = []
     for run in found:
         (kind, first), (_, last) = run[0], run[-1]
-        runs.append(f"{kind} {first}" if len(run) == 1 else f"{kind}s {first} to {last}")
+        joint = "and" if len(run) == 2 else "to"
+        runs.append(f"{kind} {first}" if len(run) == 1 else f"{kind}s {first} {joint} {last}")
     return [*runs, *plain]

@@ -22,15 +22,16 @@ def published(paper: str, exhibit: str) -> pd.DataFrame:
         `what` (row of the table), `quantity` (its column), `unit`, `paper`, `paper_spread`
         (the ± of the paper; NaN without one).
     """
-    return _read(paper, exhibit, FIELDS)
+    return rows(paper, exhibit, FIELDS)
 
 
 def left_out(paper: str) -> pd.DataFrame:
     """Figures and tables of a paper that are not made here: `item`, `why`."""
-    return _read(paper, "left-out", ("item", "why"))
+    return rows(paper, "left-out", ("item", "why"))
 
 
-def _read(paper: str, name: str, columns: tuple[str, ...]) -> pd.DataFrame:
+def rows(paper: str, name: str, columns: tuple[str, ...]) -> pd.DataFrame:
+    """These columns of ``data/<paper>/<name>.csv``."""
     file = resources.files("qmaps.papers").joinpath("data", paper, f"{name}.csv")
     if not file.is_file():
         raise BadValueError(f"exhibit={name!r} of {paper!r} has no published numbers")

@@ -13,7 +13,7 @@ def adam_states(seed: int) -> CapturedStates:
     """Moments as of a small layer, with outlier rows and a few tiny second moments."""
     generator = torch.Generator().manual_seed(seed)
     tensors = {}
-    for name, shape in (("up.weight", (96, 64)), ("down.weight", (64, 96))):
+    for name, shape in (("layers.0.up.weight", (96, 64)), ("layers.0.down.weight", (64, 96))):
         rows = torch.exp(1.5 * torch.randn(shape[0], 1, generator=generator))
         m = 1e-3 * rows * torch.randn(shape, generator=generator)
         v = (1e-3 * rows * torch.randn(shape, generator=generator)).square()

@@ -75,4 +75,5 @@ def test_labels_of_neighbours_are_a_range() -> None:
     assert _ranges(["Figure 1", "Figure 5", "Figure 6", "Figure 7"]) == [
         "Figure 1", "Figures 5 to 7",
     ]  # fmt: skip
+    assert _ranges(["Figure 1", "Figure 2"]) == ["Figures 1 and 2"]
     assert _ranges(["Table 2", "Appendix C"]) == ["Table 2", "Appendix C"]

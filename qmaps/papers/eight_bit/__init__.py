@@ -6,6 +6,10 @@ from qmaps.papers.eight_bit import (
     figure_4,
     figure_5,
     figure_6,
+    table_1,
+    table_2,
+    table_3,
+    table_5,
     table_6,
 )
 from qmaps.papers.exhibit import Paper
@@ -18,6 +22,10 @@ PAPER = Paper(
         figure_4.EXHIBIT,
         figure_5.EXHIBIT,
         figure_6.EXHIBIT,
+        table_1.EXHIBIT,
+        table_2.EXHIBIT,
+        table_3.EXHIBIT,
+        table_5.EXHIBIT,
         table_6.EXHIBIT,
         appendix_c.EXHIBIT,
         appendix_f.EXHIBIT,

@@ -1,0 +1,70 @@
+"""Whether the outliers of a matrix lie in few rows, or in few columns."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import pandas as pd
+from torch import Tensor
+
+from qmaps.errors import BadValueError
+
+OUTLIERS = 0.01
+LINES = 0.05
+
+
+def outlier_lines(
+    matrices: Mapping[str, Tensor], *, outliers: float = OUTLIERS, lines: float = LINES
+) -> pd.DataFrame:
+    """How many outliers the rows, and the columns, with most of them hold.
+
+    Args:
+        matrices: tensors of at least two dimensions by title; the dimensions after the first
+            are flattened.
+        outliers: share of the elements, the largest by magnitude, that are called so.
+        lines: share of the rows, or of the columns, that are taken; at least one.
+
+    Returns:
+        One row per matrix: `tensor`, `rows`, `cols`, `in_rows` and `in_cols`: the share of the
+        outliers that lie in the chosen rows, and in the chosen columns. Outliers without a
+        pattern give little more than `lines`.
+
+    Raises:
+        BadValueError: a matrix is none, or a share is not above 0 and at most 1.
+
+    Source: 4-bit optimizers, section 3: "outliers lie in fixed rows", "in fixed columns".
+
+    >>> import torch
+    >>> matrix = torch.ones(20, 20)
+    >>> matrix[3] = 100.0
+    >>> outlier_lines({"one row": matrix}, outliers=0.05)[["in_rows", "in_cols"]].values.tolist()
+    [[1.0, 0.05]]
+    """
+    for name, share in (("outliers", outliers), ("lines", lines)):
+        if not 0 < share <= 1:
+            raise BadValueError(f"{name}={share!r} must be above 0 and at most 1")
+    rows = []
+    for title, tensor in matrices.items():
+        if tensor.dim() < 2 or tensor.numel() == 0:
+            raise BadValueError(
+                f"matrices[{title!r}] has shape {tuple(tensor.shape)}; at least two dimensions "
+                "and one element are needed"
+            )
+        matrix = tensor.detach().float().abs().flatten(1)
+        count = max(1, round(outliers * matrix.numel()))
+        found = matrix.flatten().topk(count).indices
+        shares = {
+            name: _share(index.bincount(minlength=size), lines)
+            for name, index, size in (
+                ("in_rows", found // matrix.shape[1], matrix.shape[0]),
+                ("in_cols", found % matrix.shape[1], matrix.shape[1]),
+            )
+        }
+        rows.append({"tensor": title, "rows": matrix.shape[0], "cols": matrix.shape[1], **shares})
+    return pd.DataFrame(rows)
+
+
+def _share(hits: Tensor, lines: float) -> float:
+    """The share of hits on the lines with most."""
+    chosen = hits.topk(max(1, round(lines * hits.numel()))).values
+    return float(chosen.sum() / hits.sum())

@@ -1,0 +1,45 @@
+"""The matrices of a model, by block."""
+
+from __future__ import annotations
+
+import re
+
+from torch import Tensor
+
+from qmaps.analyze._states import MIN_SIZE
+from qmaps.capture import CapturedStates
+
+BLOCKS = 6
+"""At most so many blocks are shown, spread over the model's depth."""
+PARTS = ("query", "key", "value")
+
+
+def matrices(states: CapturedStates, state: str) -> dict[str, Tensor]:
+    """That state of every matrix of more than 4096 elements; query, key and value apart."""
+    found: dict[str, Tensor] = {}
+    for name in states.parameters():
+        if state not in states.states(name) or len(states.shape(name, state)) < 2:
+            continue
+        tensor = states.tensor(name, state).flatten(1)
+        if tensor.numel() <= MIN_SIZE:
+            continue
+        title = name.removesuffix(".weight")
+        if tensor.shape[0] == 3 * tensor.shape[1]:
+            found |= {f"{title} {p}": t for p, t in zip(PARTS, tensor.chunk(3), strict=True)}
+        else:
+            found[title] = tensor
+    return found
+
+
+def blocks(names: list[str]) -> dict[str, list[str]]:
+    """Names by what stands up to their last number; the rest is in no block."""
+    found: dict[str, list[str]] = {}
+    for name in names:
+        match = re.match(r".*\.\d+(?=\.)", name)
+        if match:
+            found.setdefault(match[0], []).append(name)
+    several = [name for name, members in found.items() if len(members) > 1] or list(found)
+    if len(several) > BLOCKS:
+        last = len(several) - 1
+        several = [several[number * last // (BLOCKS - 1)] for number in range(BLOCKS)]
+    return {name: found[name] for name in several} or {"all": names}

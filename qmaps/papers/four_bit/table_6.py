@@ -1,0 +1,61 @@
+"""Table 6: which moment costs what."""
+
+from __future__ import annotations
+
+from qmaps.papers import committed
+from qmaps.papers.context import Context
+from qmaps.papers.exhibit import Exhibit, Finding, Frames, Needs, Statement
+from qmaps.papers.published import published
+from qmaps.papers.verdict import beside
+
+WIDTHS = {
+    "none": "32bit",
+    "first B128/DE": "B128/DE@4s + 32bit",
+    "first B128/DE and second rank-1/linear": "4bit",
+    "second rank-1/linear": "32bit + rank1/linear@4u",
+    "first B128/DE, rounded stochastically, and second rank-1/linear":
+        "B128/DE@4s+sr + rank1/linear@4u",
+}  # fmt: skip
+
+
+def build(context: Context) -> Frames:
+    """Runs with one moment quantized, or both."""
+    return {"losses": committed.first_moment(context)}
+
+
+def find(frames: Frames) -> Finding:
+    """Losses in place of accuracy."""
+    losses = frames["losses"].set_index(["workload", "width"])["loss"]
+    errors = frames["losses"].set_index(["workload", "width"])["error"]
+    ours: dict[tuple[str, str], tuple[float, float]] = {}
+    statements = []
+    for workload in frames["losses"]["workload"].unique():
+        for name, width in WIDTHS.items():
+            key = (workload, width)
+            ours[name, f"validation loss, {workload}"] = (float(losses[key]), float(errors[key]))
+        both, first = losses[workload, "4bit"], losses[workload, "B128/DE@4s + 32bit"]
+        base = losses[workload, "32bit"]
+        statements += [
+            Statement(
+                f"Quantizing the second moment costs little beside the first ({workload}).",
+                bool(abs(both - first) < abs(first - base)),
+                f"First {first - base:+.4f}, both {both - base:+.4f}.",
+            )
+        ]
+    return Finding(
+        numbers=beside(published("4-bit-optimizers", EXHIBIT.name), ours),
+        statements=statements,
+        why="The paper's are accuracies of Swin-T on ImageNet; ours losses (lower is better) of "
+        "small models, ± the standard error over seeds.",
+    )
+
+
+EXHIBIT = Exhibit(
+    name="table-6",
+    covers=("Table 6",),
+    title="What quantizing each moment costs",
+    needs=Needs.REPORTS,
+    build=build,
+    find=find,
+    command="python -m benchmarks.parity, with the options of reports/parity-first-moment.md",
+)
