@@ -5,7 +5,8 @@ from __future__ import annotations
 from itertools import product
 
 from qmaps.cuda.compiler import Entry
-from qmaps.cuda.rules import NORMS, RULES
+from qmaps.cuda.rules import NORMS, PRODUCTS, RULES
+from qmaps.fused import SIDES
 
 FORMATS = {
     "B256/DE@8s": "Format<8, 256, false, false, true, 1>",
@@ -88,10 +89,13 @@ def _rules() -> list[Entry]:
     """Every rule, with bfloat16 parameters that are rounded stochastically."""
     made = []
     for (name, states), rule in RULES.items():
-        formats = [FORMATS["B256/DE@8s"] for _ in states.split()]
+        formats = [FORMATS["B256/DE@8s"] for state in states.split() if state != SIDES]
         kind = ", ".join([rule, "Bf16", "Bf16", "true", *formats])
         kernels = ["step", "step_norms", "finish_norms"] if name in NORMS else ["step"]
         made += [Entry("step.cuh", f"{kernel}<Kind<{kind}>>") for kernel in kernels]
+        if rule in PRODUCTS:
+            names = ("side_sums", "finish_sides")
+            made += [Entry("sides.cuh", f"{kernel}<Kind<{kind}>>") for kernel in names]
     return made
 
 

@@ -18,6 +18,7 @@ WARPS = THREADS // 32
 UNIT = 8
 TILE = THREADS * UNIT
 NORM_CHUNK = 2 * TILE
+ROW_CHUNK, COLUMN_CHUNK = 512, 64
 SCALES_CHUNK = 4096
 SUMS_CHUNK = 4 * TILE
 ERROR_SUMS = 4
@@ -53,10 +54,14 @@ TENSOR = np.dtype(
      ("refuse_negative", _i64), ("scales", SCALES), ("book", BOOK), ("noise", NOISE)]
 )  # fmt: skip
 STATE = np.dtype([("packed", _address), ("data", _address), ("scales", SCALES), ("noise", NOISE)])
+SIDE_STATES = np.dtype(
+    [("slices", SCALES), ("rows", _i64), ("columns", _i64)]
+    + [(name, _address) for name in ("row_factor", "column_factor", "row_sums", "column_sums")]
+)
 PARAMETER = np.dtype(
     [("numel", _i64), ("scalars", "<f4", MAX_SCALARS), ("group", _i64), ("counter", _address),
      ("sums", _address), ("step", _u32), ("skips", _i32), ("noise", NOISE),
-     ("state", STATE, MAX_STATES)]
+     ("state", STATE, MAX_STATES), ("sides", SIDE_STATES)]
 )  # fmt: skip
 ADDRESS = np.dtype([("p", _address), ("g", _address)])
 ITEM = np.dtype([("parameter", _i32), ("tile", _i32)])
@@ -131,7 +136,8 @@ CELLS = np.dtype(
 
 STRUCTURES = {
     "Part": PART, "Scales": SCALES, "Search": SEARCH, "Book": BOOK, "Noise": NOISE,
-    "Tensor": TENSOR, "State": STATE, "Parameter": PARAMETER, "Address": ADDRESS, "Item": ITEM,
+    "Tensor": TENSOR, "State": STATE, "SideStates": SIDE_STATES, "Parameter": PARAMETER,
+    "Address": ADDRESS, "Item": ITEM,
     "Constant": CONSTANT, "Batch": BATCH, "Begin": BEGIN, "Look": LOOK, "WideItem": WIDE_ITEM,
     "Wide": WIDE, "Write": WRITE, "PartialSums": PARTIAL_SUMS, "Measured": MEASURED,
     "Measure": MEASURE, "Moment": MOMENT, "Updates": UPDATES, "UpdateTotals": UPDATE_TOTALS,

@@ -7,6 +7,7 @@ in the arguments of launches. So a step can be recorded in a CUDA graph, after o
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +20,8 @@ from qmaps.cuda import layout
 from qmaps.cuda.books import DeviceBook, book
 from qmaps.cuda.compiler import Entry as Kernel
 from qmaps.cuda.engine import Engine
-from qmaps.cuda.rules import RULES, rule
+from qmaps.cuda.rules import PRODUCTS, RULES, rule
+from qmaps.cuda.sides import Statistics, slices, work_of
 from qmaps.cuda.tensors import (
     DTYPES,
     Layout,
@@ -70,10 +72,13 @@ class CudaStep(FusedStep):
 
     def _follows(self, entry: Entry) -> bool:
         _, param, group, grad = entry
-        states = rule_states(self._optimizer, self._optimizer.state_shapes(param, group))
-        known = (self._optimizer.native_rule, states) in RULES
+        names = self._optimizer.state_shapes(param, group)
+        known = (self._optimizer.native_rule, rule_states(self._optimizer, names)) in RULES
         on_device = grad.device == self._engine.device
-        return known and on_device and followed(self._optimizer, entry, follows)
+        sides = self._optimizer.side_states.intersection(names)
+        # Those that are quantized are the reference's.
+        whole = all(self._optimizer.quantizer_of(name, param, group) is None for name in sides)
+        return known and on_device and whole and followed(self._optimizer, entry, follows)
 
     def _planned(self, entries: list[Entry], taken: list[Entry]) -> Plan:
         if torch.cuda.is_available() and torch.cuda.is_current_stream_capturing():
@@ -89,6 +94,7 @@ class Batch:
     """Parameters of one kind, which one launch steps.
 
     Attributes:
+        rule: its C++ type.
         kind: the ``Kind`` of ``src/step.cuh``.
         books: of its states; None for those in float32.
         gradients: what they are stored as.
@@ -96,6 +102,7 @@ class Batch:
         members: numbers of the parameters.
     """
 
+    rule: str
     kind: str
     books: tuple[DeviceBook | None, ...]
     gradients: str
@@ -116,7 +123,7 @@ class Spans:
         self.pieces: list[tuple[int, int, int, int]] = []
         self._table = table
         self._room = Workspace()
-        self._wide: list[tuple[int, int, QuantizedTensor, list[tuple[int, int]]]] = []
+        self._wide: list[tuple[np.ndarray, Layout, Sequence[Tensor], list[tuple[int, int]]]] = []
 
     def add(self, index: int, place: int, value: Tensor | QuantizedTensor) -> None:
         """Describe a state, but for scales that span more than a block."""
@@ -130,7 +137,18 @@ class Spans:
             nowhere = [(-1, -1)] * layout.MAX_PARTS
             describe_scales(target["scales"], found, value.scales, nowhere, value.packed)
             return
-        self._wide.append((index, place, value, self._room.place(found, fresh_floats=True)))
+        self._add_wide(target["scales"], index, place, found, value.scales)
+
+    def add_slices(self, index: int, shape: tuple[int, ...], states: Sequence[Tensor]) -> None:
+        """Describe maxima over slices."""
+        target = self._table[index]["sides"]["slices"]
+        self._add_wide(target, index, layout.MAX_STATES, slices(shape), states)
+
+    def _add_wide(
+        self, target: np.ndarray, index: int, place: int, found: Layout, scales: Sequence[Tensor]
+    ) -> None:
+        room = self._room.place(found, fresh_floats=True)
+        self._wide.append((target, found, scales, room))
         self.eight_bit = self.eight_bit or found.eight_bit
         for number, part in enumerate(found.geometry.parts):
             chunks = -(-part.count // layout.SCALES_CHUNK)
@@ -141,9 +159,8 @@ class Spans:
         if not self._wide:
             return None
         room = self._room.memory(device)
-        for index, place, value, places in self._wide:
-            target = self._table[index]["state"][place]["scales"]
-            describe_scales(target, _layout(value), value.scales, places, room)
+        for target, found, scales, places in self._wide:
+            describe_scales(target, found, scales, places, room)
         return room
 
 
@@ -178,6 +195,7 @@ class CudaPlan(Plan):
         self._write_addresses(grads)
         self._write_constants()
         self._begin(found)
+        self._take_sides(scale)
         if self._optimizer.takes_norms:
             self._take_norms(scale)
         if self._room is not None:
@@ -208,6 +226,16 @@ class CudaPlan(Plan):
         begin["skip"], begin["skipped"] = self._skip.data_ptr(), self._skipped.data_ptr()
         blocks = -(-len(self._params) // layout.THREADS)
         self._engine.launch(_kernel("begin_step"), blocks, begin)
+
+    def _take_sides(self, scale: Tensor | None) -> None:
+        """Statistics of rows and columns, which come before everything else."""
+        for place, name in enumerate(("side_sums", "finish_sides")):
+            for batch, work in zip(self._batches, self._side_work, strict=True):
+                items, count = work[place]
+                argument = self._argument(batch, items, count, scale)
+                # A warp takes a tile.
+                blocks = -(-count // layout.WARPS) if place == 0 else count
+                self._engine.launch_over(_kernel(f"{name}<{batch.kind}>"), blocks, argument)
 
     def _take_norms(self, scale: Tensor | None) -> None:
         """What rules make of norms, before anything else: new states may depend on it."""
@@ -282,7 +310,7 @@ class CudaPlan(Plan):
         self._policed = any(group["nonfinite"] == "skip" for group in self._own_groups)
         order = {key: number for number, key in enumerate(groups)}
         table = np.zeros(len(taken), dtype=layout.PARAMETER)
-        spans = Spans(table)
+        spans, statistics = Spans(table), Statistics()
         batches: dict[Any, Batch] = {}
         for index, (number, param, group, _) in enumerate(taken):
             row = table[index]
@@ -290,13 +318,22 @@ class CudaPlan(Plan):
             row["counter"] = states[index]["step"].data_ptr()
             row["skips"] = group["nonfinite"] == "skip"
             describe_noise(row["noise"], self._optimizer.rounding_key(number, param, group))
-            used = [(name, states[index][name]) for name in names[index]]
+            kept = self._optimizer.side_states.intersection(names[index])
+            used = [(name, states[index][name]) for name in names[index] if name not in kept]
             made = self._batch(taken[index], self._targets[index].dtype, used)
             batches.setdefault((made.kind, *map(id, made.books)), made).members.append(index)
             for place, (name, value) in enumerate(used):
                 key = self._optimizer.rounding_key(number, param, group, state=name)
                 describe_noise(row["state"][place]["noise"], key)
                 spans.add(index, place, value)
+            if kept:
+                sides = [states[index][name] for name in names[index] if name in kept]
+                if made.rule in PRODUCTS:
+                    statistics.add(row["sides"], tuple(param.shape), sides)
+                else:
+                    spans.add_slices(index, tuple(param.shape), sides)
+        statistics.place(self._engine.device)
+        self._statistics = statistics  # keeps the room
         self._sums = self._place_sums(table)
         self._room = spans.place(self._engine.device)
         self._eight_bit = spans.eight_bit
@@ -304,6 +341,7 @@ class CudaPlan(Plan):
         self._wide = self._on_device(np.array(spans.pieces, dtype=layout.WIDE_ITEM))
         self._batches = list(batches.values())
         self._items = [self._items_of(batch) for batch in self._batches]
+        self._side_work = [self._side_work_of(batch) for batch in self._batches]
         self._table = self._on_device(table)
         self._address_table = self._on_device(np.zeros(len(taken), dtype=layout.ADDRESS))
         size = (len(self._own_groups), layout.MAX_SCALARS)
@@ -339,16 +377,18 @@ class CudaPlan(Plan):
             books.append(book(q.map, param.device))
             wide = wide or not found.block
         gradients = DTYPES[grad.dtype]
+        states = rule_states(self._optimizer, self._optimizer.state_shapes(param, group))
+        found_rule = rule(str(self._optimizer.native_rule), states)
         kind = ", ".join(
             [
-                rule(str(self._optimizer.native_rule), " ".join(name for name, _ in used)),
+                found_rule,
                 DTYPES[dtype],
                 gradients,
                 str(self._optimizer.rounds(param, group)).lower(),
                 *formats,
             ]
         )
-        return Batch(f"Kind<{kind}>", tuple(books), gradients, wide)
+        return Batch(found_rule, f"Kind<{kind}>", tuple(books), gradients, wide)
 
     def _items_of(self, batch: Batch) -> tuple[Tensor, int]:
         """The tiles of a batch, on the device, and their number."""
@@ -357,6 +397,15 @@ class CudaPlan(Plan):
         items["parameter"] = np.repeat(batch.members, counts)
         items["tile"] = np.concatenate([np.arange(count) for count in counts])
         return self._on_device(items), len(items)
+
+    def _side_work_of(self, batch: Batch) -> list[tuple[Tensor, int]]:
+        """The items of `side_sums` and of `finish_sides`, on the device, and their numbers."""
+        members = batch.members if batch.rule in PRODUCTS else []
+        work = work_of(members, [tuple(self._params[index].shape) for index in members])
+        return [
+            (self._on_device(np.array(items, dtype=layout.ITEM)), len(items))
+            for items in (work.tiles, work.rest)
+        ]
 
     def _on_device(self, array: np.ndarray) -> Tensor:
         # One byte at least, so that there is an address.
@@ -391,4 +440,6 @@ def _on(engine: Engine, scalar: Tensor | None) -> Tensor | None:
 
 def _kernel(name: str) -> Kernel:
     plain = "step_scales.cuh" if name.endswith(("grids", "ends", "scales")) else "begin.cuh"
+    if "sides<" in name or "side_sums<" in name:
+        return Kernel("sides.cuh", name)
     return Kernel("step.cuh" if "<" in name else plain, name)

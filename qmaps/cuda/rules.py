@@ -5,11 +5,14 @@ from __future__ import annotations
 from qmaps.errors import BadValueError
 
 RULES = {
+    ("adafactor", "sides"): "Adafactor<false, true>",
+    ("adafactor", "exp_avg sides"): "Adafactor<true, true>",
     ("adagrad", "sum"): "Adagrad",
     ("adam", "exp_avg exp_avg_sq"): "Adam",
     ("adafactor", "variance"): "Adafactor<false, false>",
     ("adafactor", "exp_avg variance"): "Adafactor<true, false>",
     ("adamw", "exp_avg exp_avg_sq"): "AdamW",
+    ("adamw_factor", "exp_avg sides"): "AdamWFactor",
     ("adamw_factor", "exp_avg exp_avg_sq"): "AdamWWhole",
     ("ademamix", "exp_avg exp_avg_slow exp_avg_sq"): "AdEMAMix",
     ("lamb", "exp_avg exp_avg_sq"): "Lamb",
@@ -22,12 +25,17 @@ RULES = {
     ("rmsprop", "square_avg momentum_buffer grad_avg"): "RmsProp<true, true>",
     ("sgd", ""): "Sgd<false>",
     ("sgd", "momentum_buffer"): "Sgd<true>",
+    ("sm3", "sides"): "Sm3<false>",
+    ("sm3", "momentum_buffer sides"): "Sm3<true>",
 }
 """By the name that optimizers ask for and their states; a test holds it against the headers."""
 
 
 NORMS = frozenset({"adafactor", "lamb", "lars"})
 """Those that take norms of whole tensors."""
+
+PRODUCTS = frozenset({"AdamWFactor", "Adafactor<false, true>", "Adafactor<true, true>"})
+"""Those with statistics of rows and columns."""
 
 
 def rule(name: str, states: str) -> str:

@@ -74,6 +74,16 @@ struct State {
     Noise noise;
 };
 
+// States with fewer elements than their parameter; see qmaps/kernels/rules/sided.hpp.
+struct SideStates {
+    Scales slices;              // of a minimum: as scales; of a product: `values` of rows, columns
+    std::int64_t rows, columns; // of each matrix of a product, and further
+    float* row_factor;          // places for the factors of all rows
+    float* column_factor;       // and of all columns
+    double* row_sums;           // places for the sums of tiles, where matrices have several
+    double* column_sums;
+};
+
 // One parameter of an optimizer. `scalars` and `step` are set by `begin_step`.
 struct Parameter {
     std::int64_t numel;
@@ -85,6 +95,7 @@ struct Parameter {
     std::int32_t skips;        // whether a gradient that is not finite stops the step
     Noise noise;               // of rounding a bfloat16 parameter
     State state[kMaxStates];
+    SideStates sides;
 };
 
 // Where a parameter and its gradient lie in this step.

@@ -69,6 +69,27 @@ QMAPS_INLINE void write_state(const State& state, const SharedBook& book, const 
     }
 }
 
+// What sides come to for each element.
+template <class R>
+QMAPS_INLINE void side_values(const SideStates& sides, const Place& place, float* x) {
+    for (int j = 0; j < kUnit; ++j) x[j] = 0.0f;
+    if (place.count == 0) return;
+    if constexpr (sides_of<R>(0) == kSmallest) {
+        unit_scales<false>(sides.slices, place.at, place.count, x);
+    } else {
+        const Division at = divide(place.at, sides.columns);
+        std::int64_t row = at.quotient, column = at.rest;
+        for (int j = 0; j < kUnit; ++j) {
+            if (j >= place.count) continue;
+            x[j] = sides.row_factor[row] *
+                   sides.column_factor[divide(row, sides.rows).quotient * sides.columns + column];
+            if (++column < sides.columns) continue;
+            column = 0;
+            ++row;
+        }
+    }
+}
+
 // A tile of a parameter before and after its rule.
 struct Unit {
     float p[kUnit], g[kUnit], state[kMaxStates][kUnit];
@@ -91,6 +112,8 @@ QMAPS_INLINE void read_unit(const Batch& batch, const Parameter& parameter, cons
     if constexpr (R::kStates > 2)
         read_state<typename K::State2>(parameter.state[2], book_of<K, 2>(books), place,
                                        unit.state[2]);
+    if constexpr (sides_of<R>(0) != kNoSides)
+        side_values<R>(parameter.sides, place, unit.state[R::kStates]);
     if (batch.grad_scale) {
         const float scale = *batch.grad_scale;
         for (int j = 0; j < kUnit; ++j) unit.g[j] = unit.g[j] / scale;
@@ -102,13 +125,14 @@ QMAPS_INLINE void read_and_advance(const Batch& batch, const Parameter& paramete
                                    const Address& address, const Place& place, SharedBook* books,
                                    Unit& unit) {
     using R = typename K::Rule;
+    constexpr int kNumbers = R::kStates + (sides_of<R>(0) != kNoSides ? 1 : 0);
     read_unit<K>(batch, parameter, address, place, books, unit);
     const R rule(parameter.scalars);
     for (int j = 0; j < kUnit; ++j) {
         float states[kMaxStates] = {};
-        for (int k = 0; k < R::kStates; ++k) states[k] = unit.state[k][j];
+        for (int k = 0; k < kNumbers; ++k) states[k] = unit.state[k][j];
         unit.p[j] = rule(unit.p[j], unit.g[j], states);
-        for (int k = 0; k < R::kStates; ++k) unit.state[k][j] = states[k];
+        for (int k = 0; k < kNumbers; ++k) unit.state[k][j] = states[k];
     }
     // What stands for elements that are not there must not count as the maximum of a block.
     if (place.count < kUnit)
@@ -159,6 +183,8 @@ __global__ void __launch_bounds__(kThreads) step(const Batch batch) {
         if constexpr (R::kStates > 2)
             write_state<typename K::State2>(parameter.state[2], book_of<K, 2>(books), place,
                                             unit.state[2], largest);
+        if constexpr (sides_of<R>(0) == kSmallest)
+            fold_unit(parameter.sides.slices, place.at, place.count, unit.state[R::kStates]);
     }
 }
 
@@ -194,13 +220,14 @@ QMAPS_INLINE void add_squares(const Batch& batch, const Parameter& parameter,
                               const Address& address, std::int64_t tile, SharedBook* books,
                               Squares& squares) {
     using R = typename K::Rule;
+    constexpr int kNumbers = R::kStates + (sides_of<R>(0) != kNoSides ? 1 : 0);
     const Place place = place_of(tile, parameter.numel);
     Unit unit;
     read_unit<K>(batch, parameter, address, place, books, unit);
     const R rule(parameter.scalars);
     for (int j = 0; j < kUnit; ++j) {
         float states[kMaxStates] = {};
-        for (int k = 0; k < R::kStates; ++k) states[k] = unit.state[k][j];
+        for (int k = 0; k < kNumbers; ++k) states[k] = unit.state[k][j];
         const bool there = j < place.count;
         const double p = there ? unit.p[j] : 0.0f;
         const double measured = there ? rule.measured(unit.p[j], unit.g[j], states) : 0.0f;

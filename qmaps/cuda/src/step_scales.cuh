@@ -8,7 +8,7 @@ namespace qmaps {
 // A piece of the scales of a state whose scales span more than a block.
 struct WideItem {
     std::int32_t parameter;
-    std::int16_t state, part;
+    std::int16_t state, part;  // state kMaxStates stands for slices
     std::int64_t chunk;
 };
 
@@ -24,7 +24,10 @@ QMAPS_INLINE void in_wide(const Wide& wide, const Work& work) {
     if (*wide.skip) return;
     for (std::int64_t i = blockIdx.x; i < wide.count; i += gridDim.x) {
         const WideItem item = wide.items[i];
-        work(wide.parameters[item.parameter].state[item.state].scales, item.part, item.chunk);
+        const Parameter& parameter = wide.parameters[item.parameter];
+        const Scales& scales = item.state == kMaxStates ? parameter.sides.slices
+                                                        : parameter.state[item.state].scales;
+        work(scales, item.part, item.chunk);
     }
 }
 

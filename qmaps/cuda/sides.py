@@ -1,0 +1,101 @@
+"""States that have fewer elements than their parameter, on the CUDA engine."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from qmaps.cuda import layout
+from qmaps.cuda.tensors import Layout
+from qmaps.normalize.geometry import Geometry, slice_part
+
+Item = tuple[int, int]
+
+
+@dataclass
+class Work:
+    """What there is to do for one batch: parameter and tile, as ``src/sides.cuh`` has it.
+
+    Attributes:
+        tiles: of `side_sums`.
+        rest: of `finish_sides`.
+    """
+
+    tiles: list[Item] = field(default_factory=list)
+    rest: list[Item] = field(default_factory=list)
+
+
+class Statistics:
+    """Statistics of rows and columns: where they lie, and room for what is made of them.
+
+    The room is 4 bytes for each row and each column, and for matrices of more than 64 rows or 512
+    columns 8 bytes for each 512 elements and each 64.
+    """
+
+    def __init__(self) -> None:
+        self._floats = self._doubles = 0
+        self._places: list[tuple[np.ndarray, dict[str, int], dict[str, int]]] = []
+        self._memory: list[Tensor] = []
+
+    def add(self, row: np.ndarray, shape: tuple[int, ...], states: list[Tensor]) -> None:
+        """Describe a parameter's statistics; `row` is its ``SideStates``."""
+        matrices, rows, columns = _matrices(shape)
+        row["rows"], row["columns"] = rows, columns
+        for part, state in zip(row["slices"]["part"], states, strict=False):
+            part["values"] = state.data_ptr()
+        floats = {"row_factor": self._floats}
+        floats["column_factor"] = self._floats + matrices * rows
+        self._floats += matrices * (rows + columns)
+        down, across = _chunks(rows, columns)
+        doubles = {"row_sums": self._doubles}
+        doubles["column_sums"] = self._doubles + matrices * rows * across
+        if down * across > 1:
+            self._doubles += matrices * (rows * across + columns * down)
+        self._places.append((row, floats, doubles))
+
+    def place(self, device: torch.device) -> None:
+        """Make the room."""
+        for count, dtype, which in (
+            (self._floats, torch.float32, 1),
+            (self._doubles, torch.float64, 2),
+        ):
+            memory = torch.zeros(max(count, 1), dtype=dtype, device=device)
+            self._memory.append(memory)
+            for place in self._places:
+                for name, at in dict(place[which]).items():
+                    place[0][name] = memory.data_ptr() + memory.element_size() * at
+
+
+def work_of(members: list[int], shapes: list[tuple[int, ...]]) -> Work:
+    """The work for parameters of these numbers and shapes."""
+    made = Work()
+    for index, shape in zip(members, shapes, strict=True):
+        matrices, rows, columns = _matrices(shape)
+        down, across = _chunks(rows, columns)
+        made.tiles += [(index, tile) for tile in range(matrices * down * across)]
+        if down * across > 1:
+            strips = -(-matrices * columns // layout.THREADS)
+            made.rest += [(index, matrix) for matrix in range(matrices)]
+            made.rest += [(index, -1 - strip) for strip in range(strips)]
+    return made
+
+
+def slices(shape: tuple[int, ...]) -> Layout:
+    """Maxima over the slices of every dimension, in the manner of scales."""
+    shape = shape or (1,)
+    parts = [slice_part(shape, dim, dim) for dim in range(len(shape))]
+    return Layout(Geometry(tuple(parts), len(parts)), 0)
+
+
+def _matrices(shape: tuple[int, ...]) -> tuple[int, int, int]:
+    """How many matrices there are, and the rows and columns of each."""
+    *outer, rows, columns = shape
+    return torch.Size(outer).numel(), rows, columns
+
+
+def _chunks(rows: int, columns: int) -> tuple[int, int]:
+    """Tiles down and across a matrix."""
+    return -(-rows // layout.COLUMN_CHUNK), -(-columns // layout.ROW_CHUNK)
