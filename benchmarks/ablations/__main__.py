@@ -68,7 +68,8 @@ def write(study: Study, frame: pd.DataFrame, command: str, out: Path) -> None:
         frame.to_csv(temporary, index=False)
     with replacing(out / f"{study.name}.md") as temporary:
         temporary.write_text(page(study, frame, command), encoding="utf-8")
-    figures.save(figures.stability(frame, unit="nats per byte"), out / f"{study.name}.png")
+    figure = figures.stability(frame, unit="nats per byte", label=" | ".join(study.columns))
+    figures.save(figure, out / f"{study.name}.png")
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ NEEDED = ("setting", "loss", "unstable")
 
 
 @styled
-def stability(frame: pd.DataFrame, *, unit: str = "nats") -> Figure:
+def stability(frame: pd.DataFrame, *, unit: str = "nats", label: str = "") -> Figure:
     """Final loss of every run, one line per setting, and the share of unstable runs.
 
     Settings stand in the frame's order, from the top. The axis ends where stable runs do: unstable
@@ -23,6 +23,7 @@ def stability(frame: pd.DataFrame, *, unit: str = "nats") -> Figure:
     Args:
         frame: `setting` (label), `loss` (final), `unstable` (bool), a row per run.
         unit: of the loss.
+        label: what the settings' names mean.
 
     Raises:
         BadValueError: columns or rows are missing.
@@ -47,6 +48,7 @@ def stability(frame: pd.DataFrame, *, unit: str = "nats") -> Figure:
     axis.set_xlim(low, high)
     axis.set_xlabel(f"final loss ({unit})")
     axis.set_yticks(range(len(settings)), [str(name) for name in settings])
+    axis.set_ylabel(label)
     axis.set_ylim(len(settings) - 0.5, -0.5)
     shares.set_xlim(0, 100)
     shares.set_xlabel("unstable runs (%)")

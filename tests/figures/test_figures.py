@@ -652,6 +652,12 @@ def test_stability_without_a_stable_run() -> None:
     assert runs.get_xlim() == (0.0, 1.0)
 
 
+def test_stability_says_what_settings_are() -> None:
+    figure = figures.stability(FRAMES["stability"], unit="bits", label="bits | map")
+    assert figure.axes[0].get_xlabel() == "final loss (bits)"
+    assert figure.axes[0].get_ylabel() == "bits | map"
+
+
 # speedup
 
 
