@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from qmaps.papers import eight_bit, four_bit
+from qmaps.papers import eight_bit, four_bit, parallelism_2015
 from qmaps.papers.exhibit import Paper
 
-PAPERS: dict[str, Paper] = {paper.name: paper for paper in (eight_bit.PAPER, four_bit.PAPER)}
+_ALL = (eight_bit.PAPER, four_bit.PAPER, parallelism_2015.PAPER)
+PAPERS: dict[str, Paper] = {paper.name: paper for paper in _ALL}
 """By the name of their folder, in the order of the summary."""
