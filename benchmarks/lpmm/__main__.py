@@ -146,9 +146,9 @@ def markdown(table: pd.DataFrame, command: str) -> str:
         f"`{command}`",
         "",
         f"torch {torch.__version__}, {torch.get_num_threads()} threads. Final validation loss, "
-        "mean over seeds; gradients and momentum have 8 bits. The difference is taken seed by seed to "
-        "full precision with the same N micro-batches a step; its unit is the spread of those runs "
-        "over seeds.",
+        "mean over seeds; gradients and momentum have 8 bits. The difference is taken seed by seed "
+        "to full precision with the same N micro-batches a step; its unit is the spread of those "
+        "runs over seeds.",
     ]
     for workload, part in table.groupby("workload", sort=False):
         cells = [
