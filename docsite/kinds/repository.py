@@ -71,6 +71,8 @@ def relinked(text: str, path: Path, place: str) -> tuple[str, dict[str, bytes]]:
         if not name or "://" in name or name.startswith("mailto:"):
             return match[0]
         there = (path.parent / name).resolve()
+        if there.is_dir() and there.is_relative_to(ROOT):
+            return label  # a folder has no page
         if not there.is_relative_to(ROOT) or not there.is_file():
             return match[0]
         if there.suffix not in {".md", ".ipynb", *SHOWN}:

@@ -87,7 +87,7 @@ def test_what_is_public_stands_in_the_reference() -> None:
 
 def test_links_between_files_become_links_between_pages() -> None:
     text = """[a](reports/parity.md#b) ![p](reports/bench/cpu.png) [c](CONTRIBUTING.md)
-[s](qmaps/spec.py) [w](https://example.org) [n](01.md)
+[s](qmaps/spec.py) [f](reports) [w](https://example.org) [n](01.md)
 ```python
 x = [a](reports/parity.md)
 ```
@@ -96,7 +96,7 @@ x = [a](reports/parity.md)
     assert (
         linked
         == """[a](reports/parity.md#b) ![p](reports/bench/cpu.png) [c](contributing.md)
-s (`qmaps/spec.py`) [w](https://example.org) [n](01.md)
+s (`qmaps/spec.py`) f [w](https://example.org) [n](01.md)
 ```python
 x = [a](reports/parity.md)
 ```
