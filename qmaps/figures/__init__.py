@@ -1,5 +1,6 @@
 """Figures: frames of `qmaps.analyze` in, matplotlib figures out."""
 
+from qmaps.figures.bin_changes import bin_changes
 from qmaps.figures.code_pairs import code_pairs
 from qmaps.figures.first_code_error import first_code_error
 from qmaps.figures.histogram import histogram
@@ -12,8 +13,10 @@ from qmaps.figures.save import save
 from qmaps.figures.speedup import speedup
 from qmaps.figures.stability import stability
 from qmaps.figures.update_error import update_error
+from qmaps.figures.update_histogram import update_histogram
 
 __all__ = [
+    "bin_changes",
     "code_pairs",
     "first_code_error",
     "histogram",
@@ -26,4 +29,5 @@ __all__ = [
     "speedup",
     "stability",
     "update_error",
+    "update_histogram",
 ]

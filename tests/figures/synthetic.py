@@ -224,7 +224,40 @@ def speedup() -> pd.DataFrame:
     return pd.DataFrame(rows, columns=["panel", "quantizer", "gpus", "sub_batch", "speedup"])
 
 
+def bin_changes() -> pd.DataFrame:
+    step = np.arange(1, 102, 5)
+    return pd.concat(
+        pd.DataFrame(
+            {"parameter": parameter, "width": f"{bits} bits", "setting": setting, "step": step,
+             "bin_change": size * 2.0 ** (bits - 12) * np.exp(-step / 40) * (step < end)}
+        )
+        for parameter, size in (("0.weight", 3.0), ("3.bias", 0.4))
+        for bits in (12, 10, 8)
+        for setting, end in (("nearest", 60), ("stochastic", 200))
+    ).reset_index(drop=True)  # fmt: skip
+
+
+def update_histogram() -> pd.DataFrame:
+    random = np.random.default_rng(2)
+    edges = np.r_[0.0, 2.0 ** np.arange(-8, 5), np.inf]
+    frames = []
+    for parameter, zeros in (("0.weight", 0), ("3.bias", 300)):
+        for setting, middle in (("N = 1", -2), ("N = 8", 1)):
+            size = 2.0 ** random.normal(middle, 2, size=2000)
+            size[:zeros] = 0
+            share = np.histogram(size, edges)[0] / size.size
+            frames.append(
+                pd.DataFrame(
+                    {"parameter": parameter, "setting": setting, "bin_left": edges[:-1],
+                     "bin_right": edges[1:], "share": share, "cumulative": share.cumsum()}
+                )
+            )  # fmt: skip
+    return pd.concat(frames, ignore_index=True)
+
+
 FRAMES = {
+    "bin_changes": bin_changes(),
+    "update_histogram": update_histogram(),
     "code_pairs": code_pairs(),
     "first_code_error": first_code_error(),
     "map_curves": map_curves(),

@@ -26,6 +26,8 @@ from tests.figures.synthetic import FRAMES, OTHER, PAIR
 
 NAMES = sorted(FRAMES)
 NEEDED = {
+    "bin_changes": "parameter width setting step bin_change",
+    "update_histogram": "parameter setting bin_left bin_right share cumulative",
     "code_pairs": "quantizer code_first code_second value_first value_second size_first "
     "size_second use mean_abs_error mean_rel_error",
     "first_code_error": "quantizer position mean_abs_error mean_rel_error use",
@@ -41,6 +43,8 @@ NEEDED = {
     "stability": "setting loss unstable",
 }
 PANELS = {
+    "bin_changes": 6,
+    "update_histogram": 4,
     "code_pairs": 6 + 3,  # two quantizers, three quantities, a colour bar for each of those
     "first_code_error": 3,
     "map_curves": 2,
@@ -675,3 +679,52 @@ def test_speedup_draws_both_panels() -> None:
     assert list(figure.axes[0].lines[3].get_ydata()) == [1, 8]
     assert legend(figure) == [*frame["quantizer"].unique(), "as many times as devices"]
     assert figure.axes[1].get_xlabel() == "sub-batch (samples), 8 devices"
+
+
+# bin_changes
+
+
+def test_bin_changes_have_a_panel_per_parameter_and_width() -> None:
+    frame = FRAMES["bin_changes"]
+    figure = draw("bin_changes")
+    keys = frame[["parameter", "width"]].drop_duplicates().itertuples(index=False)
+    for axis, (parameter, width) in zip(figure.axes, keys, strict=True):
+        part = frame[(frame["parameter"] == parameter) & (frame["width"] == width)]
+        for line, (_, rows) in zip(axis.lines, part.groupby("setting", sort=False), strict=True):
+            assert np.array_equal(line.get_xdata(), rows["step"])
+            assert np.array_equal(line.get_ydata(), rows["bin_change"])
+    assert [axis.get_title("left") for axis in figure.axes[:3]] == ["12 bits", "10 bits", "8 bits"]
+    assert figure.axes[3].get_ylabel() == "3.bias"
+    assert legend(figure) == ["nearest", "stochastic"]
+    assert figure.axes[0].get_yscale() == "symlog"  # no change at all is shown too
+    assert figure.axes[0].get_ylim()[0] == 0
+
+
+# update_histogram
+
+
+def test_update_histogram_draws_shares_and_their_sum() -> None:
+    frame = FRAMES["update_histogram"]
+    figure = draw("update_histogram")
+    keys = frame[["parameter", "setting"]].drop_duplicates().itertuples(index=False)
+    for axis, (parameter, setting) in zip(figure.axes, keys, strict=True):
+        part = frame[(frame["parameter"] == parameter) & (frame["setting"] == setting)]
+        bars = axis.patches[0].get_data()
+        assert np.array_equal(bars.values, part["share"])
+        assert bars.edges[0] == 2.0**-9  # where updates of 0 are
+        assert bars.edges[-1] == 2.0**5
+        assert np.array_equal(axis.lines[0].get_ydata(), part["cumulative"][:-1])
+        below = [
+            part.loc[part["bin_right"] == place, "cumulative"].item() for place in (1 / 8, 0.5)
+        ]
+        assert [text.get_text() for text in axis.texts] == [
+            f"{below[0]:.0%} < $\\delta/8$",
+            f"{below[1]:.0%} < $\\delta/2$",
+        ]
+    assert [axis.get_title("left") for axis in figure.axes[:2]] == ["N = 1", "N = 8"]
+
+
+def test_update_histogram_leaves_a_panel_without_data_empty() -> None:
+    frame = FRAMES["update_histogram"]
+    gone = (frame["parameter"] == "3.bias") & (frame["setting"] == "N = 8")
+    assert not draw("update_histogram", frame[~gone]).axes[3].has_data()

@@ -7,9 +7,12 @@ from collections.abc import Callable
 import numpy as np
 import pandas as pd
 import pytest
+import torch
+from torch import nn
 
 import qmaps
-from qmaps import analyze, figures
+from qmaps import analyze, figures, lpmm
+from qmaps.lpmm.underflow import Underflow
 from tests.analyze.test_analyze import PAIR, states
 
 PAIRS = [PAIR, "tensor/quantile@4s + rank1/linear@4u"]
@@ -42,8 +45,9 @@ ANALYSES: dict[str, Callable[[], pd.DataFrame]] = {
 
 
 def test_every_analysis_has_its_figure() -> None:
-    assert set(ANALYSES) == set(analyze.__all__)
-    assert set(analyze.__all__) | {"loss_curves", "save", "stability"} == set(figures.__all__)
+    assert set(ANALYSES) == set(analyze.__all__) - {"outlier_lines"}  # a table
+    others = {"bin_changes", "loss_curves", "save", "speedup", "stability", "update_histogram"}
+    assert set(ANALYSES) | others == set(figures.__all__)
 
 
 @pytest.mark.parametrize("name", ANALYSES)
@@ -68,3 +72,18 @@ def test_collapsed_elements_are_the_last_bin_of_the_inverse_square_root() -> Non
     assert np.array_equal(bars.values, part["share"])
     assert list(spike.values) == [part["zero_share"].iloc[0]]
     assert list(spike.edges) == [part["bin_left"].iloc[-1], part["bin_right"].iloc[-1]]
+
+
+def test_figures_take_what_was_seen_of_updates_in_low_precision() -> None:
+    model = lpmm.convert(nn.Linear(8, 8))
+    optimizer = lpmm.LPMMSGD(model.named_parameters(), lr=0.1)
+    found = Underflow()
+    with optimizer.observed(found):
+        for _ in range(2):
+            model(torch.ones(2, 8)).square().mean().backward()
+            optimizer.step()
+    figure = figures.bin_changes(found.ratios().assign(width="12 bits", setting="stochastic"))
+    assert [len(axis.lines[0].get_xdata()) for axis in figure.axes] == [2, 2]
+    figure = figures.update_histogram(found.distribution().assign(setting="N = 1"))
+    figure.draw_without_rendering()
+    assert [len(axis.texts) for axis in figure.axes] == [2, 2]

@@ -1,0 +1,202 @@
+"""Updates of low-precision parameters in units of the distance between codes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from qmaps.errors import BadValueError
+from qmaps.maps.base import table
+from qmaps.quantizer import QuantizedTensor
+
+LOWEST, HIGHEST, PER_OCTAVE = -16, 8, 2
+"""Bins of the distribution: from 2^-16 to 2^8 delta, two to an octave."""
+
+EDGES: NDArray[np.float64] = np.r_[
+    0.0, np.exp2(np.arange(LOWEST * PER_OCTAVE, HIGHEST * PER_OCTAVE + 1) / PER_OCTAVE), np.inf
+]
+"""Their edges in units of delta; the first bin starts at 0, the last has no end."""
+
+RATIOS = [
+    "parameter",
+    "step",
+    "numel",
+    "bin_change",
+    "wanted_change",
+    "updated",
+    "underflow",
+    "moved",
+]
+DISTRIBUTION = ["parameter", "bin_left", "bin_right", "count", "share", "cumulative"]
+
+
+def spacing(wanted: Tensor, t: QuantizedTensor) -> Tensor:
+    """delta: the distance between the two neighbouring codes of `t` that `wanted` lies between.
+
+    Args:
+        wanted: float32 values.
+        t: what they became, of the same shape; its scales count.
+
+    Returns:
+        float32 distances in the unit of `wanted`, 0 under a scale of 0. Under a linear map they
+        are equal under one scale.
+    """
+    q = t.quantizer
+    book = table(q.map).to(wanted.device)
+    upper = torch.searchsorted(book, q.normalizer.normalize(wanted, t.scales))
+    upper = upper.clamp(1, book.numel() - 1)
+    return q.normalizer.denormalize(book[upper] - book[upper - 1], t.scales)
+
+
+@dataclass(frozen=True)
+class _Seen:
+    """One update of one parameter."""
+
+    parameter: str
+    step: int
+    numel: int
+    bin_change: float
+    wanted_change: float
+    updated: int
+    underflowing: int
+    moved: int
+    counts: NDArray[np.int64]
+
+
+class Underflow:
+    """Gathers how the updates of a converted model fare, as an observer of its optimizer.
+
+    With the update v that the rule asks for, the update that becomes of it (from the old decoded
+    values to the new ones), and delta, the distance between neighbouring codes under the new
+    scales, a v of less than delta / 2 is lost where rounding is to nearest. Elements whose delta
+    is 0 (blocks of zeros) are left out, and so are updates that are not finite.
+
+    Args:
+        every: look at one step in that many, the first among them; at least 1.
+
+    Source: LPMM, section 3.2, figures 2 and 3.
+
+    >>> import torch
+    >>> from qmaps import lpmm
+    >>> model = lpmm.convert(torch.nn.Linear(64, 64), params="B2048/linear0@8s")
+    >>> optimizer = lpmm.LPMMSGD(model.named_parameters(), lr=1e-5)
+    >>> underflow = Underflow()
+    >>> with optimizer.observed(underflow):
+    ...     model(torch.ones(2, 64)).square().mean().backward()
+    ...     optimizer.step()
+    >>> underflow.ratios()["moved"].tolist()
+    [0.0, 0.0]
+    """
+
+    def __init__(self, every: int = 1) -> None:
+        if isinstance(every, bool) or not isinstance(every, int) or every < 1:
+            raise BadValueError(f"every={every!r} must be an int of at least 1")
+        self.every = every
+        self._seen: list[_Seen] = []
+
+    def __call__(
+        self, name: str, step: int, before: Tensor, wanted: Tensor, after: QuantizedTensor
+    ) -> None:
+        """Look at one update; see `qmaps.lpmm.optimizer.Observer`."""
+        if (step - 1) % self.every:
+            return
+        delta = spacing(wanted, after).double()
+        asked = (wanted.double() - before.double()).abs() / delta
+        became = (after.dequantize().double() - before.double()).abs() / delta
+        kept = (delta > 0) & asked.isfinite() & became.isfinite()
+        asked, became = asked[kept], became[kept]
+        nonzero = asked > 0
+        places = torch.bucketize(asked, torch.from_numpy(EDGES).to(asked.device), right=True) - 1
+        counts = torch.bincount(places, minlength=EDGES.size - 1)
+        self._seen.append(
+            _Seen(
+                parameter=name.removeprefix("parameter ").strip("'"),
+                step=step,
+                numel=asked.numel(),
+                bin_change=float(became.mean()),
+                wanted_change=float(asked.mean()),
+                updated=int(nonzero.sum()),
+                underflowing=int((nonzero & (asked < 0.5)).sum()),
+                moved=int((nonzero & (became > 0.5)).sum()),
+                counts=counts.cpu().numpy(),
+            )
+        )
+
+    def ratios(self) -> pd.DataFrame:
+        """How far parameters moved, one row per update seen.
+
+        Returns:
+            Columns `parameter`, `step`; `numel`, the elements that count; `bin_change`, the mean
+            of the update that became in units of delta (the paper's bin change ratio) and
+            `wanted_change`, that of the update asked for; `updated`, elements whose update is
+            not 0; `underflow`, the share of those whose update is below delta / 2, and `moved`,
+            the share that moved by more than delta / 2; NaN where there are none. A scale that
+            changes moves all values under it, by more than delta / 2 where it changes much.
+        """
+        rows = [
+            {
+                "parameter": seen.parameter,
+                "step": seen.step,
+                "numel": seen.numel,
+                "bin_change": seen.bin_change,
+                "wanted_change": seen.wanted_change,
+                "updated": seen.updated,
+                "underflow": seen.underflowing / seen.updated if seen.updated else math.nan,
+                "moved": seen.moved / seen.updated if seen.updated else math.nan,
+            }
+            for seen in self._seen
+        ]
+        columns = [
+            "parameter",
+            "step",
+            "numel",
+            "bin_change",
+            "wanted_change",
+            "updated",
+            "underflow",
+            "moved",
+        ]
+        return pd.DataFrame(rows, columns=columns)
+
+    def distribution(self, steps: Iterable[int] | None = None) -> pd.DataFrame:
+        """How the magnitudes of updates are distributed in units of delta, per parameter.
+
+        Args:
+            steps: those to count, summed; all that were seen if left out.
+
+        Returns:
+            One row per parameter and bin: `parameter`; `bin_left` and `bin_right` in units of
+            delta, left ends included, from 0 over powers of the square root of 2 to infinity;
+            `count`, `share` of the parameter's elements, and `cumulative`, the share below
+            `bin_right`. Updates of 0 count in the first bin.
+        """
+        chosen = None if steps is None else set(steps)
+        total: dict[str, NDArray[np.int64]] = {}
+        for seen in self._seen:
+            if chosen is None or seen.step in chosen:
+                total[seen.parameter] = total.get(seen.parameter, 0) + seen.counts
+        frames = []
+        for parameter, counts in total.items():
+            share = counts / max(1, int(counts.sum()))
+            frames.append(
+                pd.DataFrame(
+                    {
+                        "parameter": parameter,
+                        "bin_left": EDGES[:-1],
+                        "bin_right": EDGES[1:],
+                        "count": counts,
+                        "share": share,
+                        "cumulative": np.cumsum(share),
+                    }
+                )
+            )
+        if not frames:
+            return pd.DataFrame(columns=DISTRIBUTION)
+        return pd.concat(frames, ignore_index=True)
