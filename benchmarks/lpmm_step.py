@@ -1,0 +1,119 @@
+"""What a training step takes with the whole model in low precision, beside plain training.
+
+``python -m benchmarks.lpmm_step`` trains the nets of `digits` and `stdlib-lm-tiny` by SGD with
+momentum, in full precision and as codes, each in its turn in every round, and writes
+reports/lpmm/step.{json,md}. A step is forward, backward, update and emptying of gradients.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable, Sequence
+from itertools import count as counted
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from benchmarks import machine
+from benchmarks.command import count
+from benchmarks.markdown import markdown as table_lines
+from benchmarks.timing import Work, interleaved, ratio
+from qmaps import lpmm, workloads
+from qmaps.errors import QmapsError
+from qmaps.files import output_folder, replacing, write_json
+from qmaps.workloads import Workload
+
+PLAIN = "full precision (torch.optim.SGD)"
+OPTIONS: dict[str, Any] = {"lr": 0.01, "momentum": 0.9}
+WORKLOADS = ("digits", "stdlib-lm-tiny")
+HEAD = ("net", "kept as", "a step, times full precision", "quartiles")
+
+
+def converted(model: nn.Module, **quantizers: str) -> torch.optim.Optimizer:
+    """An optimizer of a model that is kept as codes from here on."""
+    lpmm.convert(model, **quantizers)
+    return lpmm.LPMMSGD(model.parameters(), **OPTIONS)
+
+
+CONTENDERS: dict[str, Callable[[nn.Module], torch.optim.Optimizer]] = {
+    PLAIN: lambda model: torch.optim.SGD(model.parameters(), **OPTIONS),
+    "12/8/8 bits": converted,
+    "8/8/8 bits": lambda model: converted(model, params="B2048/linear0@8s+sr"),
+}
+
+
+def stepping(workload: Workload, make: Callable[[nn.Module], torch.optim.Optimizer]) -> Work:
+    """Training steps, one a call."""
+    model = workload.model(0)
+    optimizer = make(model)
+    numbers = counted(1)
+
+    def step() -> None:
+        workload.loss(model, workload.batch(next(numbers), 0)).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+    return step
+
+
+def measure(name: str, rounds: int) -> dict[str, dict[str, float]]:
+    """Ratios to full precision by contender."""
+    workload = workloads.get(name)
+    works = {label: stepping(workload, make) for label, make in CONTENDERS.items()}
+    seconds, failed = interleaved(works, rounds)
+    for error in failed.values():
+        raise error
+    return {label: ratio(seconds[label], seconds[PLAIN]) for label in works}
+
+
+def page(found: dict[str, dict[str, dict[str, float]]], command: str) -> str:
+    """The ratios in Markdown."""
+    rows = [
+        (name, label, f"{each['ratio']:.2f}", f"{each['q1']:.2f} to {each['q3']:.2f}")
+        for name, ratios in found.items()
+        for label, each in ratios.items()
+    ]
+    lines = [
+        "# Training steps in low precision",
+        "",
+        f"`{command}`",
+        "",
+        "Ratios of medians over interleaved rounds, with the quartiles of the rounds. Parameters, "
+        "gradients and momentum, in this order, are codes; a layer's 32-bit values are there while "
+        "it is at work.",
+        "",
+        *table_lines(HEAD, rows),
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def main(given: Sequence[str] | None = None) -> int:
+    """Run the command line; returns the exit status."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.lpmm_step", description=__doc__)
+    parser.add_argument(
+        "workload", nargs="*", metavar="WORKLOAD", help=f"of {', '.join(WORKLOADS)}"
+    )
+    parser.add_argument("--rounds", type=count, default=30, help="that count (default 30)")
+    parser.add_argument("--out", type=Path, default=Path("reports/lpmm"), help="folder for results")
+    options = parser.parse_args(given)
+    if unknown := [name for name in options.workload if name not in WORKLOADS]:
+        parser.error(f"WORKLOAD={unknown[0]!r} is none of {', '.join(WORKLOADS)}")
+    try:
+        out = output_folder(options.out)
+        found = {name: measure(name, options.rounds) for name in options.workload or WORKLOADS}
+        about = machine.about(sys.argv[1:] if given is None else given, "benchmarks.lpmm_step")
+        write_json(out / "step.json", {"about": about, "ratios": found})
+        with replacing(out / "step.md") as temporary:
+            temporary.write_text(page(found, about["command"]), encoding="utf-8")
+    except QmapsError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    print((out / "step.md").read_text())
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

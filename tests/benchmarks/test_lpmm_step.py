@@ -1,0 +1,31 @@
+"""Training steps in low precision, timed once."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from benchmarks import lpmm_step
+
+
+def test_every_contender_is_measured(tmp_path: Path) -> None:
+    assert lpmm_step.main(["digits", "--rounds", "2", "--out", str(tmp_path)]) == 0
+    results = json.loads((tmp_path / "step.json").read_text())
+    ratios = results["ratios"]["digits"]
+    assert set(ratios) == set(lpmm_step.CONTENDERS)
+    assert ratios[lpmm_step.PLAIN] == {"ratio": 1, "q1": 1, "q3": 1}
+    assert all(each["ratio"] > 0 for each in ratios.values())
+    written = (tmp_path / "step.md").read_text()
+    assert f"`{results['about']['command']}`" in written
+    assert all(f"| digits | {label} | " in written for label in ratios)
+
+
+def test_bad_input(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        lpmm_step.main(["digit"])
+    assert "error: WORKLOAD='digit' is none of digits, stdlib-lm-tiny\n" in capsys.readouterr().err
+    (tmp_path / "file").touch()
+    assert lpmm_step.main(["digits", "--rounds", "1", "--out", str(tmp_path / "file" / "x")]) == 2
+    assert "cannot be written" in capsys.readouterr().err
