@@ -2,6 +2,7 @@
 
 from qmaps.figures.bin_changes import bin_changes
 from qmaps.figures.code_pairs import code_pairs
+from qmaps.figures.convergence_bound import convergence_bound
 from qmaps.figures.first_code_error import first_code_error
 from qmaps.figures.histogram import histogram
 from qmaps.figures.inverse_sqrt import inverse_sqrt
@@ -18,6 +19,7 @@ from qmaps.figures.update_histogram import update_histogram
 __all__ = [
     "bin_changes",
     "code_pairs",
+    "convergence_bound",
     "first_code_error",
     "histogram",
     "inverse_sqrt",

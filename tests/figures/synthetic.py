@@ -255,7 +255,20 @@ def update_histogram() -> pd.DataFrame:
     return pd.concat(frames, ignore_index=True)
 
 
+def convergence_bound() -> pd.DataFrame:
+    step = np.arange(1, 101)
+    return pd.concat(
+        pd.DataFrame(
+            {"setting": f"{bits} bits", "seed": seed, "step": step,
+             "gap": 9 / step + 2.0**-bits + seed / 100, "bound": 90 / step + 2.0 ** (4 - bits)}
+        )
+        for bits in (12, 10, 8)
+        for seed in (0, 1)
+    ).reset_index(drop=True)  # fmt: skip
+
+
 FRAMES = {
+    "convergence_bound": convergence_bound(),
     "bin_changes": bin_changes(),
     "update_histogram": update_histogram(),
     "code_pairs": code_pairs(),

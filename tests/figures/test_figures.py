@@ -26,6 +26,7 @@ from tests.figures.synthetic import FRAMES, OTHER, PAIR
 
 NAMES = sorted(FRAMES)
 NEEDED = {
+    "convergence_bound": "setting seed step gap bound",
     "bin_changes": "parameter width setting step bin_change",
     "update_histogram": "parameter setting bin_left bin_right share cumulative",
     "code_pairs": "quantizer code_first code_second value_first value_second size_first "
@@ -43,6 +44,7 @@ NEEDED = {
     "stability": "setting loss unstable",
 }
 PANELS = {
+    "convergence_bound": 3,
     "bin_changes": 6,
     "update_histogram": 4,
     "code_pairs": 6 + 3,  # two quantizers, three quantities, a colour bar for each of those
@@ -728,3 +730,21 @@ def test_update_histogram_leaves_a_panel_without_data_empty() -> None:
     frame = FRAMES["update_histogram"]
     gone = (frame["parameter"] == "3.bias") & (frame["setting"] == "N = 8")
     assert not draw("update_histogram", frame[~gone]).axes[3].has_data()
+
+
+# convergence_bound
+
+
+def test_convergence_bound_draws_runs_their_mean_and_the_bound() -> None:
+    frame = FRAMES["convergence_bound"]
+    figure = draw("convergence_bound")
+    for axis, (name, part) in zip(shown(figure), frame.groupby("setting", sort=False), strict=True):
+        assert axis.get_title("left") == name
+        first, second = (rows["gap"].to_numpy() for _, rows in part.groupby("seed"))
+        runs = [line.get_ydata() for line in axis.lines]
+        assert np.array_equal(runs[0], first)
+        assert np.array_equal(runs[1], second)
+        assert np.allclose(runs[2], (first + second) / 2)
+        assert np.allclose(runs[3], part["bound"][:100])
+        assert axis.get_xscale() == axis.get_yscale() == "log"
+    assert legend(figure) == ["runs", "mean", "bound"]

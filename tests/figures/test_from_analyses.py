@@ -12,6 +12,7 @@ from torch import nn
 
 import qmaps
 from qmaps import analyze, figures, lpmm
+from qmaps.lpmm.quadratic import Case, beside_bound
 from qmaps.lpmm.underflow import Underflow
 from tests.analyze.test_analyze import PAIR, states
 
@@ -46,8 +47,8 @@ ANALYSES: dict[str, Callable[[], pd.DataFrame]] = {
 
 def test_every_analysis_has_its_figure() -> None:
     assert set(ANALYSES) == set(analyze.__all__) - {"outlier_lines"}  # a table
-    others = {"bin_changes", "loss_curves", "save", "speedup", "stability", "update_histogram"}
-    assert set(ANALYSES) | others == set(figures.__all__)
+    others = {"bin_changes", "convergence_bound", "loss_curves", "speedup", "stability"}
+    assert set(ANALYSES) | others | {"save", "update_histogram"} == set(figures.__all__)
 
 
 @pytest.mark.parametrize("name", ANALYSES)
@@ -87,3 +88,9 @@ def test_figures_take_what_was_seen_of_updates_in_low_precision() -> None:
     figure = figures.update_histogram(found.distribution().assign(setting="N = 1"))
     figure.draw_without_rendering()
     assert [len(axis.texts) for axis in figure.axes] == [2, 2]
+
+
+def test_a_figure_takes_runs_beside_their_bound() -> None:
+    case = Case(None, "", "tensor/DE@4s+sr")
+    figure = figures.convergence_bound(beside_bound(case, steps=3, seeds=2, dimension=8))
+    assert [len(axis.lines) for axis in figure.axes] == [4]

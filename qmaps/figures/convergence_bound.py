@@ -1,0 +1,59 @@
+"""Measured convergence beside a bound of theory."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pandas as pd
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+
+from qmaps.figures._style import COLOURS, axes, hide_unused, legend_below, new, require, styled
+
+NEEDED = ("setting", "seed", "step", "gap", "bound")
+COLUMNS = 2
+"""Panels in a row."""
+
+
+@styled
+def convergence_bound(frame: pd.DataFrame) -> Figure:
+    """Distance of f from its minimum over steps, each run, their mean, and the bound on the mean.
+
+    Both axes are logarithmic; a panel per setting.
+
+    Args:
+        frame: of `qmaps.lpmm.quadratic.beside_bound`: `setting` (label), `seed`, `step`, `gap`
+            (f at the mean iterate, minus the minimum), `bound` (of its expectation).
+
+    Raises:
+        BadValueError: columns or rows are missing.
+
+    Source: LPMM, theorem 1; 4-bit optimizers, appendix H.
+    """
+    require(frame, NEEDED, "convergence_bound")
+    settings = list(frame["setting"].unique())
+    columns = min(COLUMNS, len(settings))
+    lines = -(-len(settings) // columns)
+    figure = new(4.6 * columns + 0.4, 2.9 * lines + 0.6)
+    grid = axes(figure, lines, columns, sharex=True, sharey=True)
+    hide_unused(grid, len(settings))
+    runs: dict[str, Any] = {"color": COLOURS[4], "linewidth": 0.6}
+    mean: dict[str, Any] = {"color": COLOURS[0], "linewidth": 1.6}
+    limit: dict[str, Any] = {"color": COLOURS[1], "linewidth": 1.6, "linestyle": "--"}
+    for axis, setting in zip([axis for row in grid for axis in row], settings, strict=False):
+        rows = frame[frame["setting"] == setting]
+        for _, part in rows.groupby("seed", sort=False):
+            axis.plot(part["step"], part["gap"], **runs)
+        averaged = rows.groupby("step")[["gap", "bound"]].mean()
+        axis.plot(averaged.index, averaged["gap"], **mean)
+        axis.plot(averaged.index, averaged["bound"], **limit)
+        axis.set_title(setting, loc="left")
+    grid[0][0].set_xscale("log")
+    grid[0][0].set_yscale("log")
+    figure.supylabel("$f$(mean of the iterates) $- f^*$", fontsize=10)
+    for axis in [axis for row in grid for axis in row][len(settings) - columns : len(settings)]:
+        axis.set_xlabel("step")
+        axis.tick_params(labelbottom=True)  # also above a place that is empty
+    looks = (("runs", runs), ("mean", mean), ("bound", limit))
+    legend_below(figure, [Line2D([], [], label=name, **how) for name, how in looks], 3)
+    return figure
