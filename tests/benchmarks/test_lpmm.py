@@ -8,6 +8,7 @@ from typing import Any
 import pandas as pd
 import pytest
 
+from benchmarks.lpmm import underflow
 from benchmarks.lpmm.__main__ import Contender, grid, main, summary
 from qmaps import workloads
 from qmaps.lpmm import LowPrecisionParameter
@@ -66,3 +67,50 @@ def test_differences_are_taken_to_full_precision_of_the_same_n() -> None:
     last = summary(pd.DataFrame(rows)).iloc[-1]
     assert last["difference"] == pytest.approx(1.25)
     assert last["in_spreads"] == pytest.approx(1.25 / 2**0.5)
+
+
+def test_the_figures_of_small_updates_are_made_and_runs_are_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(underflow, "BITS", (12, 8))
+    given = ["digits", "--steps", "4", "--micro-batches", "2"]
+    given += ["--runs", str(tmp_path / "runs"), "--out", str(tmp_path)]
+    assert underflow.main(given) == 0
+    for name in ("bin-changes", "update-histogram", "convergence", "bound"):
+        assert (tmp_path / f"{name}.png").read_bytes().startswith(b"\x89PNG")
+    table = pd.read_csv(tmp_path / "underflow.csv")
+    assert table["width"].tolist() == ["12 bits"] * 3 + ["8 bits"] * 3
+    assert table["N"].tolist() == [1, 1, 2] * 2
+    # delta is 16 times larger, so that the same updates are smaller in its unit.
+    nearest = table[table["setting"] == "nearest"]
+    assert nearest["wanted_change"].iloc[0] == pytest.approx(
+        nearest["wanted_change"].iloc[1] * 2047 / 127, rel=0.1
+    )
+    assert nearest["underflow"].iloc[0] < nearest["underflow"].iloc[1]
+    page = (tmp_path / "underflow.md").read_text()
+    assert "| 8 bits | stochastic | 2 |" in page
+    monkeypatch.setattr(underflow, "observed", None)  # would fail if a run were made again
+    assert underflow.main(given) == 0
+    assert (tmp_path / "underflow.md").read_text() == page
+    one = next((tmp_path / "runs").glob("digits-4-12*nearest*"))
+    (one / "done").unlink()
+    with pytest.raises(TypeError):
+        underflow.main(given)
+
+
+def test_a_summary_weighs_elements_alike() -> None:
+    about = {"width": "8 bits", "setting": "nearest", "N": 1}
+    rows = [
+        {"step": step, "numel": numel, "bin_change": b, "wanted_change": w, "updated": u,
+         "underflow": f, **about}
+        for step, numel, b, w, u, f in (
+            (1, 10, 9.0, 9.0, 10, 1.0),  # of the first half, left out
+            (2, 10, 1.0, 2.0, 10, 0.5), (2, 30, 3.0, 4.0, 0, float("nan")),
+        )
+    ]  # fmt: skip
+    losses = pd.DataFrame([{"step": 2, "split": "val", "metric": "loss", "value": 0.5, **about}])
+    (row,) = underflow.summary(pd.DataFrame(rows), losses, 2).to_dict("records")
+    assert row["bin_change"] == pytest.approx((10 * 1 + 30 * 3) / 40)
+    assert row["wanted_change"] == pytest.approx((10 * 2 + 30 * 4) / 40)
+    assert row["underflow"] == 0.5
+    assert row["loss"] == 0.5
