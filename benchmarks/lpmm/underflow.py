@@ -9,6 +9,7 @@ run that ended and writes reports/lpmm/underflow.{csv,md} and figures.
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import re
 import shlex
 import sys
@@ -175,7 +176,8 @@ def page(table: pd.DataFrame, workload: str, largest: str, command: str) -> str:
         "rule asks for and of those that became of them, over all parameters and the second half "
         "of training; a parameter also moves a little where its scale changes. Underflow: share of "
         "updates below delta / 2, which rounding to nearest loses. Loss: validation, at the end. N "
-        "micro-batches are summed at the same learning rate, and all runs see the same data.",
+        "micro-batches are summed; all runs see the same data at the same learning rate, the "
+        "ablation's over the largest N.",
         "",
         *markdown(HEAD, cells),
         "",
@@ -223,10 +225,11 @@ def main(given: Sequence[str] | None = None) -> int:
         output_folder(options.out)
         work = workloads.get(options.workload)
         steps = work.steps if options.steps is None else options.steps
+        work = dataclasses.replace(work, lr=work.lr / n)  # a sum of n is stable at the ablation's
         found = []
         chosen = contenders(n)
         for number, contender in enumerate(chosen, 1):
-            name = re.sub(r"\W+", "-", f"{work.name} {steps} {contender.label}".lower())
+            name = re.sub(r"\W+", "-", f"{work.name} {steps} of {n} {contender.label}".lower())
             found.append(
                 kept(options.runs / name, lambda c=contender: observed(work, c, steps))  # type: ignore[misc]
             )

@@ -56,19 +56,22 @@ def update_histogram(frame: pd.DataFrame) -> Figure:
                 if found.empty:
                     continue
                 share = float(found.iloc[0])
+                # Over a rising curve there is room to the left, under it to the right.
+                above = place == min(MARKS)
                 axis.plot([place], [share], "o", color=CURVE, markersize=4)
                 axis.annotate(
                     f"{share:.0%} < {label}",
                     (place, share),
-                    xytext=(-5, 5 if share < 0.8 else -5),
+                    xytext=(-5, 3) if above else (5, -3),
                     textcoords="offset points",
-                    ha="right",
-                    va="bottom" if share < 0.8 else "top",
+                    ha="right" if above else "left",
+                    va="bottom" if above else "top",
                     fontsize=SMALL,
                 )
         row[0].set_ylabel(parameter)
     grid[0][0].set_xscale("log", base=2)
-    grid[0][0].set_ylim(0, 1.02)
+    grid[0][0].set_xlim(right=2 * _last(frame))
+    grid[0][0].set_ylim(0, 1.04)
     grid[0][0].yaxis.set_major_formatter(PercentFormatter(1))
     for axis, setting in zip(grid[0], settings, strict=True):
         axis.set_title(setting, loc="left")
@@ -80,3 +83,9 @@ def update_histogram(frame: pd.DataFrame) -> Figure:
     ]
     legend_below(figure, handles, 2)
     return figure
+
+
+def _last(frame: pd.DataFrame) -> float:
+    """Where the last bin ends, of those that end, that holds anything."""
+    used = frame.loc[(frame["share"] > 0) & np.isfinite(frame["bin_right"]), "bin_right"]
+    return float(used.max()) if len(used) else 1.0

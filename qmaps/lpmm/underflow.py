@@ -16,12 +16,10 @@ from qmaps.errors import BadValueError
 from qmaps.maps.base import table
 from qmaps.quantizer import QuantizedTensor
 
-LOWEST, HIGHEST, PER_OCTAVE = -16, 8, 2
-"""Bins of the distribution: from 2^-16 to 2^8 delta, two to an octave."""
+LOWEST, HIGHEST = -16, 8
+"""Bins of the distribution: octaves from 2^-16 to 2^8 delta."""
 
-EDGES: NDArray[np.float64] = np.r_[
-    0.0, np.exp2(np.arange(LOWEST * PER_OCTAVE, HIGHEST * PER_OCTAVE + 1) / PER_OCTAVE), np.inf
-]
+EDGES: NDArray[np.float64] = np.r_[0.0, np.exp2(np.arange(LOWEST, HIGHEST + 1)), np.inf]
 """Their edges in units of delta; the first bin starts at 0, the last has no end."""
 
 RATIOS = [
@@ -173,7 +171,7 @@ class Underflow:
 
         Returns:
             One row per parameter and bin: `parameter`; `bin_left` and `bin_right` in units of
-            delta, left ends included, from 0 over powers of the square root of 2 to infinity;
+            delta, left ends included, from 0 over powers of 2 to infinity;
             `count`, `share` of the parameter's elements, and `cumulative`, the share below
             `bin_right`. Updates of 0 count in the first bin.
         """

@@ -92,7 +92,7 @@ def test_the_figures_of_small_updates_are_made_and_runs_are_kept(
     monkeypatch.setattr(underflow, "observed", None)  # would fail if a run were made again
     assert underflow.main(given) == 0
     assert (tmp_path / "underflow.md").read_text() == page
-    one = next((tmp_path / "runs").glob("digits-4-12*nearest*"))
+    one = next((tmp_path / "runs").glob("digits-4-of-2-12*nearest*"))
     (one / "done").unlink()
     with pytest.raises(TypeError):
         underflow.main(given)
