@@ -37,7 +37,8 @@ def outlier_lines(
     >>> import torch
     >>> matrix = torch.ones(20, 20)
     >>> matrix[3] = 100.0
-    >>> outlier_lines({"one row": matrix}, outliers=0.05)[["in_rows", "in_cols"]].values.tolist()
+    >>> frame = outlier_lines({"one row": matrix}, outliers=0.05)
+    >>> frame[["in_rows", "in_cols"]].round(2).values.tolist()
     [[1.0, 0.05]]
     """
     for name, share in (("outliers", outliers), ("lines", lines)):
