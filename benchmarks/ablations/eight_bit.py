@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from itertools import product
 
-from benchmarks.ablations.study import Claim, Paper, Point, Setting, Study
+from benchmarks.ablations.study import Paper, Point, Setting, Study
+from benchmarks.claims import Claim
 
 BASE_RATE = 3e-3
 """The best of 1e-3, 3e-3 and 1e-2 for 32-bit Adam on this workload."""

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from itertools import product
 
-from benchmarks.ablations.study import Claim, Paper, Point, Setting, Study
+from benchmarks.ablations.study import Paper, Point, Setting, Study
+from benchmarks.claims import Claim
 from qmaps import optim
 
 FIRST = "B128/DE@4s"

@@ -7,7 +7,7 @@ import math
 import pandas as pd
 import torch
 
-from benchmarks.ablations.study import WINDOW, WORKLOAD, Claim, Study, summary
+from benchmarks.ablations.study import WINDOW, WORKLOAD, Study, summary
 from benchmarks.markdown import markdown
 
 OURS = ("runs", "unstable", "loss", "minus baseline", "MiB")
@@ -39,7 +39,7 @@ def page(study: Study, frame: pd.DataFrame, command: str) -> str:
                 setting.paper.metric if setting.paper else "",
             ]
         )
-    verdicts = [_verdict(claim, rows) for claim in study.claims]
+    verdicts = [claim.verdict(rows) for claim in study.claims]
     lines = [
         f"# {study.title}",
         "",
@@ -57,12 +57,6 @@ def page(study: Study, frame: pd.DataFrame, command: str) -> str:
         *verdicts,
     ]
     return "\n".join(lines) + "\n"
-
-
-def _verdict(claim: Claim, rows: pd.DataFrame) -> str:
-    if claim.holds(rows):
-        return f"- agrees: {claim.text}"
-    return " ".join(filter(None, (f"- **differs**: {claim.text}", claim.why)))
 
 
 def _number(value: float, form: str) -> str:

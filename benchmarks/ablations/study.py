@@ -12,6 +12,7 @@ from typing import Any
 import pandas as pd
 from torch import nn
 
+from benchmarks.claims import Claim
 from qmaps import optim, workloads
 from qmaps.optim.choice import StateQuantizers
 from qmaps.workloads import TrainingRun, Workload, train
@@ -79,21 +80,6 @@ class Point:
         return (
             f"lr{self.lr:g}-betas{self.betas[0]:g}-{self.betas[1]:g}-eps{self.eps:g}-s{self.seed}"
         )
-
-
-@dataclass(frozen=True)
-class Claim:
-    """What a paper says, and whether a summary of ours agrees.
-
-    Attributes:
-        text: the claim.
-        holds: given the rows of `summary`, indexed by the settings' names.
-        why: what explains a difference; printed where there is one.
-    """
-
-    text: str
-    holds: Callable[[pd.DataFrame], bool]
-    why: str = ""
 
 
 @dataclass(frozen=True)

@@ -24,6 +24,7 @@ import pandas as pd
 import torch
 from torch import nn
 
+from benchmarks.lpmm.claims import CLAIMS
 from benchmarks.markdown import markdown as table_lines
 from qmaps import lpmm, workloads
 from qmaps.errors import QmapsError
@@ -164,6 +165,9 @@ def markdown(table: pd.DataFrame, command: str) -> str:
             for row in part.to_dict("records")
         ]
         lines += ["", f"## {workload}", "", *table_lines(HEAD, cells)]
+        if {"nearest", "stochastic"} <= set(part["rounding"]) and part["N"].max() > 1:
+            verdicts = [claim.verdict(part) for claim in CLAIMS]
+            lines += ["", "What the paper says of its nets, and these runs:", "", *verdicts]
     return "\n".join(lines) + "\n"
 
 

@@ -12,7 +12,8 @@ from benchmarks import ablations
 from benchmarks.ablations import __main__ as command
 from benchmarks.ablations import eight_bit, four_bit
 from benchmarks.ablations.page import page
-from benchmarks.ablations.study import Claim, Paper, Point, Setting, Study, is_unstable, summary
+from benchmarks.ablations.study import Paper, Point, Setting, Study, is_unstable, summary
+from benchmarks.claims import Claim
 from qmaps.workloads import TrainingRun
 
 assert ablations.__doc__

@@ -9,7 +9,7 @@ import pandas as pd
 import pytest
 
 from benchmarks.lpmm import underflow
-from benchmarks.lpmm.__main__ import Contender, grid, main, summary
+from benchmarks.lpmm.__main__ import Contender, grid, main, markdown, summary
 from qmaps import workloads
 from qmaps.lpmm import LowPrecisionParameter
 
@@ -114,3 +114,23 @@ def test_a_summary_weighs_elements_alike() -> None:
     assert row["wanted_change"] == pytest.approx((10 * 2 + 30 * 4) / 40)
     assert row["underflow"] == 0.5
     assert row["loss"] == 0.5
+
+
+def test_a_page_says_what_the_paper_says_and_whether_it_holds() -> None:
+    full = [("32", "", n, seed, 1.0 + 0.1 * seed) for n in (1, 2) for seed in (0, 1)]
+    few = [
+        (bits, rounding, n, seed, loss + 0.1 * seed)
+        for bits, rounding, n, loss in (
+            ("12", "nearest", 1, 1.0), ("12", "stochastic", 1, 1.01),
+            ("8", "nearest", 1, 1.5), ("8", "stochastic", 1, 1.3), ("8", "stochastic", 2, 1.2),
+        )
+        for seed in (0, 1)
+    ]  # fmt: skip
+    names = ["parameters", "rounding", "N", "seed", "loss"]
+    frame = pd.DataFrame([*full, *few], columns=names).assign(workload="w", steps=1)
+    page = markdown(summary(frame), "command")
+    assert "- agrees: 12/8/8 bits" in page
+    assert "- agrees: 8 bits rounded to nearest" in page
+    assert "- **differs**: Stochastic rounding brings 8 bits back (within two spreads).\n" in page
+    assert "- agrees: Micro-batches" in page
+    assert "What the paper says" not in markdown(summary(frame[frame["N"] == 1]), "command")
