@@ -11,6 +11,7 @@ from qmaps.figures.map_curves import map_curves
 from qmaps.figures.outliers import outliers
 from qmaps.figures.pareto import pareto
 from qmaps.figures.save import save
+from qmaps.figures.sensitivity import sensitivity
 from qmaps.figures.speedup import speedup
 from qmaps.figures.stability import stability
 from qmaps.figures.update_error import update_error
@@ -28,6 +29,7 @@ __all__ = [
     "outliers",
     "pareto",
     "save",
+    "sensitivity",
     "speedup",
     "stability",
     "update_error",

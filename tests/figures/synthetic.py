@@ -267,6 +267,25 @@ def convergence_bound() -> pd.DataFrame:
     ).reset_index(drop=True)  # fmt: skip
 
 
+def sensitivity() -> pd.DataFrame:
+    """Two runs over two hyperparameters, one of which spans decades, with two seeds."""
+    values = {"lr": (1e-3, 2e-3, 4e-3), "eps": (1e-8, 1e-7, 1e-6)}
+    rows = [
+        {
+            "parameter": parameter,
+            "value": value,
+            "run": run,
+            "seed": seed,
+            "loss": 2 + 0.1 * place + 0.01 * seed + shift,
+        }
+        for parameter, points in values.items()
+        for run, shift in (("32-bit", 0.0), ("8-bit", 0.02))
+        for place, value in enumerate(points)
+        for seed in (0, 1)
+    ]
+    return pd.DataFrame(rows)
+
+
 FRAMES = {
     "convergence_bound": convergence_bound(),
     "bin_changes": bin_changes(),
@@ -282,4 +301,5 @@ FRAMES = {
     "speedup": speedup(),
     "update_error": update_error(),
     "stability": stability(),
+    "sensitivity": sensitivity(),
 }

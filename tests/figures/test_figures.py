@@ -42,6 +42,7 @@ NEEDED = {
     "update_error": "quantizer mean_abs_error median_rel_error mean_rel_error p99_rel_error "
     "max_rel_error",
     "stability": "setting loss unstable",
+    "sensitivity": "parameter value run seed loss",
 }
 PANELS = {
     "convergence_bound": 3,
@@ -58,6 +59,7 @@ PANELS = {
     "speedup": 2,
     "update_error": 2,
     "stability": 2,
+    "sensitivity": 2,
 }
 
 
@@ -748,3 +750,18 @@ def test_convergence_bound_draws_runs_their_mean_and_the_bound() -> None:
         assert np.allclose(runs[3], part["bound"][:100])
         assert axis.get_xscale() == axis.get_yscale() == "log"
     assert legend(figure) == ["runs", "mean", "bound"]
+
+
+# sensitivity
+
+
+def test_sensitivity_joins_means_and_marks_seeds() -> None:
+    left, right = draw("sensitivity").axes
+    assert (left.get_xlabel(), right.get_xlabel()) == ("lr", "eps")
+    assert (left.get_xscale(), right.get_xscale()) == ("linear", "log")
+    mean, seeds, other, _ = left.lines
+    assert list(mean.get_xdata()) == [1e-3, 2e-3, 4e-3]
+    assert np.allclose(mean.get_ydata(), [2.005, 2.105, 2.205])
+    assert np.allclose(other.get_ydata(), mean.get_ydata() + 0.02)
+    assert np.allclose(sorted(seeds.get_ydata()), [2, 2.01, 2.1, 2.11, 2.2, 2.21])
+    assert legend(draw("sensitivity")) == ["32-bit", "8-bit"]

@@ -47,7 +47,14 @@ ANALYSES: dict[str, Callable[[], pd.DataFrame]] = {
 
 def test_every_analysis_has_its_figure() -> None:
     assert set(ANALYSES) == set(analyze.__all__) - {"outlier_lines"}  # a table
-    others = {"bin_changes", "convergence_bound", "loss_curves", "speedup", "stability"}
+    others = {
+        "bin_changes",
+        "convergence_bound",
+        "loss_curves",
+        "speedup",
+        "sensitivity",
+        "stability",
+    }
     assert set(ANALYSES) | others | {"save", "update_histogram"} == set(figures.__all__)
 
 

@@ -3,6 +3,7 @@
 from qmaps.papers.eight_bit import (
     appendix_c,
     appendix_f,
+    figure_3,
     figure_4,
     figure_5,
     figure_6,
@@ -19,6 +20,7 @@ PAPER = Paper(
     title="8-bit optimizers via block-wise quantization",
     source="Dettmers, Lewis, Shleifer and Zettlemoyer (2021)",
     exhibits=(
+        figure_3.EXHIBIT,
         figure_4.EXHIBIT,
         figure_5.EXHIBIT,
         figure_6.EXHIBIT,
