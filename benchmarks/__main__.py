@@ -23,7 +23,7 @@ from benchmarks.machine import about
 from benchmarks.plot import draw
 from benchmarks.table import table
 from qmaps.errors import QmapsError
-from qmaps.files import output_folder, replacing, write_json
+from qmaps.files import output_folder, replacing, write_json, write_text
 
 
 def arguments(given: Sequence[str]) -> argparse.Namespace:
@@ -67,8 +67,7 @@ def write(results: dict[str, Any], out: Path) -> None:
     write_json(out / "cpu.json", results)
     with replacing(out / "cpu.png") as temporary:
         draw(results, temporary)
-    with replacing(out / "cpu.md") as temporary:
-        temporary.write_text(table(results), encoding="utf-8")
+    write_text(out / "cpu.md", table(results))
 
 
 def main(given: Sequence[str] | None = None) -> int:

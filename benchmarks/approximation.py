@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import argparse
 import math
-import shlex
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -22,9 +21,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812 - torch's own convention
 
 import qmaps
+from benchmarks.command import command_line
 from benchmarks.markdown import markdown as table_lines
 from qmaps.errors import QmapsError
-from qmaps.files import output_folder, replacing
+from qmaps.files import output_folder, replacing, write_text
 from qmaps.maps import Linear0, Mantissa, StaticTree
 from qmaps.maps.base import Map
 from qmaps.maps.tree import DynamicTree
@@ -243,23 +243,21 @@ def markdown(frame: pd.DataFrame, command: str, count: int, steps: int) -> str:
 
 def main(given: Sequence[str] | None = None) -> int:
     """Run the command line; returns the exit status."""
-    words = sys.argv[1:] if given is None else list(given)
     parser = argparse.ArgumentParser(prog="python -m benchmarks.approximation", description=__doc__)
     parser.add_argument("--samples", type=int, default=SAMPLES, help=f"numbers ({SAMPLES:,})")
     parser.add_argument("--steps", type=int, default=STEPS, help=f"of training ({STEPS})")
     parser.add_argument("--out", type=Path, default=Path("reports"), help="folder of the results")
-    options = parser.parse_args(words)
+    options = parser.parse_args(given)
     if options.samples < 1 or options.steps < 1:
         parser.error("--samples and --steps must be at least 1")
     try:
         output_folder(options.out)
         frame = table(options.samples, options.steps)
-        command = shlex.join(["python", "-m", "benchmarks.approximation", *words])
+        command = command_line("benchmarks.approximation", given)
         with replacing(options.out / "approximation.csv") as temporary:
             frame.to_csv(temporary, index=False, float_format="%.6g")
-        with replacing(options.out / "approximation.md") as temporary:
-            page = markdown(frame, command, options.samples, options.steps)
-            temporary.write_text(page, encoding="utf-8")
+        page = markdown(frame, command, options.samples, options.steps)
+        write_text(options.out / "approximation.md", page)
     except QmapsError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2

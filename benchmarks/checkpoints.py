@@ -21,7 +21,7 @@ from benchmarks.markdown import markdown as table_lines
 from benchmarks.timing import interleaved, ratio
 from qmaps import checkpoint
 from qmaps.errors import QmapsError
-from qmaps.files import output_folder, replacing, write_json
+from qmaps.files import output_folder, write_json, write_text
 from qmaps.optim import AdamW4bit, AdamW8bit
 
 TORCH = "torch.optim.AdamW"
@@ -119,8 +119,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         given = sys.argv[1:] if arguments is None else list(arguments)
         about = machine.about(given, "benchmarks.checkpoints")
         write_json(out / "checkpoints.json", {"about": about, "found": found})
-        with replacing(out / "checkpoints.md") as temporary:
-            temporary.write_text(page(found, options.width, options.rounds), encoding="utf-8")
+        write_text(out / "checkpoints.md", page(found, options.width, options.rounds))
     except QmapsError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2

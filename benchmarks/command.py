@@ -5,11 +5,23 @@ from __future__ import annotations
 import argparse
 import fnmatch
 import math
+import shlex
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Protocol, TypeVar
 
 from qmaps.errors import nearest
+
+
+def command_line(module: str, given: Sequence[str] | None) -> str:
+    """The command that runs `module`, for what it writes.
+
+    Args:
+        module: the one that is run.
+        given: its arguments; None for those of this process.
+    """
+    return shlex.join(["python", "-m", module, *(sys.argv[1:] if given is None else given)])
 
 
 class Named(Protocol):

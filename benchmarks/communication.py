@@ -30,7 +30,7 @@ from benchmarks.markdown import spread
 from benchmarks.timing import interleaved, quartiles, ratio
 from qmaps import comm
 from qmaps.errors import BadValueError, QmapsError
-from qmaps.files import output_folder, replacing, write_json
+from qmaps.files import output_folder, write_json, write_text
 
 PLAIN = "plain DDP"
 CONTENDERS: dict[str, Callable[[], comm.QuantizedHook] | None] = {
@@ -182,8 +182,7 @@ def main(given: Sequence[str] | None = None) -> int:
         result |= {"about": machine.about(words, "benchmarks.communication")}
         result |= {"world": options.world, "load": load, "cores": os.cpu_count()}
         write_json(options.out / "communication.json", result)
-        with replacing(options.out / "communication.md") as temporary:
-            temporary.write_text(markdown(result), encoding="utf-8")
+        write_text(options.out / "communication.md", markdown(result))
     except QmapsError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2

@@ -23,7 +23,7 @@ from benchmarks.markdown import markdown as table_lines
 from benchmarks.timing import Work, interleaved, ratio
 from qmaps import lpmm, workloads
 from qmaps.errors import QmapsError
-from qmaps.files import output_folder, replacing, write_json
+from qmaps.files import output_folder, write_json, write_text
 from qmaps.workloads import Workload
 
 PLAIN = "full precision (torch.optim.SGD)"
@@ -106,8 +106,7 @@ def main(given: Sequence[str] | None = None) -> int:
         found = {name: measure(name, options.rounds) for name in options.workload or WORKLOADS}
         about = machine.about(sys.argv[1:] if given is None else given, "benchmarks.lpmm_step")
         write_json(out / "step.json", {"about": about, "ratios": found})
-        with replacing(out / "step.md") as temporary:
-            temporary.write_text(page(found, about["command"]), encoding="utf-8")
+        write_text(out / "step.md", page(found, about["command"]))
     except QmapsError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2

@@ -7,7 +7,6 @@ import importlib.metadata
 import os
 import platform
 import re
-import shlex
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -15,6 +14,7 @@ from typing import Any
 import torch
 
 import qmaps
+from benchmarks.command import command_line
 from qmaps import native
 
 PACKAGES = ("qmaps", "torch", "numpy", "bitsandbytes", "torchao")
@@ -30,7 +30,7 @@ def about(arguments: Sequence[str], module: str = "benchmarks") -> dict[str, Any
     engine = next(each for each in qmaps.backends() if each.name == qmaps.backend())
     return {
         "date": f"{datetime.datetime.now(datetime.UTC):%Y-%m-%d %H:%M} UTC",
-        "command": shlex.join(["python", "-m", module, *arguments]),
+        "command": command_line(module, arguments),
         "machine": {
             "processor": processor(),
             "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else None,

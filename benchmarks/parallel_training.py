@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import shlex
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -27,10 +26,10 @@ from scipy import stats
 from torch import Tensor, nn
 
 import qmaps
-from benchmarks.command import count
+from benchmarks.command import command_line, count
 from benchmarks.markdown import markdown as table_lines
 from qmaps.errors import OutputError, QmapsError
-from qmaps.files import output_folder, replacing, write_json
+from qmaps.files import output_folder, replacing, write_json, write_text
 from qmaps.workloads.base import seeded
 from qmaps.workloads.digits import Digits
 
@@ -237,7 +236,6 @@ def _steps(frame: pd.DataFrame) -> dict[str, int]:
 
 def main(given: Sequence[str] | None = None) -> int:
     """Run the command line; returns the exit status."""
-    words = sys.argv[1:] if given is None else list(given)
     parser = argparse.ArgumentParser(
         prog="python -m benchmarks.parallel_training", description=__doc__
     )
@@ -246,7 +244,7 @@ def main(given: Sequence[str] | None = None) -> int:
     parser.add_argument("--steps", type=count, help="of each run (default: the net's)")
     parser.add_argument("--runs", type=Path, default=Path("runs/parallel-training"))
     parser.add_argument("--out", type=Path, default=Path("reports"), help="folder of the results")
-    options = parser.parse_args(words)
+    options = parser.parse_args(given)
     if options.seeds < 2:
         parser.error(f"--seeds={options.seeds} must be at least 2, for the tests")
     try:
@@ -266,11 +264,10 @@ def main(given: Sequence[str] | None = None) -> int:
             )  # fmt: skip
             print(f"{number}/{len(plan)} {name} {parallel} {kind} {seed}: {error:.4f}", flush=True)
         frame = pd.DataFrame(rows).sort_values(["net", "parallel"], kind="stable")
-        command = shlex.join(["python", "-m", "benchmarks.parallel_training", *words])
+        command = command_line("benchmarks.parallel_training", given)
         with replacing(options.out / "parallel-training.csv") as temporary:
             frame.to_csv(temporary, index=False)
-        with replacing(options.out / "parallel-training.md") as temporary:
-            temporary.write_text(markdown(frame, command), encoding="utf-8")
+        write_text(options.out / "parallel-training.md", markdown(frame, command))
     except QmapsError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import argparse
 import re
-import shlex
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -20,10 +19,11 @@ import pandas as pd
 import torch
 from torch import nn
 
+from benchmarks.command import command_line
 from benchmarks.markdown import markdown as table_lines
 from qmaps import optim, workloads
 from qmaps.errors import BadValueError, QmapsError
-from qmaps.files import output_folder, replacing
+from qmaps.files import output_folder, replacing, write_text
 from qmaps.workloads import Workload, train
 
 WIDTHS = ("32bit", "8bit", "4bit")
@@ -223,12 +223,10 @@ def main(given: Sequence[str] | None = None) -> int:
                 flush=True,
             )
         frame = pd.DataFrame(found)
-        words = sys.argv[1:] if given is None else list(given)
-        command = shlex.join(["python", "-m", "benchmarks.parity", *words])
+        command = command_line("benchmarks.parity", given)
         with replacing(options.out / f"{options.name}.csv") as temporary:
             frame.to_csv(temporary, index=False)
-        with replacing(options.out / f"{options.name}.md") as temporary:
-            temporary.write_text(markdown(summary(frame), command), encoding="utf-8")
+        write_text(options.out / f"{options.name}.md", markdown(summary(frame), command))
     except QmapsError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2

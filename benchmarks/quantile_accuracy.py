@@ -18,7 +18,7 @@ from torch import Tensor
 from benchmarks.data import generator
 from qmaps import quantiles
 from qmaps.errors import QmapsError
-from qmaps.files import replacing
+from qmaps.files import write_text
 
 NUM = 256
 METHODS = (quantiles.exact, quantiles.approximate, quantiles.sram)
@@ -153,8 +153,7 @@ def main(given: Sequence[str] | None = None) -> int:
         *table(options.elements, options.device),
     ]
     try:
-        with replacing(options.out) as temporary:
-            temporary.write_text("\n".join(lines) + "\n", encoding="utf-8")
+        write_text(options.out, "\n".join(lines) + "\n")
     except QmapsError as error:
         print(f"error: {error}", file=sys.stderr)
         return 1

@@ -26,7 +26,7 @@ from benchmarks.command import count
 from benchmarks.markdown import markdown as table_lines
 from benchmarks.timing import interleaved, ratio
 from qmaps.errors import QmapsError
-from qmaps.files import output_folder, replacing, write_json
+from qmaps.files import output_folder, write_json, write_text
 from qmaps.optim import AdamW, AdamW4bit, AdamW8bit
 
 TORCH = "torch.optim.AdamW"
@@ -115,8 +115,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         given = sys.argv[1:] if arguments is None else list(arguments)
         about = machine.about(given, "benchmarks.sharded")
         write_json(out / "sharded.json", {"about": about, "ratios": ratios})
-        with replacing(out / "sharded.md") as temporary:
-            temporary.write_text(page(ratios, options.width, options.rounds), encoding="utf-8")
+        write_text(out / "sharded.md", page(ratios, options.width, options.rounds))
     except QmapsError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2

@@ -840,7 +840,7 @@ def _write_table(
     import torch
 
     from qmaps import __version__
-    from qmaps.files import output_folder, replacing
+    from qmaps.files import output_folder, write_text
 
     output_folder(path.parent, "table")
     header = ["optimizer", "seeds", "mean", "std", "minus the first", "its std", "state (MiB)"]
@@ -857,8 +857,7 @@ def _write_table(
         "|---|" + "---:|" * (len(header) - 1),
         *("| " + " | ".join(_loss_cells(row)) + " |" for row in records),
     ]
-    with replacing(path) as temporary:
-        temporary.write_text("\n".join(lines) + "\n", encoding="utf-8")
+    write_text(path, "\n".join(lines) + "\n")
 
 
 def _print_json(value: Any) -> None:

@@ -55,5 +55,10 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
 
 def write_json(path: str | os.PathLike[str], value: Any) -> None:
     """Write `value` as indented JSON, atomically."""
+    write_text(path, json.dumps(value, indent=2, sort_keys=True) + "\n")
+
+
+def write_text(path: str | os.PathLike[str], text: str) -> None:
+    """Write `text` in UTF-8, atomically."""
     with replacing(path) as temporary:
-        temporary.write_text(json.dumps(value, indent=2, sort_keys=True) + "\n", encoding="utf-8")
+        temporary.write_text(text, encoding="utf-8")

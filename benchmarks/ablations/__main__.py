@@ -7,7 +7,6 @@ stopped, and writes reports/ablations/{eight-bit,four-bit}.{csv,md,png}.
 from __future__ import annotations
 
 import argparse
-import shlex
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
@@ -18,9 +17,10 @@ import pandas as pd
 from benchmarks.ablations import eight_bit, four_bit
 from benchmarks.ablations.page import page
 from benchmarks.ablations.study import Study, run
+from benchmarks.command import command_line
 from qmaps import figures
 from qmaps.errors import QmapsError
-from qmaps.files import output_folder, replacing
+from qmaps.files import output_folder, replacing, write_text
 
 STUDIES = {study.name: study for study in (eight_bit.STUDY, four_bit.STUDY)}
 
@@ -36,8 +36,7 @@ def main(given: Sequence[str] | None = None) -> int:
     options = parser.parse_args(given)
     if unknown := [name for name in options.study if name not in STUDIES]:
         parser.error(f"STUDY={unknown[0]!r} is none of {', '.join(STUDIES)}")
-    words = sys.argv[1:] if given is None else list(given)
-    command = shlex.join(["python", "-m", "benchmarks.ablations", *words])
+    command = command_line("benchmarks.ablations", given)
     try:
         output_folder(options.out)
         for name in options.study or STUDIES:
@@ -66,8 +65,7 @@ def write(study: Study, frame: pd.DataFrame, command: str, out: Path) -> None:
     """Frame, page and picture."""
     with replacing(out / f"{study.name}.csv") as temporary:
         frame.to_csv(temporary, index=False)
-    with replacing(out / f"{study.name}.md") as temporary:
-        temporary.write_text(page(study, frame, command), encoding="utf-8")
+    write_text(out / f"{study.name}.md", page(study, frame, command))
     figure = figures.stability(frame, unit="nats per byte", label=" | ".join(study.columns))
     figures.save(figure, out / f"{study.name}.png")
 

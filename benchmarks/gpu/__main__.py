@@ -28,7 +28,7 @@ from benchmarks.gpu.plot import draw
 from benchmarks.gpu.table import table
 from benchmarks.gpu.worker import LostError, Worker
 from qmaps.errors import QmapsError
-from qmaps.files import output_folder, replacing, write_json
+from qmaps.files import output_folder, replacing, write_json, write_text
 
 Row = dict[str, Any]
 Ask = Callable[[str, Place, float], Row]
@@ -111,8 +111,7 @@ def write(results: dict[str, Any], out: Path) -> None:
     write_json(out / "gpu.json", results)
     with replacing(out / "gpu.png") as temporary:
         draw(results, temporary)
-    with replacing(out / "gpu.md") as temporary:
-        temporary.write_text(table(results), encoding="utf-8")
+    write_text(out / "gpu.md", table(results))
 
 
 def arguments(given: Sequence[str]) -> argparse.Namespace:

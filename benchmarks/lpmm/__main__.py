@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import argparse
 import re
-import shlex
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -24,11 +23,12 @@ import pandas as pd
 import torch
 from torch import nn
 
+from benchmarks.command import command_line
 from benchmarks.lpmm.claims import CLAIMS
 from benchmarks.markdown import markdown as table_lines
 from qmaps import lpmm, workloads
 from qmaps.errors import QmapsError
-from qmaps.files import output_folder, replacing
+from qmaps.files import output_folder, replacing, write_text
 from qmaps.workloads import Workload, train
 
 RATE = 100
@@ -199,12 +199,10 @@ def main(given: Sequence[str] | None = None) -> int:
             about = f"{work.name} {contender.label} seed {seed}"
             print(f"{number}/{len(plan)} {about}: {row['loss']:.4f}", flush=True)
         frame = pd.DataFrame(found)
-        words = sys.argv[1:] if given is None else list(given)
-        command = shlex.join(["python", "-m", "benchmarks.lpmm", *words])
+        command = command_line("benchmarks.lpmm", given)
         with replacing(options.out / f"{name}.csv") as temporary:
             frame.to_csv(temporary, index=False)
-        with replacing(options.out / f"{name}.md") as temporary:
-            temporary.write_text(markdown(summary(frame), command), encoding="utf-8")
+        write_text(options.out / f"{name}.md", markdown(summary(frame), command))
     except QmapsError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2

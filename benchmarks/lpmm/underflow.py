@@ -11,7 +11,6 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import re
-import shlex
 import sys
 import tempfile
 from collections.abc import Callable, Sequence
@@ -20,11 +19,12 @@ from pathlib import Path
 import pandas as pd
 import torch
 
+from benchmarks.command import command_line
 from benchmarks.lpmm.__main__ import Contender
 from benchmarks.markdown import markdown
 from qmaps import figures, workloads
 from qmaps.errors import QmapsError
-from qmaps.files import output_folder, replacing
+from qmaps.files import output_folder, replacing, write_text
 from qmaps.lpmm.quadratic import Case, beside_bound
 from qmaps.lpmm.underflow import Underflow
 from qmaps.workloads import Workload, train
@@ -63,8 +63,7 @@ def kept(path: Path, make: Callable[[], dict[str, pd.DataFrame]]) -> dict[str, p
         for name, frame in make().items():
             with replacing(path / f"{name}.csv") as temporary:
                 frame.to_csv(temporary, index=False)
-        with replacing(done) as temporary:
-            temporary.write_text("", encoding="utf-8")
+        write_text(done, "")
     return {file.stem: pd.read_csv(file) for file in sorted(path.glob("*.csv"))}
 
 
@@ -212,8 +211,9 @@ def bounds(steps: int, n: int) -> pd.DataFrame:
 
 def main(given: Sequence[str] | None = None) -> int:
     """Run the command line; returns the exit status."""
-    prog = "python -m benchmarks.lpmm.underflow"
-    parser = argparse.ArgumentParser(prog=prog, description=__doc__)
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.lpmm.underflow", description=__doc__
+    )
     parser.add_argument("workload", choices=["digits", "stdlib-lm-tiny", "stdlib-lm"])
     parser.add_argument("--micro-batches", type=int, default=4, help="N")
     parser.add_argument("--steps", type=int, help="micro-batches (default: the workload's)")
@@ -255,10 +255,8 @@ def main(given: Sequence[str] | None = None) -> int:
         table = summary(ratios, losses, steps)
         with replacing(options.out / "underflow.csv") as temporary:
             table.to_csv(temporary, index=False)
-        words = sys.argv[1:] if given is None else list(given)
-        command = f"{prog} {shlex.join(words)}"
-        with replacing(options.out / "underflow.md") as temporary:
-            temporary.write_text(page(table, work.name, largest, command), encoding="utf-8")
+        command = command_line("benchmarks.lpmm.underflow", given)
+        write_text(options.out / "underflow.md", page(table, work.name, largest, command))
     except QmapsError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2

@@ -11,7 +11,7 @@ from typing import Any
 import jinja2
 import pandas as pd
 
-from qmaps.files import output_folder, replacing
+from qmaps.files import output_folder, write_text
 from qmaps.papers import words
 from qmaps.papers.exhibit import Paper
 from qmaps.papers.results import Result
@@ -29,8 +29,7 @@ RULES = (
 def write(paper: Paper, results: Sequence[Result], about: dict[str, Any], out: Path) -> Path:
     """Write ``out/<paper>/README.md`` and ``index.html``; returns the latter."""
     folder = output_folder(out / paper.name)
-    with replacing(folder / "README.md") as temporary:
-        temporary.write_text(_markdown(paper, results, about), encoding="utf-8")
+    write_text(folder / "README.md", _markdown(paper, results, about))
     text = template("page").render(
         paper=paper,
         results=results,
@@ -38,8 +37,7 @@ def write(paper: Paper, results: Sequence[Result], about: dict[str, Any], out: P
         rules=RULES,
         left_out=paper.left_out.to_dict("records"),
     )
-    with replacing(folder / "index.html") as temporary:
-        temporary.write_text(text, encoding="utf-8")
+    write_text(folder / "index.html", text)
     return folder / "index.html"
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pandas as pd
 
-from qmaps.files import replacing
+from qmaps.files import write_text
 from qmaps.papers import page
 from qmaps.papers.exhibit import Paper
 from qmaps.papers.results import PENDING, Result
@@ -22,13 +22,11 @@ def write(found: Found, about: dict[str, Any], out: Path) -> Path:
     """Write ``out/papers.md`` and ``out/papers.html``; returns the latter."""
     rows, left = exhibits(found), left_out(found)
     counted, verdicts = covered(found), numbers(found)
-    with replacing(out / "papers.md") as temporary:
-        temporary.write_text(_markdown(rows, left, counted, verdicts, about), encoding="utf-8")
+    write_text(out / "papers.md", _markdown(rows, left, counted, verdicts, about))
     text = page.template("summary").render(
         rows=rows, left=left, counted=counted, verdicts=verdicts, about=about, rules=page.RULES
     )
-    with replacing(out / "papers.html") as temporary:
-        temporary.write_text(text, encoding="utf-8")
+    write_text(out / "papers.html", text)
     return out / "papers.html"
 
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from qmaps.errors import CaptureError
-from qmaps.files import output_folder, replacing
+from qmaps.files import output_folder, write_text
 from qmaps.report.claims import claims
 from qmaps.report.page import read_about, read_frame
 
@@ -60,8 +60,7 @@ def write_markdown(run: str | os.PathLike[str], path: str | os.PathLike[str]) ->
         header = ["optimizer", "final validation loss", "minus the first", "state (MiB)"]
         lines += ["## Training with quantized states", "", *_table(header, rows), ""]
     output_folder(target.parent, "markdown")
-    with replacing(target) as temporary:
-        temporary.write_text("\n".join(lines), encoding="utf-8")
+    write_text(target, "\n".join(lines))
     return target
 
 

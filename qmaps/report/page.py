@@ -13,7 +13,7 @@ import jinja2
 import pandas as pd
 
 from qmaps.errors import CaptureError
-from qmaps.files import replacing
+from qmaps.files import write_text
 from qmaps.report.claims import claims, number, percent
 from qmaps.sweep import summarize
 
@@ -111,8 +111,7 @@ def write(run: str | os.PathLike[str]) -> Path:
         sweep=[] if swept is None else _sweep(swept),
     )
     out = folder / "report.html"
-    with replacing(out) as temporary:
-        temporary.write_text(page, encoding="utf-8")
+    write_text(out, page)
     return out
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from qmaps import figures
 from qmaps.errors import BadValueError
-from qmaps.files import output_folder, replacing, write_json
+from qmaps.files import output_folder, replacing, write_json, write_text
 from qmaps.speedup.hardware import Hardware
 from qmaps.speedup.job import Job
 
@@ -52,8 +52,7 @@ def write(
         "figure": out / "speedup.png",
         "hardware": out / "hardware.json",
     }
-    with replacing(paths["tables"]) as temporary:
-        temporary.write_text(markdown(table, command), encoding="utf-8")
+    write_text(paths["tables"], markdown(table, command))
     with replacing(paths["curves"]) as temporary:
         curves.to_csv(temporary, index=False, float_format="%.6g")
     figures.save(figures.speedup(curves), paths["figure"])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from typing import Any, ClassVar
 
@@ -134,6 +134,21 @@ def float_state(value: Any) -> Tensor:
         raise BadValueError(f"a tensor of {value.dtype} stands where floating point should")
     tensor: Tensor = value
     return tensor.detach().to("cpu", torch.float32)
+
+
+def written_states(
+    state: OptimizerState, encoded: Callable[[str, QuantizedTensor], Any]
+) -> dict[str, dict[str, Any]]:
+    """States by label, with their steps as tensors, quantized ones as ``encoded(name, state)``."""
+    saved: dict[str, dict[str, Any]] = {}
+    for parameter in state.parameters():
+        own: dict[str, Any] = {}
+        if parameter.states:
+            own["step"] = torch.tensor(parameter.step or 1.0, dtype=torch.float32)
+        for name, value in parameter.states.items():
+            own[name] = encoded(name, value) if isinstance(value, QuantizedTensor) else value
+        saved[parameter.label] = own
+    return saved
 
 
 def assembled(

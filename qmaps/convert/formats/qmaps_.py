@@ -8,8 +8,6 @@ from dataclasses import replace
 from glob import escape
 from typing import Any, ClassVar
 
-import torch
-
 from qmaps.convert.families import Family
 from qmaps.convert.form import Group, OptimizerState, Parameter, State
 from qmaps.convert.formats.base import (
@@ -19,6 +17,7 @@ from qmaps.convert.formats.base import (
     assembled,
     float_state,
     plain_options,
+    written_states,
 )
 from qmaps.convert.formats.fp8 import unit
 from qmaps.errors import BadTypeError, BadValueError
@@ -100,14 +99,7 @@ class Qmaps(Format):
 
     def write(self, state: OptimizerState) -> dict[str, Any]:
         """The state_dict, with the groups' choices."""
-        saved: dict[str, dict[str, Any]] = {}
-        for parameter in state.parameters():
-            own: dict[str, Any] = {}
-            if parameter.states:
-                own["step"] = torch.tensor(parameter.step or 1.0, dtype=torch.float32)
-            for name, value in parameter.states.items():
-                own[name] = to_plain(value) if isinstance(value, QuantizedTensor) else value
-            saved[parameter.label] = own
+        saved = written_states(state, lambda _, value: to_plain(value))
         written = assembled(state, [dict(group.options) for group in state.groups], saved)
         return {**written, ABOUT: {"format": FORMAT}}
 

@@ -22,6 +22,7 @@ from qmaps.convert.formats.base import (
     refuse_options,
     wanted_width,
     without_qmaps,
+    written_states,
 )
 from qmaps.convert.formats.coded import codebook_of, from_codes, holds
 from qmaps.errors import BadValueError
@@ -103,15 +104,8 @@ class TorchAO(Format):
 
     def write(self, state: OptimizerState) -> dict[str, Any]:
         """The state_dict; steps and learning rates are tensors, as torchao's are."""
-        saved: dict[str, dict[str, Any]] = {}
-        for parameter in state.parameters():
-            own: dict[str, Any] = {}
-            if parameter.states:
-                own["step"] = torch.tensor(parameter.step or 1.0, dtype=torch.float32)
-            for name, value in parameter.states.items():
-                signed = name in state.family.signed
-                own[name] = _written(value, signed) if isinstance(value, QuantizedTensor) else value
-            saved[parameter.label] = own
+        signed = state.family.signed
+        saved = written_states(state, lambda name, value: _written(value, name in signed))
         return assembled(state, [_options(group.options) for group in state.groups], saved)
 
 
