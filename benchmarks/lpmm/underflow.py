@@ -3,7 +3,7 @@
 ``python -m benchmarks.lpmm.underflow digits`` trains with parameters of 12, 10 and 8 bits (8-bit
 gradients and momentum), rounded to nearest, stochastically, and stochastically with micro-batches,
 and runs the optimizer on a convex quadratic beside the bounds of theory. It goes on after the last
-run that ended and writes reports/lpmm/underflow.{csv,md} and figures.
+run that ended and writes reports/lpmm/underflow.{csv,md}, figures, and a table of what each shows.
 """
 
 from __future__ import annotations
@@ -36,6 +36,10 @@ SMOOTHED = 15
 """Steps that the smoothed training loss is a mean of."""
 LAYERS = 4
 """Rows of the figure of bin changes: the largest matrices."""
+EVERY = 5
+"""Steps of the training loss between the points that are kept."""
+DIGITS = "%.5g"
+"""How numbers of the tables of figures are written."""
 
 GRADS, MOMENTUM = "B2048/linear0@8s+sr", "B2048/DE@8s+sr"
 HEAD = ("parameters", "rounding", "N", "asked (delta)", "moved (delta)", "underflow", "loss")
@@ -123,7 +127,15 @@ def curves(losses: pd.DataFrame) -> pd.DataFrame:
     frame = part.assign(run=part["width"] + ", " + part["setting"], seed=0)
     keys = frame.groupby(["run", "split"], sort=False)["loss"]
     frame["smoothed"] = keys.transform(lambda loss: loss.rolling(SMOOTHED, 1).mean())
-    return frame
+    kept = (frame["split"] == "val") | (frame["step"] % EVERY == 0) | (frame["step"] == 1)
+    return frame[kept].drop(columns=["metric", "N"])
+
+
+def thinned(beside: pd.DataFrame) -> pd.DataFrame:
+    """The bound and the runs beside it at steps whose distance grows, the last among them."""
+    last = int(beside["step"].max())
+    chosen = {min(last, round(1.15**power)) for power in range(60)}
+    return beside[beside["step"].isin(chosen)]
 
 
 def summary(ratios: pd.DataFrame, losses: pd.DataFrame, steps: int) -> pd.DataFrame:
@@ -244,14 +256,16 @@ def main(given: Sequence[str] | None = None) -> int:
         )["bound"]
         ratios, losses = joined["ratios"], joined["losses"]
         distribution, largest = histograms(joined["distribution"], ratios)
-        drawn = {
-            "bin-changes": figures.bin_changes(bin_changes(ratios, steps)),
-            "update-histogram": figures.update_histogram(distribution),
-            "convergence": figures.loss_curves(curves(losses), unit=work.unit),
-            "bound": figures.convergence_bound(beside),
+        shown = {
+            "bin-changes": (figures.bin_changes, bin_changes(ratios, steps)),
+            "update-histogram": (figures.update_histogram, distribution.drop(columns="count")),
+            "convergence": (figures.loss_curves, curves(losses).assign(unit=work.unit)),
+            "bound": (figures.convergence_bound, thinned(beside)),
         }
-        for name, figure in drawn.items():
-            figures.save(figure, options.out / f"{name}.png")
+        for name, (draw, frame) in shown.items():
+            figures.save(draw(frame), options.out / f"{name}.png")
+            with replacing(options.out / f"{name}.csv") as temporary:
+                frame.to_csv(temporary, index=False, float_format=DIGITS)
         table = summary(ratios, losses, steps)
         with replacing(options.out / "underflow.csv") as temporary:
             table.to_csv(temporary, index=False)

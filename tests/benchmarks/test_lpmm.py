@@ -10,7 +10,7 @@ import pytest
 
 from benchmarks.lpmm import underflow
 from benchmarks.lpmm.__main__ import Contender, grid, main, markdown, summary
-from qmaps import workloads
+from qmaps import figures, workloads
 from qmaps.lpmm import LowPrecisionParameter
 
 
@@ -78,6 +78,11 @@ def test_the_figures_of_small_updates_are_made_and_runs_are_kept(
     assert underflow.main(given) == 0
     for name in ("bin-changes", "update-histogram", "convergence", "bound"):
         assert (tmp_path / f"{name}.png").read_bytes().startswith(b"\x89PNG")
+    drawn = {path.stem: pd.read_csv(path) for path in tmp_path.glob("*.csv")}
+    assert set(drawn["bin-changes"]["setting"]) == {"nearest", "stochastic", "stochastic, N = 2"}
+    assert figures.update_histogram(drawn["update-histogram"]).axes
+    assert drawn["convergence"]["unit"].unique() == ["nats per image"]
+    assert drawn["bound"]["step"].unique().tolist() == [1, 2, 3, 4]
     table = pd.read_csv(tmp_path / "underflow.csv")
     assert table["width"].tolist() == ["12 bits"] * 3 + ["8 bits"] * 3
     assert table["N"].tolist() == [1, 1, 2] * 2
@@ -96,6 +101,25 @@ def test_the_figures_of_small_updates_are_made_and_runs_are_kept(
     (one / "done").unlink()
     with pytest.raises(TypeError):
         underflow.main(given)
+
+
+def test_kept_points_of_curves_are_those_of_all() -> None:
+    steps = range(1, 21)
+    rows = [
+        {"step": step, "split": split, "metric": "loss", "value": 1 / step, "width": "8 bits",
+         "setting": "nearest", "N": 1}
+        for split in ("train", "val") for step in steps
+    ]  # fmt: skip
+    frame = underflow.curves(pd.DataFrame(rows))
+    train = frame[frame["split"] == "train"]
+    assert train["step"].tolist() == [1, 5, 10, 15, 20]
+    assert train["smoothed"].iloc[1] == pytest.approx(sum(1 / step for step in range(1, 6)) / 5)
+    assert len(frame[frame["split"] == "val"]) == 20
+    bound = pd.DataFrame({"step": range(1, 301), "gap": 1.0})
+    kept = underflow.thinned(bound)["step"].tolist()
+    assert kept[:4] == [1, 2, 3, 4]
+    assert kept[-1] == 300
+    assert len(kept) < 50
 
 
 def test_a_summary_weighs_elements_alike() -> None:
