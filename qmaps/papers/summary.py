@@ -111,9 +111,7 @@ def _markdown(
                 }
             )
         ),
-        "",
-        "## Left out",
-        "",
-        *page.table(pd.DataFrame(left)),
     ]
+    if left:
+        lines += ["", "## Left out", "", *page.table(pd.DataFrame(left))]
     return "\n".join(lines) + "\n"
