@@ -1,6 +1,7 @@
 """Analyses of optimizer states: captured states in, tidy frames out."""
 
 from qmaps.analyze.code_pairs import code_pairs
+from qmaps.analyze.error_per_decade import error_per_decade
 from qmaps.analyze.first_code_error import first_code_error
 from qmaps.analyze.histogram import histogram
 from qmaps.analyze.inverse_sqrt import inverse_sqrt
@@ -12,6 +13,7 @@ from qmaps.analyze.update_error import update_error
 
 __all__ = [
     "code_pairs",
+    "error_per_decade",
     "first_code_error",
     "histogram",
     "inverse_sqrt",

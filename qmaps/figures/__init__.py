@@ -3,6 +3,7 @@
 from qmaps.figures.bin_changes import bin_changes
 from qmaps.figures.code_pairs import code_pairs
 from qmaps.figures.convergence_bound import convergence_bound
+from qmaps.figures.error_per_decade import error_per_decade
 from qmaps.figures.first_code_error import first_code_error
 from qmaps.figures.histogram import histogram
 from qmaps.figures.inverse_sqrt import inverse_sqrt
@@ -21,6 +22,7 @@ __all__ = [
     "bin_changes",
     "code_pairs",
     "convergence_bound",
+    "error_per_decade",
     "first_code_error",
     "histogram",
     "inverse_sqrt",

@@ -82,6 +82,25 @@ def first_code_error() -> pd.DataFrame:
     return frame
 
 
+def error_per_decade() -> pd.DataFrame:
+    decade = np.arange(6)
+    share = np.array([0.3, 0.3, 0.2, 0.1, 0.1, 0.0])
+    frame = pd.concat(
+        pd.DataFrame(
+            {"quantizer": name, "decade": decade, "elements": 1000 * share, "share": share,
+             "mean_rel_error": error, "mean_update_error": error / 2, "zeros": zeros}
+        )
+        for name, error, zeros in (
+            ("logB256/log2@8u", np.full(6, 0.01), np.zeros(6)),
+            ("B256/linear0@8u", np.minimum(1e-3 * 10.0**decade, 1), decade > 2),
+        )
+    ).reset_index(drop=True)  # fmt: skip
+    # No element is that small; one decade is exact.
+    frame.loc[frame["decade"] == 5, ["mean_rel_error", "mean_update_error", "zeros"]] = np.nan
+    frame.loc[0, "mean_rel_error"] = 0.0
+    return frame
+
+
 def map_curves(maps: int = 3) -> pd.DataFrame:
     return pd.concat(
         pd.DataFrame(
@@ -291,6 +310,7 @@ FRAMES = {
     "bin_changes": bin_changes(),
     "update_histogram": update_histogram(),
     "code_pairs": code_pairs(),
+    "error_per_decade": error_per_decade(),
     "first_code_error": first_code_error(),
     "map_curves": map_curves(),
     "histogram": histogram(),

@@ -31,6 +31,7 @@ NEEDED = {
     "update_histogram": "parameter setting bin_left bin_right share cumulative",
     "code_pairs": "quantizer code_first code_second value_first value_second size_first "
     "size_second use mean_abs_error mean_rel_error",
+    "error_per_decade": "quantizer decade share mean_rel_error mean_update_error zeros",
     "first_code_error": "quantizer position mean_abs_error mean_rel_error use",
     "map_curves": "map position value",
     "histogram": "quantizer panel bin_left bin_right count zeros",
@@ -49,6 +50,7 @@ PANELS = {
     "bin_changes": 6,
     "update_histogram": 4,
     "code_pairs": 6 + 3,  # two quantizers, three quantities, a colour bar for each of those
+    "error_per_decade": 3,
     "first_code_error": 3,
     "map_curves": 2,
     "histogram": 8,
@@ -765,3 +767,25 @@ def test_sensitivity_joins_means_and_marks_seeds() -> None:
     assert np.allclose(other.get_ydata(), mean.get_ydata() + 0.02)
     assert np.allclose(sorted(seeds.get_ydata()), [2, 2.01, 2.1, 2.11, 2.2, 2.21])
     assert legend(draw("sensitivity")) == ["32-bit", "8-bit"]
+
+
+# error_per_decade
+
+
+def test_error_per_decade_breaks_where_nothing_is_and_shows_how_much_is() -> None:
+    frame = FRAMES["error_per_decade"]
+    figure = draw("error_per_decade")
+    for axis, name in zip(
+        figure.axes, ["mean_rel_error", "mean_update_error", "zeros"], strict=True
+    ):
+        assert axis.get_yscale() == ("linear" if name == "zeros" else "log")
+        for line, (_, rows) in zip(axis.lines, frame.groupby("quantizer", sort=False), strict=True):
+            expected = 100 * rows[name] if name == "zeros" else rows[name].where(rows[name] > 0)
+            assert list(line.get_xdata()) == list(range(6))
+            assert np.array_equal(line.get_ydata(), expected.astype(float), equal_nan=True)
+    assert np.isnan(figure.axes[0].lines[0].get_ydata()[[0, 5]]).all()
+    heights = [bar.get_height() for bar in figure.axes[2].patches]
+    assert np.allclose(heights, [30, 30, 20, 10, 10, 0])
+    assert legend(figure) == [
+        "logB256/log2@8u", "B256/linear0@8u", "elements of the decade (%)",
+    ]  # fmt: skip

@@ -1,0 +1,131 @@
+"""Errors of second moments by how far below the largest they lie."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+import numpy as np
+import pandas as pd
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from qmaps.errors import BadValueError
+from qmaps.normalize.base import Normalizer
+from qmaps.normalize.block import BlockWise
+from qmaps.quantizer import Quantizer, quantizer
+
+WITHIN = BlockWise(256)
+"""Blocks of today's 8-bit optimizers."""
+
+
+def error_per_decade(
+    tensors: Mapping[str, Tensor],
+    quantizers: Iterable[Quantizer | str],
+    *,
+    within: Normalizer = WITHIN,
+    decades: int = 8,
+    eps: float = 1e-8,
+) -> pd.DataFrame:
+    """Relative errors of non-negative tensors, for each power of ten below the largest value.
+
+    Decade 0 holds values above a tenth of the largest, decade k those above ``10**-(k + 1)`` of
+    it and up to ``10**-k``; the last one all below. Zeros are left out: every quantizer that is
+    meant for second moments keeps them, or errs by an amount that is no share of them.
+
+    Args:
+        tensors: second moments, or means of their rows or columns, by title; of any shape.
+        quantizers: of them, or their specs.
+        within: what the largest value is taken of: blocks of 256, or another normalizer's scale.
+        decades: how many, at least 1.
+        eps: the constant in ``1 / (sqrt(v) + eps)``, which Adam multiplies the first moment by.
+
+    Returns:
+        One row per quantizer and decade: `quantizer`, `decade`, `elements`, `share` (of all that
+        are not 0), `mean_rel_error`, `median_rel_error`, `max_rel_error` (fractions of the
+        value), `mean_update_error` (fraction, of ``1 / (sqrt(v) + eps)``), `zeros` (fraction
+        that decodes to exactly 0). Errors are NaN where a decade has no elements.
+
+    Raises:
+        BadValueError: a value is negative, nothing is above 0, `decades` is below 1, or `within`
+            gives no scales.
+
+    Source: 8-bit Adafactor, "Quantization precision".
+
+    >>> v = torch.logspace(-6, 0, 256)
+    >>> frame = error_per_decade({"v": v}, ["B256/linear0@8u", "logB256/log2@8u"], decades=6)
+    >>> errors = frame.pivot(index="decade", columns="quantizer", values="mean_rel_error")
+    >>> (errors["B256/linear0@8u"].round(3) == 1).tolist()
+    [False, False, False, True, True, True]
+    >>> bool((errors["logB256/log2@8u"] < 0.03).all())
+    True
+    """
+    if decades < 1:
+        raise BadValueError(f"decades={decades} must be at least 1")
+    if within.log_domain:
+        raise BadValueError(f"within={within.spec} gives no scales; a normalizer that divides does")
+    parsed = [quantizer(given) for given in quantizers]
+    kept = {title: _values(title, tensor) for title, tensor in tensors.items()}
+    kept = {title: x for title, x in kept.items() if bool((x > 0).any())}
+    if not kept:
+        raise BadValueError("tensors hold no value above 0")
+    chosen = [(x > 0) for x in kept.values()]
+    exact = _joined(list(kept.values()), chosen)
+    below = np.concatenate(
+        [_decades(x, mask, within, decades) for x, mask in zip(kept.values(), chosen, strict=True)]
+    )
+    frames = []
+    for q in parsed:
+        decoded = _joined([q.quantize(x).dequantize() for x in kept.values()], chosen)
+        frames.append(_rows(exact, decoded, below, decades, eps).assign(quantizer=q.spec))
+    frame = pd.concat(frames, ignore_index=True)
+    return frame[["quantizer", *frame.columns.drop("quantizer")]]
+
+
+def _values(title: str, tensor: Tensor) -> Tensor:
+    x = tensor.detach().to("cpu", torch.float32).contiguous()
+    if bool((x < 0).any()):
+        count = int((x < 0).sum())
+        raise BadValueError(f"tensors[{title!r}] has {count} negative values; none may be")
+    return x
+
+
+def _joined(tensors: list[Tensor], chosen: list[Tensor]) -> NDArray[np.float64]:
+    """Chosen elements of all tensors, in float64."""
+    return np.concatenate(
+        [x[mask].double().numpy() for x, mask in zip(tensors, chosen, strict=True)]
+    )
+
+
+def _decades(x: Tensor, mask: Tensor, within: Normalizer, decades: int) -> NDArray[np.int64]:
+    """How many powers of ten each chosen element lies below the largest."""
+    largest = within.expand(within.scales(x), tuple(x.shape)).expand(x.shape)[mask].double()
+    found = torch.floor(-torch.log10(x[mask].double() / largest)).long()
+    return found.clamp(0, decades - 1).numpy()
+
+
+def _rows(
+    exact: NDArray[np.float64],
+    decoded: NDArray[np.float64],
+    below: NDArray[np.int64],
+    decades: int,
+    eps: float,
+) -> pd.DataFrame:
+    relative = np.abs(decoded - exact) / exact
+    # |h' - h| / h for h = 1 / (sqrt(v) + eps), without the inverse.
+    update = np.abs(np.sqrt(exact) - np.sqrt(decoded)) / (np.sqrt(decoded) + eps)
+    values = pd.DataFrame(
+        {"decade": below, "relative": relative, "update": update, "zero": decoded == 0}
+    )
+    rows = values.groupby("decade").agg(
+        elements=("relative", "size"),
+        mean_rel_error=("relative", "mean"),
+        median_rel_error=("relative", "median"),
+        max_rel_error=("relative", "max"),
+        mean_update_error=("update", "mean"),
+        zeros=("zero", "mean"),
+    )
+    rows = rows.reindex(range(decades)).rename_axis("decade").reset_index()
+    rows["elements"] = rows["elements"].fillna(0).astype(np.int64)
+    rows.insert(2, "share", rows["elements"] / exact.size)
+    return rows
