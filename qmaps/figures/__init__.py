@@ -3,6 +3,7 @@
 from qmaps.figures.bin_changes import bin_changes
 from qmaps.figures.code_pairs import code_pairs
 from qmaps.figures.convergence_bound import convergence_bound
+from qmaps.figures.error_curves import error_curves
 from qmaps.figures.error_per_decade import error_per_decade
 from qmaps.figures.first_code_error import first_code_error
 from qmaps.figures.histogram import histogram
@@ -22,6 +23,7 @@ __all__ = [
     "bin_changes",
     "code_pairs",
     "convergence_bound",
+    "error_curves",
     "error_per_decade",
     "first_code_error",
     "histogram",

@@ -305,6 +305,20 @@ def sensitivity() -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
+def error_curves() -> pd.DataFrame:
+    step = np.arange(50, 1050, 50)
+    frame = pd.concat(
+        pd.DataFrame(
+            {"panel": panel, "run": run, "step": step,
+             "train": size * np.exp(-step / 200) + shift,
+             "test": size * np.exp(-step / 300) + 0.02 + shift}
+        )
+        for panel, size in (("large", 0.3), ("small", 0.6))
+        for run, shift in (("32-bit", 0.0), ("8-bit", 0.001))
+    )  # fmt: skip
+    return frame.sample(frac=1, random_state=0).sort_values(["panel", "run"], kind="stable")
+
+
 FRAMES = {
     "convergence_bound": convergence_bound(),
     "bin_changes": bin_changes(),
@@ -317,6 +331,7 @@ FRAMES = {
     "inverse_sqrt": inverse_sqrt(),
     "outliers": outliers(),
     "pareto": pareto(),
+    "error_curves": error_curves(),
     "loss_curves": loss_curves(),
     "speedup": speedup(),
     "update_error": update_error(),

@@ -32,6 +32,7 @@ NEEDED = {
     "code_pairs": "quantizer code_first code_second value_first value_second size_first "
     "size_second use mean_abs_error mean_rel_error",
     "error_per_decade": "quantizer decade share mean_rel_error mean_update_error zeros",
+    "error_curves": "panel run step train test",
     "first_code_error": "quantizer position mean_abs_error mean_rel_error use",
     "map_curves": "map position value",
     "histogram": "quantizer panel bin_left bin_right count zeros",
@@ -51,6 +52,7 @@ PANELS = {
     "update_histogram": 4,
     "code_pairs": 6 + 3,  # two quantizers, three quantities, a colour bar for each of those
     "error_per_decade": 3,
+    "error_curves": 4,
     "first_code_error": 3,
     "map_curves": 2,
     "histogram": 8,
@@ -789,3 +791,23 @@ def test_error_per_decade_breaks_where_nothing_is_and_shows_how_much_is() -> Non
     assert legend(figure) == [
         "logB256/log2@8u", "B256/linear0@8u", "elements of the decade (%)",
     ]  # fmt: skip
+
+
+# error_curves
+
+
+def test_error_curves_draw_both_errors_of_each_net_in_per_cent() -> None:
+    frame = FRAMES["error_curves"]
+    figure = draw("error_curves")
+    keys = [(panel, split) for panel in ("large", "small") for split in ("train", "test")]
+    for axis, (panel, split) in zip(figure.axes, keys, strict=True):
+        for line, run in zip(axis.lines, ("32-bit", "8-bit"), strict=True):
+            own = frame[(frame["panel"] == panel) & (frame["run"] == run)].sort_values("step")
+            assert np.array_equal(line.get_xdata(), own["step"])
+            assert np.array_equal(line.get_ydata(), 100 * own[split])
+        assert axis.get_ylim()[0] == 0
+        assert len({line.get_linestyle() for line in axis.lines}) == 2
+    assert [axis.get_title("left") for axis in figure.axes[:2]] == [
+        "large: training data", "large: test data",
+    ]  # fmt: skip
+    assert legend(figure) == ["32-bit", "8-bit"]

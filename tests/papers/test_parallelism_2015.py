@@ -4,13 +4,16 @@ from __future__ import annotations
 
 import json
 import math
+from itertools import product
 from pathlib import Path
 
+import numpy as np
+import pandas as pd
 import pytest
 
 from qmaps.papers.context import Context, NotYetError
 from qmaps.papers.exhibit import Finding
-from qmaps.papers.parallelism_2015 import table_5
+from qmaps.papers.parallelism_2015 import figure_2, table_5
 from qmaps.papers.published import published
 from qmaps.speedup import paper
 
@@ -63,3 +66,72 @@ def test_table_5_as_published_is_what_the_model_starts_from() -> None:
         for bits, size, latency in zip((32, 8), row.size_kb, row.latency_ms, strict=True):
             assert rows[what, f"size in {bits} bits"] == size
             assert rows[what, f"latency in {bits} bits"] == latency
+
+
+TYPES = ("32-bit", "dynamic tree", "linear", "mantissa", "static tree")
+
+
+def training(folder: Path, **worse: float) -> Finding:
+    """Figure 2 of made-up errors: 2 % and some noise, and more for types or training as told."""
+    random = np.random.default_rng(0)
+    errors, curves = [], []
+    for parallel, kind in product(("data", "model"), TYPES):
+        about = {"net": "small", "parallel": parallel, "type": kind}
+        more = worse.get(kind.replace(" ", "_"), 0.0) if parallel == "data" else 0.0
+        errors += [
+            {**about, "seed": seed, "steps": 100, "error": 0.02 + more + random.normal(0, 1e-3)}
+            for seed in range(6)
+        ]
+        late = worse.get("train", 0.0) if (parallel, kind) == ("model", "dynamic tree") else 0.0
+        curves += [
+            {**about, "step": step, "train": 1 / step + late, "test": 2 / step + more * (step > 50)}
+            for step in (50, 100)
+        ]
+    pd.DataFrame(errors).to_csv(folder / "parallel-training.csv", index=False)
+    pd.DataFrame(curves).to_csv(folder / "parallel-training-curves.csv", index=False)
+    return figure_2.find(figure_2.build(context(folder)))
+
+
+def broken(found: Finding) -> list[str]:
+    return [statement.text for statement in found.statements if not statement.holds]
+
+
+def test_figure_2_of_types_that_do_no_harm(tmp_path: Path) -> None:
+    with pytest.raises(NotYetError) as caught:
+        figure_2.build(context(tmp_path))
+    assert str(caught.value) == (
+        f"{tmp_path.name}/parallel-training-curves.csv is not there yet; "
+        "`python -m benchmarks.parallel_training` makes it"
+    )
+    found = training(tmp_path)
+    assert len(found.statements) == 2 * 3
+    assert broken(found) == []
+    assert {verdict for _, verdict in numbers(found).values()} == {"reproduced"}
+    assert found.numbers is not None
+    assert found.numbers["paper"].tolist() == [18.65 / 18.55] * 2
+    frames = figure_2.build(context(tmp_path))
+    assert list(figure_2.drawn(frames["curves"])["run"].unique()) == [
+        "32-bit", "dynamic tree, data parallel", "dynamic tree, model parallel",
+    ]  # fmt: skip
+    assert len(figure_2.EXHIBIT.draw(frames)["figure-2"].axes) == 2
+
+
+def test_figure_2_says_what_got_worse(tmp_path: Path) -> None:
+    harmful = training(tmp_path, dynamic_tree=0.01)
+    assert broken(harmful) == [
+        "The dynamic tree does not increase the test error (small, data parallel).",
+        "No significant difference between 32 bits and the four types (small, data parallel).",
+    ]
+    ratio, verdict = numbers(harmful)["small, data parallel", figure_2.QUANTITY]
+    assert ratio == pytest.approx(1.5)
+    assert verdict == "differs"
+    assert broken(training(tmp_path, mantissa=0.01)) == [
+        "No significant difference between 32 bits and the four types (small, data parallel).",
+    ]
+    assert broken(training(tmp_path, train=0.006)) == [
+        "The dynamic tree does not increase the training error (small, model parallel).",
+    ]
+    assert broken(training(tmp_path, train=0.004)) == []
+    assert broken(training(tmp_path, dynamic_tree=-0.01)) == [
+        "No significant difference between 32 bits and the four types (small, data parallel).",
+    ]
