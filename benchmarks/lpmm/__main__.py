@@ -31,8 +31,10 @@ from qmaps.errors import QmapsError
 from qmaps.files import output_folder, replacing, write_text
 from qmaps.workloads import Workload, train
 
-RATE = 100
+RATE = 25
 """Learning rate in units of the workload's, which is that of AdamW."""
+STEPS = {"digits": 1000, "stdlib-lm-tiny": 500}
+"""Micro-batches, where the workload's own number leaves too few steps of 16."""
 
 HEAD = ("parameters", "rounding", "N", "seeds", "loss", "minus full", "in spreads")
 
@@ -95,6 +97,7 @@ def run(
 ) -> dict[str, Any]:
     """One training run, or what an earlier one left."""
     folder = re.sub(r"\W+", "-", f"{workload.name}-{contender.label}-seed{seed}".lower())
+    steps = steps or STEPS.get(workload.name)
     done = train(
         workload,
         contender.make,
@@ -178,7 +181,7 @@ def main(given: Sequence[str] | None = None) -> int:
     parser.add_argument("--headline", action="store_true", help="12/8/8 and full precision alone")
     parser.add_argument("--most", type=int, default=16, help="largest N of the ablation")
     parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--steps", type=int, help="micro-batches (default: the workload's)")
+    parser.add_argument("--steps", type=int, help="micro-batches (default: enough for the largest N)")
     parser.add_argument("--runs", type=Path, default=Path("runs/lpmm"), help="run folders")
     parser.add_argument("--out", type=Path, default=Path("reports/lpmm"), help="of the results")
     options = parser.parse_args(given)
