@@ -181,7 +181,7 @@ def main(given: Sequence[str] | None = None) -> int:
     parser.add_argument("--headline", action="store_true", help="12/8/8 and full precision alone")
     parser.add_argument("--most", type=int, default=16, help="largest N of the ablation")
     parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--steps", type=int, help="micro-batches (default: enough for the largest N)")
+    parser.add_argument("--steps", type=int, help="micro-batches (default: enough for N)")
     parser.add_argument("--runs", type=Path, default=Path("runs/lpmm"), help="run folders")
     parser.add_argument("--out", type=Path, default=Path("reports/lpmm"), help="of the results")
     options = parser.parse_args(given)

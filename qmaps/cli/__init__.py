@@ -1,0 +1,66 @@
+"""The command line, a file per command: the one place that turns names into objects."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+try:
+    import typer
+
+    from qmaps.cli.output import errors, print_error
+except ImportError as error:  # pragma: no cover - installed without the extra
+    raise SystemExit(
+        f'the qmaps command needs {error.name}; install it with pip install "qmaps[lab]"'
+    ) from None
+
+from qmaps.cli.capture import capture
+from qmaps.cli.convert import convert
+from qmaps.cli.figures import figures
+from qmaps.cli.lab import lab
+from qmaps.cli.maps import maps
+from qmaps.cli.memory import memory
+from qmaps.cli.papers import papers
+from qmaps.cli.report import report
+from qmaps.cli.speedup import speedup
+from qmaps.cli.sweep import sweep
+from qmaps.cli.train import train
+from qmaps.errors import QmapsError
+
+app = typer.Typer(
+    no_args_is_help=True,
+    rich_markup_mode="markdown",
+    pretty_exceptions_enable=False,
+    help="Which quantizer is safe for your optimizer's states?\n\n"
+    "Start with `qmaps lab`, which runs everything once on real data.",
+)
+COMMANDS = (lab, train, capture, convert, sweep, figures, report, speedup, papers, memory, maps)
+"""In the order of the help."""
+
+for command in COMMANDS:
+    app.command()(command)
+
+INTERRUPTED = 130
+"""Exit code after Ctrl-C, as shells have it."""
+
+# ClickException: newer versions of typer carry click inside, older ones depend on it.
+CommandLineError: Any = typer.BadParameter.__mro__[2]
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run the command line; bad input is one line on stderr and exit code 2."""
+    try:
+        code = app(args=None if arguments is None else list(arguments), standalone_mode=False)
+    except CommandLineError as error:
+        message = " ".join(error.format_message().split())
+        if message:  # empty where the help was shown instead
+            print_error(message)
+        raise SystemExit(error.exit_code) from None
+    except QmapsError as error:
+        print_error(str(error))
+        raise SystemExit(2) from None
+    except (KeyboardInterrupt, typer.Abort):
+        code = INTERRUPTED
+    if code == INTERRUPTED:  # newer versions of typer return it for Ctrl-C
+        errors.print("interrupted; the same command goes on from here", markup=False)
+    raise SystemExit(code if isinstance(code, int) else 0)

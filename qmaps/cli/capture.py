@@ -1,0 +1,77 @@
+"""``qmaps capture``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from qmaps.cli.options import AsJson, Seed, Steps, as_contender
+from qmaps.cli.output import print_json, progress
+from qmaps.errors import BadValueError
+
+
+def capture(
+    workload: Annotated[str | None, typer.Argument(help="Train this workload to capture.")] = None,
+    out: Annotated[Path, typer.Option(help="Folder of the captured states.")] = Path("states"),
+    checkpoint: Annotated[
+        Path | None,
+        typer.Option(help="Read this optimizer checkpoint (torch.save) instead of training."),
+    ] = None,
+    every: Annotated[int, typer.Option(min=1, help="Steps between snapshots.")] = 50,
+    parameters: Annotated[
+        list[str] | None, typer.Option(help="Parameter names, with wildcards; may be repeated.")
+    ] = None,
+    seed: Seed = 0,
+    steps: Steps = None,
+    as_json: AsJson = False,
+) -> None:
+    """Capture optimizer states: of a workload trained with AdamW, or of a checkpoint.
+
+    Examples:
+
+        qmaps capture stdlib-lm --out states --every 50
+
+        qmaps capture --checkpoint checkpoint-500/optimizer.pt --out states
+    """
+    from qmaps import capture as captures
+    from qmaps import workloads
+    from qmaps.capture import StateRecorder
+
+    if (workload is None) == (checkpoint is None):
+        raise BadValueError("give either a workload or --checkpoint, and not both")
+    if checkpoint is not None:
+        captures.convert(checkpoint, out)
+    else:
+        work = workloads.get(workload or "")
+        contender = as_contender("32bit")
+        with progress(quiet=as_json) as advance:
+            workloads.train(
+                work,
+                contender.optimizer,
+                out=out / "train",
+                label=contender.label,
+                seed=seed,
+                steps=steps,
+                hooks=[
+                    lambda optimizer, _: StateRecorder(
+                        optimizer, out, every=every, parameters=parameters
+                    )
+                ],
+                progress=lambda step, total, loss: advance(
+                    f"train {work.name}", step, total, f"loss {loss:.3f}"
+                ),
+            )
+    states = captures.load(out)
+    about = {
+        "out": str(out),
+        "steps": states.steps,
+        "optimizer": states.optimizer,
+        "parameters": len(states.parameters()),
+        "elements": states.numel,
+    }
+    if as_json:
+        print_json(about)
+    else:
+        print(f"{states} in {out}, captured at steps {', '.join(map(str, states.steps))}")

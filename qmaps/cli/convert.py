@@ -1,0 +1,146 @@
+"""``qmaps convert``."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from qmaps.cli.options import AsJson
+from qmaps.cli.output import print_json, print_table
+from qmaps.errors import BadValueError
+
+if TYPE_CHECKING:
+    from qmaps.convert.report import UpdateRow
+
+
+def convert(
+    checkpoint: Annotated[Path, typer.Argument(help="An optimizer checkpoint (torch.save).")],
+    out: Annotated[Path, typer.Argument(help="The file to write.")],
+    to: Annotated[str, typer.Option(help="torch, bitsandbytes, torchao or qmaps.")],
+    states: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="32bit, 8bit, 4bit or fp8, as the target has them; for qmaps also a preset, or "
+            "STATE=SPEC, which may be repeated. Left out: codes stay where the target can hold "
+            "them."
+        ),
+    ] = None,
+    zeros: Annotated[
+        str,
+        typer.Option(
+            help="Second moments that decode to 0 under a first moment that does not: raise them "
+            "to the smallest value of their format, or leave them."
+        ),
+    ] = "raise",
+    source: Annotated[
+        str | None, typer.Option("--from", help="The checkpoint's format; found out if left out.")
+    ] = None,
+    optimizer: Annotated[
+        str | None,
+        typer.Option(
+            help="adam, ademamix, lion, sgd, rmsprop or adagrad, where a checkpoint of "
+            "bitsandbytes does not tell."
+        ),
+    ] = None,
+    overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace OUT.")] = False,
+    top: Annotated[int, typer.Option(min=1, help="Rows to print, largest errors first.")] = 20,
+    as_json: AsJson = False,
+) -> None:
+    """Convert an optimizer checkpoint between torch, bitsandbytes, torchao and qmaps.
+
+    Codes and codebooks go over as they are where the target can hold them; otherwise values are
+    decoded and encoded anew. The error of each parameter and state is reported.
+
+    Examples:
+
+        qmaps convert optimizer.pt converted.pt --to qmaps
+
+        qmaps convert optimizer.pt converted.pt --to bitsandbytes --json
+
+        qmaps convert in.pt out.pt --to qmaps --states exp_avg=B128/DE@4s --zeros leave
+    """
+    from qmaps.convert import convert_file
+
+    reports = convert_file(
+        checkpoint,
+        out,
+        to=to,
+        states=_wanted_states(states),
+        zeros=zeros,
+        source=source,
+        optimizer=optimizer,
+        overwrite=overwrite,
+    )
+    if as_json:
+        print_json([report.as_dict() for report in reports])
+        return
+    for report in reports:
+        rows = sorted(report.states, key=lambda row: row.max_abs_error, reverse=True)
+        print_table(
+            f"{report.source} to {report.target}: {len(rows)} states, "
+            + ("all of them bit for bit" if report.lossless else "largest error first"),
+            ["parameter", "state", "was", "became", "how", "max abs error", "mean rel error"],
+            [
+                [
+                    row.parameter,
+                    row.state,
+                    row.was,
+                    row.became,
+                    row.how,
+                    f"{row.max_abs_error:.3g}",
+                    f"{row.mean_rel_error:.3g}",
+                ]
+                for row in rows[:top]
+            ],
+        )
+        _print_updates(report.updates, top)
+        for note in report.notes:
+            print(f"note: {note}")
+
+
+def _wanted_states(given: list[str] | None) -> str | dict[str, str | None] | None:
+    """The option --states: a name, or specs by state."""
+    if not given:
+        return None
+    if len(given) == 1 and "=" not in given[0]:
+        return given[0]
+    specs: dict[str, str | None] = {}
+    for pair in given:
+        state, separator, spec = pair.partition("=")
+        if not separator:
+            raise BadValueError(f"states={pair!r} must be STATE=SPEC where there are several")
+        specs[state] = None if spec == "32bit" else spec
+    return specs
+
+
+def _print_updates(updates: Sequence[UpdateRow], top: int) -> None:
+    """What a conversion did to Adam's updates."""
+    rows = sorted(updates, key=lambda row: row.max_abs_error, reverse=True)
+    if rows:
+        print_table(
+            "Adam update m / (sqrt(v) + eps), and zeros of v under a non-zero m",
+            [
+                "parameter",
+                "max abs error",
+                "mean rel error",
+                "zeros",
+                "of source",
+                "raised",
+                "first at",
+            ],
+            [
+                [
+                    row.parameter,
+                    f"{row.max_abs_error:.3g}",
+                    f"{row.mean_rel_error:.3g}",
+                    str(row.zeros.found),
+                    str(row.zeros.inherited),
+                    str(row.zeros.raised),
+                    ", ".join(map(str, row.zeros.first)),
+                ]
+                for row in rows[:top]
+            ],
+        )

@@ -1,0 +1,46 @@
+"""``qmaps figures``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from qmaps.cli.options import AsJson, MinSize, Out
+from qmaps.cli.output import print_json, progress
+
+
+def figures(
+    states: Annotated[
+        Path | None, typer.Argument(help="Captured states to analyze; none to draw anew.")
+    ] = None,
+    out: Out = Path("runs/sweep"),
+    min_quantized_size: MinSize = 4096,
+    as_json: AsJson = False,
+) -> None:
+    """Analyze captured states and draw every figure to OUT/figures.
+
+    Examples:
+
+        qmaps figures states --out runs/mine
+
+        qmaps figures --out runs/lab
+    """
+    from qmaps.lab import analyze_states, draw
+
+    with progress(quiet=as_json) as advance:
+        if states is not None:
+            analyze_states(
+                states,
+                out,
+                min_quantized_size=min_quantized_size,
+                progress=lambda done, total, note: advance("analyze states", done, total, note),
+            )
+        drawn = draw(
+            out, progress=lambda done, total, note: advance("draw figures", done, total, note)
+        )
+    if as_json:
+        print_json([str(path) for path in drawn])
+    else:
+        print("\n".join(map(str, drawn)))

@@ -1,0 +1,84 @@
+"""``qmaps maps``."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from qmaps.cli.options import AsJson
+from qmaps.cli.output import print_json, print_table
+from qmaps.errors import BadValueError
+
+if TYPE_CHECKING:
+    from qmaps.maps.base import Map
+
+
+def maps(
+    spec: Annotated[
+        str | None, typer.Argument(help="Show the codebook of this map, such as DE@4s.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """List maps and normalizers, or show the codebook of one map.
+
+    Examples:
+
+        qmaps maps
+
+        qmaps maps DE@4s
+    """
+    from qmaps import maps as all_maps
+    from qmaps import normalize
+
+    if spec is not None:
+        map_ = _map(spec)
+        values = map_.codebook().tolist()
+        if as_json:
+            print_json({"map": map_.spec, "values": values})
+        else:
+            print_table(
+                f"{map_.spec}: {len(values)} values",
+                ["code", "value"],
+                [[str(code), str(value)] for code, value in enumerate(map_.codebook().numpy())],
+            )
+        return
+    rows: list[dict[str, Any]] = []
+    for name in all_maps.names():
+        cls = all_maps.REGISTRY[name]
+        widths = {"su"[not s]: _span(_widths(cls, s)) for s in cls.signs}
+        about = (cls.__doc__ or "").strip().splitlines()[0]
+        rows.append({"map": name, "widths": widths, "fitted": cls.fitted, "about": about})
+    if as_json:
+        print_json({"maps": rows, "normalizers": normalize.names()})
+        return
+    print_table(
+        "maps",
+        ["map", "signed", "unsigned", "about"],
+        [
+            [r["map"], r["widths"].get("s", "-"), r["widths"].get("u", "-"), r["about"]]
+            for r in rows
+        ],
+    )
+    print("normalizers: " + ", ".join(normalize.names()) + "; each but logB<n> also with x8, and &")
+
+
+def _map(spec: str) -> Map:
+    from qmaps.quantizer import quantizer
+
+    normalizer = "logB128" if spec.lower().startswith("log2") else "tensor"
+    return quantizer(f"{normalizer}/{spec}").map
+
+
+def _widths(cls: type[Map], signed: bool) -> range:
+    """The widths of a map class with its default fields."""
+    for bits in range(2, 17):
+        try:
+            return cls(bits=bits, signed=signed).widths(signed)
+        except BadValueError:
+            continue
+    raise AssertionError(f"{cls.__name__} allows no width")
+
+
+def _span(widths: range) -> str:
+    return f"{widths[0]}" if len(widths) == 1 else f"{widths[0]}-{widths[-1]}"

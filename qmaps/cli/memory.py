@@ -1,0 +1,74 @@
+"""``qmaps memory``."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated, Any
+
+import typer
+
+from qmaps.cli.options import AsJson
+from qmaps.cli.output import print_json
+from qmaps.errors import BadValueError
+
+
+def memory(
+    model: Annotated[
+        str, typer.Argument(help="A workload, or MODULE:FUNCTION that returns a torch model.")
+    ],
+    params: Annotated[
+        str, typer.Option(help="Quantizer of the parameters, or 32bit.")
+    ] = "B2048/linear0@12s",
+    grads: Annotated[
+        str, typer.Option(help="Quantizer of the gradients, or 32bit.")
+    ] = "B2048/linear0@8s",
+    state: Annotated[
+        list[str] | None,
+        typer.Option(help="NAME=SPEC of an optimizer's state, or NAME=32bit; may be repeated."),
+    ] = None,
+    min_quantized_size: Annotated[
+        int, typer.Option(min=0, help="States of at most this many elements stay in 32 bits.")
+    ] = 0,
+    as_json: AsJson = False,
+) -> None:
+    """Predict what parameters, gradients and optimizer states of a model take.
+
+    Examples:
+
+        qmaps memory stdlib-lm
+
+        qmaps memory mymodels:make --params 32bit --grads 32bit --state exp_avg=B256/DE@8s
+    """
+    from qmaps import lpmm
+    from qmaps.lpmm.memory import states_of
+
+    found = lpmm.predict(
+        _model(model),
+        params,
+        grads,
+        states_of(state or ["momentum_buffer=B2048/DE@8s"]),
+        min_quantized_size=min_quantized_size,
+    )
+    if as_json:
+        about = {"numel": found.numel, "nbytes": found.nbytes, "parts": found.parts}
+        print_json({**about, "bits_per_parameter": found.bits_per_parameter})
+    else:
+        print(f"{model}: {found.numel:,} parameters\n{found}")
+
+
+def _model(name: str) -> Any:
+    """The model of a workload, or of an importable function that needs no arguments."""
+    import importlib
+
+    from qmaps import workloads
+
+    module, separator, function = name.partition(":")
+    if not separator:
+        return workloads.get(name).model(0)
+    sys.path.insert(0, "")
+    try:
+        return getattr(importlib.import_module(module), function)()
+    except (ImportError, AttributeError) as error:
+        raise BadValueError(f"model={name!r} cannot be imported ({error})") from None
+    finally:
+        sys.path.remove("")

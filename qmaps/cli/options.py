@@ -1,0 +1,71 @@
+"""Options that commands share, and the objects that names on the command line stand for."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from qmaps.errors import BadValueError
+
+if TYPE_CHECKING:
+    from qmaps.lab import Contender
+    from qmaps.maps.codebook import Codebook
+
+Out = Annotated[Path, typer.Option(help="Run folder; everything of the run is kept in it.")]
+Seed = Annotated[int, typer.Option(min=0, help="Seed of weights and batches.")]
+Steps = Annotated[int | None, typer.Option(min=1, help="Training steps; the workload's default.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for scripts, and nothing else.")]
+Workload = Annotated[str, typer.Argument(help="stdlib-lm, stdlib-lm-tiny, digits or minilm.")]
+States = Annotated[
+    Path,
+    typer.Argument(help="Captured states (folder or .safetensors), or an optimizer checkpoint."),
+]
+StableEmbedding = Annotated[
+    bool,
+    typer.Option(
+        "--stable-embedding", help="Train the language models with qmaps.nn.StableEmbedding."
+    ),
+]
+MinSize = Annotated[
+    int, typer.Option(min=0, help="Leave out tensors of at most this many elements.")
+]
+
+
+def workload_options(stable_embedding: bool) -> dict[str, Any]:
+    """Options of a workload: those given, as not every workload has them."""
+    return {"stable_embedding": True} if stable_embedding else {}
+
+
+def as_contender(name: str) -> Contender:
+    """An optimizer by the name of its preset, or by its pair of quantizers."""
+    from qmaps.lab import Contender
+    from qmaps.optim import AdamW
+    from qmaps.optim.presets import preset
+    from qmaps.pair import Pair
+
+    if name == "32bit":
+        return Contender("32-bit AdamW")
+    if "/" not in name:
+        preset(name)  # raises with what is allowed
+        return Contender(f"AdamW {name}", name)
+    pair = Pair.parse(name)
+    moments = dict(zip(AdamW.state_names, (pair.first, pair.second), strict=True))
+    return Contender(f"AdamW {pair.spec}", moments)
+
+
+def as_codebook(given: str) -> Codebook:
+    """The map of a NAME=FILE."""
+    from qmaps.maps.codebook import Codebook
+
+    name, separator, file = given.partition("=")
+    try:
+        if not separator:
+            raise ValueError("no '='")
+        values = [float(line) for line in Path(file).read_text(encoding="utf-8").split()]
+    except (OSError, ValueError) as error:
+        raise BadValueError(
+            f"codebook={given!r} must be NAME=FILE with one number a line ({error})"
+        ) from None
+    return Codebook(values, label=name)

@@ -1,0 +1,92 @@
+"""``qmaps speedup``."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from qmaps.cli.options import AsJson, Out
+from qmaps.cli.output import print_json, print_table, progress
+from qmaps.errors import BadValueError
+
+
+def speedup(
+    hardware: Annotated[
+        Path | None,
+        typer.Option(help="JSON of hardware, and of a job if need be; the paper's if left out."),
+    ] = None,
+    calibrate: Annotated[
+        bool,
+        typer.Option("--calibrate", help="Measure coding and transfers between two processes."),
+    ] = False,
+    nodes: Annotated[int, typer.Option(min=1, help="Nodes of measured hardware.")] = 32,
+    gpus_per_node: Annotated[int, typer.Option(min=1, help="Devices in each of them.")] = 3,
+    spec: Annotated[
+        list[str] | None,
+        typer.Option(help="A quantizer of messages beside 32 bits; may be repeated."),
+    ] = None,
+    out: Out = Path("runs/speedup"),
+    as_json: AsJson = False,
+) -> None:
+    """Predict the speed-up of parallel training, and return the 2015 paper's tables.
+
+    OUT gets the tables, the curves and their figure, and the hardware as a file for --hardware.
+
+    Examples:
+
+        qmaps speedup --out runs/speedup
+
+        qmaps speedup --calibrate --nodes 1 --gpus-per-node 8 --out runs/here
+
+        qmaps speedup --hardware runs/here/hardware.json --spec B128/DE@4s
+    """
+    from qmaps import speedup as model
+    from qmaps.quantizer import quantizer
+    from qmaps.speedup import paper, write
+
+    if calibrate and hardware is not None:
+        raise BadValueError("give either --hardware or --calibrate, and not both")
+    chosen = [quantizer(text) for text in spec or ["B2048/tree@8s", "B2048/tree@4s"]]
+    place, job = paper.HARDWARE, None
+    with progress(quiet=as_json) as advance:
+        if calibrate:
+            advance("measure transfers", 0, 1, "")
+            place = model.calibrate(chosen, nodes=nodes, gpus_per_node=gpus_per_node)
+            advance("measure transfers", 1, 1, "")
+        elif hardware is not None:
+            place, job = write.read(hardware)
+        job = job or paper.ALEXNET
+        tables = model.tables()
+        curves = model.curves(
+            job,
+            place,
+            {"32-bit": None} | {q.spec: q for q in chosen},
+            progress=lambda done, total, note: advance("predict", done, total, note),
+        )
+        command = " ".join(["qmaps", *sys.argv[1:]])
+        paths = write.write(out, command, tables, curves, place, job)
+    best = curves[(curves["panel"] == "GPUs") & (curves["gpus"] == place.gpus)]
+    if as_json:
+        print_json(
+            {
+                "paths": {name: str(path) for name, path in paths.items()},
+                "hardware": place.name,
+                "job": job.name,
+                "best": json.loads(best.to_json(orient="records")),
+                "tables": json.loads(tables.to_json(orient="records")),
+            }
+        )
+        return
+    print_table(
+        f"{place.name}: {place.gpus} devices",
+        ["messages", "best sub-batch", "speed-up"],
+        [
+            [r["quantizer"], str(r["sub_batch"]), f"{r['speedup']:.1f}"]
+            for r in best.to_dict("records")
+        ],
+    )
+    print("\n".join(map(str, paths.values())))

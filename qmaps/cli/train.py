@@ -1,0 +1,119 @@
+"""``qmaps train``."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from qmaps.cli.options import (
+    AsJson,
+    Out,
+    StableEmbedding,
+    Steps,
+    Workload,
+    as_contender,
+    workload_options,
+)
+from qmaps.cli.output import print_json, print_table, progress
+
+
+def train(
+    workload: Workload,
+    out: Out = Path("runs/train"),
+    optimizer: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="32bit (torch's AdamW), 8bit, 4bit, paper-8bit, paper-4bit, or a pair such as "
+            "'B128/DE@4s + rank1/linear@4u'. May be given several times; the first is the one "
+            "that others are compared with."
+        ),
+    ] = None,
+    seeds: Annotated[int, typer.Option(min=1, help="Number of seeds, from 0.")] = 1,
+    steps: Steps = None,
+    stable_embedding: StableEmbedding = False,
+    table: Annotated[
+        Path | None, typer.Option(help="Write the comparison as a Markdown table here.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Train a workload with one or several optimizers and compare the final validation loss.
+
+    Examples:
+
+        qmaps train digits --optimizer 32bit --optimizer 4bit
+
+        qmaps train stdlib-lm --optimizer 32bit --optimizer paper-8bit --seeds 3 --table losses.md
+    """
+    from qmaps import workloads
+    from qmaps.lab import compare, summarize_losses
+
+    chosen = [as_contender(name) for name in optimizer or ["32bit"]]
+    work = workloads.get(workload, **workload_options(stable_embedding))
+    with progress(quiet=as_json) as advance:
+        runs = compare(
+            work,
+            chosen,
+            out=out,
+            seeds=range(seeds),
+            steps=steps,
+            progress=lambda name, step, total, loss: advance(
+                f"train {name}", step, total, f"loss {loss:.3f}"
+            ),
+        )
+    frame = summarize_losses(runs)
+    records = frame.to_dict("records")
+    if table is not None:
+        _write_table(table, records, work.name, work.unit, runs[0].steps)
+    if as_json:
+        print_json(records)
+        return
+    print_table(
+        f"final validation loss of {work.name} ({work.unit}), {runs[0].steps} steps",
+        ["optimizer", "seeds", "mean", "std", "minus the first", "its std", "state MiB"],
+        [_loss_cells(row) for row in records],
+    )
+
+
+def _loss_cells(row: dict[Any, Any]) -> list[str]:
+    """A row of `summarize_losses` as text."""
+    several = row["seeds"] > 1
+    return [
+        row["run"],
+        str(row["seeds"]),
+        f"{row['mean']:.4f}",
+        f"{row['std']:.4f}" if several else "-",
+        f"{row['difference']:+.4f}",
+        f"{row['difference_std']:.4f}" if several else "-",
+        f"{row['state_mib']:.2f}",
+    ]
+
+
+def _write_table(
+    path: Path, records: list[dict[Any, Any]], workload: str, unit: str, steps: int
+) -> None:
+    import platform
+
+    import torch
+
+    from qmaps import __version__
+    from qmaps.files import output_folder, write_text
+
+    output_folder(path.parent, "table")
+    header = ["optimizer", "seeds", "mean", "std", "minus the first", "its std", "state (MiB)"]
+    lines = [
+        f"# Final validation loss of {workload} ({unit}), {steps} steps",
+        "",
+        f"`{' '.join(['qmaps', *sys.argv[1:]])}`",
+        "",
+        f"qmaps {__version__}, torch {torch.__version__}, {platform.machine()}, "
+        f"{torch.get_num_threads()} threads. Spread: sample standard deviation over seeds; the "
+        "difference is taken seed by seed, on the same weights and batches.",
+        "",
+        "| " + " | ".join(header) + " |",
+        "|---|" + "---:|" * (len(header) - 1),
+        *("| " + " | ".join(_loss_cells(row)) + " |" for row in records),
+    ]
+    write_text(path, "\n".join(lines) + "\n")
