@@ -9,7 +9,6 @@ run that ended and writes reports/lpmm/underflow.{csv,md}, figures, and a table 
 from __future__ import annotations
 
 import argparse
-import dataclasses
 import re
 import sys
 import tempfile
@@ -187,8 +186,8 @@ def page(table: pd.DataFrame, workload: str, largest: str, command: str) -> str:
         "rule asks for and of those that became of them, over all parameters and the second half "
         "of training; a parameter also moves a little where its scale changes. Underflow: share of "
         "updates below delta / 2, which rounding to nearest loses. Loss: validation, at the end. N "
-        "micro-batches are summed; all runs see the same data at the same learning rate, the "
-        "ablation's over the largest N.",
+        "micro-batches are summed; all runs see the same data at the same learning rate, "
+        "that of the ablation.",
         "",
         *markdown(HEAD, cells),
         "",
@@ -237,7 +236,6 @@ def main(given: Sequence[str] | None = None) -> int:
         output_folder(options.out)
         work = workloads.get(options.workload)
         steps = work.steps if options.steps is None else options.steps
-        work = dataclasses.replace(work, lr=work.lr / n)  # a sum of n is stable at the ablation's
         found = []
         chosen = contenders(n)
         for number, contender in enumerate(chosen, 1):
