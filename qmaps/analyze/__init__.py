@@ -1,5 +1,6 @@
 """Analyses of optimizer states: captured states in, tidy frames out."""
 
+from qmaps.analyze.bit_fields import bit_fields
 from qmaps.analyze.code_pairs import code_pairs
 from qmaps.analyze.error_per_decade import error_per_decade
 from qmaps.analyze.first_code_error import first_code_error
@@ -12,6 +13,7 @@ from qmaps.analyze.pareto import pareto
 from qmaps.analyze.update_error import update_error
 
 __all__ = [
+    "bit_fields",
     "code_pairs",
     "error_per_decade",
     "first_code_error",

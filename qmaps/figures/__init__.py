@@ -1,6 +1,7 @@
 """Figures: frames of `qmaps.analyze` in, matplotlib figures out."""
 
 from qmaps.figures.bin_changes import bin_changes
+from qmaps.figures.bit_fields import bit_fields
 from qmaps.figures.code_pairs import code_pairs
 from qmaps.figures.convergence_bound import convergence_bound
 from qmaps.figures.error_curves import error_curves
@@ -21,6 +22,7 @@ from qmaps.figures.update_histogram import update_histogram
 
 __all__ = [
     "bin_changes",
+    "bit_fields",
     "code_pairs",
     "convergence_bound",
     "error_curves",

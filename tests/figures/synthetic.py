@@ -319,7 +319,25 @@ def error_curves() -> pd.DataFrame:
     return frame.sample(frac=1, random_state=0).sort_values(["panel", "run"], kind="stable")
 
 
+def bit_fields() -> pd.DataFrame:
+    """Two types, one with a field that moves."""
+    layouts = {
+        ("moving", 0.5): ["sign", "flag", "tree", "tree"],
+        ("moving", 0.01): ["sign", "zeros", "flag", "tree"],
+        ("fixed", 0.5): ["sign", "exponent", "exponent", "tree"],
+        ("fixed", 0.01): ["sign", "exponent", "exponent", "tree"],
+    }
+    rows = [
+        {"map": name, "value": value, "decoded": 1.1 * value, "bit": bit,
+         "set": (number + bit) % 2, "field": field}
+        for number, ((name, value), fields) in enumerate(layouts.items())
+        for bit, field in enumerate(fields)
+    ]  # fmt: skip
+    return pd.DataFrame(rows)
+
+
 FRAMES = {
+    "bit_fields": bit_fields(),
     "convergence_bound": convergence_bound(),
     "bin_changes": bin_changes(),
     "update_histogram": update_histogram(),

@@ -26,6 +26,7 @@ from tests.figures.synthetic import FRAMES, OTHER, PAIR
 
 NAMES = sorted(FRAMES)
 NEEDED = {
+    "bit_fields": "map value decoded bit set field",
     "convergence_bound": "setting seed step gap bound",
     "bin_changes": "parameter width setting step bin_change",
     "update_histogram": "parameter setting bin_left bin_right share cumulative",
@@ -47,6 +48,7 @@ NEEDED = {
     "sensitivity": "parameter value run seed loss",
 }
 PANELS = {
+    "bit_fields": 2,
     "convergence_bound": 3,
     "bin_changes": 6,
     "update_histogram": 4,
@@ -811,3 +813,28 @@ def test_error_curves_draw_both_errors_of_each_net_in_per_cent() -> None:
         "large: training data", "large: test data",
     ]  # fmt: skip
     assert legend(figure) == ["32-bit", "8-bit"]
+
+
+# bit_fields
+
+
+def test_bit_fields_write_each_bit_under_its_field() -> None:
+    frame = FRAMES["bit_fields"]
+    figure = draw("bit_fields")
+    for axis, value in zip(figure.axes, (0.5, 0.01), strict=True):
+        assert axis.get_title("left") == f"{value:g}"
+        found = [(text.get_text(), text.get_position()) for text in axis.texts]
+        for place, name in enumerate(("moving", "fixed")):
+            part = frame[(frame["map"] == name) & (frame["value"] == value)]
+            here = [(text, x) for text, (x, y) in found if round(y) == place]
+            expected = [
+                (str(digit), bit) for digit, bit in zip(part["set"], part["bit"], strict=True)
+            ]
+            middles = part.groupby("field", sort=False)["bit"].mean()
+            expected += list(zip(middles.index, middles, strict=True))
+            assert here[:-1] == expected
+            assert here[-1][0] == f"= {1.1 * value:g}"
+    faces = {}
+    for cell, field in zip(figure.axes[0].patches[:4], frame["field"][:4], strict=True):
+        faces[field] = cell.get_facecolor()
+    assert len(set(faces.values())) == len(faces) == 3

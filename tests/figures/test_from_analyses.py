@@ -34,7 +34,11 @@ def _pareto() -> pd.DataFrame:
 
 
 ANALYSES: dict[str, Callable[[], pd.DataFrame]] = {
+    "bit_fields": lambda: analyze.bit_fields([qmaps.quantizer("tensor/tree@8s").map], [0.25]),
     "code_pairs": lambda: analyze.code_pairs(states(), PAIRS),
+    "error_per_decade": lambda: analyze.error_per_decade(
+        {"v": states()["a"]["exp_avg_sq"]}, ["B256/DE@8u", "logB256/log2@8u"]
+    ),
     "first_code_error": lambda: analyze.first_code_error(states(), PAIRS),
     "map_curves": _maps,
     "histogram": lambda: analyze.histogram(states()["a"]["exp_avg_sq"], ["B128/DE@4u"]),
@@ -50,6 +54,7 @@ def test_every_analysis_has_its_figure() -> None:
     others = {
         "bin_changes",
         "convergence_bound",
+        "error_curves",
         "loss_curves",
         "speedup",
         "sensitivity",

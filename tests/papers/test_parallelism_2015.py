@@ -13,7 +13,7 @@ import pytest
 
 from qmaps.papers.context import Context, NotYetError
 from qmaps.papers.exhibit import Finding
-from qmaps.papers.parallelism_2015 import figure_2, table_5
+from qmaps.papers.parallelism_2015 import figure_1, figure_2, table_5
 from qmaps.papers.published import published
 from qmaps.speedup import paper
 
@@ -135,3 +135,32 @@ def test_figure_2_says_what_got_worse(tmp_path: Path) -> None:
     assert broken(training(tmp_path, dynamic_tree=-0.01)) == [
         "No significant difference between 32 bits and the four types (small, data parallel).",
     ]
+
+
+def test_figure_1_has_the_papers_examples(tmp_path: Path) -> None:
+    frames = figure_1.build(context(tmp_path))
+    found = figure_1.find(frames)
+    rows = numbers(found)
+    compared = [key for key, (_, verdict) in rows.items() if verdict == "reproduced"]
+    assert compared == [
+        ("x = 0.2345678", "dynamic tree"),
+        ("x = 0.2345678", "static tree"),
+        ("x = 0.2345678", "mantissa"),
+        ("x = 0.0000234", "dynamic tree"),
+    ]
+    assert len(rows) == 8
+    assert rows["x = 0.0000234", "linear quantization"] == (0.0, "not compared")
+    assert broken(found) == []
+    assert found.statements[0].detail == "Of the tree: 6 bits of 0.2345678, 2 of 0.0000234."
+
+
+def test_figure_1_says_what_is_not_so(tmp_path: Path) -> None:
+    bits = figure_1.build(context(tmp_path))["bits"]
+    # The dynamic tree's bits under the name of the static tree, and the other way round.
+    swapped = {"dynamic tree": "static tree", "static tree": "dynamic tree"}
+    found = figure_1.find({"bits": bits.assign(map=bits["map"].replace(swapped))})
+    assert [statement.holds for statement in found.statements] == [False, False, True]
+    assert numbers(found)["x = 0.2345678", "dynamic tree"] == (
+        pytest.approx(0.23125),
+        "same ordering",
+    )
