@@ -88,15 +88,22 @@ class Architecture:
                 total += state_bytes(shape, None if plain else quantizers[state])
         return total
 
-    def activations(self, tokens: int) -> int:
-        """Bytes that one sequence leaves for the backward pass, in 16 bits.
+    def activations(self, tokens: int, value: int = 2) -> int:
+        """Bytes that one sequence leaves for the backward pass.
 
         Source: Korthikanti and others (2022), *Reducing activation recomputation in large
-        transformer models*, equation 1; and logits in 16 and twice in 32 bits.
+        transformer models*, equation 1: sixteen values and two masks of a byte for each element of
+        a layer, two values and a mask for each pair of tokens and head; and logits, twice in 32
+        bits besides.
+
+        Args:
+            tokens: of the sequence.
+            value: bytes of an activation; 2 is mixed precision.
         """
         sides = 2 if self.kind == "mt5" else 1
-        layer = tokens * self.width * (34 + 5 * self.heads * tokens / self.width)
-        return round(sides * self.layers * layer) + 10 * tokens * self.vocabulary
+        pairs = (2 * value + 1) * self.heads * tokens / self.width
+        layer = tokens * self.width * (16 * value + 2 + pairs)
+        return round(sides * self.layers * layer) + (value + 8) * tokens * self.vocabulary
 
     def training(self, quantizers: dict[str, str | None], tokens: int) -> int:
         """Bytes of mixed-precision training with one sequence.

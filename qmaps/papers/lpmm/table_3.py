@@ -1,0 +1,83 @@
+"""Table 3: micro-batches of a step."""
+
+from __future__ import annotations
+
+import pandas as pd
+
+from qmaps.papers.context import Context
+from qmaps.papers.exhibit import Exhibit, Finding, Frames, Needs, Statement
+from qmaps.papers.lpmm import _ablation as runs
+from qmaps.papers.published import published
+from qmaps.papers.verdict import beside
+
+
+def build(context: Context) -> Frames:
+    """The summary of the runs."""
+    return {"runs": runs.ablation(context)}
+
+
+def find(frames: Frames) -> Finding:
+    """Width by width and N by N."""
+    paper = published("low-precision-model-memory", EXHIBIT.name)
+    ours: dict[tuple[str, str], float | tuple[float, float]] = {}
+    statements = []
+    for found in runs.each(frames["runs"]):
+        for bits in (*runs.WIDTHS, runs.FULL):
+            name = "full precision" if bits == runs.FULL else f"{bits} bits"
+            for n in found.ns:
+                ours[f"{name}, N = {n}", runs.quantity(found)] = found.shown(bits, n=n)
+        statements += _statements(found, paper)
+    return Finding(
+        numbers=beside(paper, ours),
+        statements=statements,
+        why="The paper prints accuracies, of which more is better; ours are final validation "
+        "losses, of which less is better, ± the standard error over seeds. So numbers are not "
+        "compared; what the paper's say is. All rounding is stochastic. All runs see the same "
+        "micro-batches at one learning rate, so that a run of N takes an N-th of the steps with "
+        "the sum of N gradients: what full precision makes of the same N stands below.",
+        tables={"runs": frames["runs"]},
+    )
+
+
+def _statements(found: runs.Runs, paper: pd.DataFrame) -> list[Statement]:
+    where = f"({found.workload}, {found.seeds} seeds)"
+    losses = {n: [found.loss(bits, n=n) for bits in runs.WIDTHS] for n in found.ns}
+    ordered = [n for n, given in losses.items() if given == sorted(given)]
+    gains = {bits: found.gain(bits) for bits in runs.WIDTHS}
+    theirs = {bits: _points(paper, bits) for bits in runs.WIDTHS}
+    last = found.ns[-1]
+    return [
+        Statement(
+            f"At every N fewer bits are worse {where}.",
+            ordered == found.ns,
+            f"At {len(ordered)} of {len(found.ns)} N.",
+        ),
+        Statement(
+            f"Micro-batches gain most at 8 bits and least at 12 {where}.",
+            bool(gains[8] > gains[10] > gains[12] and gains[8] > 0),
+            "Best N above 1 against N = 1: "
+            + ", ".join(f"{bits} bits {-gains[bits]:+.4f}" for bits in runs.WIDTHS)
+            + " (the paper's accuracies: "
+            + ", ".join(f"{theirs[bits]:+.1f}" for bits in runs.WIDTHS)
+            + " points); "
+            + f"full precision goes from {found.said(runs.FULL)} to "
+            + f"{found.said(runs.FULL, n=last)} at N = {last}.",
+        ),
+    ]
+
+
+def _points(paper: pd.DataFrame, bits: int) -> float:
+    """The paper's gain in points."""
+    rows = paper[paper["what"].str.startswith(f"{bits} bits")]["paper"].tolist()
+    return float(max(rows[1:]) - rows[0])
+
+
+EXHIBIT = Exhibit(
+    name="table-3",
+    covers=("Table 3",),
+    title="The number N of micro-batches of a step",
+    needs=Needs.REPORTS,
+    build=build,
+    find=find,
+    command=runs.COMMAND,
+)
