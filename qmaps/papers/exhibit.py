@@ -110,7 +110,8 @@ class Exhibit:
     @property
     def label(self) -> str:
         """The paper's labels, those of a row of figures as a range."""
-        return " and ".join(_ranges(self.covers))
+        runs = _ranges(self.covers)
+        return (", " if len(runs) > 2 else " and ").join(runs)
 
 
 @dataclass(frozen=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import re
 from collections.abc import Sequence
 from importlib import resources
 from pathlib import Path
@@ -10,6 +11,7 @@ from typing import Any
 
 import jinja2
 import pandas as pd
+from markupsafe import Markup, escape
 
 from qmaps.files import output_folder, write_text
 from qmaps.papers import words
@@ -57,6 +59,7 @@ def template(name: str) -> jinja2.Template:
         "css": lambda verdict: verdict.replace(" ", "-"),
         "raw": _raw,
         "further": further,
+        "prose": _prose,
         "source": lambda result: source_of(result).replace("`", ""),
     }
     environment.globals["shown"] = SHOWN
@@ -69,6 +72,11 @@ def _source(name: str) -> str:
 
 def _embedded(path: Path) -> str:
     return base64.b64encode(path.read_bytes()).decode("ascii")
+
+
+def _prose(text: str) -> Markup:
+    """Commands between backticks as HTML's code."""
+    return Markup(re.sub(r"`([^`]+)`", r"<code>\1</code>", str(escape(text))))
 
 
 def _raw(value: Any) -> str:

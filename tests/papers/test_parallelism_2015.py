@@ -11,6 +11,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from qmaps.papers import run
 from qmaps.papers.context import Context, NotYetError
 from qmaps.papers.exhibit import Finding
 from qmaps.papers.parallelism_2015 import figure_1, figure_2, table_5
@@ -135,6 +136,21 @@ def test_figure_2_says_what_got_worse(tmp_path: Path) -> None:
     assert broken(training(tmp_path, dynamic_tree=-0.01)) == [
         "No significant difference between 32 bits and the four types (small, data parallel).",
     ]
+
+
+def test_commands_and_labels_are_written_for_readers(tmp_path: Path) -> None:
+    page = run([NAME], out=tmp_path / "out", runs=tmp_path / "runs", reports=tmp_path)
+    folder = page.parent / NAME
+    text = (folder / "index.html").read_text()
+    assert (
+        f"{tmp_path.name}/parallel-training-curves.csv is not there yet; "
+        "<code>python -m benchmarks.parallel_training</code> makes it"
+    ) in text
+    assert "`" not in text
+    assert "\n## Table 1, Tables 3 and 4, Tables 6 and 7: " in (folder / "README.md").read_text()
+    # Nothing is left out of this paper.
+    assert "Left out" not in page.read_text()
+    assert "## Left out" not in (page.parent / "papers.md").read_text()
 
 
 def test_figure_1_has_the_papers_examples(tmp_path: Path) -> None:
