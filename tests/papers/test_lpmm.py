@@ -140,6 +140,11 @@ def test_table_2_has_the_papers_numbers_beside_our_losses() -> None:
     ours = rows.loc[("8 bits, micro-batches", "validation loss, w")]
     assert ours["ours"] == pytest.approx(1.17)
     assert ours["ours_spread"] == pytest.approx(0.1 / 3**0.5)
+    # Each accuracy is followed by the losses that stand for it.
+    assert (
+        finding.numbers["what"].tolist()[:4]
+        == ["12 bits, stochastic"] * 2 + ["12 bits, micro-batches"] * 2
+    )
     assert "full precision: 1.1200 with N = 4, 1.1000 without." in detail(finding, "Micro-batches")
 
 
@@ -321,6 +326,13 @@ def test_the_largest_fits_and_the_next_does_not(family: table_6.Family) -> None:
         sizes.append(size)
     assert sizes[0] < sizes[1]
     assert table_6.largest(family, family.full, 1) == 0
+
+
+def test_a_training_step_decodes_one_parameter_where_they_are_codes() -> None:
+    net = table_6.Net([(100, 70), (7,)], activations=13)
+    assert net.parameters == 7007
+    assert net.training(kept.ADAM_32) == 16 * 7007 + 13
+    assert net.training(kept.ADAM) == kept.ADAM.memory(net.shapes).nbytes + 13 + 8 * 7000
 
 
 def test_table_6() -> None:

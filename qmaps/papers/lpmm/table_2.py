@@ -28,7 +28,7 @@ def find(frames: Frames) -> Finding:
             ours[f"{bits} bits, micro-batches", quantity] = found.shown(bits, n=best)
         statements += _statements(found)
     return Finding(
-        numbers=beside(published("low-precision-model-memory", EXHIBIT.name), ours),
+        numbers=runs.by_row(beside(published("low-precision-model-memory", EXHIBIT.name), ours)),
         statements=statements,
         why="The paper's numbers follow from its table 3; those of rounding to nearest are not in "
         "our copy. Ours are final validation losses, ± the standard error over seeds (± the spread "

@@ -28,7 +28,7 @@ def find(frames: Frames) -> Finding:
                 ours[f"{name}, N = {n}", runs.quantity(found)] = found.shown(bits, n=n)
         statements += _statements(found, paper)
     return Finding(
-        numbers=beside(paper, ours),
+        numbers=runs.by_row(beside(paper, ours)),
         statements=statements,
         why="The paper prints accuracies, of which more is better; ours are final validation "
         "losses, of which less is better, ± the standard error over seeds. So numbers are not "
