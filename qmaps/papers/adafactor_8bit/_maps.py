@@ -1,0 +1,8 @@
+"""Quantizers of second moments that the page compares, at today's block size."""
+
+from __future__ import annotations
+
+LOG, LINEAR, DYNAMIC = "logB256/log2@8u", "B256/linear0@8u", "B256/DE@8u"
+"""Log space; linear with a zero, to which it truncates; what "standard 8-bit" optimizers do."""
+OTHERS = ("B256/linear@8u", "B2048/DE@8u", "B256/DE-0@8u")
+"""Without a zero, in the 8-bit paper's blocks, and this package's own 8-bit default."""

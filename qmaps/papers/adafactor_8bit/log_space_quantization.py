@@ -1,0 +1,92 @@
+"""Log-space quantization: what it does to training."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from qmaps import figures, workloads
+from qmaps.lab import Contender, loss_frame, summarize_losses
+from qmaps.papers import committed
+from qmaps.papers.adafactor_8bit._maps import DYNAMIC, LINEAR, LOG
+from qmaps.papers.context import BASE, Context
+from qmaps.papers.exhibit import Exhibit, Finding, Frames, Needs, Statement
+from qmaps.papers.numbers import percent
+
+CONTENDERS = {
+    name: Contender(f"AdamW, second moment {spec}", {"exp_avg": None, "exp_avg_sq": spec})
+    for name, spec in (("log", LOG), ("dynamic", DYNAMIC), ("linear", LINEAR))
+}
+"""The first moment stays in 32 bits, so that nothing else differs."""
+CLOSE = 0.02
+"""Losses that differ by less than this share match."""
+NONE = " No state has more than 4096 elements: none is quantized."
+
+
+def build(context: Context) -> Frames:
+    """Losses of AdamW with one second moment or another, and of Adafactor in 32 and 8 bits."""
+    name = context.size.grid
+    runs = context.trained(name, [BASE, *CONTENDERS.values()], range(context.size.seeds))
+    parity = committed.parity(context)
+    return {
+        "curves": loss_frame(runs).assign(unit=workloads.get(name).unit),
+        "losses": summarize_losses(runs),
+        "adafactor": parity[parity["optimizer"] == "Adafactor"].reset_index(drop=True),
+    }
+
+
+def find(frames: Frames) -> Finding:
+    """Whose loss is that of 32 bits."""
+    losses = frames["losses"].set_index("run")
+    apart = {
+        name: float(losses["mean"][run.label] / losses["mean"][BASE.label] - 1)
+        for name, run in CONTENDERS.items()
+    }
+    statements = [
+        Statement(
+            "With second moments in log space training is as stable as in 32 bits.",
+            abs(apart["log"]) < CLOSE,
+            f"Final validation loss {percent(apart['log'])} above that of 32 bits; with dynamic "
+            f"quantization {percent(apart['dynamic'])}.",
+        ),
+        Statement(
+            "Second moments that are truncated to zero make it unstable.",
+            not apart["linear"] < CLOSE,  # NaN is unstable too
+            "It ends in NaN with linear quantization."
+            if np.isnan(apart["linear"])
+            else f"{percent(apart['linear'])} above 32 bits with linear quantization.",
+        ),
+    ]
+    means = frames["adafactor"].set_index(["workload", "width"])
+    for workload in means.index.unique("workload"):
+        full, low = means.loc[workload, "32bit"], means.loc[workload, "8bit"]
+        untouched = bool(low["state_mib"] == full["state_mib"])
+        statements.append(
+            Statement(
+                f"8-bit Adafactor matches 32 bits ({workload}).",
+                bool(low["loss"] - full["loss"] < max(CLOSE * full["loss"], 2 * full["error"])),
+                f"{low['loss']:.4f} against {full['loss']:.4f} ± {full['error']:.4f}."
+                + (NONE if untouched else ""),
+            )
+        )
+    return Finding(
+        statements=statements,
+        why="AdamW in 32 bits but for its second moment, in blocks of 256. Losses match if they "
+        f"differ by less than {percent(CLOSE)}, those of Adafactor ({committed.PARITY}) also if by "
+        "less than two standard errors over seeds.",
+        tables={"losses": frames["losses"], "adafactor": frames["adafactor"]},
+    )
+
+
+EXHIBIT = Exhibit(
+    name="log-space-quantization",
+    covers=("Log-Space Quantization",),
+    title="Training with second moments in log space, and cut to zero",
+    needs=Needs.TRAINING,
+    source="training runs of {grid}",
+    build=build,
+    find=find,
+    draw=lambda frames: {"log-space-quantization": figures.loss_curves(frames["curves"])},
+    captions={
+        "log-space-quantization": "Same weights and batches; right: the distance to 32 bits."
+    },
+)
