@@ -81,9 +81,9 @@ def find(frames: Frames) -> Finding:
     ]
     return Finding(
         statements=statements,
-        why="One seed of digits at a quarter of the ablation's learning rate, all runs on the same "
-        f"batches. Behind, and apart: by more than {APART:.0%}. The training loss is smoothed. "
-        "How spreads over seeds compare with what rounding costs: table 2.",
+        why="One seed of digits, all runs on the same batches. Behind, and apart: by more than "
+        f"{APART:.0%}. The training loss is smoothed. How spreads over seeds compare with what "
+        "rounding costs: table 2.",
         tables={"ends": table},
     )
 

@@ -144,7 +144,7 @@ def find(frames: Frames) -> Finding:
         "more. LPMM-SGDM saves more of ResNet-50 than the text's share, which is less than 28 of "
         "96 bits leave; the row below counts in 32 bits what a layer takes at its step: weights, "
         "gradient and momentum of the largest parameter. Times are of training steps of small "
-        f"nets on a CPU ({COMMAND}).",
+        f"nets on a CPU (`{COMMAND}`).",
         tables={"checked": checked, "steps": steps},
     )
 
