@@ -107,18 +107,19 @@ class Exchange:
                 )
         return found
 
-    def refuse_bad(self, found: Sequence[Header], nonfinite: str) -> bool:
-        """Whether any rank has NaN or infinity, which ``nonfinite="raise"`` refuses on all."""
+    def refuse_bad(self, found: Sequence[Header], hint: str = "") -> None:
+        """Raise an error on all ranks if any has NaN or infinity.
+
+        Args:
+            found: what `agree` returned.
+            hint: what a caller can do about it, for the message.
+        """
         for rank, each in enumerate(found):
-            if not each.bad:
-                continue
-            if nonfinite == "raise":
+            if each.bad:
                 raise NonFiniteError(
                     f"{each.place} holds {each.bad} NaN or infinite elements on rank {rank}, the "
-                    f"first at flat index {each.first}; nonfinite='propagate' passes them on"
+                    f"first at flat index {each.first}{hint}"
                 )
-            return True
-        return False
 
     def swap(self, messages: Sequence[Tensor], sizes: Sequence[int], place: str) -> list[Tensor]:
         """Give each rank its message, and get one from each.

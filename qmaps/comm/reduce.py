@@ -38,7 +38,7 @@ class Reducer:
         traffic: where bytes are counted.
         seed: of stochastic rounding.
         nonfinite: "raise" refuses NaN and infinity anywhere on all ranks; "propagate" makes the
-            whole tensor NaN.
+            whole tensor NaN. None refuses them too, for callers without this choice.
     """
 
     def __init__(
@@ -48,13 +48,13 @@ class Reducer:
         traffic: Traffic | None = None,
         *,
         seed: int = 0,
-        nonfinite: str = "raise",
+        nonfinite: str | None = None,
     ) -> None:
         self.coder = coder
         self.group = group
         self.traffic = Traffic() if traffic is None else traffic
         self.seed = RoundingKey(seed=seed).seed
-        self.nonfinite = check_nonfinite(nonfinite)
+        self.nonfinite = nonfinite if nonfinite is None else check_nonfinite(nonfinite)
 
     def __call__(
         self,
@@ -88,7 +88,10 @@ class Reducer:
         found = exchange.agree(mine, x.device)
         self.traffic.exchanges += 1
         self.traffic.in_32_bits += 8 * (world - 1) * x.numel() // world
-        if exchange.refuse_bad(found, self.nonfinite):
+        if self.nonfinite != "propagate":
+            hint = "" if self.nonfinite is None else "; nonfinite='propagate' passes them on"
+            exchange.refuse_bad(found, hint)
+        elif any(each.bad for each in found):
             return torch.full_like(x, torch.nan)
         parts = split(x, world)
         starts = [0]

@@ -88,7 +88,7 @@ class SubBatches:
         exchange = Exchange(self.group, self.traffic)
         rows = activations.detach()
         mine = header("sub-batch", self.step, rows, self.coder.mark)
-        exchange.refuse_bad(exchange.agree(mine, rows.device), "raise")
+        exchange.refuse_bad(exchange.agree(mine, rows.device))
         size = min(self.size or len(rows), len(rows))
         plan = [
             (owner, start, min(start + size, len(rows)))
@@ -168,7 +168,7 @@ class SubBatches:
         """
         flat = errors.detach().reshape(-1)
         mine = header("errors of sub-batch", number, flat, self.coder.mark)
-        exchange.refuse_bad(exchange.agree(mine, flat.device), "raise")
+        exchange.refuse_bad(exchange.agree(mine, flat.device))
         key = RoundingKey(self.seed, BACKWARD, self.step, micro_batch=exchange.rank, tensor=number)
         empty = flat.new_empty(0, dtype=torch.uint8)
         own = owner == exchange.rank
