@@ -38,6 +38,7 @@ def error_per_decade(frame: pd.DataFrame) -> Figure:
     require(frame, columns, "error_per_decade")
     figure = new(10.5, 4.2)
     row = axes(figure, 1, len(PANELS))[0]
+    deepest = int(frame.loc[frame["share"] > 0, "decade"].max())
     for axis, (name, label) in zip(row, PANELS, strict=True):
         for index, (quantizer, rows) in enumerate(frame.groupby("quantizer", sort=False)):
             part = rows.sort_values("decade")
@@ -53,6 +54,7 @@ def error_per_decade(frame: pd.DataFrame) -> Figure:
         axis.set_ylabel(label)
         axis.xaxis.set_major_locator(MaxNLocator(integer=True))
         axis.set_xlabel("decades below the largest")
+        axis.set_xlim(-0.6, deepest + 0.6)
         if name != PERCENT:
             axis.set_yscale("log")
     elements = frame.drop_duplicates("decade")

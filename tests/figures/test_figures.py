@@ -783,6 +783,7 @@ def test_error_per_decade_breaks_where_nothing_is_and_shows_how_much_is() -> Non
         figure.axes, ["mean_rel_error", "mean_update_error", "zeros"], strict=True
     ):
         assert axis.get_yscale() == ("linear" if name == "zeros" else "log")
+        assert axis.get_xlim() == (-0.6, 4.6)  # no element lies in decade 5
         for line, (_, rows) in zip(axis.lines, frame.groupby("quantizer", sort=False), strict=True):
             expected = 100 * rows[name] if name == "zeros" else rows[name].where(rows[name] > 0)
             assert list(line.get_xdata()) == list(range(6))

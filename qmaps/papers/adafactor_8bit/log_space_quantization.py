@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import numpy as np
-
 from qmaps import figures, workloads
 from qmaps.lab import Contender, loss_frame, summarize_losses
 from qmaps.papers import committed
 from qmaps.papers.adafactor_8bit._maps import DYNAMIC, LINEAR, LOG
 from qmaps.papers.context import BASE, Context
 from qmaps.papers.exhibit import Exhibit, Finding, Frames, Needs, Statement
-from qmaps.papers.numbers import percent
+from qmaps.papers.numbers import number, percent
 
 CONTENDERS = {
     name: Contender(f"AdamW, second moment {spec}", {"exp_avg": None, "exp_avg_sq": spec})
@@ -19,7 +17,6 @@ CONTENDERS = {
 """The first moment stays in 32 bits, so that nothing else differs."""
 CLOSE = 0.02
 """Losses that differ by less than this share match."""
-NONE = " No state has more than 4096 elements: none is quantized."
 
 
 def build(context: Context) -> Frames:
@@ -36,43 +33,42 @@ def build(context: Context) -> Frames:
 
 def find(frames: Frames) -> Finding:
     """Whose loss is that of 32 bits."""
-    losses = frames["losses"].set_index("run")
-    apart = {
-        name: float(losses["mean"][run.label] / losses["mean"][BASE.label] - 1)
-        for name, run in CONTENDERS.items()
-    }
+    means = frames["losses"].set_index("run")["mean"]
+    base = float(means[BASE.label])
+    loss = {name: float(means[run.label]) for name, run in CONTENDERS.items()}
     statements = [
         Statement(
             "With second moments in log space training is as stable as in 32 bits.",
-            abs(apart["log"]) < CLOSE,
-            f"Final validation loss {percent(apart['log'])} above that of 32 bits; with dynamic "
-            f"quantization {percent(apart['dynamic'])}.",
+            abs(loss["log"] - base) < CLOSE * base,
+            f"Final validation loss {loss['log']:.4f} against {base:.4f}; {loss['dynamic']:.4f} "
+            "with dynamic quantization.",
         ),
         Statement(
             "Second moments that are truncated to zero make it unstable.",
-            not apart["linear"] < CLOSE,  # NaN is unstable too
-            "It ends in NaN with linear quantization."
-            if np.isnan(apart["linear"])
-            else f"{percent(apart['linear'])} above 32 bits with linear quantization.",
+            not loss["linear"] - base < CLOSE * base,  # NaN is unstable too
+            f"Linear quantization ends at {number(loss['linear'])}.",
         ),
     ]
-    means = frames["adafactor"].set_index(["workload", "width"])
-    for workload in means.index.unique("workload"):
-        full, low = means.loc[workload, "32bit"], means.loc[workload, "8bit"]
-        untouched = bool(low["state_mib"] == full["state_mib"])
+    adafactor = frames["adafactor"].set_index(["workload", "width"])
+    untouched = []
+    for workload in adafactor.index.unique("workload"):
+        full, low = adafactor.loc[workload, "32bit"], adafactor.loc[workload, "8bit"]
+        if low["state_mib"] == full["state_mib"]:
+            untouched.append(str(workload))
+            continue
         statements.append(
             Statement(
                 f"8-bit Adafactor matches 32 bits ({workload}).",
                 bool(low["loss"] - full["loss"] < max(CLOSE * full["loss"], 2 * full["error"])),
-                f"{low['loss']:.4f} against {full['loss']:.4f} ± {full['error']:.4f}."
-                + (NONE if untouched else ""),
+                f"{low['loss']:.4f} against {full['loss']:.4f} ± {full['error']:.4f}.",
             )
         )
+    none = f" On {', '.join(untouched)} no state of Adafactor is large enough to be quantized."
     return Finding(
         statements=statements,
         why="AdamW in 32 bits but for its second moment, in blocks of 256. Losses match if they "
         f"differ by less than {percent(CLOSE)}, those of Adafactor ({committed.PARITY}) also if by "
-        "less than two standard errors over seeds.",
+        "less than two standard errors over seeds." + (none if untouched else ""),
         tables={"losses": frames["losses"], "adafactor": frames["adafactor"]},
     )
 

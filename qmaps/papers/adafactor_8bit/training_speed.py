@@ -44,9 +44,9 @@ def find(frames: Frames) -> Finding:
             if peer in times.index
         ],
         why="The page speaks of GPUs; here are the steps of this package's Adafactor8bit on a CPU, "
-        f"one thread. Comparable: at most {number(COMPARABLE)} times as long. Adafactor reads "
-        "gradients three times, for the means, for the update's norm and for the update, where "
-        "AdamW reads them once.",
+        f"one thread, in processor time. Comparable: at most {number(COMPARABLE)} times as long. "
+        "Adafactor reads gradients three times, for the means, for the update's norm and for the "
+        "update, where AdamW reads them once.",
         tables={"steps": frames["steps"]},
     )
 
