@@ -1,7 +1,7 @@
 """What a training step takes with the whole model in low precision, beside plain training.
 
 ``python -m benchmarks.lpmm_step`` trains the nets of `digits` and `stdlib-lm-tiny` by SGD with
-momentum, in full precision and as codes, each in its turn in every round, and writes
+momentum and by Adam, in full precision and as codes, each in its turn in every round, and writes
 reports/lpmm/step.{json,md}. A step is forward, backward, update and emptying of gradients.
 """
 
@@ -27,7 +27,9 @@ from qmaps.files import output_folder, write_json, write_text
 from qmaps.workloads import Workload
 
 PLAIN = "full precision (torch.optim.SGD)"
+PLAIN_ADAM = "full precision (torch.optim.Adam)"
 OPTIONS: dict[str, Any] = {"lr": 0.01, "momentum": 0.9}
+ADAM_OPTIONS: dict[str, Any] = {"lr": 1e-3}
 WORKLOADS = ("digits", "stdlib-lm-tiny")
 HEAD = ("net", "kept as", "a step, times full precision", "quartiles")
 
@@ -38,11 +40,24 @@ def converted(model: nn.Module, **quantizers: str) -> torch.optim.Optimizer:
     return lpmm.LPMMSGD(model.parameters(), **OPTIONS)
 
 
+def converted_adam(model: nn.Module) -> torch.optim.Optimizer:
+    """The same with Adam."""
+    lpmm.convert(model)
+    return lpmm.LPMMAdam(model.parameters(), **ADAM_OPTIONS)
+
+
 CONTENDERS: dict[str, Callable[[nn.Module], torch.optim.Optimizer]] = {
     PLAIN: lambda model: torch.optim.SGD(model.parameters(), **OPTIONS),
     "12/8/8 bits": converted,
     "8/8/8 bits": lambda model: converted(model, params="B2048/linear0@8s+sr"),
+    PLAIN_ADAM: lambda model: torch.optim.Adam(model.parameters(), **ADAM_OPTIONS),
+    "12/8/8/8 bits, LPMMAdam": converted_adam,
 }
+
+
+def baseline(label: str) -> str:
+    """What a contender is divided by."""
+    return PLAIN_ADAM if "Adam" in label else PLAIN
 
 
 def stepping(workload: Workload, make: Callable[[nn.Module], torch.optim.Optimizer]) -> Work:
@@ -60,16 +75,16 @@ def stepping(workload: Workload, make: Callable[[nn.Module], torch.optim.Optimiz
 
 
 def measure(name: str, rounds: int) -> dict[str, dict[str, float]]:
-    """Ratios to full precision by contender."""
+    """Ratios to full precision with the same rule, by contender."""
     workload = workloads.get(name)
     works = {label: stepping(workload, make) for label, make in CONTENDERS.items()}
     seconds, failed = interleaved(works, rounds)
     for error in failed.values():
         raise error
-    return {label: ratio(seconds[label], seconds[PLAIN]) for label in works}
+    return {label: ratio(seconds[label], seconds[baseline(label)]) for label in works}
 
 
-def page(found: dict[str, dict[str, dict[str, float]]], command: str) -> str:
+def page(found: dict[str, dict[str, dict[str, float]]], about: dict[str, Any]) -> str:
     """The ratios in Markdown."""
     rows = [
         (name, label, f"{each['ratio']:.2f}", f"{each['q1']:.2f} to {each['q3']:.2f}")
@@ -79,11 +94,12 @@ def page(found: dict[str, dict[str, dict[str, float]]], command: str) -> str:
     lines = [
         "# Training steps in low precision",
         "",
-        f"`{command}`",
+        f"`{about['command']}`",
         "",
-        "Ratios of medians over interleaved rounds, with the quartiles of the rounds. Parameters, "
-        "gradients and momentum, in this order, are codes; a layer's 32-bit values are there while "
-        "it is at work.",
+        f"{about['machine']['processor']}, torch {about['versions']['torch']}, {about['threads']} "
+        "threads. Ratios of medians over interleaved rounds, with the quartiles of the rounds. "
+        "Parameters, gradients and moments, in this order, are codes; a layer's 32-bit values are "
+        "there while it is at work.",
         "",
         *table_lines(HEAD, rows),
     ]
@@ -106,7 +122,7 @@ def main(given: Sequence[str] | None = None) -> int:
         found = {name: measure(name, options.rounds) for name in options.workload or WORKLOADS}
         about = machine.about(sys.argv[1:] if given is None else given, "benchmarks.lpmm_step")
         write_json(out / "step.json", {"about": about, "ratios": found})
-        write_text(out / "step.md", page(found, about["command"]))
+        write_text(out / "step.md", page(found, about))
     except QmapsError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
