@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import hashlib
-import inspect
 import json
 import os
-import sys
 import time
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,12 +13,11 @@ from typing import Any
 import pandas as pd
 from matplotlib.figure import Figure
 
-import qmaps
 from qmaps import provenance
 from qmaps.capture import CapturedStates
 from qmaps.errors import BadValueError, nearest
 from qmaps.files import output_folder, replacing, write_json
-from qmaps.papers import page, summary
+from qmaps.papers import page, sources, summary
 from qmaps.papers.catalogue import PAPERS
 from qmaps.papers.context import FULL, QUICK, Context, NotYetError, Progress
 from qmaps.papers.exhibit import Exhibit, Frames, Needs, Paper
@@ -45,7 +42,8 @@ def run(
     """Make the figures and tables of papers, and write their pages.
 
     Frames of captured states and training runs are kept in `runs`, so an interrupted call goes
-    on where it was; pages are written anew. ``out/<paper>`` holds README.md and index.html (which
+    on where it was (frames only while the code that makes them is the same); pages are written
+    anew. ``out/<paper>`` holds README.md and index.html (which
     needs no other file), pictures, and tables as CSV; ``out/papers.md`` and ``out/papers.html``
     sum up.
 
@@ -177,10 +175,9 @@ def _source(exhibit: Exhibit, context: Context) -> str:
 
 
 def _identity(exhibit: Exhibit, context: Context) -> str:
-    """What frames depend on: states, size, version, and the exhibit's own code."""
-    source = inspect.getsource(sys.modules[exhibit.build.__module__])
+    """What frames depend on: states, size, and code."""
     shown = [context.states, *context.several]
-    parts = [source, qmaps.__version__, repr(context.size), *_fingerprints(shown)]
+    parts = [sources.digest(exhibit.build), repr(context.size), *_fingerprints(shown)]
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()
 
 

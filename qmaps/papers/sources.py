@@ -1,0 +1,52 @@
+"""The code that frames depend on."""
+
+from __future__ import annotations
+
+import functools
+import hashlib
+import inspect
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import qmaps
+
+ROOT = Path(qmaps.__file__).parent
+SHOWING = ("cli", "figures", "integrations", "report")
+"""Packages that only show frames, or that call what makes them."""
+PAGES = ("catalogue", "page", "pictures", "results", "summary", "verdict", "words")
+"""Modules of this package that only lay out what exhibits return."""
+
+
+def digest(build: Callable[..., Any]) -> str:
+    """Hash of the Python sources that the frames of `build` can depend on.
+
+    These are its own module and all of qmaps but what only shows frames and the modules of other
+    exhibits. Compiled engines are left out, for they give the reference's bits.
+    """
+    own = Path(inspect.getfile(build)).read_bytes()
+    return hashlib.sha256(own + shared().encode()).hexdigest()
+
+
+@functools.cache
+def shared() -> str:
+    """Hash of the sources that every exhibit shares, read once in a process."""
+    found = hashlib.sha256()
+    for path in files():
+        content = path.read_bytes()
+        found.update(f"{path.relative_to(ROOT).as_posix()} {len(content)}\n".encode() + content)
+    return found.hexdigest()
+
+
+def files() -> Iterator[Path]:
+    """Those sources, sorted by name."""
+    for path in sorted(ROOT.rglob("*.py")):
+        folder, *rest = path.relative_to(ROOT).parts
+        if folder in SHOWING or (folder == "papers" and _lays_out(*rest)):
+            continue
+        yield path
+
+
+def _lays_out(first: str, *rest: str) -> bool:
+    """Whether a module of this package is a page's, or an exhibit's (which have no underscore)."""
+    return not rest[-1].startswith("_") if rest else first.removesuffix(".py") in PAGES
