@@ -99,6 +99,12 @@ def test_training_can_fail() -> None:
     assert holds(exhibit, training(float("nan"), 4.0, 2.03)) == [False, True, True]
 
 
+def test_what_diverges_does_not_hide_the_others() -> None:
+    labels = [run.label for run in log_space_quantization.CONTENDERS.values()]
+    curves = pd.DataFrame({"run": [BASE.label, *labels]})
+    assert log_space_quantization.shown(curves)["run"].tolist() == [BASE.label, *labels[:2]]
+
+
 def test_equal_losses_of_equal_states_prove_nothing() -> None:
     finding = log_space_quantization.find(training(2.0, 4.0, 2.0, state_mib=0.1))
     assert len(finding.statements) == 2

@@ -11,7 +11,7 @@ from qmaps.papers.exhibit import Paper
 PAPER = Paper(
     name="8-bit-adafactor",
     title="8-bit Adafactor with log-space quantization",
-    source="the project's page (release 0.1.8), which prints no numbers",
+    source="The project's page (release 0.1.8), which prints no numbers",
     exhibits=(
         quantization_precision.EXHIBIT,
         log_space_quantization.EXHIBIT,
