@@ -89,7 +89,5 @@ EXHIBIT = Exhibit(
     build=build,
     find=find,
     draw=lambda frames: {"log-space-quantization": figures.loss_curves(shown(frames["curves"]))},
-    captions={
-        "log-space-quantization": "Same weights and batches; right: the distance to 32 bits."
-    },
+    captions={"log-space-quantization": "Same weights and batches; without the linear map."},
 )
