@@ -2,7 +2,8 @@
 
 ``python -m benchmarks.parallel_training`` trains on handwritten digits, goes on where it was
 stopped, and writes reports/parallel-training.{csv,md}: test errors over seeds, with the paper's
-F-test of no difference and a t-test of each type against 32 bits.
+F-test of no difference and a t-test of each type against 32 bits; errors over training stand in
+reports/parallel-training-curves.csv.
 
 As in the paper, one device stands for a large cluster: every number that a cluster would send is
 quantized, and no 32-bit part is left. What several processes do with the same messages is tested in
@@ -31,7 +32,7 @@ from benchmarks.markdown import markdown as table_lines
 from qmaps.errors import OutputError, QmapsError
 from qmaps.files import output_folder, replacing, write_json, write_text
 from qmaps.workloads.base import seeded
-from qmaps.workloads.digits import Digits
+from qmaps.workloads.digits import VALIDATION, Digits, images
 
 FULL = "32-bit"
 TYPES = {
@@ -43,6 +44,8 @@ TYPES = {
 PARALLEL = ("data", "model")
 HEAD = ("net", "parallel", "type", "seeds", "error, %", "spread", "minus 32-bit", "t-test p")
 BATCH = 32
+EVERY = 50
+"""Steps between two looks at the errors."""
 LEVEL = 0.05
 """Below this a difference would be called significant."""
 
@@ -98,8 +101,8 @@ class Net:
 
 
 NETS = {
-    "1024-1024": Net(paper_net, lambda p: torch.optim.RMSprop(p, lr=0.003), 60),
-    "convolutional": Net(lambda: Digits().build(), lambda p: torch.optim.Adam(p, lr=1e-3), 80),
+    "1024-1024": Net(paper_net, lambda p: torch.optim.RMSprop(p, lr=0.003), 1500),
+    "convolutional": Net(lambda: Digits().build(), lambda p: torch.optim.Adam(p, lr=1e-3), 1500),
 }
 
 
@@ -113,10 +116,11 @@ def split(model: nn.Module, q: qmaps.Quantizer) -> nn.Module:
     return nn.Sequential(*layers)
 
 
-def train(net: Net, parallel: str, kind: str, seed: int, steps: int) -> float:
-    """Test error after training, a fraction."""
+def train(net: Net, parallel: str, kind: str, seed: int, steps: int) -> list[dict[str, float]]:
+    """Errors on training and test images over training: `step`, `train`, `test` (fractions)."""
     work = Digits(batch_size=BATCH)
     q = None if kind == FULL else qmaps.quantizer(TYPES[kind])
+    curve = []
     with seeded(seed):  # dropout, too
         model = net.build()
         if q is not None and parallel == "model":
@@ -130,26 +134,39 @@ def train(net: Net, parallel: str, kind: str, seed: int, steps: int) -> float:
                     assert parameter.grad is not None
                     q.dequantize(q.quantize(parameter.grad), out=parameter.grad)
             optimizer.step()
+            if step % EVERY == 0 or step == steps:
+                curve.append({"step": step, **errors(model)})
+    return curve
+
+
+@torch.no_grad()
+def errors(model: nn.Module) -> dict[str, float]:
+    """Fractions of training and of test images that a model in training gets wrong."""
+    pixels, labels = images()
     model.eval()
-    return 1 - work.validate(model)["accuracy"]
+    wrong = (model(pixels).argmax(dim=1) != labels).double()
+    model.train()
+    return {"train": float(wrong[VALIDATION:].mean()), "test": float(wrong[:VALIDATION].mean())}
 
 
-def run(name: str, parallel: str, kind: str, seed: int, steps: int | None, out: Path) -> float:
-    """One training run, or what an earlier one left."""
+def run(
+    name: str, parallel: str, kind: str, seed: int, steps: int | None, out: Path
+) -> list[dict[str, float]]:
+    """One training run's curve, or that of an earlier one."""
     net = NETS[name]
     steps = steps or net.steps
     key = f"{name}-{parallel}-{kind}-seed{seed}".replace(" ", "-")
     file = output_folder(out, "runs") / f"{key}.json"
     if file.exists():
-        found = json.loads(file.read_text(encoding="utf-8"))
-        if found["steps"] != steps:
+        found: list[dict[str, float]] = json.loads(file.read_text(encoding="utf-8"))
+        if found[-1]["step"] != steps:
             raise OutputError(
-                f"{str(file)!r} holds a run with steps={found['steps']}; {steps} was asked for"
+                f"{str(file)!r} holds a run with steps={found[-1]['step']}; {steps} was asked for"
             )
-        return float(found["error"])
-    error = train(net, parallel, kind, seed, steps)
-    write_json(file, {"error": error, "steps": steps})
-    return error
+        return found
+    curve = train(net, parallel, kind, seed, steps)
+    write_json(file, curve)
+    return curve
 
 
 def summary(frame: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
@@ -187,6 +204,13 @@ def summary(frame: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
     return pd.DataFrame(rows), pd.DataFrame(tests)
 
 
+def curves(points: Sequence[dict[str, Any]]) -> pd.DataFrame:
+    """Means over seeds: `net`, `parallel`, `type`, `step`, `train`, `test`."""
+    keys = ["net", "parallel", "type", "step"]
+    means = pd.DataFrame(points).groupby(keys, sort=False)[["train", "test"]].mean()
+    return means.reset_index().sort_values(["net", "parallel"], kind="stable")
+
+
 def markdown(frame: pd.DataFrame, command: str) -> str:
     """The results as a page."""
     table, tests = summary(frame)
@@ -216,7 +240,8 @@ def markdown(frame: pd.DataFrame, command: str) -> str:
         "",
         f"torch {torch.__version__}. Handwritten digits, 1437 to train on and 360 to test on, so "
         f"that one image is 0.28 %; batches of {BATCH}; the same weights, batches and dropout for "
-        f"all types of a seed. {steps}. Data parallel: all gradients are quantized; model "
+        f"all types of a seed. {steps}. As in the paper, one device stands for a large cluster: "
+        "what a cluster would send is quantized, all of it. Data parallel: all gradients; model "
         "parallel: activations of linear layers and their errors. Mantissa and static tree are "
         "normalized as the other two, in place of a fitted exponent. The paper finds no "
         "significant difference on MNIST for any of the four, data or model parallel.",
@@ -240,7 +265,7 @@ def main(given: Sequence[str] | None = None) -> int:
         prog="python -m benchmarks.parallel_training", description=__doc__
     )
     parser.add_argument("--net", action="append", choices=list(NETS), help="default: all")
-    parser.add_argument("--seeds", type=count, default=5, help="(5)")
+    parser.add_argument("--seeds", type=count, default=8, help="(8)")
     parser.add_argument("--steps", type=count, help="of each run (default: the net's)")
     parser.add_argument("--runs", type=Path, default=Path("runs/parallel-training"))
     parser.add_argument("--out", type=Path, default=Path("reports"), help="folder of the results")
@@ -249,24 +274,27 @@ def main(given: Sequence[str] | None = None) -> int:
         parser.error(f"--seeds={options.seeds} must be at least 2, for the tests")
     try:
         output_folder(options.out)
-        rows = []
+        rows: list[dict[str, Any]] = []
+        points: list[dict[str, Any]] = []
         names = options.net or list(NETS)
         # Seed by seed, so that what there is of an interrupted run can be compared.
         plan = list(product(range(options.seeds), names, PARALLEL, [FULL, *TYPES]))
         for number, (seed, name, parallel, kind) in enumerate(plan, 1):
             # In 32 bits there is nothing to tell data from model parallel.
             where = "data" if kind == FULL else parallel
-            error = run(name, where, kind, seed, options.steps, options.runs)
-            steps = options.steps or NETS[name].steps
-            rows.append(
-                {"net": name, "parallel": parallel, "type": kind, "seed": seed, "steps": steps,
-                 "error": error}
-            )  # fmt: skip
-            print(f"{number}/{len(plan)} {name} {parallel} {kind} {seed}: {error:.4f}", flush=True)
+            curve = run(name, where, kind, seed, options.steps, options.runs)
+            about = {"net": name, "parallel": parallel, "type": kind, "seed": seed}
+            points += [{**about, **point} for point in curve]
+            last = curve[-1]
+            rows.append({**about, "steps": last["step"], "error": last["test"]})
+            about_run = f"{name} {parallel} {kind} {seed}"
+            print(f"{number}/{len(plan)} {about_run}: {last['test']:.4f}", flush=True)
         frame = pd.DataFrame(rows).sort_values(["net", "parallel"], kind="stable")
         command = command_line("benchmarks.parallel_training", given)
         with replacing(options.out / "parallel-training.csv") as temporary:
             frame.to_csv(temporary, index=False)
+        with replacing(options.out / "parallel-training-curves.csv") as temporary:
+            curves(points).to_csv(temporary, index=False, float_format="%.5f")
         write_text(options.out / "parallel-training.md", markdown(frame, command))
     except QmapsError as error:
         print(f"error: {error}", file=sys.stderr)

@@ -22,6 +22,13 @@ def test_every_type_trains_and_goes_on(tmp_path: Path, capsys: pytest.CaptureFix
     assert set(frame["type"]) == {FULL, *TYPES}
     both = frame[frame["type"] == FULL].pivot(index="seed", columns="parallel", values="error")
     assert (both["data"] == both["model"]).all()
+    curves = pd.read_csv(tmp_path / "parallel-training-curves.csv")
+    assert len(curves) == 2 * 5
+    for name in ("train", "test"):
+        assert curves[name].between(0, 1).all()
+    means = frame.groupby(["parallel", "type"])["error"].mean()
+    for row in curves.itertuples():
+        assert row.test == pytest.approx(means[row.parallel, row.type], abs=1e-5)
     files = sorted((tmp_path / "runs").iterdir())
     assert len(files) == 2 * (1 + 2 * 4)
     stamps = [file.stat().st_mtime_ns for file in files]
