@@ -52,7 +52,7 @@ def write(
         "figure": out / "speedup.png",
         "hardware": out / "hardware.json",
     }
-    write_text(paths["tables"], markdown(table, command))
+    write_text(paths["tables"], markdown(table, hardware, command))
     with replacing(paths["curves"]) as temporary:
         curves.to_csv(temporary, index=False, float_format="%.6g")
     figures.save(figures.speedup(curves), paths["figure"])
@@ -82,9 +82,14 @@ Off by more than 2 % and by more than half a unit of the last digit stands in bo
 """
 
 
-def markdown(table: pd.DataFrame, command: str) -> str:
+SIZES_KB = (1, 16, 256, 4096)
+"""Messages whose times a page shows."""
+
+
+def markdown(table: pd.DataFrame, hardware: Hardware, command: str) -> str:
     """The tables as a page."""
     lines = ["# The speed-up model beside the paper", "", f"`{command}`", "", NOTES]
+    lines += [*_about(hardware), ""]
     for name, part in table.groupby("table", sort=True):
         lines += [
             f"## Table {name}" if str(name)[0].isdigit() else f"## Section {name}",
@@ -100,3 +105,26 @@ def markdown(table: pd.DataFrame, command: str) -> str:
             )
         lines.append("")
     return "\n".join(lines)
+
+
+def _about(hardware: Hardware) -> list[str]:
+    """What the curves are made from, for readers."""
+    lines = [
+        "## Hardware of the curves",
+        "",
+        f"{hardware.name}, {hardware.gpus} devices in all. curves.csv and speedup.png are its "
+        "predictions; hardware.json has all of its numbers.",
+        "",
+        "| a message | GB/s | " + " | ".join(f"{size:,} kB, ms" for size in SIZES_KB) + " |",
+        "|---|---:|" + "---:|" * len(SIZES_KB),
+    ]
+    for name, link in (("in a node", hardware.local), ("between nodes", hardware.network)):
+        times = " | ".join(f"{link.ms(1000 * size):.3g}" for size in SIZES_KB)
+        lines.append(f"| {name} | {link.gb_per_s:.3g} | {times} |")
+    if hardware.compress_ns:
+        lines += ["", "| quantizer | ns to code a number | to decode |", "|---|---:|---:|"]
+        lines += [
+            f"| {spec} | {ns:.3g} | {hardware.decompress_ns.get(spec, 0):.3g} |"
+            for spec, ns in hardware.compress_ns.items()
+        ]
+    return lines

@@ -108,7 +108,11 @@ def test_hardware_in_a_file(tmp_path: Path, capsys) -> None:
     assert code == 0
     assert "slow: 4 devices" in out
     page = (tmp_path / "out" / "tables.md").read_text()
-    assert page.count("\n| ") == len(speedup.tables()) + 7
+    assert "slow, 4 devices in all." in page
+    part = page[page.index("## Hardware") : page.index("## Table 1")]
+    times = " | ".join(f"{SLOW.network.ms(1000 * size):.3g}" for size in (1, 16, 256, 4096))
+    assert f"| between nodes | {SLOW.network.gb_per_s:.3g} | {times} |" in part
+    assert page.count("\n| ") - part.count("\n| ") == len(speedup.tables()) + 7
 
 
 @pytest.mark.parametrize(
