@@ -63,13 +63,29 @@ def backend() -> str:
     return "native"
 
 
+def in_memory(x: Tensor) -> bool:
+    """Whether the elements of `x` lie where its address says, for an engine to read them.
+
+    Those of classes that say themselves what operations on them mean do not: DTensors, fake
+    tensors, quantized weights of any library.
+    """
+    return type(x).__torch_dispatch__ is Tensor.__torch_dispatch__
+
+
 def cuda_engine(*tensors: Tensor) -> Engine | None:
     """What runs CUDA tensors that all lie on one device, or None where the reference does.
 
     It is there wherever `backends` says so, unless `use_backend` or the environment variable
     ``QMAPS_BACKEND`` says "reference".
     """
-    return None if _wanted() == "reference" else cuda.engine_of(*tensors)
+    if _wanted() == "reference" or not all(map(in_memory, tensors)):
+        return None
+    return cuda.engine_of(*tensors)
+
+
+def cuda_engine_on(device: torch.device) -> Engine | None:
+    """The same for whatever lies on this device."""
+    return None if _wanted() == "reference" else cuda.engine_on(device)
 
 
 @contextmanager

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from qmaps import packing, reference
-from qmaps.backends import backend, cuda_engine
+from qmaps.backends import backend, cuda_engine, in_memory
 from qmaps.cuda import metrics as cuda_metrics
 from qmaps.cuda import tensors as cuda_tensors
 from qmaps.maps.base import Map
@@ -28,7 +28,8 @@ R = TypeVar("R")
 
 def runs_native(*tensors_: Tensor) -> bool:
     """Whether the native engine is in use and can read all of these."""
-    return backend() == "native" and all(t.device.type == "cpu" for t in tensors_)
+    on_cpu = all(t.device.type == "cpu" for t in tensors_)
+    return backend() == "native" and on_cpu and all(map(in_memory, tensors_))
 
 
 def quantize(
@@ -63,7 +64,7 @@ def quantize(
             device, x, normalizer, map_, key, out, check=check
         )
         return packed, scales, bool(flags)
-    fast = runs_native(x) and tensors.follows(normalizer, map_, tuple(x.shape))
+    fast = runs_native(x, *parts) and tensors.follows(normalizer, map_, tuple(x.shape))
     if fast and contiguous:
         packed, scales, flags = tensors.quantize(x, normalizer, map_, key, out, check=check)
         return packed, scales, bool(flags)
@@ -169,8 +170,10 @@ def _target(
     """`out` where an engine can write into it, else memory of its own."""
     if out is None:
         return torch.empty(shape, dtype=dtype, device=device)
-    plain = out.is_contiguous() and out.dtype in tensors.DTYPES and out.device == device
-    return out if plain else torch.empty(shape, dtype=torch.float32, device=device)
+    plain = out.is_contiguous() and out.dtype in tensors.DTYPES and in_memory(out)
+    if plain and out.device == device:
+        return out
+    return torch.empty(shape, dtype=torch.float32, device=device)
 
 
 def _product(shape: tuple[int, ...]) -> int:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from qmaps.backends import in_memory
 from qmaps.exchange import spans_shards
 from qmaps.maps.base import FittedMap, Map
 from qmaps.masters import has_master, updated
@@ -57,7 +58,8 @@ class FusedStep(ABC):
         taken: list[Entry] = []
         self.left = []
         for entry in entries:
-            (taken if self._follows(entry) else self.left).append(entry)
+            readable = in_memory(local(entry[1])) and in_memory(entry[3])
+            (taken if readable and self._follows(entry) else self.left).append(entry)
         self._plan = self._planned(entries, taken)
 
     def run(self) -> None:
@@ -190,7 +192,10 @@ def followed(
             return False
         if q is None:
             if value is not None and not (
-                isinstance(value, Tensor) and value.dtype == torch.float32 and value.is_contiguous()
+                isinstance(value, Tensor)
+                and in_memory(value)
+                and value.dtype == torch.float32
+                and value.is_contiguous()
             ):
                 return False
             continue
@@ -262,7 +267,8 @@ def _settings(optimizer: QuantizedOptimizer) -> list[tuple[Any, ...]]:
 
 
 def _look(param: Tensor, grad: Tensor) -> tuple[Any, ...]:
-    return param.dtype, param.shape, param.is_contiguous(), param.device, grad.dtype, grad.layout
+    ours = param.dtype, param.shape, param.is_contiguous(), param.device, in_memory(param)
+    return *ours, grad.dtype, grad.layout, in_memory(grad)
 
 
 def _addresses(params: list[Tensor], grads: list[Tensor]) -> tuple[list[Any], ...]:

@@ -18,7 +18,7 @@ from typing import ClassVar, Protocol
 import torch
 from torch import Tensor
 
-from qmaps.backends import backend, cuda_engine
+from qmaps.backends import backend, cuda_engine, in_memory
 from qmaps.cuda import quantiles as cuda
 from qmaps.errors import BadTypeError, BadValueError, NonFiniteError
 from qmaps.native import quantiles as native
@@ -215,7 +215,7 @@ def _add_quantiles(part: Tensor, size: int, levels: Tensor, sums: Tensor) -> Cou
 def _executor(flat: Tensor) -> Executor:
     if (device := cuda_engine(flat)) is not None:
         return cuda.Quantiles(device)
-    if backend() == "native" and flat.device.type == "cpu":
+    if backend() == "native" and flat.device.type == "cpu" and in_memory(flat):
         return native
     return _Reference()
 

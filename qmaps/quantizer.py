@@ -17,6 +17,7 @@ from qmaps.maps.base import FittedMap, Map, table
 from qmaps.maps.codebook import Codebook
 from qmaps.normalize.base import Normalizer, Scales
 from qmaps.philox import RoundingKey
+from qmaps.shards import is_distributed
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -363,6 +364,8 @@ def _floats(x: Tensor) -> Tensor:
         raise BadTypeError(f"x is a {type(x).__name__}; a torch.Tensor is needed")
     if x.dtype not in FLOATS:
         raise BadTypeError(f"x has dtype {x.dtype}; allowed are float32, float16, bfloat16")
+    if is_distributed(x):
+        raise BadTypeError("x is a DTensor; quantize its to_local() or its full_tensor()")
     return x.detach()
 
 

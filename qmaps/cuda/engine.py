@@ -126,8 +126,11 @@ def _engine(device: torch.device) -> Engine | None:
 def engine_of(*tensors: Tensor) -> Engine | None:
     """The engine for tensors that all lie on one device, or None where it has none."""
     device = tensors[0].device
-    if any(tensor.device != device for tensor in tensors):
-        return None
+    return engine_on(device) if all(tensor.device == device for tensor in tensors) else None
+
+
+def engine_on(device: torch.device) -> Engine | None:
+    """The engine of a device, or None where it has none."""
     if (stand_in := _stand_in.get()) is not None and device == stand_in.device:
         return stand_in
     return _engine(device) if device.type == "cuda" else None

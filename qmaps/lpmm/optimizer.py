@@ -132,6 +132,10 @@ class LowPrecisionOptimizer(QuantizedOptimizer):
         for observer in self._observers:
             observer(self._name(number), step, before, work, param.codes)
 
+    def _check_parameter(self, number: int, param: Tensor) -> None:
+        if not isinstance(param, LowPrecisionParameter):
+            super()._check_parameter(number, param)
+
     def _plan(self, entries: list[Entry], planned: list[Any]) -> list[Entry]:
         ours: list[Entry] = []
         plain: list[Entry] = []

@@ -11,7 +11,7 @@ from typing import Any, ClassVar, TypedDict, overload
 import torch
 from torch import Tensor
 
-from qmaps.backends import backend, cuda_engine
+from qmaps.backends import backend, cuda_engine_on
 from qmaps.bfloat16 import round_stochastically
 from qmaps.constants import Constant
 from qmaps.cuda.optimizer import CudaStep
@@ -368,7 +368,7 @@ class QuantizedOptimizer(torch.optim.Optimizer):
         return self._native
 
     def _cuda_step(self, param: Tensor) -> CudaStep | None:
-        engine = None if self.native_rule is None else cuda_engine(param)
+        engine = None if self.native_rule is None else cuda_engine_on(param.device)
         if engine is None:
             return None
         if engine.device not in self._cuda:
@@ -567,11 +567,24 @@ class QuantizedOptimizer(torch.optim.Optimizer):
         number = sum(len(group["params"]) for group in self.param_groups[:-1])
         for param in self.param_groups[-1]["params"]:
             # What is frozen may be anything: the packed weights of a quantized base model, say.
-            if param.requires_grad and param.dtype not in DTYPES:
-                raise BadTypeError(
-                    f"{self._name(number)} is {_plain(param)}; {_ALLOWED} parameters are supported"
-                )
+            if param.requires_grad:
+                self._check_parameter(number, param)
             number += 1
+
+    def _check_parameter(self, number: int, param: Tensor) -> None:
+        """Raise if a parameter is none that a step could take."""
+        from qmaps.lpmm.tensor import LowPrecisionTensor
+
+        if param.dtype not in DTYPES:
+            raise BadTypeError(
+                f"{self._name(number)} is {_plain(param)}; {_ALLOWED} parameters are supported"
+            )
+        if isinstance(param, LowPrecisionTensor):
+            raise BadTypeError(
+                f"{self._name(number)} is a {type(param).__name__}, which {type(self).__name__} "
+                "would round after each operation; qmaps.lpmm.LPMMSGD and LPMMAdam step converted "
+                "models"
+            )
 
     def _check_gradient(self, entry: Entry) -> None:
         """Raise if a gradient is none that a step could take."""
@@ -586,6 +599,7 @@ class QuantizedOptimizer(torch.optim.Optimizer):
                 f"{self._name(number)} is {_plain(param)} and its gradient {_plain(grad)}; "
                 f"{_ALLOWED} parameters are supported"
             )
+        self._check_parameter(number, param)
 
     def _name(self, number: int) -> str:
         for group in self.param_groups:

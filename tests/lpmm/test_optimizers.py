@@ -11,9 +11,9 @@ import torch
 from torch import Tensor, nn
 
 import qmaps
-from qmaps import RoundingKey, lpmm
+from qmaps import RoundingKey, lpmm, optim
 from qmaps.backends import use_backend
-from qmaps.errors import BadValueError, NonFiniteError
+from qmaps.errors import BadTypeError, BadValueError, NonFiniteError
 
 PARAMS, GRADS, MOMENTUM = "B32/linear0@12s+sr", "B32/linear0@8s+sr", "B32/DE@8s+sr"
 
@@ -114,6 +114,28 @@ def test_adam_steps_as_adam_does_between_its_roundings() -> None:
         assert torch.allclose(param.decode(), other, atol=3e-3)
     defaults = lpmm.LPMMAdam(lpmm.convert(net()).parameters()).memory()
     assert [row.quantizer for row in defaults][:2] == ["B2048/DE@8s+sr", "B2048/DE-0@8u+sr"]
+
+
+@pytest.mark.parametrize("make", [optim.AdamW8bit, optim.SGD8bit, optim.Lion8bit, optim.AdamW])
+def test_optimizers_of_plain_models_refuse_converted_ones(make: Any) -> None:
+    model = lpmm.convert(net(), skip=["0.*"])
+    model[2].requires_grad_(False)
+    frozen = make(model.named_parameters(), lr=0.1)  # those may be anything
+    model[2].requires_grad_(True)
+    message = (
+        f"parameter '2.weight' is a LowPrecisionParameter, which {make.__name__} would round "
+        "after each operation; qmaps.lpmm.LPMMSGD and LPMMAdam step converted models"
+    )
+    with pytest.raises(BadTypeError) as caught:
+        make(model.named_parameters(), lr=0.1)
+    assert str(caught.value) == message
+    before = model[2].weight.decode()
+    backward(model, 0)
+    with pytest.raises(BadTypeError) as late:
+        frozen.step()
+    assert str(late.value) == message
+    assert torch.equal(model[2].weight.decode(), before)
+    assert model[2].weight.data_ptr() == 0
 
 
 def test_small_steps_arrive_on_average_where_rounding_is_stochastic() -> None:

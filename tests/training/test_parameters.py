@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.nn import functional as F
 
+import qmaps
 from qmaps.optim import AdamW, AdamW8bit
 from qmaps.quantizer import QuantizedTensor
 from tests.training.runs import EVERY, assert_same, gradients, make, net
@@ -223,6 +226,56 @@ def test_what_thaws_in_another_dtype_is_refused_at_its_first_gradient(dtype: tor
         "parameters are supported"
     )
     assert torch.equal(plain, kept)
+
+
+class Wrapped(Tensor):
+    """A tensor without elements at its address, like quantized weights of other libraries."""
+
+    inner: Tensor
+
+    @staticmethod
+    def __new__(cls, inner: Tensor, requires_grad: bool = True) -> Any:
+        self = Tensor._make_wrapper_subclass(
+            cls, inner.shape, dtype=inner.dtype, device=inner.device, requires_grad=requires_grad
+        )
+        self.inner = inner
+        return self
+
+    @classmethod
+    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        args = [x.inner if isinstance(x, Wrapped) else x for x in args]
+        result = func(*args, **(kwargs or {}))
+        return cls(result, False) if func is torch.ops.aten.detach.default else result
+
+
+@EVERY
+def test_what_has_no_elements_at_its_address_is_left_to_the_reference(
+    kind: str, engine: str
+) -> None:
+    twin = net()
+    model = [Wrapped(p.detach().clone()) if p.dim() > 1 else p.detach() for p in net().parameters()]
+    optimizer, other = make(kind, model), make(kind, twin.parameters())
+    for number in range(2):
+        gradients(model, number)
+        gradients(twin.parameters(), number)
+        optimizer.step()
+        other.step()
+    for p, q in zip(model, twin.parameters(), strict=True):
+        assert torch.equal(p.inner if isinstance(p, Wrapped) else p, q)
+
+
+def test_quantizers_read_what_has_no_elements_at_its_address(engine: str) -> None:
+    x = torch.linspace(-1, 1, 600)
+    q = qmaps.quantizer("B64/DE@4s")
+    expected = q.quantize(x)
+    found = q.quantize(Wrapped(x))
+    assert torch.equal(found.packed, expected.packed)
+    out = Wrapped(torch.zeros(600), requires_grad=False)
+    assert expected.dequantize(out=out) is out
+    assert torch.equal(out.inner, expected.dequantize())
+    assert q.error(Wrapped(x)) == q.error(x)
+    exact = qmaps.quantiles.exact(x, num=16)
+    assert torch.equal(qmaps.quantiles.exact(Wrapped(x), num=16), exact)
 
 
 def test_groups_of_a_frozen_base_and_a_trained_head(engine: str) -> None:
