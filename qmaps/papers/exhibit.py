@@ -53,14 +53,23 @@ class Finding:
     Attributes:
         numbers: of `qmaps.papers.verdict.beside`, or None where the paper prints none.
         statements: what the paper says of it.
-        why: what explains differences, and what has to be known to read ours.
+        why: what explains differences, and what has to be known to read them, whoever's the
+            states are.
+        why_ours: the same, where it is only so of the workloads of this project; pages of a
+            user's own states leave it out.
         tables: other tables worth a CSV file, by name.
     """
 
     numbers: pd.DataFrame | None = None
     statements: Sequence[Statement] = ()
     why: str = ""
+    why_ours: str = ""
     tables: Frames = field(default_factory=dict)
+
+    @property
+    def explanation(self) -> str:
+        """`why` and `why_ours`, one after the other."""
+        return " ".join(part for part in (self.why, self.why_ours) if part)
 
     @property
     def verdicts(self) -> list[Verdict]:
@@ -92,8 +101,9 @@ class Exhibit:
         draw: pictures by name; their captions stand in `captions`.
         captions: of pictures by name.
         source: what the page says it is made from; ``{headline}`` and ``{grid}`` stand for the
-            workloads and their seeds.
+            workloads and their seeds, or for a user's states.
         command: what made the frames that are read, where another command does.
+        pretrained: whether it shows states of pretrained weights too, where they are installed.
     """
 
     name: str
@@ -106,6 +116,7 @@ class Exhibit:
     captions: Mapping[str, str] = field(default_factory=dict)
     source: str = ""
     command: str = ""
+    pretrained: bool = False
 
     @property
     def label(self) -> str:

@@ -131,7 +131,8 @@ def _markdown(paper: Paper, results: Sequence[Result], about: dict[str, Any]) ->
             continue
         finding = result.finding
         tally = f" ({result.tally})" if result.tally else ""
-        lines += [f"**{result.verdict}**{tally}. {source_of(result)} {finding.why}".rstrip(), ""]
+        said = f"**{result.verdict}**{tally}. {source_of(result)} {finding.explanation}"
+        lines += [said.rstrip(), ""]
         lines += [
             f"- *{statement.verdict.value}*: {statement.text} {statement.detail}".rstrip()
             for statement in finding.statements

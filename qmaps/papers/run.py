@@ -7,8 +7,10 @@ import json
 import os
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import pandas as pd
 from matplotlib.figure import Figure
@@ -127,6 +129,8 @@ def _make(paper: Paper, exhibit: Exhibit, context: Context, folder: Path) -> Res
     except NotYetError as missing:
         return Result(exhibit, pending=str(missing))
     finding = exhibit.find(frames)
+    if context.own:
+        finding = replace(finding, why_ours="")
     output_folder(folder)
     pictures = {name: _picture(figure, folder / f"{name}.png")
                 for name, figure in exhibit.draw(frames).items()}  # fmt: skip
@@ -167,25 +171,35 @@ def _frames(paper: Paper, exhibit: Exhibit, context: Context) -> tuple[Frames, M
 def _source(exhibit: Exhibit, context: Context) -> str:
     """What an exhibit is made from, with seeds where it has some."""
     text = exhibit.source or exhibit.needs.value
-    if context.own or exhibit.needs in (Needs.NOTHING, Needs.REPORTS):
+    if exhibit.needs in (Needs.NOTHING, Needs.REPORTS):
         return text
+    if context.own:
+        first, *others = [f"{each.optimizer}, step {each.step}" for each in context.own]
+        return text.format(headline=first, grid=" and of ".join([first, *others]))
     size = context.size
     seeds = f"seeds 0 to {size.seeds - 1}" if size.seeds > 1 else "seed 0"
+    if exhibit.pretrained and context.pretrained is not None:
+        text += f", and of {size.pretrained}, seed 0, after {context.pretrained.step} steps"
     return text.format(headline=f"{size.headline}, seed 0", grid=f"{size.grid}, {seeds}")
 
 
 def _identity(exhibit: Exhibit, context: Context) -> str:
     """What frames depend on: states, size, and code."""
     shown = [context.states, *context.several]
+    if exhibit.pretrained and context.pretrained is not None:
+        shown.append(context.pretrained)
     parts = [sources.digest(exhibit.build), repr(context.size), *_fingerprints(shown)]
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()
 
 
 def _fingerprints(states: Sequence[CapturedStates]) -> list[str]:
-    return [_FINGERPRINTS.setdefault(id(each), each.fingerprint()) for each in states]
+    for each in states:
+        if each not in _FINGERPRINTS:
+            _FINGERPRINTS[each] = each.fingerprint()
+    return [_FINGERPRINTS[each] for each in states]
 
 
-_FINGERPRINTS: dict[int, str] = {}
+_FINGERPRINTS: WeakKeyDictionary[CapturedStates, str] = WeakKeyDictionary()
 
 
 def _picture(figure: Figure, path: Path) -> Path:

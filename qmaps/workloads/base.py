@@ -70,6 +70,10 @@ class Workload(ABC):
         with seeded(integer("seed", seed, 0)):
             return self.build()
 
+    def missing(self) -> str:
+        """What it needs and is not installed, in a sentence that says how to install it, or ""."""
+        return ""
+
     @abstractmethod
     def build(self) -> nn.Module:
         """A new model, its weights drawn from torch's generator."""

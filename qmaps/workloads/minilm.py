@@ -111,6 +111,14 @@ class MiniLM(Workload):
         integer("longest", self.longest, 4)
         integer("validation_batches", self.validation_batches, 1)
 
+    def missing(self) -> str:
+        """The package of the weights or that of the tokenizer, where one is not installed."""
+        try:
+            tokenizer()
+        except BadValueError as error:
+            return str(error)
+        return ""
+
     def build(self) -> nn.Module:
         """An `Encoder` with the package's weights."""
         model = Encoder(BertShape())

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -9,11 +10,13 @@ from qmaps.capture import CapturedStates
 from qmaps.papers import run
 
 
-def adam_states(seed: int) -> CapturedStates:
-    """Moments as of a small layer, with outlier rows and a few tiny second moments."""
+def adam_states(seed: int, layers: int = 1) -> CapturedStates:
+    """Moments as of small layers, with outlier rows and a few tiny second moments."""
     generator = torch.Generator().manual_seed(seed)
     tensors = {}
-    for name, shape in (("layers.0.up.weight", (96, 64)), ("layers.0.down.weight", (64, 96))):
+    shapes = {"up": (96, 64), "down": (64, 96)}
+    for number, (part, shape) in product(range(layers), shapes.items()):
+        name = f"layers.{number}.{part}.weight"
         rows = torch.exp(1.5 * torch.randn(shape[0], 1, generator=generator))
         m = 1e-3 * rows * torch.randn(shape, generator=generator)
         v = (1e-3 * rows * torch.randn(shape, generator=generator)).square()

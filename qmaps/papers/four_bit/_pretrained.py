@@ -1,0 +1,24 @@
+"""What exhibits say of the states of pretrained weights."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import pandas as pd
+
+PREFIX = "pretrained-"
+"""Of the names of their frames."""
+MODEL = "all-MiniLM-L6-v2"
+OF_IT = f" ({MODEL}, pretrained and fine-tuned)"
+"""Set after what is said of it."""
+CAPTION = f"{MODEL}, whose pretrained weights were fine-tuned: "
+
+
+def note(frames: Mapping[str, pd.DataFrame]) -> str:
+    """Whose pretrained weights are shown, or why none are."""
+    if any(name.startswith(PREFIX) for name in frames):
+        return (
+            f"Pretrained weights are those of {MODEL}, fine-tuned in the workload `minilm`, for "
+            "they come inside a Python package."
+        )
+    return f"Pretrained weights of {MODEL} would be shown too if the extra `minilm` were installed."
