@@ -27,6 +27,7 @@ class Accumulator:
         total: codes and scales of the sum; they mean something where `count` is not 0.
         count: additions since it was emptied.
         step: steps that the parameter has taken.
+        drops: how often it was emptied while there was something in it.
 
     Source: LPMM, section 3.3 and algorithm 1.
     """
@@ -34,7 +35,7 @@ class Accumulator:
     def __init__(self, quantizer: Quantizer, like: Tensor, seed: int, number: int) -> None:
         self.total: QuantizedTensor = zero(quantizer, tuple(like.shape), like.device)
         self.seed, self.number = seed, number
-        self.count = self.step = 0
+        self.count = self.step = self.drops = 0
 
     def add(self, grad: Tensor) -> None:
         """Add a gradient: float32, float16 or bfloat16, summed in float32."""
@@ -55,6 +56,7 @@ class Accumulator:
 
     def clear(self) -> None:
         """Empty it."""
+        self.drops += self.count > 0
         self.count = 0
 
     def non_finite(self) -> tuple[int, int]:

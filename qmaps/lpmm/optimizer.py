@@ -12,6 +12,7 @@ from torch import Tensor
 from qmaps.backends import backend
 from qmaps.errors import BadValueError, NonFiniteError
 from qmaps.fused import Entry
+from qmaps.lpmm.accumulator import Accumulator
 from qmaps.lpmm.fused import LowPrecisionStep, fuses
 from qmaps.lpmm.parameter import LowPrecisionParameter
 from qmaps.optim.base import QuantizedOptimizer
@@ -48,7 +49,10 @@ class LowPrecisionOptimizer(QuantizedOptimizer):
     Gradients of `accumulation_steps` micro-batches are summed, each rounded into the accumulator,
     before the rule sees the sum: call ``zero_grad``, backward and ``step`` for each micro-batch as
     ever, and every `accumulation_steps`-th ``step`` takes one. It leaves gradients empty;
-    ``zero_grad`` does nothing while micro-batches are pending.
+    ``zero_grad`` does nothing while micro-batches are pending, unless gradients have become NaN or
+    infinite since the last ``step``: then that of a micro-batch was left out, and the step begins
+    anew. `torch.amp.GradScaler` unscales a sum as a whole: under it leave `accumulation_steps` at
+    1 and call backward as often as there are micro-batches, then ``scaler.step``.
 
     Args:
         params, *args, **options: as for the rule.
@@ -57,6 +61,10 @@ class LowPrecisionOptimizer(QuantizedOptimizer):
     """
 
     _micro_batches: int
+    _bad: bool
+    """Whether the gradients held NaN or infinity after the last micro-batch."""
+    _drops: int | None
+    """How often gradients had been dropped by then; None if unknown."""
     _observers: tuple[Observer, ...]
     _fused: LowPrecisionStep | None
 
@@ -68,6 +76,7 @@ class LowPrecisionOptimizer(QuantizedOptimizer):
             raise BadValueError(f"accumulation_steps={n!r} must be an int of at least 1")
         self.accumulation_steps = n
         self._micro_batches = 0
+        self._bad, self._drops = False, None
         self._observers = ()
         self._fused = None
         super().__init__(params, *args, **options)
@@ -82,13 +91,24 @@ class LowPrecisionOptimizer(QuantizedOptimizer):
         Raises:
             NonFiniteError: a gradient holds NaN or infinity and `nonfinite` is "raise". Nothing
                 has changed then, except that the gradients are dropped.
+            BadValueError: gradients of earlier micro-batches of this step were dropped, by
+                ``model.zero_grad()`` or ``param.grad = None``. The step begins anew then.
         """
         loss = None
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
+        if self._micro_batches and self._drops not in (None, self._dropped()):
+            pending, self._micro_batches = self._micro_batches, 0
+            self.zero_grad()
+            raise BadValueError(
+                f"the gradients of {pending} of accumulation_steps={self.accumulation_steps} "
+                "micro-batches were dropped before their step; call zero_grad of the optimizer, "
+                "which knows of them, not of the model"
+            )
         self._micro_batches += 1
         if self._micro_batches < self.accumulation_steps:
+            self._bad, self._drops = self._holds_bad(), self._dropped()
             return loss
         try:
             super().step()
@@ -98,9 +118,36 @@ class LowPrecisionOptimizer(QuantizedOptimizer):
         return loss
 
     def zero_grad(self, set_to_none: bool = True) -> None:
-        """Empty the gradients, unless micro-batches of an unfinished step are in them."""
+        """Empty the gradients, unless micro-batches of an unfinished step are in them.
+
+        Those that became NaN or infinite since the last ``step`` are emptied all the same.
+        """
+        if self._micro_batches and not self._bad and self._holds_bad():
+            self._micro_batches = 0
         if not self._micro_batches:
             super().zero_grad(set_to_none)
+
+    @property
+    def _step_supports_amp_scaling(self) -> bool:
+        if self.accumulation_steps > 1:
+            raise BadValueError(
+                f"accumulation_steps={self.accumulation_steps} does not go with a GradScaler, "
+                "which would unscale the sum once for each micro-batch; leave it at 1 and call "
+                "scaler.step after the last backward"
+            )
+        return super()._step_supports_amp_scaling
+
+    def _pending(self) -> list[Accumulator]:
+        """The accumulators that hold something."""
+        found = [param.accumulator for param in self._low_precision().values()]
+        return [each for each in found if each is not None and each.count]
+
+    def _holds_bad(self) -> bool:
+        return any(each.non_finite()[0] for each in self._pending())
+
+    def _dropped(self) -> int:
+        found = [param.accumulator for param in self._low_precision().values()]
+        return sum(each.drops for each in found if each is not None)
 
     @contextmanager
     def observed(self, *observers: Observer) -> Iterator[None]:
@@ -200,6 +247,7 @@ class LowPrecisionOptimizer(QuantizedOptimizer):
         totals = {n: self._total(n, ours, saved) for n, saved in about["gradients"].items()}
         super().load_state_dict({k: v for k, v in state_dict.items() if k != "accumulated"})
         self._micro_batches = int(about["micro_batches"])
+        self._drops = None
         for number, param in ours.items():
             a = param.accumulator
             if a is None:
@@ -213,6 +261,7 @@ class LowPrecisionOptimizer(QuantizedOptimizer):
                 ):
                     target.copy_(part)
                 a.count = int(about["gradients"][number]["count"])
+        self._bad = self._holds_bad()
 
     def _total(
         self, number: int, ours: Mapping[int, LowPrecisionParameter], saved: Mapping[str, Any]
@@ -236,6 +285,8 @@ class LowPrecisionOptimizer(QuantizedOptimizer):
         own = {
             "accumulation_steps": self.accumulation_steps,
             "_micro_batches": self._micro_batches,
+            "_bad": self._bad,
+            "_drops": None,
             "_observers": (),
             "_fused": None,
         }

@@ -67,9 +67,11 @@ class LowPrecisionParameter(LowPrecisionTensor):
             raise BadValueError("this low-precision parameter has no accumulator for a gradient")
         if isinstance(value, LowPrecisionTensor) and value.codes is self.accumulator.total:
             return
-        self.accumulator.clear()
-        if value is not None:
-            self.accumulator.add(value)
+        if value is None:
+            self.accumulator.clear()
+            return
+        self.accumulator.count = 0
+        self.accumulator.add(value)
 
     def encode_update(self, values: Tensor, key: RoundingKey) -> None:
         """Quantize float32 `values` into the codes, stochastically if the quantizer is."""

@@ -179,6 +179,79 @@ def test_micro_batches_add_up_and_zero_grad_leaves_them() -> None:
     assert model[0].weight.grad is None
 
 
+def test_micro_batches_left_out_for_infinity_begin_the_step_anew() -> None:
+    """As by hand or by a trainer that skips what is not finite, before `step`."""
+    model = lpmm.convert(net(), PARAMS, GRADS)
+    optimizer = sgd(model, accumulation_steps=2)
+    backward(model, 0)
+    optimizer.step()
+    (model(data(1)[0]).sum() * float("inf")).backward()
+    optimizer.zero_grad()
+    assert all(param.grad is None for param in model.parameters())
+    twin = lpmm.convert(net(), PARAMS, GRADS)
+    other = sgd(twin, accumulation_steps=2)
+    for number in range(2, 4):
+        for each, steps in ((model, optimizer), (twin, other)):
+            backward(each, number)
+            steps.step()
+            steps.zero_grad()
+    assert same(model, twin)
+    assert int(optimizer.state[model[0].weight]["step"]) == 1
+
+
+def test_infinity_that_a_step_has_seen_waits_for_the_last_micro_batch() -> None:
+    model = lpmm.convert(net(), PARAMS, GRADS)
+    optimizer = sgd(model, accumulation_steps=2, nonfinite="skip")
+    (model(data(1)[0]).sum() * float("inf")).backward()
+    optimizer.step()
+    optimizer.zero_grad()
+    backward(model, 0)
+    optimizer.step()
+    assert optimizer.skipped_steps == 1
+
+
+def test_a_grad_scaler_takes_all_micro_batches_at_once() -> None:
+    model, twin = (lpmm.convert(net(), PARAMS, "B32/linear0@16s") for _ in range(2))
+    optimizer, other = sgd(model), sgd(twin, accumulation_steps=2)
+    scaler = torch.amp.GradScaler("cpu", init_scale=16.0)
+    for number in range(2):
+        x, y = data(number)
+        scaler.scale((model(x) - y).square().mean()).backward()
+        backward(twin, number)
+        other.step()
+    scaler.step(optimizer)
+    assert same(model, twin)
+    backward(twin, 0)
+    with pytest.raises(BadValueError) as caught:
+        scaler.step(other)
+    assert str(caught.value) == (
+        "accumulation_steps=2 does not go with a GradScaler, which would unscale the sum once for "
+        "each micro-batch; leave it at 1 and call scaler.step after the last backward"
+    )
+
+
+def test_micro_batches_that_the_model_drops_are_missed() -> None:
+    model = lpmm.convert(net(), PARAMS, GRADS)
+    optimizer = sgd(model, accumulation_steps=3)
+    backward(model, 0)
+    optimizer.step()
+    model.zero_grad()
+    backward(model, 1)
+    with pytest.raises(BadValueError) as caught:
+        optimizer.step()
+    assert str(caught.value) == (
+        "the gradients of 1 of accumulation_steps=3 micro-batches were dropped before their step; "
+        "call zero_grad of the optimizer, which knows of them, not of the model"
+    )
+    before = codes(copy.deepcopy(model))
+    for number in range(3):
+        assert all(torch.equal(a, b) for a, b in zip(codes(model), before, strict=True))
+        model.zero_grad() if number == 0 else optimizer.zero_grad()
+        backward(model, number)
+        optimizer.step()
+    assert not torch.equal(codes(model)[0], before[0])
+
+
 @pytest.mark.parametrize("n", [0, True, 1.5])
 def test_accumulation_steps_are_a_number_of_micro_batches(n: Any) -> None:
     with pytest.raises(BadValueError) as caught:
