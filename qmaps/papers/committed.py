@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import pandas as pd
@@ -13,16 +14,25 @@ PARITY = "python -m benchmarks.parity digits stdlib-lm-tiny"
 FIRST_MOMENT = "python -m benchmarks.parity --out reports/parity-first-moment"
 ABLATIONS = "python -m benchmarks.ablations"
 BENCH = "python -m benchmarks"
+LANGUAGE, VISION = "stdlib-lm-tiny", "digits"
+"""Workloads that stand for tasks of language and of images."""
+STEP = "optimizer's step, times torch's fused"
+PEER = "torch fused"
 
 
 def ablation(context: Context, name: str) -> pd.DataFrame:
-    """One row per setting: `setting`, `runs`, `unstable` (percent), `loss` (median of stable)."""
+    """A row per setting.
+
+    Returns:
+        `setting`, `runs`, `unstable` (percent), `loss` (median of stable runs), `error` (their
+        standard error, what hyperparameters change included).
+    """
     frame = context.table(f"ablations/{name}.csv", ABLATIONS)
     grouped = frame.groupby("setting", sort=False)
-    stable = frame[~frame["unstable"]].groupby("setting")["loss"].median()
+    stable = frame[~frame["unstable"]].groupby("setting")["loss"]
     summary = pd.DataFrame(
         {"runs": grouped.size(), "unstable": 100 * grouped["unstable"].mean()}
-    ).join(stable)
+    ).join(pd.DataFrame({"loss": stable.median(), "error": stable.sem()}))
     return summary.reset_index()
 
 
@@ -54,13 +64,59 @@ def _means(frame: pd.DataFrame) -> pd.DataFrame:
     return means.assign(error=grouped["loss"].sem(), seeds=grouped.size()).reset_index()
 
 
+def losses(
+    means: pd.DataFrame, workload: str, keys: Mapping[str, tuple[str, str]]
+) -> dict[str, tuple[float, float]]:
+    """Loss and standard error by name, of those optimizers and widths that the workload has."""
+    found = by_key(means)
+    rows = {name: found.get((workload, *key)) for name, key in keys.items()}
+    return {name: (row["loss"], row["error"]) for name, row in rows.items() if row is not None}
+
+
+def relative_steps(context: Context) -> pd.DataFrame:
+    """Steps of qmaps beside torch's fused ones, which they were timed with in turns.
+
+    Returns:
+        `case`; `ratio`, how many times torch's a step takes; `spread`, half of what the middle
+        half of the rounds spans.
+    """
+    rows = []
+    for case in _cases(context):
+        peer = case["ratios"].get(PEER)
+        if peer:
+            low, ratio, high = (1 / peer[name] for name in ("q3", "ratio", "q1"))
+            rows.append({"case": case["name"], "ratio": ratio, "spread": (high - low) / 2})
+    return pd.DataFrame(rows)
+
+
+def step_of(
+    steps: pd.DataFrame, cases: Mapping[str, str], full: Iterable[str]
+) -> dict[str, float | tuple[float, float]]:
+    """Steps by name; those in `full` are torch's own, which is 1.
+
+    Args:
+        steps: of `relative_steps`.
+        cases: by name.
+        full: names of 32-bit optimizers.
+    """
+    rows = {str(row["case"]): row for row in steps.to_dict("records")}
+    found: dict[str, float | tuple[float, float]] = dict.fromkeys(full, 1.0)
+    for name, case in cases.items():
+        if case in rows:
+            found[name] = (float(rows[case]["ratio"]), float(rows[case]["spread"]))
+    return found
+
+
 def steps(context: Context) -> pd.DataFrame:
     """Times of optimizer steps: `case`, `contender`, `nanoseconds` (median, per element)."""
-    path = context.file("bench/cpu.json", BENCH)
-    results: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
     return pd.DataFrame(
         {"case": case["name"], "contender": name, "nanoseconds": value["median"]}
-        for case in results["cases"]
+        for case in _cases(context)
         if case["unit"] == "ns per element"
         for name, value in case["values"].items()
     )
+
+
+def _cases(context: Context) -> list[dict[str, Any]]:
+    path = context.file("bench/cpu.json", BENCH)
+    return list(json.loads(path.read_text(encoding="utf-8"))["cases"])

@@ -34,11 +34,14 @@ class Statement:
         text: the statement.
         holds: whether the frames agree.
         detail: the numbers behind it.
+        covers: whether it says what the numbers of the figure or table say together, so that it
+            stands for them where none can be compared.
     """
 
     text: str
     holds: bool
     detail: str = ""
+    covers: bool = False
 
     @property
     def verdict(self) -> Verdict:
@@ -78,9 +81,25 @@ class Finding:
         return of_numbers + [statement.verdict for statement in self.statements]
 
     @property
+    def missing(self) -> int:
+        """How many numbers of the paper are not compared."""
+        if self.numbers is None:
+            return 0
+        printed = self.numbers[self.numbers["paper"].notna()]
+        compared = printed["verdict"] != Verdict.NOT_COMPARED
+        return int((~compared.groupby([printed["what"], printed["quantity"]]).any()).sum())
+
+    @property
     def verdict(self) -> Verdict:
-        """The weakest of them."""
-        return overall(self.verdicts)
+        """The weakest of them; of a table whose numbers are all not compared, that."""
+        found = overall(self.verdicts)
+        compared = self.numbers is not None and (
+            (self.numbers["verdict"] != Verdict.NOT_COMPARED).any()
+        )
+        covered = any(statement.covers for statement in self.statements)
+        if self.missing and not compared and not covered and found is not Verdict.DIFFERS:
+            return Verdict.NOT_COMPARED
+        return found
 
 
 def _no_pictures(_: Frames) -> dict[str, Figure]:

@@ -23,8 +23,12 @@ SHOWN = 40
 
 RULES = (
     "A number is reproduced if it is within a tenth of the paper's, plus the paper's spread; it "
-    "has the same ordering if it lies to the others of its kind as the paper's does. A figure's or "
-    "table's own verdict is the weakest of its numbers and statements."
+    "has the same ordering if it lies to the others of its kind as the paper's does. Where the "
+    "paper's metric cannot be measured here, a quantity of ours stands in its place and only the "
+    "ordering can be the same: no other row is better in one and worse in the other, and one at "
+    "least lies alike in both (rows count as equal whose ± touch, or that the paper may have "
+    "rounded apart). A figure's or table's own "
+    "verdict is the weakest of its numbers and statements."
 )
 
 

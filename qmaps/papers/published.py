@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from decimal import Decimal
 from importlib import resources
 
 import pandas as pd
@@ -20,9 +21,16 @@ def published(paper: str, exhibit: str) -> pd.DataFrame:
 
     Returns:
         `what` (row of the table), `quantity` (its column), `unit`, `paper`, `paper_spread`
-        (the ± of the paper; NaN without one).
+        (the ± of the paper; NaN without one), `better` (``more`` or ``less``: which way a metric
+        that cannot be measured here improves; else empty), `rounding` (half a unit of the last
+        digit that the paper prints).
     """
-    return rows(paper, exhibit, FIELDS)
+    frame = rows(paper, exhibit, FIELDS, better="")
+    return frame.assign(rounding=frame["paper"].map(_rounding), paper=pd.to_numeric(frame["paper"]))
+
+
+def _rounding(printed: str) -> float:
+    return 0.5 * 10.0 ** int(Decimal(printed).as_tuple().exponent)
 
 
 def left_out(paper: str) -> pd.DataFrame:
@@ -30,14 +38,16 @@ def left_out(paper: str) -> pd.DataFrame:
     return rows(paper, "left-out", ("item", "why"))
 
 
-def rows(paper: str, name: str, columns: tuple[str, ...]) -> pd.DataFrame:
-    """These columns of ``data/<paper>/<name>.csv``."""
+def rows(paper: str, name: str, columns: tuple[str, ...], **optional: str) -> pd.DataFrame:
+    """These columns of ``data/<paper>/<name>.csv``; optional ones with what stands for nothing."""
     file = resources.files("qmaps.papers").joinpath("data", paper, f"{name}.csv")
     if not file.is_file():
         raise BadValueError(f"exhibit={name!r} of {paper!r} has no published numbers")
     with file.open(encoding="utf-8") as lines:
-        frame = pd.read_csv(lines, comment="#", skipinitialspace=True)
+        frame = pd.read_csv(lines, comment="#", skipinitialspace=True, dtype={"paper": str})
     missing = [column for column in columns if column not in frame.columns]
     if missing:
         raise BadValueError(f"{paper}/{name}.csv lacks {', '.join(missing)}")
-    return frame[list(columns)]
+    for column, nothing in optional.items():
+        frame[column] = frame[column].fillna(nothing) if column in frame.columns else nothing
+    return frame[[*columns, *optional]]

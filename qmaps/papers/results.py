@@ -48,12 +48,9 @@ class Result:
 
     @property
     def tally(self) -> str:
-        """How many numbers and statements got which verdict."""
+        """How many numbers and statements got which verdict, and how many of the paper none."""
         if self.finding is None:
             return ""
         count = Counter(self.finding.verdicts)
-        return ", ".join(
-            f"{count[each]} {each.value}"
-            for each in Verdict
-            if count[each] and each is not Verdict.NOT_COMPARED
-        )
+        count[Verdict.NOT_COMPARED] = self.finding.missing
+        return ", ".join(f"{count[each]} {each.value}" for each in Verdict if count[each])

@@ -8,7 +8,11 @@ from enum import StrEnum
 import pandas as pd
 
 KEYS = ("what", "quantity")
-COLUMNS = ("what", "quantity", "unit", "paper", "paper_spread", "ours", "ours_spread", "verdict")
+COLUMNS = (
+    "what", "quantity", "unit", "paper", "paper_spread", "stand_in", "ours", "ours_spread",
+    "verdict",
+)  # fmt: skip
+"""`stand_in` names what ours is where it is not the paper's quantity; see `stand_ins`."""
 TOLERANCE = 0.1
 """Share of the paper's number by which ours may differ and still be called reproduced."""
 
@@ -54,6 +58,7 @@ def beside(paper: pd.DataFrame, ours: Measured, *, tolerance: float = TOLERANCE)
         columns=["what", "quantity", "unit"],
     )
     rows = pd.concat([paper, extra], ignore_index=True) if len(extra) else paper.copy()
+    rows["stand_in"] = ""
     pairs = [_pair(ours.get(key)) for key in zip(rows["what"], rows["quantity"], strict=True)]
     rows["ours"] = [value for value, _ in pairs]
     rows["ours_spread"] = [spread for _, spread in pairs]

@@ -8,19 +8,13 @@ import pandas as pd
 
 from qmaps.papers.numbers import number
 
-HEADS = {
-    "what": "",
-    "quantity": "quantity",
-    "unit": "unit",
-    "paper": "paper",
-    "ours": "ours",
-    "verdict": "verdict",
-}
-
 
 def numbers(frame: pd.DataFrame) -> pd.DataFrame:
-    """A frame of `qmaps.papers.verdict.beside` for readers: spreads join their numbers."""
-    return pd.DataFrame(
+    """A frame of `qmaps.papers.verdict.beside` for readers: spreads join their numbers.
+
+    Where something of ours stands for a paper's metric, a column names it.
+    """
+    shown = pd.DataFrame(
         {
             "": frame["what"],
             "quantity": [
@@ -32,6 +26,9 @@ def numbers(frame: pd.DataFrame) -> pd.DataFrame:
             "verdict": frame["verdict"],
         }
     )
+    if frame["stand_in"].any():
+        shown.insert(3, "in its place", [name or "-" for name in frame["stand_in"]])
+    return shown
 
 
 def _with_spread(frame: pd.DataFrame, name: str) -> list[str]:

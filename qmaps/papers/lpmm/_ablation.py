@@ -119,13 +119,6 @@ def quantity(runs: Runs) -> str:
     return f"validation loss, {runs.workload}"
 
 
-def by_row(numbers: pd.DataFrame) -> pd.DataFrame:
-    """Rows of one name together, so that losses follow the accuracy that they stand for."""
-    places = {name: place for place, name in enumerate(numbers["what"].unique())}
-    key = numbers["what"].map(places)
-    return numbers.loc[key.sort_values(kind="stable").index].reset_index(drop=True)
-
-
 def summaries(frames: Frames) -> list[Runs]:
     """Those of every frame."""
     return [runs for frame in frames.values() for runs in each(frame)]

@@ -6,7 +6,7 @@ from qmaps.papers.context import Context
 from qmaps.papers.exhibit import Exhibit, Finding, Frames, Needs, Statement
 from qmaps.papers.lpmm import _ablation as runs
 from qmaps.papers.published import published
-from qmaps.papers.verdict import beside
+from qmaps.papers.stand_ins import StandIn, in_place
 
 
 def build(context: Context) -> Frames:
@@ -16,19 +16,18 @@ def build(context: Context) -> Frames:
 
 def find(frames: Frames) -> Finding:
     """What each of the two techniques brings."""
-    ours: dict[tuple[str, str], float | tuple[float, float]] = {}
-    statements = []
+    stand_ins, statements = [], []
     for found in runs.each(frames["runs"]):
-        quantity = runs.quantity(found)
-        ours["full precision", quantity] = found.shown(runs.FULL)
+        ours: dict[str, float | tuple[float, float]] = {"full precision": found.shown(runs.FULL)}
         for bits in runs.WIDTHS:
-            ours[f"{bits} bits, nearest", quantity] = found.shown(bits, runs.NEAREST)
-            ours[f"{bits} bits, stochastic", quantity] = found.shown(bits)
+            ours[f"{bits} bits, nearest"] = found.shown(bits, runs.NEAREST)
+            ours[f"{bits} bits, stochastic"] = found.shown(bits)
             best = found.best(bits, several=True)
-            ours[f"{bits} bits, micro-batches", quantity] = found.shown(bits, n=best)
+            ours[f"{bits} bits, micro-batches"] = found.shown(bits, n=best)
+        stand_ins.append(StandIn("top-1 accuracy", runs.quantity(found), ours))
         statements += _statements(found)
     return Finding(
-        numbers=runs.by_row(beside(published("low-precision-model-memory", EXHIBIT.name), ours)),
+        numbers=in_place(published("low-precision-model-memory", EXHIBIT.name), stand_ins),
         statements=statements,
         why="The paper's numbers follow from its table 3; those of rounding to nearest are not in "
         "our copy. Ours are final validation losses, ± the standard error over seeds (± the spread "

@@ -8,7 +8,7 @@ from qmaps.papers.context import Context
 from qmaps.papers.exhibit import Exhibit, Finding, Frames, Needs, Statement
 from qmaps.papers.lpmm import _ablation as runs
 from qmaps.papers.published import published
-from qmaps.papers.verdict import beside
+from qmaps.papers.stand_ins import StandIn, in_place
 
 
 def build(context: Context) -> Frames:
@@ -19,20 +19,22 @@ def build(context: Context) -> Frames:
 def find(frames: Frames) -> Finding:
     """Width by width and N by N."""
     paper = published("low-precision-model-memory", EXHIBIT.name)
-    ours: dict[tuple[str, str], float | tuple[float, float]] = {}
-    statements = []
+    stand_ins, statements = [], []
     for found in runs.each(frames["runs"]):
-        for bits in (*runs.WIDTHS, runs.FULL):
-            name = "full precision" if bits == runs.FULL else f"{bits} bits"
-            for n in found.ns:
-                ours[f"{name}, N = {n}", runs.quantity(found)] = found.shown(bits, n=n)
+        ours = {
+            f"{'full precision' if bits == runs.FULL else f'{bits} bits'}, N = {n}":
+                found.shown(bits, n=n)
+            for bits in (*runs.WIDTHS, runs.FULL)
+            for n in found.ns
+        }  # fmt: skip
+        stand_ins.append(StandIn("top-1 accuracy", runs.quantity(found), ours))
         statements += _statements(found, paper)
     return Finding(
-        numbers=runs.by_row(beside(paper, ours)),
+        numbers=in_place(paper, stand_ins),
         statements=statements,
-        why="The paper prints accuracies, of which more is better; ours are final validation "
-        "losses, of which less is better, ± the standard error over seeds. So numbers are not "
-        "compared; what the paper's say is. All rounding is stochastic. All runs see the same "
+        why="The paper prints accuracies on ImageNet, of which more is better; in their place "
+        "stand final validation losses, of which less is better, ± the standard error over seeds. "
+        "All rounding is stochastic. All runs see the same "
         "micro-batches at one learning rate, so that a run of N takes an N-th of the steps with "
         "the sum of N gradients: what full precision makes of the same N stands below.",
         tables={"runs": frames["runs"]},
