@@ -10,6 +10,7 @@ from torch import Tensor, nn
 
 from qmaps.errors import BadTypeError, BadValueError
 from qmaps.lpmm.accumulator import Accumulator
+from qmaps.lpmm.nearest import nearest
 from qmaps.lpmm.parameter import LowPrecisionParameter
 from qmaps.maps.base import FittedMap
 from qmaps.optim.choice import MARK, listed
@@ -39,8 +40,11 @@ def convert(
     `torch.utils.checkpoint` works as before. Buffers stay as they are.
 
     Weights are rounded to the nearest code here and by ``load_state_dict``, so that a loaded
-    ``state_dict``, which holds plain tensors, gives back the codes it came from. Steps of
-    `LPMMSGD` and `LPMMAdam` round as the quantizer says.
+    ``state_dict``, which holds plain tensors, gives back the values it came from. (Two exceptions,
+    where another model loads it: float16 and bfloat16 parameters, whose values are rounded; and
+    maps without -1, such as ``DE``, under scales that overlap (``rank1``, ``&``) or are stored in 8
+    bits, whose weights each such load can make smaller.) Steps of `LPMMSGD` and `LPMMAdam` round as
+    the quantizer says.
 
     Parameters that require no gradient when they are converted keep no accumulator.
 
@@ -99,9 +103,7 @@ def convert(
 def _made(
     old: Tensor, params: Quantizer, grads: Quantizer, seed: int, number: int
 ) -> LowPrecisionParameter:
-    nearest = Quantizer(params.normalizer, params.map)
-    codes = nearest.quantize(old.detach())
-    codes = type(codes)(params, codes.shape, codes.packed, codes.scales)
+    codes = nearest(old.detach(), params, check=True)
     accumulator = Accumulator(grads, old.detach(), seed, number) if old.requires_grad else None
     new = LowPrecisionParameter(codes, old.dtype, old.requires_grad, accumulator)
     if accumulator is not None and old.grad is not None:

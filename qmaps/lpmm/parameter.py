@@ -11,6 +11,7 @@ from torch.autograd.function import once_differentiable
 
 from qmaps.errors import BadValueError
 from qmaps.lpmm.accumulator import Accumulator
+from qmaps.lpmm.nearest import nearest
 from qmaps.lpmm.tensor import LowPrecisionTensor
 from qmaps.philox import RoundingKey
 from qmaps.quantizer import QuantizedTensor
@@ -72,6 +73,18 @@ class LowPrecisionParameter(LowPrecisionTensor):
             return
         self.accumulator.count = 0
         self.accumulator.add(value)
+
+    def encode(self, values: Tensor) -> None:
+        """Quantize `values`, to the nearest code; those that the codes stand for change nothing."""
+        values = values.detach()
+        if torch.equal(self.decode(), values):
+            return
+        found = nearest(values, self.codes.quantizer)
+        for target, part in zip(
+            (self.codes.packed, *self.codes.scales), (found.packed, *found.scales), strict=True
+        ):
+            target.copy_(part)
+        self.writes += 1
 
     def encode_update(self, values: Tensor, key: RoundingKey) -> None:
         """Quantize float32 `values` into the codes, stochastically if the quantizer is."""

@@ -17,7 +17,7 @@ from torch.utils.checkpoint import checkpoint
 
 import qmaps
 from qmaps import lpmm
-from qmaps.errors import BadTypeError, BadValueError
+from qmaps.errors import BadTypeError, BadValueError, NonFiniteError
 
 GRADS = "B64/linear0@8s"
 X = torch.linspace(-1, 1, 2 * 6 * 8).view(2, 6, 8).sin()
@@ -347,6 +347,55 @@ def test_checkpoints_load_into_the_plain_model_and_back_exactly() -> None:
     for param, other in zip(model.parameters(), other_model.parameters(), strict=True):
         assert torch.equal(param.codes.packed, other.codes.packed)
         assert torch.equal(param.codes.scales[0], other.codes.scales[0])
+
+
+def reloaded(model: nn.Module, spec: str, dtype: torch.dtype) -> nn.Module:
+    """Another model, converted and loaded."""
+    other = lpmm.convert(nn.Linear(64, 40, bias=False).to(dtype), spec, GRADS)
+    other.load_state_dict(copy.deepcopy(model.state_dict()))
+    return other
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize(
+    "spec", ["B2048/DE@4s+sr", "B128/DE@8s+sr", "row/DE@4s", "rank1/DE@8s+sr", "B32x8/DE@4s"]
+)
+def test_weights_of_maps_without_minus_1_survive_any_number_of_checkpoints(
+    spec: str, dtype: torch.dtype
+) -> None:
+    torch.manual_seed(0)
+    model = nn.Linear(64, 40, bias=False).to(dtype)
+    with torch.no_grad():
+        model.weight[::3] *= -model.weight[::3].sign()  # so that maxima are negative
+        model.weight[5] = 0
+    lpmm.convert(model, spec, GRADS)
+    optimizer = lpmm.LPMMSGD(model.parameters(), lr=0.1)
+    for _ in range(2):
+        weights = model.weight.decode()
+        for _ in range(3):
+            model.load_state_dict(copy.deepcopy(model.state_dict()))
+        assert torch.equal(model.weight.decode(), weights)
+        if dtype == torch.float32 and not spec.startswith(("rank1", "B32x8")):
+            other = reloaded(reloaded(model, spec, dtype), spec, dtype)
+            assert torch.equal(other.weight.decode(), weights)
+            plain = nn.Linear(64, 40, bias=False)
+            plain.load_state_dict(other.state_dict())
+            assert torch.equal(lpmm.convert(plain, spec, GRADS).weight.decode(), weights)
+        model(torch.ones(2, 64, dtype=dtype)).square().sum().backward()
+        optimizer.step()
+        assert not torch.equal(model.weight.decode(), weights)
+
+
+def test_nothing_that_is_not_finite_is_converted() -> None:
+    model = nn.Linear(4, 4)
+    with torch.no_grad():
+        model.weight[0, 1] = float("nan")
+    with pytest.raises(NonFiniteError) as caught:
+        lpmm.convert(model)
+    assert str(caught.value) == (
+        "x holds 1 NaN or infinite elements, the first at flat index 1; only finite values can be "
+        "quantized"
+    )
 
 
 def test_copies_share_nothing() -> None:

@@ -1,0 +1,100 @@
+"""The nearest codes of weights, and the very codes of weights that were decoded from codes.
+
+A codebook that lacks -1, such as signed ``DE``, takes the largest weight of a block, where it is
+negative, to a smaller one. The decoded block then has another maximum, and encoding it by that
+would shrink it again, each time that a checkpoint is loaded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor
+
+from qmaps.maps.base import table
+from qmaps.quantizer import QuantizedTensor, Quantizer
+
+SAMPLE = 4096
+"""Elements that tell whether a tensor may have been decoded from codes."""
+
+
+def nearest(values: Tensor, q: Quantizer, *, check: bool = False) -> QuantizedTensor:
+    """The nearest codes of `values`, as of `q`.
+
+    Blocks that decode from codes under the scale that one of the codebook's ends implies get those
+    codes, so that decoding gives back the same values. Scales that overlap (``rank1``, ``&``) or
+    are stored in 8 bits are the maxima in any case.
+
+    Args:
+        values: float32, float16 or bfloat16.
+        q: rounds to nearest here even if it is stochastic.
+        check: refuse NaN and infinity.
+
+    Raises:
+        NonFiniteError: if `check`.
+    """
+    plain = Quantizer(q.normalizer, q.map)
+    encode = plain.quantize if check else plain.quantize_unchecked
+    found = encode(values.float())
+    chosen = _chosen(values, found)
+    if chosen is not None:
+        found = plain.quantize_scaled(values.float(), (chosen,))
+    return QuantizedTensor(q, found.shape, found.packed, found.scales)
+
+
+def _chosen(values: Tensor, found: QuantizedTensor) -> Tensor | None:
+    """For each block a scale under which it has codes; None where the maxima serve as well."""
+    q = found.quantizer
+    geometry = q.normalizer.geometry(found.shape)
+    if geometry is None or geometry.log or len(geometry.parts) != 1 or len(found.scales) != 1:
+        return None
+    ends = {float(end) for end in table(q.map)[[0, -1]].abs()} - {0.0, 1.0}
+    if not ends or not values.numel():
+        return None
+    maxima = found.scales[0]
+    open_ = ~_same(values, found)
+    if not open_.any() or not _plausible(values, found, ends):
+        return None
+    chosen = maxima.clone()
+    for end in ends:
+        for candidate in _candidates(maxima / end, values.dtype):
+            exact = _same(values, q.quantize_scaled(values.float(), (candidate,)))
+            chosen = torch.where(open_ & exact, candidate, chosen)
+            open_ &= ~exact
+    return chosen
+
+
+def _candidates(scale: Tensor, dtype: torch.dtype) -> Iterator[Tensor]:
+    """Scales whose product with the end may have rounded to the maxima."""
+    yield scale
+    if dtype != torch.float32:
+        yield scale.to(dtype).float()
+    for direction in (torch.inf, -torch.inf):
+        moved = scale
+        for _ in range(2):
+            moved = torch.nextafter(moved, torch.full_like(moved, direction))
+            yield moved
+
+
+def _same(values: Tensor, t: QuantizedTensor) -> Tensor:
+    """For each scale whether everything under it decodes to `values`."""
+    differs = (t.dequantize(dtype=values.dtype) != values).float()
+    return t.quantizer.normalizer.scales(differs)[0] == 0
+
+
+def _plausible(values: Tensor, found: QuantizedTensor, ends: set[float]) -> bool:
+    """Whether most of a few elements are products of a code and a scale."""
+    q = found.quantizer
+    x = values.reshape(-1)[:SAMPLE].float()
+    expanded = q.normalizer.expand(found.scales, found.shape).expand(found.shape)
+    scale = expanded.reshape(-1)[:SAMPLE]
+    x, scale = x[x != 0], scale[x != 0]
+    codebook = table(q.map).to(x.device)
+    near = torch.zeros_like(x, dtype=torch.bool)
+    for end in {1.0, *ends}:
+        n = x / (scale / end)
+        above = torch.searchsorted(codebook, n).clamp(1, len(codebook) - 1)
+        distance = torch.minimum((codebook[above] - n).abs(), (codebook[above - 1] - n).abs())
+        near |= distance <= 2 * torch.finfo(values.dtype).eps * n.abs()
+    return bool(near.sum() * 2 >= near.numel())
