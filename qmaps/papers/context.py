@@ -40,7 +40,7 @@ class Size:
         seeds: how many of `grid`.
         steps: of each training run; the workload's own number if None.
         pretrained: a workload that fine-tunes pretrained weights, shown where it is installed.
-        pretrained_steps: of that one.
+        pretrained_steps: of that one; the moments of 20 are settled, and a step takes seconds.
     """
 
     headline: str
@@ -51,7 +51,7 @@ class Size:
     pretrained_steps: int | None = None
 
 
-FULL = Size("stdlib-lm", "stdlib-lm-tiny", 5, None)
+FULL = Size("stdlib-lm", "stdlib-lm-tiny", 5, None, pretrained_steps=20)
 QUICK = Size("stdlib-lm-tiny", "stdlib-lm-tiny", 2, 40, pretrained_steps=4)
 
 

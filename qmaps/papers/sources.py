@@ -14,7 +14,7 @@ import qmaps
 ROOT = Path(qmaps.__file__).parent
 SHOWING = ("cli", "figures", "integrations", "report")
 """Packages that only show frames, or that call what makes them."""
-PAGES = ("catalogue", "page", "pictures", "results", "summary", "verdict", "words")
+PAGES = ("catalogue", "page", "pictures", "results", "stand_ins", "summary", "verdict", "words")
 """Modules of this package that only lay out what exhibits return."""
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from qmaps import analyze
+from qmaps import analyze, workloads
 from qmaps.errors import BadValueError
 from qmaps.papers import PAPERS, run
 from qmaps.papers.context import Context, NotYetError
@@ -42,6 +42,25 @@ def test_a_page_has_every_exhibit_with_its_files(pages: Path, name: str) -> None
     assert all((folder / file).stat().st_size < 400_000 for file in linked)
     assert page.count("<img ") == page.count('src="data:image/png;base64,')
     assert not re.findall(r'(?:src|href)="(?!data:|#|\.\./papers\.html)', page)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_page_of_others_states_says_nothing_of_our_models(pages: Path, name: str) -> None:
+    """Tables may name them: some hold what live models of ours were checked against."""
+    lines = (pages / name / "README.md").read_text().splitlines()
+    first = next(number for number, line in enumerate(lines) if line.startswith("## "))
+    text = "\n".join(line for line in lines[first:] if not line.startswith("|"))
+    models = [*(set(workloads.names()) - {"digits"}), "MiniLM", "`digits`", "{"]
+    assert not [each for each in models if each in text]
+    assert not re.findall(r"(?i)\b(?:ours\b|our (?:own|model|transformer|parameters))", text)
+    assert "embedding" not in text
+
+
+def test_a_page_says_whose_states_it_shows(pages: Path) -> None:
+    text = (pages / "8-bit-optimizers" / "README.md").read_text()
+    assert "Made from states of AdamW, step 7 in " in text
+    both = "states of AdamW, step 7 and of AdamW, step 7; the figure: AdamW, step 7"
+    assert f"Made from {both} in " in text
 
 
 def test_the_summary_counts_and_links(pages: Path) -> None:

@@ -98,9 +98,9 @@ def find(frames: Frames) -> Finding:
                 f"numbers, where levels lie {number(1 / NUM)} apart.",
             ),
         ],
-        why="The paper's time is that of a GPU that sorts in its SRAM; ours are medians on this "
-        "CPU, taken in turns, and only their ratios mean something. Where chunks of a tensor are "
-        "not alike, as in a second moment, averaging their quantiles is biased: see the table. "
+        why="The paper's time is that of a GPU that sorts in its SRAM; times here are medians on "
+        "this CPU, taken in turns, and only their ratios mean something. Where chunks of a tensor "
+        "are not alike, as in a second moment, averaging their quantiles is biased: see the table. "
         "The two general algorithms are not built here; their times are what the paper cites. "
         "Exact quantiles need no such average, and are what `quantile` is fitted with.",
         tables={"accuracy": accuracy},

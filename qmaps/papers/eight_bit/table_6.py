@@ -54,9 +54,9 @@ def find(frames: Frames) -> Finding:
         "error over seeds. Absolute errors scale with a model's gradients, so that only their "
         "order can be compared. The mean relative error is ruled by updates near zero, which a "
         "linear map rounds to 0 (an error of 100 %), and in larger measure the longer the states' "
-        "tails are: the paper's model has a thousand times our parameters. The median stands "
-        "beside it. Quantiles fitted to the tensor itself, as ours are, do well where the "
-        "elements are; inverse dynamic has few codes there.",
+        "tails are; the median stands beside it. Quantiles fitted to the tensor itself, as they "
+        "are here, do well where the elements are; inverse dynamic has few codes there.",
+        why_ours="The paper's model has a thousand times our parameters.",
         tables={"by-seed": errors},
     )
 
