@@ -161,8 +161,18 @@ class Paper:
 
     @property
     def left_out(self) -> pd.DataFrame:
-        """`item` and `why` of figures and tables that are not made."""
+        """`item` and `why` of figures and tables that are not made, and of parts of those that are.
+
+        A part is named by the figure's or table's label, a comma, and what it is.
+        """
         return left_out(self.name)
+
+    @property
+    def wholly_left_out(self) -> pd.DataFrame:
+        """Those of `left_out` that are no parts."""
+        labels = tuple(f"{label}, " for exhibit in self.exhibits for label in exhibit.covers)
+        items = self.left_out
+        return items[[not item.startswith(labels) for item in items["item"]]]
 
 
 def _ranges(labels: Sequence[str]) -> list[str]:

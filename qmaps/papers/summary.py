@@ -53,9 +53,8 @@ def covered(found: Found) -> list[dict[str, Any]]:
     for paper, results in found:
         made = sum(len(r.exhibit.covers) for r in results if r.finding is not None)
         waiting = sum(len(r.exhibit.covers) for r in results if r.finding is None)
-        rows.append(
-            {"paper": paper.title, "made": made, "waiting": waiting, "left": len(paper.left_out)}
-        )
+        left = len(paper.wholly_left_out)
+        rows.append({"paper": paper.title, "made": made, "waiting": waiting, "left": left})
     return rows
 
 
@@ -72,7 +71,7 @@ def numbers(found: Found) -> dict[str, int]:
 
 
 def left_out(found: Found) -> list[dict[str, str]]:
-    """What is not made, and why."""
+    """What is not made, parts of figures and tables included, and why."""
     return [
         {"paper": paper.title, "item": str(row.item), "why": str(row.why)}
         for paper, _ in found
@@ -94,8 +93,8 @@ def _markdown(
         "",
         f"Of {sum(total.values())} figures, tables and measured appendices {total['made']} are made"
         f" here, {total['waiting']} wait for a table of another command ({PENDING}), and "
-        f"{total['left']} are left out, each with the reason. Numbers and statements: {tally}. "
-        f"{page.RULES}",
+        f"{total['left']} are left out, each with the reason, as are parts of others. "
+        f"Numbers and statements: {tally}. {page.RULES}",
         "",
         page.provenance(about),
         "",

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import pandas as pd
 
 from qmaps.papers.numbers import number
+
+DIGITS = 5
+"""Before and after the point, of a number with a spread; longer ones are shortened."""
 
 
 def numbers(frame: pd.DataFrame) -> pd.DataFrame:
@@ -22,7 +26,7 @@ def numbers(frame: pd.DataFrame) -> pd.DataFrame:
                 for quantity, unit in zip(frame["quantity"], frame["unit"], strict=True)
             ],
             "paper": _with_spread(frame, "paper"),
-            "ours": _with_spread(frame, "ours"),
+            "ours": list(map(measured, frame["ours"], frame["ours_spread"])),
             "verdict": frame["verdict"],
         }
     )
@@ -36,6 +40,20 @@ def _with_spread(frame: pd.DataFrame, name: str) -> list[str]:
         cell(value) + (f" ± {cell(spread)}" if pd.notna(spread) else "")
         for value, spread in zip(frame[name], frame[f"{name}_spread"], strict=True)
     ]
+
+
+def measured(value: float, spread: float) -> str:
+    """A number with its spread, both to two digits of that.
+
+    >>> measured(2.88649, 0.01781), measured(0.0462, float("nan"))
+    ('2.886 ± 0.018', '0.0462')
+    """
+    if not (math.isfinite(spread) and math.isfinite(value)) or spread <= 0:
+        return cell(value) + (f" ± {cell(spread)}" if pd.notna(spread) else "")
+    places = max(0, 1 - math.floor(math.log10(spread)))
+    if places > DIGITS or abs(value) >= 10**DIGITS:
+        return f"{cell(value)} ± {cell(spread)}"
+    return f"{value:.{places}f} ± {spread:.{places}f}"
 
 
 def cell(value: Any) -> str:

@@ -97,9 +97,30 @@ def test_rows_hold_both_numbers_in_the_papers_order() -> None:
     ]
     shown = words.numbers(frame)
     assert list(shown) == ["", "quantity", "paper", "in its place", "ours", "verdict"]
-    assert shown.iloc[1].tolist() == ["row 0", "accuracy (%)", "80", "loss b", "1 ± 0.5", ORDER]
+    assert shown.iloc[1].tolist() == ["row 0", "accuracy (%)", "80", "loss b", "1.00 ± 0.50", ORDER]
     assert shown.iloc[5].tolist() == ["net", "size (MB)", "5", "-", "5.1", "reproduced"]
     assert "in its place" not in words.numbers(frame.iloc[5:])
+
+
+@pytest.mark.parametrize(
+    ("value", "spread", "expected"),
+    [
+        (2.88649, 0.01781, "2.886 ± 0.018"),
+        (0.0462, 0.00698, "0.0462 ± 0.0070"),
+        (201.4, 17.2, "201 ± 17"),
+        (8.94, 1.5, "8.9 ± 1.5"),
+        (2.0, 0.0, "2 ± 0"),
+        (2.5, math.nan, "2.5"),
+        (math.nan, math.nan, "-"),
+        (math.inf, 0.1, "inf ± 0.1"),
+        (3.24567e-5, 1.2e-7, "3.25e-05 ± 1.20e-07"),
+        (1.5e6, 2.0, "1,500,000 ± 2"),
+    ],
+)
+def test_numbers_of_ours_are_as_long_as_their_spreads(
+    value: float, spread: float, expected: str
+) -> None:
+    assert words.measured(value, spread) == expected
 
 
 @pytest.mark.parametrize(("better", "shown"), [("", "['']"), ("most", "['most']")])

@@ -66,7 +66,8 @@ def find(frames: Frames) -> Finding:
         why="The paper's tasks (GLUE, ImageNet, E2E, SQuAD, WMT) need pretrained models and data "
         "that cannot be had here; losses (lower is better) after training small models from "
         "scratch stand in their place, ± the standard error over seeds: of images for CLS, of text "
-        "for the others. Adafactor was run here without a first moment only. In runs so short a "
+        "for the others. Adafactor was run here without a first moment only. "
+        "A row that changed sides makes those differ that it passed. In runs so short a "
         "4-bit first moment that is rounded to nearest moves late; "
         "rounded stochastically the difference is gone (reports/parity-first-moment.md).",
     )
