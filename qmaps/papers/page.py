@@ -84,8 +84,9 @@ def _prose(text: str) -> Markup:
 
 
 def _raw(value: Any) -> str:
-    """What a cell is sorted by."""
-    return str(value).split(" ± ")[0].replace(",", "")
+    """What a cell is sorted by: a number as JavaScript reads it."""
+    text = str(value).split(" ± ")[0].replace(",", "")
+    return text.replace("inf", "Infinity") if text in ("inf", "-inf") else text
 
 
 def further(result: Result) -> dict[str, pd.DataFrame]:

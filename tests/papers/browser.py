@@ -81,3 +81,31 @@ def look(page: Path, *, dark: bool = False) -> tuple[dict[str, Any], list[str]]:
     assert found, done.stderr[-2000:]
     console = [line for line in done.stderr.splitlines() if ":CONSOLE" in line]
     return json.loads(html.unescape(found[1])), console
+
+
+def check(page: Path) -> None:
+    """Nothing on the console, every image and link there, no wider than a phone, tables sort."""
+    light, console = look(page)
+    assert console == []
+    assert len(light["images"]) == page.read_text(encoding="utf-8").count("<img ")
+    assert all(light["images"])
+    assert light["lost"] == []
+    assert light["rightmost"] <= 360
+    assert light["sorted"]
+    for table in light["sorted"]:
+        for column in table:
+            assert column["aria"] == ["ascending", "descending"]
+            assert sorted(column["up"]) == sorted(column["down"])
+            assert ordered(column["up"], column["down"]), column
+
+
+def ordered(up: list[str], down: list[str]) -> bool:
+    """Whether cells are sorted as readers expect: numbers as numbers, those missing last."""
+    known = [cell for cell in up if cell != "-"]
+    if "-" in up[: len(known)] or "-" in down[: len(known)]:
+        return False
+    try:
+        keys = [float(cell) for cell in known]
+    except ValueError:
+        return len(set(up)) < len(up) or down == up[::-1]
+    return keys == sorted(keys) and [float(cell) for cell in down[: len(known)]] == keys[::-1]
