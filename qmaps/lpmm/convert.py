@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from fnmatch import fnmatchcase
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from torch import Tensor, nn
 
@@ -46,7 +46,11 @@ def convert(
     bits, whose weights each such load can make smaller.) Steps of `LPMMSGD` and `LPMMAdam` round as
     the quantizer says.
 
-    Parameters that require no gradient when they are converted keep no accumulator.
+    Parameters that require no gradient get an accumulator when they first require one.
+
+    ``load_state_dict(assign=True)`` copies into modules that have low-precision parameters.
+    `torch.nn.parallel.DistributedDataParallel` over several processes is refused in forward: it
+    would not see the gradients.
 
     Under `torch.autocast` autograd saves the copy in lower precision that autocast makes; that
     copy lives until backward.
@@ -88,6 +92,7 @@ def convert(
     _check(model, {n: p for n, p in named.items() if id(p) not in kept})
     numbers = {id(p): number for number, p in enumerate(named.values())}
     made: dict[int, LowPrecisionParameter] = {}
+    owners: dict[int, nn.Module] = {}
     for module in model.modules():
         for name, old in list(module._parameters.items()):
             if old is None or id(old) in kept:
@@ -97,7 +102,21 @@ def convert(
             module._parameters[name] = None
             # setattr, as recurrent layers keep lists of their own.
             setattr(module, name, made[id(old)])
+            owners[id(module)] = module
+    for owner in owners.values():
+        owner.register_load_state_dict_pre_hook(_copied)  # type: ignore[no-untyped-call]
     return model
+
+
+def _copied(
+    module: nn.Module,  # noqa: ARG001
+    state_dict: Mapping[str, Any],  # noqa: ARG001
+    prefix: str,  # noqa: ARG001
+    local_metadata: dict[str, Any],
+    *_: Any,
+) -> None:
+    """Before a module loads: copy into its parameters; others in their place would be no codes."""
+    local_metadata["assign_to_params_buffers"] = False
 
 
 def _made(
@@ -106,6 +125,7 @@ def _made(
     codes = nearest(old.detach(), params, check=True)
     accumulator = Accumulator(grads, old.detach(), seed, number) if old.requires_grad else None
     new = LowPrecisionParameter(codes, old.dtype, old.requires_grad, accumulator)
+    new.thawed = grads, seed, number
     if accumulator is not None and old.grad is not None:
         accumulator.add(old.grad)
     if (mark := getattr(old, MARK, None)) is not None:

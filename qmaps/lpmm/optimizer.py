@@ -249,7 +249,7 @@ class LowPrecisionOptimizer(QuantizedOptimizer):
         self._micro_batches = int(about["micro_batches"])
         self._drops = None
         for number, param in ours.items():
-            a = param.accumulator
+            a = param.accumulating()
             if a is None:
                 continue
             a.clear()
@@ -268,7 +268,7 @@ class LowPrecisionOptimizer(QuantizedOptimizer):
     ) -> QuantizedTensor:
         """A saved gradient, if it is one of the parameter's."""
         total = from_plain(saved["total"])
-        a = ours[number].accumulator if number in ours else None
+        a = ours[number].accumulating() if number in ours else None
         if a is None:
             raise BadValueError(
                 f"state_dict has a low-precision gradient of {self._name(number)}, which keeps none"

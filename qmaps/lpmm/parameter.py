@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple, Self
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from qmaps.errors import BadValueError
@@ -14,7 +14,7 @@ from qmaps.lpmm.accumulator import Accumulator
 from qmaps.lpmm.nearest import nearest
 from qmaps.lpmm.tensor import LowPrecisionTensor
 from qmaps.philox import RoundingKey
-from qmaps.quantizer import QuantizedTensor
+from qmaps.quantizer import QuantizedTensor, Quantizer
 
 # The hooks that are in force; versions of torch that lack it cannot pass tensors on to them.
 _outer_hooks: Callable[[bool], Any] = getattr(
@@ -36,10 +36,13 @@ class LowPrecisionParameter(LowPrecisionTensor):
 
     Attributes:
         codes: packed codes and scales.
-        accumulator: of the gradient; None in a copy whose gradients nobody asked for.
+        accumulator: of the gradient; None where nobody asked for gradients, as of a frozen one.
+        thawed: quantizer, seed and number of the accumulator that a frozen one gets when it
+            requires gradients.
     """
 
     accumulator: Accumulator | None
+    thawed: tuple[Quantizer, int, int] | None
     _is_param = True  # what isinstance(..., torch.nn.Parameter) looks at
 
     @staticmethod
@@ -53,7 +56,15 @@ class LowPrecisionParameter(LowPrecisionTensor):
         """A parameter of these codes."""
         self = super().__new__(cls, codes, dtype, requires_grad)
         self.accumulator = accumulator
+        self.thawed = None
         return self
+
+    def accumulating(self) -> Accumulator | None:
+        """The accumulator, made if it is needed now."""
+        if self.accumulator is None and self.requires_grad and self.thawed is not None:
+            grads, seed, number = self.thawed
+            self.accumulator = Accumulator(grads, self, seed, number)
+        return self.accumulator
 
     @property
     def grad(self) -> LowPrecisionTensor | None:
@@ -64,6 +75,8 @@ class LowPrecisionParameter(LowPrecisionTensor):
 
     @grad.setter
     def grad(self, value: Tensor | None) -> None:
+        if self.accumulating() is None and value is None:
+            return
         if self.accumulator is None:
             raise BadValueError("this low-precision parameter has no accumulator for a gradient")
         if isinstance(value, LowPrecisionTensor) and value.codes is self.accumulator.total:
@@ -103,7 +116,8 @@ class LowPrecisionParameter(LowPrecisionTensor):
             return func(*plain, **plain_named)
 
     def _in_graph(self) -> Tensor:
-        if self.requires_grad and self.accumulator is not None and torch.is_grad_enabled():
+        if torch.is_grad_enabled() and self.accumulating() is not None and self.requires_grad:
+            _refuse_replicas()
             decoded: Tensor = _Decode.apply(self)  # type: ignore[no-untyped-call]
             return decoded
         return self.decode()
@@ -113,16 +127,19 @@ class LowPrecisionParameter(LowPrecisionTensor):
         copy.__dict__.update(
             {key: value for key, value in self.__dict__.items() if key not in copy.__dict__}
         )
+        copy.thawed = self.thawed
         if self.accumulator is not None:
             copy.accumulator = copy_of(self.accumulator, copy)
         return copy
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         about = super().__reduce_ex__(protocol)
-        if self.accumulator is None:
+        if (a := self.accumulator) is not None:
+            return _rebuilt, (*about[1], a.total.quantizer.spec, a.seed, a.number, a.step)
+        if self.thawed is None:
             return about
-        a = self.accumulator
-        return _rebuilt, (*about[1], a.total.quantizer.spec, a.seed, a.number, a.step)
+        grads, seed, number = self.thawed
+        return _rebuilt, (*about[1], grads.spec, seed, number, None)
 
 
 class _Opened:
@@ -162,16 +179,28 @@ def _rebuilt(
     grads: str,
     seed: int,
     number: int,
-    step: int,
+    step: int | None,
 ) -> LowPrecisionParameter:
     from qmaps.quantizer import quantizer
     from qmaps.store import from_plain
 
     codes = from_plain(plain)
     param = cls(codes, dtype, requires_grad)
-    param.accumulator = Accumulator(quantizer(grads), param, seed, number)
-    param.accumulator.step = step
+    param.thawed = quantizer(grads), seed, number
+    if step is not None:
+        param.accumulator = Accumulator(param.thawed[0], param, seed, number)
+        param.accumulator.step = step
     return param
+
+
+def _refuse_replicas() -> None:
+    """Raise within the forward of replicas whose gradients nobody would average."""
+    replica: Any = getattr(nn.parallel.DistributedDataParallel, "_active_ddp_module", None)
+    if replica is not None and (count := replica.process_group.size()) > 1:
+        raise BadValueError(
+            f"DistributedDataParallel does not see the gradients of low-precision parameters, so "
+            f"its {count} replicas would part; train a converted model in one process"
+        )
 
 
 class _Decode(torch.autograd.Function):

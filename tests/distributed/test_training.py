@@ -29,6 +29,7 @@ TWO = (
     "whole_tensor_rules",
     "what_shards_cannot_do_is_refused",
     "memory_counts_what_is_here",
+    "replicas_of_converted_models_are_refused",
 )
 FOUR = ("hybrid_sharding", "other_placements")
 

@@ -26,6 +26,7 @@ from torch.distributed.checkpoint.state_dict import (
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import Replicate, Shard, distribute_tensor
 
+from qmaps import lpmm
 from qmaps.backends import use_backend
 from qmaps.errors import BadValueError
 from qmaps.optim import (
@@ -488,6 +489,24 @@ def check_memory_counts_what_is_here() -> None:
     found = optimizer.memory()
     assert found.nbytes == predicted.nbytes == optimizer.state_nbytes
     assert found.numel == sum(local(p).numel() for p in parts.parameters())
+
+
+def check_replicas_of_converted_models_are_refused() -> None:
+    message = (
+        "DistributedDataParallel does not see the gradients of low-precision parameters, so its "
+        "2 replicas would part; train a converted model in one process"
+    )
+    x = torch.ones(2, 64)
+    before = nn.parallel.DistributedDataParallel(lpmm.convert(model()))
+    after = nn.parallel.DistributedDataParallel(model())
+    lpmm.convert(after.module)
+    for replica in (before, after):
+        with pytest.raises(BadValueError) as caught:
+            replica(x)
+        assert str(caught.value) == message
+        with torch.no_grad():
+            replica(x)
+        replica.module(x).sum().backward()  # one's own
 
 
 def check_data_parallel() -> None:

@@ -259,6 +259,26 @@ def test_frozen_parameters_are_codes_without_gradients() -> None:
     assert model[0].bias.grad is not None
 
 
+@pytest.mark.parametrize("copied", [False, True])
+def test_what_is_frozen_when_it_is_converted_trains_once_it_thaws(copied: bool) -> None:
+    model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4))
+    plain = with_decoded_weights(model, "B2048/linear0@12s")
+    model[0].requires_grad_(False)
+    lpmm.convert(model, grads=GRADS)
+    twin = pickle.loads(pickle.dumps(model)) if copied else copy.deepcopy(model)
+    assert twin[0].weight.accumulator is None
+    twin.zero_grad()
+    twin[0].requires_grad_(True)
+    before = twin[0].weight.decode()
+    optimizer = lpmm.LPMMSGD(twin.parameters(), lr=1.0)
+    twin(torch.ones(1, 4)).sum().backward()
+    plain(torch.ones(1, 4)).sum().backward()
+    expected = qmaps.quantizer(GRADS).quantize(plain[0].weight.grad).dequantize()
+    assert torch.equal(twin[0].weight.grad.decode(), expected)
+    optimizer.step()
+    assert not torch.equal(twin[0].weight.decode(), before)
+
+
 # In place
 
 
@@ -347,6 +367,20 @@ def test_checkpoints_load_into_the_plain_model_and_back_exactly() -> None:
     for param, other in zip(model.parameters(), other_model.parameters(), strict=True):
         assert torch.equal(param.codes.packed, other.codes.packed)
         assert torch.equal(param.codes.scales[0], other.codes.scales[0])
+
+
+@pytest.mark.parametrize("copied", [False, True])
+def test_assigning_a_checkpoint_copies_it_into_the_codes(copied: bool) -> None:
+    model = drawn(lambda: nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4)))
+    saved = copy.deepcopy(model.state_dict())
+    nn.init.zeros_(model[0].weight)
+    lpmm.convert(model, skip=["*.bias"])
+    model = copy.deepcopy(model) if copied else model
+    weight = model[0].weight
+    model.load_state_dict(saved, assign=True)
+    assert model[0].weight is weight
+    assert torch.allclose(weight.decode(), saved["0.weight"], atol=1e-3)
+    assert torch.equal(model[0].bias, saved["0.bias"])
 
 
 def reloaded(model: nn.Module, spec: str, dtype: torch.dtype) -> nn.Module:
