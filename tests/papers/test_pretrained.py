@@ -77,7 +77,8 @@ def test_a_users_page_has_none(make: Make) -> None:
     folder = make("", states=[adam_states(4)])
     assert names(folder, "*pretrained*") == []
     for page in ("README.md", "index.html"):
-        text = (folder / page).read_text()
+        text, _, left_out = (folder / page).read_text().rpartition("Not made here")
+        assert left_out  # which names weights that cannot be had
         assert "retrained" not in text
         assert "MiniLM" not in text
 
