@@ -27,8 +27,9 @@ RULES = (
     "paper's metric cannot be measured here, a quantity of ours stands in its place and only the "
     "ordering can be the same: no other row is better in one and worse in the other, and one at "
     "least lies alike in both (rows count as equal whose ± touch, or that the paper may have "
-    "rounded apart). A figure's or table's own "
-    "verdict is the weakest of its numbers and statements."
+    "rounded apart). A number of the paper without one of ours is not compared. A figure's or "
+    "table's own verdict is the weakest of its numbers and statements; a statement alone does not "
+    "speak for a table of which no number is compared."
 )
 
 
