@@ -70,5 +70,9 @@ def _model(name: str) -> Any:
         return getattr(importlib.import_module(module), function)()
     except (ImportError, AttributeError) as error:
         raise BadValueError(f"model={name!r} cannot be imported ({error})") from None
+    except TypeError as error:
+        raise BadValueError(
+            f"model={name!r} cannot be called without arguments ({error})"
+        ) from None
     finally:
         sys.path.remove("")

@@ -16,6 +16,7 @@ from qmaps.maps.base import FittedMap
 from qmaps.optim.choice import MARK, listed
 from qmaps.philox import RoundingKey
 from qmaps.quantizer import FLOATS, Quantizer, quantizer
+from qmaps.shards import is_distributed
 
 PARAMS = "B2048/linear0@12s+sr"
 GRADS = "B2048/linear0@8s+sr"
@@ -63,9 +64,11 @@ def convert(
         seed: of the stochastic rounding of gradients.
 
     Raises:
-        BadTypeError: `model` is no module, or a parameter is no float32, float16 or bfloat16.
+        BadTypeError: `model` is no module, or a parameter is no float32, float16 or bfloat16, or a
+            DTensor.
         BadValueError: a quantizer does not fit, the model is converted already, a pattern matches
-            nothing, or a layer writes its weights in forward.
+            nothing, a layer writes its weights in forward, or a parameter has no values yet.
+        NonFiniteError: a parameter holds NaN or infinity.
 
     Source: LPMM, sections 3 and 5.
 
@@ -81,7 +84,7 @@ def convert(
         raise BadTypeError(f"model is a {type(model).__name__}; a torch.nn.Module is needed")
     RoundingKey(seed=seed)  # raises on a bad seed
     of_params, of_grads = _checked("params", params), _checked("grads", grads)
-    named = dict(model.named_parameters())
+    named = dict(model.named_parameters(remove_duplicate=False))  # tied ones by each name
     for pattern in skip:
         if not any(fnmatchcase(name, pattern) for name in named):
             raise BadValueError(
@@ -90,7 +93,7 @@ def convert(
             )
     kept = {id(p) for n, p in named.items() if any(fnmatchcase(n, each) for each in skip)}
     _check(model, {n: p for n, p in named.items() if id(p) not in kept})
-    numbers = {id(p): number for number, p in enumerate(named.values())}
+    numbers = {id(p): number for number, p in enumerate(model.parameters())}
     made: dict[int, LowPrecisionParameter] = {}
     owners: dict[int, nn.Module] = {}
     for module in model.modules():
@@ -146,6 +149,15 @@ def _check(model: nn.Module, named: dict[str, Tensor]) -> None:
     for name, param in named.items():
         if isinstance(param, LowPrecisionParameter):
             raise BadValueError(f"parameter {name!r} is converted already")
+        check_initialized(name, param)
+        if param.is_meta:
+            raise BadValueError(
+                f"parameter {name!r} is on the device 'meta', without values; convert the model "
+                "when it has them"
+            )
+        if is_distributed(param):
+            allowed = "only whole parameters can be converted"
+            raise BadTypeError(f"parameter {name!r} is a DTensor; {allowed}")
         if param.dtype not in FLOATS:
             allowed = "float32, float16 and bfloat16 can be converted"
             raise BadTypeError(f"parameter {name!r} has dtype {param.dtype}; {allowed}")
@@ -155,6 +167,15 @@ def _check(model: nn.Module, named: dict[str, Tensor]) -> None:
                 f"module {name!r} has max_norm={module.max_norm}, which rewrites its weights in "
                 "forward; only max_norm=None can be converted"
             )
+
+
+def check_initialized(name: str, param: Tensor) -> None:
+    """Raise for a parameter of a lazy module that has not seen its input yet."""
+    if isinstance(param, nn.UninitializedParameter):
+        raise BadValueError(
+            f"parameter {name!r} has no shape yet; call the model once, so that its lazy modules "
+            "see their inputs"
+        )
 
 
 def low_precision_parameters(model: nn.Module) -> dict[str, LowPrecisionParameter]:

@@ -32,7 +32,8 @@ class LowPrecisionParameter(LowPrecisionTensor):
 
     `grad` is the accumulated gradient as a `LowPrecisionTensor`, or None where nothing has been
     accumulated; writing it in place writes the accumulator. `torch.autograd.grad` finds no
-    gradient with respect to it, and a second backward through it is refused.
+    gradient with respect to it, and ``create_graph=True`` is refused. Another backward through a
+    graph that was retained adds its gradient, as with any parameter.
 
     Attributes:
         codes: packed codes and scales.
@@ -257,6 +258,11 @@ class _saving_codes(torch.autograd.graph.saved_tensors_hooks):  # noqa: N801 - a
                 raise BadValueError(
                     "a low-precision parameter was written between forward and backward; "
                     "backward needs its old values"
+                )
+            if torch.is_grad_enabled():
+                raise BadValueError(
+                    "create_graph=True goes through a low-precision parameter, which has no "
+                    "gradients of gradients"
                 )
             values = saved.param.decode()
             return values.as_strided(saved.size, saved.stride, saved.offset)

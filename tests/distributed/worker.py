@@ -28,7 +28,7 @@ from torch.distributed.tensor import Replicate, Shard, distribute_tensor
 
 from qmaps import lpmm
 from qmaps.backends import use_backend
-from qmaps.errors import BadValueError
+from qmaps.errors import BadTypeError, BadValueError
 from qmaps.optim import (
     LAMB,
     LARS,
@@ -507,6 +507,11 @@ def check_replicas_of_converted_models_are_refused() -> None:
         with torch.no_grad():
             replica(x)
         replica.module(x).sum().backward()  # one's own
+    with pytest.raises(BadTypeError) as sharded_:
+        lpmm.convert(sharded(model()))
+    assert str(sharded_.value) == (
+        "parameter '0.weight' is a DTensor; only whole parameters can be converted"
+    )
 
 
 def check_data_parallel() -> None:

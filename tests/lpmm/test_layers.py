@@ -236,6 +236,23 @@ def test_checkpointing_gives_the_same_gradients_and_keeps_its_savings(reentrant:
     assert held[0] - held[1] >= 3 * activation
 
 
+def test_gradients_of_gradients_are_refused() -> None:
+    model = lpmm.convert(nn.Linear(4, 4), grads=GRADS)
+    x = torch.ones(1, 4, requires_grad=True)
+    loss = model(x).square().sum()
+    loss.backward(retain_graph=True)
+    first = model.weight.grad.decode()
+    loss.backward()
+    error = 0.02 * float(first.abs().max())
+    assert torch.allclose(model.weight.grad.decode(), 2 * first, atol=error)
+    with pytest.raises(BadValueError) as caught:
+        torch.autograd.grad(model(x).square().sum(), x, create_graph=True)
+    assert str(caught.value) == (
+        "create_graph=True goes through a low-precision parameter, which has no gradients of "
+        "gradients"
+    )
+
+
 def test_a_weight_written_between_forward_and_backward_is_refused() -> None:
     model = lpmm.convert(nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4)))
     loss = model(torch.ones(1, 4)).sum()
@@ -466,12 +483,27 @@ def test_copies_share_nothing() -> None:
          "module '0' has max_norm=1.0, which rewrites its weights in forward; only max_norm=None "
          "can be converted"),
         (lpmm.convert(nn.Linear(2, 2)), {}, "parameter 'weight' is converted already"),
+        (nn.Sequential(nn.LazyLinear(2)), {}, "parameter '0.weight' has no shape yet; call the "
+         "model once, so that its lazy modules see their inputs"),
+        (nn.Linear(2, 2, device="meta"), {}, "parameter 'weight' is on the device 'meta', without "
+         "values; convert the model when it has them"),
     ],
 )  # fmt: skip
 def test_what_convert_refuses(model: Any, options: dict[str, Any], message: str) -> None:
     with pytest.raises((BadValueError, BadTypeError)) as caught:
         lpmm.convert(model, **options)
     assert str(caught.value) == message
+
+
+def test_tied_parameters_are_skipped_by_each_of_their_names() -> None:
+    for skip in ("0.weight", "2.*"):
+        model = nn.Sequential(nn.Linear(4, 4, bias=False), nn.Tanh(), nn.Linear(4, 4, bias=False))
+        model[2].weight = model[0].weight
+        model.append(nn.Linear(4, 4))
+        lpmm.convert(model, skip=[skip])
+        assert list(lpmm.low_precision_parameters(model)) == ["3.weight", "3.bias"]
+        assert type(model[0].weight) is nn.Parameter
+        assert model[3].weight.accumulator.number == 1
 
 
 def test_skipped_parameters_stay_as_they_are() -> None:

@@ -69,6 +69,9 @@ def test_small_states_can_stay_in_32_bits() -> None:
     [
         (lambda: lpmm.predict(3), BadTypeError,  # type: ignore[arg-type]
          "model is a int; a torch.nn.Module is needed"),
+        (lambda: lpmm.predict(torch.nn.LazyLinear(2)), BadValueError,
+         "parameter 'weight' has no shape yet; call the model once, so that its lazy modules see "
+         "their inputs"),
         (lambda: states_of(["x"]), BadValueError,
          "state='x' must be NAME=SPEC, such as exp_avg=B256/DE@8s"),
     ],
@@ -95,3 +98,9 @@ def test_the_command_predicts_for_any_model(capsys: Any) -> None:
         main(["memory", "torch.nn:nothing"])
     assert ended.value.code == 2
     assert "error: model='torch.nn:nothing' cannot be imported" in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        main(["memory", "torch.nn:LazyLinear"])
+    assert capsys.readouterr().err == (
+        "error: model='torch.nn:LazyLinear' cannot be called without arguments "
+        "(LazyLinear.__init__() missing 1 required positional argument: 'out_features')\n"
+    )
