@@ -8,8 +8,10 @@ import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import pairwise, product
+from typing import Any
 
 import torch
+from torch import Tensor
 
 import qmaps
 from qmaps import maps, normalize
@@ -131,3 +133,23 @@ def exact_codes(n: torch.Tensor, codebook: torch.Tensor) -> list[int]:
 def same_bits(a: torch.Tensor, b: torch.Tensor) -> bool:
     """Equal elements; NaN equals NaN."""
     return a.shape == b.shape and bool(((a == b) | ((a != a) & (b != b))).all())
+
+
+class Wrapped(Tensor):
+    """A tensor without elements at its address, like quantized weights of other libraries."""
+
+    inner: Tensor
+
+    @staticmethod
+    def __new__(cls, inner: Tensor, requires_grad: bool = True) -> Any:
+        self = Tensor._make_wrapper_subclass(
+            cls, inner.shape, dtype=inner.dtype, device=inner.device, requires_grad=requires_grad
+        )
+        self.inner = inner
+        return self
+
+    @classmethod
+    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        args = [x.inner if isinstance(x, Wrapped) else x for x in args]
+        result = func(*args, **(kwargs or {}))
+        return cls(result, False) if func is torch.ops.aten.detach.default else result

@@ -34,8 +34,9 @@ from qmaps.constants import (
 from qmaps.cuda.layout import CONSTANT
 from qmaps.cuda.rules import RULES
 from qmaps.optim.base import QuantizedOptimizer
-from qmaps.quantizer import QuantizedTensor
+from qmaps.quantizer import QuantizedTensor, quantizer
 from tests.cuda.emulation import EmulatedEngine, build
+from tests.helpers import Wrapped
 from tests.optim.families import same_bits
 
 SHAPES = ((96, 50), (5000,), (7, 3), (2049,))
@@ -292,6 +293,24 @@ def test_what_it_cannot_follow_goes_to_the_reference(on_device: EmulatedEngine) 
     ours = run()
     with use_backend("reference"):
         assert_same(ours, run())
+
+
+def test_what_has_no_elements_at_its_address_goes_to_the_reference(
+    on_device: EmulatedEngine,
+) -> None:
+    params = [p if n else Wrapped(p.detach()) for n, p in enumerate(parameters())]
+    optimizer = optim.AdamW8bit(params, min_quantized_size=100)
+    for number in range(2):
+        set_gradients(params, number)
+        optimizer.step()
+    assert on_device.launched
+    plain = trained(optim.AdamW8bit, 2, torch.float32, {})
+    for param, expected in zip(params, plain.param_groups[0]["params"], strict=True):
+        found = param.inner if isinstance(param, Wrapped) else param
+        assert torch.equal(found, expected)
+    x = torch.linspace(-1, 1, 600)
+    q = quantizer("B64/DE@4s")
+    assert torch.equal(q.quantize(Wrapped(x)).packed, q.quantize(x).packed)
 
 
 def test_fitted_maps_between_fits(on_device: EmulatedEngine) -> None:

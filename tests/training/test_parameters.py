@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import nn
 from torch.nn import functional as F
 
 import qmaps
 from qmaps.optim import AdamW, AdamW8bit
 from qmaps.quantizer import QuantizedTensor
+from tests.helpers import Wrapped
 from tests.training.runs import EVERY, assert_same, gradients, make, net
 
 
@@ -226,26 +225,6 @@ def test_what_thaws_in_another_dtype_is_refused_at_its_first_gradient(dtype: tor
         "parameters are supported"
     )
     assert torch.equal(plain, kept)
-
-
-class Wrapped(Tensor):
-    """A tensor without elements at its address, like quantized weights of other libraries."""
-
-    inner: Tensor
-
-    @staticmethod
-    def __new__(cls, inner: Tensor, requires_grad: bool = True) -> Any:
-        self = Tensor._make_wrapper_subclass(
-            cls, inner.shape, dtype=inner.dtype, device=inner.device, requires_grad=requires_grad
-        )
-        self.inner = inner
-        return self
-
-    @classmethod
-    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        args = [x.inner if isinstance(x, Wrapped) else x for x in args]
-        result = func(*args, **(kwargs or {}))
-        return cls(result, False) if func is torch.ops.aten.detach.default else result
 
 
 @EVERY
