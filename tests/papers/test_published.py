@@ -63,5 +63,7 @@ def test_a_metric_has_one_direction_and_one_unit(name: str) -> None:
             rows = published(name, exhibit.name)
         except ValueError:  # a table of models, or none
             continue
-        assert rows.groupby("quantity")[["better", "unit"]].nunique(dropna=False).eq(1).all(axis=None)
+        assert (
+            rows.groupby("quantity")[["better", "unit"]].nunique(dropna=False).eq(1).all(axis=None)
+        )
         assert set(rows["better"]) <= {"", "more", "less"}

@@ -49,7 +49,12 @@ def build(context: Context) -> Frames:
 
 
 def _patterns(moments: Mapping[str, Tensor]) -> tuple[dict[str, pd.DataFrame], str]:
-    """`lines` of all, `patterns` of those with most in rows and in columns, the latter's name."""
+    """`lines`, `patterns` of those with most in rows and in columns, the latter's name.
+
+    Embeddings with rows of nothing but 0, of words that never came, are left out: all of their
+    values lie in few rows, large or not.
+    """
+    moments = {name: m for name, m in moments.items() if bool(m.any(dim=1).all())} or moments
     lines = analyze.outlier_lines(moments)
     by_column = str(lines["tensor"][lines["in_cols"].argmax()])
     by_row = str(lines["tensor"][lines["in_rows"].argmax()])
