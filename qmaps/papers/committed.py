@@ -14,6 +14,10 @@ PARITY = "python -m benchmarks.parity digits stdlib-lm-tiny"
 FIRST_MOMENT = "python -m benchmarks.parity --out reports/parity-first-moment"
 ABLATIONS = "python -m benchmarks.ablations"
 BENCH = "python -m benchmarks"
+ON_A_CPU = (
+    "How a step in few bits compares with torch's fused one depends on the CPU; reports/bench has "
+    "two."
+)
 LANGUAGE, VISION = "stdlib-lm-tiny", "digits"
 """Workloads that stand for tasks of language and of images."""
 STEP = "optimizer's step, times torch's fused"

@@ -111,6 +111,7 @@ def find(frames: Frames) -> Finding:
         "± the standard error over seeds; in place of its times, which are of whole trainings on "
         "GPUs, the optimizer's step alone, on a CPU, beside torch's fused step timed in turns with "
         f"it, ± half of what the middle half of the rounds spans (`{committed.BENCH}`). "
+        f"{committed.ON_A_CPU} "
         "References are numbers of other papers. The paper's "
         "Adafactor has a first moment; ours was run without one and not timed beside these, so "
         "that only its memory is compared. Memory saved is computed from shapes, in GiB: "
