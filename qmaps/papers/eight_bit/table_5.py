@@ -54,7 +54,8 @@ def find(frames: Frames) -> Finding:
         numbers=beside(published("8-bit-optimizers", EXHIBIT.name), ours),
         statements=statements,
         why="The paper's GPU has some twenty times this CPU's memory bandwidth; only the order can "
-        f"be compared. {committed.ON_A_CPU} PyTorch: torch's own foreach step. bitsandbytes and torchao are today's. "
+        f"be compared. {committed.ON_A_CPU} PyTorch: torch's own foreach step. bitsandbytes and "
+        "torchao are today's. "
         "What the table of that command does not time is not compared.",
         tables={"steps": frames["steps"]},
     )

@@ -57,9 +57,9 @@ def find(frames: Frames) -> Finding:
         "what the states take is checked against live tensors by table 5. The paper's times are of "
         "whole trainings on GPUs; in their place stands the optimizer's step alone, on a CPU, "
         "beside torch's fused step timed in turns with it, ± half of what the middle half of the "
-        f"rounds spans (`{committed.BENCH}`). {committed.ON_A_CPU} LLaMA gains from less communication, which a step "
-        "does not show. There is no timing of a 4-bit step that is not fused, nor of 4-bit Factor. "
-        "Memory in all contains activations and fragments of runs that cannot be made here.",
+        f"rounds spans (`{committed.BENCH}`). {committed.ON_A_CPU} LLaMA gains from "
+        "less communication, which a step does not show. There is no timing of a "
+        "4-bit step that is not fused, nor of 4-bit Factor. Memory in all contains activations and fragments of runs that cannot be made here.",
         tables={"saved": frames["saved"]},
     )
 
