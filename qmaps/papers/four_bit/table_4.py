@@ -59,7 +59,8 @@ def find(frames: Frames) -> Finding:
         "beside torch's fused step timed in turns with it, ± half of what the middle half of the "
         f"rounds spans (`{committed.BENCH}`). {committed.ON_A_CPU} LLaMA gains from "
         "less communication, which a step does not show. There is no timing of a "
-        "4-bit step that is not fused, nor of 4-bit Factor. Memory in all contains activations and fragments of runs that cannot be made here.",
+        "4-bit step that is not fused, nor of 4-bit Factor. Memory in all contains "
+        "activations and fragments of runs that cannot be made here.",
         tables={"saved": frames["saved"]},
     )
 
