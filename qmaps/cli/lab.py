@@ -2,20 +2,14 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
-from typing import Annotated
 
-import typer
-
-from qmaps.cli.options import AsJson, Out, Seed, StableEmbedding, Steps, workload_options
-from qmaps.cli.output import print_json, progress
+from qmaps.cli.options import AsJson, Out, Seed, StableEmbedding, Steps, Workload, workload_options
+from qmaps.cli.output import command_line, print_json, progress
 
 
 def lab(
-    workload: Annotated[
-        str, typer.Argument(help="stdlib-lm, stdlib-lm-tiny, digits or minilm.")
-    ] = ("stdlib-lm"),
+    workload: Workload = "stdlib-lm",
     out: Out = Path("runs/lab"),
     seed: Seed = 0,
     steps: Steps = None,
@@ -39,7 +33,7 @@ def lab(
             out,
             seed=seed,
             steps=steps,
-            command=" ".join(["qmaps", *sys.argv[1:]]),
+            command=command_line(),
             progress=advance,
         )
     if as_json:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -24,6 +25,11 @@ errors = Console(stderr=True)
 def print_error(message: str) -> None:
     """One line on stderr."""
     errors.print(f"error: {message}", markup=False, highlight=False, soft_wrap=True)
+
+
+def command_line() -> str:
+    """This command, as pages show it."""
+    return " ".join(["qmaps", *sys.argv[1:]])
 
 
 def print_json(value: Any) -> None:

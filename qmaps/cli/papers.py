@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from qmaps.cli.options import AsJson
-from qmaps.cli.output import print_json, progress
+from qmaps.cli.output import command_line, print_json, progress
 
 
 def papers(
@@ -59,7 +58,7 @@ def papers(
             reports=reports,
             states=[captures.load(path) for path in states or []],
             quick=quick,
-            command=" ".join(["qmaps", *sys.argv[1:]]),
+            command=command_line(),
             progress=advance,
         )
     if as_json:

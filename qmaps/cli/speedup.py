@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from qmaps.cli.options import AsJson, Out
-from qmaps.cli.output import print_json, print_table, progress
+from qmaps.cli.output import command_line, print_json, print_table, progress
 from qmaps.errors import BadValueError
 
 
@@ -67,7 +66,7 @@ def speedup(
             {"32-bit": None} | {q.spec: q for q in chosen},
             progress=lambda done, total, note: advance("predict", done, total, note),
         )
-        command = " ".join(["qmaps", *sys.argv[1:]])
+        command = command_line()
         paths = write.write(out, command, tables, curves, place, job)
     best = curves[(curves["panel"] == "GPUs") & (curves["gpus"] == place.gpus)]
     if as_json:

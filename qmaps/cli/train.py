@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -17,7 +16,7 @@ from qmaps.cli.options import (
     as_contender,
     workload_options,
 )
-from qmaps.cli.output import print_json, print_table, progress
+from qmaps.cli.output import command_line, print_json, print_table, progress
 
 
 def train(
@@ -106,7 +105,7 @@ def _write_table(
     lines = [
         f"# Final validation loss of {workload} ({unit}), {steps} steps",
         "",
-        f"`{' '.join(['qmaps', *sys.argv[1:]])}`",
+        f"`{command_line()}`",
         "",
         f"qmaps {__version__}, torch {torch.__version__}, {platform.machine()}, "
         f"{torch.get_num_threads()} threads. Spread: sample standard deviation over seeds; the "
