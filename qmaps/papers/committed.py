@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -122,5 +121,4 @@ def steps(context: Context) -> pd.DataFrame:
 
 
 def _cases(context: Context) -> list[dict[str, Any]]:
-    path = context.file("bench/cpu.json", BENCH)
-    return list(json.loads(path.read_text(encoding="utf-8"))["cases"])
+    return list(context.json("bench/cpu.json", BENCH)["cases"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -159,6 +160,15 @@ class Context:
             NotYetError: it is not there.
         """
         return pd.read_csv(self.file(file, command))
+
+    def json(self, file: str, command: str) -> dict[str, Any]:
+        """A JSON object among `reports`.
+
+        Raises:
+            NotYetError: it is not there.
+        """
+        found: dict[str, Any] = json.loads(self.file(file, command).read_text(encoding="utf-8"))
+        return found
 
     def file(self, name: str, command: str) -> Path:
         """A file among `reports`; `command` makes it.

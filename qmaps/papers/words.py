@@ -25,7 +25,7 @@ def numbers(frame: pd.DataFrame) -> pd.DataFrame:
                 f"{quantity} ({unit})" if isinstance(unit, str) and unit else quantity
                 for quantity, unit in zip(frame["quantity"], frame["unit"], strict=True)
             ],
-            "paper": _with_spread(frame, "paper"),
+            "paper": list(map(_plain, frame["paper"], frame["paper_spread"])),
             "ours": list(map(measured, frame["ours"], frame["ours_spread"])),
             "verdict": frame["verdict"],
         }
@@ -35,11 +35,8 @@ def numbers(frame: pd.DataFrame) -> pd.DataFrame:
     return shown
 
 
-def _with_spread(frame: pd.DataFrame, name: str) -> list[str]:
-    return [
-        cell(value) + (f" ± {cell(spread)}" if pd.notna(spread) else "")
-        for value, spread in zip(frame[name], frame[f"{name}_spread"], strict=True)
-    ]
+def _plain(value: float, spread: float) -> str:
+    return cell(value) + (f" ± {cell(spread)}" if pd.notna(spread) else "")
 
 
 def measured(value: float, spread: float) -> str:
@@ -49,10 +46,10 @@ def measured(value: float, spread: float) -> str:
     ('2.886 ± 0.018', '0.0462')
     """
     if not (math.isfinite(spread) and math.isfinite(value)) or spread <= 0:
-        return cell(value) + (f" ± {cell(spread)}" if pd.notna(spread) else "")
+        return _plain(value, spread)
     places = max(0, 1 - math.floor(math.log10(spread)))
     if places > DIGITS or abs(value) >= 10**DIGITS:
-        return f"{cell(value)} ± {cell(spread)}"
+        return _plain(value, spread)
     return f"{value:.{places}f} ± {spread:.{places}f}"
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-
 import pandas as pd
 
 from qmaps.papers.context import Context
@@ -19,8 +17,7 @@ COMPARABLE = 1.5
 
 def build(context: Context) -> Frames:
     """Ratios of a step's time to that of `OURS`."""
-    path = context.file("adafactor.json", COMMAND)
-    ratios = json.loads(path.read_text(encoding="utf-8"))["ratios"]
+    ratios = context.json("adafactor.json", COMMAND)["ratios"]
     return {
         "steps": pd.DataFrame(
             {"optimizer": name, "times": each["ratio"], "q1": each["q1"], "q3": each["q3"]}

@@ -7,6 +7,7 @@ import pandas as pd
 from qmaps import figures
 from qmaps.papers.context import Context
 from qmaps.papers.exhibit import Exhibit, Finding, Frames, Needs, Statement
+from qmaps.papers.lpmm._ablation import NEAREST, STOCHASTIC
 from qmaps.papers.numbers import number
 
 COMMAND = "python -m benchmarks.lpmm.underflow digits"
@@ -14,7 +15,6 @@ LATE = 0.8
 """The part of training after which it is late."""
 HARDLY = 0.1
 """Of the distance between codes: less, and a parameter is said hardly to move."""
-NEAREST, STOCHASTIC = "nearest", "stochastic"
 
 
 def build(context: Context) -> Frames:

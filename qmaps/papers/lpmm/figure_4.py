@@ -11,7 +11,8 @@ from matplotlib.figure import Figure
 from qmaps import figures
 from qmaps.papers.context import Context
 from qmaps.papers.exhibit import Exhibit, Finding, Frames, Needs, Statement
-from qmaps.papers.lpmm.figure_2 import COMMAND, NEAREST, STOCHASTIC
+from qmaps.papers.lpmm._ablation import NEAREST, STOCHASTIC
+from qmaps.papers.lpmm.figure_2 import COMMAND
 
 APART = 0.05
 """Losses that differ by a larger share are called apart."""

@@ -12,13 +12,12 @@ from qmaps import lpmm
 from qmaps.lab import Contender, summarize_losses
 from qmaps.papers.context import Context
 from qmaps.papers.exhibit import Exhibit, Finding, Frames, Needs, Statement
+from qmaps.papers.lpmm._ablation import WITHIN
 from qmaps.papers.lpmm._memory import ADAM_8888
 from qmaps.papers.published import FIELDS
 from qmaps.papers.verdict import beside
 from qmaps.workloads import Workload
 
-WITHIN = 2.0
-"""Spreads over seeds."""
 SEEDS = 3
 
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-
 import pandas as pd
 from torch import nn
 
@@ -28,8 +26,7 @@ CHECKED = ("digits", "stdlib-lm-tiny")
 
 def build(context: Context) -> Frames:
     """Bytes, from shapes and of live tensors; ratios of times, from the benchmark."""
-    path = context.file("lpmm/step.json", COMMAND)
-    ratios = json.loads(path.read_text(encoding="utf-8"))["ratios"]
+    ratios = context.json("lpmm/step.json", COMMAND)["ratios"]
     steps = pd.DataFrame(
         {"net": net, "kept_as": name, "ratio": found["ratio"], "parameters": _parameters(net)}
         for net, rows in ratios.items()
