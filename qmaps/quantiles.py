@@ -18,7 +18,8 @@ from typing import ClassVar, Protocol
 import torch
 from torch import Tensor
 
-from qmaps.backends import backend, cuda_engine, in_memory
+from qmaps.addresses import in_memory
+from qmaps.backends import backend, cuda_engine
 from qmaps.cuda import quantiles as cuda
 from qmaps.errors import BadTypeError, BadValueError, NonFiniteError
 from qmaps.native import quantiles as native

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from qmaps import dispatch, packing, reference
+from qmaps.addresses import check_memory, resolved
 from qmaps.errors import BadTypeError, BadValueError, NonFiniteError, SpecError
 from qmaps.maps.base import FittedMap, Map, table
 from qmaps.maps.codebook import Codebook
@@ -273,11 +274,16 @@ def fit_each(quantizers: Sequence[Quantizer], x: Tensor) -> list[Quantizer]:
 class QuantizedTensor:
     """Packed codes and scales of one tensor.
 
+    Codes that the codebook does not have stand for its last value.
+
     Attributes:
         quantizer: what made it; a fitted map is frozen in it.
         shape: shape of the tensor.
         packed: 1-D uint8; see `qmaps.packing` for the order of bits.
         scales: the normalizer's parts; see its `layout`.
+
+    Raises:
+        BadValueError: `packed` and `scales` are not what the quantizer needs for this shape.
     """
 
     quantizer: Quantizer
@@ -285,8 +291,38 @@ class QuantizedTensor:
     packed: Tensor
     scales: Scales
 
+    def __post_init__(self) -> None:
+        self.check()
+
+    def check(self) -> None:
+        """Raise unless `packed` and `scales` have the sizes and dtypes that the shape needs.
+
+        They had when this was made; torch lets anybody resize them since.
+        """
+        spec = self.quantizer.spec
+        if min(self.shape, default=0) < 0:
+            raise BadValueError(f"shape={self.shape} of a quantized tensor holds a negative size")
+        if any(part.layout != torch.strided for part in (self.packed, *self.scales)):
+            raise BadValueError("packed and scales of a quantized tensor must be dense")
+        needed = packing.packed_bytes(math.prod(self.shape), self.quantizer.map.bits)
+        if self.packed.dtype != torch.uint8 or tuple(self.packed.shape) != (needed,):
+            raise BadValueError(
+                f"packed has {self.packed.numel()} elements of {self.packed.dtype}; "
+                f"{spec} of shape {self.shape} needs {needed} of torch.uint8"
+            )
+        found = tuple((scale.dtype, tuple(scale.shape)) for scale in self.scales)
+        layout = self.quantizer.normalizer.layout(self.shape)
+        if found != layout:
+            raise BadValueError(
+                f"scales are {found}; {self.quantizer.normalizer.spec} of shape {self.shape} needs "
+                f"{layout}"
+            )
+        for part in (self.packed, *self.scales):
+            check_memory(part, f"a part of a quantized tensor under {spec}")
+
     def codes(self) -> Tensor:
         """The codes unpacked: int32 of `shape`."""
+        self.check()
         count = math.prod(self.shape)
         return packing.unpack(self.packed, self.quantizer.map.bits, count).view(self.shape)
 
@@ -304,6 +340,9 @@ class QuantizedTensor:
         q = self.quantizer
         if out is not None and tuple(out.shape) != self.shape:
             raise BadValueError(f"out has shape {tuple(out.shape)}; {self.shape} is needed")
+        if out is not None:
+            check_memory(out, "out")
+        self.check()
         for scale in self.scales:
             if scale.device != self.device:
                 places = f"scales are on {scale.device} and codes on {self.device}"
@@ -366,7 +405,8 @@ def _floats(x: Tensor) -> Tensor:
         raise BadTypeError(f"x has dtype {x.dtype}; allowed are float32, float16, bfloat16")
     if is_distributed(x):
         raise BadTypeError("x is a DTensor; quantize its to_local() or its full_tensor()")
-    return x.detach()
+    check_memory(x, "x")
+    return resolved(x.detach())
 
 
 def _nbytes(map_: Map, packed: int, scales: Scales) -> int:
@@ -391,3 +431,4 @@ def _check_out(out: QuantizedTensor, quantizer: Quantizer, x: Tensor) -> None:
         raise BadValueError(f"out was made by {out.quantizer.spec}; {quantizer.spec} is needed")
     if out.device != x.device:
         raise BadValueError(f"out is on {out.device}; {x.device} is needed")
+    out.check()

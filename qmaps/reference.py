@@ -85,9 +85,9 @@ def encode_stochastic(
 
 
 def decode(codes: Tensor, map_: Map) -> Tensor:
-    """The normalized float32 value of each code."""
+    """The normalized float32 value of each code; the last one above the codebook's codes."""
     codebook, _ = _tables(map_, codes.device)
-    return codebook[codes]
+    return codebook[codes.clamp(max=codebook.numel() - 1)]
 
 
 def quantize(

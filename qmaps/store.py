@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import json
-import math
 import os
 from collections.abc import Mapping
 from typing import Any
 
-import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
@@ -17,7 +15,6 @@ from qmaps.errors import BadValueError, OutputError
 from qmaps.files import replacing
 from qmaps.maps.base import table
 from qmaps.maps.codebook import Codebook
-from qmaps.packing import packed_bytes
 from qmaps.quantizer import QuantizedTensor, Quantizer
 from qmaps.spec import parse, parse_normalizer
 
@@ -75,7 +72,7 @@ def from_plain(plain: Mapping[str, Any]) -> QuantizedTensor:
         )
     try:
         t = _assembled(plain)
-        check(t)
+        check_codes(t)
     except (AttributeError, KeyError, TypeError) as error:
         reason = f"{type(error).__name__}: {error}"
         raise BadValueError(f"the parts of a quantized tensor are damaged ({reason})") from None
@@ -151,25 +148,8 @@ def load(path: str | os.PathLike[str]) -> dict[str, QuantizedTensor]:
         raise BadValueError(f"{str(path)!r} holds damaged metadata ({reason})") from None
 
 
-def check(t: QuantizedTensor) -> None:
-    """Raise unless sizes and dtypes are those of the quantizer."""
-    if min(t.shape, default=0) < 0:
-        raise BadValueError(f"shape={t.shape} of a quantized tensor holds a negative size")
-    if any(part.layout != torch.strided for part in (t.packed, *t.scales)):
-        raise BadValueError("packed and scales of a quantized tensor must be dense")
-    needed = packed_bytes(math.prod(t.shape), t.quantizer.map.bits)
-    if t.packed.dtype != torch.uint8 or tuple(t.packed.shape) != (needed,):
-        raise BadValueError(
-            f"packed has {t.packed.numel()} elements of {t.packed.dtype}; "
-            f"{t.quantizer.spec} of shape {t.shape} needs {needed} of torch.uint8"
-        )
-    found = tuple((scale.dtype, tuple(scale.shape)) for scale in t.scales)
-    normalizer = t.quantizer.normalizer
-    if found != normalizer.layout(t.shape):
-        raise BadValueError(
-            f"scales are {found}; {normalizer.spec} of shape {t.shape} needs "
-            f"{normalizer.layout(t.shape)}"
-        )
+def check_codes(t: QuantizedTensor) -> None:
+    """Raise if a code is none of the codebook's."""
     codebook = table(t.quantizer.map)
     if len(codebook) < 2**t.quantizer.map.bits and t.packed.numel():
         largest = int(t.codes().max())

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from qmaps.addresses import address
 from qmaps.cuda import layout
 from qmaps.maps.base import Map, table
 from qmaps.reference import thresholds
@@ -121,7 +122,7 @@ class DeviceBook:
             pieces += [filled.tobytes(), counts + b"\0" * (-len(counts) % 16)]
         self.memory: Tensor = torch.frombuffer(bytearray(b"".join(pieces)), dtype=torch.uint8)
         self.memory = self.memory.to(device)
-        base = self.memory.data_ptr()
+        base = address(self.memory)
         self.described["values"] = base
         for number, (name, found) in enumerate(
             zip(("nearest", "lower"), searches(map_), strict=True)

@@ -11,6 +11,7 @@ from typing import Any, ClassVar, TypedDict, overload
 import torch
 from torch import Tensor
 
+from qmaps.addresses import check_memory, needs_resolving, resolved
 from qmaps.backends import backend, cuda_engine_on
 from qmaps.bfloat16 import round_stochastically
 from qmaps.constants import Constant
@@ -350,6 +351,8 @@ class QuantizedOptimizer(torch.optim.Optimizer):
             for entry in entries:
                 self._check_gradient(entry)
                 self._check_shard(entry)
+                self._check_states(entry)
+            entries = [(*entry[:3], resolved(entry[3])) for entry in entries]
             if fused is not None:
                 fused.plan(entries)
         if fused is None:
@@ -533,11 +536,15 @@ class QuantizedOptimizer(torch.optim.Optimizer):
     def _with_gradients(self) -> list[Entry]:
         """Every parameter that has a gradient, with what is here of it."""
         params = [(param, group) for group in self.param_groups for param in group["params"]]
-        return [
+        entries = [
             (number, param, group, local(grad))
             for number, (param, group) in enumerate(params)
             if (grad := param.grad) is not None
         ]
+        # Autograd of complex numbers leaves negations to be done later.
+        if needs_resolving(entry[3] for entry in entries):
+            entries = [(*entry[:3], entry[3].resolve_neg()) for entry in entries]
+        return entries
 
     def _non_finite_gradients(self, entries: list[Entry], *, unless_skipping: bool = False) -> bool:
         """Whether the step is to be skipped; raises where a group asks for that.
@@ -600,6 +607,32 @@ class QuantizedOptimizer(torch.optim.Optimizer):
                 f"{_ALLOWED} parameters are supported"
             )
         self._check_parameter(number, param)
+        if grad.shape != (here := local(param)).shape:
+            raise BadValueError(
+                f"the gradient of {self._name(number)} has shape {tuple(grad.shape)}; "
+                f"{tuple(here.shape)} is needed"
+            )
+        check_memory(here, self._name(number))
+        check_memory(grad, f"the gradient of {self._name(number)}")
+
+    def _check_states(self, entry: Entry) -> None:
+        """Raise if a parameter's states are not of its shape, as after resizing it by ``.data``."""
+        number, param, group, _ = entry
+        state = self.state[param]
+        shapes = self.local_shapes(param, group, shard_of(param))
+        own = {"step": (), MASTER: tuple(local(param).shape)}
+        for name, shape in (shapes | own).items():
+            if (value := state.get(name)) is None:
+                continue
+            if tuple(value.shape) != tuple(shape):
+                raise BadValueError(
+                    f"{name} of {self._name(number)} has shape {tuple(value.shape)}; "
+                    f"{tuple(shape)} is needed for a parameter of shape {tuple(param.shape)}"
+                )
+            if isinstance(value, QuantizedTensor):
+                value.check()
+            else:
+                check_memory(value, f"{name} of {self._name(number)}")
 
     def _name(self, number: int) -> str:
         for group in self.param_groups:

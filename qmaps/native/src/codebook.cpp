@@ -97,9 +97,11 @@ Codebook::Codebook(const std::vector<float>& given, const std::vector<float>& li
     : bits(width), size(static_cast<int>(given.size())) {
     if (bits > 8) {
         wide = std::make_unique<WideBook>();
-        wide->value = std::make_unique<float[]>(given.size() + 1);
+        // Codes that the codebook does not have stand for its last value.
+        const std::size_t entries = std::max(given.size() + 1, std::size_t{1} << bits);
+        wide->value = std::make_unique<float[]>(entries);
+        std::fill_n(wide->value.get(), entries, given.back());
         std::copy(given.begin(), given.end(), wide->value.get());
-        wide->value[given.size()] = given.back();
         fill_wide(wide->nearest, limits);
         fill_wide(wide->stochastic, below);
         return;

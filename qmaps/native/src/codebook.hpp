@@ -62,7 +62,7 @@ struct WideSearch {
 };
 
 struct WideBook {
-    std::unique_ptr<float[]> value;  // one more than there are codes
+    std::unique_ptr<float[]> value;  // of every code, and one more
     WideSearch nearest;
     WideSearch stochastic;
 };

@@ -12,6 +12,7 @@
 
 #include "engine.hpp"
 #include "least_squares.hpp"
+#include "looks.hpp"
 #include "metrics.hpp"
 #include "quantiles.hpp"
 #include "step.hpp"
@@ -21,7 +22,6 @@ using namespace qmaps;
 
 namespace {
 
-using Address = std::uintptr_t;
 using Key = std::tuple<std::uint32_t, std::uint32_t, std::uint32_t, std::uint32_t, std::uint32_t,
                        std::uint64_t>;
 
@@ -209,6 +209,24 @@ void register_least_squares(nb::module_& module) {
     });
 }
 
+// A look as a list of addresses and the bytes of what else there is to see.
+nb::tuple look_of(const std::vector<Address>& impls) {
+    const Look found = look(impls);
+    return nb::make_tuple(found.address,
+                          nb::bytes(found.appearance.data(),
+                                    found.appearance.size() * sizeof(found.appearance[0])));
+}
+
+void register_looks(nb::module_& module) {
+    module.attr("torch_functions") =
+        std::vector<std::string>(kTorchFunctions, kTorchFunctions + kTorchFunctionCount);
+    module.def("use_torch", &use_torch, "The addresses of `torch_functions`, before any look.");
+    module.def("look", &look_of, "Addresses and appearance of tensors, given their `_cdata`.");
+    nb::class_<Kept>(module, "Kept")
+        .def(nb::init<const std::vector<Address>&>())
+        .def("unchanged", &Kept::unchanged);
+}
+
 }  // namespace
 
 NB_MODULE(_core, module) {
@@ -270,6 +288,7 @@ NB_MODULE(_core, module) {
         },
         "Decode a tensor.");
 
+    register_looks(module);
     register_metrics(module);
     register_least_squares(module);
 
