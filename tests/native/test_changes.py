@@ -20,59 +20,21 @@ from tests.optim.changes import (
     OF_GRADIENTS,
     OF_PARAMETERS,
     OF_STATES,
+    SETTINGS,
+    SHAPES,
     Change,
-    outcome,
-    snapshot,
+    same,
     tensors_of,
+    trained,
 )
-
-SHAPES = ((32, 40), (20, 20), (500,), (1,))
-SETTINGS: dict[str, tuple[type[QuantizedOptimizer], dict[str, Any]]] = {
-    "8 bits": (AdamW, {"state_quantizers": "8bit"}),
-    "rank-1": (AdamW, {"state_quantizers": "paper-4bit"}),
-    "32 bits": (SGD, {"lr": 0.1, "momentum": 0.9, "state_quantizers": None}),
-}
-CHANGED = 2
-"""The step before which something changes."""
-
-Trained = tuple[list[str], list[Tensor]]
-
-
-def trained(
-    backend: str,
-    setting: str,
-    before: Callable[[QuantizedOptimizer, list[Tensor]], None],
-    *,
-    of_gradients: bool = False,
-) -> Trained:
-    """Errors of each step and all tensors after four, where `before` is called before one."""
-    make, options = SETTINGS[setting]
-    generator = torch.Generator().manual_seed(1)
-    params = [torch.randn(shape, generator=generator).requires_grad_() for shape in SHAPES]
-    found = []
-    with use_backend(backend):
-        optimizer = make(params, min_quantized_size=64, **options)
-        for number in range(4):
-            if number == CHANGED and not of_gradients:
-                with torch.no_grad():
-                    before(optimizer, params)
-            for p in params:
-                p.grad = torch.randn(p.shape, generator=generator).to(p.dtype)
-            if number == CHANGED and of_gradients:
-                before(optimizer, params)
-            found.append(outcome(optimizer.step))
-    return found, snapshot(optimizer, params)
 
 
 def check(setting: str, before: Callable[..., None], **options: Any) -> list[str]:
     """Train on both; returns the errors."""
-    ours, theirs = (trained(name, setting, before, **options) for name in ("native", "reference"))
-    assert ours[0] == theirs[0]
-    assert len(ours[1]) == len(theirs[1])
-    for a, b in zip(ours[1], theirs[1], strict=True):
-        assert a.dtype == b.dtype
-        assert torch.equal(a, b)
-    return ours[0]
+    with use_backend("native"):
+        ours = trained(setting, before, **options)
+    with use_backend("reference"):
+        return same(ours, trained(setting, before, **options))
 
 
 @pytest.fixture
@@ -127,7 +89,8 @@ def test_nothing_is_planned_anew_where_nothing_changes(planned: list[int]) -> No
         for p in params:
             p.grad = torch.cat([p.grad.reshape(-1)] * 2)[p.numel() :].view_as(p)
 
-    trained("native", "8 bits", before, of_gradients=True)
+    with use_backend("native"):
+        trained("8 bits", before, of_gradients=True)
     assert planned == [4]
 
 

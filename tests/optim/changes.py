@@ -11,7 +11,7 @@ from torch import Tensor
 from qmaps import QmapsError
 from qmaps.addresses import missing_bytes
 from qmaps.fused import memory_of
-from qmaps.optim.base import QuantizedOptimizer
+from qmaps.optim import SGD, AdamW, QuantizedOptimizer
 
 Change = Callable[[Tensor], Any]
 
@@ -108,3 +108,49 @@ def snapshot(optimizer: QuantizedOptimizer, params: list[Tensor]) -> list[Tensor
         stored = [x for name, x in tensors_of(optimizer, p) if name != "step[0]"]
         found += [x.clone() for x in stored if not missing_bytes(x)]
     return found
+
+
+SHAPES = ((32, 40), (20, 20), (500,), (1,))
+SETTINGS: dict[str, tuple[type[QuantizedOptimizer], dict[str, Any]]] = {
+    "8 bits": (AdamW, {"state_quantizers": "8bit"}),
+    "rank-1": (AdamW, {"state_quantizers": "paper-4bit"}),
+    "32 bits": (SGD, {"lr": 0.1, "momentum": 0.9, "state_quantizers": None}),
+}
+CHANGED = 2
+"""The step before which something changes."""
+
+Trained = tuple[list[str], list[Tensor]]
+
+
+def trained(
+    setting: str,
+    before: Callable[[QuantizedOptimizer, list[Tensor]], None],
+    *,
+    of_gradients: bool = False,
+) -> Trained:
+    """Errors of each step and all tensors after four, where `before` is called before one."""
+    make, options = SETTINGS[setting]
+    generator = torch.Generator().manual_seed(1)
+    params = [torch.randn(shape, generator=generator).requires_grad_() for shape in SHAPES]
+    found = []
+    optimizer = make(params, min_quantized_size=64, **options)
+    for number in range(4):
+        if number == CHANGED and not of_gradients:
+            with torch.no_grad():
+                before(optimizer, params)
+        for p in params:
+            p.grad = torch.randn(p.shape, generator=generator).to(p.dtype)
+        if number == CHANGED and of_gradients:
+            before(optimizer, params)
+        found.append(outcome(optimizer.step))
+    return found, snapshot(optimizer, params)
+
+
+def same(ours: Trained, theirs: Trained) -> list[str]:
+    """Raise unless errors and bits are the same; returns the errors."""
+    assert ours[0] == theirs[0]
+    assert len(ours[1]) == len(theirs[1])
+    for a, b in zip(ours[1], theirs[1], strict=True):
+        assert a.dtype == b.dtype
+        assert torch.equal(a, b)
+    return ours[0]
