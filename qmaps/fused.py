@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from itertools import chain
 from operator import is_
@@ -57,9 +58,12 @@ class FusedStep(ABC):
         """
         taken: list[Entry] = []
         self.left = []
+        # An engine steps parameters at the same time; one that is given twice steps twice.
+        times = Counter(id(entry[1]) for entry in entries)
         for entry in entries:
             readable = in_memory(local(entry[1])) and in_memory(entry[3])
-            (taken if readable and self._follows(entry) else self.left).append(entry)
+            alone = times[id(entry[1])] == 1
+            (taken if alone and readable and self._follows(entry) else self.left).append(entry)
         self._plan = self._planned(entries, taken)
 
     def run(self) -> None:

@@ -16,6 +16,7 @@ from qmaps.lpmm.accumulator import Accumulator
 from qmaps.lpmm.fused import LowPrecisionStep, fuses
 from qmaps.lpmm.parameter import LowPrecisionParameter
 from qmaps.optim.base import QuantizedOptimizer
+from qmaps.optim.checkpoint import check_form
 from qmaps.philox import RoundingKey
 from qmaps.quantizer import QuantizedTensor
 from qmaps.store import from_plain, to_plain
@@ -226,9 +227,9 @@ class LowPrecisionOptimizer(QuantizedOptimizer):
         params = [param for group in self.param_groups for param in group["params"]]
         return {n: p for n, p in enumerate(params) if isinstance(p, LowPrecisionParameter)}
 
-    def state_dict(self) -> dict[str, Any]:
+    def _saved(self) -> dict[str, Any]:
         """As every optimizer's, with the gradients of an unfinished step."""
-        saved = super().state_dict()
+        saved = super()._saved()
         pending = {
             number: {"count": a.count, "total": to_plain(a.total)}
             for number, param in self._low_precision().items()
@@ -237,15 +238,13 @@ class LowPrecisionOptimizer(QuantizedOptimizer):
         saved["accumulated"] = {"micro_batches": self._micro_batches, "gradients": pending}
         return saved
 
-    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Load what `state_dict` gave, or a checkpoint of the torch optimizer of this rule.
-
-        A checkpoint that has momentum but no gradients leaves these empty.
-        """
-        about = state_dict.get("accumulated", {"micro_batches": 0, "gradients": {}})
+    def _load(self, saved: Any) -> None:
+        """As every optimizer; gradients that the checkpoint does not have are left empty."""
+        check_form(saved)
+        about = saved.get("accumulated", {"micro_batches": 0, "gradients": {}})
         ours = self._low_precision()
-        totals = {n: self._total(n, ours, saved) for n, saved in about["gradients"].items()}
-        super().load_state_dict({k: v for k, v in state_dict.items() if k != "accumulated"})
+        totals = {n: self._total(n, ours, each) for n, each in about["gradients"].items()}
+        super()._load({k: v for k, v in saved.items() if k != "accumulated"})
         self._micro_batches = int(about["micro_batches"])
         self._drops = None
         for number, param in ours.items():

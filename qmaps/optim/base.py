@@ -259,6 +259,8 @@ class QuantizedOptimizer(torch.optim.Optimizer):
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Add a parameter group; options left out take the optimizer's defaults."""
+        if not isinstance(param_group, dict):
+            super().add_param_group(param_group)  # which says what is needed
         group = without_torch_options(type(self).__name__, param_group, self.torch_options)
         if "state_quantizers" in group:
             group["state_quantizers"] = self._choices.specs(group["state_quantizers"])
@@ -651,6 +653,7 @@ class QuantizedOptimizer(torch.optim.Optimizer):
         return sum(
             value.nbytes
             for state in self.state.values()
+            if isinstance(state, Mapping)  # hooks may keep others
             for name, value in state.items()
             if name in self.state_names or name == MASTER
         )
@@ -659,18 +662,36 @@ class QuantizedOptimizer(torch.optim.Optimizer):
         """The state as plain tensors, strings and numbers: ``weights_only=True`` loads it.
 
         That of parameters in shards is DTensors, for `torch.distributed.checkpoint`, and copied;
-        see `qmaps.rows`.
+        see `qmaps.rows`. Hooks are called as torch calls them: the last ones see, and may replace,
+        what is returned.
         """
-        saved = super().state_dict()
+        for before in self._optimizer_state_dict_pre_hooks.values():
+            before(self)
+        saved = self._saved()
+        for after in self._optimizer_state_dict_post_hooks.values():
+            changed = after(self, saved)
+            saved = saved if changed is None else changed
+        return saved
+
+    def _saved(self) -> dict[str, Any]:
+        """What `state_dict` returns, but for hooks; entries of `state` as torch has them there."""
         params = [param for group in self.param_groups for param in group["params"]]
-        saved["state"] = {
-            number: {
-                name: checkpoint.written(self, name, value, params[number])
-                for name, value in state.items()
-            }
-            for number, state in saved["state"].items()
-        }
-        return {**saved, checkpoint.ABOUT: checkpoint.about(self)}
+        numbers = {id(param): number for number, param in enumerate(params)}
+        groups = [
+            {**group, "params": [numbers[id(param)] for param in group["params"]]}
+            for group in self.param_groups
+        ]
+        state: dict[Any, Any] = {}
+        for key, value in self.state.items():
+            if not isinstance(key, Tensor):
+                state[key] = value
+            elif not isinstance(value, Mapping):
+                state[numbers[id(key)]] = value
+            else:
+                state[numbers[id(key)]] = {
+                    name: checkpoint.written(self, name, each, key) for name, each in value.items()
+                }
+        return {"state": state, "param_groups": groups, checkpoint.ABOUT: checkpoint.about(self)}
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Load what `state_dict` gave, bit for bit, or the checkpoint of the torch optimizer.
@@ -689,6 +710,12 @@ class QuantizedOptimizer(torch.optim.Optimizer):
         for before in self._optimizer_load_state_dict_pre_hooks.values():
             changed = before(self, saved)
             saved = saved if changed is None else changed
+        self._load(saved)
+        for after in self._optimizer_load_state_dict_post_hooks.values():
+            after(self)
+
+    def _load(self, saved: Any) -> None:
+        """What `load_state_dict` does, but for hooks."""
         # Names are looked up in the checkpoint's groups meanwhile.
         self._choices.forget_names()
         try:
@@ -696,8 +723,6 @@ class QuantizedOptimizer(torch.optim.Optimizer):
         finally:
             self._choices.forget_names()
         self.__setstate__({"state": defaultdict(dict, states), "param_groups": groups})
-        for after in self._optimizer_load_state_dict_post_hooks.values():
-            after(self)
 
     def adopted(
         self,
