@@ -15,6 +15,7 @@ from qmaps.fused import Entry
 from qmaps.lpmm.accumulator import Accumulator
 from qmaps.lpmm.fused import LowPrecisionStep, fuses
 from qmaps.lpmm.parameter import LowPrecisionParameter
+from qmaps.native.leaving import forget_at_exit
 from qmaps.optim.base import QuantizedOptimizer
 from qmaps.optim.checkpoint import check_form
 from qmaps.philox import RoundingKey
@@ -196,6 +197,7 @@ class LowPrecisionOptimizer(QuantizedOptimizer):
         if ours:
             if self._fused is None or not self._fused.fits(ours):
                 self._fused = LowPrecisionStep(self, ours)
+                forget_at_exit(self)
             planned.append(self._fused)
         return left + (super()._plan(plain, planned) if plain else [])
 
@@ -226,6 +228,11 @@ class LowPrecisionOptimizer(QuantizedOptimizer):
     def _low_precision(self) -> dict[int, LowPrecisionParameter]:
         params = [param for group in self.param_groups for param in group["params"]]
         return {n: p for n, p in enumerate(params) if isinstance(p, LowPrecisionParameter)}
+
+    def forget_engine(self) -> None:
+        """Let go of the native engine's plans; the next step makes them again."""
+        super().forget_engine()
+        self._fused = None
 
     def _saved(self) -> dict[str, Any]:
         """As every optimizer's, with the gradients of an unfinished step."""

@@ -20,6 +20,7 @@ from qmaps.exchange import Request, shared_scales, spans_shards
 from qmaps.fused import Entry, FusedStep
 from qmaps.maps.base import FittedMap
 from qmaps.masters import MASTER, updated
+from qmaps.native.leaving import forget_at_exit
 from qmaps.native.optimizer import NativeStep
 from qmaps.normalize.base import Scales
 from qmaps.optim import checkpoint
@@ -367,7 +368,12 @@ class QuantizedOptimizer(torch.optim.Optimizer):
             return None
         if self._native is None:
             self._native = NativeStep(self)
+            forget_at_exit(self)
         return self._native
+
+    def forget_engine(self) -> None:
+        """Let go of the native engine's plan; the next step makes one again."""
+        self._native = None
 
     def _cuda_step(self, param: Tensor) -> CudaStep | None:
         engine = None if self.native_rule is None else cuda_engine_on(param.device)
