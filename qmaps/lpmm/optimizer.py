@@ -193,6 +193,7 @@ class LowPrecisionOptimizer(QuantizedOptimizer):
             if not isinstance(entry[1], LowPrecisionParameter):
                 plain.append(entry)
             else:
+                self._take_in(*entry[:3])
                 (ours if self._fuses(entry) else left).append(entry)
         if ours:
             if self._fused is None or not self._fused.fits(ours):

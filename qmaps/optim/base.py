@@ -353,12 +353,30 @@ class QuantizedOptimizer(torch.optim.Optimizer):
             for entry in entries:
                 self._check_gradient(entry)
                 self._check_shard(entry)
+                self._take_in(*entry[:3])
             if fused is not None:
                 fused.plan(entries)
         if fused is None:
             return entries
         planned.append(fused)
         return fused.left
+
+    def _take_in(self, number: int, param: Tensor, group: dict[str, Any]) -> None:
+        """Read a parameter's state that somebody has put there as a state_dict has it.
+
+        `torch.distributed.optim.ZeroRedundancyOptimizer` does so. Whatever looks at states that
+        it did not put there itself comes here first.
+        """
+        state = self.state.get(param)
+        if isinstance(state, dict) and any(isinstance(value, dict) for value in state.values()):
+            with self._choices.learning({number: state}):
+                read = checkpoint.read_state(self, state, number, self._name(number), param, group)
+            self.state[param] = read
+
+    def _take_in_all(self) -> None:
+        params = [(param, group) for group in self.param_groups for param in group["params"]]
+        for number, (param, group) in enumerate(params):
+            self._take_in(number, param, group)
 
     def _fused_step(self, param: Tensor) -> FusedStep | None:
         """The engine for a parameter's device, where there is one."""
@@ -651,11 +669,13 @@ class QuantizedOptimizer(torch.optim.Optimizer):
 
     def memory(self) -> Memory:
         """What states take, or will take: a table when printed, rows and totals in a script."""
+        self._take_in_all()
         return memory(self)
 
     @property
     def state_nbytes(self) -> int:
         """Bytes that all states take now, scales and codebooks included."""
+        self._take_in_all()
         return sum(
             value.nbytes
             for state in self.state.values()
@@ -681,6 +701,7 @@ class QuantizedOptimizer(torch.optim.Optimizer):
 
     def _saved(self) -> dict[str, Any]:
         """What `state_dict` returns, but for hooks; entries of `state` as torch has them there."""
+        self._take_in_all()
         params = [param for group in self.param_groups for param in group["params"]]
         numbers = {id(param): number for number, param in enumerate(params)}
         groups = [

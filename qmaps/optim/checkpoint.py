@@ -102,7 +102,7 @@ def _read(
         where = _name(own, number)
         if not isinstance(saved, Mapping):
             raise BadTypeError(f"state_dict has a {type(saved).__name__} as the state of {where}")
-        states[param] = _state(optimizer, saved, number, where, param, group)
+        states[param] = read_state(optimizer, saved, number, where, param, group)
     # States in the order of parameters, as training makes them.
     return groups, {param: states[param] for param, _ in own if param in states} | others
 
@@ -217,7 +217,7 @@ def _name(own: Sequence[tuple[Tensor, Group]], number: int) -> str:
     return f"parameter {names[position]!r}" if names else f"parameter number {number}"
 
 
-def _state(
+def read_state(
     optimizer: QuantizedOptimizer,
     saved: Mapping[str, Any],
     number: int,
