@@ -202,7 +202,14 @@ def _numbers(state_dict: Mapping[str, Any], params: Sequence[Tensor]) -> dict[An
         if params[numbers.setdefault(saved_id, number)] is not params[number]:
             raise BadValueError("state_dict has one parameter in two places")
     types = {int, *map(type, saved_ids)}
+    texts = {str(saved_id) for saved_id in saved_ids}
     for saved_id in state_dict["state"]:
+        if saved_id not in numbers and saved_id in texts:
+            raise BadValueError(
+                f"state_dict has a state under the text {saved_id!r}, as dcp.load leaves it; "
+                "torch.distributed.checkpoint goes by names: use get_optimizer_state_dict and "
+                "set_optimizer_state_dict, as in docs/distributed.md"
+            )
         if saved_id not in numbers and type(saved_id) in types:
             raise BadValueError(
                 f"state_dict has a state of parameter {saved_id!r}, which none of its groups has"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import io
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -308,6 +309,25 @@ def test_saved_states_that_are_put_among_states_are_checked() -> None:
         "state_dict has exp_avg of shape (70, 80) for parameter '0.weight' of shape (80, 90)"
     )
     assert all(map(torch.equal, before, net.parameters()))
+
+
+@pytest.mark.skipif(not torch.distributed.is_available(), reason="torch has no distributed")
+def test_what_distributed_checkpoints_put_into_a_state_dict_is_refused(tmp_path: Any) -> None:
+    import torch.distributed.checkpoint as dcp
+
+    saved = trained()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # one process has no group
+        dcp.save({"optimizer": saved.state_dict()}, checkpoint_id=tmp_path, no_dist=True)
+        found = {"optimizer": trained().state_dict()}
+        dcp.load(found, checkpoint_id=tmp_path, no_dist=True)
+    with pytest.raises(BadValueError) as caught:
+        trained().load_state_dict(found["optimizer"])
+    assert str(caught.value) == (
+        "state_dict has a state under the text '0', as dcp.load leaves it; "
+        "torch.distributed.checkpoint goes by names: use get_optimizer_state_dict and "
+        "set_optimizer_state_dict, as in docs/distributed.md"
+    )
 
 
 def test_groups_added_late_go_through_a_checkpoint() -> None:
