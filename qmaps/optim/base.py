@@ -35,6 +35,7 @@ from qmaps.optim.choice import (
 )
 from qmaps.optim.memory import Memory, memory
 from qmaps.optim.nonfinite import bad_elements
+from qmaps.optim.other_libraries import instead_of
 from qmaps.optim.presets import Preset
 from qmaps.optim.terms import check_bool
 from qmaps.optim.torch_options import without_torch_options
@@ -162,7 +163,9 @@ class QuantizedOptimizer(torch.optim.Optimizer):
     ) -> None:
         owner = type(self).__name__
         for name in without_torch_options(owner, torch_options, self.torch_options):
-            raise BadTypeError(f"{name}={torch_options[name]!r} is no option of {owner}")
+            raise BadTypeError(
+                f"{name}={torch_options[name]!r} is no option of {owner}{instead_of(name)}"
+            )
         self._choices = Choices(owner, self.state_names, self.signed_states, self.exact_states)
         self._cuda = {}
         shared = {
