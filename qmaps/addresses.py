@@ -34,12 +34,17 @@ def missing_bytes(x: Tensor) -> int:
     """How many bytes the storage of a dense tensor lacks for its elements; 0 if it is whole."""
     if not x.numel():
         return 0
-    strides = zip(x.shape, x.stride(), strict=True)
-    last = sum((size - 1) * stride for size, stride in strides)
-    needed = (x.storage_offset() + last + 1) * x.element_size()
+    needed = x.storage_offset() * x.element_size() + _bytes_spanned(x)
     if not x.data_ptr():  # one that is zero without having memory, or a storage of no memory
         return int(needed)
     return max(0, int(needed) - int(x.untyped_storage().nbytes()))
+
+
+def _bytes_spanned(x: Tensor) -> int:
+    """From the first element of a dense tensor that has some to the end of its last one."""
+    strides = zip(x.shape, x.stride(), strict=True)
+    last = sum((size - 1) * stride for size, stride in strides)
+    return int(last + 1) * x.element_size()
 
 
 def check_memory(x: Tensor, name: str) -> None:
@@ -100,6 +105,26 @@ def address(x: Tensor, numel: int | None = None, name: str = "a tensor") -> int:
     if numel is not None and x.numel() != numel:
         raise BadValueError(f"{name} has {x.numel()} elements; {numel} are needed")
     return x.data_ptr()
+
+
+def overlapping(tensors: Sequence[Tensor]) -> set[int]:
+    """Which of these, by number, share memory with another one, or are given twice."""
+    spans = []
+    for number, x in enumerate(tensors):
+        begin = end = 0
+        if in_memory(x) and x.numel():
+            begin = x.data_ptr()
+            end = begin + _bytes_spanned(x)
+        # Those without memory share it with themselves alone.
+        spans.append((begin, end, id(x), number))
+    found: set[int] = set()
+    furthest = (0, 0, 0, -1)
+    for span in sorted(spans):
+        if span[0] < furthest[1] or span[:3] == furthest[:3]:
+            found |= {span[3], furthest[3]}
+        if span[1] >= furthest[1]:
+            furthest = span
+    return found
 
 
 def look(tensors: Sequence[Tensor]) -> tuple[list[int], Hashable]:

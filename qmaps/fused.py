@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from qmaps.addresses import Kept, address, in_memory, look, needs_resolving
+from qmaps.addresses import Kept, address, in_memory, look, needs_resolving, overlapping
 from qmaps.exchange import spans_shards
 from qmaps.maps.base import FittedMap, Map
 from qmaps.masters import MASTER, has_master, updated
@@ -57,9 +57,11 @@ class FusedStep(ABC):
         """
         taken: list[Entry] = []
         self.left = []
-        for entry in entries:
-            readable = in_memory(local(entry[1])) and in_memory(entry[3])
-            (taken if readable and self._follows(entry) else self.left).append(entry)
+        # An engine steps parameters at the same time; one that is given twice steps twice.
+        shared = overlapping([local(entry[1]) for entry in entries])
+        for index, entry in enumerate(entries):
+            plain = in_memory(local(entry[1])) and in_memory(entry[3]) and index not in shared
+            (taken if plain and self._follows(entry) else self.left).append(entry)
         self._plan = self._planned(entries, taken)
 
     def run(self) -> None:
@@ -135,7 +137,10 @@ class Plan(ABC):
         if not _of_torch(grads) or needs_resolving(here):
             return False
         addresses, appearance = look([*here, *grads])
-        if appearance != self._appearance or not self._kept.unchanged():
+        count = len(here)
+        if appearance != self._appearance or addresses[:count] != self._addresses[:count]:
+            return False
+        if not self._kept.unchanged():
             return False
         self._here, self._grads, self._addresses = here, grads, addresses
         return True

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import torch
 from torch import Tensor
@@ -274,7 +274,8 @@ def fit_each(quantizers: Sequence[Quantizer], x: Tensor) -> list[Quantizer]:
 class QuantizedTensor:
     """Packed codes and scales of one tensor.
 
-    Codes that the codebook does not have stand for its last value.
+    It is no tensor itself: what torch does with tensors it does with `dequantize`. Codes that the
+    codebook does not have stand for its last value.
 
     Attributes:
         quantizer: what made it; a fitted map is frozen in it.
@@ -395,6 +396,41 @@ class QuantizedTensor:
 
     def __repr__(self) -> str:
         return f"QuantizedTensor({self.quantizer.spec!r}, shape={self.shape}, {self.nbytes} bytes)"
+
+    if not TYPE_CHECKING:  # who checks types shall not think that it has any attribute
+
+        def __getattr__(self, name: str) -> NoReturn:
+            if not name.startswith("_") and hasattr(Tensor, name):
+                raise AttributeError(
+                    f"a QuantizedTensor has no attribute {name!r}; its values are a tensor: "
+                    f"t.dequantize().{name}"
+                )
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+
+        @classmethod
+        def __torch_function__(
+            cls, func: Any, types: Any, args: Any = (), kwargs: Any = None
+        ) -> NoReturn:
+            name = getattr(func, "__name__", str(func))
+            raise BadTypeError(f"{name} takes tensors, got a QuantizedTensor; pass t.dequantize()")
+
+
+def _refusing(name: str) -> Callable[..., NoReturn]:
+    """An operator that tensors have and codes have not."""
+
+    def refuse(*_: object) -> NoReturn:
+        raise BadTypeError(f"a QuantizedTensor has no {name}; its values have: t.dequantize()")
+
+    return refuse
+
+
+_WITH_ANOTHER = ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "matmul")
+for _name in (
+    *_WITH_ANOTHER,
+    *(f"r{name}" for name in _WITH_ANOTHER),
+    *("neg", "abs", "lt", "le", "gt", "ge", "getitem", "setitem"),
+):
+    setattr(QuantizedTensor, f"__{_name}__", _refusing(f"__{_name}__"))
 
 
 def _floats(x: Tensor) -> Tensor:

@@ -15,7 +15,9 @@ from qmaps.fused import Entry
 from qmaps.lpmm.accumulator import Accumulator
 from qmaps.lpmm.fused import LowPrecisionStep, fuses
 from qmaps.lpmm.parameter import LowPrecisionParameter
+from qmaps.native.leaving import forget_at_exit
 from qmaps.optim.base import QuantizedOptimizer
+from qmaps.optim.checkpoint import check_form
 from qmaps.philox import RoundingKey
 from qmaps.quantizer import QuantizedTensor
 from qmaps.store import from_plain, to_plain
@@ -191,10 +193,12 @@ class LowPrecisionOptimizer(QuantizedOptimizer):
             if not isinstance(entry[1], LowPrecisionParameter):
                 plain.append(entry)
             else:
+                self._take_in(*entry[:3])
                 (ours if self._fuses(entry) else left).append(entry)
         if ours:
             if self._fused is None or not self._fused.fits(ours):
                 self._fused = LowPrecisionStep(self, ours)
+                forget_at_exit(self)
             planned.append(self._fused)
         return left + (super()._plan(plain, planned) if plain else [])
 
@@ -226,9 +230,14 @@ class LowPrecisionOptimizer(QuantizedOptimizer):
         params = [param for group in self.param_groups for param in group["params"]]
         return {n: p for n, p in enumerate(params) if isinstance(p, LowPrecisionParameter)}
 
-    def state_dict(self) -> dict[str, Any]:
+    def forget_engine(self) -> None:
+        """Let go of the native engine's plans; the next step makes them again."""
+        super().forget_engine()
+        self._fused = None
+
+    def _saved(self) -> dict[str, Any]:
         """As every optimizer's, with the gradients of an unfinished step."""
-        saved = super().state_dict()
+        saved = super()._saved()
         pending = {
             number: {"count": a.count, "total": to_plain(a.total)}
             for number, param in self._low_precision().items()
@@ -237,15 +246,13 @@ class LowPrecisionOptimizer(QuantizedOptimizer):
         saved["accumulated"] = {"micro_batches": self._micro_batches, "gradients": pending}
         return saved
 
-    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Load what `state_dict` gave, or a checkpoint of the torch optimizer of this rule.
-
-        A checkpoint that has momentum but no gradients leaves these empty.
-        """
-        about = state_dict.get("accumulated", {"micro_batches": 0, "gradients": {}})
+    def _load(self, saved: Any) -> None:
+        """As every optimizer; gradients that the checkpoint does not have are left empty."""
+        check_form(saved)
+        about = saved.get("accumulated", {"micro_batches": 0, "gradients": {}})
         ours = self._low_precision()
-        totals = {n: self._total(n, ours, saved) for n, saved in about["gradients"].items()}
-        super().load_state_dict({k: v for k, v in state_dict.items() if k != "accumulated"})
+        totals = {n: self._total(n, ours, each) for n, each in about["gradients"].items()}
+        super()._load({k: v for k, v in saved.items() if k != "accumulated"})
         self._micro_batches = int(about["micro_batches"])
         self._drops = None
         for number, param in ours.items():

@@ -19,7 +19,7 @@ from qmaps.constants import (
     UnbiasedRest,
 )
 from qmaps.errors import BadTypeError, BadValueError
-from qmaps.optim import factored
+from qmaps.optim import adafactor_of_torch, factored
 from qmaps.optim.adafactor_terms import clipped, confident, decayed, scaled
 from qmaps.optim.apollo import SCALE_TYPES, Projection
 from qmaps.optim.base import QuantizedOptimizer, Shared
@@ -68,6 +68,7 @@ class Adafactor(QuantizedOptimizer):
     ``torch.optim.Adafactor`` takes the same step but for two things: its eps[0] is a floor of the
     second moment, where the paper adds it to the square (None means 1e-30 here), and it decays
     weights by ``lr * weight_decay``, which is ``scale_weight_decay=False`` as long as rho is lr.
+    Loading its checkpoint sets that and eps[0] to None, and warns of what differs besides.
 
     **APOLLO** (`apollo_rank` above 0, tensors of two dimensions or more) looks at the gradient, a
     matrix of shape[0] rows, through a random projection of its smaller side to `apollo_rank`:
@@ -272,6 +273,11 @@ class Adafactor(QuantizedOptimizer):
         if margin is not None and margin < math.inf:
             shapes["update_norm"] = ()
         return shapes
+
+    def _load(self, saved: Any) -> None:
+        """As every optimizer; a checkpoint of torch's Adafactor goes on by its rule or warns."""
+        super()._load(adafactor_of_torch.with_options(saved))
+        adafactor_of_torch.warn(self, saved)
 
     def state_dims(self, name: str, dims: int) -> tuple[int | None, ...]:
         """Which of a parameter's dimensions each one of a state's follows."""

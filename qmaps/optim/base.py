@@ -21,6 +21,7 @@ from qmaps.exchange import Request, shared_scales, spans_shards
 from qmaps.fused import Entry, FusedStep
 from qmaps.maps.base import FittedMap
 from qmaps.masters import MASTER, updated
+from qmaps.native.leaving import forget_at_exit
 from qmaps.native.optimizer import NativeStep
 from qmaps.normalize.base import Scales
 from qmaps.optim import checkpoint
@@ -35,6 +36,7 @@ from qmaps.optim.choice import (
 )
 from qmaps.optim.memory import Memory, memory
 from qmaps.optim.nonfinite import bad_elements
+from qmaps.optim.other_libraries import instead_of
 from qmaps.optim.presets import Preset
 from qmaps.optim.terms import check_bool
 from qmaps.optim.torch_options import without_torch_options
@@ -162,7 +164,9 @@ class QuantizedOptimizer(torch.optim.Optimizer):
     ) -> None:
         owner = type(self).__name__
         for name in without_torch_options(owner, torch_options, self.torch_options):
-            raise BadTypeError(f"{name}={torch_options[name]!r} is no option of {owner}")
+            raise BadTypeError(
+                f"{name}={torch_options[name]!r} is no option of {owner}{instead_of(name)}"
+            )
         self._choices = Choices(owner, self.state_names, self.signed_states, self.exact_states)
         self._cuda = {}
         shared = {
@@ -260,6 +264,8 @@ class QuantizedOptimizer(torch.optim.Optimizer):
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Add a parameter group; options left out take the optimizer's defaults."""
+        if not isinstance(param_group, dict):
+            super().add_param_group(param_group)  # which says what is needed
         group = without_torch_options(type(self).__name__, param_group, self.torch_options)
         if "state_quantizers" in group:
             group["state_quantizers"] = self._choices.specs(group["state_quantizers"])
@@ -351,6 +357,7 @@ class QuantizedOptimizer(torch.optim.Optimizer):
             for entry in entries:
                 self._check_gradient(entry)
                 self._check_shard(entry)
+                self._take_in(*entry[:3])
                 self._check_states(entry)
             entries = [(*entry[:3], resolved(entry[3])) for entry in entries]
             if fused is not None:
@@ -360,6 +367,23 @@ class QuantizedOptimizer(torch.optim.Optimizer):
         planned.append(fused)
         return fused.left
 
+    def _take_in(self, number: int, param: Tensor, group: dict[str, Any]) -> None:
+        """Read a parameter's state that somebody has put there as a state_dict has it.
+
+        `torch.distributed.optim.ZeroRedundancyOptimizer` does so. Whatever looks at states that
+        it did not put there itself comes here first.
+        """
+        state = self.state.get(param)
+        if isinstance(state, dict) and any(isinstance(value, dict) for value in state.values()):
+            with self._choices.learning({number: state}):
+                read = checkpoint.read_state(self, state, number, self._name(number), param, group)
+            self.state[param] = read
+
+    def _take_in_all(self) -> None:
+        params = [(param, group) for group in self.param_groups for param in group["params"]]
+        for number, (param, group) in enumerate(params):
+            self._take_in(number, param, group)
+
     def _fused_step(self, param: Tensor) -> FusedStep | None:
         """The engine for a parameter's device, where there is one."""
         if (cuda := self._cuda_step(param)) is not None:
@@ -368,7 +392,12 @@ class QuantizedOptimizer(torch.optim.Optimizer):
             return None
         if self._native is None:
             self._native = NativeStep(self)
+            forget_at_exit(self)
         return self._native
+
+    def forget_engine(self) -> None:
+        """Let go of the native engine's plan; the next step makes one again."""
+        self._native = None
 
     def _cuda_step(self, param: Tensor) -> CudaStep | None:
         engine = None if self.native_rule is None else cuda_engine_on(param.device)
@@ -618,7 +647,7 @@ class QuantizedOptimizer(torch.optim.Optimizer):
     def _check_states(self, entry: Entry) -> None:
         """Raise if a parameter's states are not of its shape, as after resizing it by ``.data``."""
         number, param, group, _ = entry
-        state = self.state[param]
+        state = self.state.get(param, {})
         shapes = self.local_shapes(param, group, shard_of(param))
         own = {"step": (), MASTER: tuple(local(param).shape)}
         for name, shape in (shapes | own).items():
@@ -676,14 +705,17 @@ class QuantizedOptimizer(torch.optim.Optimizer):
 
     def memory(self) -> Memory:
         """What states take, or will take: a table when printed, rows and totals in a script."""
+        self._take_in_all()
         return memory(self)
 
     @property
     def state_nbytes(self) -> int:
         """Bytes that all states take now, scales and codebooks included."""
+        self._take_in_all()
         return sum(
             value.nbytes
             for state in self.state.values()
+            if isinstance(state, Mapping)  # hooks may keep others
             for name, value in state.items()
             if name in self.state_names or name == MASTER
         )
@@ -692,18 +724,37 @@ class QuantizedOptimizer(torch.optim.Optimizer):
         """The state as plain tensors, strings and numbers: ``weights_only=True`` loads it.
 
         That of parameters in shards is DTensors, for `torch.distributed.checkpoint`, and copied;
-        see `qmaps.rows`.
+        see `qmaps.rows`. Hooks are called as torch calls them: the last ones see, and may replace,
+        what is returned.
         """
-        saved = super().state_dict()
+        for before in self._optimizer_state_dict_pre_hooks.values():
+            before(self)
+        saved = self._saved()
+        for after in self._optimizer_state_dict_post_hooks.values():
+            changed = after(self, saved)
+            saved = saved if changed is None else changed
+        return saved
+
+    def _saved(self) -> dict[str, Any]:
+        """What `state_dict` returns, but for hooks; entries of `state` as torch has them there."""
+        self._take_in_all()
         params = [param for group in self.param_groups for param in group["params"]]
-        saved["state"] = {
-            number: {
-                name: checkpoint.written(self, name, value, params[number])
-                for name, value in state.items()
-            }
-            for number, state in saved["state"].items()
-        }
-        return {**saved, checkpoint.ABOUT: checkpoint.about(self)}
+        numbers = {id(param): number for number, param in enumerate(params)}
+        groups = [
+            {**group, "params": [numbers[id(param)] for param in group["params"]]}
+            for group in self.param_groups
+        ]
+        state: dict[Any, Any] = {}
+        for key, value in self.state.items():
+            if not isinstance(key, Tensor):
+                state[key] = value
+            elif not isinstance(value, Mapping):
+                state[numbers[id(key)]] = value
+            else:
+                state[numbers[id(key)]] = {
+                    name: checkpoint.written(self, name, each, key) for name, each in value.items()
+                }
+        return {"state": state, "param_groups": groups, checkpoint.ABOUT: checkpoint.about(self)}
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Load what `state_dict` gave, bit for bit, or the checkpoint of the torch optimizer.
@@ -722,6 +773,12 @@ class QuantizedOptimizer(torch.optim.Optimizer):
         for before in self._optimizer_load_state_dict_pre_hooks.values():
             changed = before(self, saved)
             saved = saved if changed is None else changed
+        self._load(saved)
+        for after in self._optimizer_load_state_dict_post_hooks.values():
+            after(self)
+
+    def _load(self, saved: Any) -> None:
+        """What `load_state_dict` does, but for hooks."""
         # Names are looked up in the checkpoint's groups meanwhile.
         self._choices.forget_names()
         try:
@@ -729,8 +786,6 @@ class QuantizedOptimizer(torch.optim.Optimizer):
         finally:
             self._choices.forget_names()
         self.__setstate__({"state": defaultdict(dict, states), "param_groups": groups})
-        for after in self._optimizer_load_state_dict_post_hooks.values():
-            after(self)
 
     def adopted(
         self,

@@ -60,10 +60,11 @@ def written(optimizer: QuantizedOptimizer, name: str, value: Any, param: Tensor)
 
 def read(
     optimizer: QuantizedOptimizer, choices: Choices, state_dict: Mapping[str, Any]
-) -> tuple[list[Group], dict[Tensor, State]]:
+) -> tuple[list[Group], dict[Any, Any]]:
     """The parameter groups and the states that a checkpoint is to leave an optimizer with.
 
-    The optimizer stays as it is, and shares no storage with the result.
+    The optimizer stays as it is, and shares no storage with the result. What is no parameter's
+    state, as hooks add it under names of their own, is as it was saved.
 
     Args:
         optimizer: whose parameters they are.
@@ -86,20 +87,24 @@ def read(
 
 def _read(
     optimizer: QuantizedOptimizer, choices: Choices, state_dict: Mapping[str, Any]
-) -> tuple[list[Group], dict[Tensor, State]]:
+) -> tuple[list[Group], dict[Any, Any]]:
     groups = _groups(optimizer, choices, state_dict["param_groups"])
-    numbers = _numbers(state_dict)
     own = [(param, group) for group in groups for param in group["params"]]
+    numbers = _numbers(state_dict, [param for param, _ in own])
     states: dict[Tensor, State] = {}
+    others: dict[Any, Any] = {}
     for saved_id, saved in state_dict["state"].items():
+        if saved_id not in numbers:
+            others[saved_id] = saved
+            continue
         number = numbers[saved_id]
         param, group = own[number]
         where = _name(own, number)
         if not isinstance(saved, Mapping):
             raise BadTypeError(f"state_dict has a {type(saved).__name__} as the state of {where}")
-        states[param] = _state(optimizer, saved, number, where, param, group)
+        states[param] = read_state(optimizer, saved, number, where, param, group)
     # States in the order of parameters, as training makes them.
-    return groups, {param: states[param] for param, _ in own if param in states}
+    return groups, {param: states[param] for param, _ in own if param in states} | others
 
 
 def check_form(state_dict: Mapping[str, Any]) -> None:
@@ -185,14 +190,27 @@ def _check_names(own: Group, saved: Mapping[str, Any], index: int) -> None:
     )
 
 
-def _numbers(state_dict: Mapping[str, Any]) -> dict[Any, int]:
-    """The number of the parameter that each saved id stands for."""
+def _numbers(state_dict: Mapping[str, Any], params: Sequence[Tensor]) -> dict[Any, int]:
+    """The number of the parameter that each saved id stands for.
+
+    Ids are numbers, or names in distributed checkpoints; a key of another type than all of them
+    stands for no parameter.
+    """
     saved_ids = [saved_id for saved in state_dict["param_groups"] for saved_id in saved["params"]]
-    numbers = {saved_id: number for number, saved_id in enumerate(saved_ids)}
-    if len(numbers) != len(saved_ids):
-        raise BadValueError("state_dict has one parameter in two places")
+    numbers: dict[Any, int] = {}
+    for number, saved_id in enumerate(saved_ids):
+        if params[numbers.setdefault(saved_id, number)] is not params[number]:
+            raise BadValueError("state_dict has one parameter in two places")
+    types = {int, *map(type, saved_ids)}
+    texts = {str(saved_id) for saved_id in saved_ids}
     for saved_id in state_dict["state"]:
-        if saved_id not in numbers:
+        if saved_id not in numbers and saved_id in texts:
+            raise BadValueError(
+                f"state_dict has a state under the text {saved_id!r}, as dcp.load leaves it; "
+                "torch.distributed.checkpoint goes by names: use get_optimizer_state_dict and "
+                "set_optimizer_state_dict, as in docs/distributed.md"
+            )
+        if saved_id not in numbers and type(saved_id) in types:
             raise BadValueError(
                 f"state_dict has a state of parameter {saved_id!r}, which none of its groups has"
             )
@@ -206,7 +224,7 @@ def _name(own: Sequence[tuple[Tensor, Group]], number: int) -> str:
     return f"parameter {names[position]!r}" if names else f"parameter number {number}"
 
 
-def _state(
+def read_state(
     optimizer: QuantizedOptimizer,
     saved: Mapping[str, Any],
     number: int,

@@ -15,6 +15,7 @@ from qmaps import addresses, quantiles, quantizer
 from qmaps.addresses import Kept, address, in_memory, look, resolved
 from qmaps.backends import use_backend
 from qmaps.errors import BadValueError
+from qmaps.optim import AdamW
 from qmaps.quantizer import QuantizedTensor
 from tests.optim.changes import freed, negative, strided
 
@@ -211,3 +212,27 @@ def test_tensors_that_are_kept_live_on() -> None:
     kept = Kept([x])
     del x
     assert kept.unchanged()
+
+
+def test_overlapping() -> None:
+    x, y, empty = torch.zeros(10), torch.zeros(4, 4), torch.zeros(0)
+    assert addresses.overlapping([x, y, empty, torch.zeros(0)]) == set()
+    assert addresses.overlapping([x, y, x[9:], x[:3]]) == {0, 2, 3}
+    assert addresses.overlapping([y[:, 1], x[:5], x[5:], y[3, 1:]]) == {0, 3}
+    assert addresses.overlapping([x[:2], empty, y, empty, x[2:], x[3:4]]) == {1, 3, 4, 5}
+
+
+@BACKENDS
+def test_parameters_that_share_memory(backend: str) -> None:
+    """They are stepped one after another, as torch's loop does."""
+    p = torch.zeros(9000)
+    params = [p[:6000].requires_grad_(), p[4000:].requires_grad_()]
+    with use_backend(backend):
+        optimizer = AdamW(params, lr=0.1, weight_decay=0.0)
+        for _ in range(2):
+            for each in params:
+                each.grad = torch.ones_like(each)
+            optimizer.step()
+    expected = torch.full((9000,), -0.2)
+    expected[4000:6000] = -0.4
+    assert torch.allclose(p, expected, rtol=5e-3)
