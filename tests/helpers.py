@@ -5,6 +5,7 @@ from __future__ import annotations
 import bisect
 import functools
 import math
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import pairwise, product
@@ -153,3 +154,8 @@ class Wrapped(Tensor):
         args = [x.inner if isinstance(x, Wrapped) else x for x in args]
         result = func(*args, **(kwargs or {}))
         return cls(result, False) if func is torch.ops.aten.detach.default else result
+
+
+def examples(count: int) -> int:
+    """`count` random examples, times the environment variable QMAPS_FUZZ (``make fuzz``)."""
+    return count * int(os.environ.get("QMAPS_FUZZ", "1"))
