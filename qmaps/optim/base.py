@@ -184,7 +184,8 @@ class QuantizedOptimizer(torch.optim.Optimizer):
         """What the rule needs besides tensors: numbers, or descriptions of those that change.
 
         The rule sees their values rounded to float32. It may compare one with 0, to leave a
-        term out, but takes no other decision.
+        term out, but takes no other decision. Options may be tensors with one element: what is
+        computed here is of ``float(option)``; `lr` stays a tensor, so that nobody waits for it.
         """
 
     def scalars(self, group: dict[str, Any], step: int) -> dict[str, float]:
