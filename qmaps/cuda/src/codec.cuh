@@ -91,7 +91,7 @@ QMAPS_INLINE void unit_words(const Noise& noise, std::uint64_t first, std::uint3
         auto c0 = static_cast<std::uint32_t>(number);
         auto c1 = static_cast<std::uint32_t>(number >> 32) | noise.word1;
         std::uint32_t c2 = noise.word2, c3 = noise.word3;
-        std::uint32_t k0 = noise.seed, k1 = noise.purpose;
+        std::uint32_t k0 = noise.key0, k1 = noise.key1;
         for (int round = 0; round < 10; ++round, k0 += kWeyl0, k1 += kWeyl1)
             philox_round(c0, c1, c2, c3, k0, k1);
         found[4 * group] = c0;
