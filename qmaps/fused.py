@@ -236,7 +236,7 @@ def start(optimizer: QuantizedOptimizer, param: Tensor, group: dict[str, Any]) -
             )
 
 
-def count(state: dict[str, Any]) -> int:
+def count_step(state: dict[str, Any]) -> int:
     """Count one more step of the parameter with this state; returns its number: 1, 2, ..."""
     counter = state["step"]
     if counter.dtype != COUNTER:

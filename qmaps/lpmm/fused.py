@@ -9,7 +9,9 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any, cast
 
-from qmaps.fused import Entry, count, followed, start
+import torch
+
+from qmaps.fused import Entry, count_step, followed, start
 from qmaps.lpmm.parameter import LowPrecisionParameter
 from qmaps.native import core, tensors
 from qmaps.native.optimizer import add_states, described, rounding
@@ -104,7 +106,7 @@ class LowPrecisionStep:
     def run(self) -> None:
         """One step."""
         params = [cast("LowPrecisionParameter", entry[1]) for entry in self._entries]
-        steps = [count(self._optimizer.state[param]) for param in params]
+        steps = [count_step(self._optimizer.state[param]) for param in params]
         rows: dict[tuple[int, int], int] = {}
         constants: list[list[float]] = []
         which = []

@@ -17,7 +17,7 @@ from qmaps.constants import Constant
 from qmaps.cuda.optimizer import CudaStep
 from qmaps.errors import BadTypeError, BadValueError, NonFiniteError
 from qmaps.exchange import Request, shared_scales, spans_shards
-from qmaps.fused import COUNTER, Entry, FusedStep, count
+from qmaps.fused import COUNTER, Entry, FusedStep, count_step
 from qmaps.maps.base import FittedMap
 from qmaps.masters import MASTER, updated
 from qmaps.native.optimizer import NativeStep
@@ -384,7 +384,7 @@ class QuantizedOptimizer(torch.optim.Optimizer):
         if "step" not in state:
             state["step"] = torch.zeros((), dtype=COUNTER)
         updated(param, group, state)
-        step = count(state)
+        step = count_step(state)
         work, states = self._advanced(entry, step, scale)
         self.close(number, param, group, step, work)
         for name, value in states.items():

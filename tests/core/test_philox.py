@@ -48,7 +48,8 @@ def test_any_counter_and_key(counter: list[int], key: list[int]) -> None:
 
 @given(
     seed=word, purpose=st.integers(0, 255), step=word | st.integers(2**32, 2**53 - 1), tensor=word,
-    micro_batch=st.integers(0, 2**16 - 1), state=st.integers(0, 255), offset=st.integers(0, 2**42 - 9), count=st.integers(0, 9),
+    micro_batch=st.integers(0, 2**16 - 1), state=st.integers(0, 255),
+    offset=st.integers(0, 2**42 - 9), count=st.integers(0, 9),
 )  # fmt: skip
 def test_every_number_by_hand(count: int, **parts: int) -> None:
     key = RoundingKey(**parts)

@@ -254,6 +254,31 @@ def test_overflow_leaves_out_the_step(on_device: EmulatedEngine) -> None:
     assert_same(optimizer, plain)
 
 
+@pytest.mark.parametrize(
+    ("taken", "dtype"), [(2**24 - 2, torch.float32), (2**32 - 2, torch.float64)]
+)
+def test_steps_beyond_float32_and_32_bits(
+    taken: int, dtype: torch.dtype, on_device: EmulatedEngine
+) -> None:
+    quantizers = {"exp_avg": "B128/DE@8s+sr", "exp_avg_sq": "rank1/linear@4u+sr"}
+
+    def run() -> QuantizedOptimizer:
+        options = {"state_quantizers": quantizers, "stochastic_rounding": True, "seed": 3}
+        optimizer = trained(optim.AdamW, 1, torch.bfloat16, options)
+        for state in optimizer.state.values():
+            state["step"] = torch.tensor(taken, dtype=dtype)
+        for number in range(4):
+            set_gradients(optimizer.param_groups[0]["params"], number)
+            optimizer.step()
+        return optimizer
+
+    ours = run()
+    assert any(name.startswith("step<") for name in on_device.launched)
+    assert {int(state["step"]) for state in ours.state.values()} == {taken + 4}
+    with use_backend("reference"):
+        assert_same(ours, run())
+
+
 @pytest.mark.parametrize("policy", ["skip", "propagate", "raise"])
 def test_gradients_that_are_not_finite(policy: str, on_device: EmulatedEngine) -> None:
     def run() -> QuantizedOptimizer:

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
-
 from qmaps.convert.families import Family
 from qmaps.convert.form import OptimizerState, State, values_of
 from qmaps.convert.formats.base import (
