@@ -44,7 +44,9 @@ SEARCH = np.dtype(
     [("limit", _address), ("guess", _address)]
     + [(name, _i32) for name in ("shift", "first", "buckets", "negative")]
 )
-BOOK = np.dtype([("values", _address), ("nearest", SEARCH), ("lower", SEARCH), ("size", _i64)])
+BOOK = np.dtype(
+    [("values", _address), ("nearest", SEARCH), ("lower", SEARCH), ("size", _i64), ("ties", _i64)]
+)
 NOISE = np.dtype(
     [(name, _u32) for name in ("key0", "key1", "word1", "word2", "word3", "unused")]
     + [("offset", _i64)]

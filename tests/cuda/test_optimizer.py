@@ -406,7 +406,7 @@ def test_constants_have_the_hosts_bits(
 ) -> None:
     library = build(
         '#include "block.hpp"\n#include "begin.cuh"\n'
-        'extern "C" double value(const qmaps::Constant* given, unsigned step) {\n'
+        'extern "C" double value(const qmaps::Constant* given, std::uint64_t step) {\n'
         "    return qmaps::constant_of(*given, step);\n}\n",
         request.config.cache.mkdir("cuda-emulation"),
     )
@@ -415,8 +415,8 @@ def test_constants_have_the_hosts_bits(
         given = np.zeros((), dtype=CONSTANT)
         for name in ("kind", "a", "b", "c"):
             given[name] = getattr(constant, name)
-        for step in (1, 2, 3, 6, 7, 8, 99, 1000, 54321, 100_000, 2**24):
-            found = library.value(ctypes.c_void_p(given.ctypes.data), ctypes.c_uint(step))
+        for step in (1, 2, 3, 6, 7, 8, 99, 1000, 54321, 100_000, 2**24 + 1, 2**33 + 1):
+            found = library.value(ctypes.c_void_p(given.ctypes.data), ctypes.c_uint64(step))
             assert found.hex() == constant.at(step).hex(), (constant, step)
 
 

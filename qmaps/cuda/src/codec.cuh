@@ -127,6 +127,8 @@ QMAPS_INLINE std::uint64_t round_unit(const SharedBook& book, const Noise& noise
                 high = log_value(high, first, second);
             }
             code += rounds_up(words[j], F::kLog ? x[j] : n[j], low, high - low) ? 1 : 0;
+            if (book.ties)
+                while (code > 0 && book.value[code - 1] == book.value[code]) --code;
         }
         codes |= static_cast<std::uint64_t>(code) << (8 * j);
     }
@@ -177,8 +179,9 @@ QMAPS_INLINE void block_scales(const float* x, int count, std::uint32_t* shared,
                                  : float_of(~order);
         };
         const float most = number(high);
-        second = log_end(most);
-        first = low == 0 ? log_end(most) : log_end(low == kAll ? most : number(~low));
+        const float least = low == 0 || low == kAll ? most : number(~low);
+        first = log_end(least);
+        second = log_end(least < 0.0f ? least : most);
     } else {
         std::uint32_t most = 0;
         for (int j = 0; j < kUnit; ++j) {

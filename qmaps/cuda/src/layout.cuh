@@ -44,6 +44,7 @@ struct Book {
     Search nearest;               // code of the nearest value
     Search lower;                 // code of the lower of the two neighbours
     std::int64_t size;
+    std::int64_t ties;            // whether some values are equal
 };
 
 // Names the random words of one tensor; see qmaps.philox.
