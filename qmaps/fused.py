@@ -29,6 +29,9 @@ Entry = tuple[int, Tensor, dict[str, Any], Tensor]
 FLOATS = (torch.float32, torch.bfloat16)
 GRADIENTS = (torch.float32, torch.bfloat16, torch.float16)
 
+COUNTER = torch.float64
+"""Of step counters: float32, as torch has it and states from elsewhere may, stops at 2**24."""
+
 
 class FusedStep(ABC):
     """One engine's step of an optimizer, and the plan that it repeats while nothing changes.
@@ -106,7 +109,7 @@ class Plan(ABC):
         self._strided = [i for i, g in enumerate(self._grads) if not g.is_contiguous()]
         states = [optimizer.state[param] for param in self._params]
         device = self._here[0].device if taken else torch.device("cpu")
-        counters = [state["step"].to(device) for state in states]
+        counters = [state["step"].to(device, COUNTER) for state in states]
         self._counters = torch.stack(counters) if states else torch.zeros(0)
         for state, counter in zip(states, self._counters.unbind(), strict=True):
             state["step"] = counter
@@ -235,7 +238,7 @@ def start(optimizer: QuantizedOptimizer, param: Tensor, group: dict[str, Any]) -
     """Give a parameter the states that it does not have yet: zero."""
     state, here = optimizer.state[param], local(param)
     if "step" not in state:
-        state["step"] = torch.zeros((), dtype=torch.float32, device=here.device)
+        state["step"] = torch.zeros((), dtype=COUNTER, device=here.device)
     updated(param, group, state)
     for name, shape in optimizer.local_shapes(param, group, shard_of(param)).items():
         if name not in state:
@@ -245,6 +248,15 @@ def start(optimizer: QuantizedOptimizer, param: Tensor, group: dict[str, Any]) -
                 if q is None
                 else zero(q, shape, here.device)
             )
+
+
+def count_step(state: dict[str, Any]) -> int:
+    """Count one more step of the parameter with this state; returns its number: 1, 2, ..."""
+    counter = state["step"]
+    if counter.dtype != COUNTER:
+        counter = state["step"] = counter.to(COUNTER)
+    counter += 1
+    return int(counter)
 
 
 SIDES = "sides"

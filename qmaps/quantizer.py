@@ -150,7 +150,8 @@ class Quantizer:
         """As `quantize` for float32 `x`, without looking for NaN, infinity or signs.
 
         What shares a scale with a non-finite element decodes to non-finite values, so none
-        becomes a finite number silently; only exact zeros under ``logB`` stay 0.
+        becomes a finite number silently; only exact zeros under ``logB`` stay 0. There a negative
+        element counts as NaN; under other normalizers unsigned maps take it to their lowest code.
         """
         return self._quantized(x, out, key, check=False)[0]
 

@@ -113,6 +113,7 @@ class DeviceBook:
         pieces = [padded.tobytes()]
         self.described = np.zeros((), dtype=layout.BOOK)
         self.described["size"] = values.numel()
+        self.described["ties"] = bool((values[1:] == values[:-1]).any())
         offsets = [0]
         for limits, found in zip(limits_of, searches(map_), strict=True):
             filled = np.full(2 * layout.MAX_CODES, np.inf, dtype=np.float32)

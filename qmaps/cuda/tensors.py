@@ -146,7 +146,7 @@ def describe_scales(
 
 def describe_noise(target: np.ndarray, key: RoundingKey) -> None:
     """Fill in ``Noise``."""
-    names = ("seed", "purpose", "word1", "word2", "word3", "offset")
+    names = ("key0", "key1", "word1", "word2", "word3", "offset")
     for name, word in zip(names, key.words(), strict=True):
         target[name] = word
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, cast
 import torch
 
 from qmaps.addresses import Kept
-from qmaps.fused import Entry, followed, memory_of, readable, start
+from qmaps.fused import Entry, count_step, followed, memory_of, readable, start
 from qmaps.lpmm.parameter import LowPrecisionParameter
 from qmaps.native import core, tensors
 from qmaps.native.optimizer import add_states, described, rounding
@@ -110,11 +110,7 @@ class LowPrecisionStep:
     def run(self) -> None:
         """One step."""
         params = [cast("LowPrecisionParameter", entry[1]) for entry in self._entries]
-        counters: list[torch.Tensor] = [self._optimizer.state[param]["step"] for param in params]
-        steps = []
-        for counter in counters:
-            counter += 1
-            steps.append(int(counter))
+        steps = [count_step(self._optimizer.state[param]) for param in params]
         rows: dict[tuple[int, int], int] = {}
         constants: list[list[float]] = []
         which = []

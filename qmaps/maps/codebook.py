@@ -25,7 +25,8 @@ class Codebook(Map):
         label: the name shown in specs. ``qmaps.quantizer("B128/LABEL@4s", codebooks=[...])``
             reads it back.
         per_tensor: whether the codebook belongs to one tensor and is stored, and counted,
-            with it. Fitted maps set this, and may hold equal values where the data has ties.
+            with it. Fitted maps set this, and may hold equal values where the data has ties; of
+            those the lowest code is taken.
     """
 
     codes: tuple[float, ...] = ()
@@ -42,7 +43,8 @@ class Codebook(Map):
         per_tensor: bool = False,
     ) -> None:
         tensor = values if isinstance(values, Tensor) else torch.tensor(list(values))
-        codes = tuple(tensor.detach().cpu().float().reshape(-1).sort().values.tolist())
+        # A sum with 0 makes -0 that: codebooks that are equal are to decode alike.
+        codes = tuple((tensor.detach().cpu().float().reshape(-1) + 0.0).sort().values.tolist())
         if not 2 <= len(codes) <= 65536:
             raise BadValueError(f"values has {len(codes)} entries; 2 to 65536 are allowed")
         if not all(map(math.isfinite, codes)):

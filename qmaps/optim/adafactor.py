@@ -293,11 +293,12 @@ class Adafactor(QuantizedOptimizer):
 
     def constants(self, group: dict[str, Any]) -> dict[str, float | Constant]:
         """Constants of a group's steps, in float64."""
-        beta1, beta2, beta3 = group["beta1"] or 0.0, group["beta2"], group["beta3"] or 0.0
+        beta1, beta3 = float(group["beta1"] or 0), float(group["beta3"] or 0)
+        beta2, decay = group["beta2"], float(group["beta2_decay"])
         small, least = group["eps"]
         margin = MARGIN if group["fira_margin"] is None else float(group["fira_margin"])
-        kept = PowerRest(group["beta2_decay"]) if beta2 is None else UnbiasedRest(beta2)
-        rest = Power(group["beta2_decay"]) if beta2 is None else Unbiased(beta2)
+        kept = PowerRest(decay) if beta2 is None else UnbiasedRest(float(beta2))
+        rest = Power(decay) if beta2 is None else Unbiased(float(beta2))
         return {
             "rho": (RelativeStep if group["relative_step"] else Constant)(group["lr"]),
             "scale_parameter": float(group["scale_parameter"]),

@@ -18,7 +18,7 @@ from qmaps.constants import Constant
 from qmaps.cuda.optimizer import CudaStep
 from qmaps.errors import BadTypeError, BadValueError, NonFiniteError
 from qmaps.exchange import Request, shared_scales, spans_shards
-from qmaps.fused import Entry, FusedStep
+from qmaps.fused import COUNTER, Entry, FusedStep, count_step
 from qmaps.maps.base import FittedMap
 from qmaps.masters import MASTER, updated
 from qmaps.native.leaving import forget_at_exit
@@ -189,7 +189,8 @@ class QuantizedOptimizer(torch.optim.Optimizer):
         """What the rule needs besides tensors: numbers, or descriptions of those that change.
 
         The rule sees their values rounded to float32. It may compare one with 0, to leave a
-        term out, but takes no other decision.
+        term out, but takes no other decision. Options may be tensors with one element: what is
+        computed here is of ``float(option)``; `lr` stays a tensor, so that nobody waits for it.
         """
 
     def scalars(self, group: dict[str, Any], step: int) -> dict[str, float]:
@@ -413,10 +414,9 @@ class QuantizedOptimizer(torch.optim.Optimizer):
         number, param, group, _ = entry
         state = self.state[param]
         if "step" not in state:
-            state["step"] = torch.zeros((), dtype=torch.float32)
+            state["step"] = torch.zeros((), dtype=COUNTER)
         updated(param, group, state)
-        state["step"] += 1
-        step = int(state["step"])
+        step = count_step(state)
         work, states = self._advanced(entry, step, scale)
         self.close(number, param, group, step, work)
         for name, value in states.items():

@@ -12,6 +12,7 @@ from torch import Tensor
 
 from qmaps.errors import BadTypeError, BadValueError, QmapsError
 from qmaps.exchange import Request, shared_scales, spans_shards
+from qmaps.fused import COUNTER
 from qmaps.masters import MASTER, has_master
 from qmaps.optim.choice import Choices, check_patterns, listed
 from qmaps.optim.torch_options import TORCH_OPTIONS
@@ -261,7 +262,7 @@ def read_state(
         state[name] = _placed(value, param.device)
     if state:
         # torch's SGD counts no steps; one at least has been taken.
-        state.setdefault("step", torch.ones((), dtype=torch.float32))
+        state.setdefault("step", torch.ones((), dtype=COUNTER))
     for name in optimizer.state_names:
         if not isinstance(value := state.get(name), Tensor):
             continue
@@ -345,7 +346,7 @@ def _step(value: Any, where: str, *, on_host: bool) -> Tensor:
     if not (math.isfinite(number) and number >= 0 and number == int(number)):
         raise BadValueError(f"state_dict has step={number} for {where}; 0, 1, 2, ... are steps")
     device = value.device if isinstance(value, Tensor) and not on_host else "cpu"
-    return torch.tensor(number, dtype=torch.float32, device=device)
+    return torch.tensor(number, dtype=COUNTER, device=device)
 
 
 def _value(value: Any, name: str, where: str, its: Shard | None) -> Tensor | QuantizedTensor | Rows:

@@ -90,6 +90,16 @@ void fill_wide(WideSearch& search, const std::vector<float>& limits) {
     }
 }
 
+// The lowest code of each value's equals, or nothing where all are distinct.
+template <class Code>
+std::unique_ptr<Code[]> lowest_equals(const std::vector<float>& values) {
+    if (std::adjacent_find(values.begin(), values.end()) == values.end()) return nullptr;
+    auto lowest = std::make_unique<Code[]>(values.size());
+    for (std::size_t c = 1; c < values.size(); ++c)
+        lowest[c] = values[c] == values[c - 1] ? lowest[c - 1] : static_cast<Code>(c);
+    return lowest;
+}
+
 }  // namespace
 
 Codebook::Codebook(const std::vector<float>& given, const std::vector<float>& limits,
@@ -102,10 +112,12 @@ Codebook::Codebook(const std::vector<float>& given, const std::vector<float>& li
         wide->value = std::make_unique<float[]>(entries);
         std::fill_n(wide->value.get(), entries, given.back());
         std::copy(given.begin(), given.end(), wide->value.get());
+        wide->lowest = lowest_equals<std::uint16_t>(given);
         fill_wide(wide->nearest, limits);
         fill_wide(wide->stochastic, below);
         return;
     }
+    lowest = lowest_equals<std::uint8_t>(given);
     fill(nearest, limits, brief);
     fill(stochastic, below, brief);
     for (int c = 0; c < kMaxCodes; ++c) {

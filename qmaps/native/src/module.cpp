@@ -27,7 +27,7 @@ using Key = std::tuple<std::uint32_t, std::uint32_t, std::uint32_t, std::uint32_
 
 NoiseKey noise_key(const Key& key) {
     NoiseKey noise;
-    std::tie(noise.seed, noise.purpose, noise.word1, noise.word2, noise.word3, noise.offset) = key;
+    std::tie(noise.key0, noise.key1, noise.word1, noise.word2, noise.word3, noise.offset) = key;
     return noise;
 }
 
@@ -340,7 +340,7 @@ NB_MODULE(_core, module) {
             "run",
             [](Step& self, const std::vector<Address>& p, const std::vector<Address>& g,
                const std::vector<std::vector<float>>& scalars, const std::vector<int>& group,
-               const std::vector<std::uint32_t>& steps, int threads) {
+               const std::vector<std::uint64_t>& steps, int threads) {
                 if (p.size() != self.size() || g.size() != self.size() ||
                     group.size() != self.size() || steps.size() != self.size())
                     throw std::invalid_argument("p, g, group and steps have one entry a parameter");
@@ -353,10 +353,10 @@ NB_MODULE(_core, module) {
                         throw std::invalid_argument(
                             "the rule has " + std::to_string(task.rule->scalars) + " scalars");
                     std::copy(constants.begin(), constants.end(), task.scalars);
-                    task.p_noise.word3 = steps[i];
-                    task.p_codec.noise.word3 = steps[i];
-                    for (StateTask& state : task.state) state.codec.noise.word3 = steps[i];
-                    for (Side& side : task.sides.side) side.codec.noise.word3 = steps[i];
+                    task.p_noise.take(steps[i]);
+                    task.p_codec.noise.take(steps[i]);
+                    for (StateTask& state : task.state) state.codec.noise.take(steps[i]);
+                    for (Side& side : task.sides.side) side.codec.noise.take(steps[i]);
                 }
                 nb::gil_scoped_release unlocked;
                 self.run(threads);
