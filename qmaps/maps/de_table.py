@@ -29,4 +29,6 @@ class DynamicExponentTable(Map, name="DE-table"):
         points = torch.linspace(-1, 1, POINTS, dtype=torch.float64)
         if not self.signed:
             points = points[points > 0]
-        return values[torch.bucketize(points, (values[1:] + values[:-1]) / 2).unique()]
+        reached = torch.zeros_like(values, dtype=torch.bool)
+        reached[torch.bucketize(points, (values[1:] + values[:-1]) / 2)] = True
+        return values[reached]
