@@ -7,7 +7,7 @@ import re
 import warnings
 import zipfile
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import IO, Any, cast
 
 import torch
 
@@ -32,7 +32,7 @@ def save(state: Any, path: str | os.PathLike[str]) -> None:
     with replacing(path) as temporary, temporary.open("wb") as file:
         target = _Target(file)
         try:
-            torch.save(state, target)
+            torch.save(state, cast(IO[bytes], target))  # it writes and flushes, no more
         except RuntimeError:
             if target.failed is None:
                 raise
@@ -95,7 +95,7 @@ class _Target:
         failed: what the write itself raised.
     """
 
-    def __init__(self, file: BinaryIO) -> None:
+    def __init__(self, file: IO[bytes]) -> None:
         self._file = file
         self.failed: BaseException | None = None
 

@@ -13,10 +13,11 @@ import torch
 from qmaps import checkpoint
 from qmaps.capture import snapshot
 from qmaps.capture.collect import collect, plain_options
-from qmaps.capture.folder import claim, write_index
+from qmaps.capture.folder import KIND, claim, write_index
 from qmaps.capture.snapshot import Lazy
 from qmaps.capture.states import CapturedStates
 from qmaps.errors import BadTypeError, BadValueError, CaptureError
+from qmaps.locks import FolderLock
 
 Names = torch.nn.Module | Iterable[str] | None
 
@@ -98,9 +99,10 @@ def convert(
         scalars={name: states.scalars(name) for name in states.parameters()},
         skipped=states.skipped,
     )
-    path = snapshot.path_of(claim(out, about), states.step)
-    snapshot.write(path, about, [lazy for _, _, lazy in lazies])
-    write_index(path.parent, about)
+    with FolderLock(out, KIND) as lock:
+        path = snapshot.path_of(claim(lock, about), states.step)
+        snapshot.write(path, about, [lazy for _, _, lazy in lazies])
+        write_index(path.parent, about)
     return path
 
 
