@@ -56,8 +56,8 @@ def load(
     Args:
         path: the file.
         map_location: where tensors go.
-        mmap: leave tensors on disk until they are read; the checksums still take one pass over the
-            file.
+        mmap: leave tensors on disk until they are read, but in torch's format from before 1.6; the
+            checksums still take one pass over the file.
 
     Raises:
         BadValueError: the file is missing, damaged, truncated, of another kind, or would run code.
@@ -68,9 +68,12 @@ def load(
             raise BadValueError(f"{shown} is empty")
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # torch's advice on other kinds of file
-            if zipfile.is_zipfile(path):
+            archive = zipfile.is_zipfile(path)
+            if archive:
                 checksums.check_archive(Path(path))
-            return torch.load(path, map_location=map_location, weights_only=True, mmap=mmap)
+            return torch.load(
+                path, map_location=map_location, weights_only=True, mmap=mmap and archive
+            )
     except BadValueError:
         raise
     except (FileNotFoundError, PermissionError, IsADirectoryError) as error:

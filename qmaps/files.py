@@ -88,10 +88,12 @@ def read_record(path: str | os.PathLike[str]) -> dict[str, Any]:
         value = json.loads(content)
     except (OSError, ValueError, RecursionError):
         raise _damaged(path) from None
-    if checksums.intact(content) is False or not isinstance(value, dict):
+    if not isinstance(value, dict):
         raise _damaged(path)
-    value.pop("checksum", None)
-    return value
+    fits = checksums.intact(content)
+    if fits is False or (fits is None and "checksum" in value):
+        raise _damaged(path)
+    return {name: member for name, member in value.items() if name != "checksum"}
 
 
 def write_frame(path: str | os.PathLike[str], frame: pd.DataFrame) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import zipfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -113,8 +112,7 @@ Slot = tuple[str, Mapping[str, Any], Mapping[Any, Any]]
 def load_safely(path: Path) -> Any:
     """The object in a ``torch.save`` file, loaded without executing code."""
     try:
-        # Tensors of the zip format stay on disk until they are read.
-        return checkpoint.load(path, mmap=zipfile.is_zipfile(path))
+        return checkpoint.load(path, mmap=True)
     except BadValueError as error:
         raise CaptureError(str(error)) from None
 
