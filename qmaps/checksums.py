@@ -32,6 +32,9 @@ KEY = "qmaps_crc32"
 
 CHUNK = 2**18
 
+FOLDER = 0x10
+"""The attribute of folders in a zip archive."""
+
 
 def sealed(content: bytes) -> bytes:
     """`content` with the checksum of everything else in the place of `UNSEALED`."""
@@ -96,6 +99,9 @@ def check_archive(path: Path) -> None:
     """
     with zipfile.ZipFile(path) as archive:
         records = archive.infolist()
+        # One bit makes a record a folder, for which torch reads nothing and tells no one.
+        if any(record.external_attr & FOLDER for record in records):
+            raise zipfile.BadZipFile("a record is marked as a folder")
         if not any(record.CRC for record in records):
             return
 

@@ -17,7 +17,7 @@ from torch import nn
 import qmaps
 from qmaps import capture, checkpoint, checksums, files, store, sweep
 from qmaps.capture import StateRecorder
-from qmaps.errors import QmapsError
+from qmaps.errors import BadValueError, QmapsError
 from qmaps.workloads.run_folder import RunFolder, TrainingRun
 
 TRIES = 40 * int(os.environ.get("QMAPS_FUZZ", "1"))
@@ -265,6 +265,22 @@ def test_archives_that_torch_wrote_without_checksums_are_read(tmp_path: Path) ->
     finally:
         torch.serialization.set_crc32_options(True)
     assert checkpoint.load(path)["x"].tolist() == [0, 1, 2, 3, 4]
+
+
+def test_a_record_that_is_marked_as_a_folder(tmp_path: Path) -> None:
+    """``torch.load`` takes memory for it, reads nothing, and returns what was there."""
+    path = tmp_path / "c.pt"
+    checkpoint.save({"x": torch.arange(1000.0)}, path)
+    whole = path.read_bytes()
+    name = b"archive/data/0"
+    attribute = whole.rindex(name) - 8  # of its entry in the archive's directory
+    path.write_bytes(whole[:attribute] + b"\x10" + whole[attribute + 1 :])
+    with pytest.raises(BadValueError) as caught:
+        checkpoint.load(path)
+    assert str(caught.value) == (
+        f"{str(path)!r} is no checkpoint that torch can load; it is corrupt, truncated, or "
+        "something else"
+    )
 
 
 def test_anyone_can_read_these_files(tmp_path: Path) -> None:
