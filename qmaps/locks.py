@@ -118,12 +118,12 @@ class FolderLock:
         try:
             found = json.loads(self._about.read_text(encoding="utf-8"))
             pid, host = int(found["pid"]), str(found["host"])
-            about = f"since {found['since']:.19} ({found['command']:.60})"
+            about = f"since {found['since']:.19} ({found['command']:.40})"
         except (OSError, ValueError, KeyError, TypeError):
             return "is being written by another process; wait until it has ended"
         if (pid, host) == (os.getpid(), platform.node()):
             return f"is being written by this process {about}; close that recorder or end that run"
-        return f"is being written by process {pid} on {host:.60} {about}; wait until it has ended"
+        return f"is being written by process {pid} on {host:.30} {about}; wait until it has ended"
 
 
 _TAKEN: weakref.WeakSet[FolderLock] = weakref.WeakSet()
@@ -163,6 +163,6 @@ def _self() -> dict[str, Any]:
     return {
         "pid": os.getpid(),
         "host": platform.node(),
-        "command": textwrap.shorten(" ".join(sys.argv), 60, placeholder=" ..."),
+        "command": textwrap.shorten(" ".join(sys.argv), 40, placeholder=" ..."),
         "since": datetime.now().astimezone().isoformat(" ", "seconds"),
     }

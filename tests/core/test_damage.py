@@ -17,7 +17,7 @@ from torch import nn
 import qmaps
 from qmaps import capture, checkpoint, checksums, files, store, sweep
 from qmaps.capture import StateRecorder
-from qmaps.errors import BadValueError, QmapsError
+from qmaps.errors import BadValueError, OutputError, QmapsError
 from qmaps.workloads.run_folder import RunFolder, TrainingRun
 
 TRIES = 40 * int(os.environ.get("QMAPS_FUZZ", "1"))
@@ -193,6 +193,13 @@ def test_a_run_folder_with_a_damaged_file(done: bool, tmp_path: Path) -> None:
         with pytest.raises(QmapsError):
             read_run(tmp_path)
         path.write_bytes(whole)
+    (tmp_path / "run.json").unlink()  # nothing says then what the other files are of
+    with pytest.raises(OutputError) as caught:
+        read_run(tmp_path)
+    assert str(caught.value) == (
+        f"{str(tmp_path / 'run.json')!r} is missing or damaged; delete {str(tmp_path)!r} or give "
+        "another folder"
+    )
 
 
 def small() -> dict[str, dict[str, torch.Tensor]]:

@@ -11,13 +11,15 @@ import shutil
 import subprocess
 import sys
 import threading
+from collections.abc import Callable
 from pathlib import Path
 
 import filelock
 import pytest
+import torch
 from filelock import FileLock
 
-from qmaps import locks
+from qmaps import capture, lab, locks, sweep, workloads
 from qmaps.errors import OutputError
 from qmaps.locks import FolderLock
 
@@ -44,6 +46,10 @@ def holder(folder: Path) -> subprocess.Popen[str]:
     return process
 
 
+def adamw(model: torch.nn.Module, _: workloads.Workload) -> torch.optim.Optimizer:
+    return torch.optim.AdamW(model.parameters())
+
+
 def names(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir())
 
@@ -60,7 +66,7 @@ def test_another_process_is_named_and_then_gone(tmp_path: Path) -> None:
         assert found["pid"] == process.pid
         assert refusal(tmp_path) == (
             f"out={str(tmp_path)!r} is being written by process {process.pid} on "
-            f"{platform.node()} since {found['since'][:19]} (-c {tmp_path}); "
+            f"{platform.node():.30} since {found['since'][:19]} (-c {tmp_path}); "
             "wait until it has ended, or give another folder"
         ).replace(f"-c {tmp_path}", found["command"])
         process.communicate("\n")
@@ -143,6 +149,30 @@ def test_a_folder_that_was_deleted_meanwhile(tmp_path: Path) -> None:
     old.release()
     assert refusal(out)
     new.release()
+
+
+def test_whatever_writes_over_time_asks_for_it(tmp_path: Path) -> None:
+    layer = torch.nn.Linear(3, 3)
+    layer(torch.ones(1, 3)).sum().backward()
+    optimizer = torch.optim.AdamW(layer.parameters())
+    optimizer.step()
+    file = tmp_path / "o.pt"
+    torch.save(optimizer.state_dict(), file)
+    states = capture.load(file)
+    digits = workloads.get("digits")
+    calls: dict[str, Callable[[Path], object]] = {
+        "capture": lambda out: capture.convert(file, out),
+        "sweep": lambda out: sweep.run(states, ["B8/DE@4s"], out=out, min_quantized_size=0),
+        "frames": lambda out: lab.analyze_states(states, out.parent, min_quantized_size=0),
+        "run": lambda out: workloads.train(digits, adamw, out=out, steps=1),
+        "lab": lambda out: lab.run(digits, out, steps=1),
+    }
+    for kind, call in calls.items():
+        out = tmp_path / kind
+        with FolderLock(out, kind), pytest.raises(OutputError) as caught:
+            call(out)
+        assert str(caught.value).startswith(f"out={str(out)!r} is being written by this process ")
+        assert names(out) == []
 
 
 def test_file_systems_without_locks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
