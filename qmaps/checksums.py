@@ -1,9 +1,9 @@
-"""CRC-32 checksums of the files that qmaps writes, and how each kind of file carries them.
+"""Checksums (XXH3, 64 bits) of the files that qmaps writes, and how each kind carries them.
 
 - A file that is read whole (JSON, Parquet) holds a seal: the checksum of all of its other bytes.
 - A safetensors file, of which single tensors are read, has a checksum of each in its metadata.
-- A file of ``torch.save`` is a zip archive, which has checksums; ``torch.load`` does not look at
-  them.
+- A file of ``torch.save`` is a zip archive, which has CRC-32 checksums; ``torch.load`` does not
+  look at them.
 
 Files of earlier versions have no seal and no such metadata, and are read without.
 """
@@ -13,21 +13,24 @@ from __future__ import annotations
 import json
 import os
 import zipfile
-import zlib
 from collections.abc import Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import torch
+import xxhash
 from torch import Tensor
 
 from qmaps.errors import BadValueError
 
-SEAL = b"qmaps-crc32:"
-UNSEALED = SEAL.decode() + "0" * 8
+DIGITS = 16
+"""Of a checksum as text."""
+
+SEAL = b"qmaps-xxh3:"
+UNSEALED = SEAL.decode() + "0" * DIGITS
 """What a writer puts somewhere into a file, once, for `sealed` to fill in."""
 
-KEY = "qmaps_crc32"
+KEY = "qmaps_xxh3"
 """The metadata of a safetensors file that has its checksums."""
 
 CHUNK = 2**18
@@ -36,10 +39,18 @@ FOLDER = 0x10
 """The attribute of folders in a zip archive."""
 
 
+def of(*content: bytes | memoryview) -> str:
+    """The checksum of all bytes, one part after another."""
+    whole = xxhash.xxh3_64()
+    for part in content:
+        whole.update(part)
+    return whole.hexdigest()
+
+
 def sealed(content: bytes) -> bytes:
     """`content` with the checksum of everything else in the place of `UNSEALED`."""
     before, after = _around_seal(content)
-    return before + _shown(zlib.crc32(after, zlib.crc32(before))).encode() + after
+    return before + of(before, after).encode() + after
 
 
 def intact(content: bytes) -> bool | None:
@@ -47,17 +58,16 @@ def intact(content: bytes) -> bool | None:
     if SEAL not in content:
         return None
     before, after = _around_seal(content)
-    found = content[len(before) : len(before) + 8]
-    return found == _shown(zlib.crc32(after, zlib.crc32(before))).encode()
+    return content[len(before) : len(before) + DIGITS] == of(before, after).encode()
 
 
-def of_tensor(tensor: Tensor) -> int:
+def of_tensor(tensor: Tensor) -> str:
     """The checksum of a tensor's elements, in row-major order."""
     plain = tensor.detach().cpu().resolve_conj().resolve_neg().contiguous()
-    return zlib.crc32(plain.reshape(-1).view(torch.uint8).numpy().data)
+    return of(plain.reshape(-1).view(torch.uint8).numpy().data)
 
 
-def with_checksums(metadata: Mapping[str, str], tensors: Mapping[str, int]) -> dict[str, str]:
+def with_checksums(metadata: Mapping[str, str], tensors: Mapping[str, str]) -> dict[str, str]:
     """The metadata of a safetensors file with checksums, whose text is of the same length always.
 
     Args:
@@ -65,10 +75,10 @@ def with_checksums(metadata: Mapping[str, str], tensors: Mapping[str, int]) -> d
         tensors: the checksum of each tensor.
     """
     own = [_of_metadata(metadata), *(tensors[name] for name in sorted(tensors))]
-    return {**metadata, KEY: " ".join(map(_shown, own))}
+    return {**metadata, KEY: " ".join(own)}
 
 
-def in_metadata(metadata: Mapping[str, str], tensors: Collection[str]) -> dict[str, int]:
+def in_metadata(metadata: Mapping[str, str], tensors: Collection[str]) -> dict[str, str]:
     """The checksum of each tensor of a safetensors file; empty if it was written without.
 
     Raises:
@@ -80,12 +90,9 @@ def in_metadata(metadata: Mapping[str, str], tensors: Collection[str]) -> dict[s
     if KEY not in metadata:
         return {}
     first, *others = metadata[KEY].split(" ")
-    if first != _shown(_of_metadata(rest)) or len(others) != len(tensors):
+    if first != _of_metadata(rest) or len(others) != len(tensors):
         raise BadValueError("the checksum of its metadata is wrong")
-    try:
-        return {name: int(text, 16) for name, text in zip(sorted(tensors), others, strict=True)}
-    except ValueError:
-        raise BadValueError("the checksums in its metadata are damaged") from None
+    return dict(zip(sorted(tensors), others, strict=True))
 
 
 def check_archive(path: Path) -> None:
@@ -123,12 +130,8 @@ def check_archive(path: Path) -> None:
 def _around_seal(content: bytes) -> tuple[bytes, bytes]:
     """What stands before and after the digits of the last seal."""
     start = content.rindex(SEAL) + len(SEAL)
-    return content[:start], content[start + 8 :]
+    return content[:start], content[start + DIGITS :]
 
 
-def _of_metadata(metadata: Mapping[str, str]) -> int:
-    return zlib.crc32(json.dumps(dict(metadata), sort_keys=True).encode())
-
-
-def _shown(checksum: int) -> str:
-    return f"{checksum:08x}"
+def _of_metadata(metadata: Mapping[str, str]) -> str:
+    return of(json.dumps(dict(metadata), sort_keys=True).encode())

@@ -1,7 +1,7 @@
 """One file per captured step: safetensors with JSON metadata.
 
 Tensors are named by number. The metadata entry ``qmaps_capture`` says of each which parameter
-and state it is, so that names may hold any character; ``qmaps_crc32`` has the checksums of that
+and state it is, so that names may hold any character; ``qmaps_xxh3`` has the checksums of that
 entry and of each tensor (`qmaps.checksums`).
 """
 
@@ -11,7 +11,6 @@ import json
 import math
 import os
 import re
-import zlib
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -144,13 +143,13 @@ def save_file(tensors: Mapping[str, Lazy], path: Path, metadata: Mapping[str, st
     is a JSON header before the raw tensors, so here it is written as it goes. The header gets
     their checksums at the end.
     """
-    found: dict[str, int] = {}
+    found: dict[str, str] = {}
     with path.open("wb") as file:
         file.write(_header(tensors, metadata))
         for name in _order(tensors):
             content = _bytes(tensors[name])
             file.write(content)
-            found[name] = zlib.crc32(content)
+            found[name] = checksums.of(content)
         file.seek(0)
         file.write(_header(tensors, metadata, found))  # as long as before
         file.flush()
@@ -228,7 +227,7 @@ def unreadable(path: Path, error: Exception) -> CaptureError:
     return CaptureError(f"{str(path)!r} is corrupt or truncated ({reason})")
 
 
-def _checksums(path: Path, metadata: dict[str, str], tensors: Collection[str]) -> dict[str, int]:
+def _checksums(path: Path, metadata: dict[str, str], tensors: Collection[str]) -> dict[str, str]:
     """The checksum of each tensor, by number; empty if they were written without."""
     try:
         return checksums.in_metadata(metadata, tensors)
@@ -265,10 +264,12 @@ def _order(tensors: Mapping[str, Lazy]) -> list[str]:
 
 
 def _header(
-    tensors: Mapping[str, Lazy], metadata: Mapping[str, str], found: Mapping[str, int] | None = None
+    tensors: Mapping[str, Lazy], metadata: Mapping[str, str], found: Mapping[str, str] | None = None
 ) -> bytes:
     """The bytes before the first tensor; zeros in the place of checksums that are not found yet."""
-    checked = checksums.with_checksums(metadata, found or dict.fromkeys(tensors, 0))
+    checked = checksums.with_checksums(
+        metadata, found or dict.fromkeys(tensors, "0" * checksums.DIGITS)
+    )
     header: dict[str, Any] = {"__metadata__": checked}
     end = 0
     for name in _order(tensors):

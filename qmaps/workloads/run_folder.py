@@ -8,7 +8,6 @@ import json
 import math
 import os
 import platform
-import zlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,7 +16,7 @@ from typing import Any, Self
 import torch
 from torch import Tensor, nn
 
-from qmaps import checkpoint
+from qmaps import checkpoint, checksums
 from qmaps.errors import OutputError
 from qmaps.files import output_folder, read_record, replacing, write_record
 
@@ -126,7 +125,7 @@ class RunFolder:
             raise self._damaged(self.result) from None
         try:
             content = self.losses.read_bytes()
-            if result.get("losses_crc32", zlib.crc32(content)) != zlib.crc32(content):
+            if result.get("losses_xxh3", checksums.of(content)) != checksums.of(content):
                 raise self._damaged(self.losses)
             for row in csv.DictReader(io.StringIO(content.decode(), newline="")):
                 run.record(int(row["step"]), row["split"], {row["metric"]: float(row["value"])})
@@ -186,7 +185,7 @@ class RunFolder:
                 "final": final,
                 "first_nonfinite_step": run.first_nonfinite_step,
                 "state_nbytes": run.state_nbytes,
-                "losses_crc32": zlib.crc32(self.losses.read_bytes()),
+                "losses_xxh3": checksums.of(self.losses.read_bytes()),
             },
         )
         self.checkpoint.unlink(missing_ok=True)

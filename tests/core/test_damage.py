@@ -305,4 +305,4 @@ def test_anyone_can_read_these_files(tmp_path: Path) -> None:
     files.write_record(tmp_path / "r.json", {"a": 1})
     found = json.loads((tmp_path / "r.json").read_text())
     assert found == {"a": 1, "checksum": found["checksum"]}
-    assert found["checksum"].startswith("qmaps-crc32:")
+    assert found["checksum"].startswith("qmaps-xxh3:")
