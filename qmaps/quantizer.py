@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from qmaps import dispatch, packing, reference
-from qmaps.errors import BadTypeError, BadValueError, NonFiniteError, SpecError
+from qmaps.errors import BadTypeError, BadValueError, NonFiniteError, SpecError, shown
 from qmaps.maps.base import FittedMap, Map, table
 from qmaps.maps.codebook import Codebook
 from qmaps.normalize.base import Normalizer, Scales
@@ -51,7 +51,7 @@ def quantizer(spec: str | Quantizer, codebooks: Iterable[Codebook] = ()) -> Quan
     if isinstance(spec, Quantizer):
         return spec
     if not isinstance(spec, str):
-        raise BadTypeError(f"spec={spec!r} must be a str such as 'B128/DE@4s', or a Quantizer")
+        raise BadTypeError(f"spec={shown(spec)} must be a str such as 'B128/DE@4s', or a Quantizer")
     return Quantizer(*parse(spec, tuple(codebooks)))
 
 

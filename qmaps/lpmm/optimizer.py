@@ -16,6 +16,7 @@ from qmaps.lpmm.accumulator import Accumulator
 from qmaps.lpmm.fused import LowPrecisionStep, fuses
 from qmaps.lpmm.parameter import LowPrecisionParameter
 from qmaps.optim.base import QuantizedOptimizer
+from qmaps.optim.terms import check_int
 from qmaps.philox import RoundingKey
 from qmaps.quantizer import QuantizedTensor
 from qmaps.store import from_plain, to_plain
@@ -71,10 +72,8 @@ class LowPrecisionOptimizer(QuantizedOptimizer):
     def __init__(
         self, params: Iterable[Any], *args: Any, accumulation_steps: int = 1, **options: Any
     ) -> None:
-        n = accumulation_steps
-        if isinstance(n, bool) or not isinstance(n, int) or n < 1:
-            raise BadValueError(f"accumulation_steps={n!r} must be an int of at least 1")
-        self.accumulation_steps = n
+        check_int("accumulation_steps", accumulation_steps, 1)
+        self.accumulation_steps = accumulation_steps
         self._micro_batches = 0
         self._bad, self._drops = False, None
         self._observers = ()

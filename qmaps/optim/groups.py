@@ -8,7 +8,7 @@ from typing import Any
 
 from torch import nn
 
-from qmaps.errors import BadTypeError, BadValueError
+from qmaps.errors import BadTypeError, BadValueError, shown
 from qmaps.optim.choice import StateQuantizers, listed, matches_nothing
 
 
@@ -76,7 +76,7 @@ def _members(
         return {p for p, names in members.items() if any(fnmatchcase(n, key) for n in names)}
     if not (isinstance(key, type) and issubclass(key, nn.Module)):
         raise BadTypeError(
-            f"overrides has the key {key!r}; a parameter's name, a pattern of names, or a module "
+            f"overrides has the key {shown(key)}; a parameter's name, a pattern of names, or a module "
             "type is needed"
         )
     inside = (m.parameters() for m in model.modules() if isinstance(m, key))
