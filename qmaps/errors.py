@@ -54,6 +54,10 @@ class CommunicationError(QmapsError, RuntimeError):
     """Another process has ended, failed, or is late."""
 
 
+DAMAGE = (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError)
+"""What taking apart an object of the wrong form may raise: parts of damaged files, say."""
+
+
 def nearest(name: str, allowed: Iterable[str]) -> str:
     """A hint ``'; nearest match: X'`` for a misspelt `name`, or ``''`` if nothing is near."""
     by_folded = {candidate.lower(): candidate for candidate in allowed}

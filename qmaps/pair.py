@@ -48,11 +48,13 @@ class Pair:
         elif isinstance(given, tuple):
             parts = given
         else:
-            raise BadTypeError(f"pair={shown(given)} must be 'FIRST + SECOND' or a tuple of two specs")
+            raise BadTypeError(
+                f"pair={shown(given)} must be 'FIRST + SECOND' or a tuple of two specs"
+            )
         if len(parts) != 2:
             raise SpecError(
-                f"pair={shown(given)} has {len(parts)} parts; 'FIRST + SECOND' is needed, with spaces "
-                f"around '+' and {UNQUANTIZED} for a moment that is not quantized"
+                f"pair={shown(given)} has {len(parts)} parts; 'FIRST + SECOND' is needed, with "
+                f"spaces around '+' and {UNQUANTIZED} for a moment that is not quantized"
             )
         known = tuple(codebooks)
         first, second = (

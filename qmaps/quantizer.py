@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from qmaps import dispatch, packing, reference
+from qmaps.dense import lack
 from qmaps.errors import BadTypeError, BadValueError, NonFiniteError, SpecError, shown
 from qmaps.maps.base import FittedMap, Map, table
 from qmaps.maps.codebook import Codebook
@@ -174,6 +175,8 @@ class Quantizer:
         """`x` quantized, and, if `check`, whether it may hold what cannot be."""
         if out is not None:
             _check_out(out, self, x)
+        if key is not None and not isinstance(key, RoundingKey):
+            raise BadTypeError(f"key is a {type(key).__name__}; a RoundingKey is needed")
         frozen = self._frozen(x) if out is None else out.quantizer
         noise = (key or RoundingKey()) if self.stochastic else None
         storage = None if out is None else (out.packed, out.scales)
@@ -299,11 +302,11 @@ class QuantizedTensor:
             out: a tensor of the same shape, written into and returned; its dtype wins.
             dtype: float32, float16 or bfloat16.
         """
-        if dtype not in FLOATS:
-            raise BadTypeError(f"dtype={dtype}; allowed are float32, float16, bfloat16")
+        if not isinstance(dtype, torch.dtype) or dtype not in FLOATS:
+            raise BadTypeError(f"dtype={shown(dtype)}; allowed are float32, float16, bfloat16")
         q = self.quantizer
-        if out is not None and tuple(out.shape) != self.shape:
-            raise BadValueError(f"out has shape {tuple(out.shape)}; {self.shape} is needed")
+        if out is not None:
+            _check_target(out, self.shape)
         for scale in self.scales:
             if scale.device != self.device:
                 places = f"scales are on {scale.device} and codes on {self.device}"
@@ -366,7 +369,21 @@ def _floats(x: Tensor) -> Tensor:
         raise BadTypeError(f"x has dtype {x.dtype}; allowed are float32, float16, bfloat16")
     if is_distributed(x):
         raise BadTypeError("x is a DTensor; quantize its to_local() or its full_tensor()")
+    if why := lack(x):
+        raise BadTypeError(f"x {why}; a dense tensor with values is needed")
     return x.detach()
+
+
+def _check_target(out: Tensor, shape: tuple[int, ...]) -> None:
+    """Raise unless values of this shape can be written into `out`."""
+    if not isinstance(out, Tensor):
+        raise BadTypeError(f"out is a {type(out).__name__}; a torch.Tensor is needed")
+    if not out.is_floating_point():
+        raise BadTypeError(f"out has dtype {out.dtype}; a floating-point tensor is needed")
+    if why := lack(out):
+        raise BadTypeError(f"out {why}; a dense tensor with values is needed")
+    if tuple(out.shape) != shape:
+        raise BadValueError(f"out has shape {tuple(out.shape)}; {shape} is needed")
 
 
 def _nbytes(map_: Map, packed: int, scales: Scales) -> int:
@@ -385,6 +402,8 @@ def _refuse(bad: Tensor, kind: str, allowed: str, non_finite: bool) -> None:
 
 
 def _check_out(out: QuantizedTensor, quantizer: Quantizer, x: Tensor) -> None:
+    if not isinstance(out, QuantizedTensor):
+        raise BadTypeError(f"out is a {type(out).__name__}; a QuantizedTensor is needed")
     if out.shape != tuple(x.shape):
         raise BadValueError(f"out has shape {out.shape}; {tuple(x.shape)} is needed")
     if out.quantizer.spec != quantizer.spec:

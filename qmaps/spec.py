@@ -55,7 +55,9 @@ def parse(
 def parse_normalizer(text: str) -> normalize.Normalizer:
     """The normalizer that the part of a spec before ``/`` names."""
     if len(text) > LONGEST:
-        raise SpecError(f"normalizer={shown(text)} has {len(text)} characters; at most {LONGEST} do")
+        raise SpecError(
+            f"normalizer={shown(text)} has {len(text)} characters; at most {LONGEST} do"
+        )
     parts = [_one_normalizer(part.strip()) for part in text.split("&")]
     return parts[0] if len(parts) == 1 else Minimum(*parts)
 
@@ -70,10 +72,10 @@ def _one_normalizer(text: str) -> normalize.Normalizer:
         return EightBit(_one_normalizer(text[:-2]))
     # B<n> is compared with the number written, so that "C128" is near "B128".
     number = re.search(r"\d+", text, re.ASCII)
-    shown = [name.replace("<n>", number[0] if number else "<n>") for name in normalize.names()]
+    written = [name.replace("<n>", number[0] if number else "<n>") for name in normalize.names()]
     raise SpecError(
         f"unknown normalizer {shown(text)}; allowed are {', '.join(normalize.names())}, "
-        f"each with or without x8{nearest(text, shown)}"
+        f"each with or without x8{nearest(text, written)}"
     )
 
 
@@ -112,7 +114,9 @@ def _fields(cls: type[maps.Map], text: str | None) -> dict[str, Any]:
         name, _, value = item.partition("=")
         if name.lower() not in own:
             allowed = ", ".join(own) or "no fields"
-            raise SpecError(f"unknown field {shown(name)} of {cls.spec_name}; allowed are {allowed}")
+            raise SpecError(
+                f"unknown field {shown(name)} of {cls.spec_name}; allowed are {allowed}"
+            )
         if name.lower() in values:
             raise SpecError(f"field {name!r} of {cls.spec_name} is given more than once")
         default = own[name.lower()].default

@@ -13,7 +13,8 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from qmaps.errors import BadValueError, OutputError
+from qmaps.dense import lack
+from qmaps.errors import DAMAGE, BadValueError, OutputError, shown
 from qmaps.files import replacing
 from qmaps.maps.base import table
 from qmaps.maps.codebook import Codebook
@@ -76,7 +77,9 @@ def from_plain(plain: Mapping[str, Any]) -> QuantizedTensor:
     try:
         t = _assembled(plain)
         check(t)
-    except (AttributeError, KeyError, TypeError) as error:
+    except BadValueError:
+        raise
+    except DAMAGE as error:
         reason = f"{type(error).__name__}: {error}"
         raise BadValueError(f"the parts of a quantized tensor are damaged ({reason})") from None
     return t
@@ -85,7 +88,9 @@ def from_plain(plain: Mapping[str, Any]) -> QuantizedTensor:
 def _assembled(plain: Mapping[str, Any]) -> QuantizedTensor:
     """The tensor of these parts, whether or not they fit together."""
     quantizer = quantizer_in(plain)
-    shape = tuple(int(size) for size in plain["shape"])
+    shape = tuple(plain["shape"])
+    if not all(isinstance(size, int) for size in shape):
+        raise BadValueError(f"shape={shown(plain['shape'])} of a quantized tensor must be ints")
     return QuantizedTensor(quantizer, shape, plain["packed"], tuple(plain["scales"]))
 
 
@@ -146,7 +151,7 @@ def load(path: str | os.PathLike[str]) -> dict[str, QuantizedTensor]:
         raise BadValueError(f"{str(path)!r} cannot be read as safetensors ({reason})") from None
     except BadValueError:
         raise
-    except (AttributeError, KeyError, TypeError, ValueError) as error:
+    except DAMAGE as error:
         reason = f"{type(error).__name__}: {error}"
         raise BadValueError(f"{str(path)!r} holds damaged metadata ({reason})") from None
 
@@ -155,7 +160,7 @@ def check(t: QuantizedTensor) -> None:
     """Raise unless sizes and dtypes are those of the quantizer."""
     if min(t.shape, default=0) < 0:
         raise BadValueError(f"shape={t.shape} of a quantized tensor holds a negative size")
-    if any(part.layout != torch.strided for part in (t.packed, *t.scales)):
+    if any(map(lack, (t.packed, *t.scales))):
         raise BadValueError("packed and scales of a quantized tensor must be dense")
     needed = packed_bytes(math.prod(t.shape), t.quantizer.map.bits)
     if t.packed.dtype != torch.uint8 or tuple(t.packed.shape) != (needed,):
@@ -170,6 +175,8 @@ def check(t: QuantizedTensor) -> None:
             f"scales are {found}; {normalizer.spec} of shape {t.shape} needs "
             f"{normalizer.layout(t.shape)}"
         )
+    if not normalizer.log_domain and any(bool((scale < 0).any()) for scale in t.scales):
+        raise BadValueError(f"scales of {t.quantizer.spec} hold negative numbers; none may be")
     codebook = table(t.quantizer.map)
     if len(codebook) < 2**t.quantizer.map.bits and t.packed.numel():
         largest = int(t.codes().max())

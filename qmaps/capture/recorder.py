@@ -17,7 +17,7 @@ from torch import Tensor
 from qmaps.capture import snapshot
 from qmaps.capture.collect import collect, plain_options
 from qmaps.capture.folder import claim, write_index
-from qmaps.errors import BadTypeError, BadValueError
+from qmaps.errors import BadTypeError, BadValueError, shown
 
 Parameters = str | Iterable[str] | Callable[[str], bool] | None
 Names = torch.nn.Module | Iterable[tuple[str, Tensor]] | None
@@ -103,8 +103,8 @@ class StateRecorder:
             if self._wanted(label)
         }
         if not self._shapes:
-            shown = ", ".join(labels[:5]) + (", ..." if len(labels) > 5 else "")
-            raise BadValueError(f"parameters={parameters!r} matches none of {shown}")
+            some = ", ".join(labels[:5]) + (", ..." if len(labels) > 5 else "")
+            raise BadValueError(f"parameters={shown(parameters)} matches none of {some}")
         self._taken = 0 if start is None else _integer("start", start, 0)
         self.folder = claim(out, self._about(step=0))
         if start is None and optimizer.state:
@@ -250,9 +250,13 @@ def _own_count(optimizer: torch.optim.Optimizer) -> int | None:
 
 
 def _integer(parameter: str, value: Any, least: int) -> int:
-    if isinstance(value, bool) or not hasattr(value, "__index__") or value < least:
-        raise BadValueError(f"{parameter}={value!r} must be an int of at least {least}")
-    return operator.index(value)
+    try:
+        number = None if isinstance(value, bool) else operator.index(value)
+    except TypeError:
+        number = None
+    if number is None or number < least:
+        raise BadValueError(f"{parameter}={shown(value)} must be an int of at least {least}")
+    return number
 
 
 def _due(
@@ -267,7 +271,7 @@ def _due(
         chosen = frozenset(_integer("steps", step, 0) for step in steps)
     except TypeError:
         raise BadTypeError(
-            f"steps={steps!r} must be a collection of ints or a function of the step"
+            f"steps={shown(steps)} must be a collection of ints or a function of the step"
         ) from None
     return chosen.__contains__
 
@@ -278,10 +282,16 @@ def _predicate(argument: str, chosen: Parameters) -> Callable[[str], bool]:
         return lambda _: True
     if callable(chosen):
         return chosen
+    if not isinstance(chosen, Iterable):
+        raise BadTypeError(
+            f"{argument}={shown(chosen)} must be names or wildcards, or a function of the name"
+        )
     patterns = [chosen] if isinstance(chosen, str) else list(chosen)
     for pattern in patterns:
         if not isinstance(pattern, str):
-            raise BadTypeError(f"{argument} has {pattern!r} in it; names or wildcards are needed")
+            raise BadTypeError(
+                f"{argument} has {shown(pattern)} in it; names or wildcards are needed"
+            )
     # Equality first: a name may hold brackets, which are wildcards as well.
     return lambda name: name in patterns or any(fnmatch.fnmatchcase(name, p) for p in patterns)
 
@@ -291,6 +301,9 @@ def _names(names: Names, optimizer: torch.optim.Optimizer) -> dict[int, str]:
     if names is None:
         return {}
     pairs = names.named_parameters() if isinstance(names, torch.nn.Module) else names
+    if not isinstance(pairs, Iterable):
+        kind = type(names).__name__
+        raise BadTypeError(f"names is a {kind}; a model or pairs of name and parameter are needed")
     found: dict[int, str] = {}
     for pair in pairs:
         fits = isinstance(pair, (tuple, list)) and len(pair) == 2

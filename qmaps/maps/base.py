@@ -85,13 +85,13 @@ class Map(ABC):
     @property
     def spec(self) -> str:
         """The map's part of a spec, such as ``DE@8s`` or ``mantissa(offset=2)@8s``."""
-        shown = [
+        changed = [
             f"{field.name}={str(value).lower()}"
             for field in fields(self)
             if field.name not in ("bits", "signed")
             and (value := getattr(self, field.name)) != field.default
         ]
-        arguments = f"({','.join(shown)})" if shown else ""
+        arguments = f"({','.join(changed)})" if changed else ""
         return f"{self.spec_name}{arguments}@{self.bits}{'s' if self.signed else 'u'}"
 
     def __str__(self) -> str:

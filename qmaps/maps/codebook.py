@@ -69,7 +69,8 @@ class Codebook(Map):
             )
         if not per_tensor and not re.fullmatch(r"[A-Za-z][A-Za-z0-9_.-]*", label):
             raise BadValueError(
-                f"label={shown(label)} must be a letter followed by letters, digits, '_', '.' or '-'"
+                f"label={shown(label)} must be a letter followed by letters, digits, '_', '.' "
+                "or '-'"
             )
         if label.lower() in {name.lower() for name in REGISTRY}:
             raise BadValueError(f"label={shown(label)} is the name of a built-in map")
@@ -77,7 +78,8 @@ class Codebook(Map):
             raise BadTypeError(f"bits={shown(bits)} must be an int")
         if bits is not None and not smallest <= bits <= 16:
             raise BadValueError(
-                f"bits={shown(bits)} is outside {smallest} to 16, the widths that hold {len(codes)} values"
+                f"bits={shown(bits)} is outside {smallest} to 16, the widths that hold "
+                f"{len(codes)} values"
             )
         given = {"bits": smallest if bits is None else bits, "signed": signed}
         given |= {"codes": codes, "label": label, "per_tensor": per_tensor}

@@ -399,6 +399,4 @@ def _check_apollo(group: dict[str, Any]) -> None:
     scale_type = group["apollo_scale_type"]
     if not isinstance(scale_type, str) or scale_type not in SCALE_TYPES:
         allowed = ", ".join(map(repr, SCALE_TYPES))
-        raise BadValueError(
-            f"apollo_scale_type={shown(scale_type)} must be one of {allowed}"
-        )
+        raise BadValueError(f"apollo_scale_type={shown(scale_type)} must be one of {allowed}")

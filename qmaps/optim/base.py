@@ -15,6 +15,7 @@ from qmaps.backends import backend, cuda_engine_on
 from qmaps.bfloat16 import round_stochastically
 from qmaps.constants import Constant
 from qmaps.cuda.optimizer import CudaStep
+from qmaps.dense import lack
 from qmaps.errors import BadTypeError, BadValueError, NonFiniteError, shown
 from qmaps.exchange import Request, shared_scales, spans_shards
 from qmaps.fused import Entry, FusedStep
@@ -588,11 +589,16 @@ class QuantizedOptimizer(torch.optim.Optimizer):
     def _check_gradient(self, entry: Entry) -> None:
         """Raise if a gradient is none that a step could take."""
         number, param, _, grad = entry
-        if grad.layout != torch.strided:
+        if grad.is_sparse:
             raise BadTypeError(
                 f"the gradient of {self._name(number)} is sparse; dense gradients are supported, "
                 "as embeddings with sparse=False have"
             )
+        for kind, tensor in (("", param), ("the gradient of ", grad)):
+            if why := lack(tensor):
+                raise BadTypeError(
+                    f"{kind}{self._name(number)} {why}; dense tensors with values are supported"
+                )
         if param.dtype not in DTYPES or not grad.is_floating_point():
             raise BadTypeError(
                 f"{self._name(number)} is {_plain(param)} and its gradient {_plain(grad)}; "

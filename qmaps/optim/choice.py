@@ -157,14 +157,14 @@ class Choices:
             return {}
         if not isinstance(given, Mapping):
             raise BadTypeError(
-                f"overrides={shown(given)} must be a dict from parameter names, or patterns of them, "
-                "to quantizers"
+                f"overrides={shown(given)} must be a dict from parameter names, or patterns of "
+                "them, to quantizers"
             )
         for key in given:
             if not isinstance(key, str):
-                shown = key.__name__ if isinstance(key, type) else shown(key)
+                given_key = key.__name__ if isinstance(key, type) else shown(key)
                 raise BadTypeError(
-                    f"overrides has the key {shown}; an optimizer takes parameter names, or "
+                    f"overrides has the key {given_key}; an optimizer takes parameter names, or "
                     "patterns of them; qmaps.optim.param_groups(model, overrides=...) takes "
                     "module types too"
                 )
@@ -240,8 +240,8 @@ def check_patterns(groups: Sequence[Mapping[str, Any]]) -> None:
             if pattern in group["overrides"]:
                 if "param_names" not in group:
                     raise BadValueError(
-                        f"overrides names {shown(pattern)}, but the parameters have no names; give the "
-                        "optimizer model.named_parameters()"
+                        f"overrides names {shown(pattern)}, but the parameters have no names; give "
+                        "the optimizer model.named_parameters()"
                     )
                 names += group["param_names"]
         if not any(fnmatchcase(name, pattern) for name in names):

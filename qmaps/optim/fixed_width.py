@@ -33,8 +33,8 @@ class FixedWidth(QuantizedOptimizer):
         if "state_quantizers" in options:
             full = next(cls for cls in type(self).__mro__ if not issubclass(cls, FixedWidth))
             raise BadValueError(
-                f"state_quantizers={shown(options['state_quantizers'])} does not go with a fixed width; "
-                f"use qmaps.optim.{full.__name__}"
+                f"state_quantizers={shown(options['state_quantizers'])} does not go with a fixed "
+                f"width; use qmaps.optim.{full.__name__}"
             )
         for given in (block_size, blocksize):
             if given is not None:
