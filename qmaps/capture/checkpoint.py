@@ -17,6 +17,7 @@ from qmaps.capture.folder import claim, write_index
 from qmaps.capture.snapshot import Lazy
 from qmaps.capture.states import CapturedStates
 from qmaps.errors import DAMAGE, BadTypeError, BadValueError, CaptureError, shown
+from qmaps.files import exists
 from qmaps.normalize.block import MOST
 
 Names = torch.nn.Module | Iterable[str] | None
@@ -92,7 +93,7 @@ def convert(
         CaptureError, OutputError: as for `load` and `StateRecorder`; nothing is written then.
     """
     source = Path(checkpoint)
-    if not source.exists():
+    if not exists(source):
         raise CaptureError(f"{str(source)!r} does not exist")
     if source.is_dir():
         raise CaptureError(f"{str(source)!r} is a folder; an optimizer checkpoint is needed")

@@ -20,7 +20,7 @@ from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from qmaps.errors import CaptureError
-from qmaps.files import replacing
+from qmaps.files import exists, replacing
 
 FORMAT = 1
 KEY = "qmaps_capture"
@@ -205,7 +205,7 @@ def dtype_of(entry: Entry) -> torch.dtype:
 
 def unreadable(path: Path, error: Exception) -> CaptureError:
     """The error for a file that is missing, forbidden, corrupt or truncated."""
-    if not path.exists():
+    if not exists(path):
         return CaptureError(f"{str(path)!r} does not exist")
     if isinstance(error, PermissionError):
         return CaptureError(f"{str(path)!r} cannot be read ({error.strerror or error})")

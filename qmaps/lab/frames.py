@@ -14,7 +14,7 @@ from qmaps import analyze, maps
 from qmaps.analyze._states import MIN_SIZE, States, as_states
 from qmaps.capture import CapturedStates
 from qmaps.errors import OutputError
-from qmaps.files import output_folder, replacing, write_json
+from qmaps.files import exists, json_text, output_folder, replacing, write_json
 from qmaps.quantizer import quantizer
 
 PAPER_MAPS = ("DE", "inverse", "quantile", "linear0")
@@ -104,9 +104,9 @@ def analyze_states(
 
 def _claim(path: Path, identity: dict[str, Any]) -> None:
     """Note whose frames these are, or see that they are of the same states."""
-    if not path.exists():
+    if not exists(path):
         write_json(path, identity)
-    elif json.loads(path.read_text(encoding="utf-8")) != identity:
+    elif json.loads(path.read_text(encoding="utf-8")) != json.loads(json_text(identity)):
         raise OutputError(
             f"out={str(path.parent)!r} holds frames of other states; give another folder, or "
             "delete it"

@@ -81,7 +81,7 @@ class Codebook(Map):
                 f"bits={shown(bits)} is outside {smallest} to 16, the widths that hold "
                 f"{len(codes)} values"
             )
-        given = {"bits": smallest if bits is None else bits, "signed": signed}
+        given: dict[str, object] = {"bits": smallest if bits is None else bits, "signed": signed}
         given |= {"codes": codes, "label": label, "per_tensor": per_tensor}
         for name, value in given.items():
             object.__setattr__(self, name, value)  # the way a frozen dataclass does it

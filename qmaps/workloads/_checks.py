@@ -20,6 +20,8 @@ def integer(parameter: str, value: Any, least: int) -> int:
         number = None
     if number is None or number < least:
         raise BadValueError(f"{parameter}={shown(value)} must be an int of at least {least}")
+    if number >= 2**63:
+        raise BadValueError(f"{parameter}={shown(value)} must be below 2**63")
     return number
 
 

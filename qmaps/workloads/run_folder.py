@@ -16,7 +16,7 @@ import torch
 from torch import Tensor, nn
 
 from qmaps.errors import OutputError
-from qmaps.files import output_folder, replacing, write_json
+from qmaps.files import json_text, output_folder, replacing, write_json
 
 COLUMNS = ("step", "split", "metric", "value")
 
@@ -87,7 +87,7 @@ class RunFolder:
         """
         self = cls(output_folder(out))
         # As JSON has them: a tuple is read back as a list.
-        wanted = json.loads(json.dumps(settings))
+        wanted = json.loads(json_text(settings))
         if not self.settings.exists():
             made_with = {
                 "python": platform.python_version(),
@@ -166,15 +166,13 @@ class RunFolder:
         with replacing(self.model) as temporary:
             torch.save(model.state_dict(), temporary)
         self._write_losses(run)
-        # JSON knows no NaN.
-        final = {name: value if math.isfinite(value) else None for name, value in run.final.items()}
         write_json(
             self.result,
             {
                 "label": run.label,
                 "seed": run.seed,
                 "steps": run.steps,
-                "final": final,
+                "final": run.final,
                 "first_nonfinite_step": run.first_nonfinite_step,
                 "state_nbytes": run.state_nbytes,
             },
