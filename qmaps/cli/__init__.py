@@ -41,8 +41,8 @@ COMMANDS = (lab, train, capture, convert, sweep, figures, report, speedup, paper
 for command in COMMANDS:
     app.command()(command)
 
-INTERRUPTED, CLOSED = 130, 141
-"""Exit codes after Ctrl-C and after a closed pipe, as shells have them."""
+INTERRUPTED = 130
+"""Exit code after Ctrl-C, as shells have it."""
 
 # ClickException: newer versions of typer carry click inside, older ones depend on it.
 CommandLineError: Any = typer.BadParameter.__mro__[2]
@@ -64,7 +64,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         raise SystemExit(2) from None
     except BrokenPipeError:  # who reads the output wants no more of it
         close_output()
-        raise SystemExit(CLOSED) from None
+        raise SystemExit(1) from None
     except OSError as error:  # a disk that is full, a folder that is forbidden
         place = "" if error.filename is None else f"{str(error.filename)!r}: "
         print_error(f"{place}{error.strerror or error}")

@@ -32,10 +32,10 @@ def as_text(value: Any) -> Any:
 
 
 def literal(text: str) -> str:
-    """A text that matplotlib shows as it is: without mathematics and on one line.
+    r"""A text that matplotlib shows as it is: without mathematics and on one line.
 
     >>> print(literal("$x$"))
-    \\$x\\$
+    \$x\$
     """
     shown = "".join(each if each.isprintable() else repr(each)[1:-1] for each in text)
     if len(shown) > LONGEST:
