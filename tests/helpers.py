@@ -5,6 +5,7 @@ from __future__ import annotations
 import bisect
 import functools
 import math
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import pairwise, product
@@ -21,6 +22,11 @@ from qmaps.normalize.base import Normalizer
 
 LARGEST = torch.finfo(torch.float32).max
 SMALLEST = 2.0**-149
+
+
+def examples(count: int) -> int:
+    """How many examples a hypothesis test takes: `count`, times ``QMAPS_FUZZ`` in a longer run."""
+    return count * int(os.environ.get("QMAPS_FUZZ", "1"))
 
 
 def formula_maps() -> list[Map]:

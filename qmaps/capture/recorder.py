@@ -18,6 +18,7 @@ from qmaps.capture import snapshot
 from qmaps.capture.collect import collect, plain_options
 from qmaps.capture.folder import claim, write_index
 from qmaps.errors import BadTypeError, BadValueError, shown
+from qmaps.normalize.block import MOST
 
 Parameters = str | Iterable[str] | Callable[[str], bool] | None
 Names = torch.nn.Module | Iterable[tuple[str, Tensor]] | None
@@ -252,11 +253,21 @@ def _own_count(optimizer: torch.optim.Optimizer) -> int | None:
 def _integer(parameter: str, value: Any, least: int) -> int:
     try:
         number = None if isinstance(value, bool) else operator.index(value)
-    except TypeError:
+    except (RuntimeError, TypeError, ValueError):
         number = None
     if number is None or number < least:
         raise BadValueError(f"{parameter}={shown(value)} must be an int of at least {least}")
+    if number > MOST:
+        raise BadValueError(f"{parameter}={shown(value)} must be at most 2**53")
     return number
+
+
+def _members(given: Any) -> list[Any] | None:
+    """What is in a collection; None where there is nothing to go through."""
+    try:
+        return list(given)
+    except (RuntimeError, TypeError):
+        return None
 
 
 def _due(
@@ -267,13 +278,12 @@ def _due(
         return lambda step: step % every == 0
     if callable(steps):
         return steps
-    try:
-        chosen = frozenset(_integer("steps", step, 0) for step in steps)
-    except TypeError:
+    members = _members(steps)
+    if members is None:
         raise BadTypeError(
             f"steps={shown(steps)} must be a collection of ints or a function of the step"
-        ) from None
-    return chosen.__contains__
+        )
+    return frozenset(_integer("steps", step, 0) for step in members).__contains__
 
 
 def _predicate(argument: str, chosen: Parameters) -> Callable[[str], bool]:
@@ -282,11 +292,11 @@ def _predicate(argument: str, chosen: Parameters) -> Callable[[str], bool]:
         return lambda _: True
     if callable(chosen):
         return chosen
-    if not isinstance(chosen, Iterable):
+    patterns = [chosen] if isinstance(chosen, str) else _members(chosen)
+    if patterns is None:
         raise BadTypeError(
             f"{argument}={shown(chosen)} must be names or wildcards, or a function of the name"
         )
-    patterns = [chosen] if isinstance(chosen, str) else list(chosen)
     for pattern in patterns:
         if not isinstance(pattern, str):
             raise BadTypeError(
@@ -300,8 +310,8 @@ def _names(names: Names, optimizer: torch.optim.Optimizer) -> dict[int, str]:
     """Names by the identity of the parameter; the first of a shared parameter's names."""
     if names is None:
         return {}
-    pairs = names.named_parameters() if isinstance(names, torch.nn.Module) else names
-    if not isinstance(pairs, Iterable):
+    pairs = _members(names.named_parameters() if isinstance(names, torch.nn.Module) else names)
+    if pairs is None:
         kind = type(names).__name__
         raise BadTypeError(f"names is a {kind}; a model or pairs of name and parameter are needed")
     found: dict[int, str] = {}
