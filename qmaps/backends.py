@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from qmaps import native
+from qmaps.addresses import in_memory
 from qmaps.cuda import engine as cuda
 from qmaps.cuda.engine import Engine
 from qmaps.errors import BadValueError, nearest
@@ -61,15 +62,6 @@ def backend() -> str:
     if _wanted() == "reference" or native.core is None:
         return "reference"
     return "native"
-
-
-def in_memory(x: Tensor) -> bool:
-    """Whether the elements of `x` lie where its address says, for an engine to read them.
-
-    Those of classes that say themselves what operations on them mean do not: DTensors, fake
-    tensors, quantized weights of any library.
-    """
-    return type(x).__torch_dispatch__ is Tensor.__torch_dispatch__
 
 
 def cuda_engine(*tensors: Tensor) -> Engine | None:

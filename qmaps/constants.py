@@ -138,7 +138,7 @@ def power(base: float, exponent: int) -> float:
     while exponent > 0:
         if exponent & 1:
             result *= base
-        base *= base
+        base = base * base  # no `*=`, which would change a tensor
         exponent >>= 1
     return result
 
@@ -158,7 +158,7 @@ def log(x: float) -> float:
     """
     exponent = 0.0
     while x < 0.7071067811865476:
-        x *= 2
+        x = x * 2  # no `*=`, which would change a tensor
         exponent -= 1
     s = (x - 1) / (x + 1)
     z = s * s

@@ -20,3 +20,9 @@ def lack(x: Tensor) -> str:
     if torch._C._functorch.is_functorch_wrapped_tensor(x):
         return "is inside a transform of torch.func, such as grad, jvp or vmap"
     return "is on the device 'meta', without values" if x.is_meta else ""
+
+
+def overlaps_itself(x: Tensor) -> bool:
+    """Whether elements of a dense tensor lie in one place, as those of ``expand`` do."""
+    sides = zip(x.shape, x.stride(), strict=True)
+    return x._is_zerotensor() or any(size > 1 and stride == 0 for size, stride in sides)

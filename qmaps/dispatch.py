@@ -12,7 +12,8 @@ import torch
 from torch import Tensor
 
 from qmaps import packing, reference
-from qmaps.backends import backend, cuda_engine, in_memory
+from qmaps.addresses import in_memory
+from qmaps.backends import backend, cuda_engine
 from qmaps.cuda import metrics as cuda_metrics
 from qmaps.cuda import tensors as cuda_tensors
 from qmaps.maps.base import Map
@@ -107,7 +108,7 @@ def dequantize(
         target = _target(out, shape, dtype, packed.device)
         cuda_tensors.dequantize(device, packed, scales, normalizer, map_, target)
         return target if out is None or target is out else out.copy_(target)
-    if contiguous and runs_native(packed) and tensors.follows(normalizer, map_, shape):
+    if contiguous and runs_native(*stored) and tensors.follows(normalizer, map_, shape):
         target = _target(out, shape, dtype, packed.device)
         tensors.dequantize(packed, scales, normalizer, map_, target)
         return target if out is None or target is out else out.copy_(target)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain
 from operator import is_
 from typing import TYPE_CHECKING, Any
@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from qmaps.backends import in_memory
+from qmaps.addresses import Kept, address, in_memory, look, needs_resolving, overlapping
 from qmaps.exchange import spans_shards
 from qmaps.maps.base import FittedMap, Map
-from qmaps.masters import has_master, updated
+from qmaps.masters import MASTER, has_master, updated
 from qmaps.normalize.base import Normalizer
 from qmaps.packing import packed_bytes
 from qmaps.quantizer import QuantizedTensor, Quantizer
@@ -28,6 +28,9 @@ Entry = tuple[int, Tensor, dict[str, Any], Tensor]
 
 FLOATS = (torch.float32, torch.bfloat16)
 GRADIENTS = (torch.float32, torch.bfloat16, torch.float16)
+
+COUNTER = torch.float64
+"""Of step counters: float32, as torch has it and states from elsewhere may, stops at 2**24."""
 
 
 class FusedStep(ABC):
@@ -57,9 +60,11 @@ class FusedStep(ABC):
         """
         taken: list[Entry] = []
         self.left = []
-        for entry in entries:
-            readable = in_memory(local(entry[1])) and in_memory(entry[3])
-            (taken if readable and self._follows(entry) else self.left).append(entry)
+        # An engine steps parameters at the same time; one that is given twice steps twice.
+        shared = overlapping([local(entry[1]) for entry in entries])
+        for index, entry in enumerate(entries):
+            plain = in_memory(local(entry[1])) and in_memory(entry[3]) and index not in shared
+            (taken if plain and self._follows(entry) else self.left).append(entry)
         self._plan = self._planned(entries, taken)
 
     def run(self) -> None:
@@ -95,25 +100,27 @@ class Plan(ABC):
         self._sharded = any(map(is_distributed, self._params))
         # What is stepped: parameters, or their master copies.
         self._targets = [updated(p, group, optimizer.state[p]) for _, p, group, _ in taken]
-        pairs = zip(self._targets, self._here, strict=True)
-        self._copies = [(copy, here) for copy, here in pairs if copy is not here]
+        pairs = enumerate(zip(self._targets, self._here, strict=True))
+        self._masters = {index: copy for index, (copy, here) in pairs if copy is not here}
         self._groups = [entry[2] for entry in taken]
         self._grads = [entry[3] for entry in taken]
         self._numel = sum(here.numel() for here in self._here)
-        self._looks = list(map(_look, self._here, self._grads))
-        self._addresses = _addresses(self._here, self._grads)
-        self._places = self._where()
+        self._addresses, self._appearance = look([*self._here, *self._grads])
+        self._strided = [i for i, g in enumerate(self._grads) if not g.is_contiguous()]
         states = [optimizer.state[param] for param in self._params]
         device = self._here[0].device if taken else torch.device("cpu")
-        counters = [state["step"].to(device) for state in states]
+        counters = [state["step"].to(device, COUNTER) for state in states]
         self._counters = torch.stack(counters) if states else torch.zeros(0)
         for state, counter in zip(states, self._counters.unbind(), strict=True):
             state["step"] = counter
         self._states = states
+        self._names = [tuple(optimizer.state_shapes(p, g)) for _, p, g, _ in taken]
         self._values = _values(states)
+        self._kept = Kept([each for value in self._described() for each in memory_of(value)])
+        self._masters_at = {index: address(copy) for index, copy in self._masters.items()}
         # Fitted maps are looked at anew each time, for their refits.
         self._once = any(map(_fitted, self._values)) or len(taken) < len(entries)
-        self._describe(taken, [tuple(optimizer.state_shapes(p, g)) for _, p, g, _ in taken])
+        self._describe(taken, self._names)
 
     def fits(self, entries: list[Entry]) -> bool:
         """Whether these are the parameters of the plan, and nothing about them has changed.
@@ -128,32 +135,48 @@ class Plan(ABC):
         states = list(map(self._optimizer.state.get, self._params))
         if not (_same(states, self._states) and _same(_values(self._states), self._values)):
             return False
-        self._grads = list(columns[3])
         here = list(map(local, self._params)) if self._sharded else self._params
-        try:
-            addresses = _addresses(here, self._grads)
-        except RuntimeError:  # a sparse gradient has none
+        grads = list(columns[3])
+        if not _of_torch(grads) or needs_resolving(here):
             return False
-        if addresses != self._addresses:
-            # Elsewhere, they might look otherwise too.
-            if list(map(_look, here, self._grads)) != self._looks:
-                return False
-            self._addresses = addresses
-            self._places = self._where()
+        try:
+            addresses, appearance = look([*here, *grads])
+        except RuntimeError:  # inside a transform of torch.func tensors have no storage
+            return False
+        count = len(here)
+        if appearance != self._appearance or addresses[:count] != self._addresses[:count]:
+            return False
+        if not self._kept.unchanged():
+            return False
+        self._here, self._grads, self._addresses = here, grads, addresses
         return True
 
     def round(self) -> None:
         """Make parameters that have master copies their rounded values, after `run`."""
-        if self._copies:
-            copies, params = map(list, zip(*self._copies, strict=True))
-            torch._foreach_copy_(params, copies)
+        if self._masters:
+            params = [self._here[index] for index in self._masters]
+            torch._foreach_copy_(params, list(self._masters.values()))
 
-    def _where(self) -> list[int]:
+    def _described(self) -> Iterator[Any]:
+        """The values of states, of which engines know the addresses."""
+        for state, names in zip(self._states, self._names, strict=True):
+            yield state["step"]
+            yield from (state[name] for name in (*names, MASTER) if name in state)
+
+    def _targets_at(self) -> list[int]:
         """Where what is stepped lies."""
-        if not self._copies:
-            found: list[int] = self._addresses[0]
-            return found
-        return [target.data_ptr() for target in self._targets]
+        addresses = self._addresses[: len(self._params)]
+        for index, at in self._masters_at.items():
+            addresses[index] = at
+        return addresses
+
+    def _gradients_at(self) -> tuple[list[int], list[Tensor]]:
+        """Where the gradients lie, contiguous; and copies, which are needed as long as these."""
+        addresses = self._addresses[len(self._params) :]
+        copies = [self._grads[index].contiguous() for index in self._strided]
+        for index, copied in zip(self._strided, copies, strict=True):
+            addresses[index] = address(copied)
+        return addresses, copies
 
     @abstractmethod
     def run(self) -> None:
@@ -192,10 +215,7 @@ def followed(
             return False
         if q is None:
             if value is not None and not (
-                isinstance(value, Tensor)
-                and in_memory(value)
-                and value.dtype == torch.float32
-                and value.is_contiguous()
+                isinstance(value, Tensor) and value.dtype == torch.float32 and readable(value)
             ):
                 return False
             continue
@@ -212,7 +232,7 @@ def followed(
             return False
         if not follows(q.normalizer, q.map, shape):
             return False
-        if value is not None and (value.quantizer.spec != q.spec or not _contiguous(value)):
+        if value is not None and (value.quantizer.spec != q.spec or not readable(value)):
             return False
     return True
 
@@ -221,7 +241,7 @@ def start(optimizer: QuantizedOptimizer, param: Tensor, group: dict[str, Any]) -
     """Give a parameter the states that it does not have yet: zero."""
     state, here = optimizer.state[param], local(param)
     if "step" not in state:
-        state["step"] = torch.zeros((), dtype=torch.float32, device=here.device)
+        state["step"] = torch.zeros((), dtype=COUNTER, device=here.device)
     updated(param, group, state)
     for name, shape in optimizer.local_shapes(param, group, shard_of(param)).items():
         if name not in state:
@@ -231,6 +251,15 @@ def start(optimizer: QuantizedOptimizer, param: Tensor, group: dict[str, Any]) -
                 if q is None
                 else zero(q, shape, here.device)
             )
+
+
+def count_step(state: dict[str, Any]) -> int:
+    """Count one more step of the parameter with this state; returns its number: 1, 2, ..."""
+    counter = state["step"]
+    if counter.dtype != COUNTER:
+        counter = state["step"] = counter.to(COUNTER)
+    counter += 1
+    return int(counter)
 
 
 SIDES = "sides"
@@ -266,19 +295,17 @@ def _settings(optimizer: QuantizedOptimizer) -> list[tuple[Any, ...]]:
     ]
 
 
-def _look(param: Tensor, grad: Tensor) -> tuple[Any, ...]:
-    ours = param.dtype, param.shape, param.is_contiguous(), param.device, in_memory(param)
-    return *ours, grad.dtype, grad.layout, in_memory(grad)
+def memory_of(value: Any) -> list[Tensor]:
+    """The tensors that a state consists of."""
+    if isinstance(value, QuantizedTensor):
+        return [value.packed, *value.scales]
+    return [value] if isinstance(value, Tensor) else []
 
 
-def _addresses(params: list[Tensor], grads: list[Tensor]) -> tuple[list[Any], ...]:
-    """Where they lie, and as what."""
-    return (
-        [param.data_ptr() for param in params],
-        [grad.data_ptr() for grad in grads],
-        [param.dtype for param in params],
-        [grad.dtype for grad in grads],
-    )
+def _of_torch(tensors: list[Tensor]) -> bool:
+    """Whether all are of classes that leave to torch what operations mean."""
+    classes: set[Any] = set(map(type, tensors))
+    return all(cls.__torch_dispatch__ is Tensor.__torch_dispatch__ for cls in classes)
 
 
 def _values(states: list[dict[str, Any]]) -> list[Any]:
@@ -293,5 +320,6 @@ def _fitted(value: Any) -> bool:
     return isinstance(value, QuantizedTensor) and value.quantizer.map.counted
 
 
-def _contiguous(value: QuantizedTensor) -> bool:
-    return all(part.is_contiguous() for part in (value.packed, *value.scales))
+def readable(value: Tensor | QuantizedTensor) -> bool:
+    """Whether engines can read and write a state where it lies."""
+    return all(in_memory(each) and each.is_contiguous() for each in memory_of(value))

@@ -19,7 +19,7 @@ from qmaps.errors import BadTypeError, BadValueError, shown
 _MASK = 0xFFFFFFFF
 _MULTIPLIERS = (0xD2511F53, 0xCD9E8D57)
 _WEYL = (0x9E3779B9, 0xBB67AE85)
-_LIMITS = {"seed": 32, "purpose": 32, "step": 32, "micro_batch": 16, "tensor": 32, "state": 8,
+_LIMITS = {"seed": 32, "purpose": 8, "step": 53, "micro_batch": 16, "tensor": 32, "state": 8,
            "offset": 42}  # fmt: skip
 
 
@@ -27,11 +27,12 @@ _LIMITS = {"seed": 32, "purpose": 32, "step": 32, "micro_batch": 16, "tensor": 3
 class RoundingKey:
     """Names one stochastic rounding of one tensor; equal keys give equal noise.
 
-    The Philox key is (seed, purpose). The counter of an element with global index g is
+    The Philox key is (seed, purpose), with the upper bits of `step` in bits 8 to 28 of its second
+    word. The counter of an element with global index g is
 
     - word 0: the low 32 bits of ``g // 4``,
     - word 1: the next 8 bits of it, `state` in bits 8 to 15, `micro_batch` in bits 16 to 31,
-    - word 2: `tensor`, word 3: `step`,
+    - word 2: `tensor`, word 3: the low 32 bits of `step`,
 
     and the element takes output word ``g % 4``.
 
@@ -41,8 +42,8 @@ class RoundingKey:
             in low precision, 3 their gradients (`qmaps.lpmm`); 8 draws APOLLO's projections; 16 to
             20 are messages, with the rank as `micro_batch`: 16 parts of a sum to their owner, 17
             sums to all, 18 activations, 19 sub-batches, 20 their errors. Others are for the
-            project's later uses.
-        step: number of the optimizer step; 32 bits.
+            project's later uses; 8 bits.
+        step: number of the optimizer step; 53 bits, as float64 counts.
         micro_batch: number within the step; 16 bits.
         tensor: number of the parameter; 32 bits.
         state: number of the state within the parameter; 8 bits.
@@ -71,7 +72,8 @@ class RoundingKey:
     def words(self) -> tuple[int, int, int, int, int, int]:
         """Philox key, the upper three words of the counter, and `offset`."""
         word1 = (self.state << 8) | (self.micro_batch << 16)
-        return self.seed, self.purpose, word1, self.tensor, self.step, self.offset
+        key1 = self.purpose | (self.step >> 32) << 8
+        return self.seed, key1, word1, self.tensor, self.step & _MASK, self.offset
 
 
 def philox4x32(counter: Tensor, key: tuple[int, int]) -> Tensor:
@@ -122,12 +124,12 @@ def words(count: int, key: RoundingKey, device: torch.device | str = "cpu") -> T
 def _blocks(group: Tensor, key: RoundingKey) -> Tensor:
     """The four words of each group of four elements."""
     counter = torch.empty(len(group), 4, dtype=torch.int64, device=group.device)
-    seed, purpose, word1, word2, word3, _ = key.words()
+    key0, key1, word1, word2, word3, _ = key.words()
     counter[:, 0] = group & _MASK
     counter[:, 1] = (group >> 32) | word1
     counter[:, 2] = word2
     counter[:, 3] = word3
-    return philox4x32(counter, (seed, purpose))
+    return philox4x32(counter, (key0, key1))
 
 
 def uniform(count: int, key: RoundingKey, device: torch.device | str = "cpu") -> Tensor:

@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import torch
 from torch import Tensor
 
 from qmaps import dispatch, packing, reference
-from qmaps.dense import lack
+from qmaps.addresses import check_memory, resolved
+from qmaps.dense import lack, overlaps_itself
 from qmaps.errors import BadTypeError, BadValueError, NonFiniteError, SpecError, shown
 from qmaps.maps.base import FittedMap, Map, table
 from qmaps.maps.codebook import Codebook
@@ -150,7 +151,8 @@ class Quantizer:
         """As `quantize` for float32 `x`, without looking for NaN, infinity or signs.
 
         What shares a scale with a non-finite element decodes to non-finite values, so none
-        becomes a finite number silently; only exact zeros under ``logB`` stay 0.
+        becomes a finite number silently; only exact zeros under ``logB`` stay 0. There a negative
+        element counts as NaN; under other normalizers unsigned maps take it to their lowest code.
         """
         return self._quantized(x, out, key, check=False)[0]
 
@@ -276,11 +278,17 @@ def fit_each(quantizers: Sequence[Quantizer], x: Tensor) -> list[Quantizer]:
 class QuantizedTensor:
     """Packed codes and scales of one tensor.
 
+    It is no tensor itself: what torch does with tensors it does with `dequantize`. Codes that the
+    codebook does not have stand for its last value.
+
     Attributes:
         quantizer: what made it; a fitted map is frozen in it.
         shape: shape of the tensor.
         packed: 1-D uint8; see `qmaps.packing` for the order of bits.
         scales: the normalizer's parts; see its `layout`.
+
+    Raises:
+        BadValueError: `packed` and `scales` are not what the quantizer needs for this shape.
     """
 
     quantizer: Quantizer
@@ -288,8 +296,38 @@ class QuantizedTensor:
     packed: Tensor
     scales: Scales
 
+    def __post_init__(self) -> None:
+        self.check()
+
+    def check(self) -> None:
+        """Raise unless `packed` and `scales` have the sizes and dtypes that the shape needs.
+
+        They had when this was made; torch lets anybody resize them since.
+        """
+        spec = self.quantizer.spec
+        if min(self.shape, default=0) < 0:
+            raise BadValueError(f"shape={self.shape} of a quantized tensor holds a negative size")
+        if any(part.layout != torch.strided for part in (self.packed, *self.scales)):
+            raise BadValueError("packed and scales of a quantized tensor must be dense")
+        needed = packing.packed_bytes(math.prod(self.shape), self.quantizer.map.bits)
+        if self.packed.dtype != torch.uint8 or tuple(self.packed.shape) != (needed,):
+            raise BadValueError(
+                f"packed has {self.packed.numel()} elements of {self.packed.dtype}; "
+                f"{spec} of shape {self.shape} needs {needed} of torch.uint8"
+            )
+        found = tuple((scale.dtype, tuple(scale.shape)) for scale in self.scales)
+        layout = self.quantizer.normalizer.layout(self.shape)
+        if found != layout:
+            raise BadValueError(
+                f"scales are {found}; {self.quantizer.normalizer.spec} of shape {self.shape} needs "
+                f"{layout}"
+            )
+        for part in (self.packed, *self.scales):
+            check_memory(part, f"a part of a quantized tensor under {spec}")
+
     def codes(self) -> Tensor:
         """The codes unpacked: int32 of `shape`."""
+        self.check()
         count = math.prod(self.shape)
         return packing.unpack(self.packed, self.quantizer.map.bits, count).view(self.shape)
 
@@ -307,6 +345,8 @@ class QuantizedTensor:
         q = self.quantizer
         if out is not None:
             _check_target(out, self.shape)
+            check_memory(out, "out")
+        self.check()
         for scale in self.scales:
             if scale.device != self.device:
                 places = f"scales are on {scale.device} and codes on {self.device}"
@@ -360,6 +400,41 @@ class QuantizedTensor:
     def __repr__(self) -> str:
         return f"QuantizedTensor({self.quantizer.spec!r}, shape={self.shape}, {self.nbytes} bytes)"
 
+    if not TYPE_CHECKING:  # who checks types shall not think that it has any attribute
+
+        def __getattr__(self, name: str) -> NoReturn:
+            if not name.startswith("_") and hasattr(Tensor, name):
+                raise AttributeError(
+                    f"a QuantizedTensor has no attribute {name!r}; its values are a tensor: "
+                    f"t.dequantize().{name}"
+                )
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+
+        @classmethod
+        def __torch_function__(
+            cls, func: Any, types: Any, args: Any = (), kwargs: Any = None
+        ) -> NoReturn:
+            name = getattr(func, "__name__", str(func))
+            raise BadTypeError(f"{name} takes tensors, got a QuantizedTensor; pass t.dequantize()")
+
+
+def _refusing(name: str) -> Callable[..., NoReturn]:
+    """An operator that tensors have and codes have not."""
+
+    def refuse(*_: object) -> NoReturn:
+        raise BadTypeError(f"a QuantizedTensor has no {name}; its values have: t.dequantize()")
+
+    return refuse
+
+
+_WITH_ANOTHER = ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "matmul")
+for _name in (
+    *_WITH_ANOTHER,
+    *(f"r{name}" for name in _WITH_ANOTHER),
+    *("neg", "abs", "lt", "le", "gt", "ge", "getitem", "setitem"),
+):
+    setattr(QuantizedTensor, f"__{_name}__", _refusing(f"__{_name}__"))
+
 
 def _floats(x: Tensor) -> Tensor:
     """`x` without its graph, if it is a tensor of an allowed dtype."""
@@ -371,7 +446,8 @@ def _floats(x: Tensor) -> Tensor:
         raise BadTypeError("x is a DTensor; quantize its to_local() or its full_tensor()")
     if why := lack(x):
         raise BadTypeError(f"x {why}; a dense tensor with values is needed")
-    return x.detach()
+    check_memory(x, "x")
+    return resolved(x.detach())
 
 
 def _check_target(out: Tensor, shape: tuple[int, ...]) -> None:
@@ -384,6 +460,10 @@ def _check_target(out: Tensor, shape: tuple[int, ...]) -> None:
         raise BadTypeError(f"out {why}; a dense tensor with values is needed")
     if tuple(out.shape) != shape:
         raise BadValueError(f"out has shape {tuple(out.shape)}; {shape} is needed")
+    if overlaps_itself(out):
+        raise BadValueError("out has several elements in one place; memory for each is needed")
+    if out.requires_grad and torch.is_grad_enabled():
+        raise BadValueError("out requires gradients; write into it under torch.no_grad()")
 
 
 def _nbytes(map_: Map, packed: int, scales: Scales) -> int:
@@ -410,3 +490,4 @@ def _check_out(out: QuantizedTensor, quantizer: Quantizer, x: Tensor) -> None:
         raise BadValueError(f"out was made by {out.quantizer.spec}; {quantizer.spec} is needed")
     if out.device != x.device:
         raise BadValueError(f"out is on {out.device}; {x.device} is needed")
+    out.check()

@@ -2,6 +2,8 @@
 
 Faster engines must return the same bits. A code is the index of the nearest codebook value in
 real arithmetic, a tie going to the lower code; values outside the codebook take its end codes.
+Of equal values, which codebooks fitted to data may hold, the lowest code is taken, however one
+rounds.
 """
 
 from __future__ import annotations
@@ -24,7 +26,8 @@ def thresholds(codebook: Tensor) -> Tensor:
     """For each pair of neighbours, the largest float32 that is not nearer to the upper one.
 
     Then ``code = number of thresholds below n`` is exact without any arithmetic on n. The
-    midpoint is taken as an unevaluated float64 sum (two-sum), so its rounding is known.
+    midpoint is taken as an unevaluated float64 sum (two-sum), so its rounding is known. Equal
+    neighbours have the one after them, and none but infinity takes one past the greatest value.
 
     Args:
         codebook: ascending float32 values of shape (size,).
@@ -41,19 +44,22 @@ def thresholds(codebook: Tensor) -> Tensor:
     wide = rounded.double()
     above = (wide > middle) | ((wide == middle) & (lost < 0))
     down = torch.nextafter(rounded, torch.tensor(-torch.inf, device=codebook.device))
-    return torch.where(above, down, rounded)
+    limits = torch.where(above, down, rounded)
+    limits = torch.where(low == high, torch.finfo(torch.float32).max, limits)
+    return limits.flip(0).cummin(0).values.flip(0)
 
 
 @functools.lru_cache(maxsize=512)
-def _tables(map_: Map, device: torch.device) -> tuple[Tensor, Tensor]:
-    """Codebook and thresholds on `device`."""
+def _tables(map_: Map, device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
+    """Codebook, thresholds, and the lowest code of each value's equals, on `device`."""
     codebook = table(map_)
-    return codebook.to(device), thresholds(codebook).to(device)
+    lowest = torch.searchsorted(codebook, codebook, out_int32=True)
+    return codebook.to(device), thresholds(codebook).to(device), lowest.to(device)
 
 
 def encode(n: Tensor, map_: Map) -> Tensor:
     """The nearest code of each normalized float32 value, int32. NaN takes the last code."""
-    _, limits = _tables(map_, n.device)
+    _, limits, _ = _tables(map_, n.device)
     return torch.bucketize(n.contiguous(), limits, out_int32=True)
 
 
@@ -62,7 +68,8 @@ def encode_stochastic(
 ) -> Tensor:
     """One of the two codes around each value, at random so that the mean is the value.
 
-    The upper one is taken where ``uniform < (n - low) / (high - low)``, in float32.
+    The upper one is taken where ``uniform < (n - low) / (high - low)``, in float32. Where both are
+    equal that does not matter: the lowest code of equal values is taken in the end.
 
     Args:
         n: normalized float32 values.
@@ -71,7 +78,7 @@ def encode_stochastic(
         position: the fraction ``(x - low) / (high - low)`` computed from the lower codes,
             for normalizers whose decoding is not a product.
     """
-    codebook, _ = _tables(map_, n.device)
+    codebook, _, lowest = _tables(map_, n.device)
     n = n.contiguous()
     last = codebook.numel() - 1
     lower = (torch.bucketize(n, codebook, right=True, out_int32=True) - 1).clamp(0, last - 1)
@@ -81,13 +88,13 @@ def encode_stochastic(
     else:
         fraction = position(lower)
     noise = uniform(n.numel(), key, n.device).view(n.shape)
-    return lower + (noise < fraction).to(torch.int32)
+    return lowest[lower + (noise < fraction).to(torch.int32)]
 
 
 def decode(codes: Tensor, map_: Map) -> Tensor:
-    """The normalized float32 value of each code."""
-    codebook, _ = _tables(map_, codes.device)
-    return codebook[codes]
+    """The normalized float32 value of each code; the last one above the codebook's codes."""
+    codebook = _tables(map_, codes.device)[0]
+    return codebook[codes.clamp(max=codebook.numel() - 1)]
 
 
 def quantize(

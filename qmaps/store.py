@@ -3,22 +3,19 @@
 from __future__ import annotations
 
 import json
-import math
 import os
 from collections.abc import Mapping
 from typing import Any
 
-import torch
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
 from qmaps.dense import lack
-from qmaps.errors import DAMAGE, BadValueError, OutputError, shown
+from qmaps.errors import DAMAGE, BadTypeError, BadValueError, OutputError, shown
 from qmaps.files import replacing
 from qmaps.maps.base import table
 from qmaps.maps.codebook import Codebook
-from qmaps.packing import packed_bytes
 from qmaps.quantizer import QuantizedTensor, Quantizer
 from qmaps.spec import parse, parse_normalizer
 
@@ -65,18 +62,20 @@ def from_plain(plain: Mapping[str, Any]) -> QuantizedTensor:
     """What `to_plain` took apart.
 
     Raises:
-        BadValueError: the parts do not fit together.
+        BadValueError, BadTypeError: the parts do not fit together.
     """
+    if not isinstance(plain, Mapping):
+        raise BadTypeError(f"a quantized tensor is a {type(plain).__name__}; a dict is needed")
     missing = [key for key in ("format", "spec", "shape", "packed", "scales") if key not in plain]
     if missing:
         raise BadValueError(f"a quantized tensor lacks {', '.join(missing)}")
     if plain["format"] != FORMAT:
         raise BadValueError(
-            f"format={plain['format']} of a quantized tensor is not supported; {FORMAT} is"
+            f"format={shown(plain['format'])} of a quantized tensor is not supported; {FORMAT} is"
         )
     try:
         t = _assembled(plain)
-        check(t)
+        check_codes(t)
     except BadValueError:
         raise
     except DAMAGE as error:
@@ -156,26 +155,12 @@ def load(path: str | os.PathLike[str]) -> dict[str, QuantizedTensor]:
         raise BadValueError(f"{str(path)!r} holds damaged metadata ({reason})") from None
 
 
-def check(t: QuantizedTensor) -> None:
-    """Raise unless sizes and dtypes are those of the quantizer."""
-    if min(t.shape, default=0) < 0:
-        raise BadValueError(f"shape={t.shape} of a quantized tensor holds a negative size")
+def check_codes(t: QuantizedTensor) -> None:
+    """Raise if a code is none of the codebook's, or a scale is negative."""
     if any(map(lack, (t.packed, *t.scales))):
         raise BadValueError("packed and scales of a quantized tensor must be dense")
-    needed = packed_bytes(math.prod(t.shape), t.quantizer.map.bits)
-    if t.packed.dtype != torch.uint8 or tuple(t.packed.shape) != (needed,):
-        raise BadValueError(
-            f"packed has {t.packed.numel()} elements of {t.packed.dtype}; "
-            f"{t.quantizer.spec} of shape {t.shape} needs {needed} of torch.uint8"
-        )
-    found = tuple((scale.dtype, tuple(scale.shape)) for scale in t.scales)
-    normalizer = t.quantizer.normalizer
-    if found != normalizer.layout(t.shape):
-        raise BadValueError(
-            f"scales are {found}; {normalizer.spec} of shape {t.shape} needs "
-            f"{normalizer.layout(t.shape)}"
-        )
-    if not normalizer.log_domain and any(bool((scale < 0).any()) for scale in t.scales):
+    log_domain = t.quantizer.normalizer.log_domain
+    if not log_domain and any(bool((scale < 0).any()) for scale in t.scales):
         raise BadValueError(f"scales of {t.quantizer.spec} hold negative numbers; none may be")
     codebook = table(t.quantizer.map)
     if len(codebook) < 2**t.quantizer.map.bits and t.packed.numel():

@@ -24,11 +24,6 @@ LARGEST = torch.finfo(torch.float32).max
 SMALLEST = 2.0**-149
 
 
-def examples(count: int) -> int:
-    """How many examples a hypothesis test takes: `count`, times ``QMAPS_FUZZ`` in a longer run."""
-    return count * int(os.environ.get("QMAPS_FUZZ", "1"))
-
-
 def formula_maps() -> list[Map]:
     """Every map that needs no data, at every width and sign it allows, and some of users."""
     found: list[Map] = []
@@ -159,3 +154,8 @@ class Wrapped(Tensor):
         args = [x.inner if isinstance(x, Wrapped) else x for x in args]
         result = func(*args, **(kwargs or {}))
         return cls(result, False) if func is torch.ops.aten.detach.default else result
+
+
+def examples(count: int) -> int:
+    """`count` random examples, times the environment variable QMAPS_FUZZ (``make fuzz``)."""
+    return count * int(os.environ.get("QMAPS_FUZZ", "1"))

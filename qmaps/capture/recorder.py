@@ -6,7 +6,7 @@ import fnmatch
 import operator
 import os
 import warnings
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -240,7 +240,8 @@ def _own_count(optimizer: torch.optim.Optimizer) -> int | None:
     counts: list[float] = []
     tensors: dict[torch.device, list[Tensor]] = {}
     for state in optimizer.state.values():
-        step = state.get("step")
+        # Hooks may keep entries of another kind.
+        step = state.get("step") if isinstance(state, Mapping) else None
         if isinstance(step, Tensor) and step.numel() == 1:
             tensors.setdefault(step.device, []).append(step.detach().reshape(()).double())
         elif isinstance(step, (int, float)):

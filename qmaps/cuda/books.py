@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from qmaps.addresses import address
 from qmaps.cuda import layout
 from qmaps.maps.base import Map, table
 from qmaps.reference import thresholds
@@ -112,6 +113,7 @@ class DeviceBook:
         pieces = [padded.tobytes()]
         self.described = np.zeros((), dtype=layout.BOOK)
         self.described["size"] = values.numel()
+        self.described["ties"] = bool((values[1:] == values[:-1]).any())
         offsets = [0]
         for limits, found in zip(limits_of, searches(map_), strict=True):
             filled = np.full(2 * layout.MAX_CODES, np.inf, dtype=np.float32)
@@ -121,7 +123,7 @@ class DeviceBook:
             pieces += [filled.tobytes(), counts + b"\0" * (-len(counts) % 16)]
         self.memory: Tensor = torch.frombuffer(bytearray(b"".join(pieces)), dtype=torch.uint8)
         self.memory = self.memory.to(device)
-        base = self.memory.data_ptr()
+        base = address(self.memory)
         self.described["values"] = base
         for number, (name, found) in enumerate(
             zip(("nearest", "lower"), searches(map_), strict=True)

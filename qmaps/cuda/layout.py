@@ -44,9 +44,11 @@ SEARCH = np.dtype(
     [("limit", _address), ("guess", _address)]
     + [(name, _i32) for name in ("shift", "first", "buckets", "negative")]
 )
-BOOK = np.dtype([("values", _address), ("nearest", SEARCH), ("lower", SEARCH), ("size", _i64)])
+BOOK = np.dtype(
+    [("values", _address), ("nearest", SEARCH), ("lower", SEARCH), ("size", _i64), ("ties", _i64)]
+)
 NOISE = np.dtype(
-    [(name, _u32) for name in ("seed", "purpose", "word1", "word2", "word3", "unused")]
+    [(name, _u32) for name in ("key0", "key1", "word1", "word2", "word3", "unused")]
     + [("offset", _i64)]
 )
 TENSOR = np.dtype(
@@ -60,7 +62,7 @@ SIDE_STATES = np.dtype(
 )
 PARAMETER = np.dtype(
     [("numel", _i64), ("scalars", "<f4", MAX_SCALARS), ("group", _i64), ("counter", _address),
-     ("sums", _address), ("step", _u32), ("skips", _i32), ("noise", NOISE),
+     ("sums", _address), ("step", _u64), ("skips", _i64), ("noise", NOISE),
      ("state", STATE, MAX_STATES), ("sides", SIDE_STATES)]
 )  # fmt: skip
 ADDRESS = np.dtype([("p", _address), ("g", _address)])

@@ -6,6 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from qmaps.addresses import address
 from qmaps.cuda import layout
 from qmaps.cuda.compiler import Entry
 from qmaps.cuda.engine import Engine
@@ -62,10 +63,10 @@ def measure(
     parts = partial_sums(numel, layout.ERROR_SUMS, x.device)
 
     task = np.zeros((), dtype=layout.MEASURE)
-    task["found"], task["parts"] = found.data_ptr(), parts.data_ptr()
+    task["found"], task["parts"] = address(found), address(parts)
     tensor = task["tensor"]
     tensor[...] = described(x, packed, map_, lies)
-    tensor["flags"] = found.data_ptr() + layout.offset(layout.MEASURED, "flags")
+    tensor["flags"] = address(found) + layout.offset(layout.MEASURED, "flags")
     tensor["refuse_negative"] = not map_.signed
     memory = prepare(engine, tensor, x.dtype, lies, scales, key)
     arguments = (DTYPES[x.dtype], format_name(map_, lies, stochastic=key is not None))
@@ -73,7 +74,7 @@ def measure(
     engine.launch_over(kernel, len(parts), task)
     store_scales(engine, tensor, lies)
     del memory  # it was needed until here
-    add_parts(engine, parts, found.data_ptr())
+    add_parts(engine, parts, address(found))
     result = found.cpu().numpy().view(layout.MEASURED)[0]
     return _sums(result, numel, table(map_).numel()), packed, scales, int(result["flags"])
 
@@ -86,7 +87,7 @@ def partial_sums(numel: int, count: int, device: torch.device) -> Tensor:
 def add_parts(engine: Engine, parts: Tensor, totals: int) -> None:
     """Add the sums of all chunks, in their order, to the float64 numbers at an address."""
     task = np.zeros((), dtype=layout.PARTIAL_SUMS)
-    task["parts"], task["count"], task["totals"] = parts.data_ptr(), len(parts), totals
+    task["parts"], task["count"], task["totals"] = address(parts), len(parts), totals
     engine.launch(Entry("sums.cuh", f"add_parts<{parts.shape[1]}>"), 1, task)
 
 

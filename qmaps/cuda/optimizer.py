@@ -15,6 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from qmaps.addresses import address, in_memory
 from qmaps.constants import Constant
 from qmaps.cuda import layout
 from qmaps.cuda.books import DeviceBook, book
@@ -129,9 +130,9 @@ class Spans:
         """Describe a state, but for scales that span more than a block."""
         target = self._table[index]["state"][place]
         if isinstance(value, Tensor):
-            target["data"] = value.data_ptr()
+            target["data"] = address(value)
             return
-        target["packed"] = value.packed.data_ptr()
+        target["packed"] = address(value.packed)
         found = _layout(value)
         if found.block:
             nowhere = [(-1, -1)] * layout.MAX_PARTS
@@ -191,8 +192,8 @@ class CudaPlan(Plan):
         if not self._params:
             return
         scale, found = _on(self._engine, grad_scale), _on(self._engine, found_inf)
-        grads = [grad.contiguous() for grad in self._grads]
-        self._write_addresses(grads)
+        gradients_at, copies = self._gradients_at()
+        self._write_addresses([self._targets_at(), gradients_at])
         self._write_constants()
         self._begin(found)
         self._take_sides(scale)
@@ -205,25 +206,25 @@ class CudaPlan(Plan):
             argument = self._argument(batch, items, count, scale)
             self._engine.launch_over(_kernel(f"step<{batch.kind}>"), count, argument)
         self._over_scales("commit_step_scales")
-        del grads  # copies, where there were some, are needed until here
+        del copies  # they were needed until here
 
     def _begin(self, found_inf: Tensor | None) -> None:
         if self._policed:
             self._bad.zero_()
             look = np.zeros((), dtype=layout.LOOK)
-            look["parameters"] = self._table.data_ptr()
-            look["addresses"] = self._address_table.data_ptr()
-            look["bad"] = self._bad.data_ptr()
+            look["parameters"] = address(self._table)
+            look["addresses"] = address(self._address_table)
+            look["bad"] = address(self._bad)
             for batch, (items, count) in zip(self._batches, self._items, strict=True):
-                look["items"], look["count"] = items.data_ptr(), count
+                look["items"], look["count"] = address(items), count
                 kernel = _kernel(f"look_at_gradients<{batch.gradients}>")
                 self._engine.launch_over(kernel, count, look)
         begin = np.zeros((), dtype=layout.BEGIN)
-        begin["parameters"], begin["count"] = self._table.data_ptr(), len(self._params)
-        begin["constants"] = self._constants.data_ptr()
-        begin["found_inf"] = 0 if found_inf is None else found_inf.data_ptr()
-        begin["bad"] = self._bad.data_ptr() if self._policed else 0
-        begin["skip"], begin["skipped"] = self._skip.data_ptr(), self._skipped.data_ptr()
+        begin["parameters"], begin["count"] = address(self._table), len(self._params)
+        begin["constants"] = address(self._constants)
+        begin["found_inf"] = 0 if found_inf is None else address(found_inf)
+        begin["bad"] = address(self._bad) if self._policed else 0
+        begin["skip"], begin["skipped"] = address(self._skip), address(self._skipped)
         blocks = -(-len(self._params) // layout.THREADS)
         self._engine.launch(_kernel("begin_step"), blocks, begin)
 
@@ -260,26 +261,25 @@ class CudaPlan(Plan):
         if self._wide_count == 0:
             return
         wide = np.zeros((), dtype=layout.WIDE)
-        wide["parameters"], wide["items"] = self._table.data_ptr(), self._wide.data_ptr()
-        wide["count"], wide["skip"] = self._wide_count, self._skip.data_ptr()
+        wide["parameters"], wide["items"] = address(self._table), address(self._wide)
+        wide["count"], wide["skip"] = self._wide_count, address(self._skip)
         self._engine.launch_over(_kernel(name), self._wide_count, wide)
 
     def _argument(
         self, batch: Batch, items: Tensor, count: int, scale: Tensor | None
     ) -> np.ndarray:
         argument = np.zeros((), dtype=layout.BATCH)
-        argument["parameters"] = self._table.data_ptr()
-        argument["addresses"] = self._address_table.data_ptr()
-        argument["items"], argument["count"] = items.data_ptr(), count
-        argument["skip"] = self._skip.data_ptr()
-        argument["grad_scale"] = 0 if scale is None else scale.data_ptr()
+        argument["parameters"] = address(self._table)
+        argument["addresses"] = address(self._address_table)
+        argument["items"], argument["count"] = address(items), count
+        argument["skip"] = address(self._skip)
+        argument["grad_scale"] = 0 if scale is None else address(scale)
         for place, each in enumerate(batch.books):
             if each is not None:
                 argument["book"][place] = each.described
         return argument
 
-    def _write_addresses(self, grads: list[Tensor]) -> None:
-        pairs = [self._places, [grad.data_ptr() for grad in grads]]
+    def _write_addresses(self, pairs: list[list[int]]) -> None:
         if pairs != self._pairs:
             self._write(self._address_table, np.array(pairs, dtype=np.uint64).T)
             self._pairs = pairs
@@ -299,7 +299,7 @@ class CudaPlan(Plan):
         for begin in range(0, len(words), layout.WRITTEN):
             some = words[begin : begin + layout.WRITTEN]
             argument = np.zeros((), dtype=layout.WRITE)
-            argument["to"], argument["count"] = to.data_ptr() + 8 * begin, len(some)
+            argument["to"], argument["count"] = address(to) + 8 * begin, len(some)
             argument["word"][: len(some)] = some
             self._engine.launch(_kernel("write_words"), 1, argument)
 
@@ -315,7 +315,7 @@ class CudaPlan(Plan):
         for index, (number, param, group, _) in enumerate(taken):
             row = table[index]
             row["numel"], row["group"] = self._here[index].numel(), order[id(group)]
-            row["counter"] = states[index]["step"].data_ptr()
+            row["counter"] = address(states[index]["step"])
             row["skips"] = group["nonfinite"] == "skip"
             describe_noise(row["noise"], self._optimizer.rounding_key(number, param, group))
             kept = self._optimizer.side_states.intersection(names[index])
@@ -357,7 +357,7 @@ class CudaPlan(Plan):
         sizes = [2 << max(count - 1, 0).bit_length() for count in chunks]
         sums = torch.zeros(sum(sizes), dtype=torch.float64, device=self._engine.device)
         ends = np.cumsum(sizes, dtype=np.int64)
-        table["sums"] = sums.data_ptr() + 8 * (ends - sizes)
+        table["sums"] = address(sums) + 8 * (ends - sizes)
         return sums
 
     def _batch(self, entry: Entry, dtype: torch.dtype, used: list[tuple[str, Any]]) -> Batch:
@@ -426,8 +426,9 @@ def _describe_constant(target: np.ndarray, value: float | Constant, engine: Engi
     target["kind"], target["b"], target["c"] = value.kind, value.b, value.c
     given = value.a
     readable = (torch.float32, torch.float64)
-    if isinstance(given, Tensor) and given.device == engine.device and given.dtype in readable:
-        target["tensor"] = given.data_ptr()
+    there = isinstance(given, Tensor) and given.device == engine.device and in_memory(given)
+    if isinstance(given, Tensor) and there and given.dtype in readable and given.numel() == 1:
+        target["tensor"] = address(given)
         target["kind"] += DOUBLE if given.dtype == torch.float64 else 0
     else:
         target["a"] = float(given)

@@ -13,6 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from qmaps.addresses import address
 from qmaps.cuda import layout
 from qmaps.cuda.compiler import Entry
 from qmaps.cuda.engine import Engine
@@ -94,13 +95,13 @@ class Quantiles:
         bad = torch.zeros((), dtype=torch.int64, device=x.device)
         task = np.zeros((), dtype=layout.STRETCHES)
         task["size"], task["count"] = size, num
-        task["below"], task["fraction"] = below.data_ptr(), fraction.data_ptr()
-        task["quantiles"], task["sums"] = room.data_ptr(), sums.data_ptr()
-        task["bad"] = bad.data_ptr()
+        task["below"], task["fraction"] = address(below), address(fraction)
+        task["quantiles"], task["sums"] = address(room), address(sums)
+        task["bad"] = address(bad)
         find = Entry("quantiles.cuh", f"find_quantiles<{DTYPES[x.dtype]}, {bits}>")
         for first in range(0, rows, together):
             task["rows"] = min(together, rows - first)
-            task["x"] = x.data_ptr() + first * size * x.element_size()
+            task["x"] = address(x) + first * size * x.element_size()
             # A block for each sort, and no loop in it: they end evenly.
             self.engine.launch(find, -(-int(task["rows"]) // at_once), task)
             self.engine.launch_over(Entry("quantiles.cuh", "add_rows"), -(-num // _COLUMNS), task)
@@ -121,11 +122,11 @@ class Quantiles:
     ) -> None:
         narrowing = torch.zeros(layout.NARROWING.itemsize, dtype=torch.uint8, device=x.device)
         task = np.zeros((), dtype=layout.SELECTION)
-        task["x"], task["numel"], task["bits"] = x.data_ptr(), x.numel(), bits
-        task["ranks"], task["count"] = ranks.data_ptr(), ranks.numel()
-        task["narrowing"], task["bad"] = narrowing.data_ptr(), bad.data_ptr()
+        task["x"], task["numel"], task["bits"] = address(x), x.numel(), bits
+        task["ranks"], task["count"] = address(ranks), ranks.numel()
+        task["narrowing"], task["bad"] = address(narrowing), address(bad)
         for name, tensor in out.items():
-            task[name] = tensor.data_ptr()
+            task[name] = address(tensor)
         # As many blocks as a device holds at once, given their shared memory.
         blocks = min(tiles(x.numel()), -(-self.engine.blocks // 2))
         for number in range(passes(ranks.numel(), bits)):

@@ -8,6 +8,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from qmaps.addresses import address
 from qmaps.cuda import layout
 from qmaps.cuda.tensors import Layout
 from qmaps.normalize.geometry import Geometry, slice_part
@@ -45,7 +46,7 @@ class Statistics:
         matrices, rows, columns = _matrices(shape)
         row["rows"], row["columns"] = rows, columns
         for part, state in zip(row["slices"]["part"], states, strict=False):
-            part["values"] = state.data_ptr()
+            part["values"] = address(state)
         floats = {"row_factor": self._floats}
         floats["column_factor"] = self._floats + matrices * rows
         self._floats += matrices * (rows + columns)
@@ -66,7 +67,7 @@ class Statistics:
             self._memory.append(memory)
             for place in self._places:
                 for name, at in dict(place[which]).items():
-                    place[0][name] = memory.data_ptr() + memory.element_size() * at
+                    place[0][name] = address(memory) + memory.element_size() * at
 
 
 def work_of(members: list[int], shapes: list[tuple[int, ...]]) -> Work:

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from qmaps.addresses import address
 from qmaps.cuda import layout
 from qmaps.cuda.books import book, searches
 from qmaps.cuda.compiler import Entry
@@ -134,18 +135,18 @@ def describe_scales(
     target["parts"] = len(found.geometry.parts)
     for row, part, (fresh, grid) in zip(target["part"], found.geometry.parts, places, strict=False):
         row["divisor"], row["count"] = part.divisor, part.count
-        stored = scales[part.array].data_ptr()
+        stored = address(scales[part.array], part.count, "a tensor of scales")
         if part.ends is None:
             row["values"] = stored
         else:
-            row["codes"], row["ends"] = stored, scales[part.ends].data_ptr()
-        row["fresh"] = stored if fresh < 0 else memory.data_ptr() + 4 * fresh
-        row["grid"] = 0 if grid < 0 else memory.data_ptr() + 4 * grid
+            row["codes"], row["ends"] = stored, address(scales[part.ends])
+        row["fresh"] = stored if fresh < 0 else address(memory) + 4 * fresh
+        row["grid"] = 0 if grid < 0 else address(memory) + 4 * grid
 
 
 def describe_noise(target: np.ndarray, key: RoundingKey) -> None:
     """Fill in ``Noise``."""
-    names = ("seed", "purpose", "word1", "word2", "word3", "offset")
+    names = ("key0", "key1", "word1", "word2", "word3", "offset")
     for name, word in zip(names, key.words(), strict=True):
         target[name] = word
 
@@ -199,7 +200,7 @@ def quantize(
     flags = torch.zeros((), dtype=torch.int32, device=x.device) if check else None
     task = described(x, packed, map_, found)
     if flags is not None:
-        task["flags"], task["refuse_negative"] = flags.data_ptr(), not map_.signed
+        task["flags"], task["refuse_negative"] = address(flags), not map_.signed
         if out is not None and numel:
             engine.launch_over(entry("scan", DTYPES[x.dtype]), tiles(numel), task)
             if seen := int(flags):
@@ -297,8 +298,9 @@ def _place_scales(
 def described(x: Tensor, packed: Tensor | None, map_: Map, found: Layout) -> np.ndarray:
     """``Tensor`` without its scales and noise."""
     task = np.zeros((), dtype=layout.TENSOR)
-    task["x"], task["numel"] = x.data_ptr(), x.numel()
-    task["packed"] = 0 if packed is None else packed.data_ptr()
+    task["x"], task["numel"] = address(x), x.numel()
+    needed = packed_bytes(x.numel(), map_.bits)
+    task["packed"] = 0 if packed is None else address(packed, needed, "packed")
     task["book"] = book(map_, x.device).described
     task["scales"]["parts"] = len(found.geometry.parts)
     return task

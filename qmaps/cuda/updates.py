@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from qmaps.addresses import address
 from qmaps.cuda import layout
 from qmaps.cuda.books import book
 from qmaps.cuda.compiler import Entry
@@ -68,13 +69,13 @@ class UpdateErrors:
         parts = partial_sums(numel, layout.UPDATE_SUMS, exact.device)
         task = np.zeros((), dtype=layout.UPDATE_ERRORS)
         memory = _describe(self._engine, task["updates"], exact, first, second, eps)
-        task["v"], task["parts"] = v.data_ptr(), parts.data_ptr()
+        task["v"], task["parts"] = address(v), address(parts)
         task["absolute"], task["relative"] = (
-            row.data_ptr() + row.element_size() * self._numel for row in self._errors
+            address(row) + row.element_size() * self._numel for row in self._errors
         )
-        task["totals"] = self._totals.data_ptr()
+        task["totals"] = address(self._totals)
         self._engine.launch_over(Entry("updates.cuh", "update_errors"), len(parts), task)
-        add_parts(self._engine, parts, self._totals.data_ptr())
+        add_parts(self._engine, parts, address(self._totals))
         self._numel += numel
         del memory  # it was needed until here
 
@@ -148,14 +149,14 @@ def add_update_grid(
     cells = np.zeros((), dtype=layout.CELLS)
     cells["count"] = count
     for name, target in zip(("elements", "absolute", "relative", "nonzero"), sums, strict=True):
-        cells[name] = target.data_ptr()
+        cells[name] = address(target)
     numbers = torch.arange(count, dtype=torch.int32, device=exact.device)
     for begin in range(0, numel, SEGMENT):
         size = min(SEGMENT, numel - begin)
         cell = torch.empty(size, dtype=torch.int32, device=exact.device)
         errors = torch.empty(size, 2, dtype=torch.float64, device=exact.device)
         given["begin"], given["end"] = begin, begin + size
-        given["cells"], given["errors"] = cell.data_ptr(), errors.data_ptr()
+        given["cells"], given["errors"] = address(cell), address(errors)
         engine.launch_over(Entry("grid.cuh", "find_cells"), tiles(size), given)
 
         ordered, order = cell.sort(stable=True)
@@ -164,9 +165,9 @@ def add_update_grid(
         pieces = ((elements + (layout.PIECE - 1)) // layout.PIECE).cumsum(0)
         most = size // layout.PIECE + min(size, count)
         parts = torch.empty(most, layout.CELL_SUMS, dtype=torch.float64, device=exact.device)
-        cells["errors"], cells["order"] = errors.data_ptr(), order.data_ptr()
-        cells["ends"], cells["pieces"] = ends.data_ptr(), pieces.data_ptr()
-        cells["parts"] = parts.data_ptr()
+        cells["errors"], cells["order"] = address(errors), address(order)
+        cells["ends"], cells["pieces"] = address(ends), address(pieces)
+        cells["parts"] = address(parts)
         engine.launch_over(Entry("grid.cuh", "sum_cells"), -(-most // layout.WARPS), cells)
         engine.launch_over(Entry("grid.cuh", "add_cells"), -(-count // layout.THREADS), cells)
     del memory  # it was needed until here
@@ -188,16 +189,16 @@ def _describe(
     eps: float,
 ) -> list[Tensor]:
     """Fill in ``Updates``; what is returned must outlive the launches."""
-    target["exact"], target["numel"], target["eps"] = exact.data_ptr(), exact.numel(), eps
+    target["exact"], target["numel"], target["eps"] = address(exact), exact.numel(), eps
     memory = []
     for row, moment in ((target["first"], first), (target["second"], second)):
         if isinstance(moment, Tensor):
-            row["data"] = moment.data_ptr()
+            row["data"] = address(moment)
             continue
         q = moment.quantizer
         found = layout_of(q.normalizer, moment.shape)
         assert found is not None
-        row["packed"], row["bits"] = moment.packed.data_ptr(), q.map.bits
+        row["packed"], row["bits"] = address(moment.packed), q.map.bits
         row["values"] = book(q.map, engine.device).described["values"]
         row["log"] = found.geometry.log
         task = np.zeros((), dtype=layout.TENSOR)

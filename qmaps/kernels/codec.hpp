@@ -25,7 +25,7 @@ QMAPS_INLINE float log_value(float position, float low, float high) {
 }
 
 // An end of a log2 range.
-QMAPS_INLINE float log_end(float x) { return x == 0.0f ? x : log2_of(x); }
+QMAPS_INLINE float log_end(float x) { return x == 0.0f ? 0.0f : log2_of(x); }
 
 // Whether a value between two neighbours takes the upper one; `word` is its random number.
 // Infinity, which stands for NaN, stays.

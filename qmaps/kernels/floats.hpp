@@ -131,7 +131,7 @@ QMAPS_INLINE float log2_of(float x) {
     series = series * z + 0.9617966939259756f;
     series = series * z + 2.8853900817779268f;
     const float result = static_cast<float>(exponent) + s * series;
-    // Infinity and NaN give NaN.
+    // Infinity, NaN and what is below 0 give NaN.
     return bits >= kInfinityBits ? float_of(0x7FC00000u) : result;
 }
 

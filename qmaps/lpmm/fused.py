@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any, cast
 
 import torch
 
-from qmaps.fused import Entry, followed, start
+from qmaps.addresses import Kept
+from qmaps.fused import Entry, count_step, followed, memory_of, readable, start
 from qmaps.lpmm.parameter import LowPrecisionParameter
 from qmaps.native import core, tensors
 from qmaps.native.optimizer import add_states, described, rounding
@@ -42,7 +43,7 @@ def fuses(optimizer: QuantizedOptimizer, entry: Entry) -> bool:
 
 
 def _follows(t: QuantizedTensor) -> bool:
-    return tensors.follows(t.quantizer.normalizer, t.quantizer.map, t.shape)
+    return readable(t) and tensors.follows(t.quantizer.normalizer, t.quantizer.map, t.shape)
 
 
 def _local(t: QuantizedTensor) -> bool:
@@ -84,12 +85,15 @@ class LowPrecisionStep:
             add_states(step, optimizer, number, param, group, used)
         self._step: Any = step
         self._known = self._looked_at(entries)
+        stored = [value for value in self._known if not isinstance(value, LowPrecisionParameter)]
+        self._kept = Kept([each for value in stored for each in memory_of(value)])
         self._numel = sum(entry[1].numel() for entry in entries)
 
     def fits(self, entries: list[Entry]) -> bool:
         """Whether it was made for these, and nothing about them has changed."""
         found = self._looked_at(entries)
-        return len(found) == len(self._known) and all(map(_same, found, self._known))
+        same = len(found) == len(self._known) and all(map(_same, found, self._known))
+        return same and self._kept.unchanged()
 
     def _looked_at(self, entries: list[Entry]) -> list[Any]:
         found: list[Any] = []
@@ -106,11 +110,7 @@ class LowPrecisionStep:
     def run(self) -> None:
         """One step."""
         params = [cast("LowPrecisionParameter", entry[1]) for entry in self._entries]
-        counters: list[torch.Tensor] = [self._optimizer.state[param]["step"] for param in params]
-        steps = []
-        for counter in counters:
-            counter += 1
-            steps.append(int(counter))
+        steps = [count_step(self._optimizer.state[param]) for param in params]
         rows: dict[tuple[int, int], int] = {}
         constants: list[list[float]] = []
         which = []

@@ -10,12 +10,14 @@ import torch
 from torch import Tensor
 
 from qmaps.backends import backend
-from qmaps.errors import BadValueError, NonFiniteError
+from qmaps.errors import DAMAGE, BadValueError, NonFiniteError, QmapsError
 from qmaps.fused import Entry
 from qmaps.lpmm.accumulator import Accumulator
 from qmaps.lpmm.fused import LowPrecisionStep, fuses
 from qmaps.lpmm.parameter import LowPrecisionParameter
+from qmaps.native.leaving import forget_at_exit
 from qmaps.optim.base import QuantizedOptimizer
+from qmaps.optim.checkpoint import check_form
 from qmaps.optim.terms import check_int
 from qmaps.philox import RoundingKey
 from qmaps.quantizer import QuantizedTensor
@@ -190,10 +192,12 @@ class LowPrecisionOptimizer(QuantizedOptimizer):
             if not isinstance(entry[1], LowPrecisionParameter):
                 plain.append(entry)
             else:
+                self._take_in(*entry[:3])
                 (ours if self._fuses(entry) else left).append(entry)
         if ours:
             if self._fused is None or not self._fused.fits(ours):
                 self._fused = LowPrecisionStep(self, ours)
+                forget_at_exit(self)
             planned.append(self._fused)
         return left + (super()._plan(plain, planned) if plain else [])
 
@@ -225,9 +229,14 @@ class LowPrecisionOptimizer(QuantizedOptimizer):
         params = [param for group in self.param_groups for param in group["params"]]
         return {n: p for n, p in enumerate(params) if isinstance(p, LowPrecisionParameter)}
 
-    def state_dict(self) -> dict[str, Any]:
+    def forget_engine(self) -> None:
+        """Let go of the native engine's plans; the next step makes them again."""
+        super().forget_engine()
+        self._fused = None
+
+    def _saved(self) -> dict[str, Any]:
         """As every optimizer's, with the gradients of an unfinished step."""
-        saved = super().state_dict()
+        saved = super()._saved()
         pending = {
             number: {"count": a.count, "total": to_plain(a.total)}
             for number, param in self._low_precision().items()
@@ -236,16 +245,21 @@ class LowPrecisionOptimizer(QuantizedOptimizer):
         saved["accumulated"] = {"micro_batches": self._micro_batches, "gradients": pending}
         return saved
 
-    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Load what `state_dict` gave, or a checkpoint of the torch optimizer of this rule.
-
-        A checkpoint that has momentum but no gradients leaves these empty.
-        """
-        about = state_dict.get("accumulated", {"micro_batches": 0, "gradients": {}})
+    def _load(self, saved: Any) -> None:
+        """As every optimizer; gradients that the checkpoint does not have are left empty."""
+        check_form(saved)
         ours = self._low_precision()
-        totals = {n: self._total(n, ours, saved) for n, saved in about["gradients"].items()}
-        super().load_state_dict({k: v for k, v in state_dict.items() if k != "accumulated"})
-        self._micro_batches = int(about["micro_batches"])
+        try:
+            micro_batches, pending = self._accumulated(saved.get("accumulated"), ours)
+        except QmapsError:
+            raise
+        except DAMAGE as error:
+            reason = f"{type(error).__name__}: {error}"
+            raise BadValueError(
+                f"state_dict has parts of 'accumulated' that do not fit ({reason})"
+            ) from error
+        super()._load({k: v for k, v in saved.items() if k != "accumulated"})
+        self._micro_batches = micro_batches
         self._drops = None
         for number, param in ours.items():
             a = param.accumulating()
@@ -253,14 +267,26 @@ class LowPrecisionOptimizer(QuantizedOptimizer):
                 continue
             a.clear()
             a.step = int(self.state[param]["step"]) if "step" in self.state.get(param, {}) else 0
-            if number in totals:
-                found = totals[number]
+            if number in pending:
+                a.count, found = pending[number]
                 for target, part in zip(
                     (a.total.packed, *a.total.scales), (found.packed, *found.scales), strict=True
                 ):
                     target.copy_(part)
-                a.count = int(about["gradients"][number]["count"])
         self._bad = self._holds_bad()
+
+    def _accumulated(
+        self, about: Any, ours: Mapping[int, LowPrecisionParameter]
+    ) -> tuple[int, dict[int, tuple[int, QuantizedTensor]]]:
+        """Of an unfinished step the micro-batches, and by parameter their number and gradient."""
+        if about is None:
+            return 0, {}
+        pending = {n: self._total(n, ours, saved) for n, saved in about["gradients"].items()}
+        counts = {n: saved["count"] for n, saved in about["gradients"].items()}
+        check_int("micro_batches", about["micro_batches"], 0)
+        for count in counts.values():
+            check_int("count", count, 0)
+        return about["micro_batches"], {n: (counts[n], total) for n, total in pending.items()}
 
     def _total(
         self, number: int, ours: Mapping[int, LowPrecisionParameter], saved: Mapping[str, Any]

@@ -28,7 +28,8 @@ class Codebook(Map):
         label: the name shown in specs. ``qmaps.quantizer("B128/LABEL@4s", codebooks=[...])``
             reads it back.
         per_tensor: whether the codebook belongs to one tensor and is stored, and counted,
-            with it. Fitted maps set this, and may hold equal values where the data has ties.
+            with it. Fitted maps set this, and may hold equal values where the data has ties; of
+            those the lowest code is taken.
     """
 
     codes: tuple[float, ...] = ()
@@ -109,7 +110,8 @@ def _numbers(values: Tensor | Iterable[float]) -> tuple[float, ...]:
         tensor = values if isinstance(values, Tensor) else torch.tensor(list(values))
         if tensor.is_complex():
             raise TypeError("they are complex")
-        return tuple(tensor.detach().cpu().float().reshape(-1).sort().values.tolist())
+        # A sum with 0 makes -0 that: codebooks that are equal are to decode alike.
+        return tuple((tensor.detach().cpu().float().reshape(-1) + 0.0).sort().values.tolist())
     except (OverflowError, RuntimeError, TypeError, ValueError) as error:
         raise BadTypeError(
             f"values={shown(values)} must be a tensor or a row of numbers ({error})"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from qmaps.addresses import address
 from qmaps.native import core
 
 
@@ -25,9 +26,9 @@ def sort_data(values: Tensor, weights: Tensor | None) -> tuple[Tensor, Tensor, T
     x = torch.empty(n, dtype=torch.float64)
     w, wx, wxx = (torch.empty(n + 1, dtype=torch.float64) for _ in range(3))
     core.sort_data(
-        values.data_ptr(),
-        0 if weights is None else weights.data_ptr(),
-        (x.data_ptr(), w.data_ptr(), wx.data_ptr(), wxx.data_ptr(), n),
+        address(values),
+        0 if weights is None else address(weights),
+        (address(x), address(w), address(wx), address(wxx), n),
     )
     return x, w, wx, wxx
 
@@ -41,7 +42,7 @@ def partition(w: Tensor, wx: Tensor, wxx: Tensor, size: int) -> list[int]:
         wxx: the same.
         size: number of intervals.
     """
-    ends: list[int] = core.partition(w.data_ptr(), wx.data_ptr(), wxx.data_ptr(), len(w), size)
+    ends: list[int] = core.partition(address(w), address(wx), address(wxx), len(w), size)
     return ends
 
 
@@ -52,8 +53,8 @@ def refine(
     codebook = codebook.clone()
     x, w, wx, wxx = cells
     core.refine(
-        (x.data_ptr(), w.data_ptr(), wx.data_ptr(), wxx.data_ptr(), x.numel()),
-        codebook.data_ptr(),
+        (address(x), address(w), address(wx), address(wxx), x.numel()),
+        address(codebook),
         codebook.numel(),
         sweeps,
         tolerance,

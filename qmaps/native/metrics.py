@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from qmaps.addresses import address
 from qmaps.maps.base import Map, table
 from qmaps.metrics import Sums
 from qmaps.native import core, tensors
@@ -43,17 +44,20 @@ def measure(
     packed = torch.empty(packed_bytes(numel, map_.bits), dtype=torch.uint8) if keep else None
     scales = normalizer.zero_scales(shape)
     codes = torch.empty(table(map_).numel(), dtype=torch.int64)
+    book, places, packed_at, scales_at = tensors.stored(
+        packed, scales, normalizer, map_, shape, brief=map_.counted
+    )
     flags, absolute, square, signal, relative, largest, nonzero, zeroed = core.measure(
-        tensors.codebook(map_, brief=map_.counted),
-        tensors.geometry(normalizer, shape),
-        x.data_ptr(),
+        book,
+        places,
+        address(x),
         tensors.DTYPES[x.dtype],
         numel,
-        0 if packed is None else packed.data_ptr(),
-        [scale.data_ptr() for scale in scales],
+        packed_at,
+        scales_at,
         [] if key is None else [key.words()],
         not map_.signed,
-        codes.data_ptr(),
+        address(codes),
         tensors.threads(numel),
     )
     sums = Sums(numel, absolute, square, signal, relative, largest, nonzero, zeroed, codes)
@@ -92,8 +96,8 @@ class UpdateErrors:
         """
         numel = exact.numel()
         self._errors.add(
-            exact.data_ptr(),
-            v.data_ptr(),
+            address(exact),
+            address(v),
             _moment(first),
             _moment(second),
             eps,
@@ -137,12 +141,12 @@ def add_update_grid(
     """
     numel = exact.numel()
     core.add_update_grid(
-        exact.data_ptr(),
+        address(exact),
         _moment(first),
         _moment(second),
         eps,
         numel,
-        [target.data_ptr() for target in sums],
+        [address(target) for target in sums],
         tensors.threads(numel),
     )
 
@@ -159,11 +163,8 @@ def follows_tensor(t: QuantizedTensor) -> bool:
 
 def _moment(given: Tensor | QuantizedTensor) -> tuple[Any, ...]:
     if isinstance(given, Tensor):
-        return None, None, given.data_ptr(), []
+        return None, None, address(given), []
     q = given.quantizer
-    return (
-        tensors.codebook(q.map, brief=q.map.counted),
-        tensors.geometry(q.normalizer, given.shape),
-        given.packed.data_ptr(),
-        [scale.data_ptr() for scale in given.scales],
+    return tensors.stored(
+        given.packed, given.scales, q.normalizer, q.map, given.shape, brief=q.map.counted
     )

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from qmaps.addresses import address
 from qmaps.fused import Entry, FusedStep, Plan, followed, rule_states
 from qmaps.native import core, tensors
 from qmaps.philox import RoundingKey
@@ -55,15 +56,16 @@ class NativePlan(Plan):
             for (_, step), group in kinds.items()
         ]
         row = {kind: index for index, kind in enumerate(kinds)}
-        grads = [grad.contiguous() for grad in self._grads]
+        gradients_at, copies = self._gradients_at()
         self._step.run(
-            self._places,
-            [grad.data_ptr() for grad in grads],
+            self._targets_at(),
+            gradients_at,
             constants,
             [row[number] for number in numbers],
             steps,
             tensors.threads(self._numel),
         )
+        del copies  # they were needed until here
 
     def _describe(self, taken: list[Entry], names: list[tuple[str, ...]]) -> None:
         self._step = step = core.Step()
@@ -99,9 +101,9 @@ def add_states(
         value = optimizer.state[param][name]
         if isinstance(value, Tensor):
             if name in sides:
-                step.add_side_floats(value.data_ptr(), value.numel())
+                step.add_side_floats(address(value), value.numel())
             else:
-                step.add_floats(value.data_ptr())
+                step.add_floats(address(value))
             continue
         key = optimizer.rounding_key(number, param, group, state=name)
         stored = (*described(value), rounding(value, key))
@@ -114,12 +116,7 @@ def add_states(
 def described(t: QuantizedTensor) -> tuple[Any, ...]:
     """Codebook, geometry and addresses of a tensor whose codes and scales are contiguous."""
     q = t.quantizer
-    return (
-        tensors.codebook(q.map),
-        tensors.geometry(q.normalizer, t.shape),
-        t.packed.data_ptr(),
-        [scale.data_ptr() for scale in t.scales],
-    )
+    return tensors.stored(t.packed, t.scales, q.normalizer, q.map, t.shape)
 
 
 def rounding(t: QuantizedTensor, key: RoundingKey) -> list[tuple[int, ...]]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from qmaps.addresses import address
 from qmaps.native import core
 from qmaps.native.tensors import DTYPES, threads
 
@@ -29,7 +30,7 @@ def order_statistics(x: Tensor, ranks: Tensor) -> tuple[Tensor, int]:
     x = _readable(x)
     values = torch.empty(ranks.numel(), dtype=torch.float32)
     bad = core.order_statistics(
-        *_elements(x), ranks.data_ptr(), ranks.numel(), values.data_ptr(), threads(x.numel())
+        *_elements(x), address(ranks), ranks.numel(), address(values), threads(x.numel())
     )
     return values, bad
 
@@ -47,7 +48,7 @@ def leading_bits(x: Tensor, ranks: Tensor) -> tuple[Tensor, int]:
     x = _readable(x)
     found = torch.empty(3, ranks.numel(), dtype=torch.int64)
     bad = core.leading_bits(
-        *_elements(x), ranks.data_ptr(), ranks.numel(), found.data_ptr(), threads(x.numel())
+        *_elements(x), address(ranks), ranks.numel(), address(found), threads(x.numel())
     )
     return found, bad
 
@@ -66,10 +67,10 @@ def add_quantiles(x: Tensor, size: int, below: Tensor, fraction: Tensor, sums: T
     bad: int = core.add_quantiles(
         *_elements(x),
         size,
-        below.data_ptr(),
-        fraction.data_ptr(),
+        address(below),
+        address(fraction),
         below.numel(),
-        sums.data_ptr(),
+        address(sums),
         threads(x.numel()),
     )
     return bad
@@ -80,4 +81,4 @@ def _readable(x: Tensor) -> Tensor:
 
 
 def _elements(x: Tensor) -> tuple[int, int, int]:
-    return x.data_ptr(), DTYPES[x.dtype], x.numel()
+    return address(x), DTYPES[x.dtype], x.numel()

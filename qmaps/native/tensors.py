@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
@@ -11,6 +12,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
+from qmaps.addresses import address
 from qmaps.maps.base import Map, table
 from qmaps.native import core
 from qmaps.normalize.base import Normalizer, Scales
@@ -71,6 +73,30 @@ def measures(normalizer: Normalizer, map_: Map, shape: tuple[int, ...]) -> bool:
     return map_.bits <= BYTE and follows(normalizer, map_, shape)
 
 
+def stored(
+    packed: Tensor | None,
+    scales: Scales,
+    normalizer: Normalizer,
+    map_: Map,
+    shape: tuple[int, ...],
+    *,
+    brief: bool = False,
+) -> tuple[Any, Any, int, list[int]]:
+    """Codebook, geometry and addresses of a quantized tensor of `shape`; `brief` as in `codebook`.
+
+    Raises:
+        BadValueError: codes or scales are no contiguous memory of the size that this takes.
+    """
+    needed = packed_bytes(math.prod(shape), map_.bits)
+    parts = zip(scales, normalizer.layout(shape), strict=True)
+    return (
+        codebook(map_, brief=brief),
+        geometry(normalizer, shape),
+        0 if packed is None else address(packed, needed, "packed"),
+        [address(scale, math.prod(size), "a tensor of scales") for scale, (_, size) in parts],
+    )
+
+
 def quantize(
     x: Tensor,
     normalizer: Normalizer,
@@ -101,14 +127,15 @@ def quantize(
         scales = normalizer.zero_scales(shape)
     else:
         packed, scales = out
+    book, places, packed_at, scales_at = stored(packed, scales, normalizer, map_, shape)
     flags: int = core.quantize(
-        codebook(map_),
-        geometry(normalizer, shape),
-        x.data_ptr(),
+        book,
+        places,
+        address(x),
         DTYPES[x.dtype],
         x.numel(),
-        packed.data_ptr(),
-        [scale.data_ptr() for scale in scales],
+        packed_at,
+        scales_at,
         [] if key is None else [key.words()],
         check,
         out is not None,
@@ -123,11 +150,8 @@ def dequantize(
 ) -> None:
     """Decode into `out`: contiguous, float32, float16 or bfloat16, on the CPU."""
     core.dequantize(
-        codebook(map_),
-        geometry(normalizer, tuple(out.shape)),
-        packed.data_ptr(),
-        [scale.data_ptr() for scale in scales],
-        out.data_ptr(),
+        *stored(packed, scales, normalizer, map_, tuple(out.shape)),
+        address(out),
         DTYPES[out.dtype],
         out.numel(),
         threads(out.numel()),

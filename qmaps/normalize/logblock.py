@@ -23,7 +23,9 @@ class LogBlock(Normalizer, name="logB<n>"):
 
     Normalizes x > 0 to its position ``(log2(x) - low) / (high - low)`` in [0, 1] (1 where
     both ends agree) and zero to -1, which the map `log2` holds for it. A block of zeros has
-    both ends 0. Goes with `log2` only; two float32 per block.
+    both ends 0. In a block with a NaN, an infinity or a negative value, which `quantize` refuses,
+    an end is NaN, so that all but its zeros decode to NaN. Goes with `log2` only; two float32
+    per block.
 
     Source: 8-bit Adafactor, "log-space quantization".
     """
@@ -63,8 +65,9 @@ class LogBlock(Normalizer, name="logB<n>"):
         rows = blocks(x, min(self.size, x.numel()))
         high = rows.amax(dim=1)
         low = torch.where(rows == 0, high[:, None], rows).amin(dim=1)
+        high = torch.where(low < 0, low, high)
         low_log2, high_log2 = (
-            torch.where(end == 0, end, log2(torch.where(end == 0, 1.0, end))) for end in (low, high)
+            torch.where(end == 0, 0.0, log2(torch.where(end == 0, 1.0, end))) for end in (low, high)
         )
         return low_log2, high_log2
 

@@ -19,7 +19,7 @@ from qmaps.constants import (
     UnbiasedRest,
 )
 from qmaps.errors import BadTypeError, BadValueError, shown
-from qmaps.optim import factored
+from qmaps.optim import adafactor_of_torch, factored
 from qmaps.optim.adafactor_terms import clipped, confident, decayed, scaled
 from qmaps.optim.apollo import SCALE_TYPES, Projection
 from qmaps.optim.base import QuantizedOptimizer, Shared
@@ -79,6 +79,7 @@ class Adafactor(QuantizedOptimizer):
     ``torch.optim.Adafactor`` takes the same step but for two things: its eps[0] is a floor of the
     second moment, where the paper adds it to the square (None means 1e-30 here), and it decays
     weights by ``lr * weight_decay``, which is ``scale_weight_decay=False`` as long as rho is lr.
+    Loading its checkpoint sets that and eps[0] to None, and warns of what differs besides.
 
     **APOLLO** (`apollo_rank` above 0, tensors of two dimensions or more) looks at the gradient, a
     matrix of shape[0] rows, through a random projection of its smaller side to `apollo_rank`:
@@ -285,6 +286,11 @@ class Adafactor(QuantizedOptimizer):
             shapes["update_norm"] = ()
         return shapes
 
+    def _load(self, saved: Any) -> None:
+        """As every optimizer; a checkpoint of torch's Adafactor goes on by its rule or warns."""
+        super()._load(adafactor_of_torch.with_options(saved))
+        adafactor_of_torch.warn(self, saved)
+
     def state_dims(self, name: str, dims: int) -> tuple[int | None, ...]:
         """Which of a parameter's dimensions each one of a state's follows."""
         return () if name == "update_norm" else factored.side_dims(name, dims)
@@ -299,11 +305,12 @@ class Adafactor(QuantizedOptimizer):
 
     def constants(self, group: dict[str, Any]) -> dict[str, float | Constant]:
         """Constants of a group's steps, in float64."""
-        beta1, beta2, beta3 = group["beta1"] or 0.0, group["beta2"], group["beta3"] or 0.0
+        beta1, beta3 = float(group["beta1"] or 0), float(group["beta3"] or 0)
+        beta2, decay = group["beta2"], float(group["beta2_decay"])
         small, least = group["eps"]
         margin = MARGIN if group["fira_margin"] is None else float(group["fira_margin"])
-        kept = PowerRest(group["beta2_decay"]) if beta2 is None else UnbiasedRest(beta2)
-        rest = Power(group["beta2_decay"]) if beta2 is None else Unbiased(beta2)
+        kept = PowerRest(decay) if beta2 is None else UnbiasedRest(float(beta2))
+        rest = Power(decay) if beta2 is None else Unbiased(float(beta2))
         return {
             "rho": (RelativeStep if group["relative_step"] else Constant)(group["lr"]),
             "scale_parameter": float(group["scale_parameter"]),

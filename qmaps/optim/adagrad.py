@@ -98,7 +98,7 @@ class Adagrad(QuantizedOptimizer):
         return {
             "weight_decay": float(group["weight_decay"]),
             "eps": float(group["eps"]),
-            "step_size": Slowing(group["lr"], group["lr_decay"]),
+            "step_size": Slowing(group["lr"], float(group["lr_decay"])),
             "sign": ascent(group),
         }
 

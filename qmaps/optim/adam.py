@@ -90,13 +90,13 @@ class Adam(QuantizedOptimizer):
 
 def moment_constants(group: dict[str, Any]) -> dict[str, float | Constant]:
     """The constants of `descend`, and `sign`."""
-    beta1, beta2 = group["betas"]
+    beta1, beta2 = map(float, group["betas"])
     return {
         "beta1": beta1,
         "beta2": beta2,
         "step_size": Corrected(group["lr"], beta1),
         "root_correction": RootCorrection(0.0, beta2),
-        "eps": group["eps"],
+        "eps": float(group["eps"]),
         "sign": ascent(group),
         "rest1": 1 - beta1,
         "rest2": 1 - beta2,

@@ -69,7 +69,7 @@ class AdamW(Adam):
 
     def constants(self, group: dict[str, Any]) -> dict[str, float | Constant]:
         """Constants of a group's steps, in float64."""
-        decay = Decoupled(group["lr"], group["weight_decay"])
+        decay = Decoupled(group["lr"], float(group["weight_decay"]))
         return {"decay": decay, **moment_constants(group)}
 
     def update(

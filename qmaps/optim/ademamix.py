@@ -112,11 +112,12 @@ class AdEMAMix(QuantizedOptimizer):
 
     def constants(self, group: dict[str, Any]) -> dict[str, float | Constant]:
         """Constants of a group's steps, in float64."""
-        lr, alpha, (beta1, beta2, beta3) = group["lr"], float(group["alpha"]), group["betas"]
+        lr, alpha = group["lr"], float(group["alpha"])
+        beta1, beta2, beta3 = map(float, group["betas"])
         t_alpha, t_beta3 = group["t_alpha"], group["t_beta3"]
         grows = t_beta3 is not None and beta3 > beta1
         return {
-            "decay": Decoupled(lr, group["weight_decay"]),
+            "decay": Decoupled(lr, float(group["weight_decay"])),
             "beta1": beta1,
             "beta2": beta2,
             "beta3": Lengthened(beta3, beta1, t_beta3) if grows else beta3,
@@ -124,7 +125,7 @@ class AdEMAMix(QuantizedOptimizer):
             "correction": Corrected(1.0, beta1),
             "root_correction": RootCorrection(0.0, beta2),
             "alpha": alpha if t_alpha is None else Warmed(alpha, t_alpha),
-            "eps": group["eps"],
+            "eps": float(group["eps"]),
             "sign": ascent(group),
             "rest1": 1 - beta1,
             "rest2": 1 - beta2,

@@ -11,16 +11,18 @@ from typing import Any, ClassVar, TypedDict, overload
 import torch
 from torch import Tensor
 
+from qmaps.addresses import check_memory, needs_resolving, resolved
 from qmaps.backends import backend, cuda_engine_on
 from qmaps.bfloat16 import round_stochastically
 from qmaps.constants import Constant
 from qmaps.cuda.optimizer import CudaStep
-from qmaps.dense import lack
+from qmaps.dense import lack, overlaps_itself
 from qmaps.errors import BadTypeError, BadValueError, NonFiniteError, shown
 from qmaps.exchange import Request, shared_scales, spans_shards
-from qmaps.fused import Entry, FusedStep
+from qmaps.fused import COUNTER, Entry, FusedStep, count_step
 from qmaps.maps.base import FittedMap
 from qmaps.masters import MASTER, updated
+from qmaps.native.leaving import forget_at_exit
 from qmaps.native.optimizer import NativeStep
 from qmaps.normalize.base import Scales
 from qmaps.optim import checkpoint
@@ -35,6 +37,7 @@ from qmaps.optim.choice import (
 )
 from qmaps.optim.memory import Memory, memory
 from qmaps.optim.nonfinite import bad_elements
+from qmaps.optim.other_libraries import instead_of
 from qmaps.optim.presets import Preset
 from qmaps.optim.terms import check_bool, check_int
 from qmaps.optim.torch_options import without_torch_options
@@ -162,7 +165,9 @@ class QuantizedOptimizer(torch.optim.Optimizer):
     ) -> None:
         owner = type(self).__name__
         for name in without_torch_options(owner, torch_options, self.torch_options):
-            raise BadTypeError(f"{name}={shown(torch_options[name])} is no option of {owner}")
+            raise BadTypeError(
+                f"{name}={shown(torch_options[name])} is no option of {owner}{instead_of(name)}"
+            )
         self._choices = Choices(owner, self.state_names, self.signed_states, self.exact_states)
         self._cuda = {}
         shared = {
@@ -185,7 +190,8 @@ class QuantizedOptimizer(torch.optim.Optimizer):
         """What the rule needs besides tensors: numbers, or descriptions of those that change.
 
         The rule sees their values rounded to float32. It may compare one with 0, to leave a
-        term out, but takes no other decision.
+        term out, but takes no other decision. Options may be tensors with one element: what is
+        computed here is of ``float(option)``; `lr` stays a tensor, so that nobody waits for it.
         """
 
     def scalars(self, group: dict[str, Any], step: int) -> dict[str, float]:
@@ -259,6 +265,8 @@ class QuantizedOptimizer(torch.optim.Optimizer):
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Add a parameter group; options left out take the optimizer's defaults."""
+        if not isinstance(param_group, dict):
+            super().add_param_group(param_group)  # which says what is needed
         group = without_torch_options(type(self).__name__, param_group, self.torch_options)
         if "state_quantizers" in group:
             group["state_quantizers"] = self._choices.specs(group["state_quantizers"])
@@ -350,12 +358,32 @@ class QuantizedOptimizer(torch.optim.Optimizer):
             for entry in entries:
                 self._check_gradient(entry)
                 self._check_shard(entry)
+                self._take_in(*entry[:3])
+                self._check_states(entry)
+            entries = [(*entry[:3], resolved(entry[3])) for entry in entries]
             if fused is not None:
                 fused.plan(entries)
         if fused is None:
             return entries
         planned.append(fused)
         return fused.left
+
+    def _take_in(self, number: int, param: Tensor, group: dict[str, Any]) -> None:
+        """Read a parameter's state that somebody has put there as a state_dict has it.
+
+        `torch.distributed.optim.ZeroRedundancyOptimizer` does so. Whatever looks at states that
+        it did not put there itself comes here first.
+        """
+        state = self.state.get(param)
+        if isinstance(state, dict) and any(isinstance(value, dict) for value in state.values()):
+            with self._choices.learning({number: state}):
+                read = checkpoint.read_state(self, state, number, self._name(number), param, group)
+            self.state[param] = read
+
+    def _take_in_all(self) -> None:
+        params = [(param, group) for group in self.param_groups for param in group["params"]]
+        for number, (param, group) in enumerate(params):
+            self._take_in(number, param, group)
 
     def _fused_step(self, param: Tensor) -> FusedStep | None:
         """The engine for a parameter's device, where there is one."""
@@ -365,7 +393,12 @@ class QuantizedOptimizer(torch.optim.Optimizer):
             return None
         if self._native is None:
             self._native = NativeStep(self)
+            forget_at_exit(self)
         return self._native
+
+    def forget_engine(self) -> None:
+        """Let go of the native engine's plan; the next step makes one again."""
+        self._native = None
 
     def _cuda_step(self, param: Tensor) -> CudaStep | None:
         engine = None if self.native_rule is None else cuda_engine_on(param.device)
@@ -381,10 +414,9 @@ class QuantizedOptimizer(torch.optim.Optimizer):
         number, param, group, _ = entry
         state = self.state[param]
         if "step" not in state:
-            state["step"] = torch.zeros((), dtype=torch.float32)
+            state["step"] = torch.zeros((), dtype=COUNTER)
         updated(param, group, state)
-        state["step"] += 1
-        step = int(state["step"])
+        step = count_step(state)
         work, states = self._advanced(entry, step, scale)
         self.close(number, param, group, step, work)
         for name, value in states.items():
@@ -533,11 +565,15 @@ class QuantizedOptimizer(torch.optim.Optimizer):
     def _with_gradients(self) -> list[Entry]:
         """Every parameter that has a gradient, with what is here of it."""
         params = [(param, group) for group in self.param_groups for param in group["params"]]
-        return [
+        entries = [
             (number, param, group, local(grad))
             for number, (param, group) in enumerate(params)
             if (grad := param.grad) is not None
         ]
+        # Autograd of complex numbers leaves negations to be done later.
+        if needs_resolving(entry[3] for entry in entries):
+            entries = [(*entry[:3], entry[3].resolve_neg()) for entry in entries]
+        return entries
 
     def _non_finite_gradients(self, entries: list[Entry], *, unless_skipping: bool = False) -> bool:
         """Whether the step is to be skipped; raises where a group asks for that.
@@ -605,6 +641,36 @@ class QuantizedOptimizer(torch.optim.Optimizer):
                 f"{_ALLOWED} parameters are supported"
             )
         self._check_parameter(number, param)
+        if not is_distributed(param) and overlaps_itself(param):
+            raise BadValueError(
+                f"{self._name(number)} has several elements in one place; memory for each is needed"
+            )
+        if grad.shape != (here := local(param)).shape:
+            raise BadValueError(
+                f"the gradient of {self._name(number)} has shape {tuple(grad.shape)}; "
+                f"{tuple(here.shape)} is needed"
+            )
+        check_memory(here, self._name(number))
+        check_memory(grad, f"the gradient of {self._name(number)}")
+
+    def _check_states(self, entry: Entry) -> None:
+        """Raise if a parameter's states are not of its shape, as after resizing it by ``.data``."""
+        number, param, group, _ = entry
+        state = self.state.get(param, {})
+        shapes = self.local_shapes(param, group, shard_of(param))
+        own = {"step": (), MASTER: tuple(local(param).shape)}
+        for name, shape in (shapes | own).items():
+            if (value := state.get(name)) is None:
+                continue
+            if tuple(value.shape) != tuple(shape):
+                raise BadValueError(
+                    f"{name} of {self._name(number)} has shape {tuple(value.shape)}; "
+                    f"{tuple(shape)} is needed for a parameter of shape {tuple(param.shape)}"
+                )
+            if isinstance(value, QuantizedTensor):
+                value.check()
+            else:
+                check_memory(value, f"{name} of {self._name(number)}")
 
     def _name(self, number: int) -> str:
         for group in self.param_groups:
@@ -648,14 +714,17 @@ class QuantizedOptimizer(torch.optim.Optimizer):
 
     def memory(self) -> Memory:
         """What states take, or will take: a table when printed, rows and totals in a script."""
+        self._take_in_all()
         return memory(self)
 
     @property
     def state_nbytes(self) -> int:
         """Bytes that all states take now, scales and codebooks included."""
+        self._take_in_all()
         return sum(
             value.nbytes
             for state in self.state.values()
+            if isinstance(state, Mapping)  # hooks may keep others
             for name, value in state.items()
             if name in self.state_names or name == MASTER
         )
@@ -664,18 +733,37 @@ class QuantizedOptimizer(torch.optim.Optimizer):
         """The state as plain tensors, strings and numbers: ``weights_only=True`` loads it.
 
         That of parameters in shards is DTensors, for `torch.distributed.checkpoint`, and copied;
-        see `qmaps.rows`.
+        see `qmaps.rows`. Hooks are called as torch calls them: the last ones see, and may replace,
+        what is returned.
         """
-        saved = super().state_dict()
+        for before in self._optimizer_state_dict_pre_hooks.values():
+            before(self)
+        saved = self._saved()
+        for after in self._optimizer_state_dict_post_hooks.values():
+            changed = after(self, saved)
+            saved = saved if changed is None else changed
+        return saved
+
+    def _saved(self) -> dict[str, Any]:
+        """What `state_dict` returns, but for hooks; entries of `state` as torch has them there."""
+        self._take_in_all()
         params = [param for group in self.param_groups for param in group["params"]]
-        saved["state"] = {
-            number: {
-                name: checkpoint.written(self, name, value, params[number])
-                for name, value in state.items()
-            }
-            for number, state in saved["state"].items()
-        }
-        return {**saved, checkpoint.ABOUT: checkpoint.about(self)}
+        numbers = {id(param): number for number, param in enumerate(params)}
+        groups = [
+            {**group, "params": [numbers[id(param)] for param in group["params"]]}
+            for group in self.param_groups
+        ]
+        state: dict[Any, Any] = {}
+        for key, value in self.state.items():
+            if not isinstance(key, Tensor):
+                state[key] = value
+            elif not isinstance(value, Mapping):
+                state[numbers[id(key)]] = value
+            else:
+                state[numbers[id(key)]] = {
+                    name: checkpoint.written(self, name, each, key) for name, each in value.items()
+                }
+        return {"state": state, "param_groups": groups, checkpoint.ABOUT: checkpoint.about(self)}
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Load what `state_dict` gave, bit for bit, or the checkpoint of the torch optimizer.
@@ -694,6 +782,12 @@ class QuantizedOptimizer(torch.optim.Optimizer):
         for before in self._optimizer_load_state_dict_pre_hooks.values():
             changed = before(self, saved)
             saved = saved if changed is None else changed
+        self._load(saved)
+        for after in self._optimizer_load_state_dict_post_hooks.values():
+            after(self)
+
+    def _load(self, saved: Any) -> None:
+        """What `load_state_dict` does, but for hooks."""
         # Names are looked up in the checkpoint's groups meanwhile.
         self._choices.forget_names()
         try:
@@ -701,8 +795,6 @@ class QuantizedOptimizer(torch.optim.Optimizer):
         finally:
             self._choices.forget_names()
         self.__setstate__({"state": defaultdict(dict, states), "param_groups": groups})
-        for after in self._optimizer_load_state_dict_post_hooks.values():
-            after(self)
 
     def adopted(
         self,

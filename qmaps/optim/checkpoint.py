@@ -12,6 +12,7 @@ from torch import Tensor
 from qmaps.dense import lack
 from qmaps.errors import DAMAGE, BadTypeError, BadValueError, QmapsError, shown
 from qmaps.exchange import Request, shared_scales, spans_shards
+from qmaps.fused import COUNTER
 from qmaps.masters import MASTER, has_master
 from qmaps.normalize.block import MOST
 from qmaps.optim.choice import Choices, check_patterns, listed
@@ -61,10 +62,11 @@ def written(optimizer: QuantizedOptimizer, name: str, value: Any, param: Tensor)
 
 def read(
     optimizer: QuantizedOptimizer, choices: Choices, state_dict: Mapping[str, Any]
-) -> tuple[list[Group], dict[Tensor, State]]:
+) -> tuple[list[Group], dict[Any, Any]]:
     """The parameter groups and the states that a checkpoint is to leave an optimizer with.
 
-    The optimizer stays as it is, and shares no storage with the result.
+    The optimizer stays as it is, and shares no storage with the result. What is no parameter's
+    state, as hooks add it under names of their own, is as it was saved.
 
     Args:
         optimizer: whose parameters they are.
@@ -91,20 +93,24 @@ def read(
 
 def _read(
     optimizer: QuantizedOptimizer, choices: Choices, state_dict: Mapping[str, Any]
-) -> tuple[list[Group], dict[Tensor, State]]:
+) -> tuple[list[Group], dict[Any, Any]]:
     groups = _groups(optimizer, choices, state_dict["param_groups"])
-    numbers = _numbers(state_dict)
     own = [(param, group) for group in groups for param in group["params"]]
+    numbers = _numbers(state_dict, [param for param, _ in own])
     states: dict[Tensor, State] = {}
+    others: dict[Any, Any] = {}
     for saved_id, saved in state_dict["state"].items():
+        if saved_id not in numbers:
+            others[saved_id] = saved
+            continue
         number = numbers[saved_id]
         param, group = own[number]
         where = _name(own, number)
         if not isinstance(saved, Mapping):
             raise BadTypeError(f"state_dict has a {type(saved).__name__} as the state of {where}")
-        states[param] = _state(optimizer, saved, number, where, param, group)
+        states[param] = read_state(optimizer, saved, number, where, param, group)
     # States in the order of parameters, as training makes them.
-    return groups, {param: states[param] for param, _ in own if param in states}
+    return groups, {param: states[param] for param, _ in own if param in states} | others
 
 
 def check_form(state_dict: Mapping[str, Any]) -> None:
@@ -192,14 +198,27 @@ def _check_names(own: Group, saved: Mapping[str, Any], index: int) -> None:
     )
 
 
-def _numbers(state_dict: Mapping[str, Any]) -> dict[Any, int]:
-    """The number of the parameter that each saved id stands for."""
+def _numbers(state_dict: Mapping[str, Any], params: Sequence[Tensor]) -> dict[Any, int]:
+    """The number of the parameter that each saved id stands for.
+
+    Ids are numbers, or names in distributed checkpoints; a key of another type than all of them
+    stands for no parameter.
+    """
     saved_ids = [saved_id for saved in state_dict["param_groups"] for saved_id in saved["params"]]
-    numbers = {saved_id: number for number, saved_id in enumerate(saved_ids)}
-    if len(numbers) != len(saved_ids):
-        raise BadValueError("state_dict has one parameter in two places")
+    numbers: dict[Any, int] = {}
+    for number, saved_id in enumerate(saved_ids):
+        if params[numbers.setdefault(saved_id, number)] is not params[number]:
+            raise BadValueError("state_dict has one parameter in two places")
+    types = {int, *map(type, saved_ids)}
+    texts = {str(saved_id) for saved_id in saved_ids}
     for saved_id in state_dict["state"]:
-        if saved_id not in numbers:
+        if saved_id not in numbers and saved_id in texts:
+            raise BadValueError(
+                f"state_dict has a state under the text {saved_id!r}, as dcp.load leaves it; "
+                "torch.distributed.checkpoint goes by names: use get_optimizer_state_dict and "
+                "set_optimizer_state_dict, as in docs/distributed.md"
+            )
+        if saved_id not in numbers and type(saved_id) in types:
             raise BadValueError(
                 f"state_dict has a state of parameter {shown(saved_id)}, which none of its groups "
                 "has"
@@ -214,7 +233,7 @@ def _name(own: Sequence[tuple[Tensor, Group]], number: int) -> str:
     return f"parameter {names[position]!r}" if names else f"parameter number {number}"
 
 
-def _state(
+def read_state(
     optimizer: QuantizedOptimizer,
     saved: Mapping[str, Any],
     number: int,
@@ -251,7 +270,7 @@ def _state(
         state[name] = _placed(value, param.device)
     if state:
         # torch's SGD counts no steps; one at least has been taken.
-        state.setdefault("step", torch.ones((), dtype=torch.float32))
+        state.setdefault("step", torch.ones((), dtype=COUNTER))
     for name in optimizer.state_names:
         if not isinstance(value := state.get(name), Tensor):
             continue
@@ -337,7 +356,7 @@ def _step(value: Any, where: str, *, on_host: bool) -> Tensor:
             f"state_dict has step={shown(number)} for {where}; 0, 1, 2, ... are steps"
         )
     device = value.device if isinstance(value, Tensor) and not on_host else "cpu"
-    return torch.tensor(number, dtype=torch.float32, device=device)
+    return torch.tensor(number, dtype=COUNTER, device=device)
 
 
 def _value(value: Any, name: str, where: str, its: Shard | None) -> Tensor | QuantizedTensor | Rows:

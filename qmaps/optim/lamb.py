@@ -118,7 +118,7 @@ class LAMB(QuantizedOptimizer):
 
     def constants(self, group: dict[str, Any]) -> dict[str, float | Constant]:
         """Constants of a group's steps, in float64; 0 for a bound that is not there."""
-        beta1, beta2 = group["betas"]
+        beta1, beta2 = map(float, group["betas"])
         corrects = group["bias_correction"]
         return {
             "weight_decay": float(group["weight_decay"]),
@@ -127,7 +127,7 @@ class LAMB(QuantizedOptimizer):
             "step_size": Constant(group["lr"]),
             "correction": Corrected(1.0, beta1) if corrects else 1.0,
             "root_correction": RootCorrection(0.0, beta2) if corrects else 1.0,
-            "eps": group["eps"],
+            "eps": float(group["eps"]),
             "sign": ascent(group),
             "rest1": 1 - beta1,
             "rest2": 1 - beta2,

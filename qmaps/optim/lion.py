@@ -73,9 +73,9 @@ class Lion(QuantizedOptimizer):
 
     def constants(self, group: dict[str, Any]) -> dict[str, float | Constant]:
         """Constants of a group's steps, in float64."""
-        lr, (beta1, beta2) = group["lr"], group["betas"]
+        lr, (beta1, beta2) = group["lr"], map(float, group["betas"])
         return {
-            "decay": Decoupled(lr, group["weight_decay"]),
+            "decay": Decoupled(lr, float(group["weight_decay"])),
             "beta1": beta1,
             "beta2": beta2,
             "step_size": Constant(lr),

@@ -128,6 +128,7 @@ def test_every_odd_object_is_taken_or_refused(name: str) -> None:
                 refused(CALLS[name], value)
 
 
+@pytest.mark.fuzz
 @settings(max_examples=examples(200), deadline=None)
 @given(st.sampled_from(sorted(CALLS)), objects())
 def test_any_object_is_taken_or_refused(name: str, value: Any) -> None:
@@ -201,6 +202,24 @@ def test_damaged_parts_of_a_quantized_tensor(change: dict[str, Any], message: st
     assert len(str(caught.value)) < 300
 
 
+def test_what_cannot_be_written_into_is_refused() -> None:
+    several = "out has several elements in one place; memory for each is needed"
+    for out, message in (
+        (torch.zeros(1, 6).expand(4, 6), several),
+        (torch._efficientzerotensor((4, 6)), several),
+        (X.clone().requires_grad_(), "out requires gradients; write into it under torch.no_grad()"),
+        (X.int(), "out has dtype torch.int32; a floating-point tensor is needed"),
+        (X + 0j, "out has dtype torch.complex64; a floating-point tensor is needed"),
+    ):
+        with pytest.raises((BadTypeError, BadValueError)) as caught:
+            Q.quantize(X).dequantize(out=out)
+        assert str(caught.value) == message
+    parameter = torch.nn.Parameter(X.clone())
+    with torch.no_grad():
+        Q.quantize(X).dequantize(out=parameter)
+    assert torch.equal(parameter, Q.quantize(X).dequantize())
+
+
 def test_scales_that_have_become_nan_can_be_read() -> None:
-    t = Q.quantize_unchecked(X / 0)
+    t = Q.quantize_unchecked(X * torch.nan)
     assert store.from_plain(store.to_plain(t)).dequantize().isnan().any()

@@ -47,16 +47,18 @@ def test_any_counter_and_key(counter: list[int], key: list[int]) -> None:
 
 
 @given(
-    seed=word, purpose=word, step=word, tensor=word, micro_batch=st.integers(0, 2**16 - 1),
-    state=st.integers(0, 255), offset=st.integers(0, 2**42 - 9), count=st.integers(0, 9),
+    seed=word, purpose=st.integers(0, 255), step=word | st.integers(2**32, 2**53 - 1), tensor=word,
+    micro_batch=st.integers(0, 2**16 - 1), state=st.integers(0, 255),
+    offset=st.integers(0, 2**42 - 9), count=st.integers(0, 9),
 )  # fmt: skip
 def test_every_number_by_hand(count: int, **parts: int) -> None:
     key = RoundingKey(**parts)
     expected, raw = [], []
     for g in range(key.offset, key.offset + count):
         high = (g // 4 >> 32) + (key.state << 8) + (key.micro_batch << 16)
-        counter = [g // 4 % 2**32, high, key.tensor, key.step]
-        raw.append(philox_by_hand(counter, [key.seed, key.purpose])[g % 4])
+        counter = [g // 4 % 2**32, high, key.tensor, key.step % 2**32]
+        purpose = key.purpose + 256 * (key.step // 2**32)
+        raw.append(philox_by_hand(counter, [key.seed, purpose])[g % 4])
         expected.append((raw[-1] >> 8) / 2**24)
     assert words(count, key).tolist() == raw
     found = uniform(count, key)
@@ -106,6 +108,8 @@ def test_range_and_independence_of_the_global_generator() -> None:
     [
         ({"seed": -1}, "seed=-1 is outside 0 to 2**32 - 1"),
         ({"state": 256}, "state=256 is outside 0 to 2**8 - 1"),
+        ({"purpose": 256}, "purpose=256 is outside 0 to 2**8 - 1"),
+        ({"step": 2**53}, "step=9007199254740992 is outside 0 to 2**53 - 1"),
         ({"micro_batch": 2**16}, "micro_batch=65536 is outside 0 to 2**16 - 1"),
         ({"offset": 2**42}, "offset=4398046511104 is outside 0 to 2**42 - 1"),
         ({"step": 1.0}, "step=1.0 must be an int"),

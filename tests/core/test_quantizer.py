@@ -1,10 +1,16 @@
 from __future__ import annotations
 
+import copy
+import pickle
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+
 import pytest
 import torch
 
 import qmaps
 from qmaps.backends import use_backend
+from qmaps.errors import BadTypeError
 
 X = torch.linspace(-2, 3, 300)
 
@@ -203,3 +209,59 @@ def test_unknown_and_absent_back_ends_are_refused(monkeypatch: pytest.MonkeyPatc
     with pytest.raises(ValueError) as caught:
         qmaps.backend()
     assert str(caught.value) == f"QMAPS_BACKEND='cuda' is not available: {reason}"
+
+
+def test_what_tensors_have_is_that_of_the_values() -> None:
+    t, x = qmaps.quantizer("B64/DE@8s").quantize(torch.ones(8, 8)), torch.ones(8, 8)
+    for name in ("norm", "mean", "numel", "dtype", "T", "add_", "view", "item"):
+        with pytest.raises(AttributeError) as missing:
+            getattr(t, name)
+        assert str(missing.value) == (
+            f"a QuantizedTensor has no attribute {name!r}; its values are a tensor: "
+            f"t.dequantize().{name}"
+        )
+        assert not hasattr(t, name)
+    with pytest.raises(AttributeError) as unknown:
+        _ = t.nrom
+    assert str(unknown.value) == "'QuantizedTensor' object has no attribute 'nrom'"
+    calls: list[tuple[str, Callable[[], object]]] = [
+        ("norm", lambda: torch.norm(t)),
+        ("mean", lambda: torch.mean(t)),
+        ("sum", lambda: torch.sum(t)),
+        ("copy_", lambda: x.copy_(t)),
+        ("stack", lambda: torch.stack([x, t])),
+        ("zeros_like", lambda: torch.zeros_like(t)),
+        ("equal", lambda: torch.equal(x, t)),
+    ]
+    for name, call in calls:
+        with pytest.raises(BadTypeError) as caught:
+            call()
+        assert str(caught.value) == (
+            f"{name} takes tensors, got a QuantizedTensor; pass t.dequantize()"
+        )
+    operators: list[tuple[str, Callable[[], object]]] = [
+        ("add", lambda: t + 1),
+        ("radd", lambda: 1 + t),
+        ("rsub", lambda: x - t),
+        ("mul", lambda: t * x),
+        ("matmul", lambda: t @ t),
+        ("neg", lambda: -t),
+        ("abs", lambda: abs(t)),
+        ("gt", lambda: t > 0),
+        ("getitem", lambda: t[0]),
+        ("setitem", lambda: t.__setitem__(0, 1)),
+    ]
+    for name, call in operators:
+        with pytest.raises(BadTypeError) as caught:
+            call()
+        assert str(caught.value) == (
+            f"a QuantizedTensor has no __{name}__; its values have: t.dequantize()"
+        )
+
+
+def test_copies_and_pickles_go_past_names_of_tensors() -> None:
+    t = qmaps.quantizer("B64/DE@8s").quantize(torch.ones(8, 8))
+    for again in (copy.copy(t), copy.deepcopy(t), pickle.loads(pickle.dumps(t)), replace(t)):
+        assert torch.equal(again.dequantize(), t.dequantize())
+        assert bool(again)
+    assert not isinstance(t, Iterable)

@@ -39,8 +39,8 @@ FORM = (
     'does not have the form NORM["x8"]["&"NORM["x8"]]/MAP@BITS["s"|"u"]["+sr"], such as B128/DE@4s'
 )
 MAPS = (
-    "DE, DE-0, e4m3, e5m2, inverse, linear, linear0, lloyd, log2, mantissa, nf4, power2, power3, "
-    "quantile, quantile-normal, static-tree, tree"
+    "DE, DE-0, DE-table, e4m3, e5m2, inverse, linear, linear0, lloyd, log2, mantissa, nf4, power2, "
+    "power3, quantile, quantile-normal, static-tree, tree"
 )
 NORMS = "B<n>, col, logB<n>, rank1, row, tensor, each with or without x8"
 

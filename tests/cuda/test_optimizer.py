@@ -254,6 +254,31 @@ def test_overflow_leaves_out_the_step(on_device: EmulatedEngine) -> None:
     assert_same(optimizer, plain)
 
 
+@pytest.mark.parametrize(
+    ("taken", "dtype"), [(2**24 - 2, torch.float32), (2**32 - 2, torch.float64)]
+)
+def test_steps_beyond_float32_and_32_bits(
+    taken: int, dtype: torch.dtype, on_device: EmulatedEngine
+) -> None:
+    quantizers = {"exp_avg": "B128/DE@8s+sr", "exp_avg_sq": "rank1/linear@4u+sr"}
+
+    def run() -> QuantizedOptimizer:
+        options = {"state_quantizers": quantizers, "stochastic_rounding": True, "seed": 3}
+        optimizer = trained(optim.AdamW, 1, torch.bfloat16, options)
+        for state in optimizer.state.values():
+            state["step"] = torch.tensor(taken, dtype=dtype)
+        for number in range(4):
+            set_gradients(optimizer.param_groups[0]["params"], number)
+            optimizer.step()
+        return optimizer
+
+    ours = run()
+    assert any(name.startswith("step<") for name in on_device.launched)
+    assert {int(state["step"]) for state in ours.state.values()} == {taken + 4}
+    with use_backend("reference"):
+        assert_same(ours, run())
+
+
 @pytest.mark.parametrize("policy", ["skip", "propagate", "raise"])
 def test_gradients_that_are_not_finite(policy: str, on_device: EmulatedEngine) -> None:
     def run() -> QuantizedOptimizer:
@@ -381,7 +406,7 @@ def test_constants_have_the_hosts_bits(
 ) -> None:
     library = build(
         '#include "block.hpp"\n#include "begin.cuh"\n'
-        'extern "C" double value(const qmaps::Constant* given, unsigned step) {\n'
+        'extern "C" double value(const qmaps::Constant* given, std::uint64_t step) {\n'
         "    return qmaps::constant_of(*given, step);\n}\n",
         request.config.cache.mkdir("cuda-emulation"),
     )
@@ -390,8 +415,8 @@ def test_constants_have_the_hosts_bits(
         given = np.zeros((), dtype=CONSTANT)
         for name in ("kind", "a", "b", "c"):
             given[name] = getattr(constant, name)
-        for step in (1, 2, 3, 6, 7, 8, 99, 1000, 54321, 100_000, 2**24):
-            found = library.value(ctypes.c_void_p(given.ctypes.data), ctypes.c_uint(step))
+        for step in (1, 2, 3, 6, 7, 8, 99, 1000, 54321, 100_000, 2**24 + 1, 2**33 + 1):
+            found = library.value(ctypes.c_void_p(given.ctypes.data), ctypes.c_uint64(step))
             assert found.hex() == constant.at(step).hex(), (constant, step)
 
 

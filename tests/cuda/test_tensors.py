@@ -172,3 +172,32 @@ def test_structures_are_those_of_cpp(
     source = f"{included}#include <cstddef>\nusing namespace qmaps;\n" + "\n".join(lines)
     build(source, request.config.cache.mkdir("cuda-emulation"))
     assert len(lines) > 50
+
+
+@pytest.mark.parametrize("stochastic", [False, True])
+@pytest.mark.parametrize("normalizer", ["tensor", "B64"])
+@pytest.mark.parametrize(
+    "values",
+    [[1.0] * 4, [-1.0, -1.0, -0.5, 0.0, 0.0, 0.25, 1.0, 1.0], [k // 5 / 51 for k in range(256)]],
+    ids=len,
+)
+def test_of_equal_values_the_lowest_code_is_taken(
+    values: list[float], normalizer: str, stochastic: bool, on_device: EmulatedEngine
+) -> None:
+    map_ = Codebook(values, label="lloyd@8s", signed=True, per_tensor=True)
+    found = qmaps.quantizer(f"{normalizer}/DE@8s").normalizer
+    q = qmaps.Quantizer(found, map_, stochastic)
+    x = torch.cat([table(map_).repeat(3), torch.linspace(-1, 1, 400)])
+    assert_as_reference(q, x)
+    codes = q.quantize(x).codes()
+    assert torch.equal(codes, torch.searchsorted(table(map_), table(map_)[codes], out_int32=True))
+    assert any("quantize" in name or "encode" in name for name in on_device.launched)
+
+
+@pytest.mark.parametrize("spec", ["logB16/log2@4u", "logB16/log2@4u+sr"])
+def test_log2_ranges_of_zeros_and_of_what_is_below(spec: str, on_device: EmulatedEngine) -> None:
+    q = qmaps.quantizer(spec)
+    x = torch.linspace(0.1, 1, 70)
+    x[-1] = -0.5
+    for each in (-torch.zeros(70), x, -x.abs(), torch.where(torch.arange(70) % 4 == 0, 0.0, x)):
+        assert_as_reference(q, each)

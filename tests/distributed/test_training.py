@@ -40,3 +40,12 @@ def test_one_two_and_four_processes(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     launch(2, tmp_path, *EVERYWHERE, *TWO, "loads_from_1", "saves", "full_state_dicts")
     launch(4, tmp_path, *EVERYWHERE, *FOUR, "loads_from_2")
     worker.load_alone()
+
+
+@pytest.mark.slow
+def test_zero_redundancy_resumes_on_one_two_and_four_processes(tmp_path: Path) -> None:
+    alone = ("zero_redundancy_is_one_process", "zero_redundancy_does_not_overlap")
+    launch(2, tmp_path, *alone, "zero_redundancy")
+    launch(4, tmp_path, "zero_redundancy")
+    launch(1, tmp_path, "zero_redundancy")
+    launch(2, tmp_path, "zero_redundancy")

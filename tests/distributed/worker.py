@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import datetime
 import os
 import sys
@@ -537,6 +538,104 @@ def check_data_parallel() -> None:
     saved = theirs.state_dict()
     ours.load_state_dict(saved)
     assert str(ours.state_dict()) == str(saved)
+
+
+ZERO: dict[str, tuple[type[QuantizedOptimizer], dict[str, Any]]] = {
+    "8bit": (AdamW8bit, {"lr": 1e-2}),
+    "4bit": (AdamW4bit, {"lr": 1e-2, "min_quantized_size": 64}),
+    "LAMB": (LAMB, {"lr": 1e-2, "state_quantizers": "8bit"}),
+    "rounding": (AdamW, {"lr": 1e-2, **options()}),
+}
+
+
+def zero(net: nn.Module, name: str, **more: Any) -> Any:
+    from torch.distributed.optim import ZeroRedundancyOptimizer  # warns of its own use of jit
+
+    cls, given = ZERO[name]
+    return ZeroRedundancyOptimizer(net.parameters(), optimizer_class=cls, **given, **more)
+
+
+def zero_dtype(name: str) -> torch.dtype:
+    return torch.bfloat16 if name == "rounding" else torch.float32
+
+
+def check_zero_redundancy() -> None:
+    """Saved by these processes after three of five steps; loaded by all that come later."""
+    for name in ZERO:
+        for as_view in (False, True):
+            net = model(zero_dtype(name))
+            optimizer = zero(net, name, parameters_as_bucket_view=as_view)
+            train(net, optimizer, range(3))
+            optimizer.consolidate_state_dict(to=0)
+            if RANK == 0:
+                # Copies: with views for parameters they are parts of larger storages.
+                weights = {key: value.clone() for key, value in net.state_dict().items()}
+                saved = {"model": weights, "optimizer": optimizer.state_dict()}
+                torch.save(saved, FOLDER / f"zero-{name}-{WORLD}.pt")
+            train(net, optimizer, range(3, 5))
+            dist.barrier()
+            # To nearest, each parameter goes as on one process; random numbers are those of its
+            # place among its process's.
+            for source in (1, 2, 4):
+                same = name != "rounding" or source == WORLD
+                if same and (path := FOLDER / f"zero-{name}-{source}.pt").exists():
+                    resumed = zero_resumed(path, name, as_view)
+                    for p, q in zip(net.parameters(), resumed.parameters(), strict=True):
+                        assert torch.equal(p, q), (name, source)
+
+
+def zero_resumed(path: Path, name: str, as_view: bool) -> nn.Module:
+    """A model that goes on from a checkpoint, with an optimizer of other options at first."""
+    saved = torch.load(path, weights_only=True)
+    packed = copy.deepcopy(saved["optimizer"])
+    net = model(zero_dtype(name))
+    optimizer = zero(net, name, parameters_as_bucket_view=as_view)
+    train(net, optimizer, range(1))
+    with torch.no_grad():
+        for key, value in net.state_dict().items():
+            value.copy_(saved["model"][key])
+    for group in optimizer.param_groups:
+        group["lr"] = 9.0
+    optimizer.load_state_dict(saved["optimizer"])
+    # What torch keeps of it beside is read by nobody.
+    optimizer.state.clear()
+    # Before any step it can be saved again.
+    optimizer.consolidate_state_dict(to=0)
+    if RANK == 0:
+        again = optimizer.state_dict()
+        assert str(again["state"]) == str(packed["state"])
+        assert again["param_groups"][0]["lr"] == 1e-2
+        alone = ZERO[name][0](model(zero_dtype(name)).parameters(), **ZERO[name][1])
+        alone.load_state_dict(packed)
+        assert str(alone.state_dict()["state"]) == str(packed["state"])
+    train(net, optimizer, range(3, 5))
+    assert all(
+        isinstance(state["exp_avg"], (Tensor, QuantizedTensor))
+        for state in optimizer.optim.state.values()
+    )
+    return net
+
+
+def check_zero_redundancy_is_one_process() -> None:
+    """And a checkpoint of one process without ZeRO goes on with it."""
+    for name in ("8bit", "4bit", "LAMB"):
+        whole, parts = model(), model()
+        cls, given = ZERO[name]
+        ours, theirs = cls(whole.parameters(), **given), zero(parts, name)
+        train(whole, ours, range(3))
+        train(parts, theirs, range(3))
+        theirs.load_state_dict(copy.deepcopy(ours.state_dict()))
+        train(whole, ours, range(3, 5))
+        train(parts, theirs, range(3, 5))
+        for p, q in zip(whole.parameters(), parts.parameters(), strict=True):
+            assert torch.equal(p, q), name
+
+
+def check_zero_redundancy_does_not_overlap() -> None:
+    with pytest.raises(
+        ValueError, match=r"no supported functional optimizer equivalent for .*8bit"
+    ):
+        zero(model(), "8bit", overlap_with_ddp=True)
 
 
 def run(rank: int, names: list[str]) -> int:

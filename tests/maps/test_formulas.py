@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable
 from fractions import Fraction
 from itertools import pairwise
@@ -42,6 +43,14 @@ def dynamic(bits: int, signed: bool) -> set[Fraction]:
 def _cells(free: int, zeros: int) -> Fraction | int:
     """2**F with F = free - 1 - zeros; F = -1 of the last signed decade leaves no bit."""
     return 2 ** (free - 1 - zeros) if free - 1 - zeros >= 0 else 0
+
+
+def table(bits: int, signed: bool) -> set[Fraction]:
+    """The dynamic values nearest to 65536 points, the lower of two that are equally near."""
+    values = sorted(dynamic(bits, signed))
+    points = [Fraction(2 * i, 65535) - 1 for i in range(65536)]
+    middles = [(low + high) / 2 for low, high in pairwise(values)]
+    return {values[bisect_left(middles, point)] for point in points if signed or point > 0}
 
 
 def inverse(bits: int, signed: bool) -> set[Fraction]:
@@ -94,6 +103,7 @@ def log2(bits: int, signed: bool) -> set[Fraction]:
 FORMULAS: dict[str, Callable[[int, bool], set[Fraction]]] = {
     "DE": dynamic,
     "DE-0": lambda bits, signed: dynamic(bits, signed) - {Fraction(0)},
+    "DE-table": table,
     "inverse": inverse,
     "linear": linear,
     "linear0": linear0,

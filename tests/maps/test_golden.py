@@ -36,6 +36,7 @@ SIZES = {
     "linear0": lambda b, s: 2**b - s,
     "DE": lambda b, s: 2**b,
     "DE-0": lambda b, s: 2**b - 1,
+    "DE-table": lambda b, s: 249 if s else 245,
     "inverse": lambda b, s: 2**b,
     "tree": lambda b, s: 2**b - s,
     "static-tree": lambda b, s: 2**b,
@@ -55,6 +56,7 @@ WIDTHS = {
     "linear": (range(2, 17), range(2, 17)),
     "linear0": (range(2, 17), range(2, 17)),
     "log2": (range(0), range(2, 9)),
+    "DE-table": (range(8, 9), range(8, 9)),
     "e4m3": (range(8, 9), range(8, 9)),
     "e5m2": (range(8, 9), range(8, 9)),
     "nf4": (range(4, 5), range(0)),
@@ -119,6 +121,12 @@ def test_dynamic_exponent_without_zero() -> None:
     assert len(values("DE-0@4u")) == 15
     close(values("DE-0@4u")[:1], [0.00325])
     assert values("DE-0@8u") == values("DE@8u")[1:]
+    # Of the values below, none is the nearest to a point of the table.
+    unsigned, signed = values("DE-table@8u"), values("DE-table@8s")
+    close(unsigned[:3], [1.5625e-5, 4.9375e-5, 7.1875e-5])
+    close([v for v in signed if abs(v) < 5e-5], [-4.375e-5, -2.125e-5, 2.125e-5, 4.375e-5])
+    assert unsigned[3:] == values("DE@8u")[-242:]
+    assert [v for v in signed if v > 0] == values("DE@8s")[-125:]
     assert [v for v in values("DE@8s") if v] == values("DE-0@8s")
 
 

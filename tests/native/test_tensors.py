@@ -262,3 +262,63 @@ def test_an_unknown_instruction_set_is_refused(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setenv("QMAPS_ISA", "mmx")
     with pytest.raises(ValueError, match=r"QMAPS_ISA='mmx' is not available .* allowed are"):
         qmaps.quantizer("B8/DE@8s").quantize(torch.ones(3))
+
+
+TIES = {
+    "all": [1.0, 1.0, 1.0, 1.0],
+    "both ends": [-1.0, -1.0, -0.5, 0.0, 0.0, 0.25, 1.0, 1.0],
+    "within": [-0.75, 0.1, 0.1, 0.1, 0.2, 0.2, 0.3, 0.9],
+    "many": [k // 5 / 51 for k in range(256)],
+    "subnormal": [0.0, 0.0, 1e-45, 1e-45, 3e-45, 3e-45, 1e-40, 1e-40],
+    "two bytes": [k // 3 / 341 for k in range(1024)],
+}
+
+
+@pytest.mark.parametrize("rounding", ["", "+sr"])
+@pytest.mark.parametrize("values", TIES.values(), ids=TIES)
+def test_of_equal_values_the_lowest_code_is_taken(
+    values: list[float], rounding: str, isa: str
+) -> None:
+    map_ = Codebook(values, label="lloyd@8s", signed=True, per_tensor=True)
+    q = qmaps.Quantizer(qmaps.normalize.PerTensor(), map_, stochastic=bool(rounding))
+    book = map_.codebook()
+    limits = thresholds(book)
+    below, above = (torch.nextafter(limits, torch.tensor(e)) for e in (-math.inf, math.inf))
+    near = torch.cat([book, limits, below, above, torch.linspace(-1, 1, 4001), torch.tensor([1.0])])
+    x = near[near.abs() <= 1]
+    assert_as_reference(q, x)
+    codes = q.quantize(x).codes().reshape(-1)
+    assert torch.equal(codes, torch.searchsorted(book, book[codes], out_int32=True))
+    # And nothing but codes is otherwise than without them.
+    distinct = sorted(set(map_.codes))
+    if len(distinct) > 1:
+        plain = qmaps.Quantizer(
+            q.normalizer, Codebook(distinct, label="plain", signed=True), q.stochastic
+        )
+        assert torch.equal(q.quantize(x).dequantize(), plain.quantize(x).dequantize())
+
+
+@pytest.mark.parametrize("rounding", ["", "+sr"])
+@pytest.mark.parametrize("map_", ["lloyd@2s", "quantile@4u", "quantile@8s", "lloyd@8u"])
+def test_codebooks_fitted_to_few_values(map_: str, rounding: str, isa: str) -> None:
+    q = qmaps.quantizer(f"tensor/{map_}{rounding}")
+    generator = torch.Generator().manual_seed(0)
+    few = torch.randint(1, 4, (300,), generator=generator).float()
+    for x in (torch.ones(8), torch.zeros(70), few, torch.rand(9, generator=generator)):
+        assert_as_reference(q, x)
+
+
+@pytest.mark.parametrize("rounding", ["", "+sr"])
+@pytest.mark.parametrize("count", [16, 17, 64, 70])
+def test_log2_ranges_of_zeros_and_of_what_is_below(count: int, rounding: str, isa: str) -> None:
+    q = qmaps.quantizer(f"logB16/log2@4u{rounding}")
+    assert_as_reference(q, -torch.zeros(count))
+    zeros = q.quantize(-torch.zeros(count))
+    assert not any(scale.signbit().any() for scale in zeros.scales)
+    x = torch.linspace(0.1, 1, count)
+    x[-1] = -0.5
+    for negative in (x, -x.abs(), torch.where(torch.arange(count, 0, -1) % 3 == 0, 0.0, x)):
+        assert_as_reference(q, negative, unchecked=True)
+        decoded = q.quantize_unchecked(negative).dequantize()
+        last = slice((count - 1) // 16 * 16, count)
+        assert decoded[last].isnan().equal(negative[last] != 0)

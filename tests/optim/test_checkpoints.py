@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import io
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -12,8 +13,17 @@ import torch
 from torch import nn
 
 import qmaps
+from qmaps.backends import use_backend
 from qmaps.errors import BadTypeError, BadValueError
-from qmaps.optim import SGD, Adafactor, AdamW, AdamW4bit, AdamW8bit, QuantizedOptimizer
+from qmaps.optim import (
+    SGD,
+    Adafactor,
+    Adafactor8bit,
+    AdamW,
+    AdamW4bit,
+    AdamW8bit,
+    QuantizedOptimizer,
+)
 from tests.optim.families import floats, model, train
 
 Damage = Callable[[dict[str, Any]], object]
@@ -226,6 +236,95 @@ def test_overrides_follow_the_checkpoints_names() -> None:
     weight = optimizer.param_groups[0]["params"][0]
     assert optimizer.state[weight]["exp_avg"].quantizer.spec == "B64/DE@4s"
     assert str(optimizer.quantizer_of("exp_avg", weight, optimizer.param_groups[0])) == "B64/DE@4s"
+
+
+MINE = qmaps.quantizer(
+    "B64/mine@3s", codebooks=[qmaps.Codebook([-1, -0.25, 0, 0.25, 1], label="mine")]
+)
+PLAIN: list[tuple[type[QuantizedOptimizer], dict[str, Any]]] = [
+    (AdamW8bit, {}),
+    (AdamW4bit, {"seed": 3}),
+    (AdamW, {"state_quantizers": {"exp_avg": MINE, "exp_avg_sq": "rank1/linear@4u+sr"}}),
+    (AdamW, {"state_quantizers": {"exp_avg": "B128/quantile@4s"}, "min_quantized_size": 0}),
+    (SGD, {"momentum": 0.9, "state_quantizers": "8bit"}),
+    (Adafactor8bit, {"beta1": 0.9, "min_quantized_size": 8}),
+]
+
+
+def put(optimizer: QuantizedOptimizer, saved: dict[str, Any]) -> None:
+    """As `torch.distributed.optim.ZeroRedundancyOptimizer` hands over a checkpoint's states."""
+    params = [param for group in optimizer.param_groups for param in group["params"]]
+    for number, state in saved["state"].items():
+        optimizer.state[params[number]] = dict(state)
+
+
+@pytest.mark.parametrize("engine", ["native", "reference"])
+@pytest.mark.parametrize("number", range(len(PLAIN)))
+def test_saved_states_that_are_put_among_states_are_read(number: int, engine: str) -> None:
+    cls, options = PLAIN[number]
+    with use_backend(engine):
+        net = model()
+        optimizer = cls(net.named_parameters(), **options)
+        train(net, optimizer, range(3))
+        twin = model()
+        twin.load_state_dict(net.state_dict())
+        other = cls(twin.named_parameters(), **options)
+        train(twin, other, range(1))
+        twin.load_state_dict(net.state_dict())
+        saved = copy.deepcopy(optimizer.state_dict())
+        before, codes = str(saved), copy.deepcopy(saved["state"][0])
+        # Whatever looks first: sizes, a checkpoint, a step.
+        for look in (
+            lambda: other.state_nbytes == optimizer.state_nbytes,
+            lambda: str(other.memory()) == str(optimizer.memory()),
+            lambda: str(other.state_dict()) == before,
+        ):
+            put(other, saved)
+            assert look()
+        put(other, saved)
+        train(net, optimizer, range(3, 5))
+        train(twin, other, range(3, 5))
+    for p, q in zip(net.parameters(), twin.parameters(), strict=True):
+        assert torch.equal(p, q)
+    assert str(other.state_dict()) == str(optimizer.state_dict())
+    for name, value in saved["state"][0].items():
+        if isinstance(value, dict):  # steps do not write to the checkpoint's codes
+            assert torch.equal(value["packed"], codes[name]["packed"])
+
+
+def test_saved_states_that_are_put_among_states_are_checked() -> None:
+    net = model()
+    optimizer = AdamW8bit(net.named_parameters())
+    train(net, optimizer, range(1))
+    saved = optimizer.state_dict()
+    saved["state"][0]["exp_avg"] = saved["state"][2]["exp_avg"]
+    put(optimizer, saved)
+    before = [param.clone() for param in net.parameters()]
+    with pytest.raises(BadValueError) as caught:
+        optimizer.step()
+    assert str(caught.value) == (
+        "state_dict has exp_avg of shape (70, 80) for parameter '0.weight' of shape (80, 90)"
+    )
+    assert all(map(torch.equal, before, net.parameters()))
+
+
+@pytest.mark.skipif(not torch.distributed.is_available(), reason="torch has no distributed")
+def test_what_distributed_checkpoints_put_into_a_state_dict_is_refused(tmp_path: Any) -> None:
+    import torch.distributed.checkpoint as dcp
+
+    saved = trained()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # one process has no group
+        dcp.save({"optimizer": saved.state_dict()}, checkpoint_id=tmp_path, no_dist=True)
+        found = {"optimizer": trained().state_dict()}
+        dcp.load(found, checkpoint_id=tmp_path, no_dist=True)
+    with pytest.raises(BadValueError) as caught:
+        trained().load_state_dict(found["optimizer"])
+    assert str(caught.value) == (
+        "state_dict has a state under the text '0', as dcp.load leaves it; "
+        "torch.distributed.checkpoint goes by names: use get_optimizer_state_dict and "
+        "set_optimizer_state_dict, as in docs/distributed.md"
+    )
 
 
 def test_groups_added_late_go_through_a_checkpoint() -> None:

@@ -60,8 +60,9 @@ def used(cls: type[Any], options: dict[str, Any], in_group: bool) -> None:
     optimizer.load_state_dict(optimizer.state_dict())
 
 
+@pytest.mark.fuzz
 @settings(
-    max_examples=examples(250),
+    max_examples=examples(100),
     deadline=None,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
 )

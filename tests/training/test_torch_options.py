@@ -77,7 +77,12 @@ def test_adam_and_adamw_stand_for_one_kind_of_decay_each() -> None:
         (optim.SGD, {"amsgrad": False}, "amsgrad=False is no option of SGD"),
         (optim.Lion8bit, {"amsgrad": True}, "amsgrad=True is no option of Lion8bit"),
         (optim.AdamW8bit, {"percentile_clipping": 5}, "percentile_clipping=5 is no option of "
-         "AdamW8bit"),
+         "AdamW8bit, but of bitsandbytes; here: none; torch.nn.utils.clip_grad_norm_ clips "
+         "gradients"),
+        (optim.AdamW8bit, {"optim_bits": 8}, "optim_bits=8 is no option of AdamW8bit, but of "
+         "bitsandbytes; here: state_quantizers='8bit', or classes such as AdamW8bit"),
+        (optim.AdamW4bit, {"bf16_stochastic_round": True}, "bf16_stochastic_round=True is no "
+         "option of AdamW4bit, but of torchao; here: stochastic_rounding"),
         (optim.AdamW, {"learning_rate": 1}, "learning_rate=1 is no option of AdamW"),
     ],
 )  # fmt: skip

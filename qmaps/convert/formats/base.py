@@ -146,7 +146,7 @@ def written_states(
     for parameter in state.parameters():
         own: dict[str, Any] = {}
         if parameter.states:
-            own["step"] = torch.tensor(parameter.step or 1.0, dtype=torch.float32)
+            own["step"] = step_tensor(parameter.step or 1.0)
         for name, value in parameter.states.items():
             own[name] = encoded(name, value) if isinstance(value, QuantizedTensor) else value
         saved[parameter.label] = own
@@ -272,6 +272,11 @@ def _relabelled(groups: list[list[Parameter]]) -> list[list[Parameter]]:
         [replace(p, states={n: distinct(state) for n, state in p.states.items()}) for p in group]
         for group in groups
     ]
+
+
+def step_tensor(step: float) -> Tensor:
+    """A step as torch's optimizers keep it: float32, or float64 where float32 stops counting."""
+    return torch.tensor(step, dtype=torch.float32 if step < 2**24 else torch.float64)
 
 
 def _step(value: Any) -> float | None:

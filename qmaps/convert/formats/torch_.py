@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
-import torch
-
 from qmaps.convert.families import Family
 from qmaps.convert.form import OptimizerState, State, values_of
 from qmaps.convert.formats.base import (
@@ -16,6 +14,7 @@ from qmaps.convert.formats.base import (
     assembled,
     float_state,
     plain_options,
+    step_tensor,
     wanted_width,
     without_qmaps,
 )
@@ -54,12 +53,12 @@ class Torch(Format):
         return state, {p.label: dict.fromkeys(p.states) for p in state.parameters()}
 
     def write(self, state: OptimizerState) -> dict[str, Any]:
-        """The state_dict; steps as the float32 tensors that torch keeps."""
+        """The state_dict; steps as the tensors that torch keeps."""
         saved = {}
         for parameter in state.parameters():
             own: dict[str, Any] = {}
             if parameter.step is not None:
-                own["step"] = torch.tensor(parameter.step, dtype=torch.float32)
+                own["step"] = step_tensor(parameter.step)
             own |= {name: values_of(value) for name, value in parameter.states.items()}
             saved[parameter.label] = own
         return assembled(state, [without_qmaps(group.options) for group in state.groups], saved)

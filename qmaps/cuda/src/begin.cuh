@@ -17,10 +17,10 @@ struct Begin {
 };
 
 // By squaring; qmaps.constants.power.
-QMAPS_INLINE double power(double base, std::uint32_t exponent) {
+QMAPS_INLINE double power(double base, std::uint64_t exponent) {
     double result = 1.0;
     for (; exponent > 0; exponent >>= 1) {
-        if (exponent & 1u) result *= base;
+        if (exponent & 1) result *= base;
         base *= base;
     }
     return result;
@@ -53,12 +53,12 @@ QMAPS_INLINE double double_exp_of(double y) {
 }
 
 // See qmaps.constants.Power.
-QMAPS_INLINE double step_power(double exponent, std::uint32_t step) {
+QMAPS_INLINE double step_power(double exponent, std::uint64_t step) {
     return double_exp_of(exponent * -double_log_of(1.0 / step));
 }
 
 // See qmaps.constants.Lengthened.
-QMAPS_INLINE double lengthened(double last, double start, double steps, std::uint32_t step) {
+QMAPS_INLINE double lengthened(double last, double start, double steps, std::uint64_t step) {
     if (step >= steps) return last;
     const double share = step / steps;
     const double first = start > 0.0 ? 1.0 / double_log_of(start) : 0.0;
@@ -85,7 +85,7 @@ enum ConstantKind : int {
     kDouble = 16,     // besides: the tensor holds a float64
 };
 
-QMAPS_INLINE double constant_of(const Constant& given, std::uint32_t step) {
+QMAPS_INLINE double constant_of(const Constant& given, std::uint64_t step) {
     double a = given.a;
     if (given.tensor)
         a = given.kind & kDouble ? *reinterpret_cast<const double*>(given.tensor)
@@ -112,6 +112,12 @@ QMAPS_INLINE double constant_of(const Constant& given, std::uint32_t step) {
     }
 }
 
+// The random numbers of a step, whose upper bits stand above the purpose.
+QMAPS_INLINE void take_step(Noise& noise, std::uint64_t step) {
+    noise.word3 = static_cast<std::uint32_t>(step);
+    noise.key1 = (noise.key1 & 0xFFu) | static_cast<std::uint32_t>(step >> 32 << 8);
+}
+
 // Count the step, unless it is left out, and work out every parameter's constants.
 __global__ void begin_step(const Begin given) {
     const bool skips = (given.found_inf && *given.found_inf != 0.0f) || (given.bad && *given.bad);
@@ -123,11 +129,11 @@ __global__ void begin_step(const Begin given) {
     }
     if (number >= given.count || skips) return;
     Parameter& parameter = given.parameters[number];
-    const float counted = *parameter.counter + 1.0f;
+    const double counted = *parameter.counter + 1.0;
     *parameter.counter = counted;
-    parameter.step = static_cast<std::uint32_t>(counted);
-    parameter.noise.word3 = parameter.step;
-    for (int k = 0; k < kMaxStates; ++k) parameter.state[k].noise.word3 = parameter.step;
+    parameter.step = static_cast<std::uint64_t>(counted);
+    take_step(parameter.noise, parameter.step);
+    for (int k = 0; k < kMaxStates; ++k) take_step(parameter.state[k].noise, parameter.step);
     const Constant* constants = given.constants + parameter.group * kMaxScalars;
     for (int i = 0; i < kMaxScalars; ++i)
         parameter.scalars[i] = static_cast<float>(constant_of(constants[i], parameter.step));

@@ -35,7 +35,7 @@ struct alignas(16) SharedBook {
     float limit[2 * kMaxCodes];
     std::uint8_t guess[kMaxGuesses];
     float least, most;  // magnitudes within the first bucket and within the last
-    std::int32_t shift, first, negative, last;
+    std::int32_t shift, first, negative, last, ties;
 };
 
 // Every thread of the block; others may read it after a __syncthreads().
@@ -54,6 +54,7 @@ QMAPS_INLINE void load_book(const Book& book, bool lower, SharedBook& to) {
         to.most = float_of(static_cast<std::uint32_t>(search.first + search.buckets - 1)
                            << search.shift);
         to.last = static_cast<std::int32_t>(book.size) - 1;
+        to.ties = static_cast<std::int32_t>(book.ties);
     }
 }
 

@@ -91,7 +91,7 @@ QMAPS_INLINE void unit_words(const Noise& noise, std::uint64_t first, std::uint3
         auto c0 = static_cast<std::uint32_t>(number);
         auto c1 = static_cast<std::uint32_t>(number >> 32) | noise.word1;
         std::uint32_t c2 = noise.word2, c3 = noise.word3;
-        std::uint32_t k0 = noise.seed, k1 = noise.purpose;
+        std::uint32_t k0 = noise.key0, k1 = noise.key1;
         for (int round = 0; round < 10; ++round, k0 += kWeyl0, k1 += kWeyl1)
             philox_round(c0, c1, c2, c3, k0, k1);
         found[4 * group] = c0;
@@ -127,6 +127,8 @@ QMAPS_INLINE std::uint64_t round_unit(const SharedBook& book, const Noise& noise
                 high = log_value(high, first, second);
             }
             code += rounds_up(words[j], F::kLog ? x[j] : n[j], low, high - low) ? 1 : 0;
+            if (book.ties)
+                while (code > 0 && book.value[code - 1] == book.value[code]) --code;
         }
         codes |= static_cast<std::uint64_t>(code) << (8 * j);
     }
@@ -177,8 +179,9 @@ QMAPS_INLINE void block_scales(const float* x, int count, std::uint32_t* shared,
                                  : float_of(~order);
         };
         const float most = number(high);
-        second = log_end(most);
-        first = low == 0 ? log_end(most) : log_end(low == kAll ? most : number(~low));
+        const float least = low == 0 || low == kAll ? most : number(~low);
+        first = log_end(least);
+        second = log_end(least < 0.0f ? least : most);
     } else {
         std::uint32_t most = 0;
         for (int j = 0; j < kUnit; ++j) {

@@ -44,11 +44,12 @@ struct Book {
     Search nearest;               // code of the nearest value
     Search lower;                 // code of the lower of the two neighbours
     std::int64_t size;
+    std::int64_t ties;            // whether some values are equal
 };
 
 // Names the random words of one tensor; see qmaps.philox.
 struct Noise {
-    std::uint32_t seed, purpose;
+    std::uint32_t key0, key1;
     std::uint32_t word1, word2, word3;
     std::uint32_t unused;
     std::int64_t offset;
@@ -89,10 +90,10 @@ struct Parameter {
     std::int64_t numel;
     float scalars[kMaxScalars];
     std::int64_t group;        // number of its constants
-    float* counter;            // its steps so far, as the optimizer's state has it
+    double* counter;           // its steps so far, as the optimizer's state has it
     double* sums;              // a place for sums of squares; see step_norms
-    std::uint32_t step;        // the one that is taken
-    std::int32_t skips;        // whether a gradient that is not finite stops the step
+    std::uint64_t step;        // the one that is taken
+    std::int64_t skips;        // whether a gradient that is not finite stops the step
     Noise noise;               // of rounding a bfloat16 parameter
     State state[kMaxStates];
     SideStates sides;

@@ -90,6 +90,16 @@ void fill_wide(WideSearch& search, const std::vector<float>& limits) {
     }
 }
 
+// The lowest code of each value's equals, or nothing where all are distinct.
+template <class Code>
+std::unique_ptr<Code[]> lowest_equals(const std::vector<float>& values) {
+    if (std::adjacent_find(values.begin(), values.end()) == values.end()) return nullptr;
+    auto lowest = std::make_unique<Code[]>(values.size());
+    for (std::size_t c = 1; c < values.size(); ++c)
+        lowest[c] = values[c] == values[c - 1] ? lowest[c - 1] : static_cast<Code>(c);
+    return lowest;
+}
+
 }  // namespace
 
 Codebook::Codebook(const std::vector<float>& given, const std::vector<float>& limits,
@@ -97,13 +107,17 @@ Codebook::Codebook(const std::vector<float>& given, const std::vector<float>& li
     : bits(width), size(static_cast<int>(given.size())) {
     if (bits > 8) {
         wide = std::make_unique<WideBook>();
-        wide->value = std::make_unique<float[]>(given.size() + 1);
+        // Codes that the codebook does not have stand for its last value.
+        const std::size_t entries = std::max(given.size() + 1, std::size_t{1} << bits);
+        wide->value = std::make_unique<float[]>(entries);
+        std::fill_n(wide->value.get(), entries, given.back());
         std::copy(given.begin(), given.end(), wide->value.get());
-        wide->value[given.size()] = given.back();
+        wide->lowest = lowest_equals<std::uint16_t>(given);
         fill_wide(wide->nearest, limits);
         fill_wide(wide->stochastic, below);
         return;
     }
+    lowest = lowest_equals<std::uint8_t>(given);
     fill(nearest, limits, brief);
     fill(stochastic, below, brief);
     for (int c = 0; c < kMaxCodes; ++c) {

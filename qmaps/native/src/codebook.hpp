@@ -62,7 +62,8 @@ struct WideSearch {
 };
 
 struct WideBook {
-    std::unique_ptr<float[]> value;  // one more than there are codes
+    std::unique_ptr<float[]> value;  // of every code, and one more
+    std::unique_ptr<std::uint16_t[]> lowest;  // as in Codebook
     WideSearch nearest;
     WideSearch stochastic;
 };
@@ -77,6 +78,7 @@ struct Codebook {
     int bits;
     int size;
     std::unique_ptr<WideBook> wide;  // above 8 bits; then the others are empty
+    std::unique_ptr<std::uint8_t[]> lowest;  // of equal values' codes; null: there are none
     Search nearest;     // code of the nearest value
     Search stochastic;  // code of the lower of the two neighbours
     Lookup values;

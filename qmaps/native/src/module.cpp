@@ -12,6 +12,7 @@
 
 #include "engine.hpp"
 #include "least_squares.hpp"
+#include "looks.hpp"
 #include "metrics.hpp"
 #include "quantiles.hpp"
 #include "step.hpp"
@@ -21,13 +22,12 @@ using namespace qmaps;
 
 namespace {
 
-using Address = std::uintptr_t;
 using Key = std::tuple<std::uint32_t, std::uint32_t, std::uint32_t, std::uint32_t, std::uint32_t,
                        std::uint64_t>;
 
 NoiseKey noise_key(const Key& key) {
     NoiseKey noise;
-    std::tie(noise.seed, noise.purpose, noise.word1, noise.word2, noise.word3, noise.offset) = key;
+    std::tie(noise.key0, noise.key1, noise.word1, noise.word2, noise.word3, noise.offset) = key;
     return noise;
 }
 
@@ -209,6 +209,24 @@ void register_least_squares(nb::module_& module) {
     });
 }
 
+// A look as a list of addresses and the bytes of what else there is to see.
+nb::tuple look_of(const std::vector<Address>& impls) {
+    const Look found = look(impls);
+    return nb::make_tuple(found.address,
+                          nb::bytes(found.appearance.data(),
+                                    found.appearance.size() * sizeof(found.appearance[0])));
+}
+
+void register_looks(nb::module_& module) {
+    module.attr("torch_functions") =
+        std::vector<std::string>(kTorchFunctions, kTorchFunctions + kTorchFunctionCount);
+    module.def("use_torch", &use_torch, "The addresses of `torch_functions`, before any look.");
+    module.def("look", &look_of, "Addresses and appearance of tensors, given their `_cdata`.");
+    nb::class_<Kept>(module, "Kept")
+        .def(nb::init<const std::vector<Address>&>())
+        .def("unchanged", &Kept::unchanged);
+}
+
 }  // namespace
 
 NB_MODULE(_core, module) {
@@ -270,6 +288,7 @@ NB_MODULE(_core, module) {
         },
         "Decode a tensor.");
 
+    register_looks(module);
     register_metrics(module);
     register_least_squares(module);
 
@@ -321,7 +340,7 @@ NB_MODULE(_core, module) {
             "run",
             [](Step& self, const std::vector<Address>& p, const std::vector<Address>& g,
                const std::vector<std::vector<float>>& scalars, const std::vector<int>& group,
-               const std::vector<std::uint32_t>& steps, int threads) {
+               const std::vector<std::uint64_t>& steps, int threads) {
                 if (p.size() != self.size() || g.size() != self.size() ||
                     group.size() != self.size() || steps.size() != self.size())
                     throw std::invalid_argument("p, g, group and steps have one entry a parameter");
@@ -334,10 +353,10 @@ NB_MODULE(_core, module) {
                         throw std::invalid_argument(
                             "the rule has " + std::to_string(task.rule->scalars) + " scalars");
                     std::copy(constants.begin(), constants.end(), task.scalars);
-                    task.p_noise.word3 = steps[i];
-                    task.p_codec.noise.word3 = steps[i];
-                    for (StateTask& state : task.state) state.codec.noise.word3 = steps[i];
-                    for (Side& side : task.sides.side) side.codec.noise.word3 = steps[i];
+                    task.p_noise.take(steps[i]);
+                    task.p_codec.noise.take(steps[i]);
+                    for (StateTask& state : task.state) state.codec.noise.take(steps[i]);
+                    for (Side& side : task.sides.side) side.codec.noise.take(steps[i]);
                 }
                 nb::gil_scoped_release unlocked;
                 self.run(threads);

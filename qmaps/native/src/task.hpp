@@ -52,9 +52,15 @@ struct Geometry {
 
 // Names the random words of one tensor; see qmaps.philox.
 struct NoiseKey {
-    std::uint32_t seed = 0, purpose = 0;
+    std::uint32_t key0 = 0, key1 = 0;
     std::uint32_t word1 = 0, word2 = 0, word3 = 0;
     std::uint64_t offset = 0;
+
+    // The same in this step, whose upper bits stand above the purpose.
+    void take(std::uint64_t step) {
+        word3 = static_cast<std::uint32_t>(step);
+        key1 = (key1 & 0xFFu) | static_cast<std::uint32_t>(step >> 32 << 8);
+    }
 };
 
 // Where one part's scales are read from: floats, or codes and the 256 scales they stand for.

@@ -102,6 +102,8 @@ inline void round_stochastic(const Codec& codec, const ScaleView& view, const fl
             codes[i + j] += rounds_up(scratch.words[j], value[j], scratch.low[j], gap) ? 1 : 0;
         }
     }
+    if (book.lowest)
+        for (std::int64_t i = 0; i < count; ++i) codes[i] = book.lowest[codes[i]];
 }
 
 // Where the codes of a tile are made: in place if they are stored as bytes.
@@ -174,7 +176,7 @@ inline void log_ends(const float* x, std::int64_t count, float* low_end, float* 
     for (std::int64_t i = 0; i < count; ++i)
         low = x[i] != 0.0f && (is_nan(x[i]) || x[i] < low) ? x[i] : low;
     *low_end = log_end(low);
-    *high_end = log_end(high);
+    *high_end = log_end(low < 0.0f ? low : high);
 }
 
 // Encode a stretch of whole blocks (the tensor's last may be ragged), scales included. Returns

@@ -48,7 +48,7 @@ inline std::int64_t random_groups(const NoiseKey& key, std::uint64_t group, std:
             c[s].c2 = _mm512_set1_epi64(key.word2);
             c[s].c3 = _mm512_set1_epi64(key.word3);
         }
-        std::uint32_t k0 = key.seed, k1 = key.purpose;
+        std::uint32_t k0 = key.key0, k1 = key.key1;
         for (int round = 0; round < 10; ++round) {
             const __m512i first = _mm512_set1_epi64(k0), second = _mm512_set1_epi64(k1);
             for (int s = 0; s < kSets; ++s) philox_round(c[s], first, second);
@@ -89,7 +89,7 @@ inline void random_words(const NoiseKey& key, std::int64_t first, std::int64_t c
             c2[j] = key.word2;
             c3[j] = key.word3;
         }
-        std::uint32_t k0 = key.seed, k1 = key.purpose;
+        std::uint32_t k0 = key.key0, k1 = key.key1;
         for (int round = 0; round < 10; ++round) {
             for (int j = 0; j < kGroups; ++j) {
                 philox_round(c0[j], c1[j], c2[j], c3[j], k0, k1);

@@ -243,8 +243,11 @@ inline void round_up(const Codebook& book, const float* n, std::uint8_t* codes, 
             const __m512 random =
                 _mm512_mul_ps(_mm512_cvtepi32_ps(_mm512_srli_epi32(word, 8)), unit);
             const __mmask16 finite = _mm512_cmp_ps_mask(value, infinity, _CMP_NEQ_OQ);
+            // NaN, as 0 / 0 is, has a sign too: the maximum makes it 0.
+            const __m512 share = _mm512_max_ps(_mm512_maskz_div_ps(finite, over, gap[q]),
+                                               _mm512_setzero_ps());
             // Negative where the random number is below.
-            chance[q] = _mm512_sub_ps(random, _mm512_maskz_div_ps(finite, over, gap[q]));
+            chance[q] = _mm512_sub_ps(random, share);
         }
         const __m512i rounded = _mm512_add_epi8(code, signs_of(chance));
         store_codes<whole>(codes + i, count - i, _mm512_permutexvar_epi8(natural, rounded));

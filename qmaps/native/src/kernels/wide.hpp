@@ -115,6 +115,7 @@ inline void encode_wide(const Codec& codec, const float* n, std::int64_t at, std
             const float low = value[code], gap = value[code + 1] - low;
             codes[i + j] = static_cast<std::uint16_t>(
                 code + (rounds_up(scratch.words[j], n[i + j], low, gap) ? 1 : 0));
+            if (book.lowest) codes[i + j] = book.lowest[codes[i + j]];
         }
     }
     pack_wide(codes, codec.book->bits, at, count, codec.packed);

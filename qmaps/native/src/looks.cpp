@@ -1,0 +1,129 @@
+#include "looks.hpp"
+
+#include <stdexcept>
+
+namespace qmaps {
+namespace {
+
+// at::Tensor is one pointer, to the TensorImpl; torch's interface takes the address of such a one.
+using Handle = void*;
+using Error = std::int32_t;
+
+struct Torch {
+    Error (*get_layout)(Handle, std::int32_t*);
+    Error (*get_dtype)(Handle, std::int32_t*);
+    Error (*get_device_type)(Handle, std::int32_t*);
+    Error (*get_device_index)(Handle, std::int32_t*);
+    Error (*get_dim)(Handle, std::int64_t*);
+    Error (*get_sizes)(Handle, std::int64_t**);
+    Error (*get_strides)(Handle, std::int64_t**);
+    Error (*get_storage_offset)(Handle, std::int64_t*);
+    Error (*get_storage_size)(Handle, std::int64_t*);
+    Error (*get_data_ptr)(Handle, void**);
+    std::size_t (*dtype_element_size)(std::int32_t);
+    Error (*new_tensor_handle)(Handle, Handle*);
+    Error (*delete_tensor_object)(Handle);
+};
+
+Torch torch;
+
+void check(Error error) {
+    if (error) throw std::runtime_error("torch does not tell what a tensor looks like");
+}
+
+void add(Look& to, Handle tensor) {
+    std::int32_t layout, dtype, device, index;
+    check(torch.get_layout(tensor, &layout));
+    to.appearance.push_back(layout);
+    to.address.push_back(0);
+    if (layout != 0) return;  // not dense: it has no sizes and strides in memory
+    check(torch.get_dtype(tensor, &dtype));
+    check(torch.get_device_type(tensor, &device));
+    check(torch.get_device_index(tensor, &index));
+    std::int64_t dims, offset, bytes;
+    std::int64_t *sizes, *strides;
+    check(torch.get_dim(tensor, &dims));
+    check(torch.get_sizes(tensor, &sizes));
+    check(torch.get_strides(tensor, &strides));
+    to.appearance.insert(to.appearance.end(), {dtype, device, index, dims});
+    to.appearance.insert(to.appearance.end(), sizes, sizes + dims);
+    to.appearance.insert(to.appearance.end(), strides, strides + dims);
+    std::int64_t last = 0;
+    bool empty = false;
+    for (std::int64_t d = 0; d < dims; ++d) {
+        empty = empty || sizes[d] == 0;
+        last += (sizes[d] - 1) * strides[d];
+    }
+    check(torch.get_storage_offset(tensor, &offset));
+    check(torch.get_storage_size(tensor, &bytes));
+    const auto element = static_cast<std::int64_t>(torch.dtype_element_size(dtype));
+    void* data = nullptr;
+    if (!empty && (offset + last + 1) * element <= bytes) check(torch.get_data_ptr(tensor, &data));
+    to.appearance.push_back(empty || data != nullptr);
+    to.address.back() = reinterpret_cast<Address>(data);
+}
+
+}  // namespace
+
+const char* const kTorchFunctions[] = {
+    "aoti_torch_get_layout",         "aoti_torch_get_dtype",
+    "aoti_torch_get_device_type",    "aoti_torch_get_device_index",
+    "aoti_torch_get_dim",            "aoti_torch_get_sizes",
+    "aoti_torch_get_strides",        "aoti_torch_get_storage_offset",
+    "aoti_torch_get_storage_size",   "aoti_torch_get_data_ptr",
+    "aoti_torch_dtype_element_size", "aoti_torch_new_tensor_handle",
+    "aoti_torch_delete_tensor_object"};
+const int kTorchFunctionCount = sizeof kTorchFunctions / sizeof *kTorchFunctions;
+
+void use_torch(const std::vector<Address>& functions) {
+    if (static_cast<int>(functions.size()) != kTorchFunctionCount)
+        throw std::invalid_argument("one address a function is needed");
+    const Address* next = functions.data();
+    const auto take = [&next](auto& function) {
+        function = reinterpret_cast<std::remove_reference_t<decltype(function)>>(*next++);
+    };
+    take(torch.get_layout);
+    take(torch.get_dtype);
+    take(torch.get_device_type);
+    take(torch.get_device_index);
+    take(torch.get_dim);
+    take(torch.get_sizes);
+    take(torch.get_strides);
+    take(torch.get_storage_offset);
+    take(torch.get_storage_size);
+    take(torch.get_data_ptr);
+    take(torch.dtype_element_size);
+    take(torch.new_tensor_handle);
+    take(torch.delete_tensor_object);
+}
+
+Look look(const std::vector<Address>& impls) {
+    Look found;
+    found.address.reserve(impls.size());
+    found.appearance.reserve(12 * impls.size());
+    for (Address impl : impls) {
+        void* pointer = reinterpret_cast<void*>(impl);
+        add(found, &pointer);
+    }
+    return found;
+}
+
+Kept::Kept(const std::vector<Address>& impls) : impls_(impls), first_(look(impls)) {
+    for (Address impl : impls) {
+        void* pointer = reinterpret_cast<void*>(impl);
+        Handle own;
+        check(torch.new_tensor_handle(&pointer, &own));
+        handles_.push_back(own);
+    }
+}
+
+Kept::~Kept() {
+    for (Handle handle : handles_) torch.delete_tensor_object(handle);
+}
+
+bool Kept::unchanged() const {
+    const Look now = look(impls_);
+    return now.address == first_.address && now.appearance == first_.appearance;
+}
+
+}  // namespace qmaps

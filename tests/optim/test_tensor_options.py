@@ -1,0 +1,105 @@
+"""Options that are tensors: read as the numbers that they hold, and left as they are."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from qmaps import lpmm
+from qmaps.backends import use_backend
+from qmaps.lpmm import LPMMSGD, LPMMAdam
+from qmaps.optim import SM3, Adafactor, Adafactor8bit, AdamW8bitFactor, QuantizedOptimizer
+from qmaps.optim.base import Shared
+from qmaps.quantizer import QuantizedTensor
+from tests.optim.families import FAMILIES, Options
+
+STEPS = 4
+SHARED = {*Shared.__annotations__, "quantize"}
+Make = Callable[..., QuantizedOptimizer]
+
+CASES: dict[str, tuple[Make, Options]] = {
+    **{family.name: (family.eight, family.options[-1]) for family in FAMILIES},
+    **{f"{f.name}, first": (f.full, f.options[0]) for f in FAMILIES},
+    "AdEMAMix, growing": (FAMILIES[6].eight, {"t_alpha": 3, "t_beta3": 3}),
+    "AdamWFactor": (AdamW8bitFactor, {}),
+    "SM3": (SM3, {"weight_decay": 0.1}),
+    "Adafactor": (Adafactor, {"beta1": 0.9, "weight_decay": 0.1}),
+    "Adafactor, fixed": (Adafactor8bit, {"beta2": 0.95, "eps": (1e-20, 1e-2), "factored": False}),
+    "Adafactor, CAME": (Adafactor, {"beta1": 0.9, "beta3": 0.99, "fira_margin": 0.05}),
+    "LPMMSGD": (LPMMSGD, {"dampening": 0.3, "weight_decay": 0.1}),
+    "LPMMAdam": (LPMMAdam, {"weight_decay": 0.1}),
+}
+
+
+def numbers(value: Any) -> Iterator[Tensor]:
+    if isinstance(value, Tensor):
+        yield value
+    elif isinstance(value, tuple):
+        for each in value:
+            yield from numbers(each)
+
+
+def tensors(value: Any, dtype: torch.dtype) -> Any:
+    """Every float as a tensor."""
+    if isinstance(value, tuple):
+        return tuple(tensors(each, dtype) for each in value)
+    return torch.tensor(value, dtype=dtype) if isinstance(value, float) else value
+
+
+def floats(value: Any) -> Any:
+    """Every tensor as a float."""
+    if isinstance(value, tuple):
+        return tuple(map(floats, value))
+    return float(value) if isinstance(value, Tensor) else value
+
+
+def trained(make: Make, options: Options) -> tuple[nn.Module, QuantizedOptimizer]:
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(64, 80), nn.ReLU(), nn.Linear(80, 8))
+    if make in (LPMMSGD, LPMMAdam):
+        net = lpmm.convert(net)
+    optimizer = make(net.parameters(), **options)
+    for step in range(STEPS):
+        optimizer.zero_grad()
+        x = torch.randn(16, 64, generator=torch.Generator().manual_seed(step))
+        net(x).square().mean().backward()
+        optimizer.step()
+    return net, optimizer
+
+
+def parts(value: Any) -> list[Tensor]:
+    if isinstance(value, QuantizedTensor):
+        return [value.packed, *value.scales]
+    return [value.detach()]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=str)
+@pytest.mark.parametrize("backend", ["reference", "native"])
+@pytest.mark.parametrize("name", CASES)
+def test_tensors_count_as_their_numbers_and_stay(
+    name: str, backend: str, dtype: torch.dtype
+) -> None:
+    make, chosen = CASES[name]
+    small = {} if make in (LPMMSGD, LPMMAdam) else {"min_quantized_size": 256}
+    with use_backend(backend):
+        complete = make(nn.Linear(2, 2).parameters(), **chosen).defaults
+        given = {k: tensors(v, dtype) for k, v in complete.items() if k not in SHARED}
+        found = list(numbers(tuple(given.values())))
+        assert len(found) >= 2  # lr, and what the test is about
+        before = [each.clone() for each in found]
+        net, optimizer = trained(make, {**given, **small})
+        same, other = trained(make, {**{k: floats(v) for k, v in given.items()}, **small})
+    assert all(map(torch.equal, found, before))
+    group = optimizer.param_groups[0]
+    kept = list(numbers(tuple(group[key] for key in given)))
+    assert len(kept) == len(found)
+    assert all(one is two for one, two in zip(kept, found, strict=True))
+    for one, two in zip(net.state_dict().values(), same.state_dict().values(), strict=True):
+        assert torch.equal(one, two)
+    for one, two in zip(optimizer.state.values(), other.state.values(), strict=True):
+        for key in one:
+            assert all(map(torch.equal, parts(one[key]), parts(two[key]))), key
