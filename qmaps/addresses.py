@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from qmaps.dense import lack
 from qmaps.errors import BadValueError
 from qmaps.native import core
 
@@ -86,13 +87,7 @@ def plain(x: Tensor, name: str) -> Tensor:
 
 def _is_dense(x: Tensor) -> bool:
     """Whether torch itself says what operations on `x` mean, and it has strides and a storage."""
-    return (
-        type(x).__torch_dispatch__ is Tensor.__torch_dispatch__
-        and x.layout == torch.strided
-        and not x.is_meta
-        and not x.is_nested
-        and not torch._C._functorch.is_functorch_wrapped_tensor(x)
-    )
+    return type(x).__torch_dispatch__ is Tensor.__torch_dispatch__ and not lack(x)
 
 
 def address(x: Tensor, numel: int | None = None, name: str = "a tensor") -> int:

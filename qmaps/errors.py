@@ -1,17 +1,25 @@
 """Errors that qmaps raises on bad input.
 
-Every message names the parameter, the value given and what is allowed, on one line.
-The command line turns any `QmapsError` into that line and exit code 2.
+Every message names the parameter, the value given and what is allowed, on one line of fewer than
+300 characters. The command line turns any `QmapsError` into that line and exit code 2.
 """
 
 from __future__ import annotations
 
 import difflib
+import reprlib
 from collections.abc import Iterable
+from typing import Any
+
+LONGEST = 299
+"""Characters of a message, at most."""
 
 
 class QmapsError(Exception):
     """Base of every error that bad input causes."""
+
+    def __init__(self, message: str) -> None:
+        super().__init__(one_line(message))
 
 
 class BadValueError(QmapsError, ValueError):
@@ -46,8 +54,57 @@ class CommunicationError(QmapsError, RuntimeError):
     """Another process has ended, failed, or is late."""
 
 
+DAMAGE = (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError)
+"""What taking apart an object of the wrong form may raise: parts of damaged files, say."""
+
+
 def nearest(name: str, allowed: Iterable[str]) -> str:
     """A hint ``'; nearest match: X'`` for a misspelt `name`, or ``''`` if nothing is near."""
     by_folded = {candidate.lower(): candidate for candidate in allowed}
     match = difflib.get_close_matches(name.lower(), by_folded, n=1, cutoff=0.4)
     return f"; nearest match: {by_folded[match[0]]}" if match else ""
+
+
+def one_line(message: str, most: int = LONGEST) -> str:
+    """A message on one line; its middle is left out where it is longer than `most` characters.
+
+    What it begins with names the parameter, and what it ends with says what is allowed.
+    """
+    if "\n" in message or "\r" in message:
+        message = " ".join(message.split())
+    if len(message) <= most:
+        return message
+    end = most * 2 // 5
+    return f"{message[: most - end - 5]} ... {message[-end:]}"
+
+
+def shown(value: object) -> str:
+    """A value as messages show it: its ``repr`` on one line, cut short, whatever the value."""
+    return one_line(_short.repr(value), 120)
+
+
+class _Short(reprlib.Repr):
+    """``repr`` that looks at the first few elements only, and never raises."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.maxstring = self.maxother = 120
+        self.maxlevel = 4
+
+    def repr_int(self, x: int, level: int) -> str:  # noqa: ARG002
+        # Python refuses to write numbers of thousands of digits.
+        bits = x.bit_length()
+        return repr(x) if bits <= 200 else f"<int of {bits} bits>"
+
+    def repr_Tensor(self, x: Any, level: int) -> str:  # noqa: N802
+        try:
+            if x.numel() == 1:
+                return self.repr_instance(x, level)
+            return f"<{str(x.dtype).removeprefix('torch.')} tensor of shape {tuple(x.shape)}>"
+        except RuntimeError:  # nested tensors have no shape
+            return f"<{type(x).__name__}>"
+
+    repr_Parameter = repr_Tensor  # noqa: N815
+
+
+_short = _Short()

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import io
 import json
+import math
 import os
 import tempfile
 from collections.abc import Iterator
@@ -37,6 +39,43 @@ def output_folder(path: str | os.PathLike[str], parameter: str = "out") -> Path:
     return folder
 
 
+def output_file(path: str | os.PathLike[str], parameter: str = "out") -> Path:
+    """Create the folder of `path`, prove that the file can be written, and return it.
+
+    To be called before long work; what is at `path` stays as it is.
+
+    Raises:
+        OutputError: if it cannot be written; nothing but its folder is left behind.
+    """
+    target = Path(path)
+    output_folder(target.parent, parameter)
+    beside = _beside(target)
+    try:
+        if target.is_dir():
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+        beside.touch()
+        beside.unlink()
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise OutputError(
+            f"{parameter}={str(target)!r} cannot be written ({reason}); give a writable file"
+        ) from None
+    return target
+
+
+def exists(path: Path) -> bool:
+    """Whether there is something at `path`; False where the name is one that nothing can have."""
+    try:
+        return path.exists()
+    except OSError:  # it is too long
+        return False
+
+
+def _beside(target: Path) -> Path:
+    # The process id keeps two runs that share a folder from writing into one another's file.
+    return target.with_name(f".{target.name}.{os.getpid()}.tmp")
+
+
 @contextmanager
 def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
     """Give a temporary path beside `path`; rename it to `path` only if the block succeeds.
@@ -45,8 +84,7 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
         OutputError: if the file cannot be written.
     """
     target = Path(path)
-    # The process id keeps two runs that share a folder from writing into one another's file.
-    temporary = target.with_name(f".{target.name}.{os.getpid()}.tmp")
+    temporary = _beside(target)
     try:
         yield temporary
         temporary.replace(target)
@@ -60,7 +98,26 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
 
 def write_json(path: str | os.PathLike[str], value: Any) -> None:
     """Write `value` as indented JSON, atomically."""
-    write_text(path, json.dumps(value, indent=2, sort_keys=True) + "\n")
+    write_text(path, json_text(value, sort_keys=True) + "\n")
+
+
+def json_text(value: Any, *, sort_keys: bool = False) -> str:
+    """`value` as indented JSON that any reader takes: null for NaN and infinity.
+
+    >>> print(json_text({"std": float("nan")}))
+    {
+      "std": null
+    }
+    """
+    return json.dumps(_finite(value), indent=2, sort_keys=sort_keys, allow_nan=False)
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, dict):
+        return {name: _finite(member) for name, member in value.items()}
+    return [_finite(member) for member in value] if isinstance(value, (list, tuple)) else value
 
 
 def write_text(path: str | os.PathLike[str], text: str) -> None:
@@ -71,7 +128,7 @@ def write_text(path: str | os.PathLike[str], text: str) -> None:
 
 def write_record(path: str | os.PathLike[str], value: dict[str, Any]) -> None:
     """Write a dict as JSON like `write_json`, with a checksum for `read_record`."""
-    text = json.dumps({**value, "checksum": checksums.UNSEALED}, indent=2, sort_keys=True) + "\n"
+    text = json_text({**value, "checksum": checksums.UNSEALED}, sort_keys=True) + "\n"
     content = checksums.sealed(text.encode())
     with replacing(path) as temporary:
         temporary.write_bytes(content)

@@ -139,7 +139,10 @@ class Plan(ABC):
         grads = list(columns[3])
         if not _of_torch(grads) or needs_resolving(here):
             return False
-        addresses, appearance = look([*here, *grads])
+        try:
+            addresses, appearance = look([*here, *grads])
+        except RuntimeError:  # inside a transform of torch.func tensors have no storage
+            return False
         count = len(here)
         if appearance != self._appearance or addresses[:count] != self._addresses[:count]:
             return False

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from qmaps._float32 import sqrt
-from qmaps.errors import BadTypeError, SpecError
+from qmaps.errors import BadTypeError, SpecError, shown
 from qmaps.maps.codebook import Codebook
 from qmaps.quantizer import Quantizer, quantizer
 
@@ -48,11 +48,13 @@ class Pair:
         elif isinstance(given, tuple):
             parts = given
         else:
-            raise BadTypeError(f"pair={given!r} must be 'FIRST + SECOND' or a tuple of two specs")
+            raise BadTypeError(
+                f"pair={shown(given)} must be 'FIRST + SECOND' or a tuple of two specs"
+            )
         if len(parts) != 2:
             raise SpecError(
-                f"pair={given!r} has {len(parts)} parts; 'FIRST + SECOND' is needed, with spaces "
-                f"around '+' and {UNQUANTIZED} for a moment that is not quantized"
+                f"pair={shown(given)} has {len(parts)} parts; 'FIRST + SECOND' is needed, with "
+                f"spaces around '+' and {UNQUANTIZED} for a moment that is not quantized"
             )
         known = tuple(codebooks)
         first, second = (

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from qmaps.errors import BadTypeError, BadValueError
+from qmaps.errors import BadTypeError, BadValueError, shown
 
 _MASK = 0xFFFFFFFF
 _MULTIPLIERS = (0xD2511F53, 0xCD9E8D57)
@@ -65,9 +65,9 @@ class RoundingKey:
         for name, bits in _LIMITS.items():
             value = getattr(self, name)
             if isinstance(value, bool) or not isinstance(value, int):
-                raise BadTypeError(f"{name}={value!r} must be an int")
+                raise BadTypeError(f"{name}={shown(value)} must be an int")
             if not 0 <= value < 2**bits:
-                raise BadValueError(f"{name}={value} is outside 0 to 2**{bits} - 1")
+                raise BadValueError(f"{name}={shown(value)} is outside 0 to 2**{bits} - 1")
 
     def words(self) -> tuple[int, int, int, int, int, int]:
         """Philox key, the upper three words of the counter, and `offset`."""

@@ -21,11 +21,14 @@ from torch import Tensor
 from qmaps.addresses import in_memory, plain
 from qmaps.backends import backend, cuda_engine
 from qmaps.cuda import quantiles as cuda
-from qmaps.errors import BadTypeError, BadValueError, NonFiniteError
+from qmaps.dense import lack
+from qmaps.errors import BadTypeError, BadValueError, NonFiniteError, shown
 from qmaps.native import quantiles as native
 
 TOP_BITS = 18
 """Leading bits of a float32 that `approximate` tells apart: sign, exponent, 9 of the mantissa."""
+MOST = 2**24
+"""Quantiles asked for at a time, at most."""
 _REST = 32 - TOP_BITS
 _HALF = 1 << (TOP_BITS - 1)
 
@@ -144,8 +147,7 @@ def sram(x: Tensor, num: int = 256, chunk: int = 4096, offset: float | None = No
 
     Source: 8-bit optimizers, appendix F.
     """
-    if chunk < 1:
-        raise BadValueError(f"chunk={chunk} must be at least 1")
+    _check_int("chunk", chunk, 1)
     flat, levels = _checked(x, num, offset)
     whole = flat.numel() // chunk * chunk
     sums = torch.zeros(num, dtype=torch.float64, device=x.device)
@@ -163,16 +165,28 @@ def _checked(x: Tensor, num: int, offset: float | None) -> tuple[Tensor, Tensor]
     if not isinstance(x, Tensor) or not x.is_floating_point():
         kind = x.dtype if isinstance(x, Tensor) else type(x).__name__
         raise BadTypeError(f"x is {kind}; a floating-point tensor is needed")
+    if why := lack(x):
+        raise BadTypeError(f"x {why}; a dense tensor with values is needed")
     if x.numel() == 0:
         raise BadValueError(f"x of shape {tuple(x.shape)} is empty; quantiles need an element")
-    if num < 2:
-        raise BadValueError(f"num={num} must be at least 2")
+    _check_int("num", num, 2)
+    if num > MOST:
+        raise BadValueError(f"num={shown(num)} must be at most {MOST}")
     if offset is None:
         offset = 1 / (2 * num)
+    if isinstance(offset, bool) or not isinstance(offset, (int, float)):
+        raise BadTypeError(f"offset={shown(offset)} must be a number or None")
     if not 0 <= offset < 0.5:
-        raise BadValueError(f"offset={offset} is outside [0, 0.5)")
+        raise BadValueError(f"offset={shown(offset)} is outside [0, 0.5)")
     i = torch.arange(num, dtype=torch.float64, device=x.device)
     return plain(x.detach(), "x").reshape(-1), offset + i * ((1 - 2 * offset) / (num - 1))
+
+
+def _check_int(name: str, value: object, least: int) -> None:
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise BadTypeError(f"{name}={shown(value)} must be an int")
+    if value < least:
+        raise BadValueError(f"{name}={shown(value)} must be at least {least}")
 
 
 def _refuse(bad: Count) -> None:

@@ -14,7 +14,8 @@ from torch import Tensor
 
 from qmaps import dispatch, packing, reference
 from qmaps.addresses import check_memory, plain
-from qmaps.errors import BadTypeError, BadValueError, NonFiniteError, SpecError
+from qmaps.dense import lack, overlaps_itself
+from qmaps.errors import BadTypeError, BadValueError, NonFiniteError, SpecError, shown
 from qmaps.maps.base import FittedMap, Map, table
 from qmaps.maps.codebook import Codebook
 from qmaps.normalize.base import Normalizer, Scales
@@ -53,7 +54,7 @@ def quantizer(spec: str | Quantizer, codebooks: Iterable[Codebook] = ()) -> Quan
     if isinstance(spec, Quantizer):
         return spec
     if not isinstance(spec, str):
-        raise BadTypeError(f"spec={spec!r} must be a str such as 'B128/DE@4s', or a Quantizer")
+        raise BadTypeError(f"spec={shown(spec)} must be a str such as 'B128/DE@4s', or a Quantizer")
     return Quantizer(*parse(spec, tuple(codebooks)))
 
 
@@ -177,6 +178,8 @@ class Quantizer:
         """`x` quantized, and, if `check`, whether it may hold what cannot be."""
         if out is not None:
             _check_out(out, self, x)
+        if key is not None and not isinstance(key, RoundingKey):
+            raise BadTypeError(f"key is a {type(key).__name__}; a RoundingKey is needed")
         frozen = self._frozen(x) if out is None else out.quantizer
         noise = (key or RoundingKey()) if self.stochastic else None
         storage = None if out is None else (out.packed, out.scales)
@@ -336,12 +339,11 @@ class QuantizedTensor:
             out: a tensor of the same shape, written into and returned; its dtype wins.
             dtype: float32, float16 or bfloat16.
         """
-        if dtype not in FLOATS:
-            raise BadTypeError(f"dtype={dtype}; allowed are float32, float16, bfloat16")
+        if not isinstance(dtype, torch.dtype) or dtype not in FLOATS:
+            raise BadTypeError(f"dtype={shown(dtype)}; allowed are float32, float16, bfloat16")
         q = self.quantizer
-        if out is not None and tuple(out.shape) != self.shape:
-            raise BadValueError(f"out has shape {tuple(out.shape)}; {self.shape} is needed")
         if out is not None:
+            _check_target(out, self.shape)
             check_memory(out, "out")
         self.check()
         for scale in self.scales:
@@ -449,7 +451,25 @@ def _floats(x: Tensor) -> Tensor:
         raise BadTypeError(f"x has dtype {x.dtype}; allowed are float32, float16, bfloat16")
     if is_distributed(x):
         raise BadTypeError("x is a DTensor; quantize its to_local() or its full_tensor()")
+    if why := lack(x):
+        raise BadTypeError(f"x {why}; a dense tensor with values is needed")
     return plain(x.detach(), "x")
+
+
+def _check_target(out: Tensor, shape: tuple[int, ...]) -> None:
+    """Raise unless values of this shape can be written into `out`."""
+    if not isinstance(out, Tensor):
+        raise BadTypeError(f"out is a {type(out).__name__}; a torch.Tensor is needed")
+    if not out.is_floating_point():
+        raise BadTypeError(f"out has dtype {out.dtype}; a floating-point tensor is needed")
+    if why := lack(out):
+        raise BadTypeError(f"out {why}; a dense tensor with values is needed")
+    if tuple(out.shape) != shape:
+        raise BadValueError(f"out has shape {tuple(out.shape)}; {shape} is needed")
+    if overlaps_itself(out):
+        raise BadValueError("out has several elements in one place; memory for each is needed")
+    if out.requires_grad and torch.is_grad_enabled():
+        raise BadValueError("out requires gradients; write into it under torch.no_grad()")
 
 
 def _nbytes(map_: Map, packed: int, scales: Scales) -> int:
@@ -468,6 +488,8 @@ def _refuse(bad: Tensor, kind: str, allowed: str, non_finite: bool) -> None:
 
 
 def _check_out(out: QuantizedTensor, quantizer: Quantizer, x: Tensor) -> None:
+    if not isinstance(out, QuantizedTensor):
+        raise BadTypeError(f"out is a {type(out).__name__}; a QuantizedTensor is needed")
     if out.shape != tuple(x.shape):
         raise BadValueError(f"out has shape {out.shape}; {tuple(x.shape)} is needed")
     if out.quantizer.spec != quantizer.spec:

@@ -23,7 +23,8 @@ import torch
 from torch import Tensor
 
 from qmaps import packing, reference
-from qmaps.errors import BadValueError
+from qmaps.dense import lack
+from qmaps.errors import DAMAGE, BadValueError, shown
 from qmaps.maps.base import Map, table
 from qmaps.normalize.base import Normalizer, Shape
 from qmaps.normalize.block import BlockWise
@@ -212,7 +213,9 @@ def read(plain: Mapping[str, Any], shard: Shard | None) -> Rows:
         )
     try:
         quantizer = quantizer_in(plain)
-        shape = tuple(int(size) for size in plain["rows"])
+        shape = tuple(plain["rows"])
+        if not all(isinstance(size, int) for size in shape):
+            raise BadValueError(f"rows={shown(plain['rows'])} of a quantized tensor must be ints")
         extents = _extents(quantizer, shape)
         given = {name: _here(value, shard) for name, value in plain.items() if _is_array(name)}
         numbers = range(len(extents))
@@ -228,7 +231,9 @@ def read(plain: Mapping[str, Any], shard: Shard | None) -> Rows:
             _check(rows)
             rows = rows.cut(shard)
         _check(rows)
-    except (AttributeError, KeyError, TypeError, RuntimeError, IndexError) as error:
+    except BadValueError:
+        raise
+    except DAMAGE as error:
         reason = f"{type(error).__name__}: {error}".splitlines()[0]
         raise BadValueError(f"the rows of a quantized tensor are damaged ({reason})") from None
     return rows
@@ -244,7 +249,7 @@ def _here(value: Any, shard: Shard | None) -> Tensor:
         found: Tensor = value
     else:
         found = value.full_tensor() if shard is None else local(value)
-    if found.layout != torch.strided:
+    if lack(found):
         raise TypeError("a part is not dense")
     return found
 
@@ -278,6 +283,11 @@ def _check(rows: Rows) -> None:
                 f"{found.dtype}; {rows.quantizer.spec} of shape {rows.shape} needs {size} of "
                 f"{dtype}"
             )
+    normalizer = rows.quantizer.normalizer
+    if not normalizer.log_domain and any(bool((scale < 0).any()) for scale in rows.scales):
+        raise BadValueError(
+            f"scales of the rows of {rows.quantizer.spec} hold negative numbers; none may be"
+        )
     book, codes = table(rows.quantizer.map), rows._codes()
     if len(book) < 2**bits and codes.numel() and (largest := int(codes.max())) >= len(book):
         raise BadValueError(

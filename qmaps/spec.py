@@ -12,10 +12,13 @@ from dataclasses import MISSING, fields
 from typing import Any
 
 from qmaps import maps, normalize
-from qmaps.errors import BadValueError, SpecError, nearest
+from qmaps.errors import BadValueError, SpecError, nearest, shown
 from qmaps.maps.codebook import Codebook
 from qmaps.normalize.eight_bit import EightBit
 from qmaps.normalize.minimum import Minimum
+
+LONGEST = 500
+"""Characters of a spec, at most."""
 
 GRAMMAR = 'NORM["x8"]["&"NORM["x8"]]/MAP@BITS["s"|"u"]["+sr"]'
 
@@ -35,19 +38,26 @@ def parse(
         SpecError: names the spec, the part that is wrong, what is allowed, and the nearest
             match.
     """
-    match = _SPEC.fullmatch(spec.strip())
+    stripped = spec.strip()
+    if len(stripped) > LONGEST:
+        raise SpecError(f"spec={shown(spec)} has {len(stripped)} characters; at most {LONGEST} do")
+    match = _SPEC.fullmatch(stripped)
     if match is None:
-        raise SpecError(f"spec={spec!r} does not have the form {GRAMMAR}, such as B128/DE@4s")
+        raise SpecError(f"spec={shown(spec)} does not have the form {GRAMMAR}, such as B128/DE@4s")
     try:
         normalizer = parse_normalizer(match["norm"])
         map_ = _map(match, codebooks)
     except BadValueError as error:
-        raise SpecError(f"spec={spec!r}: {error}") from None
+        raise SpecError(f"spec={shown(spec)}: {error}") from None
     return normalizer, map_, bool(match["sr"])
 
 
 def parse_normalizer(text: str) -> normalize.Normalizer:
     """The normalizer that the part of a spec before ``/`` names."""
+    if len(text) > LONGEST:
+        raise SpecError(
+            f"normalizer={shown(text)} has {len(text)} characters; at most {LONGEST} do"
+        )
     parts = [_one_normalizer(part.strip()) for part in text.split("&")]
     return parts[0] if len(parts) == 1 else Minimum(*parts)
 
@@ -56,14 +66,16 @@ def _one_normalizer(text: str) -> normalize.Normalizer:
     for cls in normalize.REGISTRY:
         if (found := cls.parse(text)) is not None:
             return found
+    while text.lower().endswith("x8x8x8"):
+        text = text[:-2]  # one too many is as wrong as hundreds, which would go too deep
     if text.lower().endswith("x8"):
         return EightBit(_one_normalizer(text[:-2]))
     # B<n> is compared with the number written, so that "C128" is near "B128".
     number = re.search(r"\d+", text, re.ASCII)
-    shown = [name.replace("<n>", number[0] if number else "<n>") for name in normalize.names()]
+    written = [name.replace("<n>", number[0] if number else "<n>") for name in normalize.names()]
     raise SpecError(
-        f"unknown normalizer {text!r}; allowed are {', '.join(normalize.names())}, "
-        f"each with or without x8{nearest(text, shown)}"
+        f"unknown normalizer {shown(text)}; allowed are {', '.join(normalize.names())}, "
+        f"each with or without x8{nearest(text, written)}"
     )
 
 
@@ -77,7 +89,7 @@ def _map(match: re.Match[str], codebooks: Iterable[Codebook]) -> maps.Map:
     if name.lower() not in by_folded:
         known = [*maps.names(), *(codebook.label for codebook in codebooks)]
         raise SpecError(
-            f"unknown map {name!r}; allowed are {', '.join(known)}{nearest(name, known)}"
+            f"unknown map {shown(name)}; allowed are {', '.join(known)}{nearest(name, known)}"
         )
     cls = maps.REGISTRY[by_folded[name.lower()]]
     signed = sign == "s" if sign else cls.signs[0]
@@ -102,7 +114,9 @@ def _fields(cls: type[maps.Map], text: str | None) -> dict[str, Any]:
         name, _, value = item.partition("=")
         if name.lower() not in own:
             allowed = ", ".join(own) or "no fields"
-            raise SpecError(f"unknown field {name!r} of {cls.spec_name}; allowed are {allowed}")
+            raise SpecError(
+                f"unknown field {shown(name)} of {cls.spec_name}; allowed are {allowed}"
+            )
         if name.lower() in values:
             raise SpecError(f"field {name!r} of {cls.spec_name} is given more than once")
         default = own[name.lower()].default
@@ -115,11 +129,11 @@ def _value(name: str, text: str, default: Any) -> Any:
     if kind is bool:
         if text.lower() in ("true", "false"):
             return text.lower() == "true"
-        raise SpecError(f"{name}={text!r} must be true or false")
+        raise SpecError(f"{name}={shown(text)} must be true or false")
     try:
         # Python's numbers may hold underscores and digits of any script; a spec's may not.
         if not re.fullmatch(r"[-+.\w]*", text, re.ASCII) or "_" in text:
             raise ValueError
         return kind(text)
     except ValueError:
-        raise SpecError(f"{name}={text!r} must be of type {kind.__name__}") from None
+        raise SpecError(f"{name}={shown(text)} must be of type {kind.__name__}") from None

@@ -12,7 +12,8 @@ from safetensors.torch import save_file
 from torch import Tensor
 
 from qmaps import checksums
-from qmaps.errors import BadValueError, OutputError
+from qmaps.dense import lack
+from qmaps.errors import DAMAGE, BadTypeError, BadValueError, OutputError, shown
 from qmaps.files import replacing
 from qmaps.maps.base import table
 from qmaps.maps.codebook import Codebook
@@ -62,19 +63,23 @@ def from_plain(plain: Mapping[str, Any]) -> QuantizedTensor:
     """What `to_plain` took apart.
 
     Raises:
-        BadValueError: the parts do not fit together.
+        BadValueError, BadTypeError: the parts do not fit together.
     """
+    if not isinstance(plain, Mapping):
+        raise BadTypeError(f"a quantized tensor is a {type(plain).__name__}; a dict is needed")
     missing = [key for key in ("format", "spec", "shape", "packed", "scales") if key not in plain]
     if missing:
         raise BadValueError(f"a quantized tensor lacks {', '.join(missing)}")
     if plain["format"] != FORMAT:
         raise BadValueError(
-            f"format={plain['format']} of a quantized tensor is not supported; {FORMAT} is"
+            f"format={shown(plain['format'])} of a quantized tensor is not supported; {FORMAT} is"
         )
     try:
         t = _assembled(plain)
         check_codes(t)
-    except (AttributeError, KeyError, TypeError) as error:
+    except BadValueError:
+        raise
+    except DAMAGE as error:
         reason = f"{type(error).__name__}: {error}"
         raise BadValueError(f"the parts of a quantized tensor are damaged ({reason})") from None
     return t
@@ -83,7 +88,9 @@ def from_plain(plain: Mapping[str, Any]) -> QuantizedTensor:
 def _assembled(plain: Mapping[str, Any]) -> QuantizedTensor:
     """The tensor of these parts, whether or not they fit together."""
     quantizer = quantizer_in(plain)
-    shape = tuple(int(size) for size in plain["shape"])
+    shape = tuple(plain["shape"])
+    if not all(isinstance(size, int) for size in shape):
+        raise BadValueError(f"shape={shown(plain['shape'])} of a quantized tensor must be ints")
     return QuantizedTensor(quantizer, shape, plain["packed"], tuple(plain["scales"]))
 
 
@@ -148,7 +155,7 @@ def load(path: str | os.PathLike[str]) -> dict[str, QuantizedTensor]:
         raise BadValueError(f"{str(path)!r} cannot be read as safetensors ({reason})") from None
     except BadValueError:
         raise
-    except (AttributeError, KeyError, TypeError, ValueError) as error:
+    except DAMAGE as error:
         reason = f"{type(error).__name__}: {error}"
         raise BadValueError(f"{str(path)!r} holds damaged metadata ({reason})") from None
 
@@ -169,7 +176,12 @@ def _checked(
 
 
 def check_codes(t: QuantizedTensor) -> None:
-    """Raise if a code is none of the codebook's."""
+    """Raise if a code is none of the codebook's, or a scale is negative."""
+    if any(map(lack, (t.packed, *t.scales))):
+        raise BadValueError("packed and scales of a quantized tensor must be dense")
+    log_domain = t.quantizer.normalizer.log_domain
+    if not log_domain and any(bool((scale < 0).any()) for scale in t.scales):
+        raise BadValueError(f"scales of {t.quantizer.spec} hold negative numbers; none may be")
     codebook = table(t.quantizer.map)
     if len(codebook) < 2**t.quantizer.map.bits and t.packed.numel():
         largest = int(t.codes().max())

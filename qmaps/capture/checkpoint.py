@@ -15,8 +15,10 @@ from qmaps.capture.collect import collect, plain_options
 from qmaps.capture.folder import KIND, claim, write_index
 from qmaps.capture.snapshot import Lazy
 from qmaps.capture.states import CapturedStates
-from qmaps.errors import BadTypeError, BadValueError, CaptureError
+from qmaps.errors import DAMAGE, BadTypeError, BadValueError, CaptureError, shown
+from qmaps.files import exists
 from qmaps.locks import FolderLock
+from qmaps.normalize.block import MOST
 
 Names = torch.nn.Module | Iterable[str] | None
 
@@ -43,12 +45,14 @@ def read(path: Path, names: Names = None) -> CapturedStates:
     hyperparameters: dict[str, dict[str, Any]] = {}
     scalars: dict[str, dict[str, float]] = {}
     skipped: list[str] = []
+    taken = 0
     for label, (_, group, state) in zip(labels, slots, strict=True):
         try:
             found = collect(state)
-        except BadValueError as error:  # a quantized state whose parts do not fit
+            hyperparameters[label] = plain_options(group)
+            taken = max(taken, _step(found.scalars.get("step", 0)))
+        except DAMAGE as error:  # a quantized state whose parts do not fit, say
             raise CaptureError(f"{str(path)!r} is damaged at {label!r}: {error}") from None
-        hyperparameters[label] = plain_options(group)
         scalars[label] = found.scalars
         skipped += [f"{label}: {name} ({kind})" for name, kind in found.skipped.items()]
         if found.tensors:
@@ -57,15 +61,20 @@ def read(path: Path, names: Names = None) -> CapturedStates:
         raise CaptureError(f"{str(path)!r} is an optimizer checkpoint without any state")
     if isinstance(names, torch.nn.Module):
         _check_shapes(names, tensors, path)
-    step = max((int(found.get("step", 0)) for found in scalars.values()), default=0)
     return CapturedStates(
         tensors,
-        step=step,
+        step=taken,
         hyperparameters=hyperparameters,
         scalars=scalars,
         skipped=skipped,
         source=str(path),
     )
+
+
+def _step(number: float) -> int:
+    if not 0 <= number <= MOST:
+        raise BadValueError(f"step={shown(number)} is no count")
+    return int(number)
 
 
 def convert(
@@ -84,7 +93,7 @@ def convert(
         CaptureError, OutputError: as for `load` and `StateRecorder`; nothing is written then.
     """
     source = Path(checkpoint)
-    if not source.exists():
+    if not exists(source):
         raise CaptureError(f"{str(source)!r} does not exist")
     if source.is_dir():
         raise CaptureError(f"{str(source)!r} is a folder; an optimizer checkpoint is needed")
@@ -129,9 +138,9 @@ def state_dicts_in(loaded: Any, path: Path) -> list[Mapping[str, Any]]:
                 return state_dicts_in(loaded[wrapper], path)
     kind = type(loaded).__name__
     if isinstance(loaded, Mapping):
-        shown = [str(key) for key in list(loaded)[:4]]
-        kind = f"a dict with {', '.join(shown)}{', ...' if len(loaded) > 4 else ''}"
-        kind = kind if shown else "an empty dict"
+        some = [str(key) for key in list(loaded)[:4]]
+        kind = f"a dict with {', '.join(some)}{', ...' if len(loaded) > 4 else ''}"
+        kind = kind if some else "an empty dict"
     raise CaptureError(
         f"{str(path)!r} holds no optimizer state_dict ('state' and 'param_groups'), but {kind}"
     )
@@ -146,7 +155,7 @@ def _slots(state_dicts: Sequence[Mapping[str, Any]], path: Path) -> list[Slot]:
             slots += [
                 (prefix + name, group, state) for name, group, state in _parameters(state_dict)
             ]
-        except (TypeError, KeyError, AttributeError):
+        except DAMAGE:
             raise CaptureError(
                 f"{str(path)!r} holds an optimizer state_dict whose parts do not fit together"
             ) from None

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from qmaps.capture.snapshot import DTYPES, Lazy
+from qmaps.dense import lack
 
 
 @dataclass
@@ -72,6 +73,8 @@ def _plain(value: Any) -> Any:
         return value
     # Tensors and NumPy scalars; one element is a number, whatever holds it.
     if hasattr(value, "item") and getattr(value, "size", None) is not None:
+        if isinstance(value, Tensor) and lack(value):
+            return _UNFIT
         count = value.numel() if isinstance(value, Tensor) else value.size
         return _plain(value.item()) if count == 1 else _UNFIT
     if isinstance(value, (list, tuple)):
@@ -100,7 +103,7 @@ def _leaves(name: str, value: Any) -> Iterator[tuple[str, Any]]:
 def _number(name: str, value: Any) -> float | None:
     if isinstance(value, (bool, int, float)):
         return value
-    if name == "step" and isinstance(value, Tensor) and value.numel() == 1:
+    if name == "step" and isinstance(value, Tensor) and not lack(value) and value.numel() == 1:
         number: float = value.item()
         return number
     return None

@@ -11,6 +11,7 @@ from qmaps.capture.checkpoint import Names
 from qmaps.capture.snapshot import Lazy
 from qmaps.capture.states import CapturedStates
 from qmaps.errors import BadValueError, CaptureError
+from qmaps.files import exists
 
 
 def load(
@@ -35,10 +36,10 @@ def load(
         BadValueError: `step` was not captured, or `names` does not fit.
     """
     source = Path(path)
+    if not exists(source):
+        raise CaptureError(f"{str(source)!r} does not exist")
     if source.is_dir():
         return _folder(source, step)
-    if not source.exists():
-        raise CaptureError(f"{str(source)!r} does not exist")
     if step is not None:
         raise BadValueError(f"step={step} chooses from a folder; {str(source)!r} is one file")
     if source.suffix == ".safetensors":

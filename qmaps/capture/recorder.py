@@ -17,8 +17,9 @@ from torch import Tensor
 from qmaps.capture import snapshot
 from qmaps.capture.collect import collect, plain_options
 from qmaps.capture.folder import KIND, claim, write_index
-from qmaps.errors import BadTypeError, BadValueError
+from qmaps.errors import BadTypeError, BadValueError, shown
 from qmaps.locks import FolderLock
+from qmaps.normalize.block import MOST
 
 Parameters = str | Iterable[str] | Callable[[str], bool] | None
 Names = torch.nn.Module | Iterable[tuple[str, Tensor]] | None
@@ -106,8 +107,8 @@ class StateRecorder:
             if self._wanted(label)
         }
         if not self._shapes:
-            shown = ", ".join(labels[:5]) + (", ..." if len(labels) > 5 else "")
-            raise BadValueError(f"parameters={parameters!r} matches none of {shown}")
+            some = ", ".join(labels[:5]) + (", ..." if len(labels) > 5 else "")
+            raise BadValueError(f"parameters={shown(parameters)} matches none of {some}")
         self._taken = 0 if start is None else _integer("start", start, 0)
         self._lock = FolderLock(out, KIND)
         try:
@@ -269,9 +270,23 @@ def _own_count(optimizer: torch.optim.Optimizer) -> int | None:
 
 
 def _integer(parameter: str, value: Any, least: int) -> int:
-    if isinstance(value, bool) or not hasattr(value, "__index__") or value < least:
-        raise BadValueError(f"{parameter}={value!r} must be an int of at least {least}")
-    return operator.index(value)
+    try:
+        number = None if isinstance(value, bool) else operator.index(value)
+    except (RuntimeError, TypeError, ValueError):
+        number = None
+    if number is None or number < least:
+        raise BadValueError(f"{parameter}={shown(value)} must be an int of at least {least}")
+    if number > MOST:
+        raise BadValueError(f"{parameter}={shown(value)} must be at most 2**53")
+    return number
+
+
+def _members(given: Any) -> list[Any] | None:
+    """What is in a collection; None where there is nothing to go through."""
+    try:
+        return list(given)
+    except (RuntimeError, TypeError):
+        return None
 
 
 def _due(
@@ -282,13 +297,12 @@ def _due(
         return lambda step: step % every == 0
     if callable(steps):
         return steps
-    try:
-        chosen = frozenset(_integer("steps", step, 0) for step in steps)
-    except TypeError:
+    members = _members(steps)
+    if members is None:
         raise BadTypeError(
-            f"steps={steps!r} must be a collection of ints or a function of the step"
-        ) from None
-    return chosen.__contains__
+            f"steps={shown(steps)} must be a collection of ints or a function of the step"
+        )
+    return frozenset(_integer("steps", step, 0) for step in members).__contains__
 
 
 def _predicate(argument: str, chosen: Parameters) -> Callable[[str], bool]:
@@ -297,10 +311,16 @@ def _predicate(argument: str, chosen: Parameters) -> Callable[[str], bool]:
         return lambda _: True
     if callable(chosen):
         return chosen
-    patterns = [chosen] if isinstance(chosen, str) else list(chosen)
+    patterns = [chosen] if isinstance(chosen, str) else _members(chosen)
+    if patterns is None:
+        raise BadTypeError(
+            f"{argument}={shown(chosen)} must be names or wildcards, or a function of the name"
+        )
     for pattern in patterns:
         if not isinstance(pattern, str):
-            raise BadTypeError(f"{argument} has {pattern!r} in it; names or wildcards are needed")
+            raise BadTypeError(
+                f"{argument} has {shown(pattern)} in it; names or wildcards are needed"
+            )
     # Equality first: a name may hold brackets, which are wildcards as well.
     return lambda name: name in patterns or any(fnmatch.fnmatchcase(name, p) for p in patterns)
 
@@ -309,7 +329,10 @@ def _names(names: Names, optimizer: torch.optim.Optimizer) -> dict[int, str]:
     """Names by the identity of the parameter; the first of a shared parameter's names."""
     if names is None:
         return {}
-    pairs = names.named_parameters() if isinstance(names, torch.nn.Module) else names
+    pairs = _members(names.named_parameters() if isinstance(names, torch.nn.Module) else names)
+    if pairs is None:
+        kind = type(names).__name__
+        raise BadTypeError(f"names is a {kind}; a model or pairs of name and parameter are needed")
     found: dict[int, str] = {}
     for pair in pairs:
         fits = isinstance(pair, (tuple, list)) and len(pair) == 2

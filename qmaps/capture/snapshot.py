@@ -22,7 +22,7 @@ from torch import Tensor
 
 from qmaps import checksums
 from qmaps.errors import BadValueError, CaptureError
-from qmaps.files import replacing
+from qmaps.files import exists, replacing
 
 FORMAT = 1
 KEY = "qmaps_capture"
@@ -217,7 +217,7 @@ def dtype_of(entry: Entry) -> torch.dtype:
 
 def unreadable(path: Path, error: Exception) -> CaptureError:
     """The error for a file that is missing, forbidden, corrupt or truncated."""
-    if not path.exists():
+    if not exists(path):
         return CaptureError(f"{str(path)!r} does not exist")
     if isinstance(error, PermissionError):
         return CaptureError(f"{str(path)!r} cannot be read ({error.strerror or error})")

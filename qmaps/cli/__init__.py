@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from typing import Any
 
 try:
     import typer
 
-    from qmaps.cli.output import errors, print_error
+    from qmaps.cli.output import close_output, errors, prepare_terminal, print_error
 except ImportError as error:  # pragma: no cover - installed without the extra
     raise SystemExit(
         f'the qmaps command needs {error.name}; install it with pip install "qmaps[lab]"'
@@ -49,8 +50,10 @@ CommandLineError: Any = typer.BadParameter.__mro__[2]
 
 def main(arguments: Sequence[str] | None = None) -> None:
     """Run the command line; bad input is one line on stderr and exit code 2."""
+    prepare_terminal()
     try:
         code = app(args=None if arguments is None else list(arguments), standalone_mode=False)
+        sys.stdout.flush()
     except CommandLineError as error:
         message = " ".join(error.format_message().split())
         if message:  # empty where the help was shown instead
@@ -58,6 +61,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
         raise SystemExit(error.exit_code) from None
     except QmapsError as error:
         print_error(str(error))
+        raise SystemExit(2) from None
+    except BrokenPipeError:  # who reads the output wants no more of it
+        close_output()
+        raise SystemExit(1) from None
+    except OSError as error:  # a disk that is full, a folder that is forbidden
+        place = "" if error.filename is None else f"{str(error.filename)!r}: "
+        print_error(f"{place}{error.strerror or error}")
         raise SystemExit(2) from None
     except (KeyboardInterrupt, typer.Abort):
         code = INTERRUPTED

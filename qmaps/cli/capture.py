@@ -38,6 +38,7 @@ def capture(
     from qmaps import capture as captures
     from qmaps import workloads
     from qmaps.capture import StateRecorder
+    from qmaps.files import output_folder
 
     if (workload is None) == (checkpoint is None):
         raise BadValueError("give either a workload or --checkpoint, and not both")
@@ -46,6 +47,9 @@ def capture(
     else:
         work = workloads.get(workload or "")
         contender = as_contender("32bit")
+        if every > (total := work.steps if steps is None else steps):
+            raise BadValueError(f"every={every} records none of {total} steps")
+        output_folder(out)
         with progress(quiet=as_json) as advance:
             workloads.train(
                 work,

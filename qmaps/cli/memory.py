@@ -9,7 +9,7 @@ import typer
 
 from qmaps.cli.options import AsJson
 from qmaps.cli.output import print_json
-from qmaps.errors import BadValueError
+from qmaps.errors import BadValueError, shown
 
 
 def memory(
@@ -65,6 +65,10 @@ def _model(name: str) -> Any:
     module, separator, function = name.partition(":")
     if not separator:
         return workloads.get(name).model(0)
+    if not all(part.isidentifier() for part in [*module.split("."), function]):
+        raise BadValueError(
+            f"model={shown(name)} must be a workload, or MODULE:FUNCTION that returns a model"
+        )
     sys.path.insert(0, "")
     try:
         return getattr(importlib.import_module(module), function)()
@@ -74,5 +78,8 @@ def _model(name: str) -> Any:
         raise BadValueError(
             f"model={name!r} cannot be called without arguments ({error})"
         ) from None
+    except Exception as error:  # it is the user's code
+        kind = type(error).__name__
+        raise BadValueError(f"model={name!r} raises {kind}: {error}") from error
     finally:
         sys.path.remove("")

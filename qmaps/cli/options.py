@@ -14,9 +14,14 @@ if TYPE_CHECKING:
     from qmaps.maps.codebook import Codebook
 
 Out = Annotated[Path, typer.Option(help="Run folder; everything of the run is kept in it.")]
-Seed = Annotated[int, typer.Option(min=0, help="Seed of weights and batches.")]
+Seed = Annotated[int, typer.Option(min=0, max=2**32 - 1, help="Seed of weights and batches.")]
 Steps = Annotated[int | None, typer.Option(min=1, help="Training steps; the workload's default.")]
-AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for scripts, and nothing else.")]
+AsJson = Annotated[
+    bool,
+    typer.Option(
+        "--json", help="Print JSON for scripts, and nothing else; null for NaN and infinity."
+    ),
+]
 Workload = Annotated[str, typer.Argument(help="stdlib-lm, stdlib-lm-tiny, digits or minilm.")]
 States = Annotated[
     Path,

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import json
+import os
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 from rich.console import Console
@@ -19,12 +19,32 @@ from rich.progress import (
 )
 from rich.table import Table
 
-errors = Console(stderr=True)
+from qmaps.errors import one_line
+from qmaps.files import json_text
+
+NARROWEST, WIDTH = 20, 80
+"""Characters of a line that are too few for a table, and those that it gets then."""
+
+
+def prepare_terminal() -> None:
+    """Let the help have lines of a usual length, and output wait for who reads it slowly."""
+    columns = os.environ.get("COLUMNS", "")
+    if columns.isdecimal() and int(columns) < NARROWEST:
+        os.environ["COLUMNS"] = str(WIDTH)
+    for stream in (1, 2):
+        with suppress(OSError):  # it is closed
+            os.set_blocking(stream, True)
+
+
+def close_output() -> None:
+    """Let nothing more be written to a pipe that nobody reads, not by Python's own end either."""
+    with suppress(OSError, ValueError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def print_error(message: str) -> None:
     """One line on stderr."""
-    errors.print(f"error: {message}", markup=False, highlight=False, soft_wrap=True)
+    errors.print(f"error: {one_line(message)}", markup=False, highlight=False, soft_wrap=True)
 
 
 def command_line() -> str:
@@ -33,8 +53,8 @@ def command_line() -> str:
 
 
 def print_json(value: Any) -> None:
-    """For scripts."""
-    print(json.dumps(value, indent=2))
+    """For scripts: strict JSON, null for NaN and infinity."""
+    print(json_text(value))
 
 
 def print_table(title: str, header: list[str], rows: list[list[str]]) -> None:
@@ -44,7 +64,18 @@ def print_table(title: str, header: list[str], rows: list[list[str]]) -> None:
         table.add_column(name, justify="left" if index == 0 or name == "about" else "right")
     for row in rows:
         table.add_row(*row)
-    Console().print(table)
+    _console().print(table)
+
+
+def _console(**options: Any) -> Console:
+    """A console of a width that text fits in, also where ``COLUMNS`` says 0."""
+    found = Console(**options)
+    if found.width < NARROWEST:
+        found.width = WIDTH
+    return found
+
+
+errors = _console(stderr=True)
 
 
 class Bars:

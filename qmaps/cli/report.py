@@ -27,7 +27,10 @@ def report(
         qmaps report runs/lab --markdown beside-the-papers.md
     """
     from qmaps import report as reports
+    from qmaps.files import output_file
 
+    if markdown is not None:
+        output_file(markdown, "markdown")
     pages = {"report": reports.write(run)}
     if markdown is not None:
         pages["markdown"] = reports.write_markdown(run, markdown)

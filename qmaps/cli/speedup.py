@@ -44,12 +44,14 @@ def speedup(
         qmaps speedup --hardware runs/here/hardware.json --spec B128/DE@4s
     """
     from qmaps import speedup as model
+    from qmaps.files import output_folder
     from qmaps.quantizer import quantizer
     from qmaps.speedup import paper, write
 
     if calibrate and hardware is not None:
         raise BadValueError("give either --hardware or --calibrate, and not both")
     chosen = [quantizer(text) for text in spec or ["B2048/tree@8s", "B2048/tree@4s"]]
+    output_folder(out)
     place, job = paper.HARDWARE, None
     with progress(quiet=as_json) as advance:
         if calibrate:

@@ -41,8 +41,10 @@ def sweep(
     """
     from qmaps import capture as captures
     from qmaps import sweep as sweeps
+    from qmaps.files import output_folder
 
     loaded = captures.load(states, step=step)
+    output_folder(out)
     with progress(quiet=as_json) as advance:
         frame = sweeps.run(
             loaded,

@@ -47,10 +47,14 @@ def train(
         qmaps train stdlib-lm --optimizer 32bit --optimizer paper-8bit --seeds 3 --table losses.md
     """
     from qmaps import workloads
+    from qmaps.files import output_file, output_folder
     from qmaps.lab import compare, summarize_losses
 
     chosen = [as_contender(name) for name in optimizer or ["32bit"]]
     work = workloads.get(workload, **workload_options(stable_embedding))
+    output_folder(out)
+    if table is not None:
+        output_file(table, "table")
     with progress(quiet=as_json) as advance:
         runs = compare(
             work,
@@ -98,9 +102,8 @@ def _write_table(
     import torch
 
     from qmaps import __version__
-    from qmaps.files import output_folder, write_text
+    from qmaps.files import write_text
 
-    output_folder(path.parent, "table")
     header = ["optimizer", "seeds", "mean", "std", "minus the first", "its std", "state (MiB)"]
     lines = [
         f"# Final validation loss of {workload} ({unit}), {steps} steps",

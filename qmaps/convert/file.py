@@ -16,6 +16,7 @@ from qmaps.convert.formats.torchao_ import MODULES, imported
 from qmaps.convert.report import Report
 from qmaps.convert.state_dict import convert_state_dict
 from qmaps.errors import BadValueError, CaptureError, OutputError
+from qmaps.files import exists, output_file
 
 
 def convert_file(
@@ -55,14 +56,15 @@ def convert_file(
         BadValueError, BadTypeError: as `convert_state_dict`.
     """
     file, target = Path(path), Path(out)
-    if not file.exists():
+    if not exists(file):
         raise CaptureError(f"{str(file)!r} does not exist")
     if file.is_dir():
         raise CaptureError(f"{str(file)!r} is a folder; an optimizer checkpoint is needed")
-    if target.exists() and not overwrite:
+    if exists(target) and not overwrite:
         raise OutputError(
             f"{str(target)!r} exists already; give another name, or allow overwriting"
         )
+    output_file(target)
     reports: list[Report] = []
 
     def convert(state_dict: Mapping[str, Any]) -> dict[str, Any]:

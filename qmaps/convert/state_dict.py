@@ -12,7 +12,15 @@ from qmaps.convert.formats.base import Plan, Wanted
 from qmaps.convert.formats.coded import same_codes
 from qmaps.convert.report import Report, report
 from qmaps.convert.zeros import POLICIES, Zeros, handle
-from qmaps.errors import BadTypeError, BadValueError, CaptureError, NonFiniteError, nearest
+from qmaps.errors import (
+    DAMAGE,
+    BadTypeError,
+    BadValueError,
+    CaptureError,
+    NonFiniteError,
+    QmapsError,
+    nearest,
+)
 from qmaps.quantizer import QuantizedTensor, Quantizer
 
 
@@ -62,7 +70,16 @@ def convert_state_dict(
     if not isinstance(state_dict, Mapping) or not {"state", "param_groups"} <= state_dict.keys():
         raise BadTypeError("state_dict must be an optimizer's, with 'state' and 'param_groups'")
     origin = _recognized(state_dict) if source is None else _format(source, "source")
-    old = origin.read(state_dict, None if optimizer is None else family(optimizer))
+    hint = None if optimizer is None else family(optimizer)
+    try:
+        old = origin.read(state_dict, hint)
+    except QmapsError:
+        raise
+    except DAMAGE as error:
+        reason = f"{type(error).__name__}: {error}"
+        raise CaptureError(
+            f"the optimizer state_dict has parts that do not fit ({reason})"
+        ) from error
     planned, plan = target.plan(old, states)
     encoded = planned.with_states(_encoded(planned, plan))
     encoded, found = _handled(old, encoded, zeros)
@@ -82,7 +99,7 @@ def _format(name: str, option: str) -> Format:
 def _recognized(state_dict: Mapping[str, Any]) -> Format:
     try:
         return next(known for known in FORMATS.values() if known.recognizes(state_dict))
-    except (AttributeError, KeyError, TypeError):
+    except DAMAGE:
         raise CaptureError("the optimizer state_dict has parts that do not fit") from None
 
 

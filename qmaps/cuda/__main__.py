@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import argparse
-import json
 import sys
 import time
 from typing import Any
 
 from qmaps.cuda import catalogue, compiler
 from qmaps.errors import QmapsError
+from qmaps.files import json_text
 
 COLUMNS = ("registers", "spill_stores", "spill_loads", "stack", "shared")
 
@@ -67,7 +67,7 @@ def _compile(wanted: list[str] | None, *, quick: bool, summary: bool, as_json: b
             spilled = sum(row["spill_stores"] + row["spill_loads"] for row in rows)
             print(f"{arch}: {took}, up to {most} registers, {spilled} bytes spilled", flush=True)
     if as_json:
-        print(json.dumps(found, indent=2))
+        print(json_text(found))
     return 0
 
 

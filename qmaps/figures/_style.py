@@ -15,6 +15,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from qmaps.errors import BadValueError
+from qmaps.figures._text import as_text
 
 P = ParamSpec("P")
 
@@ -67,8 +68,10 @@ def styled(draw: Callable[P, Figure]) -> Callable[P, Figure]:
 
     @wraps(draw)
     def drawn(*args: P.args, **kwargs: P.kwargs) -> Figure:
+        given: list[Any] = [as_text(value) for value in args]
+        options: dict[str, Any] = {name: as_text(value) for name, value in kwargs.items()}
         with style():
-            return draw(*args, **kwargs)
+            return draw(*given, **options)
 
     return drawn
 

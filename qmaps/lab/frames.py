@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -13,7 +14,14 @@ from qmaps import analyze, maps
 from qmaps.analyze._states import MIN_SIZE, States, as_states
 from qmaps.capture import CapturedStates
 from qmaps.errors import OutputError
-from qmaps.files import read_frame, read_record, write_frame, write_record
+from qmaps.files import (
+    exists,
+    json_text,
+    read_frame,
+    read_record,
+    write_frame,
+    write_record,
+)
 from qmaps.locks import FolderLock
 from qmaps.quantizer import quantizer
 
@@ -116,7 +124,7 @@ def _write(
 
 def _claim(path: Path, identity: dict[str, Any]) -> bool:
     """Whether it was noted already that the frames are of these states; if not, it is now."""
-    if not path.exists():
+    if not exists(path):
         write_record(path, identity)
         return False
     try:
@@ -125,7 +133,7 @@ def _claim(path: Path, identity: dict[str, Any]) -> bool:
         raise OutputError(
             f"out={str(path.parent)!r} has a damaged states.json; give another folder, or delete it"
         ) from None
-    if found != identity:
+    if found != json.loads(json_text(identity)):
         raise OutputError(
             f"out={str(path.parent)!r} holds frames of other states; give another folder, or "
             "delete it"

@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 
 from qmaps import analyze, figures
 from qmaps.errors import CaptureError
-from qmaps.files import output_folder, read_frame
+from qmaps.files import exists, output_folder, read_frame
 
 DRAWINGS: Mapping[str, Callable[[pd.DataFrame], Figure]] = {
     "loss_curves": figures.loss_curves,
@@ -48,10 +48,10 @@ def draw(
     jobs: dict[str, Callable[[], Figure]] = {}
     for name, drawing in DRAWINGS.items():
         path = folder / "frames" / f"{name}.parquet"
-        if path.exists():
+        if exists(path):
             jobs[name] = partial(_from_file, drawing, path)
     swept = folder / "sweep" / "sweep.parquet"
-    if swept.exists():
+    if exists(swept):
         sweep = read_frame(swept)
         for state in ("exp_avg", "exp_avg_sq"):
             if (sweep["state"] == state).any():

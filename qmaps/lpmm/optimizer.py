@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from qmaps.backends import backend
-from qmaps.errors import BadValueError, NonFiniteError
+from qmaps.errors import DAMAGE, BadValueError, NonFiniteError, QmapsError
 from qmaps.fused import Entry
 from qmaps.lpmm.accumulator import Accumulator
 from qmaps.lpmm.fused import LowPrecisionStep, fuses
@@ -18,6 +18,7 @@ from qmaps.lpmm.parameter import LowPrecisionParameter
 from qmaps.native.leaving import forget_at_exit
 from qmaps.optim.base import QuantizedOptimizer
 from qmaps.optim.checkpoint import check_form
+from qmaps.optim.terms import check_int
 from qmaps.philox import RoundingKey
 from qmaps.quantizer import QuantizedTensor
 from qmaps.store import from_plain, to_plain
@@ -73,10 +74,8 @@ class LowPrecisionOptimizer(QuantizedOptimizer):
     def __init__(
         self, params: Iterable[Any], *args: Any, accumulation_steps: int = 1, **options: Any
     ) -> None:
-        n = accumulation_steps
-        if isinstance(n, bool) or not isinstance(n, int) or n < 1:
-            raise BadValueError(f"accumulation_steps={n!r} must be an int of at least 1")
-        self.accumulation_steps = n
+        check_int("accumulation_steps", accumulation_steps, 1)
+        self.accumulation_steps = accumulation_steps
         self._micro_batches = 0
         self._bad, self._drops = False, None
         self._observers = ()
@@ -249,11 +248,18 @@ class LowPrecisionOptimizer(QuantizedOptimizer):
     def _load(self, saved: Any) -> None:
         """As every optimizer; gradients that the checkpoint does not have are left empty."""
         check_form(saved)
-        about = saved.get("accumulated", {"micro_batches": 0, "gradients": {}})
         ours = self._low_precision()
-        totals = {n: self._total(n, ours, each) for n, each in about["gradients"].items()}
+        try:
+            micro_batches, pending = self._accumulated(saved.get("accumulated"), ours)
+        except QmapsError:
+            raise
+        except DAMAGE as error:
+            reason = f"{type(error).__name__}: {error}"
+            raise BadValueError(
+                f"state_dict has parts of 'accumulated' that do not fit ({reason})"
+            ) from error
         super()._load({k: v for k, v in saved.items() if k != "accumulated"})
-        self._micro_batches = int(about["micro_batches"])
+        self._micro_batches = micro_batches
         self._drops = None
         for number, param in ours.items():
             a = param.accumulating()
@@ -261,14 +267,26 @@ class LowPrecisionOptimizer(QuantizedOptimizer):
                 continue
             a.clear()
             a.step = int(self.state[param]["step"]) if "step" in self.state.get(param, {}) else 0
-            if number in totals:
-                found = totals[number]
+            if number in pending:
+                a.count, found = pending[number]
                 for target, part in zip(
                     (a.total.packed, *a.total.scales), (found.packed, *found.scales), strict=True
                 ):
                     target.copy_(part)
-                a.count = int(about["gradients"][number]["count"])
         self._bad = self._holds_bad()
+
+    def _accumulated(
+        self, about: Any, ours: Mapping[int, LowPrecisionParameter]
+    ) -> tuple[int, dict[int, tuple[int, QuantizedTensor]]]:
+        """Of an unfinished step the micro-batches, and by parameter their number and gradient."""
+        if about is None:
+            return 0, {}
+        pending = {n: self._total(n, ours, saved) for n, saved in about["gradients"].items()}
+        counts = {n: saved["count"] for n, saved in about["gradients"].items()}
+        check_int("micro_batches", about["micro_batches"], 0)
+        for count in counts.values():
+            check_int("count", count, 0)
+        return about["micro_batches"], {n: (counts[n], total) for n, total in pending.items()}
 
     def _total(
         self, number: int, ours: Mapping[int, LowPrecisionParameter], saved: Mapping[str, Any]

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 import torch
 from torch import Tensor
 
-from qmaps.errors import BadTypeError, BadValueError, NonFiniteError
+from qmaps.errors import BadTypeError, BadValueError, NonFiniteError, shown
 
 if TYPE_CHECKING:
     from qmaps.maps.codebook import Codebook
@@ -50,19 +50,19 @@ class Map(ABC):
 
     def __post_init__(self) -> None:
         if not isinstance(self.signed, bool):
-            raise BadTypeError(f"signed={self.signed!r} must be True or False")
+            raise BadTypeError(f"signed={shown(self.signed)} must be True or False")
         if self.signed not in self.signs:
             allowed = "signed (s)" if self.signs[0] else "unsigned (u)"
             given = "signed (s)" if self.signed else "unsigned (u)"
             raise BadValueError(f"{self.spec_name} is {allowed} only; {given} was given")
         if isinstance(self.bits, bool) or not isinstance(self.bits, int):
-            raise BadTypeError(f"bits={self.bits!r} must be an int")
+            raise BadTypeError(f"bits={shown(self.bits)} must be an int")
         widths = self.widths(self.signed)
         if self.bits not in widths:
             span = f"{widths[0]}" if len(widths) == 1 else f"{widths[0]} to {widths[-1]}"
             sign = "signed" if self.signed else "unsigned"
             raise BadValueError(
-                f"bits={self.bits} is outside {span}, the widths of {sign} {self.spec_name}"
+                f"bits={shown(self.bits)} is outside {span}, the widths of {sign} {self.spec_name}"
             )
 
     @property
@@ -85,13 +85,13 @@ class Map(ABC):
     @property
     def spec(self) -> str:
         """The map's part of a spec, such as ``DE@8s`` or ``mantissa(offset=2)@8s``."""
-        shown = [
+        changed = [
             f"{field.name}={str(value).lower()}"
             for field in fields(self)
             if field.name not in ("bits", "signed")
             and (value := getattr(self, field.name)) != field.default
         ]
-        arguments = f"({','.join(shown)})" if shown else ""
+        arguments = f"({','.join(changed)})" if changed else ""
         return f"{self.spec_name}{arguments}@{self.bits}{'s' if self.signed else 'u'}"
 
     def __str__(self) -> str:
@@ -159,6 +159,14 @@ class FittedMap(Map):
     @abstractmethod
     def fit_values(self, values: Tensor, weights: Tensor | None) -> Tensor:
         """The ascending codebook fitted to 1-D non-empty float32 `values`."""
+
+
+def check_range(name: str, value: object, low: int, high: int) -> None:
+    """Raise unless a field is an int from `low` to `high`."""
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise BadTypeError(f"{name}={shown(value)} must be an int")
+    if not low <= value <= high:
+        raise BadValueError(f"{name}={shown(value)} is outside {low} to {high}")
 
 
 @functools.lru_cache(maxsize=512)

@@ -10,8 +10,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from qmaps.errors import BadTypeError, BadValueError
+from qmaps.errors import BadTypeError, BadValueError, shown
 from qmaps.maps.base import REGISTRY, Map
+
+LONGEST = 200
+"""Characters of a label, at most."""
 
 
 @dataclass(frozen=True, init=False)
@@ -42,15 +45,15 @@ class Codebook(Map):
         label: str = "codebook",
         per_tensor: bool = False,
     ) -> None:
-        tensor = values if isinstance(values, Tensor) else torch.tensor(list(values))
-        # A sum with 0 makes -0 that: codebooks that are equal are to decode alike.
-        codes = tuple((tensor.detach().cpu().float().reshape(-1) + 0.0).sort().values.tolist())
+        codes = _numbers(values)
         if not 2 <= len(codes) <= 65536:
             raise BadValueError(f"values has {len(codes)} entries; 2 to 65536 are allowed")
         if not all(map(math.isfinite, codes)):
             raise BadValueError("values holds NaN or infinity; only finite numbers are allowed")
         if not per_tensor and len(set(codes)) < len(codes):
             raise BadValueError("values holds equal numbers (as float32); they must be distinct")
+        if signed is not None and not isinstance(signed, bool):
+            raise BadTypeError(f"signed={shown(signed)} must be True, False or None")
         smallest = max(1, (len(codes) - 1).bit_length())
         negative = codes[0] < 0
         if signed is None:
@@ -59,19 +62,27 @@ class Codebook(Map):
             raise BadValueError(
                 f"values holds {codes[0]}, below zero; an unsigned codebook allows none"
             )
+        if not isinstance(label, str):
+            raise BadTypeError(f"label={shown(label)} must be a str")
+        if not per_tensor and len(label) > LONGEST:
+            raise BadValueError(
+                f"label={shown(label)} has {len(label)} characters; at most {LONGEST} do"
+            )
         if not per_tensor and not re.fullmatch(r"[A-Za-z][A-Za-z0-9_.-]*", label):
             raise BadValueError(
-                f"label={label!r} must be a letter followed by letters, digits, '_', '.' or '-'"
+                f"label={shown(label)} must be a letter followed by letters, digits, '_', '.' "
+                "or '-'"
             )
         if label.lower() in {name.lower() for name in REGISTRY}:
-            raise BadValueError(f"label={label!r} is the name of a built-in map")
+            raise BadValueError(f"label={shown(label)} is the name of a built-in map")
         if bits is not None and (isinstance(bits, bool) or not isinstance(bits, int)):
-            raise BadTypeError(f"bits={bits!r} must be an int")
+            raise BadTypeError(f"bits={shown(bits)} must be an int")
         if bits is not None and not smallest <= bits <= 16:
             raise BadValueError(
-                f"bits={bits} is outside {smallest} to 16, the widths that hold {len(codes)} values"
+                f"bits={shown(bits)} is outside {smallest} to 16, the widths that hold "
+                f"{len(codes)} values"
             )
-        given = {"bits": smallest if bits is None else bits, "signed": signed}
+        given: dict[str, object] = {"bits": smallest if bits is None else bits, "signed": signed}
         given |= {"codes": codes, "label": label, "per_tensor": per_tensor}
         for name, value in given.items():
             object.__setattr__(self, name, value)  # the way a frozen dataclass does it
@@ -91,3 +102,17 @@ class Codebook(Map):
         if self.counted:
             return self.label
         return f"{self.label}@{self.bits}{'s' if self.signed else 'u'}"
+
+
+def _numbers(values: Tensor | Iterable[float]) -> tuple[float, ...]:
+    """The values as float32 in ascending order."""
+    try:
+        tensor = values if isinstance(values, Tensor) else torch.tensor(list(values))
+        if tensor.is_complex():
+            raise TypeError("they are complex")
+        # A sum with 0 makes -0 that: codebooks that are equal are to decode alike.
+        return tuple((tensor.detach().cpu().float().reshape(-1) + 0.0).sort().values.tolist())
+    except (OverflowError, RuntimeError, TypeError, ValueError) as error:
+        raise BadTypeError(
+            f"values={shown(values)} must be a tensor or a row of numbers ({error})"
+        ) from None

@@ -5,8 +5,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from qmaps.errors import BadValueError
-from qmaps.maps.base import Map
+from qmaps.maps.base import Map, check_range
 
 
 @dataclass(frozen=True)
@@ -30,10 +29,8 @@ class Mantissa(Map, name="mantissa"):
     offset: int = 0
 
     def __post_init__(self) -> None:
-        if not 1 <= self.exponent_bits <= 4:
-            raise BadValueError(f"exponent_bits={self.exponent_bits} is outside 1 to 4")
-        if not -20 <= self.offset <= 20:
-            raise BadValueError(f"offset={self.offset} is outside -20 to 20")
+        check_range("exponent_bits", self.exponent_bits, 1, 4)
+        check_range("offset", self.offset, -20, 20)
         super().__post_init__()
 
     def widths(self, signed: bool) -> range:

@@ -6,6 +6,7 @@ from typing import ClassVar
 from torch import Tensor
 
 from qmaps import quantiles
+from qmaps.errors import BadTypeError, shown
 from qmaps.maps.base import FittedMap
 
 
@@ -25,6 +26,11 @@ class Quantile(FittedMap, name="quantile"):
 
     weighted: ClassVar[bool] = False
     midpoints: bool = False
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.midpoints, bool):
+            raise BadTypeError(f"midpoints={shown(self.midpoints)} must be True or False")
+        super().__post_init__()
 
     def fit_values(self, values: Tensor, weights: Tensor | None) -> Tensor:
         estimate = quantiles.sram if values.is_cuda else quantiles.exact

@@ -4,8 +4,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from qmaps.errors import BadValueError
-from qmaps.maps.base import Map, mirror
+from qmaps.maps.base import Map, check_range, mirror
 from qmaps.maps.tree import bisection
 
 
@@ -29,10 +28,8 @@ class StaticTree(Map, name="static-tree"):
     offset: int = 0
 
     def __post_init__(self) -> None:
-        if not 1 <= self.tree_bits <= 6:
-            raise BadValueError(f"tree_bits={self.tree_bits} is outside 1 to 6")
-        if not -30 <= self.offset <= 30:
-            raise BadValueError(f"offset={self.offset} is outside -30 to 30")
+        check_range("tree_bits", self.tree_bits, 1, 6)
+        check_range("offset", self.offset, -30, 30)
         super().__post_init__()
 
     def widths(self, signed: bool) -> range:

@@ -9,18 +9,23 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from qmaps.errors import BadTypeError, BadValueError
+from qmaps.errors import BadTypeError, BadValueError, shown
 from qmaps.normalize.base import Layout, Normalizer, Scales, Shape, largest
 from qmaps.normalize.extent import Extent
 from qmaps.normalize.geometry import Geometry, Part
 
+MOST = 2**53
+"""What counts elements or steps is at most this: every int up to it is a float64."""
+
 
 def check_block_size(size: int) -> None:
-    """Raise unless `size` is an int of at least 1."""
+    """Raise unless `size` is an int from 1 to `MOST`."""
     if isinstance(size, bool) or not isinstance(size, int):
-        raise BadTypeError(f"block size={size!r} must be an int")
+        raise BadTypeError(f"block size={shown(size)} must be an int")
     if size < 1:
-        raise BadValueError(f"block size={size} must be at least 1")
+        raise BadValueError(f"block size={shown(size)} must be at least 1")
+    if size > MOST:
+        raise BadValueError(f"block size={shown(size)} must be at most 2**53")
 
 
 def blocks(x: Tensor, size: int) -> Tensor:

@@ -18,13 +18,24 @@ from qmaps.constants import (
     Unbiased,
     UnbiasedRest,
 )
-from qmaps.errors import BadTypeError, BadValueError
+from qmaps.errors import BadTypeError, BadValueError, shown
 from qmaps.optim import adafactor_of_torch, factored
 from qmaps.optim.adafactor_terms import clipped, confident, decayed, scaled
 from qmaps.optim.apollo import SCALE_TYPES, Projection
 from qmaps.optim.base import QuantizedOptimizer, Shared
 from qmaps.optim.limiter import limited
-from qmaps.optim.terms import ascent, check_at_least_0, check_bool, check_decay, directed
+from qmaps.optim.terms import (
+    ascent,
+    check_above_0,
+    check_at_least_0,
+    check_bool,
+    check_decay,
+    check_finite,
+    check_int,
+    check_pair,
+    directed,
+    number,
+)
 
 SMALLEST_SQUARE = 1e-30
 """The paper's eps1."""
@@ -222,21 +233,22 @@ class Adafactor(QuantizedOptimizer):
                 "step size, 0.01 in the paper"
             )
         check_at_least_0(group, "lr", "weight_decay", "came_eps", "apollo_scale")
-        if not group["beta2_decay"] <= 0:
-            raise BadValueError(f"beta2_decay={group['beta2_decay']} must be at most 0")
+        if not number("beta2_decay", group["beta2_decay"]) <= 0:
+            raise BadValueError(f"beta2_decay={shown(group['beta2_decay'])} must be at most 0")
+        check_finite("beta2_decay", group["beta2_decay"])
+        check_pair("eps", group["eps"], "two numbers, of which the first may be None")
         small, least = group["eps"]
-        if small is not None and not small >= 0:
-            raise BadValueError(f"eps[0]={small} must be at least 0, or None for 1e-30")
-        if not least >= 0:
-            raise BadValueError(f"eps[1]={least} must be at least 0")
-        if not group["d"] > 0:
-            raise BadValueError(f"d={group['d']} must be above 0")
+        if small is not None and not number("eps[0]", small) >= 0:
+            raise BadValueError(f"eps[0]={shown(small)} must be at least 0, or None for 1e-30")
+        if not number("eps[1]", least) >= 0:
+            raise BadValueError(f"eps[1]={shown(least)} must be at least 0")
+        check_above_0(group, "d")
         for name in ("beta1", "beta2", "beta3"):
             if group[name] is not None:
                 check_decay(name, group[name])
         margin = group["fira_margin"]
-        if margin is not None and not margin >= 0:
-            raise BadValueError(f"fira_margin={margin} must be at least 0, or None")
+        if margin is not None and not number("fira_margin", margin) >= 0:
+            raise BadValueError(f"fira_margin={shown(margin)} must be at least 0, or None")
         check_bool(group, "relative_step", "scale_parameter", "scale_weight_decay", "factored",
                    "apollo_factorize")  # fmt: skip
         _check_apollo(group)
@@ -390,11 +402,8 @@ def _moment_shapes(
 
 def _check_apollo(group: dict[str, Any]) -> None:
     for name, least in (("apollo_rank", 0), ("apollo_update_proj_gap", 1)):
-        value = group[name]
-        if isinstance(value, bool) or not isinstance(value, int) or value < least:
-            raise BadValueError(f"{name}={value!r} must be an int of at least {least}")
-    if group["apollo_scale_type"] not in SCALE_TYPES:
+        check_int(name, group[name], least)
+    scale_type = group["apollo_scale_type"]
+    if not isinstance(scale_type, str) or scale_type not in SCALE_TYPES:
         allowed = ", ".join(map(repr, SCALE_TYPES))
-        raise BadValueError(
-            f"apollo_scale_type={group['apollo_scale_type']!r} must be one of {allowed}"
-        )
+        raise BadValueError(f"apollo_scale_type={shown(scale_type)} must be one of {allowed}")

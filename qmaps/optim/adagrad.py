@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any, ClassVar, Unpack
 
+import torch
 from torch import Tensor
 
 from qmaps._float32 import sqrt
 from qmaps.constants import Constant, Slowing
+from qmaps.errors import BadValueError, shown
 from qmaps.optim.base import QuantizedOptimizer, Shared
 from qmaps.optim.fixed_width import EightBit, FourBit
 from qmaps.optim.terms import ascent, check_at_least_0, coupled
@@ -81,6 +83,11 @@ class Adagrad(QuantizedOptimizer):
         check_at_least_0(
             group, "lr", "lr_decay", "weight_decay", "initial_accumulator_value", "eps"
         )
+        start = group["initial_accumulator_value"]
+        if start > torch.finfo(torch.float32).max:
+            raise BadValueError(
+                f"initial_accumulator_value={shown(start)} must be at most 3.4e38, as float32 is"
+            )
 
     def initial(self, group: dict[str, Any]) -> dict[str, float]:
         """What the sum starts from."""

@@ -17,10 +17,9 @@ from qmaps.constants import (
     RootCorrection,
     Warmed,
 )
-from qmaps.errors import BadValueError
 from qmaps.optim.base import QuantizedOptimizer, Shared
 from qmaps.optim.fixed_width import EightBit, FourBit
-from qmaps.optim.terms import ascent, check_at_least_0, check_betas, directed
+from qmaps.optim.terms import ascent, check_at_least_0, check_betas, check_int, directed
 
 
 class AdEMAMix(QuantizedOptimizer):
@@ -107,13 +106,9 @@ class AdEMAMix(QuantizedOptimizer):
         """Raise if an option of a parameter group has a value that is not allowed."""
         super().check_group(group)
         check_at_least_0(group, "lr", "alpha", "eps", "weight_decay")
-        if len(group["betas"]) != 3:
-            raise BadValueError(f"betas={group['betas']} must be three: of m, of v and of n")
-        check_betas(group)
+        check_betas(group, "three: of m, of v and of n", 3)
         for name in ("t_alpha", "t_beta3"):
-            steps = group[name]
-            if steps is not None and (not isinstance(steps, int) or steps < 1):
-                raise BadValueError(f"{name}={steps!r} must be None or an int of at least 1")
+            check_int(name, group[name], 1, or_none=True)
 
     def constants(self, group: dict[str, Any]) -> dict[str, float | Constant]:
         """Constants of a group's steps, in float64."""

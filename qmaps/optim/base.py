@@ -16,7 +16,8 @@ from qmaps.backends import backend, cuda_engine_on
 from qmaps.bfloat16 import round_stochastically
 from qmaps.constants import Constant
 from qmaps.cuda.optimizer import CudaStep
-from qmaps.errors import BadTypeError, BadValueError, NonFiniteError
+from qmaps.dense import lack, overlaps_itself
+from qmaps.errors import BadTypeError, BadValueError, NonFiniteError, shown
 from qmaps.exchange import Request, shared_scales, spans_shards
 from qmaps.fused import COUNTER, Entry, FusedStep, count_step
 from qmaps.maps.base import FittedMap
@@ -38,7 +39,7 @@ from qmaps.optim.memory import Memory, memory
 from qmaps.optim.nonfinite import bad_elements
 from qmaps.optim.other_libraries import instead_of
 from qmaps.optim.presets import Preset
-from qmaps.optim.terms import check_bool
+from qmaps.optim.terms import check_bool, check_int
 from qmaps.optim.torch_options import without_torch_options
 from qmaps.parts import part
 from qmaps.philox import RoundingKey
@@ -165,7 +166,7 @@ class QuantizedOptimizer(torch.optim.Optimizer):
         owner = type(self).__name__
         for name in without_torch_options(owner, torch_options, self.torch_options):
             raise BadTypeError(
-                f"{name}={torch_options[name]!r} is no option of {owner}{instead_of(name)}"
+                f"{name}={shown(torch_options[name])} is no option of {owner}{instead_of(name)}"
             )
         self._choices = Choices(owner, self.state_names, self.signed_states, self.exact_states)
         self._cuda = {}
@@ -248,15 +249,14 @@ class QuantizedOptimizer(torch.optim.Optimizer):
 
     def check_group(self, group: dict[str, Any]) -> None:
         """Raise if an option of a parameter group has a value that is not allowed."""
-        if not isinstance(size := group["min_quantized_size"], int) or size < 0:
-            raise BadValueError(f"min_quantized_size={size!r} must be an int of at least 0")
-        if not isinstance(every := group["refit_every"], int) or every < 1:
-            raise BadValueError(f"refit_every={every!r} must be an int of at least 1")
-        if group["nonfinite"] not in NONFINITE:
+        check_int("min_quantized_size", group["min_quantized_size"], 0)
+        check_int("refit_every", group["refit_every"], 1)
+        policy = group["nonfinite"]
+        if not isinstance(policy, str) or policy not in NONFINITE:
             allowed = ", ".join(map(repr, NONFINITE))
-            raise BadValueError(f"nonfinite={group['nonfinite']!r} must be one of {allowed}")
+            raise BadValueError(f"nonfinite={shown(policy)} must be one of {allowed}")
         RoundingKey(seed=group["seed"])  # raises on a bad seed
-        check_bool(group, "quantize", "stochastic_rounding", "master_weights")
+        check_bool(group, "maximize", "quantize", "stochastic_rounding", "master_weights")
         if group["stochastic_rounding"] and group["master_weights"]:
             raise BadValueError(
                 "stochastic_rounding=True does not go with master_weights=True: a master copy "
@@ -625,17 +625,26 @@ class QuantizedOptimizer(torch.optim.Optimizer):
     def _check_gradient(self, entry: Entry) -> None:
         """Raise if a gradient is none that a step could take."""
         number, param, _, grad = entry
-        if grad.layout != torch.strided:
+        if grad.is_sparse:
             raise BadTypeError(
                 f"the gradient of {self._name(number)} is sparse; dense gradients are supported, "
                 "as embeddings with sparse=False have"
             )
+        for kind, tensor in (("", param), ("the gradient of ", grad)):
+            if why := lack(tensor):
+                raise BadTypeError(
+                    f"{kind}{self._name(number)} {why}; dense tensors with values are supported"
+                )
         if param.dtype not in DTYPES or not grad.is_floating_point():
             raise BadTypeError(
                 f"{self._name(number)} is {_plain(param)} and its gradient {_plain(grad)}; "
                 f"{_ALLOWED} parameters are supported"
             )
         self._check_parameter(number, param)
+        if not is_distributed(param) and overlaps_itself(param):
+            raise BadValueError(
+                f"{self._name(number)} has several elements in one place; memory for each is needed"
+            )
         if grad.shape != (here := local(param)).shape:
             raise BadValueError(
                 f"the gradient of {self._name(number)} has shape {tuple(grad.shape)}; "

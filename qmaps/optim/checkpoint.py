@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import copy
-import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
-from qmaps.errors import BadTypeError, BadValueError, QmapsError
+from qmaps.dense import lack
+from qmaps.errors import DAMAGE, BadTypeError, BadValueError, QmapsError, shown
 from qmaps.exchange import Request, shared_scales, spans_shards
 from qmaps.fused import COUNTER
 from qmaps.masters import MASTER, has_master
+from qmaps.normalize.block import MOST
 from qmaps.optim.choice import Choices, check_patterns, listed
 from qmaps.optim.torch_options import TORCH_OPTIONS
 from qmaps.parts import largest_bits, part
@@ -79,11 +80,15 @@ def read(
     try:
         with choices.learning(state_dict["state"]):
             return _read(optimizer, choices, state_dict)
-    except BadValueError as error:
+    except DAMAGE as error:
+        if not isinstance(error, QmapsError):
+            reason = f"{type(error).__name__}: {error}"
+            raise BadValueError(f"state_dict has parts that do not fit ({reason})") from error
         written_by = state_dict.get(ABOUT, {}).get("optimizer", type(optimizer).__name__)
         if written_by == type(optimizer).__name__:
             raise
-        raise BadValueError(f"{error}; state_dict is of {written_by}") from None
+        kind = BadTypeError if isinstance(error, BadTypeError) else BadValueError
+        raise kind(f"{error}; state_dict is of {written_by}") from None
 
 
 def _read(
@@ -113,12 +118,14 @@ def check_form(state_dict: Mapping[str, Any]) -> None:
     if not isinstance(state_dict, Mapping):
         raise BadTypeError(f"state_dict is a {type(state_dict).__name__}; a dict is needed")
     if missing := [key for key in ("state", "param_groups") if key not in state_dict]:
-        shown = listed([str(key) for key in state_dict]) or "nothing"
-        raise BadValueError(f"state_dict lacks {' and '.join(missing)}; it has {shown}")
+        there = listed([str(key) for key in state_dict]) or "nothing"
+        raise BadValueError(f"state_dict lacks {' and '.join(missing)}; it has {there}")
     told = state_dict.get(ABOUT, {"format": FORMAT})
     number = told.get("format") if isinstance(told, Mapping) else None
     if isinstance(number, bool) or not isinstance(number, int) or number < 1:
-        raise BadValueError(f"state_dict has format={number!r}; an int of at least 1 is needed")
+        raise BadValueError(
+            f"state_dict has format={shown(number)}; an int of at least 1 is needed"
+        )
     if number > FORMAT:
         raise BadValueError(
             f"state_dict has format={number}, of a newer qmaps; this one reads up to {FORMAT}"
@@ -164,7 +171,7 @@ def _groups(
             optimizer.check_group(merged)
         except QmapsError:
             raise
-        except (TypeError, ValueError) as error:  # options of other types than the checks expect
+        except DAMAGE as error:  # options of other types than the checks expect
             raise BadValueError(f"state_dict has a bad option in group {index}: {error}") from None
         groups.append(merged)
     check_patterns(groups)
@@ -213,7 +220,8 @@ def _numbers(state_dict: Mapping[str, Any], params: Sequence[Tensor]) -> dict[An
             )
         if saved_id not in numbers and type(saved_id) in types:
             raise BadValueError(
-                f"state_dict has a state of parameter {saved_id!r}, which none of its groups has"
+                f"state_dict has a state of parameter {shown(saved_id)}, which none of its groups "
+                "has"
             )
     return numbers
 
@@ -256,8 +264,8 @@ def read_state(
         if name not in optimizer.state_names:
             allowed = ", ".join(optimizer.state_names)
             raise BadValueError(
-                f"state_dict has the state {name!r} for {where}; {type(optimizer).__name__} has "
-                f"{allowed}"
+                f"state_dict has the state {shown(name)} for {where}; {type(optimizer).__name__} "
+                f"has {allowed}"
             )
         state[name] = _placed(value, param.device)
     if state:
@@ -339,12 +347,14 @@ def _master(value: Any, where: str, param: Tensor, group: Group) -> Tensor:
 
 def _step(value: Any, where: str, *, on_host: bool) -> Tensor:
     number = value
-    if isinstance(value, Tensor) and value.numel() == 1:
+    if isinstance(value, Tensor) and not lack(value) and value.numel() == 1:
         number = value.item()
     if isinstance(number, bool) or not isinstance(number, (int, float)):
         raise BadTypeError(f"state_dict has a {type(value).__name__} as the step of {where}")
-    if not (math.isfinite(number) and number >= 0 and number == int(number)):
-        raise BadValueError(f"state_dict has step={number} for {where}; 0, 1, 2, ... are steps")
+    if not 0 <= number <= MOST or number != int(number):
+        raise BadValueError(
+            f"state_dict has step={shown(number)} for {where}; 0, 1, 2, ... are steps"
+        )
     device = value.device if isinstance(value, Tensor) and not on_host else "cpu"
     return torch.tensor(number, dtype=COUNTER, device=device)
 
@@ -359,6 +369,10 @@ def _value(value: Any, name: str, where: str, its: Shard | None) -> Tensor | Qua
     if not isinstance(value, (Tensor, QuantizedTensor)):
         kind = type(value).__name__
         raise BadTypeError(f"state_dict has a {kind} as {name} of {where}; a tensor is needed")
+    if isinstance(value, Tensor) and value.layout == torch.strided and (why := lack(value)):
+        raise BadTypeError(
+            f"state_dict has {name} of {where}, which {why}; a dense tensor with values is needed"
+        )
     if isinstance(value, Tensor) and not (
         value.layout == torch.strided and value.is_floating_point()
     ):

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from torch import Tensor
 
-from qmaps.errors import BadTypeError, BadValueError, nearest
+from qmaps.errors import BadTypeError, BadValueError, nearest, shown
 from qmaps.optim.presets import preset
 from qmaps.quantizer import Quantizer, quantizer
 from qmaps.store import from_plain
@@ -130,14 +130,14 @@ class Choices:
             given = preset(given, option).specs(self._by_preset, self._signed)
         elif not isinstance(given, Mapping):
             raise BadTypeError(
-                f"{option}={given!r} must be a preset's name, a dict from state names to "
+                f"{option}={shown(given)} must be a preset's name, a dict from state names to "
                 "specs, or None"
             )
         specs: Specs = {}
         for name, value in given.items():
             if name not in self._states:
                 allowed = ", ".join(self._states)
-                raise BadValueError(f"{option} names {name!r}; {self._owner} has {allowed}")
+                raise BadValueError(f"{option} names {shown(name)}; {self._owner} has {allowed}")
             specs[name] = None
             if value is not None:
                 # One of a user's codebooks has no spec that could be read.
@@ -157,14 +157,14 @@ class Choices:
             return {}
         if not isinstance(given, Mapping):
             raise BadTypeError(
-                f"overrides={given!r} must be a dict from parameter names, or patterns of them, "
-                "to quantizers"
+                f"overrides={shown(given)} must be a dict from parameter names, or patterns of "
+                "them, to quantizers"
             )
         for key in given:
             if not isinstance(key, str):
-                shown = key.__name__ if isinstance(key, type) else repr(key)
+                given_key = key.__name__ if isinstance(key, type) else shown(key)
                 raise BadTypeError(
-                    f"overrides has the key {shown}; an optimizer takes parameter names, or "
+                    f"overrides has the key {given_key}; an optimizer takes parameter names, or "
                     "patterns of them; qmaps.optim.param_groups(model, overrides=...) takes "
                     "module types too"
                 )
@@ -240,8 +240,8 @@ def check_patterns(groups: Sequence[Mapping[str, Any]]) -> None:
             if pattern in group["overrides"]:
                 if "param_names" not in group:
                     raise BadValueError(
-                        f"overrides names {pattern!r}, but the parameters have no names; give the "
-                        "optimizer model.named_parameters()"
+                        f"overrides names {shown(pattern)}, but the parameters have no names; give "
+                        "the optimizer model.named_parameters()"
                     )
                 names += group["param_names"]
         if not any(fnmatchcase(name, pattern) for name in names):
@@ -252,7 +252,7 @@ def matches_nothing(pattern: str, names: Sequence[str]) -> str:
     """The error for a pattern that none of these names matches."""
     plain = pattern.replace("*", "")
     return (
-        f"overrides names {pattern!r}, which matches no parameter; there are {listed(names)}"
+        f"overrides names {shown(pattern)}, which matches no parameter; there are {listed(names)}"
         f"{nearest(plain, names)}"
     )
 

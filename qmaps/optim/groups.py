@@ -8,7 +8,7 @@ from typing import Any
 
 from torch import nn
 
-from qmaps.errors import BadTypeError, BadValueError
+from qmaps.errors import BadTypeError, BadValueError, shown
 from qmaps.optim.choice import StateQuantizers, listed, matches_nothing
 
 
@@ -59,8 +59,8 @@ def param_groups(
         if kind not in groups:
             groups[kind] = {"params": [], "param_names": []}
             if chosen is not None:
-                shown = repr(chosen) if isinstance(chosen, str) else chosen.__name__
-                groups[kind] |= {"state_quantizers": overrides[chosen], "override_key": shown}
+                label = repr(chosen) if isinstance(chosen, str) else chosen.__name__
+                groups[kind] |= {"state_quantizers": overrides[chosen], "override_key": label}
             if weight_decay is not None:
                 groups[kind]["weight_decay"] = 0.0 if kind[1] else weight_decay
         groups[kind]["params"].append(param)
@@ -76,8 +76,8 @@ def _members(
         return {p for p, names in members.items() if any(fnmatchcase(n, key) for n in names)}
     if not (isinstance(key, type) and issubclass(key, nn.Module)):
         raise BadTypeError(
-            f"overrides has the key {key!r}; a parameter's name, a pattern of names, or a module "
-            "type is needed"
+            f"overrides has the key {shown(key)}; a parameter's name, a pattern of names, or a "
+            "module type is needed"
         )
     inside = (m.parameters() for m in model.modules() if isinstance(m, key))
     return {param for params in inside for param in params if param in members}

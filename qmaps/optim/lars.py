@@ -13,7 +13,14 @@ from qmaps.errors import BadValueError
 from qmaps.optim.base import QuantizedOptimizer, Shared
 from qmaps.optim.fixed_width import EightBit, FourBit
 from qmaps.optim.layerwise import check_bound, clipped, trust
-from qmaps.optim.terms import ascent, check_at_least_0, check_bool, coupled, directed
+from qmaps.optim.terms import (
+    ascent,
+    check_above_0,
+    check_at_least_0,
+    check_bool,
+    coupled,
+    directed,
+)
 
 
 class LARS(QuantizedOptimizer):
@@ -102,8 +109,7 @@ class LARS(QuantizedOptimizer):
         """Raise if an option of a parameter group has a value that is not allowed."""
         super().check_group(group)
         check_at_least_0(group, "lr", "momentum", "weight_decay")
-        if not float(group["trust_coefficient"]) > 0:
-            raise BadValueError(f"trust_coefficient={group['trust_coefficient']} must be above 0")
+        check_above_0(group, "trust_coefficient")
         check_bool(group, "nesterov")
         if group["nesterov"] and group["momentum"] == 0:
             raise BadValueError("nesterov=True needs momentum above 0; it is 0")

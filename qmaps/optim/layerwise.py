@@ -7,7 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from qmaps.errors import BadValueError
+from qmaps.errors import BadValueError, shown
+from qmaps.optim.terms import number
 
 # Norms are float64 scalars on the parameter's device (`qmaps._norms`). What is made of them is a
 # few float64 operations, rounded to float32 at the end; the host waits for nothing.
@@ -37,5 +38,5 @@ def clipped(update_norm: Tensor, param_norm: Tensor, max_unorm: float) -> Tensor
 
 def check_bound(group: dict[str, Any], name: str) -> None:
     """Raise unless this option is None or a number above 0."""
-    if group[name] is not None and not float(group[name]) > 0:
-        raise BadValueError(f"{name}={group[name]} must be None or above 0")
+    if group[name] is not None and not number(name, group[name]) > 0:
+        raise BadValueError(f"{name}={shown(group[name])} must be None or above 0")

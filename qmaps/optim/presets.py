@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
-from qmaps.errors import BadValueError, nearest
+from qmaps.errors import BadValueError, nearest, shown
 from qmaps.pair import Pair
 
 
@@ -59,6 +59,6 @@ def preset(name: str, option: str = "state_quantizers") -> Preset:
         given = [None if q is None else q.spec for q in (pair.first, pair.second)]
         return Preset(given[0], given[1], 1)
     raise BadValueError(
-        f"{option}={name!r} is no preset; allowed are {', '.join(PRESETS)}, 'SIGNED + UNSIGNED' "
-        f"of specs, or a dict from state names to specs{nearest(name, PRESETS)}"
+        f"{option}={shown(name)} is no preset; allowed are {', '.join(PRESETS)}, "
+        f"'SIGNED + UNSIGNED' of specs, or a dict from state names to specs{nearest(name, PRESETS)}"
     )

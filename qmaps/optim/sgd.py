@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable
 from typing import Any, ClassVar, Unpack
 
@@ -12,7 +11,7 @@ from qmaps.constants import Constant, First
 from qmaps.errors import BadValueError
 from qmaps.optim.base import QuantizedOptimizer, Shared
 from qmaps.optim.fixed_width import EightBit, FourBit
-from qmaps.optim.terms import ascent, check_at_least_0, check_bool, coupled
+from qmaps.optim.terms import ascent, check_at_least_0, check_bool, check_finite, coupled
 
 
 class SGD(QuantizedOptimizer):
@@ -88,8 +87,7 @@ class SGD(QuantizedOptimizer):
         super().check_group(group)
         check_at_least_0(group, "lr", "momentum", "weight_decay")
         momentum, dampening = group["momentum"], group["dampening"]
-        if not math.isfinite(dampening):
-            raise BadValueError(f"dampening={dampening} must be finite")
+        check_finite("dampening", dampening)
         check_bool(group, "nesterov")
         if group["nesterov"] and (momentum == 0 or dampening != 0):
             raise BadValueError(

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
+from numbers import Real
 from typing import Any
 
 from torch import Tensor
 
-from qmaps.errors import BadTypeError, BadValueError
+from qmaps.errors import BadTypeError, BadValueError, shown
+from qmaps.normalize.block import MOST
 
 
 def ascent(group: dict[str, Any]) -> float:
@@ -26,31 +30,86 @@ def coupled(param: Tensor, grad: Tensor, scalars: dict[str, float]) -> Tensor:
     return grad + param * decay if decay != 0 else grad
 
 
+def number(name: str, value: Any) -> float:
+    """The number that an option stands for: an int, a float, or a tensor that holds one.
+
+    Raises:
+        BadTypeError: it is none.
+        BadValueError: it is an int beyond all floats.
+    """
+    if isinstance(value, str):
+        raise BadTypeError(
+            f"{name}={shown(value)} must be a number; YAML takes 1e-3 for text and 1.0e-3 for one"
+        )
+    tensor = isinstance(value, Tensor)
+    if isinstance(value, bool) or not (tensor or isinstance(value, Real)):
+        raise BadTypeError(f"{name}={shown(value)} must be a number")
+    try:
+        return float(value)
+    except OverflowError:
+        raise BadValueError(f"{name}={shown(value)} is too large for a float") from None
+    except (RuntimeError, TypeError, ValueError):
+        # Complex ones, those on the meta device or under vmap, those with more elements or none.
+        raise BadTypeError(
+            f"{name}={shown(value)} must be a number, or a tensor that holds one real number"
+        ) from None
+
+
 def check_at_least_0(group: dict[str, Any], *names: str) -> None:
     """Raise unless these options are numbers of at least 0."""
     for name in names:
-        if isinstance(value := group[name], str):
-            raise BadTypeError(
-                f"{name}={value!r} must be a number; YAML takes 1e-3 for text and 1.0e-3 for one"
-            )
-        if not float(value) >= 0:
-            raise BadValueError(f"{name}={group[name]} must be at least 0")
+        if not number(name, group[name]) >= 0:
+            raise BadValueError(f"{name}={shown(group[name])} must be at least 0")
 
 
-def check_decay(name: str, value: float) -> None:
+def check_above_0(group: dict[str, Any], *names: str) -> None:
+    """Raise unless these options are numbers above 0."""
+    for name in names:
+        if not number(name, group[name]) > 0:
+            raise BadValueError(f"{name}={shown(group[name])} must be above 0")
+
+
+def check_decay(name: str, value: Any) -> None:
     """Raise unless the decay of a running average is in [0, 1)."""
-    if not 0 <= value < 1:
-        raise BadValueError(f"{name}={value} is outside [0, 1)")
+    if not 0 <= number(name, value) < 1:
+        raise BadValueError(f"{name}={shown(value)} is outside [0, 1)")
 
 
-def check_betas(group: dict[str, Any]) -> None:
-    """Raise unless each of `betas` is in [0, 1)."""
+def check_betas(group: dict[str, Any], needed: str = "two numbers", count: int = 2) -> None:
+    """Raise unless `betas` are `count` numbers in [0, 1)."""
+    check_pair("betas", group["betas"], needed, count)
     for index, beta in enumerate(group["betas"]):
         check_decay(f"betas[{index}]", beta)
+
+
+def check_pair(name: str, value: Any, needed: str = "two numbers", count: int = 2) -> None:
+    """Raise unless an option has `count` elements in an order."""
+    row = value.dim() == 1 if isinstance(value, Tensor) else isinstance(value, Sequence)
+    if not row or isinstance(value, str):
+        raise BadTypeError(f"{name}={shown(value)} must be {needed}")
+    if len(value) != count:
+        raise BadValueError(f"{name}={shown(value)} must be {needed}")
+
+
+def check_int(name: str, value: Any, least: int, or_none: bool = False) -> None:
+    """Raise unless an option is an int from `least` to 2**53."""
+    if or_none and value is None:
+        return
+    if isinstance(value, bool) or not isinstance(value, int) or not value >= least:
+        none = "None or " if or_none else ""
+        raise BadValueError(f"{name}={shown(value)} must be {none}an int of at least {least}")
+    if value > MOST:
+        raise BadValueError(f"{name}={shown(value)} must be at most 2**53")
+
+
+def check_finite(name: str, value: Any) -> None:
+    """Raise unless an option is a finite number."""
+    if not math.isfinite(number(name, value)):
+        raise BadValueError(f"{name}={shown(value)} must be finite")
 
 
 def check_bool(group: dict[str, Any], *names: str) -> None:
     """Raise unless these options are True or False."""
     for name in names:
         if not isinstance(group[name], bool):
-            raise BadTypeError(f"{name}={group[name]!r} must be True or False")
+            raise BadTypeError(f"{name}={shown(group[name])} must be True or False")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from qmaps.errors import BadTypeError, BadValueError
+from qmaps.errors import BadTypeError, BadValueError, shown
 
 HARMLESS = ("capturable", "foreach", "fused")
 """Those that choose one of torch's implementations of the same rule."""
@@ -40,11 +40,11 @@ def without_torch_options(
         if name not in TORCH_OPTIONS:
             kept[name] = value
         elif value is not None and not isinstance(value, bool):
-            raise BadTypeError(f"{name}={value!r} must be True, False or None")
+            raise BadTypeError(f"{name}={shown(value)} must be True, False or None")
         elif name not in HARMLESS:
             only = False if name == "differentiable" else stands_for.get(name)
             if only is None:
-                raise BadTypeError(f"{name}={value!r} is no option of {owner}")
+                raise BadTypeError(f"{name}={shown(value)} is no option of {owner}")
             if value != only:
                 raise BadValueError(f"{name}={value} is not supported: {REASONS[name]}")
     return kept

@@ -16,6 +16,7 @@ from torch import nn
 from qmaps import capture, workloads
 from qmaps.capture import CapturedStates, StateRecorder
 from qmaps.errors import QmapsError
+from qmaps.files import exists
 from qmaps.lab import Contender, compare
 from qmaps.workloads import TrainingRun, Workload
 
@@ -177,6 +178,6 @@ class Context:
             NotYetError: it is not there.
         """
         path = self.reports / name
-        if not path.exists():
+        if not exists(path):
             raise NotYetError(f"{self.reports.name}/{name}", command)
         return path

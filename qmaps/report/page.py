@@ -13,7 +13,7 @@ import pandas as pd
 
 from qmaps import files
 from qmaps.errors import CaptureError
-from qmaps.files import write_text
+from qmaps.files import exists, write_text
 from qmaps.report.claims import claims, number, percent
 from qmaps.sweep import summarize
 
@@ -96,7 +96,7 @@ def write(run: str | os.PathLike[str]) -> Path:
     pictures = [
         {"id": name, "title": title, "caption": caption, "data": _embedded(path)}
         for name, title, caption in FIGURES
-        if (path := folder / "figures" / f"{name}.png").exists()
+        if exists(path := folder / "figures" / f"{name}.png")
     ]
     errors = read_frame(folder / "frames" / "update_error.parquet")
     losses = read_frame(folder / "frames" / "losses.parquet")
@@ -128,13 +128,13 @@ def _embedded(path: Path) -> str:
 
 def read_frame(path: Path) -> pd.DataFrame | None:
     """The frame in a Parquet file, or None if there is no such file."""
-    return files.read_frame(path) if path.exists() else None
+    return files.read_frame(path) if exists(path) else None
 
 
 def read_about(folder: Path) -> dict[str, Any]:
     """What a run folder says of its run; empty if it says nothing."""
     path = folder / "about.json"
-    return files.read_record(path) if path.exists() else {}
+    return files.read_record(path) if exists(path) else {}
 
 
 def _losses(frame: pd.DataFrame) -> list[dict[str, Any]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import operator
 from typing import Any
 
-from qmaps.errors import BadValueError
+from qmaps.errors import BadValueError, shown
 
 
 def integer(parameter: str, value: Any, least: int) -> int:
@@ -14,12 +14,18 @@ def integer(parameter: str, value: Any, least: int) -> int:
     Raises:
         BadValueError: it is not one.
     """
-    if isinstance(value, bool) or not hasattr(value, "__index__") or value < least:
-        raise BadValueError(f"{parameter}={value!r} must be an int of at least {least}")
-    return operator.index(value)
+    try:
+        number = None if isinstance(value, bool) else operator.index(value)
+    except TypeError:
+        number = None
+    if number is None or number < least:
+        raise BadValueError(f"{parameter}={shown(value)} must be an int of at least {least}")
+    if number >= 2**63:
+        raise BadValueError(f"{parameter}={shown(value)} must be below 2**63")
+    return number
 
 
 def require(allowed: bool, parameter: str, value: Any, wanted: str) -> None:
     """Raise BadValueError unless `allowed`; `wanted` says what is."""
     if not allowed:
-        raise BadValueError(f"{parameter}={value!r} must be {wanted}")
+        raise BadValueError(f"{parameter}={shown(value)} must be {wanted}")

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from qmaps import checkpoint, checksums
 from qmaps.errors import OutputError
-from qmaps.files import output_folder, read_record, replacing, write_record
+from qmaps.files import json_text, output_folder, read_record, replacing, write_record
 
 COLUMNS = ("step", "split", "metric", "value")
 
@@ -89,7 +89,7 @@ class RunFolder:
         """
         self = cls(output_folder(out))
         # As JSON has them: a tuple is read back as a list.
-        wanted = json.loads(json.dumps(settings))
+        wanted = json.loads(json_text(settings))
         if not self.settings.exists():
             if self.checkpoint.exists() or self.result.exists():
                 raise self._damaged(self.settings)  # nothing says of which run they are
@@ -174,15 +174,13 @@ class RunFolder:
         """Write what stays, then remove the checkpoint."""
         checkpoint.save(model.state_dict(), self.model)
         self._write_losses(run)
-        # JSON knows no NaN.
-        final = {name: value if math.isfinite(value) else None for name, value in run.final.items()}
         write_record(
             self.result,
             {
                 "label": run.label,
                 "seed": run.seed,
                 "steps": run.steps,
-                "final": final,
+                "final": run.final,
                 "first_nonfinite_step": run.first_nonfinite_step,
                 "state_nbytes": run.state_nbytes,
                 "losses_xxh3": checksums.of(self.losses.read_bytes()),

@@ -9,18 +9,21 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 from itertools import combinations
 from pathlib import Path
+from xml.etree import ElementTree
 
 import matplotlib as mpl
 import numpy as np
 import pandas as pd
 import pytest
 from matplotlib.axes import Axes
+from matplotlib.cbook import is_math_text
 from matplotlib.colors import LogNorm, to_hex
 from matplotlib.figure import Figure
 from matplotlib.text import Annotation, Text
 
 from qmaps import figures
 from qmaps.errors import BadValueError, OutputError
+from qmaps.figures._text import as_text
 from tests.figures import synthetic
 from tests.figures.synthetic import FRAMES, OTHER, PAIR
 
@@ -839,3 +842,33 @@ def test_bit_fields_write_each_bit_under_its_field() -> None:
     for cell, field in zip(figure.axes[0].patches[:4], frame["field"][:4], strict=True):
         faces[field] = cell.get_facecolor()
     assert len(set(faces.values())) == len(faces) == 3
+
+
+# Names of any kind
+
+
+ODD = ["$\\frac{1}$", "$", "$$ \\$ _a^b%{c}#&<d>", "two\nlines\x00\t", "x" * 500, "名前 имя"]
+NAMED = ("quantizer", "parameter", "setting", "run", "tensor", "normalizer", "group", "map")
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_names_are_literal_text_whatever_they_hold(name: str, tmp_path: Path) -> None:
+    frame = FRAMES[name].copy()
+    columns = [column for column in NAMED if column in frame and frame[column].dtype != float]
+    for column in columns:
+        known = {text: number for number, text in enumerate(dict.fromkeys(frame[column]))}
+        frame[column] = [f"{text} {ODD[known[text] % len(ODD)]}" for text in frame[column]]
+    figure = fresh(name, frame)
+    figures.save(figure, tmp_path / "odd.svg")
+    ElementTree.parse(tmp_path / "odd.svg")
+    found = [text.get_text() for text in figure.findobj(Text)]
+    odd = [text for text in found if "frac" in text or "lines" in text]
+    assert odd or not columns or name in ("convergence_bound",)
+    assert not any(map(is_math_text, odd))
+    assert not any("two\nlines" in text or "x" * 130 in text for text in found)
+
+
+def test_long_names_that_differ_in_their_middle_stay_apart() -> None:
+    frame = pd.DataFrame({"run": ["a" * 200 + "b" + "a" * 200, "a" * 200 + "c" + "a" * 200]})
+    first, second = as_text(frame)["run"]
+    assert (first, second) == ("a" * 58 + "..." + "a" * 58, "a" * 58 + "..." + "a" * 58 + " (2)")

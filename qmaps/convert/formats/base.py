@@ -13,7 +13,7 @@ from torch import Tensor
 
 from qmaps.convert.families import Family, family_of
 from qmaps.convert.form import Group, OptimizerState, Parameter, State, checked
-from qmaps.errors import BadValueError, CaptureError
+from qmaps.errors import DAMAGE, BadValueError, CaptureError, shown
 from qmaps.maps.base import Map
 from qmaps.maps.codebook import Codebook
 from qmaps.optim.base import Shared
@@ -81,7 +81,9 @@ class Format(ABC):
         """
         try:
             taken = list(_groups(state_dict))
-        except (AttributeError, KeyError, TypeError):
+        except CaptureError:
+            raise
+        except DAMAGE:
             raise CaptureError("the optimizer state_dict has parts that do not fit") from None
         read: list[list[Parameter]] = []
         for _, _, slots in taken:
@@ -90,9 +92,9 @@ class Format(ABC):
                 try:
                     states = self.named(self.states(saved, label), hint)
                     step = _step(saved.get("step"))
-                except (BadValueError, AttributeError, KeyError, TypeError, RuntimeError) as error:
-                    if isinstance(error, CaptureError):
-                        raise
+                except CaptureError:
+                    raise
+                except DAMAGE as error:
                     raise CaptureError(f"the states of {label!r} are damaged: {error}") from None
                 parameters.append(Parameter(label, name, step, states))
             read.append(parameters)
@@ -286,7 +288,7 @@ def _step(value: Any) -> float | None:
         value = value.item()
     number = isinstance(value, (int, float)) and not isinstance(value, bool)
     if not number or not math.isfinite(value) or value < 0 or value != int(value):
-        raise BadValueError(f"step={value!r} is no count")
+        raise BadValueError(f"step={shown(value)} is no count")
     return float(value)
 
 

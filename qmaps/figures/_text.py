@@ -1,0 +1,70 @@
+"""Names as figures show them: literal text, whatever they are made of."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import pandas as pd
+
+LONGEST = 120
+"""Characters of a name; of a longer one the middle is left out."""
+
+
+def as_text(value: Any) -> Any:
+    """What a figure is given, with every text in it `literal`; numbers and the rest as they are.
+
+    Texts that differ stay different.
+    """
+    if isinstance(value, pd.DataFrame):
+        shown = value.copy(deep=False)
+        for name, column in value.items():
+            if _holds_text(column):
+                shown[name] = _column(column)
+        return shown
+    if isinstance(value, str):
+        return literal(value)
+    if isinstance(value, Mapping):
+        return {as_text(name): as_text(member) for name, member in value.items()}
+    if isinstance(value, (list, tuple)):
+        return type(value)(map(as_text, value))
+    return value
+
+
+def literal(text: str) -> str:
+    r"""A text that matplotlib shows as it is: without mathematics and on one line.
+
+    >>> print(literal("$x$"))
+    \$x\$
+    """
+    shown = "".join(each if each.isprintable() else repr(each)[1:-1] for each in text)
+    if len(shown) > LONGEST:
+        half = (LONGEST - 3) // 2
+        shown = f"{shown[:half]}...{shown[-half:]}"
+    return shown.replace("$", r"\$")
+
+
+def _holds_text(column: pd.Series) -> bool:
+    return column.dtype == object or isinstance(column.dtype, (pd.StringDtype, pd.CategoricalDtype))
+
+
+def _column(column: pd.Series) -> pd.Series:
+    """The column with its texts literal; long ones that would come out the same get numbers."""
+    if isinstance(column.dtype, pd.CategoricalDtype):
+        return column.cat.rename_categories(_names(column.cat.categories))
+    return column.map(_names(column.unique()), na_action="ignore")
+
+
+def _names(given: Any) -> dict[Any, Any]:
+    names: dict[Any, Any] = {}
+    taken: set[Any] = set()
+    for value in given:
+        name = as_text(value)
+        if isinstance(value, str):
+            number, plain = 1, name
+            while name in taken:
+                number += 1
+                name = f"{plain} ({number})"
+            taken.add(name)
+        names[value] = name
+    return names

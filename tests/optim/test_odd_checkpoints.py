@@ -1,0 +1,205 @@
+"""Checkpoints with anything in any place: they are loaded, or the error is one of qmaps."""
+
+from __future__ import annotations
+
+import copy
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+import qmaps
+from qmaps import lpmm, optim
+from qmaps.backends import backends, use_backend
+from qmaps.convert import convert_file
+from qmaps.errors import BadTypeError, BadValueError, CaptureError
+from tests.helpers import examples
+from tests.odd import objects, refused, tensors
+
+AVAILABLE = {found.name for found in backends() if found.available}
+CLASSES: list[Any] = [optim.AdamW8bit, optim.SGD, optim.Adafactor8bit, optim.AdamWFactor,
+                      torch.optim.AdamW]  # fmt: skip
+
+
+def trained(cls: Any = optim.AdamW8bit) -> Any:
+    torch.manual_seed(0)
+    layer = torch.nn.Linear(6, 4)
+    if cls is lpmm.LPMMSGD:
+        layer = lpmm.convert(layer)
+    options = {"momentum": 0.9} if cls is optim.SGD else {}
+    if cls is not torch.optim.AdamW:
+        options["min_quantized_size"] = 0
+    if cls is optim.SGD:
+        options["state_quantizers"] = "4bit"
+    optimizer = cls(layer.named_parameters(), **options)
+    layer(torch.ones(2, 6)).sum().backward()
+    if cls is lpmm.LPMMSGD:
+        optimizer.accumulation_steps = 2
+        optimizer.step()
+        layer(torch.ones(2, 6)).sum().backward()
+        optimizer.step()
+        layer(torch.ones(2, 6)).sum().backward()
+    optimizer.step()
+    return optimizer
+
+
+def places(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+    """Every place in nested containers."""
+    found = [path] if path else []
+    members = (
+        value.items() if isinstance(value, dict)
+        else enumerate(value) if isinstance(value, list) else ()
+    )  # fmt: skip
+    return found + [place for key, member in members for place in places(member, (*path, key))]
+
+
+def changed(saved: Any, place: tuple[Any, ...], value: Any) -> Any:
+    saved = copy.deepcopy(saved)
+    inside = saved
+    for key in place[:-1]:
+        inside = inside[key]
+    inside[place[-1]] = value
+    return saved
+
+
+@pytest.mark.fuzz
+@settings(
+    max_examples=examples(150),
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large],
+)
+@given(data=st.data())
+def test_anything_anywhere_is_loaded_or_refused(data: st.DataObject) -> None:
+    cls = data.draw(st.sampled_from([*CLASSES, lpmm.LPMMSGD]))
+    saved = trained(cls).state_dict()
+    place = data.draw(st.sampled_from(places(saved)))
+    damaged = changed(saved, place, data.draw(objects()))
+    optimizer = trained(optim.AdamW if cls is torch.optim.AdamW else cls)
+    if not refused(optimizer.load_state_dict, damaged):
+        refused(optimizer.step)
+
+
+def read(path: Path) -> None:
+    states = qmaps.capture.load(path)
+    for parameter in states.parameters():
+        for name in states.states(parameter):
+            states.tensor(parameter, name)
+
+
+@pytest.mark.fuzz
+@settings(
+    max_examples=examples(60),
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
+)
+@given(data=st.data())
+def test_anything_in_a_file_is_read_or_refused(data: st.DataObject, tmp_path: Path) -> None:
+    saved = trained(data.draw(st.sampled_from(CLASSES))).state_dict()
+    place = data.draw(st.sampled_from(places(saved)))
+    damaged = changed(saved, place, data.draw(objects()))
+    # A file that is read lazily must not be written again.
+    path = tmp_path / f"{len(list(tmp_path.iterdir()))}.pt"
+    try:
+        torch.save(damaged, path)
+    except Exception:  # nothing that a file could hold
+        return
+    refused(read, path)
+    refused(convert_file, path, tmp_path / "out.pt", to="torch", overwrite=True)
+    refused(convert_file, path, tmp_path / "out.pt", to="bitsandbytes", overwrite=True)
+    refused(convert_file, path, tmp_path / "out.pt", to="qmaps", states="8bit", overwrite=True)
+
+
+META = torch.zeros(4, 6, device="meta")
+WRONG = [
+    (("state", 0, "step"), 10**400, BadValueError,
+     "state_dict has step=<int of 1329 bits> for parameter 'weight'; 0, 1, 2, ... are steps"),
+    (("state", 0, "step"), 2**53 + 1, BadValueError,
+     "state_dict has step=9007199254740993 for parameter 'weight'; 0, 1, 2, ... are steps"),
+    (("state", 0, "step"), torch.empty((), device="meta"), BadTypeError,
+     "state_dict has a Tensor as the step of parameter 'weight'"),
+    (("state", 0, "exp_avg"), META, BadTypeError, "state_dict has exp_avg of parameter 'weight', "
+     "which is on the device 'meta', without values; a dense tensor with values is needed"),
+    (("state", 0, "exp_avg", "shape"), ["a"], BadValueError, "state_dict has a bad exp_avg for "
+     "parameter 'weight': shape=['a'] of a quantized tensor must be ints"),
+    (("state", 0, "exp_avg", "shape"), [float("nan")], BadValueError, "state_dict has a bad "
+     "exp_avg for parameter 'weight': shape=[nan] of a quantized tensor must be ints"),
+    (("state", 0, "exp_avg", "scales"), [-torch.ones(1)], BadValueError, "state_dict has a bad "
+     "exp_avg for parameter 'weight': scales of B256/DE@8s hold negative numbers; none may be"),
+    (("param_groups", 0, "lr"), 10**400, BadValueError,
+     "lr=<int of 1329 bits> is too large for a float"),
+    (("param_groups", 0, "betas"), 0.9, BadTypeError, "betas=0.9 must be two numbers"),
+    (("param_groups", 0, "params"), [[0], [1]], BadValueError, "state_dict has parts that do not "
+     "fit (TypeError: unhashable type: 'list')"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("place", "value", "error", "message"), WRONG, ids=range(len(WRONG)))
+def test_what_is_wrong_is_said(
+    place: tuple[Any, ...], value: Any, error: type[Exception], message: str
+) -> None:
+    optimizer = trained()
+    with pytest.raises(error) as caught:
+        optimizer.load_state_dict(changed(optimizer.state_dict(), place, value))
+    assert str(caught.value) == message
+
+
+def test_a_capture_of_a_wrong_step_is_refused(tmp_path: Path) -> None:
+    saved = changed(trained(torch.optim.AdamW).state_dict(), ("state", 0, "step"), float("inf"))
+    torch.save(saved, tmp_path / "c.pt")
+    with pytest.raises(CaptureError) as caught:
+        qmaps.capture.load(tmp_path / "c.pt")
+    assert str(caught.value).endswith("c.pt' is damaged at 'weight': step=inf is no count")
+
+
+@pytest.mark.parametrize("backend", sorted(AVAILABLE))
+@pytest.mark.parametrize("cls", CLASSES[:-1])
+def test_parameters_and_gradients_of_any_kind(cls: Any, backend: str) -> None:
+    def step(param: Any, grad: Any) -> None:
+        try:
+            param = torch.nn.Parameter(param)
+            param.grad = grad if grad is not None else torch.ones_like(param)
+        except (RuntimeError, TypeError):  # torch has no such parameter or gradient
+            return
+        optimizer = cls([param], min_quantized_size=0)
+        optimizer.step()
+        optimizer.step()
+
+    with use_backend(backend):
+        for tensor in tensors():
+            refused(step, tensor, None)
+            refused(step, torch.ones(4, 6), tensor)
+
+
+@pytest.mark.parametrize("warm", [False, True])
+@pytest.mark.parametrize("backend", ["native", "reference"])
+def test_a_step_inside_a_transform_is_refused(backend: str, warm: bool) -> None:
+    if backend not in AVAILABLE:
+        pytest.skip(f"{backend} is not there")
+
+    def through(x: torch.Tensor) -> torch.Tensor:
+        weight.grad = x * 2
+        optimizer.step()
+        return x.sum()
+
+    with use_backend(backend):
+        optimizer = trained()
+        weight = optimizer.param_groups[0]["params"][0]
+        if warm:
+            optimizer.step()
+        before = weight.detach().clone()
+        for call in (
+            lambda: torch.func.grad(through)(torch.ones(4, 6)),
+            lambda: torch.func.vmap(through)(torch.ones(2, 4, 6)),
+            lambda: torch.func.jvp(through, (torch.ones(4, 6),), (torch.ones(4, 6),)),
+        ):
+            with pytest.raises(BadTypeError) as caught:
+                call()
+            assert str(caught.value) == (
+                "the gradient of parameter 'weight' is inside a transform of torch.func, such as "
+                "grad, jvp or vmap; dense tensors with values are supported"
+            )
+            weight.grad = None
+        assert torch.equal(weight, before)
