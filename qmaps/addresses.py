@@ -33,21 +33,20 @@ def in_memory(x: Tensor) -> bool:
 
 def missing_bytes(x: Tensor) -> int:
     """How many bytes the storage of a dense tensor lacks for its elements; 0 if it is whole."""
-    if not x.numel():
+    if not (numel := x.numel()):
         return 0
-    needed = x.storage_offset() * x.element_size() + _bytes_spanned(x)
+    elements = int(x.storage_offset()) + (numel if x.is_contiguous() else _spanned(x))
+    needed = elements * x.element_size()
     if not x.data_ptr():  # one that is zero without having memory, or a storage of no memory
-        return int(needed)
-    return max(0, int(needed) - int(x.untyped_storage().nbytes()))
+        return needed
+    missing = needed - int(x.untyped_storage().nbytes())
+    return missing if missing > 0 else 0
 
 
-def _bytes_spanned(x: Tensor) -> int:
-    """From the first element of a dense tensor that has some to the end of its last one."""
-    if x.is_contiguous():
-        return x.numel() * x.element_size()
+def _spanned(x: Tensor) -> int:
+    """How many elements lie between the first of a dense tensor that has some and its last."""
     strides = zip(x.shape, x.stride(), strict=True)
-    last = sum((size - 1) * stride for size, stride in strides)
-    return int(last + 1) * x.element_size()
+    return 1 + sum((size - 1) * stride for size, stride in strides)
 
 
 def check_memory(x: Tensor, name: str) -> None:
@@ -118,7 +117,7 @@ def overlapping(tensors: Sequence[Tensor]) -> set[int]:
         begin = end = 0
         if in_memory(x) and x.numel():
             begin = x.data_ptr()
-            end = begin + _bytes_spanned(x)
+            end = begin + _spanned(x) * x.element_size()
         # Those without memory share it with themselves alone.
         spans.append((begin, end, id(x), number))
     found: set[int] = set()

@@ -298,13 +298,18 @@ class QuantizedTensor:
     scales: Scales
 
     def __post_init__(self) -> None:
-        self.check()
+        self._check_sizes()
 
     def check(self) -> None:
-        """Raise unless `packed` and `scales` have the sizes and dtypes that the shape needs.
+        """Raise unless `packed` and `scales` have the sizes, dtypes and memory that are needed.
 
-        They had when this was made; torch lets anybody resize them since.
+        They had when this was made; torch lets anybody resize and free them since.
         """
+        self._check_sizes()
+        for part in (self.packed, *self.scales):
+            check_memory(part, "packed or a tensor of scales")
+
+    def _check_sizes(self) -> None:
         if min(self.shape, default=0) < 0:
             raise BadValueError(f"shape={self.shape} of a quantized tensor holds a negative size")
         q = self.quantizer
@@ -321,8 +326,6 @@ class QuantizedTensor:
             raise BadValueError(
                 f"scales are {found}; {q.normalizer.spec} of shape {self.shape} needs {layout}"
             )
-        for part in (self.packed, *self.scales):
-            check_memory(part, "packed or a tensor of scales")
 
     def codes(self) -> Tensor:
         """The codes unpacked: int32 of `shape`."""
