@@ -22,13 +22,13 @@ from qmaps.native import core
 
 
 def in_memory(x: Tensor) -> bool:
-    """Whether the elements of `x` lie where its address says, for an engine to read them.
+    """Whether the elements of a real tensor lie where its address says, for an engine to read.
 
     Not those of classes that say themselves what operations on them mean (DTensors, fake tensors,
     quantized weights of any library), of functorch's wrappers, of tensors that are not dense, whose
-    negation or conjugation is still to be done (``is_neg``), or that have no memory.
+    negation is still to be done (``is_neg``), or that have no memory.
     """
-    return _is_dense(x) and not x.is_neg() and not x.is_conj() and not missing_bytes(x)
+    return _is_dense(x) and not x.is_neg() and not missing_bytes(x)
 
 
 def missing_bytes(x: Tensor) -> int:
@@ -43,6 +43,8 @@ def missing_bytes(x: Tensor) -> int:
 
 def _bytes_spanned(x: Tensor) -> int:
     """From the first element of a dense tensor that has some to the end of its last one."""
+    if x.is_contiguous():
+        return x.numel() * x.element_size()
     strides = zip(x.shape, x.stride(), strict=True)
     last = sum((size - 1) * stride for size, stride in strides)
     return int(last + 1) * x.element_size()
@@ -58,22 +60,29 @@ def check_memory(x: Tensor, name: str) -> None:
     Raises:
         BadValueError: its storage is too small, as after ``x.untyped_storage().resize_(0)``.
     """
-    if not _is_dense(x) or x._is_zerotensor():
-        return
-    if missing := missing_bytes(x):
+    if _is_dense(x) and (missing := missing_bytes(x)) and not x._is_zerotensor():
         raise BadValueError(
             f"{name} has shape {tuple(x.shape)}, but its storage lacks {missing} of the bytes that "
             "this takes; was it freed or resized?"
         )
 
 
-def resolved(x: Tensor) -> Tensor:
-    """`x` with its memory as its values are: itself, or a copy where that is still to be done."""
+def plain(x: Tensor, name: str) -> Tensor:
+    """`x` with its memory as its values are: itself, or a copy where that is still to be done.
+
+    Args:
+        x: a real tensor of any kind.
+        name: what the error calls it.
+
+    Raises:
+        BadValueError: as `check_memory`.
+    """
     if not _is_dense(x):
         return x
-    if x._is_zerotensor():
-        return torch.zeros(x.shape, dtype=x.dtype, device=x.device)
-    return x.resolve_conj().resolve_neg()
+    if missing_bytes(x):
+        check_memory(x, name)
+        return torch.zeros(x.shape, dtype=x.dtype, device=x.device)  # it was a zero without memory
+    return x.resolve_neg()
 
 
 def _is_dense(x: Tensor) -> bool:

@@ -70,9 +70,10 @@ def cuda_engine(*tensors: Tensor) -> Engine | None:
     It is there wherever `backends` says so, unless `use_backend` or the environment variable
     ``QMAPS_BACKEND`` says "reference".
     """
-    if _wanted() == "reference" or not all(map(in_memory, tensors)):
+    if _wanted() == "reference":
         return None
-    return cuda.engine_of(*tensors)
+    engine = cuda.engine_of(*tensors)
+    return engine if engine is not None and all(map(in_memory, tensors)) else None
 
 
 def cuda_engine_on(device: torch.device) -> Engine | None:

@@ -5,11 +5,13 @@ from __future__ import annotations
 import os
 import re
 import warnings
+import zipfile
 from pathlib import Path
-from typing import Any
+from typing import IO, Any, cast
 
 import torch
 
+from qmaps import checksums
 from qmaps.errors import BadValueError
 from qmaps.files import replacing
 
@@ -28,7 +30,13 @@ def save(state: Any, path: str | os.PathLike[str]) -> None:
         OutputError: the file cannot be written; the old one is as it was.
     """
     with replacing(path) as temporary, temporary.open("wb") as file:
-        torch.save(state, file)
+        target = _Target(file)
+        try:
+            torch.save(state, cast(IO[bytes], target))  # it writes and flushes, no more
+        except RuntimeError:
+            if target.failed is None:
+                raise
+            raise target.failed from None
         file.flush()
         os.fsync(file.fileno())
 
@@ -41,13 +49,18 @@ def load(
 ) -> Any:
     """Read what `save` or ``torch.save`` wrote, with ``weights_only=True``.
 
+    The checksums in the file are compared first, which ``torch.load`` does not do. Files in torch's
+    format from before 1.6 have none, nor have those that were written after
+    ``torch.serialization.set_crc32_options(False)``.
+
     Args:
         path: the file.
         map_location: where tensors go.
-        mmap: leave tensors on disk until they are read.
+        mmap: leave tensors on disk until they are read, but in torch's format from before 1.6; the
+            checksums still take one pass over the file.
 
     Raises:
-        BadValueError: the file is missing, truncated, of another kind, or would run code.
+        BadValueError: the file is missing, damaged, truncated, of another kind, or would run code.
     """
     shown = repr(str(path))
     try:
@@ -55,7 +68,12 @@ def load(
             raise BadValueError(f"{shown} is empty")
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # torch's advice on other kinds of file
-            return torch.load(path, map_location=map_location, weights_only=True, mmap=mmap)
+            archive = zipfile.is_zipfile(path)
+            if archive:
+                checksums.check_archive(Path(path))
+            return torch.load(
+                path, map_location=map_location, weights_only=True, mmap=mmap and archive
+            )
     except BadValueError:
         raise
     except (FileNotFoundError, PermissionError, IsADirectoryError) as error:
@@ -71,3 +89,25 @@ def load(
             f"{shown} is no checkpoint that torch can load; it is corrupt, truncated, or "
             "something else"
         ) from None
+
+
+class _Target:
+    """A file for ``torch.save``, which tells of a failed write only that a position is wrong.
+
+    Attributes:
+        failed: what the write itself raised.
+    """
+
+    def __init__(self, file: IO[bytes]) -> None:
+        self._file = file
+        self.failed: BaseException | None = None
+
+    def write(self, data: bytes) -> int:
+        try:
+            return self._file.write(data)
+        except BaseException as error:
+            self.failed = error
+            raise
+
+    def flush(self) -> None:
+        self._file.flush()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import io
 import json
 import math
 import os
@@ -10,9 +11,13 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from qmaps import checksums
 from qmaps.errors import OutputError
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 
 def output_folder(path: str | os.PathLike[str], parameter: str = "out") -> Path:
@@ -119,3 +124,71 @@ def write_text(path: str | os.PathLike[str], text: str) -> None:
     """Write `text` in UTF-8, atomically."""
     with replacing(path) as temporary:
         temporary.write_text(text, encoding="utf-8")
+
+
+def write_record(path: str | os.PathLike[str], value: dict[str, Any]) -> None:
+    """Write a dict as JSON like `write_json`, with a checksum for `read_record`."""
+    text = json_text({**value, "checksum": checksums.UNSEALED}, sort_keys=True) + "\n"
+    content = checksums.sealed(text.encode())
+    with replacing(path) as temporary:
+        temporary.write_bytes(content)
+
+
+def read_record(path: str | os.PathLike[str]) -> dict[str, Any]:
+    """The dict that `write_record` wrote, or `write_json`, as earlier versions did.
+
+    Raises:
+        OutputError: the file is missing or damaged.
+    """
+    try:
+        content = Path(path).read_bytes()
+        value = json.loads(content)
+    except (OSError, ValueError, RecursionError):
+        raise _damaged(path) from None
+    if not isinstance(value, dict):
+        raise _damaged(path)
+    fits = checksums.intact(content)
+    if fits is False or (fits is None and "checksum" in value):
+        raise _damaged(path)
+    return {name: member for name, member in value.items() if name != "checksum"}
+
+
+def write_frame(path: str | os.PathLike[str], frame: pd.DataFrame) -> None:
+    """Write a frame as Parquet without its index, atomically and with a checksum."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    table = pa.Table.from_pandas(frame, preserve_index=False)
+    metadata = {**(table.schema.metadata or {}), "checksum": checksums.UNSEALED}
+    content = pa.BufferOutputStream()
+    pq.write_table(table.replace_schema_metadata(metadata), content)
+    with replacing(path) as temporary:
+        temporary.write_bytes(checksums.sealed(content.getvalue().to_pybytes()))
+
+
+def read_frame(path: str | os.PathLike[str], *, must_be_sealed: bool = False) -> pd.DataFrame:
+    """The frame in a Parquet file; one without a checksum, as earlier versions wrote, is read too.
+
+    Args:
+        path: the file.
+        must_be_sealed: whether a file without a checksum counts as damaged.
+
+    Raises:
+        OutputError: the file is missing or damaged.
+    """
+    import pandas as pd
+
+    try:
+        content = Path(path).read_bytes()
+        fits = checksums.intact(content)
+        if fits is False or (fits is None and must_be_sealed):
+            raise _damaged(path)
+        return pd.read_parquet(io.BytesIO(content))
+    except OutputError:
+        raise
+    except Exception:  # pyarrow and pandas raise many kinds on damaged files
+        raise _damaged(path) from None
+
+
+def _damaged(path: str | os.PathLike[str]) -> OutputError:
+    return OutputError(f"{str(path)!r} is missing or damaged; delete it, and it is made again")

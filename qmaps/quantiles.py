@@ -18,7 +18,7 @@ from typing import ClassVar, Protocol
 import torch
 from torch import Tensor
 
-from qmaps.addresses import check_memory, in_memory, resolved
+from qmaps.addresses import in_memory, plain
 from qmaps.backends import backend, cuda_engine
 from qmaps.cuda import quantiles as cuda
 from qmaps.dense import lack
@@ -179,8 +179,7 @@ def _checked(x: Tensor, num: int, offset: float | None) -> tuple[Tensor, Tensor]
     if not 0 <= offset < 0.5:
         raise BadValueError(f"offset={shown(offset)} is outside [0, 0.5)")
     i = torch.arange(num, dtype=torch.float64, device=x.device)
-    check_memory(x, "x")
-    return resolved(x.detach()).reshape(-1), offset + i * ((1 - 2 * offset) / (num - 1))
+    return plain(x.detach(), "x").reshape(-1), offset + i * ((1 - 2 * offset) / (num - 1))
 
 
 def _check_int(name: str, value: object, least: int) -> None:

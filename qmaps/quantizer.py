@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import os
 from collections.abc import Callable, Iterable, Sequence
@@ -12,7 +13,7 @@ import torch
 from torch import Tensor
 
 from qmaps import dispatch, packing, reference
-from qmaps.addresses import check_memory, resolved
+from qmaps.addresses import check_memory, plain
 from qmaps.dense import lack, overlaps_itself
 from qmaps.errors import BadTypeError, BadValueError, NonFiniteError, SpecError, shown
 from qmaps.maps.base import FittedMap, Map, table
@@ -304,26 +305,24 @@ class QuantizedTensor:
 
         They had when this was made; torch lets anybody resize them since.
         """
-        spec = self.quantizer.spec
         if min(self.shape, default=0) < 0:
             raise BadValueError(f"shape={self.shape} of a quantized tensor holds a negative size")
+        q = self.quantizer
+        needed, layout = _expected(q.normalizer, q.map.bits, self.shape)
         if any(part.layout != torch.strided for part in (self.packed, *self.scales)):
             raise BadValueError("packed and scales of a quantized tensor must be dense")
-        needed = packing.packed_bytes(math.prod(self.shape), self.quantizer.map.bits)
         if self.packed.dtype != torch.uint8 or tuple(self.packed.shape) != (needed,):
             raise BadValueError(
                 f"packed has {self.packed.numel()} elements of {self.packed.dtype}; "
-                f"{spec} of shape {self.shape} needs {needed} of torch.uint8"
+                f"{q.spec} of shape {self.shape} needs {needed} of torch.uint8"
             )
         found = tuple((scale.dtype, tuple(scale.shape)) for scale in self.scales)
-        layout = self.quantizer.normalizer.layout(self.shape)
         if found != layout:
             raise BadValueError(
-                f"scales are {found}; {self.quantizer.normalizer.spec} of shape {self.shape} needs "
-                f"{layout}"
+                f"scales are {found}; {q.normalizer.spec} of shape {self.shape} needs {layout}"
             )
         for part in (self.packed, *self.scales):
-            check_memory(part, f"a part of a quantized tensor under {spec}")
+            check_memory(part, "packed or a tensor of scales")
 
     def codes(self) -> Tensor:
         """The codes unpacked: int32 of `shape`."""
@@ -436,6 +435,14 @@ for _name in (
     setattr(QuantizedTensor, f"__{_name}__", _refusing(f"__{_name}__"))
 
 
+@functools.lru_cache(maxsize=4096)
+def _expected(
+    normalizer: Normalizer, bits: float, shape: tuple[int, ...]
+) -> tuple[int, tuple[tuple[torch.dtype, tuple[int, ...]], ...]]:
+    """Bytes of codes, and data types and shapes of the parts of scales."""
+    return packing.packed_bytes(math.prod(shape), int(bits)), normalizer.layout(shape)
+
+
 def _floats(x: Tensor) -> Tensor:
     """`x` without its graph, if it is a tensor of an allowed dtype."""
     if not isinstance(x, Tensor):
@@ -446,8 +453,7 @@ def _floats(x: Tensor) -> Tensor:
         raise BadTypeError("x is a DTensor; quantize its to_local() or its full_tensor()")
     if why := lack(x):
         raise BadTypeError(f"x {why}; a dense tensor with values is needed")
-    check_memory(x, "x")
-    return resolved(x.detach())
+    return plain(x.detach(), "x")
 
 
 def _check_target(out: Tensor, shape: tuple[int, ...]) -> None:

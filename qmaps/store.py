@@ -11,6 +11,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
+from qmaps import checksums
 from qmaps.dense import lack
 from qmaps.errors import DAMAGE, BadTypeError, BadValueError, OutputError, shown
 from qmaps.files import replacing
@@ -119,7 +120,10 @@ def save(tensors: Mapping[str, QuantizedTensor], path: str | os.PathLike[str]) -
             save_file(
                 {key: array.clone() for key, array in arrays.items()},
                 temporary,
-                metadata={"qmaps_tensors": json.dumps(about)},
+                metadata=checksums.with_checksums(
+                    {"qmaps_tensors": json.dumps(about)},
+                    {key: checksums.of_tensor(array) for key, array in arrays.items()},
+                ),
             )
         except SafetensorError as error:  # how it reports a failed write
             raise OutputError(f"{str(path)!r} cannot be written ({error})") from error
@@ -136,13 +140,14 @@ def load(path: str | os.PathLike[str]) -> dict[str, QuantizedTensor]:
             metadata = file.metadata() or {}
             if "qmaps_tensors" not in metadata:
                 raise BadValueError(f"{str(path)!r} holds no quantized tensors of qmaps")
+            arrays = _checked(file, metadata, path)
             tensors = {}
             for number, about in enumerate(json.loads(metadata["qmaps_tensors"])):
-                about["packed"] = file.get_tensor(f"{number}.packed")
+                about["packed"] = arrays[f"{number}.packed"]
                 scales = range(about.pop("parts"))
-                about["scales"] = [file.get_tensor(f"{number}.scale{part}") for part in scales]
+                about["scales"] = [arrays[f"{number}.scale{part}"] for part in scales]
                 if "map" in about:
-                    about["codebook"] = file.get_tensor(f"{number}.codebook")
+                    about["codebook"] = arrays[f"{number}.codebook"]
                 tensors[about.pop("name")] = from_plain(about)
             return tensors
     except (OSError, SafetensorError) as error:
@@ -153,6 +158,21 @@ def load(path: str | os.PathLike[str]) -> dict[str, QuantizedTensor]:
     except DAMAGE as error:
         reason = f"{type(error).__name__}: {error}"
         raise BadValueError(f"{str(path)!r} holds damaged metadata ({reason})") from None
+
+
+def _checked(
+    file: Any, metadata: dict[str, str], path: str | os.PathLike[str]
+) -> dict[str, Tensor]:
+    """All tensors of an open safetensors file, each with its checksum if it has one."""
+    arrays: dict[str, Tensor] = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
+    try:
+        expected = checksums.in_metadata(metadata, arrays.keys())
+    except BadValueError as error:
+        raise BadValueError(f"{str(path)!r} is damaged: {error}") from None
+    for key, checksum in expected.items():
+        if checksums.of_tensor(arrays[key]) != checksum:
+            raise BadValueError(f"{str(path)!r} is damaged: the checksum of {key!r:.50} is wrong")
+    return arrays
 
 
 def check_codes(t: QuantizedTensor) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import zipfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -13,11 +12,12 @@ import torch
 from qmaps import checkpoint
 from qmaps.capture import snapshot
 from qmaps.capture.collect import collect, plain_options
-from qmaps.capture.folder import claim, write_index
+from qmaps.capture.folder import KIND, claim, write_index
 from qmaps.capture.snapshot import Lazy
 from qmaps.capture.states import CapturedStates
 from qmaps.errors import DAMAGE, BadTypeError, BadValueError, CaptureError, shown
 from qmaps.files import exists
+from qmaps.locks import FolderLock
 from qmaps.normalize.block import MOST
 
 Names = torch.nn.Module | Iterable[str] | None
@@ -107,9 +107,10 @@ def convert(
         scalars={name: states.scalars(name) for name in states.parameters()},
         skipped=states.skipped,
     )
-    path = snapshot.path_of(claim(out, about), states.step)
-    snapshot.write(path, about, [lazy for _, _, lazy in lazies])
-    write_index(path.parent, about)
+    with FolderLock(out, KIND) as lock:
+        path = snapshot.path_of(claim(lock, about), states.step)
+        snapshot.write(path, about, [lazy for _, _, lazy in lazies])
+        write_index(path.parent, about)
     return path
 
 
@@ -120,8 +121,7 @@ Slot = tuple[str, Mapping[str, Any], Mapping[Any, Any]]
 def load_safely(path: Path) -> Any:
     """The object in a ``torch.save`` file, loaded without executing code."""
     try:
-        # Tensors of the zip format stay on disk until they are read.
-        return checkpoint.load(path, mmap=zipfile.is_zipfile(path))
+        return checkpoint.load(path, mmap=True)
     except BadValueError as error:
         raise CaptureError(str(error)) from None
 

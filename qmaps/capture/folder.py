@@ -2,30 +2,32 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 from qmaps.capture import snapshot
 from qmaps.errors import CaptureError, OutputError
-from qmaps.files import output_folder, write_json
+from qmaps.files import write_json
+from qmaps.locks import FolderLock
 
 INDEX = "capture.json"
+KIND = "capture"
+"""Of the folder's lock."""
 
 
-def claim(out: str | os.PathLike[str], about: snapshot.About) -> Path:
-    """Prepare the folder `out` for snapshots such as `about`, and return it.
+def claim(lock: FolderLock, about: snapshot.About) -> Path:
+    """Prepare a locked folder for snapshots such as `about`, and return it.
 
     What an interrupted write left is removed, and the index brought up to date.
 
     Args:
-        out: the folder, created if need be.
+        lock: of the folder.
         about: its optimizer and its parameters, or else the shapes of its tensors, are those of
             every snapshot in the folder.
 
     Raises:
-        OutputError: it cannot be written, or it holds a capture of something else.
+        OutputError: it holds a capture of something else.
     """
-    folder = output_folder(out)
+    folder = lock.folder
     steps = snapshot.steps_in(folder)
     if steps:
         newest = snapshot.path_of(folder, steps[-1])
@@ -41,7 +43,8 @@ def claim(out: str | os.PathLike[str], about: snapshot.About) -> Path:
             raise OutputError(
                 f"out={str(folder)!r} holds states of {difference} needs another folder"
             )
-    for pattern in (".step-*.tmp", f".{INDEX}.*.tmp"):
+    # Where there are no locks, these may be of another writer.
+    for pattern in (".step-*.tmp", f".{INDEX}.*.tmp") if lock.exclusive else ():
         for leftover in folder.glob(pattern):
             leftover.unlink(missing_ok=True)
     if steps:

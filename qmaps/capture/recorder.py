@@ -16,8 +16,9 @@ from torch import Tensor
 
 from qmaps.capture import snapshot
 from qmaps.capture.collect import collect, plain_options
-from qmaps.capture.folder import claim, write_index
+from qmaps.capture.folder import KIND, claim, write_index
 from qmaps.errors import BadTypeError, BadValueError, shown
+from qmaps.locks import FolderLock
 from qmaps.normalize.block import MOST
 
 Parameters = str | Iterable[str] | Callable[[str], bool] | None
@@ -37,7 +38,8 @@ class StateRecorder:
     numbers them. Where it does not, as SGD, numbering goes on after the newest snapshot if the
     optimizer has a state when the recorder is made; `start` says otherwise.
 
-    In distributed training, record on one rank: two recorders must not share a folder.
+    In distributed training, record on one rank: a folder belongs to one recorder until it is
+    closed, or the process ends.
 
     Args:
         optimizer: any optimizer; quantized states of qmaps are recorded as the float32 that
@@ -55,8 +57,9 @@ class StateRecorder:
         start: number of steps taken so far, for an optimizer that does not count them.
 
     Raises:
-        OutputError: `out` cannot be written, or holds states of another optimizer or of other
-            parameters; or, while training, the disk is full.
+        OutputError: `out` cannot be written, holds states of another optimizer or of other
+            parameters, or is being written by another recorder; or, while training, the disk is
+            full.
         BadValueError, BadTypeError: an argument is not allowed, or no parameter matches.
 
     >>> import tempfile, torch, qmaps
@@ -107,16 +110,22 @@ class StateRecorder:
             some = ", ".join(labels[:5]) + (", ..." if len(labels) > 5 else "")
             raise BadValueError(f"parameters={shown(parameters)} matches none of {some}")
         self._taken = 0 if start is None else _integer("start", start, 0)
-        self.folder = claim(out, self._about(step=0))
+        self._lock = FolderLock(out, KIND)
+        try:
+            self.folder = claim(self._lock, self._about(step=0))
+        except BaseException:
+            self._lock.release()
+            raise
         if start is None and optimizer.state:
             self._taken = max(snapshot.steps_in(self.folder), default=0)
         self._full = False
-        self._told_empty = False
+        self._told: set[str] = set()
         self._hook = optimizer.register_step_post_hook(lambda *_: self._after_step())
 
     def close(self) -> None:
-        """Stop recording; closing twice is allowed."""
+        """Stop recording, and let another record in the folder; closing twice is allowed."""
         self._hook.remove()
+        self._lock.release()
 
     def __enter__(self) -> Self:
         return self
@@ -133,9 +142,17 @@ class StateRecorder:
         """Write a snapshot of the states as they are now, whatever the step.
 
         Returns:
-            Its file; None, with a warning the first time, if there is no state to record or
-            `max_bytes` would be exceeded.
+            Its file; None, with a warning the first time, if there is no state to record,
+            `max_bytes` would be exceeded, or this is a child process forked from the one that made
+            the recorder.
         """
+        if self._lock.inherited:
+            self._tell(
+                "forked",
+                f"this process was forked from the one that records in {str(self.folder)!r}; "
+                "nothing is recorded here",
+            )
+            return None
         entries: list[snapshot.Entry] = []
         sources: list[snapshot.Lazy] = []
         scalars: dict[str, dict[str, float]] = {}
@@ -156,7 +173,11 @@ class StateRecorder:
                     sources.append(lazy)
         step = self._step()
         if not entries:
-            self._tell_empty(step)
+            self._tell(
+                "empty",
+                f"{type(self.optimizer).__name__} has no chosen tensor state at step {step}; "
+                "nothing was recorded",
+            )
             return None
         about = self._about(step, entries, hyperparameters, scalars, skipped)
         path = snapshot.path_of(self.folder, step)
@@ -225,14 +246,11 @@ class StateRecorder:
             )
         return True
 
-    def _tell_empty(self, step: int) -> None:
-        if not self._told_empty:
-            self._told_empty = True
-            warnings.warn(
-                f"{type(self.optimizer).__name__} has no chosen tensor state at step {step}; "
-                "nothing was recorded",
-                stacklevel=3,
-            )
+    def _tell(self, topic: str, text: str) -> None:
+        """Warn, once of each topic."""
+        if topic not in self._told:
+            self._told.add(topic)
+            warnings.warn(text, stacklevel=3)
 
 
 def _own_count(optimizer: torch.optim.Optimizer) -> int | None:

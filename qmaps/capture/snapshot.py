@@ -1,7 +1,8 @@
 """One file per captured step: safetensors with JSON metadata.
 
 Tensors are named by number. The metadata entry ``qmaps_capture`` says of each which parameter
-and state it is, so that names may hold any character.
+and state it is, so that names may hold any character; ``qmaps_xxh3`` has the checksums of that
+entry and of each tensor (`qmaps.checksums`).
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import json
 import math
 import os
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -19,7 +20,8 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from qmaps.errors import CaptureError
+from qmaps import checksums
+from qmaps.errors import BadValueError, CaptureError
 from qmaps.files import exists, replacing
 
 FORMAT = 1
@@ -138,12 +140,18 @@ def save_file(tensors: Mapping[str, Lazy], path: Path, metadata: Mapping[str, st
     """`safetensors.torch.save_file` for tensors that are fetched as they are written.
 
     The library's own wants all of them on the CPU at once, and copies each to bytes. The format
-    is a JSON header before the raw tensors, so here it is written as it goes.
+    is a JSON header before the raw tensors, so here it is written as it goes. The header gets
+    their checksums at the end.
     """
+    found: dict[str, str] = {}
     with path.open("wb") as file:
         file.write(_header(tensors, metadata))
         for name in _order(tensors):
-            file.write(_bytes(tensors[name]))
+            content = _bytes(tensors[name])
+            file.write(content)
+            found[name] = checksums.of(content)
+        file.seek(0)
+        file.write(_header(tensors, metadata, found))  # as long as before
         file.flush()
         # Else a power cut could leave the new name on a file without its bytes.
         os.fsync(file.fileno())
@@ -164,6 +172,7 @@ def read_about(path: Path) -> About:
         raise unreadable(path, error) from None
     if KEY not in metadata:
         raise CaptureError(f"{str(path)!r} is a safetensors file without qmaps metadata")
+    _checksums(path, metadata, held)
     damaged = CaptureError(f"{str(path)!r} has qmaps metadata that cannot be read")
     try:
         about = json.loads(metadata[KEY])
@@ -193,9 +202,12 @@ def read_tensor(path: Path, number: int) -> Tensor:
     try:
         with safe_open(path, framework="pt") as file:
             tensor: Tensor = file.get_tensor(str(number))
-            return tensor
+            found = _checksums(path, file.metadata() or {}, file.keys())
     except (OSError, SafetensorError) as error:
         raise unreadable(path, error) from None
+    if found and checksums.of_tensor(tensor) != found[str(number)]:
+        raise CaptureError(f"{str(path)!r} is damaged: the checksum of tensor {number} is wrong")
+    return tensor
 
 
 def dtype_of(entry: Entry) -> torch.dtype:
@@ -213,6 +225,14 @@ def unreadable(path: Path, error: Exception) -> CaptureError:
         return CaptureError(f"{str(path)!r} is empty")
     reason = (str(error) or type(error).__name__).splitlines()[0]
     return CaptureError(f"{str(path)!r} is corrupt or truncated ({reason})")
+
+
+def _checksums(path: Path, metadata: dict[str, str], tensors: Collection[str]) -> dict[str, str]:
+    """The checksum of each tensor, by number; empty if they were written without."""
+    try:
+        return checksums.in_metadata(metadata, tensors)
+    except BadValueError as error:
+        raise CaptureError(f"{str(path)!r} is damaged: {error}") from None
 
 
 def _fits(about: About) -> bool:
@@ -243,9 +263,14 @@ def _order(tensors: Mapping[str, Lazy]) -> list[str]:
     return sorted(tensors, key=lambda name: -tensors[name].dtype.itemsize)
 
 
-def _header(tensors: Mapping[str, Lazy], metadata: Mapping[str, str]) -> bytes:
-    """The bytes before the first tensor."""
-    header: dict[str, Any] = {"__metadata__": dict(metadata)}
+def _header(
+    tensors: Mapping[str, Lazy], metadata: Mapping[str, str], found: Mapping[str, str] | None = None
+) -> bytes:
+    """The bytes before the first tensor; zeros in the place of checksums that are not found yet."""
+    checked = checksums.with_checksums(
+        metadata, found or dict.fromkeys(tensors, "0" * checksums.DIGITS)
+    )
+    header: dict[str, Any] = {"__metadata__": checked}
     end = 0
     for name in _order(tensors):
         lazy = tensors[name]

@@ -6,7 +6,6 @@ import functools
 import hashlib
 import importlib
 import io
-import json
 import os
 import re
 import sys
@@ -15,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from qmaps.errors import BackendError, OutputError
-from qmaps.files import replacing
+from qmaps.files import read_record, write_record
 
 SOURCES = Path(__file__).parent / "src"
 ROOT = Path(__file__).parents[2]
@@ -118,9 +117,7 @@ def compiled(entry: Entry, arch: str) -> Compiled:
     made = compile_now(entry, arch)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with replacing(path) as temporary:
-            stored = {"code": made.code.hex(), "symbol": made.symbol, "log": made.log}
-            Path(temporary).write_text(json.dumps(stored))
+        write_record(path, {"code": made.code.hex(), "symbol": made.symbol, "log": made.log})
     except (OSError, OutputError):
         pass  # a cache that cannot be written costs the next process some time, no more
     return made
@@ -165,9 +162,9 @@ def core() -> Any:
 def _read(path: Path) -> Compiled | None:
     """What the cache has; None where that is nothing, or damaged."""
     try:
-        stored = json.loads(path.read_text())
+        stored = read_record(path)
         return Compiled(bytes.fromhex(stored["code"]), stored["symbol"], stored["log"])
-    except (OSError, ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError):
         return None
 
 

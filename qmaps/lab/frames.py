@@ -14,7 +14,15 @@ from qmaps import analyze, maps
 from qmaps.analyze._states import MIN_SIZE, States, as_states
 from qmaps.capture import CapturedStates
 from qmaps.errors import OutputError
-from qmaps.files import exists, json_text, output_folder, replacing, write_json
+from qmaps.files import (
+    exists,
+    json_text,
+    read_frame,
+    read_record,
+    write_frame,
+    write_record,
+)
+from qmaps.locks import FolderLock
 from qmaps.quantizer import quantizer
 
 PAPER_MAPS = ("DE", "inverse", "quantile", "linear0")
@@ -55,7 +63,8 @@ def analyze_states(
 ) -> list[Path]:
     """Compute the frames of captured states and write them to ``out/frames``.
 
-    Frames that are there already are kept, so an interrupted call goes on.
+    Frames that are there already are kept, so an interrupted call goes on; damaged ones are made
+    again.
 
     Args:
         states: captured states, their path, or tensors by parameter and state name.
@@ -69,8 +78,19 @@ def analyze_states(
     captured = as_states(states)
     next(captured.adam_pairs())  # says at once if there are no Adam states
     identity = {"states": captured.fingerprint(), "min_quantized_size": min_quantized_size}
-    folder = output_folder(Path(out) / "frames")
-    _claim(folder / "states.json", identity)
+    with FolderLock(Path(out) / "frames", "frames") as lock:
+        known = _claim(lock.folder / "states.json", identity)
+        return _write(captured, lock.folder, known, min_quantized_size, progress)
+
+
+def _write(
+    captured: CapturedStates,
+    folder: Path,
+    known: bool,
+    min_quantized_size: int,
+    progress: Callable[[int, int, str], None] | None,
+) -> list[Path]:
+    """Write the frames, but for those that are there already if it is `known` whose they are."""
     jobs: Mapping[str, Callable[[], pd.DataFrame]] = {
         "update_error": lambda: analyze.update_error(
             captured, COMPARED, min_quantized_size=min_quantized_size
@@ -94,29 +114,42 @@ def analyze_states(
         if progress:
             progress(done, len(jobs), name)
         path = folder / f"{name}.parquet"
-        if not path.exists():
-            write(job(), path)
+        if not (known and _kept(path)):
+            write_frame(path, job())
         files.append(path)
     if progress:
         progress(len(jobs), len(jobs), "")
     return files
 
 
-def _claim(path: Path, identity: dict[str, Any]) -> None:
-    """Note whose frames these are, or see that they are of the same states."""
+def _claim(path: Path, identity: dict[str, Any]) -> bool:
+    """Whether it was noted already that the frames are of these states; if not, it is now."""
     if not exists(path):
-        write_json(path, identity)
-    elif json.loads(path.read_text(encoding="utf-8")) != json.loads(json_text(identity)):
+        write_record(path, identity)
+        return False
+    try:
+        found = read_record(path)
+    except OutputError:
+        raise OutputError(
+            f"out={str(path.parent)!r} has a damaged states.json; give another folder, or delete it"
+        ) from None
+    if found != json.loads(json_text(identity)):
         raise OutputError(
             f"out={str(path.parent)!r} holds frames of other states; give another folder, or "
             "delete it"
         )
+    return True
 
 
-def write(frame: pd.DataFrame, path: Path) -> None:
-    """Write a frame as Parquet, atomically."""
-    with replacing(path) as temporary:
-        frame.to_parquet(temporary, index=False)
+def _kept(path: Path) -> bool:
+    """Whether an earlier call wrote the frame, and it is not damaged."""
+    if not path.exists():
+        return False
+    try:
+        read_frame(path)
+    except OutputError:
+        return False
+    return True
 
 
 def _map_curves() -> pd.DataFrame:

@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 
 from qmaps import analyze, figures
 from qmaps.errors import CaptureError
-from qmaps.files import exists, output_folder
+from qmaps.files import exists, output_folder, read_frame
 
 DRAWINGS: Mapping[str, Callable[[pd.DataFrame], Figure]] = {
     "loss_curves": figures.loss_curves,
@@ -42,6 +42,7 @@ def draw(
 
     Raises:
         CaptureError: the folder has neither.
+        OutputError: one of them is damaged.
     """
     folder = Path(run)
     jobs: dict[str, Callable[[], Figure]] = {}
@@ -51,7 +52,7 @@ def draw(
             jobs[name] = partial(_from_file, drawing, path)
     swept = folder / "sweep" / "sweep.parquet"
     if exists(swept):
-        sweep = pd.read_parquet(swept)
+        sweep = read_frame(swept)
         for state in ("exp_avg", "exp_avg_sq"):
             if (sweep["state"] == state).any():
                 jobs[f"pareto_{state}"] = partial(_pareto, sweep, state)
@@ -72,7 +73,7 @@ def draw(
 
 
 def _from_file(drawing: Callable[[pd.DataFrame], Figure], path: Path) -> Figure:
-    return drawing(pd.read_parquet(path))
+    return drawing(read_frame(path))
 
 
 def _pareto(sweep: pd.DataFrame, state: str) -> Figure:

@@ -10,10 +10,11 @@ import torch
 
 from qmaps import capture, provenance, report, sweep
 from qmaps.capture import StateRecorder
-from qmaps.files import output_folder, write_json
+from qmaps.files import write_frame, write_record
 from qmaps.lab.compare import Contender, compare, loss_frame, summarize_losses
-from qmaps.lab.frames import analyze_states, write
+from qmaps.lab.frames import analyze_states
 from qmaps.lab.pictures import draw
+from qmaps.locks import FolderLock
 from qmaps.workloads import Workload
 
 BASE = Contender("32-bit AdamW")
@@ -56,9 +57,24 @@ def run(
         The report.
 
     Raises:
-        OutputError: `out` cannot be written, or holds a run of other settings.
+        OutputError: `out` cannot be written, holds a run of other settings, or is being written
+            by another process.
     """
-    folder = output_folder(out)
+    with FolderLock(out, "lab") as lock:
+        return _run(workload, lock.folder, seed, steps, pairs, contenders, command, progress)
+
+
+def _run(
+    workload: Workload,
+    folder: Path,
+    seed: int,
+    steps: int | None,
+    pairs: Sequence[str],
+    contenders: Sequence[Contender],
+    command: str,
+    progress: Progress | None,
+) -> Path:
+    """`run` in a folder that is locked."""
     steps = workload.steps if steps is None else steps
     every = max(1, steps // 2)
 
@@ -91,10 +107,10 @@ def run(
     runs = base + compare(
         workload, contenders, out=folder / "train", seeds=[seed], steps=steps, progress=trained
     )
-    write(loss_frame(runs), folder / "frames" / "loss_curves.parquet")
-    write(summarize_losses(runs), folder / "frames" / "losses.parquet")
+    write_frame(folder / "frames" / "loss_curves.parquet", loss_frame(runs))
+    write_frame(folder / "frames" / "losses.parquet", summarize_losses(runs))
     draw(folder, progress=stage("draw figures"))
-    write_json(
+    write_record(
         folder / "about.json",
         {
             "workload": workload.name,

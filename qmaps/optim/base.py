@@ -11,7 +11,7 @@ from typing import Any, ClassVar, TypedDict, overload
 import torch
 from torch import Tensor
 
-from qmaps.addresses import check_memory, needs_resolving, resolved
+from qmaps.addresses import check_memory, needs_resolving, plain
 from qmaps.backends import backend, cuda_engine_on
 from qmaps.bfloat16 import round_stochastically
 from qmaps.constants import Constant
@@ -360,7 +360,7 @@ class QuantizedOptimizer(torch.optim.Optimizer):
                 self._check_shard(entry)
                 self._take_in(*entry[:3])
                 self._check_states(entry)
-            entries = [(*entry[:3], resolved(entry[3])) for entry in entries]
+            entries = [(*entry[:3], plain(entry[3], "a gradient")) for entry in entries]
             if fused is not None:
                 fused.plan(entries)
         if fused is None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import os
 import time
 from collections.abc import Sequence
@@ -17,8 +16,9 @@ from matplotlib.figure import Figure
 
 from qmaps import provenance
 from qmaps.capture import CapturedStates
-from qmaps.errors import BadValueError, nearest
-from qmaps.files import output_folder, replacing, write_json
+from qmaps.errors import BadValueError, OutputError, nearest
+from qmaps.files import output_folder, read_frame, read_record, replacing, write_frame, write_record
+from qmaps.locks import FolderLock
 from qmaps.papers import page, sources, summary
 from qmaps.papers.catalogue import PAPERS
 from qmaps.papers.context import FULL, QUICK, Context, NotYetError, Progress
@@ -150,22 +150,36 @@ def _frames(paper: Paper, exhibit: Exhibit, context: Context) -> tuple[Frames, M
     if exhibit.needs is not Needs.STATES:
         frames = exhibit.build(context)
         return frames, Made(time.perf_counter() - start, _source(exhibit, context), exhibit.command)
-    folder = output_folder(context.runs / "frames" / paper.name / exhibit.name)
+    folder = context.runs / "frames" / paper.name / exhibit.name
     marker = folder / "made.json"
     identity = _identity(exhibit, context)
-    if marker.exists():
-        found = json.loads(marker.read_text(encoding="utf-8"))
-        if found.get("identity") == identity:
-            frames = {name: pd.read_parquet(folder / f"{name}.parquet") for name in found["frames"]}
-            return frames, Made(found["seconds"], _source(exhibit, context), exhibit.command)
-    marker.unlink(missing_ok=True)
-    frames = exhibit.build(context)
-    for name, frame in frames.items():
-        with replacing(folder / f"{name}.parquet") as temporary:
-            frame.to_parquet(temporary, index=False)
-    seconds = time.perf_counter() - start
-    write_json(marker, {"identity": identity, "frames": list(frames), "seconds": seconds})
+    with FolderLock(folder, "frames"):
+        kept = _kept(folder, marker, identity)
+        if kept is not None:
+            frames, seconds = kept
+            return frames, Made(seconds, _source(exhibit, context), exhibit.command)
+        marker.unlink(missing_ok=True)
+        frames = exhibit.build(context)
+        for name, frame in frames.items():
+            write_frame(folder / f"{name}.parquet", frame)
+        seconds = time.perf_counter() - start
+        write_record(marker, {"identity": identity, "frames": list(frames), "seconds": seconds})
     return frames, Made(seconds, _source(exhibit, context), exhibit.command)
+
+
+def _kept(folder: Path, marker: Path, identity: str) -> tuple[Frames, float] | None:
+    """Frames of an earlier call and the seconds that they took; None if there are none to use."""
+    if not marker.exists():
+        return None
+    try:
+        found = read_record(marker)
+        if found.get("identity") != identity:
+            return None
+        return {name: read_frame(folder / f"{name}.parquet") for name in found["frames"]}, found[
+            "seconds"
+        ]
+    except OutputError:  # damaged: made again
+        return None
 
 
 def _source(exhibit: Exhibit, context: Context) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import json
 import os
 from importlib import resources
 from pathlib import Path
@@ -12,6 +11,7 @@ from typing import Any
 import jinja2
 import pandas as pd
 
+from qmaps import files
 from qmaps.errors import CaptureError
 from qmaps.files import exists, write_text
 from qmaps.report.claims import claims, number, percent
@@ -90,7 +90,7 @@ def write(run: str | os.PathLike[str]) -> Path:
 
     Raises:
         CaptureError: the folder holds nothing to report.
-        OutputError: the page cannot be written.
+        OutputError: the page cannot be written, or a frame is damaged.
     """
     folder = Path(run)
     pictures = [
@@ -128,14 +128,13 @@ def _embedded(path: Path) -> str:
 
 def read_frame(path: Path) -> pd.DataFrame | None:
     """The frame in a Parquet file, or None if there is no such file."""
-    return pd.read_parquet(path) if exists(path) else None
+    return files.read_frame(path) if exists(path) else None
 
 
 def read_about(folder: Path) -> dict[str, Any]:
     """What a run folder says of its run; empty if it says nothing."""
     path = folder / "about.json"
-    about: dict[str, Any] = json.loads(path.read_text(encoding="utf-8")) if exists(path) else {}
-    return about
+    return files.read_record(path) if exists(path) else {}
 
 
 def _losses(frame: pd.DataFrame) -> list[dict[str, Any]]:

@@ -20,7 +20,8 @@ from qmaps.analyze._states import MIN_SIZE, States, as_states
 from qmaps.analyze._updates import Exact, Moment, UpdateErrors
 from qmaps.capture import CapturedStates
 from qmaps.errors import CaptureError, OutputError
-from qmaps.files import output_folder, replacing, write_json
+from qmaps.files import output_folder, read_frame, read_record, write_frame, write_record
+from qmaps.locks import FolderLock
 from qmaps.maps.base import FittedMap
 from qmaps.maps.codebook import Codebook
 from qmaps.normalize.base import Normalizer
@@ -51,7 +52,8 @@ def run(
         states: captured states, their path, or tensors by parameter and state name.
         specs: quantizers (``"B128/DE@4s"``) and pairs (``"B128/DE@4s + rank1/linear@4u"``).
         out: a folder for the result. It holds ``sweep.parquet`` at the end, and one file per
-            parameter until then, from which an interrupted sweep goes on.
+            parameter until then, from which an interrupted sweep goes on; damaged ones are
+            measured again.
         min_quantized_size: parameters of at most this many elements are left out, as
             optimizers leave them in 32 bits.
         codebooks: maps of your own that the specs name.
@@ -70,33 +72,56 @@ def run(
     Raises:
         SpecError: a spec does not parse; nothing has been measured.
         CaptureError: no states, or NaN in one of them.
-        OutputError: `out` cannot be written, or holds another sweep.
+        OutputError: `out` cannot be written, holds another sweep, or is being written by
+            another process.
     """
     singles, pairs = _parse(specs, tuple(codebooks))
     captured = as_states(states)
     by_parameter = _parameters(captured, min_quantized_size)
     if pairs:
         _require_adam(by_parameter, captured)
-    parts = None if out is None else _folder(out, captured, singles, pairs, min_quantized_size)
+    if out is None:
+        return _measure(captured, by_parameter, singles, pairs, None, progress)
+    with FolderLock(out, "sweep"):
+        parts = _folder(out, captured, singles, pairs, min_quantized_size)
+        result = _measure(captured, by_parameter, singles, pairs, parts, progress)
+        write_frame(parts.parent / "sweep.parquet", result)
+    return result
 
+
+def _measure(
+    captured: CapturedStates,
+    by_parameter: dict[str, list[str]],
+    singles: list[Quantizer],
+    pairs: list[Pair],
+    parts: Path | None,
+    progress: Callable[[int, int, str], None] | None,
+) -> pd.DataFrame:
+    """All rows; those of parameters that have a part there are read from it."""
     frames = []
     for done, (parameter, names) in enumerate(by_parameter.items()):
         if progress:
             progress(done, len(by_parameter), parameter)
         part = None if parts is None else parts / f"{done:05d}.parquet"
-        if part is not None and part.exists():
-            frames.append(pd.read_parquet(part))
-            continue
-        frame = pd.DataFrame(list(_rows(captured, parameter, names, singles, pairs)))
+        frame = None if part is None else _kept(part)
+        if frame is None:
+            frame = pd.DataFrame(list(_rows(captured, parameter, names, singles, pairs)))
+            if part is not None:
+                write_frame(part, frame)
         frames.append(frame)
-        if part is not None:
-            _write(frame, part)
     if progress:
         progress(len(by_parameter), len(by_parameter), "")
-    result = pd.concat(frames, ignore_index=True)
-    if parts is not None:
-        _write(result, parts.parent / "sweep.parquet")
-    return result
+    return pd.concat(frames, ignore_index=True)
+
+
+def _kept(part: Path) -> pd.DataFrame | None:
+    """What an earlier call measured; None if that is nothing, or damaged."""
+    if not part.exists():
+        return None
+    try:
+        return read_frame(part, must_be_sealed=True)
+    except OutputError:
+        return None
 
 
 def _parse(
@@ -274,17 +299,21 @@ def _folder(
     folder = output_folder(out)
     identity = {"sweep": hashlib.sha256(text.encode()).hexdigest(), "specs": about["specs"]}
     marker = folder / "sweep.json"
+    parts = output_folder(folder / "parts")
     if marker.exists():
-        if json.loads(marker.read_text(encoding="utf-8")).get("sweep") != identity["sweep"]:
+        try:
+            found = read_record(marker)
+        except OutputError:
+            raise OutputError(
+                f"out={str(folder)!r} has a damaged sweep.json; give another folder, or delete it"
+            ) from None
+        if found.get("sweep") != identity["sweep"]:
             raise OutputError(
                 f"out={str(folder)!r} holds a sweep of other specs or states; give another "
                 "folder, or delete it"
             )
     else:
-        write_json(marker, identity)
-    return output_folder(folder / "parts")
-
-
-def _write(frame: pd.DataFrame, path: Path) -> None:
-    with replacing(path) as temporary:
-        frame.to_parquet(temporary, index=False)
+        for unknown in parts.glob("*.parquet"):  # nothing says what they are of
+            unknown.unlink()
+        write_record(marker, identity)
+    return parts

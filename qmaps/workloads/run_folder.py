@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import io
 import json
 import math
 import os
@@ -15,8 +16,9 @@ from typing import Any, Self
 import torch
 from torch import Tensor, nn
 
+from qmaps import checkpoint, checksums
 from qmaps.errors import OutputError
-from qmaps.files import json_text, output_folder, replacing, write_json
+from qmaps.files import json_text, output_folder, read_record, replacing, write_record
 
 COLUMNS = ("step", "split", "metric", "value")
 
@@ -89,12 +91,14 @@ class RunFolder:
         # As JSON has them: a tuple is read back as a list.
         wanted = json.loads(json_text(settings))
         if not self.settings.exists():
+            if self.checkpoint.exists() or self.result.exists():
+                raise self._damaged(self.settings)  # nothing says of which run they are
             made_with = {
                 "python": platform.python_version(),
                 "threads": torch.get_num_threads(),
                 "torch": torch.__version__,
             }
-            write_json(self.settings, {"settings": wanted, "made_with": made_with})
+            write_record(self.settings, {"settings": wanted, "made_with": made_with})
             return self
         found = self._json(self.settings).get("settings")
         if not isinstance(found, dict):
@@ -114,12 +118,18 @@ class RunFolder:
         """
         if not self.result.exists():
             return False
+        result = self._json(self.result)
         try:
-            run.state_nbytes = int(self._json(self.result)["state_nbytes"])
-            with self.losses.open(newline="", encoding="utf-8") as lines:
-                for row in csv.DictReader(lines):
-                    run.record(int(row["step"]), row["split"], {row["metric"]: float(row["value"])})
-        except (KeyError, OSError, TypeError, ValueError) as error:
+            run.state_nbytes = int(result["state_nbytes"])
+        except (KeyError, OverflowError, TypeError, ValueError):
+            raise self._damaged(self.result) from None
+        try:
+            content = self.losses.read_bytes()
+            if result.get("losses_xxh3", checksums.of(content)) != checksums.of(content):
+                raise self._damaged(self.losses)
+            for row in csv.DictReader(io.StringIO(content.decode(), newline="")):
+                run.record(int(row["step"]), row["split"], {row["metric"]: float(row["value"])})
+        except (KeyError, OSError, TypeError, ValueError, csv.Error) as error:
             if isinstance(error, OutputError):
                 raise
             raise self._damaged(self.losses) from None
@@ -136,7 +146,7 @@ class RunFolder:
         if not self.checkpoint.exists():
             return 0
         try:
-            found = torch.load(self.checkpoint, weights_only=True)
+            found = checkpoint.load(self.checkpoint)
             model.load_state_dict(found["model"])
             optimizer.load_state_dict(found["optimizer"])
             run.losses = list(found["losses"])
@@ -151,22 +161,20 @@ class RunFolder:
         self, model: nn.Module, optimizer: torch.optim.Optimizer, run: TrainingRun, step: int
     ) -> None:
         """Write the checkpoint of `step`, and the losses up to it."""
-        checkpoint = {
+        state = {
             "model": model.state_dict(),
             "optimizer": optimizer.state_dict(),
             "losses": run.losses,
             "step": step,
         }
-        with replacing(self.checkpoint) as temporary:
-            torch.save(checkpoint, temporary)
+        checkpoint.save(state, self.checkpoint)
         self._write_losses(run)
 
     def finish(self, model: nn.Module, run: TrainingRun) -> None:
         """Write what stays, then remove the checkpoint."""
-        with replacing(self.model) as temporary:
-            torch.save(model.state_dict(), temporary)
+        checkpoint.save(model.state_dict(), self.model)
         self._write_losses(run)
-        write_json(
+        write_record(
             self.result,
             {
                 "label": run.label,
@@ -175,6 +183,7 @@ class RunFolder:
                 "final": run.final,
                 "first_nonfinite_step": run.first_nonfinite_step,
                 "state_nbytes": run.state_nbytes,
+                "losses_xxh3": checksums.of(self.losses.read_bytes()),
             },
         )
         self.checkpoint.unlink(missing_ok=True)
@@ -190,12 +199,9 @@ class RunFolder:
 
     def _json(self, path: Path) -> dict[str, Any]:
         try:
-            value = json.loads(path.read_text(encoding="utf-8"))
-        except (OSError, ValueError):
+            return read_record(path)
+        except OutputError:
             raise self._damaged(path) from None
-        if not isinstance(value, dict):
-            raise self._damaged(path)
-        return value
 
     def _damaged(self, path: Path) -> OutputError:
         return OutputError(

@@ -12,6 +12,7 @@ import torch
 from torch import nn
 
 from qmaps.errors import BadTypeError
+from qmaps.locks import FolderLock
 from qmaps.workloads._checks import integer
 from qmaps.workloads._interrupts import HeldInterrupts
 from qmaps.workloads.base import Workload, seeded
@@ -62,7 +63,8 @@ def train(
 
     Raises:
         BadValueError, BadTypeError: an argument is not allowed.
-        OutputError: `out` cannot be written, holds another run, or has a damaged file.
+        OutputError: `out` cannot be written, holds another run, has a damaged file, or is being
+            written by another process.
     """
     steps = integer("steps", workload.steps if steps is None else steps, 1)
     seed = integer("seed", seed, 0)
@@ -77,18 +79,43 @@ def train(
             "needed"
         )
     run = TrainingRun(type(optimizer).__name__ if label is None else label, seed, steps)
-    folder = RunFolder.claim(
-        out,
-        {
-            "workload": workload.name,
-            "label": run.label,
-            "seed": seed,
-            "steps": steps,
-            "validate_every": validate_every,
-            **workload.settings(),
-            **optimizer_settings(optimizer),
-        },
-    )
+    settings = {
+        "workload": workload.name,
+        "label": run.label,
+        "seed": seed,
+        "steps": steps,
+        "validate_every": validate_every,
+        **workload.settings(),
+        **optimizer_settings(optimizer),
+    }
+    with FolderLock(out, "run"):
+        folder = RunFolder.claim(out, settings)
+        return _train(
+            workload,
+            model,
+            optimizer,
+            run,
+            folder,
+            checkpoint_every,
+            validate_every,
+            hooks,
+            progress,
+        )
+
+
+def _train(
+    workload: Workload,
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer,
+    run: TrainingRun,
+    folder: RunFolder,
+    checkpoint_every: int,
+    validate_every: int,
+    hooks: Sequence[Hook],
+    progress: Progress | None,
+) -> TrainingRun:
+    """`train` in a folder that is locked, once all that it needs is made."""
+    seed, steps = run.seed, run.steps
     if folder.finished(run):
         return run
 

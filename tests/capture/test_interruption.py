@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import time
+import warnings
 from pathlib import Path
 
 import pytest
@@ -100,6 +101,87 @@ def test_interrupted_in_the_middle_of_a_write(
     assert len(reached) == 1
     assert reached[0] > 2 * 12 * 4  # the tensors had been written, under another name
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
+
+
+def test_two_processes_in_one_folder(tmp_path: Path) -> None:
+    """The second is refused, whatever the first is about to write; readers are not."""
+    layer = linear()
+    optimizer = torch.optim.AdamW(layer.parameters())
+    with subprocess.Popen([sys.executable, "-c", LOOP, str(tmp_path)]) as process:
+        try:
+            deadline = time.monotonic() + 60
+            while len(list(tmp_path.glob("step-*"))) < 3:
+                assert time.monotonic() < deadline
+                time.sleep(0.01)
+            for _ in range(3):
+                with pytest.raises(OutputError) as caught:
+                    StateRecorder(optimizer, tmp_path, names=layer)
+                assert str(caught.value).startswith(
+                    f"out={str(tmp_path)!r} is being written by process {process.pid} on "
+                )
+                for number in capture.load(tmp_path).steps[-3:]:
+                    capture.load(tmp_path, step=number).check_finite()
+            assert process.poll() is None
+        finally:
+            process.kill()
+
+
+def test_a_recorder_holds_its_folder_until_it_is_closed(tmp_path: Path) -> None:
+    layer = linear()
+    optimizer = torch.optim.AdamW(layer.parameters())
+    recorder = StateRecorder(optimizer, tmp_path, names=layer)
+    assert sorted(path.name[0] for path in tmp_path.iterdir()) == [".", "."]
+    with pytest.raises(OutputError, match=r"is being written by this process since .*; close that"):
+        StateRecorder(optimizer, tmp_path, names=layer)
+    recorder.close()
+    assert list(tmp_path.iterdir()) == []
+    # One that was refused, and one that was lost with its optimizer, hold nothing.
+    other = torch.optim.SGD(layer.parameters(), momentum=0.9)
+    train(layer, optimizer, 1, tmp_path)
+    with pytest.raises(OutputError, match="needs another folder"):
+        StateRecorder(other, tmp_path, names=layer)
+    StateRecorder(torch.optim.AdamW(layer.parameters()), tmp_path, names=layer)
+    train(layer, optimizer, 1, tmp_path)
+    assert capture.load(tmp_path).steps == [1, 2]
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_a_forked_child_records_nothing(tmp_path: Path) -> None:
+    layer = linear()
+    optimizer = torch.optim.AdamW(layer.parameters())
+    with StateRecorder(optimizer, tmp_path, names=layer) as recorder:
+        for parameter in layer.parameters():
+            parameter.grad = torch.ones_like(parameter)
+        child = os.fork()
+        if not child:
+            with warnings.catch_warnings(record=True) as caught:
+                warnings.simplefilter("always")
+                optimizer.step()
+                optimizer.step()
+            expected = (
+                f"this process was forked from the one that records in {str(tmp_path)!r}; nothing "
+                "is recorded here"
+            )
+            recorder.close()
+            os._exit(0 if [str(w.message) for w in caught] == [expected] else 1)
+        assert os.waitpid(child, 0)[1] == 0
+        optimizer.step()
+    assert capture.load(tmp_path).steps == [1]
+
+
+def test_without_locks_leftovers_stay(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They may be what another process is writing."""
+
+    def unsupported(*_: object, **options: object) -> None:
+        raise NotImplementedError
+
+    monkeypatch.setattr("filelock.FileLock.acquire", unsupported)
+    layer = linear()
+    optimizer = torch.optim.AdamW(layer.parameters())
+    (tmp_path / ".step-00000003.safetensors.4711.tmp").write_bytes(b"half")
+    train(layer, optimizer, 1, tmp_path)
+    assert (tmp_path / ".step-00000003.safetensors.4711.tmp").exists()
+    assert capture.load(tmp_path).steps == [1]
 
 
 def test_leftovers_are_ignored_and_then_removed(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import os
 import pickle
 import subprocess
@@ -161,3 +162,91 @@ def test_a_save_that_fails_leaves_the_old_file(tmp_path: Path) -> None:
     assert str(caught.value) == (
         f"{str(tmp_path / 'none' / 'c.pt')!r} cannot be written (No such file or directory)"
     )
+
+
+FULL = """
+import resource, sys
+from pathlib import Path
+import matplotlib
+matplotlib.use("Agg")
+import pandas as pd, torch
+from matplotlib.figure import Figure
+import qmaps
+from qmaps import capture, checkpoint, convert, figures, files, store
+from qmaps.errors import OutputError
+
+out = Path(sys.argv[1])
+x = torch.randn(100, 100)
+figure = Figure()
+figure.subplots().imshow(x.numpy())
+layer = torch.nn.Linear(100, 100)
+optimizer = torch.optim.AdamW(layer.parameters())
+layer(x).sum().backward()
+optimizer.step()
+torch.save(optimizer.state_dict(), out / "in.pt")
+recorder = capture.StateRecorder(optimizer, out / "states", names=layer)
+write = {
+    "c.pt": lambda path: checkpoint.save({"x": x}, path),
+    "c2.pt": lambda path: checkpoint.save({"x": torch.zeros(2**20)}, path),
+    "converted.pt": lambda path: convert.convert_file(
+        out / "in.pt", path, to="qmaps", overwrite=True
+    ),
+    "t.safetensors": lambda path: store.save(
+        {"x": qmaps.quantizer("B128/DE@8s").quantize(x)}, path
+    ),
+    "states/step-00000001.safetensors": lambda _: recorder.record(),
+    "r.json": lambda path: files.write_record(path, {"a": [1] * 5000}),
+    "t.txt": lambda path: files.write_text(path, "x" * 10000),
+    "f.parquet": lambda path: files.write_frame(path, pd.DataFrame({"a": x.reshape(-1).numpy()})),
+    "f.png": lambda path: figures.save(figure, path),
+    "f.svg": lambda path: figures.save(figure, path),
+}
+
+def content():
+    return {path: path.read_bytes() for path in out.rglob("*") if path.is_file()}
+
+for name, job in write.items():
+    job(out / name)
+before = content()
+resource.setrlimit(resource.RLIMIT_FSIZE, (4000, 4000))
+for name, job in write.items():
+    try:
+        job(out / name)
+    except OutputError as error:
+        reason = "File too large"
+        if name == "t.safetensors":
+            reason = f"Error while serializing: I/O error: {reason} (os error 27)"
+        assert str(error) == f"{str(out / name)!r} cannot be written ({reason})", error
+    else:
+        raise AssertionError(name)
+assert content() == before
+print("refused", len(write))
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="needs a limit on the size of files")
+def test_a_full_disk_is_one_error_and_the_old_file(tmp_path: Path) -> None:
+    """What a limit on the size of files does is what a full disk does."""
+    command = [sys.executable, "-c", FULL, str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == "refused 10\n"
+
+
+def test_an_interruption_of_a_save_is_what_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Within ``torch.save`` it would come out as a RuntimeError about positions in the file."""
+    real = Path.open
+
+    class Interrupted(io.FileIO):
+        def write(self, data: object) -> int:
+            raise KeyboardInterrupt
+
+    def opened(self: Path, mode: str) -> object:
+        return Interrupted(self, "w") if self.name.endswith(".tmp") else real(self, mode)
+
+    monkeypatch.setattr(Path, "open", opened)
+    with pytest.raises(KeyboardInterrupt):
+        checkpoint.save({"x": torch.ones(3)}, tmp_path / "c.pt")
+    assert list(tmp_path.iterdir()) == []

@@ -12,7 +12,7 @@ from torch import Tensor
 
 import qmaps
 from qmaps import addresses, quantiles, quantizer
-from qmaps.addresses import Kept, address, in_memory, look, resolved
+from qmaps.addresses import Kept, address, in_memory, look, plain
 from qmaps.backends import use_backend
 from qmaps.errors import BadValueError
 from qmaps.optim import AdamW
@@ -45,9 +45,9 @@ def test_every_address_passes_the_gate() -> None:
 @pytest.mark.parametrize("make", [negative, strided, zero], ids=lambda make: make.__name__)
 def test_quantizing(make: Callable[[Tensor], Tensor], backend: str) -> None:
     x = make(torch.randn(40, 70, generator=torch.Generator().manual_seed(0)))
-    plain = torch.zeros(40, 70).add(x)
+    values = torch.zeros(40, 70).add(x)
     with use_backend("reference"):
-        expected = Q.quantize(plain)
+        expected = Q.quantize(values)
     with use_backend(backend):
         t = Q.quantize(x)
         assert torch.equal(t.packed, expected.packed)
@@ -55,9 +55,9 @@ def test_quantizing(make: Callable[[Tensor], Tensor], backend: str) -> None:
         out = make(torch.ones(40, 70)) if make is not zero else torch.ones(40, 70)
         assert Q.dequantize(t, out=out) is out
         assert torch.equal(out, expected.dequantize())
-        assert Q.error(x) == Q.error(plain)
-        assert torch.equal(quantiles.exact(x, 9), quantiles.exact(plain, 9))
-        assert torch.equal(quantizer("B64/lloyd@3s").fit(x).map.codebook(), _fitted(plain))
+        assert Q.error(x) == Q.error(values)
+        assert torch.equal(quantiles.exact(x, 9), quantiles.exact(values, 9))
+        assert torch.equal(quantizer("B64/lloyd@3s").fit(x).map.codebook(), _fitted(values))
 
 
 def _fitted(x: Tensor) -> Tensor:
@@ -158,12 +158,12 @@ def _outside(y: Tensor) -> None:
     assert not in_memory(y)
 
 
-def test_resolved() -> None:
+def test_plain() -> None:
     x = torch.randn(5)
-    assert resolved(x) is x
-    assert torch.equal(resolved(negative(x)), x)
-    assert not resolved(negative(x)).is_neg()
-    assert torch.equal(resolved(zero(x)), torch.zeros(5))
+    assert plain(x, "x") is x
+    assert torch.equal(plain(negative(x), "x"), x)
+    assert not plain(negative(x), "x").is_neg()
+    assert torch.equal(plain(zero(x), "x"), torch.zeros(5))
 
 
 @pytest.fixture(params=[True, False], ids=["by torch's C interface", "by Python"])

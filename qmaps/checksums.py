@@ -1,0 +1,137 @@
+"""Checksums (XXH3, 64 bits) of the files that qmaps writes, and how each kind carries them.
+
+- A file that is read whole (JSON, Parquet) holds a seal: the checksum of all of its other bytes.
+- A safetensors file, of which single tensors are read, has a checksum of each in its metadata.
+- A file of ``torch.save`` is a zip archive, which has CRC-32 checksums; ``torch.load`` does not
+  look at them.
+
+Files of earlier versions have no seal and no such metadata, and are read without.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import zipfile
+from collections.abc import Collection, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import torch
+import xxhash
+from torch import Tensor
+
+from qmaps.errors import BadValueError
+
+DIGITS = 16
+"""Of a checksum as text."""
+
+SEAL = b"qmaps-xxh3:"
+UNSEALED = SEAL.decode() + "0" * DIGITS
+"""What a writer puts somewhere into a file, once, for `sealed` to fill in."""
+
+KEY = "qmaps_xxh3"
+"""The metadata of a safetensors file that has its checksums."""
+
+CHUNK = 2**18
+
+FOLDER = 0x10
+"""The attribute of folders in a zip archive."""
+
+
+def of(*content: bytes | memoryview) -> str:
+    """The checksum of all bytes, one part after another."""
+    whole = xxhash.xxh3_64()
+    for part in content:
+        whole.update(part)
+    return whole.hexdigest()
+
+
+def sealed(content: bytes) -> bytes:
+    """`content` with the checksum of everything else in the place of `UNSEALED`."""
+    before, after = _around_seal(content)
+    return before + of(before, after).encode() + after
+
+
+def intact(content: bytes) -> bool | None:
+    """Whether the seal in `content` fits; None if there is none."""
+    if SEAL not in content:
+        return None
+    before, after = _around_seal(content)
+    return content[len(before) : len(before) + DIGITS] == of(before, after).encode()
+
+
+def of_tensor(tensor: Tensor) -> str:
+    """The checksum of a tensor's elements, in row-major order."""
+    plain = tensor.detach().cpu().resolve_conj().resolve_neg().contiguous()
+    return of(plain.reshape(-1).view(torch.uint8).numpy().data)
+
+
+def with_checksums(metadata: Mapping[str, str], tensors: Mapping[str, str]) -> dict[str, str]:
+    """The metadata of a safetensors file with checksums, whose text is of the same length always.
+
+    Args:
+        metadata: what else it has; the first checksum is that of all of it.
+        tensors: the checksum of each tensor.
+    """
+    own = [_of_metadata(metadata), *(tensors[name] for name in sorted(tensors))]
+    return {**metadata, KEY: " ".join(own)}
+
+
+def in_metadata(metadata: Mapping[str, str], tensors: Collection[str]) -> dict[str, str]:
+    """The checksum of each tensor of a safetensors file; empty if it was written without.
+
+    Raises:
+        BadValueError: the metadata is damaged.
+    """
+    rest = {name: value for name, value in metadata.items() if name != KEY}
+    if len(rest) > 1:  # we write one entry and the checksums, whose name may be what is damaged
+        raise BadValueError(f"metadata of the name {sorted(rest)[1]!r:.50} is unknown")
+    if KEY not in metadata:
+        return {}
+    first, *others = metadata[KEY].split(" ")
+    if first != _of_metadata(rest) or len(others) != len(tensors):
+        raise BadValueError("the checksum of its metadata is wrong")
+    return dict(zip(sorted(tensors), others, strict=True))
+
+
+def check_archive(path: Path) -> None:
+    """Raise unless every record of a zip archive has its checksum, reading all of it once.
+
+    Without checksums, as ``torch.serialization.set_crc32_options(False)`` writes archives, nothing
+    is checked.
+
+    Raises:
+        zipfile.BadZipFile: and others, as `zipfile` does on damaged files.
+    """
+    with zipfile.ZipFile(path) as archive:
+        records = archive.infolist()
+        # One bit makes a record a folder, for which torch reads nothing and tells no one.
+        if any(record.external_attr & FOLDER for record in records):
+            raise zipfile.BadZipFile("a record is marked as a folder")
+        if not any(record.CRC for record in records):
+            return
+
+        def read(record: zipfile.ZipInfo) -> None:
+            with archive.open(record) as content:  # which compares the checksum at its end
+                while content.read(CHUNK):
+                    pass
+
+        # Small records cost more to hand to a thread than to read.
+        large = [record for record in records if record.file_size > CHUNK]
+        for record in records:
+            if record.file_size <= CHUNK:
+                read(record)
+        with ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as threads:
+            for _ in threads.map(read, large):
+                pass
+
+
+def _around_seal(content: bytes) -> tuple[bytes, bytes]:
+    """What stands before and after the digits of the last seal."""
+    start = content.rindex(SEAL) + len(SEAL)
+    return content[:start], content[start + DIGITS :]
+
+
+def _of_metadata(metadata: Mapping[str, str]) -> str:
+    return of(json.dumps(dict(metadata), sort_keys=True).encode())
