@@ -13,11 +13,12 @@ from torch import Tensor
 
 from qmaps.convert.families import Family, family_of
 from qmaps.convert.form import Group, OptimizerState, Parameter, State, checked
-from qmaps.errors import DAMAGE, BadValueError, CaptureError, shown
+from qmaps.errors import DAMAGE, BadTypeError, BadValueError, CaptureError, shown
 from qmaps.maps.base import Map
 from qmaps.maps.codebook import Codebook
 from qmaps.optim.base import Shared
 from qmaps.optim.checkpoint import ABOUT
+from qmaps.optim.terms import number as checked_number
 from qmaps.optim.torch_options import TORCH_OPTIONS
 from qmaps.quantizer import QuantizedTensor, Quantizer
 
@@ -32,6 +33,10 @@ OF_QMAPS = frozenset(Shared.__annotations__) - TORCH_OPTIONS - {"maximize"} | {
     "override_key",
 }
 """Options of parameter groups that only qmaps has."""
+
+
+NUMBERS = frozenset({"lr", "eps", "weight_decay", "alpha", "momentum", "dampening", "lr_decay"})
+"""Options that are a number in every family."""
 
 
 class Format(ABC):
@@ -106,6 +111,8 @@ class Format(ABC):
             Group(self.options(options, family), keys, tuple(parameters))
             for (options, keys, _), parameters in zip(taken, _relabelled(read), strict=True)
         )
+        for index, group in enumerate(groups):
+            _check_numbers(group.options, index)
         own = ("state", "param_groups", ABOUT)
         rest = {key: value for key, value in state_dict.items() if key not in own}
         return OptimizerState(family, groups, rest)
@@ -229,6 +236,18 @@ def _groups(
         yield options, tuple(group["params"]), slots
     if lost := [key for key in states if key not in known]:
         raise CaptureError(f"the checkpoint has states of {lost[0]!r}, which no group has")
+
+
+def _check_numbers(options: Mapping[str, Any], index: int) -> None:
+    """Raise unless the options that conversions read are numbers."""
+    try:
+        for name in NUMBERS & options.keys():
+            checked_number(name, options[name])
+        if "betas" in options:
+            for place, beta in enumerate(options["betas"]):
+                checked_number(f"betas[{place}]", beta)
+    except (BadTypeError, BadValueError, TypeError) as error:
+        raise CaptureError(f"group {index} of the checkpoint has bad options: {error}") from None
 
 
 def _one_family(parameters: list[Parameter]) -> Family:
