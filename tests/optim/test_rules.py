@@ -63,7 +63,10 @@ def test_in_32_bits_it_is_torch_over_20_steps(family: Family, options: Options) 
         # torch's SGD counts no steps.
         assert set(a.state[p]) == {"step", *b.state[q]}
         for name, value in b.state[q].items():
-            torch.testing.assert_close(a.state[p][name], value, rtol=2e-6, atol=1e-6)
+            same_dtype = name != "step"  # whose count goes on where torch's float32 stops
+            torch.testing.assert_close(
+                a.state[p][name], value, rtol=2e-6, atol=1e-6, check_dtype=same_dtype
+            )
     assert [int(a.state[p]["step"]) for p in ours] == [19, 20, 20]
 
 
