@@ -630,8 +630,10 @@ class QuantizedOptimizer(torch.optim.Optimizer):
                 f"the gradient of {self._name(number)} is sparse; dense gradients are supported, "
                 "as embeddings with sparse=False have"
             )
+        # Steps of parameters and gradients that are all on the meta device change nothing.
+        without_values = param.is_meta and grad.is_meta
         for kind, tensor in (("", param), ("the gradient of ", grad)):
-            if why := lack(tensor):
+            if (why := lack(tensor)) and not without_values:
                 raise BadTypeError(
                     f"{kind}{self._name(number)} {why}; dense tensors with values are supported"
                 )
