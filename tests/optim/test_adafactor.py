@@ -110,7 +110,10 @@ def test_it_is_torch_over_100_steps_where_options_coincide(
         torch.testing.assert_close(p, q, rtol=2e-6, atol=2e-6)
         assert set(a.state[p]) == set(b.state[q])
         for name, value in b.state[q].items():
-            torch.testing.assert_close(a.state[p][name], value, rtol=2e-6, atol=1e-6)
+            # Counters are float64 here, float32 there.
+            torch.testing.assert_close(
+                a.state[p][name], value, rtol=2e-6, atol=1e-6, check_dtype=name != "step"
+            )
 
 
 def test_a_torch_checkpoint_goes_on() -> None:
