@@ -9,7 +9,7 @@ anybody change the storage, the shape and the strides behind a tensor object.
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Hashable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +28,8 @@ def in_memory(x: Tensor) -> bool:
     quantized weights of any library), of functorch's wrappers, of tensors that are not dense, whose
     negation is still to be done (``is_neg``), or that have no memory.
     """
+    if _plain_address(x):
+        return True  # as nearly all are
     return _is_dense(x) and not x.is_neg() and not missing_bytes(x)
 
 
@@ -59,6 +61,8 @@ def check_memory(x: Tensor, name: str) -> None:
     Raises:
         BadValueError: its storage is too small, as after ``x.untyped_storage().resize_(0)``.
     """
+    if _plain_address(x):
+        return
     if _is_dense(x) and (missing := missing_bytes(x)) and not x._is_zerotensor():
         raise BadValueError(
             f"{name} has shape {tuple(x.shape)}, but its storage lacks {missing} of the bytes that "
@@ -76,7 +80,7 @@ def plain(x: Tensor, name: str) -> Tensor:
     Raises:
         BadValueError: as `check_memory`.
     """
-    if not _is_dense(x):
+    if _plain_address(x) or not _is_dense(x):
         return x
     if missing_bytes(x):
         check_memory(x, name)
@@ -100,14 +104,15 @@ def address(x: Tensor, numel: int | None = None, name: str = "a tensor") -> int:
     Raises:
         BadValueError: `x` is not such a tensor, or has another number of elements.
     """
-    if not (in_memory(x) and x.is_contiguous()):
+    at = _plain_address(x)
+    if not at and not (in_memory(x) and x.is_contiguous()):
         raise BadValueError(
             f"{name} of shape {tuple(x.shape)} is no contiguous tensor in memory, as an engine "
             "needs it"
         )
     if numel is not None and x.numel() != numel:
         raise BadValueError(f"{name} has {x.numel()} elements; {numel} are needed")
-    return x.data_ptr()
+    return at or x.data_ptr()
 
 
 def overlapping(tensors: Sequence[Tensor]) -> set[int]:
@@ -138,19 +143,14 @@ def look(tensors: Sequence[Tensor]) -> tuple[list[int], Hashable]:
 
     Returns:
         An address each, 0 for those without memory, and an appearance: equal for tensors of the
-        same layouts, dtypes, devices, shapes and strides, all of them with their memory.
-        Addresses are those of plain tensors where `needs_resolving` says nothing else.
+        same layouts, dtypes, devices, shapes and strides, all of them with their memory, and their
+        negation done or all still to be done.
     """
     if _TORCH:
         found: tuple[list[int], bytes] = core.look([x._cdata for x in tensors])
         return found
     looks = list(map(_look, tensors))
     return [each[0] for each in looks], tuple(each[1:] for each in looks)
-
-
-def needs_resolving(tensors: Iterable[Tensor]) -> bool:
-    """Whether the negation of any of these real, dense tensors is still to be done."""
-    return any(map(Tensor.is_neg, tensors))
 
 
 class Kept:
@@ -162,8 +162,6 @@ class Kept:
 
     def __init__(self, tensors: Sequence[Tensor]) -> None:
         self._tensors = list(tensors)
-        # Whole numbers have no negation to be done.
-        self._floats = [x for x in self._tensors if x.is_floating_point()]
         if _TORCH:
             self._kept = core.Kept([x._cdata for x in self._tensors])
         else:
@@ -171,8 +169,6 @@ class Kept:
 
     def unchanged(self) -> bool:
         """Whether they lie where they lay, and look as they looked, when this was made."""
-        if needs_resolving(self._floats):
-            return False
         if _TORCH:
             same: bool = self._kept.unchanged()
             return same
@@ -184,8 +180,25 @@ def _look(x: Tensor) -> tuple[Any, ...]:
     if x.layout != torch.strided:
         return 0, x.layout
     whole = not missing_bytes(x)
-    about = x.dtype, x.device, tuple(x.shape), x.stride(), whole
+    about = x.dtype, x.device, tuple(x.shape), x.stride(), whole, x.is_neg()
     return x.data_ptr() if whole and x.numel() else 0, *about
+
+
+def _plain_address(x: Tensor) -> int:
+    """Where `x` begins if it is contiguous, plain and not empty, by torch's C interface; else 0.
+
+    It is a quick yes: 0 may also mean that this cannot tell.
+    """
+    if not _TORCH or type(x) not in _OF_TORCH:
+        return 0
+    try:
+        at: int = core.plain_address(x._cdata)
+    except RuntimeError:  # nested, or inside a transform of torch.func
+        return 0
+    return at
+
+
+_OF_TORCH = frozenset({Tensor, torch.nn.Parameter})
 
 
 def _use_torch() -> bool:

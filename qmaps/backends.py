@@ -70,15 +70,16 @@ def cuda_engine(*tensors: Tensor) -> Engine | None:
     It is there wherever `backends` says so, unless `use_backend` or the environment variable
     ``QMAPS_BACKEND`` says "reference".
     """
-    if _wanted() == "reference":
-        return None
     engine = cuda.engine_of(*tensors)
-    return engine if engine is not None and all(map(in_memory, tensors)) else None
+    if engine is None or _wanted() == "reference":
+        return None
+    return engine if all(map(in_memory, tensors)) else None
 
 
 def cuda_engine_on(device: torch.device) -> Engine | None:
     """The same for whatever lies on this device."""
-    return None if _wanted() == "reference" else cuda.engine_on(device)
+    engine = cuda.engine_on(device)
+    return None if engine is None or _wanted() == "reference" else engine
 
 
 @contextmanager

@@ -29,8 +29,8 @@ R = TypeVar("R")
 
 def runs_native(*tensors_: Tensor) -> bool:
     """Whether the native engine is in use and can read all of these."""
-    on_cpu = all(t.device.type == "cpu" for t in tensors_)
-    return backend() == "native" and on_cpu and all(map(in_memory, tensors_))
+    on_cpu = all(t.is_cpu for t in tensors_)
+    return on_cpu and backend() == "native" and all(map(in_memory, tensors_))
 
 
 def quantize(

@@ -11,14 +11,14 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from qmaps.addresses import Kept, address, in_memory, look, needs_resolving, overlapping
+from qmaps.addresses import Kept, address, in_memory, look, overlapping
 from qmaps.exchange import spans_shards
 from qmaps.maps.base import FittedMap, Map
 from qmaps.masters import MASTER, has_master, updated
 from qmaps.normalize.base import Normalizer
 from qmaps.packing import packed_bytes
 from qmaps.quantizer import QuantizedTensor, Quantizer
-from qmaps.shards import is_distributed, local, shard_of
+from qmaps.shards import any_distributed, local, shard_of
 
 if TYPE_CHECKING:
     from qmaps.optim.base import QuantizedOptimizer
@@ -97,7 +97,7 @@ class Plan(ABC):
             start(optimizer, param, group)
         self._params = [entry[1] for entry in taken]
         self._here = list(map(local, self._params))
-        self._sharded = any(map(is_distributed, self._params))
+        self._sharded = any_distributed(self._params)
         # What is stepped: parameters, or their master copies.
         self._targets = [updated(p, group, optimizer.state[p]) for _, p, group, _ in taken]
         pairs = enumerate(zip(self._targets, self._here, strict=True))
@@ -137,7 +137,7 @@ class Plan(ABC):
             return False
         here = list(map(local, self._params)) if self._sharded else self._params
         grads = list(columns[3])
-        if not _of_torch(grads) or needs_resolving(here):
+        if not _of_torch(grads):
             return False
         try:
             addresses, appearance = look([*here, *grads])

@@ -310,18 +310,18 @@ class QuantizedTensor:
             check_memory(part, "packed or a tensor of scales")
 
     def _check_sizes(self) -> None:
-        if min(self.shape, default=0) < 0:
+        if self.shape and min(self.shape) < 0:
             raise BadValueError(f"shape={self.shape} of a quantized tensor holds a negative size")
         q = self.quantizer
         needed, layout = _expected(q.normalizer, q.map.bits, self.shape)
-        if any(part.layout != torch.strided for part in (self.packed, *self.scales)):
+        if {part.layout for part in (self.packed, *self.scales)} != {torch.strided}:
             raise BadValueError("packed and scales of a quantized tensor must be dense")
-        if self.packed.dtype != torch.uint8 or tuple(self.packed.shape) != (needed,):
+        if self.packed.dtype != torch.uint8 or self.packed.shape != (needed,):
             raise BadValueError(
                 f"packed has {self.packed.numel()} elements of {self.packed.dtype}; "
                 f"{q.spec} of shape {self.shape} needs {needed} of torch.uint8"
             )
-        found = tuple((scale.dtype, tuple(scale.shape)) for scale in self.scales)
+        found = tuple([(scale.dtype, tuple(scale.shape)) for scale in self.scales])
         if found != layout:
             raise BadValueError(
                 f"scales are {found}; {q.normalizer.spec} of shape {self.shape} needs {layout}"

@@ -30,6 +30,14 @@ def is_distributed(x: object) -> bool:
     return module is not None and isinstance(x, module.DTensor)
 
 
+def any_distributed(tensors: Iterable[Tensor]) -> bool:
+    """Whether any of these is a DTensor: `is_distributed` for many at once."""
+    module: Any = sys.modules.get("torch.distributed.tensor")
+    return module is not None and any(
+        issubclass(cls, module.DTensor) for cls in {*map(type, tensors)}
+    )
+
+
 def local(x: Tensor) -> Tensor:
     """What of `x` is here: its local tensor, the same object each time, or `x` itself."""
     if not is_distributed(x):

@@ -48,20 +48,21 @@ class NativePlan(Plan):
         if not self._params:
             return
         self._counters += 1
-        steps = [int(count) for count in self._counters.tolist()]
-        numbers = list(zip(map(id, self._groups), steps, strict=True))
-        kinds = dict(zip(numbers, self._groups, strict=True))
+        steps = list(map(int, self._counters.tolist()))
+        # Parameters of one group that are at the same step share their constants.
+        kinds = list(zip(map(id, self._groups), steps, strict=True))
+        groups = dict(zip(kinds, self._groups, strict=True))
+        row = {kind: index for index, kind in enumerate(groups)}
         constants = [
             list(self._optimizer.scalars(group, step).values())
-            for (_, step), group in kinds.items()
+            for (_, step), group in groups.items()
         ]
-        row = {kind: index for index, kind in enumerate(kinds)}
         gradients_at, copies = self._gradients_at()
         self._step.run(
             self._targets_at(),
             gradients_at,
             constants,
-            [row[number] for number in numbers],
+            list(map(row.__getitem__, kinds)),
             steps,
             tensors.threads(self._numel),
         )

@@ -11,7 +11,7 @@ from typing import Any, ClassVar, TypedDict, overload
 import torch
 from torch import Tensor
 
-from qmaps.addresses import check_memory, needs_resolving, plain
+from qmaps.addresses import check_memory, plain
 from qmaps.backends import backend, cuda_engine_on
 from qmaps.bfloat16 import round_stochastically
 from qmaps.constants import Constant
@@ -44,7 +44,7 @@ from qmaps.optim.torch_options import without_torch_options
 from qmaps.parts import part
 from qmaps.philox import RoundingKey
 from qmaps.quantizer import QuantizedTensor, Quantizer
-from qmaps.shards import Shard, is_distributed, local, shard_of
+from qmaps.shards import Shard, any_distributed, is_distributed, local, shard_of
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 """Of parameters; steps are taken in float32."""
@@ -311,7 +311,7 @@ class QuantizedOptimizer(torch.optim.Optimizer):
         alone = (
             len(devices) == 1
             and self._cuda_step(entries[0][1]) is not None
-            and not any(is_distributed(entry[1]) for entry in entries)
+            and not any_distributed(entry[1] for entry in entries)
         )
         if self._non_finite_gradients(entries, unless_skipping=alone):
             self._skipped += 1
@@ -319,7 +319,9 @@ class QuantizedOptimizer(torch.optim.Optimizer):
         planned: list[FusedStep] = []
         left: list[Entry] = []
         for device in devices:
-            here = [entry for entry in entries if entry[1].device == device]
+            here = entries
+            if len(devices) > 1:
+                here = [entry for entry in entries if entry[1].device == device]
             left += self._plan(here, planned)
         if left or not alone:
             # What one engine would find out alone, all must know.
@@ -360,8 +362,9 @@ class QuantizedOptimizer(torch.optim.Optimizer):
                 self._check_shard(entry)
                 self._take_in(*entry[:3])
                 self._check_states(entry)
+            # Autograd of complex numbers leaves negations to be done later.
             entries = [(*entry[:3], plain(entry[3], "a gradient")) for entry in entries]
-            if fused is not None:
+            if fused is not None and not fused.fits(entries):
                 fused.plan(entries)
         if fused is None:
             return entries
@@ -566,13 +569,12 @@ class QuantizedOptimizer(torch.optim.Optimizer):
         """Every parameter that has a gradient, with what is here of it."""
         params = [(param, group) for group in self.param_groups for param in group["params"]]
         entries = [
-            (number, param, group, local(grad))
+            (number, param, group, grad)
             for number, (param, group) in enumerate(params)
             if (grad := param.grad) is not None
         ]
-        # Autograd of complex numbers leaves negations to be done later.
-        if needs_resolving(entry[3] for entry in entries):
-            entries = [(*entry[:3], entry[3].resolve_neg()) for entry in entries]
+        if any_distributed(entry[3] for entry in entries):
+            entries = [(*entry[:3], local(entry[3])) for entry in entries]
         return entries
 
     def _non_finite_gradients(self, entries: list[Entry], *, unless_skipping: bool = False) -> bool:

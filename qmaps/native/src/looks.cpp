@@ -14,6 +14,8 @@ struct Torch {
     Error (*get_dtype)(Handle, std::int32_t*);
     Error (*get_device_type)(Handle, std::int32_t*);
     Error (*get_device_index)(Handle, std::int32_t*);
+    Error (*is_contiguous)(Handle, bool*);
+    Error (*get_numel)(Handle, std::int64_t*);
     Error (*get_dim)(Handle, std::int64_t*);
     Error (*get_sizes)(Handle, std::int64_t**);
     Error (*get_strides)(Handle, std::int64_t**);
@@ -23,12 +25,26 @@ struct Torch {
     std::size_t (*dtype_element_size)(std::int32_t);
     Error (*new_tensor_handle)(Handle, Handle*);
     Error (*delete_tensor_object)(Handle);
+    // Of at::native and no part of the C interface: whether a tensor's negation is still to be done.
+    bool (*is_neg)(const void*);
 };
 
 Torch torch;
 
+constexpr std::int32_t kStrided = 0;
+
 void check(Error error) {
     if (error) throw std::runtime_error("torch does not tell what a tensor looks like");
+}
+
+// The bytes of a storage that a dense tensor whose last element is `last` elements from its first
+// needs, and whether it has them.
+bool is_whole(Handle tensor, std::int32_t dtype, std::int64_t last) {
+    std::int64_t offset, bytes;
+    check(torch.get_storage_offset(tensor, &offset));
+    check(torch.get_storage_size(tensor, &bytes));
+    const auto element = static_cast<std::int64_t>(torch.dtype_element_size(dtype));
+    return (offset + last + 1) * element <= bytes;
 }
 
 void add(Look& to, Handle tensor) {
@@ -36,11 +52,11 @@ void add(Look& to, Handle tensor) {
     check(torch.get_layout(tensor, &layout));
     to.appearance.push_back(layout);
     to.address.push_back(0);
-    if (layout != 0) return;  // not dense: it has no sizes and strides in memory
+    if (layout != kStrided) return;  // not dense: it has no sizes and strides in memory
     check(torch.get_dtype(tensor, &dtype));
     check(torch.get_device_type(tensor, &device));
     check(torch.get_device_index(tensor, &index));
-    std::int64_t dims, offset, bytes;
+    std::int64_t dims;
     std::int64_t *sizes, *strides;
     check(torch.get_dim(tensor, &dims));
     check(torch.get_sizes(tensor, &sizes));
@@ -54,13 +70,19 @@ void add(Look& to, Handle tensor) {
         empty = empty || sizes[d] == 0;
         last += (sizes[d] - 1) * strides[d];
     }
-    check(torch.get_storage_offset(tensor, &offset));
-    check(torch.get_storage_size(tensor, &bytes));
-    const auto element = static_cast<std::int64_t>(torch.dtype_element_size(dtype));
     void* data = nullptr;
-    if (!empty && (offset + last + 1) * element <= bytes) check(torch.get_data_ptr(tensor, &data));
-    to.appearance.push_back(empty || data != nullptr);
+    if (!empty && is_whole(tensor, dtype, last)) check(torch.get_data_ptr(tensor, &data));
+    to.appearance.push_back((empty || data != nullptr) + 2 * torch.is_neg(tensor));
     to.address.back() = reinterpret_cast<Address>(data);
+}
+
+void look_into(Look& found, const std::vector<Address>& impls) {
+    found.address.clear();
+    found.appearance.clear();
+    for (Address impl : impls) {
+        void* pointer = reinterpret_cast<void*>(impl);
+        add(found, &pointer);
+    }
 }
 
 }  // namespace
@@ -68,11 +90,13 @@ void add(Look& to, Handle tensor) {
 const char* const kTorchFunctions[] = {
     "aoti_torch_get_layout",         "aoti_torch_get_dtype",
     "aoti_torch_get_device_type",    "aoti_torch_get_device_index",
+    "aoti_torch_is_contiguous",      "aoti_torch_get_numel",
     "aoti_torch_get_dim",            "aoti_torch_get_sizes",
     "aoti_torch_get_strides",        "aoti_torch_get_storage_offset",
     "aoti_torch_get_storage_size",   "aoti_torch_get_data_ptr",
     "aoti_torch_dtype_element_size", "aoti_torch_new_tensor_handle",
-    "aoti_torch_delete_tensor_object"};
+    "aoti_torch_delete_tensor_object",
+    "_ZN2at6native6is_negERKNS_6TensorE"};
 const int kTorchFunctionCount = sizeof kTorchFunctions / sizeof *kTorchFunctions;
 
 void use_torch(const std::vector<Address>& functions) {
@@ -86,6 +110,8 @@ void use_torch(const std::vector<Address>& functions) {
     take(torch.get_dtype);
     take(torch.get_device_type);
     take(torch.get_device_index);
+    take(torch.is_contiguous);
+    take(torch.get_numel);
     take(torch.get_dim);
     take(torch.get_sizes);
     take(torch.get_strides);
@@ -95,16 +121,32 @@ void use_torch(const std::vector<Address>& functions) {
     take(torch.dtype_element_size);
     take(torch.new_tensor_handle);
     take(torch.delete_tensor_object);
+    take(torch.is_neg);
+}
+
+Address plain_address(Address impl) {
+    void* pointer = reinterpret_cast<void*>(impl);
+    Handle tensor = &pointer;
+    std::int32_t layout, dtype;
+    std::int64_t numel;
+    bool contiguous;
+    void* data;
+    check(torch.get_layout(tensor, &layout));
+    if (layout != kStrided) return 0;
+    check(torch.is_contiguous(tensor, &contiguous));
+    check(torch.get_numel(tensor, &numel));
+    check(torch.get_dtype(tensor, &dtype));
+    if (!contiguous || numel == 0 || torch.is_neg(tensor)) return 0;
+    if (!is_whole(tensor, dtype, numel - 1)) return 0;
+    check(torch.get_data_ptr(tensor, &data));
+    return reinterpret_cast<Address>(data);
 }
 
 Look look(const std::vector<Address>& impls) {
     Look found;
     found.address.reserve(impls.size());
     found.appearance.reserve(12 * impls.size());
-    for (Address impl : impls) {
-        void* pointer = reinterpret_cast<void*>(impl);
-        add(found, &pointer);
-    }
+    look_into(found, impls);
     return found;
 }
 
@@ -122,7 +164,8 @@ Kept::~Kept() {
 }
 
 bool Kept::unchanged() const {
-    const Look now = look(impls_);
+    static thread_local Look now;  // keeps its memory from one step to the next
+    look_into(now, impls_);
     return now.address == first_.address && now.appearance == first_.appearance;
 }
 

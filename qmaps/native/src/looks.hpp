@@ -20,13 +20,18 @@ void use_torch(const std::vector<Address>& functions);
 
 struct Look {
     std::vector<Address> address;
-    // Layout, dtype, device, sizes and strides of each tensor, and whether its storage holds all
-    // of them: the same bytes for tensors that look the same.
+    // Layout, dtype, device, sizes and strides of each tensor, whether its storage holds all of
+    // them and whether its negation is still to be done: the same bytes for tensors that look the
+    // same.
     std::vector<std::int64_t> appearance;
 };
 
 // Of dense tensors in memory, by the addresses of their TensorImpl.
 Look look(const std::vector<Address>& impls);
+
+// Where the elements of one tensor begin, or 0 unless it is dense, contiguous, not empty, whole and
+// without a negation that is still to be done.
+Address plain_address(Address impl);
 
 // Tensors that are kept alive, and looked at again and again.
 class Kept {

@@ -222,6 +222,8 @@ void register_looks(nb::module_& module) {
         std::vector<std::string>(kTorchFunctions, kTorchFunctions + kTorchFunctionCount);
     module.def("use_torch", &use_torch, "The addresses of `torch_functions`, before any look.");
     module.def("look", &look_of, "Addresses and appearance of tensors, given their `_cdata`.");
+    module.def("plain_address", &plain_address,
+               "Where a tensor begins, given its `_cdata`; 0 unless it is plain and contiguous.");
     nb::class_<Kept>(module, "Kept")
         .def(nb::init<const std::vector<Address>&>())
         .def("unchanged", &Kept::unchanged);
