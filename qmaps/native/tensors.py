@@ -87,14 +87,23 @@ def stored(
     Raises:
         BadValueError: codes or scales are no contiguous memory of the size that this takes.
     """
-    needed = packed_bytes(math.prod(shape), map_.bits)
-    parts = zip(scales, normalizer.layout(shape), strict=True)
+    needed, counts = _elements(normalizer, map_.bits, shape)
+    parts = zip(scales, counts, strict=True)
     return (
         codebook(map_, brief=brief),
         geometry(normalizer, shape),
         0 if packed is None else address(packed, needed, "packed"),
-        [address(scale, math.prod(size), "a tensor of scales") for scale, (_, size) in parts],
+        [address(scale, count, "a tensor of scales") for scale, count in parts],
     )
+
+
+@functools.lru_cache(maxsize=4096)
+def _elements(
+    normalizer: Normalizer, bits: int, shape: tuple[int, ...]
+) -> tuple[int, tuple[int, ...]]:
+    """Bytes of packed codes, and numbers of scales in each part."""
+    counts = tuple(math.prod(size) for _, size in normalizer.layout(shape))
+    return packed_bytes(math.prod(shape), bits), counts
 
 
 def quantize(
