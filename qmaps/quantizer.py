@@ -321,9 +321,9 @@ class QuantizedTensor:
                 f"packed has {self.packed.numel()} elements of {self.packed.dtype}; "
                 f"{q.spec} of shape {self.shape} needs {needed} of torch.uint8"
             )
-        found = [(scale.dtype, scale.shape) for scale in self.scales]
+        found = tuple([(scale.dtype, scale.shape) for scale in self.scales])
         if found != layout:
-            there = [(dtype, tuple(part)) for dtype, part in found]
+            there = tuple((dtype, tuple(part)) for dtype, part in found)
             raise BadValueError(
                 f"scales are {there}; {q.normalizer.spec} of shape {self.shape} needs {layout}"
             )
@@ -442,9 +442,9 @@ for _name in (
 @functools.lru_cache(maxsize=4096)
 def _expected(
     normalizer: Normalizer, bits: float, shape: tuple[int, ...]
-) -> tuple[int, list[tuple[torch.dtype, tuple[int, ...]]]]:
+) -> tuple[int, tuple[tuple[torch.dtype, tuple[int, ...]], ...]]:
     """Bytes of codes, and data types and shapes of the parts of scales."""
-    return packing.packed_bytes(math.prod(shape), int(bits)), list(normalizer.layout(shape))
+    return packing.packed_bytes(math.prod(shape), int(bits)), normalizer.layout(shape)
 
 
 def _floats(x: Tensor) -> Tensor:

@@ -63,9 +63,9 @@ struct WideSearch {
 
 struct WideBook {
     std::unique_ptr<float[]> value;  // of every code, and one more
-    std::unique_ptr<std::uint16_t[]> lowest;  // as in Codebook
     WideSearch nearest;
     WideSearch stochastic;
+    std::unique_ptr<std::uint16_t[]> lowest;  // as in Codebook
 };
 
 struct Codebook {
@@ -78,10 +78,10 @@ struct Codebook {
     int bits;
     int size;
     std::unique_ptr<WideBook> wide;  // above 8 bits; then the others are empty
-    std::unique_ptr<std::uint8_t[]> lowest;  // of equal values' codes; null: there are none
     Search nearest;     // code of the nearest value
     Search stochastic;  // code of the lower of the two neighbours
     Lookup values;
+    std::unique_ptr<std::uint8_t[]> lowest;  // of equal values' codes; null: there are none
     Lookup next;  // the value after each code
     Lookup gaps;  // from each value to the next
 };
