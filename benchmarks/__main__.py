@@ -23,7 +23,7 @@ from benchmarks.machine import about
 from benchmarks.plot import draw
 from benchmarks.table import table
 from qmaps.errors import QmapsError
-from qmaps.files import output_folder, replacing, write_json, write_text
+from qmaps.storage.files import output_folder, replacing, write_json, write_text
 
 
 def arguments(given: Sequence[str]) -> argparse.Namespace:

@@ -30,7 +30,7 @@ from benchmarks.neighbours import Neighbours
 from benchmarks.timing import Work, interleaved, ratio
 from qmaps import optim
 from qmaps.errors import QmapsError
-from qmaps.files import output_folder, write_json, write_text
+from qmaps.storage.files import output_folder, write_json, write_text
 
 OURS = "Adafactor8bit"
 HEAD = ("optimizer", "a step, times that of `Adafactor8bit`", "quartiles")

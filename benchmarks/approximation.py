@@ -24,13 +24,13 @@ import qmaps
 from benchmarks.command import command_line
 from benchmarks.markdown import markdown as table_lines
 from qmaps.errors import QmapsError
-from qmaps.files import output_folder, replacing, write_text
+from qmaps.lab.workloads.digits import Digits
 from qmaps.maps import Linear0, Mantissa, StaticTree
 from qmaps.maps.base import Map
 from qmaps.maps.tree import DynamicTree
 from qmaps.normalize.base import Layout, Normalizer, Scales, Shape
 from qmaps.normalize.tensor import PerTensor
-from qmaps.workloads.digits import Digits
+from qmaps.storage.files import output_folder, replacing, write_text
 
 TYPES = ("dynamic tree", "linear", "mantissa", "static tree", "static tree, 4 levels")
 SAMPLES = 4_000_000

@@ -19,10 +19,10 @@ from benchmarks import machine
 from benchmarks.command import count
 from benchmarks.markdown import markdown as table_lines
 from benchmarks.timing import interleaved, ratio
-from qmaps import checkpoint
 from qmaps.errors import QmapsError
-from qmaps.files import output_folder, write_json, write_text
 from qmaps.optim import AdamW4bit, AdamW8bit
+from qmaps.storage import checkpoint
+from qmaps.storage.files import output_folder, write_json, write_text
 
 TORCH = "torch.optim.AdamW"
 OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
@@ -97,7 +97,8 @@ def page(found: dict[str, dict[str, float]], width: int, rounds: int) -> str:
         "# Checkpoints of optimizers",
         "",
         f"`python -m benchmarks.checkpoints --width {width} --rounds {rounds}`: four linear layers "
-        f"of {width} by {width}, `qmaps.checkpoint.save` (which waits for the disk) and `load` "
+        f"of {width} by {width}, `qmaps.storage.checkpoint.save` (which waits for the disk) and "
+        "`load` "
         "with `load_state_dict`. Times are ratios of medians over interleaved rounds, on two cores "
         "that other work kept busy.",
         "",

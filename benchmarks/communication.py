@@ -28,9 +28,9 @@ from benchmarks.command import count
 from benchmarks.markdown import markdown as table_lines
 from benchmarks.markdown import spread
 from benchmarks.timing import interleaved, quartiles, ratio
-from qmaps import comm
+from qmaps.distributed import comm
 from qmaps.errors import BadValueError, QmapsError
-from qmaps.files import output_folder, write_json, write_text
+from qmaps.storage.files import output_folder, write_json, write_text
 
 PLAIN = "plain DDP"
 CONTENDERS: dict[str, Callable[[], comm.QuantizedHook] | None] = {

@@ -21,10 +21,11 @@ from benchmarks import machine
 from benchmarks.command import count
 from benchmarks.markdown import markdown as table_lines
 from benchmarks.timing import Work, interleaved, ratio
-from qmaps import lpmm, workloads
+from qmaps import lpmm
 from qmaps.errors import QmapsError
-from qmaps.files import output_folder, write_json, write_text
-from qmaps.workloads import Workload
+from qmaps.lab import workloads
+from qmaps.lab.workloads import Workload
+from qmaps.storage.files import output_folder, write_json, write_text
 
 PLAIN = "full precision (torch.optim.SGD)"
 PLAIN_ADAM = "full precision (torch.optim.Adam)"

@@ -15,7 +15,7 @@ import torch
 
 import qmaps
 from benchmarks.command import command_line
-from qmaps import native
+from qmaps.engines import native
 
 PACKAGES = ("qmaps", "torch", "numpy", "bitsandbytes", "torchao")
 

@@ -7,7 +7,7 @@ reports/parallel-training-curves.csv.
 
 As in the paper, one device stands for a large cluster: every number that a cluster would send is
 quantized, and no 32-bit part is left. What several processes do with the same messages is tested in
-tests/comm.
+tests/distributed/comm.
 """
 
 from __future__ import annotations
@@ -30,9 +30,9 @@ import qmaps
 from benchmarks.command import command_line, count
 from benchmarks.markdown import markdown as table_lines
 from qmaps.errors import OutputError, QmapsError
-from qmaps.files import output_folder, replacing, write_json, write_text
-from qmaps.workloads.base import seeded
-from qmaps.workloads.digits import VALIDATION, Digits, images
+from qmaps.lab.workloads.base import seeded
+from qmaps.lab.workloads.digits import VALIDATION, Digits, images
+from qmaps.storage.files import output_folder, replacing, write_json, write_text
 
 FULL = "32-bit"
 TYPES = {

@@ -21,10 +21,11 @@ from torch import nn
 
 from benchmarks.command import command_line
 from benchmarks.markdown import markdown as table_lines
-from qmaps import optim, workloads
+from qmaps import optim
 from qmaps.errors import BadValueError, QmapsError
-from qmaps.files import output_folder, replacing, write_text
-from qmaps.workloads import Workload, train
+from qmaps.lab import workloads
+from qmaps.lab.workloads import Workload, train
+from qmaps.storage.files import output_folder, replacing, write_text
 
 WIDTHS = ("32bit", "8bit", "4bit")
 HEAD = ("optimizer", "width", "seeds", "loss", "spread", "minus 32 bits", "in spreads", "MiB")

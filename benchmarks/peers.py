@@ -13,7 +13,7 @@ from torch import Tensor
 
 from benchmarks.case import UnavailableError
 from benchmarks.timing import Work
-from qmaps.backends import use_backend
+from qmaps.engines.backends import use_backend
 from qmaps.errors import BadValueError
 
 BITSANDBYTES = "bitsandbytes"

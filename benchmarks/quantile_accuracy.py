@@ -18,7 +18,7 @@ from torch import Tensor
 from benchmarks.data import generator
 from qmaps import quantiles
 from qmaps.errors import QmapsError
-from qmaps.files import write_text
+from qmaps.storage.files import write_text
 
 NUM = 256
 METHODS = (quantiles.exact, quantiles.approximate, quantiles.sram)

@@ -26,8 +26,8 @@ from benchmarks.command import count
 from benchmarks.markdown import markdown as table_lines
 from benchmarks.timing import interleaved, ratio
 from qmaps.errors import QmapsError
-from qmaps.files import output_folder, write_json, write_text
 from qmaps.optim import AdamW, AdamW4bit, AdamW8bit
+from qmaps.storage.files import output_folder, write_json, write_text
 
 TORCH = "torch.optim.AdamW"
 BLOCKS = {"exp_avg": "B128/DE@4s", "exp_avg_sq": "B128/linear@4u"}

@@ -14,29 +14,17 @@ from importlib.metadata import PackageNotFoundError, version
 from types import ModuleType
 from typing import TYPE_CHECKING
 
-from qmaps import maps, metrics, normalize, quantiles
-from qmaps.backends import backend, backends
+from qmaps import maps, metrics, normalize
+from qmaps.algebra import moved, quantiles
+from qmaps.algebra.quantizer import QuantizedTensor, Quantizer, quantizer
+from qmaps.engines.backends import backend, backends
+from qmaps.engines.philox import RoundingKey
 from qmaps.errors import QmapsError
 from qmaps.maps.codebook import Codebook
-from qmaps.philox import RoundingKey
-from qmaps.quantizer import QuantizedTensor, Quantizer, quantizer
-from qmaps.store import load, save
+from qmaps.storage.tensors import load, save
 
 if TYPE_CHECKING:
-    from qmaps import (
-        analyze,
-        capture,
-        comm,
-        convert,
-        figures,
-        lpmm,
-        nn,
-        optim,
-        report,
-        speedup,
-        sweep,
-        workloads,
-    )
+    from qmaps import analyze, capture, distributed, figures, lab, lpmm, nn, optim, sweep
 
 try:
     __version__ = version("qmaps")
@@ -47,21 +35,20 @@ except PackageNotFoundError:  # a source tree that was never installed
 _LAZY = (
     "analyze",
     "capture",
-    "comm",
-    "convert",
+    "distributed",
     "figures",
+    "lab",
     "lpmm",
     "nn",
     "optim",
-    "report",
-    "speedup",
     "sweep",
-    "workloads",
 )
+
+moved.install()
 
 
 def __getattr__(name: str) -> ModuleType:
-    if name in _LAZY:
+    if name in _LAZY or name in moved.MODULES:
         return importlib.import_module(f"qmaps.{name}")
     raise AttributeError(f"module 'qmaps' has no attribute {name!r}")
 
@@ -81,9 +68,9 @@ __all__ = [
     "backend",
     "backends",
     "capture",
-    "comm",
-    "convert",
+    "distributed",
     "figures",
+    "lab",
     "load",
     "lpmm",
     "maps",
@@ -93,9 +80,6 @@ __all__ = [
     "optim",
     "quantiles",
     "quantizer",
-    "report",
     "save",
-    "speedup",
     "sweep",
-    "workloads",
 ]

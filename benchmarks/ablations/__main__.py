@@ -20,7 +20,7 @@ from benchmarks.ablations.study import Study, run
 from benchmarks.command import command_line
 from qmaps import figures
 from qmaps.errors import QmapsError
-from qmaps.files import output_folder, replacing, write_text
+from qmaps.storage.files import output_folder, replacing, write_text
 
 STUDIES = {study.name: study for study in (eight_bit.STUDY, four_bit.STUDY)}
 

@@ -13,9 +13,10 @@ import pandas as pd
 from torch import nn
 
 from benchmarks.claims import Claim
-from qmaps import optim, workloads
+from qmaps import optim
+from qmaps.lab import workloads
+from qmaps.lab.workloads import TrainingRun, Workload, train
 from qmaps.optim.choice import StateQuantizers
-from qmaps.workloads import TrainingRun, Workload, train
 
 WORKLOAD = "stdlib-lm-tiny"
 WINDOW = 5

@@ -28,7 +28,7 @@ from benchmarks.gpu.plot import draw
 from benchmarks.gpu.table import table
 from benchmarks.gpu.worker import LostError, Worker
 from qmaps.errors import QmapsError
-from qmaps.files import output_folder, replacing, write_json, write_text
+from qmaps.storage.files import output_folder, replacing, write_json, write_text
 
 Row = dict[str, Any]
 Ask = Callable[[str, Place, float], Row]

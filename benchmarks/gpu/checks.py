@@ -15,9 +15,9 @@ from benchmarks.cases.rounding import STOCHASTIC
 from benchmarks.data import generator, quantizer
 from benchmarks.gpu.place import Place
 from qmaps import quantiles
-from qmaps.backends import cuda_engine, use_backend
+from qmaps.algebra.quantizer import QuantizedTensor
+from qmaps.engines.backends import cuda_engine, use_backend
 from qmaps.optim import AdamW8bit
-from qmaps.quantizer import QuantizedTensor
 
 Row = dict[str, Any]
 Answers = dict[str, Tensor]

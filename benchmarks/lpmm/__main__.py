@@ -26,10 +26,11 @@ from torch import nn
 from benchmarks.command import command_line
 from benchmarks.lpmm.claims import CLAIMS
 from benchmarks.markdown import markdown as table_lines
-from qmaps import lpmm, workloads
+from qmaps import lpmm
 from qmaps.errors import QmapsError
-from qmaps.files import output_folder, replacing, write_text
-from qmaps.workloads import Workload, train
+from qmaps.lab import workloads
+from qmaps.lab.workloads import Workload, train
+from qmaps.storage.files import output_folder, replacing, write_text
 
 RATE = 25
 """Learning rate in units of the workload's, which is that of AdamW."""

@@ -21,12 +21,13 @@ import torch
 from benchmarks.command import command_line
 from benchmarks.lpmm.__main__ import Contender
 from benchmarks.markdown import markdown
-from qmaps import figures, workloads
+from qmaps import figures
 from qmaps.errors import QmapsError
-from qmaps.files import output_folder, replacing, write_text
+from qmaps.lab import workloads
+from qmaps.lab.workloads import Workload, train
 from qmaps.lpmm.quadratic import Case, beside_bound
 from qmaps.lpmm.underflow import Underflow
-from qmaps.workloads import Workload, train
+from qmaps.storage.files import output_folder, replacing, write_text
 
 BITS = (12, 10, 8)
 WINDOWS = 25

@@ -11,7 +11,8 @@ from matplotlib.figure import Figure
 
 from docsite.page import CLASS_ALONE, ROOT, Page, docstring_of, first_sentence, source
 from docsite.pictures import picture
-from qmaps import analyze, figures, lab, workloads
+from qmaps import analyze, figures, lab
+from qmaps.lab import workloads
 from qmaps.lab.pictures import DRAWINGS
 from tests.figures.synthetic import FRAMES
 

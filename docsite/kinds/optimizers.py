@@ -13,10 +13,10 @@ import torch
 from docsite.page import CLASS_ALONE, ROOT, Page, docstring_of, first_sentence, source, table
 from docsite.pictures import curves
 from qmaps import optim
+from qmaps.algebra.quantizer import quantizer
 from qmaps.optim import QuantizedOptimizer
 from qmaps.optim.fixed_width import FixedWidth
 from qmaps.optim.memory import StateMemory
-from qmaps.quantizer import quantizer
 
 TITLE = "Optimizers"
 RULES = ROOT / "qmaps" / "kernels" / "rules"

@@ -7,15 +7,15 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from qmaps import dispatch
+from qmaps.algebra.pair import Pair, adam_update
+from qmaps.algebra.quantizer import QuantizedTensor
 from qmaps.analyze._states import States, adam_pairs
 from qmaps.analyze._updates import Exact
-from qmaps.backends import cuda_engine
 from qmaps.cuda import updates as cuda
+from qmaps.engines import dispatch
+from qmaps.engines.backends import cuda_engine
+from qmaps.engines.native import metrics as native
 from qmaps.errors import SpecError
-from qmaps.native import metrics as native
-from qmaps.pair import Pair, adam_update
-from qmaps.quantizer import QuantizedTensor
 
 
 @dataclass

@@ -11,13 +11,13 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from qmaps import dispatch
-from qmaps.backends import cuda_engine
+from qmaps.algebra.pair import adam_update
+from qmaps.algebra.quantizer import QuantizedTensor, Quantizer
 from qmaps.cuda import updates as cuda
 from qmaps.cuda.engine import Engine
-from qmaps.native import metrics as native
-from qmaps.pair import adam_update
-from qmaps.quantizer import QuantizedTensor, Quantizer
+from qmaps.engines import dispatch
+from qmaps.engines.backends import cuda_engine
+from qmaps.engines.native import metrics as native
 
 LEVELS = {"median": 0.5, "p99": 0.99, "p999": 0.999}
 

@@ -10,10 +10,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from qmaps.algebra.quantizer import Quantizer, quantizer
 from qmaps.errors import BadValueError
 from qmaps.normalize.base import Normalizer
 from qmaps.normalize.block import BlockWise
-from qmaps.quantizer import Quantizer, quantizer
 
 WITHIN = BlockWise(256)
 """Blocks of today's 8-bit optimizers."""

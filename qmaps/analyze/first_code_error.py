@@ -7,9 +7,9 @@ from collections.abc import Iterable
 import numpy as np
 import pandas as pd
 
+from qmaps.algebra.pair import Pair
 from qmaps.analyze._grid import accumulate
 from qmaps.analyze._states import MIN_SIZE, States
-from qmaps.pair import Pair
 
 
 def first_code_error(

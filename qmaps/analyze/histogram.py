@@ -9,8 +9,8 @@ import pandas as pd
 from numpy.typing import NDArray
 from torch import Tensor
 
-from qmaps.quantizer import Quantizer, quantizer
-from qmaps.reference import decode
+from qmaps.algebra.quantizer import Quantizer, quantizer
+from qmaps.engines.reference import decode
 
 BINS = 120
 

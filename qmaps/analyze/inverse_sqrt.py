@@ -7,10 +7,10 @@ from collections.abc import Iterable
 import numpy as np
 import pandas as pd
 
+from qmaps.algebra.pair import UNQUANTIZED
+from qmaps.algebra.quantizer import Quantizer, quantizer
 from qmaps.analyze._states import MIN_SIZE, States, adam_pairs
 from qmaps.errors import BadValueError
-from qmaps.pair import UNQUANTIZED
-from qmaps.quantizer import Quantizer, quantizer
 
 EPS = 1e-6
 """The paper's constant in h(v) = 1 / (sqrt(v) + 1e-6)."""

@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterable
 
 import pandas as pd
 
+from qmaps.algebra.pair import Pair
 from qmaps.analyze._states import MIN_SIZE, States, adam_pairs
 from qmaps.analyze._updates import Exact, UpdateErrors, quantized
-from qmaps.pair import Pair
 
 
 def update_error(

@@ -9,16 +9,16 @@ from typing import Any
 
 import torch
 
-from qmaps import checkpoint
 from qmaps.capture import snapshot
 from qmaps.capture.collect import collect, plain_options
 from qmaps.capture.folder import KIND, claim, write_index
 from qmaps.capture.snapshot import Lazy
 from qmaps.capture.states import CapturedStates
 from qmaps.errors import DAMAGE, BadTypeError, BadValueError, CaptureError, shown
-from qmaps.files import exists
-from qmaps.locks import FolderLock
 from qmaps.normalize.block import MOST
+from qmaps.storage import checkpoint
+from qmaps.storage.files import exists
+from qmaps.storage.locks import FolderLock
 
 Names = torch.nn.Module | Iterable[str] | None
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from qmaps.capture.snapshot import DTYPES, Lazy
-from qmaps.dense import lack
+from qmaps.engines.dense import lack
 
 
 @dataclass
@@ -113,7 +113,7 @@ def _lazy(value: Any) -> Lazy | None:
     """How to fetch `value`, or None if it is no tensor that a snapshot can hold."""
     if _is_packed(value):
         # Not at the top: reading plain captures needs no quantizer.
-        from qmaps.store import from_plain
+        from qmaps.storage.tensors import from_plain
 
         value = from_plain(value)
     if isinstance(value, Tensor):

@@ -6,8 +6,8 @@ from pathlib import Path
 
 from qmaps.capture import snapshot
 from qmaps.errors import CaptureError, OutputError
-from qmaps.files import write_json
-from qmaps.locks import FolderLock
+from qmaps.storage.files import write_json
+from qmaps.storage.locks import FolderLock
 
 INDEX = "capture.json"
 KIND = "capture"

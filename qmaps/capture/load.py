@@ -11,7 +11,7 @@ from qmaps.capture.checkpoint import Names
 from qmaps.capture.snapshot import Lazy
 from qmaps.capture.states import CapturedStates
 from qmaps.errors import BadValueError, CaptureError
-from qmaps.files import exists
+from qmaps.storage.files import exists
 
 
 def load(

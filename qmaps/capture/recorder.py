@@ -18,8 +18,8 @@ from qmaps.capture import snapshot
 from qmaps.capture.collect import collect, plain_options
 from qmaps.capture.folder import KIND, claim, write_index
 from qmaps.errors import BadTypeError, BadValueError, shown
-from qmaps.locks import FolderLock
 from qmaps.normalize.block import MOST
+from qmaps.storage.locks import FolderLock
 
 Parameters = str | Iterable[str] | Callable[[str], bool] | None
 Names = torch.nn.Module | Iterable[tuple[str, Tensor]] | None

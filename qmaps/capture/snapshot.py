@@ -2,7 +2,7 @@
 
 Tensors are named by number. The metadata entry ``qmaps_capture`` says of each which parameter
 and state it is, so that names may hold any character; ``qmaps_xxh3`` has the checksums of that
-entry and of each tensor (`qmaps.checksums`).
+entry and of each tensor (`qmaps.storage.checksums`).
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from qmaps import checksums
 from qmaps.errors import BadValueError, CaptureError
-from qmaps.files import exists, replacing
+from qmaps.storage import checksums
+from qmaps.storage.files import exists, replacing
 
 FORMAT = 1
 KEY = "qmaps_capture"

@@ -35,11 +35,13 @@ app = typer.Typer(
     help="Which quantizer is safe for your optimizer's states?\n\n"
     "Start with `qmaps lab`, which runs everything once on real data.",
 )
-COMMANDS = (lab, train, capture, convert, sweep, figures, report, speedup, papers, memory, maps)
+COMMANDS = (lab, train, capture, convert, sweep, figures, report, speedup, memory, maps)
 """In the order of the help."""
 
 for command in COMMANDS:
     app.command()(command)
+ANY = {"allow_extra_args": True, "ignore_unknown_options": True}
+app.command(hidden=True, add_help_option=False, context_settings=ANY)(papers)
 
 INTERRUPTED = 130
 """Exit code after Ctrl-C, as shells have it."""
@@ -49,7 +51,12 @@ CommandLineError: Any = typer.BadParameter.__mro__[2]
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run the command line; bad input is one line on stderr and exit code 2."""
+    """Run the ``qmaps`` command."""
+    run_app(app, arguments)
+
+
+def run_app(app: typer.Typer, arguments: Sequence[str] | None = None) -> None:
+    """Run a command line; bad input is one line on stderr and exit code 2."""
     prepare_terminal()
     try:
         code = app(args=None if arguments is None else list(arguments), standalone_mode=False)

@@ -36,9 +36,9 @@ def capture(
         qmaps capture --checkpoint checkpoint-500/optimizer.pt --out states
     """
     from qmaps import capture as captures
-    from qmaps import workloads
     from qmaps.capture import StateRecorder
-    from qmaps.files import output_folder
+    from qmaps.lab import workloads
+    from qmaps.storage.files import output_folder
 
     if (workload is None) == (checkpoint is None):
         raise BadValueError("give either a workload or --checkpoint, and not both")

@@ -24,8 +24,7 @@ def lab(
 
         qmaps lab stdlib-lm-tiny --out runs/tiny
     """
-    from qmaps import workloads
-    from qmaps.lab import run
+    from qmaps.lab import run, workloads
 
     with progress(quiet=as_json) as advance:
         page = run(

@@ -64,7 +64,7 @@ def maps(
 
 
 def _map(spec: str) -> Map:
-    from qmaps.quantizer import quantizer
+    from qmaps.algebra.quantizer import quantizer
 
     normalizer = "logB128" if spec.lower().startswith("log2") else "tensor"
     return quantizer(f"{normalizer}/{spec}").map

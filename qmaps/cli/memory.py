@@ -60,7 +60,7 @@ def _model(name: str) -> Any:
     """The model of a workload, or of an importable function that needs no arguments."""
     import importlib
 
-    from qmaps import workloads
+    from qmaps.lab import workloads
 
     module, separator, function = name.partition(":")
     if not separator:

@@ -45,10 +45,10 @@ def workload_options(stable_embedding: bool) -> dict[str, Any]:
 
 def as_contender(name: str) -> Contender:
     """An optimizer by the name of its preset, or by its pair of quantizers."""
+    from qmaps.algebra.pair import Pair
     from qmaps.lab import Contender
     from qmaps.optim import AdamW
     from qmaps.optim.presets import preset
-    from qmaps.pair import Pair
 
     if name == "32bit":
         return Contender("32-bit AdamW")

@@ -20,7 +20,7 @@ from rich.progress import (
 from rich.table import Table
 
 from qmaps.errors import one_line
-from qmaps.files import json_text
+from qmaps.storage.files import json_text
 
 NARROWEST, WIDTH = 20, 80
 """Characters of a line that are too few for a table, and those that it gets then."""

@@ -1,67 +1,23 @@
-"""``qmaps papers``."""
+"""``qmaps papers``: the old name of ``python -m reproduction``."""
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Annotated
+import importlib.util
+import subprocess
+import sys
 
 import typer
 
-from qmaps.cli.options import AsJson
-from qmaps.cli.output import command_line, print_json, progress
+from qmaps.cli.output import errors
+from qmaps.errors import BadValueError
 
 
-def papers(
-    paper: Annotated[
-        list[str] | None,
-        typer.Argument(help="8-bit-optimizers, 4-bit-optimizers, and so on; all if left out."),
-    ] = None,
-    quick: Annotated[bool, typer.Option(help="A small size, for a look or a test.")] = False,
-    states: Annotated[
-        list[Path] | None,
-        typer.Option(help="Show these captured states in place of ours; may be repeated (seeds)."),
-    ] = None,
-    out: Annotated[
-        Path | None,
-        typer.Option(help="Folder of the pages: reports; RUNS/reports with --quick or --states."),
-    ] = None,
-    runs: Annotated[
-        Path | None,
-        typer.Option(help="What pages are made from: runs/papers, -quick, or -own."),
-    ] = None,
-    reports: Annotated[
-        Path, typer.Option(help="Folder of the tables that other commands made.")
-    ] = Path("reports"),
-    as_json: AsJson = False,
-) -> None:
-    """Make the papers' figures and tables, ours beside theirs: one page a paper, and a summary.
-
-    Examples:
-
-        qmaps papers
-
-        qmaps papers 8-bit-optimizers --quick
-
-        qmaps papers --states checkpoint-500/optimizer.pt
-    """
-    from qmaps import capture as captures
-    from qmaps.papers import run
-
-    suffix = "-own" if states else "-quick" if quick else ""
-    kept = Path(f"runs/papers{suffix}") if runs is None else runs
-    target = out or (kept / "reports" if suffix else Path("reports"))
-    with progress(quiet=as_json) as advance:
-        page = run(
-            paper or (),
-            out=target,
-            runs=kept,
-            reports=reports,
-            states=[captures.load(path) for path in states or []],
-            quick=quick,
-            command=command_line(),
-            progress=advance,
+def papers(context: typer.Context) -> None:
+    """Moved out of the package; run `python -m reproduction` in a checkout of qmaps."""
+    if importlib.util.find_spec("reproduction") is None:
+        raise BadValueError(
+            "qmaps papers is now python -m reproduction, which a checkout of qmaps has"
         )
-    if as_json:
-        print_json({"summary": str(page), "out": str(target)})
-    else:
-        print(f"summary: {page.resolve()}")
+    errors.print("qmaps papers is now python -m reproduction; the old name goes in version 0.3")
+    command = [sys.executable, "-m", "reproduction", *context.args]
+    raise typer.Exit(subprocess.run(command, check=False).returncode)

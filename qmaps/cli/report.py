@@ -26,8 +26,8 @@ def report(
 
         qmaps report runs/lab --markdown beside-the-papers.md
     """
-    from qmaps import report as reports
-    from qmaps.files import output_file
+    from qmaps.lab import report as reports
+    from qmaps.storage.files import output_file
 
     if markdown is not None:
         output_file(markdown, "markdown")

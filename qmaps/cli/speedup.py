@@ -43,10 +43,10 @@ def speedup(
 
         qmaps speedup --hardware runs/here/hardware.json --spec B128/DE@4s
     """
-    from qmaps import speedup as model
-    from qmaps.files import output_folder
-    from qmaps.quantizer import quantizer
-    from qmaps.speedup import paper, write
+    from qmaps.algebra.quantizer import quantizer
+    from qmaps.distributed import speedup as model
+    from qmaps.distributed.speedup import paper, write
+    from qmaps.storage.files import output_folder
 
     if calibrate and hardware is not None:
         raise BadValueError("give either --hardware or --calibrate, and not both")

@@ -41,7 +41,7 @@ def sweep(
     """
     from qmaps import capture as captures
     from qmaps import sweep as sweeps
-    from qmaps.files import output_folder
+    from qmaps.storage.files import output_folder
 
     loaded = captures.load(states, step=step)
     output_folder(out)

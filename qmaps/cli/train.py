@@ -46,9 +46,8 @@ def train(
 
         qmaps train stdlib-lm --optimizer 32bit --optimizer paper-8bit --seeds 3 --table losses.md
     """
-    from qmaps import workloads
-    from qmaps.files import output_file, output_folder
-    from qmaps.lab import compare, summarize_losses
+    from qmaps.lab import compare, summarize_losses, workloads
+    from qmaps.storage.files import output_file, output_folder
 
     chosen = [as_contender(name) for name in optimizer or ["32bit"]]
     work = workloads.get(workload, **workload_options(stable_embedding))
@@ -102,7 +101,7 @@ def _write_table(
     import torch
 
     from qmaps import __version__
-    from qmaps.files import write_text
+    from qmaps.storage.files import write_text
 
     header = ["optimizer", "seeds", "mean", "std", "minus the first", "its std", "state (MiB)"]
     lines = [

@@ -1,1 +1,1 @@
-"""CUDA kernels will live here. Until they do, CUDA tensors run on `qmaps.reference`."""
+"""The CUDA engine: kernels compiled at first use, and the Python that launches them."""

@@ -9,7 +9,7 @@ from typing import Any
 
 from qmaps.cuda import catalogue, compiler
 from qmaps.errors import QmapsError
-from qmaps.files import json_text
+from qmaps.storage.files import json_text
 
 COLUMNS = ("registers", "spill_stores", "spill_loads", "stack", "shared")
 

@@ -9,10 +9,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from qmaps.addresses import address
 from qmaps.cuda import layout
+from qmaps.engines.addresses import address
+from qmaps.engines.reference import thresholds
 from qmaps.maps.base import Map, table
-from qmaps.reference import thresholds
 
 MANTISSA_BITS = 23
 MAX_STEPS = 8

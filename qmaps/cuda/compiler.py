@@ -14,11 +14,11 @@ from pathlib import Path
 from typing import Any
 
 from qmaps.errors import BackendError, OutputError
-from qmaps.files import read_record, write_record
+from qmaps.storage.files import read_record, write_record
 
 SOURCES = Path(__file__).parent / "src"
 ROOT = Path(__file__).parents[2]
-"""Holds ``qmaps/kernels``, which the sources include."""
+"""Holds ``qmaps/engines/kernels``, which the sources include."""
 
 # No fused multiply-add, no flushing of subnormals, IEEE division and roots: the answers are those
 # of the reference.
@@ -185,7 +185,9 @@ def _digest(entry: Entry, arch: str) -> str:
 @functools.cache
 def source_digest() -> str:
     """A digest of everything that kernels are compiled from."""
-    files = sorted([*SOURCES.glob("*.cuh"), *(ROOT / "qmaps" / "kernels").rglob("*.hpp")])
+    files = sorted(
+        [*SOURCES.glob("*.cuh"), *(ROOT / "qmaps" / "engines" / "kernels").rglob("*.hpp")]
+    )
     together = hashlib.sha256()
     for file in files:
         together.update(file.name.encode() + b"\0" + file.read_bytes() + b"\0")

@@ -6,7 +6,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from qmaps.addresses import address
 from qmaps.cuda import layout
 from qmaps.cuda.compiler import Entry
 from qmaps.cuda.engine import Engine
@@ -18,11 +17,12 @@ from qmaps.cuda.tensors import (
     prepare,
     store_scales,
 )
+from qmaps.engines.addresses import address
+from qmaps.engines.packing import packed_bytes
+from qmaps.engines.philox import RoundingKey
 from qmaps.maps.base import Map, table
 from qmaps.metrics import Sums
 from qmaps.normalize.base import Normalizer, Scales
-from qmaps.packing import packed_bytes
-from qmaps.philox import RoundingKey
 
 
 def measure(

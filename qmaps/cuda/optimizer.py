@@ -15,8 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from qmaps.addresses import address, in_memory
-from qmaps.constants import Constant
+from qmaps.algebra.quantizer import QuantizedTensor
 from qmaps.cuda import layout
 from qmaps.cuda.books import DeviceBook, book
 from qmaps.cuda.compiler import Entry as Kernel
@@ -34,9 +33,10 @@ from qmaps.cuda.tensors import (
     layout_of,
     tiles,
 )
+from qmaps.engines.addresses import address, in_memory
+from qmaps.engines.constants import Constant
+from qmaps.engines.fused import Entry, FusedStep, Plan, followed, rule_states
 from qmaps.errors import BackendError
-from qmaps.fused import Entry, FusedStep, Plan, followed, rule_states
-from qmaps.quantizer import QuantizedTensor
 
 if TYPE_CHECKING:
     from qmaps.optim.base import QuantizedOptimizer

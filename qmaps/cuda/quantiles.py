@@ -13,11 +13,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from qmaps.addresses import address
 from qmaps.cuda import layout
 from qmaps.cuda.compiler import Entry
 from qmaps.cuda.engine import Engine
 from qmaps.cuda.tensors import DTYPES, tiles
+from qmaps.engines.addresses import address
 
 TOP_BITS = 18
 WORKSPACE = 1 << 21

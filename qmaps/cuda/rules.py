@@ -1,4 +1,4 @@
-"""Update rules: what ``qmaps/kernels/rules`` calls each."""
+"""Update rules: what ``qmaps/engines/kernels/rules`` calls each."""
 
 from __future__ import annotations
 

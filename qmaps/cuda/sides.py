@@ -8,9 +8,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from qmaps.addresses import address
 from qmaps.cuda import layout
 from qmaps.cuda.tensors import Layout
+from qmaps.engines.addresses import address
 from qmaps.normalize.geometry import Geometry, slice_part
 
 Item = tuple[int, int]

@@ -10,16 +10,16 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from qmaps.addresses import address
 from qmaps.cuda import layout
 from qmaps.cuda.books import book, searches
 from qmaps.cuda.compiler import Entry
 from qmaps.cuda.engine import Engine
+from qmaps.engines.addresses import address
+from qmaps.engines.packing import packed_bytes
+from qmaps.engines.philox import RoundingKey
 from qmaps.maps.base import Map
 from qmaps.normalize.base import Normalizer, Scales
 from qmaps.normalize.geometry import Geometry
-from qmaps.packing import packed_bytes
-from qmaps.philox import RoundingKey
 
 DTYPES = {torch.float32: "float", torch.bfloat16: "Bf16", torch.float16: "F16"}
 MAX_BITS = 8

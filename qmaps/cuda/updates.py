@@ -1,4 +1,4 @@
-"""Errors of Adam updates on the CUDA engine; see `qmaps.native.metrics` for the same on the CPU."""
+"""Errors of Adam updates on the CUDA engine, as `qmaps.engines.native.metrics` has for the CPU."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from qmaps.addresses import address
 from qmaps.cuda import layout
 from qmaps.cuda.books import book
 from qmaps.cuda.compiler import Entry
@@ -18,9 +17,10 @@ from qmaps.cuda.engine import Engine
 from qmaps.cuda.metrics import add_parts, partial_sums
 from qmaps.cuda.quantiles import Quantiles
 from qmaps.cuda.tensors import describe_stored, follows, layout_of, tiles
+from qmaps.engines.addresses import address
 
 if TYPE_CHECKING:
-    from qmaps.quantizer import QuantizedTensor
+    from qmaps.algebra.quantizer import QuantizedTensor
 
 SEGMENT = 1 << 24
 """Elements that `add_update_grid` takes at a time, a multiple of a tile: 50 bytes for each."""

@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 
 from qmaps.errors import BadValueError
 from qmaps.figures._style import style
-from qmaps.files import replacing
+from qmaps.storage.files import replacing
 
 KINDS = {".png": {"Software": None}, ".svg": {"Date": None}}
 """File types, with the metadata that would make equal figures differ."""

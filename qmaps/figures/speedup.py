@@ -17,7 +17,7 @@ def speedup(frame: pd.DataFrame) -> Figure:
 
     Args:
         frame: `panel` ("GPUs" or "sub-batch"), `quantizer` (label), `gpus`, `sub_batch` (samples),
-            `speedup`, as `qmaps.speedup.curves` gives it.
+            `speedup`, as `qmaps.distributed.speedup.curves` gives it.
 
     Raises:
         BadValueError: columns or rows are missing.

@@ -14,10 +14,10 @@ import pandas as pd
 import torch
 from torch import nn
 
+from qmaps.lab.workloads import TrainingRun, Workload, train
+from qmaps.lab.workloads.training import Hook
 from qmaps.optim import AdamW
 from qmaps.optim.choice import StateQuantizers
-from qmaps.workloads import TrainingRun, Workload, train
-from qmaps.workloads.training import Hook
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,7 @@ def compare(
 ) -> list[TrainingRun]:
     """Train every contender with every seed, each in a folder of its own under `out`.
 
-    Finished runs are not repeated, interrupted ones go on; see `qmaps.workloads.train`.
+    Finished runs are not repeated, interrupted ones go on; see `qmaps.lab.workloads.train`.
 
     Args:
         workload: what to train.

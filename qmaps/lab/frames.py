@@ -11,10 +11,11 @@ from typing import Any
 import pandas as pd
 
 from qmaps import analyze, maps
+from qmaps.algebra.quantizer import quantizer
 from qmaps.analyze._states import MIN_SIZE, States, as_states
 from qmaps.capture import CapturedStates
 from qmaps.errors import OutputError
-from qmaps.files import (
+from qmaps.storage.files import (
     exists,
     json_text,
     read_frame,
@@ -22,8 +23,7 @@ from qmaps.files import (
     write_frame,
     write_record,
 )
-from qmaps.locks import FolderLock
-from qmaps.quantizer import quantizer
+from qmaps.storage.locks import FolderLock
 
 PAPER_MAPS = ("DE", "inverse", "quantile", "linear0")
 """The maps of table 6 of the 8-bit paper, in its order of error."""

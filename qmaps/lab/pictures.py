@@ -12,7 +12,7 @@ from matplotlib.figure import Figure
 
 from qmaps import analyze, figures
 from qmaps.errors import CaptureError
-from qmaps.files import exists, output_folder, read_frame
+from qmaps.storage.files import exists, output_folder, read_frame
 
 DRAWINGS: Mapping[str, Callable[[pd.DataFrame], Figure]] = {
     "loss_curves": figures.loss_curves,

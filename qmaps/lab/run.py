@@ -8,14 +8,16 @@ from pathlib import Path
 
 import torch
 
-from qmaps import capture, provenance, report, sweep
+from qmaps import capture, sweep
 from qmaps.capture import StateRecorder
-from qmaps.files import write_frame, write_record
+from qmaps.lab import report
 from qmaps.lab.compare import Contender, compare, loss_frame, summarize_losses
 from qmaps.lab.frames import analyze_states
 from qmaps.lab.pictures import draw
-from qmaps.locks import FolderLock
-from qmaps.workloads import Workload
+from qmaps.lab.workloads import Workload
+from qmaps.storage import provenance
+from qmaps.storage.files import write_frame, write_record
+from qmaps.storage.locks import FolderLock
 
 BASE = Contender("32-bit AdamW")
 PAPERS = (

@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from torch import Tensor
 
+from qmaps.algebra.quantizer import QuantizedTensor, Quantizer
+from qmaps.engines.fused import zero
+from qmaps.engines.philox import RoundingKey
 from qmaps.errors import BadTypeError
-from qmaps.fused import zero
-from qmaps.philox import RoundingKey
-from qmaps.quantizer import QuantizedTensor, Quantizer
 
 
 class Accumulator:
     """The gradient of one parameter: g = Q(g + new), from g = 0 on.
 
     Its memory is there from the beginning: nothing is saved by letting go of it between steps.
-    Stochastic rounding takes random numbers of purpose 3 (`qmaps.philox`), with the number of
-    steps taken and the number of additions since the last.
+    Stochastic rounding takes random numbers of purpose 3 (`qmaps.engines.philox`), with the number
+    of steps taken and the number of additions since the last.
 
     Args:
         quantizer: of the sum.

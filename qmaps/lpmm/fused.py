@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any, cast
 
 import torch
 
-from qmaps.addresses import Kept
-from qmaps.fused import Entry, count_step, followed, memory_of, readable, start
+from qmaps.algebra.quantizer import QuantizedTensor
+from qmaps.engines.addresses import Kept
+from qmaps.engines.fused import Entry, count_step, followed, memory_of, readable, start
+from qmaps.engines.native import core, tensors
+from qmaps.engines.native.optimizer import add_states, described, rounding
+from qmaps.engines.philox import RoundingKey
 from qmaps.lpmm.parameter import LowPrecisionParameter
-from qmaps.native import core, tensors
-from qmaps.native.optimizer import add_states, described, rounding
-from qmaps.philox import RoundingKey
-from qmaps.quantizer import QuantizedTensor
 
 if TYPE_CHECKING:
     from qmaps.optim.base import QuantizedOptimizer

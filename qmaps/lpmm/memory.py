@@ -8,11 +8,11 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
+from qmaps.algebra.quantizer import Quantizer, quantizer
 from qmaps.errors import BadTypeError, BadValueError
 from qmaps.lpmm.convert import GRADS, PARAMS, check_initialized
 from qmaps.lpmm.parameter import LowPrecisionParameter
 from qmaps.lpmm.sgd import MOMENTUM
-from qmaps.quantizer import Quantizer, quantizer
 
 FULL = "32bit"
 """In place of a spec: plain tensors. Parameters and gradients keep their dtype, states float32."""

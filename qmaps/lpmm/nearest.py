@@ -12,8 +12,8 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
+from qmaps.algebra.quantizer import QuantizedTensor, Quantizer
 from qmaps.maps.base import table
-from qmaps.quantizer import QuantizedTensor, Quantizer
 
 SAMPLE = 4096
 """Elements that tell whether a tensor may have been decoded from codes."""

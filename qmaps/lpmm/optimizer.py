@@ -9,19 +9,19 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from qmaps.backends import backend
+from qmaps.algebra.quantizer import QuantizedTensor
+from qmaps.engines.backends import backend
+from qmaps.engines.fused import Entry
+from qmaps.engines.native.leaving import forget_at_exit
+from qmaps.engines.philox import RoundingKey
 from qmaps.errors import DAMAGE, BadValueError, NonFiniteError, QmapsError
-from qmaps.fused import Entry
 from qmaps.lpmm.accumulator import Accumulator
 from qmaps.lpmm.fused import LowPrecisionStep, fuses
 from qmaps.lpmm.parameter import LowPrecisionParameter
-from qmaps.native.leaving import forget_at_exit
 from qmaps.optim.base import QuantizedOptimizer
 from qmaps.optim.checkpoint import check_form
 from qmaps.optim.terms import check_int
-from qmaps.philox import RoundingKey
-from qmaps.quantizer import QuantizedTensor
-from qmaps.store import from_plain, to_plain
+from qmaps.storage.tensors import from_plain, to_plain
 
 
 class Observer(Protocol):
@@ -46,7 +46,8 @@ class LowPrecisionOptimizer(QuantizedOptimizer):
 
     A step decodes a parameter, its gradient and its states, applies the rule in float32, and
     encodes the parameter and the states with scales of their own for this step. Stochastic
-    rounding takes random numbers of purpose 2 for parameters and 0 for states (`qmaps.philox`).
+    rounding takes random numbers of purpose 2 for parameters and 0 for states
+    (`qmaps.engines.philox`).
     Parameters that were not converted are stepped as usual.
 
     Gradients of `accumulation_steps` micro-batches are summed, each rounded into the accumulator,

@@ -9,12 +9,12 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
+from qmaps.algebra.quantizer import QuantizedTensor, Quantizer
+from qmaps.engines.philox import RoundingKey
 from qmaps.errors import BadValueError
 from qmaps.lpmm.accumulator import Accumulator
 from qmaps.lpmm.nearest import nearest
 from qmaps.lpmm.tensor import LowPrecisionTensor
-from qmaps.philox import RoundingKey
-from qmaps.quantizer import QuantizedTensor, Quantizer
 
 # The hooks that are in force; versions of torch that lack it cannot pass tensors on to them.
 _outer_hooks: Callable[[bool], Any] = getattr(
@@ -182,8 +182,8 @@ def _rebuilt(
     number: int,
     step: int | None,
 ) -> LowPrecisionParameter:
-    from qmaps.quantizer import quantizer
-    from qmaps.store import from_plain
+    from qmaps.algebra.quantizer import quantizer
+    from qmaps.storage.tensors import from_plain
 
     codes = from_plain(plain)
     param = cls(codes, dtype, requires_grad)

@@ -8,12 +8,12 @@ import pandas as pd
 import torch
 from torch import Tensor, nn
 
+from qmaps.algebra.quantizer import QuantizedTensor
 from qmaps.lpmm.bound import Descent, Noise, four_bit_bound, lpmm_bound
 from qmaps.lpmm.convert import convert
 from qmaps.lpmm.parameter import LowPrecisionParameter
 from qmaps.lpmm.sgd import LPMMSGD
 from qmaps.maps.base import table
-from qmaps.quantizer import QuantizedTensor
 
 
 class Quadratic(nn.Module):

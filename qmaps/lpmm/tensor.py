@@ -8,9 +8,9 @@ from typing import Any, Self
 import torch
 from torch import Tensor
 
+from qmaps.algebra.quantizer import QuantizedTensor
 from qmaps.errors import BadTypeError, BadValueError
-from qmaps.quantizer import QuantizedTensor
-from qmaps.store import from_plain, to_plain
+from qmaps.storage.tensors import from_plain, to_plain
 
 METADATA = frozenset(
     {
@@ -71,7 +71,7 @@ class LowPrecisionTensor(Tensor):
 
     def encode(self, values: Tensor) -> None:
         """Quantize `values`, to the nearest code, into these codes."""
-        from qmaps import dispatch
+        from qmaps.engines import dispatch
 
         q = self.codes.quantizer
         storage = (self.codes.packed, self.codes.scales)

@@ -12,9 +12,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from qmaps.algebra.quantizer import QuantizedTensor
 from qmaps.errors import BadValueError
 from qmaps.maps.base import table
-from qmaps.quantizer import QuantizedTensor
 
 LOWEST, HIGHEST = -16, 8
 """Bins of the distribution: octaves from 2^-16 to 2^8 delta."""

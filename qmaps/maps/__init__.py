@@ -6,7 +6,7 @@ exported here under its class name; see `names` for the spec names.
 
 from __future__ import annotations
 
-from qmaps._discover import modules
+from qmaps.maps._registry import modules
 from qmaps.maps.base import REGISTRY, FittedMap, Map
 
 for _module in modules(__name__, list(__path__)):

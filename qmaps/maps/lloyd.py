@@ -9,9 +9,9 @@ from typing import Self
 import torch
 from torch import Tensor
 
-from qmaps.backends import backend
+from qmaps.engines.backends import backend
+from qmaps.engines.native import least_squares as native
 from qmaps.maps.base import FittedMap
-from qmaps.native import least_squares as native
 
 BINS = 1024
 """Cells in which the starting point is optimal; refined on the data itself afterwards."""

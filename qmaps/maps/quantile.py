@@ -5,7 +5,7 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from qmaps import quantiles
+from qmaps.algebra import quantiles
 from qmaps.errors import BadTypeError, shown
 from qmaps.maps.base import FittedMap
 

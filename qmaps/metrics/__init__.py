@@ -16,7 +16,7 @@ from collections.abc import Callable
 
 from torch import Tensor
 
-from qmaps._discover import modules
+from qmaps.maps._registry import modules
 from qmaps.metrics._sums import Sums
 
 __all__ = ["METRICS", "SUMMED", "Metric", "Sums", "measure", "measure_sums"]

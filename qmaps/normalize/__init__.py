@@ -6,7 +6,7 @@ here under its class name; see `names` for the spec names.
 
 from __future__ import annotations
 
-from qmaps._discover import modules
+from qmaps.maps._registry import modules
 from qmaps.normalize.base import REGISTRY, Normalizer
 
 for _module in modules(__name__, list(__path__)):

@@ -13,11 +13,11 @@ from torch import Tensor
 from qmaps.errors import BadTypeError, SpecError
 
 if TYPE_CHECKING:
+    from qmaps.algebra.quantizer import Quantizer
     from qmaps.maps.base import Map
     from qmaps.normalize.extent import Extent
     from qmaps.normalize.geometry import Geometry
     from qmaps.normalize.minimum import Minimum
-    from qmaps.quantizer import Quantizer
 
 Shape = tuple[int, ...]
 Layout = tuple[tuple[torch.dtype, Shape], ...]
@@ -107,8 +107,8 @@ class Normalizer(ABC):
         return Minimum(self, other)
 
     def __truediv__(self, map_: Map) -> Quantizer:
+        from qmaps.algebra.quantizer import Quantizer  # quantizer.py imports this module
         from qmaps.maps.base import Map
-        from qmaps.quantizer import Quantizer  # quantizer.py imports this module
 
         if not isinstance(map_, Map):
             kind = type(map_).__name__

@@ -9,8 +9,8 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from qmaps._float32 import exp2, log2
 from qmaps.errors import SpecError
+from qmaps.normalize._float32 import exp2, log2
 from qmaps.normalize.base import Layout, Normalizer, Scales, Shape, refuse_log_domain
 from qmaps.normalize.extent import Extent
 from qmaps.normalize.geometry import Geometry

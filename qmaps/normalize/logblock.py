@@ -10,7 +10,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from qmaps._float32 import exp2, log2
+from qmaps.normalize._float32 import exp2, log2
 from qmaps.normalize.base import Layout, Normalizer, Scales, Shape
 from qmaps.normalize.block import blocks, check_block_size, spread
 from qmaps.normalize.extent import Extent

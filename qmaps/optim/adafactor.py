@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Unpack
 import torch
 from torch import Tensor
 
-from qmaps.constants import (
+from qmaps.engines.constants import (
     Constant,
     Corrected,
     Power,
@@ -90,9 +90,10 @@ class Adafactor(QuantizedOptimizer):
         u = g * (apollo_scale * norm(y) / norm(L)) by channel of the larger side, or in all
 
     and goes on with clipping and the limiter, which is on by default there. P has independent
-    normal entries of variance 1 / rank from `qmaps.philox`; it depends on the seed, the parameter's
-    number and the step alone, and is not kept. Only what goes through these matrix products is
-    promised to a tolerance rather than bit for bit: 1e-5 of the largest element of the update.
+    normal entries of variance 1 / rank from `qmaps.engines.philox`; it depends on the seed, the
+    parameter's number and the step alone, and is not kept. Only what goes through these matrix
+    products is promised to a tolerance rather than bit for bit: 1e-5 of the largest element of the
+    update.
 
     **CAME** (`beta3`) divides the first moment of factored tensors by the factored root of a
     running average of (u - m)^2 + came_eps, which has no correction of bias: first steps are large.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from qmaps._float32 import sqrt
+from qmaps.normalize._float32 import sqrt
 from qmaps.optim import factored
 from qmaps.optim.reductions import rms
 

@@ -8,9 +8,9 @@ from typing import Any, ClassVar, Unpack
 import torch
 from torch import Tensor
 
-from qmaps._float32 import sqrt
-from qmaps.constants import Constant, Slowing
+from qmaps.engines.constants import Constant, Slowing
 from qmaps.errors import BadValueError, shown
+from qmaps.normalize._float32 import sqrt
 from qmaps.optim.base import QuantizedOptimizer, Shared
 from qmaps.optim.fixed_width import EightBit, FourBit
 from qmaps.optim.terms import ascent, check_at_least_0, coupled

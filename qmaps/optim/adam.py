@@ -7,8 +7,8 @@ from typing import Any, ClassVar, Unpack
 
 from torch import Tensor
 
-from qmaps._float32 import sqrt
-from qmaps.constants import Constant, Corrected, RootCorrection
+from qmaps.engines.constants import Constant, Corrected, RootCorrection
+from qmaps.normalize._float32 import sqrt
 from qmaps.optim.base import QuantizedOptimizer, Shared
 from qmaps.optim.fixed_width import EightBit, FourBit
 from qmaps.optim.terms import ascent, check_at_least_0, check_betas, coupled

@@ -7,7 +7,7 @@ from typing import Any, ClassVar, Unpack
 
 from torch import Tensor
 
-from qmaps.constants import Constant, Decoupled
+from qmaps.engines.constants import Constant, Decoupled
 from qmaps.optim.adam import Adam, descend, moment_constants
 from qmaps.optim.base import Shared
 from qmaps.optim.fixed_width import EightBit, FourBit

@@ -7,8 +7,7 @@ from typing import Any, ClassVar, Unpack
 
 from torch import Tensor
 
-from qmaps._float32 import sqrt
-from qmaps.constants import (
+from qmaps.engines.constants import (
     Constant,
     Corrected,
     Decoupled,
@@ -17,6 +16,7 @@ from qmaps.constants import (
     RootCorrection,
     Warmed,
 )
+from qmaps.normalize._float32 import sqrt
 from qmaps.optim.base import QuantizedOptimizer, Shared
 from qmaps.optim.fixed_width import EightBit, FourBit
 from qmaps.optim.terms import ascent, check_at_least_0, check_betas, check_int, directed
@@ -41,7 +41,7 @@ class AdEMAMix(QuantizedOptimizer):
         beta3_t = exp(1 / ((1 - t / t_beta3) / log(beta1) + t / t_beta3 / log(beta3)))
 
     the latter up to step t_beta3, and where beta3 is larger than beta1: the time in which weights
-    halve grows linearly (`qmaps.constants.Lengthened`).
+    halve grows linearly (`qmaps.engines.constants.Lengthened`).
 
     The update uses the new moments before they are encoded. The states are `exp_avg` (m),
     `exp_avg_slow` (n) and `exp_avg_sq` (v); `step` counts the steps.

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from qmaps.engines.philox import RoundingKey, normal
 from qmaps.optim.factored import Shape
 from qmaps.optim.reductions import norm
-from qmaps.philox import RoundingKey, normal
 
 PURPOSE = 8
 """Of the random numbers; see `RoundingKey`."""

@@ -11,21 +11,25 @@ from typing import Any, ClassVar, TypedDict, overload
 import torch
 from torch import Tensor
 
-from qmaps.addresses import check_memory, plain
-from qmaps.backends import backend, cuda_engine_on
-from qmaps.bfloat16 import round_stochastically
-from qmaps.constants import Constant
+from qmaps.algebra.quantizer import QuantizedTensor, Quantizer
 from qmaps.cuda.optimizer import CudaStep
-from qmaps.dense import lack, overlaps_itself
+from qmaps.distributed.exchange import Request, shared_scales, spans_shards
+from qmaps.distributed.parts import part
+from qmaps.distributed.shards import Shard, any_distributed, is_distributed, local, shard_of
+from qmaps.engines.addresses import check_memory, plain
+from qmaps.engines.backends import backend, cuda_engine_on
+from qmaps.engines.constants import Constant
+from qmaps.engines.dense import lack, overlaps_itself
+from qmaps.engines.fused import COUNTER, Entry, FusedStep, count_step
+from qmaps.engines.masters import MASTER, updated
+from qmaps.engines.native.leaving import forget_at_exit
+from qmaps.engines.native.optimizer import NativeStep
+from qmaps.engines.philox import RoundingKey
 from qmaps.errors import BadTypeError, BadValueError, NonFiniteError, shown
-from qmaps.exchange import Request, shared_scales, spans_shards
-from qmaps.fused import COUNTER, Entry, FusedStep, count_step
 from qmaps.maps.base import FittedMap
-from qmaps.masters import MASTER, updated
-from qmaps.native.leaving import forget_at_exit
-from qmaps.native.optimizer import NativeStep
 from qmaps.normalize.base import Scales
 from qmaps.optim import checkpoint
+from qmaps.optim.bfloat16 import round_stochastically
 from qmaps.optim.choice import (
     MARK,
     Choice,
@@ -41,10 +45,6 @@ from qmaps.optim.other_libraries import instead_of
 from qmaps.optim.presets import Preset
 from qmaps.optim.terms import check_bool, check_int
 from qmaps.optim.torch_options import without_torch_options
-from qmaps.parts import part
-from qmaps.philox import RoundingKey
-from qmaps.quantizer import QuantizedTensor, Quantizer
-from qmaps.shards import Shard, any_distributed, is_distributed, local, shard_of
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
 """Of parameters; steps are taken in float32."""
@@ -81,7 +81,7 @@ class QuantizedOptimizer(torch.optim.Optimizer):
     their states in `state_names` and give `constants` and `update`. A rule is element-wise: a
     pure function of the parameter, the gradient, the states that `states_of` names, and
     `scalars`, whose names do not depend on the group. (One that `takes_norms` takes norms of whole
-    tensors besides, by `qmaps._norms`.) Where an option adds or takes away a
+    tensors besides, by `qmaps.optim.norms`.) Where an option adds or takes away a
     state, each set of states is a variant of the rule; every other option is a scalar.
 
     A rule may keep states of other shapes than the parameter's (`state_shapes`): statistics of
@@ -117,9 +117,10 @@ class QuantizedOptimizer(torch.optim.Optimizer):
             before anything has changed.
         seed: of stochastic rounding, 0 to 2**32 - 1.
         stochastic_rounding: round new bfloat16 parameters stochastically, so that small updates
-            arrive on average; see `qmaps.bfloat16`. Parameters of other dtypes ignore it.
+            arrive on average; see `qmaps.optim.bfloat16`. Parameters of other dtypes ignore it.
         master_weights: keep a float32 copy of each bfloat16 or float16 parameter, as the state
-            `master_param`, and update that; see `qmaps.masters`. Other parameters ignore it.
+            `master_param`, and update that; see `qmaps.engines.masters`. Other parameters ignore
+            it.
         **torch_options: `foreach`, `fused` and `capturable`, which change nothing here; of
             `differentiable`, `amsgrad` and `decoupled_weight_decay` the value that the rule
             stands for.
@@ -135,7 +136,7 @@ class QuantizedOptimizer(torch.optim.Optimizer):
     exact_states: ClassVar[frozenset[str]] = frozenset()
     """Those that presets and fixed widths leave in 32 bits."""
     takes_norms: ClassVar[bool] = False
-    """Whether the rule takes norms of whole tensors, by `qmaps._norms`: then it is no longer
+    """Whether the rule takes norms of whole tensors, by `qmaps.optim.norms`: then it is no longer
     element-wise, and a part of a parameter steps otherwise than the whole."""
     side_states: ClassVar[frozenset[str]] = frozenset()
     """Those with fewer elements than the parameter, in ways that the engines know."""
@@ -737,8 +738,8 @@ class QuantizedOptimizer(torch.optim.Optimizer):
         """The state as plain tensors, strings and numbers: ``weights_only=True`` loads it.
 
         That of parameters in shards is DTensors, for `torch.distributed.checkpoint`, and copied;
-        see `qmaps.rows`. Hooks are called as torch calls them: the last ones see, and may replace,
-        what is returned.
+        see `qmaps.distributed.rows`. Hooks are called as torch calls them: the last ones see, and
+        may replace, what is returned.
         """
         for before in self._optimizer_state_dict_pre_hooks.values():
             before(self)

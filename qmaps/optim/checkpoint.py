@@ -9,21 +9,21 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from qmaps.dense import lack
+from qmaps.algebra.quantizer import QuantizedTensor
+from qmaps.distributed.exchange import Request, shared_scales, spans_shards
+from qmaps.distributed.parts import largest_bits, part
+from qmaps.distributed.rows import Rows, wanted
+from qmaps.distributed.rows import read as read_rows
+from qmaps.distributed.rows import write as write_rows
+from qmaps.distributed.shards import Shard, is_distributed, local, shard_of
+from qmaps.engines.dense import lack
+from qmaps.engines.fused import COUNTER
+from qmaps.engines.masters import MASTER, has_master
 from qmaps.errors import DAMAGE, BadTypeError, BadValueError, QmapsError, shown
-from qmaps.exchange import Request, shared_scales, spans_shards
-from qmaps.fused import COUNTER
-from qmaps.masters import MASTER, has_master
 from qmaps.normalize.block import MOST
 from qmaps.optim.choice import Choices, check_patterns, listed
 from qmaps.optim.torch_options import TORCH_OPTIONS
-from qmaps.parts import largest_bits, part
-from qmaps.quantizer import QuantizedTensor
-from qmaps.rows import Rows, wanted
-from qmaps.rows import read as read_rows
-from qmaps.rows import write as write_rows
-from qmaps.shards import Shard, is_distributed, local, shard_of
-from qmaps.store import from_plain, to_plain
+from qmaps.storage.tensors import from_plain, to_plain
 
 if TYPE_CHECKING:
     from qmaps.optim.base import QuantizedOptimizer

@@ -7,13 +7,13 @@ from typing import Any, ClassVar, Unpack
 
 from torch import Tensor
 
-from qmaps._float32 import sqrt
-from qmaps._norms import norm
-from qmaps.constants import Constant, Corrected, RootCorrection
+from qmaps.engines.constants import Constant, Corrected, RootCorrection
 from qmaps.errors import BadValueError
+from qmaps.normalize._float32 import sqrt
 from qmaps.optim.base import QuantizedOptimizer, Shared
 from qmaps.optim.fixed_width import EightBit, FourBit
 from qmaps.optim.layerwise import at_most, check_bound, clipped, trust
+from qmaps.optim.norms import norm
 from qmaps.optim.terms import ascent, check_at_least_0, check_betas, check_bool, directed
 
 
@@ -36,7 +36,7 @@ class LAMB(QuantizedOptimizer):
         trust = 1                                     where one of the norms is 0
 
     Norms are added up in an order that depends on the parameter's size alone
-    (`qmaps._norms.square_sum`). They are those of the tensor that the optimizer is given: of a
+    (`qmaps.optim.norms.square_sum`). They are those of the tensor that the optimizer is given: of a
     parameter in bfloat16 its rounded values count, and of a shard its own elements.
 
     The update uses the new moments before they are encoded. States are named as for Adam:

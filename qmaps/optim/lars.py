@@ -7,12 +7,12 @@ from typing import Any, ClassVar, Unpack
 
 from torch import Tensor
 
-from qmaps._norms import norm
-from qmaps.constants import Constant
+from qmaps.engines.constants import Constant
 from qmaps.errors import BadValueError
 from qmaps.optim.base import QuantizedOptimizer, Shared
 from qmaps.optim.fixed_width import EightBit, FourBit
 from qmaps.optim.layerwise import check_bound, clipped, trust
+from qmaps.optim.norms import norm
 from qmaps.optim.terms import (
     ascent,
     check_above_0,
@@ -44,7 +44,7 @@ class LARS(QuantizedOptimizer):
         trust = 1                                        where one of the norms is 0
 
     Norms are added up in an order that depends on the parameter's size alone
-    (`qmaps._norms.square_sum`). They are those of the tensor that the optimizer is given: of a
+    (`qmaps.optim.norms.square_sum`). They are those of the tensor that the optimizer is given: of a
     parameter in bfloat16 its rounded values count, and of a shard its own elements.
 
     The update uses the new buffer before it is encoded. The state is `momentum_buffer` (b), as for

@@ -10,8 +10,8 @@ from torch import Tensor
 from qmaps.errors import BadValueError, shown
 from qmaps.optim.terms import number
 
-# Norms are float64 scalars on the parameter's device (`qmaps._norms`). What is made of them is a
-# few float64 operations, rounded to float32 at the end; the host waits for nothing.
+# Norms are float64 scalars on the parameter's device (`qmaps.optim.norms`). What is made of them is
+# a few float64 operations, rounded to float32 at the end; the host waits for nothing.
 
 
 def trust(ratio: Tensor, *norms: Tensor) -> Tensor:

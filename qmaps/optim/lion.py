@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Unpack
 import torch
 from torch import Tensor
 
-from qmaps.constants import Constant, Decoupled
+from qmaps.engines.constants import Constant, Decoupled
 from qmaps.optim.base import QuantizedOptimizer, Shared
 from qmaps.optim.fixed_width import EightBit, FourBit
 from qmaps.optim.terms import ascent, check_at_least_0, check_betas, directed

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
-from qmaps.masters import MASTER, has_master
-from qmaps.quantizer import QuantizedTensor
-from qmaps.shards import local, shard_of
+from qmaps.algebra.quantizer import QuantizedTensor
+from qmaps.distributed.shards import local, shard_of
+from qmaps.engines.masters import MASTER, has_master
 
 if TYPE_CHECKING:
     from qmaps.optim.base import QuantizedOptimizer

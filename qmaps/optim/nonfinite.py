@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 import torch
 
-from qmaps.fused import Entry
-from qmaps.shards import shard_of
+from qmaps.distributed.shards import shard_of
+from qmaps.engines.fused import Entry
 
 _NONE = 2**62
 

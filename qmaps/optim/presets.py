@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
+from qmaps.algebra.pair import Pair
 from qmaps.errors import BadValueError, nearest, shown
-from qmaps.pair import Pair
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ The square of a float32 is exact in float64. Sums are float64, and each is taken
 - over a row, in chunks of 512 numbers: number i of a chunk goes to lane i % 32, a lane adds its
   numbers in their order, and the lanes are added as a balanced tree, the first half to the second;
 - over a column, in chunks of 64 numbers, each added in their order;
-- over a whole tensor that of `qmaps._norms`.
+- over a whole tensor that of `qmaps.optim.norms`.
 
 The chunks' sums, filled up with zeros to a power of two, are added by the tree that adds lanes. So
 a tile of 64 rows by 512 columns gives its shares of all sums in one reading, to a vector unit as to
@@ -23,8 +23,8 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor
 
-from qmaps import parts
-from qmaps._norms import power_of_two, square_sum, tree
+from qmaps.distributed import parts
+from qmaps.optim.norms import power_of_two, square_sum, tree
 
 LANES = 32
 ROW_CHUNK = 512
@@ -37,7 +37,7 @@ def row_means(x: Tensor, dim: int = -1) -> Tensor:
     """Means of float32 `x` over its last dimension, which stays with size 1.
 
     Args:
-        x: as the parameter, or a part of it (`qmaps.parts`).
+        x: as the parameter, or a part of it (`qmaps.distributed.parts`).
         dim: which of the parameter's dimensions the last of `x` is.
 
     >>> row_means(torch.tensor([[1.0, 2.0, 6.0]]))
@@ -95,7 +95,7 @@ def rms(x: Tensor) -> Tensor:
 def whole_norm(x: Tensor) -> Tensor:
     """Euclidean norm of all elements of float32 `x`, 0-d, in the order of `norm`.
 
-    Of a part (`qmaps.parts`) it is that of the whole.
+    Of a part (`qmaps.distributed.parts`) it is that of the whole.
     """
     return parts.added(_square_sum(x.reshape(-1), (0,))).sqrt().float().reshape(())
 

@@ -8,8 +8,8 @@ from typing import Any, ClassVar, Unpack
 import torch
 from torch import Tensor
 
-from qmaps._float32 import sqrt
-from qmaps.constants import Constant
+from qmaps.engines.constants import Constant
+from qmaps.normalize._float32 import sqrt
 from qmaps.optim.base import QuantizedOptimizer, Shared
 from qmaps.optim.fixed_width import EightBit, FourBit
 from qmaps.optim.terms import ascent, check_at_least_0, check_bool, check_decay, coupled

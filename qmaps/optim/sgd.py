@@ -7,7 +7,7 @@ from typing import Any, ClassVar, Unpack
 
 from torch import Tensor
 
-from qmaps.constants import Constant, First
+from qmaps.engines.constants import Constant, First
 from qmaps.errors import BadValueError
 from qmaps.optim.base import QuantizedOptimizer, Shared
 from qmaps.optim.fixed_width import EightBit, FourBit

@@ -8,10 +8,10 @@ from typing import Any, ClassVar, Unpack
 import torch
 from torch import Tensor
 
-from qmaps import parts
-from qmaps._float32 import sqrt
-from qmaps.constants import Constant
+from qmaps.distributed import parts
+from qmaps.engines.constants import Constant
 from qmaps.errors import BadValueError
+from qmaps.normalize._float32 import sqrt
 from qmaps.optim.base import QuantizedOptimizer, Shared
 from qmaps.optim.terms import ascent, check_at_least_0, check_decay, coupled
 

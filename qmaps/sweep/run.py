@@ -15,18 +15,18 @@ from typing import Any
 import pandas as pd
 from torch import Tensor
 
-from qmaps import dispatch
+from qmaps.algebra.pair import Pair, spec_of
+from qmaps.algebra.quantizer import Quantizer, fit_each, quantizer
 from qmaps.analyze._states import MIN_SIZE, States, as_states
 from qmaps.analyze._updates import Exact, Moment, UpdateErrors
 from qmaps.capture import CapturedStates
+from qmaps.engines import dispatch
 from qmaps.errors import CaptureError, OutputError
-from qmaps.files import output_folder, read_frame, read_record, write_frame, write_record
-from qmaps.locks import FolderLock
 from qmaps.maps.base import FittedMap
 from qmaps.maps.codebook import Codebook
 from qmaps.normalize.base import Normalizer
-from qmaps.pair import Pair, spec_of
-from qmaps.quantizer import Quantizer, fit_each, quantizer
+from qmaps.storage.files import output_folder, read_frame, read_record, write_frame, write_record
+from qmaps.storage.locks import FolderLock
 
 MOMENTS = {"exp_avg", "exp_avg_sq"}
 

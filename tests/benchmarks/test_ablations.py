@@ -14,7 +14,7 @@ from benchmarks.ablations import eight_bit, four_bit
 from benchmarks.ablations.page import page
 from benchmarks.ablations.study import Paper, Point, Setting, Study, is_unstable, summary
 from benchmarks.claims import Claim
-from qmaps.workloads import TrainingRun
+from qmaps.lab.workloads import TrainingRun
 
 assert ablations.__doc__
 

@@ -10,7 +10,8 @@ import pytest
 
 from benchmarks.lpmm import underflow
 from benchmarks.lpmm.__main__ import Contender, grid, main, markdown, summary
-from qmaps import figures, workloads
+from qmaps import figures
+from qmaps.lab import workloads
 from qmaps.lpmm import LowPrecisionParameter
 
 

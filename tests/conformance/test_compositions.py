@@ -14,9 +14,9 @@ import torch
 
 import qmaps
 from qmaps import QuantizedTensor, Quantizer
+from qmaps.engines.philox import RoundingKey
 from qmaps.errors import BadValueError, NonFiniteError
 from qmaps.normalize.base import Normalizer
-from qmaps.philox import RoundingKey
 from tests.helpers import (
     LARGEST,
     SMALLEST,

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 import torch
 
-from qmaps import reference
+from qmaps.engines import reference
+from qmaps.engines.philox import RoundingKey, uniform
 from qmaps.maps.base import Map
-from qmaps.philox import RoundingKey, uniform
 from tests.helpers import LARGEST, exact_codes, fitted_maps, formula_maps, upper_is_nearer
 
 MAPS = formula_maps()

@@ -11,10 +11,10 @@ import pytest
 import torch
 
 import qmaps
-from qmaps.backends import use_backend
 from qmaps.cuda import catalogue, compiler, engine
 from qmaps.cuda.__main__ import main
 from qmaps.cuda.compiler import Entry
+from qmaps.engines.backends import use_backend
 from qmaps.errors import BackendError, BadValueError
 
 needs_nvrtc = pytest.mark.skipif(bool(compiler.missing()), reason=compiler.missing())

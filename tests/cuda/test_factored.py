@@ -8,8 +8,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from qmaps.backends import use_backend
 from qmaps.cuda import optimizer as cuda_optimizer
+from qmaps.engines.backends import use_backend
 from qmaps.optim import SM3, Adafactor, Adafactor8bit, AdamW4bitFactor
 from qmaps.optim.base import QuantizedOptimizer
 from tests.cuda.emulation import EmulatedEngine

@@ -10,16 +10,17 @@ import torch
 from torch import Tensor
 
 import qmaps
-from qmaps import analyze, dispatch, sweep
+from qmaps import analyze, sweep
 from qmaps.analyze import _grid
 from qmaps.analyze._updates import Cuda, Exact, Reference
-from qmaps.backends import use_backend
 from qmaps.cuda import layout, updates
+from qmaps.engines import dispatch
+from qmaps.engines.backends import use_backend
 from qmaps.errors import NonFiniteError
 from qmaps.maps import Codebook
 from tests.cuda.emulation import EmulatedEngine, emulated
 from tests.cuda.test_tensors import sample
-from tests.native.test_metrics import RTOL, assert_sums, bits, close, moments, sums_of
+from tests.engines.native.test_metrics import RTOL, assert_sums, bits, close, moments, sums_of
 
 KINDS = (
     ("B256/DE@8s", torch.float32), ("B2048/DE-0@8u+sr", torch.bfloat16),
@@ -96,7 +97,7 @@ PAIRS = (
 def assert_update_errors(
     engine: EmulatedEngine, given: list[tuple[Tensor, Tensor, float]], spec: str
 ) -> None:
-    pair = qmaps.pair.Pair.parse(spec)
+    pair = qmaps.algebra.pair.Pair.parse(spec)
     ours, theirs = Cuda(engine), Reference()
     ours.add(Exact.of(torch.ones(9), torch.ones(9), 1.0), torch.zeros(9), torch.zeros(9))
     ours.clear()
@@ -208,7 +209,7 @@ def test_a_sweep_is_the_reference_s(
     def refuse(*args: object, **kwargs: object) -> None:
         raise AssertionError("a tensor was decoded")
 
-    monkeypatch.setattr("qmaps.dispatch.dequantize", refuse)
+    monkeypatch.setattr("qmaps.engines.dispatch.dequantize", refuse)
     found = sweep.run(given, specs), analyze.update_error(given, PAIRS[:2])
     for ours, theirs in zip(found, expected, strict=True):
         pd.testing.assert_frame_equal(ours, theirs, check_exact=False, rtol=RTOL, atol=0)

@@ -13,8 +13,11 @@ import torch
 from torch import Tensor
 
 from qmaps import optim
-from qmaps.backends import use_backend
-from qmaps.constants import (
+from qmaps.algebra.quantizer import QuantizedTensor, quantizer
+from qmaps.cuda.layout import CONSTANT
+from qmaps.cuda.rules import RULES
+from qmaps.engines.backends import use_backend
+from qmaps.engines.constants import (
     Constant,
     Corrected,
     Decoupled,
@@ -31,10 +34,7 @@ from qmaps.constants import (
     Warmed,
     power,
 )
-from qmaps.cuda.layout import CONSTANT
-from qmaps.cuda.rules import RULES
 from qmaps.optim.base import QuantizedOptimizer
-from qmaps.quantizer import QuantizedTensor, quantizer
 from tests.cuda.emulation import EmulatedEngine, build
 from tests.helpers import Wrapped
 from tests.optim.families import same_bits

@@ -11,11 +11,11 @@ import torch
 from torch import Tensor
 
 from qmaps import quantiles
-from qmaps.backends import use_backend
 from qmaps.cuda import compiler, layout
 from qmaps.cuda import quantiles as cuda
 from qmaps.cuda.compiler import Entry
 from qmaps.cuda.quantiles import Quantiles, passes
+from qmaps.engines.backends import use_backend
 from qmaps.errors import NonFiniteError
 from tests.cuda.emulation import EmulatedEngine, build
 from tests.quantile_data import (

@@ -8,15 +8,15 @@ import torch
 from torch import Tensor
 
 import qmaps
-from qmaps.backends import use_backend
 from qmaps.cuda import layout, tensors
 from qmaps.cuda.books import guesses
+from qmaps.engines.backends import use_backend
+from qmaps.engines.philox import RoundingKey
+from qmaps.engines.reference import thresholds
 from qmaps.errors import BadValueError, NonFiniteError
 from qmaps.maps import Codebook
 from qmaps.maps.base import table
 from qmaps.normalize import PerTensor
-from qmaps.philox import RoundingKey
-from qmaps.reference import thresholds
 from tests.cuda.emulation import EmulatedEngine, build
 from tests.helpers import same_bits
 

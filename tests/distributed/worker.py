@@ -28,7 +28,10 @@ from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import Replicate, Shard, distribute_tensor
 
 from qmaps import lpmm
-from qmaps.backends import use_backend
+from qmaps.algebra.quantizer import QuantizedTensor
+from qmaps.distributed.rows import by_rows
+from qmaps.distributed.shards import local, shard_of
+from qmaps.engines.backends import use_backend
 from qmaps.errors import BadTypeError, BadValueError
 from qmaps.optim import (
     LAMB,
@@ -44,9 +47,6 @@ from qmaps.optim import (
     AdamWFactor,
     QuantizedOptimizer,
 )
-from qmaps.quantizer import QuantizedTensor
-from qmaps.rows import by_rows
-from qmaps.shards import local, shard_of
 
 Make = Callable[..., QuantizedOptimizer]
 RANK, WORLD = 0, 1  # until `start`

@@ -71,7 +71,7 @@ def test_every_optimizer_stands_on_a_page_with_its_states() -> None:
             assert len(re.findall(rf"^::: \S+\.{name}$", text, re.MULTILINE)) == 1, name
     adamw = next(page for page in pages if page.title == "AdamW")
     assert "| `AdamW4bit` | `exp_avg_sq` | `rank1/linear@4u` | 4.25 |" in adamw.text
-    assert "qmaps/kernels/rules/adam.hpp" in adamw.text
+    assert "qmaps/engines/kernels/rules/adam.hpp" in adamw.text
     sm3 = next(page for page in pages if page.title == "SM3")
     assert "accumulator_1" in sm3.text
     assert "accumulator_2" not in sm3.text.split("???")[0]
@@ -87,7 +87,7 @@ def test_what_is_public_stands_in_the_reference() -> None:
 
 def test_links_between_files_become_links_between_pages() -> None:
     text = """[a](reports/parity.md#b) ![p](reports/bench/cpu.png) [c](CONTRIBUTING.md)
-[s](qmaps/spec.py) [f](reports) [w](https://example.org) [n](01.md)
+[s](qmaps/algebra/spec.py) [f](reports) [w](https://example.org) [n](01.md)
 ```python
 x = [a](reports/parity.md)
 ```
@@ -96,7 +96,7 @@ x = [a](reports/parity.md)
     assert (
         linked
         == """[a](reports/parity.md#b) ![p](reports/bench/cpu.png) [c](contributing.md)
-s (`qmaps/spec.py`) f [w](https://example.org) [n](01.md)
+s (`qmaps/algebra/spec.py`) f [w](https://example.org) [n](01.md)
 ```python
 x = [a](reports/parity.md)
 ```

@@ -14,10 +14,10 @@ from torch import Tensor
 
 import qmaps
 from qmaps import optim, quantiles
-from qmaps.backends import cuda_engine, use_backend
+from qmaps.algebra.quantizer import QuantizedTensor
+from qmaps.engines.backends import cuda_engine, use_backend
 from qmaps.errors import BadValueError, NonFiniteError
 from qmaps.optim import AdamW, QuantizedOptimizer
-from qmaps.quantizer import QuantizedTensor
 from tests.optim.families import FAMILIES, Family, label, same_bits
 
 pytestmark = pytest.mark.gpu

@@ -192,7 +192,7 @@ def test_maps(capsys) -> None:
 
 
 @pytest.mark.parametrize("verb", ["", "lab", "train", "capture", "convert", "sweep", "figures",
-                                  "report", "papers", "maps"])  # fmt: skip
+                                  "report", "maps"])  # fmt: skip
 def test_help_shows_examples(verb: str, capsys) -> None:
     code, out, _ = call(f"{verb} --help", capsys)
     assert code == 0

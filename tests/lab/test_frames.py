@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from qmaps.errors import OutputError
-from qmaps.files import read_frame
 from qmaps.lab import analyze_states, draw
+from qmaps.storage.files import read_frame
 from tests.analyze.test_analyze import states
 
 

@@ -13,9 +13,11 @@ import pytest
 import torch
 
 import qmaps
-import qmaps.convert
-from qmaps import lab, speedup, sweep, workloads
+import qmaps.capture.convert
+from qmaps import lab, sweep
 from qmaps.cli import main
+from qmaps.distributed import speedup
+from qmaps.lab import workloads
 
 LONG = "x" * 300
 NINES = "9" * 4301
@@ -92,7 +94,7 @@ def test_what_cannot_be_is_told_before_any_work(
     monkeypatch.setattr(workloads, "train", works)
     monkeypatch.setattr(sweep, "run", works)
     monkeypatch.setattr(speedup, "calibrate", works)
-    monkeypatch.setattr("qmaps.convert.file.load_safely", works)
+    monkeypatch.setattr("qmaps.capture.convert.file.load_safely", works)
     code, out, err = call(shlex.split(command), capsys)
     assert (code, out, err) == (2, "", f"error: {REFUSED[command]}\n")
 

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 import qmaps
 from qmaps import RoundingKey, lpmm, optim
-from qmaps.backends import use_backend
+from qmaps.engines.backends import use_backend
 from qmaps.errors import BadTypeError, BadValueError, NonFiniteError
 
 PARAMS, GRADS, MOMENTUM = "B32/linear0@12s+sr", "B32/linear0@8s+sr", "B32/DE@8s+sr"

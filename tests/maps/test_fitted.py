@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import qmaps
-from qmaps import reference
+from qmaps.engines import reference
 from qmaps.maps import LloydMax, Quantile
 from qmaps.maps.base import FittedMap
 from tests.helpers import fitted_maps, formula_maps

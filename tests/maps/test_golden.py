@@ -9,7 +9,7 @@ import torch
 from scipy import stats
 
 import qmaps
-from qmaps import reference
+from qmaps.engines import reference
 from qmaps.maps.base import Map
 
 

@@ -9,8 +9,8 @@ import torch
 from torch import Tensor
 
 from qmaps import QmapsError
-from qmaps.addresses import missing_bytes
-from qmaps.fused import memory_of
+from qmaps.engines.addresses import missing_bytes
+from qmaps.engines.fused import memory_of
 from qmaps.optim import SGD, AdamW, QuantizedOptimizer
 
 Change = Callable[[Tensor], Any]

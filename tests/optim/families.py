@@ -12,8 +12,8 @@ import torch
 from torch import nn
 
 from qmaps import optim
+from qmaps.algebra.quantizer import QuantizedTensor
 from qmaps.optim import QuantizedOptimizer
-from qmaps.quantizer import QuantizedTensor
 
 Options = dict[str, Any]
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from qmaps.constants import Lengthened
+from qmaps.engines.constants import Lengthened
 from qmaps.optim import AdEMAMix, AdEMAMix4bit, AdEMAMix8bit
 from tests.optim.one_step import assert_bits, given, step
 from tests.optim.small_net import Matrix, losses

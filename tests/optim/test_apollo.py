@@ -11,9 +11,9 @@ import pytest
 import torch
 from torch import nn
 
+from qmaps.engines.philox import RoundingKey, normal, words
 from qmaps.optim import Adafactor, Adafactor8bit
 from qmaps.optim.apollo import Projection
-from qmaps.philox import RoundingKey, normal, words
 from tests.optim.adafactor_reference import adafactor, assert_close
 from tests.optim.families import give, run
 

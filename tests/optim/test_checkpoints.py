@@ -13,7 +13,7 @@ import torch
 from torch import nn
 
 import qmaps
-from qmaps.backends import use_backend
+from qmaps.engines.backends import use_backend
 from qmaps.errors import BadTypeError, BadValueError
 from qmaps.optim import (
     SGD,

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 import qmaps
-from qmaps.backends import use_backend
+from qmaps.engines.backends import use_backend
 from qmaps.errors import BadTypeError, BadValueError
 from qmaps.nn import StableEmbedding
 from qmaps.optim import SGD, AdamW, AdamW4bit, AdamW8bit, keep_in_32_bits

@@ -6,15 +6,7 @@ import math
 
 import pytest
 
-from qmaps.constants import (
-    Lengthened,
-    LengthenedRest,
-    Power,
-    PowerRest,
-    Warmed,
-    exp,
-    log,
-)
+from qmaps.engines.constants import Lengthened, LengthenedRest, Power, PowerRest, Warmed, exp, log
 
 
 def test_logarithms_are_those_of_the_library() -> None:

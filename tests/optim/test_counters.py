@@ -10,11 +10,11 @@ import torch
 from torch import nn
 
 from qmaps import lpmm
-from qmaps.backends import use_backend
+from qmaps.algebra.quantizer import QuantizedTensor
+from qmaps.engines.backends import use_backend
+from qmaps.engines.philox import RoundingKey, uniform
 from qmaps.lpmm import LPMMSGD
 from qmaps.optim import SGD, Adafactor, AdamW, QuantizedOptimizer
-from qmaps.philox import RoundingKey, uniform
-from qmaps.quantizer import QuantizedTensor
 from tests.optim.families import same_bits
 
 ENDS = [2**24 - 2, 2**32 - 2]

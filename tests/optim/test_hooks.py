@@ -16,9 +16,9 @@ from torch.optim.optimizer import (
 )
 
 from qmaps import lpmm
+from qmaps.algebra.quantizer import QuantizedTensor
 from qmaps.capture import StateRecorder
 from qmaps.optim import AdamW, AdamW4bit, AdamW8bit
-from qmaps.quantizer import QuantizedTensor
 
 Log = list[Any]
 TWO = (torch.optim.AdamW, AdamW8bit)

@@ -10,8 +10,8 @@ import pytest
 import torch
 from torch import nn
 
-from qmaps._norms import norm
 from qmaps.optim import LAMB, LAMB4bit, LAMB8bit
+from qmaps.optim.norms import norm
 from tests.optim.one_step import Array, assert_bits, given, step
 from tests.optim.small_net import Matrix, losses
 

@@ -9,9 +9,9 @@ import torch
 from torch import Tensor, nn
 
 import qmaps
-from qmaps.backends import use_backend
+from qmaps.algebra.quantizer import QuantizedTensor
+from qmaps.engines.backends import use_backend
 from qmaps.optim import AdamW
-from qmaps.quantizer import QuantizedTensor
 
 bitsandbytes = pytest.importorskip("bitsandbytes")
 

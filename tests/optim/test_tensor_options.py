@@ -10,11 +10,11 @@ import torch
 from torch import Tensor, nn
 
 from qmaps import lpmm
-from qmaps.backends import use_backend
+from qmaps.algebra.quantizer import QuantizedTensor
+from qmaps.engines.backends import use_backend
 from qmaps.lpmm import LPMMSGD, LPMMAdam
 from qmaps.optim import SM3, Adafactor, Adafactor8bit, AdamW8bitFactor, QuantizedOptimizer
 from qmaps.optim.base import Shared
-from qmaps.quantizer import QuantizedTensor
 from tests.optim.families import FAMILIES, Options
 
 STEPS = 4

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from qmaps import native
-from qmaps.backends import use_backend
+from qmaps.engines import native
+from qmaps.engines.backends import use_backend
 
 
 @pytest.fixture(params=["reference", "native"])

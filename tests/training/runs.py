@@ -10,8 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from qmaps import optim
+from qmaps.algebra.quantizer import QuantizedTensor
 from qmaps.optim import QuantizedOptimizer
-from qmaps.quantizer import QuantizedTensor
 
 Make = Callable[..., QuantizedOptimizer]
 

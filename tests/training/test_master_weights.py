@@ -12,9 +12,9 @@ import torch
 from torch import nn
 
 from qmaps import capture
-from qmaps.masters import MASTER
-from qmaps.native import core
-from qmaps.native.optimizer import NativePlan
+from qmaps.engines.masters import MASTER
+from qmaps.engines.native import core
+from qmaps.engines.native.optimizer import NativePlan
 from qmaps.optim import AdamW, AdamW8bit, QuantizedOptimizer
 from tests.training.runs import EVERY, assert_same, gradients, loss_of, make, net, parts
 

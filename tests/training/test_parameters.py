@@ -8,8 +8,8 @@ from torch import nn
 from torch.nn import functional as F
 
 import qmaps
+from qmaps.algebra.quantizer import QuantizedTensor
 from qmaps.optim import AdamW, AdamW8bit
-from qmaps.quantizer import QuantizedTensor
 from tests.helpers import Wrapped
 from tests.training.runs import EVERY, assert_same, gradients, make, net
 

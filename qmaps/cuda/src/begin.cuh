@@ -1,4 +1,4 @@
-// What comes before a step: counting it, and its constants; see qmaps.constants.
+// What comes before a step: counting it, and its constants; see qmaps.engines.constants.
 #pragma once
 
 #include "layout.cuh"
@@ -16,7 +16,7 @@ struct Begin {
     std::int64_t* skipped;        // steps left out so far
 };
 
-// By squaring; qmaps.constants.power.
+// By squaring; qmaps.engines.constants.power.
 QMAPS_INLINE double power(double base, std::uint64_t exponent) {
     double result = 1.0;
     for (; exponent > 0; exponent >>= 1) {
@@ -26,7 +26,7 @@ QMAPS_INLINE double power(double base, std::uint64_t exponent) {
     return result;
 }
 
-// See qmaps.constants.log: the same operations in the same order.
+// See qmaps.engines.constants.log: the same operations in the same order.
 QMAPS_INLINE double double_log_of(double x) {
     double exponent = 0.0;
     while (x < 0.7071067811865476) {
@@ -41,7 +41,7 @@ QMAPS_INLINE double double_log_of(double x) {
            (2.0 * s * series + exponent * 1.90821492927058770002e-10);
 }
 
-// See qmaps.constants.exp.
+// See qmaps.engines.constants.exp.
 QMAPS_INLINE double double_exp_of(double y) {
     if (y < -745.0) return 0.0;
     const int k = static_cast<int>(-y * 1.4426950408889634 + 0.5);
@@ -52,12 +52,12 @@ QMAPS_INLINE double double_exp_of(double y) {
     return result;
 }
 
-// See qmaps.constants.Power.
+// See qmaps.engines.constants.Power.
 QMAPS_INLINE double step_power(double exponent, std::uint64_t step) {
     return double_exp_of(exponent * -double_log_of(1.0 / step));
 }
 
-// See qmaps.constants.Lengthened.
+// See qmaps.engines.constants.Lengthened.
 QMAPS_INLINE double lengthened(double last, double start, double steps, std::uint64_t step) {
     if (step >= steps) return last;
     const double share = step / steps;

@@ -23,7 +23,7 @@ using uintptr_t = unsigned long long;
 
 namespace qmaps {
 
-#include "qmaps/kernels/all.hpp"
+#include "qmaps/engines/kernels/all.hpp"
 
 constexpr int kThreads = 256;              // of every block
 constexpr int kUnit = 8;                   // elements of a thread: whole bytes of codes of any width

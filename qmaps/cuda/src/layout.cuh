@@ -47,7 +47,7 @@ struct Book {
     std::int64_t ties;            // whether some values are equal
 };
 
-// Names the random words of one tensor; see qmaps.philox.
+// Names the random words of one tensor; see qmaps.engines.philox.
 struct Noise {
     std::uint32_t key0, key1;
     std::uint32_t word1, word2, word3;
@@ -75,7 +75,7 @@ struct State {
     Noise noise;
 };
 
-// States with fewer elements than their parameter; see qmaps/kernels/rules/sided.hpp.
+// States with fewer elements than their parameter; see qmaps/engines/kernels/rules/sided.hpp.
 struct SideStates {
     Scales slices;              // of a minimum: as scales; of a product: `values` of rows, columns
     std::int64_t rows, columns; // of each matrix of a product, and further
@@ -111,7 +111,7 @@ struct Item {
     std::int32_t tile;
 };
 
-// A scalar of a rule: see qmaps.constants. `tensor`, if not null, holds `a` instead.
+// A scalar of a rule: see qmaps.engines.constants. `tensor`, if not null, holds `a` instead.
 struct Constant {
     double a, b, c;
     const float* tensor;

@@ -1,4 +1,4 @@
-// States that have fewer elements than their parameter; qmaps/kernels/rules/sided.hpp.
+// States that have fewer elements than their parameter; qmaps/engines/kernels/rules/sided.hpp.
 #pragma once
 
 #include "step.cuh"

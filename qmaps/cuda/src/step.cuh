@@ -254,7 +254,7 @@ QMAPS_INLINE double added(double* x, double (*shared)[kUnit]) {
 }
 
 // The sums of squares of chunks of two tiles, of the parameter and of what its rule measures. The
-// order of sums is that of qmaps._norms.
+// order of sums is that of qmaps.optim.norms.
 template <class K>
 __global__ void __launch_bounds__(kThreads) step_norms(const Batch batch) {
     __shared__ SharedBook books[K::kBooks > 0 ? K::kBooks : 1];

@@ -23,7 +23,7 @@ import torch
 from qmaps.cuda import compiler, engine
 from qmaps.cuda.compiler import Entry
 from qmaps.cuda.layout import THREADS
-from qmaps.files import replacing
+from qmaps.storage.files import replacing
 
 HERE = Path(__file__).parent
 CXX = shutil.which(os.environ.get("CXX", "c++"))

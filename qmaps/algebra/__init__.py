@@ -1,0 +1,1 @@
+"""Quantizers: a normalizer composed with a map, their specs, and the tensors they make."""

@@ -1,0 +1,99 @@
+"""Modules that stood elsewhere in version 0.1: their old names work until version 0.3."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+import warnings
+from collections.abc import Sequence
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import ModuleSpec
+from types import ModuleType
+from typing import Any
+
+MODULES = {
+    "addresses": "engines.addresses",
+    "backends": "engines.backends",
+    "bfloat16": "optim.bfloat16",
+    "checkpoint": "storage.checkpoint",
+    "comm": "distributed.comm",
+    "constants": "engines.constants",
+    "convert": "capture.convert",
+    "dispatch": "engines.dispatch",
+    "files": "storage.files",
+    "integrations": "capture.integrations",
+    "native": "engines.native",
+    "packing": "engines.packing",
+    "pair": "algebra.pair",
+    "philox": "engines.philox",
+    "quantiles": "algebra.quantiles",
+    "quantizer": "algebra.quantizer",
+    "reference": "engines.reference",
+    "report": "lab.report",
+    "rows": "distributed.rows",
+    "shards": "distributed.shards",
+    "spec": "algebra.spec",
+    "speedup": "distributed.speedup",
+    "store": "storage.tensors",
+    "workloads": "lab.workloads",
+}
+"""New places by old names, both within ``qmaps``."""
+
+
+FUNCTIONS = ("backends", "quantizer")
+"""Old names of modules that are those of functions too, and stay."""
+
+
+def place(name: str) -> str:
+    """Where the module of an old name is now; warns.
+
+    >>> import warnings
+    >>> with warnings.catch_warnings(action="ignore"):
+    ...     place("qmaps.comm.hook")
+    'qmaps.distributed.comm.hook'
+    """
+    _, old, *rest = name.split(".")
+    new = ".".join(["qmaps", MODULES[old], *rest])
+    message = f"{name} is now {new}; the old name goes in version 0.3"
+    warnings.warn(message, DeprecationWarning, stacklevel=3)
+    return new
+
+
+class _Finder(MetaPathFinder, Loader):
+    """Finds ``qmaps.comm`` and what is in it where it is now."""
+
+    def find_spec(
+        self,
+        fullname: str,
+        path: Sequence[str] | None,  # noqa: ARG002
+        target: ModuleType | None = None,  # noqa: ARG002
+    ) -> ModuleSpec | None:
+        package, _, rest = fullname.partition(".")
+        old = rest.partition(".")[0]
+        return ModuleSpec(fullname, self) if package == "qmaps" and old in MODULES else None
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType:
+        """The module in its new place."""
+        module = importlib.import_module(place(spec.name))
+        self._own = module.__spec__
+        return module
+
+    def exec_module(self, module: ModuleType) -> None:
+        """It has been run under its new name, which it keeps."""
+        module.__spec__ = self._own
+
+
+class _Shim(ModuleType):
+    """Stands for a module where a function of that name must not be replaced by it."""
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):  # as whoever looks through sys.modules asks for
+            raise AttributeError(name)
+        return getattr(importlib.import_module(place(self.__name__)), name)
+
+
+def install() -> None:
+    """Let imports find modules by their old names."""
+    sys.meta_path.append(_Finder())
+    for name in FUNCTIONS:
+        sys.modules[f"qmaps.{name}"] = _Shim(f"qmaps.{name}")

@@ -1,0 +1,85 @@
+"""The quantizers of Adam's two moments, taken together."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from qmaps.algebra.quantizer import Quantizer, quantizer
+from qmaps.errors import BadTypeError, SpecError, shown
+from qmaps.maps.codebook import Codebook
+from qmaps.normalize._float32 import sqrt
+
+UNQUANTIZED = "32-bit"
+
+
+@dataclass(frozen=True)
+class Pair:
+    """Quantizers of the first and the second moment; None keeps a moment in 32 bits.
+
+    Written ``"B128/DE@4s + rank1/linear@4u"``, with spaces around the plus sign and
+    ``32-bit`` for None.
+
+    >>> str(Pair.parse("b128/de@4s + 32-bit"))
+    'B128/DE@4s + 32-bit'
+    """
+
+    first: Quantizer | None
+    second: Quantizer | None
+
+    @staticmethod
+    def parse(
+        given: Pair | str | tuple[str | Quantizer | None, str | Quantizer | None],
+        codebooks: Iterable[Codebook] = (),
+    ) -> Pair:
+        """The pair that a spec, or a tuple of two specs or quantizers, names.
+
+        Raises:
+            SpecError: not two parts, or a part that does not parse.
+        """
+        if isinstance(given, Pair):
+            return given
+        parts: tuple[str | Quantizer | None, ...]
+        if isinstance(given, str):
+            parts = tuple(re.split(r"\s+\+\s+", given.strip()))
+        elif isinstance(given, tuple):
+            parts = given
+        else:
+            raise BadTypeError(
+                f"pair={shown(given)} must be 'FIRST + SECOND' or a tuple of two specs"
+            )
+        if len(parts) != 2:
+            raise SpecError(
+                f"pair={shown(given)} has {len(parts)} parts; 'FIRST + SECOND' is needed, with "
+                f"spaces around '+' and {UNQUANTIZED} for a moment that is not quantized"
+            )
+        known = tuple(codebooks)
+        first, second = (
+            None if part is None or part == UNQUANTIZED else quantizer(part, known)
+            for part in parts
+        )
+        return Pair(first, second)
+
+    @property
+    def spec(self) -> str:
+        """The canonical form; `parse` reads it back."""
+        return f"{spec_of(self.first)} + {spec_of(self.second)}"
+
+    def __str__(self) -> str:
+        return self.spec
+
+
+def spec_of(q: Quantizer | None) -> str:
+    """The spec of a quantizer or of none."""
+    return UNQUANTIZED if q is None else q.spec
+
+
+def adam_update(m: Tensor, v: Tensor, eps: float) -> Tensor:
+    """``u = m / (sqrt(v) + eps)``, the Adam update without bias correction, in float32.
+
+    Source: 8-bit optimizers, equation 2 and appendix C.
+    """
+    return m / (sqrt(v) + eps)

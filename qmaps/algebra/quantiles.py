@@ -1,0 +1,265 @@
+"""Quantiles of a tensor of any size.
+
+Level i is ``offset + i * (1 - 2 * offset) / (num - 1)``; with the default offset this is
+``(i + 1/2) / num``. A level p lies at the position ``p * (n - 1)`` among n elements in ascending
+order, and between two of them the value is interpolated linearly in float64, as by
+``torch.quantile`` (which refuses more than 16 million elements).
+
+Tensors on the CPU are read by the native engine where it is built. It returns the same bits, does
+not sort more than it must, and needs at most a quarter of the tensor's elements as memory, beside a
+few MiB. The CUDA engine returns them too, and needs 17 MiB.
+"""
+
+from __future__ import annotations
+
+import sys
+from typing import ClassVar, Protocol
+
+import torch
+from torch import Tensor
+
+from qmaps.cuda import quantiles as cuda
+from qmaps.engines.addresses import in_memory, plain
+from qmaps.engines.backends import backend, cuda_engine
+from qmaps.engines.dense import lack
+from qmaps.engines.native import quantiles as native
+from qmaps.errors import BadTypeError, BadValueError, NonFiniteError, shown
+
+TOP_BITS = 18
+"""Leading bits of a float32 that `approximate` tells apart: sign, exponent, 9 of the mantissa."""
+MOST = 2**24
+"""Quantiles asked for at a time, at most."""
+_REST = 32 - TOP_BITS
+_HALF = 1 << (TOP_BITS - 1)
+
+Count = int | Tensor
+"""A number, or an integer tensor without dimensions, on a device that may still be at work."""
+
+
+class Executor(Protocol):
+    """What an engine does for this module; see `qmaps.engines.native.quantiles`."""
+
+    @property
+    def LONGEST(self) -> int:  # noqa: N802
+        """Elements of a stretch of `add_quantiles`, at most."""
+
+    def order_statistics(self, x: Tensor, ranks: Tensor, /) -> tuple[Tensor, Count]:
+        """The elements of these ranks, and how many are bad, as for the others."""
+
+    def leading_bits(self, x: Tensor, ranks: Tensor, /) -> tuple[Tensor, Count]:
+        """Of each rank's cell the leading bits, the elements in lower cells, those in its own."""
+
+    def add_quantiles(
+        self, x: Tensor, size: int, below: Tensor, fraction: Tensor, sums: Tensor, /
+    ) -> Count:
+        """Add the quantiles of each stretch of `size` elements, times `size`, in order."""
+
+
+def exact(x: Tensor, num: int = 256, offset: float | None = None) -> Tensor:
+    """Exact quantiles of all elements of `x`.
+
+    Args:
+        x: floating-point tensor of any shape, not empty, finite; read as float32.
+        num: number of quantiles, at least 2.
+        offset: probability trimmed from both ends, in [0, 0.5); default ``1 / (2 * num)``.
+
+    Returns:
+        `num` ascending float32 values on the device of `x`.
+
+    Raises:
+        BadTypeError: `x` is not a floating-point tensor.
+        BadValueError: `x` is empty or not finite, or `num` or `offset` is out of range.
+
+    >>> exact(torch.arange(9.0), num=3, offset=0.0)
+    tensor([0., 4., 8.])
+    """
+    flat, levels = _checked(x, num, offset)
+    below, above, fraction = _positions(levels, flat.numel())
+    found, bad = _executor(flat).order_statistics(flat, torch.cat([below, above]))
+    _refuse(bad)
+    values = found.double()
+    return _between(values[:num], values[num:], fraction).float()
+
+
+def approximate(x: Tensor, num: int = 256, offset: float | None = None) -> Tensor:
+    """Quantiles of all elements of `x` to 9 bits or better, in one pass.
+
+    Counts the elements by sign, exponent and the first 9 bits of the mantissa, and spreads those
+    of a cell evenly over it: of m elements the k-th (from 0) stands at ``(k + 1/2) / m`` of the
+    cell's width. Magnitudes below ``2**-135`` count as zero.
+
+    A cell is at most ``2**-9`` as wide as its values are large. So a quantile that is exactly
+    ``low + fraction * (high - low)`` is off by at most ``2**-9 * max(|low|, |high|) + 2**-135``,
+    besides rounding; data with a smooth density comes far closer.
+
+    Args:
+        x: floating-point tensor of any shape, not empty, finite; read as float32.
+        num: number of quantiles, at least 2.
+        offset: probability trimmed from both ends, in [0, 0.5); default ``1 / (2 * num)``.
+
+    Returns:
+        `num` ascending float32 values on the device of `x`.
+
+    Raises:
+        BadTypeError: `x` is not a floating-point tensor.
+        BadValueError: `x` is empty or not finite, or `num` or `offset` is out of range.
+
+    >>> approximate(torch.arange(1.0, 1001.0), num=3, offset=0.25)
+    tensor([250.8750, 500.7500, 750.7500])
+    """
+    flat, levels = _checked(x, num, offset)
+    below, above, fraction = _positions(levels, flat.numel())
+    ranks = torch.cat([below, above])
+    found, bad = _executor(flat).leading_bits(flat, ranks)
+    _refuse(bad)
+    top, before, inside = found.unbind()
+    magnitude = (top & (_HALF - 1)) << _REST
+    near = magnitude.int().view(torch.float32).double()
+    far = (magnitude + (1 << _REST)).int().view(torch.float32).double()
+    far = far.clamp(max=torch.finfo(torch.float32).max)
+    share = ((ranks - before).double() + 0.5) / inside.double()
+    negative = top >= _HALF
+    share = torch.where(negative, 1 - share, share)
+    values = torch.where(near == 0, near, _between(near, far, share))
+    values = torch.where(negative, -values, values)
+    return _between(values[:num], values[num:], fraction).float()
+
+
+def sram(x: Tensor, num: int = 256, chunk: int = 4096, offset: float | None = None) -> Tensor:
+    """Quantiles estimated chunk by chunk, by SRAM-Quantiles.
+
+    Each chunk of `chunk` elements is sorted on its own (it fits the fast memory of a GPU) and
+    its quantiles are averaged over the chunks in their order, in float64, a ragged last chunk
+    weighted by its size.
+
+    Args:
+        x: floating-point tensor of any shape, not empty, finite; read as float32.
+        num: number of quantiles, at least 2.
+        chunk: elements sorted at a time, at least 1.
+        offset: probability trimmed from both ends, in [0, 0.5); default ``1 / (2 * num)``.
+
+    Returns:
+        `num` ascending float32 values on the device of `x`.
+
+    Raises:
+        BadTypeError: `x` is not a floating-point tensor.
+        BadValueError: `x` is empty or not finite, or an argument is out of range.
+
+    Source: 8-bit optimizers, appendix F.
+    """
+    _check_int("chunk", chunk, 1)
+    flat, levels = _checked(x, num, offset)
+    whole = flat.numel() // chunk * chunk
+    sums = torch.zeros(num, dtype=torch.float64, device=x.device)
+    bad: Count = 0
+    for part, size in ((flat[:whole], chunk), (flat[whole:], flat.numel() - whole)):
+        if part.numel():
+            bad = bad + _add_quantiles(part, size, levels, sums)
+    _refuse(bad)
+    # CUDA multiplies by the reciprocal of a Python number.
+    return (sums / torch.full_like(sums, flat.numel())).float()
+
+
+def _checked(x: Tensor, num: int, offset: float | None) -> tuple[Tensor, Tensor]:
+    """The elements in one dimension, and the levels in float64."""
+    if not isinstance(x, Tensor) or not x.is_floating_point():
+        kind = x.dtype if isinstance(x, Tensor) else type(x).__name__
+        raise BadTypeError(f"x is {kind}; a floating-point tensor is needed")
+    if why := lack(x):
+        raise BadTypeError(f"x {why}; a dense tensor with values is needed")
+    if x.numel() == 0:
+        raise BadValueError(f"x of shape {tuple(x.shape)} is empty; quantiles need an element")
+    _check_int("num", num, 2)
+    if num > MOST:
+        raise BadValueError(f"num={shown(num)} must be at most {MOST}")
+    if offset is None:
+        offset = 1 / (2 * num)
+    if isinstance(offset, bool) or not isinstance(offset, (int, float)):
+        raise BadTypeError(f"offset={shown(offset)} must be a number or None")
+    if not 0 <= offset < 0.5:
+        raise BadValueError(f"offset={shown(offset)} is outside [0, 0.5)")
+    i = torch.arange(num, dtype=torch.float64, device=x.device)
+    return plain(x.detach(), "x").reshape(-1), offset + i * ((1 - 2 * offset) / (num - 1))
+
+
+def _check_int(name: str, value: object, least: int) -> None:
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise BadTypeError(f"{name}={shown(value)} must be an int")
+    if value < least:
+        raise BadValueError(f"{name}={shown(value)} must be at least {least}")
+
+
+def _refuse(bad: Count) -> None:
+    if found := int(bad):
+        raise NonFiniteError(
+            f"x holds {found} NaN or infinite elements; quantiles need finite ones"
+        )
+
+
+def _positions(levels: Tensor, count: int) -> tuple[Tensor, Tensor, Tensor]:
+    """The ranks on both sides of each level among `count` elements, and how far between."""
+    position = (levels * (count - 1)).clamp(0, count - 1)
+    below = position.floor()
+    above = (below.long() + 1).clamp(max=count - 1)
+    return below.long(), above, position - below
+
+
+def _between(low: Tensor, high: Tensor, fraction: Tensor) -> Tensor:
+    return low + (high - low) * fraction
+
+
+def _add_quantiles(part: Tensor, size: int, levels: Tensor, sums: Tensor) -> Count:
+    """Add to `sums` the quantiles of each stretch of `size` elements, times `size`, in order.
+
+    Returns:
+        How many elements are NaN or infinite; if there are some, `sums` means nothing.
+    """
+    below, above, fraction = _positions(levels, size)
+    executor = _executor(part)
+    if size <= executor.LONGEST:
+        return executor.add_quantiles(part, size, below, fraction, sums)
+    total: Count = 0
+    for stretch in part.view(-1, size):
+        values, bad = executor.order_statistics(stretch, torch.cat([below, above]))
+        low, high = values.double().view(2, -1)
+        sums += _between(low, high, fraction) * size
+        total = total + bad
+    return total
+
+
+def _executor(flat: Tensor) -> Executor:
+    if (device := cuda_engine(flat)) is not None:
+        return cuda.Quantiles(device)
+    if backend() == "native" and flat.device.type == "cpu" and in_memory(flat):
+        return native
+    return _Reference()
+
+
+class _Reference:
+    """Plain PyTorch: whatever is asked for comes from all elements in order."""
+
+    LONGEST: ClassVar[int] = sys.maxsize
+
+    def order_statistics(self, x: Tensor, ranks: Tensor) -> tuple[Tensor, int]:
+        return x.float().sort().values[ranks], _non_finite(x)
+
+    def leading_bits(self, x: Tensor, ranks: Tensor) -> tuple[Tensor, int]:
+        top = x.float().view(torch.int32).long() >> _REST  # negative where the number is
+        counts = torch.bincount(torch.where(top < 0, -1 - top, top + _HALF), minlength=2 * _HALF)
+        upto = counts.cumsum(0)
+        cell = torch.searchsorted(upto, ranks, right=True)
+        bits = torch.where(cell < _HALF, 2 * _HALF - 1 - cell, cell - _HALF)
+        return torch.stack([bits, upto[cell] - counts[cell], counts[cell]]), _non_finite(x)
+
+    def add_quantiles(
+        self, x: Tensor, size: int, below: Tensor, fraction: Tensor, sums: Tensor
+    ) -> int:
+        rows = x.float().view(-1, size).sort(dim=1).values
+        above = (below + 1).clamp(max=size - 1)
+        for row in _between(rows[:, below].double(), rows[:, above].double(), fraction):
+            sums += row * size
+        return _non_finite(x)
+
+
+def _non_finite(x: Tensor) -> int:
+    return int((~x.float().isfinite()).sum())

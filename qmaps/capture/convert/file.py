@@ -1,0 +1,108 @@
+"""Converting a file."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from qmaps.capture.checkpoint import WRAPPERS, load_safely, state_dicts_in
+from qmaps.capture.convert.formats.base import Wanted
+from qmaps.capture.convert.formats.torchao_ import MODULES, imported
+from qmaps.capture.convert.report import Report
+from qmaps.capture.convert.state_dict import convert_state_dict
+from qmaps.errors import BadValueError, CaptureError, OutputError
+from qmaps.storage import checkpoint
+from qmaps.storage.files import exists, output_file
+
+
+def convert_file(
+    path: str | os.PathLike[str],
+    out: str | os.PathLike[str],
+    *,
+    to: str,
+    states: Wanted = None,
+    zeros: str = "raise",
+    source: str | None = None,
+    optimizer: str | None = None,
+    overwrite: bool = False,
+) -> list[Report]:
+    """Convert an optimizer checkpoint that ``torch.save`` wrote.
+
+    Only tensors, numbers, strings and containers are read (and torchao's quantized tensors, where
+    torchao is installed): nothing in the file is executed. A checkpoint with more in it, such as a
+    model's weights, keeps that as it is. `out` appears whole or not at all.
+
+    Args:
+        path: the file to read: a state_dict, or a checkpoint that has one under a usual name.
+        out: the file to write.
+        to: as for `convert_state_dict`, like the four that follow.
+        states: how to keep states.
+        zeros: "raise" or "leave".
+        source: the format of the checkpoint.
+        optimizer: the family of its optimizer.
+        overwrite: whether `out` may exist already; it may be `path` then.
+
+    Returns:
+        A report for each optimizer in the file.
+
+    Raises:
+        CaptureError: the file is missing, damaged, would need to execute code, or is of no known
+            optimizer.
+        OutputError: `out` exists, or cannot be written.
+        BadValueError, BadTypeError: as `convert_state_dict`.
+    """
+    file, target = Path(path), Path(out)
+    if not exists(file):
+        raise CaptureError(f"{str(file)!r} does not exist")
+    if file.is_dir():
+        raise CaptureError(f"{str(file)!r} is a folder; an optimizer checkpoint is needed")
+    if exists(target) and not overwrite:
+        raise OutputError(
+            f"{str(target)!r} exists already; give another name, or allow overwriting"
+        )
+    output_file(target)
+    reports: list[Report] = []
+
+    def convert(state_dict: Mapping[str, Any]) -> dict[str, Any]:
+        converted, report = convert_state_dict(
+            state_dict, to, states=states, zeros=zeros, source=source, optimizer=optimizer
+        )
+        reports.append(report)
+        return converted
+
+    _know_classes(file)
+    loaded = load_safely(file)
+    state_dicts_in(loaded, file)  # raises where there is none
+    try:
+        converted = _replaced(loaded, convert)
+    except CaptureError as error:
+        raise CaptureError(f"{str(file)!r}: {error}") from None
+    checkpoint.save(converted, target)
+    return reports
+
+
+def _know_classes(path: Path) -> None:
+    """Let ``torch.load`` know torchao's tensor classes if a file names any; nothing is loaded."""
+    try:
+        names = torch.serialization.get_unsafe_globals_in_checkpoint(path)
+    except Exception:  # damaged, of another kind or unreadable: loading says which
+        return
+    if any(name.startswith(MODULES) for name in names):
+        try:
+            imported()
+        except BadValueError as error:
+            raise CaptureError(f"{str(path)!r}: {error}") from None
+
+
+def _replaced(loaded: Any, convert: Callable[[Mapping[str, Any]], dict[str, Any]]) -> Any:
+    """`loaded` with every state_dict of an optimizer in it converted; see `state_dicts_in`."""
+    if isinstance(loaded, (list, tuple)):
+        return [_replaced(member, convert) for member in loaded]
+    if {"state", "param_groups"} <= loaded.keys():
+        return convert(loaded)
+    wrapper = next(name for name in WRAPPERS if name in loaded)
+    return {**loaded, wrapper: _replaced(loaded[wrapper], convert)}

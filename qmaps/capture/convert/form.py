@@ -1,0 +1,131 @@
+"""The form that every conversion goes through: what an optimizer knows, in nobody's layout."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from qmaps.algebra.quantizer import QuantizedTensor
+from qmaps.capture.convert.families import Family
+from qmaps.errors import CaptureError
+
+State = Tensor | QuantizedTensor
+"""float32 values, or codes and scales as the source has them."""
+
+
+def values_of(state: State) -> Tensor:
+    """The float32 values that a state stands for."""
+    return state.dequantize() if isinstance(state, QuantizedTensor) else state
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """One parameter's states.
+
+    Attributes:
+        label: the name that reports use.
+        name: the parameter's own name, where the checkpoint has it.
+        step: steps taken; None where the optimizer counts none.
+        states: by name; empty before the first step.
+    """
+
+    label: str
+    name: str | None
+    step: float | None
+    states: dict[str, State]
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The parameter's shape; there must be a state."""
+        return tuple(next(iter(self.states.values())).shape)
+
+    @property
+    def numel(self) -> int:
+        """The parameter's elements; there must be a state."""
+        return torch.Size(self.shape).numel()
+
+
+@dataclass(frozen=True)
+class Group:
+    """A parameter group.
+
+    Attributes:
+        options: under torch's names, without `params` and `param_names`.
+        keys: what the state_dict calls its parameters, in their order.
+        parameters: in the same order.
+    """
+
+    options: dict[str, Any]
+    keys: tuple[Any, ...]
+    parameters: tuple[Parameter, ...]
+
+
+@dataclass(frozen=True)
+class OptimizerState:
+    """A state_dict taken apart.
+
+    Attributes:
+        family: which states there are.
+        groups: the parameter groups.
+        rest: entries of the state_dict besides `state` and `param_groups`.
+        notes: what a reader should know that no number tells.
+    """
+
+    family: Family
+    groups: tuple[Group, ...]
+    rest: dict[str, Any] = field(default_factory=dict)
+    notes: tuple[str, ...] = ()
+
+    def parameters(self) -> Iterator[Parameter]:
+        """Every parameter, in order."""
+        for group in self.groups:
+            yield from group.parameters
+
+    def quantized(self) -> list[tuple[Parameter, str, QuantizedTensor]]:
+        """Every quantized state with its parameter and name."""
+        return [
+            (parameter, name, state)
+            for parameter in self.parameters()
+            for name, state in parameter.states.items()
+            if isinstance(state, QuantizedTensor)
+        ]
+
+    def with_states(self, states: dict[str, dict[str, State]]) -> OptimizerState:
+        """The same with other states, by the parameters' labels."""
+        groups = [
+            replace(
+                group,
+                parameters=tuple(
+                    replace(parameter, states=states[parameter.label])
+                    for parameter in group.parameters
+                ),
+            )
+            for group in self.groups
+        ]
+        return replace(self, groups=tuple(groups))
+
+
+def checked(state: State, label: str, name: str, *, signed: bool) -> State:
+    """`state` if its values can be an optimizer's.
+
+    Raises:
+        CaptureError: it holds NaN, infinity, or negative values where it cannot be negative.
+    """
+    values = values_of(state)
+    for bad, kind, allowed in (
+        (~values.isfinite(), "NaN or infinite", "only finite states can be converted"),
+        (values < 0, "negative", f"{name} cannot be negative"),
+    ):
+        if kind == "negative" and signed:
+            continue
+        if count := int(bad.sum()):
+            first = int(bad.reshape(-1).int().argmax())
+            raise CaptureError(
+                f"state {name!r} of {label!r} holds {count} {kind} elements, the first at flat "
+                f"index {first}; {allowed}"
+            )
+    return state

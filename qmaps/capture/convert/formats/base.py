@@ -1,0 +1,320 @@
+"""What every format shares: taking a state_dict apart, and putting one together."""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from qmaps.algebra.quantizer import QuantizedTensor, Quantizer
+from qmaps.capture.convert.families import Family, family_of
+from qmaps.capture.convert.form import Group, OptimizerState, Parameter, State, checked
+from qmaps.errors import DAMAGE, BadTypeError, BadValueError, CaptureError, shown
+from qmaps.maps.base import Map
+from qmaps.maps.codebook import Codebook
+from qmaps.optim.base import Shared
+from qmaps.optim.checkpoint import ABOUT
+from qmaps.optim.terms import number as checked_number
+from qmaps.optim.torch_options import TORCH_OPTIONS
+
+Plan = dict[str, dict[str, Quantizer | None]]
+"""The quantizer of each state, by the parameter's label and the state's name; None: 32 bits."""
+
+Wanted = str | Mapping[str, str | None] | None
+"""The option `states`: a preset's name, specs by state, or None to keep what the source has."""
+
+OF_QMAPS = frozenset(Shared.__annotations__) - TORCH_OPTIONS - {"maximize"} | {
+    "quantize",
+    "override_key",
+}
+"""Options of parameter groups that only qmaps has."""
+
+
+NUMBERS = frozenset({"lr", "eps", "weight_decay", "alpha", "momentum", "dampening", "lr_decay"})
+"""Options that are a number in every family."""
+
+
+class Format(ABC):
+    """How one library lays out an optimizer's state_dict."""
+
+    name: ClassVar[str]
+    widths: ClassVar[tuple[str, ...]]
+    """What the option `states` may be."""
+
+    @abstractmethod
+    def recognizes(self, state_dict: Mapping[str, Any]) -> bool:
+        """Whether a state_dict is of this format."""
+
+    @abstractmethod
+    def states(self, saved: Mapping[Any, Any], label: str) -> dict[str, State]:
+        """A parameter's states under torch's names, without its step.
+
+        Raises:
+            BadValueError: they do not fit together.
+        """
+
+    @abstractmethod
+    def options(self, saved: dict[str, Any], family: Family) -> dict[str, Any]:
+        """A group's options under torch's names."""
+
+    @abstractmethod
+    def plan(self, state: OptimizerState, wanted: Wanted) -> tuple[OptimizerState, Plan]:
+        """The groups and notes that this format needs, and how to encode each state.
+
+        Raises:
+            BadValueError: the format cannot hold these states, or `wanted` is not allowed.
+        """
+
+    @abstractmethod
+    def write(self, state: OptimizerState) -> dict[str, Any]:
+        """The state_dict of states that are encoded as `plan` has it."""
+
+    def read(self, state_dict: Mapping[str, Any], hint: Family | None = None) -> OptimizerState:
+        """Take a state_dict apart.
+
+        Args:
+            state_dict: of this format.
+            hint: the family, where state names do not tell.
+
+        Raises:
+            CaptureError: it is damaged, or of an optimizer that cannot be converted.
+        """
+        try:
+            taken = list(_groups(state_dict))
+        except CaptureError:
+            raise
+        except DAMAGE:
+            raise CaptureError("the optimizer state_dict has parts that do not fit") from None
+        read: list[list[Parameter]] = []
+        for _, _, slots in taken:
+            parameters = []
+            for label, name, saved in slots:
+                try:
+                    states = self.named(self.states(saved, label), hint)
+                    step = _step(saved.get("step"))
+                except CaptureError:
+                    raise
+                except DAMAGE as error:
+                    raise CaptureError(f"the states of {label!r} are damaged: {error}") from None
+                parameters.append(Parameter(label, name, step, states))
+            read.append(parameters)
+        family = _one_family([p for group in read for p in group])
+        for parameter in (p for group in read for p in group):
+            for name, state in parameter.states.items():
+                checked(state, parameter.label, name, signed=name in family.signed)
+        groups = tuple(
+            Group(self.options(options, family), keys, tuple(parameters))
+            for (options, keys, _), parameters in zip(taken, _relabelled(read), strict=True)
+        )
+        for index, group in enumerate(groups):
+            _check_numbers(group.options, index)
+        own = ("state", "param_groups", ABOUT)
+        rest = {key: value for key, value in state_dict.items() if key not in own}
+        return OptimizerState(family, groups, rest)
+
+    def named(self, states: dict[str, State], hint: Family | None) -> dict[str, State]:  # noqa: ARG002
+        """States under torch's names, where `states` needs the family for that."""
+        return states
+
+
+def plain_options(saved: Mapping[str, Any]) -> dict[str, Any]:
+    """Options with tensors of one element as numbers; a float32 as its shortest decimal.
+
+    >>> plain_options({"lr": torch.tensor(0.1), "betas": (0.9, 0.999)})
+    {'lr': 0.1, 'betas': (0.9, 0.999)}
+    """
+    return {name: _plain(value) for name, value in saved.items()}
+
+
+def float_state(value: Any) -> Tensor:
+    """A state that is a dense tensor, in float32.
+
+    Raises:
+        BadValueError: it is something else.
+    """
+    if type(value) not in (Tensor, torch.nn.Parameter) or value.layout != torch.strided:
+        raise BadValueError(f"a {type(value).__name__} stands where a dense tensor should")
+    if not value.is_floating_point() or value.is_meta:
+        raise BadValueError(f"a tensor of {value.dtype} stands where floating point should")
+    tensor: Tensor = value
+    return tensor.detach().to("cpu", torch.float32)
+
+
+def written_states(
+    state: OptimizerState, encoded: Callable[[str, QuantizedTensor], Any]
+) -> dict[str, dict[str, Any]]:
+    """States by label, with their steps as tensors, quantized ones as ``encoded(name, state)``."""
+    saved: dict[str, dict[str, Any]] = {}
+    for parameter in state.parameters():
+        own: dict[str, Any] = {}
+        if parameter.states:
+            own["step"] = step_tensor(parameter.step or 1.0)
+        for name, value in parameter.states.items():
+            own[name] = encoded(name, value) if isinstance(value, QuantizedTensor) else value
+        saved[parameter.label] = own
+    return saved
+
+
+def assembled(
+    state: OptimizerState,
+    options: list[dict[str, Any]],
+    states: Mapping[str, dict[str, Any]],
+) -> dict[str, Any]:
+    """A state_dict of these groups' options and these states by label; empty ones are left out."""
+    groups = []
+    by_key: dict[Any, Any] = {}
+    for group, own in zip(state.groups, options, strict=True):
+        names = [p.name for p in group.parameters]
+        named = {} if None in names or not names else {"param_names": names}
+        groups.append({**own, **named, "params": list(group.keys)})
+        for key, parameter in zip(group.keys, group.parameters, strict=True):
+            if saved := states[parameter.label]:
+                by_key[key] = saved
+    return {**state.rest, "state": by_key, "param_groups": groups}
+
+
+def without_qmaps(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Options that are not qmaps' alone."""
+    return {name: value for name, value in options.items() if name not in OF_QMAPS}
+
+
+def wanted_width(wanted: Wanted, allowed: tuple[str, ...], name: str) -> str | None:
+    """`wanted` where a format knows widths and nothing else."""
+    if wanted is not None and wanted not in allowed:
+        raise BadValueError(
+            f"states={wanted!r} is nothing that {name} has; allowed are {', '.join(allowed)}"
+        )
+    return wanted if isinstance(wanted, str) else None
+
+
+def refuse_options(state: OptimizerState, needed: Mapping[str, object], name: str) -> None:
+    """Raise where a group has an option that a format cannot express.
+
+    Args:
+        state: what is to be written.
+        needed: the only value of each option.
+        name: the format's.
+    """
+    for number, group in enumerate(state.groups):
+        for option, value in needed.items():
+            if group.options.get(option, value) != value:
+                raise BadValueError(
+                    f"group {number} has {option}={group.options[option]}, which {name} does not "
+                    f"have; only {value} can be converted"
+                )
+
+
+def _groups(
+    state_dict: Mapping[str, Any],
+) -> Iterator[
+    tuple[dict[str, Any], tuple[Any, ...], list[tuple[str, str | None, Mapping[Any, Any]]]]
+]:
+    """Options, keys, and label, name and state of each parameter, group by group."""
+    states, seen, known = state_dict["state"], set[str](), set[Any]()
+    for number, group in enumerate(state_dict["param_groups"]):
+        names = group.get("param_names") or ()
+        slots: list[tuple[str, str | None, Mapping[Any, Any]]] = []
+        for position, key in enumerate(group["params"]):
+            name = str(names[position]) if position < len(names) else None
+            if name is None and isinstance(key, str):  # keys of distributed checkpoints
+                name = key
+            label = name or f"group{number}.param{position}"
+            if label in seen:
+                raise CaptureError(f"the checkpoint names two parameters {label!r}")
+            saved = states.get(key, {})
+            if not isinstance(saved, Mapping):
+                raise TypeError
+            seen.add(label)
+            known.add(key)
+            slots.append((label, name, saved))
+        options = {k: v for k, v in group.items() if k not in ("params", "param_names")}
+        yield options, tuple(group["params"]), slots
+    if lost := [key for key in states if key not in known]:
+        raise CaptureError(f"the checkpoint has states of {lost[0]!r}, which no group has")
+
+
+def _check_numbers(options: Mapping[str, Any], index: int) -> None:
+    """Raise unless the options that conversions read are numbers."""
+    try:
+        for name in NUMBERS & options.keys():
+            checked_number(name, options[name])
+        if "betas" in options:
+            for place, beta in enumerate(options["betas"]):
+                checked_number(f"betas[{place}]", beta)
+    except (BadTypeError, BadValueError, TypeError) as error:
+        raise CaptureError(f"group {index} of the checkpoint has bad options: {error}") from None
+
+
+def _one_family(parameters: list[Parameter]) -> Family:
+    with_states = [parameter for parameter in parameters if parameter.states]
+    if not with_states:
+        raise CaptureError("the checkpoint has no states; there is nothing to convert")
+    names = {name for parameter in with_states for name in parameter.states}
+    family = family_of(names)
+    for parameter in with_states:
+        missing = set(family.states) - family.optional - parameter.states.keys()
+        if missing:
+            raise CaptureError(f"{parameter.label!r} has no {', '.join(sorted(missing))}")
+        for name, state in parameter.states.items():
+            if tuple(state.shape) != parameter.shape:
+                raise CaptureError(
+                    f"{parameter.label!r} has {name} of shape {tuple(state.shape)} beside "
+                    f"{next(iter(parameter.states))} of shape {parameter.shape}"
+                )
+    return family
+
+
+def _relabelled(groups: list[list[Parameter]]) -> list[list[Parameter]]:
+    """The same with numbered labels where codebooks that differ go by one."""
+    books: dict[str, list[Map]] = {}
+
+    def distinct(state: State) -> State:
+        if not isinstance(state, QuantizedTensor) or not isinstance(
+            book := state.quantizer.map, Codebook
+        ):
+            return state
+        known = books.setdefault(book.spec, [])
+        if book not in known:
+            known.append(book)
+        if book.per_tensor or not (place := known.index(book)):
+            return state
+        label = f"{book.label}-{place + 1}"
+        renamed = Codebook(book.codes, bits=book.bits, signed=book.signed, label=label)
+        return replace(state, quantizer=replace(state.quantizer, map=renamed))
+
+    return [
+        [replace(p, states={n: distinct(state) for n, state in p.states.items()}) for p in group]
+        for group in groups
+    ]
+
+
+def step_tensor(step: float) -> Tensor:
+    """A step as torch's optimizers keep it: float32, or float64 where float32 stops counting."""
+    return torch.tensor(step, dtype=torch.float32 if step < 2**24 else torch.float64)
+
+
+def _step(value: Any) -> float | None:
+    if value is None:
+        return None
+    if isinstance(value, Tensor):
+        if value.numel() != 1:
+            raise BadValueError(f"step has {value.numel()} elements")
+        value = value.item()
+    number = isinstance(value, (int, float)) and not isinstance(value, bool)
+    if not number or not math.isfinite(value) or value < 0 or value != int(value):
+        raise BadValueError(f"step={shown(value)} is no count")
+    return float(value)
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Tensor) and value.numel() == 1:
+        number = value.item()
+        return float(str(value.detach().cpu().numpy().reshape(()))) if number % 1 else number
+    if isinstance(value, (list, tuple)):
+        return type(value)(_plain(member) for member in value)
+    return value

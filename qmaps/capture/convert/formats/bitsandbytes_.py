@@ -1,0 +1,275 @@
+"""bitsandbytes: 8 bits in blocks of 256, and 32 bits for small tensors."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from qmaps.algebra.quantizer import QuantizedTensor, Quantizer, quantizer
+from qmaps.capture.convert.families import Family
+from qmaps.capture.convert.form import OptimizerState, Parameter, State
+from qmaps.capture.convert.formats import fp8
+from qmaps.capture.convert.formats.base import (
+    Format,
+    Plan,
+    Wanted,
+    assembled,
+    float_state,
+    plain_options,
+    refuse_options,
+    wanted_width,
+    without_qmaps,
+)
+from qmaps.capture.convert.formats.coded import codebook_of, from_codes, holds, same_codes
+from qmaps.errors import BadValueError, CaptureError
+from qmaps.maps.base import Map
+from qmaps.optim.torch_options import TORCH_OPTIONS
+
+WRAPPED = "__bnb_optimizer_quant_state__"
+"""Where newer versions keep the tensors of a state; all of them read states without it."""
+
+BLOCK = 256
+"""Elements a block, built into its kernels."""
+
+BLOCKS = (256, 2048, 4096, 1024, 512, 128, 64)
+"""Block sizes that its versions have had, today's first."""
+
+LEAST = 4096
+"""Tensors of fewer elements stay in 32 bits."""
+
+SLOW = "state1 (slow)"
+"""The second half of AdEMAMix's `state1`."""
+
+
+@dataclass(frozen=True)
+class Layout:
+    """How bitsandbytes keeps what a family of optimizers has.
+
+    Attributes:
+        slots: the states in `state1` and, where there is one, `state2`.
+        betas: the option that `betas` stands for, or the first of them.
+        usual: `betas` where the source has no such option.
+        eps: where the source has none; None if the rule has no eps.
+        fixed: options of torch that its kernels know one value of.
+        extra: further options that it needs.
+    """
+
+    slots: tuple[tuple[str, ...], ...]
+    betas: str
+    usual: tuple[float, ...]
+    eps: float | None = None
+    fixed: Mapping[str, object] = field(default_factory=dict)
+    extra: Mapping[str, object] = field(default_factory=dict)
+
+
+LAYOUTS = {
+    "adam": Layout(
+        (("exp_avg",), ("exp_avg_sq",)),
+        "betas",
+        (0.9, 0.999),
+        1e-8,
+        extra={"alpha": 0.0, "t_alpha": None, "t_beta3": None},
+    ),
+    "ademamix": Layout(
+        (("exp_avg", "exp_avg_slow"), ("exp_avg_sq",)), "betas", (0.9, 0.999, 0.9999), 1e-8
+    ),
+    "lion": Layout((("exp_avg",),), "betas", (0.9, 0.99)),
+    "sgd": Layout(
+        (("momentum_buffer",),), "momentum", (0.9, 0), fixed={"dampening": 0, "nesterov": False}
+    ),
+    "rmsprop": Layout(
+        (("square_avg",),), "alpha", (0.99, 0), 1e-8, fixed={"momentum": 0, "centered": False}
+    ),
+    "adagrad": Layout((("sum",),), "", (0.0, 0.0), 1e-10, fixed={"lr_decay": 0}),
+}
+"""By the family's name. Those with one slot cannot be told from each other by a checkpoint."""
+
+
+class BitsAndBytes(Format):
+    """``bitsandbytes.optim``: `state1` and `state2`, `absmax1`, `qmap1` and so on.
+
+    A checkpoint has its codebooks in it, so those of other block-wise 8-bit states go over as they
+    are where their blocks have 256 elements. What is encoded anew takes ``B256/DE@8s`` and
+    ``B256/DE@8u``, which are its own maps but for the last bit of some values.
+
+    Either all states of a parameter are quantized or none. A parameter that a quantizing source
+    keeps in 32 bits stays so; otherwise those of at least 4096 elements are quantized.
+    """
+
+    name: ClassVar[str] = "bitsandbytes"
+    widths: ClassVar[tuple[str, ...]] = ("8bit", "32bit")
+
+    def recognizes(self, state_dict: Mapping[str, Any]) -> bool:
+        """Whether a state has `state1`."""
+        return any("state1" in saved or WRAPPED in saved for saved in state_dict["state"].values())
+
+    def states(self, saved: Mapping[Any, Any], label: str) -> dict[str, State]:  # noqa: ARG002
+        """`state1`, its slow half and `state2`, as far as there are."""
+        flat = {**saved, **saved.get(WRAPPED, {})}
+        if "max1" in flat:
+            raise BadValueError("max1 is of tensor-wise 8-bit states, which no version steps today")
+        if "state1" not in flat:
+            return {}
+        for name in ("state1", "state2", "absmax1", "absmax2"):
+            if name in flat and not isinstance(flat[name], Tensor):
+                raise BadValueError(f"{name} is a {type(flat[name]).__name__}; a tensor is needed")
+        first, second = flat["state1"], flat.get("state2")
+        if second is None:
+            return {"state1": _state(flat, 1, first, flat.get("absmax1"))}
+        if first.dim() != second.dim() + 1:
+            pairs = (("state1", 1, first), ("state2", 2, second))
+            return {n: _state(flat, i, value, flat.get(f"absmax{i}")) for n, i, value in pairs}
+        absmax = flat.get("absmax1", (None, None))
+        if len(first) != 2 or len(absmax) != 2:
+            raise BadValueError(f"state1 has shape {tuple(first.shape)}; two halves are needed")
+        return {
+            "state1": _state(flat, 1, first[0], absmax[0]),
+            SLOW: _state(flat, 1, first[1], absmax[1]),
+            "state2": _state(flat, 2, second, flat.get("absmax2")),
+        }
+
+    def named(self, states: dict[str, State], hint: Family | None) -> dict[str, State]:
+        """The states under torch's names."""
+        if not states:
+            return {}
+        if len(states) > 1:
+            names = [*LAYOUTS["ademamix" if SLOW in states else "adam"].slots]
+        else:
+            alone = [name for name, layout in LAYOUTS.items() if len(layout.slots) == 1]
+            if hint is None or hint.name not in alone:
+                given = "" if hint is None else f"; {hint.name} keeps more"
+                raise CaptureError(
+                    "the checkpoint is of an optimizer of bitsandbytes with one state, and does "
+                    f"not tell which: give optimizer as one of {', '.join(alone)}{given}"
+                )
+            names = [*LAYOUTS[hint.name].slots]
+        return dict(zip([name for slot in names for name in slot], states.values(), strict=True))
+
+    def options(self, saved: dict[str, Any], family: Family) -> dict[str, Any]:
+        """The options under torch's names."""
+        layout, options = LAYOUTS[family.name], plain_options(saved)
+        betas, eps = tuple(options.pop("betas", layout.usual)), options.pop("eps", layout.eps)
+        own: dict[str, Any] = dict(layout.fixed)
+        if layout.betas:
+            own[layout.betas] = betas if layout.betas == "betas" else betas[0]
+        if layout.eps is not None:
+            own["eps"] = eps
+        if family.moments is not None and options.get("weight_decay"):
+            own["decoupled_weight_decay"] = True  # under the name of Adam too
+        return {k: v for k, v in options.items() if k not in layout.extra} | own
+
+    def plan(self, state: OptimizerState, wanted: Wanted) -> tuple[OptimizerState, Plan]:
+        """8 bits where the source has them or tensors are large; 32 bits elsewhere."""
+        width = wanted_width(wanted, self.widths, self.name)
+        _refuse(state)
+        notes = list(state.notes)
+        for number, group in enumerate(state.groups):
+            decay = group.options.get("weight_decay", 0)
+            if decay and group.options.get("decoupled_weight_decay") is False:
+                notes.append(
+                    f"group {number} adds weight_decay={decay} to gradients, as torch's Adam does; "
+                    "bitsandbytes shrinks parameters by it, as AdamW does"
+                )
+        by_size = not state.quantized() or width == "8bit"
+        plan: Plan = {}
+        for parameter in state.parameters():
+            has = any(isinstance(value, QuantizedTensor) for value in parameter.states.values())
+            eight = width != "32bit" and (
+                has or (by_size and bool(parameter.states) and parameter.numel >= LEAST)
+            )
+            plan[parameter.label] = (
+                _eight_bits(parameter, state.family) if eight else dict.fromkeys(parameter.states)
+            )
+        return replace(state, notes=tuple(notes)), plan
+
+    def write(self, state: OptimizerState) -> dict[str, Any]:
+        """The state_dict; every version since blocks have 256 elements reads it."""
+        books: dict[Map, Tensor] = {}
+        saved = {p.label: _written(p, state.family, books) for p in state.parameters()}
+        options = [_options(group.options, state.family) for group in state.groups]
+        return assembled(state, options, saved)
+
+
+def _state(flat: Mapping[str, Any], index: int, value: Any, absmax: Any) -> State:
+    """`state1` or `state2`, or a half of it."""
+    if not isinstance(value, Tensor) or value.dtype != torch.uint8:
+        return float_state(value)
+    shape = tuple(value.shape)
+    missing = [name for name in (f"qmap{index}", f"absmax{index}") if name not in flat]
+    if missing:
+        raise BadValueError(f"8-bit states lack {', '.join(missing)}")
+    blocks = len(absmax)
+    sizes = [size for size in BLOCKS if -(-math.prod(shape) // size) == blocks]
+    if not sizes:
+        raise BadValueError(f"absmax{index} has {blocks} values, which suit no size of blocks")
+    return from_codes(
+        value, flat[f"qmap{index}"], absmax, shape, bits=8, block=sizes[0], label="bitsandbytes"
+    )
+
+
+def _eight_bits(parameter: Parameter, family: Family) -> dict[str, Quantizer | None]:
+    """The quantizer of each state; those in one slot share a codebook."""
+    plan: dict[str, Quantizer | None] = {}
+    for name, value in parameter.states.items():
+        own = None
+        if isinstance(value, QuantizedTensor):
+            value = same_codes(value, fp8.unit(value.quantizer)) or value
+            own = value.quantizer if holds(value, 8, BLOCK) else None
+        plan[name] = own or quantizer(f"B{BLOCK}/DE@8{'s' if name in family.signed else 'u'}")
+    for slot in LAYOUTS[family.name].slots:
+        if len({q.map for name in slot if (q := plan[name]) is not None}) > 1:
+            plan |= dict.fromkeys(slot, quantizer(f"B{BLOCK}/DE@8s"))
+    return plan
+
+
+def _refuse(state: OptimizerState) -> None:
+    """Raise where an option or a state has no place here."""
+    needed = {"maximize": False, **LAYOUTS[state.family.name].fixed}
+    refuse_options(state, needed, "bitsandbytes")
+    for parameter in state.parameters():
+        for name in state.family.optional & parameter.states.keys():
+            raise BadValueError(
+                f"{parameter.label!r} has the state {name}, which bitsandbytes does not have"
+            )
+
+
+def _written(parameter: Parameter, family: Family, books: dict[Map, Tensor]) -> dict[str, Any]:
+    if not parameter.states:
+        return {}
+    flat: dict[str, Any] = {"step": int(parameter.step or 1)}
+    for index, slot in enumerate(LAYOUTS[family.name].slots, 1):
+        parts = [parameter.states[name] for name in slot]
+        quantized = [part for part in parts if isinstance(part, QuantizedTensor)]
+        if quantized:
+            map_ = quantized[0].quantizer.map
+            if map_ not in books:
+                books[map_] = codebook_of(map_, 256)
+            codes = [part.codes().to(torch.uint8) for part in quantized]
+            absmax = [part.scales[0] for part in quantized]
+            flat[f"state{index}"] = _joined(codes)
+            flat[f"qmap{index}"] = books[map_]
+            flat[f"absmax{index}"] = _joined(absmax)
+        else:
+            flat[f"state{index}"] = _joined([p for p in parts if isinstance(p, Tensor)])
+    return flat
+
+
+def _joined(parts: list[Tensor]) -> Tensor:
+    return parts[0] if len(parts) == 1 else torch.stack(parts)
+
+
+def _options(options: dict[str, Any], family: Family) -> dict[str, Any]:
+    """A group's options as bitsandbytes names them; further ones stay."""
+    layout = LAYOUTS[family.name]
+    dropped = {*TORCH_OPTIONS, *layout.fixed, "maximize", "betas", layout.betas, "eps"}
+    own = {k: v for k, v in without_qmaps(options).items() if k not in dropped}
+    betas = options.get(layout.betas, layout.usual)
+    if layout.betas not in ("", "betas"):
+        betas = (options.get(layout.betas, layout.usual[0]), 0)
+    eps = 0.0 if layout.eps is None else options.get("eps", layout.eps)
+    return {"weight_decay": 0, **own, **layout.extra, "betas": betas, "eps": eps}

@@ -1,0 +1,133 @@
+"""Codes, a codebook and one scale a block: how other libraries keep a quantized state."""
+
+from __future__ import annotations
+
+import math
+from functools import lru_cache
+
+import torch
+from torch import Tensor
+
+from qmaps import maps
+from qmaps.algebra.quantizer import QuantizedTensor, Quantizer
+from qmaps.engines import packing
+from qmaps.errors import BadValueError
+from qmaps.maps.base import Map, table
+from qmaps.maps.codebook import Codebook
+from qmaps.normalize.block import BlockWise
+
+
+def from_codes(
+    codes: Tensor,
+    codebook: Tensor,
+    scales: Tensor,
+    shape: tuple[int, ...],
+    *,
+    bits: int,
+    block: int,
+    label: str,
+) -> QuantizedTensor:
+    """The quantized tensor of another library's codes; it decodes to the same bits.
+
+    A codebook that is bit for bit one of this package's maps is that map. Any other is a
+    `qmaps.Codebook`.
+
+    Args:
+        codes: integers of any shape, one an element.
+        codebook: float32, 1-D, in any order and with repetitions.
+        scales: float32, 1-D, one a block of the flattened tensor.
+        shape: of the tensor.
+        bits: width of a code.
+        block: elements a block.
+        label: what to call an unknown codebook.
+
+    Raises:
+        BadValueError: the parts do not fit together.
+    """
+    if codes.is_floating_point() or codes.numel() != math.prod(shape):
+        raise BadValueError(f"{codes.numel()} codes of {codes.dtype} are given for shape {shape}")
+    _check(codebook, 2**bits, "the codebook")
+    _check(scales, -(-math.prod(shape) // block), "the scales", exactly=True)
+    flat = codes.detach().cpu().reshape(-1).long()
+    if flat.numel() and not 0 <= int(flat.min()) <= int(flat.max()) < len(codebook):
+        raise BadValueError(f"a code is {int(flat.max())}; the codebook has {len(codebook)} values")
+    if bool((scales < 0).any()):
+        raise BadValueError("a scale is negative")
+    values, places = torch.unique(codebook.detach().cpu(), return_inverse=True)
+    q = Quantizer(BlockWise(block), _named(tuple(values.tolist()), bits, label))
+    packed = packing.pack(places[flat], bits)
+    return QuantizedTensor(q, shape, packed, (scales.detach().cpu(),))
+
+
+def codebook_of(map_: Map, length: int) -> Tensor:
+    """A map's codebook, its last value repeated up to `length`."""
+    values = table(map_)
+    return torch.cat([values, values[-1:].expand(length - len(values))])
+
+
+def holds(t: QuantizedTensor, bits: int, block: int | None = None) -> bool:
+    """Whether codes of this width, a codebook up to 1 and one scale a block are all there is.
+
+    Args:
+        t: quantized.
+        bits: the width.
+        block: the block size, where only one will do.
+    """
+    normalizer = t.quantizer.normalizer
+    return (
+        isinstance(normalizer, BlockWise)
+        and (block is None or normalizer.size == block)
+        and t.quantizer.map.bits == bits
+        and not t.quantizer.map.log_domain
+        and float(table(t.quantizer.map).abs().max()) <= 1
+    )
+
+
+def same_codes(t: QuantizedTensor, q: Quantizer) -> QuantizedTensor | None:
+    """`t` under the codebook of `q` with the same codes, if that is `t`'s but for a factor.
+
+    The factor goes into the scales. Values change by rounding alone, as codebooks may in their
+    last bits.
+    """
+    old, new = table(t.quantizer.map), table(q.map)
+    if t.quantizer.normalizer != q.normalizer or not isinstance(q.normalizer, BlockWise):
+        return None
+    if old.shape != new.shape or t.quantizer.map.bits != q.map.bits or float(new[-1]) == 0:
+        return None
+    factor = float(old[-1]) / float(new[-1])
+    if not torch.allclose(old.double(), new.double() * factor, rtol=1e-6, atol=0):
+        return None
+    scales = tuple((scale.double() * factor).float() for scale in t.scales)
+    return QuantizedTensor(q, t.shape, t.packed, scales)
+
+
+@lru_cache(maxsize=64)
+def _named(values: tuple[float, ...], bits: int, label: str) -> Map:
+    """The map of these values, ascending and distinct."""
+    signed = values[0] < 0
+    for name in maps.names():
+        cls = maps.REGISTRY[name]
+        if cls.fitted or cls.log_domain or signed not in cls.signs:
+            continue
+        try:
+            known = cls(bits=bits, signed=signed)
+        except BadValueError:  # a width that it does not have
+            continue
+        if tuple(table(known).tolist()) == values:
+            return known
+    return Codebook(values, bits=bits, signed=signed, label=label)
+
+
+def _check(tensor: Tensor, length: int, what: str, *, exactly: bool = False) -> None:
+    """Raise unless `tensor` is a float32 vector of finite numbers, of `length` or fewer."""
+    if not isinstance(tensor, Tensor) or tensor.dtype != torch.float32 or tensor.dim() != 1:
+        kind = (
+            f"{tensor.dtype} of shape {tuple(tensor.shape)}" if isinstance(tensor, Tensor) else ""
+        )
+        raise BadValueError(f"{what} must be a float32 vector; {kind or type(tensor).__name__} is")
+    count = len(tensor)
+    if count != length if exactly else not 2 <= count <= length:
+        needed = f"{length}" if exactly else f"2 to {length}"
+        raise BadValueError(f"{what} must have {needed} values; there are {count}")
+    if not bool(tensor.isfinite().all()):
+        raise BadValueError(f"{what} must be finite")

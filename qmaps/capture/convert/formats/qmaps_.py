@@ -1,0 +1,181 @@
+"""qmaps' own checkpoints: any quantizer, and the choice of it in the groups."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import replace
+from glob import escape
+from typing import Any, ClassVar
+
+from qmaps.algebra.quantizer import QuantizedTensor, Quantizer, quantizer
+from qmaps.capture.convert.families import Family
+from qmaps.capture.convert.form import Group, OptimizerState, Parameter, State
+from qmaps.capture.convert.formats.base import (
+    Format,
+    Plan,
+    Wanted,
+    assembled,
+    float_state,
+    plain_options,
+    written_states,
+)
+from qmaps.capture.convert.formats.fp8 import unit
+from qmaps.errors import BadTypeError, BadValueError
+from qmaps.optim.checkpoint import ABOUT, FORMAT, check_form
+from qmaps.optim.presets import PRESETS, preset
+from qmaps.storage.tensors import from_plain, to_plain
+
+MIN_SIZE = 4096
+"""The default of `min_quantized_size`."""
+
+FOREIGN = "max_exp_avg_sq"
+"""The state that qmaps has no place for."""
+
+
+class Qmaps(Format):
+    """``qmaps.optim``.
+
+    Quantized states keep their codes and their codebooks, which the checkpoint carries. The
+    groups say how the training goes on: `state_quantizers`, `min_quantized_size`, and
+    `overrides` for parameters that differ from their group. Where a parameter that differs has
+    no name, it is encoded as its group is, so that loading changes nothing further.
+    """
+
+    name: ClassVar[str] = "qmaps"
+    widths: ClassVar[tuple[str, ...]] = tuple(PRESETS)
+
+    def recognizes(self, state_dict: Mapping[str, Any]) -> bool:
+        """Whether it says so, groups have `state_quantizers`, or a state is packed."""
+        return (
+            ABOUT in state_dict
+            or any("state_quantizers" in group for group in state_dict["param_groups"])
+            or any(
+                _is_packed(value)
+                for saved in state_dict["state"].values()
+                for value in saved.values()
+            )
+        )
+
+    def read(self, state_dict: Mapping[str, Any], hint: Family | None = None) -> OptimizerState:
+        """Take a state_dict apart, if it is of a version that is known."""
+        check_form(state_dict)
+        return super().read(state_dict, hint)
+
+    def states(self, saved: Mapping[Any, Any], label: str) -> dict[str, State]:  # noqa: ARG002
+        """The states, quantized or float32."""
+        return {
+            str(name): from_plain(value) if isinstance(value, Mapping) else float_state(value)
+            for name, value in saved.items()
+            if name != "step" and value is not None
+        }
+
+    def options(self, saved: dict[str, Any], family: Family) -> dict[str, Any]:  # noqa: ARG002
+        """The options as they are; numbers for tensors."""
+        return plain_options(saved)
+
+    def plan(self, state: OptimizerState, wanted: Wanted) -> tuple[OptimizerState, Plan]:
+        """The quantizers asked for, or those that the source has; 8 bits where it has none."""
+        if any(FOREIGN in parameter.states for parameter in state.parameters()):
+            raise BadValueError(
+                f"the checkpoint has {FOREIGN} (amsgrad=True), which qmaps does not have"
+            )
+        if wanted is None and not state.quantized():
+            wanted = None if _chosen_by_qmaps(state) else "8bit"
+        groups: list[Group] = []
+        plan: Plan = {}
+        for group in state.groups:
+            if wanted is not None:
+                specs, size = _specs(wanted, state.family), MIN_SIZE
+                own = _by_rule(group, specs, size)
+                choice = {"state_quantizers": specs, "min_quantized_size": size, "overrides": {}}
+            elif "state_quantizers" in group.options:
+                own, choice = {p.label: _kept(p) for p in group.parameters}, {}
+            else:
+                own, choice = _as_in_source(group, state.family)
+            plan |= own
+            groups.append(replace(group, options={**group.options, **choice}))
+        return replace(state, groups=tuple(groups)), plan
+
+    def write(self, state: OptimizerState) -> dict[str, Any]:
+        """The state_dict, with the groups' choices."""
+        saved = written_states(state, lambda _, value: to_plain(value))
+        written = assembled(state, [dict(group.options) for group in state.groups], saved)
+        return {**written, ABOUT: {"format": FORMAT}}
+
+
+def _chosen_by_qmaps(state: OptimizerState) -> bool:
+    return any("state_quantizers" in group.options for group in state.groups)
+
+
+def _kept(parameter: Parameter) -> dict[str, Quantizer | None]:
+    """What a parameter's states are encoded by."""
+    return {
+        name: unit(value.quantizer) if isinstance(value, QuantizedTensor) else None
+        for name, value in parameter.states.items()
+    }
+
+
+def _by_rule(
+    group: Group, specs: Mapping[str, str | None], size: int
+) -> dict[str, dict[str, Quantizer | None]]:
+    """A group's states as its specs have them; what has its spec already keeps its quantizer."""
+    plan: dict[str, dict[str, Quantizer | None]] = {}
+    known = {q.spec: q for p in group.parameters for q in _kept(p).values() if q is not None}
+    for parameter in group.parameters:
+        plan[parameter.label] = {}
+        for name, own in _kept(parameter).items():
+            spec = specs.get(name) if parameter.numel > size else None
+            q = None if spec is None else known.get(spec) or quantizer(spec)
+            plan[parameter.label][name] = own if own is not None and own.spec == spec else q
+    return plan
+
+
+def _as_in_source(
+    group: Group, family: Family
+) -> tuple[dict[str, dict[str, Quantizer | None]], dict[str, Any]]:
+    """A group's states as the source has them, and the options that say so."""
+    quantized = [p for p in group.parameters if any(_kept(p).values())]
+    specs: dict[str, str | None] = {}
+    for name in family.states:
+        specs_of = [q.spec for p in quantized if (q := _kept(p).get(name)) is not None]
+        if specs_of:
+            specs[name] = Counter(specs_of).most_common(1)[0][0]
+    size = min([MIN_SIZE, *(p.numel - 1 for p in quantized)])
+    plan = _by_rule(group, specs, size)
+    overrides: dict[str, dict[str, str | None]] = {}
+    for parameter in group.parameters:
+        own = _kept(parameter)
+        if parameter.name is not None and _spelled(own) != _spelled(plan[parameter.label]):
+            plan[parameter.label] = own
+            overrides[escape(parameter.name)] = _spelled(own)
+    return plan, {
+        "state_quantizers": specs,
+        "min_quantized_size": size,
+        "overrides": overrides,
+    }
+
+
+def _spelled(quantizers: Mapping[str, Quantizer | None]) -> dict[str, str | None]:
+    return {name: None if q is None else q.spec for name, q in quantizers.items()}
+
+
+def _specs(wanted: str | Mapping[str, str | None], family: Family) -> dict[str, str | None]:
+    own = [name for name in family.states if name != FOREIGN]
+    if isinstance(wanted, str):
+        return preset(wanted, "states").specs(own, family.signed)
+    if not isinstance(wanted, Mapping):
+        raise BadTypeError(f"states={wanted!r} must be a preset's name or a dict of specs")
+    for name, spec in wanted.items():
+        if name not in own:
+            raise BadValueError(f"states names {name!r}; the checkpoint has {', '.join(own)}")
+        if spec is not None and name in family.signed and not quantizer(spec).map.signed:
+            raise BadValueError(
+                f"states gives {name!r} the unsigned {spec}; {name} has negative values and needs "
+                "a signed map"
+            )
+    return {name: None if spec is None else quantizer(spec).spec for name, spec in wanted.items()}
+
+
+def _is_packed(value: Any) -> bool:
+    return isinstance(value, Mapping) and {"packed", "spec"} <= value.keys()

@@ -1,0 +1,64 @@
+"""torch's own optimizers: every state in 32 bits."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+from qmaps.capture.convert.families import Family
+from qmaps.capture.convert.form import OptimizerState, State, values_of
+from qmaps.capture.convert.formats.base import (
+    Format,
+    Plan,
+    Wanted,
+    assembled,
+    float_state,
+    plain_options,
+    step_tensor,
+    wanted_width,
+    without_qmaps,
+)
+
+
+class Torch(Format):
+    """``torch.optim``: float32 states under torch's names.
+
+    Whatever a group has besides its own options stays: torch's classes leave alone what they do
+    not know.
+    """
+
+    name: ClassVar[str] = "torch"
+    widths: ClassVar[tuple[str, ...]] = ("32bit",)
+
+    def recognizes(self, state_dict: Mapping[str, Any]) -> bool:  # noqa: ARG002
+        """Everything that no other format is sure of."""
+        return True
+
+    def states(self, saved: Mapping[Any, Any], label: str) -> dict[str, State]:  # noqa: ARG002
+        """The states, in float32 whatever their dtype."""
+        # SGD keeps a None before it has momentum.
+        return {
+            str(name): float_state(value)
+            for name, value in saved.items()
+            if name != "step" and value is not None
+        }
+
+    def options(self, saved: dict[str, Any], family: Family) -> dict[str, Any]:  # noqa: ARG002
+        """The options as they are; numbers for tensors."""
+        return plain_options(saved)
+
+    def plan(self, state: OptimizerState, wanted: Wanted) -> tuple[OptimizerState, Plan]:
+        """32 bits for all."""
+        wanted_width(wanted, self.widths, self.name)
+        return state, {p.label: dict.fromkeys(p.states) for p in state.parameters()}
+
+    def write(self, state: OptimizerState) -> dict[str, Any]:
+        """The state_dict; steps as the tensors that torch keeps."""
+        saved = {}
+        for parameter in state.parameters():
+            own: dict[str, Any] = {}
+            if parameter.step is not None:
+                own["step"] = step_tensor(parameter.step)
+            own |= {name: values_of(value) for name, value in parameter.states.items()}
+            saved[parameter.label] = own
+        return assembled(state, [without_qmaps(group.options) for group in state.groups], saved)

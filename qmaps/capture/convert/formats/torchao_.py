@@ -1,0 +1,219 @@
+"""torchao: tensor subclasses of 8 bits, 4 bits and 8-bit floats; 32 bits for small tensors."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Mapping
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+
+from qmaps.algebra.quantizer import QuantizedTensor, Quantizer, quantizer
+from qmaps.capture.convert.families import Family
+from qmaps.capture.convert.form import OptimizerState, State
+from qmaps.capture.convert.formats import fp8
+from qmaps.capture.convert.formats.base import (
+    Format,
+    Plan,
+    Wanted,
+    assembled,
+    float_state,
+    plain_options,
+    refuse_options,
+    wanted_width,
+    without_qmaps,
+    written_states,
+)
+from qmaps.capture.convert.formats.coded import codebook_of, from_codes, holds
+from qmaps.errors import BadValueError
+from qmaps.normalize.block import BlockWise
+from qmaps.optim.torch_options import TORCH_OPTIONS
+
+MODULES = "torchao.optim.subclass_"
+"""Where the classes are; their names are in every checkpoint."""
+
+LEAST = 4096
+"""Tensors of fewer elements stay in 32 bits."""
+
+USUAL = {
+    "8bit": (quantizer("B256/DE@8s"), quantizer("B256/DE@8u")),
+    "4bit": (quantizer("B128/DE@4s"), quantizer("B128/linear@4u")),
+    "fp8": (Quantizer(BlockWise(256), fp8.RAW),) * 2,
+}
+"""What `torchao.optim` itself encodes by, but for last bits: signed states and unsigned ones."""
+
+
+class TorchAO(Format):
+    """``torchao.optim``: Adam and AdamW with `OptimState8bit`, `OptimState4bit`, `OptimStateFp8`.
+
+    The first two have their codebook and block size in them, so all block-wise 8-bit and 4-bit
+    states go over as they are if blocks divide the tensor. A new state is encoded by the class of
+    the width asked for, else of the source's width, and in 8 bits if it has none. Tensors that
+    blocks do not divide stay in 32 bits, as those of fewer than 4096 elements do.
+
+    Reading and writing need torchao, whose classes these are.
+    """
+
+    name: ClassVar[str] = "torchao"
+    widths: ClassVar[tuple[str, ...]] = ("8bit", "4bit", "fp8", "32bit")
+
+    def recognizes(self, state_dict: Mapping[str, Any]) -> bool:
+        """Whether a state is of one of the classes."""
+        return any(
+            _is_quantized(value)
+            for saved in state_dict["state"].values()
+            for value in saved.values()
+        )
+
+    def states(self, saved: Mapping[Any, Any], label: str) -> dict[str, State]:  # noqa: ARG002
+        """The states, quantized or float32."""
+        return {
+            str(name): READERS[type(value).__name__](value)
+            if _is_quantized(value)
+            else float_state(value)
+            for name, value in saved.items()
+            if name != "step"
+        }
+
+    def options(self, saved: dict[str, Any], family: Family) -> dict[str, Any]:  # noqa: ARG002
+        """The options as they are; numbers for tensors."""
+        return plain_options(saved)
+
+    def plan(self, state: OptimizerState, wanted: Wanted) -> tuple[OptimizerState, Plan]:
+        """The source's width, or the one asked for."""
+        if state.family.name != "adam":
+            raise BadValueError(
+                f"the checkpoint has states of {state.family.name}; torchao has Adam and AdamW"
+            )
+        refuse_options(state, {"maximize": False}, self.name)
+        width = wanted_width(wanted, self.widths, self.name) or _width(state)
+        by_size = wanted is not None or not state.quantized()
+        plan: Plan = {}
+        for parameter in state.parameters():
+            plan[parameter.label] = {}
+            for name, value in parameter.states.items():
+                q = None
+                if width != "32bit":
+                    usual = USUAL[width][name not in state.family.signed]
+                    q = _carried(value, width)
+                    if q is None and (by_size or isinstance(value, QuantizedTensor)):
+                        q = usual if _fits(value.shape, usual) else None
+                plan[parameter.label][name] = q
+        return state, plan
+
+    def write(self, state: OptimizerState) -> dict[str, Any]:
+        """The state_dict; steps and learning rates are tensors, as torchao's are."""
+        signed = state.family.signed
+        saved = written_states(state, lambda name, value: _written(value, name in signed))
+        return assembled(state, [_options(group.options) for group in state.groups], saved)
+
+
+def _is_quantized(value: Any) -> bool:
+    return type(value).__module__.startswith(MODULES)
+
+
+def _read_8bit(value: Any) -> QuantizedTensor:
+    shape = tuple(value.codes.shape)
+    block = fp8.block_size(value.codes.numel(), value.scale)
+    return from_codes(
+        value.codes, value.qmap, value.scale, shape, bits=8, block=block, label="torchao"
+    )
+
+
+def _read_4bit(value: Any) -> QuantizedTensor:
+    shape = tuple(value.shape)
+    pairs = value.codes
+    codes = torch.stack([pairs >> 4, pairs & 15], dim=-1)  # the first in the high half
+    block = fp8.block_size(codes.numel(), value.scale)
+    return from_codes(codes, value.qmap, value.scale, shape, bits=4, block=block, label="torchao")
+
+
+def _read_fp8(value: Any) -> QuantizedTensor:
+    return fp8.from_floats(value.codes, value.scale)
+
+
+READERS: dict[str, Callable[[Any], QuantizedTensor]] = {
+    "OptimState8bit": _read_8bit,
+    "OptimState4bit": _read_4bit,
+    "OptimStateFp8": _read_fp8,
+}
+"""By the class's name."""
+
+
+def _width(state: OptimizerState) -> str:
+    """The width of what the source has quantized."""
+    maps = [t.quantizer.map for _, _, t in state.quantized()]
+    if maps and all(map_ in (fp8.RAW, fp8.UNIT) for map_ in maps):
+        return "fp8"
+    return "4bit" if maps and all(map_.bits == 4 for map_ in maps) else "8bit"
+
+
+def _carried(value: State, width: str) -> Quantizer | None:
+    """By what a state's codes are carried over, if they can be."""
+    if not isinstance(value, QuantizedTensor):
+        return None
+    q = value.quantizer
+    if width == "fp8":
+        q = Quantizer(q.normalizer, fp8.RAW) if q.map in (fp8.RAW, fp8.UNIT) else q
+        kept = q.map == fp8.RAW and isinstance(q.normalizer, BlockWise)
+    else:
+        kept = holds(value, 4 if width == "4bit" else 8)
+    return q if kept and _divides(value.shape, q) else None
+
+
+def _divides(shape: tuple[int, ...], q: Quantizer) -> bool:
+    numel = torch.Size(shape).numel()
+    assert isinstance(q.normalizer, BlockWise)
+    even = numel % 2 == 0 or q.map.bits == 8
+    return numel > 0 and numel % q.normalizer.size == 0 and even
+
+
+def _fits(shape: tuple[int, ...], q: Quantizer) -> bool:
+    return torch.Size(shape).numel() >= LEAST and _divides(shape, q)
+
+
+def _written(t: QuantizedTensor, signed: bool) -> Tensor:
+    """An instance of torchao's class."""
+    scale, map_ = t.scales[0], t.quantizer.map
+    if map_ == fp8.RAW:
+        made: Tensor = _class("fp8", "OptimStateFp8")(fp8.to_floats(t), scale, torch.float32)
+        return made
+    codes = t.codes().to(torch.uint8)
+    book = codebook_of(map_, 2**map_.bits)
+    if map_.bits == 8:
+        made = _class("8bit", "OptimState8bit")(codes, scale, book, signed, torch.float32)
+        return made
+    pairs = codes.view(-1, 2)
+    packed = (pairs[:, 0] << 4) | pairs[:, 1]
+    shape = torch.Size(t.shape)
+    made = _class("4bit", "OptimState4bit")(packed, scale, book, signed, shape, torch.float32)
+    return made
+
+
+def _class(module: str, name: str) -> Any:
+    return getattr(imported(module), name)
+
+
+def imported(module: str = "8bit") -> Any:
+    """One of torchao's modules of tensor classes, which ``torch.load`` knows from then on.
+
+    Raises:
+        BadValueError: torchao is not installed.
+    """
+    try:
+        importlib.import_module("torchao.optim")
+        return importlib.import_module(MODULES + module)
+    except ImportError as error:
+        raise BadValueError(
+            f'states of torchao need its tensor classes ({error}); pip install "torchao>=0.18"'
+        ) from None
+
+
+def _options(options: dict[str, Any]) -> dict[str, Any]:
+    amsgrad = bool(options.get("amsgrad", False))
+    dropped = {*TORCH_OPTIONS, "maximize"}
+    own = {k: v for k, v in without_qmaps(options).items() if k not in dropped}
+    lr = torch.tensor(own.get("lr", 1e-3), dtype=torch.float32)
+    usual = {"betas": (0.9, 0.999), "eps": 1e-8, "weight_decay": 0.0}
+    return {**usual, **own, "lr": lr, "amsgrad": amsgrad}

@@ -1,0 +1,174 @@
+"""What a conversion did, and the error that it added."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from torch import Tensor
+
+from qmaps.algebra.quantizer import QuantizedTensor
+from qmaps.capture.convert.form import OptimizerState, Parameter, State, values_of
+from qmaps.capture.convert.zeros import Zeros
+
+
+@dataclass(frozen=True)
+class StateRow:
+    """What became of one state.
+
+    Attributes:
+        parameter: the parameter's name.
+        state: the state's name.
+        elements: how many it has.
+        was: the source's quantizer, or "32 bits".
+        became: the target's.
+        how: "same values" bit for bit, "same codes" under scales that differ in rounding,
+            "decoded" to float32, or "quantized".
+        max_abs_error: the largest difference between decoded values.
+        mean_rel_error: the mean of |difference| / |value| over values other than 0; NaN without
+            such.
+    """
+
+    parameter: str
+    state: str
+    elements: int
+    was: str
+    became: str
+    how: str
+    max_abs_error: float
+    mean_rel_error: float
+
+
+@dataclass(frozen=True)
+class UpdateRow:
+    """What a conversion did to a parameter's Adam update, u = m / (sqrt(v) + eps).
+
+    Attributes:
+        parameter: the parameter's name.
+        max_abs_error: the largest |difference| of u.
+        mean_abs_error: its mean.
+        mean_rel_error: the mean of |difference| / |u| over updates other than 0; NaN without such.
+        zeros: second moments that are zero under a non-zero first moment.
+    """
+
+    parameter: str
+    max_abs_error: float
+    mean_abs_error: float
+    mean_rel_error: float
+    zeros: Zeros
+
+
+@dataclass(frozen=True)
+class Report:
+    """What a conversion did.
+
+    Attributes:
+        source: the format read.
+        target: the format written.
+        optimizer: the family of optimizers.
+        states: one row a state.
+        updates: one row a parameter, where there are two moments.
+        notes: what no number tells.
+    """
+
+    source: str
+    target: str
+    optimizer: str
+    states: tuple[StateRow, ...]
+    updates: tuple[UpdateRow, ...]
+    notes: tuple[str, ...] = ()
+
+    @property
+    def lossless(self) -> bool:
+        """Whether every state decodes to what it was, bit for bit."""
+        return all(row.how == "same values" for row in self.states)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Plain dicts, lists, strings and numbers; NaN as None."""
+        plain: dict[str, Any] = _without_nan({**asdict(self), "lossless": self.lossless})
+        return plain
+
+
+def report(
+    source: OptimizerState,
+    target: OptimizerState,
+    zeros: dict[str, Zeros],
+    formats: tuple[str, str],
+    notes: tuple[str, ...],
+) -> Report:
+    """Compare two forms of the same states.
+
+    Args:
+        source: as read.
+        target: as written.
+        zeros: by the parameters' labels.
+        formats: the names of both formats.
+        notes: besides those of `source` and `target`.
+    """
+    states: list[StateRow] = []
+    updates: list[UpdateRow] = []
+    groups = zip(source.groups, target.groups, strict=True)
+    for group, old, new in (
+        (g, *pair)
+        for g, other in groups
+        for pair in zip(g.parameters, other.parameters, strict=True)
+    ):
+        for name, state in old.states.items():
+            states.append(_state_row(old.label, name, state, new.states[name]))
+        if old.label in zeros:
+            eps = float(group.options.get("eps", 1e-8))
+            updates.append(_update_row(source, old, new, eps, zeros[old.label]))
+    return Report(*formats, source.family.name, tuple(states), tuple(updates), notes)
+
+
+def _state_row(label: str, name: str, old: State, new: State) -> StateRow:
+    before, after = values_of(old), values_of(new)
+    if before.equal(after):
+        how = "same values"
+    elif not isinstance(new, QuantizedTensor):
+        how = "decoded"
+    elif isinstance(old, QuantizedTensor) and _same_codes(old, new):
+        how = "same codes"
+    else:
+        how = "quantized"
+    return StateRow(
+        label, name, before.numel(), _spec(old), _spec(new), how, *_errors(before, after)[::2]
+    )
+
+
+def _same_codes(old: QuantizedTensor, new: QuantizedTensor) -> bool:
+    return old.quantizer.map.bits == new.quantizer.map.bits and old.packed.equal(new.packed)
+
+
+def _update_row(
+    source: OptimizerState, old: Parameter, new: Parameter, eps: float, zeros: Zeros
+) -> UpdateRow:
+    assert source.family.moments is not None
+    first, second = source.family.moments
+    updates = []
+    for parameter in (old, new):
+        m, v = (values_of(parameter.states[name]).double() for name in (first, second))
+        updates.append(m / (v.sqrt() + eps))
+    return UpdateRow(old.label, *_errors(*updates), zeros)
+
+
+def _errors(before: Tensor, after: Tensor) -> tuple[float, float, float]:
+    """Largest and mean absolute error, and mean relative error."""
+    if not before.numel():
+        return 0.0, 0.0, float("nan")
+    error = (before.double() - after.double()).abs()
+    used = before != 0
+    relative = (error[used] / before[used].double().abs()).mean()
+    return float(error.max()), float(error.mean()), float(relative)
+
+
+def _spec(state: State) -> str:
+    return state.quantizer.spec if isinstance(state, QuantizedTensor) else "32 bits"
+
+
+def _without_nan(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _without_nan(member) for key, member in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_without_nan(member) for member in value]
+    return None if isinstance(value, float) and value != value else value

@@ -1,0 +1,145 @@
+"""Converting a state_dict."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from qmaps.algebra.quantizer import QuantizedTensor, Quantizer
+from qmaps.capture.convert.families import family
+from qmaps.capture.convert.form import OptimizerState, State, values_of
+from qmaps.capture.convert.formats import FORMATS, Format, fp8
+from qmaps.capture.convert.formats.base import Plan, Wanted
+from qmaps.capture.convert.formats.coded import same_codes
+from qmaps.capture.convert.report import Report, report
+from qmaps.capture.convert.zeros import POLICIES, Zeros, handle
+from qmaps.errors import (
+    DAMAGE,
+    BadTypeError,
+    BadValueError,
+    CaptureError,
+    NonFiniteError,
+    QmapsError,
+    nearest,
+)
+
+
+def convert_state_dict(
+    state_dict: Mapping[str, Any],
+    to: str,
+    *,
+    states: Wanted = None,
+    zeros: str = "raise",
+    source: str | None = None,
+    optimizer: str | None = None,
+) -> tuple[dict[str, Any], Report]:
+    """Convert an optimizer's state_dict to the layout of another library.
+
+    Args:
+        state_dict: of an optimizer of torch, bitsandbytes, torchao or qmaps; left alone.
+        to: "torch", "bitsandbytes", "torchao" or "qmaps".
+        states: how to keep states: "32bit", "8bit", "4bit" or "fp8" as the target has them, for
+            qmaps also another preset or a dict from state names to specs. None keeps codes where
+            the target can hold them and takes its usual width otherwise.
+        zeros: "raise" second moments that decode to 0 under a first moment that does not to the
+            smallest value that their format has, or "leave" them; see
+            `qmaps.capture.convert.zeros`.
+        source: the format of `state_dict`; found out if left out.
+        optimizer: "adam", "lion", "sgd", ...: the optimizers that a bitsandbytes checkpoint with
+            one state for each parameter may be of.
+
+    Returns:
+        The new state_dict, which may share tensors with the old one, and what became of each state.
+
+    Raises:
+        CaptureError: the state_dict is damaged or of an unknown optimizer.
+        BadValueError, BadTypeError: an argument is not allowed, or the target has no place for
+            something that the source has.
+
+    >>> import torch
+    >>> layer = torch.nn.Linear(128, 64)
+    >>> adam = torch.optim.AdamW(layer.parameters())
+    >>> layer(torch.randn(8, 128)).square().sum().backward()
+    >>> adam.step()
+    >>> converted, report = convert_state_dict(adam.state_dict(), "qmaps", states="4bit")
+    >>> converted["state"][0]["exp_avg"]["spec"], report.states[0].how
+    ('B128/DE@4s', 'quantized')
+    """
+    if zeros not in POLICIES:
+        raise BadValueError(f"zeros={zeros!r} must be one of {', '.join(POLICIES)}")
+    target = _format(to, "to")
+    if not isinstance(state_dict, Mapping) or not {"state", "param_groups"} <= state_dict.keys():
+        raise BadTypeError("state_dict must be an optimizer's, with 'state' and 'param_groups'")
+    origin = _recognized(state_dict) if source is None else _format(source, "source")
+    hint = None if optimizer is None else family(optimizer)
+    try:
+        old = origin.read(state_dict, hint)
+    except QmapsError:
+        raise
+    except DAMAGE as error:
+        reason = f"{type(error).__name__}: {error}"
+        raise CaptureError(
+            f"the optimizer state_dict has parts that do not fit ({reason})"
+        ) from error
+    planned, plan = target.plan(old, states)
+    encoded = planned.with_states(_encoded(planned, plan))
+    encoded, found = _handled(old, encoded, zeros)
+    told = report(old, encoded, found, (origin.name, target.name), encoded.notes)
+    return target.write(encoded), told
+
+
+def _format(name: str, option: str) -> Format:
+    if name not in FORMATS:
+        raise BadValueError(
+            f"{option}={name!r} is no format; allowed are {', '.join(FORMATS)}"
+            f"{nearest(str(name), FORMATS)}"
+        )
+    return FORMATS[name]
+
+
+def _recognized(state_dict: Mapping[str, Any]) -> Format:
+    try:
+        return next(known for known in FORMATS.values() if known.recognizes(state_dict))
+    except DAMAGE:
+        raise CaptureError("the optimizer state_dict has parts that do not fit") from None
+
+
+def _encoded(state: OptimizerState, plan: Plan) -> dict[str, dict[str, State]]:
+    return {
+        parameter.label: {
+            name: _encode(value, plan[parameter.label][name], parameter.label, name)
+            for name, value in parameter.states.items()
+        }
+        for parameter in state.parameters()
+    }
+
+
+def _encode(value: State, quantizer: Quantizer | None, label: str, name: str) -> State:
+    if quantizer is None:
+        return values_of(value)
+    if isinstance(value, QuantizedTensor):
+        if value.quantizer == quantizer:
+            return value
+        if (carried := same_codes(value, quantizer)) is not None:
+            return carried
+    try:
+        return fp8.encode(values_of(value), quantizer)
+    except (BadValueError, NonFiniteError) as error:
+        raise CaptureError(f"state {name!r} of {label!r} cannot be quantized: {error}") from None
+
+
+def _handled(
+    old: OptimizerState, new: OptimizerState, policy: str
+) -> tuple[OptimizerState, dict[str, Zeros]]:
+    """The states with their zeros handled, and what was found, by label."""
+    states = {p.label: dict(p.states) for p in new.parameters()}
+    found: dict[str, Zeros] = {}
+    if old.family.moments is None:
+        return new, found
+    first, second = old.family.moments
+    for parameter in old.parameters():
+        if own := states[parameter.label]:
+            own[second], found[parameter.label] = handle(
+                own[first], own[second], parameter.states[second], policy=policy
+            )
+    return new.with_states(states), found

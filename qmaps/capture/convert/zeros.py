@@ -1,0 +1,88 @@
+"""Second moments that decode to zero under a first moment that does not."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from qmaps.algebra.quantizer import QuantizedTensor
+from qmaps.capture.convert.form import State, values_of
+from qmaps.engines import packing
+from qmaps.maps.base import table
+
+POLICIES = ("raise", "leave")
+SHOWN = 5
+"""How many positions a report names."""
+
+
+@dataclass(frozen=True)
+class Zeros:
+    """Second moments of one parameter that are zero under a non-zero first moment.
+
+    Attributes:
+        found: how many there are after encoding, before any is raised.
+        inherited: how many of them the source has too.
+        raised: how many were raised.
+        first: flat indices of the first of them.
+    """
+
+    found: int
+    inherited: int
+    raised: int
+    first: tuple[int, ...]
+
+
+def handle(first: State, second: State, source: State, *, policy: str) -> tuple[State, Zeros]:
+    """Find such zeros in an encoded second moment, and raise them if asked to.
+
+    A first moment m other than 0 has seen a gradient, so the true second moment v is not 0: with
+    ``beta1**2 < beta2`` the two averages satisfy ``m**2 <= C * v`` with a constant C of the
+    betas. It was below half of the smallest value that the format has, in whose place a zero
+    makes the next update m / eps. "raise" puts that smallest value in its place. That is above
+    the true v, so the update errs towards being too short, by a bounded factor.
+
+    A zero stays where nothing above it is known: in a block whose scale is 0, or between two
+    float32 tensors.
+
+    Args:
+        first: the first moment as encoded.
+        second: the second moment as encoded.
+        source: the second moment before the conversion.
+        policy: "raise" or "leave".
+
+    Returns:
+        The second moment, the one given where nothing was raised, and what was found.
+    """
+    values = values_of(second)
+    zero = (values == 0) & (values_of(first) != 0)
+    count = int(zero.sum())
+    inherited = int((zero & (values_of(source) == 0)).sum())
+    indices = tuple(zero.reshape(-1).nonzero()[:SHOWN, 0].tolist())
+    raised = 0
+    if count and policy == "raise":
+        book = second if isinstance(second, QuantizedTensor) else source
+        if isinstance(book, QuantizedTensor):
+            code = _smallest(book)
+            floor = _filled(book, torch.full(book.shape, code)).dequantize()
+            zero &= floor > 0
+            raised = int(zero.sum())
+            if isinstance(second, QuantizedTensor):
+                codes = second.codes().masked_fill(zero, code)
+                second = _filled(second, codes)
+            else:
+                second = torch.where(zero, floor, values)
+    return second, Zeros(count, inherited, raised, indices)
+
+
+def _smallest(t: QuantizedTensor) -> int:
+    """The code of the smallest positive value."""
+    if t.quantizer.map.log_domain:
+        return 1  # code 0 is zero, the others ascend
+    return int((table(t.quantizer.map) > 0).int().argmax())
+
+
+def _filled(t: QuantizedTensor, codes: Tensor) -> QuantizedTensor:
+    packed = packing.pack(codes.to(torch.int32), t.quantizer.map.bits)
+    return QuantizedTensor(t.quantizer, t.shape, packed, t.scales)

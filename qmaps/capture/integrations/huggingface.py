@@ -1,0 +1,55 @@
+"""Capturing optimizer states in runs of ``transformers.Trainer``.
+
+The optimizers need nothing: ``Trainer(..., optimizer_cls_and_kwargs=(AdamW8bit, {"lr": 1e-3}))``.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import torch
+from accelerate.optimizer import AcceleratedOptimizer
+from transformers import TrainerCallback
+
+from qmaps.capture.integrations.recording import Recording
+
+
+class CaptureCallback(TrainerCallback):
+    """Records optimizer states of a Trainer's run in a folder that `qmaps.capture.load` reads.
+
+    It takes any optimizer that the Trainer trains with. Steps are numbered as the Trainer numbers
+    them; a resumed run goes on in the same folder. In distributed training the first process
+    records.
+
+    Args:
+        out: the folder; ``states`` in the Trainer's `output_dir` if left out.
+        **options: `every`, `steps`, `parameters`, `states` and `max_bytes` of
+            `qmaps.capture.StateRecorder`.
+
+    Raises:
+        BadTypeError: an option is none of these.
+        OutputError: when training begins; see `StateRecorder`.
+    """
+
+    def __init__(self, out: str | os.PathLike[str] | None = None, **options: Any) -> None:
+        self._recording = Recording(type(self).__name__, out, options)
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:  # noqa: ARG002
+        """Begin to record."""
+        if state.is_world_process_zero:
+            optimizer = _unwrapped(kwargs["optimizer"])
+            model = kwargs["model"]
+            self._recording.begin([optimizer], model, args.output_dir, state.global_step)
+
+    def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:  # noqa: ARG002
+        """Stop recording."""
+        self._recording.end()
+
+
+def _unwrapped(optimizer: Any) -> torch.optim.Optimizer:
+    """The optimizer itself, out of what accelerate puts around it."""
+    while isinstance(optimizer, AcceleratedOptimizer):
+        optimizer = optimizer.optimizer
+    inner: torch.optim.Optimizer = optimizer
+    return inner

@@ -1,0 +1,50 @@
+"""Capturing optimizer states in runs of Lightning.
+
+The optimizers need nothing: ``configure_optimizers`` returns one, with a schedule or without.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+from lightning.pytorch import Callback
+
+from qmaps.capture.integrations.recording import Recording
+
+
+class CaptureCallback(Callback):
+    """Records optimizer states of a Trainer's run in a folder that `qmaps.capture.load` reads.
+
+    It takes any optimizers that `configure_optimizers` gives; several are recorded in folders of
+    their own, ``0``, ``1``, ... A resumed run goes on in the same folder. In distributed training
+    the first process records.
+
+    Args:
+        out: the folder; ``states`` in the Trainer's `default_root_dir` if left out.
+        **options: `every`, `steps`, `parameters`, `states` and `max_bytes` of
+            `qmaps.capture.StateRecorder`.
+
+    Raises:
+        BadTypeError: an option is none of these.
+        OutputError: when training begins; see `StateRecorder`.
+    """
+
+    def __init__(self, out: str | os.PathLike[str] | None = None, **options: Any) -> None:
+        self._recording = Recording(type(self).__name__, out, options)
+
+    def on_train_start(self, trainer: Any, pl_module: Any) -> None:
+        """Begin to record."""
+        if trainer.is_global_zero:
+            folder, taken = trainer.default_root_dir, trainer.global_step
+            # The step count is that of all optimizers together.
+            taken //= max(len(trainer.optimizers), 1)
+            self._recording.begin(trainer.optimizers, pl_module, folder, taken)
+
+    def on_train_end(self, trainer: Any, pl_module: Any) -> None:  # noqa: ARG002
+        """Stop recording."""
+        self._recording.end()
+
+    def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:  # noqa: ARG002
+        """Stop recording."""
+        self._recording.end()

@@ -1,0 +1,1 @@
+"""Several processes: shards of states, low-precision gradient exchange, a speed-up model."""

@@ -1,0 +1,128 @@
+"""A tensor as one message of bytes, and back."""
+
+from __future__ import annotations
+
+import math
+import zlib
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from qmaps.algebra.quantizer import QuantizedTensor, Quantizer, quantizer
+from qmaps.engines import packing
+from qmaps.engines.philox import RoundingKey
+from qmaps.errors import BadValueError
+from qmaps.maps.base import FittedMap, table
+from qmaps.maps.codebook import Codebook
+from qmaps.normalize.base import Scales
+from qmaps.normalize.block import BlockWise, blocks
+
+
+class Coder:
+    """Messages of a quantizer: scales, then a fitted codebook if there is one, then codes.
+
+    Args:
+        q: signed, of 2 to 8 bits; any normalizer. A tensor is sent flat, so that ``row``, ``col``
+            and ``rank1`` become ``B128``.
+    """
+
+    def __init__(self, q: Quantizer | str) -> None:
+        self.quantizer = quantizer(q)
+        map_ = self.quantizer.map
+        if not map_.signed:
+            raise BadValueError(
+                f"quantizer={self.quantizer.spec} is unsigned; messages need a signed one"
+            )
+        if not 2 <= map_.bits <= 8:
+            raise BadValueError(
+                f"quantizer={self.quantizer.spec} has {map_.bits} bits; allowed are 2 to 8"
+            )
+
+    @property
+    def name(self) -> str:
+        """What it is called in reports."""
+        return self.quantizer.spec
+
+    @property
+    def mark(self) -> int:
+        """A number by which ranks see that they code alike."""
+        return zlib.crc32(repr((self.name, self.quantizer)).encode())
+
+    def nbytes(self, numel: int) -> int:
+        """Bytes of a message of `numel` numbers."""
+        return self.quantizer.nbytes((numel,)) if numel else 0
+
+    def quantize(self, x: Tensor, key: RoundingKey) -> QuantizedTensor:
+        """1-D float32 `x`, quantized; what is not finite stays so."""
+        return self.quantizer.quantize_unchecked(x, key=key)
+
+    def encode(self, x: Tensor, key: RoundingKey) -> Tensor:
+        """1-D float32 `x` as `nbytes` of uint8."""
+        if not x.numel():
+            return x.new_empty(0, dtype=torch.uint8)
+        t = self.quantize(x, key)
+        parts = [scale.reshape(-1).contiguous().view(torch.uint8) for scale in t.scales]
+        if isinstance(self.quantizer.map, FittedMap):
+            book = table(t.quantizer.map)
+            missing = 2**t.quantizer.map.bits - book.numel()
+            full = torch.cat([book, book[-1:].expand(missing)])
+            parts.append(full.to(x.device).view(torch.uint8))
+        return torch.cat([*parts, t.packed])
+
+    def decode(self, message: Tensor, numel: int) -> Tensor:
+        """1-D float32 from what `encode` made of `numel` numbers; float32 starts at any byte."""
+        if not numel:
+            return torch.empty(0, device=message.device)
+        q, start = self.quantizer, 0
+        scales: list[Tensor] = []
+        for dtype, shape in q.normalizer.layout((numel,)):
+            size = dtype.itemsize * math.prod(shape)
+            scales.append(message[start : start + size].clone().view(dtype).view(shape))
+            start += size
+        if isinstance(q.map, FittedMap):
+            size = 4 * 2**q.map.bits
+            book = message[start : start + size].clone().view(torch.float32)
+            start += size
+            q = replace(q, map=_frozen(q.map, book))
+        packed = message[start : start + packing.packed_bytes(numel, q.map.bits)].clone()
+        return QuantizedTensor(q, (numel,), packed, tuple(scales)).dequantize()
+
+
+class OneBit(Coder):
+    """Signs, and the mean magnitude of each block: what the 2015 paper compares with.
+
+    Seide et al. keep two means a column, one of each sign; gradients are near enough to symmetric
+    for one. Zero counts as negative, as ties go to the lower code.
+
+    Args:
+        block_size: numbers that share a mean.
+
+    Source: Seide et al. (2014), "1-bit stochastic gradient descent"; 8-bit approximations for
+    parallelism, section 4.2.
+    """
+
+    def __init__(self, block_size: int = 2048) -> None:
+        self.quantizer = BlockWise(block_size) / Codebook([-1.0, 1.0], label="sign")
+        self.block_size = block_size
+
+    @property
+    def name(self) -> str:
+        """What it is called in reports."""
+        return f"1 bit, B{self.block_size}"
+
+    def quantize(self, x: Tensor, key: RoundingKey) -> QuantizedTensor:
+        """Signs of the quantizer, with means in place of its maxima."""
+        t = super().quantize(x, key)
+        return replace(t, scales=_means(x, min(self.block_size, x.numel())))
+
+
+def _means(x: Tensor, size: int) -> Scales:
+    sums = blocks(x.abs(), size).double().sum(1)
+    counts = torch.full_like(sums, size)
+    counts[-1] = x.numel() - (len(sums) - 1) * size
+    return ((sums / counts).float(),)
+
+
+def _frozen(map_: FittedMap, book: Tensor) -> Codebook:
+    return Codebook(book, bits=map_.bits, signed=map_.signed, label=map_.spec, per_tensor=True)

@@ -1,0 +1,215 @@
+"""Linear layers whose columns are split over ranks."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.nn import functional as F  # noqa: N812 - torch's own convention
+
+from qmaps.algebra.quantizer import Quantizer
+from qmaps.distributed.comm.coder import Coder
+from qmaps.distributed.comm.exchange import Exchange, header
+from qmaps.distributed.comm.reduce import Reducer
+from qmaps.distributed.comm.traffic import Traffic
+from qmaps.engines.philox import RoundingKey
+from qmaps.errors import BadTypeError, BadValueError
+
+ACTIVATIONS = 18
+"""Purpose of stochastic rounding: columns of activations sent to all."""
+
+_numbers = itertools.count()
+
+
+class _Stack(torch.autograd.Function):
+    """Forward, the activations of all ranks side by side; backward, the own columns' errors."""
+
+    @staticmethod
+    def forward(ctx: Any, own: Tensor, layer: ColumnParallelLinear) -> Tensor:
+        ctx.columns = slice(*layer.span)
+        return layer.gathered(own)
+
+    @staticmethod
+    def backward(ctx: Any, *errors: Tensor) -> tuple[Tensor, None]:
+        return errors[0][..., ctx.columns], None
+
+
+class _SumErrors(torch.autograd.Function):
+    """Forward nothing; backward, the sum of the errors of all ranks' columns."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, layer: ColumnParallelLinear) -> Tensor:
+        ctx.layer = layer
+        return x.view_as(x)
+
+    @staticmethod
+    def backward(ctx: Any, *errors: Tensor) -> tuple[Tensor, None]:
+        return ctx.layer.summed(errors[0]), None
+
+
+class ColumnParallelLinear(nn.Module):
+    """A linear layer of which each rank holds some columns (output features).
+
+    All ranks get the same input. Each computes its columns; they are exchanged quantized, so that
+    all have the same full output, bit for bit. In the backward pass each rank takes the errors of
+    its columns, and the errors of the input, to which all columns contribute, are summed in
+    quantized messages. Quantizing passes gradients on as they are.
+
+    Every rank must build and run its layers in the same order, on the same batch, with the same
+    random choices (dropout). Parameters are the rank's own: an optimizer on each rank updates
+    them, no averaging is wanted.
+
+    Args:
+        in_features: of the input.
+        out_features: of the full output, at least one for each rank.
+        bias: whether there is one.
+        quantizer: how activations and errors are sent: signed, 2 to 8 bits; None for float32.
+        sum_errors: whether errors of the input are exchanged; not needed where it takes no
+            gradient, and left to `SubBatches` in the first layer behind it.
+        group: the process group; the default one if None.
+        traffic: where bytes are counted; several layers may share one.
+        seed: of stochastic rounding.
+
+    Attributes:
+        weight: float32 of shape (own columns, in_features).
+        bias: float32 of shape (own columns,), or None.
+        span: first own column, and the one after the last.
+        traffic: bytes sent and received so far.
+        step: forward passes so far, for stochastic rounding.
+
+    Raises:
+        BadValueError: ranks differ; in the forward and the backward pass, on all ranks.
+        NonFiniteError: activations or errors hold NaN or infinity on a rank; on all ranks.
+        CommunicationError: a rank has ended, or is later than the group's timeout.
+
+    Source: 8-bit approximations for parallelism, section 2.2.
+    """
+
+    def __init__(
+        self,
+        in_features: int,
+        out_features: int,
+        bias: bool = True,
+        *,
+        quantizer: Quantizer | str | None = "B2048/tree@8s",
+        sum_errors: bool = True,
+        group: dist.ProcessGroup | None = None,
+        traffic: Traffic | None = None,
+        seed: int = 0,
+    ) -> None:
+        super().__init__()
+        self.in_features, self.out_features = in_features, out_features
+        self.group, self.seed, self.sum_errors = group, seed, sum_errors
+        self.rank, self.world = dist.get_rank(group), dist.get_world_size(group)
+        if out_features < self.world:
+            raise BadValueError(
+                f"out_features={out_features} must be at least {self.world}, one for each rank"
+            )
+        self.coder = Coder(quantizer) if quantizer is not None else Plain()
+        self.traffic = Traffic() if traffic is None else traffic
+        self.number = next(_numbers)
+        self.step = 0
+        self._errors = Reducer(self.coder, group, self.traffic, seed=seed)
+        self.span = self.spans()[self.rank]
+        # All ranks draw the whole layer, so that it is the layer that one device would have.
+        whole = nn.Linear(in_features, out_features, bias)
+        first, last = self.span
+        self.weight = nn.Parameter(whole.weight.detach()[first:last].clone())
+        own = whole.bias.detach()[first:last].clone() if bias else None
+        self.bias: nn.Parameter | None
+        self.register_parameter("bias", None if own is None else nn.Parameter(own))
+
+    def spans(self) -> list[tuple[int, int]]:
+        """First column and the one after the last of each rank."""
+        ends = [self.out_features * (r + 1) // self.world for r in range(self.world)]
+        return list(zip([0, *ends[:-1]], ends, strict=True))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """The full output of shape (..., out_features), float32, on every rank.
+
+        Args:
+            x: float32 of shape (..., in_features), the same on every rank.
+        """
+        if x.dtype != torch.float32:
+            raise BadTypeError(f"x has dtype {x.dtype}; float32 is needed")
+        if self.sum_errors:
+            x = _SumErrors.apply(x, self)  # type: ignore[no-untyped-call]
+        stacked: Tensor = _Stack.apply(F.linear(x, self.weight, self.bias), self)  # type: ignore[no-untyped-call]
+        self.step = (self.step + 1) % 2**32
+        return stacked
+
+    def gathered(self, own: Tensor) -> Tensor:
+        """The activations of all ranks, each as its message says, from one's own columns."""
+        exchange = Exchange(self.group, self.traffic)
+        rows = math.prod(own.shape[:-1])
+        flat = own.detach().reshape(-1)
+        mine = header("activations", self.number, flat, self.coder.mark)
+        found = exchange.agree(mine, own.device, same_size=False)
+        exchange.refuse_bad(found)
+        counts = [rows * (last - first) for first, last in self.spans()]
+        for rank, (each, count) in enumerate(zip(found, counts, strict=True)):
+            if each.numel != count:
+                raise BadValueError(
+                    f"activations {self.number} have {each.numel} elements on rank {rank}, where "
+                    f"{count} are due; all ranks need the same batch"
+                )
+        key = RoundingKey(
+            self.seed, ACTIVATIONS, self.step, micro_batch=self.rank, tensor=self.number
+        )
+        message = self.coder.encode(flat, key)
+        sizes = [self.coder.nbytes(count) for count in counts]
+        gathered = exchange.gather(message, sizes, mine.place)
+        self.traffic.exchanges += 1
+        self.traffic.in_32_bits += 4 * flat.numel() * (self.world - 1)
+        parts = [
+            self.coder.decode(each, count).view(*own.shape[:-1], -1)
+            for each, count in zip(gathered, counts, strict=True)
+        ]
+        return torch.cat(parts, dim=-1)
+
+    def summed(self, errors: Tensor) -> Tensor:
+        """The sum over ranks of the errors of the input."""
+        flat = errors.detach().reshape(-1)
+        return self._errors(flat, "errors", number=self.number, step=self.step, divide=False).view(
+            errors.shape
+        )
+
+    def extra_repr(self) -> str:
+        """Sizes, own columns and quantizer, for ``repr``."""
+        return (
+            f"in_features={self.in_features}, out_features={self.out_features}, "
+            f"own={self.span[0]}:{self.span[1]}, quantizer={self.coder.name}"
+        )
+
+
+class Plain(Coder):
+    """Messages in float32, to be compared with."""
+
+    def __init__(self) -> None:
+        pass
+
+    @property
+    def name(self) -> str:
+        """What it is called in reports."""
+        return "32-bit"
+
+    @property
+    def mark(self) -> int:
+        """A number that no quantizer has."""
+        return -1
+
+    def nbytes(self, numel: int) -> int:
+        """Four bytes a number."""
+        return 4 * numel
+
+    def encode(self, x: Tensor, key: RoundingKey) -> Tensor:  # noqa: ARG002 - nothing is rounded
+        """The bytes of `x`."""
+        return x.contiguous().view(torch.uint8)
+
+    def decode(self, message: Tensor, numel: int) -> Tensor:  # noqa: ARG002
+        """The numbers again."""
+        return message.clone().view(torch.float32)

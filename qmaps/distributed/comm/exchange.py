@@ -1,0 +1,172 @@
+"""Messages of bytes between the ranks of a process group, agreed on first and counted."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import astuple, dataclass
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from qmaps.distributed.comm.traffic import Traffic
+from qmaps.errors import BadValueError, CommunicationError, NonFiniteError
+
+# torch 2.13 renamed it, and warns of the old name.
+GATHER = "all_gather_single" if hasattr(dist, "all_gather_single") else "all_gather_into_tensor"
+NONFINITE = ("raise", "propagate")
+KINDS = (
+    "gradients",
+    "activations",
+    "errors",
+    "a tensor",
+    "sub-batch",
+    "errors of sub-batch",
+)
+
+
+@dataclass(frozen=True)
+class Header:
+    """What ranks tell each other before an exchange, so that all see the same fault.
+
+    Attributes:
+        kind: index into `KINDS`.
+        number: of the bucket or layer.
+        numel: numbers to be exchanged.
+        mark: of the coder.
+        bad: how many of them are NaN or infinite.
+        first: flat index of the first such.
+    """
+
+    kind: int
+    number: int
+    numel: int
+    mark: int
+    bad: int = 0
+    first: int = 0
+
+    @property
+    def place(self) -> str:
+        """For messages."""
+        return f"{KINDS[self.kind]} {self.number}"
+
+
+def header(kind: str, number: int, x: Tensor, mark: int) -> Header:
+    """The header of `x`, looked through for what is not finite."""
+    wrong = ~x.isfinite()
+    bad = int(wrong.sum())
+    first = int(wrong.reshape(-1).int().argmax()) if bad else 0
+    return Header(KINDS.index(kind), number, x.numel(), mark, bad, first)
+
+
+class Exchange:
+    """One rank's part in the exchanges of a group.
+
+    Args:
+        group: the process group; the default one if None.
+        traffic: where bytes are counted.
+    """
+
+    def __init__(self, group: dist.ProcessGroup | None, traffic: Traffic) -> None:
+        self.group = group
+        self.traffic = traffic
+        self.rank = dist.get_rank(group)
+        self.world = dist.get_world_size(group)
+
+    def agree(self, mine: Header, device: torch.device, *, same_size: bool = True) -> list[Header]:
+        """The headers of all ranks, by rank.
+
+        Raises:
+            BadValueError: ranks are at different exchanges, code differently, or, if `same_size`,
+                have different sizes. All ranks raise it.
+            CommunicationError: a rank is gone, or late by the group's timeout.
+        """
+        own = torch.tensor(astuple(mine), dtype=torch.int64, device=device)
+        both = torch.empty(self.world * own.numel(), dtype=torch.int64, device=device)
+        with self.watched(mine.place):
+            getattr(dist, GATHER)(both, own, group=self.group)
+        self._count(own.nbytes * (self.world - 1), own.nbytes * (self.world - 1))
+        found = [Header(*values) for values in both.view(self.world, -1).tolist()]
+        zero = found[0]
+        for rank, other in enumerate(found):
+            if (other.kind, other.number) != (zero.kind, zero.number):
+                raise BadValueError(
+                    f"ranks exchange different things: rank 0 {zero.place}, rank {rank} "
+                    f"{other.place}; all must do the same in the same order"
+                )
+            if other.mark != zero.mark:
+                raise BadValueError(
+                    f"rank {rank} codes {other.place} differently from rank 0; all need the same "
+                    "quantizer"
+                )
+            if same_size and other.numel != zero.numel:
+                raise BadValueError(
+                    f"{zero.place} has {zero.numel} elements on rank 0 and {other.numel} on rank "
+                    f"{rank}; all ranks need the same"
+                )
+        return found
+
+    def refuse_bad(self, found: Sequence[Header], hint: str = "") -> None:
+        """Raise an error on all ranks if any has NaN or infinity.
+
+        Args:
+            found: what `agree` returned.
+            hint: what a caller can do about it, for the message.
+        """
+        for rank, each in enumerate(found):
+            if each.bad:
+                raise NonFiniteError(
+                    f"{each.place} holds {each.bad} NaN or infinite elements on rank {rank}, the "
+                    f"first at flat index {each.first}{hint}"
+                )
+
+    def swap(self, messages: Sequence[Tensor], sizes: Sequence[int], place: str) -> list[Tensor]:
+        """Give each rank its message, and get one from each.
+
+        Args:
+            messages: 1-D uint8, one for each rank; the own one is not sent.
+            sizes: bytes that come from each rank; 0 for the own one.
+            place: for errors.
+        """
+        device = messages[0].device
+        outgoing = [0 if r == self.rank else m.numel() for r, m in enumerate(messages)]
+        buffer = torch.cat([m[:0] if r == self.rank else m for r, m in enumerate(messages)])
+        into = torch.empty(sum(sizes), dtype=torch.uint8, device=device)
+        with self.watched(place):
+            dist.all_to_all_single(into, buffer, list(sizes), outgoing, group=self.group)
+        self._count(buffer.nbytes, into.nbytes)
+        return list(torch.split(into, list(sizes)))
+
+    def gather(self, message: Tensor, sizes: Sequence[int], place: str) -> list[Tensor]:
+        """The messages of all ranks, by rank.
+
+        Args:
+            message: 1-D uint8.
+            sizes: bytes of each rank's message; shorter ones are sent with padding.
+            place: for errors.
+        """
+        most = max(sizes)
+        padded = torch.nn.functional.pad(message, (0, most - message.numel()))
+        into = torch.empty(self.world * most, dtype=torch.uint8, device=message.device)
+        with self.watched(place):
+            getattr(dist, GATHER)(into, padded, group=self.group)
+        self._count(most * (self.world - 1), most * (self.world - 1))
+        rows = into.view(self.world, most)
+        return [row[:size] for row, size in zip(rows, sizes, strict=True)]
+
+    @contextmanager
+    def watched(self, place: str) -> Iterator[None]:
+        """Turn what the process group raises into an error that says where."""
+        try:
+            yield
+        except (RuntimeError, ValueError) as error:
+            said = (str(error).strip().splitlines() or [type(error).__name__])[0]
+            raise CommunicationError(
+                f"rank {self.rank} of {self.world} could not exchange {place}: another rank has "
+                f"ended, failed, or is later than the group's timeout ({said})"
+            ) from error
+
+    def _count(self, sent: int, received: int) -> None:
+        self.traffic.sent += sent
+        self.traffic.received += received

@@ -1,0 +1,175 @@
+"""Communication hooks of DistributedDataParallel.
+
+No ``from __future__ import annotations`` here: DDP compares the annotations themselves.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from qmaps.algebra.quantizer import Quantizer
+from qmaps.distributed.comm.coder import Coder, OneBit
+from qmaps.distributed.comm.reduce import Reducer
+from qmaps.distributed.comm.traffic import Traffic
+from qmaps.errors import BadValueError
+
+
+class QuantizedHook:
+    """Averages gradients over ranks in narrow messages; see `quantized_hook`.
+
+    Attributes:
+        traffic: bytes sent and received so far.
+        error_feedback: whether what a message leaves out is added to the next.
+        step: backward passes that were exchanged.
+    """
+
+    def __init__(
+        self,
+        coder: Coder,
+        *,
+        error_feedback: bool = False,
+        group: dist.ProcessGroup | None = None,
+        seed: int = 0,
+        nonfinite: str = "raise",
+    ) -> None:
+        self.traffic = Traffic()
+        self.error_feedback = error_feedback
+        self.step = 0
+        self._reduce = Reducer(coder, group, self.traffic, seed=seed, nonfinite=nonfinite)
+        self._residuals: dict[nn.Parameter, Tensor] = {}
+        # DDP logs hooks by their name.
+        self.__name__ = self.__qualname__ = f"quantized_hook({coder.name})"
+
+    def __call__(
+        self,
+        state: object,  # noqa: ARG002 - DDP passes it
+        bucket: dist.GradBucket,  # type: ignore[name-defined]
+    ) -> torch.futures.Future[Tensor]:
+        """Average a bucket; DDP calls it when the bucket's gradients are there."""
+        buffer = bucket.buffer()
+        residual = self._gathered(bucket) if self.error_feedback else None
+        found = self._reduce(
+            buffer.float(),
+            "gradients",
+            number=bucket.index(),
+            step=self.step,
+            residual=residual,
+        )
+        if residual is not None:
+            self._keep(bucket, residual)
+        if bucket.is_last():
+            self.step = (self.step + 1) % 2**32
+        buffer.copy_(found)
+        future: torch.futures.Future[Tensor] = torch.futures.Future()
+        future.set_result(buffer)
+        return future
+
+    def state_dict(self, module: nn.Module) -> dict[str, Any]:
+        """Step and residuals, by the names of `module`'s parameters: this rank's own."""
+        names = {parameter: name for name, parameter in _bare(module).named_parameters()}
+        kept = {names[parameter]: left.clone() for parameter, left in self._residuals.items()}
+        return {"step": self.step, "residuals": kept}
+
+    def load_state_dict(self, state: Mapping[str, Any], module: nn.Module) -> None:
+        """Take over what `state_dict` gave.
+
+        Raises:
+            BadValueError: a residual is of no parameter of `module`, or of another size.
+        """
+        parameters = dict(_bare(module).named_parameters())
+        for name, left in state["residuals"].items():
+            if name not in parameters or parameters[name].numel() != left.numel():
+                raise BadValueError(f"residual {name!r} fits no parameter of the module")
+        self.step = int(state["step"])
+        self._residuals = {
+            parameters[name]: left.to(parameters[name].device, copy=True)
+            for name, left in state["residuals"].items()
+        }
+
+    def _gathered(self, bucket: Any) -> Tensor:
+        """The residuals of a bucket's parameters, flat: DDP makes new buckets after one step."""
+        device = bucket.buffer().device
+        pieces = [
+            self._residuals.get(parameter, torch.zeros(parameter.numel(), device=device))
+            for parameter in bucket.parameters()
+        ]
+        return torch.cat(pieces)
+
+    def _keep(self, bucket: Any, residual: Tensor) -> None:
+        start = 0
+        for parameter in bucket.parameters():
+            self._residuals[parameter] = residual[start : start + parameter.numel()]
+            start += parameter.numel()
+
+
+def quantized_hook(
+    quantizer: Quantizer | str,
+    *,
+    error_feedback: bool = False,
+    group: dist.ProcessGroup | None = None,
+    seed: int = 0,
+    nonfinite: str = "raise",
+) -> QuantizedHook:
+    """A hook that averages gradients in messages of 2 to 8 bits.
+
+    ``ddp.register_comm_hook(None, quantized_hook("B2048/tree@8s"))``. Each bucket is cut into one
+    part for each rank; parts go quantized to the rank that owns them, are decoded and added there,
+    and the averages go quantized to all. Buckets have any size and dtype; arithmetic is in
+    float32. Replicas stay equal bit for bit. Exchanges happen within the backward pass, one bucket
+    after the other.
+
+    Args:
+        quantizer: signed, 2 to 8 bits. With ``+sr`` the rounding depends on seed, step, bucket,
+            element and rank.
+        error_feedback: add what each message left out to the next, in float32, one number for
+            each gradient.
+        group: DDP's process group; the default one if None.
+        seed: of stochastic rounding.
+        nonfinite: what NaN or infinity on one rank does: "raise" an error on all, or "propagate"
+            as NaN of the whole bucket, which `torch.amp.GradScaler` sees.
+
+    Raises:
+        BadValueError: the quantizer is unsigned, or of other widths. In the backward pass: ranks
+            have buckets of different sizes, or other quantizers; on all ranks.
+        NonFiniteError: in the backward pass, on all ranks.
+        CommunicationError: in the backward pass: a rank has ended, or is later than the group's
+            timeout.
+
+    Source: 8-bit approximations for parallelism, section 2.1 and appendix A.2.2.
+    """
+    return QuantizedHook(
+        Coder(quantizer),
+        error_feedback=error_feedback,
+        group=group,
+        seed=seed,
+        nonfinite=nonfinite,
+    )
+
+
+def one_bit_hook(
+    block_size: int = 2048,
+    *,
+    error_feedback: bool = True,
+    group: dist.ProcessGroup | None = None,
+    nonfinite: str = "raise",
+) -> QuantizedHook:
+    """A hook that sends signs and a mean magnitude for each block, with error feedback.
+
+    What the 2015 paper compares with. Arguments are those of `quantized_hook`.
+
+    Source: Seide et al. (2014), "1-bit stochastic gradient descent".
+    """
+    return QuantizedHook(
+        OneBit(block_size), error_feedback=error_feedback, group=group, nonfinite=nonfinite
+    )
+
+
+def _bare(module: nn.Module) -> nn.Module:
+    """What DDP wraps, or the module itself."""
+    if isinstance(module, nn.parallel.DistributedDataParallel):
+        bare: nn.Module = module.module
+        return bare
+    return module

@@ -1,0 +1,183 @@
+"""Sums over ranks in narrow messages: reduce-scatter, then all-gather."""
+
+from __future__ import annotations
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from qmaps.algebra.quantizer import FLOATS, Quantizer
+from qmaps.distributed.comm.coder import Coder
+from qmaps.distributed.comm.exchange import NONFINITE, Exchange, header
+from qmaps.distributed.comm.traffic import Traffic
+from qmaps.engines.philox import RoundingKey
+from qmaps.errors import BadTypeError, BadValueError
+
+SCATTER, GATHER = 16, 17
+"""Purposes of stochastic rounding: parts sent to their owner, and sums sent to all."""
+
+
+def check_nonfinite(nonfinite: str) -> str:
+    """`nonfinite` if it is allowed."""
+    if nonfinite not in NONFINITE:
+        raise BadValueError(f"nonfinite={nonfinite!r} must be 'raise' or 'propagate'")
+    return nonfinite
+
+
+class Reducer:
+    """Sums or averages tensors of one size over all ranks; every rank gets the same bits.
+
+    Each rank owns one of W equal parts of the flat tensor. It gets that part from all others,
+    quantized, decodes each before it is added, in the order of ranks and in float32, divides by W
+    if an average is wanted, quantizes the result and sends it to all. Its own part goes into the
+    sum as it is; all, itself included, take the decoded result.
+
+    Args:
+        coder: how numbers are sent.
+        group: the process group; the default one if None.
+        traffic: where bytes are counted.
+        seed: of stochastic rounding.
+        nonfinite: "raise" refuses NaN and infinity anywhere on all ranks; "propagate" makes the
+            whole tensor NaN. None refuses them too, for callers without this choice.
+    """
+
+    def __init__(
+        self,
+        coder: Coder,
+        group: dist.ProcessGroup | None = None,
+        traffic: Traffic | None = None,
+        *,
+        seed: int = 0,
+        nonfinite: str | None = None,
+    ) -> None:
+        self.coder = coder
+        self.group = group
+        self.traffic = Traffic() if traffic is None else traffic
+        self.seed = RoundingKey(seed=seed).seed
+        self.nonfinite = nonfinite if nonfinite is None else check_nonfinite(nonfinite)
+
+    def __call__(
+        self,
+        x: Tensor,
+        kind: str,
+        *,
+        number: int = 0,
+        step: int = 0,
+        divide: bool = True,
+        residual: Tensor | None = None,
+    ) -> Tensor:
+        """The sum or average of `x` over ranks.
+
+        Args:
+            x: 1-D float32.
+            kind: what it is, one of `qmaps.distributed.comm.exchange.KINDS`.
+            number: of the tensor, the same on all ranks.
+            step: of training, for stochastic rounding.
+            divide: by the number of ranks.
+            residual: 1-D float32 as `x`: what earlier messages left out. It is added to `x`, and
+                then holds what these leave out; of the own part the error of the result, so that
+                it comes in once at the next step.
+        """
+        exchange = Exchange(self.group, self.traffic)
+        rank, world = exchange.rank, exchange.world
+        if world == 1:
+            return x.clone()
+        if residual is not None:
+            x = x + residual
+        mine = header(kind, number, x, self.coder.mark)
+        found = exchange.agree(mine, x.device)
+        self.traffic.exchanges += 1
+        self.traffic.in_32_bits += 8 * (world - 1) * x.numel() // world
+        if self.nonfinite != "propagate":
+            hint = "" if self.nonfinite is None else "; nonfinite='propagate' passes them on"
+            exchange.refuse_bad(found, hint)
+        elif any(each.bad for each in found):
+            return torch.full_like(x, torch.nan)
+        parts = split(x, world)
+        starts = [0]
+        for part in parts:
+            starts.append(starts[-1] + part.numel())
+
+        def key(purpose: int, start: int) -> RoundingKey:
+            return RoundingKey(
+                self.seed, purpose, step, micro_batch=rank, tensor=number, offset=start
+            )
+
+        messages = [
+            part.new_empty(0, dtype=torch.uint8)
+            if owner == rank
+            else self.coder.encode(part, key(SCATTER, start))
+            for owner, (part, start) in enumerate(zip(parts, starts, strict=False))
+        ]
+        size = self.coder.nbytes(parts[rank].numel())
+        sizes = [0 if other == rank else size for other in range(world)]
+        received = exchange.swap(messages, sizes, mine.place)
+        total: Tensor | None = None
+        for other in range(world):
+            own = other == rank
+            part = parts[rank] if own else self.coder.decode(received[other], parts[rank].numel())
+            total = part if total is None else total + part
+        assert total is not None
+        count = torch.tensor(float(world), device=x.device)
+        result = total / count if divide else total
+        message = self.coder.encode(result, key(GATHER, starts[rank]))
+        sizes = [self.coder.nbytes(part.numel()) for part in parts]
+        gathered = exchange.gather(message, sizes, mine.place)
+        decoded = [
+            self.coder.decode(each, part.numel())
+            for each, part in zip(gathered, parts, strict=True)
+        ]
+        if residual is not None:
+            for owner, (kept, part) in enumerate(zip(split(residual, world), parts, strict=True)):
+                if owner == rank:
+                    left = result - decoded[rank]
+                    kept.copy_(left * count if divide else left)
+                else:
+                    kept.copy_(part - self.coder.decode(messages[owner], part.numel()))
+        return torch.cat(decoded)
+
+
+def split(x: Tensor, world: int) -> list[Tensor]:
+    """`world` consecutive parts of 1-D `x`, all but the last ones of one size."""
+    size = -(-x.numel() // world)
+    ends = [min(size * (r + 1), x.numel()) for r in range(world)]
+    return [x[end - min(size, max(0, end - size * r)) : end] for r, end in enumerate(ends)]
+
+
+def average(
+    x: Tensor,
+    q: Quantizer | str,
+    *,
+    group: dist.ProcessGroup | None = None,
+    traffic: Traffic | None = None,
+    seed: int = 0,
+    step: int = 0,
+    number: int = 0,
+    nonfinite: str = "raise",
+) -> Tensor:
+    """The average of a tensor over all ranks, in narrow messages; the same bits on all of them.
+
+    Args:
+        x: float32, float16 or bfloat16, of one shape on all ranks.
+        q: signed quantizer of 2 to 8 bits, or its spec.
+        group: the process group; the default one if None.
+        traffic: where bytes are counted.
+        seed: of stochastic rounding.
+        step: of training, for stochastic rounding; 32 bits.
+        number: of the tensor, for stochastic rounding and errors.
+        nonfinite: "raise" refuses NaN and infinity on all ranks; "propagate" returns NaN.
+
+    Returns:
+        Of the shape and dtype of `x`.
+
+    Raises:
+        BadValueError: ranks differ in size, quantizer or order; on all ranks.
+        NonFiniteError: a rank has NaN or infinity; on all ranks.
+        CommunicationError: a rank has ended, or is later than the group's timeout.
+    """
+    if not isinstance(x, Tensor) or x.dtype not in FLOATS:
+        kind = x.dtype if isinstance(x, Tensor) else type(x).__name__
+        raise BadTypeError(f"x is {kind}; a float32, float16 or bfloat16 tensor is needed")
+    reducer = Reducer(Coder(q), group, traffic, seed=seed, nonfinite=nonfinite)
+    flat = x.detach().reshape(-1).float()
+    return reducer(flat, "a tensor", number=number, step=step).view(x.shape).to(x.dtype)

@@ -1,0 +1,77 @@
+"""Reductions over the whole of a tensor of which this process steps a part.
+
+An update rule sees local tensors. Where it reduces over a dimension that is split, each process
+reduces its part, and the parts are put together here. Sums of parts are float64 sums in another
+order than that of the whole, so that norms and means on shards are promised to the last bits of
+float64, not beyond; maxima are exact.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+
+import torch
+from torch import Tensor
+
+from qmaps.distributed.shards import Groups, Shard
+
+_current: ContextVar[Shard | None] = ContextVar("part", default=None)
+
+
+@contextmanager
+def part(shard: Shard | None) -> Iterator[None]:
+    """Within the block, reductions are those of the whole that `shard` is a part of."""
+    token = _current.set(shard)
+    try:
+        yield
+    finally:
+        _current.reset(token)
+
+
+def added(total: Tensor, dims: Iterable[int] | None = None) -> Tensor:
+    """A local sum over these dimensions of the parameter (all if None), summed over shards."""
+    shard = _current.get()
+    for group in () if shard is None else shard.groups(dims):
+        total = total.contiguous().clone()
+        torch.distributed.all_reduce(total, group=group)
+    return total
+
+
+def largest(maxima: Tensor, dims: Iterable[int] | None = None) -> Tensor:
+    """A local maximum over these dimensions, float32 and not negative, over shards; NaN wins."""
+    shard = _current.get()
+    groups = () if shard is None else shard.groups(dims)
+    if not groups:
+        return maxima
+    return largest_bits([maxima.abs().view(torch.int32)], groups)[0].view(torch.float32)
+
+
+def numel(x: Tensor) -> int:
+    """The elements of the whole of `x`, which has the parameter's local shape."""
+    shard = _current.get()
+    return x.numel() if shard is None else torch.Size(shard.shape).numel()
+
+
+def size(here: int, dim: int) -> int:
+    """The size of one of its dimensions in the whole, where it is `here` in this part."""
+    shard = _current.get()
+    return here if shard is None else shard.shape[dim]
+
+
+def largest_bits(bits: Sequence[Tensor], groups: Groups) -> list[Tensor]:
+    """The largest of every element over process groups, with one collective for each group.
+
+    The bits of floats that are not negative are ordered as the floats are, those of NaN above
+    infinity, which collectives of floats do not promise.
+
+    Args:
+        bits: int32.
+        groups: at least one.
+    """
+    joined = torch.cat([each.reshape(-1) for each in bits])
+    for group in groups:
+        torch.distributed.all_reduce(joined, torch.distributed.ReduceOp.MAX, group)
+    found = torch.split(joined, [each.numel() for each in bits])
+    return [new.view(each.shape) for new, each in zip(found, bits, strict=True)]

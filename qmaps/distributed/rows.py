@@ -1,0 +1,342 @@
+"""Quantized tensors row by row, so that a checkpoint can be cut between any two rows.
+
+A row is what belongs to one index of the first dimension, along which ``fully_shard`` splits. Its
+codes fill whole bytes, and it brings along the scales of the blocks that it lies in, and its phase:
+where in its block it begins. What `torch.distributed.checkpoint` gives to another number of
+processes are then rows, which become a shard again:
+
+- scales of slices (`rank1`, `row`, ...) and blocks that begin where they did stay bit for bit;
+- where a new shard begins inside a block, its rows are decoded and encoded anew with blocks of its
+  own. That happens where rows are no multiple of blocks and shards move, and costs one rounding.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, replace
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from qmaps.algebra.quantizer import QuantizedTensor, Quantizer
+from qmaps.distributed.shards import Shard, is_distributed, local
+from qmaps.engines import packing, reference
+from qmaps.engines.dense import lack
+from qmaps.errors import DAMAGE, BadValueError, shown
+from qmaps.maps.base import Map, table
+from qmaps.normalize.base import Normalizer, Shape
+from qmaps.normalize.block import BlockWise
+from qmaps.normalize.eight_bit import EightBit
+from qmaps.normalize.extent import Extent
+from qmaps.normalize.logblock import LogBlock
+from qmaps.normalize.minimum import Minimum
+from qmaps.storage.tensors import described, quantizer_in
+
+FORMAT = 1
+
+_always: ContextVar[bool] = ContextVar("rows", default=False)
+
+
+@contextmanager
+def by_rows() -> Iterator[None]:
+    """Within the block, state_dicts of parameters that are not in shards are by rows as well.
+
+    So one process can write or read the checkpoints of `torch.distributed.checkpoint` that several
+    read or have written.
+    """
+    token = _always.set(True)
+    try:
+        yield
+    finally:
+        _always.reset(token)
+
+
+def wanted() -> bool:
+    """Whether `by_rows` is in force."""
+    return _always.get()
+
+
+@dataclass(frozen=True)
+class Rows:
+    """Some consecutive rows of a quantized tensor.
+
+    Attributes:
+        quantizer: made it.
+        shape: of the whole.
+        codes: uint8 of shape (rows, bytes of a row).
+        scales: for each stored part of the normalizer, of blocks (rows, blocks of a row), of
+            slices one for each row or index, as they are.
+        phases: for each of them, int32 of shape (rows,); empty but for blocks.
+    """
+
+    quantizer: Quantizer
+    shape: Shape
+    codes: Tensor
+    scales: tuple[Tensor, ...]
+    phases: tuple[Tensor, ...]
+
+    @staticmethod
+    def of(t: QuantizedTensor) -> Rows:
+        """The rows of a tensor, which shares no storage with them."""
+        rows, width = _sides(t.shape)
+        codes = _padded(t.codes().view(rows, width), t.quantizer.map)
+        scales, phases = [], []
+        for extent, scale in zip(_extents(t.quantizer, t.shape), t.scales, strict=True):
+            if not extent.block:
+                scales.append(scale.clone())
+                phases.append(torch.zeros(0, dtype=torch.int32, device=t.device))
+                continue
+            begin = torch.arange(rows, device=t.device) * width
+            index = (begin // extent.block)[:, None] + torch.arange(
+                _blocks(width, extent.block), device=t.device
+            )
+            last = max(scale.numel() - 1, 0)
+            scales.append(scale[index.clamp(max=last)] if rows else scale.new_zeros(index.shape))
+            phases.append((begin % extent.block).to(torch.int32))
+        return Rows(t.quantizer, t.shape, codes, tuple(scales), tuple(phases))
+
+    def cut(self, shard: Shard) -> Rows:
+        """The rows of a shard, of all rows."""
+        first, count = shard.offsets[0], shard.local_shape[0]
+
+        def some(x: Tensor, sliced: bool) -> Tensor:
+            return x.narrow(0, first, count) if sliced else x
+
+        extents = _extents(self.quantizer, self.shape)
+        return replace(
+            self,
+            codes=some(self.codes, True),
+            scales=tuple(
+                some(scale, bool(extent.block) or 0 in extent.kept)
+                for scale, extent in zip(self.scales, extents, strict=True)
+            ),
+            phases=tuple(some(phase, phase.numel() > 0) for phase in self.phases),
+        )
+
+    @property
+    def local_shape(self) -> Shape:
+        """The shape of these rows together."""
+        return (len(self.codes), *self.shape[1:]) if self.shape else ()
+
+    @property
+    def aligned(self) -> bool:
+        """Whether blocks begin where those of a tensor of these rows alone do."""
+        rows, width = _sides(self.local_shape)
+        extents = _extents(self.quantizer, self.shape)
+        return all(
+            torch.equal(phase.cpu().long(), torch.arange(rows) * width % extent.block)
+            for phase, extent in zip(self.phases, extents, strict=True)
+            if extent.block
+        )
+
+    def joined(self) -> QuantizedTensor:
+        """The tensor of these rows, which are aligned."""
+        rows, width = _sides(self.local_shape)
+        scales = []
+        for extent, scale in zip(_extents(self.quantizer, self.shape), self.scales, strict=True):
+            if extent.block:
+                count = -(-rows * width // extent.block)
+                block = torch.arange(count, device=scale.device)
+                row = block * extent.block // max(width, 1)
+                scale = scale[row, block - row * width // extent.block]
+            scales.append(scale.clone())
+        packed = packing.pack(self._codes(), self.quantizer.map.bits)
+        return QuantizedTensor(self.quantizer, self.local_shape, packed, tuple(scales))
+
+    def decoded(self) -> Tensor:
+        """The values, float32."""
+        rows, width = _sides(self.local_shape)
+        scales = []
+        extents = _extents(self.quantizer, self.shape)
+        for extent, scale, phase in zip(extents, self.scales, self.phases, strict=True):
+            if extent.block:
+                column = torch.arange(width, device=scale.device)
+                block = (phase.long()[:, None] + column) // extent.block
+                scale = scale.gather(1, block).reshape(-1) if rows * width else scale.reshape(-1)
+            scales.append(scale)
+        normalizer = _by_element(self.quantizer.normalizer, len(self.shape))
+        codes = self._codes().view(self.local_shape)
+        return reference.dequantize(codes, tuple(scales), normalizer, self.quantizer.map)
+
+    def _codes(self) -> Tensor:
+        rows, width = _sides(self.local_shape)
+        map_ = self.quantizer.map
+        padded = _padded_width(width, map_)
+        unpacked = packing.unpack(self.codes.reshape(-1), map_.bits, rows * padded)
+        return unpacked.view(rows, padded)[:, :width].reshape(-1)
+
+
+def write(t: QuantizedTensor, shard: Shard | None) -> dict[str, Any]:
+    """`t` by rows, as tensors, strings and numbers: of a shard as parts of DTensors.
+
+    Args:
+        t: a whole tensor, or a shard of one.
+        shard: what part of the whole `t` is.
+    """
+    rows = Rows.of(t)
+    shape = t.shape if shard is None else shard.shape
+    plain = {**described(t.quantizer), "format": FORMAT, "rows": list(shape)}
+    arrays = {"codes": rows.codes}
+    extents = _extents(t.quantizer, shape)
+    along_rows = {"codes"}
+    for number, (extent, scale, phase) in enumerate(
+        zip(extents, rows.scales, rows.phases, strict=True)
+    ):
+        arrays[f"scale{number}"] = scale
+        if extent.block:
+            arrays[f"phase{number}"] = phase
+            along_rows |= {f"scale{number}", f"phase{number}"}
+        elif 0 in extent.kept:
+            along_rows.add(f"scale{number}")
+    if shard is not None:
+        arrays = {
+            name: shard.of_rows(array, split=name in along_rows).distributed(array)
+            for name, array in arrays.items()
+        }
+    return {**plain, **arrays}
+
+
+def read(plain: Mapping[str, Any], shard: Shard | None) -> Rows:
+    """What `write` wrote: all rows, or those of a shard.
+
+    Raises:
+        BadValueError: the parts do not fit together.
+    """
+    if plain.get("format") != FORMAT:
+        raise BadValueError(
+            f"format={plain.get('format')} of the rows of a quantized tensor is not supported; "
+            f"{FORMAT} is"
+        )
+    try:
+        quantizer = quantizer_in(plain)
+        shape = tuple(plain["rows"])
+        if not all(isinstance(size, int) for size in shape):
+            raise BadValueError(f"rows={shown(plain['rows'])} of a quantized tensor must be ints")
+        extents = _extents(quantizer, shape)
+        given = {name: _here(value, shard) for name, value in plain.items() if _is_array(name)}
+        numbers = range(len(extents))
+        nothing = torch.zeros(0, dtype=torch.int32)
+        rows = Rows(
+            quantizer,
+            shape,
+            given["codes"],
+            tuple(given[f"scale{number}"] for number in numbers),
+            tuple(given.get(f"phase{number}", nothing) for number in numbers),
+        )
+        if shard is not None and len(rows.codes) == _sides(shape)[0] != shard.local_shape[0]:
+            _check(rows)
+            rows = rows.cut(shard)
+        _check(rows)
+    except BadValueError:
+        raise
+    except DAMAGE as error:
+        reason = f"{type(error).__name__}: {error}".splitlines()[0]
+        raise BadValueError(f"the rows of a quantized tensor are damaged ({reason})") from None
+    return rows
+
+
+def _is_array(name: str) -> bool:
+    return name == "codes" or name.startswith(("scale", "phase"))
+
+
+def _here(value: Any, shard: Shard | None) -> Tensor:
+    """Of a DTensor what is here, or all of it for a tensor that is not in shards."""
+    if not is_distributed(value):
+        found: Tensor = value
+    else:
+        found = value.full_tensor() if shard is None else local(value)
+    if lack(found):
+        raise TypeError("a part is not dense")
+    return found
+
+
+def _check(rows: Rows) -> None:
+    """Raise unless sizes and dtypes are those of the quantizer, and codes in its codebook."""
+    count, width = _sides(rows.local_shape)
+    bits = rows.quantizer.map.bits
+    row_bytes = _padded_width(width, rows.quantizer.map) * bits // 8
+    needed: list[tuple[str, Tensor, torch.dtype, Shape]] = [
+        ("codes", rows.codes, torch.uint8, (count, row_bytes))
+    ]
+    layout = rows.quantizer.normalizer.layout(rows.local_shape)
+    for number, (extent, (dtype, shape)) in enumerate(
+        zip(_extents(rows.quantizer, rows.shape), layout, strict=True)
+    ):
+        size = (count, _blocks(width, extent.block)) if extent.block else shape
+        needed.append((f"scale{number}", rows.scales[number], dtype, size))
+        if extent.block:
+            needed.append((f"phase{number}", rows.phases[number], torch.int32, (count,)))
+            phase = rows.phases[number]
+            if phase.numel() and not 0 <= int(phase.min()) <= int(phase.max()) < extent.block:
+                raise BadValueError(
+                    f"phase{number} of the rows of a quantized tensor is outside 0 to "
+                    f"{extent.block - 1}"
+                )
+    for name, found, dtype, size in needed:
+        if found.dtype != dtype or tuple(found.shape) != size:
+            raise BadValueError(
+                f"{name} of the rows of a quantized tensor is {tuple(found.shape)} of "
+                f"{found.dtype}; {rows.quantizer.spec} of shape {rows.shape} needs {size} of "
+                f"{dtype}"
+            )
+    normalizer = rows.quantizer.normalizer
+    if not normalizer.log_domain and any(bool((scale < 0).any()) for scale in rows.scales):
+        raise BadValueError(
+            f"scales of the rows of {rows.quantizer.spec} hold negative numbers; none may be"
+        )
+    book, codes = table(rows.quantizer.map), rows._codes()
+    if len(book) < 2**bits and codes.numel() and (largest := int(codes.max())) >= len(book):
+        raise BadValueError(
+            f"codes of the rows of a quantized tensor hold {largest}; {rows.quantizer.spec} has "
+            f"{len(book)} codes"
+        )
+
+
+def _sides(shape: Shape) -> tuple[int, int]:
+    """Rows, and elements of a row."""
+    return (shape[0], math.prod(shape[1:])) if shape else (1, 1)
+
+
+def _blocks(width: int, block: int) -> int:
+    """How many blocks a row can touch, wherever it begins."""
+    if width % block == 0:
+        return width // block
+    return (width + block - 2) // block + 1
+
+
+def _padded_width(width: int, map_: Map) -> int:
+    """Codes of a row, filled up to whole bytes."""
+    together = 8 // math.gcd(map_.bits, 8)
+    return -(-width // together) * together
+
+
+def _padded(codes: Tensor, map_: Map) -> Tensor:
+    """Codes of shape (rows, width) packed row by row."""
+    rows, width = codes.shape
+    padded = _padded_width(width, map_)
+    codes = torch.nn.functional.pad(codes, (0, padded - width))
+    return packing.pack(codes, map_.bits).view(rows, padded * map_.bits // 8)
+
+
+def _extents(quantizer: Quantizer, shape: Shape) -> tuple[Extent, ...]:
+    found = quantizer.normalizer.extents(len(shape))
+    if found is None:
+        spec = quantizer.normalizer.spec
+        raise BadValueError(f"{spec} does not tell what its scales span (Normalizer.extents)")
+    return found
+
+
+def _by_element(normalizer: Normalizer, dims: int) -> Normalizer:
+    """The same with a scale for every element instead of every block."""
+    if isinstance(normalizer, Minimum):
+        return Minimum(*(_by_element(part, dims) for part in normalizer.parts))
+    if isinstance(normalizer, EightBit):
+        return EightBit(_by_element(normalizer.inner, dims))
+    if normalizer.log_domain:
+        return LogBlock(1)
+    extents = normalizer.extents(dims) or ()
+    return BlockWise(1) if any(extent.block for extent in extents) else normalizer

@@ -1,0 +1,222 @@
+"""The gate to the engines: the address of every tensor that they read or write comes from here.
+
+An engine sees memory, not tensors. So what passes the gate is plain: its elements lie where its
+address says, with the signs that its bits have, in a storage that holds all of them. What is
+described to an engine once and used again (`Kept`) is looked at before each use, for torch lets
+anybody change the storage, the shape and the strides behind a tensor object.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Hashable, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from qmaps.engines.dense import lack
+from qmaps.engines.native import core
+from qmaps.errors import BadValueError
+
+
+def in_memory(x: Tensor) -> bool:
+    """Whether the elements of a real tensor lie where its address says, for an engine to read.
+
+    Not those of classes that say themselves what operations on them mean (DTensors, fake tensors,
+    quantized weights of any library), of functorch's wrappers, of tensors that are not dense, whose
+    negation is still to be done (``is_neg``), or that have no memory.
+    """
+    if _plain_address(x):
+        return True  # as nearly all are
+    return _is_dense(x) and not x.is_neg() and not missing_bytes(x)
+
+
+def missing_bytes(x: Tensor) -> int:
+    """How many bytes the storage of a dense tensor lacks for its elements; 0 if it is whole."""
+    if not (numel := x.numel()):
+        return 0
+    elements = int(x.storage_offset()) + (numel if x.is_contiguous() else _spanned(x))
+    needed = elements * x.element_size()
+    if not x.data_ptr():  # one that is zero without having memory, or a storage of no memory
+        return needed
+    missing = needed - int(x.untyped_storage().nbytes())
+    return missing if missing > 0 else 0
+
+
+def _spanned(x: Tensor) -> int:
+    """How many elements lie between the first of a dense tensor that has some and its last."""
+    strides = zip(x.shape, x.stride(), strict=True)
+    return 1 + sum((size - 1) * stride for size, stride in strides)
+
+
+def check_memory(x: Tensor, name: str) -> None:
+    """Raise if a dense tensor lacks memory, which torch itself would read and write beyond.
+
+    Args:
+        x: a tensor of any kind.
+        name: what the error calls it.
+
+    Raises:
+        BadValueError: its storage is too small, as after ``x.untyped_storage().resize_(0)``.
+    """
+    if _plain_address(x):
+        return
+    if _is_dense(x) and (missing := missing_bytes(x)) and not x._is_zerotensor():
+        raise BadValueError(
+            f"{name} has shape {tuple(x.shape)}, but its storage lacks {missing} of the bytes that "
+            "this takes; was it freed or resized?"
+        )
+
+
+def plain(x: Tensor, name: str) -> Tensor:
+    """`x` with its memory as its values are: itself, or a copy where that is still to be done.
+
+    Args:
+        x: a real tensor of any kind.
+        name: what the error calls it.
+
+    Raises:
+        BadValueError: as `check_memory`.
+    """
+    if _plain_address(x) or not _is_dense(x):
+        return x
+    if missing_bytes(x):
+        check_memory(x, name)
+        return torch.zeros(x.shape, dtype=x.dtype, device=x.device)  # it was a zero without memory
+    return x.resolve_neg()
+
+
+def _is_dense(x: Tensor) -> bool:
+    """Whether torch itself says what operations on `x` mean, and it has strides and a storage."""
+    return type(x).__torch_dispatch__ is Tensor.__torch_dispatch__ and not lack(x)
+
+
+def address(x: Tensor, numel: int | None = None, name: str = "a tensor") -> int:
+    """Where the elements of `x` begin, for an engine that takes them one after another.
+
+    Args:
+        x: contiguous, `in_memory`.
+        numel: how many elements the engine will take; those of `x` if left out.
+        name: what an error calls it.
+
+    Raises:
+        BadValueError: `x` is not such a tensor, or has another number of elements.
+    """
+    at = _plain_address(x)
+    if not at and not (in_memory(x) and x.is_contiguous()):
+        raise BadValueError(
+            f"{name} of shape {tuple(x.shape)} is no contiguous tensor in memory, as an engine "
+            "needs it"
+        )
+    if numel is not None and x.numel() != numel:
+        raise BadValueError(f"{name} has {x.numel()} elements; {numel} are needed")
+    return at or x.data_ptr()
+
+
+def overlapping(tensors: Sequence[Tensor]) -> set[int]:
+    """Which of these, by number, share memory with another one, or are given twice."""
+    spans = []
+    for number, x in enumerate(tensors):
+        begin = end = 0
+        if in_memory(x) and x.numel():
+            begin = x.data_ptr()
+            end = begin + _spanned(x) * x.element_size()
+        # Those without memory share it with themselves alone.
+        spans.append((begin, end, id(x), number))
+    found: set[int] = set()
+    furthest = (0, 0, 0, -1)
+    for span in sorted(spans):
+        if span[0] < furthest[1] or span[:3] == furthest[:3]:
+            found |= {span[3], furthest[3]}
+        if span[1] >= furthest[1]:
+            furthest = span
+    return found
+
+
+def look(tensors: Sequence[Tensor]) -> tuple[list[int], Hashable]:
+    """Where tensors lie, and what else an engine would want to know of them.
+
+    Args:
+        tensors: whose class leaves to torch what operations mean.
+
+    Returns:
+        An address each, 0 for those without memory, and an appearance: equal for tensors of the
+        same layouts, dtypes, devices, shapes and strides, all of them with their memory, and their
+        negation done or all still to be done.
+    """
+    if _TORCH:
+        found: tuple[list[int], bytes] = core.look([x._cdata for x in tensors])
+        return found
+    looks = list(map(_look, tensors))
+    return [each[0] for each in looks], tuple(each[1:] for each in looks)
+
+
+class Kept:
+    """Tensors that an engine was told the addresses of.
+
+    Args:
+        tensors: `in_memory`. torch refuses to swap them (``torch.utils.swap_tensors``) meanwhile.
+    """
+
+    def __init__(self, tensors: Sequence[Tensor]) -> None:
+        self._tensors = list(tensors)
+        if _TORCH:
+            self._kept = core.Kept([x._cdata for x in self._tensors])
+        else:
+            self._first = look(self._tensors)
+
+    def unchanged(self) -> bool:
+        """Whether they lie where they lay, and look as they looked, when this was made."""
+        if _TORCH:
+            same: bool = self._kept.unchanged()
+            return same
+        return look(self._tensors) == self._first
+
+
+def _look(x: Tensor) -> tuple[Any, ...]:
+    """`look` at one tensor, by Python."""
+    if x.layout != torch.strided:
+        return 0, x.layout
+    whole = not missing_bytes(x)
+    about = x.dtype, x.device, tuple(x.shape), x.stride(), whole, x.is_neg()
+    return x.data_ptr() if whole and x.numel() else 0, *about
+
+
+def _plain_address(x: Tensor) -> int:
+    """Where `x` begins if it is contiguous, plain and not empty, by torch's C interface; else 0.
+
+    It is a quick yes: 0 may also mean that this cannot tell.
+    """
+    if not _TORCH or type(x) not in _OF_TORCH:
+        return 0
+    try:
+        at: int = core.plain_address(x._cdata)
+    except RuntimeError:  # nested, or inside a transform of torch.func
+        return 0
+    return at
+
+
+_OF_TORCH = frozenset({Tensor, torch.nn.Parameter})
+
+
+def _use_torch() -> bool:
+    """Let the native engine look at tensors by torch's C interface, ten times as fast."""
+    if core is None:
+        return False
+    folder = Path(torch.__file__).parent / "lib"
+    for file in ("libtorch_cpu.so", "libtorch_cpu.dylib", "torch_cpu.dll"):
+        if not (folder / file).exists():
+            continue
+        try:
+            library = ctypes.CDLL(str(folder / file))
+            functions = [getattr(library, name) for name in core.torch_functions]
+        except (OSError, AttributeError):  # a torch without that interface
+            return False
+        core.use_torch([ctypes.cast(function, ctypes.c_void_p).value for function in functions])
+        return True
+    return False
+
+
+_TORCH = _use_torch()

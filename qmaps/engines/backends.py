@@ -1,0 +1,135 @@
+"""Which engine runs here."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from qmaps.cuda import engine as cuda
+from qmaps.cuda.engine import Engine
+from qmaps.engines import native
+from qmaps.engines.addresses import in_memory
+from qmaps.errors import BadValueError, nearest
+
+NAMES = ("reference", "native", "cuda")
+_chosen: ContextVar[str | None] = ContextVar("qmaps_backend", default=None)
+
+
+@dataclass(frozen=True)
+class Backend:
+    """An engine that executes quantizers and optimizer steps.
+
+    Attributes:
+        name: "reference" (plain PyTorch, any device), "native" (C++, CPU) or "cuda".
+        available: whether it can run here.
+        reason: why it can or cannot.
+    """
+
+    name: str
+    available: bool
+    reason: str
+
+
+def backends() -> list[Backend]:
+    """Every engine, with the reason why it does or does not run here.
+
+    >>> [b.name for b in backends()]
+    ['reference', 'native', 'cuda']
+    """
+    built = native.core is not None
+    return [
+        Backend("reference", True, "plain PyTorch, on CPU and CUDA tensors"),
+        Backend("native", built, _instruction_sets() if built else native.reason),
+        Backend("cuda", not (reason := cuda.available()), reason or _devices()),
+    ]
+
+
+def backend() -> str:
+    """The engine that runs here for CPU tensors.
+
+    "native" where it is built, unless `use_backend` or the environment variable
+    ``QMAPS_BACKEND`` says "reference".
+
+    Raises:
+        BadValueError: ``QMAPS_BACKEND`` names no engine, or one that is not available.
+    """
+    if _wanted() == "reference" or native.core is None:
+        return "reference"
+    return "native"
+
+
+def cuda_engine(*tensors: Tensor) -> Engine | None:
+    """What runs CUDA tensors that all lie on one device, or None where the reference does.
+
+    It is there wherever `backends` says so, unless `use_backend` or the environment variable
+    ``QMAPS_BACKEND`` says "reference".
+    """
+    engine = cuda.engine_of(*tensors)
+    if engine is None or _wanted() == "reference":
+        return None
+    return engine if all(map(in_memory, tensors)) else None
+
+
+def cuda_engine_on(device: torch.device) -> Engine | None:
+    """The same for whatever lies on this device."""
+    engine = cuda.engine_on(device)
+    return None if engine is None or _wanted() == "reference" else engine
+
+
+@contextmanager
+def use_backend(name: str) -> Iterator[None]:
+    """Run on this engine inside the block; all engines give the same bits.
+
+    Args:
+        name: "reference" for all tensors; "native" for CPU tensors or "cuda" for CUDA tensors,
+            while others run as ever.
+
+    Raises:
+        BadValueError: no such engine, or it is not available here.
+    """
+    token = _chosen.set(_checked(name, "name"))
+    try:
+        yield
+    finally:
+        _chosen.reset(token)
+
+
+def _wanted() -> str:
+    """The engine asked for, or an empty string."""
+    if (chosen := _chosen.get()) is not None:
+        return chosen
+    wanted = os.environ.get("QMAPS_BACKEND", "")
+    return _checked(wanted, "QMAPS_BACKEND") if wanted else ""
+
+
+def _checked(name: str, parameter: str) -> str:
+    if name not in NAMES:
+        allowed = ", ".join(map(repr, NAMES))
+        raise BadValueError(
+            f"{parameter}={name!r} is no back end; allowed are {allowed}{nearest(name, NAMES)}"
+        )
+    found = next(known for known in backends() if known.name == name)
+    if not found.available:
+        raise BadValueError(f"{parameter}={name!r} is not available: {found.reason}")
+    return name
+
+
+def _instruction_sets() -> str:
+    best, *others = native.isas()
+    used = native.core.isa()
+    others = [isa for isa in (best, *others) if isa != used]
+    also = f"; QMAPS_ISA also allows {', '.join(others)}" if others else ""
+    threads = "" if native.core.openmp else "; one thread, for it was built without OpenMP"
+    return f"C++, CPU tensors, {used}{also}{threads}"
+
+
+def _devices() -> str:
+    found = [torch.cuda.get_device_properties(i) for i in range(torch.cuda.device_count())]
+    names = ", ".join(f"{each.name} (sm_{each.major}{each.minor})" for each in found)
+    return f"CUDA tensors on {names}; kernels are compiled at first use"

@@ -1,0 +1,181 @@
+"""One way in to all engines: the fast one where it can follow, else the reference.
+
+All give the same bits, so nothing but speed depends on the choice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import TypeVar
+
+import torch
+from torch import Tensor
+
+from qmaps.cuda import metrics as cuda_metrics
+from qmaps.cuda import tensors as cuda_tensors
+from qmaps.engines import packing, reference
+from qmaps.engines.addresses import in_memory
+from qmaps.engines.backends import backend, cuda_engine
+from qmaps.engines.native import metrics as native_metrics
+from qmaps.engines.native import tensors
+from qmaps.engines.philox import RoundingKey
+from qmaps.maps.base import Map
+from qmaps.metrics import Sums
+from qmaps.normalize.base import Normalizer, Scales
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+
+def runs_native(*tensors_: Tensor) -> bool:
+    """Whether the native engine is in use and can read all of these."""
+    on_cpu = all(t.is_cpu for t in tensors_)
+    return on_cpu and backend() == "native" and all(map(in_memory, tensors_))
+
+
+def quantize(
+    x: Tensor,
+    normalizer: Normalizer,
+    map_: Map,
+    key: RoundingKey | None = None,
+    out: tuple[Tensor, Scales] | None = None,
+    *,
+    check: bool = False,
+) -> tuple[Tensor, Scales, bool]:
+    """Packed codes and scales of `x`.
+
+    Args:
+        x: float32, float16 or bfloat16 of any shape and strides.
+        normalizer: gives the scales.
+        map_: gives the codebook; a fitted map is frozen.
+        key: names the random numbers of stochastic rounding; None rounds to nearest.
+        out: packed codes and scales to write into.
+        check: look for values that cannot be quantized.
+
+    Returns:
+        Packed codes, scales, and, if `check`, whether `x` holds values that cannot be
+        quantized; then `out` is as it was, and new codes mean nothing.
+    """
+    parts = () if out is None else (out[0], *out[1])
+    # Engines number elements one by one.
+    contiguous = all(part.is_contiguous() for part in parts) and (key is None or key.runs is None)
+    device = cuda_engine(x, *parts) if contiguous and x.numel() else None
+    if device is not None and cuda_tensors.follows(normalizer, map_, tuple(x.shape)):
+        packed, scales, flags = cuda_tensors.quantize(
+            device, x, normalizer, map_, key, out, check=check
+        )
+        return packed, scales, bool(flags)
+    fast = runs_native(x, *parts) and tensors.follows(normalizer, map_, tuple(x.shape))
+    if fast and contiguous:
+        packed, scales, flags = tensors.quantize(x, normalizer, map_, key, out, check=check)
+        return packed, scales, bool(flags)
+    suspect = check and holds_bad(x, map_)
+    if suspect and out is not None:
+        return *out, True
+    codes, scales = reference.quantize(x.float(), normalizer, map_, key)
+    packed = packing.pack(codes, map_.bits)
+    if out is not None:
+        for target, part in zip((out[0], *out[1]), (packed, *scales), strict=True):
+            target.copy_(part)
+        packed, scales = out
+    return packed, scales, suspect
+
+
+def dequantize(
+    packed: Tensor,
+    scales: Scales,
+    normalizer: Normalizer,
+    map_: Map,
+    shape: tuple[int, ...],
+    dtype: torch.dtype,
+    out: Tensor | None = None,
+) -> Tensor:
+    """The values that packed codes stand for.
+
+    Args:
+        packed: as `quantize` gives it.
+        scales: the same.
+        normalizer: made the scales.
+        map_: made the codes; a fitted map is frozen.
+        shape: of the tensor.
+        dtype: of the result where there is no `out`.
+        out: a tensor of `shape`, written into and returned.
+    """
+    stored = (packed, *scales)
+    contiguous = all(part.is_contiguous() for part in stored)
+    device = cuda_engine(*stored) if contiguous and _product(shape) else None
+    if device is not None and cuda_tensors.follows(normalizer, map_, shape):
+        target = _target(out, shape, dtype, packed.device)
+        cuda_tensors.dequantize(device, packed, scales, normalizer, map_, target)
+        return target if out is None or target is out else out.copy_(target)
+    if contiguous and runs_native(*stored) and tensors.follows(normalizer, map_, shape):
+        target = _target(out, shape, dtype, packed.device)
+        tensors.dequantize(packed, scales, normalizer, map_, target)
+        return target if out is None or target is out else out.copy_(target)
+    codes = packing.unpack(packed, map_.bits, _product(shape)).view(shape)
+    values = reference.dequantize(codes, scales, normalizer, map_)
+    return values.to(dtype) if out is None else out.copy_(values)
+
+
+def measure(
+    x: Tensor, normalizer: Normalizer, map_: Map, key: RoundingKey | None = None, *, keep: bool
+) -> tuple[Sums, Tensor | None, Scales, bool] | None:
+    """Sums of the errors of quantizing `x`, or None where only the reference can follow.
+
+    Args:
+        x: float32, float16 or bfloat16 of any shape and strides.
+        normalizer: gives the scales.
+        map_: gives the codebook; a fitted map is frozen.
+        key: names the random numbers of stochastic rounding; None rounds to nearest.
+        keep: store the codes.
+
+    Returns:
+        Sums, packed codes if `keep`, scales, and whether `x` holds values that cannot be
+        quantized; then the rest means nothing.
+    """
+    shape = tuple(x.shape)
+    device = cuda_engine(x) if x.numel() else None
+    if device is not None and cuda_tensors.follows(normalizer, map_, shape):
+        found = cuda_metrics.measure(device, x, normalizer, map_, key, keep=keep)
+    elif x.numel() and runs_native(x) and tensors.measures(normalizer, map_, shape):
+        found = native_metrics.measure(x, normalizer, map_, key, keep=keep)
+    else:
+        return None
+    sums, packed, scales, flags = found
+    return sums, packed, scales, bool(flags)
+
+
+def each(work: Callable[[T], R], items: Sequence[T], *read: Tensor) -> Iterator[R]:
+    """``work(item)`` of every item, in their order.
+
+    The native engine does several at a time; a device has enough to do with one.
+
+    Args:
+        work: from an item to a result.
+        items: of one kind.
+        read: the tensors that all work reads.
+    """
+    on_device = any(cuda_engine(tensor) is not None for tensor in read)
+    side_by_side = runs_native(*read) and not on_device
+    return tensors.each(work, items) if side_by_side else map(work, items)
+
+
+def holds_bad(x: Tensor, map_: Map) -> bool:
+    """Whether `x` holds NaN, infinity, or what an unsigned map cannot stand for."""
+    return not bool(x.isfinite().all()) or (not map_.signed and bool((x < 0).any()))
+
+
+def _target(
+    out: Tensor | None, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device
+) -> Tensor:
+    """`out` where an engine can write into it, else memory of its own."""
+    if out is None:
+        return torch.empty(shape, dtype=dtype, device=device)
+    plain = out.is_contiguous() and out.dtype in tensors.DTYPES and in_memory(out)
+    if plain and out.device == device:
+        return out
+    return torch.empty(shape, dtype=torch.float32, device=device)
+
+
+def _product(shape: tuple[int, ...]) -> int:
+    return torch.Size(shape).numel()

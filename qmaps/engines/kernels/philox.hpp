@@ -1,0 +1,19 @@
+// Philox4x32-10; see qmaps.engines.philox for the meaning of its words.
+
+constexpr std::uint32_t kWeyl0 = 0x9E3779B9u, kWeyl1 = 0xBB67AE85u;
+
+QMAPS_INLINE void philox_round(std::uint32_t& c0, std::uint32_t& c1, std::uint32_t& c2,
+                               std::uint32_t& c3, std::uint32_t k0, std::uint32_t k1) {
+    const std::uint64_t left = static_cast<std::uint64_t>(c0) * 0xD2511F53u;
+    const std::uint64_t right = static_cast<std::uint64_t>(c2) * 0xCD9E8D57u;
+    const std::uint32_t second = c1, fourth = c3;
+    c0 = static_cast<std::uint32_t>(right >> 32) ^ second ^ k0;
+    c1 = static_cast<std::uint32_t>(right);
+    c2 = static_cast<std::uint32_t>(left >> 32) ^ fourth ^ k1;
+    c3 = static_cast<std::uint32_t>(left);
+}
+
+// In [0, 1), a multiple of 2^-24.
+QMAPS_INLINE float uniform_of(std::uint32_t word) {
+    return static_cast<float>(static_cast<std::int32_t>(word >> 8)) * 5.9604644775390625e-08f;
+}

@@ -1,0 +1,30 @@
+"""The engine for CPU tensors, in C++.
+
+It follows codebooks, thresholds and scale geometries, and never knows a map or a normalizer by
+name. Its answers are those of `qmaps.engines.reference`, bit for bit.
+
+Environment: ``QMAPS_ISA`` chooses among `isas` ("avx512", "avx2", "portable").
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+core: Any = None
+"""The extension module, or None where it was not built."""
+reason = ""
+"""Why there is none."""
+
+try:
+    core = importlib.import_module("qmaps.engines.native._core")
+except ImportError as error:
+    reason = (
+        f"the extension was not built or cannot be loaded ({error}); reinstall qmaps where a "
+        "C++20 compiler is at hand"
+    )
+
+
+def isas() -> list[str]:
+    """Instruction sets of this build that this processor has, best first."""
+    return list(core.isas()) if core else []

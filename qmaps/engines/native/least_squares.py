@@ -1,0 +1,62 @@
+"""The heavy parts of `qmaps.maps.lloyd` on the native engine, with the same bits."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from qmaps.engines.addresses import address
+from qmaps.engines.native import core
+
+
+def sort_data(values: Tensor, weights: Tensor | None) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Sorted data and prefix sums over it.
+
+    Args:
+        values: 1-D float32 on the CPU, finite.
+        weights: float64 of the same shape; None weighs all alike.
+
+    Returns:
+        Float64 `x` of shape (n,), ascending, and the prefix sums of w, w x and w x x in its
+        order, of shape (n + 1,). Equal values keep their order.
+    """
+    values = values.contiguous()
+    weights = None if weights is None else weights.contiguous()
+    n = values.numel()
+    x = torch.empty(n, dtype=torch.float64)
+    w, wx, wxx = (torch.empty(n + 1, dtype=torch.float64) for _ in range(3))
+    core.sort_data(
+        address(values),
+        0 if weights is None else address(weights),
+        (address(x), address(w), address(wx), address(wxx), n),
+    )
+    return x, w, wx, wxx
+
+
+def partition(w: Tensor, wx: Tensor, wxx: Tensor, size: int) -> list[int]:
+    """The ends of the `size` intervals of least cost, the last one first.
+
+    Args:
+        w: prefix sums at the ends of the cells that intervals are made of: contiguous float64.
+        wx: the same.
+        wxx: the same.
+        size: number of intervals.
+    """
+    ends: list[int] = core.partition(address(w), address(wx), address(wxx), len(w), size)
+    return ends
+
+
+def refine(
+    cells: tuple[Tensor, Tensor, Tensor, Tensor], codebook: Tensor, sweeps: int, tolerance: float
+) -> Tensor:
+    """Lloyd's iteration on an ascending float64 `codebook` over what `sort_data` gave."""
+    codebook = codebook.clone()
+    x, w, wx, wxx = cells
+    core.refine(
+        (address(x), address(w), address(wx), address(wxx), x.numel()),
+        address(codebook),
+        codebook.numel(),
+        sweeps,
+        tolerance,
+    )
+    return codebook

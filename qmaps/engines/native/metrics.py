@@ -1,0 +1,170 @@
+"""Error metrics on the native engine: tensors quantized and measured in one pass."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from qmaps.engines.addresses import address
+from qmaps.engines.native import core, tensors
+from qmaps.engines.packing import packed_bytes
+from qmaps.engines.philox import RoundingKey
+from qmaps.maps.base import Map, table
+from qmaps.metrics import Sums
+from qmaps.normalize.base import Normalizer, Scales
+
+if TYPE_CHECKING:
+    from qmaps.algebra.quantizer import QuantizedTensor
+
+
+def measure(
+    x: Tensor, normalizer: Normalizer, map_: Map, key: RoundingKey | None, *, keep: bool
+) -> tuple[Sums, Tensor | None, Scales, int]:
+    """Quantize `x` and sum up its errors; codes and values are worked on in cache.
+
+    Float64 sums are taken in an order fixed by shape and quantizer: they have the same bits on
+    every instruction set and for any number of threads.
+
+    Args:
+        x: float32, float16 or bfloat16 on the CPU.
+        normalizer: one that `tensors.measures` allows.
+        map_: the same.
+        key: of stochastic rounding, None for nearest.
+        keep: store the codes.
+
+    Returns:
+        Sums, packed codes if `keep`, scales, and NON_FINITE and NEGATIVE of `tensors` or-ed
+        together; where that is not 0, the rest means nothing.
+    """
+    x = x.contiguous()
+    shape, numel = tuple(x.shape), x.numel()
+    packed = torch.empty(packed_bytes(numel, map_.bits), dtype=torch.uint8) if keep else None
+    scales = normalizer.zero_scales(shape)
+    codes = torch.empty(table(map_).numel(), dtype=torch.int64)
+    book, places, packed_at, scales_at = tensors.stored(
+        packed, scales, normalizer, map_, shape, brief=map_.counted
+    )
+    flags, absolute, square, signal, relative, largest, nonzero, zeroed = core.measure(
+        book,
+        places,
+        address(x),
+        tensors.DTYPES[x.dtype],
+        numel,
+        packed_at,
+        scales_at,
+        [] if key is None else [key.words()],
+        not map_.signed,
+        address(codes),
+        tensors.threads(numel),
+    )
+    sums = Sums(numel, absolute, square, signal, relative, largest, nonzero, zeroed, codes)
+    return sums, packed, scales, flags
+
+
+class UpdateErrors:
+    """Errors of Adam updates over parameters given one after another; 8 bytes an element.
+
+    Order statistics are exact, sums as in `measure`.
+    """
+
+    def __init__(self) -> None:
+        self._errors = core.UpdateErrors()
+
+    def clear(self) -> None:
+        """Begin anew, keeping the memory."""
+        self._errors.clear()
+
+    def add(
+        self,
+        exact: Tensor,
+        v: Tensor,
+        first: Tensor | QuantizedTensor,
+        second: Tensor | QuantizedTensor,
+        eps: float,
+    ) -> None:
+        """One parameter.
+
+        Args:
+            exact: its update, float32 and contiguous on the CPU, as are all tensors here.
+            v: its second moment.
+            first: the first moment as quantized, or as decoded.
+            second: the second moment, the same.
+            eps: Adam's.
+        """
+        numel = exact.numel()
+        self._errors.add(
+            address(exact),
+            address(v),
+            _moment(first),
+            _moment(second),
+            eps,
+            numel,
+            tensors.threads(numel),
+        )
+
+    def summary(self, levels: Sequence[float]) -> tuple[int, int, list[Any], list[Any]]:
+        """What was added, all parameters together.
+
+        Args:
+            levels: of nearest-rank quantiles, above 0 and at most 1.
+
+        Returns:
+            Elements; how many of them have a second moment that decodes to 0 but is not, under
+            a first moment that does not; and, for absolute errors and for relative ones, their
+            number, their sum, and the quantiles and the maximum (none without elements).
+        """
+        found = self._errors.summary(list(levels), torch.get_num_threads())
+        numel, collapsed, total, ranks, kept, relative, relative_ranks = found
+        return numel, collapsed, [numel, total, ranks], [kept, relative, relative_ranks]
+
+
+def add_update_grid(
+    exact: Tensor,
+    first: QuantizedTensor,
+    second: QuantizedTensor,
+    eps: float,
+    sums: Sequence[Tensor],
+) -> None:
+    """Add the update errors of one parameter to sums by pair of codes.
+
+    Args:
+        exact: the update, float32 and contiguous on the CPU.
+        first: the first moment, quantized by what `follows_tensor` allows.
+        second: the second moment, the same.
+        eps: Adam's.
+        sums: count, absolute and relative error, and elements with u != 0: contiguous float64
+            of shape (codes of first, codes of second). Summed over segments of the tensor that
+            do not depend on the number of threads.
+    """
+    numel = exact.numel()
+    core.add_update_grid(
+        address(exact),
+        _moment(first),
+        _moment(second),
+        eps,
+        numel,
+        [address(target) for target in sums],
+        tensors.threads(numel),
+    )
+
+
+def follows_tensor(t: QuantizedTensor) -> bool:
+    """Whether this engine can decode `t` where it lies."""
+    q = t.quantizer
+    return (
+        t.device.type == "cpu"
+        and tensors.measures(q.normalizer, q.map, t.shape)
+        and all(part.is_contiguous() for part in (t.packed, *t.scales))
+    )
+
+
+def _moment(given: Tensor | QuantizedTensor) -> tuple[Any, ...]:
+    if isinstance(given, Tensor):
+        return None, None, address(given), []
+    q = given.quantizer
+    return tensors.stored(
+        given.packed, given.scales, q.normalizer, q.map, given.shape, brief=q.map.counted
+    )

@@ -1,0 +1,39 @@
+// Everything of one instruction set, in a namespace of its own: QMAPS_ISA names it, and
+// QMAPS_SEARCH the file with its search. No templates or inline functions of the standard library
+// here: the linker would keep one copy, perhaps made for a newer processor, for all sets.
+#include "../kernels.hpp"
+
+// Where a call would keep a loop from being vectorized, or registers in memory.
+#define ALWAYS_INLINE __attribute__((always_inline))
+
+namespace qmaps {
+namespace {
+#include "qmaps/engines/kernels/all.hpp"
+
+#include "memory.hpp"
+#include "philox.hpp"
+#include "pack.hpp"
+#include QMAPS_SEARCH
+#include "scales.hpp"
+#include "wide.hpp"
+#include "codec.hpp"
+#include "quantize.hpp"
+#include "sums.hpp"
+#include "updates.hpp"
+#include "least_squares.hpp"
+#include "rules.hpp"
+#include "sides.hpp"
+#include "step.hpp"
+#include "selection.hpp"
+}  // namespace
+
+const Kernels& QMAPS_KERNELS() {
+    static constexpr Kernels table = {QMAPS_ISA, quantize_local, scan, maxima,
+                                      quantize_fresh, dequantize, step_range, step_maxima,
+                                      step_norms, side_sums, row_sum,
+                                      {kRules, sizeof kRules / sizeof kRules[0]}, eight_bit_grid,
+                                      kSelection, kMetrics, kLeastSquares};
+    return table;
+}
+
+}  // namespace qmaps

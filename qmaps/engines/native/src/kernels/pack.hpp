@@ -1,0 +1,94 @@
+// Codes of any width to and from the packed stream; see qmaps.engines.packing.
+// `at` is a multiple of 8, so that it falls on a whole byte.
+
+inline std::uint64_t gather_bits(std::uint64_t eight_codes, int bits);
+inline std::uint64_t scatter_bits(std::uint64_t packed, int bits);
+
+#if defined(__BMI2__)
+inline std::uint64_t spread_mask(int bits) {
+    return 0x0101010101010101ull * ((1u << bits) - 1u);
+}
+inline std::uint64_t gather_bits(std::uint64_t codes, int bits) {
+    return _pext_u64(codes, spread_mask(bits));
+}
+inline std::uint64_t scatter_bits(std::uint64_t packed, int bits) {
+    return _pdep_u64(packed, spread_mask(bits));
+}
+#else
+inline std::uint64_t gather_bits(std::uint64_t codes, int bits) { return joined_bits(codes, bits); }
+inline std::uint64_t scatter_bits(std::uint64_t packed, int bits) {
+    return parted_bits(packed, bits);
+}
+#endif
+
+// Eight bytes to and from a number, the first one lowest, whatever the machine's byte order.
+inline std::uint64_t read_bytes(const std::uint8_t* from, int count) {
+    std::uint64_t value = 0;
+    for (int j = 0; j < count; ++j) value |= static_cast<std::uint64_t>(from[j]) << (8 * j);
+    return value;
+}
+inline void write_bytes(std::uint64_t value, std::uint8_t* to, int count) {
+    for (int j = 0; j < count; ++j) to[j] = static_cast<std::uint8_t>(value >> (8 * j));
+}
+
+#if defined(__AVX512BW__)
+// Half a byte a code, 64 codes at a time; returns how many were done.
+inline std::int64_t pack_halves(const std::uint8_t* codes, std::int64_t count, std::uint8_t* to) {
+    std::int64_t i = 0;
+    for (; i + 64 <= count; i += 64) {
+        const __m512i pairs = _mm512_loadu_si512(codes + i);
+        const __m512i joined = _mm512_or_si512(pairs, _mm512_srli_epi16(pairs, 4));
+        _mm256_storeu_si256(reinterpret_cast<__m256i*>(to + i / 2), _mm512_cvtepi16_epi8(joined));
+    }
+    return i;
+}
+inline std::int64_t unpack_halves(const std::uint8_t* from, std::int64_t count,
+                                  std::uint8_t* codes) {
+    std::int64_t i = 0;
+    for (; i + 64 <= count; i += 64) {
+        const __m512i pairs = _mm512_cvtepu8_epi16(
+            _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from + i / 2)));
+        const __m512i split = _mm512_or_si512(pairs, _mm512_slli_epi16(pairs, 4));
+        _mm512_storeu_si512(codes + i, _mm512_and_si512(split, _mm512_set1_epi8(15)));
+    }
+    return i;
+}
+#else
+inline std::int64_t pack_halves(const std::uint8_t*, std::int64_t, std::uint8_t*) { return 0; }
+inline std::int64_t unpack_halves(const std::uint8_t*, std::int64_t, std::uint8_t*) { return 0; }
+#endif
+
+// `codes` has room for the multiple of 8 above `count`.
+inline void pack(std::uint8_t* codes, int bits, std::int64_t at, std::int64_t count,
+                 std::uint8_t* packed) {
+    std::uint8_t* to = packed + at * bits / 8;
+    if (bits == 8) {
+        __builtin_memcpy(to, codes, static_cast<std::size_t>(count));
+        return;
+    }
+    std::int64_t i = bits == 4 ? pack_halves(codes, count, to) : 0;
+    to += i * bits / 8;
+    for (; i + 8 <= count; i += 8, to += bits)
+        write_bytes(gather_bits(read_bytes(codes + i, 8), bits), to, bits);
+    if (i < count) {
+        const int rest = static_cast<int>(count - i);
+        write_bytes(gather_bits(read_bytes(codes + i, rest), bits), to, (rest * bits + 7) / 8);
+    }
+}
+
+inline void unpack(const std::uint8_t* packed, int bits, std::int64_t at, std::int64_t count,
+                   std::uint8_t* codes) {
+    const std::uint8_t* from = packed + at * bits / 8;
+    if (bits == 8) {
+        __builtin_memcpy(codes, from, static_cast<std::size_t>(count));
+        return;
+    }
+    std::int64_t i = bits == 4 ? unpack_halves(from, count, codes) : 0;
+    from += i * bits / 8;
+    for (; i + 8 <= count; i += 8, from += bits)
+        write_bytes(scatter_bits(read_bytes(from, bits), bits), codes + i, 8);
+    if (i < count) {
+        const int rest = static_cast<int>(count - i);
+        write_bytes(scatter_bits(read_bytes(from, (rest * bits + 7) / 8), bits), codes + i, rest);
+    }
+}

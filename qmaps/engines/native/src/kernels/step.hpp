@@ -1,0 +1,199 @@
+// One optimizer step over a range of one parameter.
+
+// Decode, in tiles where scales differ by element.
+inline void decode_range(const Codec& codec, const ScaleView& view, std::int64_t at,
+                         std::int64_t count, float* out, Scratch& scratch) {
+    for (std::int64_t i = 0; i < count; i += kTile) {
+        const std::int64_t some = count - i < kTile ? count - i : kTile;
+        decode_tile(codec, view, at + i, some, out + i, scratch);
+    }
+}
+
+inline void encode_range(const StateTask& state, const float* values, std::int64_t at,
+                         std::int64_t count, Scratch& scratch) {
+    if (state.codec.block > 0) {
+        encode_blocks(state.codec, values, at, count, scratch);
+        return;
+    }
+    const ScaleView view = fresh(state.codec);
+    for (std::int64_t i = 0; i < count; i += kTile) {
+        const std::int64_t some = count - i < kTile ? count - i : kTile;
+        encode_fresh(state.codec, view, values + i, at + i, some, scratch);
+    }
+}
+
+// Where the next stretch lies, or null where it needs no asking for.
+inline const float* next_of(const void* data, Dtype dtype, const ParamTask& task, std::int64_t at,
+                            std::int64_t stretch) {
+    return data && dtype == Dtype::f32 && at + stretch < task.numel
+               ? static_cast<const float*>(data) + at + stretch
+               : nullptr;
+}
+
+inline void store_stochastic(const float* from, std::uint16_t* to, const NoiseKey& noise,
+                             std::int64_t at, std::int64_t count, Scratch& scratch) {
+    for (std::int64_t i = 0; i < count; i += kTile) {
+        const std::int64_t some = count - i < kTile ? count - i : kTile;
+        random_words(noise, at + i, some, scratch.words);
+        for (std::int64_t j = 0; j < some; ++j)
+            to[at + i + j] = to_bf16_stochastic(from[i + j], scratch.words[j]);
+    }
+}
+
+// Parameter or gradient as floats: where they are, or decoded into `memory`.
+inline const float* read_from(const Codec& codec, const void* data, Dtype dtype, std::int64_t at,
+                              std::int64_t count, float* memory, Scratch& scratch) {
+    if (!codec.book) return floats(data, dtype, at, count, memory);
+    decode_range(codec, stored(codec), at, count, memory, scratch);
+    return memory;
+}
+
+static void step_range(const ParamTask& task, std::int64_t begin, std::int64_t end,
+                       float* const* slices, StepScratch& memory) {
+    const bool sided = task.rule->sides != SideKind::none;
+    ScaleView views[kMaxStates];
+    int quantized = 0;
+    for (int k = 0; k < task.rule->states; ++k)
+        if (task.state[k].codec.book) {
+            views[k] = stored(task.state[k].codec);
+            ++quantized;
+        }
+    for (std::int64_t at = begin; at < end; at += task.stretch) {
+        const std::int64_t count = end - at < task.stretch ? end - at : task.stretch;
+        // Meanwhile the next gradients and parameters come in. A rule takes two turns.
+        memory.scratch.ahead =
+            ahead_of(next_of(task.g, task.g_dtype, task, at, task.stretch), task.stretch,
+                     next_of(task.p, task.p_dtype, task, at, task.stretch), 2 + quantized);
+        // One line of the stretch after that: its page is then known by the time.
+        if (task.g)
+            __builtin_prefetch(static_cast<const float*>(task.g) + at + 2 * task.stretch, 0, 2);
+        if (task.p)
+            __builtin_prefetch(static_cast<const float*>(task.p) + at + 2 * task.stretch, 0, 2);
+        float* states[kMaxStates] = {};
+        for (int k = 0; k < task.rule->states; ++k) {
+            const StateTask& state = task.state[k];
+            states[k] = state.codec.book ? memory.state[k] : state.data + at;
+            if (state.codec.book)
+                decode_range(state.codec, views[k], at, count, states[k], memory.scratch);
+        }
+        if (sided) {
+            states[task.rule->states] = memory.state[task.rule->states];
+            side_values(task, at, count, memory.state[task.rule->states]);
+        }
+        const float* g =
+            read_from(task.g_codec, task.g, task.g_dtype, at, count, memory.g, memory.scratch);
+        float* p = memory.p;
+        if (task.p_codec.book) {
+            decode_range(task.p_codec, stored(task.p_codec), at, count, p, memory.scratch);
+        } else if (task.p_dtype == Dtype::f32) {
+            p = static_cast<float*>(task.p) + at;
+        } else {
+            load(task.p, task.p_dtype, at, count, p);
+        }
+        task.rule->apply(p, g, states, count, task.scalars, memory.scratch.ahead);
+        if (task.p_codec.book) {
+            encode_blocks(task.p_codec, p, at, count, memory.scratch);
+        } else if (task.p_dtype == Dtype::bf16 && task.p_stochastic) {
+            store_stochastic(p, static_cast<std::uint16_t*>(task.p), task.p_noise, at, count,
+                             memory.scratch);
+        } else if (task.p_dtype != Dtype::f32) {
+            store(p, task.p, task.p_dtype, at, count);
+        }
+        for (int k = 0; k < task.rule->states; ++k)
+            if (task.state[k].codec.book)
+                encode_range(task.state[k], states[k], at, count, memory.scratch);
+        if (slices) {
+            int part = 0;
+            for (const Part& each : task.sides.slices.parts)
+                fold_part(each, states[task.rule->states], at, count, slices[part++]);
+        }
+    }
+}
+
+// Fold the new values of states whose scales span more than a block.
+static void step_maxima(const ParamTask& task, std::int64_t begin, std::int64_t end,
+                        float* const* const* slots, StepScratch& memory) {
+    unsigned wanted = 0;
+    for (int k = 0; k < task.rule->states; ++k)
+        if (task.state[k].codec.book && task.state[k].codec.block == 0) wanted |= 1u << k;
+    const unsigned read = task.rule->reads(wanted);
+    for (std::int64_t at = begin; at < end; at += kTile) {
+        const std::int64_t count = end - at < kTile ? end - at : kTile;
+        float* states[kMaxStates] = {};
+        for (int k = 0; k < task.rule->states; ++k) {
+            if (!(read >> k & 1u)) continue;
+            const StateTask& state = task.state[k];
+            states[k] = memory.state[k];
+            if (state.codec.book) {
+                decode_tile(state.codec, stored(state.codec), at, count, states[k],
+                            memory.scratch);
+            } else {
+                __builtin_memcpy(states[k], state.data + at, count * sizeof(float));
+            }
+        }
+        if (task.rule->sides != SideKind::none) {
+            states[task.rule->states] = memory.state[task.rule->states];
+            side_values(task, at, count, memory.state[task.rule->states]);
+        }
+        const float* g =
+            read_from(task.g_codec, task.g, task.g_dtype, at, count, memory.g, memory.scratch);
+        const float* p =
+            read_from(task.p_codec, task.p, task.p_dtype, at, count, memory.p, memory.scratch);
+        memory.scratch.ahead =
+            ahead_of(next_of(task.g, task.g_dtype, task, at, kTile), kTile, nullptr, 2);
+        task.rule->advance(p, g, states, count, task.scalars, wanted, memory.scratch.ahead);
+        for (int k = 0; k < task.rule->states; ++k) {
+            if (!(wanted >> k & 1u)) continue;
+            int part = 0;
+            for (const Part& each : task.state[k].codec.geometry->parts)
+                fold_part(each, states[k], at, count, slots[k][part++]);
+        }
+    }
+}
+
+// The first half to the second, until one number is left; see qmaps.optim.norms.
+inline double added(double* x, std::int64_t count) {
+    for (std::int64_t half = count / 2; half > 0; half /= 2)
+        for (std::int64_t i = 0; i < half; ++i) x[i] += x[i + half];
+    return x[0];
+}
+
+static void step_norms(const ParamTask& task, std::int64_t chunk, double* sums,
+                       StepScratch& memory) {
+    const std::int64_t begin = chunk * kNormChunk;
+    const std::int64_t end = task.numel - begin < kNormChunk ? task.numel : begin + kNormChunk;
+    const unsigned read = task.rule->measures(task.scalars);
+    memory.scratch.ahead = {};
+    for (std::int64_t at = begin; at < end; at += kTile) {
+        const std::int64_t count = end - at < kTile ? end - at : kTile;
+        float* states[kMaxStates] = {};
+        for (int k = 0; k < task.rule->states; ++k) {
+            if (!(read >> k & 1u)) continue;
+            const StateTask& state = task.state[k];
+            states[k] = state.codec.book ? memory.state[k] : state.data + at;
+            if (state.codec.book)
+                decode_tile(state.codec, stored(state.codec), at, count, states[k],
+                            memory.scratch);
+        }
+        if (task.rule->sides != SideKind::none) {
+            states[task.rule->states] = memory.state[task.rule->states];
+            side_values(task, at, count, memory.state[task.rule->states]);
+        }
+        const float* g =
+            read_from(task.g_codec, task.g, task.g_dtype, at, count, memory.g, memory.scratch);
+        const float* p =
+            read_from(task.p_codec, task.p, task.p_dtype, at, count, memory.p, memory.scratch);
+        float* measured = memory.scratch.x;
+        task.rule->measured(p, g, states, count, task.scalars, measured);
+        const float* each[2] = {p, measured};
+        for (int which = 0; which < 2; ++which)
+            for (std::int64_t i = 0; i < count; ++i) {
+                const double x = each[which][i];
+                memory.squares[which][at - begin + i] = x * x;
+            }
+    }
+    for (int which = 0; which < 2; ++which) {
+        for (std::int64_t i = end - begin; i < kNormChunk; ++i) memory.squares[which][i] = 0;
+        sums[which] = added(memory.squares[which], kNormChunk);
+    }
+}

@@ -1,0 +1,194 @@
+// What the kernels work on: plain descriptions of tensors, scales and roundings.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "codebook.hpp"
+#include "rule.hpp"
+
+namespace qmaps {
+
+enum class Dtype : int { f32 = 0, f16 = 1, bf16 = 2 };
+
+inline constexpr int kMaxParts = 8;
+inline constexpr std::int64_t kMaxLocal = 8192;  // elements of scratch per state and thread
+inline constexpr std::int64_t kTile = 1024;      // elements worked on at a time, where free to choose
+inline constexpr std::int64_t kChunk = 16384;      // elements that a thread takes at a time
+inline constexpr std::int64_t kStepChunk = 65536;  // the same of a step, which reads ahead
+
+inline constexpr std::int64_t kNormChunk = 4096;   // elements whose squares are added first
+
+inline constexpr std::int64_t kCached = std::int64_t{1} << 22;  // elements, more than caches hold
+
+// One list of scales: element i takes number (i / divisor) % count. So blocks have their size as
+// divisor, rows and columns the product of the dimensions after theirs.
+struct Part {
+    std::int64_t divisor;
+    std::int64_t count;
+    int array;  // which of the tensor's scale arrays holds it
+    int ends;   // which holds the ends of its 8-bit grid; -1 where scales are float32
+};
+
+// An element's scale is the minimum over the parts. With `log` there are two parts instead, the
+// lower and the upper ends of each block's range in log2.
+struct Geometry {
+    std::vector<Part> parts;
+    bool log = false;
+    int arrays = 0;
+
+    // Elements of a block that can be encoded without looking beyond it; 0 where a scale spans
+    // more, or more than the scratch holds.
+    std::int64_t local_block(std::int64_t numel) const {
+        if (parts.empty() || (!log && parts.size() > 1) || parts[0].ends >= 0) return 0;
+        const Part& part = parts[0];
+        const bool comes_again = part.divisor * part.count < numel;
+        // Whole bytes of codes can take eight blocks of an odd size.
+        return !comes_again && part.divisor * (part.divisor % 8 ? 8 : 1) <= kMaxLocal
+                   ? part.divisor
+                   : 0;
+    }
+};
+
+// Names the random words of one tensor; see qmaps.engines.philox.
+struct NoiseKey {
+    std::uint32_t key0 = 0, key1 = 0;
+    std::uint32_t word1 = 0, word2 = 0, word3 = 0;
+    std::uint64_t offset = 0;
+
+    // The same in this step, whose upper bits stand above the purpose.
+    void take(std::uint64_t step) {
+        word3 = static_cast<std::uint32_t>(step);
+        key1 = (key1 & 0xFFu) | static_cast<std::uint32_t>(step >> 32 << 8);
+    }
+};
+
+// Where one part's scales are read from: floats, or codes and the 256 scales they stand for.
+struct PartView {
+    std::int64_t divisor = 1;
+    std::int64_t count = 1;
+    const float* values = nullptr;
+    const std::uint8_t* codes = nullptr;
+    const float* grid = nullptr;
+};
+
+struct ScaleView {
+    PartView part[kMaxParts];
+    int parts = 0;
+    bool log = false;
+};
+
+// One quantized tensor: its stored codes and scales.
+struct Codec {
+    const Codebook* book = nullptr;
+    const Geometry* geometry = nullptr;
+    bool stochastic = false;
+    NoiseKey noise;
+    std::uint8_t* packed = nullptr;
+    void* arrays[kMaxParts] = {};
+    std::int64_t block = 0;           // geometry->local_block()
+    float* fresh[kMaxParts] = {};     // new maxima of each part where block == 0
+    std::vector<float> grids;         // 256 scales for each 8-bit part, as stored
+    std::vector<float> fresh_memory;  // what `fresh` points into
+};
+
+struct QuantizeTask {
+    Codec codec;
+    const void* x = nullptr;
+    Dtype dtype = Dtype::f32;
+    std::int64_t numel = 0;
+    bool check = false;            // look for NaN, infinity and, where refused, negative numbers
+    bool keep = false;             // and if there are some, write nothing
+    bool refuse_negative = false;
+};
+
+struct DequantizeTask {
+    Codec codec;
+    void* y = nullptr;
+    Dtype dtype = Dtype::f32;
+    std::int64_t numel = 0;
+};
+
+// What was seen while quantizing.
+enum Flags : int { kNonFinite = 1, kNegative = 2 };
+
+// Cache lines that will be read next: some now, and then others. A core can only wait for a few at
+// a time, so they are asked for bit by bit, between other work, `unit` lines for every 64 elements
+// that are worked on.
+struct Ahead {
+    const char* now = nullptr;
+    std::int64_t lines = 0;
+    const char* then = nullptr;
+    std::int64_t later = 0;
+    int unit = 0;
+};
+
+// Memory of one thread.
+struct alignas(64) Scratch {
+    Ahead ahead;
+    bool streams = false;  // codes are stored past the caches
+    float x[kMaxLocal];
+    float n[kMaxLocal];
+    float scale[kMaxLocal];
+    float low[kTile];
+    float high[kTile];
+    std::uint32_t words[kTile + 64];
+    std::uint8_t codes[kMaxLocal + 64];
+    alignas(64) std::uint8_t bounds[kTile];
+    std::uint16_t wide[kMaxLocal + 64];  // codes of more than 8 bits
+};
+
+// One state of one parameter: quantized, or floats where the codec has no codebook.
+struct StateTask {
+    Codec codec;
+    float* data = nullptr;
+};
+
+// A state that has fewer elements than its parameter.
+struct Side {
+    Codec codec;                 // where it is quantized
+    float* data = nullptr;       // its numbers: as stored, or decoded
+    std::vector<float> decoded;  // room for them
+    std::int64_t size = 0;
+};
+
+// Those of one parameter.
+struct SideStates {
+    std::vector<Side> side;
+    // Of a product: its matrices, and the factors of all rows and of all columns.
+    std::int64_t rows = 1, columns = 1;
+    std::vector<float> row_factor, column_factor;
+    // Of a minimum: each dimension's slices as a part, and their maxima.
+    Geometry slices;
+    Codec maxima;
+};
+
+// One parameter of an optimizer step.
+struct ParamTask {
+    const Rule* rule = nullptr;
+    void* p = nullptr;
+    const void* g = nullptr;
+    Dtype p_dtype = Dtype::f32;
+    Dtype g_dtype = Dtype::f32;
+    std::int64_t numel = 0;
+    float scalars[kMaxScalars] = {};
+    bool p_stochastic = false;
+    NoiseKey p_noise;
+    // Parameters and gradients that are codes have a codebook here, and no memory above.
+    Codec p_codec;
+    Codec g_codec;
+    StateTask state[kMaxStates];
+    SideStates sides;
+    std::int64_t stretch = kTile;  // elements at a time: whole blocks of every state
+    bool two_passes = false;       // for scales that span more than a block
+};
+
+struct alignas(64) StepScratch {
+    float p[kMaxLocal];
+    float g[kMaxLocal];
+    float state[kMaxStates][kMaxLocal];
+    double squares[2][kNormChunk];
+    Scratch scratch;
+};
+
+}  // namespace qmaps

@@ -1,0 +1,129 @@
+"""The plain PyTorch engine that defines every answer, for CPU and CUDA tensors.
+
+Faster engines must return the same bits. A code is the index of the nearest codebook value in
+real arithmetic, a tie going to the lower code; values outside the codebook take its end codes.
+Of equal values, which codebooks fitted to data may hold, the lowest code is taken, however one
+rounds.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from qmaps.engines.philox import RoundingKey, uniform
+from qmaps.maps.base import Map, table
+
+if TYPE_CHECKING:
+    from qmaps.normalize.base import Normalizer, Scales
+
+
+def thresholds(codebook: Tensor) -> Tensor:
+    """For each pair of neighbours, the largest float32 that is not nearer to the upper one.
+
+    Then ``code = number of thresholds below n`` is exact without any arithmetic on n. The
+    midpoint is taken as an unevaluated float64 sum (two-sum), so its rounding is known. Equal
+    neighbours have the one after them, and none but infinity takes one past the greatest value.
+
+    Args:
+        codebook: ascending float32 values of shape (size,).
+
+    Returns:
+        Ascending float32 values of shape (size - 1,).
+    """
+    low, high = codebook[:-1].double(), codebook[1:].double()
+    total = low + high
+    virtual = total - low
+    lost = (low - (total - virtual)) + (high - virtual)  # low + high == total + lost, exactly
+    middle = total / 2
+    rounded = middle.float()
+    wide = rounded.double()
+    above = (wide > middle) | ((wide == middle) & (lost < 0))
+    down = torch.nextafter(rounded, torch.tensor(-torch.inf, device=codebook.device))
+    limits = torch.where(above, down, rounded)
+    limits = torch.where(low == high, torch.finfo(torch.float32).max, limits)
+    return limits.flip(0).cummin(0).values.flip(0)
+
+
+@functools.lru_cache(maxsize=512)
+def _tables(map_: Map, device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
+    """Codebook, thresholds, and the lowest code of each value's equals, on `device`."""
+    codebook = table(map_)
+    lowest = torch.searchsorted(codebook, codebook, out_int32=True)
+    return codebook.to(device), thresholds(codebook).to(device), lowest.to(device)
+
+
+def encode(n: Tensor, map_: Map) -> Tensor:
+    """The nearest code of each normalized float32 value, int32. NaN takes the last code."""
+    _, limits, _ = _tables(map_, n.device)
+    return torch.bucketize(n.contiguous(), limits, out_int32=True)
+
+
+def encode_stochastic(
+    n: Tensor, map_: Map, key: RoundingKey, position: Callable[[Tensor], Tensor] | None = None
+) -> Tensor:
+    """One of the two codes around each value, at random so that the mean is the value.
+
+    The upper one is taken where ``uniform < (n - low) / (high - low)``, in float32. Where both are
+    equal that does not matter: the lowest code of equal values is taken in the end.
+
+    Args:
+        n: normalized float32 values.
+        map_: a map with a codebook.
+        key: names the random numbers; element i of `n` in row-major order takes number i.
+        position: the fraction ``(x - low) / (high - low)`` computed from the lower codes,
+            for normalizers whose decoding is not a product.
+    """
+    codebook, _, lowest = _tables(map_, n.device)
+    n = n.contiguous()
+    last = codebook.numel() - 1
+    lower = (torch.bucketize(n, codebook, right=True, out_int32=True) - 1).clamp(0, last - 1)
+    if position is None:
+        low, high = codebook[lower], codebook[lower + 1]
+        fraction = (n - low) / (high - low)
+    else:
+        fraction = position(lower)
+    noise = uniform(n.numel(), key, n.device).view(n.shape)
+    return lowest[lower + (noise < fraction).to(torch.int32)]
+
+
+def decode(codes: Tensor, map_: Map) -> Tensor:
+    """The normalized float32 value of each code; the last one above the codebook's codes."""
+    codebook = _tables(map_, codes.device)[0]
+    return codebook[codes.clamp(max=codebook.numel() - 1)]
+
+
+def quantize(
+    x: Tensor,
+    normalizer: Normalizer,
+    map_: Map,
+    key: RoundingKey | None = None,
+    scales: Scales | None = None,
+) -> tuple[Tensor, Scales]:
+    """Scales and int32 codes of float32 `x`: nearest, or stochastic if there is a `key`.
+
+    Non-finite elements make their scale non-finite, so that what shares it decodes to
+    non-finite values too; checking for them is the caller's choice. With `scales` those are taken.
+    """
+    scales = normalizer.scales(x) if scales is None else scales
+    n = normalizer.normalize(x, scales)
+    if key is None:
+        return encode(n, map_), scales
+    if not normalizer.log_domain:
+        return encode_stochastic(n, map_, key), scales
+
+    def position(lower: Tensor) -> Tensor:
+        low = dequantize(lower, scales, normalizer, map_)
+        high = dequantize(lower + 1, scales, normalizer, map_)
+        return (x - low) / (high - low)
+
+    return encode_stochastic(n, map_, key, position), scales
+
+
+def dequantize(codes: Tensor, scales: Scales, normalizer: Normalizer, map_: Map) -> Tensor:
+    """The float32 values that `codes` stand for."""
+    return normalizer.denormalize(decode(codes, map_), scales)

@@ -1,0 +1,6 @@
+"""A run folder as one self-contained HTML page."""
+
+from qmaps.lab.report.markdown import write_markdown
+from qmaps.lab.report.page import write
+
+__all__ = ["write", "write_markdown"]

@@ -1,0 +1,170 @@
+"""The page."""
+
+from __future__ import annotations
+
+import base64
+import os
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import jinja2
+import pandas as pd
+
+from qmaps.errors import CaptureError
+from qmaps.lab.report.claims import claims, number, percent
+from qmaps.storage import files
+from qmaps.storage.files import exists, write_text
+from qmaps.sweep import summarize
+
+FIGURES = (
+    (
+        "loss_curves",
+        "Training with quantized states",
+        "Loss curves of the same model and batches; the right panel shows the distance to 32 bits.",
+    ),
+    (
+        "update_error",
+        "Error of the Adam update",
+        "u = m / (sqrt(v) + eps) without bias correction. Relative errors are |Δu| / |u| over "
+        "elements with u ≠ 0; their mean is ruled by updates near zero, so the median stands "
+        "beside it. A mean right of the 99th percentile is made by fewer than one element in a "
+        "hundred.",
+    ),
+    (
+        "code_pairs",
+        "Use and error over pairs of codes",
+        "A good pair of quantizers has no overlap between what is used much and what errs much. "
+        "Grey: never used. After figure 4 of the 8-bit paper.",
+    ),
+    (
+        "first_code_error",
+        "Error per code of the first moment",
+        "After figure 5 of the 8-bit paper.",
+    ),
+    (
+        "inverse_sqrt",
+        "The zero-point problem",
+        "h(v) = 1 / (sqrt(v) + 1e-6) over all second moments that are not 0. After figure 3 of the "
+        "4-bit paper.",
+    ),
+    (
+        "pareto_exp_avg",
+        "Error against storage: first moment",
+        "All tensors together. The dashed line is the least-squares optimum of its width, which no "
+        "other map under the same normalizer can pass.",
+    ),
+    ("pareto_exp_avg_sq", "Error against storage: second moment", "As above."),
+    (
+        "outliers",
+        "Outlier patterns of the moments",
+        "Horizontal and vertical stripes are outlier rows and columns, which per-tensor and "
+        "block-wise scales cannot separate. After figures 1 and 2 of the 4-bit paper.",
+    ),
+    (
+        "histogram_second",
+        "A second moment on its way through three quantizers",
+        "Of the largest matrix. After figures 20 to 31 of the 4-bit paper.",
+    ),
+    ("histogram_first", "A first moment on its way through three quantizers", "The same matrix."),
+    (
+        "map_curves",
+        "The maps",
+        "Value of each code, and its magnitude on a logarithmic scale (dotted). log2 shows "
+        "positions in a block's log2 range, with -1 for exact zero.",
+    ),
+)
+"""Figures in the order of the page: file, title, caption."""
+
+
+def write(run: str | os.PathLike[str]) -> Path:
+    """Write ``run/report.html`` from what the run folder holds.
+
+    The page holds its figures and needs no other file and no network.
+
+    Args:
+        run: a folder of `qmaps.lab.run`, or one with ``figures/`` and ``frames/`` or ``sweep/``.
+
+    Returns:
+        The page.
+
+    Raises:
+        CaptureError: the folder holds nothing to report.
+        OutputError: the page cannot be written, or a frame is damaged.
+    """
+    folder = Path(run)
+    pictures = [
+        {"id": name, "title": title, "caption": caption, "data": _embedded(path)}
+        for name, title, caption in FIGURES
+        if exists(path := folder / "figures" / f"{name}.png")
+    ]
+    errors = read_frame(folder / "frames" / "update_error.parquet")
+    losses = read_frame(folder / "frames" / "losses.parquet")
+    swept = read_frame(folder / "sweep" / "sweep.parquet")
+    if not pictures and errors is None and swept is None:
+        raise CaptureError(f"run={str(folder)!r} holds no figures, frames or sweep to report")
+    page = _template().render(
+        about=read_about(folder),
+        claims=[] if errors is None else claims(errors, swept),
+        losses=[] if losses is None else _losses(losses),
+        pictures=pictures,
+        sweep=[] if swept is None else _sweep(swept),
+    )
+    out = folder / "report.html"
+    write_text(out, page)
+    return out
+
+
+def _template() -> jinja2.Template:
+    source = (
+        resources.files("qmaps.lab.report").joinpath("page.html.jinja").read_text(encoding="utf-8")
+    )
+    environment = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined)
+    environment.globals["zip"] = zip
+    return environment.from_string(source)
+
+
+def _embedded(path: Path) -> str:
+    return base64.b64encode(path.read_bytes()).decode("ascii")
+
+
+def read_frame(path: Path) -> pd.DataFrame | None:
+    """The frame in a Parquet file, or None if there is no such file."""
+    return files.read_frame(path) if exists(path) else None
+
+
+def read_about(folder: Path) -> dict[str, Any]:
+    """What a run folder says of its run; empty if it says nothing."""
+    path = folder / "about.json"
+    return files.read_record(path) if exists(path) else {}
+
+
+def _losses(frame: pd.DataFrame) -> list[dict[str, Any]]:
+    return [
+        {
+            "run": row["run"],
+            "loss": f"{row['mean']:.4f}",
+            "difference": f"{row['difference']:+.4f}",
+            "state": f"{row['state_mib']:.2f} MiB",
+            "nonfinite": int(row["nonfinite"]),
+        }
+        for row in frame.to_dict("records")
+    ]
+
+
+def _sweep(frame: pd.DataFrame) -> list[dict[str, str]]:
+    """The pairs of a sweep, least mean absolute error first."""
+    if not (frame["state"] == "update").any():
+        return []
+    table = summarize(frame).sort_values("mean_abs_error")
+    return [
+        {
+            "quantizer": row["quantizer"],
+            "bits": f"{row['bits_per_element']:.2f}",
+            "abs": number(row["mean_abs_error"]),
+            "max": number(row["max_abs_error"]),
+            "rel": percent(row["mean_rel_error"]),
+            "zero": percent(row["zeroed_share"]),
+        }
+        for row in table.to_dict("records")
+    ]

@@ -1,0 +1,109 @@
+"""What every workload is: a model, its data, and how it is trained by default."""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from qmaps.lab.workloads._checks import integer, require
+
+REGISTRY: dict[str, Callable[[], Workload]] = {}
+"""What makes each workload, by name."""
+
+Batch = tuple[Tensor, Tensor]
+
+
+@contextmanager
+def seeded(seed: int) -> Iterator[None]:
+    """Torch's global CPU generator starts from `seed` in the block, and is put back after it."""
+    with torch.random.fork_rng(devices=[]):
+        # torch.manual_seed would also seed CUDA's generators, which nobody puts back.
+        torch.default_generator.manual_seed(seed)
+        yield
+
+
+@dataclass(frozen=True)
+class Workload(ABC):
+    """A model on real data.
+
+    Everything is a pure function of the seed and the step, so that a run can be resumed
+    without the state of any random generator. A variant is a
+    ``dataclasses.replace(workload, lr=...)``.
+
+    Attributes:
+        steps: default number of training steps.
+        lr: peak learning rate.
+        betas, eps, weight_decay: AdamW's other options.
+        warmup_steps: steps of linear warm-up, but never more than half of a run; a cosine to a
+            tenth of `lr` follows.
+    """
+
+    name: ClassVar[str]
+    unit: ClassVar[str]
+    """Unit of the loss, for axes."""
+
+    steps: int = 250
+    lr: float = 1e-3
+    betas: tuple[float, float] = (0.9, 0.999)
+    eps: float = 1e-8
+    weight_decay: float = 0.01
+    warmup_steps: int = 20
+
+    def __post_init__(self) -> None:
+        integer("steps", self.steps, 1)
+        integer("warmup_steps", self.warmup_steps, 0)
+        require(0 < self.lr < math.inf, "lr", self.lr, "a finite number above 0")
+        in_range = len(self.betas) == 2 and all(0 <= beta < 1 for beta in self.betas)
+        require(in_range, "betas", self.betas, "two numbers of at least 0 and below 1")
+        for parameter, value in (("eps", self.eps), ("weight_decay", self.weight_decay)):
+            require(0 <= value < math.inf, parameter, value, "a finite number of at least 0")
+
+    def model(self, seed: int) -> nn.Module:
+        """The model with weights drawn from `seed`; torch's own generators are left alone."""
+        with seeded(integer("seed", seed, 0)):
+            return self.build()
+
+    def missing(self) -> str:
+        """What it needs and is not installed, in a sentence that says how to install it, or ""."""
+        return ""
+
+    @abstractmethod
+    def build(self) -> nn.Module:
+        """A new model, its weights drawn from torch's generator."""
+
+    @abstractmethod
+    def batch(self, step: int, seed: int) -> Batch:
+        """Inputs and targets of training step `step`, counted from 1."""
+
+    @abstractmethod
+    def loss(self, model: nn.Module, batch: Batch) -> Tensor:
+        """The loss to be minimized, a scalar."""
+
+    @abstractmethod
+    def validate(self, model: nn.Module) -> dict[str, float]:
+        """Metrics over fixed validation data; ``loss`` is one of them."""
+
+    @abstractmethod
+    def data_digest(self) -> str:
+        """A short hash of all data, so that no run goes on with other data than it began with."""
+
+    def learning_rate(self, step: int, steps: int) -> float:
+        """The learning rate of `step`, counted from 1, in a run of `steps`."""
+        # A run shorter than the warm-up would otherwise never see the peak.
+        warmup = min(self.warmup_steps, steps // 2)
+        if step <= warmup:
+            return self.lr * step / warmup
+        progress = (step - warmup) / (steps - warmup)
+        return self.lr * (0.1 + 0.45 * (1 + math.cos(math.pi * progress)))
+
+    def settings(self) -> dict[str, Any]:
+        """All that decides a run besides seed, steps and optimizer, as JSON has it."""
+        options = {key: value for key, value in asdict(self).items() if key != "steps"}
+        return {**options, "betas": list(self.betas), "data": self.data_digest()}

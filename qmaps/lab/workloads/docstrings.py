@@ -1,0 +1,79 @@
+"""Functions of the Python standard library beside what their docstrings say."""
+
+from __future__ import annotations
+
+import ast
+import functools
+import sysconfig
+import warnings
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from qmaps.errors import BadValueError
+from qmaps.lab.workloads.corpus import files, is_validation
+
+WORDS = 4
+"""A docstring's first paragraph with fewer says too little."""
+LEAST = 200
+"""Pairs that each split needs at least; a full library has some thousands."""
+
+Pair = tuple[str, str]
+
+
+@dataclass(frozen=True)
+class Pairs:
+    """Signatures and docstrings, split by file.
+
+    Attributes:
+        train: of nine files in ten, in the order of their paths.
+        validation: of the others.
+    """
+
+    train: tuple[Pair, ...]
+    validation: tuple[Pair, ...]
+
+
+def pairs_of(source: str, module: str) -> Iterator[Pair]:
+    """Each function's signature, such as ``shutil.move(src, dst)``, and its docstring's start.
+
+    Nothing for source that this Python cannot parse.
+    """
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # invalid escapes of old files
+            tree = ast.parse(source)
+    except (SyntaxError, ValueError):
+        return
+    for node in ast.walk(tree):
+        if not isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+            continue
+        about = " ".join((ast.get_docstring(node) or "").split("\n\n")[0].split())
+        if len(about.split()) >= WORDS:
+            arguments = [a.arg for a in node.args.args if a.arg not in ("self", "cls")]
+            yield f"{module}.{node.name}({', '.join(arguments)})", about
+
+
+@functools.lru_cache(maxsize=1)
+def load() -> Pairs:
+    """All pairs of this Python's library, each docstring once.
+
+    Raises:
+        BadValueError: this Python comes without the source of its library.
+    """
+    root = Path(sysconfig.get_path("stdlib"))
+    parts: dict[bool, list[Pair]] = {False: [], True: []}
+    known: set[str] = set()
+    for name, path in files(root).items():
+        module = name.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
+        for signature, about in pairs_of(path.read_text("utf-8", errors="replace"), module):
+            if about not in known:
+                known.add(about)
+                parts[is_validation(name)].append((signature, about))
+    if min(map(len, parts.values())) < LEAST:
+        raise BadValueError(
+            f"the standard library in {str(root)!r} has docstrings of "
+            f"{sum(map(len, parts.values()))} functions; minilm needs a Python that comes with its "
+            "library's .py files"
+        )
+    return Pairs(tuple(parts[False]), tuple(parts[True]))

@@ -1,0 +1,113 @@
+"""Checkpoint files that appear whole or not at all, and load without running code."""
+
+from __future__ import annotations
+
+import os
+import re
+import warnings
+import zipfile
+from pathlib import Path
+from typing import IO, Any, cast
+
+import torch
+
+from qmaps.errors import BadValueError
+from qmaps.storage import checksums
+from qmaps.storage.files import replacing
+
+
+def save(state: Any, path: str | os.PathLike[str]) -> None:
+    """Write what ``torch.save`` can, so that a kill at any moment leaves the old file or the new.
+
+    The new file is on disk before it takes the place of the old one. A kill leaves a file
+    ``.NAME.PID.tmp`` beside it, which may be deleted.
+
+    Args:
+        state: tensors, numbers, strings, and dicts and lists of them, such as state_dicts.
+        path: the file; an existing one is replaced.
+
+    Raises:
+        OutputError: the file cannot be written; the old one is as it was.
+    """
+    with replacing(path) as temporary, temporary.open("wb") as file:
+        target = _Target(file)
+        try:
+            torch.save(state, cast(IO[bytes], target))  # it writes and flushes, no more
+        except RuntimeError:
+            if target.failed is None:
+                raise
+            raise target.failed from None
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def load(
+    path: str | os.PathLike[str],
+    *,
+    map_location: str | torch.device = "cpu",
+    mmap: bool = False,
+) -> Any:
+    """Read what `save` or ``torch.save`` wrote, with ``weights_only=True``.
+
+    The checksums in the file are compared first, which ``torch.load`` does not do. Files in torch's
+    format from before 1.6 have none, nor have those that were written after
+    ``torch.serialization.set_crc32_options(False)``.
+
+    Args:
+        path: the file.
+        map_location: where tensors go.
+        mmap: leave tensors on disk until they are read, but in torch's format from before 1.6; the
+            checksums still take one pass over the file.
+
+    Raises:
+        BadValueError: the file is missing, damaged, truncated, of another kind, or would run code.
+    """
+    shown = repr(str(path))
+    try:
+        if Path(path).stat().st_size == 0:
+            raise BadValueError(f"{shown} is empty")
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # torch's advice on other kinds of file
+            archive = zipfile.is_zipfile(path)
+            if archive:
+                checksums.check_archive(Path(path))
+            return torch.load(
+                path, map_location=map_location, weights_only=True, mmap=mmap and archive
+            )
+    except BadValueError:
+        raise
+    except (FileNotFoundError, PermissionError, IsADirectoryError) as error:
+        raise BadValueError(f"{shown} cannot be read ({error.strerror})") from None
+    except Exception as error:  # torch raises many kinds on damaged files
+        refused = re.search(r"GLOBAL ([\w.]+)", str(error))
+        if refused:
+            raise BadValueError(
+                f"{shown} would need code execution to load ({refused[1]}); save the "
+                "optimizer's state_dict() with plain tensors and numbers"
+            ) from None
+        raise BadValueError(
+            f"{shown} is no checkpoint that torch can load; it is corrupt, truncated, or "
+            "something else"
+        ) from None
+
+
+class _Target:
+    """A file for ``torch.save``, which tells of a failed write only that a position is wrong.
+
+    Attributes:
+        failed: what the write itself raised.
+    """
+
+    def __init__(self, file: IO[bytes]) -> None:
+        self._file = file
+        self.failed: BaseException | None = None
+
+    def write(self, data: bytes) -> int:
+        try:
+            return self._file.write(data)
+        except BaseException as error:
+            self.failed = error
+            raise
+
+    def flush(self) -> None:
+        self._file.flush()

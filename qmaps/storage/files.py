@@ -1,0 +1,194 @@
+"""Writing files so that an interruption leaves the old file or the new one, never half of one."""
+
+from __future__ import annotations
+
+import errno
+import io
+import json
+import math
+import os
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from qmaps.errors import OutputError
+from qmaps.storage import checksums
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+
+def output_folder(path: str | os.PathLike[str], parameter: str = "out") -> Path:
+    """Create the folder `path`, prove that it can be written, and return it.
+
+    Raises:
+        OutputError: if it cannot be created or written; nothing is left behind.
+    """
+    folder = Path(path)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder):
+            pass
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise OutputError(
+            f"{parameter}={str(folder)!r} cannot be written ({reason}); give a writable folder"
+        ) from None
+    return folder
+
+
+def output_file(path: str | os.PathLike[str], parameter: str = "out") -> Path:
+    """Create the folder of `path`, prove that the file can be written, and return it.
+
+    To be called before long work; what is at `path` stays as it is.
+
+    Raises:
+        OutputError: if it cannot be written; nothing but its folder is left behind.
+    """
+    target = Path(path)
+    output_folder(target.parent, parameter)
+    beside = _beside(target)
+    try:
+        if target.is_dir():
+            raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+        beside.touch()
+        beside.unlink()
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise OutputError(
+            f"{parameter}={str(target)!r} cannot be written ({reason}); give a writable file"
+        ) from None
+    return target
+
+
+def exists(path: Path) -> bool:
+    """Whether there is something at `path`; False where the name is one that nothing can have."""
+    try:
+        return path.exists()
+    except OSError:  # it is too long
+        return False
+
+
+def _beside(target: Path) -> Path:
+    # The process id keeps two runs that share a folder from writing into one another's file.
+    return target.with_name(f".{target.name}.{os.getpid()}.tmp")
+
+
+@contextmanager
+def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
+    """Give a temporary path beside `path`; rename it to `path` only if the block succeeds.
+
+    Raises:
+        OutputError: if the file cannot be written.
+    """
+    target = Path(path)
+    temporary = _beside(target)
+    try:
+        yield temporary
+        temporary.replace(target)
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise OutputError(f"{str(target)!r} cannot be written ({reason})") from error
+    finally:
+        with suppress(OSError):
+            temporary.unlink()
+
+
+def write_json(path: str | os.PathLike[str], value: Any) -> None:
+    """Write `value` as indented JSON, atomically."""
+    write_text(path, json_text(value, sort_keys=True) + "\n")
+
+
+def json_text(value: Any, *, sort_keys: bool = False) -> str:
+    """`value` as indented JSON that any reader takes: null for NaN and infinity.
+
+    >>> print(json_text({"std": float("nan")}))
+    {
+      "std": null
+    }
+    """
+    return json.dumps(_finite(value), indent=2, sort_keys=sort_keys, allow_nan=False)
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, dict):
+        return {name: _finite(member) for name, member in value.items()}
+    return [_finite(member) for member in value] if isinstance(value, (list, tuple)) else value
+
+
+def write_text(path: str | os.PathLike[str], text: str) -> None:
+    """Write `text` in UTF-8, atomically."""
+    with replacing(path) as temporary:
+        temporary.write_text(text, encoding="utf-8")
+
+
+def write_record(path: str | os.PathLike[str], value: dict[str, Any]) -> None:
+    """Write a dict as JSON like `write_json`, with a checksum for `read_record`."""
+    text = json_text({**value, "checksum": checksums.UNSEALED}, sort_keys=True) + "\n"
+    content = checksums.sealed(text.encode())
+    with replacing(path) as temporary:
+        temporary.write_bytes(content)
+
+
+def read_record(path: str | os.PathLike[str]) -> dict[str, Any]:
+    """The dict that `write_record` wrote, or `write_json`, as earlier versions did.
+
+    Raises:
+        OutputError: the file is missing or damaged.
+    """
+    try:
+        content = Path(path).read_bytes()
+        value = json.loads(content)
+    except (OSError, ValueError, RecursionError):
+        raise _damaged(path) from None
+    if not isinstance(value, dict):
+        raise _damaged(path)
+    fits = checksums.intact(content)
+    if fits is False or (fits is None and "checksum" in value):
+        raise _damaged(path)
+    return {name: member for name, member in value.items() if name != "checksum"}
+
+
+def write_frame(path: str | os.PathLike[str], frame: pd.DataFrame) -> None:
+    """Write a frame as Parquet without its index, atomically and with a checksum."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    table = pa.Table.from_pandas(frame, preserve_index=False)
+    metadata = {**(table.schema.metadata or {}), "checksum": checksums.UNSEALED}
+    content = pa.BufferOutputStream()
+    pq.write_table(table.replace_schema_metadata(metadata), content)
+    with replacing(path) as temporary:
+        temporary.write_bytes(checksums.sealed(content.getvalue().to_pybytes()))
+
+
+def read_frame(path: str | os.PathLike[str], *, must_be_sealed: bool = False) -> pd.DataFrame:
+    """The frame in a Parquet file; one without a checksum, as earlier versions wrote, is read too.
+
+    Args:
+        path: the file.
+        must_be_sealed: whether a file without a checksum counts as damaged.
+
+    Raises:
+        OutputError: the file is missing or damaged.
+    """
+    import pandas as pd
+
+    try:
+        content = Path(path).read_bytes()
+        fits = checksums.intact(content)
+        if fits is False or (fits is None and must_be_sealed):
+            raise _damaged(path)
+        return pd.read_parquet(io.BytesIO(content))
+    except OutputError:
+        raise
+    except Exception:  # pyarrow and pandas raise many kinds on damaged files
+        raise _damaged(path) from None
+
+
+def _damaged(path: str | os.PathLike[str]) -> OutputError:
+    return OutputError(f"{str(path)!r} is missing or damaged; delete it, and it is made again")

@@ -1,0 +1,168 @@
+"""One writer to a folder at a time.
+
+Readers take no lock: files appear whole or not at all.
+"""
+
+from __future__ import annotations
+
+import atexit
+import errno
+import gc
+import json
+import os
+import platform
+import sys
+import textwrap
+import weakref
+from contextlib import suppress
+from datetime import datetime
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from filelock import BaseFileLock, FileLock, Timeout
+
+from qmaps.errors import OutputError
+from qmaps.storage.files import output_folder
+
+PATIENCE = 1.0
+"""Seconds to wait for a writer that may be about to end."""
+
+UNSUPPORTED = {errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOTSUP, errno.EINVAL}
+"""What a file system without locks answers."""
+
+Identity = tuple[int, int] | None
+
+
+class FolderLock:
+    """The right to write to a folder, until `release`, the end of the process, or its death.
+
+    The lock is the operating system's, on a hidden file that is removed at the end, so one that a
+    killed process left does not block. A child process that was forked from the holder does not
+    hold it. Where the file system has no locks, any number of writers hold it and `exclusive` is
+    False.
+
+    Args:
+        out: the folder, created if need be.
+        kind: what is written, such as ``"capture"``; writers of other kinds do not exclude each
+            other.
+        parameter: what error messages call `out`.
+
+    Raises:
+        OutputError: the folder cannot be written, or another writer holds the lock.
+    """
+
+    def __init__(self, out: str | os.PathLike[str], kind: str, parameter: str = "out") -> None:
+        self.folder = output_folder(out, parameter)
+        file = self.folder / f".{kind}.lock"
+        # Beside the lock, which the next to ask for it may truncate.
+        self._about = self.folder / f".{kind}.lock.json"
+        self._process = os.getpid()
+        # A recorder may be closed by another thread than the one that made it.
+        lock = FileLock(file, thread_local=False)
+        self.exclusive = self._acquire(lock, parameter)
+        self._release = weakref.finalize(
+            self, _let_go, lock, self._about, _identity(file), self._process
+        )
+        self._release.atexit = False  # `filelock` has let go by then, and the files would stay
+        _TAKEN.add(self)
+        if self.exclusive:
+            with suppress(OSError):
+                self._about.write_text(json.dumps(_self()), encoding="utf-8")
+
+    @property
+    def inherited(self) -> bool:
+        """Whether this is a forked child's copy of its parent's lock."""
+        return os.getpid() != self._process
+
+    def release(self) -> None:
+        """Let another write; releasing twice is allowed."""
+        self._release()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.release()
+
+    def _acquire(self, lock: BaseFileLock, parameter: str) -> bool:
+        """Whether the lock is held now; False where the file system has none."""
+        try:
+            try:
+                lock.acquire(timeout=0)
+            except Timeout:
+                gc.collect()  # the holder may be a recorder here that no one can reach any more
+                lock.acquire(timeout=PATIENCE)
+        except Timeout:
+            raise OutputError(
+                f"{parameter}={str(self.folder)!r} {self._holder()}, or give another folder"
+            ) from None
+        except NotImplementedError:
+            return False
+        except OSError as error:
+            if error.errno in UNSUPPORTED:
+                return False
+            reason = error.strerror or str(error)
+            raise OutputError(
+                f"{parameter}={str(self.folder)!r} cannot be locked ({reason}); give another folder"
+            ) from None
+        return True
+
+    def _holder(self) -> str:
+        """Who has the lock, and what to do about it."""
+        try:
+            found = json.loads(self._about.read_text(encoding="utf-8"))
+            pid, host = int(found["pid"]), str(found["host"])
+            about = f"since {found['since']:.19} ({found['command']:.40})"
+        except (OSError, ValueError, KeyError, TypeError):
+            return "is being written by another process; wait until it has ended"
+        if (pid, host) == (os.getpid(), platform.node()):
+            return f"is being written by this process {about}; close that recorder or end that run"
+        return f"is being written by process {pid} on {host:.30} {about}; wait until it has ended"
+
+
+_TAKEN: weakref.WeakSet[FolderLock] = weakref.WeakSet()
+
+
+@atexit.register
+def _release_all() -> None:
+    for lock in list(_TAKEN):
+        lock.release()
+
+
+def _identity(file: Path) -> Identity:
+    """What tells a file from a later one of its name; None if there is none."""
+    try:
+        found = file.stat()
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
+
+
+def _let_go(lock: BaseFileLock, about: Path, identity: Identity, process: int) -> None:
+    """Release a lock that `process` took, and remove its files."""
+    if os.getpid() != process or not lock.is_locked:
+        return
+    file = Path(lock.lock_file)
+    # Not if the folder was deleted, and its files are another writer's by now.
+    if identity is not None and _identity(file) == identity:
+        with suppress(OSError):
+            about.unlink(missing_ok=True)
+            # While it is held: who opened it meanwhile sees that it is gone (`filelock` looks).
+            file.unlink()
+    lock.release()
+
+
+def _self() -> dict[str, Any]:
+    """What others are told of this process."""
+    return {
+        "pid": os.getpid(),
+        "host": platform.node(),
+        "command": textwrap.shorten(" ".join(sys.argv), 40, placeholder=" ..."),
+        "since": datetime.now().astimezone().isoformat(" ", "seconds"),
+    }

@@ -1,0 +1,93 @@
+"""Log-space quantization: what it does to training."""
+
+from __future__ import annotations
+
+import pandas as pd
+
+from qmaps import figures
+from qmaps.lab import Contender, loss_frame, summarize_losses, workloads
+from reproduction import committed
+from reproduction.adafactor_8bit._maps import DYNAMIC, LINEAR, LOG
+from reproduction.context import BASE, Context
+from reproduction.exhibit import Exhibit, Finding, Frames, Needs, Statement
+from reproduction.numbers import number, percent
+
+CONTENDERS = {
+    name: Contender(f"AdamW, second moment {spec}", {"exp_avg": None, "exp_avg_sq": spec})
+    for name, spec in (("log", LOG), ("dynamic", DYNAMIC), ("linear", LINEAR))
+}
+"""The first moment stays in 32 bits, so that nothing else differs."""
+CLOSE = 0.02
+"""Losses that differ by less than this share match."""
+
+
+def build(context: Context) -> Frames:
+    """Losses of AdamW with one second moment or another, and of Adafactor in 32 and 8 bits."""
+    name = context.size.grid
+    runs = context.trained(name, [BASE, *CONTENDERS.values()], range(context.size.seeds))
+    parity = committed.parity(context)
+    return {
+        "curves": loss_frame(runs).assign(unit=workloads.get(name).unit),
+        "losses": summarize_losses(runs),
+        "adafactor": parity[parity["optimizer"] == "Adafactor"].reset_index(drop=True),
+    }
+
+
+def find(frames: Frames) -> Finding:
+    """Whose loss is that of 32 bits."""
+    means = frames["losses"].set_index("run")["mean"]
+    base = float(means[BASE.label])
+    loss = {name: float(means[run.label]) for name, run in CONTENDERS.items()}
+    statements = [
+        Statement(
+            "With second moments in log space training is as stable as in 32 bits.",
+            abs(loss["log"] - base) < CLOSE * base,
+            f"Final validation loss {loss['log']:.4f} against {base:.4f}; {loss['dynamic']:.4f} "
+            "with dynamic quantization.",
+        ),
+        Statement(
+            "Second moments that are truncated to zero make it unstable.",
+            not loss["linear"] - base < CLOSE * base,  # NaN is unstable too
+            f"Linear quantization ends at {number(loss['linear'])}.",
+        ),
+    ]
+    adafactor = frames["adafactor"].set_index(["workload", "width"])
+    untouched = []
+    for workload in adafactor.index.unique("workload"):
+        full, low = adafactor.loc[workload, "32bit"], adafactor.loc[workload, "8bit"]
+        if low["state_mib"] == full["state_mib"]:
+            untouched.append(str(workload))
+            continue
+        statements.append(
+            Statement(
+                f"8-bit Adafactor matches 32 bits ({workload}).",
+                bool(low["loss"] - full["loss"] < max(CLOSE * full["loss"], 2 * full["error"])),
+                f"{low['loss']:.4f} against {full['loss']:.4f} ± {full['error']:.4f}.",
+            )
+        )
+    none = f" On {', '.join(untouched)} no state of Adafactor is large enough to be quantized."
+    return Finding(
+        statements=statements,
+        why="AdamW in 32 bits but for its second moment, in blocks of 256. Losses match if they "
+        f"differ by less than {percent(CLOSE)}, those of Adafactor ({committed.PARITY}) also if by "
+        "less than two standard errors over seeds." + (none if untouched else ""),
+        tables={"losses": frames["losses"], "adafactor": frames["adafactor"]},
+    )
+
+
+def shown(curves: pd.DataFrame) -> pd.DataFrame:
+    """All but linear quantization, beside whose losses the others could not be told apart."""
+    return curves[curves["run"] != CONTENDERS["linear"].label]
+
+
+EXHIBIT = Exhibit(
+    name="log-space-quantization",
+    covers=("Log-Space Quantization",),
+    title="Training with second moments in log space, and cut to zero",
+    needs=Needs.TRAINING,
+    source="training runs of {grid}",
+    build=build,
+    find=find,
+    draw=lambda frames: {"log-space-quantization": figures.loss_curves(shown(frames["curves"]))},
+    captions={"log-space-quantization": "Same weights and batches; without the linear map."},
+)

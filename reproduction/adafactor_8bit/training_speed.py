@@ -1,0 +1,59 @@
+"""Training speed: steps beside other optimizers."""
+
+from __future__ import annotations
+
+import pandas as pd
+
+from reproduction.context import Context
+from reproduction.exhibit import Exhibit, Finding, Frames, Needs, Statement
+from reproduction.numbers import number
+
+COMMAND = "python -m benchmarks.adafactor"
+OURS = "Adafactor8bit"
+PEERS = ("AdamW8bit", "bitsandbytes AdamW8bit", "torchao AdamW8bit")
+COMPARABLE = 1.5
+"""A step of at most so many times the peer's is comparable."""
+
+
+def build(context: Context) -> Frames:
+    """Ratios of a step's time to that of `OURS`."""
+    ratios = context.json("adafactor.json", COMMAND)["ratios"]
+    return {
+        "steps": pd.DataFrame(
+            {"optimizer": name, "times": each["ratio"], "q1": each["q1"], "q3": each["q3"]}
+            for name, each in ratios.items()
+        )
+    }
+
+
+def find(frames: Frames) -> Finding:
+    """Beside each 8-bit peer."""
+    times = frames["steps"].set_index("optimizer")["times"]
+    return Finding(
+        statements=[
+            Statement(
+                f"A step takes a time comparable to that of {peer}"
+                + (" (of this package)." if peer == "AdamW8bit" else "."),
+                bool(1 / times[peer] <= COMPARABLE),
+                f"{number(1 / times[peer])} times as long.",
+            )
+            for peer in PEERS
+            if peer in times.index
+        ],
+        why="The page speaks of GPUs; here are the steps of this package's Adafactor8bit on a CPU, "
+        f"one thread, in processor time. Comparable: at most {number(COMPARABLE)} times as long. "
+        "Adafactor reads gradients three times, for the means, for the update's norm and for the "
+        "update, where AdamW reads them once.",
+        tables={"steps": frames["steps"]},
+    )
+
+
+EXHIBIT = Exhibit(
+    name="training-speed",
+    covers=("Training Speed",),
+    title="Time of a step, in times that of 8-bit Adafactor",
+    needs=Needs.REPORTS,
+    build=build,
+    find=find,
+    command=COMMAND,
+)

@@ -1,0 +1,23 @@
+"""Table 2: the largest model that can be fine-tuned."""
+
+from __future__ import annotations
+
+from reproduction import largest
+from reproduction.context import Context
+from reproduction.exhibit import Exhibit, Frames, Needs
+
+
+def build(context: Context) -> Frames:
+    """With the paper's 8-bit states."""
+    return largest.build("8-bit-optimizers", EXHIBIT.name, "paper-8bit", context)
+
+
+EXHIBIT = Exhibit(
+    name="table-2",
+    covers=("Table 2",),
+    title="The largest model that can be fine-tuned in a GPU's memory",
+    needs=Needs.NOTHING,
+    source="shapes of published models, and one step of small ones",
+    build=build,
+    find=largest.find,
+)

@@ -1,0 +1,195 @@
+"""What a figure or a table of a paper is here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+import pandas as pd
+from matplotlib.figure import Figure
+
+from reproduction.context import Context
+from reproduction.published import left_out
+from reproduction.verdict import Verdict, overall
+
+
+class Needs(StrEnum):
+    """What an exhibit is made from, which decides when it is made anew."""
+
+    STATES = "captured states"
+    TRAINING = "training runs"
+    REPORTS = "committed tables"
+    NOTHING = "nothing but the formulas"
+
+
+Frames = Mapping[str, pd.DataFrame]
+
+
+@dataclass(frozen=True)
+class Statement:
+    """What a paper says of a figure or table, and whether it is so here.
+
+    Attributes:
+        text: the statement.
+        holds: whether the frames agree.
+        detail: the numbers behind it.
+        covers: whether it says what the numbers of the figure or table say together, so that it
+            stands for them where none can be compared.
+    """
+
+    text: str
+    holds: bool
+    detail: str = ""
+    covers: bool = False
+
+    @property
+    def verdict(self) -> Verdict:
+        """A statement is reproduced or not."""
+        return Verdict.REPRODUCED if self.holds else Verdict.DIFFERS
+
+
+@dataclass(frozen=True)
+class Finding:
+    """How an exhibit compares with the paper's.
+
+    Attributes:
+        numbers: of `reproduction.verdict.beside`, or None where the paper prints none.
+        statements: what the paper says of it.
+        why: what explains differences, and what has to be known to read them, whoever's the
+            states are.
+        why_ours: the same, where it is only so of the workloads of this project; pages of a
+            user's own states leave it out.
+        tables: other tables worth a CSV file, by name.
+    """
+
+    numbers: pd.DataFrame | None = None
+    statements: Sequence[Statement] = ()
+    why: str = ""
+    why_ours: str = ""
+    tables: Frames = field(default_factory=dict)
+
+    @property
+    def explanation(self) -> str:
+        """`why` and `why_ours`, one after the other."""
+        return " ".join(part for part in (self.why, self.why_ours) if part)
+
+    @property
+    def verdicts(self) -> list[Verdict]:
+        """Of every number and every statement."""
+        of_numbers = [] if self.numbers is None else list(map(Verdict, self.numbers["verdict"]))
+        return of_numbers + [statement.verdict for statement in self.statements]
+
+    @property
+    def missing(self) -> int:
+        """How many numbers of the paper are not compared."""
+        if self.numbers is None:
+            return 0
+        printed = self.numbers[self.numbers["paper"].notna()]
+        compared = printed["verdict"] != Verdict.NOT_COMPARED
+        return int((~compared.groupby([printed["what"], printed["quantity"]]).any()).sum())
+
+    @property
+    def verdict(self) -> Verdict:
+        """The weakest of them; of a table whose numbers are all not compared, that."""
+        found = overall(self.verdicts)
+        compared = self.numbers is not None and (
+            (self.numbers["verdict"] != Verdict.NOT_COMPARED).any()
+        )
+        covered = any(statement.covers for statement in self.statements)
+        if self.missing and not compared and not covered and found is not Verdict.DIFFERS:
+            return Verdict.NOT_COMPARED
+        return found
+
+
+def _no_pictures(_: Frames) -> dict[str, Figure]:
+    return {}
+
+
+@dataclass(frozen=True)
+class Exhibit:
+    """A figure or table, or several of one kind.
+
+    Attributes:
+        name: of its files, such as ``table-6``.
+        covers: the paper's own labels, such as ``("Table 6",)``.
+        title: what it shows.
+        needs: what it is made from.
+        build: makes the frames; slow parts go here.
+        find: compares the frames with the paper.
+        draw: pictures by name; their captions stand in `captions`.
+        captions: of pictures by name.
+        source: what the page says it is made from; ``{headline}`` and ``{grid}`` stand for the
+            workloads and their seeds, or for a user's states.
+        command: what made the frames that are read, where another command does.
+        pretrained: whether it shows states of pretrained weights too, where they are installed.
+    """
+
+    name: str
+    covers: tuple[str, ...]
+    title: str
+    needs: Needs
+    build: Callable[[Context], Frames]
+    find: Callable[[Frames], Finding]
+    draw: Callable[[Frames], Mapping[str, Figure]] = _no_pictures
+    captions: Mapping[str, str] = field(default_factory=dict)
+    source: str = ""
+    command: str = ""
+    pretrained: bool = False
+
+    @property
+    def label(self) -> str:
+        """The paper's labels, those of a row of figures as a range."""
+        runs = _ranges(self.covers)
+        return (", " if len(runs) > 2 else " and ").join(runs)
+
+
+@dataclass(frozen=True)
+class Paper:
+    """A paper and what is made of it.
+
+    Attributes:
+        name: of its folder.
+        title, source: of the page.
+        exhibits: in the order of the page.
+    """
+
+    name: str
+    title: str
+    source: str
+    exhibits: tuple[Exhibit, ...]
+
+    @property
+    def left_out(self) -> pd.DataFrame:
+        """`item` and `why` of figures and tables that are not made, and of parts of those that are.
+
+        A part is named by the figure's or table's label, a comma, and what it is.
+        """
+        return left_out(self.name)
+
+    @property
+    def wholly_left_out(self) -> pd.DataFrame:
+        """Those of `left_out` that are no parts."""
+        labels = tuple(f"{label}, " for exhibit in self.exhibits for label in exhibit.covers)
+        items = self.left_out
+        return items[[not item.startswith(labels) for item in items["item"]]]
+
+
+def _ranges(labels: Sequence[str]) -> list[str]:
+    """``Figure 5, Figure 6, Figure 7`` as ``Figures 5 to 7``; others as they are."""
+    found: list[list[tuple[str, int]]] = []
+    plain = []
+    for label in labels:
+        kind, _, number = label.rpartition(" ")
+        if not number.isdigit():
+            plain.append(label)
+        elif found and found[-1][-1] == (kind, int(number) - 1):
+            found[-1].append((kind, int(number)))
+        else:
+            found.append([(kind, int(number))])
+    runs = []
+    for run in found:
+        (kind, first), (_, last) = run[0], run[-1]
+        joint = "and" if len(run) == 2 else "to"
+        runs.append(f"{kind} {first}" if len(run) == 1 else f"{kind}s {first} {joint} {last}")
+    return [*runs, *plain]

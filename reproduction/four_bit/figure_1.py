@@ -1,0 +1,131 @@
+"""Figures 1 and 2: outliers of first moments, and blocks that are too large for them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import pandas as pd
+from matplotlib.figure import Figure
+from torch import Tensor
+
+import qmaps
+from qmaps import analyze, figures
+from qmaps.analyze.outlier_lines import LINES
+from reproduction.context import Context
+from reproduction.exhibit import Exhibit, Finding, Frames, Needs, Statement
+from reproduction.four_bit import _pretrained
+from reproduction.four_bit._matrices import matrices
+from reproduction.numbers import number, percent
+
+SMALL, LARGE = "B128/DE@4s", "B2048/DE@4s"
+PATTERN = 5
+"""Outliers have a pattern where lines hold so many times what they would by chance."""
+PRETRAINED = "figure-2-pretrained"
+TABLES = ("lines", _pretrained.PREFIX + "lines", "errors")
+
+
+def build(context: Context) -> Frames:
+    """Patterns of all matrices; the one with most column outliers in detail."""
+    moments = matrices(context.states, "exp_avg")
+    frames, by_column = _patterns(moments)
+    if context.pretrained is not None:
+        others, _ = _patterns(matrices(context.pretrained, "exp_avg"))
+        frames |= {_pretrained.PREFIX + name: frame for name, frame in others.items()}
+    chosen = moments[by_column]
+    decoded = {spec: qmaps.quantizer(spec).quantize(chosen).dequantize() for spec in (SMALL, LARGE)}
+    shown = {f"{by_column}: 32 bits": chosen}
+    shown |= {f"{by_column}: {spec}": values for spec, values in decoded.items()}
+    errors = [
+        {"tensor": title, "quantizer": spec,
+         "sqnr_db": qmaps.quantizer(spec).error(tensor)["sqnr_db"]}
+        for title, tensor in moments.items()
+        for spec in (SMALL, LARGE)
+    ]  # fmt: skip
+    return frames | {
+        "approximated": analyze.outliers(shown),
+        "histogram": analyze.histogram(chosen, (SMALL, LARGE)),
+        "errors": pd.DataFrame(errors),
+    }
+
+
+def _patterns(moments: Mapping[str, Tensor]) -> tuple[dict[str, pd.DataFrame], str]:
+    """`lines`, `patterns` of those with most in rows and in columns, the latter's name.
+
+    Embeddings with rows of nothing but 0, of words that never came, are left out: all of their
+    values lie in few rows, large or not.
+    """
+    moments = {name: m for name, m in moments.items() if bool(m.any(dim=1).all())} or moments
+    lines = analyze.outlier_lines(moments)
+    by_column = str(lines["tensor"][lines["in_cols"].argmax()])
+    by_row = str(lines["tensor"][lines["in_rows"].argmax()])
+    shown = {f"rows: {by_row}": moments[by_row], f"columns: {by_column}": moments[by_column]}
+    return {"lines": lines, "patterns": analyze.outliers(shown)}, by_column
+
+
+def _of(lines: pd.DataFrame, of_it: str) -> list[Statement]:
+    """Which patterns there are."""
+    chance, rows, columns = LINES, lines["in_rows"].max(), lines["in_cols"].max()
+    return [
+        Statement(
+            f"In some first moments outliers lie in fixed rows{of_it}.",
+            bool(rows > PATTERN * chance),
+            f"At most {percent(rows)} of the largest hundredth lie in {percent(chance)} of "
+            "the rows.",
+        ),
+        Statement(
+            f"In others they lie in fixed columns{of_it}.",
+            bool(columns > PATTERN * chance),
+            f"At most {percent(columns)} in {percent(chance)} of the columns.",
+        ),
+    ]
+
+
+def find(frames: Frames) -> Finding:
+    """Which patterns there are, and which blocks fit them better."""
+    pretrained = frames.get(_pretrained.PREFIX + "lines")
+    errors = frames["errors"].pivot(index="tensor", columns="quantizer", values="sqnr_db")
+    better = errors[SMALL] > errors[LARGE]
+    return Finding(
+        statements=[
+            *_of(frames["lines"], ""),
+            *([] if pretrained is None else _of(pretrained, _pretrained.OF_IT)),
+            Statement(
+                "Blocks of 128 approximate the moment better than blocks of 2048.",
+                bool(better.all()),
+                f"In {better.sum()} of {len(better)} matrices; by "
+                f"{number(float((errors[SMALL] - errors[LARGE]).median()))} dB in the median.",
+            ),
+        ],
+        why_ours=_pretrained.note(frames),
+        tables={name: frames[name] for name in TABLES if name in frames},
+    )
+
+
+def draw(frames: Frames) -> dict[str, Figure]:
+    """The approximated moment, and the patterns."""
+    shown = {
+        "figure-1": figures.outliers(frames["approximated"]),
+        "figure-1-histogram": figures.histogram(frames["histogram"]),
+        "figure-2": figures.outliers(frames["patterns"]),
+    }
+    others = frames.get(_pretrained.PREFIX + "patterns")
+    return shown if others is None else {**shown, PRETRAINED: figures.outliers(others)}
+
+
+EXHIBIT = Exhibit(
+    name="figure-1",
+    covers=("Figure 1", "Figure 2"),
+    title="Outliers of first moments in rows and columns, and the moment in blocks",
+    needs=Needs.STATES,
+    source="states of {headline}",
+    build=build,
+    find=find,
+    draw=draw,
+    captions={
+        "figure-1": "The matrix with most of its outliers in few columns: in 32 bits, and decoded.",
+        "figure-1-histogram": "Its magnitudes on their way through both quantizers.",
+        "figure-2": "Most in few rows (left), most in few columns (right).",
+        PRETRAINED: f"{_pretrained.CAPTION}most in few rows (left), most in few columns (right).",
+    },
+    pretrained=True,
+)

@@ -1,0 +1,54 @@
+"""Figure 32: the maps at 4 bits."""
+
+from __future__ import annotations
+
+from matplotlib.figure import Figure
+
+import qmaps
+from qmaps import analyze, figures
+from reproduction.context import Context
+from reproduction.exhibit import Exhibit, Finding, Frames, Needs
+from reproduction.published import published
+from reproduction.verdict import beside
+
+MAPS = ("linear@4s", "DE@4s", "linear@4u", "DE@4u", "DE-0@4u")
+SMALLEST = "smallest value above zero"
+
+
+def build(_: Context) -> Frames:
+    """Codebooks."""
+    return {"curves": analyze.map_curves(qmaps.quantizer(f"tensor/{name}").map for name in MAPS)}
+
+
+def find(frames: Frames) -> Finding:
+    """The smallest values that the paper names."""
+    curves = frames["curves"]
+    above = curves[curves["value"] > 0].groupby("map")["value"].min()
+    ours = {(name, SMALLEST): float(above[name]) for name in MAPS}
+    numbers = beside(published("4-bit-optimizers", EXHIBIT.name), ours, tolerance=0.02)
+    return Finding(
+        numbers=numbers,
+        tables={"codebooks": curves.pivot(index="code", columns="map", values="value")
+                .reset_index()},
+    )  # fmt: skip
+
+
+def draw(frames: Frames) -> dict[str, Figure]:
+    """Signed and unsigned maps apart."""
+    curves = frames["curves"]
+    return {
+        "figure-32-signed": figures.map_curves(curves[curves["map"].str.endswith("s")]),
+        "figure-32-unsigned": figures.map_curves(curves[curves["map"].str.endswith("u")]),
+    }
+
+
+EXHIBIT = Exhibit(
+    name="figure-32",
+    covers=("Figure 32",),
+    title="Linear and dynamic exponent maps at 4 bits",
+    needs=Needs.NOTHING,
+    build=build,
+    find=find,
+    draw=draw,
+    captions={"figure-32-signed": "Signed.", "figure-32-unsigned": "Unsigned; DE-0 has no zero."},
+)

@@ -1,0 +1,123 @@
+"""Figures 20 to 31: histograms of moments on their way through quantizers."""
+
+from __future__ import annotations
+
+import pandas as pd
+from matplotlib.figure import Figure
+from torch import Tensor
+
+import qmaps
+from qmaps import analyze, figures
+from reproduction.context import Context
+from reproduction.exhibit import Exhibit, Finding, Frames, Needs, Statement
+from reproduction.four_bit._matrices import matrices
+
+SECOND = ("B128/DE@4u", "B128/DE-0@4u", "rank1/DE-0@4u", "B2048/DE-0@4u")
+FIRST = ("B128/DE@4s", "B2048/DE@4s")
+ZERO = "figures-20-to-22"
+BETTER, WORSE = "figures-23-25-27", "figures-24-26-28"
+BLOCKS, SECOND_BLOCKS = "figures-29-and-30", "figure-31"
+CAPTIONS = {
+    ZERO: "Second moment: B128/DE above, B128/DE-0 below; the matrix with most zeros.",
+    BETTER: "Second moment: B128/DE-0 above, rank-1/DE-0 below, where rank-1 does best.",
+    WORSE: "The same where rank-1 does worst.",
+    BLOCKS: "First moment: B128/DE above, B2048/DE below, where small blocks gain most.",
+    SECOND_BLOCKS: "Second moment: B128/DE-0 above, B2048/DE-0 below, where they gain most.",
+}
+
+
+def build(context: Context) -> Frames:
+    """Errors on every matrix, and histograms of those that show most."""
+    first = matrices(context.states, "exp_avg")
+    second = matrices(context.states, "exp_avg_sq")
+    errors = pd.DataFrame(
+        {"tensor": title, "quantizer": spec, **_measured(tensor, spec)}
+        for specs, moments in ((FIRST, first), (SECOND, second))
+        for title, tensor in moments.items()
+        for spec in specs
+    )
+    relative = errors.pivot(index="tensor", columns="quantizer", values="mean_rel_error")
+    zeros = errors.pivot(index="tensor", columns="quantizer", values="zeroed_share")
+    rank = relative[SECOND[2]] / relative[SECOND[1]]
+    chosen = {
+        ZERO: (second, zeros[SECOND[0]].idxmax(), SECOND[:2]),
+        BETTER: (second, rank.idxmin(), SECOND[1:3]),
+        WORSE: (second, rank.idxmax(), SECOND[1:3]),
+        BLOCKS: (first, (relative[FIRST[1]] / relative[FIRST[0]]).idxmax(), FIRST),
+        SECOND_BLOCKS: (
+            second,
+            (relative[SECOND[3]] / relative[SECOND[1]]).idxmax(),
+            (SECOND[1], SECOND[3]),
+        ),
+    }
+    histograms = [
+        analyze.histogram(moments[str(title)], specs).assign(figure=name, tensor=str(title))
+        for name, (moments, title, specs) in chosen.items()
+    ]
+    return {"errors": errors, "histograms": pd.concat(histograms, ignore_index=True)}
+
+
+def _measured(tensor: Tensor, spec: str) -> dict[str, float]:
+    found = qmaps.quantizer(spec).error(tensor)
+    return {name: found[name] for name in ("mean_rel_error", "zeroed_share", "sqnr_db")}
+
+
+def find(frames: Frames) -> Finding:
+    """How often each quantizer is the better one."""
+    errors = frames["errors"]
+    relative = errors.pivot(index="tensor", columns="quantizer", values="mean_rel_error")
+    zeros = errors.pivot(index="tensor", columns="quantizer", values="zeroed_share")
+    total = len(relative)
+    rank = relative[SECOND[2]] < relative[SECOND[1]]
+    first = relative[FIRST[0]] < relative[FIRST[1]]
+    second = relative[SECOND[1]] < relative[SECOND[3]]
+    return Finding(
+        statements=[
+            Statement(
+                "B128/DE sends second moments to zero, B128/DE-0 does not (figures 20 to 22).",
+                bool((zeros[SECOND[0]] > 0).any() and (zeros[SECOND[1]] == 0).all()),
+                f"Zeros in {(zeros[SECOND[0]] > 0).sum()} of {total} matrices with B128/DE, in "
+                f"{(zeros[SECOND[1]] > 0).sum()} with B128/DE-0.",
+            ),
+            Statement(
+                "Rank-1 is better than blocks of 128 in some matrices and worse in others "
+                "(figures 23 to 28).",
+                bool(rank.any() and not rank.all()),
+                f"Less mean relative error in {rank.sum()} of {total}.",
+            ),
+            Statement(
+                "Blocks of 128 are better than of 2048 for first moments (figures 29 and 30).",
+                bool(first.mean() > 0.5),
+                f"In {first.sum()} of {total}.",
+            ),
+            Statement(
+                "And for second moments (figure 31).",
+                bool(second.mean() > 0.5),
+                f"In {second.sum()} of {total}.",
+            ),
+        ],
+        why="Better means less mean relative error. Of each kind the matrix that shows it most is "
+        "drawn; the table has all.",
+        tables={"errors": errors},
+    )
+
+
+def draw(frames: Frames) -> dict[str, Figure]:
+    """A figure per kind."""
+    return {
+        str(name): figures.histogram(part)
+        for name, part in frames["histograms"].groupby("figure", sort=False)
+    }
+
+
+EXHIBIT = Exhibit(
+    name="figures-20-to-31",
+    covers=tuple(f"Figure {number}" for number in range(20, 32)),
+    title="Histograms of moments on their way through quantizers",
+    needs=Needs.STATES,
+    source="states of {headline}",
+    build=build,
+    find=find,
+    draw=draw,
+    captions=CAPTIONS,
+)

@@ -1,0 +1,92 @@
+"""Figure 2: how far parameters move in units of delta."""
+
+from __future__ import annotations
+
+import pandas as pd
+
+from qmaps import figures
+from reproduction.context import Context
+from reproduction.exhibit import Exhibit, Finding, Frames, Needs, Statement
+from reproduction.lpmm._ablation import NEAREST, STOCHASTIC
+from reproduction.numbers import number
+
+COMMAND = "python -m benchmarks.lpmm.underflow digits"
+LATE = 0.8
+"""The part of training after which it is late."""
+HARDLY = 0.1
+"""Of the distance between codes: less, and a parameter is said hardly to move."""
+
+
+def build(context: Context) -> Frames:
+    """The committed curves."""
+    return {"ratios": context.table("lpmm/bin-changes.csv", COMMAND)}
+
+
+def late(ratios: pd.DataFrame) -> pd.DataFrame:
+    """Means over matrices and over late training: a row per width, a column per setting."""
+    part = ratios[ratios["step"] > LATE * ratios["step"].max()]
+    table: pd.DataFrame = part.pivot_table(
+        index="width", columns="setting", values="bin_change", sort=False
+    )
+    table.columns.name = None
+    return table
+
+
+def find(frames: Frames) -> Finding:
+    """Means of the curves' ends."""
+    table = late(frames["ratios"])
+    several = next(name for name in table.columns if name not in (NEAREST, STOCHASTIC))
+    fewest, least = str(table.index[-1]), float(table[NEAREST].iloc[-1])
+    by_width = {str(name): table[name] for name in table.columns}
+    statements = [
+        Statement(
+            f"Rounding to nearest makes the smallest actual updates ({width}).",
+            bool(row[NEAREST] < row.drop(NEAREST).min()),
+            ", ".join(f"{name} {number(value)}" for name, value in row.items()) + ".",
+        )
+        for width, row in table.iterrows()
+    ]
+    statements += [
+        Statement(
+            f"With fewest bits it hardly updates the parameters ({fewest}).",
+            least < HARDLY,
+            f"By {number(least)} of the distance between codes.",
+        ),
+        Statement(
+            "Fewer bits make updates smaller in units of delta.",
+            all(bool(column.is_monotonic_decreasing) for column in by_width.values()),
+            "; ".join(
+                f"{name}: " + ", ".join(number(value) for value in column)
+                for name, column in by_width.items()
+            )
+            + f" ({', '.join(map(str, table.index))}).",
+        ),
+        Statement(
+            "Micro-batches make updates significantly larger.",
+            bool((table[several] > 2 * table[STOCHASTIC]).all()),
+            f"{several}, times those of one: "
+            + ", ".join(number(value) for value in table[several] / table[STOCHASTIC])
+            + ".",
+        ),
+    ]
+    return Finding(
+        statements=statements,
+        why="The four largest matrices of digits' net, gradients and momentum in 8 bits. Numbers: "
+        f"means over these and over the last {1 - LATE:.0%} of training. Hardly: less than "
+        f"{HARDLY:g} delta on average; significantly: more than twice. A parameter also moves a "
+        "little where its scale changes, rounded to nearest too.",
+        tables={"late": table.reset_index()},
+    )
+
+
+EXHIBIT = Exhibit(
+    name="figure-2",
+    covers=("Figure 2",),
+    title="The magnitude of parameter updates in units of delta",
+    needs=Needs.REPORTS,
+    build=build,
+    find=find,
+    draw=lambda frames: {"figure-2": figures.bin_changes(frames["ratios"])},
+    captions={"figure-2": "Steps are micro-batches; a point is a mean over some of them."},
+    command=COMMAND,
+)

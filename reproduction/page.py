@@ -1,0 +1,176 @@
+"""A paper's page, in Markdown and as HTML that needs no other file."""
+
+from __future__ import annotations
+
+import base64
+import re
+from collections.abc import Sequence
+from importlib import resources
+from pathlib import Path
+from typing import Any
+
+import jinja2
+import pandas as pd
+from markupsafe import Markup, escape
+
+from qmaps.storage.files import output_folder, write_text
+from reproduction import words
+from reproduction.exhibit import Paper
+from reproduction.results import Result
+
+SHOWN = 40
+"""Rows of a further table that a page shows; the CSV file has all."""
+
+RULES = (
+    "A number is reproduced if it is within a tenth of the paper's, plus the paper's spread; it "
+    "has the same ordering if it lies to the others of its kind as the paper's does. Where the "
+    "paper's metric cannot be measured here, a quantity of ours stands in its place and only the "
+    "ordering can be the same: no other row is better in one and worse in the other, and one at "
+    "least lies alike in both (rows count as equal whose ± touch, or that the paper may have "
+    "rounded apart). A number of the paper without one of ours is not compared. A figure's or "
+    "table's own verdict is the weakest of its numbers and statements; a statement alone does not "
+    "speak for a table of which no number is compared."
+)
+
+
+def write(paper: Paper, results: Sequence[Result], about: dict[str, Any], out: Path) -> Path:
+    """Write ``out/<paper>/README.md`` and ``index.html``; returns the latter."""
+    folder = output_folder(out / paper.name)
+    write_text(folder / "README.md", _markdown(paper, results, about))
+    text = template("page").render(
+        paper=paper,
+        results=results,
+        about=about,
+        rules=RULES,
+        left_out=paper.left_out.to_dict("records"),
+    )
+    write_text(folder / "index.html", text)
+    return folder / "index.html"
+
+
+def template(name: str) -> jinja2.Template:
+    """``NAME.html.jinja`` of this package."""
+    environment = jinja2.Environment(
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        loader=jinja2.FunctionLoader(_source),
+    )
+    environment.filters |= {
+        "embedded": _embedded,
+        "numbers": words.numbers,
+        "cell": words.cell,
+        "css": lambda verdict: verdict.replace(" ", "-"),
+        "raw": _raw,
+        "further": further,
+        "prose": _prose,
+        "source": lambda result: source_of(result).replace("`", ""),
+    }
+    environment.globals["shown"] = SHOWN
+    return environment.get_template(f"{name}.html.jinja")
+
+
+def _source(name: str) -> str:
+    return resources.files("reproduction").joinpath("templates", name).read_text(encoding="utf-8")
+
+
+def _embedded(path: Path) -> str:
+    return base64.b64encode(path.read_bytes()).decode("ascii")
+
+
+def _prose(text: str) -> Markup:
+    """Commands between backticks as HTML's code."""
+    return Markup(re.sub(r"`([^`]+)`", r"<code>\1</code>", str(escape(text))))
+
+
+def _raw(value: Any) -> str:
+    """What a cell is sorted by: a number as JavaScript reads it."""
+    text = str(value).split(" ± ")[0].replace(",", "")
+    return text.replace("inf", "Infinity") if text in ("inf", "-inf") else text
+
+
+def further(result: Result) -> dict[str, pd.DataFrame]:
+    """The tables of a result besides the comparison, by file name."""
+    if result.finding is None:
+        return {}
+    return {f"{result.exhibit.name}-{name}": frame for name, frame in result.finding.tables.items()}
+
+
+def heading(result: Result) -> str:
+    """Labels of the paper, and what it shows."""
+    return f"{result.exhibit.label}: {result.exhibit.title}"
+
+
+def provenance(about: dict[str, Any]) -> str:
+    """Command, data, versions and machine in a paragraph of Markdown."""
+    versions = about["versions"]
+    return (
+        f"`{about['command']}`; {about['workload']}; qmaps {versions['qmaps']}, torch "
+        f"{versions['torch']}, Python {versions['python']}; {about['machine']}."
+    )
+
+
+def source_of(result: Result) -> str:
+    """What an exhibit was made from, in a sentence."""
+    made = result.made
+    if made.command:
+        return f"Read from the table of `{made.command}`."
+    return f"Made from {made.source} in {made.seconds:.1f} s."
+
+
+def _markdown(paper: Paper, results: Sequence[Result], about: dict[str, Any]) -> str:
+    lines = [
+        f"# {paper.title}",
+        "",
+        f"{paper.source}. Figures and tables made here, beside the paper's numbers. {RULES} "
+        "The same page in one file: `index.html`.",
+        "",
+        provenance(about),
+        "",
+        *_size_note(about),
+    ]
+    for result in results:
+        lines += [f"## {heading(result)}", ""]
+        if result.finding is None:
+            lines += [f"**{result.verdict}**: {result.pending}", ""]
+            continue
+        finding = result.finding
+        tally = f" ({result.tally})" if result.tally else ""
+        said = f"**{result.verdict}**{tally}. {source_of(result)} {finding.explanation}"
+        lines += [said.rstrip(), ""]
+        lines += [
+            f"- *{statement.verdict.value}*: {statement.text} {statement.detail}".rstrip()
+            for statement in finding.statements
+        ]
+        lines += [""] if finding.statements else []
+        if finding.numbers is not None:
+            lines += [*table(words.numbers(finding.numbers)), ""]
+        for name in result.pictures:
+            caption = result.exhibit.captions.get(name, "")
+            lines += [f"![{result.exhibit.title}]({name}.png)", "", caption, ""]
+        if result.tables:
+            links = ", ".join(f"[{name}.csv]({name}.csv)" for name in result.tables)
+            lines += [f"Tables: {links}.", ""]
+    left_out = paper.left_out
+    if len(left_out):
+        lines += ["## Not made here", "", *table(left_out), ""]
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def _size_note(about: dict[str, Any]) -> list[str]:
+    return ["**A small size, for tests: no report.**", ""] if about["quick"] else []
+
+
+def table(frame: pd.DataFrame) -> list[str]:
+    """A frame as a table of Markdown."""
+    cells = [
+        [words.cell(value).replace("|", "\\|") for value in row]
+        for row in frame.itertuples(index=False)
+    ]
+    head = [str(name) for name in frame.columns]
+    return [
+        "| " + " | ".join(head) + " |",
+        "|" + "---|" * len(head),
+        *("| " + " | ".join(row) + " |" for row in cells),
+    ]

@@ -1,0 +1,107 @@
+"""Table 5: messages of the cluster: how many, how large, how late."""
+
+from __future__ import annotations
+
+import pandas as pd
+
+import qmaps
+from qmaps.distributed.speedup import paper
+from qmaps.distributed.speedup.write import read
+from reproduction.context import Context
+from reproduction.exhibit import Exhibit, Finding, Frames, Needs, Statement
+from reproduction.numbers import number
+from reproduction.published import published
+from reproduction.verdict import beside
+
+COMMAND = "qmaps speedup --calibrate --nodes 1 --gpus-per-node 8 --out reports/speedup/measured"
+TOLERANCE = 0.02
+KB = 1024
+"""Bytes of the paper's kB."""
+OUTPUTS = 3072
+"""Of the first fully connected layer."""
+WEIGHTS = 3 * 3 * 384 * 256
+"""Of the largest convolution."""
+QUANTIZERS = {f"{bits} bits": qmaps.quantizer(f"tensor/tree@{bits}s") for bits in (8, 4)}
+
+
+def messages() -> dict[str, int]:
+    """How many numbers a node sends of what."""
+    nodes = paper.HARDWARE.nodes
+    sent = {"gradient of conv 384-256": WEIGHTS // nodes}
+    for row in paper.CLUSTER:
+        sent[f"activations of {row.sub_batch}"] = row.sub_batch * paper.ALEXNET.features // nodes
+    for samples in (128, 256):
+        sent[f"fc 9216-3072 of {samples}"] = samples * OUTPUTS // nodes
+    return sent
+
+
+def build(context: Context) -> Frames:
+    """Passes and sizes by the speed-up model, times between two processes from the table read."""
+    hardware, _ = read(context.file("speedup/measured/hardware.json", COMMAND))
+    rows = []
+    for what, count in messages().items():
+        sizes = {"32 bits": 4 * count} | {k: q.nbytes((count,)) for k, q in QUANTIZERS.items()}
+        rows += [
+            {
+                "what": what,
+                "bits": bits,
+                "numbers": count,
+                "kb": nbytes / KB,
+                "ms": hardware.network.ms(nbytes),
+            }
+            for bits, nbytes in sizes.items()
+        ]
+    samples = paper.HARDWARE.gpus * paper.ALEXNET.batch
+    passes = [
+        {"what": f"activations of {row.sub_batch}", "passes": samples // row.sub_batch}
+        for row in paper.CLUSTER
+    ]
+    return {"messages": pd.DataFrame(rows), "passes": pd.DataFrame(passes)}
+
+
+def find(frames: Frames) -> Finding:
+    """Number by number, and the share that 8 bits have of 32."""
+    sent, passes = frames["messages"], frames["passes"]
+    theirs = published("8-bit-parallelism-2015", EXHIBIT.name)
+    ours = {
+        (str(row.what), "forward passes"): float(str(row.passes)) for row in passes.itertuples()
+    }
+    for row in sent[sent["bits"].isin(["32 bits", "8 bits"])].to_dict("records"):
+        ours[row["what"], f"size in {row['bits']}"] = row["kb"]
+        ours[row["what"], f"latency in {row['bits']}"] = row["ms"]
+    printed = theirs[theirs["quantity"].str.startswith("size")].pivot(
+        index="what", columns="quantity", values="paper"
+    )
+    due = sent.pivot(index="what", columns="bits", values="kb")
+    share = (due["8 bits"] / due["32 bits"]).max()
+    claimed = (printed["size in 8 bits"] / printed["size in 32 bits"]).max()
+    four = (due["4 bits"] / due["32 bits"]).max()
+    return Finding(
+        numbers=beside(theirs, ours, tolerance=TOLERANCE),
+        statements=[
+            Statement(
+                "An 8-bit message takes an eighth of a 32-bit one (by the sizes printed).",
+                bool(abs(share - claimed) <= TOLERANCE * claimed),
+                f"Printed are {number(claimed)} of it, due {number(share)}; 4 bits would take "
+                f"{number(four)}.",
+            )
+        ],
+        why="Passes and sizes follow from the model: 96 GPUs of 128 samples, a node in 32 sends "
+        "its part, a kB has 1024 bytes; the tolerance is 2 %. The two fully connected rows "
+        "are half of what a 32nd of their outputs takes. Latencies are inputs of the paper's "
+        "model, read off charts of InfiniBand; ours are times of messages of the due size "
+        "between two processes of one machine, which wait for each other far longer than the "
+        "bytes take, so that only the largest can be told apart.",
+        tables={"messages": sent},
+    )
+
+
+EXHIBIT = Exhibit(
+    name="table-5",
+    covers=("Table 5",),
+    title="Messages of a cluster: forward passes, sizes and latencies",
+    needs=Needs.REPORTS,
+    build=build,
+    find=find,
+    command=COMMAND,
+)

@@ -1,0 +1,234 @@
+"""Making every figure and table, and a page for each paper."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import pandas as pd
+from matplotlib.figure import Figure
+
+from qmaps.capture import CapturedStates
+from qmaps.errors import BadValueError, OutputError, nearest
+from qmaps.storage import provenance
+from qmaps.storage.files import (
+    output_folder,
+    read_frame,
+    read_record,
+    replacing,
+    write_frame,
+    write_record,
+)
+from qmaps.storage.locks import FolderLock
+from reproduction import page, sources, summary
+from reproduction.catalogue import PAPERS
+from reproduction.context import FULL, QUICK, Context, NotYetError, Progress
+from reproduction.exhibit import Exhibit, Frames, Needs, Paper
+from reproduction.pictures import save
+from reproduction.results import Made, Result
+
+LONGEST = 2000
+"""Rows of the longest table that is worth a CSV file."""
+
+
+def run(
+    papers: Sequence[str] = (),
+    *,
+    out: str | os.PathLike[str] = "reports",
+    runs: str | os.PathLike[str] = "runs/papers",
+    reports: str | os.PathLike[str] = "reports",
+    states: Sequence[CapturedStates] = (),
+    quick: bool = False,
+    command: str = "python -m reproduction",
+    progress: Progress | None = None,
+) -> Path:
+    """Make the figures and tables of papers, and write their pages.
+
+    Frames of captured states and training runs are kept in `runs`, so an interrupted call goes
+    on where it was (frames only while the code that makes them is the same); pages are written
+    anew. ``out/<paper>`` holds README.md and index.html (which
+    needs no other file), pictures, and tables as CSV; ``out/papers.md`` and ``out/papers.html``
+    sum up.
+
+    Args:
+        papers: their names; all if left out.
+        out: folder of the pages.
+        runs: folder of what pages are made from.
+        reports: folder of the tables that other commands made.
+        states: captured states to show in place of ours. Exhibits that need training or tables
+            of ours are then left out.
+        quick: a small size, for tests.
+        command: what the pages show as the command that made them.
+        progress: called with a stage, its steps done, their number, and a note.
+
+    Returns:
+        The summary in HTML.
+
+    Raises:
+        BadValueError: there is no such paper.
+        OutputError: a folder cannot be written.
+    """
+    chosen = [_paper(name) for name in papers or PAPERS]
+    target, kept = output_folder(out), output_folder(runs, "runs")
+    context = Context(
+        kept, Path(reports), QUICK if quick else FULL, tuple(states), progress=progress
+    )
+    made: dict[str, list[Result]] = {}
+    todo = {paper.name: _exhibits(paper, context) for paper in chosen}
+    total, done = sum(map(len, todo.values())), 0
+    for paper in chosen:
+        made[paper.name] = []
+        for exhibit in todo[paper.name]:
+            if progress:
+                progress("figures and tables", done, total, f"{paper.name} {exhibit.name}")
+            made[paper.name].append(_make(paper, exhibit, context, target / paper.name))
+            done += 1
+    if progress:
+        progress("figures and tables", total, total, "")
+    about = _about(context, command)
+    for paper in chosen:
+        page.write(paper, made[paper.name], about, target)
+    return summary.write([(each, made[each.name]) for each in chosen], about, target)
+
+
+def _paper(name: str) -> Paper:
+    if name not in PAPERS:
+        raise BadValueError(
+            f"paper={name!r} is unknown; allowed are {', '.join(PAPERS)}{nearest(name, PAPERS)}"
+        )
+    return PAPERS[name]
+
+
+def _exhibits(paper: Paper, context: Context) -> list[Exhibit]:
+    """Those that the context can make."""
+    if not context.own:
+        return list(paper.exhibits)
+    return [each for each in paper.exhibits if each.needs in (Needs.STATES, Needs.NOTHING)]
+
+
+def _about(context: Context, command: str) -> dict[str, Any]:
+    shown = context.own[0] if context.own else None
+    workload = (
+        f"states of {shown.optimizer}, step {shown.step}"
+        if shown is not None
+        else f"{context.size.headline} (seed 0); spreads and grids {context.size.grid} "
+        f"(seeds 0 to {context.size.seeds - 1})"
+    )
+    return {
+        "command": command,
+        "workload": workload,
+        "versions": provenance.versions(),
+        "machine": provenance.machine(),
+        "quick": context.quick,
+    }
+
+
+def _make(paper: Paper, exhibit: Exhibit, context: Context, folder: Path) -> Result:
+    """Frames, pictures, tables and the comparison of one exhibit."""
+    try:
+        frames, made = _frames(paper, exhibit, context)
+    except NotYetError as missing:
+        return Result(exhibit, pending=str(missing))
+    finding = exhibit.find(frames)
+    if context.own:
+        finding = replace(finding, why_ours="")
+    output_folder(folder)
+    pictures = {name: _picture(figure, folder / f"{name}.png")
+                for name, figure in exhibit.draw(frames).items()}  # fmt: skip
+    tables = {}
+    if finding.numbers is not None:
+        tables[exhibit.name] = _table(finding.numbers, folder / f"{exhibit.name}.csv")
+    for name, frame in finding.tables.items():
+        if len(frame) <= LONGEST:
+            file = folder / f"{exhibit.name}-{name}.csv"
+            tables[f"{exhibit.name}-{name}"] = _table(frame, file)
+    return Result(exhibit, finding, pictures, tables, made)
+
+
+def _frames(paper: Paper, exhibit: Exhibit, context: Context) -> tuple[Frames, Made]:
+    """Those of an earlier call on the same states, or new ones."""
+    start = time.perf_counter()
+    if exhibit.needs is not Needs.STATES:
+        frames = exhibit.build(context)
+        return frames, Made(time.perf_counter() - start, _source(exhibit, context), exhibit.command)
+    folder = context.runs / "frames" / paper.name / exhibit.name
+    marker = folder / "made.json"
+    identity = _identity(exhibit, context)
+    with FolderLock(folder, "frames"):
+        kept = _kept(folder, marker, identity)
+        if kept is not None:
+            frames, seconds = kept
+            return frames, Made(seconds, _source(exhibit, context), exhibit.command)
+        marker.unlink(missing_ok=True)
+        frames = exhibit.build(context)
+        for name, frame in frames.items():
+            write_frame(folder / f"{name}.parquet", frame)
+        seconds = time.perf_counter() - start
+        write_record(marker, {"identity": identity, "frames": list(frames), "seconds": seconds})
+    return frames, Made(seconds, _source(exhibit, context), exhibit.command)
+
+
+def _kept(folder: Path, marker: Path, identity: str) -> tuple[Frames, float] | None:
+    """Frames of an earlier call and the seconds that they took; None if there are none to use."""
+    if not marker.exists():
+        return None
+    try:
+        found = read_record(marker)
+        if found.get("identity") != identity:
+            return None
+        return {name: read_frame(folder / f"{name}.parquet") for name in found["frames"]}, found[
+            "seconds"
+        ]
+    except OutputError:  # damaged: made again
+        return None
+
+
+def _source(exhibit: Exhibit, context: Context) -> str:
+    """What an exhibit is made from, with seeds where it has some."""
+    text = exhibit.source or exhibit.needs.value
+    if exhibit.needs in (Needs.NOTHING, Needs.REPORTS):
+        return text
+    if context.own:
+        first, *others = [f"{each.optimizer}, step {each.step}" for each in context.own]
+        return text.format(headline=first, grid=" and of ".join([first, *others]))
+    size = context.size
+    seeds = f"seeds 0 to {size.seeds - 1}" if size.seeds > 1 else "seed 0"
+    if exhibit.pretrained and context.pretrained is not None:
+        text += f", and of {size.pretrained}, seed 0, after {context.pretrained.step} steps"
+    return text.format(headline=f"{size.headline}, seed 0", grid=f"{size.grid}, {seeds}")
+
+
+def _identity(exhibit: Exhibit, context: Context) -> str:
+    """What frames depend on: states, size, and code."""
+    shown = [context.states, *context.several]
+    if exhibit.pretrained and context.pretrained is not None:
+        shown.append(context.pretrained)
+    parts = [sources.digest(exhibit.build), repr(context.size), *_fingerprints(shown)]
+    return hashlib.sha256("\0".join(parts).encode()).hexdigest()
+
+
+def _fingerprints(states: Sequence[CapturedStates]) -> list[str]:
+    for each in states:
+        if each not in _FINGERPRINTS:
+            _FINGERPRINTS[each] = each.fingerprint()
+    return [_FINGERPRINTS[each] for each in states]
+
+
+_FINGERPRINTS: WeakKeyDictionary[CapturedStates, str] = WeakKeyDictionary()
+
+
+def _picture(figure: Figure, path: Path) -> Path:
+    save(figure, path)
+    return path
+
+
+def _table(frame: pd.DataFrame, path: Path) -> Path:
+    with replacing(path) as temporary:
+        frame.to_csv(temporary, index=False, float_format="%.6g")
+    return path

@@ -1,0 +1,128 @@
+"""Quantities of ours that stand for metrics of a paper which cannot be measured here."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+
+import pandas as pd
+
+from qmaps.errors import BadValueError
+from reproduction.verdict import COLUMNS, TOLERANCE, Measured, Verdict, beside
+
+
+class Better(StrEnum):
+    """Which way a metric improves."""
+
+    MORE = "more"
+    LESS = "less"
+
+
+@dataclass(frozen=True)
+class StandIn:
+    """What is measured in place of a paper's metric.
+
+    Attributes:
+        quantity: the paper's, whose `better` its data say.
+        name: what ours is.
+        ours: a number, or a number and its spread, by row.
+        better: which way ours improves.
+    """
+
+    quantity: str
+    name: str
+    ours: Mapping[str, float | tuple[float, float]]
+    better: Better = Better.LESS
+
+
+def in_place(
+    paper: pd.DataFrame,
+    stand_ins: Sequence[StandIn],
+    ours: Measured | None = None,
+    *,
+    tolerance: float = TOLERANCE,
+) -> pd.DataFrame:
+    """The paper's numbers, with what stands for them or ours, and a verdict on each.
+
+    Two metrics have no common scale, so that only orders can be compared: a number whose place a
+    stand-in takes is never reproduced. Two rows are equal where their spreads touch, or where the
+    paper may have rounded them apart. A row has the same ordering if no other row of its quantity
+    is better than it in one metric and worse in the other, and at least one is better in both,
+    worse in both, or equal in both. Else it differs. Without another row nothing is compared.
+
+    Args:
+        paper: of `reproduction.published.published`.
+        stand_ins: several may stand for one quantity; its rows are then repeated.
+        ours: measured as the paper does, for the other quantities.
+        tolerance: of the other quantities.
+
+    Returns:
+        As `reproduction.verdict.beside`; in the paper's order, with rows that it lacks after those
+        of their quantity.
+
+    Raises:
+        BadValueError: the data do not say which way the paper's metric improves.
+    """
+    replaced = {each.quantity for each in stand_ins}
+    parts = [
+        beside(paper[~paper["quantity"].isin(replaced)], ours or {}, tolerance=tolerance),
+        *(_rows(paper[paper["quantity"] == each.quantity], each) for each in stand_ins),
+    ]
+    frame = pd.concat([part for part in parts if len(part)], ignore_index=True)
+    quantities = {name: place for place, name in enumerate(paper["quantity"].unique())}
+    rows = {key: n for n, key in enumerate(zip(paper["what"], paper["quantity"], strict=True))}
+    keys = zip(frame["what"], frame["quantity"], strict=True)
+    places = [(quantities.get(q, len(rows)), rows.get((what, q), len(rows))) for what, q in keys]
+    order = sorted(range(len(frame)), key=places.__getitem__)
+    return frame.iloc[order].reset_index(drop=True)
+
+
+def _rows(paper: pd.DataFrame, given: StandIn) -> pd.DataFrame:
+    """Those of one quantity with one stand-in."""
+    rows = beside(paper, {(what, given.quantity): value for what, value in given.ours.items()})
+    theirs = _better(paper, given.quantity)
+    rows["stand_in"] = given.name
+    known = rows.dropna(subset=["paper", "ours"])
+    rounding = dict(zip(paper["what"], paper["rounding"], strict=True))
+    paper_spread = known["paper_spread"].fillna(0)
+    scales = (
+        (known["paper"], paper_spread.clip(lower=known["what"].map(rounding)), theirs),
+        (known["ours"], known["ours_spread"].fillna(0), given.better),
+    )
+    rows["verdict"] = Verdict.NOT_COMPARED.value
+    for index in known.index if len(known) > 1 else ():
+        pairs = [
+            tuple(_relation(*scale, index, other) for scale in scales)
+            for other in known.index.drop(index)
+        ]
+        agrees = any(one == two for one, two in pairs)
+        opposed = any(one * two < 0 for one, two in pairs)
+        verdict = Verdict.ORDERING if agrees and not opposed else Verdict.DIFFERS
+        rows.loc[index, "verdict"] = verdict.value
+    return rows[list(COLUMNS)]
+
+
+def _better(paper: pd.DataFrame, quantity: str) -> Better:
+    found = set(paper["better"]) if "better" in paper else {""}
+    if len(found) != 1 or not found <= set(Better):
+        raise BadValueError(
+            f"better={sorted(map(str, found))} of {quantity!r} must be one of "
+            f"{', '.join(Better)} in all its rows"
+        )
+    return Better(found.pop())
+
+
+def _relation(
+    values: pd.Series[float], spreads: pd.Series[float], better: Better, one: int, two: int
+) -> int:
+    """1 if the first is better, -1 if it is worse, 0 if they are equal within their spreads."""
+    a, b = values[one], values[two]
+    if a == b:
+        return 0
+    apart, touching = abs(a - b), spreads[one] + spreads[two]
+    # What papers print has no exact difference in binary.
+    if apart <= touching or math.isclose(apart, touching, rel_tol=1e-9):
+        return 0
+    return 1 if (a > b) == (better is Better.MORE) else -1

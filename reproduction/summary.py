@@ -1,0 +1,116 @@
+"""All papers on one page."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+
+from qmaps.storage.files import write_text
+from reproduction import page
+from reproduction.exhibit import Paper
+from reproduction.results import PENDING, Result
+from reproduction.verdict import Verdict
+
+Found = Sequence[tuple[Paper, Sequence[Result]]]
+
+
+def write(found: Found, about: dict[str, Any], out: Path) -> Path:
+    """Write ``out/papers.md`` and ``out/papers.html``; returns the latter."""
+    rows, left = exhibits(found), left_out(found)
+    counted, verdicts = covered(found), numbers(found)
+    write_text(out / "papers.md", _markdown(rows, left, counted, verdicts, about))
+    text = page.template("summary").render(
+        rows=rows, left=left, counted=counted, verdicts=verdicts, about=about, rules=page.RULES
+    )
+    write_text(out / "papers.html", text)
+    return out / "papers.html"
+
+
+def exhibits(found: Found) -> list[dict[str, str]]:
+    """A row per exhibit: paper, folder, label, title, verdict, tally."""
+    return [
+        {
+            "paper": paper.title,
+            "folder": paper.name,
+            "name": result.exhibit.name,
+            "label": result.exhibit.label,
+            "title": result.exhibit.title,
+            "verdict": result.verdict,
+            "tally": result.tally or result.pending,
+        }
+        for paper, results in found
+        for result in results
+    ]
+
+
+def covered(found: Found) -> list[dict[str, Any]]:
+    """For each paper: figures, tables and appendices made, waiting for a table, and left out."""
+    rows = []
+    for paper, results in found:
+        made = sum(len(r.exhibit.covers) for r in results if r.finding is not None)
+        waiting = sum(len(r.exhibit.covers) for r in results if r.finding is None)
+        left = len(paper.wholly_left_out)
+        rows.append({"paper": paper.title, "made": made, "waiting": waiting, "left": left})
+    return rows
+
+
+def numbers(found: Found) -> dict[str, int]:
+    """How many numbers and statements of all exhibits got each verdict."""
+    count = Counter(
+        verdict
+        for _, results in found
+        for result in results
+        if result.finding is not None
+        for verdict in result.finding.verdicts
+    )
+    return {each.value: count[each] for each in Verdict if each is not Verdict.NOT_COMPARED}
+
+
+def left_out(found: Found) -> list[dict[str, str]]:
+    """What is not made, parts of figures and tables included, and why."""
+    return [
+        {"paper": paper.title, "item": str(row.item), "why": str(row.why)}
+        for paper, _ in found
+        for row in paper.left_out.itertuples()
+    ]
+
+
+def _markdown(
+    rows: Sequence[dict[str, str]],
+    left: Sequence[dict[str, str]],
+    counted: Sequence[dict[str, Any]],
+    verdicts: Mapping[str, int],
+    about: dict[str, Any],
+) -> str:
+    tally = ", ".join(f"{count} {name}" for name, count in verdicts.items())
+    total = {key: sum(row[key] for row in counted) for key in ("made", "waiting", "left")}
+    lines = [
+        "# Figures and tables of the papers",
+        "",
+        f"Of {sum(total.values())} figures, tables and measured appendices {total['made']} are made"
+        f" here, {total['waiting']} wait for a table of another command ({PENDING}), and "
+        f"{total['left']} are left out, each with the reason, as are parts of others. "
+        f"Numbers and statements: {tally}. {page.RULES}",
+        "",
+        page.provenance(about),
+        "",
+        *page.table(pd.DataFrame(counted)),
+        "",
+        *page.table(
+            pd.DataFrame(
+                {
+                    "paper": [f"[{row['paper']}]({row['folder']}/README.md)" for row in rows],
+                    "figure or table": [f"{row['label']}: {row['title']}" for row in rows],
+                    "verdict": [row["verdict"] for row in rows],
+                    "numbers and statements": [row["tally"] for row in rows],
+                }
+            )
+        ),
+    ]
+    if left:
+        lines += ["", "## Left out", "", *page.table(pd.DataFrame(left))]
+    return "\n".join(lines) + "\n"

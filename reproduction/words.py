@@ -1,0 +1,62 @@
+"""Cells of tables as text."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import pandas as pd
+
+from reproduction.numbers import number
+
+DIGITS = 5
+"""Before and after the point, of a number with a spread; longer ones are shortened."""
+
+
+def numbers(frame: pd.DataFrame) -> pd.DataFrame:
+    """A frame of `reproduction.verdict.beside` for readers: spreads join their numbers.
+
+    Where something of ours stands for a paper's metric, a column names it.
+    """
+    shown = pd.DataFrame(
+        {
+            "": frame["what"],
+            "quantity": [
+                f"{quantity} ({unit})" if isinstance(unit, str) and unit else quantity
+                for quantity, unit in zip(frame["quantity"], frame["unit"], strict=True)
+            ],
+            "paper": list(map(_plain, frame["paper"], frame["paper_spread"])),
+            "ours": list(map(measured, frame["ours"], frame["ours_spread"])),
+            "verdict": frame["verdict"],
+        }
+    )
+    if frame["stand_in"].any():
+        shown.insert(3, "in its place", [name or "-" for name in frame["stand_in"]])
+    return shown
+
+
+def _plain(value: float, spread: float) -> str:
+    return cell(value) + (f" ± {cell(spread)}" if pd.notna(spread) else "")
+
+
+def measured(value: float, spread: float) -> str:
+    """A number with its spread, both to two digits of that.
+
+    >>> measured(2.88649, 0.01781), measured(0.0462, float("nan"))
+    ('2.886 ± 0.018', '0.0462')
+    """
+    if not (math.isfinite(spread) and math.isfinite(value)) or spread <= 0:
+        return _plain(value, spread)
+    places = max(0, 1 - math.floor(math.log10(spread)))
+    if places > DIGITS or abs(value) >= 10**DIGITS:
+        return _plain(value, spread)
+    return f"{value:.{places}f} ± {spread:.{places}f}"
+
+
+def cell(value: Any) -> str:
+    """A number to three digits, a dash for none, other things as they are."""
+    if value is None or (isinstance(value, float) and pd.isna(value)):
+        return "-"
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        return str(value)
+    return f"{value:,}" if isinstance(value, int) else number(value)

@@ -1,0 +1,189 @@
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import qmaps
+from qmaps import maps, normalize
+from qmaps.algebra.pair import Pair
+from qmaps.maps import DynamicExponent, Linear
+from qmaps.normalize import BlockWise, EightBit, Rank1
+
+
+def test_division_and_spec_make_the_same_quantizer() -> None:
+    assert BlockWise(128) / DynamicExponent(bits=4, signed=True) == qmaps.quantizer("B128/DE@4s")
+    both = (BlockWise(128) & Rank1()) / Linear(bits=4, signed=False)
+    assert str(both) == "B128&rank1/linear@4u"
+    assert qmaps.quantizer(" b128 & RANK-1 / Linear@4U ") == both
+    assert str(EightBit(BlockWise(32)) / DynamicExponent(4)) == "B32x8/DE@4s"
+
+
+def test_sign_left_out_is_the_maps_first() -> None:
+    assert str(qmaps.quantizer("B128/DE@4")) == "B128/DE@4s"
+    assert str(qmaps.quantizer("logB64/log2@4")) == "logB64/log2@4u"
+
+
+def test_fields_of_a_map_are_shown_where_they_differ_from_the_default() -> None:
+    q = qmaps.quantizer("tensor/mantissa( OFFSET = 2 , exponent_bits=3)@8s+SR")
+    assert str(q) == "tensor/mantissa(offset=2)@8s+sr"
+    assert qmaps.quantizer(str(q)) == q
+    assert str(qmaps.quantizer("B64/quantile(midpoints=TRUE)@4s")) == (
+        "B64/quantile(midpoints=true)@4s"
+    )
+
+
+FORM = (
+    'does not have the form NORM["x8"]["&"NORM["x8"]]/MAP@BITS["s"|"u"]["+sr"], such as B128/DE@4s'
+)
+MAPS = (
+    "DE, DE-0, DE-table, e4m3, e5m2, inverse, linear, linear0, lloyd, log2, mantissa, nf4, power2, "
+    "power3, quantile, quantile-normal, static-tree, tree"
+)
+NORMS = "B<n>, col, logB<n>, rank1, row, tensor, each with or without x8"
+
+
+@pytest.mark.parametrize(
+    ("spec", "message"),
+    [
+        ("", f"spec='' {FORM}"),
+        ("B128/DE", f"spec='B128/DE' {FORM}"),
+        ("B128/DE@4x", f"spec='B128/DE@4x' {FORM}"),
+        ("B128/DX@4s",
+         f"spec='B128/DX@4s': unknown map 'DX'; allowed are {MAPS}; nearest match: DE"),
+        ("B128/linaer@4s",
+         f"spec='B128/linaer@4s': unknown map 'linaer'; allowed are {MAPS}; nearest match: linear"),
+        ("B128/qqq@4s", f"spec='B128/qqq@4s': unknown map 'qqq'; allowed are {MAPS}"),
+        ("C128/DE@4s",
+         f"spec='C128/DE@4s': unknown normalizer 'C128'; allowed are {NORMS}; nearest match: B128"),
+        ("rankone/DE@4s",
+         f"spec='rankone/DE@4s': unknown normalizer 'rankone'; allowed are {NORMS}; "
+         "nearest match: rank1"),
+        ("B0/DE@4s", "spec='B0/DE@4s': block size=0 must be at least 1"),
+        ("B0x8/DE@4s", "spec='B0x8/DE@4s': block size=0 must be at least 1"),
+        ("logB0/log2@4u", "spec='logB0/log2@4u': block size=0 must be at least 1"),
+        ("B-1/DE@4s",
+         f"spec='B-1/DE@4s': unknown normalizer 'B-1'; allowed are {NORMS}; nearest match: B1"),
+        ("B128&/DE@4s", f"spec='B128&/DE@4s': unknown normalizer ''; allowed are {NORMS}"),
+        ("logB8x8/log2@4u",
+         "spec='logB8x8/log2@4u': logB8 does not go with 'x8'; it stands alone before log2"),
+        ("logB8&B8/log2@4u",
+         "spec='logB8&B8/log2@4u': logB8 does not go with '&'; it stands alone before log2"),
+        ("B8/log2@4u", "B8/log2@4u: logB<n> and log2 go with each other only"),
+        ("logB8/DE@4u", "logB8/DE@4u: logB<n> and log2 go with each other only"),
+        ("tensor/static-tree(tree_bits=4,tree=2)@8s",
+         "spec='tensor/static-tree(tree_bits=4,tree=2)@8s': unknown field 'tree' of static-tree; "
+         "allowed are tree_bits, offset"),
+        ("B128/DE@1s", "spec='B128/DE@1s': bits=1 is outside 2 to 8, the widths of signed DE"),
+        ("B8x8x8/DE@4s",
+         "spec='B8x8x8/DE@4s': B8x8 cannot be followed by 'x8'; put it after one name"),
+        ("tensor/linear0(a=1)@4s",
+         "spec='tensor/linear0(a=1)@4s': unknown field 'a' of linear0; allowed are no fields"),
+        ("tensor/quantile(midpoints=2)@4s",
+         "spec='tensor/quantile(midpoints=2)@4s': midpoints='2' must be true or false"),
+        ("tensor/static-tree(tree_bits=4,tree_bits=5)@8s",
+         "spec='tensor/static-tree(tree_bits=4,tree_bits=5)@8s': field 'tree_bits' of static-tree "
+         "is given more than once"),
+        ("tensor/static-tree(tree_bits=0_4)@8s",
+         "spec='tensor/static-tree(tree_bits=0_4)@8s': tree_bits='0_4' must be of type int"),
+        ("B\u0661/DE@4s", f"spec='B\u0661/DE@4s': unknown normalizer 'B\u0661'; "
+         f"allowed are {NORMS}"),
+        ("B128/DE@\u0664s", f"spec='B128/DE@\u0664s' {FORM}"),
+    ],
+)  # fmt: skip
+def test_bad_specs(spec: str, message: str) -> None:
+    with pytest.raises(qmaps.errors.SpecError) as caught:
+        qmaps.quantizer(spec)
+    assert str(caught.value) == message
+
+
+@st.composite
+def specs(draw: st.DrawFn) -> tuple[str, str]:
+    """A canonical spec of anything in the registries, and the same with other case and spaces."""
+    size = st.integers(1, 10_000)
+    log = draw(st.booleans())
+    names = [c.spec_name for c in maps.REGISTRY.values() if c.log_domain == log]
+    cls = maps.REGISTRY[draw(st.sampled_from(names))]
+    signed = draw(st.sampled_from(cls.signs))
+    fields = {}
+    for field in dataclasses.fields(cls):
+        if field.name not in ("bits", "signed") and draw(st.booleans()):
+            kind = st.booleans() if isinstance(field.default, bool) else st.integers(1, 3)
+            fields[field.name] = draw(kind)
+    probe = object.__new__(cls)
+    for field in dataclasses.fields(cls):
+        object.__setattr__(probe, field.name, fields.get(field.name, field.default))
+    map_ = cls(bits=draw(st.sampled_from(probe.widths(signed))), signed=signed, **fields)
+    parts = []
+    for _ in range(1 if log else draw(st.integers(1, 3))):
+        kind = draw(st.sampled_from([c for c in normalize.REGISTRY if c.log_domain == log]))
+        part = kind.spec_name.replace("<n>", str(draw(size)))
+        parts.append(part + draw(st.sampled_from(["", "" if log else "x8"])))
+    spec = f"{'&'.join(parts)}/{map_.spec}{draw(st.sampled_from(['', '+sr']))}"
+    odd = draw(st.sampled_from([str.upper, str.lower, str.title]))(spec)
+    gaps = draw(st.sampled_from(["", " "]))
+    return spec, gaps + odd.replace("&", f"{gaps}&{gaps}").replace("/", f"{gaps}/{gaps}") + gaps
+
+
+@settings(max_examples=400, deadline=None)
+@given(specs())
+def test_any_spec_round_trips_whatever_its_case(pair: tuple[str, str]) -> None:
+    canonical, odd = pair
+    q = qmaps.quantizer(canonical)
+    assert str(q) == canonical
+    assert qmaps.quantizer(odd) == q
+    assert hash(qmaps.quantizer(odd)) == hash(q)
+    assert qmaps.quantizer(q) is q
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.text("B128x&/DE@4su+(r)= ,linea", max_size=14) | st.text(max_size=10))
+def test_any_other_text_is_a_spec_error_on_one_line(text: str) -> None:
+    try:
+        q = qmaps.quantizer(text)
+    except qmaps.errors.SpecError as error:
+        message = str(error)
+    else:
+        assert qmaps.quantizer(str(q)) == q
+        return
+    assert message.startswith(f"spec={text!r}")
+    assert "\n" not in message
+
+
+def test_codebooks_are_found_by_their_label() -> None:
+    mine = qmaps.Codebook([0.0, 0.5, 1.0], label="Mine.v-2_x")
+    other = qmaps.Codebook([-1.0, 1.0], label="other")
+    q = qmaps.quantizer("B64/mine.V-2_X@2+sr", codebooks=iter([other, mine]))
+    assert str(q) == "B64/Mine.v-2_x@2u+sr"
+    assert q.map == mine
+    for spec, message in {
+        "B64/Mine.v-2_x@3u": "the codebook handed over is Mine.v-2_x@2u",
+        "B64/Mine.v-2_x@2s": "the codebook handed over is Mine.v-2_x@2u",
+        "B64/othr@1s": f"unknown map 'othr'; allowed are {MAPS}, Mine.v-2_x, other; "
+                       "nearest match: other",
+    }.items():  # fmt: skip
+        with pytest.raises(qmaps.errors.SpecError) as caught:
+            qmaps.quantizer(spec, codebooks=[mine, other])
+        assert str(caught.value) == f"spec={spec!r}: {message}"
+
+
+def test_spec_must_be_text() -> None:
+    with pytest.raises(
+        TypeError, match="spec=4 must be a str such as 'B128/DE@4s', or a Quantizer"
+    ):
+        qmaps.quantizer(4)  # type: ignore[arg-type]
+
+
+def test_pairs() -> None:
+    pair = Pair.parse("b128/de@4s+sr  +  32-bit")
+    assert str(pair) == "B128/DE@4s+sr + 32-bit"
+    assert Pair.parse(("B128/DE@4s+sr", None)) == pair
+    assert Pair.parse(pair) is pair
+    with pytest.raises(qmaps.errors.SpecError) as caught:
+        Pair.parse("B128/DE@4s")
+    assert str(caught.value) == (
+        "pair='B128/DE@4s' has 1 parts; 'FIRST + SECOND' is needed, with spaces around '+' and "
+        "32-bit for a moment that is not quantized"
+    )

@@ -1,0 +1,264 @@
+"""Checkpoints that bitsandbytes wrote, and what it makes of ours."""
+
+import copy
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+import qmaps
+from qmaps.capture.convert import convert_file, convert_state_dict
+from qmaps.errors import BadValueError, CaptureError
+from qmaps.maps.base import table
+from qmaps.optim import AdamW, AdamW8bit, Lion8bit
+from tests.capture.convert.nets import resumed, trained
+
+bnb = pytest.importorskip("bitsandbytes").optim
+
+WRAPPED = "__bnb_optimizer_quant_state__"
+
+MAKES: list[tuple[Callable[..., Any], dict[str, Any], str | None]] = [
+    (bnb.AdamW8bit, {}, None),
+    (bnb.AdamW, {"weight_decay": 0.1}, None),
+    (bnb.Adam8bit, {}, None),
+    (bnb.AdEMAMix8bit, {"t_alpha": 50, "t_beta3": 50}, None),
+    (bnb.AdEMAMix, {}, None),
+    (bnb.Lion8bit, {}, "lion"),
+    (bnb.SGD8bit, {"lr": 1e-2, "momentum": 0.9}, "sgd"),
+    (bnb.RMSprop8bit, {}, "rmsprop"),
+    (bnb.Adagrad8bit, {}, "adagrad"),
+]
+
+
+def flat(state_dict: dict[str, Any]) -> dict[Any, dict[str, Any]]:
+    """States without the wrapping of newer versions."""
+    return {
+        key: {
+            name: value
+            for name, value in {**saved, **saved.get(WRAPPED, {})}.items()
+            if name != WRAPPED
+        }
+        for key, saved in state_dict["state"].items()
+    }
+
+
+def same(one: dict[str, Any], other: dict[str, Any]) -> bool:
+    """Whether two state_dicts hold the same bits under the same names."""
+    ours, theirs = flat(one), flat(other)
+    assert ours.keys() == theirs.keys()
+    for key, saved in ours.items():
+        assert saved.keys() == theirs[key].keys()
+        for name, value in saved.items():
+            there = theirs[key][name]
+            if not (value.equal(there) if isinstance(value, Tensor) else value == there):
+                return False
+    return True
+
+
+def assert_near(one: Tensor, other: Tensor) -> None:
+    """Weights of five steps of 1e-3 on the same states under the same codebooks.
+
+    Now and then a code differs, where the last bits of a product do.
+    """
+    error = (one - other).abs()
+    assert error.quantile(0.99) < 1e-5
+    assert error.max() < 3e-4
+
+
+@pytest.mark.parametrize(("make", "options", "family"), MAKES)
+def test_its_states_go_to_qmaps_and_back_bit_for_bit(
+    make: Callable[..., Any], options: dict[str, Any], family: str | None
+) -> None:
+    net, optimizer = trained(make, **options)
+    saved = optimizer.state_dict()
+    eight = "8bit" in make.__name__
+    kept = {"states": None if eight else "32bit", "zeros": "leave"}
+    there, report = convert_state_dict(saved, "qmaps", optimizer=family, **kept)
+    assert report.lossless
+    assert report.states[0].became == ("B256/bitsandbytes@8s" if eight else "32 bits")
+    back, report = convert_state_dict(there, "bitsandbytes", **kept)
+    assert report.lossless
+    assert same(back, saved)
+    assert back["param_groups"] == saved["param_groups"]
+    # It trains on as if nothing had been.
+    assert resumed(net, make, back, **options).equal(resumed(net, make, saved, **options))
+
+
+@pytest.mark.parametrize(
+    ("make", "mine", "family"),
+    [(bnb.AdamW8bit, AdamW8bit, None), (bnb.Lion8bit, Lion8bit, "lion")],
+)
+def test_qmaps_trains_on_with_its_codebooks(
+    make: Callable[..., Any], mine: Callable[..., Any], family: str | None
+) -> None:
+    net, optimizer = trained(make)
+    saved = optimizer.state_dict()
+    converted, _ = convert_state_dict(saved, "qmaps", optimizer=family, zeros="leave")
+    assert_near(resumed(net, mine, converted), resumed(net, make, saved))
+    loaded = mine(net.named_parameters())
+    loaded.load_state_dict(converted)
+    optimizer.zero_grad()
+    net(torch.ones(1, 64)).sum().backward()
+    loaded.step()
+    state = loaded.state[net[0].weight]["exp_avg"]
+    assert state.quantizer.spec == "B256/bitsandbytes@8s"
+    assert table(state.quantizer.map).equal(flat(saved)[0]["qmap1"])
+
+
+def test_states_of_qmaps_are_carried_over_and_it_trains_on() -> None:
+    net, adam = trained(AdamW8bit)
+    converted, report = convert_state_dict(adam.state_dict(), "bitsandbytes")
+    assert report.lossless
+    state = converted["state"][0]
+    assert state["qmap2"][-2:].tolist() == [1, 1]  # 255 values and one of them once more
+    decoded = state["qmap2"][state["state2"].long()].view(-1, 256) * state["absmax2"][:, None]
+    assert decoded.view(80, 64).equal(adam.state[net[0].weight]["exp_avg_sq"].dequantize())
+    there = resumed(net, bnb.AdamW8bit, converted)
+    assert_near(there, resumed(net, AdamW8bit, adam.state_dict()))
+    assert convert_state_dict(converted, "qmaps")[1].states[1].became == "B256/DE-0@8u"
+
+
+@pytest.mark.parametrize("states", [None, "8bit", "32bit"])
+def test_torch_to_bitsandbytes(states: str | None, tmp_path: Path) -> None:
+    net, adam = trained(torch.optim.AdamW)
+    torch.save(adam.state_dict(), tmp_path / "in.pt")
+    (report,) = convert_file(
+        tmp_path / "in.pt", tmp_path / "out.pt", to="bitsandbytes", states=states
+    )
+    assert report.notes == ()
+    converted = torch.load(tmp_path / "out.pt", weights_only=True)
+    assert report.lossless == (states == "32bit")
+    eight = [row.became for row in report.states if row.parameter == "0.weight"]
+    assert eight == (["32 bits"] * 2 if states == "32bit" else ["B256/DE@8s", "B256/DE@8u"])
+    there = resumed(net, bnb.AdamW8bit, converted)
+    close = 1e-6 if states == "32bit" else 2e-3
+    assert torch.allclose(there, resumed(net, torch.optim.AdamW, adam.state_dict()), atol=close)
+    back, _ = convert_state_dict(converted, "torch")
+    assert back["param_groups"][0]["decoupled_weight_decay"] is True
+    if states == "32bit":
+        assert same(back, adam.state_dict())
+
+
+def test_zeros_of_its_map_are_raised_and_left() -> None:
+    _, adam = trained(torch.optim.AdamW)
+    saved = adam.state_dict()
+    saved["state"][0]["exp_avg_sq"][0, :10] = saved["state"][0]["exp_avg_sq"].max() * 1e-9
+    left = convert_state_dict(saved, "bitsandbytes", zeros="leave")[0]
+    assert convert_state_dict(left, "qmaps", zeros="leave")[1].lossless
+    converted, report = convert_state_dict(left, "qmaps")
+    assert report.updates[0].zeros.inherited == report.updates[0].zeros.raised == 10
+    q = qmaps.storage.tensors.from_plain(converted["state"][0]["exp_avg_sq"])
+    assert q.codes().flatten()[:10].tolist() == [1] * 10
+    assert [row.how for row in report.states][:2] == ["same values", "quantized"]
+
+
+def test_decay_that_is_coupled_is_noted() -> None:
+    _, adam = trained(torch.optim.Adam, weight_decay=0.1)
+    report = convert_state_dict(adam.state_dict(), "bitsandbytes")[1]
+    assert report.notes == (
+        "group 0 adds weight_decay=0.1 to gradients, as torch's Adam does; bitsandbytes shrinks "
+        "parameters by it, as AdamW does",
+    )
+
+
+def test_a_parameter_kept_in_32_bits_stays_so() -> None:
+    _, adam = trained(AdamW, overrides={"0.*": None}, min_quantized_size=500)
+    report = convert_state_dict(adam.state_dict(), "bitsandbytes")[1]
+    became = {row.parameter: row.became for row in report.states if row.state == "exp_avg"}
+    assert became["0.weight"] == "32 bits"
+    assert became["2.weight"] == "B256/DE@8s"
+
+
+def test_codebooks_that_differ_get_different_names() -> None:
+    net, adam = trained(bnb.AdamW8bit, min_8bit_size=500)
+    saved = copy.deepcopy(adam.state_dict())
+    second = flat(saved)[2]
+    second["qmap1"] = second["qmap1"] * torch.where(second["qmap1"] < 0, 0.5, 1.0)
+    saved["state"][2] = second
+    converted, report = convert_state_dict(saved, "qmaps", zeros="leave")
+    assert report.lossless
+    group = converted["param_groups"][0]
+    assert group["overrides"]["2.weight"]["exp_avg"] == "B256/bitsandbytes-2@8s"
+    loaded = AdamW(net.named_parameters())
+    loaded.load_state_dict(converted)
+    assert same(convert_state_dict(loaded.state_dict(), "bitsandbytes", zeros="leave")[0], saved)
+
+
+def refused(saved: dict[str, Any], message: str, **options: Any) -> None:
+    with pytest.raises((CaptureError, BadValueError), match=f"^{re.escape(message)}$"):
+        convert_state_dict(saved, **{"to": "bitsandbytes", **options})
+
+
+def test_what_it_does_not_have_is_refused() -> None:
+    refused(
+        trained(torch.optim.SGD, lr=0.1, momentum=0.9, nesterov=True)[1].state_dict(),
+        "group 0 has nesterov=True, which bitsandbytes does not have; only False can be converted",
+    )
+    refused(
+        trained(torch.optim.AdamW, maximize=True)[1].state_dict(),
+        "group 0 has maximize=True, which bitsandbytes does not have; only False can be converted",
+    )
+    refused(
+        trained(torch.optim.AdamW, amsgrad=True)[1].state_dict(),
+        "'0.weight' has the state max_exp_avg_sq, which bitsandbytes does not have",
+    )
+    refused(
+        trained(AdamW)[1].state_dict(),
+        "states='4bit' is nothing that bitsandbytes has; allowed are 8bit, 32bit",
+        states="4bit",
+    )
+    lion = trained(bnb.Lion8bit)[1].state_dict()
+    message = (
+        "the checkpoint is of an optimizer of bitsandbytes with one state, and does not tell "
+        "which: give optimizer as one of lion, sgd, rmsprop, adagrad"
+    )
+    refused(lion, message, to="qmaps")
+    refused(lion, message + "; adam keeps more", to="qmaps", optimizer="adam")
+
+
+def change(name: str, value: Any) -> Callable[[dict[str, Any]], None]:
+    return lambda saved: saved.update({name: value})
+
+
+@pytest.mark.parametrize(
+    ("damage", "reason"),
+    [
+        (change("qmap1", torch.zeros(1)), "the codebook must have 2 to 256 values; there are 1"),
+        (change("qmap1", torch.full((256,), float("inf"))), "the codebook must be finite"),
+        (change("qmap1", "x"), "the codebook must be a float32 vector; str is"),
+        (
+            change("qmap1", torch.zeros(2, 128)),
+            "the codebook must be a float32 vector; torch.float32 of shape (2, 128) is",
+        ),
+        (
+            change("qmap1", torch.linspace(-1, 1, 200)),
+            "a code is {largest}; the codebook has 200 values",
+        ),
+        (change("absmax1", -torch.ones(20)), "a scale is negative"),
+        (change("absmax1", torch.ones(7)), "absmax1 has 7 values, which suit no size of blocks"),
+        (change("absmax1", 3), "absmax1 is a int; a tensor is needed"),
+        (lambda saved: saved.pop("absmax1"), "8-bit states lack absmax1"),
+        (
+            change("max1", torch.ones(1)),
+            "max1 is of tensor-wise 8-bit states, which no version steps today",
+        ),
+        (
+            change("state1", torch.zeros(3, 80, 64)),
+            "state1 has shape (3, 80, 64); two halves are needed",
+        ),
+        (change("state1", 3), "state1 is a int; a tensor is needed"),
+    ],
+)
+def test_damaged_states_are_refused(damage: Callable[[dict[str, Any]], None], reason: str) -> None:
+    _, adam = trained(bnb.AdamW8bit)
+    saved = copy.deepcopy(adam.state_dict())
+    inside = saved["state"][0][WRAPPED]
+    largest = int(inside["state1"].max())
+    damage(inside)
+    refused(
+        saved, f"the states of '0.weight' are damaged: {reason.format(largest=largest)}", to="qmaps"
+    )

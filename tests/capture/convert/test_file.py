@@ -1,0 +1,146 @@
+"""Files in, files out, and the command line."""
+
+import json
+import pickle
+import re
+from pathlib import Path
+from typing import IO
+
+import pytest
+import torch
+
+from qmaps.capture.convert import convert_file
+from qmaps.cli import main
+from qmaps.errors import CaptureError, OutputError
+from qmaps.optim import AdamW8bit
+from tests.capture.convert.nets import resumed, trained
+
+
+@pytest.fixture
+def saved(tmp_path: Path) -> Path:
+    _, adam = trained(torch.optim.AdamW)
+    torch.save(adam.state_dict(), tmp_path / "in.pt")
+    return tmp_path / "in.pt"
+
+
+def test_a_file_is_converted_with_all_that_is_in_it(tmp_path: Path) -> None:
+    net, adam = trained(torch.optim.AdamW)
+    whole = {"model": net.state_dict(), "optimizer_states": [adam.state_dict()], "epoch": 3}
+    torch.save(whole, tmp_path / "in.ckpt")
+    reports = convert_file(tmp_path / "in.ckpt", tmp_path / "out.ckpt", to="qmaps")
+    assert [(r.source, r.target, r.optimizer) for r in reports] == [("torch", "qmaps", "adam")]
+    out = torch.load(tmp_path / "out.ckpt", weights_only=True)
+    assert out["epoch"] == 3
+    assert out["model"]["0.weight"].equal(net[0].weight)
+    there = resumed(net, AdamW8bit, out["optimizer_states"][0])
+    assert there.equal(resumed(net, AdamW8bit, adam.state_dict()))
+
+
+def test_nothing_is_overwritten_unasked(saved: Path) -> None:
+    message = f"{str(saved)!r} exists already; give another name, or allow overwriting"
+    with pytest.raises(OutputError, match=f"^{re.escape(message)}$"):
+        convert_file(saved, saved, to="qmaps")
+    convert_file(saved, saved, to="qmaps", overwrite=True)
+    # What stands there now is qmaps', read from the place that is written.
+    assert convert_file(saved, saved, to="torch", overwrite=True)[0].source == "qmaps"
+
+
+class Hostile:
+    def __reduce__(self) -> tuple[object, ...]:
+        return (exec, ("raise SystemExit('executed')",))
+
+
+def refused(path: Path, message: str) -> None:
+    out = path.with_name("out.pt")
+    with pytest.raises(CaptureError, match=f"^{re.escape(message)}$"):
+        convert_file(path, out, to="qmaps")
+    assert not out.exists()
+
+
+def test_hostile_and_truncated_files_are_refused(saved: Path, tmp_path: Path) -> None:
+    hostile = tmp_path / "hostile.pt"
+    message = (
+        f"{str(hostile)!r} would need code execution to load (exec); save the optimizer's "
+        "state_dict() with plain tensors and numbers"
+    )
+    torch.save({"state": {0: Hostile()}, "param_groups": []}, hostile)
+    refused(hostile, message)
+    hostile.write_bytes(pickle.dumps({"state": {0: Hostile()}, "param_groups": []}, protocol=2))
+    refused(hostile, message)
+    short = tmp_path / "short.pt"
+    whole = saved.read_bytes()
+    for length in (1, 100, len(whole) // 2, len(whole) - 1):
+        short.write_bytes(whole[:length])
+        refused(
+            short,
+            f"{str(short)!r} is no checkpoint that torch can load; it is corrupt, truncated, or "
+            "something else",
+        )
+    short.write_bytes(b"")
+    refused(short, f"{str(short)!r} is empty")
+    refused(tmp_path / "none.pt", f"{str(tmp_path / 'none.pt')!r} does not exist")
+    refused(tmp_path, f"{str(tmp_path)!r} is a folder; an optimizer checkpoint is needed")
+    torch.save({"model": {}}, short)
+    refused(
+        short,
+        f"{str(short)!r} holds no optimizer state_dict ('state' and 'param_groups'), but a dict "
+        "with model",
+    )
+    torch.save({"state": {}, "param_groups": []}, short)
+    refused(short, f"{str(short)!r}: the checkpoint has no states; there is nothing to convert")
+
+
+def test_an_interrupted_write_leaves_the_old_file(
+    saved: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = saved.read_bytes()
+
+    def dying(what: object, file: IO[bytes]) -> None:
+        file.write(b"half")
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(torch, "save", dying)
+    with pytest.raises(KeyboardInterrupt):
+        convert_file(saved, saved, to="qmaps", overwrite=True)
+    assert saved.read_bytes() == before
+    assert [path.name for path in saved.parent.iterdir()] == ["in.pt"]
+
+
+def run(*arguments: object) -> int:
+    with pytest.raises(SystemExit) as exit_:
+        main([str(argument) for argument in arguments])
+    return int(exit_.value.code or 0)
+
+
+def test_the_command_reports_as_json(saved: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = saved.with_name("out.pt")
+    specs = ("--states", "exp_avg=B64/nf4@4s", "--states", "exp_avg_sq=32bit")
+    assert run("convert", saved, out, "--to", "qmaps", *specs, "--json") == 0
+    (told,) = json.loads(capsys.readouterr().out)
+    assert told["target"] == "qmaps"
+    rows = {(row["parameter"], row["state"]): row for row in told["states"]}
+    assert rows["0.weight", "exp_avg"]["became"] == "B64/nf4@4s"
+    assert rows["0.weight", "exp_avg_sq"]["how"] == "same values"
+    assert told["updates"][0]["zeros"] == {"found": 0, "inherited": 0, "raised": 0, "first": []}
+    assert torch.load(out, weights_only=True)["param_groups"][0]["state_quantizers"] == {
+        "exp_avg": "B64/nf4@4s",
+        "exp_avg_sq": None,
+    }
+
+
+def test_the_command_prints_tables_and_refuses_in_a_line(
+    saved: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = saved.with_name("out.pt")
+    assert run("convert", saved, out, "--to", "qmaps", "--states", "4bit") == 0
+    printed = capsys.readouterr().out
+    assert "torch to qmaps: 8 states, largest error first" in printed
+    assert "Adam update m / (sqrt(v) + eps)" in printed
+    assert run("convert", saved, out, "--to", "qmaps") == 2
+    assert capsys.readouterr().err == (
+        f"error: {str(out)!r} exists already; give another name, or allow overwriting\n"
+    )
+    assert run("convert", saved, out, "--to", "torch", "--states", "a=b", "--states", "c") == 2
+    assert capsys.readouterr().err == (
+        "error: states='c' must be STATE=SPEC where there are several\n"
+    )

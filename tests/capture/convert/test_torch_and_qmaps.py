@@ -1,0 +1,318 @@
+"""Between torch and qmaps, and what holds for every conversion."""
+
+import copy
+import re
+
+import pytest
+import torch
+
+import qmaps
+from qmaps.capture.convert import convert_state_dict
+from qmaps.errors import BadTypeError, BadValueError, CaptureError
+from qmaps.optim import SGD, AdamW, AdamW8bit, AdEMAMix, Lion8bit, RMSprop
+from tests.capture.convert.nets import resumed, train, trained, weights
+
+
+def test_a_converted_torch_checkpoint_is_what_qmaps_makes_of_it() -> None:
+    net, adam = trained(torch.optim.AdamW)
+    converted, report = convert_state_dict(adam.state_dict(), "qmaps", zeros="leave")
+    there = resumed(net, AdamW8bit, converted)
+    assert there.equal(resumed(net, AdamW8bit, adam.state_dict()))
+    rows = {(row.parameter, row.state): row for row in report.states}
+    row = rows["0.weight", "exp_avg_sq"]
+    assert (row.was, row.became, row.how) == ("32 bits", "B256/DE-0@8u", "quantized")
+    v = adam.state_dict()["state"][0]["exp_avg_sq"]
+    error = (qmaps.quantizer("B256/DE-0@8u").quantize(v).dequantize() - v).abs().double()
+    assert row.max_abs_error == error.max() > 0
+    assert row.mean_rel_error == pytest.approx(float((error / v).mean()))
+    assert rows["0.bias", "exp_avg"].how == "same values"
+    assert not report.lossless
+
+
+def test_the_error_of_the_update_is_that_of_both_moments() -> None:
+    _, adam = trained(torch.optim.AdamW, eps=1e-3)
+    before = adam.state_dict()["state"][0]
+    converted, report = convert_state_dict(adam.state_dict(), "qmaps", states="4bit")
+    after = convert_state_dict(converted, "torch")[0]["state"][0]
+    updates = [
+        s["exp_avg"].double() / (s["exp_avg_sq"].double().sqrt() + 1e-3) for s in (before, after)
+    ]
+    row = next(row for row in report.updates if row.parameter == "0.weight")
+    error = (updates[0] - updates[1]).abs()
+    assert row.max_abs_error == pytest.approx(float(error.max()), rel=1e-12)
+    assert row.mean_abs_error == pytest.approx(float(error.mean()), rel=1e-12)
+    assert row.mean_rel_error == pytest.approx(float((error / updates[0].abs()).mean()), rel=1e-12)
+
+
+def test_to_torch_decodes_and_torch_trains_on() -> None:
+    net, adam = trained(AdamW8bit, maximize=True)
+    converted, report = convert_state_dict(adam.state_dict(), "torch")
+    assert converted["param_groups"][0]["maximize"] is True
+    assert report.lossless
+    assert [row.became for row in report.states] == ["32 bits"] * 8
+    expected = adam.state[net[0].weight]["exp_avg"].dequantize()
+    assert converted["state"][0]["exp_avg"].equal(expected)
+    assert not set(converted["param_groups"][0]) & {"state_quantizers", "quantize", "seed"}
+    # 32-bit qmaps steps as torch does, and from the same states.
+    there = resumed(net, torch.optim.AdamW, converted, foreach=False)
+    in_qmaps = resumed(net, AdamW, converted, state_quantizers=None)
+    assert torch.allclose(there, in_qmaps, rtol=1e-5, atol=1e-7)
+
+
+@pytest.mark.parametrize("states", ["32bit", "8bit", "paper-4bit"])
+def test_qmaps_to_qmaps_changes_quantizers(states: str) -> None:
+    net, adam = trained(AdamW8bit)
+    converted, _ = convert_state_dict(adam.state_dict(), "qmaps", states=states)
+    loaded = AdamW(net.named_parameters())
+    loaded.load_state_dict(converted)
+    wanted = qmaps.optim.PRESETS[states].specs(("exp_avg", "exp_avg_sq"), {"exp_avg"})
+    for name, spec in wanted.items():
+        state = loaded.state[net[0].weight][name]
+        assert (None if isinstance(state, torch.Tensor) else state.quantizer.spec) == spec
+
+
+def test_a_checkpoint_of_qmaps_to_qmaps_is_the_same() -> None:
+    net, adam = trained(
+        AdamW8bit, overrides={"0.*": {"exp_avg": "B64/nf4@4s"}}, stochastic_rounding=True
+    )
+    converted, report = convert_state_dict(adam.state_dict(), "qmaps")
+    assert report.lossless
+    assert resumed(net, AdamW8bit, converted).equal(resumed(net, AdamW8bit, adam.state_dict()))
+
+
+def test_own_codebooks_are_learned_from_a_checkpoint() -> None:
+    mine = qmaps.Codebook(torch.linspace(-1, 1, 200), label="mine")
+    q = qmaps.normalize.BlockWise(64) / mine
+    net, adam = trained(AdamW, state_quantizers={"exp_avg": q})
+    straight = copy.deepcopy((net, adam))
+    train(*straight, range(5, 10))
+    assert resumed(net, AdamW8bit, adam.state_dict()).equal(weights(straight[0]))
+    # What came with a checkpoint that is refused is forgotten again.
+    loaded, refused = AdamW(net.parameters()), copy.deepcopy(adam.state_dict())
+    refused["state"][0]["step"] = -1
+    with pytest.raises(BadValueError, match="step=-1"):
+        loaded.load_state_dict(refused)
+    with pytest.raises(BadValueError, match="unknown map 'mine'"):
+        loaded.add_param_group({"params": [], "state_quantizers": {"exp_avg": "B64/mine@8s"}})
+    loaded.load_state_dict(adam.state_dict())
+    extra = [("extra", torch.nn.Parameter(torch.zeros(2)))]
+    loaded.add_param_group({"params": extra, "state_quantizers": {"exp_avg": "B64/mine@8s"}})
+    other = qmaps.normalize.BlockWise(64) / qmaps.Codebook(torch.linspace(-1, 1, 199), label="mine")
+    message = (
+        "state_dict has exp_avg under a B64/mine@8s whose codebook is not the one known by that "
+        "name"
+    )
+    with pytest.raises(BadValueError, match=f"^{re.escape(message)}$"):
+        AdamW(net.parameters(), state_quantizers={"exp_avg": other}).load_state_dict(
+            adam.state_dict()
+        )
+
+
+@pytest.mark.parametrize(
+    ("make", "options"),
+    [
+        (SGD, {"momentum": 0.9, "lr": 1e-2}),
+        (RMSprop, {"momentum": 0.5, "centered": True}),
+        (AdEMAMix, {}),
+        (Lion8bit, {}),
+    ],
+)
+def test_other_families_go_there_and_back(make: type, options: dict[str, float]) -> None:
+    net, optimizer = trained(make, **options)
+    plain, report = convert_state_dict(optimizer.state_dict(), "torch")
+    assert report.lossless
+    back, _ = convert_state_dict(plain, "qmaps", states="8bit", zeros="leave")
+    assert resumed(net, make, back).equal(resumed(net, make, plain, **options))
+
+
+def test_parameters_that_differ_from_their_group_become_overrides() -> None:
+    _, adam = trained(AdamW8bit)
+    saved = adam.state_dict()
+    for option in ("state_quantizers", "overrides", "min_quantized_size"):
+        del saved["param_groups"][0][option]
+    saved["state"][2]["exp_avg"] = qmaps.storage.tensors.to_plain(
+        qmaps.quantizer("B64/nf4@4s").quantize(saved["state"][2]["exp_avg"])
+    )
+    group = convert_state_dict(saved, "qmaps")[0]["param_groups"][0]
+    assert group["state_quantizers"] == {"exp_avg": "B256/DE@8s", "exp_avg_sq": "B256/DE-0@8u"}
+    assert group["min_quantized_size"] == 559
+    assert group["overrides"] == {"2.weight": {"exp_avg": "B64/nf4@4s", "exp_avg_sq": None}}
+    del group["param_names"]
+    saved["param_groups"][0].pop("param_names")
+    converted, report = convert_state_dict(saved, "qmaps")
+    assert converted["param_groups"][0]["overrides"] == {}
+    became = [row.became for row in report.states if row.parameter == "group0.param2"]
+    assert became == ["B256/DE@8s", "B256/DE-0@8u"]
+
+
+def test_zeros_under_a_first_moment_are_raised_and_counted() -> None:
+    _, adam = trained(torch.optim.AdamW, eps=1e-12)
+    saved = adam.state_dict()
+    v = saved["state"][0]["exp_avg_sq"]
+    v[0, :10] = v.max() * 1e-10
+    saved["state"][0]["exp_avg"][0, :10] = v[0, 0].sqrt()
+    saved["state"][0]["exp_avg"][0, 5] = 0
+    pair = {"exp_avg": "B128/DE@8s", "exp_avg_sq": "B128/DE@8u"}
+    left, report = convert_state_dict(saved, "qmaps", states=pair, zeros="leave")
+    zeros = report.updates[0].zeros
+    assert (zeros.found, zeros.inherited, zeros.raised) == (9, 0, 0)
+    assert zeros.first == (0, 1, 2, 3, 4)
+    raised, told = convert_state_dict(saved, "qmaps", states=pair)
+    zeros = told.updates[0].zeros
+    assert (zeros.found, zeros.inherited, zeros.raised) == (9, 0, 9)
+    decoded = [
+        qmaps.storage.tensors.from_plain(one["state"][0]["exp_avg_sq"]).dequantize()
+        for one in (left, raised)
+    ]
+    smallest = qmaps.quantizer("B128/DE@8u").map.codebook()[1] * v.flatten()[:128].max()
+    expected = decoded[0].clone()
+    expected[0, :5] = expected[0, 6:10] = smallest
+    assert decoded[1].equal(expected)
+    assert told.updates[0].max_abs_error < report.updates[0].max_abs_error / 100
+    # Decoded once more, zeros that were left are the source's.
+    decoded_on, told = convert_state_dict(left, "torch")
+    zeros = told.updates[0].zeros
+    assert (zeros.found, zeros.inherited, zeros.raised) == (9, 9, 9)
+    assert decoded_on["state"][0]["exp_avg_sq"].equal(expected)
+
+
+def test_true_zeros_stay_where_nothing_is_known() -> None:
+    _, adam = trained(torch.optim.AdamW)
+    saved = adam.state_dict()
+    saved["state"][0]["exp_avg_sq"].zero_()
+    for to in ("torch", "qmaps"):
+        zeros = convert_state_dict(saved, to, states=None)[1].updates[0].zeros
+        assert zeros.found == zeros.inherited > 5000
+        assert zeros.raised == 0
+
+
+def refused(saved: object, message: str, **options: object) -> None:
+    with pytest.raises((BadValueError, BadTypeError), match=f"^{re.escape(message)}$"):
+        convert_state_dict(saved, **{"to": "qmaps", **options})  # type: ignore[arg-type]
+
+
+def test_bad_arguments() -> None:
+    _, adam = trained(torch.optim.AdamW)
+    saved = adam.state_dict()
+    refused([], "state_dict must be an optimizer's, with 'state' and 'param_groups'")
+    refused(saved, "zeros='drop' must be one of raise, leave", zeros="drop")
+    refused(
+        saved,
+        f"to='qmap' is no format; allowed are {', '.join(qmaps.capture.convert.FORMATS)}; "
+        "nearest match: qmaps",
+        to="qmap",
+    )
+    refused(
+        saved,
+        "optimizer='adamm' is not known; allowed are adam, ademamix, lion, sgd, rmsprop, adagrad; "
+        "nearest match: adam",
+        optimizer="adamm",
+    )
+    refused(
+        saved,
+        "states='8bit' is nothing that torch has; allowed are 32bit",
+        to="torch",
+        states="8bit",
+    )
+    refused(
+        saved,
+        "states names 'sum'; the checkpoint has exp_avg, exp_avg_sq",
+        states={"sum": "B128/DE@8u"},
+    )
+    refused(
+        saved,
+        "states gives 'exp_avg' the unsigned B128/DE@8u; exp_avg has negative values and needs a "
+        "signed map",
+        states={"exp_avg": "B128/DE@8u"},
+    )
+    refused(saved, "states=3 must be a preset's name or a dict of specs", states=3)
+    _, other = trained(torch.optim.AdamW, amsgrad=True)
+    refused(
+        other.state_dict(),
+        "the checkpoint has max_exp_avg_sq (amsgrad=True), which qmaps does not have",
+    )
+
+
+def damaged(change: object) -> dict[str, object]:
+    _, adam = trained(torch.optim.AdamW)
+    saved = copy.deepcopy(adam.state_dict())
+    change(saved)  # type: ignore[operator]
+    return saved
+
+
+DAMAGES = [
+    (lambda s: s["state"].clear(), "the checkpoint has no states; there is nothing to convert"),
+    (
+        lambda s: s["param_groups"][0].pop("params"),
+        "the optimizer state_dict has parts that do not fit",
+    ),
+    (lambda s: s.update(state=3), "the optimizer state_dict has parts that do not fit"),
+    (
+        lambda s: s["state"].update({9: s["state"][0]}),
+        "the checkpoint has states of 9, which no group has",
+    ),
+    (
+        lambda s: s["param_groups"][0]["param_names"].__setitem__(1, "0.weight"),
+        "the checkpoint names two parameters '0.weight'",
+    ),
+    (
+        lambda s: s["state"][0].update(step=-1),
+        "the states of '0.weight' are damaged: step=-1 is no count",
+    ),
+    (
+        lambda s: s["state"][0].update(step=torch.zeros(2)),
+        "the states of '0.weight' are damaged: step has 2 elements",
+    ),
+    (
+        lambda s: s["state"][0].update(exp_avg="x"),
+        "the states of '0.weight' are damaged: a str stands where a dense tensor should",
+    ),
+    (
+        lambda s: s["state"][0].update(exp_avg=torch.zeros(80, 64).to_sparse()),
+        "the states of '0.weight' are damaged: a Tensor stands where a dense tensor should",
+    ),
+    (
+        lambda s: s["state"][0].update(exp_avg=torch.zeros(80, 64, dtype=torch.int32)),
+        "the states of '0.weight' are damaged: a tensor of torch.int32 stands where floating point "
+        "should",
+    ),
+    (
+        lambda s: s["state"][0].update(exp_avg=torch.zeros(3)),
+        "'0.weight' has exp_avg_sq of shape (80, 64) beside exp_avg of shape (3,)",
+    ),
+    (lambda s: s["state"][1].pop("exp_avg"), "'0.bias' has no exp_avg"),
+    (
+        lambda s: [state.update(mine=state.pop("exp_avg")) for state in s["state"].values()],
+        "the checkpoint has exp_avg_sq, mine; what can be converted is adam: exp_avg, exp_avg_sq, "
+        "max_exp_avg_sq; ademamix: exp_avg, exp_avg_slow, exp_avg_sq; lion: exp_avg; sgd: "
+        "momentum_buffer; rmsprop: square_avg, momentum_buffer, grad_avg; adagrad: sum",
+    ),
+    (
+        lambda s: s["state"][0]["exp_avg"][0, 3:5].fill_(float("nan")),
+        "state 'exp_avg' of '0.weight' holds 2 NaN or infinite elements, the first at flat index "
+        "3; only finite states can be converted",
+    ),
+    (
+        lambda s: s["state"][0]["exp_avg_sq"][0, 1].fill_(-1),
+        "state 'exp_avg_sq' of '0.weight' holds 1 negative elements, the first at flat index 1; "
+        "exp_avg_sq cannot be negative",
+    ),
+]
+
+
+@pytest.mark.parametrize(("change", "message"), DAMAGES)
+def test_damaged_states_are_refused(change: object, message: str) -> None:
+    with pytest.raises(CaptureError, match=f"^{re.escape(message)}$"):
+        convert_state_dict(damaged(change), "qmaps")
+
+
+def test_damaged_packed_states_are_refused() -> None:
+    _, adam = trained(AdamW8bit)
+    saved = copy.deepcopy(adam.state_dict())
+    saved["state"][0]["exp_avg"]["packed"] = torch.zeros(3, dtype=torch.uint8)
+    message = (
+        "the states of '0.weight' are damaged: packed has 3 elements of torch.uint8; B256/DE@8s of "
+        "shape (80, 64) needs 5120 of torch.uint8"
+    )
+    with pytest.raises(CaptureError, match=f"^{re.escape(message)}$"):
+        convert_state_dict(saved, "torch")

@@ -1,0 +1,165 @@
+"""The Trainer of transformers, on a small GPT-2 of random weights."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from qmaps import capture, optim
+from qmaps.algebra.quantizer import QuantizedTensor
+from qmaps.engines.masters import MASTER
+from tests.training.runs import assert_same
+
+WHY = "the extra huggingface is not installed"
+transformers = pytest.importorskip("transformers", reason=WHY)
+pytest.importorskip("accelerate", reason=WHY)
+CaptureCallback = pytest.importorskip("qmaps.capture.integrations.huggingface").CaptureCallback
+
+
+@pytest.fixture(autouse=True)
+def _quiet(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+
+
+def model() -> nn.Module:
+    torch.manual_seed(0)
+    config = transformers.GPT2Config(
+        vocab_size=64, n_positions=16, n_embd=32, n_layer=1, n_head=2, resid_pdrop=0.1
+    )
+    return transformers.GPT2LMHeadModel(config)
+
+
+def data() -> list[dict[str, torch.Tensor]]:
+    generator = torch.Generator().manual_seed(3)
+    starts = torch.randint(0, 48, (24,), generator=generator)
+    return [{"input_ids": s + torch.arange(16), "labels": s + torch.arange(16)} for s in starts]
+
+
+class StopAfter(transformers.TrainerCallback):
+    """Ends a run early, as an interruption would, with its schedule as it was."""
+
+    def __init__(self, step: int) -> None:
+        self.step = step
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
+        control.should_training_stop = state.global_step >= self.step
+
+
+def trainer(
+    out: Path, net: nn.Module, callbacks: tuple = (), steps: int = 6, **options: Any
+) -> Any:
+    own = {"per_device_train_batch_size": 4, "save_steps": 3, "report_to": [], "use_cpu": True}
+    own |= {"disable_tqdm": True, "logging_strategy": "no", "seed": 1, "max_steps": steps}
+    training = {k: options.pop(k) for k in list(options) if k not in ("optimizer_cls_and_kwargs",)}
+    args = transformers.TrainingArguments(str(out), **{**own, **training})
+    return transformers.Trainer(
+        model=net, args=args, train_dataset=data(), callbacks=list(callbacks), **options
+    )
+
+
+CHOSEN = (
+    optim.AdamW,
+    {
+        "lr": 1e-2,
+        "min_quantized_size": 0,
+        "state_quantizers": {"exp_avg": "B128/DE@4s+sr", "exp_avg_sq": "rank1/linear@4u+sr"},
+        "seed": 4,
+    },
+)
+
+
+def test_a_resumed_run_is_an_uninterrupted_one_with_its_capture(tmp_path: Path) -> None:
+    def run(name: str, net: nn.Module, *callbacks: Any, resume: bool | str = False) -> Any:
+        captured = CaptureCallback(tmp_path / f"{name}-states", every=2)
+        made = trainer(
+            tmp_path / name, net, (captured, *callbacks), optimizer_cls_and_kwargs=CHOSEN
+        )
+        made.train(resume_from_checkpoint=resume)
+        return made
+
+    whole = run("whole", model())
+    run("cut", model(), StopAfter(5))
+    resumed = run("cut", model(), resume=str(tmp_path / "cut" / "checkpoint-3"))
+    ours, theirs = resumed.optimizer.optimizer, whole.optimizer.optimizer
+    assert type(ours) is optim.AdamW
+    assert_same(ours, theirs)
+    weight = whole.model.transformer.h[0].attn.c_attn.weight
+    assert isinstance(theirs.state[weight]["exp_avg"], QuantizedTensor)
+
+    first, second = (capture.load(tmp_path / f"{name}-states") for name in ("whole", "cut"))
+    assert first.steps == second.steps == [2, 4, 6]
+    # lm_head is tied to the embedding and has no name of its own.
+    assert sorted(first.parameters()) == sorted(name for name, _ in model().named_parameters())
+    for name in first.parameters():
+        for state in first.states(name):
+            one, other = (each.tensor(name, state) for each in (first, second))
+            assert torch.equal(one, other)
+    name = "transformer.h.0.attn.c_attn.weight"
+    assert torch.equal(
+        first.tensor(name, "exp_avg_sq"), theirs.state[weight]["exp_avg_sq"].dequantize()
+    )
+
+
+def test_groups_by_name_go_in_as_params(tmp_path: Path) -> None:
+    net = model()
+    groups = optim.param_groups(net, overrides={"transformer.wte.*": None}, weight_decay=0.1)
+    kwargs = {"lr": 1e-2, "params": groups, "min_quantized_size": 0}
+    made = trainer(tmp_path, net, steps=2, optimizer_cls_and_kwargs=(optim.AdamW8bit, kwargs))
+    made.train()
+    state = made.optimizer.optimizer.state
+    assert isinstance(state[net.transformer.wte.weight]["exp_avg"], torch.Tensor)
+    assert isinstance(state[net.transformer.wpe.weight]["exp_avg"], QuantizedTensor)
+    decays = {g["weight_decay"] for g in made.optimizer.optimizer.param_groups}
+    assert decays == {0.0, 0.1}
+
+
+@pytest.mark.parametrize("accumulate", [1, 2])
+def test_bfloat16_with_master_copies_learns(tmp_path: Path, accumulate: int) -> None:
+    net = model().to(torch.bfloat16)
+    options = {"lr": 1e-2, "min_quantized_size": 0, "master_weights": True}
+    made = trainer(
+        tmp_path,
+        net,
+        steps=8,
+        optimizer_cls_and_kwargs=(optim.AdamW8bit, options),
+        gradient_accumulation_steps=accumulate,
+        max_grad_norm=0.5,
+        bf16=True,
+        save_strategy="no",
+    )
+    before = made.evaluate(data())["eval_loss"]
+    made.train()
+    assert made.evaluate(data())["eval_loss"] < 0.9 * before
+    optimizer = made.optimizer.optimizer
+    for p in net.parameters():
+        assert p.dtype == torch.bfloat16
+        assert torch.equal(p, optimizer.state[p][MASTER].bfloat16())
+        assert float(optimizer.state[p]["step"]) == 8
+
+
+def test_captures_of_optimizers_that_do_not_count(tmp_path: Path) -> None:
+    chosen = (torch.optim.SGD, {"lr": 1e-2, "momentum": 0.9})
+    out = tmp_path / "run"
+    recorded = CaptureCallback(steps=[1, 4], parameters="transformer.h.*", max_bytes=10**6)
+    trainer(out, model(), (recorded, StopAfter(3)), optimizer_cls_and_kwargs=chosen).train()
+    assert capture.load(out / "states").steps == [1]
+    trainer(out, model(), (recorded,), optimizer_cls_and_kwargs=chosen).train(
+        resume_from_checkpoint=True
+    )
+    states = capture.load(out / "states")
+    assert states.steps == [1, 4]
+    assert {name.split(".")[1] for name in states.parameters()} == {"h"}
+
+
+def test_options_of_nobody_are_refused() -> None:
+    with pytest.raises(TypeError) as caught:
+        CaptureCallback("states", evry=3)
+    assert str(caught.value) == (
+        "evry is no option of CaptureCallback; it has out, every, steps, parameters, states, "
+        "max_bytes"
+    )

@@ -1,0 +1,351 @@
+"""Checks of hooks and averages that every rank runs; see test_ranks.py."""
+
+from __future__ import annotations
+
+import math
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
+
+import qmaps
+from qmaps.distributed import comm
+from qmaps.distributed.comm.exchange import GATHER
+from qmaps.errors import BadValueError, NonFiniteError
+
+SPECS = ("B64/tree@8s", "tensor/linear0@3s", "B128x8/nf4@4s", "B64/DE@2s+sr", "row/linear@6s",
+         "tensor/quantile@5s", "B64/lloyd@3s+sr", "B64&B512/mantissa@8s")  # fmt: skip
+
+
+def tensor_of(rank: int, numel: int, seed: int = 0) -> Tensor:
+    generator = torch.Generator().manual_seed(1000 * seed + rank)
+    return torch.randn(numel, generator=generator) * (1 + rank)
+
+
+def simulated(xs: list[Tensor], spec: str, seed: int, step: int, number: int) -> Tensor:
+    """The average of all ranks' tensors, by the plain quantizer alone."""
+    q, world, numel = qmaps.quantizer(spec), len(xs), xs[0].numel()
+    size = math.ceil(numel / world)
+    result = []
+
+    def sent(x: Tensor, purpose: int, rank: int, start: int) -> Tensor:
+        key = qmaps.RoundingKey(seed, purpose, step, micro_batch=rank, tensor=number, offset=start)
+        return q.quantize(x, key=key).dequantize() if x.numel() else x
+
+    for owner in range(world):
+        start, end = min(owner * size, numel), min((owner + 1) * size, numel)
+        total = torch.zeros(end - start)
+        for rank, x in enumerate(xs):
+            part = x[start:end]
+            total = total + (part if rank == owner else sent(part, 16, rank, start))
+        result.append(sent(total / world, 17, owner, start))
+    return torch.cat(result)
+
+
+def averages_are_those_of_the_plain_quantizer() -> None:
+    rank, world = dist.get_rank(), dist.get_world_size()
+    for spec in SPECS:
+        for numel in (1, 5, 1000):
+            xs = [tensor_of(r, numel) for r in range(world)]
+            found = comm.average(xs[rank], spec, seed=7, step=3, number=2)
+            expected = simulated(xs, spec, 7, 3, 2)
+            assert torch.equal(found, expected), (spec, numel, found, expected)
+    empty = comm.average(torch.empty(0, 3), "B64/tree@8s")
+    assert empty.shape == (0, 3)
+    half = comm.average(torch.full((2, 3), 1.5, dtype=torch.bfloat16), "tensor/linear0@8s")
+    assert half.dtype == torch.bfloat16
+    assert torch.equal(half, torch.full((2, 3), 1.5, dtype=torch.bfloat16))
+
+
+def noise_differs_between_ranks_and_steps() -> None:
+    x = torch.full((4000,), 0.3).index_fill(0, torch.tensor([0]), 1.0)
+    spec = "tensor/linear0@2s+sr"
+    results = [comm.average(x, spec, step=step) for step in range(8)]
+    assert not torch.equal(results[0], results[1])
+    assert torch.equal(results[0], comm.average(x, spec, step=0))
+    assert abs(float(torch.stack(results)[:, 1:].mean()) - 0.3) < 0.02
+
+
+class Wire:
+    """Counts the bytes that torch's collectives take from this rank and bring to it."""
+
+    def __enter__(self) -> Wire:
+        self.sent = self.received = 0
+        self.kept = getattr(dist, GATHER), dist.all_to_all_single
+        gather, swap = self.kept
+        rank, others = dist.get_rank(), dist.get_world_size() - 1
+
+        def counted_gather(into: Tensor, x: Tensor, **options: object) -> object:
+            self.sent += x.nbytes * others
+            self.received += into.nbytes - x.nbytes
+            return gather(into, x, **options)
+
+        def counted_swap(into: Tensor, x: Tensor, *splits: list[int], **options: object) -> object:
+            incoming, outgoing = splits
+            assert incoming[rank] == outgoing[rank] == 0  # nothing goes to oneself
+            self.sent += x.nbytes
+            self.received += into.nbytes
+            return swap(into, x, *splits, **options)
+
+        setattr(dist, GATHER, counted_gather)
+        dist.all_to_all_single = counted_swap
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        setattr(dist, GATHER, self.kept[0])
+        dist.all_to_all_single = self.kept[1]
+
+
+def bytes_are_those_on_the_wire() -> None:
+    world = dist.get_world_size()
+    traffic = comm.Traffic()
+    for spec, times in (("B2048/tree@8s", 4), ("B2048/DE@4s", 8), ("B2048/DE@2s", 16)):
+        traffic.reset()
+        with Wire() as wire:
+            comm.average(tensor_of(0, 65536), spec, traffic=traffic)
+        assert (traffic.sent, traffic.received) == (wire.sent, wire.received)
+        assert traffic.in_32_bits == 2 * (world - 1) * 4 * 65536 // world
+        assert 0.93 * times < traffic.ratio < times, (spec, traffic.ratio)
+    assert str(traffic).startswith("1 exchanges, ")
+
+
+class Net(nn.Module):
+    """Odd sizes, and a parameter of one element."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Linear(13, 37)
+        self.second = nn.Linear(37, 5)
+        self.scale = nn.Parameter(torch.ones(1))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.scale * self.second(self.first(x).relu())
+
+
+def wrapped(hook: comm.QuantizedHook | None, **options: object) -> DistributedDataParallel:
+    torch.manual_seed(0)
+    dtype = options.pop("dtype", torch.float32)
+    model = DistributedDataParallel(Net().to(dtype), **options)
+    if hook is not None:
+        model.register_comm_hook(None, hook)
+    return model
+
+
+def batch(step: int, rank: int) -> tuple[Tensor, Tensor]:
+    generator = torch.Generator().manual_seed(100 * step + rank)
+    x = torch.randn(16, 13, generator=generator)
+    return x, x[:, :5].cumsum(1).tanh()
+
+
+def train(model: DistributedDataParallel, steps: int, first: int = 0, lr: float = 0.1) -> float:
+    optimizer = torch.optim.SGD(model.parameters(), lr=lr)
+    dtype = next(model.parameters()).dtype
+    last = 0.0
+    for step in range(first, first + steps):
+        x, y = batch(step, dist.get_rank())
+        optimizer.zero_grad()
+        loss = (model(x.to(dtype)) - y.to(dtype)).square().mean()
+        loss.backward()
+        optimizer.step()
+        last = float(loss.detach())
+    return last
+
+
+def flat(model: nn.Module) -> Tensor:
+    return torch.cat([p.detach().reshape(-1).float() for p in model.parameters()])
+
+
+def same_everywhere(x: Tensor) -> bool:
+    both = [torch.empty_like(x) for _ in range(dist.get_world_size())]
+    dist.all_gather(both, x)
+    return all(torch.equal(each, both[0]) for each in both)
+
+
+def hooks_train_like_plain_ddp() -> None:
+    plain = wrapped(None)
+    train(plain, 10)
+    start = flat(wrapped(None))
+    moved = (flat(plain) - start).norm()
+    for hook, near, megabytes in (
+        (comm.quantized_hook("B2048/tree@8s"), 0.03, 25),
+        (comm.quantized_hook("B2048/tree@8s"), 0.03, 1e-4),  # a bucket for each parameter
+        (comm.quantized_hook("B64/DE@4s", error_feedback=True), 0.2, 1e-4),
+        (comm.quantized_hook("B64/DE@3s", error_feedback=True), 0.5, 25),
+        (comm.one_bit_hook(64), 0.8, 25),
+    ):
+        model = wrapped(hook, bucket_cap_mb=megabytes)
+        train(model, 10)
+        assert same_everywhere(flat(model))
+        off = float((flat(model) - flat(plain)).norm() / moved)
+        assert 0 < off < near, (hook.__name__, megabytes, off)
+        assert hook.step == 10
+        assert (hook.traffic.exchanges > 10) == (megabytes < 1)
+    assert hook.__name__ == "quantized_hook(1 bit, B64)"
+
+
+def error_feedback_loses_nothing_over_time() -> None:
+    """The sum of all results is that of all gradients but for one step's error."""
+    rank, world = dist.get_rank(), dist.get_world_size()
+    x = tensor_of(rank, 333)
+    mean = torch.stack([tensor_of(r, 333) for r in range(world)]).mean(0)
+    from qmaps.distributed.comm.coder import Coder, OneBit
+    from qmaps.distributed.comm.reduce import Reducer
+
+    for coder in (OneBit(64), Coder("B64/DE@2s")):
+        reduce, residual, total = Reducer(coder), torch.zeros(333), torch.zeros(333)
+        without = torch.zeros(333)
+        for step in range(40):
+            total += reduce(x, "gradients", step=step, residual=residual)
+            without += reduce(x, "gradients", step=step)
+        kept = float((total / 40 - mean).abs().mean())
+        lost = float((without / 40 - mean).abs().mean())
+        assert kept < 0.2 * lost, (coder.name, kept, lost)
+
+
+def gradients_accumulate_without_sync() -> None:
+    hook = comm.quantized_hook("B2048/tree@8s")
+    model = wrapped(hook)
+    rank = dist.get_rank()
+    train(model, 1)  # DDP makes its buckets anew after the first
+    hook.traffic.reset()
+    model.zero_grad()
+    with model.no_sync():
+        for step in range(3):
+            x, y = batch(step, rank)
+            (model(x) - y).square().mean().backward()
+    assert hook.traffic.exchanges == 0
+    x, y = batch(3, rank)
+    (model(x) - y).square().mean().backward()
+    assert hook.traffic.exchanges == 1
+    found = torch.cat([p.grad.reshape(-1) for p in model.parameters()])
+    assert same_everywhere(found)
+    expected = torch.zeros_like(found)
+    for step in range(4):
+        for r in range(dist.get_world_size()):
+            x, y = batch(step, r)
+            loss = (model.module(x) - y).square().mean()
+            grads = torch.autograd.grad(loss, list(model.parameters()))
+            expected += torch.cat([g.reshape(-1) for g in grads]) / dist.get_world_size()
+    assert float((found - expected).norm() / expected.norm()) < 0.02
+
+
+def bfloat16_models_train() -> None:
+    hook = comm.quantized_hook("B2048/tree@8s")
+    model = wrapped(hook, dtype=torch.bfloat16, gradient_as_bucket_view=True)
+    plain = wrapped(None, dtype=torch.bfloat16)
+    start = flat(plain)
+    train(model, 8)
+    train(plain, 8)
+    assert same_everywhere(flat(model))
+    assert float((flat(model) - flat(plain)).norm() / (flat(plain) - start).norm()) < 0.1
+    assert all(p.grad.dtype == torch.bfloat16 for p in model.parameters())
+
+
+def hooks_resume_bit_for_bit() -> None:
+    spec = "B64/DE@3s+sr"
+    hook = comm.quantized_hook(spec, error_feedback=True, seed=3)
+    model = wrapped(hook)
+    train(model, 4)
+    saved, states = hook.state_dict(model), {k: v.clone() for k, v in model.state_dict().items()}
+    assert set(saved["residuals"]) == {n for n, _ in model.module.named_parameters()}
+    train(model, 3, 4)
+    other = comm.quantized_hook(spec, error_feedback=True, seed=3)
+    again = wrapped(other)
+    again.load_state_dict(states)
+    train(again, 1)  # buckets are made anew after one step, which is undone
+    again.load_state_dict(states)
+    other.load_state_dict(saved, again)
+    train(again, 3, 4)
+    assert torch.equal(flat(again), flat(model))
+    saved["residuals"]["first.weight"] = torch.zeros(3)
+    refused(
+        lambda: other.load_state_dict(saved, again),
+        BadValueError,
+        "residual 'first.weight' fits no parameter of the module",
+    )
+
+
+def refused(call: object, kind: type[Exception], message: str) -> None:
+    try:
+        call()
+    except kind as error:
+        assert str(error) == message, str(error)  # noqa: PT017 - no pytest in a rank
+    else:
+        raise AssertionError(f"no {kind.__name__}: {message}")
+
+
+def nan_on_one_rank_is_an_error_on_all() -> None:
+    last = dist.get_world_size() - 1
+    for spec in ("B64/tree@8s", None):
+        hook = comm.quantized_hook(spec) if spec else comm.one_bit_hook()
+        model = wrapped(hook)
+        x, y = batch(0, dist.get_rank())
+        if dist.get_rank() == last:
+            y[0, 0] = math.nan
+        try:
+            (model(x) - y).square().mean().backward()
+        except NonFiniteError as error:
+            words = str(error)
+            assert words.startswith("gradients 0 holds "), words
+            assert f" NaN or infinite elements on rank {last}, the first at flat index " in words
+            assert words.endswith("; nonfinite='propagate' passes them on")
+        else:
+            raise AssertionError("no error")
+    passing = comm.quantized_hook("B64/tree@8s", nonfinite="propagate", error_feedback=True)
+    model = wrapped(passing)
+    x, y = batch(0, dist.get_rank())
+    if dist.get_rank() == last:
+        y[0, 0] = math.inf
+    (model(x) - y).square().mean().backward()
+    assert all(p.grad.isnan().all() for p in model.parameters())
+    assert not any(left.any() for left in passing._residuals.values())
+
+
+def ranks_that_differ_are_an_error_on_all() -> None:
+    rank, world = dist.get_rank(), dist.get_world_size()
+    last = world - 1
+    numel = 100 - (rank == last)
+    refused(
+        lambda: comm.average(torch.ones(numel), "B64/tree@8s", number=4),
+        BadValueError,
+        f"a tensor 4 has 100 elements on rank 0 and 99 on rank {last}; all ranks need the same",
+    )
+    refused(
+        lambda: comm.average(torch.ones(9), f"B64/DE@{8 - (rank == last)}s"),
+        BadValueError,
+        f"rank {last} codes a tensor 0 differently from rank 0; all need the same quantizer",
+    )
+    refused(
+        lambda: comm.average(torch.ones(9), "B64/DE@8s", number=int(rank == last)),
+        BadValueError,
+        f"ranks exchange different things: rank 0 a tensor 0, rank {last} a tensor 1; all must do "
+        "the same in the same order",
+    )
+    x = torch.ones(9)
+    x[4 + rank] = math.nan
+    refused(
+        lambda: comm.average(x, "B64/DE@8s"),
+        NonFiniteError,
+        "a tensor 0 holds 1 NaN or infinite elements on rank 0, the first at flat index 4; "
+        "nonfinite='propagate' passes them on",
+    )
+    # The group is as good as before.
+    assert torch.equal(comm.average(torch.ones(9), "tensor/linear0@8s"), torch.ones(9))
+
+
+CHECKS = {
+    check.__name__: check
+    for check in (
+        averages_are_those_of_the_plain_quantizer,
+        noise_differs_between_ranks_and_steps,
+        bytes_are_those_on_the_wire,
+        hooks_train_like_plain_ddp,
+        error_feedback_loses_nothing_over_time,
+        gradients_accumulate_without_sync,
+        bfloat16_models_train,
+        hooks_resume_bit_for_bit,
+        ranks_that_differ_are_an_error_on_all,
+        nan_on_one_rank_is_an_error_on_all,
+    )
+}

@@ -1,0 +1,102 @@
+"""Averages, DDP hooks, split layers and sub-batches between real processes over gloo."""
+
+from __future__ import annotations
+
+import functools
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from qmaps.distributed import comm
+from qmaps.errors import BadTypeError, BadValueError
+from tests.distributed.comm import faults
+from tests.distributed.comm.checks import CHECKS
+from tests.distributed.comm.launch import launch
+
+# One launch for each number of ranks: starting them takes longer than most checks.
+FOUR = (
+    "averages_are_those_of_the_plain_quantizer",
+    "bytes_are_those_on_the_wire",
+    "hooks_train_like_plain_ddp",
+    "ranks_that_differ_are_an_error_on_all",
+    "nan_on_one_rank_is_an_error_on_all",
+    "split_layers_are_the_layers_of_one_device",
+    "sub_batches_give_the_gradients_of_one_device",
+    "faults_are_errors_on_all",
+)
+"""What four ranks check, too: whatever depends on how many they are."""
+NAMES = {2: tuple(CHECKS), 4: FOUR}
+
+
+@pytest.fixture(scope="module")
+def ranks(tmp_path_factory: pytest.TempPathFactory) -> Callable[[int], Any]:
+    @functools.cache
+    def launched(world: int) -> Any:
+        folder = tmp_path_factory.mktemp("ranks")
+        return launch("tests.distributed.comm.checks", world, folder, *NAMES[world])
+
+    return launched
+
+
+@pytest.mark.parametrize(("world", "name"), [(w, n) for w, names in NAMES.items() for n in names])
+def test_all_ranks(world: int, name: str, ranks: Callable[[int], Any]) -> None:
+    for rank, found in enumerate(ranks(world)):
+        assert found[name] == "passed", f"rank {rank}: {found[name]}"
+
+
+def test_a_killed_rank_is_an_error_on_all_others(tmp_path: Path) -> None:
+    *others, killed = launch("tests.distributed.comm.faults", 3, tmp_path)
+    assert killed is None
+    for rank, found in enumerate(others):
+        assert found["step"] == 2
+        assert re.fullmatch(
+            rf"rank {rank} of 3 could not exchange gradients 0: another rank has ended, failed, or "
+            r"is later than the group's timeout \(.+\)",
+            found["said"],
+        ), found
+        # Not a timed assertion of speed: a hang would be without end.
+        assert found["seconds"] < 3 * faults.TIMEOUT_S
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (
+            lambda: comm.quantized_hook("B64/DE@8u"),
+            "quantizer=B64/DE@8u is unsigned; messages need a signed one",
+        ),
+        (
+            lambda: comm.quantized_hook("B64/linear@9s"),
+            "quantizer=B64/linear@9s has 9 bits; allowed are 2 to 8",
+        ),
+        (
+            lambda: comm.quantized_hook("B64/DE@8s", nonfinite="skip"),
+            "nonfinite='skip' must be 'raise' or 'propagate'",
+        ),
+        (lambda: comm.one_bit_hook(0), "block size=0 must be at least 1"),
+    ],
+)
+def test_bad_arguments(make: Any, message: str) -> None:
+    with pytest.raises(BadValueError) as caught:
+        make()
+    assert str(caught.value) == message
+
+
+def test_only_floats_are_averaged() -> None:
+    for x, kind in ((torch.ones(3, dtype=torch.int64), "torch.int64"), ([1.0], "list")):
+        with pytest.raises(BadTypeError) as caught:
+            comm.average(x, "B64/DE@8s")
+        assert str(caught.value) == (
+            f"x is {kind}; a float32, float16 or bfloat16 tensor is needed"
+        )
+
+
+def test_bad_sizes_of_sub_batches() -> None:
+    for size in (0, 1.5):
+        with pytest.raises(BadValueError) as caught:
+            comm.SubBatches(size=size)
+        assert str(caught.value) == f"size={size!r} must be an int of at least 1, or None"

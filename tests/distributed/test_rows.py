@@ -1,0 +1,98 @@
+"""Quantized tensors by rows: cut anywhere, put together again."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+import qmaps
+from qmaps.distributed.rows import Rows, read, write
+from qmaps.distributed.shards import Shard
+from qmaps.errors import BadValueError
+from tests.helpers import sample
+
+SPECS = (
+    "B64/DE@4s", "B64x8/DE@3s", "logB16/log2@8u", "rank1/linear@4u", "row/DE@8s", "col/DE@8s",
+    "tensor/linear@5u", "B16&col/DE@6s", "rank1x8/DE@4s", "B7/linear@12s",
+)  # fmt: skip
+
+
+def piece(shape: tuple[int, ...], first: int, count: int) -> Shard:
+    return Shard(shape, (count, *shape[1:]), (first,) + (0,) * (len(shape) - 1), (0,), None)
+
+
+@pytest.mark.parametrize("shape", [(12, 32), (10, 33), (40,), (6, 5, 7), (3, 1), (0, 4), (5, 0)])
+@pytest.mark.parametrize("spec", SPECS)
+def test_rows_are_cut_and_joined(spec: str, shape: tuple[int, ...]) -> None:
+    q = qmaps.quantizer(spec)
+    t = q.quantize(sample(shape, q.map.signed))
+    rows = read(write(t, None), None)
+    assert rows.aligned
+    whole = rows.joined()
+    assert whole.quantizer == q
+    assert torch.equal(whole.packed, t.packed)
+    assert all(map(torch.equal, whole.scales, t.scales))
+    values = t.dequantize()
+    assert torch.equal(rows.decoded(), values)
+    for first, count in ((0, shape[0] // 2), (shape[0] // 3, shape[0] - shape[0] // 3)):
+        some = rows.cut(piece(shape, first, count))
+        expected = values[first : first + count]
+        assert torch.equal(some.decoded(), expected)
+        if some.aligned:
+            assert torch.equal(some.joined().dequantize(), expected)
+        # Blocks that hold whole rows, and rows that hold whole blocks, stay.
+        width = expected[:1].numel()
+        blocks = [e.block for e in q.normalizer.extents(len(shape)) if e.block]
+        if count:
+            assert some.aligned == all(first * width % block == 0 for block in blocks)
+
+
+def test_a_users_codebook_is_brought_along() -> None:
+    mine = qmaps.Codebook([-1, -0.25, 0, 0.25, 1], label="mine")
+    t = qmaps.quantizer("B64/mine@3s", codebooks=[mine]).quantize(sample((12, 32), True))
+    plain = write(t, None)
+    assert torch.equal(read(plain, None).joined().dequantize(), t.dequantize())
+    plain["codes"][0, 0] = 255
+    with pytest.raises(BadValueError) as caught:
+        read(plain, None)
+    assert str(caught.value) == (
+        "codes of the rows of a quantized tensor hold 7; B64/mine@3s has 5 codes"
+    )
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"format": 2},
+         "format=2 of the rows of a quantized tensor is not supported; 1 is"),
+        ({"codes": torch.zeros(12, 15, dtype=torch.uint8)},
+         "codes of the rows of a quantized tensor is (12, 15) of torch.uint8; B24/DE@4s of shape "
+         "(12, 32) needs (12, 16) of torch.uint8"),
+        ({"scale0": torch.zeros(12, 3, dtype=torch.float64)},
+         "scale0 of the rows of a quantized tensor is (12, 3) of torch.float64; B24/DE@4s of shape "
+         "(12, 32) needs (12, 3) of torch.float32"),
+        ({"phase0": torch.full((12,), 24, dtype=torch.int32)},
+         "phase0 of the rows of a quantized tensor is outside 0 to 23"),
+        ({"phase0": torch.full((12,), -1, dtype=torch.int32)},
+         "phase0 of the rows of a quantized tensor is outside 0 to 23"),
+        ({"spec": 3}, "the rows of a quantized tensor are damaged (AttributeError: 'int' object "
+         "has no attribute 'strip')"),
+        ({"codes": None}, "the rows of a quantized tensor are damaged (AttributeError: 'NoneType' "
+         "object has no attribute 'layout')"),
+    ],
+)  # fmt: skip
+def test_damaged_rows_are_refused(change: dict[str, Any], message: str) -> None:
+    t = qmaps.quantizer("B24/DE@4s").quantize(sample((12, 32), True))
+    with pytest.raises(BadValueError) as caught:
+        read({**write(t, None), **change}, None)
+    assert str(caught.value) == message
+
+
+def test_phases_that_reach_beyond_a_rows_scales_decode_to_nothing_else() -> None:
+    t = qmaps.quantizer("B24/DE@4s").quantize(sample((12, 32), True))
+    rows = Rows.of(t)
+    assert rows.scales[0].shape == (12, 3)
+    worst = read({**write(t, None), "phase0": torch.full((12,), 23, dtype=torch.int32)}, None)
+    assert worst.decoded().shape == (12, 32)

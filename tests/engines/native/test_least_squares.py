@@ -1,0 +1,86 @@
+"""Lloyd-Max codebooks have the reference's bits."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+import qmaps
+from qmaps import sweep
+from qmaps.algebra.quantizer import fit_each
+from qmaps.engines.backends import use_backend
+from qmaps.maps.lloyd import LloydMax, _Cells, _NativeCells
+from tests.engines.native.test_tensors import SETTINGS, wide
+
+
+def assert_same_fit(bits: int, x: Tensor, weights: Tensor | None) -> None:
+    found = []
+    for backend in ("native", "reference"):
+        with use_backend(backend):
+            found.append(LloydMax(bits=bits).fit(x, weights).codebook())
+    assert torch.equal(*found), (bits, x.shape)
+
+
+@pytest.mark.parametrize("bits", [2, 3, 5, 8])
+def test_every_size_and_kind_of_data(bits: int, isa: str) -> None:
+    for n in (1, 2, 31, 33, 700, 5000):
+        x = wide((n,), n).clamp(-1, 1)
+        weights = torch.rand(n, generator=torch.Generator().manual_seed(n)).double()
+        assert_same_fit(bits, x, None)
+        assert_same_fit(bits, x, weights)
+        # Many equal values, whose weights must be added in their order; and zeros of both signs.
+        assert_same_fit(bits, (x * 4).round() / 4, weights)
+        assert_same_fit(bits, x, weights * (weights > 0.5))
+        assert_same_fit(bits, x, weights * 0)
+        assert_same_fit(bits, torch.where(weights > 0.5, 0.0, -0.0).float(), weights * 1e70)
+        assert_same_fit(bits, x * 1e-38, weights * 1e-300)
+
+
+@settings(SETTINGS, max_examples=30)
+@given(
+    rows=st.lists(
+        st.tuples(st.floats(-1, 1, width=32), st.floats(0, 1e76)), min_size=1, max_size=100
+    ),
+    bits=st.integers(2, 6),
+)
+def test_any_data(rows: list[tuple[float, float]], bits: int, isa: str) -> None:
+    x, weights = (torch.tensor(column, dtype=torch.float64) for column in zip(*rows, strict=True))
+    assert_same_fit(bits, x.float(), weights)
+
+
+def test_equal_values_keep_their_order() -> None:
+    """So that prefix sums have the same bits; zeros of both signs are equal."""
+    g = torch.Generator().manual_seed(0)
+    weights = torch.rand(4000, generator=g).double()
+    x = (wide((4000,), 0).clamp(-1, 1) * 4).round() / 4
+    for values in (x, torch.where(weights > 0.5, x, -x), x * 1e-45, wide((4000,), 3)):
+        for given_weights in (None, weights):
+            ours, theirs = _NativeCells(values, given_weights), _Cells(values, given_weights)
+            for name in ("x", "w", "wx", "wxx"):
+                assert torch.equal(getattr(ours, name), getattr(theirs, name)), name
+
+
+def test_fits_that_share_work_are_those_made_alone(isa: str) -> None:
+    x = wide((60, 70), 1)
+    specs = ("B64/lloyd@3s", "B64/quantile@4s", "B64/lloyd@5s", "B64/quantile(midpoints=true)@3s")
+    quantizers = [qmaps.quantizer(spec) for spec in specs]
+    for together, q in zip(fit_each(quantizers, x), quantizers, strict=True):
+        assert together.spec == q.spec
+        assert torch.equal(together.map.codebook(), q.fit(x).map.codebook())
+
+
+def test_a_sweep_sorts_once_for_all_widths(monkeypatch: pytest.MonkeyPatch) -> None:
+    calls = []
+    sort_data = qmaps.engines.native.least_squares.sort_data
+
+    def counted(values: Tensor, weights: Tensor | None) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        calls.append(values.numel())
+        return sort_data(values, weights)
+
+    monkeypatch.setattr("qmaps.engines.native.least_squares.sort_data", counted)
+    frame = sweep.run({"a": {"m": wide((90, 60), 1)}}, [f"B64/lloyd@{b}s" for b in (2, 3, 4)])
+    assert len(frame) == 3
+    assert calls == [5400]

@@ -1,0 +1,324 @@
+"""Codes, scales and values have the reference's bits, on every instruction set."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+import qmaps
+from qmaps.engines.backends import use_backend
+from qmaps.engines.native import tensors
+from qmaps.engines.reference import thresholds
+from qmaps.maps import Codebook
+from qmaps.maps.base import table
+from tests import helpers
+from tests.helpers import same_bits
+
+NORMALIZERS = (
+    *("tensor", "row", "col", "rank1"),
+    *("B1", "B7", "B64", "B256", "B384", "B2048", "B8192", "B9000"),
+    *("B64&rank1", "B3x8", "B64x8", "tensorx8", "rank1x8", "rowx8&colx8&B16"),
+)
+SHAPES = ((), (0,), (1,), (9,), (300,), (65, 130), (3, 40, 50), (8, 6, 3, 3), (20000,))
+SETTINGS = settings(
+    max_examples=60,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture],
+)
+
+
+def assert_as_reference(q: qmaps.Quantizer, x: Tensor, *, unchecked: bool = False) -> None:
+    quantize = q.quantize_unchecked if unchecked else q.quantize
+    ours = quantize(x)
+    values = ours.dequantize()
+    with use_backend("reference"):
+        theirs = quantize(x)
+        expected = theirs.dequantize()
+        # Decoding by one engine what the other encoded.
+        assert same_bits(ours.dequantize(), expected), q
+    assert torch.equal(ours.packed, theirs.packed), q
+    assert all(same_bits(a, b) for a, b in zip(ours.scales, theirs.scales, strict=True)), q
+    assert same_bits(values, expected), q
+    for dtype in (torch.float16, torch.bfloat16):
+        assert same_bits(ours.dequantize(dtype=dtype), expected.to(dtype)), q
+
+
+def wide(shape: tuple[int, ...], seed: int) -> Tensor:
+    generator = torch.Generator().manual_seed(seed)
+    exponents = torch.randint(-8, 3, shape, generator=generator).float()
+    return torch.randn(shape, generator=generator) * 10**exponents
+
+
+@pytest.mark.parametrize("normalizer", NORMALIZERS)
+@pytest.mark.parametrize("rounding", ["", "+sr"])
+def test_every_scale_and_shape(normalizer: str, rounding: str, isa: str, threads: int) -> None:
+    for number, shape in enumerate(SHAPES):
+        x = wide(shape, number)
+        for map_ in ("DE@8s", "DE@5s", "linear@4s", "nf4@4s", "linear0@3s", "power2@6s"):
+            q = qmaps.quantizer(f"{normalizer}/{map_}{rounding}")
+            assert tensors.follows(q.normalizer, q.map, shape)
+            assert_as_reference(q, x)
+
+
+@pytest.mark.parametrize("rounding", ["", "+sr"])
+def test_every_map(rounding: str, isa: str) -> None:
+    x = wide((5000,), 1)
+    for map_ in helpers.formula_maps():
+        if map_.log_domain or map_.bits > 8:
+            continue
+        q = qmaps.normalize.BlockWise(250) / map_
+        q = qmaps.quantizer(q.spec, [map_] if isinstance(map_, Codebook) else [])
+        q = qmaps.Quantizer(q.normalizer, map_, bool(rounding))
+        assert_as_reference(q, x if map_.signed else x.abs())
+
+
+@pytest.mark.parametrize("rounding", ["", "+sr"])
+def test_codes_of_two_bytes(rounding: str, isa: str) -> None:
+    """Every width above 8 bits, ragged ends, scales of every kind."""
+    x = wide((2053,), 2)
+    x[7], x[8] = 0.0, -0.0
+    for map_ in helpers.formula_maps():
+        if map_.bits <= 8:
+            continue
+        q = qmaps.Quantizer(qmaps.normalize.BlockWise(250), map_, bool(rounding))
+        values = x if map_.signed else x.abs()
+        assert tensors.follows(q.normalizer, map_, tuple(x.shape))
+        assert not tensors.measures(q.normalizer, map_, tuple(x.shape))
+        assert_as_reference(q, values)
+        if map_.bits in (11, 12):
+            for count in range(1, 18):
+                assert_as_reference(q, values[:count])
+    for normalizer in ("tensor", "rank1", "B8192", "B64x8"):
+        q = qmaps.quantizer(f"{normalizer}/linear0@12s{rounding}")
+        assert_as_reference(q, wide((65, 130), 3))
+    bad = wide((600,), 4)
+    bad[3], bad[300] = math.nan, math.inf
+    assert_as_reference(qmaps.quantizer(f"B250/linear0@12s{rounding}"), bad, unchecked=True)
+
+
+@pytest.mark.parametrize("map_", ["linear0@12s", "linear@10u", "linear0@16s"])
+def test_two_byte_values_at_and_beside_every_threshold(map_: str, isa: str) -> None:
+    q = qmaps.quantizer(f"tensor/{map_}")
+    limits = thresholds(table(q.map))[::7]
+    infinity = torch.tensor(math.inf)
+    x = torch.cat([limits, limits.nextafter(infinity), limits.nextafter(-infinity)])
+    x = torch.cat([x, torch.tensor([1.0])]).clamp(-1 if q.map.signed else 0, 1)
+    assert_as_reference(q, x)
+
+
+@pytest.mark.parametrize("spec", ["logB256/log2@8u", "logB7/log2@4u", "logB64/log2@5u+sr"])
+def test_log2_ranges(spec: str, isa: str, threads: int) -> None:
+    q = qmaps.quantizer(spec)
+    for number, shape in enumerate(SHAPES):
+        x = wide(shape, number).abs()
+        if x.numel() > 20:
+            x.view(-1)[3:9] = 0
+        assert_as_reference(q, x)
+    extreme = torch.tensor([3.4028235e38, 1e-45, 0.0, 1.0, 2.0**-126, 2.0**127])
+    assert_as_reference(q, extreme)
+
+
+@pytest.mark.parametrize(
+    "map_",
+    [
+        *("DE@8s", "DE-0@8u", "linear@8s", "e4m3@8s", "inverse@8s", "quantile-normal@8s"),
+        *("mantissa@8s", "DE@6u", "DE@4s"),
+    ],
+)
+def test_values_at_and_beside_every_threshold(map_: str, isa: str) -> None:
+    """At a scale of 1, so that a threshold is met in every bit."""
+    q = qmaps.quantizer(f"tensor/{map_}")
+    limits = thresholds(table(q.map))
+    infinity = torch.tensor(math.inf)
+    close = [limits]
+    for _ in range(3):
+        close += [torch.nextafter(close[-1], infinity)]
+    down = limits
+    for _ in range(3):
+        down = torch.nextafter(down, -infinity)
+        close += [down]
+    special = torch.tensor([0.0, -0.0, 1.0, 1e-45, -1e-45, 2.0**-31, -(2.0**-31), 2.0**-126])
+    x = torch.cat([*close, special, table(q.map)])
+    x = x[(x.abs() <= 1) & (torch.tensor(q.map.signed) | (x >= 0))]
+    assert_as_reference(q, x)
+
+
+@SETTINGS
+@given(
+    values=st.lists(st.floats(-1, 1, width=32), min_size=2, max_size=256, unique=True),
+    seed=st.integers(0, 2**32 - 1),
+    stochastic=st.booleans(),
+)
+def test_any_codebook(values: list[float], seed: int, stochastic: bool, isa: str) -> None:
+    values = sorted(set(np.float32(values) + np.float32(0)))
+    if len(values) < 2:
+        return
+    book = Codebook(values, bits=8, signed=True)
+    q = qmaps.Quantizer(qmaps.normalize.PerTensor(), book, stochastic)
+    generator = torch.Generator().manual_seed(seed)
+    near = torch.tensor(values)[torch.randint(len(values), (400,), generator=generator)]
+    x = torch.cat([near, (near + near.flip(0)) / 2, torch.rand(99, generator=generator), -near])
+    assert_as_reference(q, torch.cat([x.clamp(-1, 1), torch.tensor([1.0])]))
+
+
+@SETTINGS
+@given(
+    x=st.lists(st.floats(width=32), min_size=1, max_size=200),
+    spec=st.sampled_from(["B16/DE@8s", "B16/DE@4s+sr", "tensor/linear@3s", "B8x8/DE@8s"]),
+)
+def test_any_float_even_nan(x: list[float], spec: str, isa: str) -> None:
+    assert_as_reference(qmaps.quantizer(spec), torch.tensor(x), unchecked=True)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_half_precision_and_views(dtype: torch.dtype, isa: str) -> None:
+    every = torch.arange(-(2**15), 2**15, dtype=torch.int32).to(torch.int16).view(dtype)
+    every = every[every.isfinite()]
+    for spec in ("B64/DE@8s", "rank1/linear@4s+sr"):
+        assert_as_reference(qmaps.quantizer(spec), every)
+    x = wide((60, 70), 3).to(dtype)
+    for view in (x.t(), x[::2, 3:], x[:, ::3], x.expand(2, 60, 70)):
+        assert_as_reference(qmaps.quantizer("B64/DE@8s"), view)
+
+
+def test_out_is_written_and_bad_input_leaves_it(isa: str, threads: int) -> None:
+    for spec in ("B64/DE@8s", "rank1/linear@5s", "B64x8/DE-0@4u"):
+        q = qmaps.quantizer(spec)
+        x = wide((40, 50), 5)
+        x = x if q.map.signed else x.abs()
+        t = q.quantize(torch.zeros_like(x))
+        before = t.packed.data_ptr()
+        assert q.quantize(x, out=t) is t
+        assert t.packed.data_ptr() == before
+        assert torch.equal(t.packed, q.quantize(x).packed)
+        kept = t.clone()
+        bad = x.clone()
+        bad[3, 4] = math.nan
+        with pytest.raises(qmaps.errors.NonFiniteError, match="1 NaN or infinite"):
+            q.quantize(bad, out=t)
+        assert torch.equal(kept.packed, t.packed)
+        assert all(torch.equal(a, b) for a, b in zip(kept.scales, t.scales, strict=True))
+        y = torch.full((50, 40), 7.0).t()
+        assert t.dequantize(out=y) is y
+        assert torch.equal(y, t.dequantize())
+
+
+@pytest.mark.parametrize("spec", ["B256/DE@8s", "B128/DE@4s", "tensor/linear@8s"])
+def test_tensors_larger_than_caches(spec: str, isa: str) -> None:
+    """Those are stored past the caches, in whole lines, wherever the output begins."""
+    x = torch.randn(2**22 + 1000, generator=torch.Generator().manual_seed(0))
+    q = qmaps.quantizer(spec)
+    t = q.quantize_unchecked(x, out=q.quantize(torch.zeros_like(x)))
+    with use_backend("reference"):
+        expected = q.quantize(x)
+        values = expected.dequantize()
+    assert torch.equal(t.packed, expected.packed)
+    for a, b in zip(t.scales, expected.scales, strict=True):
+        assert torch.equal(a, b)
+    for offset in (0, 1):
+        y = torch.empty(x.numel() + offset)[offset:]
+        assert torch.equal(t.dequantize(out=y), values)
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_codebooks_without_structure(seed: int, isa: str) -> None:
+    """Dense and sparse, one-sided, lopsided and tiny: every kind of first guess, and none."""
+    generator = torch.Generator().manual_seed(seed)
+    size = (256, 200, 100, 40, 17, 5)[seed % 6]
+    v = torch.randn(size, generator=generator)
+    kinds = (
+        v / 3,
+        v**3 / 8,
+        v.sign() * 10 ** (-4 * torch.rand(size, generator=generator)),
+        v.abs() / 4,
+        v * 1e-4,
+        torch.where(v < 0, v / 50, v / 4),
+    )
+    values = kinds[(seed + seed // 6) % 6].clamp(-1, 1).unique()
+    book = Codebook(values, label="any")
+    sign = "s" if book.signed else "u"
+    x = torch.cat(
+        [
+            torch.randn(3000, generator=generator),
+            values,
+            (values[1:] + values[:-1]) / 2,
+            torch.randn(500, generator=generator) * 1e-6,
+            torch.tensor([0.0, -0.0, 1.0, -1.0, 1e-30, -1e-30, 1e-42, -1e-42]),
+        ]
+    )
+    x = x if book.signed else x.abs()
+    for normalizer, rounding in (("B64", ""), ("tensor", ""), ("B256", "+sr")):
+        spec = f"{normalizer}/any@{book.bits}{sign}{rounding}"
+        assert_as_reference(qmaps.quantizer(spec, codebooks=[book]), x)
+
+
+def test_an_unknown_instruction_set_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("QMAPS_ISA", "mmx")
+    with pytest.raises(ValueError, match=r"QMAPS_ISA='mmx' is not available .* allowed are"):
+        qmaps.quantizer("B8/DE@8s").quantize(torch.ones(3))
+
+
+TIES = {
+    "all": [1.0, 1.0, 1.0, 1.0],
+    "both ends": [-1.0, -1.0, -0.5, 0.0, 0.0, 0.25, 1.0, 1.0],
+    "within": [-0.75, 0.1, 0.1, 0.1, 0.2, 0.2, 0.3, 0.9],
+    "many": [k // 5 / 51 for k in range(256)],
+    "subnormal": [0.0, 0.0, 1e-45, 1e-45, 3e-45, 3e-45, 1e-40, 1e-40],
+    "two bytes": [k // 3 / 341 for k in range(1024)],
+}
+
+
+@pytest.mark.parametrize("rounding", ["", "+sr"])
+@pytest.mark.parametrize("values", TIES.values(), ids=TIES)
+def test_of_equal_values_the_lowest_code_is_taken(
+    values: list[float], rounding: str, isa: str
+) -> None:
+    map_ = Codebook(values, label="lloyd@8s", signed=True, per_tensor=True)
+    q = qmaps.Quantizer(qmaps.normalize.PerTensor(), map_, stochastic=bool(rounding))
+    book = map_.codebook()
+    limits = thresholds(book)
+    below, above = (torch.nextafter(limits, torch.tensor(e)) for e in (-math.inf, math.inf))
+    near = torch.cat([book, limits, below, above, torch.linspace(-1, 1, 4001), torch.tensor([1.0])])
+    x = near[near.abs() <= 1]
+    assert_as_reference(q, x)
+    codes = q.quantize(x).codes().reshape(-1)
+    assert torch.equal(codes, torch.searchsorted(book, book[codes], out_int32=True))
+    # And nothing but codes is otherwise than without them.
+    distinct = sorted(set(map_.codes))
+    if len(distinct) > 1:
+        plain = qmaps.Quantizer(
+            q.normalizer, Codebook(distinct, label="plain", signed=True), q.stochastic
+        )
+        assert torch.equal(q.quantize(x).dequantize(), plain.quantize(x).dequantize())
+
+
+@pytest.mark.parametrize("rounding", ["", "+sr"])
+@pytest.mark.parametrize("map_", ["lloyd@2s", "quantile@4u", "quantile@8s", "lloyd@8u"])
+def test_codebooks_fitted_to_few_values(map_: str, rounding: str, isa: str) -> None:
+    q = qmaps.quantizer(f"tensor/{map_}{rounding}")
+    generator = torch.Generator().manual_seed(0)
+    few = torch.randint(1, 4, (300,), generator=generator).float()
+    for x in (torch.ones(8), torch.zeros(70), few, torch.rand(9, generator=generator)):
+        assert_as_reference(q, x)
+
+
+@pytest.mark.parametrize("rounding", ["", "+sr"])
+@pytest.mark.parametrize("count", [16, 17, 64, 70])
+def test_log2_ranges_of_zeros_and_of_what_is_below(count: int, rounding: str, isa: str) -> None:
+    q = qmaps.quantizer(f"logB16/log2@4u{rounding}")
+    assert_as_reference(q, -torch.zeros(count))
+    zeros = q.quantize(-torch.zeros(count))
+    assert not any(scale.signbit().any() for scale in zeros.scales)
+    x = torch.linspace(0.1, 1, count)
+    x[-1] = -0.5
+    for negative in (x, -x.abs(), torch.where(torch.arange(count, 0, -1) % 3 == 0, 0.0, x)):
+        assert_as_reference(q, negative, unchecked=True)
+        decoded = q.quantize_unchecked(negative).dequantize()
+        last = slice((count - 1) // 16 * 16, count)
+        assert decoded[last].isnan().equal(negative[last] != 0)

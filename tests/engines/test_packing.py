@@ -1,0 +1,28 @@
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from qmaps.engines.packing import pack, packed_bytes, unpack
+
+
+@pytest.mark.parametrize("bits", range(1, 17))
+@settings(max_examples=25, deadline=None)
+@given(data=st.data())
+def test_codes_lie_in_the_bit_stream_without_gaps(bits: int, data: st.DataObject) -> None:
+    codes = data.draw(st.lists(st.integers(0, 2**bits - 1), max_size=70))
+    tensor = torch.tensor(codes, dtype=torch.int32)
+    packed = pack(tensor, bits)
+    stream = sum(code << (i * bits) for i, code in enumerate(codes))
+    assert packed.dtype == torch.uint8
+    assert bytes(packed.tolist()) == stream.to_bytes(packed_bytes(len(codes), bits), "little")
+    assert unpack(packed, bits, len(codes)).tolist() == codes
+
+
+def test_sizes_of_the_widths_that_users_have() -> None:
+    sizes = [packed_bytes(1000, bits) for bits in (2, 3, 4, 5, 6, 8, 10, 12)]
+    assert sizes == [250, 375, 500, 625, 750, 1000, 1250, 1500]
+    assert packed_bytes(3, 3) == 2
+    assert packed_bytes(0, 5) == 0

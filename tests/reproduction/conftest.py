@@ -1,0 +1,38 @@
+from __future__ import annotations
+
+from itertools import product
+from pathlib import Path
+
+import pytest
+import torch
+
+from qmaps.capture import CapturedStates
+from reproduction import run
+
+
+def adam_states(seed: int, layers: int = 1) -> CapturedStates:
+    """Moments as of small layers, with outlier rows and a few tiny second moments."""
+    generator = torch.Generator().manual_seed(seed)
+    tensors = {}
+    shapes = {"up": (96, 64), "down": (64, 96)}
+    for number, (part, shape) in product(range(layers), shapes.items()):
+        name = f"layers.{number}.{part}.weight"
+        rows = torch.exp(1.5 * torch.randn(shape[0], 1, generator=generator))
+        m = 1e-3 * rows * torch.randn(shape, generator=generator)
+        v = (1e-3 * rows * torch.randn(shape, generator=generator)).square()
+        tensors[name] = {"exp_avg": m, "exp_avg_sq": v}
+    return CapturedStates.from_tensors(tensors, step=7, optimizer="AdamW")
+
+
+@pytest.fixture(scope="session")
+def pages(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The pages of somebody's own states."""
+    folder = tmp_path_factory.mktemp("papers")
+    states = [adam_states(0), adam_states(1)]
+    run(
+        states=states,
+        out=folder / "pages",
+        runs=folder / "runs",
+        command="python -m reproduction --mine",
+    )
+    return folder / "pages"

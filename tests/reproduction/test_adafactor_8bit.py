@@ -1,0 +1,180 @@
+"""The claims of the 8-bit Adafactor's page: each can fail."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from qmaps import analyze
+from reproduction import PAPERS
+from reproduction.adafactor_8bit import (
+    log_space_quantization,
+    memory_footprint,
+    quantization_precision,
+    training_speed,
+)
+from reproduction.adafactor_8bit._maps import DYNAMIC, LINEAR, LOG
+from reproduction.context import BASE, Context, NotYetError
+from reproduction.exhibit import Frames
+from reproduction.memory import FACTORED, architectures, quantizers, state_bytes
+from tests.reproduction.conftest import adam_states
+
+PAPER = PAPERS["8-bit-adafactor"]
+
+
+def holds(exhibit, frames: Frames) -> list[bool]:
+    return [statement.holds for statement in exhibit.find(frames).statements]
+
+
+def changed(frame: pd.DataFrame, quantizer: str, column: str, value: float) -> pd.DataFrame:
+    frame = frame.copy()
+    frame.loc[frame["quantizer"] == quantizer, column] = value
+    return frame
+
+
+# Quantization precision
+
+
+@pytest.fixture(scope="module")
+def precision(tmp_path_factory: pytest.TempPathFactory) -> Frames:
+    context = Context(tmp_path_factory.mktemp("runs"), own=[adam_states(0)])
+    return quantization_precision.build(context)
+
+
+def test_precision_is_the_analysis_of_moments_and_of_means(precision: Frames) -> None:
+    states = adam_states(0)
+    moments = {name: v for name, _, v, _ in states.adam_pairs()}
+    means = {
+        f"{name} {axis}": v.double().mean(axis).float() for name, v in moments.items()
+        for axis in (0, 1)
+    }  # fmt: skip
+    for name, tensors in (("moments", moments), ("sides", means)):
+        expected = analyze.error_per_decade(tensors, quantization_precision.QUANTIZERS)
+        # Means are sums in another order here: elements near an edge may change the decade.
+        for column in ("share", "mean_rel_error"):
+            left, right = precision[name][column], expected[column]
+            assert left.to_numpy() == pytest.approx(right.to_numpy(), rel=0.05, nan_ok=True)
+
+
+def test_precision_can_fail(precision: Frames) -> None:
+    exhibit = quantization_precision.EXHIBIT
+    moments = {"moments": precision["moments"]}
+    assert holds(exhibit, moments) == [True] * 4
+    for which, quantizer, column, value in (
+        (0, LOG, "mean_rel_error", 0.06),
+        (1, LINEAR, "mean_rel_error", 0.04),
+        (2, LOG, "zeros", 0.01),
+        (3, DYNAMIC, "mean_rel_error", 1e-5),
+    ):
+        worse = {"moments": changed(precision["moments"], quantizer, column, value)}
+        assert not holds(exhibit, worse)[which], which
+    assert len(holds(exhibit, precision)) == 8
+
+
+# Log-space quantization
+
+
+def training(log: float, linear: float, eight_bit: float, state_mib: float = 0.05) -> Frames:
+    runs = [BASE, *log_space_quantization.CONTENDERS.values()]
+    return {
+        "losses": pd.DataFrame(
+            {"run": [run.label for run in runs], "mean": [2.0, log, 2.01, linear]}
+        ),
+        "adafactor": pd.DataFrame(
+            {"workload": "digits", "width": ["32bit", "8bit"], "loss": [2.0, eight_bit],
+             "error": 0.01, "state_mib": [0.1, state_mib]}
+        ),
+    }  # fmt: skip
+
+
+def test_training_can_fail() -> None:
+    exhibit = log_space_quantization.EXHIBIT
+    assert holds(exhibit, training(2.01, 4.0, 2.03)) == [True] * 3
+    assert holds(exhibit, training(2.01, float("nan"), 2.03)) == [True] * 3
+    assert holds(exhibit, training(2.05, 2.02, 2.05)) == [False] * 3
+    assert holds(exhibit, training(float("nan"), 4.0, 2.03)) == [False, True, True]
+
+
+def test_what_diverges_does_not_hide_the_others() -> None:
+    labels = [run.label for run in log_space_quantization.CONTENDERS.values()]
+    curves = pd.DataFrame({"run": [BASE.label, *labels]})
+    assert log_space_quantization.shown(curves)["run"].tolist() == [BASE.label, *labels[:2]]
+
+
+def test_equal_losses_of_equal_states_prove_nothing() -> None:
+    finding = log_space_quantization.find(training(2.0, 4.0, 2.0, state_mib=0.1))
+    assert len(finding.statements) == 2
+    assert "On digits no state of Adafactor is large enough to be quantized." in finding.why
+    finding = log_space_quantization.find(training(2.0, 4.0, 2.0))
+    assert "large enough" not in finding.why
+
+
+# Memory footprint
+
+
+@pytest.fixture
+def footprint(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> pd.DataFrame:
+    few = {name: architectures()[name] for name in ("OPT-1.3B", "LLaMA-7B")}
+    monkeypatch.setattr(memory_footprint, "architectures", lambda: few)
+    return memory_footprint.build(Context(tmp_path))["states"]
+
+
+def test_memory_is_that_of_the_shapes(footprint: pd.DataFrame) -> None:
+    found = footprint.set_index(["model", "optimizer"])["state_bytes"]
+    for name in ("OPT-1.3B", "LLaMA-7B"):
+        model = architectures()[name]
+        shapes = [shape for _, shape in model.shapes()]
+        assert found[name, "AdamW, 32 bits"] == 8 * model.parameters
+        assert found[name, "AdamW8bit"] == model.states(quantizers("8bit"))
+        assert found[name, "Adafactor, 32 bits"] == sum(state_bytes(s, FACTORED) for s in shapes)
+        ours = 0
+        for shape in shapes:
+            parts = [shape] if len(shape) == 1 else [shape[:1], shape[1:]]
+            ours += sum(state_bytes(part, LOG) for part in parts)
+        assert found[name, "Adafactor8bit"] == ours
+
+
+def test_memory_can_fail(footprint: pd.DataFrame) -> None:
+    exhibit = memory_footprint.EXHIBIT
+    assert holds(exhibit, {"states": footprint}) == [True] * 4
+
+    def with_bytes(optimizer: str, value: float) -> list[bool]:
+        frame = footprint.copy()
+        one = (frame["model"] == "LLaMA-7B") & (frame["optimizer"] == optimizer)
+        frame.loc[one, "bytes_per_parameter"] = value
+        return holds(exhibit, {"states": frame})
+
+    assert with_bytes("Adafactor8bit", 3.0) == [False, False, True, True]
+    assert with_bytes("Adafactor8bit", 0.0) == [True, True, False, True]
+    assert with_bytes("APOLLO, rank 256", 3.0) == [True, True, True, False]
+
+
+# Training speed
+
+
+def test_speed_is_read_and_can_fail(tmp_path: Path) -> None:
+    context = Context(tmp_path, reports=tmp_path)
+    with pytest.raises(NotYetError) as caught:
+        training_speed.build(context)
+    assert str(caught.value) == (
+        f"{tmp_path.name}/adafactor.json is not there yet; `python -m benchmarks.adafactor` makes "
+        "it"
+    )
+    times = {"Adafactor8bit": 1.0, "AdamW8bit": 0.7, "bitsandbytes AdamW8bit": 0.5}
+    ratios = {name: {"ratio": each, "q1": each, "q3": each} for name, each in times.items()}
+    (tmp_path / "adafactor.json").write_text(json.dumps({"ratios": ratios}))
+    frames = training_speed.build(context)
+    assert holds(training_speed.EXHIBIT, frames) == [True, False]  # torchao was left out
+    detail = training_speed.find(frames).statements[1].detail
+    assert detail == "2 times as long."
+
+
+def test_the_committed_times_have_the_peers() -> None:
+    frames = training_speed.build(Context(Path("runs")))
+    assert {training_speed.OURS, *training_speed.PEERS} <= set(frames["steps"]["optimizer"])
+    assert np.isfinite(frames["steps"]["times"]).all()
+    assert PAPER.exhibits[-1].command == "python -m benchmarks.adafactor"

@@ -1,0 +1,28 @@
+"""Pages of real runs in a browser: those under reports, or in a folder that is named.
+
+``QMAPS_TEST_PAGES=FOLDER python -m pytest tests/reproduction/test_made_pages.py`` opens what
+``make papers-quick`` made; pages that are not there are then an error.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from reproduction import PAPERS
+from tests.reproduction.browser import CHROMIUM, WHY_NOT, check
+
+ROOT = Path(__file__).parents[2]
+NAMED = os.environ.get("QMAPS_TEST_PAGES")
+FOLDER = ROOT / (NAMED or "reports")
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason=WHY_NOT)
+@pytest.mark.parametrize("file", ["papers.html", *(f"{name}/index.html" for name in PAPERS)])
+def test_a_page_that_was_made(file: str) -> None:
+    page = FOLDER / file
+    if NAMED is None and not page.exists():
+        pytest.skip(f"reports/{file} is not there yet; `make papers` makes it")
+    check(page)

@@ -1,0 +1,203 @@
+"""Pages of somebody's own states: whole, self-contained, and without a number typed in."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from qmaps import analyze
+from qmaps.errors import BadValueError
+from qmaps.lab import workloads
+from reproduction import PAPERS, page, run
+from reproduction.context import Context, NotYetError
+from reproduction.eight_bit import table_6
+from reproduction.eight_bit._maps import first_only
+from reproduction.exhibit import Needs
+from reproduction.published import left_out, published
+from tests.reproduction.browser import CHROMIUM, WHY_NOT, check, look
+from tests.reproduction.conftest import adam_states
+
+OWN = {
+    name: [each for each in paper.exhibits if each.needs in (Needs.STATES, Needs.NOTHING)]
+    for name, paper in PAPERS.items()
+}
+NAMES = [name for name, exhibits in OWN.items() if exhibits]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_page_has_every_exhibit_with_its_files(pages: Path, name: str) -> None:
+    folder = pages / name
+    markdown, page = (folder / "README.md").read_text(), (folder / "index.html").read_text()
+    assert "`python -m reproduction --mine`; states of AdamW, step 7" in markdown
+    for exhibit in OWN[name]:
+        assert f"## {exhibit.label}: {exhibit.title}" in markdown
+        assert f'<section id="{exhibit.name}">' in page
+        captioned = {each for each in exhibit.captions if "pretrained" not in each}
+        assert captioned <= {path.stem for path in folder.glob("*.png")}
+    linked = set(re.findall(r"\]\(([\w.-]+\.(?:png|csv))\)", markdown))
+    assert linked == {path.name for path in folder.iterdir()} - {"README.md", "index.html"}
+    assert all((folder / file).stat().st_size < 400_000 for file in linked)
+    assert page.count("<img ") == page.count('src="data:image/png;base64,')
+    assert not re.findall(r'(?:src|href)="(?!data:|#|\.\./papers\.html)', page)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_page_of_others_states_says_nothing_of_our_models(pages: Path, name: str) -> None:
+    """Tables may name them: some hold what live models of ours were checked against."""
+    lines = (pages / name / "README.md").read_text().splitlines()
+    first = next(number for number, line in enumerate(lines) if line.startswith("## "))
+    text = "\n".join(line for line in lines[first:] if not line.startswith("|"))
+    models = [*(set(workloads.names()) - {"digits"}), "MiniLM", "`digits`", "{"]
+    assert not [each for each in models if each in text]
+    assert not re.findall(r"(?i)\b(?:ours\b|our (?:own|model|transformer|parameters))", text)
+    assert "embedding" not in text
+
+
+def test_a_page_says_whose_states_it_shows(pages: Path) -> None:
+    text = (pages / "8-bit-optimizers" / "README.md").read_text()
+    assert "Made from states of AdamW, step 7 in " in text
+    both = "states of AdamW, step 7 and of AdamW, step 7; the figure: AdamW, step 7"
+    assert f"Made from {both} in " in text
+
+
+def test_the_summary_counts_and_links(pages: Path) -> None:
+    text, page = (pages / "papers.md").read_text(), (pages / "papers.html").read_text()
+    made = sum(len(exhibit.covers) for exhibits in OWN.values() for exhibit in exhibits)
+    assert f" {made} are made here, 0 wait" in text
+    for name in NAMES:
+        assert f"({name}/README.md)" in text
+        for exhibit in OWN[name]:
+            assert f'href="{name}/index.html#{exhibit.name}"' in page
+    for paper in PAPERS.values():
+        for item in paper.left_out["item"]:
+            assert f"| {item} |" in text
+            assert f"<b>{item}</b>" in page
+    left = sum(len(paper.wholly_left_out) for paper in PAPERS.values())
+    assert f"and {left} are left out, each with the reason, as are parts of others." in text
+
+
+MISSING = {
+    "8-bit-optimizers": {"GLUE": "Table 1", "WMT": "Table 1", "ImageNet": "Table 1"},
+    "4-bit-optimizers": {
+        "GLUE": "Table 2", "E2E": "Table 2", "SQuAD": "Table 2", "WMT": "Table 2",
+        "ImageNet": "Table 6", "MMLU": "Table 3", "Alpaca": "Figure 4",
+    },
+    "low-precision-model-memory": {"ImageNet": "Table 3", "GLUE": "Table 4"},
+    "8-bit-parallelism-2015": {"ImageNet": "Figure 2"},
+}  # fmt: skip
+"""Data sets that are out of reach here, and a figure or table that rests on each."""
+
+
+@pytest.mark.parametrize("name", MISSING)
+def test_what_is_out_of_reach_is_named_where_it_is_missing(pages: Path, name: str) -> None:
+    paper, text = PAPERS[name], (pages / "papers.md").read_text()
+    for data, label in MISSING[name].items():
+        rows = [row for row in paper.left_out.itertuples() if data in str(row.why)]
+        assert any(str(row.item).split(", ")[0] == label for row in rows), (data, label)
+        assert all(f"| {row.item} | {row.why} |" in text for row in rows)
+
+
+@pytest.mark.parametrize("name", PAPERS)
+def test_parts_that_are_left_out_belong_to_what_is_made(name: str) -> None:
+    paper = PAPERS[name]
+    covered = {label for exhibit in paper.exhibits for label in exhibit.covers}
+    whole = set(paper.wholly_left_out["item"])
+    assert whole.isdisjoint(covered)
+    parts = [item for item in paper.left_out["item"] if item not in whole]
+    assert all(item.partition(", ")[0] in covered for item in parts)
+    assert not [item for item in whole if item.partition(", ")[0] in covered]
+
+
+def test_table_6_is_the_analysis_of_the_states(pages: Path) -> None:
+    table = pd.read_csv(pages / "8-bit-optimizers" / "table-6.csv").set_index(["what", "quantity"])
+    errors = [
+        100 * analyze.update_error(adam_states(seed), [first_only("linear")])["mean_rel_error"][0]
+        for seed in (0, 1)
+    ]
+    row = table.loc[("linear", "relative Adam error")]
+    assert row["ours"] == pytest.approx(sum(errors) / 2, rel=1e-5)
+    assert row["ours_spread"] == pytest.approx(abs(errors[0] - errors[1]) / 2, rel=1e-4)
+    assert row["paper"] == 201
+
+
+def test_a_second_call_keeps_frames_and_others_states_make_new_ones(
+    tmp_path: Path, monkeypatch
+) -> None:
+    only = replace(PAPERS["8-bit-optimizers"], exhibits=(table_6.EXHIBIT,))
+    monkeypatch.setitem(PAPERS, only.name, only)
+    chosen = {"papers": [only.name], "out": tmp_path / "out", "runs": tmp_path / "runs"}
+    run(states=[adam_states(0)], **chosen)
+    frame = tmp_path / "runs/frames/8-bit-optimizers/table-6/errors.parquet"
+    first, content = frame.stat().st_mtime_ns, pd.read_parquet(frame)
+    run(states=[adam_states(0)], **chosen)
+    assert frame.stat().st_mtime_ns == first
+    run(states=[adam_states(2)], **chosen)
+    assert not pd.read_parquet(frame).equals(content)
+
+
+def test_a_table_that_is_not_there_is_named_with_its_command(tmp_path: Path) -> None:
+    context = Context(tmp_path, reports=tmp_path / "reports")
+    with pytest.raises(NotYetError) as caught:
+        context.table("ablations/eight-bit.csv", "python -m benchmarks.ablations")
+    assert str(caught.value) == (
+        "reports/ablations/eight-bit.csv is not there yet; `python -m benchmarks.ablations` makes "
+        "it"
+    )
+
+
+def test_unknown_papers_and_numbers(tmp_path: Path) -> None:
+    with pytest.raises(BadValueError) as caught:
+        run(["8-bit-optimisers"], out=tmp_path)
+    assert str(caught.value) == (
+        f"paper='8-bit-optimisers' is unknown; allowed are {', '.join(PAPERS)}; nearest match: "
+        "8-bit-optimizers"
+    )
+    with pytest.raises(BadValueError) as caught:
+        published("8-bit-optimizers", "table-99")
+    assert str(caught.value) == "exhibit='table-99' of '8-bit-optimizers' has no published numbers"
+
+
+@pytest.mark.parametrize("name", PAPERS)
+def test_everything_is_covered_once_or_left_out_with_a_reason(name: str) -> None:
+    paper = PAPERS[name]
+    covered = [label for exhibit in paper.exhibits for label in exhibit.covers]
+    items = left_out(name)
+    assert not items["why"].isna().any()
+    labels = covered + list(items["item"])
+    assert len(labels) == len(set(labels))
+    assert len({exhibit.name for exhibit in paper.exhibits}) == len(paper.exhibits)
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason=WHY_NOT)
+@pytest.mark.parametrize("file", ["papers.html", *(f"{name}/index.html" for name in NAMES)])
+def test_a_page_in_a_browser(pages: Path, file: str) -> None:
+    check(pages / file)
+
+
+@pytest.mark.parametrize(
+    ("cell", "sorted_by"),
+    [
+        ("1,234 ± 5", "1234"),
+        ("inf", "Infinity"),  # a loss that diverged; JavaScript reads no other spelling
+        ("-inf", "-Infinity"),
+        ("-", "-"),
+        ("information", "information"),
+    ],
+)
+def test_what_a_cell_is_sorted_by(cell: str, sorted_by: str) -> None:
+    assert page._raw(cell) == sorted_by
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason=WHY_NOT)
+def test_pages_are_light_and_dark(pages: Path) -> None:
+    (light, _), (dark, _) = look(pages / "papers.html"), look(pages / "papers.html", dark=True)
+    assert brightness(light["background"]) > 200 > 80 > brightness(light["colour"])
+    assert brightness(dark["background"]) < 60 < 180 < brightness(dark["colour"])
+
+
+def brightness(colour: str) -> float:
+    return sum(map(int, re.findall(r"\d+", colour)[:3])) / 3

@@ -1,0 +1,184 @@
+"""Figures and tables of the 2015 paper from small made-up tables."""
+
+from __future__ import annotations
+
+import json
+import math
+from itertools import product
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from qmaps.distributed.speedup import paper
+from reproduction import run
+from reproduction.context import Context, NotYetError
+from reproduction.exhibit import Finding
+from reproduction.parallelism_2015 import figure_1, figure_2, table_5
+from reproduction.published import published
+
+NAME = "8-bit-parallelism-2015"
+
+
+def context(folder: Path) -> Context:
+    return Context(folder / "runs", reports=folder)
+
+
+def numbers(found: Finding) -> dict[tuple[str, str], tuple[float, str]]:
+    """Ours and the verdict, by what and quantity."""
+    assert found.numbers is not None
+    return {
+        (row["what"], row["quantity"]): (row["ours"], row["verdict"])
+        for row in found.numbers.to_dict("records")
+    }
+
+
+def test_table_5_has_passes_sizes_and_times(tmp_path: Path) -> None:
+    with pytest.raises(NotYetError) as caught:
+        table_5.build(context(tmp_path))
+    assert str(caught.value) == (
+        f"{tmp_path.name}/speedup/measured/hardware.json is not there yet; "
+        f"`{table_5.COMMAND}` makes it"
+    )
+    link = {"gb_per_s": 1.024, "latency_ms": [[0.0, 0.5]]}
+    hardware = {"name": "two", "nodes": 1, "gpus_per_node": 2, "network": link, "local": link}
+    file = tmp_path / "speedup" / "measured" / "hardware.json"
+    file.parent.mkdir(parents=True)
+    file.write_text(json.dumps({"hardware": hardware}))
+    found = table_5.find(table_5.build(context(tmp_path)))
+    rows = numbers(found)
+    assert rows["activations of 512", "forward passes"] == (12288 / 512, "reproduced")
+    assert rows["activations of 512", "size in 32 bits"] == (576, "reproduced")
+    # Twice the 72 that are printed, and a scale.
+    assert rows["activations of 512", "size in 8 bits"] == (144 + 4 / 1024, "same ordering")
+    assert rows["activations of 512", "latency in 32 bits"][0] == pytest.approx(0.5 + 0.576)
+    assert [statement.holds for statement in found.statements] == [False]
+    assert found.statements[0].detail == (
+        "Printed are 0.125 of it, due 0.25; 4 bits would take 0.125."
+    )
+    assert not any(math.isnan(ours) for ours, _ in rows.values())
+
+
+def test_table_5_as_published_is_what_the_model_starts_from() -> None:
+    rows = published(NAME, "table-5").set_index(["what", "quantity"])["paper"]
+    for row in paper.CLUSTER:
+        what = f"activations of {row.sub_batch}"
+        for bits, size, latency in zip((32, 8), row.size_kb, row.latency_ms, strict=True):
+            assert rows[what, f"size in {bits} bits"] == size
+            assert rows[what, f"latency in {bits} bits"] == latency
+
+
+TYPES = ("32-bit", "dynamic tree", "linear", "mantissa", "static tree")
+
+
+def training(folder: Path, **worse: float) -> Finding:
+    """Figure 2 of made-up errors: 2 % and some noise, and more for types or training as told."""
+    random = np.random.default_rng(0)
+    errors, curves = [], []
+    for parallel, kind in product(("data", "model"), TYPES):
+        about = {"net": "small", "parallel": parallel, "type": kind}
+        more = worse.get(kind.replace(" ", "_"), 0.0) if parallel == "data" else 0.0
+        errors += [
+            {**about, "seed": seed, "steps": 100, "error": 0.02 + more + random.normal(0, 1e-3)}
+            for seed in range(6)
+        ]
+        late = worse.get("train", 0.0) if (parallel, kind) == ("model", "dynamic tree") else 0.0
+        curves += [
+            {**about, "step": step, "train": 1 / step + late, "test": 2 / step + more * (step > 50)}
+            for step in (50, 100)
+        ]
+    pd.DataFrame(errors).to_csv(folder / "parallel-training.csv", index=False)
+    pd.DataFrame(curves).to_csv(folder / "parallel-training-curves.csv", index=False)
+    return figure_2.find(figure_2.build(context(folder)))
+
+
+def broken(found: Finding) -> list[str]:
+    return [statement.text for statement in found.statements if not statement.holds]
+
+
+def test_figure_2_of_types_that_do_no_harm(tmp_path: Path) -> None:
+    with pytest.raises(NotYetError) as caught:
+        figure_2.build(context(tmp_path))
+    assert str(caught.value) == (
+        f"{tmp_path.name}/parallel-training-curves.csv is not there yet; "
+        "`python -m benchmarks.parallel_training` makes it"
+    )
+    found = training(tmp_path)
+    assert len(found.statements) == 2 * 3
+    assert broken(found) == []
+    assert {verdict for _, verdict in numbers(found).values()} == {"reproduced"}
+    assert found.numbers is not None
+    assert found.numbers["paper"].tolist() == [18.65 / 18.55] * 2
+    frames = figure_2.build(context(tmp_path))
+    assert list(figure_2.drawn(frames["curves"])["run"].unique()) == [
+        "32-bit", "dynamic tree, data parallel", "dynamic tree, model parallel",
+    ]  # fmt: skip
+    assert len(figure_2.EXHIBIT.draw(frames)["figure-2"].axes) == 2
+
+
+def test_figure_2_says_what_got_worse(tmp_path: Path) -> None:
+    harmful = training(tmp_path, dynamic_tree=0.01)
+    assert broken(harmful) == [
+        "The dynamic tree does not increase the test error (small, data parallel).",
+        "No significant difference between 32 bits and the four types (small, data parallel).",
+    ]
+    ratio, verdict = numbers(harmful)["small, data parallel", figure_2.QUANTITY]
+    assert ratio == pytest.approx(1.5)
+    assert verdict == "differs"
+    assert broken(training(tmp_path, mantissa=0.01)) == [
+        "No significant difference between 32 bits and the four types (small, data parallel).",
+    ]
+    assert broken(training(tmp_path, train=0.006)) == [
+        "The dynamic tree does not increase the training error (small, model parallel).",
+    ]
+    assert broken(training(tmp_path, train=0.004)) == []
+    assert broken(training(tmp_path, dynamic_tree=-0.01)) == [
+        "No significant difference between 32 bits and the four types (small, data parallel).",
+    ]
+
+
+def test_commands_and_labels_are_written_for_readers(tmp_path: Path) -> None:
+    page = run([NAME], out=tmp_path / "out", runs=tmp_path / "runs", reports=tmp_path)
+    folder = page.parent / NAME
+    text = (folder / "index.html").read_text()
+    assert (
+        f"{tmp_path.name}/parallel-training-curves.csv is not there yet; "
+        "<code>python -m benchmarks.parallel_training</code> makes it"
+    ) in text
+    assert "`" not in text
+    assert "\n## Table 1, Tables 3 and 4, Tables 6 and 7: " in (folder / "README.md").read_text()
+    # No figure or table of this paper is left out as a whole.
+    assert (
+        "| 8-bit approximations for parallelism in deep learning | 6 | 3 | 0 |"
+        in (page.parent / "papers.md").read_text()
+    )
+
+
+def test_figure_1_has_the_papers_examples(tmp_path: Path) -> None:
+    frames = figure_1.build(context(tmp_path))
+    found = figure_1.find(frames)
+    rows = numbers(found)
+    compared = [key for key, (_, verdict) in rows.items() if verdict == "reproduced"]
+    assert compared == [
+        ("x = 0.2345678", "dynamic tree"),
+        ("x = 0.2345678", "static tree"),
+        ("x = 0.2345678", "mantissa"),
+        ("x = 0.0000234", "dynamic tree"),
+    ]
+    assert len(rows) == 8
+    assert rows["x = 0.0000234", "linear quantization"] == (0.0, "not compared")
+    assert broken(found) == []
+    assert found.statements[0].detail == "Of the tree: 6 bits of 0.2345678, 2 of 0.0000234."
+
+
+def test_figure_1_says_what_is_not_so(tmp_path: Path) -> None:
+    bits = figure_1.build(context(tmp_path))["bits"]
+    # The dynamic tree's bits under the name of the static tree, and the other way round.
+    swapped = {"dynamic tree": "static tree", "static tree": "dynamic tree"}
+    found = figure_1.find({"bits": bits.assign(map=bits["map"].replace(swapped))})
+    assert [statement.holds for statement in found.statements] == [False, False, True]
+    assert numbers(found)["x = 0.2345678", "dynamic tree"] == (
+        pytest.approx(0.23125),
+        "same ordering",
+    )

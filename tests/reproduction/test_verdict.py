@@ -1,0 +1,79 @@
+"""What is called reproduced, of the same ordering, or different."""
+
+from __future__ import annotations
+
+import math
+
+import pandas as pd
+import pytest
+
+from reproduction.exhibit import Finding, Statement, _ranges
+from reproduction.verdict import Verdict, beside, overall
+
+
+def paper(*values: float, spread: float = math.nan) -> pd.DataFrame:
+    return pd.DataFrame(
+        {
+            "what": [f"row {number}" for number in range(len(values))],
+            "quantity": "size",
+            "unit": "cm",
+            "paper": values,
+            "paper_spread": spread,
+        }
+    )
+
+
+def verdicts(theirs: pd.DataFrame, *ours: float | tuple[float, float] | None) -> list[str]:
+    given = {(f"row {n}", "size"): value for n, value in enumerate(ours) if value is not None}
+    return list(beside(theirs, given)["verdict"])
+
+
+@pytest.mark.parametrize(
+    ("theirs", "ours", "expected"),
+    [
+        (paper(1, 2, 3), (1.05, 1.9, 3.2), ["reproduced"] * 3),
+        (paper(1, 2, 3), (10, 20, 30), ["same ordering"] * 3),
+        # The two that changed places differ; the third lies to both as it should.
+        (paper(1, 2, 3), (20, 10, 30), ["differs", "differs", "same ordering"]),
+        (paper(1, 1, 3), (20, 10, 30), ["same ordering"] * 3),  # equal ones may lie either way
+        (paper(1, 2), (2, 2), ["differs", "reproduced"]),  # a tie where the paper has none
+        (paper(1), (5,), ["differs"]),  # nothing to be ordered by
+        (paper(1), (1.6,), ["differs"]),
+        (paper(1, spread=0.5), (1.55,), ["reproduced"]),
+        (paper(1), ((1.55, 0.5),), ["differs"]),  # a wide spread of ours proves nothing
+        (paper(0, 1), (0.0, 1.0), ["reproduced", "reproduced"]),
+        (paper(1, 2), (1.0, None), ["reproduced", "not compared"]),
+        (paper(math.nan, 2), (1.0, 2.0), ["not compared", "reproduced"]),
+    ],
+)
+def test_verdict_of_each_number(theirs, ours, expected) -> None:
+    assert verdicts(theirs, *ours) == expected
+
+
+def test_ties_of_ours_where_the_paper_has_an_order_differ() -> None:
+    assert verdicts(paper(1, 2), 5, 5) == ["differs", "differs"]
+
+
+def test_numbers_that_the_paper_lacks_come_after_its_own() -> None:
+    frame = beside(paper(1.0), {("row 0", "size"): 1.0, ("mine", "size"): (2.0, 0.1)})
+    assert frame["what"].tolist() == ["row 0", "mine"]
+    assert frame.loc[1, ["unit", "ours", "ours_spread", "verdict"]].tolist() == [
+        "cm", 2.0, 0.1, "not compared",
+    ]  # fmt: skip
+
+
+def test_a_finding_is_as_good_as_its_weakest_part() -> None:
+    numbers = beside(paper(1, 2), {("row 0", "size"): 1.0, ("row 1", "size"): 20.0})
+    finding = Finding(numbers, [Statement("so it is", True)])
+    assert finding.verdict is Verdict.ORDERING
+    assert Finding(numbers, [Statement("so it is", False)]).verdict is Verdict.DIFFERS
+    assert Finding().verdict is Verdict.NOT_COMPARED
+    assert overall([Verdict.NOT_COMPARED, Verdict.REPRODUCED]) is Verdict.REPRODUCED
+
+
+def test_labels_of_neighbours_are_a_range() -> None:
+    assert _ranges(["Figure 1", "Figure 5", "Figure 6", "Figure 7"]) == [
+        "Figure 1", "Figures 5 to 7",
+    ]  # fmt: skip
+    assert _ranges(["Figure 1", "Figure 2"]) == ["Figures 1 and 2"]
+    assert _ranges(["Table 2", "Appendix C"]) == ["Table 2", "Appendix C"]
