@@ -15,13 +15,13 @@ from types import ModuleType
 from typing import TYPE_CHECKING
 
 from qmaps import maps, metrics, normalize
-from qmaps.algebra import moved, quantiles
-from qmaps.algebra.quantizer import QuantizedTensor, Quantizer, quantizer
+from qmaps.algebra import fitting, moved, quantiles
+from qmaps.algebra.quantized import QuantizedTensor, load, save
+from qmaps.algebra.quantizer import Quantizer, quantizer
 from qmaps.engines.backends import backend, backends
 from qmaps.engines.philox import RoundingKey
 from qmaps.errors import QmapsError
 from qmaps.maps.codebook import Codebook
-from qmaps.storage.tensors import load, save
 
 if TYPE_CHECKING:
     from qmaps import analyze, capture, distributed, figures, lab, lpmm, nn, optim, sweep
@@ -44,6 +44,7 @@ _LAZY = (
     "sweep",
 )
 
+fitting.install()
 moved.install()
 
 

@@ -16,8 +16,9 @@ from torch import Tensor
 
 import qmaps
 from qmaps import maps, normalize
-from qmaps.maps.base import FittedMap, Map
+from qmaps.maps.base import Map
 from qmaps.maps.codebook import Codebook
+from qmaps.maps.fitted import FittedMap
 from qmaps.normalize.base import Normalizer
 
 LARGEST = torch.finfo(torch.float32).max

@@ -18,7 +18,7 @@ MODULES = {
     "checkpoint": "storage.checkpoint",
     "comm": "distributed.comm",
     "constants": "engines.constants",
-    "convert": "capture.convert",
+    "convert": "capture.conversion",
     "dispatch": "engines.dispatch",
     "files": "storage.files",
     "integrations": "capture.integrations",
@@ -34,7 +34,7 @@ MODULES = {
     "shards": "distributed.shards",
     "spec": "algebra.spec",
     "speedup": "distributed.speedup",
-    "store": "storage.tensors",
+    "store": "algebra.quantized",
     "workloads": "lab.workloads",
 }
 """New places by old names, both within ``qmaps``."""

@@ -2,30 +2,25 @@
 
 from __future__ import annotations
 
-import functools
 import math
-import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, NoReturn
 
 import torch
 from torch import Tensor
 
+from qmaps.algebra.quantized import FLOATS, QuantizedTensor, nbytes_of
+from qmaps.algebra.spec import parse
 from qmaps.distributed.shards import is_distributed
 from qmaps.engines import dispatch, packing, reference
-from qmaps.engines.addresses import check_memory, plain
-from qmaps.engines.dense import lack, overlaps_itself
+from qmaps.engines.addresses import plain
+from qmaps.engines.dense import lack
 from qmaps.engines.philox import RoundingKey
 from qmaps.errors import BadTypeError, BadValueError, NonFiniteError, SpecError, shown
-from qmaps.maps.base import FittedMap, Map, table
+from qmaps.maps.base import Map, table
 from qmaps.maps.codebook import Codebook
-from qmaps.normalize.base import Normalizer, Scales
-
-if TYPE_CHECKING:
-    from collections.abc import Mapping
-
-FLOATS = (torch.float32, torch.float16, torch.bfloat16)
+from qmaps.maps.fitted import FittedMap
+from qmaps.normalize.base import Made, Normalizer, Scales
 
 
 def quantizer(spec: str | Quantizer, codebooks: Iterable[Codebook] = ()) -> Quantizer:
@@ -49,8 +44,6 @@ def quantizer(spec: str | Quantizer, codebooks: Iterable[Codebook] = ()) -> Quan
     >>> quantizer("B64/mine@3s", codebooks=[mine]).map.codebook()
     tensor([-1.0000, -0.2500,  0.0000,  0.2500,  1.0000])
     """
-    from qmaps.algebra.spec import parse  # spec.py knows every map and normalizer
-
     if isinstance(spec, Quantizer):
         return spec
     if not isinstance(spec, str):
@@ -234,7 +227,7 @@ class Quantizer:
         sums, packed, scales, suspect = found
         if suspect:
             self._refuse_bad(x)
-        nbytes = _nbytes(q.map, packing.packed_bytes(x.numel(), q.map.bits), scales)
+        nbytes = nbytes_of(q.map, packing.packed_bytes(x.numel(), q.map.bits), scales)
         values = metrics.measure_sums(sums)
         kept = None if packed is None else QuantizedTensor(q, tuple(x.shape), packed, scales)
         return {"bits_per_element": 8 * nbytes / x.numel(), **values}, kept
@@ -275,178 +268,6 @@ def fit_each(quantizers: Sequence[Quantizer], x: Tensor) -> list[Quantizer]:
     return [replace(q, map=frozen[q.map]) for q in quantizers if isinstance(q.map, FittedMap)]
 
 
-@dataclass(frozen=True)
-class QuantizedTensor:
-    """Packed codes and scales of one tensor.
-
-    It is no tensor itself: what torch does with tensors it does with `dequantize`. Codes that the
-    codebook does not have stand for its last value.
-
-    Attributes:
-        quantizer: what made it; a fitted map is frozen in it.
-        shape: shape of the tensor.
-        packed: 1-D uint8; see `qmaps.engines.packing` for the order of bits.
-        scales: the normalizer's parts; see its `layout`.
-
-    Raises:
-        BadValueError: `packed` and `scales` are not what the quantizer needs for this shape.
-    """
-
-    quantizer: Quantizer
-    shape: tuple[int, ...]
-    packed: Tensor
-    scales: Scales
-
-    def __post_init__(self) -> None:
-        self._check_sizes()
-
-    def check(self) -> None:
-        """Raise unless `packed` and `scales` have the sizes, dtypes and memory that are needed.
-
-        They had when this was made; torch lets anybody resize and free them since.
-        """
-        self._check_sizes()
-        for part in (self.packed, *self.scales):
-            check_memory(part, "packed or a tensor of scales")
-
-    def _check_sizes(self) -> None:
-        if self.shape and min(self.shape) < 0:
-            raise BadValueError(f"shape={self.shape} of a quantized tensor holds a negative size")
-        q = self.quantizer
-        needed, layout = _expected(q.normalizer, q.map.bits, self.shape)
-        if {part.layout for part in (self.packed, *self.scales)} != {torch.strided}:
-            raise BadValueError("packed and scales of a quantized tensor must be dense")
-        if self.packed.dtype != torch.uint8 or self.packed.shape != (needed,):
-            raise BadValueError(
-                f"packed has {self.packed.numel()} elements of {self.packed.dtype}; "
-                f"{q.spec} of shape {self.shape} needs {needed} of torch.uint8"
-            )
-        found = tuple([(scale.dtype, scale.shape) for scale in self.scales])
-        if found != layout:
-            there = tuple((dtype, tuple(part)) for dtype, part in found)
-            raise BadValueError(
-                f"scales are {there}; {q.normalizer.spec} of shape {self.shape} needs {layout}"
-            )
-
-    def codes(self) -> Tensor:
-        """The codes unpacked: int32 of `shape`."""
-        self.check()
-        count = math.prod(self.shape)
-        return packing.unpack(self.packed, self.quantizer.map.bits, count).view(self.shape)
-
-    def dequantize(
-        self, *, out: Tensor | None = None, dtype: torch.dtype = torch.float32
-    ) -> Tensor:
-        """The values: one float32 product each, then rounded to `dtype`.
-
-        Args:
-            out: a tensor of the same shape, written into and returned; its dtype wins.
-            dtype: float32, float16 or bfloat16.
-        """
-        if not isinstance(dtype, torch.dtype) or dtype not in FLOATS:
-            raise BadTypeError(f"dtype={shown(dtype)}; allowed are float32, float16, bfloat16")
-        q = self.quantizer
-        if out is not None:
-            _check_target(out, self.shape)
-            check_memory(out, "out")
-        self.check()
-        for scale in self.scales:
-            if scale.device != self.device:
-                places = f"scales are on {scale.device} and codes on {self.device}"
-                raise BadValueError(f"{places}; move both to one device")
-        return dispatch.dequantize(
-            self.packed, self.scales, q.normalizer, q.map, self.shape, dtype, out
-        )
-
-    @property
-    def device(self) -> torch.device:
-        """Where the codes are."""
-        return self.packed.device
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of the codes, the scales, and the codebook where it belongs to this tensor."""
-        return _nbytes(self.quantizer.map, self.packed.nbytes, self.scales)
-
-    @property
-    def bits_per_element(self) -> float:
-        """``8 * nbytes`` divided by the number of elements; NaN for an empty tensor."""
-        count = math.prod(self.shape)
-        return 8 * self.nbytes / count if count else math.nan
-
-    def to(self, device: torch.device | str) -> QuantizedTensor:
-        """The same on another device."""
-        scales = tuple(scale.to(device) for scale in self.scales)
-        return replace(self, packed=self.packed.to(device), scales=scales)
-
-    def clone(self) -> QuantizedTensor:
-        """A copy that shares no storage."""
-        scales = tuple(scale.clone() for scale in self.scales)
-        return replace(self, packed=self.packed.clone(), scales=scales)
-
-    def save(self, path: str | os.PathLike[str]) -> None:
-        """Write it as a safetensors file; see `qmaps.save` for several."""
-        from qmaps.storage.tensors import save
-
-        save({"tensor": self}, path)
-
-    @staticmethod
-    def load(path: str | os.PathLike[str]) -> QuantizedTensor:
-        """Read what `save` wrote."""
-        from qmaps.storage.tensors import load
-
-        tensors: Mapping[str, QuantizedTensor] = load(path)
-        if list(tensors) != ["tensor"]:
-            raise BadValueError(f"{str(path)!r} holds {len(tensors)} tensors; use qmaps.load")
-        return tensors["tensor"]
-
-    def __repr__(self) -> str:
-        return f"QuantizedTensor({self.quantizer.spec!r}, shape={self.shape}, {self.nbytes} bytes)"
-
-    if not TYPE_CHECKING:  # who checks types shall not think that it has any attribute
-
-        def __getattr__(self, name: str) -> NoReturn:
-            if not name.startswith("_") and hasattr(Tensor, name):
-                raise AttributeError(
-                    f"a QuantizedTensor has no attribute {name!r}; its values are a tensor: "
-                    f"t.dequantize().{name}"
-                )
-            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
-
-        @classmethod
-        def __torch_function__(
-            cls, func: Any, types: Any, args: Any = (), kwargs: Any = None
-        ) -> NoReturn:
-            name = getattr(func, "__name__", str(func))
-            raise BadTypeError(f"{name} takes tensors, got a QuantizedTensor; pass t.dequantize()")
-
-
-def _refusing(name: str) -> Callable[..., NoReturn]:
-    """An operator that tensors have and codes have not."""
-
-    def refuse(*_: object) -> NoReturn:
-        raise BadTypeError(f"a QuantizedTensor has no {name}; its values have: t.dequantize()")
-
-    return refuse
-
-
-_WITH_ANOTHER = ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "matmul")
-for _name in (
-    *_WITH_ANOTHER,
-    *(f"r{name}" for name in _WITH_ANOTHER),
-    *("neg", "abs", "lt", "le", "gt", "ge", "getitem", "setitem"),
-):
-    setattr(QuantizedTensor, f"__{_name}__", _refusing(f"__{_name}__"))
-
-
-@functools.lru_cache(maxsize=4096)
-def _expected(
-    normalizer: Normalizer, bits: float, shape: tuple[int, ...]
-) -> tuple[int, tuple[tuple[torch.dtype, tuple[int, ...]], ...]]:
-    """Bytes of codes, and data types and shapes of the parts of scales."""
-    return packing.packed_bytes(math.prod(shape), int(bits)), normalizer.layout(shape)
-
-
 def _floats(x: Tensor) -> Tensor:
     """`x` without its graph, if it is a tensor of an allowed dtype."""
     if not isinstance(x, Tensor):
@@ -458,28 +279,6 @@ def _floats(x: Tensor) -> Tensor:
     if why := lack(x):
         raise BadTypeError(f"x {why}; a dense tensor with values is needed")
     return plain(x.detach(), "x")
-
-
-def _check_target(out: Tensor, shape: tuple[int, ...]) -> None:
-    """Raise unless values of this shape can be written into `out`."""
-    if not isinstance(out, Tensor):
-        raise BadTypeError(f"out is a {type(out).__name__}; a torch.Tensor is needed")
-    if not out.is_floating_point():
-        raise BadTypeError(f"out has dtype {out.dtype}; a floating-point tensor is needed")
-    if why := lack(out):
-        raise BadTypeError(f"out {why}; a dense tensor with values is needed")
-    if tuple(out.shape) != shape:
-        raise BadValueError(f"out has shape {tuple(out.shape)}; {shape} is needed")
-    if overlaps_itself(out):
-        raise BadValueError("out has several elements in one place; memory for each is needed")
-    if out.requires_grad and torch.is_grad_enabled():
-        raise BadValueError("out requires gradients; write into it under torch.no_grad()")
-
-
-def _nbytes(map_: Map, packed: int, scales: Scales) -> int:
-    """Bytes of `packed` bytes of codes, scales, and a codebook where it belongs to a tensor."""
-    codebook = table(map_).nbytes if map_.counted else 0
-    return packed + sum(scale.nbytes for scale in scales) + codebook
 
 
 def _refuse(bad: Tensor, kind: str, allowed: str, non_finite: bool) -> None:
@@ -501,3 +300,6 @@ def _check_out(out: QuantizedTensor, quantizer: Quantizer, x: Tensor) -> None:
     if out.device != x.device:
         raise BadValueError(f"out is on {out.device}; {x.device} is needed")
     out.check()
+
+
+Made.quantizer = Quantizer

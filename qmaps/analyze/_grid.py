@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from qmaps.algebra.pair import Pair, adam_update
-from qmaps.algebra.quantizer import QuantizedTensor
+from qmaps.algebra.quantized import QuantizedTensor
 from qmaps.analyze._states import States, adam_pairs
 from qmaps.analyze._updates import Exact
 from qmaps.cuda import updates as cuda

@@ -12,7 +12,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from qmaps.algebra.pair import adam_update
-from qmaps.algebra.quantizer import QuantizedTensor, Quantizer
+from qmaps.algebra.quantized import QuantizedTensor
+from qmaps.algebra.quantizer import Quantizer
 from qmaps.cuda import updates as cuda
 from qmaps.cuda.engine import Engine
 from qmaps.engines import dispatch

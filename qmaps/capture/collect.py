@@ -113,7 +113,7 @@ def _lazy(value: Any) -> Lazy | None:
     """How to fetch `value`, or None if it is no tensor that a snapshot can hold."""
     if _is_packed(value):
         # Not at the top: reading plain captures needs no quantizer.
-        from qmaps.storage.tensors import from_plain
+        from qmaps.algebra.quantized import from_plain
 
         value = from_plain(value)
     if isinstance(value, Tensor):

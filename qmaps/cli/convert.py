@@ -13,7 +13,7 @@ from qmaps.cli.output import print_json, print_table
 from qmaps.errors import BadValueError
 
 if TYPE_CHECKING:
-    from qmaps.capture.convert.report import UpdateRow
+    from qmaps.capture.conversion.report import UpdateRow
 
 
 def convert(
@@ -62,7 +62,7 @@ def convert(
 
         qmaps convert in.pt out.pt --to qmaps --states exp_avg=B128/DE@4s --zeros leave
     """
-    from qmaps.capture.convert import convert_file
+    from qmaps.capture.conversion import convert_file
 
     reports = convert_file(
         checkpoint,

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from qmaps.algebra.quantizer import QuantizedTensor
+from qmaps.algebra.quantized import QuantizedTensor
 from qmaps.cuda import layout
 from qmaps.cuda.books import DeviceBook, book
 from qmaps.cuda.compiler import Entry as Kernel

@@ -22,7 +22,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from qmaps.algebra.quantizer import QuantizedTensor, Quantizer
+from qmaps.algebra.quantized import QuantizedTensor, described, quantizer_in
+from qmaps.algebra.quantizer import Quantizer
 from qmaps.distributed.shards import Shard, is_distributed, local
 from qmaps.engines import packing, reference
 from qmaps.engines.dense import lack
@@ -34,7 +35,6 @@ from qmaps.normalize.eight_bit import EightBit
 from qmaps.normalize.extent import Extent
 from qmaps.normalize.logblock import LogBlock
 from qmaps.normalize.minimum import Minimum
-from qmaps.storage.tensors import described, quantizer_in
 
 FORMAT = 1
 

@@ -11,13 +11,15 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from qmaps.algebra.quantizer import QuantizedTensor, Quantizer
+from qmaps.algebra.quantized import QuantizedTensor
+from qmaps.algebra.quantizer import Quantizer
 from qmaps.distributed.exchange import spans_shards
 from qmaps.distributed.shards import any_distributed, local, shard_of
 from qmaps.engines.addresses import Kept, address, in_memory, look, overlapping
 from qmaps.engines.masters import MASTER, has_master, updated
 from qmaps.engines.packing import packed_bytes
-from qmaps.maps.base import FittedMap, Map
+from qmaps.maps.base import Map
+from qmaps.maps.fitted import FittedMap
 from qmaps.normalize.base import Normalizer
 
 if TYPE_CHECKING:

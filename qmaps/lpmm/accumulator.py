@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from qmaps.algebra.quantizer import QuantizedTensor, Quantizer
+from qmaps.algebra.quantized import QuantizedTensor
+from qmaps.algebra.quantizer import Quantizer
 from qmaps.engines.fused import zero
 from qmaps.engines.philox import RoundingKey
 from qmaps.errors import BadTypeError

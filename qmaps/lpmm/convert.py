@@ -8,14 +8,15 @@ from typing import Any, TypeVar
 
 from torch import Tensor, nn
 
-from qmaps.algebra.quantizer import FLOATS, Quantizer, quantizer
+from qmaps.algebra.quantized import FLOATS
+from qmaps.algebra.quantizer import Quantizer, quantizer
 from qmaps.distributed.shards import is_distributed
 from qmaps.engines.philox import RoundingKey
 from qmaps.errors import BadTypeError, BadValueError
 from qmaps.lpmm.accumulator import Accumulator
 from qmaps.lpmm.nearest import nearest
 from qmaps.lpmm.parameter import LowPrecisionParameter
-from qmaps.maps.base import FittedMap
+from qmaps.maps.fitted import FittedMap
 from qmaps.optim.choice import MARK, listed
 
 PARAMS = "B2048/linear0@12s+sr"

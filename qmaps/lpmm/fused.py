@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import torch
 
-from qmaps.algebra.quantizer import QuantizedTensor
+from qmaps.algebra.quantized import QuantizedTensor
 from qmaps.engines.addresses import Kept
 from qmaps.engines.fused import Entry, count_step, followed, memory_of, readable, start
 from qmaps.engines.native import core, tensors

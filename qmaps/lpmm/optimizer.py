@@ -9,7 +9,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from qmaps.algebra.quantizer import QuantizedTensor
+from qmaps.algebra.quantized import QuantizedTensor, from_plain, to_plain
 from qmaps.engines.backends import backend
 from qmaps.engines.fused import Entry
 from qmaps.engines.native.leaving import forget_at_exit
@@ -21,7 +21,6 @@ from qmaps.lpmm.parameter import LowPrecisionParameter
 from qmaps.optim.base import QuantizedOptimizer
 from qmaps.optim.checkpoint import check_form
 from qmaps.optim.terms import check_int
-from qmaps.storage.tensors import from_plain, to_plain
 
 
 class Observer(Protocol):

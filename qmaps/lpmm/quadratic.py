@@ -8,7 +8,7 @@ import pandas as pd
 import torch
 from torch import Tensor, nn
 
-from qmaps.algebra.quantizer import QuantizedTensor
+from qmaps.algebra.quantized import QuantizedTensor
 from qmaps.lpmm.bound import Descent, Noise, four_bit_bound, lpmm_bound
 from qmaps.lpmm.convert import convert
 from qmaps.lpmm.parameter import LowPrecisionParameter

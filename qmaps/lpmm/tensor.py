@@ -8,9 +8,8 @@ from typing import Any, Self
 import torch
 from torch import Tensor
 
-from qmaps.algebra.quantizer import QuantizedTensor
+from qmaps.algebra.quantized import QuantizedTensor, from_plain, to_plain
 from qmaps.errors import BadTypeError, BadValueError
-from qmaps.storage.tensors import from_plain, to_plain
 
 METADATA = frozenset(
     {

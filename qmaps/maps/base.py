@@ -6,15 +6,12 @@ import functools
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
-from typing import TYPE_CHECKING, Any, ClassVar, Self
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
-from qmaps.errors import BadTypeError, BadValueError, NonFiniteError, shown
-
-if TYPE_CHECKING:
-    from qmaps.maps.codebook import Codebook
+from qmaps.errors import BadTypeError, BadValueError, shown
 
 REGISTRY: dict[str, type[Map]] = {}
 """Every map class by its spec name."""
@@ -36,7 +33,7 @@ class Map(ABC):
     signs: ClassVar[tuple[bool, ...]] = (True, False)
     """The values of `signed` that the formula allows; the first is the default of a spec."""
     fitted: ClassVar[bool] = False
-    """Whether the codebook comes from data; see `FittedMap`."""
+    """Whether the codebook comes from data; see `qmaps.maps.fitted`."""
     log_domain: ClassVar[bool] = False
     """Whether the codebook divides a block's log2 range; then it needs ``logB<n>``."""
     bits: int
@@ -96,69 +93,6 @@ class Map(ABC):
 
     def __str__(self) -> str:
         return self.spec
-
-
-@dataclass(frozen=True)
-class FittedMap(Map):
-    """A map whose codebook is computed from the normalized values of a tensor."""
-
-    fitted: ClassVar[bool] = True
-    weighted: ClassVar[bool] = True
-    """Whether the fit looks at weights."""
-
-    def values(self) -> Tensor:
-        """Raise: there is no codebook before `fit`."""
-        raise BadValueError(
-            f"{self.spec} has no codebook until it is fitted to data; "
-            "call Quantizer.fit(x) or Map.fit(values)"
-        )
-
-    def fit(self, values: Tensor, weights: Tensor | None = None) -> Codebook:
-        """The codebook fitted to `values`, frozen.
-
-        Args:
-            values: normalized values of any shape, read as float32.
-            weights: importance of each value, same shape; only least-squares fits use it.
-                A quantizer passes the squared scales, so that the fit minimizes the error
-                of the tensor and not that of the normalized values.
-        """
-        return self.fit_each([self], values, weights)[0]
-
-    @classmethod
-    def fit_each(
-        cls, maps: Sequence[Self], values: Tensor, weights: Tensor | None = None
-    ) -> list[Codebook]:
-        """The codebooks of several maps of this class fitted to the same `values`."""
-        from qmaps.maps.codebook import Codebook  # codebook.py imports this module
-
-        flat = values.detach().reshape(-1).float()
-        if bad := int((~flat.isfinite()).sum()):
-            raise NonFiniteError(
-                f"values holds {bad} NaN or infinite elements; {maps[0].spec} is fitted to "
-                "finite ones"
-            )
-        if flat.numel() == 0:
-            fitted = [torch.zeros(2**map_.bits) for map_ in maps]
-        else:
-            weights = None if weights is None else weights.reshape(-1)
-            fitted = cls.fit_values_each(maps, flat, weights)
-        return [
-            Codebook(
-                found.cpu(), bits=map_.bits, signed=map_.signed, label=map_.spec, per_tensor=True
-            )
-            for map_, found in zip(maps, fitted, strict=True)
-        ]
-
-    @classmethod
-    def fit_values_each(
-        cls, maps: Sequence[Self], values: Tensor, weights: Tensor | None
-    ) -> list[Tensor]:
-        """`fit_values` of several maps; for a class to share what they have in common."""
-        return [map_.fit_values(values, weights) for map_ in maps]
-
-    @abstractmethod
-    def fit_values(self, values: Tensor, weights: Tensor | None) -> Tensor:
-        """The ascending codebook fitted to 1-D non-empty float32 `values`."""
 
 
 def check_range(name: str, value: object, low: int, high: int) -> None:

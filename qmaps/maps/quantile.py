@@ -5,9 +5,8 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from qmaps.algebra import quantiles
 from qmaps.errors import BadTypeError, shown
-from qmaps.maps.base import FittedMap
+from qmaps.maps.fitted import FittedMap, engine
 
 
 @dataclass(frozen=True)
@@ -33,8 +32,7 @@ class Quantile(FittedMap, name="quantile"):
         super().__post_init__()
 
     def fit_values(self, values: Tensor, weights: Tensor | None) -> Tensor:
-        estimate = quantiles.sram if values.is_cuda else quantiles.exact
         if not self.midpoints:
-            return estimate(values, num=2**self.bits)
-        edges = estimate(values, num=2**self.bits + 1, offset=0.0).double()
+            return engine().quantiles(values, num=2**self.bits)
+        edges = engine().quantiles(values, num=2**self.bits + 1, offset=0.0).double()
         return ((edges[:-1] + edges[1:]) / 2).float()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
@@ -11,10 +11,10 @@ import torch
 from torch import Tensor
 
 from qmaps.errors import BadTypeError, SpecError
+from qmaps.maps.base import Map
 
 if TYPE_CHECKING:
     from qmaps.algebra.quantizer import Quantizer
-    from qmaps.maps.base import Map
     from qmaps.normalize.extent import Extent
     from qmaps.normalize.geometry import Geometry
     from qmaps.normalize.minimum import Minimum
@@ -99,24 +99,26 @@ class Normalizer(ABC):
         return values * self.expand(scales, tuple(values.shape))
 
     def __and__(self, other: Normalizer) -> Minimum:
-        from qmaps.normalize.minimum import Minimum  # minimum.py imports this module
-
         if not isinstance(other, Normalizer):
             kind = type(other).__name__
             raise BadTypeError(f"{self.spec} & {kind}: a normalizer must follow '&'")
-        return Minimum(self, other)
+        return Made.minimum(self, other)
 
     def __truediv__(self, map_: Map) -> Quantizer:
-        from qmaps.algebra.quantizer import Quantizer  # quantizer.py imports this module
-        from qmaps.maps.base import Map
-
         if not isinstance(map_, Map):
             kind = type(map_).__name__
             raise BadTypeError(f"{self.spec} / {kind}: a map from qmaps.maps must follow '/'")
-        return Quantizer(self, map_)
+        return Made.quantizer(self, map_)
 
     def __str__(self) -> str:
         return self.spec
+
+
+class Made:
+    """What ``&`` and ``/`` make, put here by the modules that define it, which import this one."""
+
+    minimum: Callable[[Normalizer, Normalizer], Minimum]
+    quantizer: Callable[[Normalizer, Map], Quantizer]
 
 
 def largest(x: Tensor, dims: Sequence[int] | None = None) -> Tensor:

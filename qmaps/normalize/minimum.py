@@ -8,7 +8,7 @@ from functools import reduce
 import torch
 from torch import Tensor
 
-from qmaps.normalize.base import Layout, Normalizer, Scales, Shape, refuse_log_domain
+from qmaps.normalize.base import Layout, Made, Normalizer, Scales, Shape, refuse_log_domain
 from qmaps.normalize.extent import Extent
 from qmaps.normalize.geometry import Geometry
 from qmaps.normalize.geometry import Part as GeometryPart
@@ -63,3 +63,6 @@ class Minimum(Normalizer):
             expanded.append(part.expand(scales[:count], shape))
             scales = scales[count:]
         return reduce(torch.minimum, expanded)
+
+
+Made.minimum = Minimum

@@ -7,14 +7,13 @@ from typing import Any, ClassVar
 
 from torch import Tensor
 
-from qmaps.algebra.quantizer import QuantizedTensor
+from qmaps.algebra.quantized import QuantizedTensor, from_plain
 from qmaps.normalize._float32 import sqrt
 from qmaps.optim import factored
 from qmaps.optim.adamw import AdamW
 from qmaps.optim.fixed_width import EightBit, FourBit
 from qmaps.optim.reductions import column_means, row_means
 from qmaps.optim.terms import directed
-from qmaps.storage.tensors import from_plain
 
 
 class AdamWFactor(AdamW):

@@ -11,7 +11,8 @@ from typing import Any, ClassVar, TypedDict, overload
 import torch
 from torch import Tensor
 
-from qmaps.algebra.quantizer import QuantizedTensor, Quantizer
+from qmaps.algebra.quantized import QuantizedTensor
+from qmaps.algebra.quantizer import Quantizer
 from qmaps.cuda.optimizer import CudaStep
 from qmaps.distributed.exchange import Request, shared_scales, spans_shards
 from qmaps.distributed.parts import part
@@ -26,7 +27,7 @@ from qmaps.engines.native.leaving import forget_at_exit
 from qmaps.engines.native.optimizer import NativeStep
 from qmaps.engines.philox import RoundingKey
 from qmaps.errors import BadTypeError, BadValueError, NonFiniteError, shown
-from qmaps.maps.base import FittedMap
+from qmaps.maps.fitted import FittedMap
 from qmaps.normalize.base import Scales
 from qmaps.optim import checkpoint
 from qmaps.optim.bfloat16 import round_stochastically

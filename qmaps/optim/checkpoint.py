@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from qmaps.algebra.quantizer import QuantizedTensor
+from qmaps.algebra.quantized import QuantizedTensor, from_plain, to_plain
 from qmaps.distributed.exchange import Request, shared_scales, spans_shards
 from qmaps.distributed.parts import largest_bits, part
 from qmaps.distributed.rows import Rows, wanted
@@ -23,7 +23,6 @@ from qmaps.errors import DAMAGE, BadTypeError, BadValueError, QmapsError, shown
 from qmaps.normalize.block import MOST
 from qmaps.optim.choice import Choices, check_patterns, listed
 from qmaps.optim.torch_options import TORCH_OPTIONS
-from qmaps.storage.tensors import from_plain, to_plain
 
 if TYPE_CHECKING:
     from qmaps.optim.base import QuantizedOptimizer

@@ -10,10 +10,10 @@ from typing import Any, NamedTuple
 
 from torch import Tensor
 
+from qmaps.algebra.quantized import from_plain
 from qmaps.algebra.quantizer import Quantizer, quantizer
 from qmaps.errors import BadTypeError, BadValueError, nearest, shown
 from qmaps.optim.presets import preset
-from qmaps.storage.tensors import from_plain
 
 StateQuantizers = str | Mapping[str, str | Quantizer | None] | None
 Specs = dict[str, str | None]

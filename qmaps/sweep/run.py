@@ -22,8 +22,8 @@ from qmaps.analyze._updates import Exact, Moment, UpdateErrors
 from qmaps.capture import CapturedStates
 from qmaps.engines import dispatch
 from qmaps.errors import CaptureError, OutputError
-from qmaps.maps.base import FittedMap
 from qmaps.maps.codebook import Codebook
+from qmaps.maps.fitted import FittedMap
 from qmaps.normalize.base import Normalizer
 from qmaps.storage.files import output_folder, read_frame, read_record, write_frame, write_record
 from qmaps.storage.locks import FolderLock

@@ -13,7 +13,8 @@ import torch
 from torch import Tensor
 
 from qmaps import optim
-from qmaps.algebra.quantizer import QuantizedTensor, quantizer
+from qmaps.algebra.quantized import QuantizedTensor
+from qmaps.algebra.quantizer import quantizer
 from qmaps.cuda.layout import CONSTANT
 from qmaps.cuda.rules import RULES
 from qmaps.engines.backends import use_backend

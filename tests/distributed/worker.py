@@ -28,7 +28,7 @@ from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import Replicate, Shard, distribute_tensor
 
 from qmaps import lpmm
-from qmaps.algebra.quantizer import QuantizedTensor
+from qmaps.algebra.quantized import QuantizedTensor
 from qmaps.distributed.rows import by_rows
 from qmaps.distributed.shards import local, shard_of
 from qmaps.engines.backends import use_backend

@@ -14,7 +14,7 @@ from torch import Tensor
 
 import qmaps
 from qmaps import optim, quantiles
-from qmaps.algebra.quantizer import QuantizedTensor
+from qmaps.algebra.quantized import QuantizedTensor
 from qmaps.engines.backends import cuda_engine, use_backend
 from qmaps.errors import BadValueError, NonFiniteError
 from qmaps.optim import AdamW, QuantizedOptimizer

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 import qmaps
-import qmaps.capture.convert
+import qmaps.capture.conversion
 from qmaps import lab, sweep
 from qmaps.cli import main
 from qmaps.distributed import speedup
@@ -94,7 +94,7 @@ def test_what_cannot_be_is_told_before_any_work(
     monkeypatch.setattr(workloads, "train", works)
     monkeypatch.setattr(sweep, "run", works)
     monkeypatch.setattr(speedup, "calibrate", works)
-    monkeypatch.setattr("qmaps.capture.convert.file.load_safely", works)
+    monkeypatch.setattr("qmaps.capture.conversion.file.load_safely", works)
     code, out, err = call(shlex.split(command), capsys)
     assert (code, out, err) == (2, "", f"error: {REFUSED[command]}\n")
 

@@ -12,7 +12,7 @@ import torch
 import qmaps
 from qmaps.engines import reference
 from qmaps.maps import LloydMax, Quantile
-from qmaps.maps.base import FittedMap
+from qmaps.maps.fitted import FittedMap
 from tests.helpers import fitted_maps, formula_maps
 
 

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from qmaps import lpmm
-from qmaps.algebra.quantizer import QuantizedTensor
+from qmaps.algebra.quantized import QuantizedTensor
 from qmaps.engines.backends import use_backend
 from qmaps.engines.philox import RoundingKey, uniform
 from qmaps.lpmm import LPMMSGD

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 import qmaps
-from qmaps.algebra.quantizer import QuantizedTensor
+from qmaps.algebra.quantized import QuantizedTensor
 from qmaps.engines.backends import use_backend
 from qmaps.optim import AdamW
 

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 import qmaps
 from qmaps import lpmm, optim
-from qmaps.capture.convert import convert_file
+from qmaps.capture.conversion import convert_file
 from qmaps.engines.backends import backends, use_backend
 from qmaps.errors import BadTypeError, BadValueError, CaptureError
 from tests.helpers import examples

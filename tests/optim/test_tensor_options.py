@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from qmaps import lpmm
-from qmaps.algebra.quantizer import QuantizedTensor
+from qmaps.algebra.quantized import QuantizedTensor
 from qmaps.engines.backends import use_backend
 from qmaps.lpmm import LPMMSGD, LPMMAdam
 from qmaps.optim import SM3, Adafactor, Adafactor8bit, AdamW8bitFactor, QuantizedOptimizer

@@ -16,11 +16,11 @@ from torch import nn
 
 import qmaps
 from qmaps import capture, sweep
+from qmaps.algebra import quantized as store
 from qmaps.capture import StateRecorder
 from qmaps.errors import BadValueError, OutputError, QmapsError
 from qmaps.lab.workloads.run_folder import RunFolder, TrainingRun
 from qmaps.storage import checkpoint, checksums, files
-from qmaps.storage import tensors as store
 
 TRIES = 40 * int(os.environ.get("QMAPS_FUZZ", "1"))
 """How often each file is damaged."""

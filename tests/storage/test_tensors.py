@@ -13,7 +13,8 @@ from safetensors.torch import save_file
 
 import qmaps
 from qmaps import QuantizedTensor
-from qmaps.storage import tensors as store
+from qmaps.algebra import quantized as store
+from qmaps.storage import tensors
 
 X = torch.linspace(-2, 3, 300)
 
@@ -189,7 +190,7 @@ def test_a_failed_save_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.M
         Path(filename).write_bytes(b"half")
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(store, "save_file", half_way)
+    monkeypatch.setattr(tensors, "save_file", half_way)
     with pytest.raises(qmaps.errors.OutputError) as caught:
         qmaps.quantizer("tensor/DE@8s").quantize(X).save(path)
     assert str(caught.value) == f"{str(path)!r} cannot be written (No space left on device)"

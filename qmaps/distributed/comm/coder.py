@@ -9,12 +9,14 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from qmaps.algebra.quantizer import QuantizedTensor, Quantizer, quantizer
+from qmaps.algebra.quantized import QuantizedTensor
+from qmaps.algebra.quantizer import Quantizer, quantizer
 from qmaps.engines import packing
 from qmaps.engines.philox import RoundingKey
 from qmaps.errors import BadValueError
-from qmaps.maps.base import FittedMap, table
+from qmaps.maps.base import table
 from qmaps.maps.codebook import Codebook
+from qmaps.maps.fitted import FittedMap
 from qmaps.normalize.base import Scales
 from qmaps.normalize.block import BlockWise, blocks
 

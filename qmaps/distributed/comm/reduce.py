@@ -6,7 +6,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from qmaps.algebra.quantizer import FLOATS, Quantizer
+from qmaps.algebra.quantized import FLOATS
+from qmaps.algebra.quantizer import Quantizer
 from qmaps.distributed.comm.coder import Coder
 from qmaps.distributed.comm.exchange import NONFINITE, Exchange, header
 from qmaps.distributed.comm.traffic import Traffic

@@ -1,4 +1,4 @@
-"""The heavy parts of `qmaps.maps.lloyd` on the native engine, with the same bits."""
+"""`qmaps.engines.least_squares` on the native engine, with the same bits."""
 
 from __future__ import annotations
 
@@ -6,7 +6,25 @@ import torch
 from torch import Tensor
 
 from qmaps.engines.addresses import address
+from qmaps.engines.least_squares import SWEEPS, TOLERANCE, Cells
 from qmaps.engines.native import core
+
+
+class NativeCells(Cells):
+    """Data in ascending order, on the CPU."""
+
+    def __init__(self, values: Tensor, weights: Tensor | None) -> None:
+        weights = None if weights is None else weights.double()
+        self.x, self.w, self.wx, self.wxx = sort_data(values, weights)
+
+    def refined(self, codebook: Tensor) -> Tensor:
+        """What Lloyd's iteration makes of an ascending float64 codebook."""
+        cells = (self.x, self.w, self.wx, self.wxx)
+        return refine(cells, codebook, SWEEPS, TOLERANCE)
+
+    def partition(self, cut: Tensor, size: int) -> list[int]:
+        """Which `size` intervals between cuts cost least: the cuts that end them, last first."""
+        return partition(self.w[cut], self.wx[cut], self.wxx[cut], size)
 
 
 def sort_data(values: Tensor, weights: Tensor | None) -> tuple[Tensor, Tensor, Tensor, Tensor]:

@@ -17,7 +17,7 @@ from qmaps.metrics import Sums
 from qmaps.normalize.base import Normalizer, Scales
 
 if TYPE_CHECKING:
-    from qmaps.algebra.quantizer import QuantizedTensor
+    from qmaps.algebra.quantized import QuantizedTensor
 
 
 def measure(

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from qmaps.algebra.quantizer import QuantizedTensor
+from qmaps.algebra.quantized import QuantizedTensor
 from qmaps.engines.addresses import address
 from qmaps.engines.fused import Entry, FusedStep, Plan, followed, rule_states
 from qmaps.engines.native import core, tensors

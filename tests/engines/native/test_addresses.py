@@ -12,7 +12,7 @@ from torch import Tensor
 
 import qmaps
 from qmaps import quantiles, quantizer
-from qmaps.algebra.quantizer import QuantizedTensor
+from qmaps.algebra.quantized import QuantizedTensor
 from qmaps.engines import addresses
 from qmaps.engines.addresses import Kept, address, in_memory, look, plain
 from qmaps.engines.backends import use_backend

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from qmaps import Quantizer
-from qmaps.algebra.quantizer import QuantizedTensor
+from qmaps.algebra.quantized import QuantizedTensor
 from qmaps.engines.addresses import missing_bytes
 from qmaps.engines.backends import use_backend
 from qmaps.errors import QmapsError

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from qmaps.algebra.quantizer import QuantizedTensor
+from qmaps.algebra.quantized import QuantizedTensor
 from qmaps.engines.backends import use_backend
 from qmaps.engines.native import optimizer as native_optimizer
 from qmaps.optim import LAMB, LARS, AdamW, QuantizedOptimizer, RMSprop

@@ -11,9 +11,10 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from qmaps.algebra.quantizer import QuantizedTensor, Quantizer
-from qmaps.capture.convert.families import Family, family_of
-from qmaps.capture.convert.form import Group, OptimizerState, Parameter, State, checked
+from qmaps.algebra.quantized import QuantizedTensor
+from qmaps.algebra.quantizer import Quantizer
+from qmaps.capture.conversion.families import Family, family_of
+from qmaps.capture.conversion.form import Group, OptimizerState, Parameter, State, checked
 from qmaps.errors import DAMAGE, BadTypeError, BadValueError, CaptureError, shown
 from qmaps.maps.base import Map
 from qmaps.maps.codebook import Codebook

@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from qmaps.algebra.quantizer import QuantizedTensor
-from qmaps.capture.convert.families import Family
+from qmaps.algebra.quantized import QuantizedTensor
+from qmaps.capture.conversion.families import Family
 from qmaps.errors import CaptureError
 
 State = Tensor | QuantizedTensor

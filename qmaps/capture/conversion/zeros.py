@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from qmaps.algebra.quantizer import QuantizedTensor
-from qmaps.capture.convert.form import State, values_of
+from qmaps.algebra.quantized import QuantizedTensor
+from qmaps.capture.conversion.form import State, values_of
 from qmaps.engines import packing
 from qmaps.maps.base import table
 

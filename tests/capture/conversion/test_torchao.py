@@ -13,10 +13,10 @@ import torch
 from torch import Tensor
 
 import qmaps
-from qmaps.capture.convert import convert_file, convert_state_dict
+from qmaps.capture.conversion import convert_file, convert_state_dict
 from qmaps.errors import BadValueError, CaptureError
 from qmaps.optim import AdamW, AdamW8bit
-from tests.capture.convert.nets import resumed, trained
+from tests.capture.conversion.nets import resumed, trained
 
 ao = pytest.importorskip("torchao.optim")
 
@@ -160,7 +160,7 @@ def test_a_file_of_torchao_is_read_by_a_process_that_has_not_imported_it(tmp_pat
     _, adam = trained(ao.AdamW8bit)
     torch.save(adam.state_dict(), tmp_path / "in.pt")
     script = (
-        "import sys; from qmaps.capture.convert import convert_file; "
+        "import sys; from qmaps.capture.conversion import convert_file; "
         "assert 'torchao' not in sys.modules;"
         "(r,) = convert_file('in.pt', 'out.pt', to='qmaps'); print(r.source)"
     )

@@ -10,10 +10,10 @@ from typing import Any
 import torch
 
 from qmaps.capture.checkpoint import WRAPPERS, load_safely, state_dicts_in
-from qmaps.capture.convert.formats.base import Wanted
-from qmaps.capture.convert.formats.torchao_ import MODULES, imported
-from qmaps.capture.convert.report import Report
-from qmaps.capture.convert.state_dict import convert_state_dict
+from qmaps.capture.conversion.formats.base import Wanted
+from qmaps.capture.conversion.formats.torchao_ import MODULES, imported
+from qmaps.capture.conversion.report import Report
+from qmaps.capture.conversion.state_dict import convert_state_dict
 from qmaps.errors import BadValueError, CaptureError, OutputError
 from qmaps.storage import checkpoint
 from qmaps.storage.files import exists, output_file

@@ -7,9 +7,9 @@ from typing import Any
 
 from torch import Tensor
 
-from qmaps.algebra.quantizer import QuantizedTensor
-from qmaps.capture.convert.form import OptimizerState, Parameter, State, values_of
-from qmaps.capture.convert.zeros import Zeros
+from qmaps.algebra.quantized import QuantizedTensor
+from qmaps.capture.conversion.form import OptimizerState, Parameter, State, values_of
+from qmaps.capture.conversion.zeros import Zeros
 
 
 @dataclass(frozen=True)

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
-from qmaps.capture.convert.families import Family
-from qmaps.capture.convert.form import OptimizerState, State, values_of
-from qmaps.capture.convert.formats.base import (
+from qmaps.capture.conversion.families import Family
+from qmaps.capture.conversion.form import OptimizerState, State, values_of
+from qmaps.capture.conversion.formats.base import (
     Format,
     Plan,
     Wanted,

@@ -3,8 +3,8 @@
 import torch
 
 from qmaps.algebra.quantizer import quantizer
-from qmaps.capture.convert.formats import fp8
-from qmaps.capture.convert.formats.coded import from_codes, same_codes
+from qmaps.capture.conversion.formats import fp8
+from qmaps.capture.conversion.formats.coded import from_codes, same_codes
 
 
 def test_a_codebook_may_be_unsorted_and_repeat_values() -> None:

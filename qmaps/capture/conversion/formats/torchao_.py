@@ -9,11 +9,12 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from qmaps.algebra.quantizer import QuantizedTensor, Quantizer, quantizer
-from qmaps.capture.convert.families import Family
-from qmaps.capture.convert.form import OptimizerState, State
-from qmaps.capture.convert.formats import fp8
-from qmaps.capture.convert.formats.base import (
+from qmaps.algebra.quantized import QuantizedTensor
+from qmaps.algebra.quantizer import Quantizer, quantizer
+from qmaps.capture.conversion.families import Family
+from qmaps.capture.conversion.form import OptimizerState, State
+from qmaps.capture.conversion.formats import fp8
+from qmaps.capture.conversion.formats.base import (
     Format,
     Plan,
     Wanted,
@@ -25,7 +26,7 @@ from qmaps.capture.convert.formats.base import (
     without_qmaps,
     written_states,
 )
-from qmaps.capture.convert.formats.coded import codebook_of, from_codes, holds
+from qmaps.capture.conversion.formats.coded import codebook_of, from_codes, holds
 from qmaps.errors import BadValueError
 from qmaps.normalize.block import BlockWise
 from qmaps.optim.torch_options import TORCH_OPTIONS

@@ -10,11 +10,12 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from qmaps.algebra.quantizer import QuantizedTensor, Quantizer, quantizer
-from qmaps.capture.convert.families import Family
-from qmaps.capture.convert.form import OptimizerState, Parameter, State
-from qmaps.capture.convert.formats import fp8
-from qmaps.capture.convert.formats.base import (
+from qmaps.algebra.quantized import QuantizedTensor
+from qmaps.algebra.quantizer import Quantizer, quantizer
+from qmaps.capture.conversion.families import Family
+from qmaps.capture.conversion.form import OptimizerState, Parameter, State
+from qmaps.capture.conversion.formats import fp8
+from qmaps.capture.conversion.formats.base import (
     Format,
     Plan,
     Wanted,
@@ -25,7 +26,7 @@ from qmaps.capture.convert.formats.base import (
     wanted_width,
     without_qmaps,
 )
-from qmaps.capture.convert.formats.coded import codebook_of, from_codes, holds, same_codes
+from qmaps.capture.conversion.formats.coded import codebook_of, from_codes, holds, same_codes
 from qmaps.errors import BadValueError, CaptureError
 from qmaps.maps.base import Map
 from qmaps.optim.torch_options import TORCH_OPTIONS

@@ -9,11 +9,11 @@ from typing import IO
 import pytest
 import torch
 
-from qmaps.capture.convert import convert_file
+from qmaps.capture.conversion import convert_file
 from qmaps.cli import main
 from qmaps.errors import CaptureError, OutputError
 from qmaps.optim import AdamW8bit
-from tests.capture.convert.nets import resumed, trained
+from tests.capture.conversion.nets import resumed, trained
 
 
 @pytest.fixture

@@ -8,10 +8,11 @@ from dataclasses import replace
 from glob import escape
 from typing import Any, ClassVar
 
-from qmaps.algebra.quantizer import QuantizedTensor, Quantizer, quantizer
-from qmaps.capture.convert.families import Family
-from qmaps.capture.convert.form import Group, OptimizerState, Parameter, State
-from qmaps.capture.convert.formats.base import (
+from qmaps.algebra.quantized import QuantizedTensor, from_plain, to_plain
+from qmaps.algebra.quantizer import Quantizer, quantizer
+from qmaps.capture.conversion.families import Family
+from qmaps.capture.conversion.form import Group, OptimizerState, Parameter, State
+from qmaps.capture.conversion.formats.base import (
     Format,
     Plan,
     Wanted,
@@ -20,11 +21,10 @@ from qmaps.capture.convert.formats.base import (
     plain_options,
     written_states,
 )
-from qmaps.capture.convert.formats.fp8 import unit
+from qmaps.capture.conversion.formats.fp8 import unit
 from qmaps.errors import BadTypeError, BadValueError
 from qmaps.optim.checkpoint import ABOUT, FORMAT, check_form
 from qmaps.optim.presets import PRESETS, preset
-from qmaps.storage.tensors import from_plain, to_plain
 
 MIN_SIZE = 4096
 """The default of `min_quantized_size`."""

@@ -7,10 +7,10 @@ import pytest
 import torch
 
 import qmaps
-from qmaps.capture.convert import convert_state_dict
+from qmaps.capture.conversion import convert_state_dict
 from qmaps.errors import BadTypeError, BadValueError, CaptureError
 from qmaps.optim import SGD, AdamW, AdamW8bit, AdEMAMix, Lion8bit, RMSprop
-from tests.capture.convert.nets import resumed, train, trained, weights
+from tests.capture.conversion.nets import resumed, train, trained, weights
 
 
 def test_a_converted_torch_checkpoint_is_what_qmaps_makes_of_it() -> None:
@@ -130,7 +130,7 @@ def test_parameters_that_differ_from_their_group_become_overrides() -> None:
     saved = adam.state_dict()
     for option in ("state_quantizers", "overrides", "min_quantized_size"):
         del saved["param_groups"][0][option]
-    saved["state"][2]["exp_avg"] = qmaps.storage.tensors.to_plain(
+    saved["state"][2]["exp_avg"] = qmaps.algebra.quantized.to_plain(
         qmaps.quantizer("B64/nf4@4s").quantize(saved["state"][2]["exp_avg"])
     )
     group = convert_state_dict(saved, "qmaps")[0]["param_groups"][0]
@@ -161,7 +161,7 @@ def test_zeros_under_a_first_moment_are_raised_and_counted() -> None:
     zeros = told.updates[0].zeros
     assert (zeros.found, zeros.inherited, zeros.raised) == (9, 0, 9)
     decoded = [
-        qmaps.storage.tensors.from_plain(one["state"][0]["exp_avg_sq"]).dequantize()
+        qmaps.algebra.quantized.from_plain(one["state"][0]["exp_avg_sq"]).dequantize()
         for one in (left, raised)
     ]
     smallest = qmaps.quantizer("B128/DE@8u").map.codebook()[1] * v.flatten()[:128].max()
@@ -198,7 +198,7 @@ def test_bad_arguments() -> None:
     refused(saved, "zeros='drop' must be one of raise, leave", zeros="drop")
     refused(
         saved,
-        f"to='qmap' is no format; allowed are {', '.join(qmaps.capture.convert.FORMATS)}; "
+        f"to='qmap' is no format; allowed are {', '.join(qmaps.capture.conversion.FORMATS)}; "
         "nearest match: qmaps",
         to="qmap",
     )

@@ -5,14 +5,15 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from qmaps.algebra.quantizer import QuantizedTensor, Quantizer
-from qmaps.capture.convert.families import family
-from qmaps.capture.convert.form import OptimizerState, State, values_of
-from qmaps.capture.convert.formats import FORMATS, Format, fp8
-from qmaps.capture.convert.formats.base import Plan, Wanted
-from qmaps.capture.convert.formats.coded import same_codes
-from qmaps.capture.convert.report import Report, report
-from qmaps.capture.convert.zeros import POLICIES, Zeros, handle
+from qmaps.algebra.quantized import QuantizedTensor
+from qmaps.algebra.quantizer import Quantizer
+from qmaps.capture.conversion.families import family
+from qmaps.capture.conversion.form import OptimizerState, State, values_of
+from qmaps.capture.conversion.formats import FORMATS, Format, fp8
+from qmaps.capture.conversion.formats.base import Plan, Wanted
+from qmaps.capture.conversion.formats.coded import same_codes
+from qmaps.capture.conversion.report import Report, report
+from qmaps.capture.conversion.zeros import POLICIES, Zeros, handle
 from qmaps.errors import (
     DAMAGE,
     BadTypeError,
@@ -43,7 +44,7 @@ def convert_state_dict(
             the target can hold them and takes its usual width otherwise.
         zeros: "raise" second moments that decode to 0 under a first moment that does not to the
             smallest value that their format has, or "leave" them; see
-            `qmaps.capture.convert.zeros`.
+            `qmaps.capture.conversion.zeros`.
         source: the format of `state_dict`; found out if left out.
         optimizer: "adam", "lion", "sgd", ...: the optimizers that a bitsandbytes checkpoint with
             one state for each parameter may be of.

@@ -1,0 +1,30 @@
+"""Where fits of codebooks run: the engine that is in use for the tensor."""
+
+from __future__ import annotations
+
+from torch import Tensor
+
+from qmaps.algebra import quantiles
+from qmaps.engines.backends import backend
+from qmaps.engines.least_squares import Cells
+from qmaps.engines.native.least_squares import NativeCells
+from qmaps.maps.fitted import fit_on
+
+
+class Engine:
+    """Quantiles and least squares for `qmaps.maps.fitted`."""
+
+    def quantiles(self, values: Tensor, num: int, offset: float | None = None) -> Tensor:
+        """Exact ones on the CPU; on CUDA, whatever the engine, those of SRAM-Quantiles."""
+        estimate = quantiles.sram if values.is_cuda else quantiles.exact
+        return estimate(values, num=num, offset=offset)
+
+    def cells(self, values: Tensor, weights: Tensor | None) -> Cells:
+        """`values` in ascending order, with prefix sums."""
+        fast = backend() == "native" and values.device.type == "cpu"
+        return (NativeCells if fast else Cells)(values, weights)
+
+
+def install() -> None:
+    """Let fits run here."""
+    fit_on(Engine())

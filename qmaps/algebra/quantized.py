@@ -1,0 +1,332 @@
+"""Quantized tensors: packed codes and scales, and what they are in files."""
+
+from __future__ import annotations
+
+import functools
+import math
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import torch
+from torch import Tensor
+
+from qmaps.algebra.spec import parse, parse_normalizer
+from qmaps.engines import dispatch, packing
+from qmaps.engines.addresses import check_memory
+from qmaps.engines.dense import lack, overlaps_itself
+from qmaps.errors import DAMAGE, BadTypeError, BadValueError, shown
+from qmaps.maps.base import Map, table
+from qmaps.maps.codebook import Codebook
+from qmaps.normalize.base import Normalizer, Scales
+from qmaps.storage import tensors as files
+
+if TYPE_CHECKING:
+    from qmaps.algebra.quantizer import Quantizer
+
+FLOATS = (torch.float32, torch.float16, torch.bfloat16)
+FORMAT = 1
+
+
+@dataclass(frozen=True)
+class QuantizedTensor:
+    """Packed codes and scales of one tensor.
+
+    It is no tensor itself: what torch does with tensors it does with `dequantize`. Codes that the
+    codebook does not have stand for its last value.
+
+    Attributes:
+        quantizer: what made it; a fitted map is frozen in it.
+        shape: shape of the tensor.
+        packed: 1-D uint8; see `qmaps.engines.packing` for the order of bits.
+        scales: the normalizer's parts; see its `layout`.
+
+    Raises:
+        BadValueError: `packed` and `scales` are not what the quantizer needs for this shape.
+    """
+
+    quantizer: Quantizer
+    shape: tuple[int, ...]
+    packed: Tensor
+    scales: Scales
+
+    def __post_init__(self) -> None:
+        self._check_sizes()
+
+    def check(self) -> None:
+        """Raise unless `packed` and `scales` have the sizes, dtypes and memory that are needed.
+
+        They had when this was made; torch lets anybody resize and free them since.
+        """
+        self._check_sizes()
+        for part in (self.packed, *self.scales):
+            check_memory(part, "packed or a tensor of scales")
+
+    def _check_sizes(self) -> None:
+        if self.shape and min(self.shape) < 0:
+            raise BadValueError(f"shape={self.shape} of a quantized tensor holds a negative size")
+        q = self.quantizer
+        needed, layout = _expected(q.normalizer, q.map.bits, self.shape)
+        if {part.layout for part in (self.packed, *self.scales)} != {torch.strided}:
+            raise BadValueError("packed and scales of a quantized tensor must be dense")
+        if self.packed.dtype != torch.uint8 or self.packed.shape != (needed,):
+            raise BadValueError(
+                f"packed has {self.packed.numel()} elements of {self.packed.dtype}; "
+                f"{q.spec} of shape {self.shape} needs {needed} of torch.uint8"
+            )
+        found = tuple([(scale.dtype, scale.shape) for scale in self.scales])
+        if found != layout:
+            there = tuple((dtype, tuple(part)) for dtype, part in found)
+            raise BadValueError(
+                f"scales are {there}; {q.normalizer.spec} of shape {self.shape} needs {layout}"
+            )
+
+    def codes(self) -> Tensor:
+        """The codes unpacked: int32 of `shape`."""
+        self.check()
+        count = math.prod(self.shape)
+        return packing.unpack(self.packed, self.quantizer.map.bits, count).view(self.shape)
+
+    def dequantize(
+        self, *, out: Tensor | None = None, dtype: torch.dtype = torch.float32
+    ) -> Tensor:
+        """The values: one float32 product each, then rounded to `dtype`.
+
+        Args:
+            out: a tensor of the same shape, written into and returned; its dtype wins.
+            dtype: float32, float16 or bfloat16.
+        """
+        if not isinstance(dtype, torch.dtype) or dtype not in FLOATS:
+            raise BadTypeError(f"dtype={shown(dtype)}; allowed are float32, float16, bfloat16")
+        q = self.quantizer
+        if out is not None:
+            _check_target(out, self.shape)
+            check_memory(out, "out")
+        self.check()
+        for scale in self.scales:
+            if scale.device != self.device:
+                places = f"scales are on {scale.device} and codes on {self.device}"
+                raise BadValueError(f"{places}; move both to one device")
+        return dispatch.dequantize(
+            self.packed, self.scales, q.normalizer, q.map, self.shape, dtype, out
+        )
+
+    @property
+    def device(self) -> torch.device:
+        """Where the codes are."""
+        return self.packed.device
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the codes, the scales, and the codebook where it belongs to this tensor."""
+        return nbytes_of(self.quantizer.map, self.packed.nbytes, self.scales)
+
+    @property
+    def bits_per_element(self) -> float:
+        """``8 * nbytes`` divided by the number of elements; NaN for an empty tensor."""
+        count = math.prod(self.shape)
+        return 8 * self.nbytes / count if count else math.nan
+
+    def to(self, device: torch.device | str) -> QuantizedTensor:
+        """The same on another device."""
+        scales = tuple(scale.to(device) for scale in self.scales)
+        return replace(self, packed=self.packed.to(device), scales=scales)
+
+    def clone(self) -> QuantizedTensor:
+        """A copy that shares no storage."""
+        scales = tuple(scale.clone() for scale in self.scales)
+        return replace(self, packed=self.packed.clone(), scales=scales)
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write it as a safetensors file; see `qmaps.save` for several."""
+        save({"tensor": self}, path)
+
+    @staticmethod
+    def load(path: str | os.PathLike[str]) -> QuantizedTensor:
+        """Read what `save` wrote."""
+        tensors = load(path)
+        if list(tensors) != ["tensor"]:
+            raise BadValueError(f"{str(path)!r} holds {len(tensors)} tensors; use qmaps.load")
+        return tensors["tensor"]
+
+    def __repr__(self) -> str:
+        return f"QuantizedTensor({self.quantizer.spec!r}, shape={self.shape}, {self.nbytes} bytes)"
+
+    if not TYPE_CHECKING:  # who checks types shall not think that it has any attribute
+
+        def __getattr__(self, name: str) -> NoReturn:
+            if not name.startswith("_") and hasattr(Tensor, name):
+                raise AttributeError(
+                    f"a QuantizedTensor has no attribute {name!r}; its values are a tensor: "
+                    f"t.dequantize().{name}"
+                )
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+
+        @classmethod
+        def __torch_function__(
+            cls, func: Any, types: Any, args: Any = (), kwargs: Any = None
+        ) -> NoReturn:
+            name = getattr(func, "__name__", str(func))
+            raise BadTypeError(f"{name} takes tensors, got a QuantizedTensor; pass t.dequantize()")
+
+
+def _refusing(name: str) -> Callable[..., NoReturn]:
+    """An operator that tensors have and codes have not."""
+
+    def refuse(*_: object) -> NoReturn:
+        raise BadTypeError(f"a QuantizedTensor has no {name}; its values have: t.dequantize()")
+
+    return refuse
+
+
+_WITH_ANOTHER = ("add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "matmul")
+for _name in (
+    *_WITH_ANOTHER,
+    *(f"r{name}" for name in _WITH_ANOTHER),
+    *("neg", "abs", "lt", "le", "gt", "ge", "getitem", "setitem"),
+):
+    setattr(QuantizedTensor, f"__{_name}__", _refusing(f"__{_name}__"))
+
+
+@functools.lru_cache(maxsize=4096)
+def _expected(
+    normalizer: Normalizer, bits: float, shape: tuple[int, ...]
+) -> tuple[int, tuple[tuple[torch.dtype, tuple[int, ...]], ...]]:
+    """Bytes of codes, and data types and shapes of the parts of scales."""
+    return packing.packed_bytes(math.prod(shape), int(bits)), normalizer.layout(shape)
+
+
+def to_plain(t: QuantizedTensor) -> dict[str, Any]:
+    """`t` as a dict of tensors, strings and numbers, which ``torch.load`` reads safely."""
+    return {
+        **described(t.quantizer),
+        "format": FORMAT,
+        "shape": list(t.shape),
+        "packed": t.packed,
+        "scales": list(t.scales),
+    }
+
+
+def described(q: Quantizer) -> dict[str, Any]:
+    """A quantizer as its spec, and where that names no map, as its codebook."""
+    if not isinstance(q.map, Codebook):
+        return {"spec": q.spec}
+    about = {
+        "bits": q.map.bits,
+        "signed": q.map.signed,
+        "label": q.map.label,
+        "per_tensor": q.map.per_tensor,
+        "normalizer": q.normalizer.spec,
+        "stochastic": q.stochastic,
+    }
+    return {"spec": q.spec, "codebook": table(q.map).clone(), "map": about}
+
+
+def quantizer_in(plain: Mapping[str, Any]) -> Quantizer:
+    """What `described` described."""
+    if "codebook" not in plain:
+        return _composed(*parse(plain["spec"]))
+    about = dict(plain["map"])
+    normalizer = parse_normalizer(about.pop("normalizer"))
+    stochastic = bool(about.pop("stochastic"))
+    return _composed(normalizer, Codebook(plain["codebook"], **about), stochastic)
+
+
+def _composed(normalizer: Normalizer, map_: Map, stochastic: bool) -> Quantizer:
+    return replace(normalizer / map_, stochastic=stochastic)
+
+
+def from_plain(plain: Mapping[str, Any]) -> QuantizedTensor:
+    """What `to_plain` took apart.
+
+    Raises:
+        BadValueError, BadTypeError: the parts do not fit together.
+    """
+    if not isinstance(plain, Mapping):
+        raise BadTypeError(f"a quantized tensor is a {type(plain).__name__}; a dict is needed")
+    missing = [key for key in ("format", "spec", "shape", "packed", "scales") if key not in plain]
+    if missing:
+        raise BadValueError(f"a quantized tensor lacks {', '.join(missing)}")
+    if plain["format"] != FORMAT:
+        raise BadValueError(
+            f"format={shown(plain['format'])} of a quantized tensor is not supported; {FORMAT} is"
+        )
+    try:
+        t = _assembled(plain)
+        check_codes(t)
+    except BadValueError:
+        raise
+    except DAMAGE as error:
+        reason = f"{type(error).__name__}: {error}"
+        raise BadValueError(f"the parts of a quantized tensor are damaged ({reason})") from None
+    return t
+
+
+def _assembled(plain: Mapping[str, Any]) -> QuantizedTensor:
+    """The tensor of these parts, whether or not they fit together."""
+    quantizer = quantizer_in(plain)
+    shape = tuple(plain["shape"])
+    if not all(isinstance(size, int) for size in shape):
+        raise BadValueError(f"shape={shown(plain['shape'])} of a quantized tensor must be ints")
+    return QuantizedTensor(quantizer, shape, plain["packed"], tuple(plain["scales"]))
+
+
+def save(tensors: Mapping[str, QuantizedTensor], path: str | os.PathLike[str]) -> None:
+    """Write quantized tensors to one safetensors file, atomically.
+
+    Args:
+        tensors: by name.
+        path: the file; an existing one is replaced.
+
+    Raises:
+        OutputError: the file cannot be written.
+    """
+    files.write({name: to_plain(t) for name, t in tensors.items()}, path)
+
+
+def load(path: str | os.PathLike[str]) -> dict[str, QuantizedTensor]:
+    """Read what `save` wrote.
+
+    Raises:
+        BadValueError: the file is missing, truncated, or not of this kind.
+    """
+    return {name: from_plain(plain) for name, plain in files.read(path).items()}
+
+
+def check_codes(t: QuantizedTensor) -> None:
+    """Raise if a code is none of the codebook's, or a scale is negative."""
+    if any(map(lack, (t.packed, *t.scales))):
+        raise BadValueError("packed and scales of a quantized tensor must be dense")
+    log_domain = t.quantizer.normalizer.log_domain
+    if not log_domain and any(bool((scale < 0).any()) for scale in t.scales):
+        raise BadValueError(f"scales of {t.quantizer.spec} hold negative numbers; none may be")
+    codebook = table(t.quantizer.map)
+    if len(codebook) < 2**t.quantizer.map.bits and t.packed.numel():
+        largest = int(t.codes().max())
+        if largest >= len(codebook):
+            raise BadValueError(
+                f"packed holds the code {largest}; {t.quantizer.spec} has {len(codebook)} codes"
+            )
+
+
+def _check_target(out: Tensor, shape: tuple[int, ...]) -> None:
+    """Raise unless values of this shape can be written into `out`."""
+    if not isinstance(out, Tensor):
+        raise BadTypeError(f"out is a {type(out).__name__}; a torch.Tensor is needed")
+    if not out.is_floating_point():
+        raise BadTypeError(f"out has dtype {out.dtype}; a floating-point tensor is needed")
+    if why := lack(out):
+        raise BadTypeError(f"out {why}; a dense tensor with values is needed")
+    if tuple(out.shape) != shape:
+        raise BadValueError(f"out has shape {tuple(out.shape)}; {shape} is needed")
+    if overlaps_itself(out):
+        raise BadValueError("out has several elements in one place; memory for each is needed")
+    if out.requires_grad and torch.is_grad_enabled():
+        raise BadValueError("out requires gradients; write into it under torch.no_grad()")
+
+
+def nbytes_of(map_: Map, packed: int, scales: Scales) -> int:
+    """Bytes of `packed` bytes of codes, scales, and a codebook where it belongs to a tensor."""
+    codebook = table(map_).nbytes if map_.counted else 0
+    return packed + sum(scale.nbytes for scale in scales) + codebook

@@ -1,0 +1,122 @@
+"""Maps whose codebook is computed from data, and what they ask of an engine for that."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar, Protocol, Self
+
+import torch
+from torch import Tensor
+
+from qmaps.errors import BadValueError, NonFiniteError
+from qmaps.maps.base import Map
+from qmaps.maps.codebook import Codebook
+
+
+@dataclass(frozen=True)
+class FittedMap(Map):
+    """A map whose codebook is computed from the normalized values of a tensor."""
+
+    fitted: ClassVar[bool] = True
+    weighted: ClassVar[bool] = True
+    """Whether the fit looks at weights."""
+
+    def values(self) -> Tensor:
+        """Raise: there is no codebook before `fit`."""
+        raise BadValueError(
+            f"{self.spec} has no codebook until it is fitted to data; "
+            "call Quantizer.fit(x) or Map.fit(values)"
+        )
+
+    def fit(self, values: Tensor, weights: Tensor | None = None) -> Codebook:
+        """The codebook fitted to `values`, frozen.
+
+        Args:
+            values: normalized values of any shape, read as float32.
+            weights: importance of each value, same shape; only least-squares fits use it.
+                A quantizer passes the squared scales, so that the fit minimizes the error
+                of the tensor and not that of the normalized values.
+        """
+        return self.fit_each([self], values, weights)[0]
+
+    @classmethod
+    def fit_each(
+        cls, maps: Sequence[Self], values: Tensor, weights: Tensor | None = None
+    ) -> list[Codebook]:
+        """The codebooks of several maps of this class fitted to the same `values`."""
+        flat = values.detach().reshape(-1).float()
+        if bad := int((~flat.isfinite()).sum()):
+            raise NonFiniteError(
+                f"values holds {bad} NaN or infinite elements; {maps[0].spec} is fitted to "
+                "finite ones"
+            )
+        if flat.numel() == 0:
+            fitted = [torch.zeros(2**map_.bits) for map_ in maps]
+        else:
+            weights = None if weights is None else weights.reshape(-1)
+            fitted = cls.fit_values_each(maps, flat, weights)
+        return [
+            Codebook(
+                found.cpu(), bits=map_.bits, signed=map_.signed, label=map_.spec, per_tensor=True
+            )
+            for map_, found in zip(maps, fitted, strict=True)
+        ]
+
+    @classmethod
+    def fit_values_each(
+        cls, maps: Sequence[Self], values: Tensor, weights: Tensor | None
+    ) -> list[Tensor]:
+        """`fit_values` of several maps; for a class to share what they have in common."""
+        return [map_.fit_values(values, weights) for map_ in maps]
+
+    @abstractmethod
+    def fit_values(self, values: Tensor, weights: Tensor | None) -> Tensor:
+        """The ascending codebook fitted to 1-D non-empty float32 `values`."""
+
+
+class Cells(Protocol):
+    """Data in ascending order, any interval of which can be a code's cell.
+
+    Attributes:
+        x: the data, float64 of shape (n,).
+        w: prefix sums of their weights, float64 of shape (n + 1,).
+        wx: of weights times data.
+    """
+
+    x: Tensor
+    w: Tensor
+    wx: Tensor
+
+    def error(self, codebook: Tensor) -> float:
+        """The weighted sum of squared errors of the nearest codes."""
+
+    def refined(self, codebook: Tensor) -> Tensor:
+        """What Lloyd's iteration makes of an ascending float64 codebook."""
+
+    def partition(self, cut: Tensor, size: int) -> list[int]:
+        """Which `size` intervals between cuts cost least: the cuts that end them, last first."""
+
+
+class Engine(Protocol):
+    """The heavy parts of fits."""
+
+    def quantiles(self, values: Tensor, num: int, offset: float | None = None) -> Tensor:
+        """`num` ascending quantiles of 1-D float32 `values`, as `qmaps.quantiles` has them."""
+
+    def cells(self, values: Tensor, weights: Tensor | None) -> Cells:
+        """1-D float32 `values`, ready for least-squares fits."""
+
+
+_engines: list[Engine] = []
+
+
+def fit_on(engine: Engine) -> None:
+    """Let fits run on this engine; `qmaps` itself calls it when it is imported."""
+    _engines[:] = [engine]
+
+
+def engine() -> Engine:
+    """What fits run on."""
+    return _engines[0]
