@@ -9,11 +9,21 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import qmaps
-
+ROOT = Path(__file__).parents[1]
+"""The checkout: qmaps and this package stand in it side by side."""
 SHOWING = ("cli", "figures", "capture/integrations", "lab/report")
 """Packages of qmaps that only show frames, or that call what makes them."""
-PAGES = ("catalogue", "page", "pictures", "results", "stand_ins", "summary", "verdict", "words")
+PAGES = (
+    "__main__",
+    "catalogue",
+    "page",
+    "pictures",
+    "results",
+    "stand_ins",
+    "summary",
+    "verdict",
+    "words",
+)
 """Modules of this package that only lay out what exhibits return."""
 
 
@@ -33,27 +43,20 @@ def shared() -> str:
     found = hashlib.sha256()
     for path in files():
         content = path.read_bytes()
-        found.update(f"{_name(path)} {len(content)}\n".encode() + content)
+        found.update(f"{path.relative_to(ROOT).as_posix()} {len(content)}\n".encode() + content)
     return found.hexdigest()
 
 
 def files() -> Iterator[Path]:
     """Those sources, sorted by name."""
-    package = Path(qmaps.__file__).parent
-    showing = [package / name for name in SHOWING]
-    for path in sorted(package.rglob("*.py")):
+    showing = [ROOT / "qmaps" / name for name in SHOWING]
+    for path in sorted((ROOT / "qmaps").rglob("*.py")):
         if not any(map(path.is_relative_to, showing)):
             yield path
-    for path in sorted(Path(__file__).parent.rglob("*.py")):
-        if not _lays_out(*path.relative_to(Path(__file__).parent).parts):
+    own = ROOT / "reproduction"
+    for path in sorted(own.rglob("*.py")):
+        if not _lays_out(*path.relative_to(own).parts):
             yield path
-
-
-def _name(path: Path) -> str:
-    """``qmaps/maps/de.py``, wherever the packages lie."""
-    roots = Path(qmaps.__file__).parents[1], Path(__file__).parents[1]
-    root = next(root for root in roots if path.is_relative_to(root))
-    return path.relative_to(root).as_posix()
 
 
 def _lays_out(first: str, *rest: str) -> bool:

@@ -19,7 +19,7 @@ from qmaps.optim.fixed_width import FixedWidth
 from qmaps.optim.memory import StateMemory
 
 TITLE = "Optimizers"
-RULES = ROOT / "qmaps" / "kernels" / "rules"
+RULES = ROOT / "qmaps" / "engines" / "kernels" / "rules"
 Family = list[type[QuantizedOptimizer]]
 
 

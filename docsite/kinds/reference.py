@@ -7,14 +7,17 @@ import inspect
 import pkgutil
 import subprocess
 import sys
+from collections.abc import Iterator
 from types import ModuleType
 
 import qmaps
 from docsite.page import Page, docstring_of, fenced, first_sentence, table
 
 TITLE = "Reference"
-ELSEWHERE = {"maps", "normalize", "optim", "figures"}
+ELSEWHERE = {f"qmaps.{name}" for name in ("maps", "normalize", "optim", "figures", "cli")}
 """Packages that have pages of their own."""
+ALONE = ("qmaps.algebra.quantiles", "qmaps.errors", "qmaps.storage.checkpoint")
+"""Public modules that are no packages."""
 
 
 def pages() -> list[Page]:
@@ -26,17 +29,21 @@ def pages() -> list[Page]:
 
 
 def modules() -> list[ModuleType]:
-    """Packages that say what they export, and what `qmaps` itself exports."""
-    names = [info.name for info in pkgutil.iter_modules(qmaps.__path__) if info.name[0] != "_"]
+    """Packages that say what they export, up to one within another, and the modules of `ALONE`."""
     found = []
-    for name in names:
-        if name in ELSEWHERE or name == "cli":
-            continue
-        module = importlib.import_module(f"qmaps.{name}")
-        whole = name in qmaps.__all__ and getattr(qmaps, name) is module
-        if hasattr(module, "__all__") or whole or name == "errors":
+    for name in sorted({*_packages("qmaps", qmaps), *ALONE}):
+        module = importlib.import_module(name)
+        if hasattr(module, "__all__") or name in ALONE:
             found.append(module)
     return found
+
+
+def _packages(name: str, package: ModuleType) -> Iterator[str]:
+    for info in pkgutil.iter_modules(package.__path__, f"{name}."):
+        if info.ispkg and info.name not in ELSEWHERE:
+            yield info.name
+            if package is qmaps:
+                yield from _packages(info.name, importlib.import_module(info.name))
 
 
 def exported(module: ModuleType) -> list[str]:

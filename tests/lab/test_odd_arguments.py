@@ -105,7 +105,7 @@ def test_what_cannot_be_is_told_before_any_work(
         *(f"{verb} {LONG}" for verb in ("figures", "sweep", "report", "maps", "memory", "train")),
         *(f"figures --out {LONG}", f"sweep states --out {LONG}", f"figures states --out {LONG}"),
         *(f"convert {LONG} o --to torch", f"convert optimizer.pt {LONG} --to torch"),
-        *(f"capture --checkpoint {LONG}", f"papers --states {LONG}", f"papers --out {LONG}"),
+        f"capture --checkpoint {LONG}",
         *(f"train digits --table {LONG}", f"speedup --out {LONG}", f"speedup --hardware {LONG}"),
         *(f"sweep states --spec B{NINES}/DE@4s", f"sweep states --spec B8{'x8' * 3000}/DE@4s"),
         *(f"sweep states --codebook m={LONG}", f"sweep states --step {NINES}", f"{LONG}{LONG}"),

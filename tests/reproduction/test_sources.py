@@ -18,9 +18,10 @@ from tests.reproduction.conftest import adam_states
 
 @pytest.fixture
 def tree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A copy of the package's sources, in the place of the package's own."""
-    root = tmp_path / "qmaps"
-    for path in sources.ROOT.rglob("*.py"):
+    """A copy of the sources, in the place of the checkout."""
+    root = tmp_path / "checkout"
+    packages = [sources.ROOT / name for name in ("qmaps", "reproduction")]
+    for path in (file for package in packages for file in package.rglob("*.py")):
         copy = root / path.relative_to(sources.ROOT)
         copy.parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(path, copy)
@@ -31,17 +32,17 @@ def tree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 @pytest.mark.parametrize(
     ("edited", "counts"),
     [
-        ("papers/eight_bit/_maps.py", True),
-        ("papers/four_bit/_matrices.py", True),
-        ("papers/context.py", True),
-        ("maps/de.py", True),
-        ("analyze/update_error.py", True),
-        ("quantizer.py", True),
-        ("papers/eight_bit/table_1.py", False),
-        ("papers/page.py", False),
-        ("papers/summary.py", False),
-        ("figures/outliers.py", False),
-        ("cli/papers.py", False),
+        ("reproduction/eight_bit/_maps.py", True),
+        ("reproduction/four_bit/_matrices.py", True),
+        ("reproduction/context.py", True),
+        ("qmaps/maps/de.py", True),
+        ("qmaps/analyze/update_error.py", True),
+        ("qmaps/algebra/quantizer.py", True),
+        ("reproduction/eight_bit/table_1.py", False),
+        ("reproduction/page.py", False),
+        ("reproduction/summary.py", False),
+        ("qmaps/figures/outliers.py", False),
+        ("qmaps/cli/lab.py", False),
     ],
 )
 def test_what_frames_depend_on(tree: Path, edited: str, counts: bool) -> None:
@@ -87,6 +88,6 @@ def test_frames_are_made_anew_where_shared_code_changed(
 
     first = made()
     assert made() == first
-    with (tree / "papers/eight_bit/_maps.py").open("a") as file:
+    with (tree / "reproduction/eight_bit/_maps.py").open("a") as file:
         file.write("# another line\n")
     assert made() > first

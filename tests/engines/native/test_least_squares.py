@@ -12,7 +12,9 @@ import qmaps
 from qmaps import sweep
 from qmaps.algebra.quantizer import fit_each
 from qmaps.engines.backends import use_backend
-from qmaps.maps.lloyd import LloydMax, _Cells, _NativeCells
+from qmaps.engines.least_squares import Cells
+from qmaps.engines.native.least_squares import NativeCells
+from qmaps.maps.lloyd import LloydMax
 from tests.engines.native.test_tensors import SETTINGS, wide
 
 
@@ -58,7 +60,7 @@ def test_equal_values_keep_their_order() -> None:
     x = (wide((4000,), 0).clamp(-1, 1) * 4).round() / 4
     for values in (x, torch.where(weights > 0.5, x, -x), x * 1e-45, wide((4000,), 3)):
         for given_weights in (None, weights):
-            ours, theirs = _NativeCells(values, given_weights), _Cells(values, given_weights)
+            ours, theirs = NativeCells(values, given_weights), Cells(values, given_weights)
             for name in ("x", "w", "wx", "wxx"):
                 assert torch.equal(getattr(ours, name), getattr(theirs, name)), name
 
