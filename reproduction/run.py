@@ -16,7 +16,7 @@ from matplotlib.figure import Figure
 
 from qmaps.capture import CapturedStates
 from qmaps.errors import BadValueError, OutputError, nearest
-from qmaps.storage import provenance
+from qmaps.lab import provenance
 from qmaps.storage.files import (
     output_folder,
     read_frame,

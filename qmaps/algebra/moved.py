@@ -94,6 +94,6 @@ class _Shim(ModuleType):
 
 def install() -> None:
     """Let imports find modules by their old names."""
-    sys.meta_path.append(_Finder())
+    sys.meta_path.insert(0, _Finder())
     for name in FUNCTIONS:
         sys.modules[f"qmaps.{name}"] = _Shim(f"qmaps.{name}")

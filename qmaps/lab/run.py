@@ -10,12 +10,11 @@ import torch
 
 from qmaps import capture, sweep
 from qmaps.capture import StateRecorder
-from qmaps.lab import report
+from qmaps.lab import provenance, report
 from qmaps.lab.compare import Contender, compare, loss_frame, summarize_losses
 from qmaps.lab.frames import analyze_states
 from qmaps.lab.pictures import draw
 from qmaps.lab.workloads import Workload
-from qmaps.storage import provenance
 from qmaps.storage.files import write_frame, write_record
 from qmaps.storage.locks import FolderLock
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import torch
 from torch import Tensor
@@ -43,7 +43,10 @@ class LowPrecisionTensor(Tensor):
 
     Attributes:
         codes: packed codes and scales.
+        stepped_by: the optimizers that step such parameters, which the errors of others name.
     """
+
+    stepped_by: ClassVar[str] = "qmaps.lpmm.LPMMSGD and LPMMAdam"
 
     codes: QuantizedTensor
     writes: int

@@ -613,17 +613,14 @@ class QuantizedOptimizer(torch.optim.Optimizer):
 
     def _check_parameter(self, number: int, param: Tensor) -> None:
         """Raise if a parameter is none that a step could take."""
-        from qmaps.lpmm.tensor import LowPrecisionTensor
-
         if param.dtype not in DTYPES:
             raise BadTypeError(
                 f"{self._name(number)} is {_plain(param)}; {_ALLOWED} parameters are supported"
             )
-        if isinstance(param, LowPrecisionTensor):
+        if stepped_by := getattr(type(param), "stepped_by", ""):
             raise BadTypeError(
                 f"{self._name(number)} is a {type(param).__name__}, which {type(self).__name__} "
-                "would round after each operation; qmaps.lpmm.LPMMSGD and LPMMAdam step converted "
-                "models"
+                f"would round after each operation; {stepped_by} step converted models"
             )
 
     def _check_gradient(self, entry: Entry) -> None:

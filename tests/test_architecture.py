@@ -1,0 +1,96 @@
+"""The ground plan: few rooms, each with a sentence, no import circle, old names that still work."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import subprocess
+import sys
+from collections import defaultdict
+from collections.abc import Iterator
+from graphlib import TopologicalSorter
+from pathlib import Path
+
+import pytest
+
+import qmaps
+
+PACKAGE = Path(qmaps.__file__).parent
+MOST = 22
+"""Entries under ``qmaps/``."""
+
+
+def entries() -> list[Path]:
+    return [each for each in sorted(PACKAGE.iterdir()) if each.name != "__pycache__"]
+
+
+def test_few_entries_each_with_a_sentence() -> None:
+    assert len(entries()) <= MOST
+    for entry in entries():
+        if entry.suffix != ".typed":
+            source = entry if entry.is_file() else entry / "__init__.py"
+            first = (ast.get_docstring(ast.parse(source.read_text())) or "").partition("\n")[0]
+            assert first.endswith("."), f"{entry.name}: {first!r}"
+
+
+def imported(source: Path, modules: set[str]) -> Iterator[str]:
+    """Modules that a file imports, within functions too, but not for type checkers only."""
+    pending: list[ast.AST] = [ast.parse(source.read_text())]
+    while pending:
+        node = pending.pop()
+        if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
+            pending += node.orelse
+            continue
+        if isinstance(node, ast.Import):
+            yield from (name.name for name in node.names if name.name in modules)
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            for name in node.names:
+                whole = f"{node.module}.{name.name}"
+                yield from [each for each in (whole, node.module) if each in modules][:1]
+        pending += ast.iter_child_nodes(node)
+
+
+def test_no_import_circle() -> None:
+    files = {}
+    for root in (PACKAGE, PACKAGE.parent / "reproduction"):
+        for path in root.rglob("*.py"):
+            name = ".".join(path.relative_to(PACKAGE.parent).with_suffix("").parts)
+            files[name.removesuffix(".__init__")] = path
+    graph = defaultdict(set)
+    for name, path in files.items():
+        # A package's own file is run before its modules; they may import it, if it does not them.
+        graph[name] = set(imported(path, set(files))) - {name}
+    order = list(TopologicalSorter(graph).static_order())  # raises CycleError, which names one
+    assert len(order) == len(files) > 200
+
+
+OLD_NAMES = """
+import importlib, sys, warnings
+from qmaps.algebra.moved import MODULES
+
+for old, new in MODULES.items():
+    old, new = f"qmaps.{old}", f"qmaps.{new}"
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        found, expected = importlib.import_module(old), importlib.import_module(new)
+        name = next((n for n in vars(expected) if n[0] != "_" and n != "annotations"), "__doc__")
+        assert getattr(found, name) is getattr(expected, name), old
+    messages = {str(warning.message) for warning in told if "qmaps" in str(warning.message)}
+    assert messages == {f"{old} is now {new}; the old name goes in version 0.3"}, messages
+    assert expected.__spec__.name == new
+import qmaps
+assert callable(qmaps.quantizer) and callable(qmaps.backends)
+"""
+
+
+def test_old_names_work_and_warn() -> None:
+    # In a process of its own, for a module is imported once.
+    command = [sys.executable, "-c", OLD_NAMES]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
+def test_names_within_packages_that_moved() -> None:
+    with pytest.warns(DeprecationWarning, match=r"qmaps\.comm\.hook is now qmaps\.distributed"):
+        old = importlib.import_module("qmaps.comm.hook")
+    assert old is importlib.import_module("qmaps.distributed.comm.hook")
