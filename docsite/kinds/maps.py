@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,7 +10,6 @@ import torch
 
 from docsite.page import CLASS_ALONE, Page, docstring_of, first_sentence, source, table
 from docsite.pictures import curves
-from qmaps.errors import BadValueError
 from qmaps.maps import REGISTRY, Codebook, FittedMap, Map
 from qmaps.normalize import BlockWise
 
@@ -31,7 +29,7 @@ def _index(classes: list[type[Map]]) -> Page:
         (
             f"[`{cls.spec_name}`]({_stem(cls)}.md)",
             first_sentence(sys.modules[cls.__module__].__doc__),
-            ", ".join(f"{_span(_widths(cls, sign))} {'s' if sign else 'u'}" for sign in cls.signs),
+            ", ".join(f"{_span(cls.widths_of(sign))} {'s' if sign else 'u'}" for sign in cls.signs),
             "fitted to each tensor" if cls.fitted else "",
         )
         for cls in classes
@@ -96,27 +94,17 @@ def _codebook() -> Page:
 def _examples(cls: type[Map]) -> Iterator[Map]:
     """In 4 and 8 bits, signed and unsigned, as far as there are such."""
     for sign in sorted(cls.signs, reverse=True):
-        widths = _widths(cls, sign)
-        for bits in sorted({min(widths, key=lambda width: abs(width - w)) for w in WIDTHS}):
+        for bits in sorted({cls.near(width, sign).bits for width in WIDTHS}):
             yield instance(cls, bits, sign)
 
 
 def instance(cls: type[Map], bits: int, signed: bool) -> Map:
     """The map of that width, or the nearest that it has; fitted to normal values if need be."""
-    widths = _widths(cls, signed)
-    map_ = cls(bits=min(widths, key=lambda width: abs(width - bits)), signed=signed)
+    map_ = cls.near(bits, signed)
     if not isinstance(map_, FittedMap):
         return map_
     values = torch.randn(4096, generator=torch.Generator().manual_seed(0))
     return (BlockWise(128) / map_).fit(values if signed else values.abs()).map
-
-
-def _widths(cls: type[Map], signed: bool) -> range:
-    """The widths of a class of maps with its default fields."""
-    for bits in range(2, 17):
-        with contextlib.suppress(BadValueError):
-            return cls(bits=bits, signed=signed).widths(signed)
-    raise AssertionError(f"{cls.__name__} allows no width")
 
 
 def _span(widths: range) -> str:

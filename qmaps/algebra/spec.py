@@ -22,11 +22,10 @@ LONGEST = 500
 
 GRAMMAR = 'NORM["x8"]["&"NORM["x8"]]/MAP@BITS["s"|"u"]["+sr"]'
 
-_SPEC = re.compile(
-    r"(?P<norm>[^/]+)/(?P<map>[^@/()]+)(?:\((?P<fields>[^()]*)\))?@(?P<bits>\d+)(?P<sign>[su]?)"
-    r"(?P<sr>\+sr)?",
-    re.IGNORECASE | re.ASCII,
-)
+_MAP = r"(?P<map>[^@/()]+)(?:\((?P<fields>[^()]*)\))?@(?P<bits>\d+)(?P<sign>[su]?)"
+_FLAGS = re.IGNORECASE | re.ASCII
+_ONE_MAP = re.compile(_MAP, _FLAGS)
+_SPEC = re.compile(rf"(?P<norm>[^/]+)/{_MAP}(?P<sr>\+sr)?", _FLAGS)
 
 
 def parse(
@@ -50,6 +49,17 @@ def parse(
     except BadValueError as error:
         raise SpecError(f"spec={shown(spec)}: {error}") from None
     return normalizer, map_, bool(match["sr"])
+
+
+def parse_map(text: str, codebooks: Iterable[Codebook] = ()) -> maps.Map:
+    """The map that the part of a spec after ``/`` names, such as ``DE@4s``."""
+    match = _ONE_MAP.fullmatch(text.strip()) if len(text) <= LONGEST else None
+    if match is None:
+        raise SpecError(f"map={shown(text)} does not have the form MAP@BITS[s|u], such as DE@4s")
+    try:
+        return _map(match, codebooks)
+    except BadValueError as error:
+        raise SpecError(f"map={shown(text)}: {error}") from None
 
 
 def parse_normalizer(text: str) -> normalize.Normalizer:

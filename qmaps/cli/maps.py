@@ -2,16 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
 from qmaps.cli.options import AsJson
 from qmaps.cli.output import print_json, print_table
-from qmaps.errors import BadValueError
-
-if TYPE_CHECKING:
-    from qmaps.maps.base import Map
 
 
 def maps(
@@ -30,9 +26,10 @@ def maps(
     """
     from qmaps import maps as all_maps
     from qmaps import normalize
+    from qmaps.algebra.spec import parse_map
 
     if spec is not None:
-        map_ = _map(spec)
+        map_ = parse_map(spec)
         values = map_.codebook().tolist()
         if as_json:
             print_json({"map": map_.spec, "values": values})
@@ -46,7 +43,7 @@ def maps(
     rows: list[dict[str, Any]] = []
     for name in all_maps.names():
         cls = all_maps.REGISTRY[name]
-        widths = {"su"[not s]: _span(_widths(cls, s)) for s in cls.signs}
+        widths = {"su"[not s]: _span(cls.widths_of(s)) for s in cls.signs}
         about = (cls.__doc__ or "").strip().splitlines()[0]
         rows.append({"map": name, "widths": widths, "fitted": cls.fitted, "about": about})
     if as_json:
@@ -61,23 +58,6 @@ def maps(
         ],
     )
     print("normalizers: " + ", ".join(normalize.names()) + "; each but logB<n> also with x8, and &")
-
-
-def _map(spec: str) -> Map:
-    from qmaps.algebra.quantizer import quantizer
-
-    normalizer = "logB128" if spec.lower().startswith("log2") else "tensor"
-    return quantizer(f"{normalizer}/{spec}").map
-
-
-def _widths(cls: type[Map], signed: bool) -> range:
-    """The widths of a map class with its default fields."""
-    for bits in range(2, 17):
-        try:
-            return cls(bits=bits, signed=signed).widths(signed)
-        except BadValueError:
-            continue
-    raise AssertionError(f"{cls.__name__} allows no width")
 
 
 def _span(widths: range) -> str:

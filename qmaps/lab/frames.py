@@ -11,7 +11,6 @@ from typing import Any
 import pandas as pd
 
 from qmaps import analyze, maps
-from qmaps.algebra.quantizer import quantizer
 from qmaps.analyze._states import MIN_SIZE, States, as_states
 from qmaps.capture import CapturedStates
 from qmaps.errors import OutputError
@@ -154,16 +153,8 @@ def _kept(path: Path) -> bool:
 
 def _map_curves() -> pd.DataFrame:
     """The curve of every map that needs no data, at 8 bits or the nearest width it has."""
-    shown = []
-    for name in maps.names():
-        cls = maps.REGISTRY[name]
-        if cls.fitted:
-            continue
-        sign = "s" if cls.signs[0] else "u"
-        bits = 4 if name == "nf4" else 8
-        normalizer = "logB128" if cls.log_domain else "tensor"
-        shown.append(quantizer(f"{normalizer}/{name}@{bits}{sign}").map)
-    return analyze.map_curves(shown)
+    classes = [maps.REGISTRY[name] for name in maps.names()]
+    return analyze.map_curves([cls.near(8) for cls in classes if not cls.fitted])
 
 
 def _matrices(states: CapturedStates) -> list[str]:

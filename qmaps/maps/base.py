@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Self
 
 import torch
 from torch import Tensor
@@ -70,6 +71,38 @@ class Map(ABC):
     def widths(self, signed: bool) -> range:
         """The widths in bits that the formula allows for this sign."""
         return range(2, 9)
+
+    @classmethod
+    def widths_of(cls, signed: bool) -> range:
+        """The widths of this class with its default fields; empty if it has none of that sign.
+
+        >>> from qmaps.maps import NormalFloat4
+        >>> NormalFloat4.widths_of(signed=True)
+        range(4, 5)
+        """
+        for bits in range(1, 17):
+            with contextlib.suppress(BadValueError):
+                return cls(bits=bits, signed=signed).widths(signed)
+        return range(0)
+
+    @classmethod
+    def near(cls, bits: int, signed: bool | None = None) -> Self:
+        """The map of this class whose width is nearest to `bits`; the narrower one of two.
+
+        Args:
+            bits: width that is wanted.
+            signed: whether the codebook covers [-1, 1] or [0, 1]; left out, what a spec without
+                a sign would mean.
+
+        >>> from qmaps.maps import NormalFloat4
+        >>> str(NormalFloat4.near(8))
+        'nf4@4s'
+        """
+        signed = cls.signs[0] if signed is None else signed
+        widths = cls.widths_of(signed)
+        # One without a width raises the class's own error.
+        nearest = min(widths, key=lambda width: abs(width - bits), default=bits)
+        return cls(bits=nearest, signed=signed)
 
     @abstractmethod
     def values(self) -> Tensor:

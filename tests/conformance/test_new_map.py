@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass
 
 import pytest
@@ -9,9 +10,57 @@ import torch
 
 import qmaps
 from qmaps import maps, normalize
+from qmaps.cli import main
+from qmaps.lab.frames import _map_curves
 from qmaps.maps.base import Map
 from qmaps.normalize.base import Layout, Normalizer, Scales, Shape
 from tests.helpers import formula_maps, normalizers
+
+
+def test_a_map_without_an_8_bit_form_is_known_everywhere(capsys) -> None:
+    @dataclass(frozen=True)
+    class Narrow(Map, name="narrow"):
+        """Three to five bits, signed only."""
+
+        signs = (True,)
+
+        def widths(self, signed: bool) -> range:
+            return range(3, 6)
+
+        def values(self) -> torch.Tensor:
+            return torch.linspace(-1, 1, 2**self.bits, dtype=torch.float64)
+
+    try:
+        assert Narrow.widths_of(True) == range(3, 6)
+        assert not Narrow.widths_of(False)
+        assert (Narrow.near(8), Narrow.near(2)) == (Narrow(5), Narrow(3))
+        with pytest.raises(ValueError, match="narrow is signed"):
+            Narrow.near(4, signed=False)
+        assert "narrow@5s" in set(_map_curves()["map"])
+        with pytest.raises(SystemExit) as left:
+            main(["maps", "--json"])
+        assert left.value.code == 0
+        rows = {row["map"]: row for row in json.loads(capsys.readouterr().out)["maps"]}
+        assert rows["narrow"]["widths"] == {"s": "3-5"}
+        with pytest.raises(SystemExit):
+            main(["maps", "narrow@3s", "--json"])
+        assert len(json.loads(capsys.readouterr().out)["values"]) == 8
+    finally:
+        del maps.REGISTRY["narrow"]
+
+
+def test_a_log_map_of_another_name_is_shown(capsys) -> None:
+    @dataclass(frozen=True)
+    class Finer(maps.Log2, name="finer"):
+        """log2 by another name."""
+
+    try:
+        with pytest.raises(SystemExit) as left:
+            main(["maps", "finer@3u", "--json"])
+        assert left.value.code == 0
+        assert len(json.loads(capsys.readouterr().out)["values"]) == 8
+    finally:
+        del maps.REGISTRY["finer"]
 
 
 def test_a_declared_map_has_a_spec_and_joins_the_suite() -> None:

@@ -212,7 +212,7 @@ def states(tmp_path: Path) -> Path:
 
 
 BAD = {
-    "maps DF@4s": "spec='tensor/DF@4s': unknown map 'DF'; allowed are .*; nearest match: DE",
+    "maps DF@4s": "map='DF@4s': unknown map 'DF'; allowed are .*; nearest match: DE",
     "maps DE@9s": "bits=9 is outside 2 to 8, the widths of signed DE",
     "sweep {states} --spec B0/DE@4s": "block size=0 must be at least 1",
     "sweep {states} --spec 'B8/DE@4s + B8/DF@4u'": "unknown map 'DF'",
