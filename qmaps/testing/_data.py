@@ -1,0 +1,74 @@
+"""Values that checks quantize, and exact answers."""
+
+from __future__ import annotations
+
+import bisect
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import pairwise
+
+import torch
+from torch import Tensor
+
+LARGEST = torch.finfo(torch.float32).max
+SMALLEST = 2.0**-149
+
+
+@contextmanager
+def about(subject: object) -> Iterator[None]:
+    """Name in a failure which of several subjects failed."""
+    try:
+        yield
+    except BaseException as error:
+        error.add_note(f"about: {subject}")
+        raise
+
+
+def sample(shape: tuple[int, ...], signed: bool, seed: int = 0) -> Tensor:
+    """Values of many magnitudes, as moments have."""
+    generator = torch.Generator().manual_seed(seed)
+    x = torch.randn(shape, generator=generator) * torch.exp2(
+        4 * torch.randn(shape, generator=generator)
+    )
+    return x if signed else x.square()
+
+
+def inside(codebook: Tensor, count: int, seed: int = 0) -> Tensor:
+    """Values between the ends of the codebook, as many in each gap, whatever its width."""
+    g = torch.Generator().manual_seed(seed)
+    gap = torch.randint(0, codebook.numel() - 1, (count,), generator=g)
+    low, high = codebook[gap], codebook[gap + 1]
+    n = low.double() + torch.rand(count, generator=g) * (high.double() - low.double())
+    return n.float().clamp(codebook[0], codebook[-1])
+
+
+def outside(codebook: Tensor) -> Tensor:
+    """Two values below the codebook and two above."""
+    low, high = float(codebook[0]), float(codebook[-1])
+    return torch.tensor([low - 1 - abs(low), -LARGEST, high + 1 + abs(high), LARGEST])
+
+
+def upper_is_nearer(n: float, low: float, high: float) -> bool:
+    """Whether n is strictly nearer to `high`, decided in exact arithmetic."""
+    return math.fsum((n, n, -low, -high)) > 0  # fsum rounds once, so its sign is exact
+
+
+def exact_codes(n: Tensor, codebook: Tensor) -> list[int]:
+    """The nearest code of each value in exact arithmetic, ties to the lower one."""
+    gaps = list(pairwise(codebook.tolist()))
+    return [
+        bisect.bisect_left(gaps, True, key=lambda gap: not upper_is_nearer(value, *gap))
+        for value in n.reshape(-1).tolist()
+    ]
+
+
+@contextmanager
+def refused(error: type[Exception], message: str) -> Iterator[None]:
+    """Expect this error with this message."""
+    try:
+        yield
+    except error as caught:
+        assert str(caught) == message, f"{caught} is not {message}"
+        return
+    raise AssertionError(f"{error.__name__} was not raised: {message}")

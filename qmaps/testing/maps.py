@@ -1,0 +1,160 @@
+"""What holds for every map."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import pairwise
+from unittest import mock
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from qmaps.engines import reference
+from qmaps.engines.philox import RoundingKey, uniform
+from qmaps.maps.base import Map
+from qmaps.testing._data import exact_codes, inside, outside, upper_is_nearer
+
+Check = Callable[[Map, torch.device], None]
+
+
+def codebook_is_sorted_finite_float32_and_fits_the_width(map_: Map, device: torch.device) -> None:
+    codebook = map_.codebook()
+    assert codebook.dtype == torch.float32
+    assert codebook.dim() == 1
+    assert bool(codebook.isfinite().all())
+    assert 2 <= codebook.numel() <= 2**map_.bits
+    assert bool((codebook.diff() > 0).all())
+    if not map_.signed and not map_.log_domain:
+        assert float(codebook[0]) >= 0
+
+
+def codebook_is_pure(map_: Map, device: torch.device) -> None:
+    first = map_.codebook()
+    kept = first.clone()
+    first.fill_(7.0)
+    assert torch.equal(map_.codebook(), kept)
+
+
+def every_value_encodes_to_its_own_code_and_decodes_to_itself(map_: Map, device: torch.device) -> None:
+    codebook = map_.codebook().to(device)
+    codes = reference.encode(codebook, map_)
+    assert codes.dtype == torch.int32
+    assert codes.tolist() == list(range(codebook.numel()))
+    assert torch.equal(reference.decode(codes, map_), codebook)
+
+
+def every_threshold_is_exact(map_: Map, device: torch.device) -> None:
+    """Each is the last float32 not nearer to the upper code, and the next one takes that code.
+
+    With the codebook ascending this decides the code of every float32 there is.
+    """
+    codebook = map_.codebook()
+    limits = reference.thresholds(codebook.to(device)).cpu()
+    after = torch.nextafter(limits, torch.tensor(torch.inf))
+    gaps = zip(limits.tolist(), after.tolist(), pairwise(codebook.tolist()), strict=True)
+    for last, first, (low, high) in gaps:
+        assert not upper_is_nearer(last, low, high)
+        assert upper_is_nearer(first, low, high)
+    lower = list(range(codebook.numel() - 1))
+    assert reference.encode(limits.to(device), map_).tolist() == lower
+    assert reference.encode(after.to(device), map_).tolist() == [code + 1 for code in lower]
+
+
+def nearest_code_is_exact(map_: Map, device: torch.device) -> None:
+    """Against exact arithmetic: inside, outside, and on both sides of codes and thresholds."""
+    codebook = map_.codebook()
+    points = torch.cat([codebook, reference.thresholds(codebook)])
+    points = points[torch.linspace(0, points.numel() - 1, 100).long()]
+    inf = torch.tensor(torch.inf)
+    around = [points, torch.nextafter(points, inf), torch.nextafter(points, -inf)]
+    n = torch.cat([*around, inside(codebook, 300), outside(codebook), torch.tensor([0.0, -0.0])])
+    expected = exact_codes(n, codebook)
+    assert reference.encode(n.to(device), map_).tolist() == expected
+    if codebook.numel() <= 256:
+        # In float64 the distance to the nearest differs from the least by rounding only.
+        distance = (n.double()[:, None] - codebook.double()).abs()
+        chosen = distance.gather(1, torch.tensor(expected)[:, None])[:, 0]
+        assert bool((chosen <= distance.amin(1) * (1 + 2**-50)).all())
+
+
+def error_is_at_most_half_a_gap_and_outside_values_clip(map_: Map, device: torch.device) -> None:
+    codebook = map_.codebook()
+    n = inside(codebook, 4000)
+    codes = reference.encode(n, map_).long()
+    exact = codebook.double()
+    error = (n.double() - exact[codes]).abs()
+    left = exact[codes] - exact[(codes - 1).clamp(min=0)]
+    right = exact[(codes + 1).clamp(max=codebook.numel() - 1)] - exact[codes]
+    half_gap = torch.where(n < codebook[codes], left, right) / 2
+    assert bool((error <= half_gap).all())
+    last = codebook.numel() - 1
+    assert reference.encode(outside(codebook), map_).tolist() == [0, 0, last, last]
+    sr = reference.encode_stochastic(outside(codebook), map_, RoundingKey())
+    assert sr.tolist() == [0, 0, last, last]
+
+
+def stochastic_rounding_is_one_comparison(map_: Map, device: torch.device) -> None:
+    """The upper neighbour exactly where noise < (n - low) / (high - low), in float32."""
+    codebook = map_.codebook()
+    n = torch.cat([inside(codebook, 2000), codebook[:500]])
+    key = RoundingKey(seed=4)
+    values, noise = codebook.numpy(), uniform(n.numel(), key).numpy()
+    lower = (np.searchsorted(values, n.numpy(), side="right") - 1).clip(0, values.size - 2)
+    low, high = values[lower], values[lower + 1]
+    fraction = (n.numpy() - low) / (high - low)
+    expected = lower + (noise < fraction)
+    found = reference.encode_stochastic(n.to(device), map_, key).cpu().numpy()
+    assert np.array_equal(found, expected)
+    assert np.array_equal(values[found[2000:]], codebook[:500].numpy())
+
+
+def stochastic_rounding_never_moves_a_value_of_the_codebook(map_: Map, device: torch.device) -> None:
+    codebook = map_.codebook()
+    for extreme in (0.0, 1 - 2**-24):  # the least and the largest number that can be drawn
+
+        def drawn(count: int, *_: object, u: float = extreme) -> Tensor:
+            return torch.full((count,), u)
+
+        with mock.patch.object(reference, "uniform", drawn):
+            codes = reference.encode_stochastic(codebook, map_, RoundingKey())
+        assert codes.tolist() == list(range(codebook.numel()))
+
+
+def stochastic_rounding_is_unbiased(map_: Map, device: torch.device) -> None:
+    """Two z-tests per map, of the worst of 32 points and of their sum, each with |z| < 7.
+
+    The binomial's tails included, a correct map is refused once in 1e9 runs; 300 maps, 3e-7.
+    The key is fixed, so the outcome does not change from run to run.
+    """
+    codebook = map_.codebook()
+    draws, points = 4096, 32
+    fraction = (torch.arange(points) + 0.5) / points
+    cell = torch.linspace(0, codebook.numel() - 2, points).long()
+    low, high = codebook[cell], codebook[cell + 1]
+    n = low + fraction * (high - low)
+    repeated = n.repeat(draws)
+    codes = reference.encode_stochastic(repeated, map_, RoundingKey(seed=11))
+    upper = (codes.view(draws, points) == cell + 1).double().mean(0)
+    # The share that the float32 value n really stands for, not the one it was made from.
+    share = (n.double() - low.double()) / (high.double() - low.double())
+    spread = (share * (1 - share) / draws).clamp_min(1e-12).sqrt()
+    z = ((upper - share) / spread)[(share > 0.1) & (share < 0.9)]
+    if z.numel() == 0:
+        return  # neighbours so close that no float32 lies between them
+    assert float(z.abs().max()) < 7
+    assert abs(float(z.sum()) / z.numel() ** 0.5) < 7
+
+
+CHECKS: tuple[Check, ...] = (
+    codebook_is_sorted_finite_float32_and_fits_the_width,
+    codebook_is_pure,
+    every_value_encodes_to_its_own_code_and_decodes_to_itself,
+    every_threshold_is_exact,
+    nearest_code_is_exact,
+    error_is_at_most_half_a_gap_and_outside_values_clip,
+    stochastic_rounding_is_one_comparison,
+    stochastic_rounding_never_moves_a_value_of_the_codebook,
+    stochastic_rounding_is_unbiased,
+)
+"""Every check, given a map with a codebook and the device to work on."""
