@@ -12,6 +12,7 @@ RENAMED = {
     "README.md": "index.md",
     "CONTRIBUTING.md": "contributing.md",
     "CHANGELOG.md": "changelog.md",
+    "SECURITY.md": "security.md",
 }
 SHOWN = {".csv", ".html", ".json", ".png", ".svg"}
 """Endings of files that come along when a page links to them."""
@@ -31,13 +32,16 @@ def guides() -> list[Page]:
 
 
 def reports() -> list[Page]:
-    """What lies in ``reports/``."""
-    return [_page(path) for path in sorted((ROOT / "reports").rglob("*.md"))]
+    """What lies in ``reports/``, its index first."""
+    folder = ROOT / "reports"
+    index = folder / "README.md"
+    return [_page(index), *(_page(path) for path in sorted(folder.rglob("*.md")) if path != index)]
 
 
 def project() -> list[Page]:
-    """How to contribute, and what has changed."""
-    return [_page(ROOT / name) for name in ("CONTRIBUTING.md", "CHANGELOG.md")]
+    """How to contribute, what has changed, and how to report a vulnerability."""
+    names = ("CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md")
+    return [_page(ROOT / name) for name in names]
 
 
 def _page(path: Path) -> Page:

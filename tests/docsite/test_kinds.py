@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import re
 from dataclasses import dataclass
 from pathlib import Path
@@ -111,6 +112,39 @@ def test_pages_of_the_repository() -> None:
     assert [page.path for page in repository.home()] == ["index.md"]
     shown = {page.path for page in repository.guides()}
     assert shown == {path.name for path in Path(ROOT / "docs").glob("*.md")}
+    assert repository.reports()[0].path == "reports/README.md"
+    assert "security.md" in [page.path for page in repository.project()]
+
+
+def test_architecture_tells_of_every_entry_in_its_own_words() -> None:
+    page = next(page for page in repository.guides() if page.path == "architecture.md")
+    told = dict(re.findall(r"^\| `([^`]+)` \| (.+?) \| .+ \|$", page.text, re.MULTILINE))
+    entries = {
+        path.name: path / "__init__.py" if path.is_dir() else path
+        for path in (ROOT / "qmaps").iterdir()
+        if (path.is_dir() and path.name != "__pycache__") or path.suffix == ".py"
+    }
+    assert told == {name: first_line(path) for name, path in entries.items()}
+    assert list(page.files) == ["layers.svg"]
+
+
+def first_line(path: Path) -> str:
+    return (ast.get_docstring(ast.parse(path.read_text("utf-8"))) or "").split("\n")[0]
+
+
+def test_every_report_stands_in_the_index_of_reports() -> None:
+    text = (ROOT / "reports" / "README.md").read_text("utf-8")
+    linked = set(re.findall(r"\]\(([^)]+\.md)\)", text))
+    folder = ROOT / "reports"
+    found = {path.relative_to(folder).as_posix() for path in folder.rglob("*.md")}
+    assert linked == found - {"README.md"}
+
+
+def test_every_optimizer_stands_in_the_table_of_engines() -> None:
+    text = (ROOT / "docs" / "optimizers.md").read_text("utf-8")
+    table = text.split("## Which engine steps what")[1].split("## ")[0]
+    for family in optimizers.families():
+        assert f"`{family[0].__name__}`" in table
 
 
 def test_doctests_are_fenced() -> None:
