@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import bisect
 import functools
-import math
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
-from itertools import pairwise, product
+from itertools import product
 from typing import Any
 
 import torch
@@ -20,9 +16,16 @@ from qmaps.maps.base import Map
 from qmaps.maps.codebook import Codebook
 from qmaps.maps.fitted import FittedMap
 from qmaps.normalize.base import Normalizer
+from qmaps.testing._data import (
+    LARGEST,
+    SMALLEST,
+    about,
+    exact_codes,
+    sample,
+    upper_is_nearer,
+)
 
-LARGEST = torch.finfo(torch.float32).max
-SMALLEST = 2.0**-149
+__all__ = ["LARGEST", "SMALLEST", "about", "exact_codes", "sample", "upper_is_nearer"]
 
 
 def formula_maps() -> list[Map]:
@@ -37,10 +40,14 @@ def formula_maps() -> list[Map]:
                 found.append(cls(bits=bits, signed=signed))
             except qmaps.QmapsError:
                 continue
+    return [*found, *users_codebooks()]
+
+
+def users_codebooks() -> list[Codebook]:
+    """Maps that a user might hand over."""
     generator = torch.Generator().manual_seed(5)
     steep = [10.0**-k for k in range(0, 38, 3)]
     return [
-        *found,
         Codebook(torch.randn(200, generator=generator), label="random"),
         Codebook(steep, label="steep"),
         Codebook([-1e30, -1e-30, 0.0, 1.0, 1.0 + 2**-23, 1.0 + 2**-22], label="odd"),
@@ -97,39 +104,6 @@ def compositions_of(normalizer: Normalizer, bits: int = 4) -> list[qmaps.Quantiz
 def compositions(bits: int = 4) -> list[qmaps.Quantizer]:
     """Every normalizer with every map that it goes with, at `bits` or the nearest it allows."""
     return [q for normalizer in normalizers() for q in compositions_of(normalizer, bits)]
-
-
-@contextmanager
-def about(subject: object) -> Iterator[None]:
-    """Name in a failure which of several subjects failed."""
-    try:
-        yield
-    except BaseException as error:
-        error.add_note(f"about: {subject}")
-        raise
-
-
-def sample(shape: tuple[int, ...], signed: bool, seed: int = 0) -> torch.Tensor:
-    """Values of many magnitudes, as moments have."""
-    generator = torch.Generator().manual_seed(seed)
-    x = torch.randn(shape, generator=generator) * torch.exp2(
-        4 * torch.randn(shape, generator=generator)
-    )
-    return x if signed else x.square()
-
-
-def upper_is_nearer(n: float, low: float, high: float) -> bool:
-    """Whether n is strictly nearer to `high`, decided in exact arithmetic."""
-    return math.fsum((n, n, -low, -high)) > 0  # fsum rounds once, so its sign is exact
-
-
-def exact_codes(n: torch.Tensor, codebook: torch.Tensor) -> list[int]:
-    """The nearest code of each value in exact arithmetic, ties to the lower one."""
-    gaps = list(pairwise(codebook.tolist()))
-    return [
-        bisect.bisect_left(gaps, True, key=lambda gap: not upper_is_nearer(value, *gap))
-        for value in n.reshape(-1).tolist()
-    ]
 
 
 def same_bits(a: torch.Tensor, b: torch.Tensor) -> bool:

@@ -64,7 +64,9 @@ def forms(map_: type[Map] | Map) -> list[Map]:
         return [_frozen(map_)]
     if not (isinstance(map_, type) and issubclass(map_, Map)):
         raise BadTypeError(f"map_ is {map_!r:.50}; a map, or a class of maps, is needed")
-    found = [map_(bits=b, signed=s) for s, b in product(map_.signs, range(2, 17)) if _has(map_, b, s)]
+    found = [
+        map_(bits=b, signed=s) for s, b in product(map_.signs, range(2, 17)) if _has(map_, b, s)
+    ]
     if map_.fitted:
         found = [each for each in found if each.bits in FITTED_AT]
     return [_frozen(each) for each in found]

@@ -36,7 +36,9 @@ def codebook_is_pure(map_: Map, device: torch.device) -> None:
     assert torch.equal(map_.codebook(), kept)
 
 
-def every_value_encodes_to_its_own_code_and_decodes_to_itself(map_: Map, device: torch.device) -> None:
+def every_value_encodes_to_its_own_code_and_decodes_to_itself(
+    map_: Map, device: torch.device
+) -> None:
     codebook = map_.codebook().to(device)
     codes = reference.encode(codebook, map_)
     assert codes.dtype == torch.int32
@@ -109,7 +111,9 @@ def stochastic_rounding_is_one_comparison(map_: Map, device: torch.device) -> No
     assert np.array_equal(values[found[2000:]], codebook[:500].numpy())
 
 
-def stochastic_rounding_never_moves_a_value_of_the_codebook(map_: Map, device: torch.device) -> None:
+def stochastic_rounding_never_moves_a_value_of_the_codebook(
+    map_: Map, device: torch.device
+) -> None:
     codebook = map_.codebook()
     for extreme in (0.0, 1 - 2**-24):  # the least and the largest number that can be drawn
 

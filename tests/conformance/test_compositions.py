@@ -1,368 +1,49 @@
-"""What holds for every normalizer with every map, nearest and stochastic.
-
-Each test takes one normalizer and goes through all maps; a failure names the quantizer.
-"""
+"""What holds for every normalizer with every map: `qmaps.testing.normalizers`."""
 
 from __future__ import annotations
 
 import dataclasses
-import math
+from collections.abc import Callable
 
-import numpy as np
 import pytest
 import torch
 
-import qmaps
-from qmaps import QuantizedTensor, Quantizer
-from qmaps.engines.philox import RoundingKey
-from qmaps.errors import BadValueError, NonFiniteError
-from qmaps.normalize.base import Normalizer
-from tests.helpers import (
-    LARGEST,
-    SMALLEST,
-    about,
-    compositions_of,
-    exact_codes,
-    normalizers,
-    sample,
-)
+from qmaps.normalize import BlockWise
+from qmaps.normalize.base import Normalizer, Scales, Shape
+from qmaps.testing import check_normalizer
+from qmaps.testing.normalizers import CHECKS
+from tests.helpers import about, compositions, normalizers, representatives, sample
 
 by_normalizer = pytest.mark.parametrize("normalizer", normalizers(), ids=str)
-SHAPES = [
-    (),
-    (1,),
-    (13,),
-    (300,),
-    (9, 30),
-    (3, 5, 7),
-    (2, 3, 4, 5),
-    (0,),
-    (0, 5),
-    (5, 0),
-    (2, 0, 3),
-]
-
-
-def plain(q: Quantizer) -> bool:
-    """Whether the quantizer's spec alone says what it is (no codebook of a user's)."""
-    return not isinstance(q.map, qmaps.Codebook)
-
-
-def unit_codebook(q: Quantizer) -> bool:
-    """Whether no code's value exceeds 1, so that nothing decodes beyond the scale."""
-    return q.map.fitted or float(q.map.codebook().abs().max()) <= 1
 
 
 @by_normalizer
-def test_spec_round_trips(normalizer: Normalizer) -> None:
-    for q in compositions_of(normalizer):
-        with about(q):
-            assert qmaps.quantizer(str(q), [] if plain(q) else [q.map]) == q
-            stochastic = dataclasses.replace(q, stochastic=True)
-            assert str(stochastic) == f"{q}+sr"
-            assert repr(stochastic) == f"quantizer('{q}+sr')"
-            if plain(q):
-                assert qmaps.quantizer(str(q).upper()) == q
-                assert qmaps.quantizer(str(stochastic).lower()) == stochastic
-
-
-@by_normalizer
-def test_every_shape_keeps_its_shape_layout_and_size(
-    normalizer: Normalizer, device: torch.device
+@pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
+def test_compositions(
+    check: Callable[..., None], normalizer: Normalizer, device: torch.device
 ) -> None:
-    for q in compositions_of(normalizer):
-        for shape in SHAPES:
-            with about((str(q), shape)):
-                x = sample(shape, q.map.signed).to(device)
-                t = q.quantize(x)
-                y = t.dequantize()
-                assert t.device.type == y.device.type == device.type
-                assert y.shape == x.shape == t.codes().shape
-                assert y.dtype == torch.float32
-                assert bool(y.isfinite().all())
-                found = tuple((part.dtype, tuple(part.shape)) for part in t.scales)
-                assert found == normalizer.layout(shape)
-                codebook = 4 * t.quantizer.map.codebook().numel() if q.map.counted else 0
-                scales = sum(part.numel() * part.element_size() for part in t.scales)
-                assert t.nbytes == math.ceil(x.numel() * q.map.bits / 8) + scales + codebook
-                if x.numel():
-                    assert t.bits_per_element == 8 * t.nbytes / x.numel()
-                else:
-                    assert math.isnan(t.bits_per_element)
+    check(normalizer, representatives(4), device)
 
 
-@by_normalizer
-def test_one_division_the_nearest_code_one_product(
-    normalizer: Normalizer, device: torch.device
-) -> None:
-    for q in compositions_of(normalizer):
-        with about(q):
-            x = sample((9, 30), q.map.signed)
-            x[2, 3:9] = 0
-            t = q.quantize(x.to(device)).to("cpu")
-            codebook = t.quantizer.map.codebook()
-            if normalizer.log_domain:
-                n = normalizer.normalize(x, t.scales)
-                assert t.codes().reshape(-1).tolist() == exact_codes(n, codebook)
-                continue
-            scale = normalizer.expand(t.scales, (9, 30)).expand(9, 30).numpy()
-            n = torch.from_numpy(x.numpy() / scale)
-            assert bool((n.abs() <= 1).all())
-            assert t.codes().reshape(-1).tolist() == exact_codes(n, codebook)
-            decoded = codebook.numpy()[t.codes().numpy()] * scale
-            assert np.array_equal(t.dequantize().numpy(), decoded)
+def test_a_wrong_normalizer_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    def doubled(self: BlockWise, scales: Scales, shape: Shape) -> torch.Tensor:
+        return 2 * expand(self, scales, shape)
 
-
-@by_normalizer
-def test_zeros_stay_zeros(normalizer: Normalizer, device: torch.device) -> None:
-    for q in compositions_of(normalizer):
-        for rounding in (q, dataclasses.replace(q, stochastic=True)):
-            with about(rounding):
-                x = torch.zeros(20, 16, device=device)
-                assert not rounding.quantize(x).dequantize().any()
-                # Whole blocks, rows and columns of zeros beside others.
-                x[:8, :8] = (sample((8, 8), q.map.signed).abs() + 0.1).to(device)
-                t = rounding.quantize(x)
-                if normalizer.log_domain:
-                    silent = x == 0
-                else:
-                    silent = (normalizer.expand(t.scales, (20, 16)) == 0).expand(20, 16)
-                assert not t.dequantize()[silent].any()
-
-
-@by_normalizer
-def test_strides_dtypes_and_gradients_do_not_matter(
-    normalizer: Normalizer, device: torch.device
-) -> None:
-    for q in compositions_of(normalizer):
-        with about(q):
-            x = sample((30, 18), q.map.signed).to(device)
-            for view in (x.t(), x[::2, 1::3], x[:, 4], x[:3].expand(2, 3, 18)):
-                expected, found = q.quantize(view.contiguous()), q.quantize(view)
-                assert torch.equal(expected.packed, found.packed)
-                assert torch.equal(expected.dequantize(), found.dequantize())
-            for dtype in (torch.float16, torch.bfloat16):
-                low = x[:9].clamp(-6e4, 6e4).to(dtype)
-                expected, found = q.quantize(low.float()), q.quantize(low.requires_grad_())
-                assert torch.equal(expected.packed, found.packed)
-                half = found.dequantize(dtype=dtype)
-                assert half.dtype == dtype
-                assert not half.requires_grad
-                assert torch.equal(half, expected.dequantize().to(dtype))
-
-
-@by_normalizer
-def test_non_finite_is_refused(normalizer: Normalizer, device: torch.device) -> None:
-    for q in compositions_of(normalizer):
-        for bad in (math.nan, math.inf, -math.inf):
-            with about((str(q), bad)):
-                x = sample((9, 30), q.map.signed).to(device)
-                x[3, 4] = x[5, 6] = bad
-                for refuse in (q.quantize, q.fit, q.error):
-                    with pytest.raises(NonFiniteError) as caught:
-                        refuse(x)
-                    assert str(caught.value) == (
-                        "x holds 2 NaN or infinite elements, the first at flat index 94; "
-                        "only finite values can be quantized"
-                    )
-
-
-@by_normalizer
-def test_non_finite_never_becomes_finite(normalizer: Normalizer, device: torch.device) -> None:
-    for q in compositions_of(normalizer):
-        x = sample((9, 30), q.map.signed).to(device)
-        frozen = q.fit(x)
-        for quantizer in (q, frozen, dataclasses.replace(frozen, stochastic=True)):
-            for bad in (math.nan, math.inf, -math.inf):
-                with about((str(quantizer), bad)):
-                    broken = x.clone()
-                    broken[3, 4] = bad
-                    broken[5, 6] = bad
-                    y = quantizer.quantize_unchecked(broken).dequantize()
-                    assert not bool(y[3, 4].isfinite())
-                    assert not bool(y[5, 6].isfinite())
-
-
-@by_normalizer
-def test_negative_values_are_refused_by_unsigned_maps(
-    normalizer: Normalizer, device: torch.device
-) -> None:
-    for q in compositions_of(normalizer):
-        x = sample((300,), True).abs().to(device)
-        x[[7, 11]] *= -1
-        with about(q):
-            if q.map.signed:
-                assert q.quantize(x).dequantize().shape == (300,)
-                continue
-            with pytest.raises(BadValueError) as caught:
-                q.quantize(x)
-            assert str(caught.value) == (
-                f"x holds 2 negative elements, the first at flat index 7; {q.map.spec} is "
-                "unsigned; use a signed map"
-            )
-            assert q.quantize(torch.tensor([-0.0, 1.0], device=device)).shape == (2,)
-
-
-@by_normalizer
-def test_stochastic_rounding_takes_a_neighbour_and_follows_the_key(
-    normalizer: Normalizer, device: torch.device
-) -> None:
-    x = (torch.rand(20, 64, generator=torch.Generator().manual_seed(3)) + 0.01).to(device)
-    for q in compositions_of(normalizer):
-        with about(q):
-            sr = dataclasses.replace(q, stochastic=True).fit(x)
-            first = sr.quantize(x, key=RoundingKey(step=5))
-            assert torch.equal(first.packed, sr.quantize(x, key=RoundingKey(step=5)).packed)
-            n = normalizer.normalize(x, first.scales).cpu()
-            codebook, codes = sr.map.codebook(), first.codes().cpu().long()
-            last = codebook.numel() - 1
-            # Two codes stand around n: the value of one is at most n, of the next at least n.
-            below, above = codebook[(codes - 1).clamp(min=0)], codebook[(codes + 1).clamp(max=last)]
-            inside = (n >= codebook[0]) & (n <= codebook[-1])
-            assert bool(((below <= n) & (n <= above))[inside & (codes > 0) & (codes < last)].all())
-            assert bool((n <= above)[inside & (codes == 0)].all())
-            assert bool((below <= n)[inside & (codes == last)].all())
-            held = torch.isin(n, codebook)
-            assert bool((codebook[codes] == n)[held].all())
-            assert bool((codes[n < codebook[0]] == 0).all())
-            assert bool((codes[n > codebook[-1]] == last).all())
-            if int((inside & ~held).sum()) > 500:
-                for key in (RoundingKey(step=6), RoundingKey(step=5, tensor=1)):
-                    assert not torch.equal(first.packed, sr.quantize(x, key=key).packed)
-
-
-@by_normalizer
-def test_stochastic_rounding_is_unbiased_in_value(
-    normalizer: Normalizer, device: torch.device
-) -> None:
-    """The summed error of 32 draws of 2560 values, in gaps, against its standard deviation.
-
-    |z| < 7 refuses a correct composition once in 4e11 runs; about 50 of them: once in 8e9.
-    The keys are fixed, so the outcome does not change from run to run.
-    """
-    x = (torch.rand(40, 64, generator=torch.Generator().manual_seed(8)) + 0.05).to(device)
-    maps = ["log2@4u"] if normalizer.log_domain else ["DE@4u", "linear0@3u"]
-    for map_ in maps:
-        q = qmaps.quantizer(f"{normalizer}/{map_}+sr")
-        with about(q):
-            draws = [q.quantize(x, key=RoundingKey(step=step)).dequantize() for step in range(32)]
-            values = torch.stack(draws).double()
-            t = q.quantize(x)
-            low, high = values.amin(0), values.amax(0)
-            both = (high > low) & (x > low) & (x < high)  # both neighbours were drawn
-            share = ((x.double() - low) / (high - low))[both].clamp(0, 1)
-            kept = (share > 0.25) & (share < 0.75)  # elsewhere having seen both is informative
-            error = ((values.mean(0) - x) / (high - low))[both][kept]
-            share = share[kept]
-            assert share.numel() > 300
-            deviation = float((share * (1 - share) / 32).sum().sqrt())
-            assert abs(float(error.sum())) < 7 * deviation
-            assert t.codes().min() >= 0
-
-
-@by_normalizer
-def test_out_writes_in_place(normalizer: Normalizer, device: torch.device) -> None:
-    for q in compositions_of(normalizer):
-        with about(q):
-            x, other = (sample((9, 30), q.map.signed, seed=seed).to(device) for seed in (1, 2))
-            frozen = q.fit(x)
-            t = frozen.quantize(x)
-            places = [t.packed.data_ptr(), *(part.data_ptr() for part in t.scales)]
-            # A fitted map keeps the codebook of `out`.
-            assert q.quantize(other, out=t) is t
-            assert places == [t.packed.data_ptr(), *(part.data_ptr() for part in t.scales)]
-            expected = frozen.quantize(other)
-            assert torch.equal(t.packed, expected.packed)
-            assert torch.equal(t.dequantize(), expected.dequantize())
-            for dtype in (torch.float32, torch.bfloat16):
-                out = torch.empty(9, 30, dtype=dtype, device=device)
-                place = out.data_ptr()
-                assert frozen.dequantize(t, out=out) is out
-                assert out.data_ptr() == place
-                assert torch.equal(out, t.dequantize(dtype=dtype))
-
-
-@by_normalizer
-def test_save_and_load(normalizer: Normalizer, tmp_path_factory: pytest.TempPathFactory) -> None:
-    path = tmp_path_factory.mktemp("save") / "t.safetensors"
-    for q in compositions_of(normalizer):
-        for quantizer in (q, dataclasses.replace(q, stochastic=True)):
-            with about(quantizer):
-                t = quantizer.quantize(sample((9, 30), q.map.signed))
-                t.save(path)
-                back = QuantizedTensor.load(path)
-                assert back.quantizer == t.quantizer
-                assert str(back.quantizer) == str(quantizer)
-                assert back.shape == t.shape
-                assert torch.equal(back.packed, t.packed)
-                for ours, theirs in zip(t.scales, back.scales, strict=True):
-                    assert ours.dtype == theirs.dtype
-                    assert torch.equal(ours, theirs)
-                assert torch.equal(back.dequantize(), t.dequantize())
-                assert back.nbytes == t.nbytes
-
-
-@by_normalizer
-def test_largest_magnitude_is_exact_where_the_codebook_holds_it(normalizer: Normalizer) -> None:
-    if normalizer.log_domain or any(dtype == torch.uint8 for dtype, _ in normalizer.layout((9,))):
-        pytest.skip("promised for float32 scales that divide")
-    for q in compositions_of(normalizer):
-        if q.map.fitted:
-            continue
-        held = q.map.codebook().tolist()
-        for end in (-1.0, 1.0):
-            if end not in held:
-                continue
-            with about((str(q), end)):
-                x = end * sample((64, 9), q.map.signed).abs()
-                t = q.quantize(x)
-                scale = normalizer.expand(t.scales, (64, 9)).expand(64, 9)
-                at_scale = x.abs() == scale
-                assert bool(at_scale.any())
-                assert torch.equal(t.dequantize()[at_scale], x[at_scale])
-
-
-@by_normalizer
-def test_the_ends_of_float32_stay_finite(normalizer: Normalizer, device: torch.device) -> None:
-    x = torch.tensor(
-        [[LARGEST, -LARGEST / 1.5, 1.0, SMALLEST], [1e-40, -3e-39, 0, 1e20], [0, 0, 0, -SMALLEST]],
-        device=device,
-    )
-    for q in compositions_of(normalizer):
-        if not unit_codebook(q):
-            continue  # values above 1 are the user's own
-        values = x if q.map.signed else x.abs()
-        for quantizer in (q, dataclasses.replace(q, stochastic=True)):
-            with about(quantizer):
-                y = quantizer.quantize(values).dequantize()
-                assert bool(y.isfinite().all())
-                assert bool((y.abs() <= LARGEST).all())
-
-
-@by_normalizer
-def test_error_returns_the_metrics_of_what_decodes(normalizer: Normalizer) -> None:
-    for q in compositions_of(normalizer):
-        with about(q):
-            x = sample((9, 30), q.map.signed)
-            found = q.error(x)
-            t = q.quantize(x)
-            assert set(found) == {"bits_per_element", *qmaps.metrics.METRICS}
-            assert found["bits_per_element"] == t.bits_per_element
-            a, b = x.double().numpy(), t.dequantize().double().numpy()
-            assert found["mse"] == pytest.approx(((a - b) ** 2).mean(), rel=1e-12)
-            assert found["max_abs_error"] == np.abs(a - b).max()
-            assert found["mean_rel_error"] == pytest.approx((np.abs(a - b) / np.abs(a)).mean())
-            used = len(t.codes().unique())
-            assert found["codes_used"] == used / t.quantizer.map.codebook().numel()
+    expand = BlockWise.expand
+    monkeypatch.setattr(BlockWise, "expand", doubled)
+    with pytest.raises(AssertionError) as caught:
+        check_normalizer(BlockWise(64))
+    assert caught.value.__notes__[-1].endswith("of B64")
+    with pytest.raises(TypeError, match="a Normalizer is needed"):
+        check_normalizer(BlockWise)
 
 
 @pytest.mark.gpu
-@by_normalizer
-def test_cuda_gives_the_bits_of_the_cpu(normalizer: Normalizer) -> None:
+def test_cuda_gives_the_bits_of_the_cpu() -> None:
     if not torch.cuda.is_available():
         pytest.skip("no CUDA device on this machine")
     for bits in (4, 8):
-        for q in compositions_of(normalizer, bits):
+        for q in compositions(bits):
             x = sample((40, 64), q.map.signed)
             frozen = q.fit(x)
             for quantizer in (frozen, dataclasses.replace(frozen, stochastic=True)):

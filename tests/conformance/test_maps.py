@@ -1,173 +1,47 @@
-"""What holds for every map."""
+"""What holds for every map: `qmaps.testing.maps`, for each class at all of its widths."""
 
 from __future__ import annotations
 
-from itertools import pairwise
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import ClassVar
 
-import numpy as np
 import pytest
 import torch
+from torch import Tensor
 
-from qmaps.engines import reference
-from qmaps.engines.philox import RoundingKey, uniform
+from qmaps import maps
 from qmaps.maps.base import Map
-from tests.helpers import LARGEST, exact_codes, fitted_maps, formula_maps, upper_is_nearer
+from qmaps.testing import check_map, forms
+from qmaps.testing.maps import CHECKS
+from tests.helpers import about, users_codebooks
 
-MAPS = formula_maps()
-FITTED = [m.fit(torch.randn(5000, generator=torch.Generator().manual_seed(1)) ** (2 - m.signed))
-          for bits in (2, 3, 8) for m in fitted_maps(bits)]  # fmt: skip
-by_spec = pytest.mark.parametrize("map_", [*MAPS, *FITTED], ids=str)
-
-
-def inside(codebook: torch.Tensor, count: int, seed: int = 0) -> torch.Tensor:
-    """Values between the ends of the codebook, as many in each gap, whatever its width."""
-    g = torch.Generator().manual_seed(seed)
-    gap = torch.randint(0, codebook.numel() - 1, (count,), generator=g)
-    low, high = codebook[gap], codebook[gap + 1]
-    n = low.double() + torch.rand(count, generator=g) * (high.double() - low.double())
-    return n.float().clamp(codebook[0], codebook[-1])
+SUBJECTS = {name: forms(maps.REGISTRY[name]) for name in maps.names()} | {
+    map_.label: [map_] for map_ in users_codebooks()
+}
 
 
-def outside(codebook: torch.Tensor) -> torch.Tensor:
-    """Two values below the codebook and two above."""
-    low, high = float(codebook[0]), float(codebook[-1])
-    return torch.tensor([low - 1 - abs(low), -LARGEST, high + 1 + abs(high), LARGEST])
+@pytest.mark.parametrize("name", SUBJECTS)
+@pytest.mark.parametrize("check", CHECKS, ids=lambda check: check.__name__)
+def test_maps(check: Callable[..., None], name: str, device: torch.device) -> None:
+    for map_ in SUBJECTS[name]:
+        with about(map_):
+            check(map_, device)
 
 
-@by_spec
-def test_codebook_is_sorted_finite_float32_and_fits_the_width(map_: Map) -> None:
-    codebook = map_.codebook()
-    assert codebook.dtype == torch.float32
-    assert codebook.dim() == 1
-    assert bool(codebook.isfinite().all())
-    assert 2 <= codebook.numel() <= 2**map_.bits
-    assert bool((codebook.diff() > 0).all())
-    if not map_.signed and not map_.log_domain:
-        assert float(codebook[0]) >= 0
+@dataclass(frozen=True)
+class Wrong(Map):
+    """A map with a flaw."""
+
+    spec_name: ClassVar[str] = "wrong"
+
+    def values(self) -> Tensor:
+        return torch.linspace(1, -1, 2**self.bits, dtype=torch.float64)  # descending
 
 
-@by_spec
-def test_codebook_is_pure(map_: Map) -> None:
-    first = map_.codebook()
-    kept = first.clone()
-    first.fill_(7.0)
-    assert torch.equal(map_.codebook(), kept)
-
-
-@by_spec
-def test_every_value_encodes_to_its_own_code_and_decodes_to_itself(
-    map_: Map, device: torch.device
-) -> None:
-    codebook = map_.codebook().to(device)
-    codes = reference.encode(codebook, map_)
-    assert codes.dtype == torch.int32
-    assert codes.tolist() == list(range(codebook.numel()))
-    assert torch.equal(reference.decode(codes, map_), codebook)
-
-
-@by_spec
-def test_every_threshold_is_exact(map_: Map, device: torch.device) -> None:
-    """Each is the last float32 not nearer to the upper code, and the next one takes that code.
-
-    With the codebook ascending this decides the code of every float32 there is.
-    """
-    codebook = map_.codebook()
-    limits = reference.thresholds(codebook.to(device)).cpu()
-    after = torch.nextafter(limits, torch.tensor(torch.inf))
-    gaps = zip(limits.tolist(), after.tolist(), pairwise(codebook.tolist()), strict=True)
-    for last, first, (low, high) in gaps:
-        assert not upper_is_nearer(last, low, high)
-        assert upper_is_nearer(first, low, high)
-    lower = list(range(codebook.numel() - 1))
-    assert reference.encode(limits.to(device), map_).tolist() == lower
-    assert reference.encode(after.to(device), map_).tolist() == [code + 1 for code in lower]
-
-
-@by_spec
-def test_nearest_code_is_exact(map_: Map, device: torch.device) -> None:
-    """Against exact arithmetic: inside, outside, and on both sides of codes and thresholds."""
-    codebook = map_.codebook()
-    points = torch.cat([codebook, reference.thresholds(codebook)])
-    points = points[torch.linspace(0, points.numel() - 1, 100).long()]
-    inf = torch.tensor(torch.inf)
-    around = [points, torch.nextafter(points, inf), torch.nextafter(points, -inf)]
-    n = torch.cat([*around, inside(codebook, 300), outside(codebook), torch.tensor([0.0, -0.0])])
-    expected = exact_codes(n, codebook)
-    assert reference.encode(n.to(device), map_).tolist() == expected
-    if codebook.numel() <= 256:
-        # In float64 the distance to the nearest differs from the least by rounding only.
-        distance = (n.double()[:, None] - codebook.double()).abs()
-        chosen = distance.gather(1, torch.tensor(expected)[:, None])[:, 0]
-        assert bool((chosen <= distance.amin(1) * (1 + 2**-50)).all())
-
-
-@by_spec
-def test_error_is_at_most_half_a_gap_and_outside_values_clip(map_: Map) -> None:
-    codebook = map_.codebook()
-    n = inside(codebook, 4000)
-    codes = reference.encode(n, map_).long()
-    exact = codebook.double()
-    error = (n.double() - exact[codes]).abs()
-    left = exact[codes] - exact[(codes - 1).clamp(min=0)]
-    right = exact[(codes + 1).clamp(max=codebook.numel() - 1)] - exact[codes]
-    half_gap = torch.where(n < codebook[codes], left, right) / 2
-    assert bool((error <= half_gap).all())
-    last = codebook.numel() - 1
-    assert reference.encode(outside(codebook), map_).tolist() == [0, 0, last, last]
-    sr = reference.encode_stochastic(outside(codebook), map_, RoundingKey())
-    assert sr.tolist() == [0, 0, last, last]
-
-
-@by_spec
-def test_stochastic_rounding_is_one_comparison(map_: Map, device: torch.device) -> None:
-    """The upper neighbour exactly where noise < (n - low) / (high - low), in float32."""
-    codebook = map_.codebook()
-    n = torch.cat([inside(codebook, 2000), codebook[:500]])
-    key = RoundingKey(seed=4)
-    values, noise = codebook.numpy(), uniform(n.numel(), key).numpy()
-    lower = (np.searchsorted(values, n.numpy(), side="right") - 1).clip(0, values.size - 2)
-    low, high = values[lower], values[lower + 1]
-    fraction = (n.numpy() - low) / (high - low)
-    expected = lower + (noise < fraction)
-    found = reference.encode_stochastic(n.to(device), map_, key).cpu().numpy()
-    assert np.array_equal(found, expected)
-    assert np.array_equal(values[found[2000:]], codebook[:500].numpy())
-
-
-@by_spec
-def test_stochastic_rounding_never_moves_a_value_of_the_codebook(
-    map_: Map, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    codebook = map_.codebook()
-    for extreme in (0.0, 1 - 2**-24):  # the least and the largest number that can be drawn
-        monkeypatch.setattr(
-            reference, "uniform", lambda count, key, device, u=extreme: torch.full((count,), u)
-        )
-        codes = reference.encode_stochastic(codebook, map_, RoundingKey())
-        assert codes.tolist() == list(range(codebook.numel()))
-
-
-@by_spec
-def test_stochastic_rounding_is_unbiased(map_: Map) -> None:
-    """Two z-tests per map, of the worst of 32 points and of their sum, each with |z| < 7.
-
-    The binomial's tails included, a correct map is refused once in 1e9 runs; 300 maps, 3e-7.
-    The key is fixed, so the outcome does not change from run to run.
-    """
-    codebook = map_.codebook()
-    draws, points = 4096, 32
-    fraction = (torch.arange(points) + 0.5) / points
-    cell = torch.linspace(0, codebook.numel() - 2, points).long()
-    low, high = codebook[cell], codebook[cell + 1]
-    n = low + fraction * (high - low)
-    repeated = n.repeat(draws)
-    codes = reference.encode_stochastic(repeated, map_, RoundingKey(seed=11))
-    upper = (codes.view(draws, points) == cell + 1).double().mean(0)
-    # The share that the float32 value n really stands for, not the one it was made from.
-    share = (n.double() - low.double()) / (high.double() - low.double())
-    spread = (share * (1 - share) / draws).clamp_min(1e-12).sqrt()
-    z = ((upper - share) / spread)[(share > 0.1) & (share < 0.9)]
-    if z.numel() == 0:
-        pytest.skip("neighbours so close that no float32 lies between them")
-    assert float(z.abs().max()) < 7
-    assert abs(float(z.sum()) / z.numel() ** 0.5) < 7
+def test_a_wrong_map_is_told() -> None:
+    with pytest.raises(AssertionError) as caught:
+        check_map(Wrong)
+    assert "of wrong@2s" in caught.value.__notes__[0]
+    with pytest.raises(TypeError, match="a map, or a class of maps, is needed"):
+        check_map(3)

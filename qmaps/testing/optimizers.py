@@ -1,0 +1,178 @@
+"""What holds for every optimizer."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable
+from itertools import product
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from qmaps.algebra.quantized import QuantizedTensor
+from qmaps.engines.backends import backends, use_backend
+from qmaps.errors import BadTypeError, NonFiniteError
+from qmaps.optim.base import QuantizedOptimizer
+from qmaps.testing._data import about, refused
+
+Make = Callable[[list[Tensor]], QuantizedOptimizer]
+
+SHAPES = ((48, 40), (130,), (), (0, 3), (3, 4, 5))
+STEPS = 5  # odd: steps of signs do not cancel
+WIDTHS = (None, "8bit", "4bit")
+"""Presets of `state_quantizers`; None is 32 bits."""
+
+
+def check_optimizer(cls: type[QuantizedOptimizer], **options: Any) -> None:
+    """Raise unless an optimizer does what every optimizer must, in 32, 8 and 4 bits.
+
+    Steps give the same bits again, and on every engine that runs here; parameters move, stay
+    finite and keep their memory; states are kept as their quantizers say; a state_dict loads with
+    ``weights_only=True`` and training goes on from it bit for bit; ``nonfinite`` is obeyed.
+
+    Args:
+        cls: the class; its `state_quantizers` must be an option.
+        options: further arguments of the class, such as ``lr``.
+
+    Raises:
+        AssertionError: a check fails; a note names the width.
+        BadTypeError: `cls` is no subclass of `QuantizedOptimizer`.
+
+    >>> from qmaps.optim import SGD
+    >>> check_optimizer(SGD, lr=0.1, momentum=0.9)
+    """
+    if not (isinstance(cls, type) and issubclass(cls, QuantizedOptimizer)):
+        raise BadTypeError(f"cls is {cls!r:.50}; a subclass of QuantizedOptimizer is needed")
+    for width, check in product(WIDTHS, CHECKS):
+
+        def make(params: list[Tensor], width: str | None = width) -> QuantizedOptimizer:
+            quantized = {"state_quantizers": width, "min_quantized_size": 0}
+            return cls(params, **(quantized | options))
+
+        with about(f"{check.__name__} of {cls.__name__}, {width or '32 bits'}"):
+            check(make)
+
+
+def parameters() -> list[Tensor]:
+    """Parameters of several shapes, one of them empty."""
+    generator = torch.Generator().manual_seed(0)
+    return [torch.nn.Parameter(torch.randn(shape, generator=generator)) for shape in SHAPES]
+
+
+def steps(optimizer: QuantizedOptimizer, params: list[Tensor], first: int, count: int) -> None:
+    """Steps of gradients that depend on the step's number alone."""
+    for step in range(first, first + count):
+        generator = torch.Generator().manual_seed(step)
+        for param in params:
+            param.grad = torch.randn(param.shape, generator=generator)
+        optimizer.step()
+
+
+def trained(make: Make) -> tuple[QuantizedOptimizer, list[Tensor]]:
+    """An optimizer after a few steps, and its parameters."""
+    params = parameters()
+    optimizer = make(params)
+    steps(optimizer, params, 0, STEPS)
+    return optimizer, params
+
+
+def bits_of(optimizer: QuantizedOptimizer, params: list[Tensor]) -> list[Tensor]:
+    """Parameters and everything that states hold."""
+    found = [param.detach() for param in params]
+    for param in params:
+        for value in optimizer.state[param].values():
+            if isinstance(value, QuantizedTensor):
+                found += [value.packed, *value.scales]
+            elif isinstance(value, Tensor):
+                found.append(value)
+    return found
+
+
+def assert_same(ours: list[Tensor], theirs: list[Tensor]) -> None:
+    """Raise unless all are equal."""
+    assert len(ours) == len(theirs)
+    for a, b in zip(ours, theirs, strict=True):
+        assert torch.equal(a, b)
+
+
+def parameters_move_and_stay_finite(make: Make) -> None:
+    """All elements; parameters stay where they are in memory."""
+    before = parameters()
+    params = parameters()
+    places = [param.untyped_storage()._cdata for param in params]
+    steps(make(params), params, 0, STEPS)
+    assert places == [param.untyped_storage()._cdata for param in params]
+    for old, new in zip(before, params, strict=True):
+        assert bool(new.isfinite().all())
+        assert new.numel() == 0 or not torch.equal(old, new)
+
+
+def the_same_steps_give_the_same_bits(make: Make) -> None:
+    """Again, and on every engine."""
+    expected = bits_of(*trained(make))
+    for engine in ("reference", "native"):
+        if any(each.name == engine and each.available for each in backends()):
+            with use_backend(engine):
+                assert_same(bits_of(*trained(make)), expected)
+
+
+def states_are_kept_as_their_quantizers_say(make: Make) -> None:
+    """Quantized or float32, in the shapes that the optimizer names, as `memory` tells."""
+    optimizer, params = trained(make)
+    for param in params:
+        group = optimizer.param_groups[0]
+        for name, shape in optimizer.state_shapes(param, group).items():
+            q = optimizer.quantizer_of(name, param, group)
+            value = optimizer.state[param][name]
+            assert tuple(value.shape) == tuple(shape)
+            if q is None:
+                assert value.dtype == torch.float32
+            else:
+                assert value.quantizer.spec == q.spec
+    assert optimizer.memory().nbytes >= 0
+
+
+def training_goes_on_from_a_state_dict(make: Make) -> None:
+    """As if it had not been interrupted, through a file."""
+    optimizer, params = trained(make)
+    file = io.BytesIO()
+    torch.save(optimizer.state_dict(), file)
+    file.seek(0)
+    copies: list[Tensor] = [torch.nn.Parameter(param.detach().clone()) for param in params]
+    resumed = make(copies)
+    resumed.load_state_dict(torch.load(file, weights_only=True))
+    assert_same(bits_of(resumed, copies), bits_of(optimizer, params))
+    steps(optimizer, params, STEPS, STEPS)
+    steps(resumed, copies, STEPS, STEPS)
+    assert_same(bits_of(resumed, copies), bits_of(optimizer, params))
+
+
+def nonfinite_gradients_are_skipped_or_refused(make: Make) -> None:
+    """With nothing changed."""
+    optimizer, params = trained(make)
+    before = [each.clone() for each in bits_of(optimizer, params)]
+    params[0].grad = torch.full_like(params[0], torch.nan)
+    optimizer.param_groups[0]["nonfinite"] = "skip"
+    optimizer.step()
+    assert optimizer.skipped_steps == 1
+    assert_same(bits_of(optimizer, params), before)
+    optimizer.param_groups[0]["nonfinite"] = "raise"
+    count = params[0].numel()
+    message = (
+        f"the gradient of parameter number 0 holds {count} NaN or infinite elements, the first at "
+        "flat index 0; nonfinite='raise' allows none"
+    )
+    with refused(NonFiniteError, message):
+        optimizer.step()
+    assert_same(bits_of(optimizer, params), before)
+
+
+CHECKS: tuple[Callable[[Make], None], ...] = (
+    parameters_move_and_stay_finite,
+    the_same_steps_give_the_same_bits,
+    states_are_kept_as_their_quantizers_say,
+    training_goes_on_from_a_state_dict,
+    nonfinite_gradients_are_skipped_or_refused,
+)
+"""Every check, given what makes the optimizer of some parameters."""
