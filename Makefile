@@ -4,12 +4,13 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: help lab papers papers-quick test fuzz compare lint types notebooks docs sanitize bench bench-gpu test-gpu sanitize-gpu clean
+.PHONY: help lab papers papers-quick test test-fast fuzz compare lint types notebooks docs sanitize bench bench-gpu test-gpu sanitize-gpu clean
 
 help:
 	@echo "make lab        train, capture, sweep, draw, report: runs/lab/report.html"
 	@echo "make papers     figures and tables of the papers beside ours: reports/papers.md"
 	@echo "make test       all tests, doctests included"
+	@echo "make test-fast  those of a developer's loop: without processes, pages, emulated kernels"
 	@echo "make fuzz       the tests that draw examples at random, with 40 times as many"
 	@echo "make compare    8-bit and 4-bit AdamW against 32-bit over three seeds"
 	@echo "make lint types notebooks    what CI checks besides"
@@ -55,6 +56,9 @@ papers-quick: $(VENV)/.lab
 
 test: $(VENV)/.test
 	$(BIN)/python -m pytest -n auto
+
+test-fast: $(VENV)/.test
+	$(BIN)/python -m pytest -n auto -m "not slow" tests
 
 QMAPS_FUZZ ?= 40
 fuzz: $(VENV)/.test

@@ -15,7 +15,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING
 
 from qmaps import maps, metrics, normalize
-from qmaps.algebra import fitting, moved, quantiles
+from qmaps.algebra import fitting, moved, plugins, quantiles
 from qmaps.algebra.quantized import QuantizedTensor, load, save
 from qmaps.algebra.quantizer import Quantizer, quantizer
 from qmaps.engines.backends import backend, backends
@@ -46,6 +46,7 @@ _LAZY = (
 
 fitting.install()
 moved.install()
+plugins.install()
 
 
 def __getattr__(name: str) -> ModuleType:

@@ -3,9 +3,31 @@
 from __future__ import annotations
 
 import signal
+from pathlib import Path
 
 import pytest
 import torch
+
+SLOW = (
+    "benchmarks", "capture/integrations", "capture/test_interruption.py", "cuda", "distributed",
+    "docsite", "engines/native/test_fuzz.py", "engines/native/test_leaving.py",
+    "engines/native/test_least_squares.py", "engines/native/test_metrics.py", "figures", "gpu",
+    "lab",
+    "optim/test_apollo.py", "optim/test_odd_options.py", "reproduction", "storage/test_locks.py",
+    "training",
+)  # fmt: skip
+"""What `make test-fast` leaves out: processes, pages, figures, emulated kernels, long products."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark as slow what lies in those places, and all but one instruction set."""
+    here = Path(__file__).parent
+    places = [here / name for name in SLOW]
+    for item in items:
+        callspec = getattr(item, "callspec", None)
+        isa = callspec.params.get("isa") if callspec else None
+        if any(map(item.path.is_relative_to, places)) or isa in ("avx2", "portable"):
+            item.add_marker(pytest.mark.slow)
 
 
 @pytest.fixture(autouse=True)

@@ -1,1 +1,18 @@
 """Several processes: shards of states, low-precision gradient exchange, a speed-up model."""
+
+from __future__ import annotations
+
+import importlib
+from types import ModuleType
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from qmaps.distributed import comm, speedup
+
+__all__ = ["comm", "speedup"]
+
+
+def __getattr__(name: str) -> ModuleType:  # on first use: the model needs pandas
+    if name in __all__:
+        return importlib.import_module(f"qmaps.distributed.{name}")
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -19,7 +19,7 @@ from torch import Tensor
 from qmaps.maps._registry import modules
 from qmaps.metrics._sums import Sums
 
-__all__ = ["METRICS", "SUMMED", "Metric", "Sums", "measure", "measure_sums"]
+__all__ = ["METRICS", "SUMMED", "Metric", "Sums", "measure", "measure_sums", "register"]
 
 Metric = Callable[[Tensor, Tensor, Tensor, int], float]
 
@@ -29,11 +29,23 @@ METRICS: dict[str, Metric] = {}
 SUMMED: dict[str, Callable[[Sums], float]] = {}
 """Those that can be computed from sums."""
 
+
+def register(name: str, metric: Metric, from_sums: Callable[[Sums], float] | None = None) -> None:
+    """Make a metric known: `Quantizer.error`, sweeps and the laboratory then have it.
+
+    Args:
+        name: of its column.
+        metric: from float32 values, what they decode to, their codes and the codebook's size.
+        from_sums: its second form, if it has one.
+    """
+    METRICS[name] = metric
+    if from_sums is not None:
+        SUMMED[name] = from_sums
+
+
 for _module in modules(__name__, list(__path__)):
     _name = _module.__name__.rpartition(".")[2]
-    METRICS[_name] = getattr(_module, _name)
-    if hasattr(_module, "from_sums"):
-        SUMMED[_name] = _module.from_sums
+    register(_name, getattr(_module, _name), getattr(_module, "from_sums", None))
 
 
 def measure(x: Tensor, decoded: Tensor, codes: Tensor, size: int) -> dict[str, float]:

@@ -1,5 +1,6 @@
 """Optimizers whose states are kept quantized."""
 
+from qmaps.algebra import plugins
 from qmaps.optim.adafactor import Adafactor
 from qmaps.optim.adafactor8bit import Adafactor8bit
 from qmaps.optim.adagrad import Adagrad, Adagrad4bit, Adagrad8bit
@@ -57,3 +58,10 @@ __all__ = [
     "keep_in_32_bits",
     "param_groups",
 ]
+
+
+def __getattr__(name: str) -> type:
+    """The optimizer of that name of another package (`qmaps.algebra.plugins`)."""
+    if (found := plugins.optimizer(name)) is not None:
+        return found
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

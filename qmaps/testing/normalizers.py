@@ -18,6 +18,7 @@ from qmaps import metrics
 from qmaps.algebra.quantized import QuantizedTensor
 from qmaps.algebra.quantizer import Quantizer
 from qmaps.algebra.quantizer import quantizer as named
+from qmaps.engines.addresses import address
 from qmaps.engines.philox import RoundingKey
 from qmaps.errors import BadValueError, NonFiniteError
 from qmaps.maps.base import Map
@@ -259,18 +260,18 @@ def out_writes_in_place(normalizer: Normalizer, maps: Maps, device: torch.device
             x, other = (sample((9, 30), q.map.signed, seed=seed).to(device) for seed in (1, 2))
             frozen = q.fit(x)
             t = frozen.quantize(x)
-            places = [t.packed.data_ptr(), *(part.data_ptr() for part in t.scales)]
+            places = [address(t.packed), *(address(part) for part in t.scales)]
             # A fitted map keeps the codebook of `out`.
             assert q.quantize(other, out=t) is t
-            assert places == [t.packed.data_ptr(), *(part.data_ptr() for part in t.scales)]
+            assert places == [address(t.packed), *(address(part) for part in t.scales)]
             expected = frozen.quantize(other)
             assert torch.equal(t.packed, expected.packed)
             assert torch.equal(t.dequantize(), expected.dequantize())
             for dtype in (torch.float32, torch.bfloat16):
                 out = torch.empty(9, 30, dtype=dtype, device=device)
-                place = out.data_ptr()
+                place = address(out)
                 assert frozen.dequantize(t, out=out) is out
-                assert out.data_ptr() == place
+                assert address(out) == place
                 assert torch.equal(out, t.dequantize(dtype=dtype))
 
 

@@ -3,6 +3,7 @@ from __future__ import annotations
 import importlib.util
 import os
 import sys
+from collections.abc import Callable, Iterator
 
 import pytest
 import torch
@@ -25,6 +26,19 @@ def isa(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     monkeypatch.setenv("QMAPS_ISA", request.param)
     monkeypatch.setenv("QMAPS_BACKEND", "native")
     return request.param
+
+
+@pytest.fixture
+def each_isa(monkeypatch: pytest.MonkeyPatch) -> Callable[[], Iterator[str]]:
+    """The same one after another, for tests that hold each to one answer of the reference."""
+    monkeypatch.setenv("QMAPS_BACKEND", "native")
+
+    def each() -> Iterator[str]:
+        for isa in native.isas():
+            monkeypatch.setenv("QMAPS_ISA", isa)
+            yield isa
+
+    return each
 
 
 @pytest.fixture(params=[1, 2])

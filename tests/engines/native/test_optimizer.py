@@ -13,6 +13,7 @@ from qmaps.algebra.quantized import QuantizedTensor
 from qmaps.engines.backends import use_backend
 from qmaps.engines.native import optimizer as native_optimizer
 from qmaps.optim import LAMB, LARS, AdamW, QuantizedOptimizer, RMSprop
+from tests.helpers import about
 from tests.optim.families import CASES, Family, label
 
 SHAPES = ((5,), (70, 90), (3, 40, 50), (16, 33, 3, 3), (9000,), (128, 128), (1,), (), (0,))
@@ -80,13 +81,17 @@ def taken(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
 @pytest.mark.parametrize("quantizers", QUANTIZERS.values(), ids=QUANTIZERS)
-def test_steps(quantizers, dtype: torch.dtype, isa: str, threads: int, taken: list[int]) -> None:
-    ours = train("native", quantizers, dtype)
+def test_steps(quantizers, dtype: torch.dtype, each_isa, threads: int, taken: list[int]) -> None:
+    expected = train("reference", quantizers, dtype)
     fitted = quantizers == QUANTIZERS["fitted"]
-    # Fits, at steps 1 and 4, are left to the reference, but an empty tensor needs none.
     every = len(SHAPES)
-    assert taken == ([1, every, every, 1, every] if fitted else [every] * 5)
-    assert_same(ours, train("reference", quantizers, dtype))
+    for isa in each_isa():
+        taken.clear()
+        ours = train("native", quantizers, dtype)
+        with about(isa):
+            # Fits, at steps 1 and 4, are left to the reference, but an empty tensor needs none.
+            assert taken == ([1, every, every, 1, every] if fitted else [every] * 5)
+            assert_same(ours, expected)
 
 
 @pytest.mark.parametrize("quantizers", ["8bit", "stochastic", "eight-bit scales", "odd blocks"])
@@ -224,18 +229,19 @@ def kinds(family: Family) -> dict[str, object]:
     }
 
 
-@pytest.mark.parametrize("kind", ["8bit", "4bit", "mixed", "wide", "second wide"])
 @pytest.mark.parametrize(("family", "options"), CASES, ids=label)
-def test_every_rule(
-    family: Family, options: dict[str, object], kind: str, taken: list[int], isa: str
-) -> None:
-    quantizers = kinds(family)[kind]
-    dtype = torch.float32 if kind in {"8bit", "mixed"} else torch.bfloat16
+def test_every_rule(family: Family, options: dict[str, object], taken: list[int], each_isa) -> None:
     settings = {"make": family.full, "steps": 3, **options}
-    ours = train("native", quantizers, dtype, **settings)
     late = options.get("initial_accumulator_value", 0) != 0
-    assert taken == [0 if late else len(SHAPES), len(SHAPES), len(SHAPES)]
-    assert_same(ours, train("reference", quantizers, dtype, **settings))
+    for kind, quantizers in kinds(family).items():
+        dtype = torch.float32 if kind in {"8bit", "mixed"} else torch.bfloat16
+        expected = train("reference", quantizers, dtype, **settings)
+        for isa in each_isa():
+            taken.clear()
+            ours = train("native", quantizers, dtype, **settings)
+            with about((kind, isa)):
+                assert taken == [0 if late else len(SHAPES), len(SHAPES), len(SHAPES)]
+                assert_same(ours, expected)
 
 
 def test_groups_with_different_states_in_one_step(taken: list[int], isa: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Iterable
 
 import numpy as np
 import pytest
@@ -18,7 +19,7 @@ from qmaps.engines.reference import thresholds
 from qmaps.maps import Codebook
 from qmaps.maps.base import table
 from tests import helpers
-from tests.helpers import same_bits
+from tests.helpers import about, same_bits
 
 NORMALIZERS = (
     *("tensor", "row", "col", "rank1"),
@@ -33,20 +34,30 @@ SETTINGS = settings(
 )
 
 
-def assert_as_reference(q: qmaps.Quantizer, x: Tensor, *, unchecked: bool = False) -> None:
+def assert_as_reference(
+    q: qmaps.Quantizer,
+    x: Tensor,
+    *,
+    unchecked: bool = False,
+    each_isa: Callable[[], Iterable[str]] = lambda: [""],
+) -> None:
+    """Hold the engine to the reference, on the instruction set that is set or on each."""
     quantize = q.quantize_unchecked if unchecked else q.quantize
-    ours = quantize(x)
-    values = ours.dequantize()
     with use_backend("reference"):
         theirs = quantize(x)
         expected = theirs.dequantize()
-        # Decoding by one engine what the other encoded.
-        assert same_bits(ours.dequantize(), expected), q
-    assert torch.equal(ours.packed, theirs.packed), q
-    assert all(same_bits(a, b) for a, b in zip(ours.scales, theirs.scales, strict=True)), q
-    assert same_bits(values, expected), q
-    for dtype in (torch.float16, torch.bfloat16):
-        assert same_bits(ours.dequantize(dtype=dtype), expected.to(dtype)), q
+    for isa in each_isa():
+        with about((str(q), isa)):
+            ours = quantize(x)
+            values = ours.dequantize()
+            with use_backend("reference"):
+                # Decoding by one engine what the other encoded.
+                assert same_bits(ours.dequantize(), expected)
+            assert torch.equal(ours.packed, theirs.packed)
+            assert all(same_bits(a, b) for a, b in zip(ours.scales, theirs.scales, strict=True))
+            assert same_bits(values, expected)
+            for dtype in (torch.float16, torch.bfloat16):
+                assert same_bits(ours.dequantize(dtype=dtype), expected.to(dtype))
 
 
 def wide(shape: tuple[int, ...], seed: int) -> Tensor:
@@ -57,13 +68,13 @@ def wide(shape: tuple[int, ...], seed: int) -> Tensor:
 
 @pytest.mark.parametrize("normalizer", NORMALIZERS)
 @pytest.mark.parametrize("rounding", ["", "+sr"])
-def test_every_scale_and_shape(normalizer: str, rounding: str, isa: str, threads: int) -> None:
+def test_every_scale_and_shape(normalizer: str, rounding: str, each_isa, threads: int) -> None:
     for number, shape in enumerate(SHAPES):
         x = wide(shape, number)
         for map_ in ("DE@8s", "DE@5s", "linear@4s", "nf4@4s", "linear0@3s", "power2@6s"):
             q = qmaps.quantizer(f"{normalizer}/{map_}{rounding}")
             assert tensors.follows(q.normalizer, q.map, shape)
-            assert_as_reference(q, x)
+            assert_as_reference(q, x, each_isa=each_isa)
 
 
 @pytest.mark.parametrize("rounding", ["", "+sr"])

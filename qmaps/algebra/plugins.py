@@ -1,0 +1,65 @@
+"""Maps, normalizers, metrics and optimizers that other installed packages bring.
+
+A package names them in its metadata, as entry points::
+
+    [project.entry-points."qmaps.maps"]
+    cubic = "mypackage.maps:Cubic"
+
+    [project.entry-points."qmaps.normalizers"]
+    diagonal = "mypackage.normalizers:Diagonal"
+
+    [project.entry-points."qmaps.metrics"]
+    my_metric = "mypackage.metrics:my_metric"
+
+    [project.entry-points."qmaps.optimizers"]
+    MyAdam = "mypackage.optim:MyAdam"
+
+They are loaded when qmaps is imported; optimizers are when ``qmaps.optim.MyAdam`` is asked for.
+Specs, the command line and the laboratory know them under the names that their classes declare, and
+engines run them as they run ours. One that cannot be loaded is left out, with a warning.
+"""
+
+from __future__ import annotations
+
+import sys
+import warnings
+from collections.abc import Iterator
+from importlib.metadata import entry_points
+from typing import Any
+
+from qmaps import maps, metrics, normalize
+
+
+def install() -> None:
+    """Load the maps, normalizers and metrics of other packages."""
+    for name, found in _loaded("qmaps.maps"):
+        if found not in maps.REGISTRY.values():
+            _warn("qmaps.maps", name, "it is no map declared with a name")
+    for name, found in _loaded("qmaps.normalizers"):
+        if found not in normalize.REGISTRY:
+            _warn("qmaps.normalizers", name, "it is no normalizer declared with a name")
+    for name, found in _loaded("qmaps.metrics"):
+        if not callable(found):
+            _warn("qmaps.metrics", name, "it is no function")
+            continue
+        metrics.register(name, found, getattr(sys.modules[found.__module__], "from_sums", None))
+
+
+def optimizer(name: str) -> type | None:
+    """The optimizer of that name of another package, or None where there is none."""
+    found = dict(_loaded("qmaps.optimizers", name)).get(name)
+    return found if isinstance(found, type) else None
+
+
+def _loaded(group: str, *names: str) -> Iterator[tuple[str, Any]]:
+    for point in entry_points(group=group):
+        if names and point.name not in names:
+            continue
+        try:
+            yield point.name, point.load()
+        except Exception as error:  # whatever the other package raises, ours goes on
+            _warn(group, point.name, f"{type(error).__name__}: {error}")
+
+
+def _warn(group: str, name: str, why: str) -> None:
+    warnings.warn(f"entry point {name!r} of {group} is left out: {why:.200}", stacklevel=4)

@@ -1,0 +1,127 @@
+"""A package that is installed beside qmaps brings parts of its own, by its metadata alone."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import qmaps
+
+MODULE = """
+from dataclasses import dataclass
+
+import torch
+
+from qmaps.maps.base import Map
+from qmaps.normalize.tensor import PerTensor
+from qmaps.optim import SGD
+
+
+@dataclass(frozen=True)
+class Cubic(Map, name="cubic"):
+    'Cubes of evenly spaced numbers.'
+
+    def values(self):
+        i = torch.linspace(-1 if self.signed else 0, 1, 2**self.bits, dtype=torch.float64)
+        return i**3
+
+
+@dataclass(frozen=True)
+class Whole(PerTensor, name="whole"):
+    'One scale, by another name.'
+
+    @property
+    def spec(self):
+        return "whole"
+
+
+def bias(x, decoded, codes, size):
+    'The mean error.'
+    return float((decoded.double() - x.double()).mean())
+
+
+class SignedSGD(SGD):
+    'SGD by another name.'
+"""
+
+METADATA = "Metadata-Version: 2.1\nName: brought\nVersion: 1.0\n"
+ENTRY_POINTS = """
+[qmaps.maps]
+cubic = brought:Cubic
+nothing = brought:Missing
+
+[qmaps.normalizers]
+whole = brought:Whole
+
+[qmaps.metrics]
+bias = brought:bias
+
+[qmaps.optimizers]
+SignedSGD = brought:SignedSGD
+"""
+
+SCRIPT = """
+import json, warnings
+with warnings.catch_warnings(record=True) as told:
+    warnings.simplefilter("always")
+    import torch, qmaps
+messages = [str(w.message) for w in told if "entry point" in str(w.message)]
+assert len(messages) == 1, messages
+assert messages[0].startswith("entry point 'nothing' of qmaps.maps is left out: AttributeError")
+
+from qmaps import maps, optim
+from qmaps.capture import CapturedStates
+from qmaps.cli import main
+from qmaps.engines.native import tensors
+from qmaps.lab.frames import analyze_states
+from qmaps.lab.pictures import draw
+from qmaps.testing import check_map, check_normalizer, check_optimizer
+
+check_map(maps.REGISTRY["cubic"])
+q = qmaps.quantizer("whole/cubic@4s")
+check_normalizer(q.normalizer)
+if any(each.name == "native" and each.available for each in qmaps.backends()):
+    assert tensors.follows(q.normalizer, q.map, (40, 50))
+assert abs(q.error(torch.randn(40, 50))["bias"]) < 1
+check_optimizer(optim.SignedSGD, lr=0.1, momentum=0.9)
+
+generator = torch.Generator().manual_seed(0)
+m = torch.randn(80, 70, generator=generator)
+states = CapturedStates.from_tensors(
+    {"w": {"exp_avg": m, "exp_avg_sq": m.square()}}, optimizer="AdamW"
+)
+rows = qmaps.sweep.run(states, ["B64/cubic@8s + whole/cubic@4u"])
+assert rows["bias"].notna().equals(rows["mse"].notna()) and rows["bias"].notna().any()
+frames = analyze_states(states, "run", min_quantized_size=0)
+drawn = {path.stem for path in draw("run")}
+assert {path.stem for path in frames} <= drawn | {"states"}, drawn
+try:
+    main(["maps", "--json"])
+except SystemExit as left:
+    assert not left.code
+"""
+
+
+@pytest.mark.slow
+def test_what_another_package_brings(tmp_path: Path) -> None:
+    about = tmp_path / "brought-1.0.dist-info"
+    about.mkdir()
+    (tmp_path / "brought.py").write_text(MODULE)
+    (about / "METADATA").write_text(METADATA)
+    (about / "entry_points.txt").write_text(ENTRY_POINTS)
+    paths = os.pathsep.join([str(tmp_path), str(Path(qmaps.__file__).parents[1])])
+    done = subprocess.run(
+        [sys.executable, "-c", SCRIPT],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=tmp_path,
+        env=os.environ | {"PYTHONPATH": paths},
+    )
+    assert done.returncode == 0, done.stderr[-2000:]
+    assert '"map": "cubic"' in done.stdout
+    assert '"whole"' in done.stdout
