@@ -9,24 +9,33 @@ import pytest
 import torch
 
 SLOW = (
-    "benchmarks", "capture/integrations", "capture/test_interruption.py", "cuda", "distributed",
-    "docsite", "engines/native/test_fuzz.py", "engines/native/test_leaving.py",
-    "engines/native/test_least_squares.py", "engines/native/test_metrics.py", "figures", "gpu",
-    "lab",
-    "optim/test_apollo.py", "optim/test_odd_options.py", "reproduction", "storage/test_locks.py",
-    "training",
+    "benchmarks", "capture/conversion", "capture/integrations", "capture/test_interruption.py",
+    "cuda", "distributed", "docsite", "engines/native/test_fuzz.py",
+    "engines/native/test_leaving.py", "engines/native/test_least_squares.py",
+    "engines/native/test_metrics.py", "figures", "gpu", "lab", "optim/test_apollo.py",
+    "optim/test_odd_options.py", "reproduction", "storage/test_checkpoint.py",
+    "storage/test_locks.py", "training",
 )  # fmt: skip
 """What `make test-fast` leaves out: processes, pages, figures, emulated kernels, long products."""
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark as slow what lies in those places, and all but one instruction set."""
+def _is_slow(path: Path) -> bool:
     here = Path(__file__).parent
-    places = [here / name for name in SLOW]
+    return any(path.is_relative_to(here / name) for name in SLOW)
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Do not even import what ``-m "not slow"`` leaves out."""
+    return True if config.option.markexpr == "not slow" and _is_slow(collection_path) else None
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark as slow what lies in those places, and all but one instruction set and two threads."""
     for item in items:
         callspec = getattr(item, "callspec", None)
-        isa = callspec.params.get("isa") if callspec else None
-        if any(map(item.path.is_relative_to, places)) or isa in ("avx2", "portable"):
+        params = callspec.params if callspec else {}
+        again = params.get("isa") in ("avx2", "portable") or params.get("threads") == 1
+        if again or _is_slow(item.path):
             item.add_marker(pytest.mark.slow)
 
 

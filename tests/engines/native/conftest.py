@@ -29,12 +29,18 @@ def isa(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
 
 
 @pytest.fixture
-def each_isa(monkeypatch: pytest.MonkeyPatch) -> Callable[[], Iterator[str]]:
-    """The same one after another, for tests that hold each to one answer of the reference."""
+def each_isa(
+    monkeypatch: pytest.MonkeyPatch, pytestconfig: pytest.Config
+) -> Callable[[], Iterator[str]]:
+    """The same one after another, for tests that hold each to one answer of the reference.
+
+    `make test-fast` takes the best one alone.
+    """
     monkeypatch.setenv("QMAPS_BACKEND", "native")
+    best = pytestconfig.option.markexpr == "not slow"
 
     def each() -> Iterator[str]:
-        for isa in native.isas():
+        for isa in native.isas()[: 1 if best else None]:
             monkeypatch.setenv("QMAPS_ISA", isa)
             yield isa
 
