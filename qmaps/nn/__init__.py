@@ -1,4 +1,4 @@
-"""Layers that go with optimizers of few bits."""
+"""Layers for models whose optimizer states are quantized."""
 
 from qmaps.nn.stable_embedding import StableEmbedding
 

@@ -117,8 +117,9 @@ class QuantizedOptimizer(torch.optim.Optimizer):
             whole step is left out and counted in `skipped_steps`. "raise": NonFiniteError
             before anything has changed.
         seed: of stochastic rounding, 0 to 2**32 - 1.
-        stochastic_rounding: round new bfloat16 parameters stochastically, so that small updates
-            arrive on average; see `qmaps.optim.bfloat16`. Parameters of other dtypes ignore it.
+        stochastic_rounding: round new bfloat16 parameters stochastically, which keeps small
+            updates in expectation; see `qmaps.optim.bfloat16`. Parameters of other dtypes ignore
+            it.
         master_weights: keep a float32 copy of each bfloat16 or float16 parameter, as the state
             `master_param`, and update that; see `qmaps.engines.masters`. Other parameters ignore
             it.

@@ -1,7 +1,7 @@
 """Stochastic rounding of float32 to bfloat16.
 
-Updates below half a unit in the last place of a bfloat16 parameter vanish when rounded to the
-nearest; rounded stochastically they arrive on average.
+Rounding to nearest loses every update that is smaller than half a unit in the last place of a
+bfloat16 parameter. Stochastic rounding keeps small updates in expectation.
 """
 
 from __future__ import annotations

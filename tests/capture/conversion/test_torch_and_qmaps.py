@@ -265,16 +265,16 @@ DAMAGES = [
     ),
     (
         lambda s: s["state"][0].update(exp_avg="x"),
-        "the states of '0.weight' are damaged: a str stands where a dense tensor should",
+        "the states of '0.weight' are damaged: expected a dense tensor, got a str",
     ),
     (
         lambda s: s["state"][0].update(exp_avg=torch.zeros(80, 64).to_sparse()),
-        "the states of '0.weight' are damaged: a Tensor stands where a dense tensor should",
+        "the states of '0.weight' are damaged: expected a dense tensor, got a Tensor of layout "
+        "torch.sparse_coo",
     ),
     (
         lambda s: s["state"][0].update(exp_avg=torch.zeros(80, 64, dtype=torch.int32)),
-        "the states of '0.weight' are damaged: a tensor of torch.int32 stands where floating point "
-        "should",
+        "the states of '0.weight' are damaged: expected a floating-point tensor, got torch.int32",
     ),
     (
         lambda s: s["state"][0].update(exp_avg=torch.zeros(3)),

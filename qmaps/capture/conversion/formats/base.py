@@ -132,6 +132,12 @@ def plain_options(saved: Mapping[str, Any]) -> dict[str, Any]:
     return {name: _plain(value) for name, value in saved.items()}
 
 
+def _kind(value: Any) -> str:
+    """What a value is: a class, and of a tensor the layout that is not dense."""
+    name = type(value).__name__
+    return f"{name} of layout {value.layout}" if type(value) is Tensor else name
+
+
 def float_state(value: Any) -> Tensor:
     """A state that is a dense tensor, in float32.
 
@@ -139,9 +145,9 @@ def float_state(value: Any) -> Tensor:
         BadValueError: it is something else.
     """
     if type(value) not in (Tensor, torch.nn.Parameter) or value.layout != torch.strided:
-        raise BadValueError(f"a {type(value).__name__} stands where a dense tensor should")
+        raise BadValueError(f"expected a dense tensor, got a {_kind(value)}")
     if not value.is_floating_point() or value.is_meta:
-        raise BadValueError(f"a tensor of {value.dtype} stands where floating point should")
+        raise BadValueError(f"expected a floating-point tensor, got {value.dtype}")
     tensor: Tensor = value
     return tensor.detach().to("cpu", torch.float32)
 
