@@ -15,7 +15,7 @@ class Engine:
     """Quantiles and least squares for `qmaps.maps.fitted`."""
 
     def quantiles(self, values: Tensor, num: int, offset: float | None = None) -> Tensor:
-        """Exact ones on the CPU; on CUDA, whatever the engine, those of SRAM-Quantiles."""
+        """Exact quantiles on the CPU; on CUDA, whatever the engine, those of SRAM-Quantiles."""
         estimate = quantiles.sram if values.is_cuda else quantiles.exact
         return estimate(values, num=num, offset=offset)
 

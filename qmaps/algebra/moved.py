@@ -79,7 +79,7 @@ class _Finder(MetaPathFinder, Loader):
         return module
 
     def exec_module(self, module: ModuleType) -> None:
-        """It has been run under its new name, which it keeps."""
+        """The module was run under its new name; let it keep that name."""
         module.__spec__ = self._own
 
 

@@ -37,8 +37,14 @@ class Pair:
     ) -> Pair:
         """The pair that a spec, or a tuple of two specs or quantizers, names.
 
+        Args:
+            given: ``"FIRST + SECOND"``, or a tuple of two specs or quantizers, in which None
+                stands for 32 bits like ``"32-bit"``. A `Pair` is returned as it is.
+            codebooks: maps of your own, found in specs by their label.
+
         Raises:
             SpecError: not two parts, or a part that does not parse.
+            BadTypeError: `given` is neither a str, a tuple nor a `Pair`.
         """
         if isinstance(given, Pair):
             return given
@@ -81,5 +87,13 @@ def adam_update(m: Tensor, v: Tensor, eps: float) -> Tensor:
     """``u = m / (sqrt(v) + eps)``, the Adam update without bias correction, in float32.
 
     Source: 8-bit optimizers, equation 2 and appendix C.
+
+    Args:
+        m: float32 first moment, of any shape.
+        v: float32 second moment of the same shape, not negative.
+        eps: added to the denominator, at least 0.
+
+    Returns:
+        float32 of the same shape. Where `v` and `eps` are 0 it is infinite, or NaN if `m` is 0 too.
     """
     return m / (sqrt(v) + eps)

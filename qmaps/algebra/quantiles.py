@@ -44,15 +44,32 @@ class Executor(Protocol):
         """Elements of a stretch of `add_quantiles`, at most."""
 
     def order_statistics(self, x: Tensor, ranks: Tensor, /) -> tuple[Tensor, Count]:
-        """The elements of these ranks, and how many are bad, as for the others."""
+        """The elements of these ranks, and how many elements are NaN or infinite."""
 
     def leading_bits(self, x: Tensor, ranks: Tensor, /) -> tuple[Tensor, Count]:
-        """Of each rank's cell the leading bits, the elements in lower cells, those in its own."""
+        """Each rank's cell: its leading bits, the counts of elements below it and in it.
+
+        The second result is the number of elements that are NaN or infinite.
+        """
 
     def add_quantiles(
         self, x: Tensor, size: int, below: Tensor, fraction: Tensor, sums: Tensor, /
     ) -> Count:
-        """Add the quantiles of each stretch of `size` elements, times `size`, in order."""
+        """Add to `sums` the quantiles of each stretch of `size` elements, times `size`, in order.
+
+        Args:
+            x: floating-point tensor of one dimension, read as float32; its number of elements is
+                a multiple of `size`.
+            size: elements of a stretch, from 1 to `LONGEST`.
+            below: int64 of shape (num,), the lower rank of each quantile in a stretch, from 0 to
+                ``size - 1``.
+            fraction: float64 of shape (num,), how far the quantile lies from that rank towards
+                the next, in [0, 1).
+            sums: float64 of shape (num,), changed in place.
+
+        Returns:
+            How many elements are NaN or infinite; if there are some, `sums` means nothing.
+        """
 
 
 def exact(x: Tensor, num: int = 256, offset: float | None = None) -> Tensor:

@@ -33,7 +33,7 @@ FORMAT = 1
 class QuantizedTensor:
     """Packed codes and scales of one tensor.
 
-    It is no tensor itself: what torch does with tensors it does with `dequantize`. Codes that the
+    It is not a torch tensor: call `dequantize` to compute with its values. Codes that the
     codebook does not have stand for its last value.
 
     Attributes:
@@ -57,7 +57,7 @@ class QuantizedTensor:
     def check(self) -> None:
         """Raise unless `packed` and `scales` have the sizes, dtypes and memory that are needed.
 
-        They had when this was made; torch lets anybody resize and free them since.
+        That was checked when this was made, but tensors can be resized or freed afterwards.
         """
         self._check_sizes()
         for part in (self.packed, *self.scales):
@@ -327,6 +327,15 @@ def _check_target(out: Tensor, shape: tuple[int, ...]) -> None:
 
 
 def nbytes_of(map_: Map, packed: int, scales: Scales) -> int:
-    """Bytes of `packed` bytes of codes, scales, and a codebook where it belongs to a tensor."""
+    """Bytes of the codes, the scales, and the codebook where it is stored with the tensor.
+
+    Args:
+        map_: the map; its codebook counts if `Map.counted`.
+        packed: bytes of the packed codes.
+        scales: the stored parts of the scales, of any dtypes.
+
+    Returns:
+        All of it in bytes.
+    """
     codebook = table(map_).nbytes if map_.counted else 0
     return packed + sum(scale.nbytes for scale in scales) + codebook

@@ -142,11 +142,22 @@ class Quantizer:
     def quantize_unchecked(
         self, x: Tensor, *, out: QuantizedTensor | None = None, key: RoundingKey | None = None
     ) -> QuantizedTensor:
-        """As `quantize` for float32 `x`, without looking for NaN, infinity or signs.
+        """As `quantize` for float32 `x`, without a check for NaN, infinity or negative elements.
 
         What shares a scale with a non-finite element decodes to non-finite values, so none
         becomes a finite number silently; only exact zeros under ``logB`` stay 0. There a negative
         element counts as NaN; under other normalizers unsigned maps take it to their lowest code.
+
+        Args:
+            x: float32 tensor of any shape and strides.
+            out: as for `quantize`.
+            key: as for `quantize`.
+
+        Returns:
+            Packed codes and scales, on the device of `x`.
+
+        Raises:
+            BadValueError, BadTypeError: `out` does not match, or `key` is no `RoundingKey`.
         """
         return self._quantized(x, out, key, check=False)[0]
 
@@ -188,7 +199,22 @@ class Quantizer:
         out: Tensor | None = None,
         dtype: torch.dtype = torch.float32,
     ) -> Tensor:
-        """The values of `t`; the same as ``t.dequantize()``."""
+        """The values of `t`; the same as ``t.dequantize(out=out, dtype=dtype)``.
+
+        Args:
+            t: a tensor made by a quantizer with this normalizer and a map of this spec.
+            out: floating-point tensor of the same shape, written into and returned; its dtype
+                replaces `dtype`.
+            dtype: float32, float16 or bfloat16. Values are computed in float32 and then rounded.
+
+        Returns:
+            `out`, or a new tensor of the shape of `t` on its device.
+
+        Raises:
+            BadTypeError: `t` is no `QuantizedTensor`, or a dtype is not allowed.
+            BadValueError: `t` was made by a quantizer with another normalizer or map, or `out`
+                does not match.
+        """
         if not isinstance(t, QuantizedTensor):
             raise BadTypeError(f"t is a {type(t).__name__}; a QuantizedTensor is needed")
         if (t.quantizer.normalizer, t.quantizer.map.spec) != (self.normalizer, self.map.spec):
@@ -206,7 +232,7 @@ class Quantizer:
     def measured(
         self, x: Tensor, *, keep: bool = True
     ) -> tuple[dict[str, float], Tensor | QuantizedTensor | None]:
-        """As `error`, and if `keep` what became of `x`: quantized or decoded, whichever is there.
+        """As `error`, and if `keep` also what became of `x`, quantized or decoded.
 
         The native and the CUDA engine quantize and measure in one pass, without storing what `x`
         decodes to, nor codes that are not kept; as long as every metric has a form for sums.

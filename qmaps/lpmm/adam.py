@@ -25,10 +25,16 @@ class LPMMAdam(LowPrecisionOptimizer, Adam):
         params: parameters, or groups of them.
         lr, betas, eps, weight_decay: as for `qmaps.optim.Adam`.
         accumulation_steps: micro-batches of a step; see `LowPrecisionOptimizer`.
-        state_quantizers: of the moments; these if None, "32bit" for none.
-        min_quantized_size: 0, so that all moments are in low precision.
-        nonfinite: "raise"; see `LPMMSGD`.
-        **shared: the other options of every optimizer; see `qmaps.optim.base.QuantizedOptimizer`.
+        state_quantizers: quantizers of the moments. None, the default, means
+            ``B2048/DE@8s+sr`` and ``B2048/DE-0@8u+sr``; "32bit" keeps them in 32 bits.
+        min_quantized_size: 0 by default, so that all moments are in low precision.
+        nonfinite: "raise" by default; see `LPMMSGD`.
+        **shared: the options that all optimizers share, which `QuantizedOptimizer` documents:
+            `maximize`, `state_quantizers`, `overrides`, `min_quantized_size`, `refit_every`,
+            `nonfinite`, `seed`, `stochastic_rounding`, `master_weights`, `foreach`, `fused`,
+            `capturable` and `differentiable`. Three of them are described above. Converted
+            parameters ignore `stochastic_rounding` and `master_weights`. Besides, `amsgrad` and
+            `decoupled_weight_decay` are accepted as long as they are False.
 
     Source: LPMM, appendix B.
     """

@@ -41,7 +41,7 @@ class Observer(Protocol):
 
 
 class LowPrecisionOptimizer(QuantizedOptimizer):
-    """Comes before a rule in a class's bases and lets it step a converted model.
+    """Mixin that lets an update rule step a converted model; it comes first among the bases.
 
     A step decodes a parameter, its gradient and its states, applies the rule in float32, and
     encodes the parameter and the states with scales of their own for this step. Stochastic

@@ -108,7 +108,10 @@ class LowPrecisionParameter(LowPrecisionTensor):
 
     @classmethod
     def call(cls, func: Callable[..., Any], args: tuple[Any, ...], named: dict[str, Any]) -> Any:
-        """`func` of decoded parameters, in the graph."""
+        """Call `func` with decoded parameters, which stay in autograd's graph.
+
+        Parameters are decoded at any depth of lists and tuples, but not in dicts.
+        """
         opened = _Opened()
         plain = [opened(value) for value in args]
         plain_named = {key: opened(value) for key, value in named.items()}

@@ -27,15 +27,20 @@ class LPMMSGD(LowPrecisionOptimizer, SGD):
 
     Args:
         params: parameters, or groups of them.
-        lr: learning rate, at least 0.
-        momentum: at least 0.
+        lr: learning rate, at least 0: a number or a tensor with one element.
+        momentum: decay of the buffer, at least 0; with 0 there is no buffer.
         dampening, weight_decay, nesterov: as for `qmaps.optim.SGD`.
         accumulation_steps: micro-batches of a step; see `LowPrecisionOptimizer`.
-        state_quantizers: of the momentum; ``B2048/DE@8s+sr`` if None, "32bit" for none.
-        min_quantized_size: 0, so that all momentum is in low precision.
-        nonfinite: "raise", as codes that have become NaN have no way back; "skip" or "propagate"
-            as for every optimizer.
-        **shared: the other options of every optimizer; see `qmaps.optim.base.QuantizedOptimizer`.
+        state_quantizers: quantizer of the momentum. None, the default, means ``B2048/DE@8s+sr``;
+            "32bit" keeps it in 32 bits.
+        min_quantized_size: 0 by default, so that all momentum is in low precision.
+        nonfinite: "raise" by default, since codes that have become NaN cannot recover; "skip" and
+            "propagate" work as for every optimizer.
+        **shared: the options that all optimizers share, which `QuantizedOptimizer` documents:
+            `maximize`, `state_quantizers`, `overrides`, `min_quantized_size`, `refit_every`,
+            `nonfinite`, `seed`, `stochastic_rounding`, `master_weights`, `foreach`, `fused`,
+            `capturable` and `differentiable`. Three of them are described above. Converted
+            parameters ignore `stochastic_rounding` and `master_weights`.
 
     Source: LPMM, algorithm 1 and section 5.1.
 

@@ -109,7 +109,17 @@ class LowPrecisionTensor(Tensor):
 
     @classmethod
     def call(cls, func: Callable[..., Any], args: tuple[Any, ...], named: dict[str, Any]) -> Any:
-        """`func` of decoded tensors, without gradients with respect to them."""
+        """Call `func` with decoded tensors, without gradients with respect to them.
+
+        Args:
+            func: a function of torch that computes with values and writes none of its arguments.
+            args: its positional arguments; low-precision tensors are decoded, at any depth of
+                lists, tuples and dicts.
+            named: its keyword arguments, likewise.
+
+        Returns:
+            What `func` returns.
+        """
         return func(*decoded(args), **decoded(named))
 
     @classmethod

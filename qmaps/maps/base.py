@@ -129,7 +129,18 @@ class Map(ABC):
 
 
 def check_range(name: str, value: object, low: int, high: int) -> None:
-    """Raise unless a field is an int from `low` to `high`."""
+    """Raise unless a field is an int from `low` to `high`.
+
+    Args:
+        name: the field's name, for the error message.
+        value: the field's value.
+        low: the smallest value that is allowed.
+        high: the largest value that is allowed.
+
+    Raises:
+        BadTypeError: `value` is no int, or a bool.
+        BadValueError: `value` is outside the range.
+    """
     if isinstance(value, bool) or not isinstance(value, int):
         raise BadTypeError(f"{name}={shown(value)} must be an int")
     if not low <= value <= high:
@@ -143,12 +154,30 @@ def table(map_: Map) -> Tensor:
 
 
 def mirror(magnitudes: Sequence[float], *extra: float, signed: bool) -> Tensor:
-    """Ascending float64 values: `magnitudes`, their negatives if `signed`, and `extra`."""
+    """Ascending float64 values: `magnitudes`, their negatives if `signed`, and `extra`.
+
+    Args:
+        magnitudes: values of at least 0, in any order.
+        *extra: further values, which are not mirrored.
+        signed: whether to add the negatives of `magnitudes`.
+
+    Returns:
+        float64 of one dimension; equal values occur once.
+    """
     negatives = [-magnitude for magnitude in magnitudes] if signed else []
     return torch.tensor(sorted({*negatives, *magnitudes, *extra}), dtype=torch.float64)
 
 
 def cell_midpoints(levels: int, low: float = 0.1, high: float = 1.0) -> list[float]:
-    """The midpoints of ``2**levels`` equal cells of [`low`, `high`]."""
+    """The midpoints of ``2**levels`` equal cells of [`low`, `high`].
+
+    Args:
+        levels: log2 of the number of cells, at least 0.
+        low: the lower end.
+        high: the upper end.
+
+    Returns:
+        ``2**levels`` ascending floats.
+    """
     cells = 2**levels
     return [low + (high - low) * (i + 0.5) / cells for i in range(cells)]

@@ -45,7 +45,20 @@ class FittedMap(Map):
     def fit_each(
         cls, maps: Sequence[Self], values: Tensor, weights: Tensor | None = None
     ) -> list[Codebook]:
-        """The codebooks of several maps of this class fitted to the same `values`."""
+        """The codebooks of several maps of this class fitted to the same `values`.
+
+        Args:
+            maps: at least one.
+            values: normalized values of any shape, read as float32. For an empty tensor every
+                codebook is all zeros.
+            weights: importance of each value, same shape; see `fit`.
+
+        Returns:
+            One frozen codebook for each map, in the same order.
+
+        Raises:
+            NonFiniteError: `values` holds NaN or infinity.
+        """
         flat = values.detach().reshape(-1).float()
         if bad := int((~flat.isfinite()).sum()):
             raise NonFiniteError(
@@ -68,7 +81,16 @@ class FittedMap(Map):
     def fit_values_each(
         cls, maps: Sequence[Self], values: Tensor, weights: Tensor | None
     ) -> list[Tensor]:
-        """`fit_values` of several maps; for a class to share what they have in common."""
+        """`fit_values` of several maps; override it to share the work that they have in common.
+
+        Args:
+            maps: at least one, all of this class.
+            values: float32 of shape (n,), n at least 1, all finite.
+            weights: importance of each value, of shape (n,), or None if all count the same.
+
+        Returns:
+            The ascending codebook of each map, in the same order.
+        """
         return [map_.fit_values(values, weights) for map_ in maps]
 
     @abstractmethod
@@ -103,7 +125,16 @@ class Engine(Protocol):
     """The heavy parts of fits."""
 
     def quantiles(self, values: Tensor, num: int, offset: float | None = None) -> Tensor:
-        """`num` ascending quantiles of 1-D float32 `values`, as `qmaps.quantiles` has them."""
+        """Ascending quantiles of `values`, as `qmaps.quantiles` defines them.
+
+        Args:
+            values: float32 of shape (n,), not empty, finite.
+            num: number of quantiles, at least 2.
+            offset: probability trimmed from both ends, in [0, 0.5); default ``1 / (2 * num)``.
+
+        Returns:
+            float32 of shape (num,) on the device of `values`.
+        """
 
     def cells(self, values: Tensor, weights: Tensor | None) -> Cells:
         """1-D float32 `values`, ready for least-squares fits."""

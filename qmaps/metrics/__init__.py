@@ -34,8 +34,9 @@ def register(name: str, metric: Metric, from_sums: Callable[[Sums], float] | Non
     """Make a metric known: `Quantizer.error`, sweeps and the laboratory then have it.
 
     Args:
-        name: of its column.
-        metric: from float32 values, what they decode to, their codes and the codebook's size.
+        name: name of the metric, and of its column in tables.
+        metric: computes it from float32 values, the decoded values, their codes and the size of
+            the codebook.
         from_sums: its second form, if it has one.
     """
     METRICS[name] = metric
@@ -53,9 +54,12 @@ def measure(x: Tensor, decoded: Tensor, codes: Tensor, size: int) -> dict[str, f
 
     Args:
         x: float32 values of any shape.
-        decoded: what they became, same shape.
-        codes: their codes, same shape, int32.
-        size: number of values of the codebook.
+        decoded: the decoded values, float32 of the same shape.
+        codes: their codes, int32 of the same shape.
+        size: number of values in the codebook.
+
+    Returns:
+        Values by metric name; all of them NaN if `x` is empty.
     """
     if x.numel() == 0:
         return dict.fromkeys(METRICS, math.nan)

@@ -44,11 +44,11 @@ MARGIN = 0.01
 """Fira's, as APOLLO takes it."""
 
 _PROBES = (torch.empty(0, device="meta"), torch.empty(0, 0, device="meta"))
-"""A parameter that has rows and columns, and one that has not."""
+"""A parameter that has no rows and columns, and one that has them."""
 
 
 class Adafactor(QuantizedOptimizer):
-    r"""Adafactor, with the paper's step sizes or fixed ones, factored or whole.
+    r"""Adafactor with the paper's step sizes or fixed ones, and a factored or full second moment.
 
     With gradient g (negated to maximize) and step t, in float32 and in this order:
 
@@ -89,11 +89,11 @@ class Adafactor(QuantizedOptimizer):
         y = x / root of the second moment of L     as above: whole, or apollo_factorize
         u = g * (apollo_scale * norm(y) / norm(L)) by channel of the larger side, or in all
 
-    and goes on with clipping and the limiter, which is on by default there. P has independent
-    normal entries of variance 1 / rank from `qmaps.engines.philox`; it depends on the seed, the
-    parameter's number and the step alone, and is not kept. Only what goes through these matrix
-    products is promised to a tolerance rather than bit for bit: 1e-5 of the largest element of the
-    update.
+    and then clips and limits the update as above; the limiter is on by default here. P has
+    independent normal entries of variance 1 / rank from `qmaps.engines.philox`; it depends on the
+    seed, the parameter's number and the step alone, and is not kept. Only what goes through these
+    matrix products is promised to a tolerance rather than bit for bit: 1e-5 of the largest element
+    of the update.
 
     **CAME** (`beta3`) divides the first moment of factored tensors by the factored root of a
     running average of (u - m)^2 + came_eps, which has no correction of bias: first steps are large.
@@ -102,35 +102,42 @@ class Adafactor(QuantizedOptimizer):
     `variance` (v), `exp_avg` (m) with beta1, and `step`; with APOLLO, of L, `low_variance` or
     `low_row_var` and `low_col_var`, and `low_exp_avg` (M); with CAME `residual_row` and
     `residual_col`; with the limiter `update_norm`. They are in 32 bits by default: Adafactor is
-    here to be compared with. See `Adafactor8bit`.
+    here as a baseline for comparison. See `Adafactor8bit`.
 
     A step waits for no device, unless that holds `lr`, `nonfinite` asks for a look at gradients, or
     a quantizer is fitted or keeps its scales in 8 bits.
 
     Args:
         params: parameters, or groups of them.
-        lr: learning rate, or the largest relative step size; at least 0.
+        lr: rho in the rule, or with `relative_step` the upper bound of rho; at least 0: a number
+            or a tensor with one element.
         beta2_decay: power of the step in the weight of new squares, at most 0.
         eps: added to squares (at least 0, or None for 1e-30), and the least scale of a parameter.
-        d: where the rms of the update is clipped, above 0.
-        weight_decay: decoupled, at least 0.
+        d: the rms above which the update is scaled down to it, above 0.
+        weight_decay: decoupled from the second moment, at least 0.
         beta1: decay of the first moment, in [0, 1); None or 0 for none.
         beta2: fixed decay of the second moment, in [0, 1); None for `beta2_decay`.
-        relative_step: let the step size fall with the step.
-        scale_parameter: make it relative to the parameter's rms.
-        scale_weight_decay: weight decay likewise.
+        relative_step: bound the step size by ``1 / sqrt(step)``.
+        scale_parameter: multiply the step size by the parameter's rms, or by ``eps[1]`` if that is
+            larger.
+        scale_weight_decay: apply `scale_parameter` to weight decay too.
         factored: factor the second moment of tensors with rows and columns.
-        beta3: decay of CAME's residuals, in [0, 1), with beta1; None leaves them out.
-        came_eps: added to their squares, at least 0.
+        beta3: decay of CAME's residuals, in [0, 1); it needs `beta1` above 0, `factored` and no
+            APOLLO. None turns CAME off.
+        came_eps: added to CAME's squared residuals, at least 0.
         fira_margin: how much the norm of an update may grow in a step, at least 0; infinity for no
-            limit. None means 0.01 for tensors that APOLLO takes, and no limit for others.
-        apollo_rank: of projections; 0 leaves them out.
-        apollo_scale_type: "channel", or "tensor" (APOLLO-Mini).
+            limit. None means 0.01 for tensors that APOLLO projects, and no limit for others.
+        apollo_rank: rank of APOLLO's projections, at least 0; 0 turns APOLLO off.
+        apollo_scale_type: "channel" for one factor per channel, or "tensor" for one factor in all
+            (APOLLO-Mini).
         apollo_scale: what APOLLO's factor is multiplied by, at least 0.
         apollo_update_proj_gap: steps between projections, at least 1.
-        apollo_factorize: factor the second moment of projected gradients.
-        **shared: `maximize`, `state_quantizers`, `min_quantized_size`, `refit_every`,
-            `nonfinite`, `seed` and `stochastic_rounding`; see `QuantizedOptimizer`.
+        apollo_factorize: factor the second moment of the projected gradients.
+        **shared: the options that all optimizers share, which `QuantizedOptimizer` documents:
+            `maximize`, `state_quantizers`, `overrides`, `min_quantized_size`, `refit_every`,
+            `nonfinite`, `seed`, `stochastic_rounding`, `master_weights`, `foreach`, `fused`,
+            `capturable` and `differentiable`. By default `state_quantizers` is None here, so that
+            all states stay in 32 bits.
 
     Raises:
         BadValueError, BadTypeError, SpecError: an argument is not allowed.

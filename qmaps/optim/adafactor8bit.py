@@ -14,12 +14,17 @@ class Adafactor8bit(FixedWidth, Adafactor):
     of them; those of projected gradients stay in 32 bits.
 
     Args:
-        params, lr, beta2_decay, eps, d, weight_decay, beta1, beta2, relative_step,
-            scale_parameter, scale_weight_decay, factored, beta3, came_eps, fira_margin,
-            apollo_rank, apollo_scale_type, apollo_scale, apollo_update_proj_gap,
-            apollo_factorize, **shared: as for `Adafactor`.
+        params, lr, beta2_decay, eps, d, weight_decay, beta1, beta2, relative_step, scale_parameter,
+            scale_weight_decay, factored, beta3, came_eps, fira_margin, apollo_rank,
+            apollo_scale_type, apollo_scale, apollo_update_proj_gap, apollo_factorize: as for
+            `Adafactor`.
         block_size: elements per range of second moments, at least 1; 256 if left out.
         blocksize: the same option under the name that bitsandbytes uses.
+        **shared: the options that all optimizers share, which `QuantizedOptimizer` documents:
+            `maximize`, `state_quantizers`, `overrides`, `min_quantized_size`, `refit_every`,
+            `nonfinite`, `seed`, `stochastic_rounding`, `master_weights`, `foreach`, `fused`,
+            `capturable` and `differentiable`. This class sets `state_quantizers` itself; passing it
+            raises a `BadValueError`.
 
     Source: 8-bit Adafactor, project page and its later development.
 

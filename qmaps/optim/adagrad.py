@@ -17,7 +17,7 @@ from qmaps.optim.terms import ascent, check_at_least_0, coupled
 
 
 class Adagrad(QuantizedOptimizer):
-    r"""Adagrad whose sum of squares is kept under any quantizer.
+    r"""Adagrad with a quantized sum of squares, which accepts any quantizer spec.
 
     With gradient g (negated to maximize) and step t, in float32 and in this order:
 
@@ -31,14 +31,15 @@ class Adagrad(QuantizedOptimizer):
 
     Args:
         params: parameters, or groups of them.
-        lr: learning rate, at least 0.
-        lr_decay: at least 0.
-        weight_decay: coupled, that is added to the gradient; at least 0.
-        initial_accumulator_value: at least 0.
+        lr: learning rate, at least 0: a number or a tensor with one element.
+        lr_decay: how fast the step size falls with the step, at least 0; 0 keeps it.
+        weight_decay: coupled, that is, ``weight_decay * p`` is added to the gradient; at least 0.
+        initial_accumulator_value: start of the sum of squares, from 0 to the largest float32.
         eps: added to the denominator, at least 0.
-        **shared: `maximize`, `state_quantizers`, `overrides`, `min_quantized_size`,
-            `refit_every`, `nonfinite`, `seed` and `stochastic_rounding`; see
-            `QuantizedOptimizer`.
+        **shared: the options that all optimizers share, which `QuantizedOptimizer` documents:
+            `maximize`, `state_quantizers`, `overrides`, `min_quantized_size`, `refit_every`,
+            `nonfinite`, `seed`, `stochastic_rounding`, `master_weights`, `foreach`, `fused`,
+            `capturable` and `differentiable`.
 
     Raises:
         BadValueError, BadTypeError, SpecError: an argument is not allowed.
@@ -116,10 +117,14 @@ class Adagrad8bit(EightBit, Adagrad):
     """`Adagrad` with an 8-bit sum: ``B256/DE-0@8u``.
 
     Args:
-        params, lr, lr_decay, weight_decay, initial_accumulator_value, eps, **shared: as for
-            `Adagrad`.
+        params, lr, lr_decay, weight_decay, initial_accumulator_value, eps: as for `Adagrad`.
         block_size: elements per scale, at least 1; 256 if left out.
         blocksize: the same option under the name that bitsandbytes uses.
+        **shared: the options that all optimizers share, which `QuantizedOptimizer` documents:
+            `maximize`, `state_quantizers`, `overrides`, `min_quantized_size`, `refit_every`,
+            `nonfinite`, `seed`, `stochastic_rounding`, `master_weights`, `foreach`, `fused`,
+            `capturable` and `differentiable`. This class sets `state_quantizers` itself; passing it
+            raises a `BadValueError`.
     """
 
 
@@ -127,6 +132,12 @@ class Adagrad4bit(FourBit, Adagrad):
     """`Adagrad` with a 4-bit sum: ``rank1/linear@4u``, which has no blocks to size.
 
     Args:
-        params, lr, lr_decay, weight_decay, initial_accumulator_value, eps, **shared: as for
-            `Adagrad`.
+        params, lr, lr_decay, weight_decay, initial_accumulator_value, eps: as for `Adagrad`.
+        block_size, blocksize: accepted, as by the other classes of one width, and checked. They
+            have no effect here.
+        **shared: the options that all optimizers share, which `QuantizedOptimizer` documents:
+            `maximize`, `state_quantizers`, `overrides`, `min_quantized_size`, `refit_every`,
+            `nonfinite`, `seed`, `stochastic_rounding`, `master_weights`, `foreach`, `fused`,
+            `capturable` and `differentiable`. This class sets `state_quantizers` itself; passing it
+            raises a `BadValueError`.
     """

@@ -15,7 +15,7 @@ from qmaps.optim.terms import ascent, check_at_least_0, check_betas, coupled
 
 
 class Adam(QuantizedOptimizer):
-    r"""Adam, with L2 weight decay, whose moments are kept under any quantizer.
+    r"""Adam with L2 weight decay and quantized moments; every state accepts any quantizer spec.
 
     With gradient g (negated to maximize) and step t, in float32 and in this order:
 
@@ -29,13 +29,16 @@ class Adam(QuantizedOptimizer):
 
     Args:
         params: parameters, or groups of them.
-        lr: learning rate, at least 0.
+        lr: learning rate, at least 0: a number or a tensor with one element.
         betas: decay of the two moments, each in [0, 1).
         eps: added to the denominator, at least 0.
-        weight_decay: coupled, that is added to the gradient; at least 0. `AdamW` decouples it.
-        **shared: `maximize`, `state_quantizers`, `overrides`, `min_quantized_size`,
-            `refit_every`, `nonfinite`, `seed` and `stochastic_rounding`; see
-            `QuantizedOptimizer`.
+        weight_decay: coupled, that is, ``weight_decay * p`` is added to the gradient; at least 0.
+            `AdamW` decouples it.
+        **shared: the options that all optimizers share, which `QuantizedOptimizer` documents:
+            `maximize`, `state_quantizers`, `overrides`, `min_quantized_size`, `refit_every`,
+            `nonfinite`, `seed`, `stochastic_rounding`, `master_weights`, `foreach`, `fused`,
+            `capturable` and `differentiable`. Besides, `amsgrad` and `decoupled_weight_decay` are
+            accepted as long as they are False.
 
     Raises:
         BadValueError, BadTypeError, SpecError: an argument is not allowed.
@@ -89,7 +92,7 @@ class Adam(QuantizedOptimizer):
 
 
 def moment_constants(group: dict[str, Any]) -> dict[str, float | Constant]:
-    """The constants of `descend`, and `sign`."""
+    """The scalars that `descend` needs, and `sign`, from the options of a parameter group."""
     beta1, beta2 = map(float, group["betas"])
     return {
         "beta1": beta1,
@@ -106,7 +109,17 @@ def moment_constants(group: dict[str, Any]) -> dict[str, float | Constant]:
 def descend(
     param: Tensor, grad: Tensor, states: dict[str, Tensor], scalars: dict[str, float]
 ) -> None:
-    """What Adam and AdamW do after weight decay."""
+    """The part of the rule that Adam and AdamW share: everything after weight decay.
+
+    Args:
+        param: float32 parameter, changed in place.
+        grad: float32 gradient of the same shape, negated to maximize, with coupled weight decay if
+            there is one; it is not changed.
+        states: `exp_avg` and `exp_avg_sq`, float32 of the same shape, changed in place.
+        scalars: `beta1`, `beta2`, `rest1` (1 - beta1), `rest2` (1 - beta2), `step_size`
+            (lr / (1 - beta1^t)), `root_correction` (sqrt(1 - beta2^t)) and `eps`; see
+            `moment_constants`.
+    """
     s = scalars
     m, v = states["exp_avg"], states["exp_avg_sq"]
     m.mul_(s["beta1"]).add_(grad * s["rest1"])
@@ -120,9 +133,14 @@ class Adam8bit(EightBit, Adam):
     """`Adam` with 8-bit moments: ``B256/DE@8s`` and ``B256/DE-0@8u``.
 
     Args:
-        params, lr, betas, eps, weight_decay, **shared: as for `Adam`.
+        params, lr, betas, eps, weight_decay: as for `Adam`.
         block_size: elements per scale, at least 1; 256 if left out.
         blocksize: the same option under the name that bitsandbytes uses.
+        **shared: the options that all optimizers share, which `QuantizedOptimizer` documents:
+            `maximize`, `state_quantizers`, `overrides`, `min_quantized_size`, `refit_every`,
+            `nonfinite`, `seed`, `stochastic_rounding`, `master_weights`, `foreach`, `fused`,
+            `capturable` and `differentiable`. This class sets `state_quantizers` itself; passing it
+            raises a `BadValueError`.
     """
 
 
@@ -130,7 +148,12 @@ class Adam4bit(FourBit, Adam):
     """`Adam` with 4-bit moments: ``B128/DE@4s`` and ``rank1/linear@4u``.
 
     Args:
-        params, lr, betas, eps, weight_decay, **shared: as for `Adam`.
+        params, lr, betas, eps, weight_decay: as for `Adam`.
         block_size: elements per scale of the first moment, at least 1; 128 if left out.
         blocksize: the same option under the name that bitsandbytes uses.
+        **shared: the options that all optimizers share, which `QuantizedOptimizer` documents:
+            `maximize`, `state_quantizers`, `overrides`, `min_quantized_size`, `refit_every`,
+            `nonfinite`, `seed`, `stochastic_rounding`, `master_weights`, `foreach`, `fused`,
+            `capturable` and `differentiable`. This class sets `state_quantizers` itself; passing it
+            raises a `BadValueError`.
     """

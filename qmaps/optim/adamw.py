@@ -15,7 +15,7 @@ from qmaps.optim.terms import directed
 
 
 class AdamW(Adam):
-    r"""AdamW whose moments are kept under any quantizer.
+    r"""AdamW with quantized moments; every state accepts any quantizer spec.
 
     With gradient g (negated to maximize) and step t, in float32 and in this order:
 
@@ -29,13 +29,16 @@ class AdamW(Adam):
 
     Args:
         params: parameters, or groups of them.
-        lr: learning rate, at least 0.
+        lr: learning rate, at least 0: a number or a tensor with one element.
         betas: decay of the two moments, each in [0, 1).
         eps: added to the denominator, at least 0.
-        weight_decay: decoupled, at least 0.
-        **shared: `maximize`, `state_quantizers`, `overrides`, `min_quantized_size`,
-            `refit_every`, `nonfinite`, `seed` and `stochastic_rounding`; see
-            `QuantizedOptimizer`.
+        weight_decay: decoupled, that is, the parameter is multiplied by ``1 - lr * weight_decay``;
+            at least 0.
+        **shared: the options that all optimizers share, which `QuantizedOptimizer` documents:
+            `maximize`, `state_quantizers`, `overrides`, `min_quantized_size`, `refit_every`,
+            `nonfinite`, `seed`, `stochastic_rounding`, `master_weights`, `foreach`, `fused`,
+            `capturable` and `differentiable`. Besides, `amsgrad` is accepted as long as it is
+            False.
 
     Raises:
         BadValueError, BadTypeError, SpecError: an argument is not allowed.
@@ -87,9 +90,14 @@ class AdamW8bit(EightBit, AdamW):
     pair is ``AdamW(..., state_quantizers="paper-8bit")``.
 
     Args:
-        params, lr, betas, eps, weight_decay, **shared: as for `AdamW`.
+        params, lr, betas, eps, weight_decay: as for `AdamW`.
         block_size: elements per scale, at least 1; 256 if left out.
         blocksize: the same option under the name that bitsandbytes uses.
+        **shared: the options that all optimizers share, which `QuantizedOptimizer` documents:
+            `maximize`, `state_quantizers`, `overrides`, `min_quantized_size`, `refit_every`,
+            `nonfinite`, `seed`, `stochastic_rounding`, `master_weights`, `foreach`, `fused`,
+            `capturable` and `differentiable`. This class sets `state_quantizers` itself; passing it
+            raises a `BadValueError`.
     """
 
 
@@ -97,9 +105,14 @@ class AdamW4bit(FourBit, AdamW):
     """`AdamW` with the 4-bit moments of the paper: ``B128/DE@4s`` and ``rank1/linear@4u``.
 
     Args:
-        params, lr, betas, eps, weight_decay, **shared: as for `AdamW`.
+        params, lr, betas, eps, weight_decay: as for `AdamW`.
         block_size: elements per scale of the first moment, at least 1; 128 if left out.
         blocksize: the same option under the name that bitsandbytes uses.
+        **shared: the options that all optimizers share, which `QuantizedOptimizer` documents:
+            `maximize`, `state_quantizers`, `overrides`, `min_quantized_size`, `refit_every`,
+            `nonfinite`, `seed`, `stochastic_rounding`, `master_weights`, `foreach`, `fused`,
+            `capturable` and `differentiable`. This class sets `state_quantizers` itself; passing it
+            raises a `BadValueError`.
 
     Source: 4-bit optimizers, section 5 ("4-bit AdamW").
     """

@@ -19,8 +19,8 @@ from qmaps.optim.terms import directed
 class AdamWFactor(AdamW):
     r"""AdamW that keeps the second moment of matrices as means of their rows and columns.
 
-    For tensors of two dimensions or more; the last two count as rows and columns. With gradient g
-    (negated to maximize) and step t, in float32 and in this order:
+    This applies to tensors of two dimensions or more; the last two count as rows and columns. With
+    gradient g (negated to maximize) and step t, in float32 and in this order:
 
         p = p * (1 - lr * weight_decay)
         m = beta1 * m + (1 - beta1) * g
@@ -38,7 +38,17 @@ class AdamWFactor(AdamW):
     loaded, which loses nothing that this optimizer would have kept.
 
     Args:
-        params, lr, betas, eps, weight_decay, **shared: as for `AdamW`.
+        params: parameters, or groups of them.
+        lr: learning rate, at least 0: a number or a tensor with one element.
+        betas: decay of the first and of the second moment, each in [0, 1).
+        eps: added to the denominator, at least 0.
+        weight_decay: decoupled, that is, the parameter is multiplied by ``1 - lr * weight_decay``;
+            at least 0.
+        **shared: the options that all optimizers share, which `QuantizedOptimizer` documents:
+            `maximize`, `state_quantizers`, `overrides`, `min_quantized_size`, `refit_every`,
+            `nonfinite`, `seed`, `stochastic_rounding`, `master_weights`, `foreach`, `fused`,
+            `capturable` and `differentiable`. Besides, `amsgrad` is accepted as long as it is
+            False.
 
     Raises:
         BadValueError, BadTypeError, SpecError: an argument is not allowed.
@@ -120,9 +130,14 @@ class AdamW8bitFactor(EightBit, AdamWFactor):
     The second moment of tensors that are not factored is ``B256/DE-0@8u``.
 
     Args:
-        params, lr, betas, eps, weight_decay, **shared: as for `AdamWFactor`.
+        params, lr, betas, eps, weight_decay: as for `AdamWFactor`.
         block_size: elements per scale, at least 1; 256 if left out.
         blocksize: the same option under the name that bitsandbytes uses.
+        **shared: the options that all optimizers share, which `QuantizedOptimizer` documents:
+            `maximize`, `state_quantizers`, `overrides`, `min_quantized_size`, `refit_every`,
+            `nonfinite`, `seed`, `stochastic_rounding`, `master_weights`, `foreach`, `fused`,
+            `capturable` and `differentiable`. This class sets `state_quantizers` itself; passing it
+            raises a `BadValueError`.
     """
 
 
@@ -132,9 +147,14 @@ class AdamW4bitFactor(FourBit, AdamWFactor):
     The second moment of tensors that are not factored is ``rank1/linear@4u``.
 
     Args:
-        params, lr, betas, eps, weight_decay, **shared: as for `AdamWFactor`.
+        params, lr, betas, eps, weight_decay: as for `AdamWFactor`.
         block_size: elements per scale of the first moment, at least 1; 128 if left out.
         blocksize: the same option under the name that bitsandbytes uses.
+        **shared: the options that all optimizers share, which `QuantizedOptimizer` documents:
+            `maximize`, `state_quantizers`, `overrides`, `min_quantized_size`, `refit_every`,
+            `nonfinite`, `seed`, `stochastic_rounding`, `master_weights`, `foreach`, `fused`,
+            `capturable` and `differentiable`. This class sets `state_quantizers` itself; passing it
+            raises a `BadValueError`.
 
     Source: 4-bit optimizers, section 5 ("4-bit Factor").
     """

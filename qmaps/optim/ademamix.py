@@ -23,7 +23,7 @@ from qmaps.optim.terms import ascent, check_at_least_0, check_betas, check_int, 
 
 
 class AdEMAMix(QuantizedOptimizer):
-    r"""AdEMAMix, AdamW with a second and slower first moment, under any quantizers.
+    r"""AdEMAMix: AdamW with a second, slower first moment; every state accepts any quantizer spec.
 
     With gradient g (negated to maximize) and step t, in float32 and in this order:
 
@@ -35,29 +35,31 @@ class AdEMAMix(QuantizedOptimizer):
         p = p - lr * (u / (sqrt(v) / sqrt(1 - beta2^t) + eps))
 
     The slow moment n is not corrected for its bias. Without schedules alpha_t is alpha and beta3_t
-    is beta3. A large alpha or beta3 makes early steps unstable, so long trainings raise both:
+    is beta3. A large alpha or beta3 makes early steps unstable, so long runs raise both slowly:
 
         alpha_t = alpha * min(t / t_alpha, 1)
         beta3_t = exp(1 / ((1 - t / t_beta3) / log(beta1) + t / t_beta3 / log(beta3)))
 
     the latter up to step t_beta3, and where beta3 is larger than beta1: the time in which weights
-    halve grows linearly (`qmaps.engines.constants.Lengthened`).
+    halve grows linearly (see `qmaps.engines.constants.Lengthened`).
 
     The update uses the new moments before they are encoded. The states are `exp_avg` (m),
     `exp_avg_slow` (n) and `exp_avg_sq` (v); `step` counts the steps.
 
     Args:
         params: parameters, or groups of them.
-        lr: learning rate, at least 0.
+        lr: learning rate, at least 0: a number or a tensor with one element.
         betas: decay of m, of v and of n, each in [0, 1).
         alpha: weight of the slow moment, at least 0; the paper takes 5 to 8.
         t_alpha: steps until alpha is reached, at least 1; None for no schedule. The paper takes
             the number of all steps.
-        t_beta3: the same of beta3.
+        t_beta3: steps until beta3 is reached, at least 1; None for no schedule.
         eps: added to the denominator, at least 0.
         weight_decay: decoupled, at least 0.
-        **shared: `maximize`, `state_quantizers`, `min_quantized_size`, `refit_every`,
-            `nonfinite`, `seed` and `stochastic_rounding`; see `QuantizedOptimizer`.
+        **shared: the options that all optimizers share, which `QuantizedOptimizer` documents:
+            `maximize`, `state_quantizers`, `overrides`, `min_quantized_size`, `refit_every`,
+            `nonfinite`, `seed`, `stochastic_rounding`, `master_weights`, `foreach`, `fused`,
+            `capturable` and `differentiable`.
 
     Raises:
         BadValueError, BadTypeError, SpecError: an argument is not allowed.
@@ -153,9 +155,14 @@ class AdEMAMix8bit(EightBit, AdEMAMix):
     """`AdEMAMix` with 8-bit moments: ``B256/DE@8s`` twice and ``B256/DE-0@8u``.
 
     Args:
-        params, lr, betas, alpha, t_alpha, t_beta3, eps, weight_decay, **shared: as for `AdEMAMix`.
+        params, lr, betas, alpha, t_alpha, t_beta3, eps, weight_decay: as for `AdEMAMix`.
         block_size: elements per scale, at least 1; 256 if left out.
         blocksize: the same option under the name that bitsandbytes uses.
+        **shared: the options that all optimizers share, which `QuantizedOptimizer` documents:
+            `maximize`, `state_quantizers`, `overrides`, `min_quantized_size`, `refit_every`,
+            `nonfinite`, `seed`, `stochastic_rounding`, `master_weights`, `foreach`, `fused`,
+            `capturable` and `differentiable`. This class sets `state_quantizers` itself; passing it
+            raises a `BadValueError`.
     """
 
 
@@ -166,7 +173,12 @@ class AdEMAMix4bit(FourBit, AdEMAMix):
     1e-4 of itself. With ``+sr`` on `exp_avg_slow` it moves on average.
 
     Args:
-        params, lr, betas, alpha, t_alpha, t_beta3, eps, weight_decay, **shared: as for `AdEMAMix`.
+        params, lr, betas, alpha, t_alpha, t_beta3, eps, weight_decay: as for `AdEMAMix`.
         block_size: elements per scale of the signed moments, at least 1; 128 if left out.
         blocksize: the same option under the name that bitsandbytes uses.
+        **shared: the options that all optimizers share, which `QuantizedOptimizer` documents:
+            `maximize`, `state_quantizers`, `overrides`, `min_quantized_size`, `refit_every`,
+            `nonfinite`, `seed`, `stochastic_rounding`, `master_weights`, `foreach`, `fused`,
+            `capturable` and `differentiable`. This class sets `state_quantizers` itself; passing it
+            raises a `BadValueError`.
     """

@@ -22,12 +22,12 @@ SCALE_TYPES = ("channel", "tensor")
 class Projection:
     """Projects a gradient to a low rank along the smaller of its two sides.
 
-    A tensor of shape (n, ...) is seen as a matrix of n rows. Without columns or rows to spare, the
-    rank is that of the smaller side.
+    A tensor of shape (n, ...) is read as a matrix of n rows. If the smaller side is below `rank`,
+    the rank is that side.
 
     Attributes:
-        shape: of the gradient, at least two dimensions.
-        rank: asked for.
+        shape: shape of the gradient, of at least two dimensions.
+        rank: rank that is asked for, at least 1.
 
     Source: Zhu et al. (2024), "APOLLO: SGD-like memory, AdamW-level performance", section 4.
     """
@@ -74,7 +74,15 @@ class Projection:
     def factor(self, adapted: Tensor, low: Tensor, scale_type: str) -> Tensor:
         """``norm(adapted) / norm(low)`` by channel or in all, to multiply a gradient with.
 
-        0 where the projected gradient `low` is 0.
+        The factor is 0 where the norm of the projected gradient is 0.
+
+        Args:
+            adapted: what the adaptive rule made of `low`, float32 of `low_shape`.
+            low: projected gradient, float32 of `low_shape`.
+            scale_type: "channel" for one factor per channel, or "tensor" for one in all.
+
+        Returns:
+            float32 that broadcasts to `shape`; 0-d where there is one factor.
         """
         over_rank = (1,) if self.from_right else (0,)
         dims = over_rank if scale_type == "channel" else (0, 1)

@@ -55,7 +55,10 @@ NONFINITE = ("propagate", "skip", "raise")
 
 
 class Shared(TypedDict, total=False):
-    """The options that every optimizer takes; their defaults stand in `QuantizedOptimizer`."""
+    """The options that optimizers share; `QuantizedOptimizer` has their defaults.
+
+    `amsgrad` and `decoupled_weight_decay` are accepted only where `torch_options` has them.
+    """
 
     maximize: bool
     state_quantizers: StateQuantizers
@@ -79,22 +82,22 @@ class QuantizedOptimizer(torch.optim.Optimizer):
 
     A step decodes a parameter's states to float32, applies the update rule, writes the
     parameter, and encodes the new states. The rule knows nothing of formats: subclasses name
-    their states in `state_names` and give `constants` and `update`. A rule is element-wise: a
+    their states in `state_names` and define `constants` and `update`. A rule is element-wise: a
     pure function of the parameter, the gradient, the states that `states_of` names, and
-    `scalars`, whose names do not depend on the group. (One that `takes_norms` takes norms of whole
-    tensors besides, by `qmaps.optim.norms`.) Where an option adds or takes away a
-    state, each set of states is a variant of the rule; every other option is a scalar.
+    `scalars`, whose names do not depend on the group. A rule with `takes_norms` may also use norms
+    of whole tensors (`qmaps.optim.norms`). Where an option adds or removes a state, each set of
+    states is a variant of the rule; every other option is a scalar.
 
-    A rule may keep states of other shapes than the parameter's (`state_shapes`): statistics of
-    rows and columns or of slices, which engines follow where `side_states` names them. One that no
-    engine takes may look at whole tensors in any way, and know the step and the parameter's number
-    (`advance`).
+    A rule may keep states of other shapes than the parameter's (`state_shapes`), such as
+    statistics of rows and columns or of slices. The engines support those that `side_states`
+    names. A step that no engine supports may look at whole tensors in any way, and it knows its
+    number and the parameter's number (`advance`).
 
     A state stays float32 where it has at most `min_quantized_size` elements, where its quantizer
     is None, or where the parameter's module asks for that (`qmaps.nn.StableEmbedding`);
-    `memory` tells for each. All settings are options of the parameter group, so a group can have
-    its own: ``{"params": head.parameters(), "quantize": False}`` keeps all of its states in 32
-    bits. `qmaps.optim.param_groups` makes groups by names and module types.
+    `memory` shows this for each state. All options are options of the parameter group, so each
+    group can have its own: ``{"params": head.parameters(), "quantize": False}`` keeps all states
+    of a group in 32 bits. `qmaps.optim.param_groups` makes groups by names and module types.
 
     Args:
         params: as for any torch optimizer; named parameters give better error messages.
@@ -102,30 +105,35 @@ class QuantizedOptimizer(torch.optim.Optimizer):
         maximize: ascend instead of descend.
         state_quantizers: "8bit", "4bit", "paper-8bit", "paper-4bit" or "32bit"
             (`qmaps.optim.PRESETS`), or a dict from state names to specs or quantizers, such as
-            ``{"exp_avg": "B128/DE@4s", "exp_avg_sq": "rank1/linear@4u"}``; None means 32 bits,
-            and states left out stay in them. ``"B128/DE@4s + rank1/linear@4u"`` gives one spec to
-            states that can be negative and one to the others; ``32-bit`` stands for none.
-        overrides: for parameters whose names match a pattern other quantizers than
-            `state_quantizers`, in the same form:
+            ``{"exp_avg": "B128/DE@4s", "exp_avg_sq": "rank1/linear@4u"}``. None means 32 bits,
+            and so does leaving a state out of the dict. ``"B128/DE@4s + rank1/linear@4u"`` gives
+            the first spec to states that can be negative and the second to the others;
+            ``32-bit`` in place of a spec keeps those states in 32 bits.
+        overrides: a dict from patterns of parameter names to what these parameters have instead
+            of `state_quantizers`, in the same form:
             ``{"lm_head.*": None, "*.mlp.*": "4bit"}``. The first pattern that matches decides.
             It needs named parameters: ``AdamW(model.named_parameters(), overrides=...)``.
         min_quantized_size: states of at most this many elements, counted before parameters are
-            sharded, stay in 32 bits.
-        refit_every: steps between fits of fitted maps (`quantile`, `lloyd`), at least 1.
+            sharded, stay in 32 bits; an int of at least 0.
+        refit_every: steps between fits of fitted maps (`quantile`, `lloyd`), an int of at least 1.
         nonfinite: what a NaN or infinity in a gradient does. "propagate": it reaches states
             and parameters, as in torch, and never turns into a finite number. "skip": the
             whole step is left out and counted in `skipped_steps`. "raise": NonFiniteError
             before anything has changed.
-        seed: of stochastic rounding, 0 to 2**32 - 1.
+        seed: seed of stochastic rounding, an int from 0 to 2**32 - 1.
         stochastic_rounding: round new bfloat16 parameters stochastically, which keeps small
             updates in expectation; see `qmaps.optim.bfloat16`. Parameters of other dtypes ignore
-            it.
+            it. Not together with `master_weights`.
         master_weights: keep a float32 copy of each bfloat16 or float16 parameter, as the state
             `master_param`, and update that; see `qmaps.engines.masters`. Other parameters ignore
             it.
-        **torch_options: `foreach`, `fused` and `capturable`, which change nothing here; of
-            `differentiable`, `amsgrad` and `decoupled_weight_decay` the value that the rule
-            stands for.
+        **torch_options: options of torch's optimizers. `foreach`, `fused` and `capturable` are
+            accepted and change nothing here. `differentiable` must be False. `amsgrad` and
+            `decoupled_weight_decay` are accepted where the class's `torch_options` has them, with
+            the value that it has there.
+
+    Raises:
+        BadValueError, BadTypeError, SpecError: an option is not allowed.
 
     Attributes:
         skipped_steps: how many steps "skip" has left out since construction; reading it waits for
@@ -210,7 +218,14 @@ class QuantizedOptimizer(torch.optim.Optimizer):
     ) -> None:
         """Apply the rule in place to float32 `param` and `states`; leave `grad` alone.
 
-        One float32 operation after another, none of which fuses a product with a sum.
+        The rule is one float32 operation after another; none fuses a product with a sum.
+
+        Args:
+            param: float32 values of the parameter, changed in place. Of a sharded parameter it is
+                the local part, as are `grad` and `states`.
+            grad: float32 gradient of the same shape, not negated to maximize; it is not changed.
+            states: float32 states by name, changed in place, of the shapes of `state_shapes`.
+            scalars: the numbers of `scalars_in_float32` for this step.
         """
 
     def states_of(self, group: dict[str, Any]) -> tuple[str, ...]:  # noqa: ARG002
@@ -222,7 +237,16 @@ class QuantizedOptimizer(torch.optim.Optimizer):
         return dict.fromkeys(self.states_of(group), tuple(param.shape))
 
     def state_dims(self, name: str, dims: int) -> tuple[int | None, ...]:  # noqa: ARG002
-        """Which of a parameter's `dims` dimensions each one of a state's follows; None: a 1."""
+        """For each dimension of a state, the parameter's dimension that it follows.
+
+        Args:
+            name: the state's name.
+            dims: number of the parameter's dimensions.
+
+        Returns:
+            One entry for each dimension of the state; None where its size is 1 whatever the
+            parameter's sizes.
+        """
         return tuple(range(dims))
 
     def check_shard(self, group: dict[str, Any], shape: tuple[int, ...]) -> None:
@@ -237,7 +261,16 @@ class QuantizedOptimizer(torch.optim.Optimizer):
         grad: Tensor,
         states: dict[str, Tensor],
     ) -> None:
-        """Apply the rule to a parameter of this number in step 1, 2, ...; see `update`."""
+        """Apply the rule to one parameter in one step; the default calls `update`.
+
+        Args:
+            number: the parameter's number among all parameters of all groups, from 0 on.
+            group: its parameter group.
+            step: number of the parameter's step, from 1 on.
+            param: as for `update`.
+            grad: as for `update`.
+            states: as for `update`.
+        """
         self.update(param, grad, states, self.scalars_in_float32(group, step))
 
     def scalars_in_float32(self, group: dict[str, Any], step: int) -> dict[str, float]:
@@ -493,7 +526,16 @@ class QuantizedOptimizer(torch.optim.Optimizer):
     def local_shapes(
         self, param: Tensor, group: dict[str, Any], shard: Shard | None
     ) -> dict[str, tuple[int, ...]]:
-        """As `state_shapes`, of what this process keeps of a parameter's states."""
+        """As `state_shapes`, of what this process keeps of a parameter's states.
+
+        Args:
+            param: the parameter; of a sharded one the DTensor.
+            group: its parameter group.
+            shard: the part that this process keeps, or None if it is the whole.
+
+        Returns:
+            Shapes by state name.
+        """
         shapes = self.state_shapes(param, group)
         if shard is None:
             return shapes
@@ -510,9 +552,20 @@ class QuantizedOptimizer(torch.optim.Optimizer):
         step: int = 0,
         state: str | None = None,
     ) -> RoundingKey:
-        """Names the random numbers of a parameter of this number, or of one of its states.
+        """The key of the random numbers of a parameter, or of one of its states.
 
-        A shard has those of its elements in the whole.
+        Elements of a shard get the random numbers that they have in the whole.
+
+        Args:
+            number: the parameter's number among all parameters of all groups, from 0 on.
+            param: the parameter; of a sharded one the DTensor.
+            group: its parameter group, which has the seed.
+            step: number of the parameter's step.
+            state: name of the state to be rounded; None for the parameter itself.
+
+        Raises:
+            BadValueError: the parameter is split in a way that stochastic rounding does not
+                support.
         """
         key = RoundingKey(
             seed=group["seed"],
@@ -555,13 +608,21 @@ class QuantizedOptimizer(torch.optim.Optimizer):
                 )
 
     def opened(self, param: Tensor) -> Tensor:
-        """A parameter in float32, to be updated: itself where it is that."""
+        """The values of a parameter in float32, to be updated: itself if it is float32."""
         return param.float() if param.dtype != torch.float32 else param
 
     def close(
         self, number: int, param: Tensor, group: dict[str, Any], step: int, work: Tensor
     ) -> None:
-        """Write to a parameter what has become of `opened`."""
+        """Write the new values to a parameter, rounded to its dtype.
+
+        Args:
+            number: the parameter's number among all parameters of all groups, from 0 on.
+            param: the parameter, written in place.
+            group: its parameter group.
+            step: number of the parameter's step, from 1 on.
+            work: the new float32 values: what `opened` returned, after the update.
+        """
         if self.rounds(param, group):
             key = self.rounding_key(number, param, group, step=step)
             work = round_stochastically(work, key)
@@ -685,22 +746,34 @@ class QuantizedOptimizer(torch.optim.Optimizer):
         return f"parameter {names[number]!r}" if names else f"parameter number {number}"
 
     def choice_of(self, name: str, param: Tensor, group: dict[str, Any]) -> Choice:
-        """What is to become of a parameter's state, and why."""
+        """The quantizer of a parameter's state, and why it is this one.
+
+        Args:
+            name: the state's name.
+            param: the parameter; of a sharded one the DTensor.
+            group: its parameter group.
+        """
         shape = self.state_shapes(param, group).get(name, param.shape)
         own = None if shape == tuple(param.shape) else shape
         return self._choices.of(name, param, group, own)
 
     def quantizer_of(self, name: str, param: Tensor, group: dict[str, Any]) -> Quantizer | None:
-        """The quantizer of a parameter's state; None keeps it in 32 bits."""
+        """The quantizer of a parameter's state; None keeps it in 32 bits.
+
+        Args:
+            name: the state's name.
+            param: the parameter; of a sharded one the DTensor.
+            group: its parameter group.
+        """
         return self.choice_of(name, param, group).quantizer
 
     def decisive(self, group: dict[str, Any]) -> tuple[Any, ...]:
-        """A copy of all in a group that `choice_of` looks at: while it is the same, so are they."""
+        """A copy of what `choice_of` depends on in a group: equal copies mean equal choices."""
         return decisive(group)
 
     @classmethod
     def preset_specs(cls, chosen: Preset, block_size: int | None = None) -> dict[str, str | None]:
-        """What a preset does with the states that it does not leave in 32 bits."""
+        """The spec that a preset gives to each state outside `exact_states`; None means 32 bits."""
         names = [name for name in cls.state_names if name not in cls.exact_states]
         return chosen.specs(names, cls.signed_states, block_size)
 
@@ -806,7 +879,17 @@ class QuantizedOptimizer(torch.optim.Optimizer):
         param: Tensor,  # noqa: ARG002
         group: dict[str, Any],  # noqa: ARG002
     ) -> Mapping[str, Any]:
-        """A parameter's saved states as this optimizer keeps them, where those differ."""
+        """A parameter's saved states, converted to the states that this optimizer keeps.
+
+        Args:
+            saved: saved states by name, without `step` and the master copy; tensors or
+                `QuantizedTensor`, of a sharded parameter the local parts.
+            param: the parameter's local tensor.
+            group: its parameter group.
+
+        Returns:
+            States by name; `saved` itself where nothing has to be converted.
+        """
         return saved
 
 

@@ -43,7 +43,19 @@ def about(optimizer: QuantizedOptimizer) -> dict[str, Any]:
 
 
 def written(optimizer: QuantizedOptimizer, name: str, value: Any, param: Tensor) -> Any:
-    """A state as a state_dict has it."""
+    """A state as a state_dict has it.
+
+    Args:
+        optimizer: whose state it is.
+        name: the state's name; `step` and `master_param` are states too.
+        value: the state as the optimizer keeps it.
+        param: the parameter.
+
+    Returns:
+        A tensor, or a dict of plain tensors, strings and numbers where the state is quantized. Of
+        a sharded parameter it is a DTensor, or a dict of DTensors where codes can be cut by rows;
+        other codes are decoded. `step` and values that are no tensors are returned as they are.
+    """
     shard = shard_of(param)
     if shard is None:
         if not isinstance(value, QuantizedTensor):
@@ -240,7 +252,24 @@ def read_state(
     param: Tensor,
     group: Group,
 ) -> State:
-    """One parameter's state, quantized where the optimizer quantizes it."""
+    """One parameter's state, quantized where the optimizer quantizes it.
+
+    Args:
+        optimizer: whose parameter it is; it stays as it is.
+        saved: the saved state, values by name; None values are left out.
+        number: the parameter's number in the optimizer, from 0 on.
+        where: how error messages name the parameter.
+        param: the parameter.
+        group: its parameter group, with the options to go by.
+
+    Returns:
+        The state as the optimizer keeps it: float32 tensors and `QuantizedTensor` on the
+        parameter's device, and `step`. It shares no storage with `saved`.
+
+    Raises:
+        BadValueError, BadTypeError: a state is unknown, damaged, or of another shape or kind than
+            the parameter needs.
+    """
     state: State = {}
     shapes = optimizer.state_shapes(param, group)
     given = {name: value for name, value in saved.items() if value is not None}

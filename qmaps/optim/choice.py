@@ -102,6 +102,12 @@ class Choices:
            the parameter's name, otherwise the group's `state_quantizers`. None for this state: 32
            bits.
         4. The state has at most `min_quantized_size` elements, all shards together: 32 bits.
+
+        Args:
+            state: the state's name.
+            param: the parameter, in shards or whole.
+            group: its parameter group, with all options.
+            shape: shape of the state, all shards together; None if it is the parameter's.
         """
         if not group["quantize"]:
             return Choice(None, "quantize=False in the group")
@@ -215,9 +221,10 @@ class Choices:
 
 
 def decisive(group: Mapping[str, Any]) -> tuple[Any, ...]:
-    """A copy of all that choices in a group depend on, but for the parameters' own attributes.
+    """A copy of everything in a group that its choices depend on; equal copies, equal choices.
 
-    Of those it has how often any parameter has been marked, so that a step looks at none.
+    Marks of parameters are represented by the number of marks that were ever set, so that a step
+    need not look at each parameter.
     """
     return (
         _marks,
@@ -232,7 +239,7 @@ def check_patterns(groups: Sequence[Mapping[str, Any]]) -> None:
     """Raise if one of the groups' overrides names no parameter of theirs.
 
     Raises:
-        BadValueError: it does not, or parameters have no names.
+        BadValueError: a pattern matches no parameter of its groups, or they have no names.
     """
     for pattern in dict.fromkeys(key for group in groups for key in group["overrides"]):
         names: list[str] = []

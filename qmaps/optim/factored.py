@@ -33,7 +33,12 @@ def col_shape(shape: Shape) -> Shape:
 
 
 def side_dims(name: str, dims: int) -> tuple[int | None, ...]:
-    """Which of a tensor's dimensions each one of a state follows, told from the state's name."""
+    """For each dimension of a state, the tensor's dimension that it follows; None has size 1.
+
+    Args:
+        name: the state's name; ``row`` or ``col`` in it marks a statistic of rows or columns.
+        dims: number of the tensor's dimensions.
+    """
     every: list[int | None] = list(range(dims))
     if dims >= 2 and "row" in name:
         every[-1] = None
@@ -43,9 +48,16 @@ def side_dims(name: str, dims: int) -> tuple[int | None, ...]:
 
 
 def average(row: Tensor, col: Tensor, square: Tensor, kept: float, rest: float) -> None:
-    """Take new squares into the statistics.
+    """Update the running means of rows and columns with new squares.
 
-    row = kept * row + rest * mean(square over each row), and col alike.
+    ``row = kept * row + rest * mean(square over each row)``, and `col` likewise.
+
+    Args:
+        row: float32 of `row_shape`, changed in place.
+        col: float32 of `col_shape`, changed in place.
+        square: float32 of shape (..., rows, columns).
+        kept: weight of the old statistics.
+        rest: weight of the new means.
     """
     row.mul_(kept).add_(row_means(square) * rest)
     col.mul_(kept).add_(column_means(square) * rest)

@@ -12,12 +12,19 @@ from qmaps.optim.presets import PRESETS
 
 
 class FixedWidth(QuantizedOptimizer):
-    """Comes before an optimizer in a class's bases and chooses the quantizers of its states.
+    """Mixin that sets the quantizers of an optimizer's states; it comes first among the bases.
 
     Args:
-        params, *args, **options: as for the optimizer.
-        block_size: elements per scale, at least 1; the preset's own if left out.
+        params, *args, **options: as for the optimizer, but for `state_quantizers`, which the class
+            sets itself.
+        block_size: elements per scale of block-wise quantizers, from 1 to 2**53; the preset's own
+            if left out. Other normalizers ignore it.
         blocksize: the same option under the name that bitsandbytes uses.
+
+    Raises:
+        BadValueError: `state_quantizers` is given, `block_size` is out of range, or `block_size`
+            and `blocksize` differ.
+        BadTypeError: `block_size` is no int.
     """
 
     preset: ClassVar[str]

@@ -18,7 +18,7 @@ from qmaps.optim.terms import ascent, check_at_least_0, check_betas, check_bool,
 
 
 class LAMB(QuantizedOptimizer):
-    r"""LAMB, AdamW whose step is as long as the parameter allows, under any quantizers.
+    r"""LAMB: AdamW with trust ratios; every state accepts any quantizer spec.
 
     With gradient g (negated to maximize) and step t, in float32 and in this order:
 
@@ -44,16 +44,19 @@ class LAMB(QuantizedOptimizer):
 
     Args:
         params: parameters, or groups of them.
-        lr: learning rate, at least 0.
+        lr: learning rate, at least 0: a number or a tensor with one element.
         betas: decay of the two moments, each in [0, 1).
         eps: added to the denominator, at least 0.
-        weight_decay: a part of r, so decoupled; at least 0.
-        bias_correction: divide the moments by what their zero start leaves out.
-        trust_clip: bound of the trust ratio, above 0; None for none.
-        max_unorm: shorten updates that are longer than this times the parameter, and lengthen
-            none, as bitsandbytes' LAMB does with 1; above 0, or None.
-        **shared: `maximize`, `state_quantizers`, `min_quantized_size`, `refit_every`,
-            `nonfinite`, `seed` and `stochastic_rounding`; see `QuantizedOptimizer`.
+        weight_decay: added to r, so decoupled from the moments; at least 0.
+        bias_correction: correct the moments for their bias towards their start at 0.
+        trust_clip: upper bound of the trust ratio, above 0; None for no bound.
+        max_unorm: shorten updates whose norm is above `max_unorm` times the parameter's norm, and
+            never lengthen one, as bitsandbytes' LAMB does with 1; above 0, or None. Not together
+            with `trust_clip`.
+        **shared: the options that all optimizers share, which `QuantizedOptimizer` documents:
+            `maximize`, `state_quantizers`, `overrides`, `min_quantized_size`, `refit_every`,
+            `nonfinite`, `seed`, `stochastic_rounding`, `master_weights`, `foreach`, `fused`,
+            `capturable` and `differentiable`.
 
     Raises:
         BadValueError, BadTypeError, SpecError: an argument is not allowed.
@@ -165,10 +168,14 @@ class LAMB8bit(EightBit, LAMB):
     """`LAMB` with 8-bit moments: ``B256/DE@8s`` and ``B256/DE-0@8u``.
 
     Args:
-        params, lr, betas, eps, weight_decay, bias_correction, trust_clip, max_unorm, **shared: as
-            for `LAMB`.
+        params, lr, betas, eps, weight_decay, bias_correction, trust_clip, max_unorm: as for `LAMB`.
         block_size: elements per scale, at least 1; 256 if left out.
         blocksize: the same option under the name that bitsandbytes uses.
+        **shared: the options that all optimizers share, which `QuantizedOptimizer` documents:
+            `maximize`, `state_quantizers`, `overrides`, `min_quantized_size`, `refit_every`,
+            `nonfinite`, `seed`, `stochastic_rounding`, `master_weights`, `foreach`, `fused`,
+            `capturable` and `differentiable`. This class sets `state_quantizers` itself; passing it
+            raises a `BadValueError`.
     """
 
 
@@ -176,8 +183,12 @@ class LAMB4bit(FourBit, LAMB):
     """`LAMB` with 4-bit moments: ``B128/DE@4s`` and ``rank1/linear@4u``.
 
     Args:
-        params, lr, betas, eps, weight_decay, bias_correction, trust_clip, max_unorm, **shared: as
-            for `LAMB`.
+        params, lr, betas, eps, weight_decay, bias_correction, trust_clip, max_unorm: as for `LAMB`.
         block_size: elements per scale of the first moment, at least 1; 128 if left out.
         blocksize: the same option under the name that bitsandbytes uses.
+        **shared: the options that all optimizers share, which `QuantizedOptimizer` documents:
+            `maximize`, `state_quantizers`, `overrides`, `min_quantized_size`, `refit_every`,
+            `nonfinite`, `seed`, `stochastic_rounding`, `master_weights`, `foreach`, `fused`,
+            `capturable` and `differentiable`. This class sets `state_quantizers` itself; passing it
+            raises a `BadValueError`.
     """

@@ -24,7 +24,7 @@ from qmaps.optim.terms import (
 
 
 class LARS(QuantizedOptimizer):
-    r"""LARS, SGD whose step is as long as the parameter allows, under any quantizer.
+    r"""LARS: SGD with trust ratios; the momentum buffer accepts any quantizer spec.
 
     With gradient g (negated to maximize), in float32 and in this order:
 
@@ -53,15 +53,19 @@ class LARS(QuantizedOptimizer):
 
     Args:
         params: parameters, or groups of them.
-        lr: learning rate, at least 0, on top of the trust ratio, and so far larger than SGD's.
-        momentum: at least 0.
-        weight_decay: added to the gradient; at least 0.
-        trust_coefficient: how far a step goes, as a part of the parameter's norm; above 0.
-        nesterov: look ahead; needs momentum.
-        max_unorm: shorten updates that are longer than this times the parameter, and lengthen
-            none, as bitsandbytes' LARS does with 0.02; above 0, or None.
-        **shared: `maximize`, `state_quantizers`, `min_quantized_size`, `refit_every`,
-            `nonfinite`, `seed` and `stochastic_rounding`; see `QuantizedOptimizer`.
+        lr: learning rate, at least 0: a number or a tensor with one element. It is
+            multiplied by the trust ratio, so that good values are far larger than SGD's.
+        momentum: decay of the buffer, at least 0; with 0 there is no buffer.
+        weight_decay: coupled, that is, ``weight_decay * p`` is added to the gradient; at least 0.
+        trust_coefficient: norm of an update as a fraction of the parameter's norm, before `lr` and
+            momentum; above 0. It has no effect where `max_unorm` is given.
+        nesterov: use Nesterov momentum, which needs `momentum` above 0.
+        max_unorm: shorten updates whose norm is above `max_unorm` times the parameter's norm, and
+            never lengthen one, as bitsandbytes' LARS does with 0.02; above 0, or None.
+        **shared: the options that all optimizers share, which `QuantizedOptimizer` documents:
+            `maximize`, `state_quantizers`, `overrides`, `min_quantized_size`, `refit_every`,
+            `nonfinite`, `seed`, `stochastic_rounding`, `master_weights`, `foreach`, `fused`,
+            `capturable` and `differentiable`.
 
     Raises:
         BadValueError, BadTypeError, SpecError: an argument is not allowed.
@@ -157,10 +161,14 @@ class LARS8bit(EightBit, LARS):
     """`LARS` with an 8-bit momentum buffer: ``B256/DE@8s``.
 
     Args:
-        params, lr, momentum, weight_decay, trust_coefficient, nesterov, max_unorm, **shared: as
-            for `LARS`.
+        params, lr, momentum, weight_decay, trust_coefficient, nesterov, max_unorm: as for `LARS`.
         block_size: elements per scale, at least 1; 256 if left out.
         blocksize: the same option under the name that bitsandbytes uses.
+        **shared: the options that all optimizers share, which `QuantizedOptimizer` documents:
+            `maximize`, `state_quantizers`, `overrides`, `min_quantized_size`, `refit_every`,
+            `nonfinite`, `seed`, `stochastic_rounding`, `master_weights`, `foreach`, `fused`,
+            `capturable` and `differentiable`. This class sets `state_quantizers` itself; passing it
+            raises a `BadValueError`.
     """
 
 
@@ -168,8 +176,12 @@ class LARS4bit(FourBit, LARS):
     """`LARS` with a 4-bit momentum buffer: ``B128/DE@4s``.
 
     Args:
-        params, lr, momentum, weight_decay, trust_coefficient, nesterov, max_unorm, **shared: as
-            for `LARS`.
+        params, lr, momentum, weight_decay, trust_coefficient, nesterov, max_unorm: as for `LARS`.
         block_size: elements per scale, at least 1; 128 if left out.
         blocksize: the same option under the name that bitsandbytes uses.
+        **shared: the options that all optimizers share, which `QuantizedOptimizer` documents:
+            `maximize`, `state_quantizers`, `overrides`, `min_quantized_size`, `refit_every`,
+            `nonfinite`, `seed`, `stochastic_rounding`, `master_weights`, `foreach`, `fused`,
+            `capturable` and `differentiable`. This class sets `state_quantizers` itself; passing it
+            raises a `BadValueError`.
     """

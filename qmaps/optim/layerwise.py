@@ -15,7 +15,7 @@ from qmaps.optim.terms import number
 
 
 def trust(ratio: Tensor, *norms: Tensor) -> Tensor:
-    """`ratio` in float32; 1 where one of the norms is 0, and so says nothing of a step's size."""
+    """`ratio` in float32, or 1 where one of the norms is 0."""
     alone = torch.zeros_like(ratio, dtype=torch.bool)
     for norm in norms:
         alone = alone | (norm == 0)
@@ -28,10 +28,18 @@ def at_most(ratio: Tensor, bound: float) -> Tensor:
 
 
 def clipped(update_norm: Tensor, param_norm: Tensor, max_unorm: float) -> Tensor:
-    """What an update is multiplied by for its norm to be at most `max_unorm` of the parameter's.
+    """The factor that bounds an update's norm by `max_unorm` times the parameter's norm.
 
-    Its ratio, ``max_unorm * param_norm / update_norm``, where that is below 1; otherwise 1, and
+    It is ``max_unorm * param_norm / update_norm`` where that is below 1, and 1 otherwise, also
     where one of the norms is 0.
+
+    Args:
+        update_norm: norm of the update, float64, 0-d.
+        param_norm: norm of the parameter, float64, 0-d.
+        max_unorm: bound of the ratio of the two, above 0.
+
+    Returns:
+        float32, 0-d.
     """
     return trust(at_most(max_unorm * param_norm / update_norm, 1.0), param_norm, update_norm)
 

@@ -15,7 +15,7 @@ from qmaps.optim.terms import ascent, check_at_least_0, check_betas, directed
 
 
 class Lion(QuantizedOptimizer):
-    r"""Lion whose momentum is kept under any quantizer.
+    r"""Lion with quantized momentum; its state accepts any quantizer spec.
 
     With gradient g (negated to maximize), in float32 and in this order:
 
@@ -29,12 +29,14 @@ class Lion(QuantizedOptimizer):
 
     Args:
         params: parameters, or groups of them.
-        lr: learning rate, at least 0; the paper takes a third to a tenth of AdamW's.
-        betas: weight of the momentum in the step, and its decay, each in [0, 1).
+        lr: learning rate, at least 0: a number or a tensor with one element. The paper takes a
+            third to a tenth of AdamW's.
+        betas: weight of the momentum in the step, and decay of the momentum, each in [0, 1).
         weight_decay: decoupled, at least 0; the paper takes three to ten times AdamW's.
-        **shared: `maximize`, `state_quantizers`, `overrides`, `min_quantized_size`,
-            `refit_every`, `nonfinite`, `seed` and `stochastic_rounding`; see
-            `QuantizedOptimizer`.
+        **shared: the options that all optimizers share, which `QuantizedOptimizer` documents:
+            `maximize`, `state_quantizers`, `overrides`, `min_quantized_size`, `refit_every`,
+            `nonfinite`, `seed`, `stochastic_rounding`, `master_weights`, `foreach`, `fused`,
+            `capturable` and `differentiable`.
 
     Raises:
         BadValueError, BadTypeError, SpecError: an argument is not allowed.
@@ -102,9 +104,14 @@ class Lion8bit(EightBit, Lion):
     """`Lion` with an 8-bit momentum: ``B256/DE@8s``.
 
     Args:
-        params, lr, betas, weight_decay, **shared: as for `Lion`.
+        params, lr, betas, weight_decay: as for `Lion`.
         block_size: elements per scale, at least 1; 256 if left out.
         blocksize: the same option under the name that bitsandbytes uses.
+        **shared: the options that all optimizers share, which `QuantizedOptimizer` documents:
+            `maximize`, `state_quantizers`, `overrides`, `min_quantized_size`, `refit_every`,
+            `nonfinite`, `seed`, `stochastic_rounding`, `master_weights`, `foreach`, `fused`,
+            `capturable` and `differentiable`. This class sets `state_quantizers` itself; passing it
+            raises a `BadValueError`.
     """
 
 
@@ -112,7 +119,12 @@ class Lion4bit(FourBit, Lion):
     """`Lion` with a 4-bit momentum: ``B128/DE@4s``.
 
     Args:
-        params, lr, betas, weight_decay, **shared: as for `Lion`.
+        params, lr, betas, weight_decay: as for `Lion`.
         block_size: elements per scale, at least 1; 128 if left out.
         blocksize: the same option under the name that bitsandbytes uses.
+        **shared: the options that all optimizers share, which `QuantizedOptimizer` documents:
+            `maximize`, `state_quantizers`, `overrides`, `min_quantized_size`, `refit_every`,
+            `nonfinite`, `seed`, `stochastic_rounding`, `master_weights`, `foreach`, `fused`,
+            `capturable` and `differentiable`. This class sets `state_quantizers` itself; passing it
+            raises a `BadValueError`.
     """

@@ -17,7 +17,7 @@ class Preset:
         signed: spec of states that can be negative, None for 32 bits; ``{block}`` stands for the
             block size.
         unsigned: the same for states that cannot.
-        block_size: unless another is asked for.
+        block_size: elements per scale, unless another size is asked for.
     """
 
     signed: str | None
@@ -27,7 +27,17 @@ class Preset:
     def specs(
         self, states: Iterable[str], signed: Collection[str], block_size: int | None = None
     ) -> dict[str, str | None]:
-        """The spec of each state; `signed` names those that can be negative."""
+        """The spec of each state.
+
+        Args:
+            states: names of the states.
+            signed: names of the states that can be negative.
+            block_size: elements per scale of block-wise quantizers, at least 1; the preset's own
+                if left out.
+
+        Returns:
+            Specs by state name; None keeps a state in 32 bits.
+        """
         size = self.block_size if block_size is None else block_size
         chosen = {name: self.signed if name in signed else self.unsigned for name in states}
         return {name: spec and spec.format(block=size) for name, spec in chosen.items()}
@@ -47,7 +57,16 @@ Source: 8-bit optimizers, section 2; 4-bit optimizers, section 5.
 
 
 def preset(name: str, option: str = "state_quantizers") -> Preset:
-    """The preset of that name, which `option` asks for, or that of two specs.
+    """The preset of that name, or the one that ``"SIGNED + UNSIGNED"`` of two specs describes.
+
+    Args:
+        name: a key of `PRESETS`, or two specs with ``" + "`` between them; ``32-bit`` stands for
+            no quantizer.
+        option: name of the option that asks for it, for the error message.
+
+    Raises:
+        BadValueError: there is no such preset.
+        SpecError: one of two specs does not parse.
 
     >>> preset("B128/DE@4s + rank1/linear@4u").specs(["exp_avg", "exp_avg_sq"], {"exp_avg"})
     {'exp_avg': 'B128/DE@4s', 'exp_avg_sq': 'rank1/linear@4u'}

@@ -16,7 +16,7 @@ from qmaps.optim.terms import ascent, check_at_least_0, check_bool, check_decay,
 
 
 class RMSprop(QuantizedOptimizer):
-    r"""RMSprop, with momentum and centering or without, whose states are kept under any quantizer.
+    r"""RMSprop with optional momentum and centering; every state accepts any quantizer spec.
 
     With gradient g (negated to maximize), in float32 and in this order:
 
@@ -29,7 +29,7 @@ class RMSprop(QuantizedOptimizer):
         p = p - lr * u
 
     A variance w below 0 is an error of rounding or quantization; torch's formula gives NaN
-    there. Quantized states make small variances inexact, so `centered` asks for 8 bits or more.
+    there. Quantized states make small variances inexact, so use 8 bits or more with `centered`.
 
     The update uses the new states before they are encoded. States are named as torch names them:
     `square_avg` for v, `momentum_buffer` for b and `grad_avg` for a, where they are used, and
@@ -37,15 +37,16 @@ class RMSprop(QuantizedOptimizer):
 
     Args:
         params: parameters, or groups of them.
-        lr: learning rate, at least 0.
+        lr: learning rate, at least 0: a number or a tensor with one element.
         alpha: decay of the averages, in [0, 1).
         eps: added to the denominator, at least 0.
-        weight_decay: coupled, that is added to the gradient; at least 0.
-        momentum: at least 0.
-        centered: divide by the standard deviation of the gradient.
-        **shared: `maximize`, `state_quantizers`, `overrides`, `min_quantized_size`,
-            `refit_every`, `nonfinite`, `seed` and `stochastic_rounding`; see
-            `QuantizedOptimizer`.
+        weight_decay: coupled, that is, ``weight_decay * p`` is added to the gradient; at least 0.
+        momentum: decay of the buffer, at least 0; with 0 there is no buffer.
+        centered: divide by an estimate of the gradient's standard deviation.
+        **shared: the options that all optimizers share, which `QuantizedOptimizer` documents:
+            `maximize`, `state_quantizers`, `overrides`, `min_quantized_size`, `refit_every`,
+            `nonfinite`, `seed`, `stochastic_rounding`, `master_weights`, `foreach`, `fused`,
+            `capturable` and `differentiable`.
 
     Raises:
         BadValueError, BadTypeError, SpecError: an argument is not allowed.
@@ -139,9 +140,14 @@ class RMSprop8bit(EightBit, RMSprop):
     """`RMSprop` with 8-bit states: ``B256/DE-0@8u``, signed ones ``B256/DE@8s``.
 
     Args:
-        params, lr, alpha, eps, weight_decay, momentum, centered, **shared: as for `RMSprop`.
+        params, lr, alpha, eps, weight_decay, momentum, centered: as for `RMSprop`.
         block_size: elements per scale, at least 1; 256 if left out.
         blocksize: the same option under the name that bitsandbytes uses.
+        **shared: the options that all optimizers share, which `QuantizedOptimizer` documents:
+            `maximize`, `state_quantizers`, `overrides`, `min_quantized_size`, `refit_every`,
+            `nonfinite`, `seed`, `stochastic_rounding`, `master_weights`, `foreach`, `fused`,
+            `capturable` and `differentiable`. This class sets `state_quantizers` itself; passing it
+            raises a `BadValueError`.
     """
 
 
@@ -149,7 +155,12 @@ class RMSprop4bit(FourBit, RMSprop):
     """`RMSprop` with 4-bit states: ``rank1/linear@4u``, signed ones ``B128/DE@4s``.
 
     Args:
-        params, lr, alpha, eps, weight_decay, momentum, centered, **shared: as for `RMSprop`.
+        params, lr, alpha, eps, weight_decay, momentum, centered: as for `RMSprop`.
         block_size: elements per scale of signed states, at least 1; 128 if left out.
         blocksize: the same option under the name that bitsandbytes uses.
+        **shared: the options that all optimizers share, which `QuantizedOptimizer` documents:
+            `maximize`, `state_quantizers`, `overrides`, `min_quantized_size`, `refit_every`,
+            `nonfinite`, `seed`, `stochastic_rounding`, `master_weights`, `foreach`, `fused`,
+            `capturable` and `differentiable`. This class sets `state_quantizers` itself; passing it
+            raises a `BadValueError`.
     """

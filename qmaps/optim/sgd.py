@@ -15,7 +15,7 @@ from qmaps.optim.terms import ascent, check_at_least_0, check_bool, check_finite
 
 
 class SGD(QuantizedOptimizer):
-    r"""SGD, with momentum or without, whose buffer is kept under any quantizer.
+    r"""SGD with or without momentum; the momentum buffer accepts any quantizer spec.
 
     With gradient g (negated to maximize), in float32 and in this order:
 
@@ -35,14 +35,16 @@ class SGD(QuantizedOptimizer):
 
     Args:
         params: parameters, or groups of them.
-        lr: learning rate, at least 0.
-        momentum: at least 0.
-        dampening: a finite number.
-        weight_decay: coupled, that is added to the gradient; at least 0.
-        nesterov: look ahead; needs momentum and no dampening.
-        **shared: `maximize`, `state_quantizers`, `overrides`, `min_quantized_size`,
-            `refit_every`, `nonfinite`, `seed` and `stochastic_rounding`; see
-            `QuantizedOptimizer`.
+        lr: learning rate, at least 0: a number or a tensor with one element.
+        momentum: decay of the buffer, at least 0; with 0 there is no buffer.
+        dampening: part of the gradient that is kept out of the buffer, except in the first step; a
+            finite number.
+        weight_decay: coupled, that is, ``weight_decay * p`` is added to the gradient; at least 0.
+        nesterov: use Nesterov momentum, which needs `momentum` above 0 and `dampening` 0.
+        **shared: the options that all optimizers share, which `QuantizedOptimizer` documents:
+            `maximize`, `state_quantizers`, `overrides`, `min_quantized_size`, `refit_every`,
+            `nonfinite`, `seed`, `stochastic_rounding`, `master_weights`, `foreach`, `fused`,
+            `capturable` and `differentiable`.
 
     Raises:
         BadValueError, BadTypeError, SpecError: an argument is not allowed.
@@ -128,9 +130,14 @@ class SGD8bit(EightBit, SGD):
     """`SGD` with an 8-bit momentum buffer: ``B256/DE@8s``.
 
     Args:
-        params, lr, momentum, dampening, weight_decay, nesterov, **shared: as for `SGD`.
+        params, lr, momentum, dampening, weight_decay, nesterov: as for `SGD`.
         block_size: elements per scale, at least 1; 256 if left out.
         blocksize: the same option under the name that bitsandbytes uses.
+        **shared: the options that all optimizers share, which `QuantizedOptimizer` documents:
+            `maximize`, `state_quantizers`, `overrides`, `min_quantized_size`, `refit_every`,
+            `nonfinite`, `seed`, `stochastic_rounding`, `master_weights`, `foreach`, `fused`,
+            `capturable` and `differentiable`. This class sets `state_quantizers` itself; passing it
+            raises a `BadValueError`.
     """
 
 
@@ -138,7 +145,12 @@ class SGD4bit(FourBit, SGD):
     """`SGD` with a 4-bit momentum buffer: ``B128/DE@4s``.
 
     Args:
-        params, lr, momentum, dampening, weight_decay, nesterov, **shared: as for `SGD`.
+        params, lr, momentum, dampening, weight_decay, nesterov: as for `SGD`.
         block_size: elements per scale, at least 1; 128 if left out.
         blocksize: the same option under the name that bitsandbytes uses.
+        **shared: the options that all optimizers share, which `QuantizedOptimizer` documents:
+            `maximize`, `state_quantizers`, `overrides`, `min_quantized_size`, `refit_every`,
+            `nonfinite`, `seed`, `stochastic_rounding`, `master_weights`, `foreach`, `fused`,
+            `capturable` and `differentiable`. This class sets `state_quantizers` itself; passing it
+            raises a `BadValueError`.
     """

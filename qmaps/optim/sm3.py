@@ -37,15 +37,18 @@ class SM3(QuantizedOptimizer):
     `momentum_buffer` (b), and `step`. Tensors of one dimension have one accumulator for each
     element, which makes the rule Adagrad's; tensors of more than eight are refused. Presets
     quantize the buffer and leave the accumulators in 32 bits, as all states are by default: SM3 is
-    here to be compared with.
+    here as a baseline for comparison.
 
     Args:
         params: parameters, or groups of them.
-        lr: learning rate, at least 0.
+        lr: learning rate, at least 0: a number or a tensor with one element.
         momentum: in [0, 1); the buffer takes no memory where it is 0.
-        weight_decay: coupled, that is added to the gradient; at least 0.
-        **shared: `maximize`, `state_quantizers`, `min_quantized_size`, `refit_every`,
-            `nonfinite`, `seed` and `stochastic_rounding`; see `QuantizedOptimizer`.
+        weight_decay: coupled, that is, ``weight_decay * p`` is added to the gradient; at least 0.
+        **shared: the options that all optimizers share, which `QuantizedOptimizer` documents:
+            `maximize`, `state_quantizers`, `overrides`, `min_quantized_size`, `refit_every`,
+            `nonfinite`, `seed`, `stochastic_rounding`, `master_weights`, `foreach`, `fused`,
+            `capturable` and `differentiable`. By default `state_quantizers` is None here, so that
+            all states stay in 32 bits.
 
     Raises:
         BadValueError, BadTypeError, SpecError: an argument is not allowed.

@@ -24,7 +24,16 @@ def directed(grad: Tensor, scalars: dict[str, float]) -> Tensor:
 
 
 def coupled(param: Tensor, grad: Tensor, scalars: dict[str, float]) -> Tensor:
-    """The directed gradient with L2 weight decay: ``g + weight_decay * p``, or g where it is 0."""
+    """The directed gradient with L2 weight decay: ``g + weight_decay * p``, or g where it is 0.
+
+    Args:
+        param: float32 parameter p.
+        grad: float32 gradient of the same shape; it is not changed.
+        scalars: `sign` and `weight_decay`.
+
+    Returns:
+        float32 of the same shape; `grad` itself where nothing has to be done.
+    """
     grad = directed(grad, scalars)
     decay = scalars["weight_decay"]
     return grad + param * decay if decay != 0 else grad
@@ -76,14 +85,36 @@ def check_decay(name: str, value: Any) -> None:
 
 
 def check_betas(group: dict[str, Any], needed: str = "two numbers", count: int = 2) -> None:
-    """Raise unless `betas` are `count` numbers in [0, 1)."""
+    """Raise unless `betas` are `count` numbers in [0, 1).
+
+    Args:
+        group: options, `betas` among them.
+        needed: what the error message says is needed.
+        count: how many numbers.
+
+    Raises:
+        BadTypeError: `betas` is no sequence and no 1-D tensor, or holds something else than
+            numbers.
+        BadValueError: there are more or fewer numbers, or one is outside [0, 1).
+    """
     check_pair("betas", group["betas"], needed, count)
     for index, beta in enumerate(group["betas"]):
         check_decay(f"betas[{index}]", beta)
 
 
 def check_pair(name: str, value: Any, needed: str = "two numbers", count: int = 2) -> None:
-    """Raise unless an option has `count` elements in an order."""
+    """Raise unless an option is a sequence or a 1-D tensor of `count` elements.
+
+    Args:
+        name: the option's name, for the error message.
+        value: the option's value.
+        needed: what the error message says is needed.
+        count: how many elements.
+
+    Raises:
+        BadTypeError: `value` is no sequence and no 1-D tensor, or a str.
+        BadValueError: there are more or fewer elements.
+    """
     row = value.dim() == 1 if isinstance(value, Tensor) else isinstance(value, Sequence)
     if not row or isinstance(value, str):
         raise BadTypeError(f"{name}={shown(value)} must be {needed}")
@@ -92,7 +123,17 @@ def check_pair(name: str, value: Any, needed: str = "two numbers", count: int = 
 
 
 def check_int(name: str, value: Any, least: int, or_none: bool = False) -> None:
-    """Raise unless an option is an int from `least` to 2**53."""
+    """Raise unless an option is an int from `least` to 2**53.
+
+    Args:
+        name: the option's name, for the error message.
+        value: the option's value.
+        least: the smallest value that is allowed.
+        or_none: whether None is allowed too.
+
+    Raises:
+        BadValueError: `value` is of another type or out of range.
+    """
     if or_none and value is None:
         return
     if isinstance(value, bool) or not isinstance(value, int) or not value >= least:
