@@ -53,9 +53,9 @@ def quantize(
         check: whether to look for values that cannot be quantized.
 
     Returns:
-        Packed codes (1-D uint8), scales, and whether `x` holds values that cannot be quantized
-        (always False without `check`). If it does, `out` is unchanged, and codes and scales that
-        were allocated are meaningless.
+        Packed codes (1-D uint8), scales, and, with `check`, whether `x` holds values that cannot
+        be quantized. If it does, `out` is unchanged, and codes and scales that were allocated are
+        meaningless. Without `check` the third value means nothing.
     """
     parts = () if out is None else (out[0], *out[1])
     # Engines number elements one by one.

@@ -153,7 +153,7 @@ def quantize(
     Returns:
         Packed codes (1-D uint8), scales, and what `check` found: NON_FINITE and NEGATIVE or-ed
         together. Where that is not 0, `out` is unchanged, and codes and scales that were
-        allocated are meaningless.
+        allocated are meaningless. Without `check` the third value means nothing.
     """
     x = x.contiguous()
     shape = tuple(x.shape)
