@@ -33,7 +33,7 @@ class Statistics:
     """Statistics of rows and columns: their addresses, and memory for factors and sums.
 
     The memory is 4 bytes for each row and each column of each matrix. Matrices of more than 64 rows
-    or 512 columns take 8 more bytes for every 512 elements of a row and every 64 elements of a column.
+    or 512 columns take 8 more bytes for every 512 elements of a row and every 64 of a column.
     """
 
     def __init__(self) -> None:

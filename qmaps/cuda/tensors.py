@@ -250,16 +250,18 @@ def prepare(
     scales: Scales,
     key: RoundingKey | None,
 ) -> Tensor:
-    """Prepare a tensor for encoding: describe its scales and noise, compute multi-block scales.
+    """Prepare a tensor for encoding: describe its scales and noise.
+
+    Where ``found.block`` is 0, new scales are computed here, else by the kernel that encodes.
 
     Args:
         engine: the engine of the device of all tensors.
-        task: ``Tensor`` without its scales and noise, changed in place. Where multi-block scales
-            are computed, its flags are raised in doing so and set to 0 afterwards.
+        task: ``Tensor`` without its scales and noise, changed in place. Where new scales are
+            computed here, flags are raised in doing so, and their address is set to 0 afterwards.
         dtype: the dtype of the elements.
         found: the layout of the scales.
-        scales: the scales to be written. Multi-block maxima that are stored in float32 start from
-            the values in them.
+        scales: the scales to be written. Where ``found.block`` is 0, maxima that are stored in
+            float32 start from the values in them.
         key: names the random numbers of stochastic rounding; None rounds to nearest.
 
     Returns:
@@ -275,7 +277,7 @@ def prepare(
 
 
 def _make_scales(engine: Engine, task: np.ndarray, dtype: torch.dtype, found: Layout) -> None:
-    """Compute the multi-block scales of a tensor."""
+    """Compute the new scales of a tensor whose `Layout.block` is 0."""
     engine.launch_over(entry("find_maxima", DTYPES[dtype]), tiles(int(task["numel"])), task)
     if found.eight_bit:
         engine.launch_over(entry("find_tensor_ends"), chunks(found), task)
