@@ -26,12 +26,13 @@ class Guesses:
     """How many limits lie below all floats of a bucket; see ``Search`` in ``src/layout.cuh``.
 
     Attributes:
-        shift: floats of a bucket share their bits, without the sign, from this one on.
-        first: those bits of the first bucket, which also takes all smaller magnitudes.
-        buckets: how many there are on each side; the last takes all larger magnitudes.
-        counts: uint8, those of positive buckets, then as many of negative ones if there are
-            negative limits; else negative numbers take the first bucket.
-        steps: halvings that are left: at most ``2**steps - 1`` limits are not counted.
+        shift: the floats of a bucket have equal bits, without the sign, from this bit up.
+        first: those bits of the first bucket, which also holds all smaller magnitudes.
+        buckets: the number of buckets of each sign; the last one holds all larger magnitudes.
+        counts: uint8: a count for each positive bucket, then one for each negative bucket if there
+            are negative limits; else negative numbers take the first bucket.
+        steps: halvings that remain for the search: at most ``2**steps - 1`` limits of a bucket are
+            not counted.
     """
 
     shift: int
@@ -42,10 +43,12 @@ class Guesses:
 
 
 def guesses(limits: np.ndarray) -> Guesses:
-    """The fewest halvings that a table of at most `MAX_GUESSES` entries leaves, then the smallest.
+    """The table of at most `MAX_GUESSES` entries that leaves the fewest halvings.
+
+    Of tables that leave equally few, it is the smallest.
 
     Args:
-        limits: ascending float32 of shape (count,), at most 255.
+        limits: ascending float32 of shape (count,), with at most 255 elements.
     """
     magnitudes = np.abs(limits[limits != 0])
     low, high = (magnitudes.min(), magnitudes.max()) if magnitudes.size else (1.0, 1.0)
@@ -87,7 +90,7 @@ def _counted(limits: np.ndarray, shift: int, first: int, buckets: int) -> Guesse
 
 @functools.lru_cache(maxsize=512)
 def searches(map_: Map) -> tuple[Guesses, Guesses]:
-    """For the limits between codes, and for those of the lower of two neighbours."""
+    """The guesses for the nearest code, and those for the lower of the two codes around a value."""
     values = table(map_)
     return guesses(thresholds(values).numpy()), guesses(_below(values).numpy())
 

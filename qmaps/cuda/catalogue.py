@@ -1,4 +1,4 @@
-"""Kernels in the forms that users meet: what is compiled where no GPU asks for one."""
+"""Kernels in the forms that users meet, to be compiled where there is no GPU."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ FORMATS = {
     "logB128/log2@8u": "Format<8, 128, true, false, false, 1>",
     "any codebook": "Format<8, 256, false, false, true, 4>",
 }
-"""By a quantizer that asks for each."""
+"""Template arguments of kernels, by a quantizer that needs them."""
 
 PAIRS = (
     ("B256/DE@8s", "B2048/DE-0@8u"),
@@ -28,11 +28,11 @@ PAIRS = (
     ("B128/DE@4s", "rank1/linear@4u"),
     ("any codebook", None),
 )
-"""Of first and second moments."""
+"""Names in `FORMATS` of first and second moments; None stands for float32."""
 
 
 def entries(*, quick: bool = False) -> list[Entry]:
-    """One entry for every kernel at least; with `quick` a few that hold most of the code."""
+    """At least one entry for every kernel; with `quick` a few with most of the code."""
     if quick:
         return [*_tensors(["float"], ["B256/DE@8s", "rank1/linear@4u"]), *_steps(PAIRS[3:4])]
     types = ["float", "Bf16", "F16"]

@@ -51,7 +51,7 @@ class Compiled:
     Attributes:
         code: a cubin.
         symbol: the kernel's name in it.
-        log: what the compiler said.
+        log: the output of the compiler.
     """
 
     code: bytes
@@ -60,7 +60,7 @@ class Compiled:
 
     @property
     def usage(self) -> dict[str, int]:
-        """Registers, bytes of spills (stores and loads), of stack and of shared memory."""
+        """Registers per thread, and bytes of spills (stores, loads), stack and shared memory."""
         lines = self.log.splitlines()
         start = next(i for i, line in enumerate(lines) if f"function '{self.symbol}'" in line)
         own = "\n".join(lines[start : start + 4])
@@ -91,21 +91,25 @@ def missing() -> str:
 
 
 def architectures() -> list[str]:
-    """What NVRTC compiles for, such as "sm_90", oldest first."""
+    """The architectures that NVRTC compiles for, such as "sm_90", oldest first."""
     from cuda.bindings import nvrtc
 
     return [f"sm_{number}" for number in nvrtc.nvrtcGetSupportedArchs()[1]]
 
 
 def check_architecture(arch: str) -> None:
-    """Raise `BackendError` unless NVRTC compiles for it."""
+    """Raise `BackendError` unless NVRTC compiles for the architecture `arch`."""
     if arch not in architectures():
         known = ", ".join(architectures())
         raise BackendError(f"arch={arch!r} is not supported by this NVRTC; it supports {known}")
 
 
 def compiled(entry: Entry, arch: str) -> Compiled:
-    """The entry for one architecture, from the cache if it is there.
+    """The machine code of an entry for one architecture, from the cache or compiled anew.
+
+    Args:
+        entry: the kernel.
+        arch: such as "sm_90".
 
     Raises:
         BackendError: the architecture is not supported, or the source does not compile.
@@ -124,7 +128,7 @@ def compiled(entry: Entry, arch: str) -> Compiled:
 
 
 def compile_now(entry: Entry, arch: str) -> Compiled:
-    """The same without the cache."""
+    """Compile an entry for one architecture; as `compiled`, but without the cache."""
     check_architecture(arch)
     found = core()
     source = f'#include "{entry.file}"\nusing namespace qmaps;\n'
@@ -146,7 +150,7 @@ def compile_now(entry: Entry, arch: str) -> Compiled:
 
 
 def cache_folder() -> Path:
-    """``QMAPS_CACHE_DIR``, or ``qmaps`` in the user's folder for caches."""
+    """The folder of compiled kernels: in ``QMAPS_CACHE_DIR``, or in the user's cache folder."""
     if given := os.environ.get("QMAPS_CACHE_DIR"):
         return Path(given) / "cuda"
     home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
@@ -154,13 +158,13 @@ def cache_folder() -> Path:
 
 
 def core() -> Any:
-    """NVIDIA's `cuda.core`, wherever its release keeps it."""
+    """NVIDIA's `cuda.core`, or `cuda.core.experimental` in older releases."""
     found = importlib.import_module("cuda.core")
     return found if hasattr(found, "Program") else importlib.import_module("cuda.core.experimental")
 
 
 def _read(path: Path) -> Compiled | None:
-    """What the cache has; None where that is nothing, or damaged."""
+    """The cache's entry in this file; None if there is none or it is damaged."""
     try:
         stored = read_record(path)
         return Compiled(bytes.fromhex(stored["code"]), stored["symbol"], stored["log"])

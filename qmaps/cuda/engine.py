@@ -18,7 +18,7 @@ from qmaps.cuda.layout import THREADS
 from qmaps.errors import BackendError
 
 BLOCKS_PER_PROCESSOR = 8
-"""Blocks of threads that more than fill a multiprocessor, whatever a kernel takes of it."""
+"""Blocks of threads that keep a multiprocessor busy, whatever resources a kernel takes."""
 
 
 class Engine(ABC):
@@ -26,7 +26,7 @@ class Engine(ABC):
 
     device: torch.device
     blocks: int
-    """As many blocks of threads as keep the device busy."""
+    """The number of blocks of threads that keeps the device busy."""
 
     @abstractmethod
     def launch(self, entry: Entry, blocks: int, argument: np.ndarray) -> None:
@@ -39,7 +39,15 @@ class Engine(ABC):
         """
 
     def launch_over(self, entry: Entry, items: int, argument: np.ndarray) -> None:
-        """The same with a block for each item, up to as many as keep the device busy."""
+        """Run `entry` with one block per item, but at most `blocks` blocks; none for no items.
+
+        Kernels that are launched so loop over their items.
+
+        Args:
+            entry: the kernel.
+            items: the number of items; where it is 0, nothing is launched.
+            argument: the structure that the kernel takes, copied before this returns.
+        """
         if items > 0:
             self.launch(entry, min(items, self.blocks), argument)
 
@@ -59,7 +67,16 @@ class CudaEngine(Engine):
         self._driver = driver
 
     def launch(self, entry: Entry, blocks: int, argument: np.ndarray) -> None:
-        """Run a kernel; compiles and loads it first if need be."""
+        """Run a kernel; at its first use it is compiled and loaded.
+
+        Args:
+            entry: the kernel.
+            blocks: the number of blocks of `THREADS` threads, at least 1.
+            argument: the structure that the kernel takes, copied before this returns.
+
+        Raises:
+            BackendError: the kernel does not compile, or the driver refuses it.
+        """
         kernel = self._kernels.get(entry) or self._load(entry)
         pointer = ctypes.c_void_p(argument.ctypes.data)
         with torch.cuda.device(self.device):
@@ -94,7 +111,7 @@ _stand_in: ContextVar[Engine | None] = ContextVar("qmaps_cuda_stand_in", default
 
 
 def missing() -> str:
-    """Why no CUDA tensor can run here; empty if some can."""
+    """Why this engine can run on no device here; an empty string if it can."""
     if torch.version.cuda is None:
         return f"torch {torch.__version__} is built without CUDA"
     if not torch.cuda.is_available():
@@ -110,7 +127,7 @@ def missing() -> str:
 
 @functools.cache
 def available() -> str:
-    """`missing`, looked up once."""
+    """`missing`, evaluated once."""
     return missing()
 
 

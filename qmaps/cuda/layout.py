@@ -1,6 +1,6 @@
-"""The structures that kernels are given, as the headers of ``src`` have them.
+"""The structures that kernels take as arguments, as the headers of ``src`` define them.
 
-Each name is that of the C++ structure; addresses are 64-bit integers.
+Names are those of the C++ structures; addresses are 64-bit integers.
 """
 
 from __future__ import annotations
@@ -146,11 +146,11 @@ STRUCTURES = {
     "UpdateErrors": UPDATE_ERRORS, "CellErrors": CELL_ERRORS, "Cells": CELLS,
     "Stretches": STRETCHES, "Rank": RANK, "Narrowing": NARROWING, "Selection": SELECTION,
 }  # fmt: skip
-"""By the name that C++ has for each."""
+"""Every structure by its name in C++."""
 
 
 def offset(structure: np.dtype, field: str) -> int:
-    """Where a field lies in its structure, in bytes."""
+    """The offset of a field in its structure, in bytes."""
     fields = structure.fields
     assert fields is not None
     return fields[field][1]

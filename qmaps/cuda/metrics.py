@@ -1,4 +1,4 @@
-"""Error metrics on the CUDA engine: tensors quantized and measured in one pass."""
+"""Error metrics on the CUDA engine: tensors are quantized and measured in one pass."""
 
 from __future__ import annotations
 
@@ -34,21 +34,21 @@ def measure(
     *,
     keep: bool,
 ) -> tuple[Sums, Tensor | None, Scales, int]:
-    """Quantize `x` and sum up its errors; what it decodes to is never stored.
+    """Quantize `x` and sum up its errors; decoded values are never stored.
 
     Float64 sums are taken in an order fixed by the number of elements. The host waits once.
 
     Args:
-        engine: of the device of `x`.
+        engine: the engine of the device of `x`.
         x: float32, float16 or bfloat16, not empty.
-        normalizer: one that `tensors.follows` allows.
-        map_: the same.
-        key: of stochastic rounding, None for nearest.
-        keep: store the codes.
+        normalizer: a normalizer that `tensors.follows` supports.
+        map_: a map that `tensors.follows` supports.
+        key: names the random numbers of stochastic rounding; None rounds to nearest.
+        keep: whether to store the codes.
 
     Returns:
-        Sums, with `codes` on the CPU; packed codes if `keep`; scales; and NON_FINITE and NEGATIVE
-        of `layout` or-ed together; where that is not 0, the rest means nothing.
+        Sums, with `codes` on the CPU; packed codes (None without `keep`); scales; and NON_FINITE
+        and NEGATIVE of `layout` or-ed together. Where that is not 0, the others are meaningless.
     """
     x = x.contiguous()
     shape, numel = tuple(x.shape), x.numel()
@@ -80,12 +80,27 @@ def measure(
 
 
 def partial_sums(numel: int, count: int, device: torch.device) -> Tensor:
-    """Room for `count` sums of each chunk, float64."""
+    """Uninitialized memory for `count` sums of each chunk of `layout.SUMS_CHUNK` elements.
+
+    Args:
+        numel: the number of elements of the tensor.
+        count: sums per chunk.
+        device: where the memory is allocated.
+
+    Returns:
+        float64 of shape (chunks, count).
+    """
     return torch.empty(-(-numel // layout.SUMS_CHUNK), count, dtype=torch.float64, device=device)
 
 
 def add_parts(engine: Engine, parts: Tensor, totals: int) -> None:
-    """Add the sums of all chunks, in their order, to the float64 numbers at an address."""
+    """Add the sums of all chunks, in their order, to totals on the device.
+
+    Args:
+        engine: the engine of the device.
+        parts: contiguous float64 of shape (chunks, count), from `partial_sums`.
+        totals: the address of `count` float64 numbers on the device.
+    """
     task = np.zeros((), dtype=layout.PARTIAL_SUMS)
     task["parts"], task["count"], task["totals"] = address(parts), len(parts), totals
     engine.launch(Entry("sums.cuh", f"add_parts<{parts.shape[1]}>"), 1, task)

@@ -1,8 +1,9 @@
 """Whole optimizer steps on the CUDA engine: a few launches for all parameters.
 
-The host waits for nothing. What changes from step to step is counted and worked out on the device
-(``src/begin.cuh``); addresses of gradients and hyper-parameters, where they have changed, come
-in the arguments of launches. So a step can be recorded in a CUDA graph, after one step outside it.
+The host waits for nothing. What changes from step to step is counted and computed on the device
+(``src/begin.cuh``). Addresses of gradients and hyper-parameters are passed as arguments of launches
+where they have changed. A step can therefore be recorded in a CUDA graph, after one step outside
+it.
 """
 
 from __future__ import annotations
@@ -49,8 +50,8 @@ class CudaStep(FusedStep):
     """Parameters on one CUDA device.
 
     Attributes:
-        grad_scale: what gradients are divided by, float32 with one element on the device, or None.
-        found_inf: not 0 where the step is to be left out, the same.
+        grad_scale: a tensor with one element, by which gradients are divided; or None.
+        found_inf: a tensor with one element; the step is skipped where it is not 0; or None.
     """
 
     def __init__(self, optimizer: QuantizedOptimizer, engine: Engine) -> None:
@@ -62,11 +63,11 @@ class CudaStep(FusedStep):
 
     @property
     def skipped(self) -> int:
-        """Steps that were left out because gradients were not finite; waits for the device."""
+        """The number of steps skipped for gradients that are not finite; waits for the device."""
         return int(self._skipped)
 
     def run(self) -> None:
-        """Take the step that was planned, but for the parameters that are left."""
+        """Take the planned step of all parameters except those in `left`."""
         assert isinstance(self._plan, CudaPlan)
         self._plan.run_with(self.grad_scale, self.found_inf)
         self._plan.round()
@@ -95,12 +96,12 @@ class Batch:
     """Parameters of one kind, which one launch steps.
 
     Attributes:
-        rule: its C++ type.
+        rule: the C++ type of the update rule.
         kind: the ``Kind`` of ``src/step.cuh``.
-        books: of its states; None for those in float32.
-        gradients: what they are stored as.
-        wide: whether some scales span more than a block.
-        members: numbers of the parameters.
+        books: the codebook of each state; None for a state in float32.
+        gradients: the C++ type of the gradients.
+        wide: whether some states have multi-block scales (scales that span more than one block).
+        members: the parameters, as rows of the table of parameters.
     """
 
     rule: str
@@ -112,10 +113,10 @@ class Batch:
 
 
 class Spans:
-    """States in the table of parameters, and those whose scales span more than a block.
+    """Describes states in the table of parameters, and collects those with multi-block scales.
 
     Attributes:
-        eight_bit: whether some scales are stored in 8 bits.
+        eight_bit: whether some multi-block scales are stored in 8 bits.
         pieces: rows of ``WideItem``: parameter, state, part and chunk.
     """
 
@@ -127,7 +128,13 @@ class Spans:
         self._wide: list[tuple[np.ndarray, Layout, Sequence[Tensor], list[tuple[int, int]]]] = []
 
     def add(self, index: int, place: int, value: Tensor | QuantizedTensor) -> None:
-        """Describe a state, but for scales that span more than a block."""
+        """Describe a state; multi-block scales are described later, by `place`.
+
+        Args:
+            index: the row of the parameter in the table.
+            place: the number of the state within the rule, from 0 to ``MAX_STATES - 1``.
+            value: contiguous float32, or a quantized tensor, on the engine's device.
+        """
         target = self._table[index]["state"][place]
         if isinstance(value, Tensor):
             target["data"] = address(value)
@@ -141,7 +148,14 @@ class Spans:
         self._add_wide(target["scales"], index, place, found, value.scales)
 
     def add_slices(self, index: int, shape: tuple[int, ...], states: Sequence[Tensor]) -> None:
-        """Describe maxima over slices."""
+        """Describe statistics that are maxima over slices; addresses are set by `place`.
+
+        Args:
+            index: the row of the parameter in the table.
+            shape: the shape of the parameter.
+            states: float32, one tensor for each dimension of `shape`, in its order; one tensor
+                of one element where there are no dimensions.
+        """
         target = self._table[index]["sides"]["slices"]
         self._add_wide(target, index, layout.MAX_STATES, slices(shape), states)
 
@@ -156,7 +170,14 @@ class Spans:
             self.pieces += [(index, place, number, chunk) for chunk in range(chunks)]
 
     def place(self, device: torch.device) -> Tensor | None:
-        """Describe the others; returns the room for their maxima, or None if there are none."""
+        """Describe the multi-block scales, and allocate memory for their maxima.
+
+        Args:
+            device: where the memory is allocated.
+
+        Returns:
+            The memory, which must live as long as the table; None if there are no such scales.
+        """
         if not self._wide:
             return None
         room = self._room.memory(device)
@@ -166,7 +187,7 @@ class Spans:
 
 
 class CudaPlan(Plan):
-    """Parameters described in the device's memory."""
+    """Parameters and their states, described in the memory of the device."""
 
     def __init__(
         self,
@@ -188,7 +209,12 @@ class CudaPlan(Plan):
         self.run_with(None, None)
 
     def run_with(self, grad_scale: Tensor | None, found_inf: Tensor | None) -> None:
-        """One step of scaled gradients."""
+        """One step of scaled gradients.
+
+        Args:
+            grad_scale: a tensor with one element, by which gradients are divided; None for 1.
+            found_inf: a tensor with one element; the step is skipped where it is not 0.
+        """
         if not self._params:
             return
         scale, found = _on(self._engine, grad_scale), _on(self._engine, found_inf)
@@ -229,7 +255,7 @@ class CudaPlan(Plan):
         self._engine.launch(_kernel("begin_step"), blocks, begin)
 
     def _take_sides(self, scale: Tensor | None) -> None:
-        """Statistics of rows and columns, which come before everything else."""
+        """Update statistics of rows and columns, on which all later kernels may depend."""
         for place, name in enumerate(("side_sums", "finish_sides")):
             for batch, work in zip(self._batches, self._side_work, strict=True):
                 items, count = work[place]
@@ -239,14 +265,14 @@ class CudaPlan(Plan):
                 self._engine.launch_over(_kernel(f"{name}<{batch.kind}>"), blocks, argument)
 
     def _take_norms(self, scale: Tensor | None) -> None:
-        """What rules make of norms, before anything else: new states may depend on it."""
+        """Compute norms and what rules derive from them; new states may depend on it."""
         for name in ("step_norms", "finish_norms"):
             for batch, (items, count) in zip(self._batches, self._items, strict=True):
                 argument = self._argument(batch, items, count, scale)
                 self._engine.launch_over(_kernel(f"{name}<{batch.kind}>"), count, argument)
 
     def _make_scales(self, scale: Tensor | None) -> None:
-        """New scales of states whose scales span more than a block."""
+        """Compute new multi-block scales."""
         if self._eight_bit:
             self._over_scales("read_step_grids")
         for batch, (items, count) in zip(self._batches, self._items, strict=True):
@@ -350,7 +376,7 @@ class CudaPlan(Plan):
         self._bad = torch.zeros((), dtype=torch.int32, device=self._engine.device)
 
     def _place_sums(self, table: np.ndarray) -> Tensor | None:
-        """Room for sums of squares: two for each chunk, filled up to a power of two with zeros."""
+        """Memory for sums of squares: two per chunk, padded to a power of two with zeros."""
         if not self._optimizer.takes_norms:
             return None
         chunks = [-(-here.numel() // layout.NORM_CHUNK) for here in self._here]

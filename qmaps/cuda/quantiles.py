@@ -1,7 +1,8 @@
 """Order statistics on the CUDA engine.
 
-What `qmaps.quantiles` needs. How many elements are NaN or infinite is returned besides, as an int64
-on the device; if there are some, the rest means nothing. The host waits for nothing.
+They serve `qmaps.quantiles`. Each method also returns the number of bad elements (NaN or infinite),
+0-d int64 on the device; if there are any, its other results are meaningless. The host waits for
+nothing.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from qmaps.engines.addresses import address
 
 TOP_BITS = 18
 WORKSPACE = 1 << 21
-"""Quantiles of stretches, in float64, that wait to be added up."""
+"""The number of float64 quantiles of stretches that are held before they are added up."""
 
 _SIGNIFICANT = {torch.float32: 32, torch.float16: 19, torch.bfloat16: 16}
 """Leading bits of a float32 beyond which all are zero."""
@@ -48,8 +49,8 @@ class Quantiles:
             ranks: int64 of shape (count,), each in [0, n), in any order.
 
         Returns:
-            float32 of shape (count,), and the number of bad elements. Of zeros the negative ones
-            come first.
+            float32 of shape (count,), and the number of bad elements. Negative zeros come before
+            positive ones.
         """
         x = _readable(x)
         values = torch.empty(ranks.numel(), dtype=torch.float32, device=x.device)
@@ -77,11 +78,12 @@ class Quantiles:
         """Add to `sums` the quantiles of each stretch of `size` elements, times `size`, in order.
 
         Args:
-            x: as in `order_statistics`; its elements are a multiple of `size`, at most `LONGEST`.
-            size: elements of a stretch.
-            below: int64 of shape (num,), ranks in a stretch.
-            fraction: float64 of shape (num,), what lies between that rank and the next.
-            sums: float64 of shape (num,), contiguous.
+            x: as in `order_statistics`; its number of elements is a multiple of `size`.
+            size: elements of a stretch, at most `LONGEST`.
+            below: int64 of shape (num,): for each quantile the rank in a stretch at or below it.
+            fraction: float64 of shape (num,): the quantile's position between that rank and the
+                next, in [0, 1).
+            sums: contiguous float64 of shape (num,), changed in place.
 
         Returns:
             The number of bad elements.
@@ -108,7 +110,7 @@ class Quantiles:
         return bad
 
     def _select(self, x: Tensor, ranks: Tensor, bits: int, out: dict[str, Tensor]) -> Tensor:
-        """Find the leading `bits` of the elements of these ranks; how many are bad."""
+        """Find the leading `bits` of the elements of these ranks; returns how many are bad."""
         ranks = ranks.contiguous()
         bad = torch.zeros((), dtype=torch.int64, device=x.device)
         for first in range(0, ranks.numel(), layout.MAX_RANKS):
@@ -136,7 +138,12 @@ class Quantiles:
 
 
 def passes(ranks: int, bits: int) -> int:
-    """Digits that `bits` may need if every rank is in a cell of its own; fewer take no time."""
+    """The most passes over the data that `bits` may need, one per digit; unneeded ones are quick.
+
+    Args:
+        ranks: the number of ranks, 1 to `layout.MAX_RANKS`.
+        bits: the number of leading bits to find.
+    """
     each = min(layout.FIRST_BITS, (layout.COUNTERS // ranks).bit_length() - 1)
     return 1 + -(-(bits - layout.FIRST_BITS) // each)
 

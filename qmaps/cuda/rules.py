@@ -1,4 +1,4 @@
-"""Update rules: what ``qmaps/engines/kernels/rules`` calls each."""
+"""Update rules and their names in ``qmaps/engines/kernels/rules``."""
 
 from __future__ import annotations
 
@@ -28,21 +28,25 @@ RULES = {
     ("sm3", "sides"): "Sm3<false>",
     ("sm3", "momentum_buffer sides"): "Sm3<true>",
 }
-"""By the name that optimizers ask for and their states; a test holds it against the headers."""
+"""C++ types by the optimizers' name of a rule and its states; a test checks them."""
 
 
 NORMS = frozenset({"adafactor", "lamb", "lars"})
-"""Those that take norms of whole tensors."""
+"""Names of rules that take norms of whole tensors."""
 
 PRODUCTS = frozenset({"AdamWFactor", "Adafactor<false, true>", "Adafactor<true, true>"})
-"""Those with statistics of rows and columns."""
+"""C++ types of rules with statistics of rows and columns."""
 
 
 def rule(name: str, states: str) -> str:
     """The C++ type of a rule.
 
+    Args:
+        name: the name of the rule, such as ``"adamw"``.
+        states: its states, such as ``"exp_avg exp_avg_sq"``.
+
     Raises:
-        BadValueError: there is none.
+        BadValueError: the engine does not know the rule with these states.
     """
     if (name, states) not in RULES:
         raise BadValueError(f"rule {name!r} with states {states!r} is not known to the CUDA engine")

@@ -18,11 +18,11 @@ Item = tuple[int, int]
 
 @dataclass
 class Work:
-    """What there is to do for one batch: parameter and tile, as ``src/sides.cuh`` has it.
+    """The work items of one batch: pairs of a parameter and a tile; see ``src/sides.cuh``.
 
     Attributes:
-        tiles: of `side_sums`.
-        rest: of `finish_sides`.
+        tiles: items of the kernel `side_sums`.
+        rest: items of the kernel `finish_sides`.
     """
 
     tiles: list[Item] = field(default_factory=list)
@@ -30,10 +30,10 @@ class Work:
 
 
 class Statistics:
-    """Statistics of rows and columns: where they lie, and room for what is made of them.
+    """Statistics of rows and columns: their addresses, and memory for factors and sums.
 
-    The room is 4 bytes for each row and each column, and for matrices of more than 64 rows or 512
-    columns 8 bytes for each 512 elements and each 64.
+    The memory is 4 bytes for each row and each column of each matrix. Matrices of more than 64 rows
+    or 512 columns take 8 more bytes for every 512 elements of a row and every 64 of a column.
     """
 
     def __init__(self) -> None:
@@ -42,7 +42,14 @@ class Statistics:
         self._memory: list[Tensor] = []
 
     def add(self, row: np.ndarray, shape: tuple[int, ...], states: list[Tensor]) -> None:
-        """Describe a parameter's statistics; `row` is its ``SideStates``."""
+        """Describe a parameter's statistics; the addresses of memory are set by `place`.
+
+        Args:
+            row: the ``SideStates`` of the parameter, changed in place, also by `place`.
+            shape: the shape of the parameter, of at least two dimensions. The last two are those
+                of its matrices.
+            states: float32 statistics of all rows, then those of all columns.
+        """
         matrices, rows, columns = _matrices(shape)
         row["rows"], row["columns"] = rows, columns
         for part, state in zip(row["slices"]["part"], states, strict=False):
@@ -58,7 +65,7 @@ class Statistics:
         self._places.append((row, floats, doubles))
 
     def place(self, device: torch.device) -> None:
-        """Make the room."""
+        """Allocate the memory on `device`, and write its addresses to all rows."""
         for count, dtype, which in (
             (self._floats, torch.float32, 1),
             (self._doubles, torch.float64, 2),
@@ -71,7 +78,12 @@ class Statistics:
 
 
 def work_of(members: list[int], shapes: list[tuple[int, ...]]) -> Work:
-    """The work for parameters of these numbers and shapes."""
+    """The work items for parameters.
+
+    Args:
+        members: the parameters, as rows of the table of parameters.
+        shapes: the shape of each, of at least two dimensions.
+    """
     made = Work()
     for index, shape in zip(members, shapes, strict=True):
         matrices, rows, columns = _matrices(shape)
@@ -85,7 +97,7 @@ def work_of(members: list[int], shapes: list[tuple[int, ...]]) -> Work:
 
 
 def slices(shape: tuple[int, ...]) -> Layout:
-    """Maxima over the slices of every dimension, in the manner of scales."""
+    """The layout of maxima over the slices of every dimension, which kernels treat as scales."""
     shape = shape or (1,)
     parts = [slice_part(shape, dim, dim) for dim in range(len(shape))]
     return Layout(Geometry(tuple(parts), len(parts)), 0)

@@ -30,9 +30,10 @@ class Layout:
     """Where a tensor's scales lie, for kernels.
 
     Attributes:
-        geometry: the parts.
-        block: elements of a block that is encoded at once; 0 where scales span more, or other
-            numbers of elements than kernels take at once.
+        geometry: the lists of scales.
+        block: elements of a block that is encoded at once: a power of two from 8 to `layout.TILE`,
+            where each block has scales of its own. 0 for all others: scales that span more than one
+            block, are stored in 8 bits, or belong to blocks of other sizes.
     """
 
     geometry: Geometry
@@ -46,7 +47,7 @@ class Layout:
 
 @functools.lru_cache(maxsize=4096)
 def layout_of(normalizer: Normalizer, shape: tuple[int, ...]) -> Layout | None:
-    """How kernels see the normalizer, or None where they cannot follow."""
+    """The layout of a normalizer's scales, or None where kernels do not support it."""
     found = normalizer.geometry(shape)
     if found is None or not found.parts or len(found.parts) > layout.MAX_PARTS:
         return None
@@ -61,12 +62,24 @@ def layout_of(normalizer: Normalizer, shape: tuple[int, ...]) -> Layout | None:
 
 
 def follows(normalizer: Normalizer, map_: Map, shape: tuple[int, ...]) -> bool:
-    """Whether this engine can quantize a tensor of `shape`."""
+    """Whether this engine can quantize and decode a tensor of `shape`.
+
+    Args:
+        normalizer: computes the scales; see `layout_of`.
+        map_: holds the codebook, of at most 8 bits.
+        shape: the shape of the tensor.
+    """
     return map_.bits <= MAX_BITS and layout_of(normalizer, shape) is not None
 
 
 def format_name(map_: Map, found: Layout, *, stochastic: bool) -> str:
-    """The ``Format`` of ``src/book.cuh``."""
+    """The ``Format`` of ``src/book.cuh`` as C++ text, a template argument of kernels.
+
+    Args:
+        map_: a map with a codebook, of at most 8 bits.
+        found: the layout of the scales.
+        stochastic: whether codes are rounded stochastically.
+    """
     search = searches(map_)[stochastic]
     signed = len(search.counts) > search.buckets
     flags = [str(flag).lower() for flag in (found.geometry.log, stochastic, signed)]
@@ -74,27 +87,36 @@ def format_name(map_: Map, found: Layout, *, stochastic: bool) -> str:
 
 
 def entry(kernel: str, *arguments: str) -> Entry:
-    """A kernel for one tensor: of ``src/quantize.cuh``, or of ``src/tensor_scales.cuh``."""
+    """A kernel for one tensor.
+
+    Args:
+        kernel: its name.
+        arguments: its template arguments. Kernels with some are in ``src/quantize.cuh``, those
+            without in ``src/tensor_scales.cuh``.
+    """
     if not arguments:
         return Entry("tensor_scales.cuh", kernel)
     return Entry("quantize.cuh", f"{kernel}<{', '.join(arguments)}>")
 
 
 class Workspace:
-    """Room for the maxima and grids of one or more tensors' scales, all zero at first.
+    """Memory for the maxima and grids of one or more tensors' scales, all zero at first.
 
-    First `place` every part, then make the `memory`, then take the addresses.
+    First `place` every tensor's scales, then allocate the `memory`, then take addresses in it.
     """
 
     def __init__(self) -> None:
         self._floats = 0
 
     def place(self, found: Layout, *, fresh_floats: bool) -> list[tuple[int, int]]:
-        """Offsets of maxima and grid for every part, in floats; -1 for none.
+        """Reserve memory for maxima and grids.
 
         Args:
-            found: whose parts.
-            fresh_floats: whether scales that are stored as floats have maxima apart from them.
+            found: the layout of the scales.
+            fresh_floats: whether scales that are stored in float32 get maxima of their own, too.
+
+        Returns:
+            For each part the offsets of its maxima and of its grid, in floats; -1 for none.
         """
         places = []
         for part in found.geometry.parts:
@@ -112,7 +134,7 @@ class Workspace:
         return at
 
     def memory(self, device: torch.device) -> Tensor:
-        """The room, float32 of shape (floats,)."""
+        """Allocate all that was reserved: zeros, float32 of shape (floats,)."""
         return torch.zeros(self._floats, dtype=torch.float32, device=device)
 
 
@@ -126,11 +148,12 @@ def describe_scales(
     """Fill in ``Scales``.
 
     Args:
-        target: of dtype `SCALES`.
-        found: the parts.
-        scales: as stored.
-        places: of each part in `memory`; a part without maxima of its own takes the stored ones.
-        memory: of a `Workspace`.
+        target: a record of dtype `SCALES`, changed in place.
+        found: the layout of the scales.
+        scales: the stored scales.
+        places: the offsets of each part in `memory`, from `Workspace.place`. A part without maxima
+            of its own uses its stored scales.
+        memory: the memory of the `Workspace`.
     """
     target["parts"] = len(found.geometry.parts)
     for row, part, (fresh, grid) in zip(target["part"], found.geometry.parts, places, strict=False):
@@ -145,19 +168,19 @@ def describe_scales(
 
 
 def describe_noise(target: np.ndarray, key: RoundingKey) -> None:
-    """Fill in ``Noise``."""
+    """Fill in ``Noise``, in place, with the words of `key`."""
     names = ("key0", "key1", "word1", "word2", "word3", "offset")
     for name, word in zip(names, key.words(), strict=True):
         target[name] = word
 
 
 def tiles(numel: int) -> int:
-    """How many tiles a tensor has."""
+    """The number of tiles of `layout.TILE` elements in a tensor."""
     return -(-numel // layout.TILE)
 
 
 def chunks(found: Layout) -> int:
-    """How many pieces its scales have, at most, in one part."""
+    """The number of chunks of `layout.SCALES_CHUNK` scales in the longest part."""
     return max(-(-part.count // layout.SCALES_CHUNK) for part in found.geometry.parts)
 
 
@@ -171,22 +194,23 @@ def quantize(
     *,
     check: bool,
 ) -> tuple[Tensor, Scales, int]:
-    """Packed codes, scales, and, if `check`, what `x` holds that it must not.
+    """Quantize `x` to packed codes and scales.
 
     Without `check` the host waits for nothing.
 
     Args:
-        engine: of the device of all tensors.
+        engine: the engine of the device of all tensors.
         x: float32, float16 or bfloat16.
-        normalizer: one that `follows` allows.
-        map_: the same.
-        key: of stochastic rounding, None for nearest.
-        out: packed codes and scales to write into, contiguous.
-        check: look for NaN, infinity, and negative numbers under an unsigned map.
+        normalizer: a normalizer that `follows` supports.
+        map_: a map that `follows` supports.
+        key: names the random numbers of stochastic rounding; None rounds to nearest.
+        out: packed codes and scales to write into, contiguous; None allocates them.
+        check: whether to look for NaN, infinity, and negative numbers under an unsigned map.
 
     Returns:
-        The third is NON_FINITE and NEGATIVE or-ed together; where it is not 0, `out` is as it was
-        and new codes mean nothing.
+        Packed codes (1-D uint8), scales, and what `check` found: NON_FINITE and NEGATIVE or-ed
+        together. Where that is not 0, `out` is unchanged, and codes and scales that were
+        allocated are meaningless. Without `check` the third value means nothing.
     """
     x = x.contiguous()
     shape, numel = tuple(x.shape), x.numel()
@@ -226,16 +250,22 @@ def prepare(
     scales: Scales,
     key: RoundingKey | None,
 ) -> Tensor:
-    """Make a tensor ready to be encoded; what is returned must outlive the launches.
+    """Prepare a tensor for encoding: describe its scales and noise.
+
+    Where ``found.block`` is 0, new scales are computed here, else by the kernel that encodes.
 
     Args:
-        engine: runs the kernels.
-        task: ``Tensor`` without its scales and noise. Scales that span more than a block are made
-            here, and then its flags have been raised.
-        dtype: of the elements.
-        found: the parts.
-        scales: to be written; maxima begin with what is there.
-        key: of stochastic rounding, None for nearest.
+        engine: the engine of the device of all tensors.
+        task: ``Tensor`` without its scales and noise, changed in place. Where new scales are
+            computed here, flags are raised in doing so, and their address is set to 0 afterwards.
+        dtype: the dtype of the elements.
+        found: the layout of the scales.
+        scales: the scales to be written. Where ``found.block`` is 0, maxima that are stored in
+            float32 start from the values in them.
+        key: names the random numbers of stochastic rounding; None rounds to nearest.
+
+    Returns:
+        Memory that must live until the last launch with `task`.
     """
     memory = _place_scales(engine, task, found, scales)
     if key is not None:
@@ -247,7 +277,7 @@ def prepare(
 
 
 def _make_scales(engine: Engine, task: np.ndarray, dtype: torch.dtype, found: Layout) -> None:
-    """New scales of a tensor whose scales span more than a block."""
+    """Compute the new scales of a tensor whose `Layout.block` is 0."""
     engine.launch_over(entry("find_maxima", DTYPES[dtype]), tiles(int(task["numel"])), task)
     if found.eight_bit:
         engine.launch_over(entry("find_tensor_ends"), chunks(found), task)
@@ -256,7 +286,13 @@ def _make_scales(engine: Engine, task: np.ndarray, dtype: torch.dtype, found: La
 
 
 def store_scales(engine: Engine, task: np.ndarray, found: Layout) -> None:
-    """Store what `prepare` made, where it did not do so at once."""
+    """Store the scales that `prepare` computed; only those in 8 bits are not stored yet.
+
+    Args:
+        engine: the engine of the device.
+        task: the ``Tensor`` that `prepare` filled in.
+        found: the layout of the scales.
+    """
     if found.eight_bit:
         engine.launch_over(entry("commit_tensor_scales"), chunks(found), task)
 
@@ -264,7 +300,19 @@ def store_scales(engine: Engine, task: np.ndarray, found: Layout) -> None:
 def dequantize(
     engine: Engine, packed: Tensor, scales: Scales, normalizer: Normalizer, map_: Map, out: Tensor
 ) -> None:
-    """Decode into `out`: contiguous, float32, float16 or bfloat16, on the engine's device."""
+    """Decode packed codes into `out`.
+
+    Args:
+        engine: the engine of the device of all tensors.
+        packed: 1-D uint8 packed codes, contiguous.
+        scales: scales in the parts of ``normalizer.layout(out.shape)``, contiguous.
+        normalizer: a normalizer that `follows` supports.
+        map_: a map that `follows` supports.
+        out: contiguous float32, float16 or bfloat16, of the tensor's shape.
+
+    Raises:
+        BadValueError: a tensor is not contiguous, or has a wrong number of elements.
+    """
     found = layout_of(normalizer, tuple(out.shape))
     assert found is not None
     task = described(out, packed, map_, found)
@@ -277,7 +325,17 @@ def dequantize(
 def describe_stored(
     engine: Engine, task: np.ndarray, found: Layout, scales: Sequence[Tensor]
 ) -> Tensor:
-    """Fill in scales as they are stored; what is returned must outlive the launches."""
+    """Describe stored scales to be decoded with.
+
+    Args:
+        engine: the engine of the device.
+        task: a ``Tensor``, whose scales are filled in in place.
+        found: the layout of the scales.
+        scales: the stored scales.
+
+    Returns:
+        Memory that must live until the last launch with `task`.
+    """
     memory = _place_scales(engine, task, found, scales)
     if found.eight_bit:
         engine.launch(entry("read_tensor_grids"), len(found.geometry.parts), task)
@@ -287,7 +345,7 @@ def describe_stored(
 def _place_scales(
     engine: Engine, task: np.ndarray, found: Layout, scales: Sequence[Tensor]
 ) -> Tensor:
-    """Fill in where scales lie, with room for what is made of them; returns the room."""
+    """Fill in the addresses of scales, and of new memory for maxima and grids; returns it."""
     room = Workspace()
     places = room.place(found, fresh_floats=False)
     memory = room.memory(engine.device)
@@ -296,7 +354,20 @@ def _place_scales(
 
 
 def described(x: Tensor, packed: Tensor | None, map_: Map, found: Layout) -> np.ndarray:
-    """``Tensor`` without its scales and noise."""
+    """A ``Tensor`` without its scales and noise.
+
+    Args:
+        x: the elements to read or write: contiguous float32, float16 or bfloat16.
+        packed: contiguous 1-D uint8 packed codes; None where no codes are stored.
+        map_: a map with a codebook, of at most 8 bits.
+        found: the layout of the scales.
+
+    Returns:
+        A record of dtype `layout.TENSOR`; fields that are not filled in are 0.
+
+    Raises:
+        BadValueError: a tensor is not contiguous, or `packed` has a wrong number of bytes.
+    """
     task = np.zeros((), dtype=layout.TENSOR)
     task["x"], task["numel"] = address(x), x.numel()
     needed = packed_bytes(x.numel(), map_.bits)

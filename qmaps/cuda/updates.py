@@ -1,4 +1,4 @@
-"""Errors of Adam updates on the CUDA engine, as `qmaps.engines.native.metrics` has for the CPU."""
+"""Errors of Adam updates on the CUDA engine; for the CPU see `qmaps.engines.native.metrics`."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ if TYPE_CHECKING:
     from qmaps.algebra.quantized import QuantizedTensor
 
 SEGMENT = 1 << 24
-"""Elements that `add_update_grid` takes at a time, a multiple of a tile: 50 bytes for each."""
+"""Elements that `add_update_grid` takes at a time, a multiple of a tile; each takes 50 bytes."""
 
 
 class UpdateErrors:
-    """Errors of Adam updates over parameters given one after another; 8 bytes an element.
+    """Errors of Adam updates over parameters given one after another; 8 bytes per element.
 
     Order statistics are exact; float64 sums are taken in an order fixed by the parameters' sizes.
     The host waits in `summary` alone.
@@ -42,7 +42,7 @@ class UpdateErrors:
         self._totals = torch.zeros(size, dtype=torch.uint8, device=engine.device)
 
     def clear(self) -> None:
-        """Begin anew, keeping the memory."""
+        """Start again from nothing, keeping the memory."""
         self._numel = 0
         self._totals.zero_()
 
@@ -54,15 +54,15 @@ class UpdateErrors:
         second: Tensor | QuantizedTensor,
         eps: float,
     ) -> None:
-        """One parameter.
+        """Add the errors of one parameter.
 
         Args:
-            exact: its update, float32 and contiguous on the engine's device, as are all tensors
-                here.
-            v: its second moment.
-            first: the first moment as quantized by what `follows_tensor` allows, or as decoded.
-            second: the second moment, the same.
-            eps: Adam's.
+            exact: its exact update, float32 and contiguous on the engine's device, as are all
+                tensors here.
+            v: its exact second moment.
+            first: the first moment, decoded, or quantized as `follows_tensor` supports it.
+            second: the second moment, like `first`.
+            eps: Adam's `eps`.
         """
         numel = exact.numel()
         self._reserve(self._numel + numel)
@@ -83,7 +83,7 @@ class UpdateErrors:
         """What was added, all parameters together.
 
         Args:
-            levels: of nearest-rank quantiles, above 0 and at most 1.
+            levels: levels of nearest-rank quantiles, above 0 and at most 1.
 
         Returns:
             Elements; how many of them have a second moment that decodes to 0 but is not, under
@@ -134,11 +134,11 @@ def add_update_grid(
     says why and in what order they are added, which no launch changes.
 
     Args:
-        engine: of the device of all tensors.
-        exact: the update, float32 and contiguous.
-        first: the first moment, quantized by what `follows_tensor` allows.
-        second: the second moment, the same.
-        eps: Adam's.
+        engine: the engine of the device of all tensors.
+        exact: the exact update, float32 and contiguous.
+        first: the first moment, a quantized tensor that `follows_tensor` supports.
+        second: the second moment, like `first`.
+        eps: Adam's `eps`.
         sums: count, absolute and relative error, and elements with u != 0: contiguous float64
             of shape (codes of first, codes of second).
     """
@@ -174,7 +174,7 @@ def add_update_grid(
 
 
 def follows_tensor(t: QuantizedTensor) -> bool:
-    """Whether this engine can decode `t` where it lies, if that is one of its devices."""
+    """Whether this engine can decode `t` in place, if it is on a device of the engine."""
     q = t.quantizer
     stored = (t.packed, *t.scales)
     return follows(q.normalizer, q.map, t.shape) and all(part.is_contiguous() for part in stored)
@@ -188,7 +188,7 @@ def _describe(
     second: Tensor | QuantizedTensor,
     eps: float,
 ) -> list[Tensor]:
-    """Fill in ``Updates``; what is returned must outlive the launches."""
+    """Fill in ``Updates``; the tensors that are returned must live until the last launch."""
     target["exact"], target["numel"], target["eps"] = address(exact), exact.numel(), eps
     memory = []
     for row, moment in ((target["first"], first), (target["second"], second)):

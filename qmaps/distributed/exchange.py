@@ -1,8 +1,8 @@
 """Scales of whole tensors that several processes keep in shards.
 
 A scale that spans shards, such as a column's maximum under `rank1` where rows are split, is the
-largest of what the shards have. All of a step's maxima go into one collective for each process
-group; the ends of 8-bit grids of scales, which need them, into a second one.
+maximum over the shards. All maxima of a step go into one collective for each process group. The
+ends of 8-bit grids of scales, which depend on them, go into a second one.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ class Request(NamedTuple):
     """A tensor whose scales are wanted.
 
     Attributes:
-        normalizer: makes them.
-        x: the local part, float32.
-        shard: what part of the whole that is.
+        normalizer: computes the scales.
+        x: the local part of the tensor, float32.
+        shard: what part of the whole tensor `x` is.
     """
 
     normalizer: Normalizer
@@ -39,16 +39,23 @@ class Request(NamedTuple):
 
 
 def spans_shards(normalizer: Normalizer, shard: Shard) -> bool:
-    """Whether some of the scales need to know other shards."""
+    """Whether some of the scales depend on other shards."""
     dims = len(shard.shape)
     extents = normalizer.extents(dims) or ()
     return any(not each.block and shard.groups(each.over(dims)) for each in extents)
 
 
 def shared_scales(requests: Sequence[Request]) -> list[Scales]:
-    """The scales that each local part has as a part of the whole.
+    """The scales of local parts, as the whole tensors have them.
 
-    Every process of the groups must ask for the same, in the same order.
+    Every process of the groups must make the same requests in the same order.
+
+    Args:
+        requests: the local tensors with their normalizers.
+
+    Returns:
+        The scales of each request, in the parts that its normalizer's `layout` describes for the
+        local shape.
     """
     leaves = [_Leaf.of(request, each) for request in requests for each in _leaves(request)]
     bits: dict[Groups, list[Tensor]] = defaultdict(list)
@@ -82,7 +89,7 @@ def _leaves(request: Request) -> tuple[Normalizer, ...]:
 
 @dataclass
 class _Leaf:
-    """A normalizer that is no minimum of others, and its scales on the way to their end."""
+    """A normalizer that is not a minimum of others, and its scales as far as they are computed."""
 
     request: Request
     inner: Normalizer

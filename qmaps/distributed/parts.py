@@ -1,9 +1,9 @@
-"""Reductions over the whole of a tensor of which this process steps a part.
+"""Reductions over a whole tensor of which this process steps a part.
 
 An update rule sees local tensors. Where it reduces over a dimension that is split, each process
-reduces its part, and the parts are put together here. Sums of parts are float64 sums in another
-order than that of the whole, so that norms and means on shards are promised to the last bits of
-float64, not beyond; maxima are exact.
+reduces its part, and the results are combined here. Sums of parts are float64 sums in another order
+than those of the whole tensor, so that norms and means on shards may differ in the last bits of
+float64. Maxima are exact.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _current: ContextVar[Shard | None] = ContextVar("part", default=None)
 
 @contextmanager
 def part(shard: Shard | None) -> Iterator[None]:
-    """Within the block, reductions are those of the whole that `shard` is a part of."""
+    """Within the block, reductions are those of the whole tensor that `shard` is a part of."""
     token = _current.set(shard)
     try:
         yield
@@ -31,7 +31,12 @@ def part(shard: Shard | None) -> Iterator[None]:
 
 
 def added(total: Tensor, dims: Iterable[int] | None = None) -> Tensor:
-    """A local sum over these dimensions of the parameter (all if None), summed over shards."""
+    """Sum local sums over shards.
+
+    Args:
+        total: the local sum over `dims`.
+        dims: dimensions of the parameter; None stands for all.
+    """
     shard = _current.get()
     for group in () if shard is None else shard.groups(dims):
         total = total.contiguous().clone()
@@ -40,7 +45,12 @@ def added(total: Tensor, dims: Iterable[int] | None = None) -> Tensor:
 
 
 def largest(maxima: Tensor, dims: Iterable[int] | None = None) -> Tensor:
-    """A local maximum over these dimensions, float32 and not negative, over shards; NaN wins."""
+    """The maximum of local maxima over shards; NaN counts as the largest.
+
+    Args:
+        maxima: the local maxima over `dims`, float32 and not negative.
+        dims: dimensions of the parameter; None stands for all.
+    """
     shard = _current.get()
     groups = () if shard is None else shard.groups(dims)
     if not groups:
@@ -49,13 +59,13 @@ def largest(maxima: Tensor, dims: Iterable[int] | None = None) -> Tensor:
 
 
 def numel(x: Tensor) -> int:
-    """The elements of the whole of `x`, which has the parameter's local shape."""
+    """The number of elements of the whole tensor of which `x`, a local tensor, is a part."""
     shard = _current.get()
     return x.numel() if shard is None else torch.Size(shard.shape).numel()
 
 
 def size(here: int, dim: int) -> int:
-    """The size of one of its dimensions in the whole, where it is `here` in this part."""
+    """The size of dimension `dim` of the whole tensor; its local size is `here`."""
     shard = _current.get()
     return here if shard is None else shard.shape[dim]
 
@@ -67,8 +77,11 @@ def largest_bits(bits: Sequence[Tensor], groups: Groups) -> list[Tensor]:
     infinity, which collectives of floats do not promise.
 
     Args:
-        bits: int32.
-        groups: at least one.
+        bits: int32 tensors, of the same shapes on all processes.
+        groups: at least one process group.
+
+    Returns:
+        int32 tensors of the shapes of `bits`.
     """
     joined = torch.cat([each.reshape(-1) for each in bits])
     for group in groups:

@@ -1,13 +1,13 @@
 """Quantized tensors row by row, so that a checkpoint can be cut between any two rows.
 
-A row is what belongs to one index of the first dimension, along which ``fully_shard`` splits. Its
-codes fill whole bytes, and it brings along the scales of the blocks that it lies in, and its phase:
-where in its block it begins. What `torch.distributed.checkpoint` gives to another number of
-processes are then rows, which become a shard again:
+A row holds the elements of one index of the first dimension, along which ``fully_shard`` splits.
+Its codes fill whole bytes. It comes with the scales of the blocks that it lies in, and with its
+phase: the position in its block at which it begins. `torch.distributed.checkpoint` can therefore
+give rows to another number of processes, where they become a shard again:
 
 - scales of slices (`rank1`, `row`, ...) and blocks that begin where they did stay bit for bit;
-- where a new shard begins inside a block, its rows are decoded and encoded anew with blocks of its
-  own. That happens where rows are no multiple of blocks and shards move, and costs one rounding.
+- where a new shard begins inside a block, its rows are decoded and encoded again with blocks of its
+  own. That happens where rows are not a multiple of blocks and shards move, and costs one rounding.
 """
 
 from __future__ import annotations
@@ -45,8 +45,8 @@ _always: ContextVar[bool] = ContextVar("rows", default=False)
 def by_rows() -> Iterator[None]:
     """Within the block, state_dicts of parameters that are not in shards are by rows as well.
 
-    So one process can write or read the checkpoints of `torch.distributed.checkpoint` that several
-    read or have written.
+    A single process can then write checkpoints of `torch.distributed.checkpoint` that several
+    processes read, and read those that several have written.
     """
     token = _always.set(True)
     try:
@@ -65,12 +65,12 @@ class Rows:
     """Some consecutive rows of a quantized tensor.
 
     Attributes:
-        quantizer: made it.
-        shape: of the whole.
+        quantizer: the quantizer of the tensor.
+        shape: the shape of the whole tensor.
         codes: uint8 of shape (rows, bytes of a row).
-        scales: for each stored part of the normalizer, of blocks (rows, blocks of a row), of
-            slices one for each row or index, as they are.
-        phases: for each of them, int32 of shape (rows,); empty but for blocks.
+        scales: one tensor for each stored part of the normalizer: scales of blocks have the shape
+            (rows, blocks of a row), scales of slices are as stored.
+        phases: one tensor for each stored part: int32 of shape (rows,) for blocks, else empty.
     """
 
     quantizer: Quantizer
@@ -81,7 +81,7 @@ class Rows:
 
     @staticmethod
     def of(t: QuantizedTensor) -> Rows:
-        """The rows of a tensor, which shares no storage with them."""
+        """The rows of a tensor; they share no storage with it."""
         rows, width = _sides(t.shape)
         codes = _padded(t.codes().view(rows, width), t.quantizer.map)
         scales, phases = [], []
@@ -100,7 +100,7 @@ class Rows:
         return Rows(t.quantizer, t.shape, codes, tuple(scales), tuple(phases))
 
     def cut(self, shard: Shard) -> Rows:
-        """The rows of a shard, of all rows."""
+        """The rows of a shard; `self` holds all rows."""
         first, count = shard.offsets[0], shard.local_shape[0]
 
         def some(x: Tensor, sliced: bool) -> Tensor:
@@ -124,7 +124,7 @@ class Rows:
 
     @property
     def aligned(self) -> bool:
-        """Whether blocks begin where those of a tensor of these rows alone do."""
+        """Whether blocks begin where they would in a tensor of these rows alone."""
         rows, width = _sides(self.local_shape)
         extents = _extents(self.quantizer, self.shape)
         return all(
@@ -134,7 +134,7 @@ class Rows:
         )
 
     def joined(self) -> QuantizedTensor:
-        """The tensor of these rows, which are aligned."""
+        """The quantized tensor of these rows, which must be `aligned`."""
         rows, width = _sides(self.local_shape)
         scales = []
         for extent, scale in zip(_extents(self.quantizer, self.shape), self.scales, strict=True):
@@ -148,7 +148,7 @@ class Rows:
         return QuantizedTensor(self.quantizer, self.local_shape, packed, tuple(scales))
 
     def decoded(self) -> Tensor:
-        """The values, float32."""
+        """The decoded values, float32 of `local_shape`."""
         rows, width = _sides(self.local_shape)
         scales = []
         extents = _extents(self.quantizer, self.shape)
@@ -171,11 +171,14 @@ class Rows:
 
 
 def write(t: QuantizedTensor, shard: Shard | None) -> dict[str, Any]:
-    """`t` by rows, as tensors, strings and numbers: of a shard as parts of DTensors.
+    """The rows of `t` as a dict of tensors, strings and numbers.
 
     Args:
         t: a whole tensor, or a shard of one.
-        shard: what part of the whole `t` is.
+        shard: what part of the whole tensor `t` is; None for a whole tensor.
+
+    Returns:
+        The dict that `read` takes. Its tensors are DTensors where there is a `shard`.
     """
     rows = Rows.of(t)
     shape = t.shape if shard is None else shard.shape
@@ -201,7 +204,11 @@ def write(t: QuantizedTensor, shard: Shard | None) -> dict[str, Any]:
 
 
 def read(plain: Mapping[str, Any], shard: Shard | None) -> Rows:
-    """What `write` wrote: all rows, or those of a shard.
+    """Read the dict of `write`.
+
+    Args:
+        plain: the dict.
+        shard: the shard whose rows are wanted; None for all rows.
 
     Raises:
         BadValueError: the parts do not fit together.
@@ -244,7 +251,7 @@ def _is_array(name: str) -> bool:
 
 
 def _here(value: Any, shard: Shard | None) -> Tensor:
-    """Of a DTensor what is here, or all of it for a tensor that is not in shards."""
+    """The local part of a DTensor, or the full tensor where there is no shard."""
     if not is_distributed(value):
         found: Tensor = value
     else:
@@ -255,7 +262,7 @@ def _here(value: Any, shard: Shard | None) -> Tensor:
 
 
 def _check(rows: Rows) -> None:
-    """Raise unless sizes and dtypes are those of the quantizer, and codes in its codebook."""
+    """Raise unless sizes and dtypes fit the quantizer, and codes lie in its codebook."""
     count, width = _sides(rows.local_shape)
     bits = rows.quantizer.map.bits
     row_bytes = _padded_width(width, rows.quantizer.map) * bits // 8

@@ -1,7 +1,8 @@
-"""What part of the whole a tensor is that several processes keep in shards.
+"""Which part of a whole tensor this process holds, where several processes hold shards of it.
 
-A `DTensor` (``fully_shard``, HSDP, tensor parallelism) knows its mesh and its placements. Here they
-become a box: where the local tensor lies in the whole, and which process groups keep the rest.
+A `DTensor` (``fully_shard``, HSDP, tensor parallelism) has a mesh and placements. This module turns
+them into a box: the position of the local tensor in the whole tensor, and the process groups that
+hold the rest.
 """
 
 from __future__ import annotations
@@ -39,7 +40,7 @@ def any_distributed(tensors: Iterable[Tensor]) -> bool:
 
 
 def local(x: Tensor) -> Tensor:
-    """What of `x` is here: its local tensor, the same object each time, or `x` itself."""
+    """The local tensor of a DTensor, the same object each time; any other tensor itself."""
     if not is_distributed(x):
         return x
     with torch.no_grad():
@@ -49,12 +50,12 @@ def local(x: Tensor) -> Tensor:
 
 @dataclass(frozen=True)
 class Shard:
-    """A box of a whole tensor.
+    """A box of a whole tensor: the part that this process holds.
 
     Attributes:
-        shape: of the whole.
-        local_shape: of the box.
-        offsets: where the box begins.
+        shape: the shape of the whole tensor.
+        local_shape: the shape of the box.
+        offsets: the index of the box's first element in each dimension.
         splits: for each mesh dimension, the tensor's dimension that it splits, or None.
         mesh: the DTensor's device mesh.
     """
@@ -67,7 +68,7 @@ class Shard:
 
     @property
     def first(self) -> int:
-        """The index of the box's first element in the whole, row-major."""
+        """The row-major index of the box's first element in the whole tensor; 0 if it is empty."""
         index = 0
         for size, offset in zip(self.shape, self.offsets, strict=True):
             index = index * size + offset
@@ -96,11 +97,11 @@ class Shard:
 
     @property
     def by_rows(self) -> bool:
-        """Whether nothing but the first dimension is split, on any process."""
+        """Whether only the first dimension is split, on any process."""
         return all(dim in (None, 0) for dim in self.splits)
 
     def groups(self, dims: Iterable[int] | None = None) -> Groups:
-        """The process groups over which one of these dimensions is split, all by default."""
+        """The process groups over which any of these dimensions (all by default) is split."""
         wanted = None if dims is None else {dim % len(self.shape) for dim in dims}
         return tuple(
             self.mesh.get_group(number)
@@ -109,13 +110,18 @@ class Shard:
         )
 
     def cut(self, x: Tensor) -> Tensor:
-        """The box of a whole tensor."""
+        """The box of `x`, a whole tensor, as a view."""
         for dim, (offset, size) in enumerate(zip(self.offsets, self.local_shape, strict=True)):
             x = x.narrow(dim, offset, size)
         return x
 
     def following(self, dims: Sequence[int | None]) -> Shard:
-        """The part of a tensor whose dimensions follow these of this one; None stands for a 1."""
+        """The box of a tensor whose dimensions are dimensions of this one.
+
+        Args:
+            dims: for each dimension of the other tensor the dimension of this one that it follows;
+                None for a dimension of size 1.
+        """
         return Shard(
             tuple(1 if dim is None else self.shape[dim] for dim in dims),
             tuple(1 if dim is None else self.local_shape[dim] for dim in dims),
@@ -128,7 +134,12 @@ class Shard:
         )
 
     def of_rows(self, x: Tensor, *, split: bool) -> Shard:
-        """The part that `x` is of a tensor with this one's rows, or of one that is not split."""
+        """The box of a local tensor whose rows are split as those of this one, or not at all.
+
+        Args:
+            x: the local tensor.
+            split: whether the first dimension of `x` is split as this one's rows.
+        """
         here = tuple(x.shape)
         if not split:
             return Shard(here, here, (0,) * x.dim(), (None,) * len(self.splits), self.mesh)
@@ -137,7 +148,7 @@ class Shard:
         return Shard(whole, here, offsets, self.splits, self.mesh)
 
     def placements(self) -> list[Any]:
-        """Those of a DTensor of the whole."""
+        """The placements of a DTensor with these splits."""
         from torch.distributed.tensor import Replicate
         from torch.distributed.tensor import Shard as Split
 
@@ -156,10 +167,10 @@ class Shard:
 
 
 def shard_of(x: Tensor) -> Shard | None:
-    """The box that a DTensor's local tensor is; None for other tensors.
+    """The box of a DTensor's local tensor; None for other tensors.
 
     Raises:
-        BadValueError: the placements are none that an optimizer can step.
+        BadValueError: an optimizer cannot step a tensor with these placements.
     """
     if not is_distributed(x):
         return None

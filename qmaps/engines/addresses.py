@@ -1,9 +1,9 @@
-"""The gate to the engines: the address of every tensor that they read or write comes from here.
+"""Addresses of tensors: every address that an engine reads from or writes to comes from here.
 
-An engine sees memory, not tensors. So what passes the gate is plain: its elements lie where its
-address says, with the signs that its bits have, in a storage that holds all of them. What is
-described to an engine once and used again (`Kept`) is looked at before each use, for torch lets
-anybody change the storage, the shape and the strides behind a tensor object.
+An engine sees memory, not tensors. Every tensor that passes the checks of this module is therefore
+plain: its elements lie at its address, no negation of them is pending, and its storage holds all of
+them. Tensors that are described to an engine once and used again (`Kept`) are checked before each
+use, because torch allows the storage, the shape and the strides of a tensor to change.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ from qmaps.errors import BadValueError
 
 
 def in_memory(x: Tensor) -> bool:
-    """Whether the elements of a real tensor lie where its address says, for an engine to read.
+    """Whether an engine can read the elements of a real tensor at its address.
 
-    Not those of classes that say themselves what operations on them mean (DTensors, fake tensors,
-    quantized weights of any library), of functorch's wrappers, of tensors that are not dense, whose
-    negation is still to be done (``is_neg``), or that have no memory.
+    It cannot for subclasses that define torch's operations themselves (DTensors, fake tensors,
+    quantized weights of any library), functorch's wrappers, tensors that are not dense, tensors
+    with a pending negation (``is_neg``), and tensors whose storage is too small.
     """
     if _plain_address(x):
         return True  # as nearly all are
@@ -46,17 +46,17 @@ def missing_bytes(x: Tensor) -> int:
 
 
 def _spanned(x: Tensor) -> int:
-    """How many elements lie between the first of a dense tensor that has some and its last."""
+    """How many elements the memory of a dense, non-empty tensor spans, the first to the last."""
     strides = zip(x.shape, x.stride(), strict=True)
     return 1 + sum((size - 1) * stride for size, stride in strides)
 
 
 def check_memory(x: Tensor, name: str) -> None:
-    """Raise if a dense tensor lacks memory, which torch itself would read and write beyond.
+    """Raise if the storage of a dense tensor is too small; torch does not check this itself.
 
     Args:
         x: a tensor of any kind.
-        name: what the error calls it.
+        name: the tensor's name in the error message.
 
     Raises:
         BadValueError: its storage is too small, as after ``x.untyped_storage().resize_(0)``.
@@ -71,11 +71,14 @@ def check_memory(x: Tensor, name: str) -> None:
 
 
 def plain(x: Tensor, name: str) -> Tensor:
-    """`x` with its memory as its values are: itself, or a copy where that is still to be done.
+    """`x` without a pending negation, so that its memory holds its values.
 
     Args:
         x: a real tensor of any kind.
-        name: what the error calls it.
+        name: the tensor's name in the error message.
+
+    Returns:
+        `x` itself where nothing is pending or `x` is not dense; else a dense copy.
 
     Raises:
         BadValueError: as `check_memory`.
@@ -89,17 +92,20 @@ def plain(x: Tensor, name: str) -> Tensor:
 
 
 def _is_dense(x: Tensor) -> bool:
-    """Whether torch itself says what operations on `x` mean, and it has strides and a storage."""
+    """Whether `x` has strides and a storage, and its class leaves its operations to torch."""
     return type(x).__torch_dispatch__ is Tensor.__torch_dispatch__ and not lack(x)
 
 
 def address(x: Tensor, numel: int | None = None, name: str = "a tensor") -> int:
-    """Where the elements of `x` begin, for an engine that takes them one after another.
+    """The address of the first element of `x`, for an engine that reads them one after another.
 
     Args:
-        x: contiguous, `in_memory`.
-        numel: how many elements the engine will take; those of `x` if left out.
-        name: what an error calls it.
+        x: a contiguous tensor that is `in_memory`.
+        numel: the number of elements that the engine expects; None does not check it.
+        name: the tensor's name in the error message.
+
+    Returns:
+        The address in bytes, in host or device memory.
 
     Raises:
         BadValueError: `x` is not such a tensor, or has another number of elements.
@@ -116,7 +122,7 @@ def address(x: Tensor, numel: int | None = None, name: str = "a tensor") -> int:
 
 
 def overlapping(tensors: Sequence[Tensor]) -> set[int]:
-    """Which of these, by number, share memory with another one, or are given twice."""
+    """The indices of the tensors whose memory overlaps another one's, or that are given twice."""
     spans = []
     for number, x in enumerate(tensors):
         begin = end = 0
@@ -136,15 +142,15 @@ def overlapping(tensors: Sequence[Tensor]) -> set[int]:
 
 
 def look(tensors: Sequence[Tensor]) -> tuple[list[int], Hashable]:
-    """Where tensors lie, and what else an engine would want to know of them.
+    """The addresses of tensors, and a value that tells whether anything else about them changed.
 
     Args:
-        tensors: whose class leaves to torch what operations mean.
+        tensors: tensors of classes that leave their operations to torch.
 
     Returns:
-        An address each, 0 for those without memory, and an appearance: equal for tensors of the
-        same layouts, dtypes, devices, shapes and strides, all of them with their memory, and their
-        negation done or all still to be done.
+        One address for each tensor, 0 for those without memory; and their appearance. Two
+        appearances are equal if layouts, dtypes, devices, shapes and strides are equal, and if the
+        same tensors have all of their memory and a pending negation.
     """
     if _TORCH:
         found: tuple[list[int], bytes] = core.look([x._cdata for x in tensors])
@@ -154,10 +160,11 @@ def look(tensors: Sequence[Tensor]) -> tuple[list[int], Hashable]:
 
 
 class Kept:
-    """Tensors that an engine was told the addresses of.
+    """Tensors whose addresses an engine has been given.
 
     Args:
-        tensors: `in_memory`. torch refuses to swap them (``torch.utils.swap_tensors``) meanwhile.
+        tensors: tensors that are `in_memory`. While this object holds them, torch refuses to swap
+            them (``torch.utils.swap_tensors``).
     """
 
     def __init__(self, tensors: Sequence[Tensor]) -> None:
@@ -168,7 +175,7 @@ class Kept:
             self._first = look(self._tensors)
 
     def unchanged(self) -> bool:
-        """Whether they lie where they lay, and look as they looked, when this was made."""
+        """Whether their addresses and their appearance are those of when this was made."""
         if _TORCH:
             same: bool = self._kept.unchanged()
             return same

@@ -65,10 +65,13 @@ def backend() -> str:
 
 
 def cuda_engine(*tensors: Tensor) -> Engine | None:
-    """What runs CUDA tensors that all lie on one device, or None where the reference does.
+    """The CUDA engine for tensors that all lie on one device, or None where the reference runs.
 
-    It is there wherever `backends` says so, unless `use_backend` or the environment variable
-    ``QMAPS_BACKEND`` says "reference".
+    It runs wherever `backends` reports it as available and every tensor is `in_memory`, unless
+    `use_backend` or the environment variable ``QMAPS_BACKEND`` says "reference".
+
+    Args:
+        tensors: at least one tensor.
     """
     engine = cuda.engine_of(*tensors)
     if engine is None or _wanted() == "reference":
@@ -77,7 +80,7 @@ def cuda_engine(*tensors: Tensor) -> Engine | None:
 
 
 def cuda_engine_on(device: torch.device) -> Engine | None:
-    """The same for whatever lies on this device."""
+    """The CUDA engine of a device, or None where the reference runs; see `cuda_engine`."""
     engine = cuda.engine_on(device)
     return None if engine is None or _wanted() == "reference" else engine
 
@@ -88,7 +91,7 @@ def use_backend(name: str) -> Iterator[None]:
 
     Args:
         name: "reference" for all tensors; "native" for CPU tensors or "cuda" for CUDA tensors,
-            while others run as ever.
+            other tensors keep the engine that they had.
 
     Raises:
         BadValueError: no such engine, or it is not available here.

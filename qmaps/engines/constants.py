@@ -1,7 +1,7 @@
-"""The numbers of a rule that depend on the step.
+"""The numbers of an update rule that depend on the step.
 
-They are described rather than computed, so that a device which counts the steps itself can work
-them out: float64 operations in the order given, the same ones everywhere.
+They are described rather than computed, so that a device that counts the steps itself can compute
+them. Every engine does the same float64 operations in the same order.
 """
 
 from __future__ import annotations
@@ -119,7 +119,7 @@ class Lengthened(Constant):
 
 
 class LengthenedRest(Lengthened):
-    """1 minus that decay: the weight of what is new."""
+    """1 minus that decay: the weight of the new value."""
 
     kind: ClassVar[int] = 8
 
@@ -190,7 +190,7 @@ def exp(y: float) -> float:
 
 
 class Power(Constant):
-    """``step^a``: the weight of what is new in an average that slows down, `a` being at most 0.
+    """``step^a``: the weight of the new value in an average that slows down; `a` is at most 0.
 
     ``exp(a * -log(1 / step))`` with `log` and `exp` of this module.
     """
@@ -203,7 +203,7 @@ class Power(Constant):
 
 
 class PowerRest(Power):
-    """``1 - step^a``: the weight of what is old in the same average."""
+    """``1 - step^a``: the weight of the old value in the same average."""
 
     kind: ClassVar[int] = 10
 
@@ -213,7 +213,7 @@ class PowerRest(Power):
 
 
 class Unbiased(Constant):
-    """``(1 - a) / (1 - a^step)``: what is new in an average of decay `a` that has no bias."""
+    """``(1 - a) / (1 - a^step)``: the new value's weight in an unbiased average of decay `a`."""
 
     kind: ClassVar[int] = 11
 
@@ -223,7 +223,7 @@ class Unbiased(Constant):
 
 
 class UnbiasedRest(Constant):
-    """``a * (1 - a^(step - 1)) / (1 - a^step)``: what is old in the same average."""
+    """``a * (1 - a^(step - 1)) / (1 - a^step)``: the weight of the old value in that average."""
 
     kind: ClassVar[int] = 12
 

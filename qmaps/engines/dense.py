@@ -1,4 +1,4 @@
-"""Which tensors have their elements one by one in memory, as everything here reads them."""
+"""Which tensors are dense: strided, with every element in memory."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from torch import Tensor
 
 
 def lack(x: Tensor) -> str:
-    """What keeps the elements of `x` from being read, or an empty string where nothing does.
+    """Why the elements of `x` cannot be read, or an empty string where they can.
 
     >>> lack(torch.zeros(2)), lack(torch.zeros(2).to_sparse())
     ('', 'has the layout torch.sparse_coo')
@@ -23,6 +23,9 @@ def lack(x: Tensor) -> str:
 
 
 def overlaps_itself(x: Tensor) -> bool:
-    """Whether elements of a dense tensor lie in one place, as those of ``expand`` do."""
+    """Whether elements of a dense tensor share one place in memory, as after ``expand``.
+
+    Only strides of 0 and torch's zero tensors are recognized.
+    """
     sides = zip(x.shape, x.stride(), strict=True)
     return x._is_zerotensor() or any(size > 1 and stride == 0 for size, stride in sides)

@@ -1,6 +1,6 @@
-"""One way in to all engines: the fast one where it can follow, else the reference.
+"""Dispatch to the engines: the fast one where it supports a quantizer, else the reference.
 
-All give the same bits, so nothing but speed depends on the choice.
+All engines give the same bits, so the choice changes nothing but the speed.
 """
 
 from __future__ import annotations
@@ -42,19 +42,20 @@ def quantize(
     *,
     check: bool = False,
 ) -> tuple[Tensor, Scales, bool]:
-    """Packed codes and scales of `x`.
+    """Quantize `x` to packed codes and scales.
 
     Args:
         x: float32, float16 or bfloat16 of any shape and strides.
-        normalizer: gives the scales.
-        map_: gives the codebook; a fitted map is frozen.
+        normalizer: computes the scales.
+        map_: holds the codebook; a fitted map must be frozen.
         key: names the random numbers of stochastic rounding; None rounds to nearest.
-        out: packed codes and scales to write into.
-        check: look for values that cannot be quantized.
+        out: packed codes and scales to write into; None allocates them.
+        check: whether to look for values that cannot be quantized.
 
     Returns:
-        Packed codes, scales, and, if `check`, whether `x` holds values that cannot be
-        quantized; then `out` is as it was, and new codes mean nothing.
+        Packed codes (1-D uint8), scales, and, with `check`, whether `x` holds values that cannot
+        be quantized. If it does, `out` is unchanged, and codes and scales that were allocated are
+        meaningless. Without `check` the third value means nothing.
     """
     parts = () if out is None else (out[0], *out[1])
     # Engines number elements one by one.
@@ -90,16 +91,19 @@ def dequantize(
     dtype: torch.dtype,
     out: Tensor | None = None,
 ) -> Tensor:
-    """The values that packed codes stand for.
+    """Decode packed codes.
 
     Args:
-        packed: as `quantize` gives it.
-        scales: the same.
-        normalizer: made the scales.
-        map_: made the codes; a fitted map is frozen.
-        shape: of the tensor.
-        dtype: of the result where there is no `out`.
-        out: a tensor of `shape`, written into and returned.
+        packed: packed codes as `quantize` returns them.
+        scales: scales as `quantize` returns them.
+        normalizer: the normalizer that computed the scales.
+        map_: the map that made the codes; a fitted map must be frozen.
+        shape: the shape of the tensor.
+        dtype: the dtype of the result where there is no `out`.
+        out: a tensor of `shape`, written into and returned; None allocates one.
+
+    Returns:
+        The decoded values, of `shape`.
     """
     stored = (packed, *scales)
     contiguous = all(part.is_contiguous() for part in stored)
@@ -120,18 +124,18 @@ def dequantize(
 def measure(
     x: Tensor, normalizer: Normalizer, map_: Map, key: RoundingKey | None = None, *, keep: bool
 ) -> tuple[Sums, Tensor | None, Scales, bool] | None:
-    """Sums of the errors of quantizing `x`, or None where only the reference can follow.
+    """Sums of the errors of quantizing `x`, or None where only the reference supports it.
 
     Args:
         x: float32, float16 or bfloat16 of any shape and strides.
-        normalizer: gives the scales.
-        map_: gives the codebook; a fitted map is frozen.
+        normalizer: computes the scales.
+        map_: holds the codebook; a fitted map must be frozen.
         key: names the random numbers of stochastic rounding; None rounds to nearest.
-        keep: store the codes.
+        keep: whether to store the codes.
 
     Returns:
-        Sums, packed codes if `keep`, scales, and whether `x` holds values that cannot be
-        quantized; then the rest means nothing.
+        Sums, packed codes (None without `keep`), scales, and whether `x` holds values that cannot
+        be quantized. If it does, the others are meaningless.
     """
     shape = tuple(x.shape)
     device = cuda_engine(x) if x.numel() else None
@@ -148,12 +152,15 @@ def measure(
 def each(work: Callable[[T], R], items: Sequence[T], *read: Tensor) -> Iterator[R]:
     """``work(item)`` of every item, in their order.
 
-    The native engine does several at a time; a device has enough to do with one.
+    The native engine works on several items at a time; a CUDA device is busy with one.
 
     Args:
-        work: from an item to a result.
-        items: of one kind.
-        read: the tensors that all work reads.
+        work: a function from an item to its result.
+        items: the items.
+        read: the tensors that the work reads.
+
+    Returns:
+        An iterator over the results, in the order of `items`.
     """
     on_device = any(cuda_engine(tensor) is not None for tensor in read)
     side_by_side = runs_native(*read) and not on_device
@@ -161,14 +168,14 @@ def each(work: Callable[[T], R], items: Sequence[T], *read: Tensor) -> Iterator[
 
 
 def holds_bad(x: Tensor, map_: Map) -> bool:
-    """Whether `x` holds NaN, infinity, or what an unsigned map cannot stand for."""
+    """Whether `x` holds NaN, infinity, or negative values under an unsigned map."""
     return not bool(x.isfinite().all()) or (not map_.signed and bool((x < 0).any()))
 
 
 def _target(
     out: Tensor | None, shape: tuple[int, ...], dtype: torch.dtype, device: torch.device
 ) -> Tensor:
-    """`out` where an engine can write into it, else memory of its own."""
+    """`out` where an engine can write into it, else a new tensor."""
     if out is None:
         return torch.empty(shape, dtype=dtype, device=device)
     plain = out.is_contiguous() and out.dtype in tensors.DTYPES and in_memory(out)

@@ -1,4 +1,4 @@
-"""Steps of many parameters at once: what the engines share."""
+"""Optimizer steps of many parameters at once: the code that the engines share."""
 
 from __future__ import annotations
 
@@ -32,18 +32,18 @@ FLOATS = (torch.float32, torch.bfloat16)
 GRADIENTS = (torch.float32, torch.bfloat16, torch.float16)
 
 COUNTER = torch.float64
-"""Of step counters: float32, as torch has it and states from elsewhere may, stops at 2**24."""
+"""The dtype of step counters; float32, which torch uses, cannot count beyond 2**24."""
 
 
 class FusedStep(ABC):
     """One engine's step of an optimizer, and the plan that it repeats while nothing changes.
 
-    It takes the parameters that it can follow and leaves the others. States are written where
-    they lie; the extra memory is that of a few blocks and, where a scale spans more than a block,
-    of one float32 per scale.
+    It steps the parameters that its engine supports and leaves the others. States are updated in
+    place. The extra memory is that of a few blocks, and one float32 for each multi-block scale (a
+    scale that spans more than one block).
 
     Attributes:
-        left: the parameters of the plan that are somebody else's to step.
+        left: the parameters of the plan that the engine does not step.
     """
 
     def __init__(self, optimizer: QuantizedOptimizer) -> None:
@@ -52,13 +52,13 @@ class FusedStep(ABC):
         self.left: list[Entry] = []
 
     def fits(self, entries: list[Entry]) -> bool:
-        """Whether the plan is one for these parameters as they are now."""
+        """Whether there is a plan for these parameters, and nothing about them has changed."""
         return self._plan is not None and self._plan.fits(entries)
 
     def plan(self, entries: list[Entry]) -> None:
         """Plan a step of these parameters, which have dense gradients.
 
-        States that are not there yet are made.
+        Missing states of the parameters that the engine steps are created.
         """
         taken: list[Entry] = []
         self.left = []
@@ -70,7 +70,7 @@ class FusedStep(ABC):
         self._plan = self._planned(entries, taken)
 
     def run(self) -> None:
-        """Take the step that was planned, but for the parameters that are left."""
+        """Take the planned step of all parameters except those in `left`."""
         assert self._plan is not None
         self._plan.run()
         self._plan.round()
@@ -87,7 +87,7 @@ class FusedStep(ABC):
 class Plan(ABC):
     """Parameters with their states, described to an engine.
 
-    Their step counters become views of one tensor, to be counted together.
+    Their step counters become views of one tensor, so that one operation advances all of them.
     """
 
     def __init__(
@@ -154,7 +154,7 @@ class Plan(ABC):
         return True
 
     def round(self) -> None:
-        """Make parameters that have master copies their rounded values, after `run`."""
+        """Round the master copies into their parameters, after `run`."""
         if self._masters:
             params = [self._here[index] for index in self._masters]
             torch._foreach_copy_(params, list(self._masters.values()))
@@ -166,14 +166,14 @@ class Plan(ABC):
             yield from (state[name] for name in (*names, MASTER) if name in state)
 
     def _targets_at(self) -> list[int]:
-        """Where what is stepped lies."""
+        """The addresses of the parameters, or of their master copies."""
         addresses = self._addresses[: len(self._params)]
         for index, at in self._masters_at.items():
             addresses[index] = at
         return addresses
 
     def _gradients_at(self) -> tuple[list[int], list[Tensor]]:
-        """Where the gradients lie, contiguous; and copies, which are needed as long as these."""
+        """The addresses of contiguous gradients, and the copies that must live as long as these."""
         addresses = self._addresses[len(self._params) :]
         copies = [self._grads[index].contiguous() for index in self._strided]
         for index, copied in zip(self._strided, copies, strict=True):
@@ -194,7 +194,16 @@ def followed(
     entry: Entry,
     follows: Callable[[Normalizer, Map, tuple[int, ...]], bool],
 ) -> bool:
-    """Whether an engine that `follows` such quantizers can step this parameter."""
+    """Whether an engine can step this parameter: the conditions that all engines share.
+
+    Args:
+        optimizer: the optimizer that the parameter belongs to.
+        entry: the parameter with its number, group and gradient.
+        follows: tells whether the engine supports a normalizer and a map for a tensor of a shape.
+
+    Returns:
+        False where the parameter, its gradient, its states or its shard need the reference.
+    """
     _, param, group, grad = entry
     here, shard = local(param), shard_of(param)
     # Of a parameter with a master copy it is the copy that is stepped.
@@ -240,7 +249,13 @@ def followed(
 
 
 def start(optimizer: QuantizedOptimizer, param: Tensor, group: dict[str, Any]) -> None:
-    """Give a parameter the states that it does not have yet: zero."""
+    """Create the states that a parameter does not have yet: its step, master copy and zeros.
+
+    Args:
+        optimizer: the optimizer; ``optimizer.state[param]`` is changed in place.
+        param: a parameter; of a DTensor the states are those of its local part.
+        group: the options of the parameter's group.
+    """
     state, here = optimizer.state[param], local(param)
     if "step" not in state:
         state["step"] = torch.zeros((), dtype=COUNTER, device=here.device)
@@ -256,7 +271,7 @@ def start(optimizer: QuantizedOptimizer, param: Tensor, group: dict[str, Any]) -
 
 
 def count_step(state: dict[str, Any]) -> int:
-    """Count one more step of the parameter with this state; returns its number: 1, 2, ..."""
+    """Advance the step counter in this state by 1; returns the step's number: 1, 2, ..."""
     counter = state["step"]
     if counter.dtype != COUNTER:
         counter = state["step"] = counter.to(COUNTER)
@@ -265,7 +280,7 @@ def count_step(state: dict[str, Any]) -> int:
 
 
 SIDES = "sides"
-"""What stands for all states with fewer elements than the parameter in the name of a rule."""
+"""The word for all states with fewer elements than the parameter, in an engine's list of states."""
 
 
 def rule_states(optimizer: QuantizedOptimizer, names: Iterable[str]) -> str:
@@ -276,14 +291,23 @@ def rule_states(optimizer: QuantizedOptimizer, names: Iterable[str]) -> str:
 
 
 def zero(q: Quantizer, shape: tuple[int, ...], device: torch.device) -> QuantizedTensor:
-    """A quantized tensor of zeros: every scale is 0."""
+    """A quantized tensor whose codes and scales are all 0, as a state begins.
+
+    Args:
+        q: the quantizer; its map has a codebook.
+        shape: the shape of the tensor.
+        device: where codes and scales are allocated.
+
+    Returns:
+        A tensor of `shape`, with packed codes of dtype uint8 and the normalizer's zero scales.
+    """
     numel = torch.Size(shape).numel()
     packed = torch.zeros(packed_bytes(numel, q.map.bits), dtype=torch.uint8, device=device)
     return QuantizedTensor(q, shape, packed, q.normalizer.zero_scales(shape, device))
 
 
 def _settings(optimizer: QuantizedOptimizer) -> list[tuple[Any, ...]]:
-    """What a plan takes from the groups' options."""
+    """The options of all groups that a plan depends on."""
     return [
         (
             optimizer.states_of(group),
@@ -298,14 +322,14 @@ def _settings(optimizer: QuantizedOptimizer) -> list[tuple[Any, ...]]:
 
 
 def memory_of(value: Any) -> list[Tensor]:
-    """The tensors that a state consists of."""
+    """The tensors that a state consists of: packed codes and scales, or the tensor itself."""
     if isinstance(value, QuantizedTensor):
         return [value.packed, *value.scales]
     return [value] if isinstance(value, Tensor) else []
 
 
 def _of_torch(tensors: list[Tensor]) -> bool:
-    """Whether all are of classes that leave to torch what operations mean."""
+    """Whether all are of classes that leave their operations to torch."""
     classes: set[Any] = set(map(type, tensors))
     return all(cls.__torch_dispatch__ is Tensor.__torch_dispatch__ for cls in classes)
 
@@ -323,5 +347,5 @@ def _fitted(value: Any) -> bool:
 
 
 def readable(value: Tensor | QuantizedTensor) -> bool:
-    """Whether engines can read and write a state where it lies."""
+    """Whether engines can read and write a state in place."""
     return all(in_memory(each) and each.is_contiguous() for each in memory_of(value))

@@ -4,9 +4,9 @@ With ``master_weights=True`` a rule updates the copy, and the parameter is the c
 nearest. Updates below half a unit in the last place of the parameter then add up in the copy. It
 takes 4 bytes an element; stochastic rounding (`qmaps.optim.bfloat16`) takes none.
 
-The copy is made of the parameter as its first step finds it. From then on it decides: what changes
-the parameter between steps is overwritten by the next one. It lies row-major in memory whatever the
-strides of the parameter.
+The copy is made from the parameter at its first step. From then on the copy holds the value: a
+change of the parameter between steps is overwritten by the next step. The copy is row-major in
+memory whatever the strides of the parameter are.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ MASTER = "master_param"
 """The name of the copy among a parameter's states."""
 
 NARROW = (torch.bfloat16, torch.float16)
-"""Dtypes of parameters that a copy goes with."""
+"""Dtypes of parameters that can have a master copy."""
 
 
 def has_master(param: Tensor, group: Mapping[str, Any]) -> bool:
@@ -34,7 +34,17 @@ def has_master(param: Tensor, group: Mapping[str, Any]) -> bool:
 
 
 def updated(param: Tensor, group: Mapping[str, Any], state: dict[str, Any]) -> Tensor:
-    """What the rule updates: the copy, made if need be, or the parameter itself, where it is."""
+    """The tensor that the rule updates: the master copy, or the local part of the parameter.
+
+    Args:
+        param: a parameter, which may be a DTensor.
+        group: the options of its group, with `master_weights`.
+        state: the states of the parameter, changed in place. A missing copy is created under
+            `MASTER`; a copy that the group does not ask for any more is removed.
+
+    Returns:
+        The copy, contiguous float32 of the local shape; or the local tensor itself.
+    """
     here = local(param)
     if not has_master(param, group):
         state.pop(MASTER, None)  # out of date from now on

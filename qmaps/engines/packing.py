@@ -1,8 +1,8 @@
 """Codes of any width, packed without gaps.
 
 Code i occupies bits ``i * bits`` to ``(i + 1) * bits - 1`` of the stream; bit 0 is the lowest
-bit of byte 0. So 4-bit codes lie two to a byte, low half first, and 12-bit codes three bytes
-a pair.
+bit of byte 0. So a byte holds two 4-bit codes, low half first, and three bytes hold two 12-bit
+codes.
 """
 
 from __future__ import annotations
@@ -41,7 +41,16 @@ def pack(codes: Tensor, bits: int) -> Tensor:
 
 
 def unpack(packed: Tensor, bits: int, count: int) -> Tensor:
-    """The first `count` codes in 1-D uint8 `packed`, as 1-D int32."""
+    """Unpack the first `count` codes.
+
+    Args:
+        packed: 1-D uint8, at least ``packed_bytes(count, bits)`` long.
+        bits: bits of a code, 1 to 16.
+        count: the number of codes.
+
+    Returns:
+        1-D int32 of `count` codes, on the device of `packed`.
+    """
     if bits == 8:
         return packed[:count].to(torch.int32)
     per_group, group_bytes = _group(bits)

@@ -105,7 +105,20 @@ def philox4x32(counter: Tensor, key: tuple[int, int]) -> Tensor:
 
 
 def words(count: int, key: RoundingKey, device: torch.device | str = "cpu") -> Tensor:
-    """`count` words of 32 random bits, as int64, for the elements that the key names."""
+    """One random word for each of `count` elements.
+
+    Args:
+        count: the number of elements.
+        key: names the random numbers. Its `offset` and `runs` say which elements of the whole
+            tensor these are.
+        device: where the words are computed; they do not depend on it.
+
+    Returns:
+        int64 of shape (count,), each in 0 to 2**32 - 1.
+
+    Raises:
+        BadValueError: the elements end beyond 2**42. It is not checked for keys with `runs`.
+    """
     if key.runs is not None:
         length, distance = key.runs
         here = torch.arange(count, dtype=torch.int64, device=device)
@@ -133,16 +146,33 @@ def _blocks(group: Tensor, key: RoundingKey) -> Tensor:
 
 
 def uniform(count: int, key: RoundingKey, device: torch.device | str = "cpu") -> Tensor:
-    """`count` float32 numbers in [0, 1), multiples of 2**-24, for consecutive elements."""
+    """One uniformly distributed number for each of `count` elements.
+
+    Args:
+        count: the number of elements.
+        key: names the random numbers, as in `words`.
+        device: where the numbers are computed; they do not depend on it.
+
+    Returns:
+        float32 of shape (count,): multiples of 2**-24 in [0, 1).
+    """
     return (words(count, key, device) >> 8).to(torch.float32) * 2.0**-24
 
 
 def normal(count: int, key: RoundingKey, device: torch.device | str = "cpu") -> Tensor:
-    """`count` float32 numbers of mean 0 and variance 1, for elements from the first on.
+    """One normally distributed number, of mean 0 and variance 1, for each of `count` elements.
 
-    Elements 2i and 2i + 1 are the cosine and the sine of Box and Muller's transform of their two
-    words. It goes through libraries' logarithms and sines in float64, so that devices may differ
-    in the last bit of float32.
+    Elements 2i and 2i + 1 of the result are the cosine and the sine of the Box-Muller transform of
+    their two words. The transform uses float64 logarithms and sines of libraries, so that devices
+    may differ in the last bit of float32.
+
+    Args:
+        count: the number of elements.
+        key: names the random numbers, as in `words`.
+        device: where the numbers are computed.
+
+    Returns:
+        float32 of shape (count,).
     """
     pairs = words(count + count % 2, key, device).view(-1, 2).double()
     radius = (-2 * ((pairs[:, 0] + 1) * 2.0**-32).log()).sqrt()

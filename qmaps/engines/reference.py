@@ -2,8 +2,8 @@
 
 Faster engines must return the same bits. A code is the index of the nearest codebook value in
 real arithmetic, a tie going to the lower code; values outside the codebook take its end codes.
-Of equal values, which codebooks fitted to data may hold, the lowest code is taken, however one
-rounds.
+Codebooks fitted to data may hold equal values; of these the lowest code is taken, in rounding to
+nearest as in stochastic rounding.
 """
 
 from __future__ import annotations
@@ -26,8 +26,9 @@ def thresholds(codebook: Tensor) -> Tensor:
     """For each pair of neighbours, the largest float32 that is not nearer to the upper one.
 
     Then ``code = number of thresholds below n`` is exact without any arithmetic on n. The
-    midpoint is taken as an unevaluated float64 sum (two-sum), so its rounding is known. Equal
-    neighbours have the one after them, and none but infinity takes one past the greatest value.
+    midpoint is kept as an unevaluated float64 sum (two-sum), so its rounding is known. Equal
+    neighbours take the threshold after them. Equal neighbours at the end of the codebook take the
+    largest finite float32, which only infinity exceeds.
 
     Args:
         codebook: ascending float32 values of shape (size,).
@@ -58,7 +59,7 @@ def _tables(map_: Map, device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def encode(n: Tensor, map_: Map) -> Tensor:
-    """The nearest code of each normalized float32 value, int32. NaN takes the last code."""
+    """The int32 code nearest to each normalized float32 value; NaN takes the last code."""
     _, limits, _ = _tables(map_, n.device)
     return torch.bucketize(n.contiguous(), limits, out_int32=True)
 
@@ -68,15 +69,18 @@ def encode_stochastic(
 ) -> Tensor:
     """One of the two codes around each value, at random so that the mean is the value.
 
-    The upper one is taken where ``uniform < (n - low) / (high - low)``, in float32. Where both are
-    equal that does not matter: the lowest code of equal values is taken in the end.
+    The upper one is taken where ``uniform < (n - low) / (high - low)``, in float32. Where both
+    values are equal, the choice does not matter: the result is the lowest code of equal values.
 
     Args:
         n: normalized float32 values.
         map_: a map with a codebook.
         key: names the random numbers; element i of `n` in row-major order takes number i.
-        position: the fraction ``(x - low) / (high - low)`` computed from the lower codes,
-            for normalizers whose decoding is not a product.
+        position: computes the fraction ``(x - low) / (high - low)`` from the lower codes, for
+            normalizers whose decoding is not a product.
+
+    Returns:
+        int32 codes of the shape of `n`.
     """
     codebook, _, lowest = _tables(map_, n.device)
     n = n.contiguous()
@@ -92,7 +96,7 @@ def encode_stochastic(
 
 
 def decode(codes: Tensor, map_: Map) -> Tensor:
-    """The normalized float32 value of each code; the last one above the codebook's codes."""
+    """The normalized float32 value of each code; codes beyond the codebook take its last value."""
     codebook = _tables(map_, codes.device)[0]
     return codebook[codes.clamp(max=codebook.numel() - 1)]
 
@@ -104,10 +108,20 @@ def quantize(
     key: RoundingKey | None = None,
     scales: Scales | None = None,
 ) -> tuple[Tensor, Scales]:
-    """Scales and int32 codes of float32 `x`: nearest, or stochastic if there is a `key`.
+    """Quantize `x` to int32 codes and scales.
 
-    Non-finite elements make their scale non-finite, so that what shares it decodes to
-    non-finite values too; checking for them is the caller's choice. With `scales` those are taken.
+    A non-finite element makes its scale non-finite, so that all elements that share the scale
+    decode to non-finite values. Checking for such elements is left to the caller.
+
+    Args:
+        x: float32 of any shape.
+        normalizer: computes the scales.
+        map_: a map with a codebook.
+        key: names the random numbers of stochastic rounding; None rounds to nearest.
+        scales: scales to use; None computes those of `x`.
+
+    Returns:
+        int32 codes of the shape of `x`, and the scales.
     """
     scales = normalizer.scales(x) if scales is None else scales
     n = normalizer.normalize(x, scales)
@@ -125,5 +139,15 @@ def quantize(
 
 
 def dequantize(codes: Tensor, scales: Scales, normalizer: Normalizer, map_: Map) -> Tensor:
-    """The float32 values that `codes` stand for."""
+    """Decode codes that are not packed.
+
+    Args:
+        codes: integer codes, of the tensor's shape.
+        scales: scales as `quantize` returns them.
+        normalizer: the normalizer that computed the scales.
+        map_: the map that made the codes.
+
+    Returns:
+        float32 values of the shape of `codes`.
+    """
     return normalizer.denormalize(decode(codes, map_), scales)

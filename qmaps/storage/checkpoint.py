@@ -17,9 +17,9 @@ from qmaps.storage.files import replacing
 
 
 def save(state: Any, path: str | os.PathLike[str]) -> None:
-    """Write what ``torch.save`` can, so that a kill at any moment leaves the old file or the new.
+    """Save `state` with ``torch.save``; a kill at any moment leaves the old file or the new one.
 
-    The new file is on disk before it takes the place of the old one. A kill leaves a file
+    The new file is on disk before it replaces the old one. A kill leaves a file
     ``.NAME.PID.tmp`` beside it, which may be deleted.
 
     Args:
@@ -27,7 +27,7 @@ def save(state: Any, path: str | os.PathLike[str]) -> None:
         path: the file; an existing one is replaced.
 
     Raises:
-        OutputError: the file cannot be written; the old one is as it was.
+        OutputError: the file cannot be written; an old one is unchanged.
     """
     with replacing(path) as temporary, temporary.open("wb") as file:
         target = _Target(file)
@@ -47,17 +47,20 @@ def load(
     map_location: str | torch.device = "cpu",
     mmap: bool = False,
 ) -> Any:
-    """Read what `save` or ``torch.save`` wrote, with ``weights_only=True``.
+    """Load a file of `save` or ``torch.save``, with ``weights_only=True``.
 
-    The checksums in the file are compared first, which ``torch.load`` does not do. Files in torch's
-    format from before 1.6 have none, nor have those that were written after
+    The checksums in the file are verified first, which ``torch.load`` does not do. Files in torch's
+    format from before 1.6 have none; neither have files that were written after
     ``torch.serialization.set_crc32_options(False)``.
 
     Args:
         path: the file.
-        map_location: where tensors go.
-        mmap: leave tensors on disk until they are read, but in torch's format from before 1.6; the
-            checksums still take one pass over the file.
+        map_location: the device of the tensors, as in ``torch.load``.
+        mmap: whether to leave tensors on disk until they are read; it is ignored for torch's format
+            from before 1.6. The checksums still take one pass over the file.
+
+    Returns:
+        What was saved.
 
     Raises:
         BadValueError: the file is missing, damaged, truncated, of another kind, or would run code.
@@ -92,10 +95,10 @@ def load(
 
 
 class _Target:
-    """A file for ``torch.save``, which tells of a failed write only that a position is wrong.
+    """A file for ``torch.save``, which reports a failed write only as a wrong position.
 
     Attributes:
-        failed: what the write itself raised.
+        failed: the exception that the write itself raised.
     """
 
     def __init__(self, file: IO[bytes]) -> None:

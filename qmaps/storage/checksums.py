@@ -1,11 +1,11 @@
-"""Checksums (XXH3, 64 bits) of the files that qmaps writes, and how each kind carries them.
+"""Checksums (XXH3, 64 bits) of the files that qmaps writes, and where each kind stores them.
 
 - A file that is read whole (JSON, Parquet) holds a seal: the checksum of all of its other bytes.
 - A safetensors file, of which single tensors are read, has a checksum of each in its metadata.
-- A file of ``torch.save`` is a zip archive, which has CRC-32 checksums; ``torch.load`` does not
-  look at them.
+- A file of ``torch.save`` is a zip archive, which has CRC-32 checksums; ``torch.load`` ignores
+  them.
 
-Files of earlier versions have no seal and no such metadata, and are read without.
+Files of earlier versions have no seal and no such metadata; they are read without a check.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from torch import Tensor
 from qmaps.errors import BadValueError
 
 DIGITS = 16
-"""Of a checksum as text."""
+"""Hexadecimal digits of a checksum as text."""
 
 SEAL = b"qmaps-xxh3:"
 UNSEALED = SEAL.decode() + "0" * DIGITS
-"""What a writer puts somewhere into a file, once, for `sealed` to fill in."""
+"""The placeholder that a writer puts into a file once, for `sealed` to fill in."""
 
 KEY = "qmaps_xxh3"
-"""The metadata of a safetensors file that has its checksums."""
+"""The name of the checksums in the metadata of a safetensors file."""
 
 CHUNK = 2**18
 
@@ -40,7 +40,7 @@ FOLDER = 0x10
 
 
 def of(*content: bytes | memoryview) -> str:
-    """The checksum of all bytes, one part after another."""
+    """The checksum of the concatenation of all parts, in hexadecimal."""
     whole = xxhash.xxh3_64()
     for part in content:
         whole.update(part)
@@ -48,13 +48,13 @@ def of(*content: bytes | memoryview) -> str:
 
 
 def sealed(content: bytes) -> bytes:
-    """`content` with the checksum of everything else in the place of `UNSEALED`."""
+    """`content` with the digits of `UNSEALED` replaced by the checksum of all other bytes."""
     before, after = _around_seal(content)
     return before + of(before, after).encode() + after
 
 
 def intact(content: bytes) -> bool | None:
-    """Whether the seal in `content` fits; None if there is none."""
+    """Whether the seal in `content` is right; None if there is none."""
     if SEAL not in content:
         return None
     before, after = _around_seal(content)
@@ -68,18 +68,25 @@ def of_tensor(tensor: Tensor) -> str:
 
 
 def with_checksums(metadata: Mapping[str, str], tensors: Mapping[str, str]) -> dict[str, str]:
-    """The metadata of a safetensors file with checksums, whose text is of the same length always.
+    """Add checksums to the metadata of a safetensors file.
 
     Args:
-        metadata: what else it has; the first checksum is that of all of it.
-        tensors: the checksum of each tensor.
+        metadata: the other metadata, of which the first checksum is made.
+        tensors: the checksum of each tensor, by name.
+
+    Returns:
+        The metadata with one more entry, `KEY`. Its length depends on the number of tensors alone.
     """
     own = [_of_metadata(metadata), *(tensors[name] for name in sorted(tensors))]
     return {**metadata, KEY: " ".join(own)}
 
 
 def in_metadata(metadata: Mapping[str, str], tensors: Collection[str]) -> dict[str, str]:
-    """The checksum of each tensor of a safetensors file; empty if it was written without.
+    """The checksum of each tensor of a safetensors file; empty if it was written without them.
+
+    Args:
+        metadata: all metadata of the file.
+        tensors: the names of its tensors.
 
     Raises:
         BadValueError: the metadata is damaged.
@@ -96,13 +103,13 @@ def in_metadata(metadata: Mapping[str, str], tensors: Collection[str]) -> dict[s
 
 
 def check_archive(path: Path) -> None:
-    """Raise unless every record of a zip archive has its checksum, reading all of it once.
+    """Verify the checksum of every record of a zip archive, reading all of it once.
 
-    Without checksums, as ``torch.serialization.set_crc32_options(False)`` writes archives, nothing
-    is checked.
+    Archives without checksums, as after ``torch.serialization.set_crc32_options(False)``, are not
+    verified.
 
     Raises:
-        zipfile.BadZipFile: and others, as `zipfile` does on damaged files.
+        zipfile.BadZipFile: the archive is damaged. `zipfile` may raise other errors on it, too.
     """
     with zipfile.ZipFile(path) as archive:
         records = archive.infolist()
@@ -128,7 +135,7 @@ def check_archive(path: Path) -> None:
 
 
 def _around_seal(content: bytes) -> tuple[bytes, bytes]:
-    """What stands before and after the digits of the last seal."""
+    """The bytes before and after the digits of the last seal."""
     start = content.rindex(SEAL) + len(SEAL)
     return content[:start], content[start + DIGITS :]
 

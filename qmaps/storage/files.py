@@ -1,4 +1,4 @@
-"""Writing files so that an interruption leaves the old file or the new one, never half of one."""
+"""Atomic writes: an interruption leaves the old file or the new one, never a part of one."""
 
 from __future__ import annotations
 
@@ -21,10 +21,14 @@ if TYPE_CHECKING:
 
 
 def output_folder(path: str | os.PathLike[str], parameter: str = "out") -> Path:
-    """Create the folder `path`, prove that it can be written, and return it.
+    """Create the folder `path`, check that files can be written to it, and return it.
+
+    Args:
+        path: the folder; its parents are created, too.
+        parameter: the name of `path` in the error message.
 
     Raises:
-        OutputError: if it cannot be created or written; nothing is left behind.
+        OutputError: the folder cannot be created or written to.
     """
     folder = Path(path)
     try:
@@ -40,12 +44,16 @@ def output_folder(path: str | os.PathLike[str], parameter: str = "out") -> Path:
 
 
 def output_file(path: str | os.PathLike[str], parameter: str = "out") -> Path:
-    """Create the folder of `path`, prove that the file can be written, and return it.
+    """Create the folder of `path`, check that the file can be written, and return it.
 
-    To be called before long work; what is at `path` stays as it is.
+    It is meant to be called before long work. A file at `path` is not changed.
+
+    Args:
+        path: the file.
+        parameter: the name of `path` in the error message.
 
     Raises:
-        OutputError: if it cannot be written; nothing but its folder is left behind.
+        OutputError: the file cannot be written; nothing but its folder is left behind.
     """
     target = Path(path)
     output_folder(target.parent, parameter)
@@ -64,7 +72,7 @@ def output_file(path: str | os.PathLike[str], parameter: str = "out") -> Path:
 
 
 def exists(path: Path) -> bool:
-    """Whether there is something at `path`; False where the name is one that nothing can have."""
+    """Whether there is something at `path`; False for a name that no file can have."""
     try:
         return path.exists()
     except OSError:  # it is too long
@@ -78,10 +86,10 @@ def _beside(target: Path) -> Path:
 
 @contextmanager
 def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
-    """Give a temporary path beside `path`; rename it to `path` only if the block succeeds.
+    """Yield a temporary path beside `path`, and rename it to `path` if the block succeeds.
 
     Raises:
-        OutputError: if the file cannot be written.
+        OutputError: the file cannot be written.
     """
     target = Path(path)
     temporary = _beside(target)
@@ -127,7 +135,7 @@ def write_text(path: str | os.PathLike[str], text: str) -> None:
 
 
 def write_record(path: str | os.PathLike[str], value: dict[str, Any]) -> None:
-    """Write a dict as JSON like `write_json`, with a checksum for `read_record`."""
+    """Write a dict as JSON like `write_json`, with the checksum that `read_record` verifies."""
     text = json_text({**value, "checksum": checksums.UNSEALED}, sort_keys=True) + "\n"
     content = checksums.sealed(text.encode())
     with replacing(path) as temporary:
@@ -167,7 +175,7 @@ def write_frame(path: str | os.PathLike[str], frame: pd.DataFrame) -> None:
 
 
 def read_frame(path: str | os.PathLike[str], *, must_be_sealed: bool = False) -> pd.DataFrame:
-    """The frame in a Parquet file; one without a checksum, as earlier versions wrote, is read too.
+    """Read a frame from a Parquet file, also from one without a checksum, as of earlier versions.
 
     Args:
         path: the file.

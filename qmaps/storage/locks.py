@@ -29,24 +29,24 @@ PATIENCE = 1.0
 """Seconds to wait for a writer that may be about to end."""
 
 UNSUPPORTED = {errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP, errno.ENOTSUP, errno.EINVAL}
-"""What a file system without locks answers."""
+"""Error numbers by which a file system says that it has no locks."""
 
 Identity = tuple[int, int] | None
 
 
 class FolderLock:
-    """The right to write to a folder, until `release`, the end of the process, or its death.
+    """The right to write to a folder, until `release` or the end of the process.
 
-    The lock is the operating system's, on a hidden file that is removed at the end, so one that a
-    killed process left does not block. A child process that was forked from the holder does not
-    hold it. Where the file system has no locks, any number of writers hold it and `exclusive` is
-    False.
+    The lock is the operating system's, on a hidden file that is removed at the end. A file that a
+    killed process left behind therefore does not block. A child process that was forked from the
+    holder does not hold the lock. Where the file system has no locks, any number of writers hold
+    it, and `exclusive` is False.
 
     Args:
         out: the folder, created if need be.
-        kind: what is written, such as ``"capture"``; writers of other kinds do not exclude each
-            other.
-        parameter: what error messages call `out`.
+        kind: what is written, such as ``"capture"``; writers of different kinds do not exclude
+            each other.
+        parameter: the name of `out` in error messages.
 
     Raises:
         OutputError: the folder cannot be written, or another writer holds the lock.
@@ -76,7 +76,7 @@ class FolderLock:
         return os.getpid() != self._process
 
     def release(self) -> None:
-        """Let another write; releasing twice is allowed."""
+        """Release the lock; releasing twice is allowed."""
         self._release()
 
     def __enter__(self) -> Self:
@@ -114,7 +114,7 @@ class FolderLock:
         return True
 
     def _holder(self) -> str:
-        """Who has the lock, and what to do about it."""
+        """Who holds the lock, and what to do about it, for an error message."""
         try:
             found = json.loads(self._about.read_text(encoding="utf-8"))
             pid, host = int(found["pid"]), str(found["host"])
@@ -136,7 +136,7 @@ def _release_all() -> None:
 
 
 def _identity(file: Path) -> Identity:
-    """What tells a file from a later one of its name; None if there is none."""
+    """What distinguishes a file from a later one of the same name; None if there is no file."""
     try:
         found = file.stat()
     except OSError:
@@ -159,7 +159,7 @@ def _let_go(lock: BaseFileLock, about: Path, identity: Identity, process: int) -
 
 
 def _self() -> dict[str, Any]:
-    """What others are told of this process."""
+    """What other processes are told about this one."""
     return {
         "pid": os.getpid(),
         "host": platform.node(),

@@ -20,7 +20,7 @@ def write(tensors: Mapping[str, dict[str, Any]], path: str | os.PathLike[str]) -
     """Write quantized tensors to one safetensors file, atomically.
 
     Args:
-        tensors: by name, as plain dicts (`qmaps.algebra.quantized.to_plain`).
+        tensors: quantized tensors as plain dicts (`qmaps.algebra.quantized.to_plain`), by name.
         path: the file; an existing one is replaced.
 
     Raises:
@@ -53,10 +53,13 @@ def write(tensors: Mapping[str, dict[str, Any]], path: str | os.PathLike[str]) -
 
 
 def read(path: str | os.PathLike[str]) -> dict[str, dict[str, Any]]:
-    """Read what `write` wrote.
+    """Read a file of `write`.
+
+    Returns:
+        Quantized tensors as plain dicts, by name.
 
     Raises:
-        BadValueError: the file is missing, truncated, or not of this kind.
+        BadValueError: the file is missing, truncated, damaged, or not of this kind.
     """
     try:
         with safe_open(path, framework="pt") as file:
@@ -86,7 +89,7 @@ def read(path: str | os.PathLike[str]) -> dict[str, dict[str, Any]]:
 def _checked(
     file: Any, metadata: dict[str, str], path: str | os.PathLike[str]
 ) -> dict[str, Tensor]:
-    """All tensors of an open safetensors file, each with its checksum if it has one."""
+    """All tensors of an open safetensors file, after their checksums were verified."""
     arrays: dict[str, Tensor] = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
     try:
         expected = checksums.in_metadata(metadata, arrays.keys())

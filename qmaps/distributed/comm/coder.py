@@ -1,4 +1,4 @@
-"""A tensor as one message of bytes, and back."""
+"""Encoding of tensors as messages of bytes, and decoding."""
 
 from __future__ import annotations
 
@@ -25,8 +25,11 @@ class Coder:
     """Messages of a quantizer: scales, then a fitted codebook if there is one, then codes.
 
     Args:
-        q: signed, of 2 to 8 bits; any normalizer. A tensor is sent flat, so that ``row``, ``col``
-            and ``rank1`` become ``B128``.
+        q: a signed quantizer of 2 to 8 bits, or its spec; any normalizer. A tensor is sent flat, so
+            that ``row``, ``col`` and ``rank1`` become ``B128``.
+
+    Raises:
+        BadValueError: the quantizer is unsigned, or of other widths.
     """
 
     def __init__(self, q: Quantizer | str) -> None:
@@ -48,19 +51,19 @@ class Coder:
 
     @property
     def mark(self) -> int:
-        """A number by which ranks see that they code alike."""
+        """A number that is equal on ranks with the same quantizer."""
         return zlib.crc32(repr((self.name, self.quantizer)).encode())
 
     def nbytes(self, numel: int) -> int:
-        """Bytes of a message of `numel` numbers."""
+        """The size in bytes of a message of `numel` numbers."""
         return self.quantizer.nbytes((numel,)) if numel else 0
 
     def quantize(self, x: Tensor, key: RoundingKey) -> QuantizedTensor:
-        """1-D float32 `x`, quantized; what is not finite stays so."""
+        """Quantize 1-D float32 `x`; NaN and infinity are not refused."""
         return self.quantizer.quantize_unchecked(x, key=key)
 
     def encode(self, x: Tensor, key: RoundingKey) -> Tensor:
-        """1-D float32 `x` as `nbytes` of uint8."""
+        """Encode 1-D float32 `x` as 1-D uint8 of ``nbytes(x.numel())`` elements."""
         if not x.numel():
             return x.new_empty(0, dtype=torch.uint8)
         t = self.quantize(x, key)
@@ -73,7 +76,7 @@ class Coder:
         return torch.cat([*parts, t.packed])
 
     def decode(self, message: Tensor, numel: int) -> Tensor:
-        """1-D float32 from what `encode` made of `numel` numbers; float32 starts at any byte."""
+        """Decode a message of `encode` to 1-D float32 of `numel` elements."""
         if not numel:
             return torch.empty(0, device=message.device)
         q, start = self.quantizer, 0
@@ -92,13 +95,13 @@ class Coder:
 
 
 class OneBit(Coder):
-    """Signs, and the mean magnitude of each block: what the 2015 paper compares with.
+    """Signs, and the mean magnitude of each block: the baseline of the 2015 paper.
 
-    Seide et al. keep two means a column, one of each sign; gradients are near enough to symmetric
-    for one. Zero counts as negative, as ties go to the lower code.
+    Seide et al. keep two means per column, one for each sign; gradients are close enough to
+    symmetric for one. Zero counts as negative, because ties go to the lower code.
 
     Args:
-        block_size: numbers that share a mean.
+        block_size: the number of elements that share a mean.
 
     Source: Seide et al. (2014), "1-bit stochastic gradient descent"; 8-bit approximations for
     parallelism, section 4.2.
@@ -114,7 +117,7 @@ class OneBit(Coder):
         return f"1 bit, B{self.block_size}"
 
     def quantize(self, x: Tensor, key: RoundingKey) -> QuantizedTensor:
-        """Signs of the quantizer, with means in place of its maxima."""
+        """Quantize to signs, with mean magnitudes in place of the quantizer's maxima."""
         t = super().quantize(x, key)
         return replace(t, scales=_means(x, min(self.block_size, x.numel())))
 

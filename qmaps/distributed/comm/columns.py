@@ -26,7 +26,7 @@ _numbers = itertools.count()
 
 
 class _Stack(torch.autograd.Function):
-    """Forward, the activations of all ranks side by side; backward, the own columns' errors."""
+    """Forward: gather the activations of all ranks. Backward: the errors of this rank's columns."""
 
     @staticmethod
     def forward(ctx: Any, own: Tensor, layer: ColumnParallelLinear) -> Tensor:
@@ -39,7 +39,7 @@ class _Stack(torch.autograd.Function):
 
 
 class _SumErrors(torch.autograd.Function):
-    """Forward nothing; backward, the sum of the errors of all ranks' columns."""
+    """Forward: nothing. Backward: sum the errors over all ranks."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, layer: ColumnParallelLinear) -> Tensor:
@@ -56,28 +56,29 @@ class ColumnParallelLinear(nn.Module):
 
     All ranks get the same input. Each computes its columns; they are exchanged quantized, so that
     all have the same full output, bit for bit. In the backward pass each rank takes the errors of
-    its columns, and the errors of the input, to which all columns contribute, are summed in
-    quantized messages. Quantizing passes gradients on as they are.
+    its columns. The errors of the input, to which all columns contribute, are summed in quantized
+    messages. The gradient of quantizing is the identity.
 
     Every rank must build and run its layers in the same order, on the same batch, with the same
-    random choices (dropout). Parameters are the rank's own: an optimizer on each rank updates
-    them, no averaging is wanted.
+    random choices (dropout). Each rank has parameters of its own, which its own optimizer updates;
+    they must not be averaged.
 
     Args:
-        in_features: of the input.
-        out_features: of the full output, at least one for each rank.
-        bias: whether there is one.
-        quantizer: how activations and errors are sent: signed, 2 to 8 bits; None for float32.
-        sum_errors: whether errors of the input are exchanged; not needed where it takes no
-            gradient, and left to `SubBatches` in the first layer behind it.
+        in_features: features of the input.
+        out_features: features of the full output, at least one for each rank.
+        bias: whether the layer has a bias.
+        quantizer: quantizer of activations and errors: signed, 2 to 8 bits; None sends float32.
+        sum_errors: whether errors of the input are exchanged. It is not needed where the input
+            takes no gradient, and must be False for the first layer after `SubBatches`, which sums
+            them itself.
         group: the process group; the default one if None.
-        traffic: where bytes are counted; several layers may share one.
-        seed: of stochastic rounding.
+        traffic: the counter of bytes; several layers may share one.
+        seed: seed of stochastic rounding.
 
     Attributes:
         weight: float32 of shape (own columns, in_features).
         bias: float32 of shape (own columns,), or None.
-        span: first own column, and the one after the last.
+        span: the first of this rank's columns, and the one after the last.
         traffic: bytes sent and received so far.
         step: forward passes so far, for stochastic rounding.
 
@@ -124,7 +125,7 @@ class ColumnParallelLinear(nn.Module):
         self.register_parameter("bias", None if own is None else nn.Parameter(own))
 
     def spans(self) -> list[tuple[int, int]]:
-        """First column and the one after the last of each rank."""
+        """For each rank its first column, and the one after its last."""
         ends = [self.out_features * (r + 1) // self.world for r in range(self.world)]
         return list(zip([0, *ends[:-1]], ends, strict=True))
 
@@ -143,7 +144,15 @@ class ColumnParallelLinear(nn.Module):
         return stacked
 
     def gathered(self, own: Tensor) -> Tensor:
-        """The activations of all ranks, each as its message says, from one's own columns."""
+        """Gather the activations of all ranks.
+
+        Args:
+            own: float32 of shape (..., own columns): the activations of this rank's columns.
+
+        Returns:
+            float32 of shape (..., out_features): the decoded messages of all ranks, this one
+            included.
+        """
         exchange = Exchange(self.group, self.traffic)
         rows = math.prod(own.shape[:-1])
         flat = own.detach().reshape(-1)
@@ -172,7 +181,7 @@ class ColumnParallelLinear(nn.Module):
         return torch.cat(parts, dim=-1)
 
     def summed(self, errors: Tensor) -> Tensor:
-        """The sum over ranks of the errors of the input."""
+        """The sum over ranks of the errors of the input, of any shape, float32."""
         flat = errors.detach().reshape(-1)
         return self._errors(flat, "errors", number=self.number, step=self.step, divide=False).view(
             errors.shape
@@ -187,7 +196,7 @@ class ColumnParallelLinear(nn.Module):
 
 
 class Plain(Coder):
-    """Messages in float32, to be compared with."""
+    """Messages in float32, for comparison."""
 
     def __init__(self) -> None:
         pass
@@ -203,7 +212,7 @@ class Plain(Coder):
         return -1
 
     def nbytes(self, numel: int) -> int:
-        """Four bytes a number."""
+        """The size in bytes of a message: 4 for each number."""
         return 4 * numel
 
     def encode(self, x: Tensor, key: RoundingKey) -> Tensor:  # noqa: ARG002 - nothing is rounded
@@ -211,5 +220,5 @@ class Plain(Coder):
         return x.contiguous().view(torch.uint8)
 
     def decode(self, message: Tensor, numel: int) -> Tensor:  # noqa: ARG002
-        """The numbers again."""
+        """The float32 numbers of a message."""
         return message.clone().view(torch.float32)

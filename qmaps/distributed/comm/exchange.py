@@ -1,4 +1,4 @@
-"""Messages of bytes between the ranks of a process group, agreed on first and counted."""
+"""Messages of bytes between the ranks of a process group, after a check that all ranks agree."""
 
 from __future__ import annotations
 
@@ -28,15 +28,15 @@ KINDS = (
 
 @dataclass(frozen=True)
 class Header:
-    """What ranks tell each other before an exchange, so that all see the same fault.
+    """What ranks tell each other before an exchange, so that all raise the same error.
 
     Attributes:
         kind: index into `KINDS`.
-        number: of the bucket or layer.
-        numel: numbers to be exchanged.
-        mark: of the coder.
-        bad: how many of them are NaN or infinite.
-        first: flat index of the first such.
+        number: number of the bucket, layer, tensor or sub-batch.
+        numel: the number of elements to be exchanged.
+        mark: the coder's `mark`.
+        bad: how many elements are NaN or infinite.
+        first: flat index of the first of these; 0 if there are none.
     """
 
     kind: int
@@ -48,12 +48,19 @@ class Header:
 
     @property
     def place(self) -> str:
-        """For messages."""
+        """What is exchanged, for error messages."""
         return f"{KINDS[self.kind]} {self.number}"
 
 
 def header(kind: str, number: int, x: Tensor, mark: int) -> Header:
-    """The header of `x`, looked through for what is not finite."""
+    """The header of a tensor, with its count of elements that are not finite.
+
+    Args:
+        kind: what the tensor is, one of `KINDS`.
+        number: number of the bucket, layer, tensor or sub-batch.
+        x: a floating-point tensor of any shape.
+        mark: the coder's `mark`.
+    """
     wrong = ~x.isfinite()
     bad = int(wrong.sum())
     first = int(wrong.reshape(-1).int().argmax()) if bad else 0
@@ -75,7 +82,17 @@ class Exchange:
         self.world = dist.get_world_size(group)
 
     def agree(self, mine: Header, device: torch.device, *, same_size: bool = True) -> list[Header]:
-        """The headers of all ranks, by rank.
+        """Exchange headers, and check that all ranks are about to do the same.
+
+        All ranks of the group must call this.
+
+        Args:
+            mine: this rank's header.
+            device: the device through which headers are sent; the process group must support it.
+            same_size: whether all ranks need the same number of elements.
+
+        Returns:
+            The headers of all ranks, in the order of ranks.
 
         Raises:
             BadValueError: ranks are at different exchanges, code differently, or, if `same_size`,
@@ -112,7 +129,10 @@ class Exchange:
 
         Args:
             found: what `agree` returned.
-            hint: what a caller can do about it, for the message.
+            hint: text that is appended to the message: what a caller can do about it.
+
+        Raises:
+            NonFiniteError: a rank has NaN or infinity.
         """
         for rank, each in enumerate(found):
             if each.bad:
@@ -125,9 +145,12 @@ class Exchange:
         """Give each rank its message, and get one from each.
 
         Args:
-            messages: 1-D uint8, one for each rank; the own one is not sent.
-            sizes: bytes that come from each rank; 0 for the own one.
-            place: for errors.
+            messages: 1-D uint8, one for each rank; this rank's own one is not sent.
+            sizes: the size in bytes of the message from each rank; 0 for this rank.
+            place: what is exchanged, for error messages.
+
+        Returns:
+            1-D uint8 messages, in the order of ranks; this rank's own one is empty.
         """
         device = messages[0].device
         outgoing = [0 if r == self.rank else m.numel() for r, m in enumerate(messages)]
@@ -139,12 +162,15 @@ class Exchange:
         return list(torch.split(into, list(sizes)))
 
     def gather(self, message: Tensor, sizes: Sequence[int], place: str) -> list[Tensor]:
-        """The messages of all ranks, by rank.
+        """Send this rank's message to all ranks, and get theirs.
 
         Args:
             message: 1-D uint8.
-            sizes: bytes of each rank's message; shorter ones are sent with padding.
-            place: for errors.
+            sizes: the size in bytes of each rank's message; shorter ones are sent with padding.
+            place: what is exchanged, for error messages.
+
+        Returns:
+            1-D uint8 messages without padding, in the order of ranks.
         """
         most = max(sizes)
         padded = torch.nn.functional.pad(message, (0, most - message.numel()))
@@ -157,7 +183,7 @@ class Exchange:
 
     @contextmanager
     def watched(self, place: str) -> Iterator[None]:
-        """Turn what the process group raises into an error that says where."""
+        """Turn errors of the process group into a `CommunicationError` that names `place`."""
         try:
             yield
         except (RuntimeError, ValueError) as error:

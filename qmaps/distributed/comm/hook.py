@@ -22,8 +22,8 @@ class QuantizedHook:
 
     Attributes:
         traffic: bytes sent and received so far.
-        error_feedback: whether what a message leaves out is added to the next.
-        step: backward passes that were exchanged.
+        error_feedback: whether the rounding error of a message is added to the next message.
+        step: the number of backward passes so far.
     """
 
     def __init__(
@@ -48,7 +48,7 @@ class QuantizedHook:
         state: object,  # noqa: ARG002 - DDP passes it
         bucket: dist.GradBucket,  # type: ignore[name-defined]
     ) -> torch.futures.Future[Tensor]:
-        """Average a bucket; DDP calls it when the bucket's gradients are there."""
+        """Average a bucket; DDP calls it when the bucket's gradients are ready."""
         buffer = bucket.buffer()
         residual = self._gathered(bucket) if self.error_feedback else None
         found = self._reduce(
@@ -68,16 +68,20 @@ class QuantizedHook:
         return future
 
     def state_dict(self, module: nn.Module) -> dict[str, Any]:
-        """Step and residuals, by the names of `module`'s parameters: this rank's own."""
+        """The step, and this rank's residuals by the names of `module`'s parameters."""
         names = {parameter: name for name, parameter in _bare(module).named_parameters()}
         kept = {names[parameter]: left.clone() for parameter, left in self._residuals.items()}
         return {"step": self.step, "residuals": kept}
 
     def load_state_dict(self, state: Mapping[str, Any], module: nn.Module) -> None:
-        """Take over what `state_dict` gave.
+        """Load what `state_dict` returned.
+
+        Args:
+            state: the step and residuals of this rank.
+            module: the module, wrapped by DDP or not.
 
         Raises:
-            BadValueError: a residual is of no parameter of `module`, or of another size.
+            BadValueError: a residual belongs to no parameter of `module`, or has another size.
         """
         parameters = dict(_bare(module).named_parameters())
         for name, left in state["residuals"].items():
@@ -122,12 +126,12 @@ def quantized_hook(
     after the other.
 
     Args:
-        quantizer: signed, 2 to 8 bits. With ``+sr`` the rounding depends on seed, step, bucket,
-            element and rank.
-        error_feedback: add what each message left out to the next, in float32, one number for
-            each gradient.
+        quantizer: a signed quantizer of 2 to 8 bits, or its spec. With ``+sr`` the rounding depends
+            on seed, step, bucket, element and rank.
+        error_feedback: whether to add the rounding error of each message to the next one. It takes
+            one float32 number for each gradient.
         group: DDP's process group; the default one if None.
-        seed: of stochastic rounding.
+        seed: seed of stochastic rounding, 0 to 2**32 - 1.
         nonfinite: what NaN or infinity on one rank does: "raise" an error on all, or "propagate"
             as NaN of the whole bucket, which `torch.amp.GradScaler` sees.
 
@@ -158,7 +162,15 @@ def one_bit_hook(
 ) -> QuantizedHook:
     """A hook that sends signs and a mean magnitude for each block, with error feedback.
 
-    What the 2015 paper compares with. Arguments are those of `quantized_hook`.
+    It is the baseline of the 2015 paper. Errors are those of `quantized_hook`.
+
+    Args:
+        block_size: the number of gradients that share a mean magnitude, at least 1.
+        error_feedback: whether to add the rounding error of each message to the next one. It takes
+            one float32 number for each gradient.
+        group: DDP's process group; the default one if None.
+        nonfinite: what NaN or infinity on one rank does: "raise" an error on all, or "propagate"
+            as NaN of the whole bucket.
 
     Source: Seide et al. (2014), "1-bit stochastic gradient descent".
     """
@@ -168,7 +180,7 @@ def one_bit_hook(
 
 
 def _bare(module: nn.Module) -> nn.Module:
-    """What DDP wraps, or the module itself."""
+    """The module that DDP wraps, or the module itself."""
     if isinstance(module, nn.parallel.DistributedDataParallel):
         bare: nn.Module = module.module
         return bare

@@ -19,7 +19,7 @@ SCATTER, GATHER = 16, 17
 
 
 def check_nonfinite(nonfinite: str) -> str:
-    """`nonfinite` if it is allowed."""
+    """`nonfinite`, if it is "raise" or "propagate"; else BadValueError."""
     if nonfinite not in NONFINITE:
         raise BadValueError(f"nonfinite={nonfinite!r} must be 'raise' or 'propagate'")
     return nonfinite
@@ -28,18 +28,18 @@ def check_nonfinite(nonfinite: str) -> str:
 class Reducer:
     """Sums or averages tensors of one size over all ranks; every rank gets the same bits.
 
-    Each rank owns one of W equal parts of the flat tensor. It gets that part from all others,
-    quantized, decodes each before it is added, in the order of ranks and in float32, divides by W
-    if an average is wanted, quantizes the result and sends it to all. Its own part goes into the
-    sum as it is; all, itself included, take the decoded result.
+    Each rank owns one of W parts of the flat tensor. It gets that part from all others, quantized,
+    decodes each before it is added, in the order of ranks and in float32, divides by W if an
+    average is wanted, quantizes the result and sends it to all. Its own part is added without
+    quantizing. All ranks, the owner included, use the decoded result.
 
     Args:
-        coder: how numbers are sent.
+        coder: encodes and decodes messages.
         group: the process group; the default one if None.
-        traffic: where bytes are counted.
-        seed: of stochastic rounding.
-        nonfinite: "raise" refuses NaN and infinity anywhere on all ranks; "propagate" makes the
-            whole tensor NaN. None refuses them too, for callers without this choice.
+        traffic: the counter of bytes; None makes one.
+        seed: seed of stochastic rounding, 0 to 2**32 - 1.
+        nonfinite: what NaN or infinity on one rank does: "raise" an error on all, or "propagate"
+            as NaN of the whole tensor. None raises too, for callers that do not offer this choice.
     """
 
     def __init__(
@@ -71,13 +71,17 @@ class Reducer:
 
         Args:
             x: 1-D float32.
-            kind: what it is, one of `qmaps.distributed.comm.exchange.KINDS`.
-            number: of the tensor, the same on all ranks.
-            step: of training, for stochastic rounding.
-            divide: by the number of ranks.
-            residual: 1-D float32 as `x`: what earlier messages left out. It is added to `x`, and
-                then holds what these leave out; of the own part the error of the result, so that
-                it comes in once at the next step.
+            kind: what `x` is, one of `qmaps.distributed.comm.exchange.KINDS`.
+            number: number of the tensor, the same on all ranks.
+            step: training step, for stochastic rounding.
+            divide: whether to divide by the number of ranks.
+            residual: float32 of the shape of `x`, changed in place: the rounding errors of earlier
+                messages. They are added to `x` and replaced by those of this exchange. Of this
+                rank's own part it holds the error of the result, so that the next step makes up
+                for it once.
+
+        Returns:
+            1-D float32, the same bits on every rank.
         """
         exchange = Exchange(self.group, self.traffic)
         rank, world = exchange.rank, exchange.world
@@ -160,16 +164,17 @@ def average(
 
     Args:
         x: float32, float16 or bfloat16, of one shape on all ranks.
-        q: signed quantizer of 2 to 8 bits, or its spec.
+        q: a signed quantizer of 2 to 8 bits, or its spec.
         group: the process group; the default one if None.
-        traffic: where bytes are counted.
-        seed: of stochastic rounding.
-        step: of training, for stochastic rounding; 32 bits.
-        number: of the tensor, for stochastic rounding and errors.
-        nonfinite: "raise" refuses NaN and infinity on all ranks; "propagate" returns NaN.
+        traffic: the counter of bytes.
+        seed: seed of stochastic rounding, 0 to 2**32 - 1.
+        step: training step, for stochastic rounding, 0 to 2**53 - 1.
+        number: number of the tensor, for stochastic rounding and error messages, 0 to 2**32 - 1.
+        nonfinite: what NaN or infinity on one rank does: "raise" an error on all, or "propagate"
+            as NaN of the whole tensor.
 
     Returns:
-        Of the shape and dtype of `x`.
+        A tensor of the shape and dtype of `x`.
 
     Raises:
         BadValueError: ranks differ in size, quantizer or order; on all ranks.

@@ -21,22 +21,22 @@ FORWARD, BACKWARD = 19, 20
 
 
 class SubBatches:
-    """Feeds what data parallel layers make, part by part, to layers split over ranks.
+    """Feeds the activations of data parallel layers, part by part, to layers split over ranks.
 
-    Each rank has activations of its own samples. They become sub-batches, one rank after the
-    other; every sub-batch goes quantized to all ranks, all run the split layers on it forward and
-    backward, and the errors of its activations go quantized back to the rank it came from, which
-    adds them. While one sub-batch is computed the next one is on its way. With all errors back,
-    the data parallel layers get their backward pass.
+    Each rank has activations of its own samples. They are cut into sub-batches, which the ranks
+    take turns in sending. Every sub-batch is sent quantized to all ranks, and all run the split
+    layers on it forward and backward. The errors of its activations are sent quantized back to the
+    rank that it came from, which adds them. While one sub-batch is computed, the next one is being
+    sent. Once all errors are back, the data parallel layers run their backward pass.
 
     The first split layer needs ``sum_errors=False``: its errors are summed here, by their owner.
 
     Args:
-        quantizer: how activations and errors are sent: signed, 2 to 8 bits; None for float32.
-        size: samples of a sub-batch; all of a rank's if None.
+        quantizer: quantizer of activations and errors: signed, 2 to 8 bits; None sends float32.
+        size: samples of a sub-batch; None takes all samples of a rank.
         group: the process group; the default one if None.
-        traffic: where bytes are counted.
-        seed: of stochastic rounding.
+        traffic: the counter of bytes.
+        seed: seed of stochastic rounding.
 
     Source: 8-bit approximations for parallelism, section 2.4; Krizhevsky (2014), "One weird trick
     for parallelizing convolutional neural networks".
@@ -71,8 +71,9 @@ class SubBatches:
         Args:
             activations: float32 of shape (samples, ...) that depends on the parameters below; the
                 same shape on all ranks.
-            targets: of shape (samples, ...), sent as it is.
-            loss: runs the split layers on a sub-batch and gives the mean loss over its samples.
+            targets: targets of shape (samples, ...), sent without quantizing.
+            loss: runs the split layers on a sub-batch and its targets, and returns the mean loss
+                over its samples.
             after: called after each sub-batch, to update the split layers at once, as the paper
                 does; if None their gradients add up to those of the mean over all samples.
 

@@ -1,4 +1,4 @@
-"""Bytes on the wire."""
+"""Counters of the bytes that ranks exchange."""
 
 from __future__ import annotations
 

@@ -11,7 +11,18 @@ from qmaps.errors import BadTypeError, BadValueError
 
 
 def number(name: str, value: object, *, least: float = 0.0, above: bool = False) -> float:
-    """`value` as a float, of at least `least`, or above it."""
+    """`value` as a float, checked to be finite and in range.
+
+    Args:
+        name: the name of the value in error messages.
+        value: an int or float.
+        least: the lower bound.
+        above: whether the bound itself is refused.
+
+    Raises:
+        BadTypeError: `value` is not a number.
+        BadValueError: `value` is not finite, or out of range.
+    """
     if isinstance(value, bool) or not isinstance(value, int | float):
         raise BadTypeError(f"{name}={value!r} must be a number")
     if not math.isfinite(value) or value < least or (above and value == least):
@@ -30,7 +41,17 @@ def count(name: str, value: object) -> int:
 
 
 def known(kind: type[Any], given: object, where: str) -> dict[str, Any]:
-    """`given` if it is a mapping whose keys are fields of the dataclass `kind`."""
+    """`given` as a dict, checked to hold fields of a dataclass and nothing else.
+
+    Args:
+        kind: the dataclass.
+        given: a mapping by names of fields; fields may be missing.
+        where: the name of `given` in error messages.
+
+    Raises:
+        BadTypeError: `given` is not a mapping.
+        BadValueError: a key is not the name of a field.
+    """
     names = [field.name for field in fields(kind)]
     if not isinstance(given, Mapping):
         raise BadTypeError(f"{where}={given!r} must hold {', '.join(names)}")

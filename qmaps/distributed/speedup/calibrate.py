@@ -30,11 +30,11 @@ def calibrate(
     """Time quantizing, decoding and messages between two processes here, over gloo.
 
     Args:
-        quantizers: whose coding is timed.
-        nodes: of the hardware that is returned; all links are as measured.
-        gpus_per_node: of that hardware.
-        numbers: how many are coded.
-        rounds: of each measurement; medians count.
+        quantizers: the quantizers that are timed.
+        nodes: nodes of the hardware that is returned; all of its links are the measured one.
+        gpus_per_node: devices per node of that hardware.
+        numbers: how many numbers are quantized and decoded.
+        rounds: how often each measurement is repeated; the median is taken.
 
     Returns:
         Hardware with one measured link, its latency a table of the measured sizes, and the

@@ -15,7 +15,7 @@ from qmaps.errors import BadValueError
 
 @dataclass(frozen=True)
 class Link:
-    """A way between two devices.
+    """A connection between two devices.
 
     Attributes:
         gb_per_s: bandwidth, 1e9 bytes a second.

@@ -19,14 +19,23 @@ if TYPE_CHECKING:
     import pandas as pd
 
 FULL = "32-bit"
-"""What messages that are not quantized are called."""
+"""The label of messages that are not quantized."""
 
 
 def unhidden(single_ms: float, cover_ms: float, others: int) -> float:
-    """Synchronization of a full pass that no computation hides.
+    """Synchronization time of a full pass that is not hidden by computation.
 
-    A synchronization under the `cover_ms` of the product that follows hides under it, all but the
-    first. A longer one stands out by the difference, once for each of the `others`.
+    A synchronization shorter than `cover_ms` is hidden by the product that runs at the same time,
+    in all sub-batches but the first. Of a longer one the difference remains, once for each of the
+    `others`.
+
+    Args:
+        single_ms: synchronization of one sub-batch, in milliseconds.
+        cover_ms: the product that hides it, in milliseconds.
+        others: the number of other nodes, or of other devices of a single node.
+
+    Returns:
+        Milliseconds.
 
     >>> unhidden(2.1, 1.3, 31), unhidden(0.35, 1.3, 31)
     (24.8, 0.35)
@@ -74,9 +83,9 @@ def predict(
     Args:
         job: what is trained.
         hardware: on what.
-        sub_batch: samples at a time.
-        q: how activations are sent; None for float32.
-        single_ms: synchronization of one sub-batch, where it was measured; else that of
+        sub_batch: samples of a sub-batch.
+        q: quantizer of the activations, or its spec; None sends float32.
+        single_ms: measured synchronization of one sub-batch, in milliseconds; None computes it by
             `Hardware.message_ms`.
     """
     count("sub_batch", sub_batch)
@@ -111,9 +120,10 @@ def curves(
 
     Args:
         job: what is trained.
-        hardware: the largest.
-        quantizers: how activations are sent, by label.
-        progress: called with what is done, all there is, and a note.
+        hardware: the largest hardware; curves begin with one device of it.
+        quantizers: quantizers of the activations by label; None sends float32.
+        progress: called after each quantizer with the number done, the number of all, and the
+            label.
 
     Returns:
         `panel` ("GPUs" or "sub-batch"), `quantizer` (label), `gpus`, `sub_batch`, `speedup`,

@@ -31,7 +31,16 @@ def median_s(work: Callable[[], object], rounds: int) -> float:
 
 
 def transfers(rank: int, sizes: list[int], rounds: int) -> list[float]:
-    """Milliseconds of one message of each size: half of the way there and back."""
+    """Time messages between two processes; both must call this with the same arguments.
+
+    Args:
+        rank: rank of this process in the default process group, 0 or 1.
+        sizes: sizes of the messages in bytes.
+        rounds: how often each message is sent; the median is taken.
+
+    Returns:
+        Milliseconds of one message of each size: half of a round trip.
+    """
     found = []
     for size in sizes:
         buffer = torch.zeros(size, dtype=torch.uint8)
@@ -49,7 +58,16 @@ def transfers(rank: int, sizes: list[int], rounds: int) -> list[float]:
 
 
 def coding(specs: list[str], numbers: int, rounds: int) -> tuple[list[float], list[float]]:
-    """Nanoseconds to quantize and to decode one number, for each quantizer."""
+    """Time quantizing and decoding of random float32 numbers.
+
+    Args:
+        specs: specs of quantizers.
+        numbers: how many numbers are quantized at a time.
+        rounds: how often each measurement is repeated; the median is taken.
+
+    Returns:
+        Nanoseconds to quantize one number, and to decode one, each for every quantizer.
+    """
     x = torch.randn(numbers, generator=torch.Generator().manual_seed(0))
     compress, decompress = [], []
     for spec in specs:

@@ -44,7 +44,23 @@ def write(
     hardware: Hardware,
     job: Job,
 ) -> dict[str, Path]:
-    """Write tables, curves, their figure, and what they were made from into folder `out`."""
+    """Write tables, curves, their figure, and the inputs of the curves.
+
+    Args:
+        out: the folder, created if need be.
+        command: the command line that is shown in the tables' file.
+        table: the frame of `qmaps.distributed.speedup.tables`.
+        curves: the frame of `qmaps.distributed.speedup.curves`.
+        hardware: the hardware of the curves.
+        job: the job of the curves.
+
+    Returns:
+        The paths of the files: "tables" (Markdown), "curves" (CSV), "figure" (PNG) and "hardware"
+        (JSON).
+
+    Raises:
+        OutputError: the folder or a file cannot be written.
+    """
     output_folder(out)
     paths = {
         "tables": out / "tables.md",
@@ -87,7 +103,13 @@ SIZES_KB = (1, 16, 256, 4096)
 
 
 def markdown(table: pd.DataFrame, hardware: Hardware, command: str) -> str:
-    """The tables as a page."""
+    """The tables as a page in Markdown.
+
+    Args:
+        table: the frame of `qmaps.distributed.speedup.tables`.
+        hardware: the hardware of the curves, which the page describes.
+        command: the command line that is shown at the top.
+    """
     lines = ["# The speed-up model beside the paper", "", f"`{command}`", "", NOTES]
     lines += [*_about(hardware), ""]
     for name, part in table.groupby("table", sort=True):

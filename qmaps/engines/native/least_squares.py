@@ -55,10 +55,14 @@ def partition(w: Tensor, wx: Tensor, wxx: Tensor, size: int) -> list[int]:
     """The ends of the `size` intervals of least cost, the last one first.
 
     Args:
-        w: prefix sums at the ends of the cells that intervals are made of: contiguous float64.
-        wx: the same.
-        wxx: the same.
+        w: prefix sums of the weights w at the cuts between cells: contiguous float64 of shape
+            (cuts,).
+        wx: prefix sums of w x, like `w`.
+        wxx: prefix sums of w x x, like `w`.
         size: number of intervals.
+
+    Returns:
+        `size` indices of cuts.
     """
     ends: list[int] = core.partition(address(w), address(wx), address(wxx), len(w), size)
     return ends
@@ -67,7 +71,17 @@ def partition(w: Tensor, wx: Tensor, wxx: Tensor, size: int) -> list[int]:
 def refine(
     cells: tuple[Tensor, Tensor, Tensor, Tensor], codebook: Tensor, sweeps: int, tolerance: float
 ) -> Tensor:
-    """Lloyd's iteration on an ascending float64 `codebook` over what `sort_data` gave."""
+    """Lloyd's iteration: alternate nearest codes and weighted means.
+
+    Args:
+        cells: `x`, `w`, `wx` and `wxx` as `sort_data` returns them: contiguous float64 on the CPU.
+        codebook: contiguous, ascending float64 of shape (size,); it is not changed.
+        sweeps: the largest number of iterations.
+        tolerance: iteration stops once the error falls by at most this fraction of itself.
+
+    Returns:
+        The new codebook, float64 of shape (size,).
+    """
     codebook = codebook.clone()
     x, w, wx, wxx = cells
     core.refine(

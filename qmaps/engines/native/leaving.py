@@ -1,8 +1,8 @@
-"""What is alive when Python exits lets go of the extension's objects.
+"""Objects of the extension are released when Python exits.
 
-A hook of autograd (``register_post_accumulate_grad_hook``) that knows its optimizer closes a circle
-that Python's collector cannot see, as part of it is in C++. Such optimizers are never freed, and
-what they hold of the extension would be reported as leaked.
+A hook of autograd (``register_post_accumulate_grad_hook``) that refers to its optimizer closes a
+reference cycle that Python's garbage collector cannot see, because part of it is in C++. Such
+optimizers are never freed, and their objects of the extension would be reported as leaked.
 """
 
 from __future__ import annotations
@@ -13,17 +13,17 @@ from weakref import WeakSet
 
 
 class Holder(Protocol):
-    """Holds objects of the extension, and can make them anew."""
+    """Holds objects of the extension, and can create them again."""
 
     def forget_engine(self) -> None:
-        """Let go of them; what comes afterwards makes them again."""
+        """Release them; they are created again at their next use."""
 
 
 _holders: WeakSet[Holder] = WeakSet()
 
 
 def forget_at_exit(holder: Holder) -> None:
-    """Let `holder` forget before Python ends, if it is still alive then."""
+    """Call ``holder.forget_engine()`` at exit, if `holder` is still alive then."""
     _holders.add(holder)
 
 

@@ -1,4 +1,4 @@
-"""Error metrics on the native engine: tensors quantized and measured in one pass."""
+"""Error metrics on the native engine: tensors are quantized and measured in one pass."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ def measure(
 
     Args:
         x: float32, float16 or bfloat16 on the CPU.
-        normalizer: one that `tensors.measures` allows.
-        map_: the same.
-        key: of stochastic rounding, None for nearest.
-        keep: store the codes.
+        normalizer: a normalizer that `tensors.measures` supports.
+        map_: a map that `tensors.measures` supports.
+        key: names the random numbers of stochastic rounding; None rounds to nearest.
+        keep: whether to store the codes.
 
     Returns:
-        Sums, packed codes if `keep`, scales, and NON_FINITE and NEGATIVE of `tensors` or-ed
-        together; where that is not 0, the rest means nothing.
+        Sums, packed codes (None without `keep`), scales, and NON_FINITE and NEGATIVE of `tensors`
+        or-ed together. Where that is not 0, the others are meaningless.
     """
     x = x.contiguous()
     shape, numel = tuple(x.shape), x.numel()
@@ -65,7 +65,7 @@ def measure(
 
 
 class UpdateErrors:
-    """Errors of Adam updates over parameters given one after another; 8 bytes an element.
+    """Errors of Adam updates over parameters given one after another; 8 bytes per element.
 
     Order statistics are exact, sums as in `measure`.
     """
@@ -74,7 +74,7 @@ class UpdateErrors:
         self._errors = core.UpdateErrors()
 
     def clear(self) -> None:
-        """Begin anew, keeping the memory."""
+        """Start again from nothing, keeping the memory."""
         self._errors.clear()
 
     def add(
@@ -85,14 +85,14 @@ class UpdateErrors:
         second: Tensor | QuantizedTensor,
         eps: float,
     ) -> None:
-        """One parameter.
+        """Add the errors of one parameter.
 
         Args:
-            exact: its update, float32 and contiguous on the CPU, as are all tensors here.
-            v: its second moment.
-            first: the first moment as quantized, or as decoded.
-            second: the second moment, the same.
-            eps: Adam's.
+            exact: its exact update, float32 and contiguous on the CPU, as are all tensors here.
+            v: its exact second moment.
+            first: the first moment, quantized or decoded.
+            second: the second moment, quantized or decoded.
+            eps: Adam's `eps`.
         """
         numel = exact.numel()
         self._errors.add(
@@ -109,7 +109,7 @@ class UpdateErrors:
         """What was added, all parameters together.
 
         Args:
-            levels: of nearest-rank quantiles, above 0 and at most 1.
+            levels: levels of nearest-rank quantiles, above 0 and at most 1.
 
         Returns:
             Elements; how many of them have a second moment that decodes to 0 but is not, under
@@ -131,10 +131,10 @@ def add_update_grid(
     """Add the update errors of one parameter to sums by pair of codes.
 
     Args:
-        exact: the update, float32 and contiguous on the CPU.
-        first: the first moment, quantized by what `follows_tensor` allows.
-        second: the second moment, the same.
-        eps: Adam's.
+        exact: the exact update, float32 and contiguous on the CPU.
+        first: the first moment, a quantized tensor that `follows_tensor` supports.
+        second: the second moment, like `first`.
+        eps: Adam's `eps`.
         sums: count, absolute and relative error, and elements with u != 0: contiguous float64
             of shape (codes of first, codes of second). Summed over segments of the tensor that
             do not depend on the number of threads.
@@ -152,7 +152,7 @@ def add_update_grid(
 
 
 def follows_tensor(t: QuantizedTensor) -> bool:
-    """Whether this engine can decode `t` where it lies."""
+    """Whether this engine can decode `t` in place."""
     q = t.quantizer
     return (
         t.device.type == "cpu"

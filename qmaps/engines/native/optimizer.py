@@ -94,7 +94,16 @@ def add_states(
     group: dict[str, Any],
     names: tuple[str, ...],
 ) -> None:
-    """Describe the states of the parameter added last to the engine's ``Step``."""
+    """Describe a parameter's states to the engine's ``Step``.
+
+    Args:
+        step: the ``Step``; the states go to the parameter that was added to it last.
+        optimizer: the optimizer, which holds the states.
+        number: the number of the parameter, for stochastic rounding.
+        param: the parameter.
+        group: the options of its group.
+        names: the names of its states, in the order of the rule.
+    """
     sides = optimizer.side_states.intersection(names)
     if sides:
         step.arrange_sides(list(param.shape))
@@ -121,7 +130,7 @@ def described(t: QuantizedTensor) -> tuple[Any, ...]:
 
 
 def rounding(t: QuantizedTensor, key: RoundingKey) -> list[tuple[int, ...]]:
-    """The words of `key` where rounding is stochastic."""
+    """The words of `key` in a list; an empty list where `t` is rounded to nearest."""
     return [key.words()] if t.quantizer.stochastic else []
 
 

@@ -1,7 +1,7 @@
 """Order statistics on the native engine.
 
-What `qmaps.quantiles` needs, for contiguous tensors of one dimension on the CPU. Each function
-returns how many elements are NaN or infinite besides; if there are some, the rest means nothing.
+They serve `qmaps.quantiles`, for 1-D tensors on the CPU. Each function also returns how many
+elements are NaN or infinite; if there are any, its other results are meaningless.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ def order_statistics(x: Tensor, ranks: Tensor) -> tuple[Tensor, int]:
         ranks: int64 of shape (count,), each in [0, n), in any order.
 
     Returns:
-        float32 of shape (count,). Of zeros the negative ones come first.
+        float32 of shape (count,), and the number of elements that are NaN or infinite. Negative
+        zeros come before positive ones.
     """
     x = _readable(x)
     values = torch.empty(ranks.numel(), dtype=torch.float32)
@@ -43,7 +44,8 @@ def leading_bits(x: Tensor, ranks: Tensor) -> tuple[Tensor, int]:
         ranks: the same.
 
     Returns:
-        int64 of shape (3, count): the cell's bits, the elements in lower cells, those in its own.
+        int64 of shape (3, count): the cell's bits, the elements in lower cells, those in its own;
+        and the number of elements that are NaN or infinite.
     """
     x = _readable(x)
     found = torch.empty(3, ranks.numel(), dtype=torch.int64)
@@ -57,11 +59,15 @@ def add_quantiles(x: Tensor, size: int, below: Tensor, fraction: Tensor, sums: T
     """Add to `sums` the quantiles of each stretch of `size` elements, times `size`, in order.
 
     Args:
-        x: as in `order_statistics`; its elements are a multiple of `size`, at most `LONGEST`.
-        size: elements of a stretch.
-        below: int64 of shape (num,), ranks in a stretch.
-        fraction: float64 of shape (num,), what lies between that rank and the next.
-        sums: float64 of shape (num,).
+        x: as in `order_statistics`; its number of elements is a multiple of `size`.
+        size: elements of a stretch, at most `LONGEST`.
+        below: int64 of shape (num,): for each quantile the rank in a stretch at or below it.
+        fraction: float64 of shape (num,): the quantile's position between that rank and the next,
+            in [0, 1).
+        sums: contiguous float64 of shape (num,), changed in place.
+
+    Returns:
+        The number of elements that are NaN or infinite.
     """
     x = _readable(x)
     bad: int = core.add_quantiles(

@@ -29,12 +29,12 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 FEW = 1 << 15
-"""Elements below which threads cost more than they bring."""
+"""Tensors with fewer elements run on one thread."""
 
 
 @functools.lru_cache(maxsize=512)
 def codebook(map_: Map, *, brief: bool = False) -> Any:
-    """The map's search tables; `brief`: made fast, for few uses."""
+    """The map's search tables; with `brief` they are quick to build, for few uses."""
     values = table(map_)
     # n >= value is n > the float below it.
     below = torch.nextafter(values[1:-1], torch.tensor(-torch.inf))
@@ -45,7 +45,7 @@ def codebook(map_: Map, *, brief: bool = False) -> Any:
 
 @functools.lru_cache(maxsize=4096)
 def geometry(normalizer: Normalizer, shape: tuple[int, ...]) -> Any:
-    """Where each element's scale lies, or None where this engine cannot follow."""
+    """Where each element's scale lies, or None where the engine does not support the normalizer."""
     found = normalizer.geometry(shape)
     if found is None or len(found.parts) > 8 or found.arrays > 8:
         return None
@@ -59,7 +59,14 @@ def geometry(normalizer: Normalizer, shape: tuple[int, ...]) -> Any:
 
 
 def follows(normalizer: Normalizer, map_: Map, shape: tuple[int, ...]) -> bool:
-    """Whether this engine can quantize a tensor of `shape`."""
+    """Whether this engine can quantize and decode a tensor of `shape`.
+
+    Args:
+        normalizer: computes the scales. It needs a `geometry` of at most 8 lists of scales, and
+            blocks of at most 1024 elements where it spans log2 ranges.
+        map_: holds the codebook: at most 16 bits, or 8 with log2 ranges.
+        shape: the shape of the tensor.
+    """
     wide = map_.bits > BYTE
     return (
         map_.bits <= MAX_BITS
@@ -69,7 +76,13 @@ def follows(normalizer: Normalizer, map_: Map, shape: tuple[int, ...]) -> bool:
 
 
 def measures(normalizer: Normalizer, map_: Map, shape: tuple[int, ...]) -> bool:
-    """Whether it can look at single codes of such a tensor too, which then are bytes."""
+    """Whether this engine can also read single codes, as error metrics need them.
+
+    Args:
+        normalizer: as in `follows`.
+        map_: as in `follows`, of at most 8 bits: codes are unpacked to one byte each.
+        shape: the shape of the tensor.
+    """
     return map_.bits <= BYTE and follows(normalizer, map_, shape)
 
 
@@ -82,10 +95,22 @@ def stored(
     *,
     brief: bool = False,
 ) -> tuple[Any, Any, int, list[int]]:
-    """Codebook, geometry and addresses of a quantized tensor of `shape`; `brief` as in `codebook`.
+    """Describe a quantized tensor to the engine.
+
+    Args:
+        packed: 1-D uint8 packed codes; None where no codes are stored.
+        scales: scales in the parts of ``normalizer.layout(shape)``.
+        normalizer: a normalizer that `follows` supports.
+        map_: a map that `follows` supports.
+        shape: the shape of the tensor.
+        brief: as in `codebook`.
+
+    Returns:
+        The engine's codebook and geometry, the address of the codes (0 for None), and the
+        addresses of the scales.
 
     Raises:
-        BadValueError: codes or scales are no contiguous memory of the size that this takes.
+        BadValueError: codes or scales are not contiguous, or have a wrong number of elements.
     """
     needed, counts = _elements(normalizer, map_.bits, shape)
     parts = zip(scales, counts, strict=True)
@@ -101,7 +126,7 @@ def stored(
 def _elements(
     normalizer: Normalizer, bits: int, shape: tuple[int, ...]
 ) -> tuple[int, tuple[int, ...]]:
-    """Bytes of packed codes, and numbers of scales in each part."""
+    """The number of bytes of packed codes, and the number of scales in each part."""
     counts = tuple(math.prod(size) for _, size in normalizer.layout(shape))
     return packed_bytes(math.prod(shape), bits), counts
 
@@ -115,19 +140,20 @@ def quantize(
     *,
     check: bool,
 ) -> tuple[Tensor, Scales, int]:
-    """Packed codes, scales, and, if `check`, what `x` holds that it must not.
+    """Quantize `x` to packed codes and scales.
 
     Args:
         x: float32, float16 or bfloat16 on the CPU.
-        normalizer: one that `follows` allows.
-        map_: the same.
-        key: of stochastic rounding, None for nearest.
-        out: packed codes and scales to write into, contiguous.
-        check: look for NaN, infinity, and negative numbers under an unsigned map.
+        normalizer: a normalizer that `follows` supports.
+        map_: a map that `follows` supports.
+        key: names the random numbers of stochastic rounding; None rounds to nearest.
+        out: packed codes and scales to write into, contiguous; None allocates them.
+        check: whether to look for NaN, infinity, and negative numbers under an unsigned map.
 
     Returns:
-        The third is NON_FINITE and NEGATIVE or-ed together; where it is not 0, `out` is as it was
-        and new codes mean nothing.
+        Packed codes (1-D uint8), scales, and what `check` found: NON_FINITE and NEGATIVE or-ed
+        together. Where that is not 0, `out` is unchanged, and codes and scales that were
+        allocated are meaningless. Without `check` the third value means nothing.
     """
     x = x.contiguous()
     shape = tuple(x.shape)
@@ -157,7 +183,18 @@ def quantize(
 def dequantize(
     packed: Tensor, scales: Scales, normalizer: Normalizer, map_: Map, out: Tensor
 ) -> None:
-    """Decode into `out`: contiguous, float32, float16 or bfloat16, on the CPU."""
+    """Decode packed codes into `out`.
+
+    Args:
+        packed: 1-D uint8 packed codes, contiguous on the CPU.
+        scales: scales in the parts of ``normalizer.layout(out.shape)``, contiguous.
+        normalizer: a normalizer that `follows` supports.
+        map_: a map that `follows` supports.
+        out: contiguous float32, float16 or bfloat16 on the CPU, of the tensor's shape.
+
+    Raises:
+        BadValueError: a tensor is not contiguous, or has a wrong number of elements.
+    """
     core.dequantize(
         *stored(packed, scales, normalizer, map_, tuple(out.shape)),
         address(out),
@@ -168,15 +205,15 @@ def dequantize(
 
 
 def threads(numel: int) -> int:
-    """As many as torch uses, one for little work."""
+    """The number of threads for `numel` elements: as many as torch uses, or 1 below `FEW`."""
     return 1 if numel < FEW else torch.get_num_threads()
 
 
 def each(work: Callable[[T], R], items: Sequence[T]) -> Iterator[R]:
-    """``work(item)`` of every item, in their order: one thread an item, as many as torch uses.
+    """``work(item)`` of every item, in their order: one thread per item, as many as torch uses.
 
-    For work that mostly waits for this engine. Few items are worked on one by one, with all
-    threads on each.
+    It is meant for work that mostly waits for this engine. Fewer items than twice the number of
+    threads are worked on one by one, with all threads on each.
     """
     count = torch.get_num_threads()
     if len(items) < 2 * count or count == 1:
