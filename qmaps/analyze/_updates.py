@@ -116,7 +116,7 @@ def quantized(x: Tensor, q: Quantizer | None) -> tuple[Moment, int]:
 
 
 class Reference:
-    """In plain PyTorch and numpy."""
+    """`Collector` in plain PyTorch and numpy."""
 
     def __init__(self) -> None:
         self.clear()
@@ -144,7 +144,7 @@ class Reference:
 
 
 class OnePass:
-    """In one pass over each parameter; moments are decoded where they are used."""
+    """`Collector` of an engine that takes one pass over each parameter and decodes as it goes."""
 
     def __init__(
         self,
@@ -181,14 +181,14 @@ class OnePass:
 
 
 class Native(OnePass):
-    """On the native engine."""
+    """`Collector` on the native engine."""
 
     def __init__(self) -> None:
         super().__init__(native.UpdateErrors(), torch.device("cpu"), native.follows_tensor)
 
 
 class Cuda(OnePass):
-    """On the CUDA engine."""
+    """`Collector` on the CUDA engine."""
 
     def __init__(self, engine: Engine) -> None:
         super().__init__(cuda.UpdateErrors(engine), engine.device, cuda.follows_tensor)

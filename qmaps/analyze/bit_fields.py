@@ -81,7 +81,7 @@ def bit_fields(maps: Iterable[Map], values: Sequence[float]) -> pd.DataFrame:
 
 
 def fields_of(map_: Map) -> dict[float, tuple[tuple[str, Bits], ...]]:
-    """The fields after the sign by magnitude; where several patterns have one, the first counts."""
+    """The fields after the sign by magnitude; of several patterns of one magnitude the first."""
     codebook = map_.codebook()
     found: dict[float, tuple[tuple[str, Bits], ...]] = {}
     for fields, magnitude in patterns(map_):
@@ -93,7 +93,11 @@ def fields_of(map_: Map) -> dict[float, tuple[tuple[str, Bits], ...]]:
 
 @singledispatch
 def patterns(map_: Map) -> Iterator[Pattern]:
-    """Every pattern of the bits after the sign, and its magnitude, made from the bits alone."""
+    """Every pattern of the bits after the sign, and its magnitude, computed from the bits alone.
+
+    Raises:
+        BadValueError: the map is of a type whose bits have no meaning here.
+    """
     raise BadValueError(
         f"maps holds {map_.spec}; the bits of tree, static-tree, mantissa and linear0 are known"
     )
@@ -139,7 +143,10 @@ def _(map_: Linear0) -> Iterator[Pattern]:
 
 
 def bisect(way: Bits) -> float:
-    """The middle of the interval that is left of [0.1, 1], which is split at 0.45, then halved."""
+    """The middle of the interval that a path through the bisection of [0.1, 1] ends in.
+
+    The first bit splits at 0.45, and every further one in the middle; 0 takes the lower part.
+    """
     low, high, middle = 0.1, 1.0, 0.45
     for upper in way:
         low, high = (middle, high) if upper else (low, middle)

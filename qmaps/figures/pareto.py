@@ -27,8 +27,8 @@ def pareto(frame: pd.DataFrame) -> Figure:
     """Every quantizer's error over its bits per element, the frontier, and the limit.
 
     Each quantizer but Lloyd-Max has a marker that shows its map. The frontier is drawn as steps,
-    and its points are named. One dashed line per normalizer shows the error of the fitted Lloyd-Max codebook,
-    which no other codebook of its width can beat.
+    and its points are named. One dashed line per normalizer shows the error of the fitted Lloyd-Max
+    codebook, which no other codebook of its width can beat.
 
     Args:
         frame: of `qmaps.analyze.pareto`: `quantizer`, `normalizer`, `map` (names),

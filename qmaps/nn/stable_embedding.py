@@ -72,8 +72,9 @@ class StableEmbedding(_In32Bits, nn.Embedding):
     Args:
         num_embeddings: size of the vocabulary.
         embedding_dim: size of each embedding.
-        padding_idx: index of a row that starts at zero and gets no gradient, counted from the end
-            if negative; at least -`num_embeddings` and below `num_embeddings`.
+        padding_idx: index of a row that gets no gradient and, unless `_weight` is given, starts at
+            zero; counted from the end if negative. At least -`num_embeddings` and below
+            `num_embeddings`.
         max_norm: largest norm of a row. Rows that are looked up and have a larger norm are scaled
             down to it, in the weight itself.
         norm_type: the p of the p-norm that `max_norm` limits.
@@ -82,8 +83,8 @@ class StableEmbedding(_In32Bits, nn.Embedding):
         _weight: a weight to use in place of a new one, of shape
             (`num_embeddings`, `embedding_dim`); its values are left as they are.
         _freeze: if True, the weight is not trained.
-        device: device of the weight and of `norm`.
-        dtype: dtype of the weight and of `norm`, a floating-point one.
+        device: device of the weight and of `norm`, unless `_weight` is given.
+        dtype: dtype of the weight and of `norm`, a floating-point one, unless `_weight` is given.
 
     Attributes:
         norm: the layer normalization.
