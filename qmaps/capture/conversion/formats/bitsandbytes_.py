@@ -53,7 +53,7 @@ class Layout:
 
     Attributes:
         slots: the states in `state1` and, where there is one, `state2`.
-        betas: torch's name of the option that `betas` stands for, or its first entry.
+        betas: torch's name of the option that `betas`, or its first entry, stands for; "" if none.
         usual: value of `betas` where the source has no such option.
         eps: value of eps where the source has none; None if the rule has no eps.
         fixed: options of torch for which its kernels know a single value.
