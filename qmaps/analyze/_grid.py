@@ -20,14 +20,18 @@ from qmaps.errors import SpecError
 
 @dataclass
 class Grid:
-    """Per (first code, second code): float64 sums over all elements of all parameters, on the CPU.
+    """Sums over all elements of all parameters for each pair (first code, second code).
+
+    All tensors are float64 and on the CPU. The sums have the shape (codes of the first map, codes
+    of the second map).
 
     Attributes:
-        count: elements.
+        count: number of elements.
         absolute: sum of |u - u_quantized|.
         relative: sum of |u - u_quantized| / |u| over elements with u != 0.
-        nonzero: how many elements that is.
-        first, second: codebooks; of fitted maps the mean over parameters by size.
+        nonzero: number of elements with u != 0.
+        first, second: the codebooks, 1-D. Each entry is the mean over parameters, weighted by
+            their sizes; the parameters differ only where the map is fitted to data.
     """
 
     count: Tensor
@@ -39,7 +43,21 @@ class Grid:
 
 
 def accumulate(states: States, pair: Pair, min_quantized_size: int) -> Grid:
-    """The sums of one pair, one parameter at a time."""
+    """Compute the sums of one pair of quantizers, one parameter at a time.
+
+    Args:
+        states: captured states, their path, or tensors by parameter and state name.
+        pair: quantizers of both moments; neither may be None.
+        min_quantized_size: parameters of at most this many elements are left out.
+
+    Returns:
+        The sums over all parameters that have both moments and are large enough.
+
+    Raises:
+        SpecError: `pair` leaves a moment in 32 bits.
+        CaptureError: no parameter is large enough or has both moments, or a moment holds NaN or
+            infinity.
+    """
     if pair.first is None or pair.second is None:
         raise SpecError(f"pair={pair.spec!r} leaves a moment in 32 bits; both need codes here")
     sums = None

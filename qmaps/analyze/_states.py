@@ -19,7 +19,7 @@ MIN_SIZE = 4096
 
 
 def as_states(states: States) -> CapturedStates:
-    """The states behind a path or a dict."""
+    """Return the states behind a path or a dict; `CapturedStates` are returned as they are."""
     if isinstance(states, CapturedStates):
         return states
     if isinstance(states, Mapping):
@@ -30,7 +30,15 @@ def as_states(states: States) -> CapturedStates:
 def adam_pairs(
     states: States, min_quantized_size: int = MIN_SIZE
 ) -> Iterator[tuple[str, Tensor, Tensor, float]]:
-    """Parameter, first moment, second moment and eps of each parameter large enough."""
+    """Yield name, first moment, second moment and eps of each parameter that is large enough.
+
+    Both moments are float32 tensors of one shape on the CPU. A parameter is large enough if it has
+    more than `min_quantized_size` elements.
+
+    Raises:
+        CaptureError: no parameter is large enough or has both moments, or a moment holds NaN or
+            infinity.
+    """
     seen = False
     for parameter, m, v, eps in as_states(states).adam_pairs():
         if m.numel() > min_quantized_size:

@@ -28,7 +28,13 @@ Moment = Tensor | QuantizedTensor
 
 @dataclass(frozen=True)
 class Exact:
-    """One parameter's second moment, eps, and update in 32 bits: float32, contiguous, one shape."""
+    """What is known of one parameter in 32 bits.
+
+    Attributes:
+        v: the second moment, float32 and contiguous.
+        eps: Adam's eps.
+        update: ``m / (sqrt(v) + eps)``, float32, contiguous, of the shape of `v`.
+    """
 
     v: Tensor
     eps: float
@@ -36,42 +42,61 @@ class Exact:
 
     @classmethod
     def of(cls, m: Tensor, v: Tensor, eps: float) -> Exact:
-        """Of Adam's moments; computed once for all pairs of quantizers."""
+        """Compute the exact update of Adam's moments, once for all pairs of quantizers.
+
+        Args:
+            m: the first moment, float32 of any shape.
+            v: the second moment, float32 of the same shape, at least 0.
+            eps: Adam's eps.
+
+        Returns:
+            The second moment, `eps` and the update ``m / (sqrt(v) + eps)``.
+        """
         return cls(v.contiguous(), eps, adam_update(m, v, eps).contiguous())
 
 
 class Collector(Protocol):
-    """Collects parameters under one pair of quantizers."""
+    """Collects the errors of all parameters under one pair of quantizers."""
 
     def clear(self) -> None:
-        """Begin anew with another pair."""
+        """Forget all parameters, to begin anew with another pair."""
 
     def add(self, exact: Exact, first: Moment, second: Moment) -> None:
-        """One parameter, and its moments after the pair."""
+        """Add the errors of one parameter.
+
+        Args:
+            exact: the parameter's second moment, eps and update in 32 bits.
+            first: its first moment under the pair: quantized, or in 32 bits.
+            second: its second moment under the pair: quantized, or in 32 bits.
+        """
 
     def columns(self) -> dict[str, float]:
-        """``{mean,median,p99,p999,max}_{abs,rel}_error`` and `zeroed_share`; see `update_error`."""
+        """Return the statistics over all parameters added so far, of which there is at least one.
+
+        Returns:
+            ``{mean,median,p99,p999,max}_{abs,rel}_error`` and `zeroed_share`; see `update_error`.
+        """
 
 
 class UpdateErrors:
-    """Collects on the engine of the first parameter; all give the same order statistics."""
+    """Collects on the engine of the first parameter; all engines give the same quantiles."""
 
     def __init__(self) -> None:
         self._chosen: Collector | None = None
 
     def clear(self) -> None:
-        """Begin anew with another pair, on the same engine."""
+        """Forget all parameters, to begin anew with another pair on the same engine."""
         if self._chosen is not None:
             self._chosen.clear()
 
     def add(self, exact: Exact, first: Moment, second: Moment) -> None:
-        """One parameter, and its moments after the pair."""
+        """Add the errors of one parameter; see `Collector`."""
         if self._chosen is None:
             self._chosen = _collector(exact.update)
         self._chosen.add(exact, first, second)
 
     def columns(self) -> dict[str, float]:
-        """See `Collector`; at least one parameter has been added."""
+        """Return the statistics over all parameters; see `Collector`."""
         assert self._chosen is not None
         return self._chosen.columns()
 
@@ -83,7 +108,7 @@ def _collector(update: Tensor) -> Collector:
 
 
 def quantized(x: Tensor, q: Quantizer | None) -> tuple[Moment, int]:
-    """`x` under a quantizer or None, and the bytes that it takes."""
+    """Return `x` as a quantizer stores it, or `x` itself for None, and the bytes that it takes."""
     if q is None:
         return x, x.nbytes
     t = q.quantize(x)
@@ -91,7 +116,7 @@ def quantized(x: Tensor, q: Quantizer | None) -> tuple[Moment, int]:
 
 
 class Reference:
-    """In plain PyTorch and numpy."""
+    """`Collector` in plain PyTorch and numpy."""
 
     def __init__(self) -> None:
         self.clear()
@@ -119,7 +144,7 @@ class Reference:
 
 
 class OnePass:
-    """In one pass over each parameter; moments are decoded where they are used."""
+    """`Collector` of an engine that takes one pass over each parameter and decodes as it goes."""
 
     def __init__(
         self,
@@ -148,7 +173,7 @@ class OnePass:
         return columns | {"zeroed_share": collapsed / numel}
 
     def _readable(self, moment: Moment) -> Moment:
-        """As the engine can read it, parameters of other devices too."""
+        """The moment on the engine's device, decoded if the engine cannot read its codes."""
         moment = moment.to(self._device)
         if isinstance(moment, QuantizedTensor) and self._follows(moment):
             return moment
@@ -156,14 +181,14 @@ class OnePass:
 
 
 class Native(OnePass):
-    """On the native engine."""
+    """`Collector` on the native engine."""
 
     def __init__(self) -> None:
         super().__init__(native.UpdateErrors(), torch.device("cpu"), native.follows_tensor)
 
 
 class Cuda(OnePass):
-    """On the CUDA engine."""
+    """`Collector` on the CUDA engine."""
 
     def __init__(self, engine: Engine) -> None:
         super().__init__(cuda.UpdateErrors(engine), engine.device, cuda.follows_tensor)

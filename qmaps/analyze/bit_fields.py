@@ -19,18 +19,18 @@ from qmaps.normalize.tensor import PerTensor
 
 Bits = tuple[int, ...]
 Pattern = tuple[tuple[tuple[str, Bits], ...], float]
-"""Fields by name with their bits, the first one foremost, and the magnitude they stand for."""
+"""Fields as (name, bits), in the order of the bits, and the magnitude that they stand for."""
 
 
 def bit_fields(maps: Iterable[Map], values: Sequence[float]) -> pd.DataFrame:
     """The bits that stand for numbers in data types whose bits have a meaning.
 
-    A code of `qmaps` is a place in the sorted codebook; these are the bit patterns of the paper's
+    A code of `qmaps` is a place in the sorted codebook. The bits here are those of the paper's data
     types: a sign, and then
 
-    - `tree`: the zeros that count the decimal exponent down, a flag that ends them, and the way
-      through the bisection of [0.1, 1] (0 for the lower half). Without a flag it is 0, with no bit
-      after it, 1;
+    - `tree`: the zeros that count the decimal exponent down, a flag bit that ends them, and the
+      path through the bisection of [0.1, 1] (a bit of 0 takes the lower half). A pattern without
+      the flag stands for 0. A pattern that ends with the flag stands for 1;
     - `static-tree`: an exponent of fixed width, and the same bisection;
     - `mantissa`: an exponent of fixed width, and an integer;
     - `linear0`: an integer.
@@ -40,14 +40,15 @@ def bit_fields(maps: Iterable[Map], values: Sequence[float]) -> pd.DataFrame:
         values: numbers in [-1, 1].
 
     Returns:
-        One row per map, number and bit: `map` (such as ``tree@8s``), `value`, `decoded` (what the
-        map makes of it), `bit` (place, from 0), `set` (0 or 1), `field` (its name).
+        One row per map, number and bit: `map` (such as ``tree@8s``), `value`, `decoded` (the
+        codebook value that the number is rounded to), `bit` (place, from 0), `set` (0 or 1),
+        `field` (the name of the field that the bit belongs to).
 
     Raises:
         BadValueError: a map is of another type or unsigned, or a value is out of range.
 
-    Source: 8-bit approximations for parallelism, section 3.1 and figure 1. In which order the
-    fields of fixed types stand is not said there; it is chosen here.
+    Source: 8-bit approximations for parallelism, section 3.1 and figure 1. The paper does not say
+    in which order the fields of the types with fixed fields stand; that order is chosen here.
     """
     for value in values:
         if not -1 <= value <= 1:
@@ -80,7 +81,7 @@ def bit_fields(maps: Iterable[Map], values: Sequence[float]) -> pd.DataFrame:
 
 
 def fields_of(map_: Map) -> dict[float, tuple[tuple[str, Bits], ...]]:
-    """The fields after the sign, by each magnitude of the codebook; of several, the first."""
+    """The fields after the sign by magnitude; of several patterns of one magnitude the first."""
     codebook = map_.codebook()
     found: dict[float, tuple[tuple[str, Bits], ...]] = {}
     for fields, magnitude in patterns(map_):
@@ -92,7 +93,11 @@ def fields_of(map_: Map) -> dict[float, tuple[tuple[str, Bits], ...]]:
 
 @singledispatch
 def patterns(map_: Map) -> Iterator[Pattern]:
-    """Every pattern of the bits after the sign, and its magnitude, made from the bits alone."""
+    """Every pattern of the bits after the sign, and its magnitude, computed from the bits alone.
+
+    Raises:
+        BadValueError: the map is of a type whose bits have no meaning here.
+    """
     raise BadValueError(
         f"maps holds {map_.spec}; the bits of tree, static-tree, mantissa and linear0 are known"
     )
@@ -138,7 +143,10 @@ def _(map_: Linear0) -> Iterator[Pattern]:
 
 
 def bisect(way: Bits) -> float:
-    """The middle of the interval that is left of [0.1, 1], which is split at 0.45, then halved."""
+    """The middle of the interval that a path through the bisection of [0.1, 1] ends in.
+
+    The first bit splits at 0.45, and every further one in the middle; 0 takes the lower part.
+    """
     low, high, middle = 0.1, 1.0, 0.45
     for upper in way:
         low, high = (middle, high) if upper else (low, middle)

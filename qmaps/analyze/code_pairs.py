@@ -19,14 +19,20 @@ def code_pairs(
 
     Args:
         states: captured states, their path, or tensors by parameter and state name.
-        pairs: quantizers of both moments.
+        pairs: quantizers of both moments, such as ``"B2048/DE@8s + B2048/DE@8u"``; at least one.
         min_quantized_size: parameters of at most this many elements are left out.
 
     Returns:
         One row per pair of quantizers and pair of codes that occurs: `quantizer`,
         `code_first`, `code_second`, `value_first`, `value_second` (codebook values),
-        `size_first`, `size_second` (codebook sizes), `count`, `use` (share of all elements),
-        `mean_abs_error`, `mean_rel_error` (fraction, over elements with u != 0).
+        `size_first`, `size_second` (codebook sizes), `count` (elements), `use` (share of all
+        elements, 0 to 1), `mean_abs_error` (of u = m / (sqrt(v) + eps)), `mean_rel_error`
+        (fraction of |u|, over elements with u != 0; NaN where there are none).
+
+    Raises:
+        SpecError: a pair does not parse, or leaves a moment in 32 bits.
+        CaptureError: no parameter is large enough or has both moments, or a moment holds NaN or
+            infinity.
 
     Source: 8-bit optimizers, figure 4.
     """

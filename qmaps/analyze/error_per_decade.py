@@ -29,26 +29,28 @@ def error_per_decade(
 ) -> pd.DataFrame:
     """Relative errors of non-negative tensors, for each power of ten below the largest value.
 
-    Decade 0 holds values above a tenth of the largest, decade k those above ``10**-(k + 1)`` of
-    it and up to ``10**-k``; the last one all below. Zeros are left out: every quantizer that is
-    meant for second moments keeps them, or errs by an amount that is no share of them.
+    Decade 0 holds values above a tenth of the largest. Decade k holds those above ``10**-(k + 1)``
+    of the largest and up to ``10**-k`` of it. The last decade also holds all that are smaller.
+    Zeros are left out, as an error has no size relative to 0.
 
     Args:
         tensors: second moments, or means of their rows or columns, by title; of any shape.
-        quantizers: of them, or their specs.
-        within: what the largest value is taken of: blocks of 256, or another normalizer's scale.
-        decades: how many, at least 1.
-        eps: the constant in ``1 / (sqrt(v) + eps)``, which Adam multiplies the first moment by.
+        quantizers: quantizers of the tensors, or their specs.
+        within: the normalizer whose scale counts as the largest value of an element; by default
+            the largest of each block of 256.
+        decades: number of decades, at least 1.
+        eps: the constant in ``1 / (sqrt(v) + eps)``, by which Adam multiplies the first moment.
 
     Returns:
-        One row per quantizer and decade: `quantizer`, `decade`, `elements`, `share` (of all that
-        are not 0), `mean_rel_error`, `median_rel_error`, `max_rel_error` (fractions of the
-        value), `mean_update_error` (fraction, of ``1 / (sqrt(v) + eps)``), `zeros` (fraction
-        that decodes to exactly 0). Errors are NaN where a decade has no elements.
+        One row per quantizer and decade: `quantizer`, `decade` (from 0), `elements` (how many
+        are in it), `share` (of all elements that are not 0), `mean_rel_error`,
+        `median_rel_error`, `max_rel_error` (fractions of the value), `mean_update_error`
+        (fraction of ``1 / (sqrt(v) + eps)``), `zeros` (fraction of the decade that decodes to
+        exactly 0). Errors and `zeros` are NaN where a decade has no elements.
 
     Raises:
-        BadValueError: a value is negative, nothing is above 0, `decades` is below 1, or `within`
-            gives no scales.
+        BadValueError: a value is negative, no value is above 0, `decades` is below 1, or `within`
+            works on logarithms and so gives no scales.
 
     Source: 8-bit Adafactor, "Quantization precision".
 

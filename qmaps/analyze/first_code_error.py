@@ -19,13 +19,19 @@ def first_code_error(
 
     Args:
         states: captured states, their path, or tensors by parameter and state name.
-        pairs: quantizers of both moments.
+        pairs: quantizers of both moments, such as ``"B2048/DE@8s + B2048/DE@8u"``; at least one.
         min_quantized_size: parameters of at most this many elements are left out.
 
     Returns:
         One row per pair of quantizers and code: `quantizer`, `code`, `value` (codebook value),
-        `position` (code scaled to [-1, 1]), `count`, `use`, `mean_abs_error`,
-        `mean_rel_error`; errors of codes that do not occur are NaN.
+        `position` (code scaled to [-1, 1]), `count` (elements), `use` (share of all elements,
+        0 to 1), `mean_abs_error` (of u = m / (sqrt(v) + eps)), `mean_rel_error` (fraction of
+        |u|, over elements with u != 0). Errors of codes that do not occur are NaN.
+
+    Raises:
+        SpecError: a pair does not parse, or leaves a moment in 32 bits.
+        CaptureError: no parameter is large enough or has both moments, or a moment holds NaN or
+            infinity.
 
     Source: 8-bit optimizers, figure 5.
     """

@@ -21,14 +21,15 @@ def histogram(
     """log10 magnitudes of a tensor: original, normalized, quantized, dequantized.
 
     Args:
-        x: one state, of any shape.
-        quantizers: or their specs.
-        bins: equal bins in log10, shared by original and dequantized and by normalized and
-            quantized.
+        x: one state, of any shape, on the CPU.
+        quantizers: quantizers of the state, or their specs; at least one.
+        bins: number of bins of equal width in log10. "original" and "dequantized" share their
+            edges, and so do "normalized" and "quantized".
 
     Returns:
-        One row per quantizer, panel and bin: `quantizer`, `panel`, `bin_left`, `bin_right`
-        (log10 of the magnitude), `count`, and `zeros`, the exact zeros of that panel.
+        One row per quantizer, panel and bin: `quantizer`, `panel` ("original", "normalized",
+        "quantized" or "dequantized"), `bin_left`, `bin_right` (log10 of the magnitude), `count`
+        (elements), and `zeros` (elements of the panel that are exactly 0).
 
     Source: 4-bit optimizers, figures 20 to 31.
     """

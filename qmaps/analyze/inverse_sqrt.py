@@ -32,15 +32,20 @@ def inverse_sqrt(
 
     Args:
         states: captured states, their path, or tensors by parameter and state name.
-        quantizers: of the second moment, or their specs.
-        parameters: names to take; all large enough if left out.
-        bins: equal bins in log10 from the smallest h to 1e6.
+        quantizers: quantizers of the second moment, or their specs.
+        parameters: names of the parameters to take; all that are large enough if left out.
+        bins: number of bins of equal width in log10, from the smallest h to 1e6.
         min_quantized_size: parameters of at most this many elements are left out.
 
     Returns:
         One row per quantizer (``32-bit`` first) and bin: `quantizer`, `bin_left`, `bin_right`
-        (log10 h), `count`, `share` (of the elements that are not 0), `zero_share` (of
-        those, how many decode to 0).
+        (log10 h), `count` (elements), `share` (of the elements that are not 0), `zero_share`
+        (share of those elements that decodes to 0; the same on every row of a quantizer).
+
+    Raises:
+        BadValueError: the chosen parameters have no second moment other than 0.
+        CaptureError: no parameter is large enough or has both moments, or a moment holds NaN or
+            infinity.
 
     Source: 4-bit optimizers, figure 3.
     """

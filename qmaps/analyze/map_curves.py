@@ -13,9 +13,12 @@ from qmaps.maps.base import Map
 def map_curves(maps: Iterable[Map]) -> pd.DataFrame:
     """The value of each code of each map.
 
+    Args:
+        maps: the maps; at least one.
+
     Returns:
         One row per map and code: `map` (such as ``DE@8s``), `code`, `position` (code scaled to
-        [0, 1]), `value`.
+        [0, 1]), `value` (codebook value, float64).
 
     Source: 8-bit optimizers, figure 6; 4-bit optimizers, figure 32.
     """

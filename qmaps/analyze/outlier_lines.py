@@ -16,21 +16,24 @@ LINES = 0.05
 def outlier_lines(
     matrices: Mapping[str, Tensor], *, outliers: float = OUTLIERS, lines: float = LINES
 ) -> pd.DataFrame:
-    """How many outliers the rows, and the columns, with most of them hold.
+    """The share of the outliers that lie in the rows, or the columns, with the most of them.
 
     Args:
         matrices: tensors of at least two dimensions by title; the dimensions after the first
             are flattened.
-        outliers: share of the elements, the largest by magnitude, that are called so.
-        lines: share of the rows, or of the columns, that are taken; at least one.
+        outliers: share of the elements that count as outliers: those largest by magnitude, at
+            least one. Above 0 and at most 1.
+        lines: share of the rows, and of the columns, that are taken: those with the most
+            outliers, at least one. Above 0 and at most 1.
 
     Returns:
-        One row per matrix: `tensor`, `rows`, `cols`, `in_rows` and `in_cols`: the share of the
-        outliers that lie in the chosen rows, and in the chosen columns. Outliers without a
-        pattern give little more than `lines`.
+        One row per matrix: `tensor` (title), `rows`, `cols` (shape of the matrix), `in_rows` and
+        `in_cols` (share of the outliers that lie in the chosen rows, and in the chosen columns).
+        For outliers without a pattern both shares are little more than `lines`.
 
     Raises:
-        BadValueError: a matrix is none, or a share is not above 0 and at most 1.
+        BadValueError: a tensor has fewer than two dimensions or no elements, or a share is not
+            above 0 and at most 1.
 
     Source: 4-bit optimizers, section 3: "outliers lie in fixed rows", "in fixed columns".
 

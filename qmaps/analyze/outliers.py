@@ -15,17 +15,20 @@ CELLS = 256
 
 
 def outliers(matrices: Mapping[str, Tensor], *, cells: int = CELLS) -> pd.DataFrame:
-    """Magnitudes of matrices relative to their median, pooled by maximum to at most `cells`.
+    """Magnitudes of matrices relative to their median, reduced by maximum to a grid of cells.
 
     Args:
-        matrices: tensors of at least two dimensions by title; the dimensions after the first
-            are flattened.
-        cells: largest number of cells along each axis.
+        matrices: tensors of at least two dimensions by title, on the CPU; the dimensions after
+            the first are flattened.
+        cells: largest number of cells along each axis, at least 1.
 
     Returns:
-        One row per matrix and cell: `tensor`, `row`, `col` (index of the cell's first
+        One row per matrix and cell: `tensor` (title), `row`, `col` (index of the cell's first
         element), `rows`, `cols` (shape of the matrix), `magnitude` (largest |x| of the cell
         over the median |x| of the matrix's non-zero elements).
+
+    Raises:
+        BadValueError: a tensor has fewer than two dimensions or no elements.
 
     Source: 4-bit optimizers, figures 1 and 2.
     """

@@ -16,13 +16,17 @@ def pareto(sweep: pd.DataFrame, *, state: str = "exp_avg") -> pd.DataFrame:
 
     Args:
         sweep: a frame of `qmaps.sweep.run` with rows for single quantizers.
-        state: the state to take.
+        state: name of the state to take.
 
     Returns:
         One row per quantizer: `quantizer`, `normalizer`, `map` (name without width),
-        `bits_per_element`, `error` (sum of squared errors over sum of squares, all tensors
-        together), `error_name`, `on_frontier` (no other map stores less with less error),
-        `is_limit` (Lloyd-Max, which is fitted, not on the frontier).
+        `bits_per_element` (mean over all elements), `error` (sum of squared errors over sum of
+        squares, all tensors together), `error_name` (label of the axis), `on_frontier` (bool: no
+        other quantizer is at least as good in both bits and error and better in one), `is_limit`
+        (bool: a Lloyd-Max map, which is fitted to the data; it is never on the frontier).
+
+    Raises:
+        BadValueError: `sweep` has no rows of `state`.
     """
     rows = sweep[sweep["state"] == state]
     if rows.empty:

@@ -22,19 +22,25 @@ def update_error(
 
     Args:
         states: captured states, their path, or tensors by parameter and state name.
-        pairs: such as ``"B2048/DE@8s + B2048/DE@8u"``.
+        pairs: quantizers of both moments, such as ``"B2048/DE@8s + B2048/DE@8u"``.
         min_quantized_size: parameters of at most this many elements are left out.
-        progress: called with the number of pairs done and the number of all.
+        progress: called after each pair with the number of pairs done and the number of all.
 
     Returns:
-        Columns `quantizer`, `numel`, `bits_per_element` (mean of the two moments),
-        ``{mean,median,p99,p999,max}_{abs,rel}_error`` and `zeroed_share`, the share of elements
-        whose second moment decodes to 0 under a first moment that does not.
+        Columns `quantizer`, `numel` (elements of all parameters), `bits_per_element` (mean of the
+        two moments), ``{mean,median,p99,p999,max}_{abs,rel}_error`` and `zeroed_share`. The last
+        is the share of elements whose second moment is not 0 but decodes to 0, under a first
+        moment that decodes to another value than 0.
 
-    Relative errors are fractions ``|u - u_quantized| / |u|`` over elements with u != 0. Their
-    mean is ruled by updates near zero, so the median stands beside it. Quantiles are nearest
-    ranks: the smallest value that at least that share of elements does not exceed. Holds 8 bytes
-    per element in memory.
+    Raises:
+        SpecError: a pair does not parse; nothing has been measured.
+        CaptureError: no parameter is large enough or has both moments, or a moment holds NaN or
+            infinity.
+
+    The update is u = m / (sqrt(v) + eps). Relative errors are fractions ``|u - u_quantized| / |u|``
+    over elements with u != 0. Updates near zero dominate their mean, so the median stands beside
+    it. Quantiles are nearest ranks: the smallest error that at least that share of the elements
+    does not exceed. The function holds 8 bytes per element in memory.
 
     Source: 8-bit optimizers, table 6 and appendix C.
     """

@@ -85,9 +85,12 @@ def convert(
     Checkpoints of several steps of one training may go to one folder.
 
     Args:
-        checkpoint: as for `qmaps.capture.load`.
+        checkpoint: a file that ``torch.save`` wrote, as for `qmaps.capture.load`.
         out: the folder, created if need be.
         names: parameter names, where the checkpoint has none, as for `load`.
+
+    Returns:
+        The new ``.safetensors`` file.
 
     Raises:
         CaptureError, OutputError: as for `load` and `StateRecorder`; nothing is written then.

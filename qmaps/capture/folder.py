@@ -20,12 +20,17 @@ def claim(lock: FolderLock, about: snapshot.About) -> Path:
     What an interrupted write left is removed, and the index brought up to date.
 
     Args:
-        lock: of the folder.
-        about: its optimizer and its parameters, or else the shapes of its tensors, are those of
-            every snapshot in the folder.
+        lock: the lock of the folder.
+        about: what the new snapshots say of themselves. The optimizer and the parameters, or where
+            those are not known the shapes of the states, must be those of the newest snapshot in
+            the folder.
+
+    Returns:
+        The folder.
 
     Raises:
-        OutputError: it holds a capture of something else.
+        OutputError: the folder holds a capture of something else, or its newest snapshot cannot be
+            read.
     """
     folder = lock.folder
     steps = snapshot.steps_in(folder)

@@ -28,10 +28,10 @@ Names = torch.nn.Module | Iterable[tuple[str, Tensor]] | None
 class StateRecorder:
     """Writes the states of any ``torch.optim`` optimizer at chosen steps.
 
-    Hooks itself on ``optimizer.step()``. Each chosen step becomes one file,
+    The recorder adds a hook to ``optimizer.step()``. Each chosen step becomes one file,
     ``out/step-00000250.safetensors``, that appears only when it is whole; ``out/capture.json``
-    lists them. Memory: one tensor at a time on the CPU (in two copies if it is not contiguous),
-    and nothing between steps.
+    lists the files. While it writes, the recorder holds one tensor at a time on the CPU (in two
+    copies if it is not contiguous), and nothing between steps.
 
     Resuming: a new recorder goes on in the same folder, and a step that is taken again
     overwrites its file. Where the optimizer counts steps itself (``state["step"]``), its count
@@ -47,9 +47,9 @@ class StateRecorder:
         out: the folder, created if need be.
         every: record each step that this number divides; at least 1.
         steps: record these steps instead: a collection, or a function of the step.
-        parameters: which parameters: names with wildcards (``"blocks.*.weight"``), or a
-            function of the name; all if left out.
-        states: which states, by name with wildcards (``"exp_avg*"``); all if left out.
+        parameters: which parameters to record: names with wildcards (``"blocks.*.weight"``), or
+            a function of the name; all if left out.
+        states: which states to record, by name with wildcards (``"exp_avg*"``); all if left out.
         names: parameter names: a model, or pairs of name and parameter. If left out, those
             that the optimizer was given, else ``group0.param3``.
         max_bytes: stop recording, with one warning, before the snapshots in the folder exceed
@@ -142,9 +142,9 @@ class StateRecorder:
         """Write a snapshot of the states as they are now, whatever the step.
 
         Returns:
-            Its file; None, with a warning the first time, if there is no state to record,
-            `max_bytes` would be exceeded, or this is a child process forked from the one that made
-            the recorder.
+            The file, or None if nothing was written. Nothing is written, with a warning the first
+            time, if there is no state to record, `max_bytes` would be exceeded, or this is a child
+            process forked from the one that made the recorder.
         """
         if self._lock.inherited:
             self._tell(

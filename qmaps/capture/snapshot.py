@@ -75,7 +75,14 @@ class Lazy:
 
 @dataclass(frozen=True)
 class Entry:
-    """What a snapshot says of one tensor."""
+    """What a snapshot says of one tensor.
+
+    Attributes:
+        parameter: name of the parameter.
+        state: name of the state.
+        shape: shape of the tensor.
+        dtype: dtype of the tensor without ``torch.``, such as ``float32``.
+    """
 
     parameter: str
     state: str
@@ -84,7 +91,13 @@ class Entry:
 
     @classmethod
     def of(cls, parameter: str, state: str, lazy: Lazy) -> Entry:
-        """The entry of a tensor."""
+        """Make the entry of a tensor.
+
+        Args:
+            parameter: name of the parameter.
+            state: name of the state.
+            lazy: the tensor, which is not read.
+        """
         return cls(parameter, state, list(lazy.shape), str(lazy.dtype).removeprefix("torch."))
 
 
@@ -95,7 +108,7 @@ class About:
     Attributes:
         step: number of optimizer steps taken.
         optimizer: class name of the optimizer.
-        hyperparameters: of each parameter's group, by parameter name.
+        hyperparameters: options of each parameter's group, by parameter name.
         tensors: parameter, state, shape and dtype of each tensor, in the order of its number.
         scalars: states that are numbers, and ``step``, by parameter and state name.
         skipped: ``parameter: state (type)`` of states that cannot be recorded.
@@ -114,7 +127,7 @@ class About:
 
 
 def path_of(folder: Path, step: int) -> Path:
-    """Where the snapshot of `step` lies."""
+    """Return the path of the snapshot of `step`: ``step-00000250.safetensors`` in the folder."""
     return folder / f"step-{step:08d}.safetensors"
 
 
@@ -125,23 +138,43 @@ def steps_in(folder: Path) -> list[int]:
 
 
 def size_of(about: About, tensors: Sequence[Lazy]) -> int:
-    """Bytes of the file that `write` makes."""
+    """Return the size in bytes of the file that `write` makes."""
     header = _header(_numbered(tensors), _metadata(about))
     return len(header) + sum(lazy.nbytes for lazy in tensors)
 
 
 def write(path: Path, about: About, tensors: Sequence[Lazy]) -> None:
-    """Write a snapshot atomically, holding one tensor in memory at a time."""
+    """Write a snapshot, holding one tensor in memory at a time.
+
+    The file appears whole or not at all.
+
+    Args:
+        path: the file; an existing one is replaced.
+        about: what the snapshot says of itself.
+        tensors: the tensors in the order of ``about.tensors``, of the dtypes in `DTYPES`.
+
+    Raises:
+        OutputError: the file cannot be written.
+    """
     with replacing(path) as temporary:
         save_file(_numbered(tensors), temporary, metadata=_metadata(about))
 
 
 def save_file(tensors: Mapping[str, Lazy], path: Path, metadata: Mapping[str, str]) -> None:
-    """`safetensors.torch.save_file` for tensors that are fetched as they are written.
+    """Write tensors as `safetensors.torch.save_file` does, fetching each as it is written.
 
-    The library's own wants all of them on the CPU at once, and copies each to bytes. The format
-    is a JSON header before the raw tensors, so here it is written as it goes. The header gets
-    their checksums at the end.
+    The library's own function needs all tensors on the CPU at once, and copies each to bytes. The
+    format is a JSON header before the raw tensors, so this function writes one tensor after the
+    other. At the end it writes the header again, with the checksums of the tensors. The file is
+    not atomic: it is incomplete until the function returns.
+
+    Args:
+        tensors: the tensors by name, of the dtypes in `DTYPES`.
+        path: the file; an existing one is overwritten.
+        metadata: entries of the header's ``__metadata__``; checksums are added to them.
+
+    Raises:
+        RuntimeError: a tensor has another shape or dtype than its `Lazy` says.
     """
     found: dict[str, str] = {}
     with path.open("wb") as file:
@@ -198,7 +231,11 @@ def read_about(path: Path) -> About:
 
 
 def read_tensor(path: Path, number: int) -> Tensor:
-    """Tensor `number` of the snapshot at `path`."""
+    """Read tensor `number` of the snapshot at `path`, in its own dtype on the CPU.
+
+    Raises:
+        CaptureError: the file is missing, truncated or damaged.
+    """
     try:
         with safe_open(path, framework="pt") as file:
             tensor: Tensor = file.get_tensor(str(number))

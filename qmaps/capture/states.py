@@ -62,13 +62,13 @@ class CapturedStates:
         """States that are in memory.
 
         Args:
-            tensors: by parameter and state name.
+            tensors: tensors by parameter and state name; they are not copied.
             step: number of optimizer steps taken.
             optimizer: class name of the optimizer.
-            eps: Adam's, for every parameter.
+            eps: Adam's eps, for every parameter.
 
         Raises:
-            BadTypeError: something in `tensors` is not what it should be.
+            BadTypeError: a value in `tensors` is not a dict, or a state is not a tensor.
 
         >>> states = CapturedStates.from_tensors({"weight": {"exp_avg": torch.zeros(2, 3)}})
         >>> states.parameters(), states.shape("weight", "exp_avg")
@@ -124,11 +124,20 @@ class CapturedStates:
         return float(eps) if isinstance(eps, (int, float)) else 1e-8
 
     def tensor(self, parameter: str, state: str, *, check: bool = True) -> Tensor:
-        """A state in float32 on the CPU.
+        """Read a state.
+
+        Args:
+            parameter: name of the parameter.
+            state: name of the state, such as ``exp_avg``.
+            check: if True, refuse a state that holds NaN or infinity.
+
+        Returns:
+            The state in float32 on the CPU, whatever dtype it was captured in. A float32 tensor
+            that is in the CPU's memory already is not copied.
 
         Raises:
-            CaptureError: it holds NaN or infinity and `check` is true, is complex, or cannot be
-                read.
+            CaptureError: the state is complex, cannot be read, or holds NaN or infinity and
+                `check` is True.
             BadValueError: there is no such parameter or state.
         """
         lazy = self._entry(parameter, state)[state]
@@ -159,23 +168,25 @@ class CapturedStates:
             pass
 
     def lazies(self) -> Iterator[tuple[str, str, Lazy]]:
-        """Parameter, state name and shape, dtype and reader of every state, in its own dtype."""
+        """Yield parameter, state name and `Lazy` of every state, which is read in its own dtype."""
         for parameter, states in self._tensors.items():
             for state, lazy in states.items():
                 yield parameter, state, lazy
 
     def items(self) -> Iterator[tuple[str, str, Tensor]]:
-        """Parameter, state name and tensor of every state."""
+        """Yield parameter, state name and tensor of every state, as `tensor` returns it."""
         for parameter, states in self._tensors.items():
             for state in states:
                 yield parameter, state, self.tensor(parameter, state)
 
     def adam_pairs(self) -> Iterator[tuple[str, Tensor, Tensor, float]]:
-        """Parameter, first moment, second moment and eps of every parameter with both.
+        """Yield name, first moment, second moment and eps of every parameter with both moments.
+
+        The moments are float32 tensors of one shape on the CPU.
 
         Raises:
-            CaptureError: no parameter has `exp_avg` and `exp_avg_sq`, or a second moment is
-                negative somewhere.
+            CaptureError: no parameter has `exp_avg` and `exp_avg_sq`, their shapes differ, a
+                second moment is negative somewhere, or a moment holds NaN or infinity.
         """
         found = False
         for parameter, states in self._tensors.items():
@@ -217,7 +228,7 @@ class CapturedStates:
 
     @property
     def numel(self) -> int:
-        """Elements of all states."""
+        """Number of elements of all states together."""
         return sum(math.prod(lazy.shape) for _, _, lazy in self.lazies())
 
     def __repr__(self) -> str:

@@ -31,18 +31,20 @@ def place(
     avoid: Sequence[tuple[float, float]],
     lines: Sequence[Sequence[tuple[float, float]]] = (),
 ) -> None:
-    """Write each of `texts` near its point, tied to it by a thin line.
+    """Write each of `texts` near its point, joined to it by a thin line.
 
-    Labels never overlap one another. They stay off the points `avoid` and, where there is room,
-    off `lines`. Call it last: it needs the final layout.
+    Labels never overlap one another. They keep off the points `avoid` and the `lines` as far as
+    there is room. A label for which the axes have no room beside the others is left out. Call
+    this function last, as it needs the final layout.
 
     Args:
-        figure: holds `axis`.
-        axis: to write into.
-        points: what the labels name, in data coordinates.
-        texts: the labels.
-        avoid: points, in data coordinates, that no label may cover.
-        lines: polylines, in data coordinates, that labels rather do not cross.
+        figure: the figure that holds `axis`.
+        axis: the axes to write into.
+        points: the points that the labels name, as (x, y) in data coordinates.
+        texts: the labels, one for each point.
+        avoid: points, in data coordinates, that labels should not cover.
+        lines: polylines, in data coordinates, that labels should not cross; to cross one counts
+            less than to cover a point.
     """
     figure.draw_without_rendering()  # fixes the layout, and with it what is where in pixels
     pixels = figure.dpi / 72

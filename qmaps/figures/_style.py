@@ -64,7 +64,7 @@ def style() -> Iterator[None]:
 
 
 def styled(draw: Callable[P, Figure]) -> Callable[P, Figure]:
-    """Draw in the shared style."""
+    """Decorate a drawing function so that it runs in `style`, its texts made literal first."""
 
     @wraps(draw)
     def drawn(*args: P.args, **kwargs: P.kwargs) -> Figure:
@@ -77,7 +77,16 @@ def styled(draw: Callable[P, Figure]) -> Callable[P, Figure]:
 
 
 def require(frame: pd.DataFrame, columns: Iterable[str], figure: str) -> None:
-    """Raise unless `frame` has rows and these columns."""
+    """Check that a frame has rows, and the columns that a figure needs.
+
+    Args:
+        frame: the frame to check.
+        columns: names of the columns that must be there; others may be there too.
+        figure: name of the figure, for the error message.
+
+    Raises:
+        BadValueError: a column is missing, or the frame has no rows.
+    """
     needed = list(columns)
     missing = [name for name in needed if name not in frame.columns]
     if missing:
@@ -89,12 +98,22 @@ def require(frame: pd.DataFrame, columns: Iterable[str], figure: str) -> None:
 
 
 def new(width: float, height: float) -> Figure:
-    """An empty figure of that size in inches, apart from pyplot's global state."""
+    """Return an empty figure of that size in inches, which pyplot does not know of."""
     return Figure(figsize=(width, height), layout="constrained")
 
 
 def axes(figure: Figure, rows: int, columns: int, **options: object) -> list[list[Axes]]:
-    """A grid of axes in the shared style."""
+    """Add a grid of axes in the shared style to a figure.
+
+    Args:
+        figure: the figure to add them to.
+        rows: number of rows of axes, at least 1.
+        columns: number of columns of axes, at least 1.
+        **options: further options of ``matplotlib.figure.Figure.subplots``, such as `sharex`.
+
+    Returns:
+        The axes as a list of rows, from the top.
+    """
     grid = figure.subplots(rows, columns, squeeze=False, **options)  # type: ignore[call-overload]
     for axis in grid.flat:
         # Ticks are made late, perhaps when the shared style no longer holds.
@@ -103,7 +122,7 @@ def axes(figure: Figure, rows: int, columns: int, **options: object) -> list[lis
 
 
 def look(index: int) -> dict[str, Any]:
-    """Colour and dashes of the category with this number."""
+    """Return the colour and the line style of the category with this number, from 0."""
     return {
         "color": COLOURS[index % len(COLOURS)],
         "linestyle": DASHES[index // len(COLOURS) % len(DASHES) if index >= 8 else index % 4],
@@ -111,12 +130,18 @@ def look(index: int) -> dict[str, Any]:
 
 
 def mark(index: int) -> dict[str, Any]:
-    """Colour and marker of the category with this number."""
+    """Return the colour and the marker of the category with this number, from 0."""
     return {"color": COLOURS[index % len(COLOURS)], "marker": MARKERS[index % len(MARKERS)]}
 
 
 def legend_below(figure: Figure, handles: Sequence[Artist], columns: int) -> None:
-    """One legend for all panels, under them."""
+    """Add one legend for all panels below them.
+
+    Args:
+        figure: the figure to add it to.
+        handles: artists with labels, one for each entry, in the order of the entries.
+        columns: largest number of columns of the legend; values below 1 count as 1.
+    """
     figure.legend(
         handles=list(handles),
         loc="outside lower center",
@@ -126,7 +151,7 @@ def legend_below(figure: Figure, handles: Sequence[Artist], columns: int) -> Non
 
 
 def hide_unused(grid: list[list[Axes]], used: int) -> None:
-    """Blank the axes after the first `used`."""
+    """Hide the axes after the first `used`, counted row by row."""
     for axis in [axis for row in grid for axis in row][used:]:
         axis.set_visible(False)
 

@@ -12,9 +12,10 @@ LONGEST = 120
 
 
 def as_text(value: Any) -> Any:
-    """What a figure is given, with every text in it `literal`; numbers and the rest as they are.
+    """Return `value` with every text in it made `literal`; numbers and the rest stay as they are.
 
-    Texts that differ stay different.
+    `value` may be a frame, a text, or a mapping, list or tuple of such. Texts of a frame's column
+    that differ stay different.
     """
     if isinstance(value, pd.DataFrame):
         shown = value.copy(deep=False)
@@ -32,7 +33,9 @@ def as_text(value: Any) -> Any:
 
 
 def literal(text: str) -> str:
-    r"""A text that matplotlib shows as it is: without mathematics and on one line.
+    r"""Escape a text so that matplotlib shows it as it is: no mathematics, and on one line.
+
+    A text of more than 120 characters loses its middle.
 
     >>> print(literal("$x$"))
     \$x\$

@@ -20,9 +20,10 @@ def bin_changes(frame: pd.DataFrame) -> Figure:
     The ordinate is logarithmic, and linear from 0 to 0.0001; all panels share it.
 
     Args:
-        frame: as `qmaps.lpmm.underflow.Underflow.ratios` gives it: `parameter`, `step`,
-            `bin_change` (mean distance moved in units of delta); and of each run `width` (label of
-            the parameters' precision) and `setting` (label: how it rounds).
+        frame: frames of `qmaps.lpmm.underflow.Underflow.ratios` with two columns added. The
+            columns are `parameter` (name), `step` (optimizer steps), `bin_change` (mean distance
+            moved in units of delta), `width` (label of the parameters' precision) and `setting`
+            (label of how the run rounds).
 
     Raises:
         BadValueError: columns or rows are missing.

@@ -25,7 +25,8 @@ def bit_fields(frame: pd.DataFrame) -> Figure:
 
     Args:
         frame: of `qmaps.analyze.bit_fields`: `map` (such as ``tree@8s``), `value` (the number),
-            `decoded` (what it becomes), `bit` (place, from 0), `set` (0 or 1), `field` (name).
+            `decoded` (the value that its bits stand for), `bit` (place, from 0), `set` (0 or 1),
+            `field` (name of the field that the bit belongs to).
 
     Raises:
         BadValueError: columns or rows are missing.

@@ -49,9 +49,9 @@ TICKS = 5
 def code_pairs(frame: pd.DataFrame, *, quantities: Sequence[str] = ("use", "abs", "rel")) -> Figure:
     """Where pairs of codes are used, and where the Adam update errs.
 
-    A good pair of quantizers has no overlap between regions of high use and of high error.
-    One row per pair of quantizers, one column per quantity; logarithmic colours, shared in a
-    column, that span all but each quantizer's outermost cells.
+    With a good pair of quantizers, regions of high use and regions of high error do not overlap.
+    There is one row per pair of quantizers and one column per quantity. Colours are logarithmic
+    and shared in a column. They span the values of all cells but each quantizer's extreme ones.
     Pairs of codes that do not occur are light grey. Axes count codes; ticks give the values that
     a few codes stand for.
 

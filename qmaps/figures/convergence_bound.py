@@ -22,8 +22,9 @@ def convergence_bound(frame: pd.DataFrame) -> Figure:
     Both axes are logarithmic; a panel per setting.
 
     Args:
-        frame: of `qmaps.lpmm.quadratic.beside_bound`: `setting` (label), `seed`, `step`, `gap`
-            (f at the mean iterate, minus the minimum), `bound` (of its expectation).
+        frame: of `qmaps.lpmm.quadratic.beside_bound`: `setting` (label), `seed`, `step` (from 1
+            on, as the axis is logarithmic), `gap` (f at the mean of the iterates minus its
+            minimum, above 0), `bound` (upper bound on the expectation of `gap`).
 
     Raises:
         BadValueError: columns or rows are missing.

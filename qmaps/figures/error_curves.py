@@ -18,13 +18,13 @@ TICKS = (0, 0.5, 1, 2, 5, 10, 20, 50, 100)
 def error_curves(frame: pd.DataFrame, *, error: str = "images in error") -> Figure:
     """Error on training and on test data over training, a row of panels for each net.
 
-    Axes of errors are linear up to 1 % and logarithmic beyond, so that both the first steps and the
+    Error axes are linear up to 1 % and logarithmic above it, so that both the first steps and the
     last can be read.
 
     Args:
         frame: `panel` (what is trained), `run` (label), `step` (optimizer steps), `train` and
-            `test` (errors, fractions); one row per panel, run and step.
-        error: what the errors are of, for the axes.
+            `test` (errors as fractions, 0 to 1); one row per panel, run and step.
+        error: label of the error axes, without the unit.
 
     Raises:
         BadValueError: columns or rows are missing.

@@ -21,13 +21,16 @@ BEHIND = "#D5D5D5"
 def error_per_decade(frame: pd.DataFrame) -> Figure:
     """How precisely quantizers keep second moments that lie powers of ten below the largest.
 
-    Relative error of the value, that of ``h = 1 / (sqrt(v) + eps)``, and what decodes to 0, one
-    line per quantizer; the last panel has the elements of each decade behind it. The first two
-    are logarithmic: an error of exactly 0 is not drawn.
+    Three panels show the relative error of the value, that of ``h = 1 / (sqrt(v) + eps)``, and the
+    share of elements that decodes to 0, with one line per quantizer. Bars in the last panel show
+    the share of elements that each decade holds. The first two panels have logarithmic ordinates:
+    an error of exactly 0 is not drawn.
 
     Args:
-        frame: of `qmaps.analyze.error_per_decade`: `quantizer`, `decade`, `share` (of the
-            elements), `mean_rel_error`, `mean_update_error`, `zeros` (fractions).
+        frame: of `qmaps.analyze.error_per_decade`: `quantizer`, `decade` (powers of ten below the
+            largest, from 0), `share` (fraction of the elements that lies in the decade),
+            `mean_rel_error` (fraction of v), `mean_update_error` (fraction of h), `zeros`
+            (fraction that decodes to 0).
 
     Raises:
         BadValueError: columns or rows are missing.

@@ -21,7 +21,8 @@ def inverse_sqrt(frame: pd.DataFrame) -> Figure:
     Args:
         frame: of `qmaps.analyze.inverse_sqrt`: `quantizer` (the first is the one in 32 bits),
             `bin_left`, `bin_right` (log10 h), `share` (of the elements that are not 0),
-            `zero_share` (of those, how many decode to 0; repeated on every row of a quantizer).
+            `zero_share` (share of those that decodes to 0; repeated on every row of a
+            quantizer).
 
     Raises:
         BadValueError: columns or rows are missing.

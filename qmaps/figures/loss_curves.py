@@ -21,11 +21,11 @@ def loss_curves(frame: pd.DataFrame, *, unit: str | None = None) -> Figure:
 
     Args:
         frame: `run` (label), `seed`, `step` (optimizer steps), `split` ("train" or "val"),
-            `loss`. If there is `smoothed` (the training loss smoothed, same unit), it is drawn
-            over a faint `loss`. If there is `difference` (the loss minus that of the first run
-            at the same step and seed), a third panel shows that of the validation loss. If there
-            is `unit`, it labels the axes.
-        unit: of the loss, in place of the column's; "nats" if neither is given.
+            `loss`; one row per run, seed, step and split. Three columns are optional. `smoothed`
+            (the smoothed training loss, in the same unit) is drawn over a faint `loss`.
+            `difference` (the loss minus that of the first run at the same step and seed) is drawn
+            in a third panel, for the validation loss. `unit` labels the axes.
+        unit: unit of the loss, in place of the column's; "nats" if neither is given.
 
     Raises:
         BadValueError: columns or rows are missing, or a split is neither "train" nor "val".

@@ -21,8 +21,9 @@ LONGEST = 36
 def outliers(frame: pd.DataFrame) -> Figure:
     """Magnitudes of matrices over their median; stripes are outlier rows or columns.
 
-    One panel per matrix, each with its own logarithmic colours from the median (nothing below
-    stands out) to all but the largest thousandth of the cells (a few must not fade the rest).
+    There is one panel per matrix. Its colours are logarithmic and start at the median, as nothing
+    below it stands out. They end where the largest thousandth of the cells begins, so that a few
+    cells do not fade the rest, but at ten times the median at least.
 
     Args:
         frame: of `qmaps.analyze.outliers`: `tensor` (title), `row`, `col` (index of the cell's

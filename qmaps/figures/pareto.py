@@ -26,8 +26,9 @@ LIMITS = ((0, (6, 2)), (0, (2, 1.5)), (0, (6, 2, 1, 2)), (0, (1, 2)), (0, (9, 3)
 def pareto(frame: pd.DataFrame) -> Figure:
     """Every quantizer's error over its bits per element, the frontier, and the limit.
 
-    A marker per quantizer, by map; the frontier as steps, its points named; and the error of the
-    fitted Lloyd-Max codebook, that no other can beat, as one dashed line per normalizer.
+    Each quantizer but Lloyd-Max has a marker that shows its map. The frontier is drawn as steps,
+    and its points are named. One dashed line per normalizer shows the error of the fitted Lloyd-Max
+    codebook, which no other codebook of its width can beat.
 
     Args:
         frame: of `qmaps.analyze.pareto`: `quantizer`, `normalizer`, `map` (names),

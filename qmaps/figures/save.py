@@ -21,12 +21,12 @@ def save(figure: Figure, path: str | os.PathLike[str], *, dpi: int = 160) -> Non
     Equal figures give equal bytes, whatever the user's matplotlib settings.
 
     Args:
-        figure: what to write.
-        path: ends in ``.png`` or ``.svg``.
-        dpi: pixels per inch of a PNG, and of the heatmaps inside an SVG.
+        figure: the figure to write.
+        path: the file, which ends in ``.png`` or ``.svg``; an existing one is replaced.
+        dpi: pixels per inch of a PNG, and of the heatmaps inside an SVG; above 0.
 
     Raises:
-        BadValueError: another ending, or a `dpi` that is not positive.
+        BadValueError: `path` has another ending, or `dpi` is not positive.
         OutputError: the file cannot be written.
     """
     kind = Path(path).suffix.lower()

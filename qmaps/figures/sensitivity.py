@@ -20,9 +20,9 @@ def sensitivity(frame: pd.DataFrame, *, unit: str = "nats") -> Figure:
     Lines join the means over seeds; marks show every seed.
 
     Args:
-        frame: `parameter` (hyperparameter), `value` (its value, above 0), `run` (label), `seed`,
-            `loss` (final); a row per training run.
-        unit: of the loss.
+        frame: `parameter` (name of the hyperparameter), `value` (its value, above 0), `run`
+            (label), `seed`, `loss` (final validation loss); one row per training run.
+        unit: unit of the loss.
 
     Raises:
         BadValueError: columns or rows are missing.

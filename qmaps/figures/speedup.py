@@ -16,8 +16,9 @@ def speedup(frame: pd.DataFrame) -> Figure:
     """Speed-up over devices, each at its best sub-batch, and over sub-batch size on all devices.
 
     Args:
-        frame: `panel` ("GPUs" or "sub-batch"), `quantizer` (label), `gpus`, `sub_batch` (samples),
-            `speedup`, as `qmaps.distributed.speedup.curves` gives it.
+        frame: of `qmaps.distributed.speedup.curves`: `panel` ("GPUs" or "sub-batch"), `quantizer`
+            (label), `gpus` (number of devices), `sub_batch` (samples), `speedup` (over one
+            device).
 
     Raises:
         BadValueError: columns or rows are missing.

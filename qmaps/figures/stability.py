@@ -17,13 +17,13 @@ NEEDED = ("setting", "loss", "unstable")
 def stability(frame: pd.DataFrame, *, unit: str = "nats", label: str = "") -> Figure:
     """Final loss of every run, one line per setting, and the share of unstable runs.
 
-    Settings stand in the frame's order, from the top. The axis ends where stable runs do: unstable
-    ones beyond it, and those that ended in NaN, stand at its right edge.
+    Settings stand in the frame's order, from the top. The axis spans the losses of stable runs.
+    Unstable runs beyond it, and those that ended in NaN, stand at its right edge.
 
     Args:
-        frame: `setting` (label), `loss` (final), `unstable` (bool), a row per run.
-        unit: of the loss.
-        label: what the settings' names mean.
+        frame: `setting` (label), `loss` (final loss), `unstable` (bool); one row per run.
+        unit: unit of the loss.
+        label: label of the axis of settings.
 
     Raises:
         BadValueError: columns or rows are missing.

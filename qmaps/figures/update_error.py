@@ -37,7 +37,8 @@ def update_error(frame: pd.DataFrame) -> Figure:
         frame: of `qmaps.analyze.update_error`: `quantizer`, `mean_abs_error` (of
             u = m / (sqrt(v) + eps)), `median_rel_error`, `mean_rel_error`, `p99_rel_error`,
             `max_rel_error` (fractions of |u|). `median_abs_error`, `p99_abs_error` and
-            `max_abs_error` are drawn if there; with a column `group`, marks are coloured by it.
+            `max_abs_error` are drawn if they are there. If there is a column `group` (label),
+            marks are coloured by it.
 
     Raises:
         BadValueError: columns or rows are missing.

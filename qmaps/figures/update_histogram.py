@@ -25,9 +25,11 @@ def update_histogram(frame: pd.DataFrame) -> Figure:
     octave wide. Shares below delta / 8 and delta / 2 are written beside the curve.
 
     Args:
-        frame: as `qmaps.lpmm.underflow.Underflow.distribution` gives it: `parameter`, `bin_left`,
-            `bin_right` (units of delta; the first may start at 0, the last end at infinity),
-            `share` and `cumulative` (0 to 1); and `setting`, a label, a column of panels each.
+        frame: frames of `qmaps.lpmm.underflow.Underflow.distribution` with a column added. The
+            columns are `parameter` (name), `bin_left`, `bin_right` (in units of delta; the first
+            bin may start at 0, the last may end at infinity), `share` (of the elements, 0 to 1),
+            `cumulative` (share up to the bin's right end, 0 to 1) and `setting` (label; each has
+            a column of panels).
 
     Raises:
         BadValueError: columns or rows are missing.

@@ -25,15 +25,15 @@ class Contender:
     """An AdamW to be compared.
 
     Attributes:
-        label: what figures and tables call it; names its folder.
-        state_quantizers: as for `qmaps.optim.AdamW`; None means ``torch.optim.AdamW``.
+        label: its name in figures and tables; its folder is named after it.
+        state_quantizers: as for `qmaps.optim.AdamW`; None stands for ``torch.optim.AdamW``.
     """
 
     label: str
     state_quantizers: StateQuantizers = None
 
     def optimizer(self, model: nn.Module, workload: Workload) -> torch.optim.Optimizer:
-        """The optimizer with the workload's options."""
+        """Make the optimizer of a model with the workload's options."""
         parameters = list(model.named_parameters())
         options: dict[str, Any] = {
             "lr": workload.lr,
@@ -67,11 +67,12 @@ def compare(
     Args:
         workload: what to train.
         contenders: the optimizers; figures show differences to the first.
-        out: the folder of the run folders.
-        seeds: of weights and batches.
-        steps: of each run; the workload's default if left out.
-        hooks: of single runs, by label and seed.
-        progress: called with a label, the step, the number of steps, and the training loss.
+        out: the folder that holds the run folders.
+        seeds: seeds of the weights and the batches, each at least 0.
+        steps: number of steps of each run; the workload's default if left out.
+        hooks: hooks of single runs, as for `train`, by label and seed.
+        progress: called after each step with a label, the step, the number of steps, and the
+            training loss.
 
     Returns:
         One finished run per seed and contender, seeds outermost.
@@ -97,9 +98,13 @@ def compare(
 def loss_frame(runs: Sequence[TrainingRun]) -> pd.DataFrame:
     """The runs' losses for `qmaps.figures.loss_curves`.
 
+    Args:
+        runs: finished runs; at least one.
+
     Returns:
-        `run`, `seed`, `step`, `split`, `loss`, and `difference` to the first run's loss at the
-        same seed, split and step.
+        One row per measured loss: `run` (label), `seed`, `step`, `split` ("train" or "val"),
+        `loss`, and `difference` (the loss minus that of the first run's label at the same seed,
+        split and step; NaN where there is none).
     """
     frames = []
     for run in runs:
@@ -115,12 +120,18 @@ def loss_frame(runs: Sequence[TrainingRun]) -> pd.DataFrame:
 
 
 def summarize_losses(runs: Sequence[TrainingRun]) -> pd.DataFrame:
-    """Final validation loss per contender: mean and spread over seeds.
+    """Final validation loss per contender: mean and standard deviation over seeds.
+
+    Args:
+        runs: finished runs; at least one.
 
     Returns:
-        `run`, `seeds` (how many), `mean`, `std` (sample standard deviation, NaN for one seed),
-        `min`, `max`, `difference` (mean over seeds of the loss minus that of the first run of
-        the same seed) with its `difference_std`, `state_mib` (of one run), and `nonfinite`
+        One row per contender: `run` (label), `seeds` (number of runs), `mean`, `std` (standard
+        deviation over seeds, with n - 1; NaN for one seed), `min`, `max`, `difference` (mean over
+        seeds of the loss minus that of the first run's label at the same seed),
+        `difference_std` (standard deviation of those differences over seeds), `state_mib` (MiB of
+        optimizer states of the first run), `nonfinite` (number of runs in which a measurement was
+        NaN or infinite).
     """
     table = pd.DataFrame(
         {

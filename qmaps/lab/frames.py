@@ -67,12 +67,19 @@ def analyze_states(
 
     Args:
         states: captured states, their path, or tensors by parameter and state name.
-        out: the run folder.
+        out: the run folder, created if need be.
         min_quantized_size: parameters of at most this many elements are left out.
-        progress: called with the number of frames done, the number of all, and a name.
+        progress: called before each frame with the number of frames done, the number of all, and
+            the frame's name; at the end with an empty name.
 
     Returns:
-        The files.
+        The Parquet files, one per frame.
+
+    Raises:
+        CaptureError: the states are not Adam's, no parameter is large enough, or a state holds
+            NaN or infinity.
+        OutputError: `out` cannot be written, holds frames of other states, or is being written by
+            another process.
     """
     captured = as_states(states)
     next(captured.adam_pairs())  # says at once if there are no Adam states
@@ -89,7 +96,7 @@ def _write(
     min_quantized_size: int,
     progress: Callable[[int, int, str], None] | None,
 ) -> list[Path]:
-    """Write the frames, but for those that are there already if it is `known` whose they are."""
+    """Write the frames; where their states are `known`, only those that are not there already."""
     jobs: Mapping[str, Callable[[], pd.DataFrame]] = {
         "update_error": lambda: analyze.update_error(
             captured, COMPARED, min_quantized_size=min_quantized_size
@@ -122,7 +129,7 @@ def _write(
 
 
 def _claim(path: Path, identity: dict[str, Any]) -> bool:
-    """Whether it was noted already that the frames are of these states; if not, it is now."""
+    """Note which states the frames are of; return whether that was noted already."""
     if not exists(path):
         write_record(path, identity)
         return False
@@ -175,7 +182,7 @@ def _histogram(states: CapturedStates, state: str, specs: tuple[str, ...]) -> pd
 
 
 def _outliers(states: CapturedStates) -> pd.DataFrame:
-    """Both moments of a few matrices, spread over the model."""
+    """Both moments of a few matrices, taken at even distances over the model's parameters."""
     found = set(_matrices(states))
     names = [name for name in states.parameters() if name in found]
     half = MATRICES // 2

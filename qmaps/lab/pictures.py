@@ -35,14 +35,15 @@ def draw(
 
     Args:
         run: a folder with ``frames/``, ``sweep/sweep.parquet``, or both.
-        progress: called with the number of figures done, the number of all, and a name.
+        progress: called before each figure with the number of figures done, the number of all,
+            and the figure's name; at the end with an empty name.
 
     Returns:
         The PNG files, in the order of the report.
 
     Raises:
         CaptureError: the folder has neither.
-        OutputError: one of them is damaged.
+        OutputError: one of these files is damaged, or a figure cannot be written.
     """
     folder = Path(run)
     jobs: dict[str, Callable[[], Figure]] = {}

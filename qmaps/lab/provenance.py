@@ -12,7 +12,7 @@ import qmaps
 
 
 def versions() -> dict[str, str]:
-    """Of qmaps, torch and Python."""
+    """The versions of qmaps, torch and Python, by name."""
     return {
         "qmaps": qmaps.__version__,
         "torch": torch.__version__,

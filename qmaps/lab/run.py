@@ -40,22 +40,25 @@ def run(
 ) -> Path:
     """Train, capture, sweep, draw, train again with quantized states, and report.
 
-    Everything is kept in `out`: ``train/`` (one folder a run), ``states/`` (captured from the
-    32-bit run), ``sweep/``, ``frames/``, ``figures/``, ``report.html``. What is there already is
-    not done again, so a second call goes on where the first was interrupted.
+    Everything is kept in `out`: ``train/`` (one folder per run), ``states/`` (captured from the
+    32-bit run), ``sweep/``, ``frames/``, ``figures/``, ``about.json``, ``report.html``. Training
+    runs, sweeps and frames that are there already are kept, so a second call goes on where the
+    first was interrupted.
 
     Args:
         workload: what to train.
         out: the run folder, created if need be.
-        seed: of weights and batches.
-        steps: of each training run; the workload's default if left out.
-        pairs: quantizers of both moments to sweep.
+        seed: seed of the weights and the batches, at least 0.
+        steps: number of steps of each training run; the workload's default if left out.
+        pairs: quantizers of both moments to sweep, such as
+            ``"B128/DE@4s + rank1/linear@4u"``.
         contenders: the quantized optimizers to train with.
-        command: what the report shows as the command that made it.
-        progress: called with a stage, its steps done, their number, and a note.
+        command: the command that the report names as the one that made it.
+        progress: called with the name of a stage, the number of its steps done, the number of all
+            its steps, and a note.
 
     Returns:
-        The report.
+        The report, an HTML file.
 
     Raises:
         OutputError: `out` cannot be written, holds a run of other settings, or is being written

@@ -14,7 +14,7 @@ from qmaps.optim.choice import keep_in_32_bits
 
 
 class _In32Bits(nn.Module):
-    """Marks its parameters, whatever replaces them."""
+    """Marks its parameters to keep 32-bit states, also those that replace them later."""
 
     def _mark(self) -> None:
         for param in self._parameters.values():
@@ -43,7 +43,7 @@ class _In32Bits(nn.Module):
 
 
 class _Norm(_In32Bits, nn.LayerNorm):
-    """Layer normalization in float32 or better, whatever goes in."""
+    """Layer normalization that is computed in float32 or a wider dtype, whatever the input's."""
 
     def forward(self, input: Tensor) -> Tensor:  # noqa: A002 - torch's own name
         work = torch.promote_types(input.dtype, torch.float32)
@@ -56,37 +56,42 @@ class _Norm(_In32Bits, nn.LayerNorm):
 class StableEmbedding(_In32Bits, nn.Embedding):
     """`torch.nn.Embedding` for word embeddings trained with optimizers of few bits.
 
-    It differs in three things. The weight is drawn from Xavier's uniform distribution. What is
-    looked up goes through a layer normalization, `norm`, before the caller adds position
-    embeddings; it is computed in float32 and given back in the weight's dtype. And all of its
-    parameters keep 32-bit optimizer states in every optimizer of `qmaps.optim`, whatever its
-    quantizers: in copies of the module, moved, loaded, sharded by ``fully_shard``, and with a
-    weight that is tied to another layer, which shares its states.
+    It differs from `torch.nn.Embedding` in three things. The weight is drawn from Xavier's uniform
+    distribution. The embeddings that are looked up go through a layer normalization, `norm`,
+    before the caller adds position embeddings; `norm` computes in float32 or a wider dtype and
+    returns the weight's dtype. All parameters keep 32-bit optimizer states in every optimizer of
+    `qmaps.optim`, whatever its quantizers. This also holds for copies of the module, after it was
+    moved, loaded or sharded by ``fully_shard``, and for a weight that is tied to another layer,
+    which then shares its states.
 
     The output has a variance of about one, so no further scaling by the square root of
-    `embedding_dim` is needed. Since rows are normalized, that of `padding_idx`, a zero, becomes
-    `norm.bias`. A pretrained embedding needs some training with it, as the norm changes its
-    output.
+    `embedding_dim` is needed. Since rows are normalized, the row of `padding_idx`, which is zero,
+    becomes `norm.bias`. A pretrained embedding needs some further training, as the normalization
+    changes its output.
 
     Args:
         num_embeddings: size of the vocabulary.
         embedding_dim: size of each embedding.
-        padding_idx: a row that stays zero and gets no gradient, counted from the end if negative.
-        max_norm: rows that are looked up and have a larger norm are scaled down to it, in the
-            weight itself.
-        norm_type: the p of that norm.
+        padding_idx: index of a row that gets no gradient and, unless `_weight` is given, starts at
+            zero; counted from the end if negative. At least -`num_embeddings` and below
+            `num_embeddings`.
+        max_norm: largest norm of a row. Rows that are looked up and have a larger norm are scaled
+            down to it, in the weight itself.
+        norm_type: the p of the p-norm that `max_norm` limits.
         scale_grad_by_freq: divide gradients by how often a row occurs in the batch.
-        sparse: False; the optimizers take dense gradients only.
-        _weight: what to use in place of a new weight, left as it is.
-        _freeze: whether the weight is not trained.
-        device: of weight and norm.
-        dtype: of weight and norm.
+        sparse: must be False; the optimizers take dense gradients only.
+        _weight: a weight to use in place of a new one, of shape
+            (`num_embeddings`, `embedding_dim`); its values are left as they are.
+        _freeze: if True, the weight is not trained.
+        device: device of the weight and of `norm`, unless `_weight` is given.
+        dtype: dtype of the weight and of `norm`, a floating-point one, unless `_weight` is given.
 
     Attributes:
         norm: the layer normalization.
 
     Raises:
-        BadValueError: `sparse` is True, or `padding_idx` is no row.
+        BadValueError: `sparse` is True, or `padding_idx` is out of range.
+        BadTypeError: `dtype` is not a floating-point dtype.
 
     Source: 8-bit optimizers, section 2.3 and appendix B; initialization after Glorot and Bengio
     (2010).
@@ -141,11 +146,19 @@ class StableEmbedding(_In32Bits, nn.Embedding):
         self.norm = _Norm(embedding_dim, device=self.weight.device, dtype=self.weight.dtype)
 
     def reset_parameters(self) -> None:
-        """Draw the weight anew; `norm` resets itself."""
+        """Draw a new weight. `norm` is left alone; it has a `reset_parameters` of its own."""
         nn.init.xavier_uniform_(self.weight)
         self._fill_padding_idx_with_zero()
 
     def forward(self, input: Tensor) -> Tensor:  # noqa: A002 - torch's own name
-        """Normalized embeddings, in the weight's dtype, of the rows that integers name."""
+        """Look up rows and normalize them.
+
+        Args:
+            input: indices of rows, int32 or int64 of any shape, from 0 to `num_embeddings` - 1.
+
+        Returns:
+            Tensor of the input's shape with a last dimension of size `embedding_dim` added, in
+            the weight's dtype.
+        """
         embedded: Tensor = self.norm(super().forward(input))
         return embedded

@@ -9,13 +9,13 @@ SECOND_AT_FOUR_BITS = ("DE", "DE-0", "linear", "power2", "quantile")
 
 
 def standard() -> list[str]:
-    """Pairs for Adam's moments: the papers' own and their neighbours at every width.
+    """Pairs for Adam's moments: the papers' own and similar ones at every width.
 
     - 8 bits: eight maps per tensor and under blocks of 2048 and 256,
     - only one moment quantized, the other exact, to see where an error comes from,
     - 4 bits: the second moment under five maps and five normalizers beside ``B128/DE@4s``, and
       the first moment's alternatives beside ``rank1/linear@4u``,
-    - Lloyd-Max at 3, 4, 6 and 8 bits, with what comes closest to it.
+    - Lloyd-Max at 3, 4, 6 and 8 bits, with the maps to compare it with.
     """
     pairs = [
         f"{norm}/{name}@8s + {norm}/{name}@8u"

@@ -44,34 +44,36 @@ def run(
 ) -> pd.DataFrame:
     """Measure quantizers on every tensor of captured states.
 
-    A single spec is measured on every state that it can hold: unsigned ones on states without
-    negative values. A pair is measured on the Adam update of every parameter that has both
-    moments; each of its quantizers is measured on its moment as well.
+    A single quantizer is measured on every state, or on those without negative values if its map
+    is unsigned. A pair is measured on the Adam update of every parameter that has both moments;
+    each of its quantizers is measured on its moment as well.
 
     Args:
         states: captured states, their path, or tensors by parameter and state name.
         specs: quantizers (``"B128/DE@4s"``) and pairs (``"B128/DE@4s + rank1/linear@4u"``).
-        out: a folder for the result. It holds ``sweep.parquet`` at the end, and one file per
-            parameter until then, from which an interrupted sweep goes on; damaged ones are
-            measured again.
+        out: a folder for the result. One file per parameter is written into its folder ``parts``
+            as the sweep proceeds, and ``sweep.parquet`` at the end. An interrupted sweep goes on
+            from the parts; damaged ones are measured again.
         min_quantized_size: parameters of at most this many elements are left out, as
             optimizers leave them in 32 bits.
-        codebooks: maps of your own that the specs name.
-        progress: called with the number of parameters done, the number of all, and a name.
+        codebooks: codebooks of the caller's own that the specs name.
+        progress: called before each parameter with the number of parameters done, the number of
+            all, and the parameter's name; at the end with an empty name.
 
     Returns:
-        Columns `step`, `parameter`, `shape`, `numel`, `state` (a state's name, or ``update``),
-        `quantizer`, `first`, `second` (of a pair), `bits_per_element` (of a pair: the mean of
-        both), and
+        One row per parameter, state and quantizer, and one per parameter and pair. The columns
+        are `step`, `parameter`, `shape` (such as ``768x3072``), `numel`, `state` (a state's name,
+        or ``update``), `quantizer`, `first`, `second` (the quantizers of a pair, else None),
+        `bits_per_element` (of a pair: the mean of both), and
 
-        - for states the metrics of `qmaps.metrics` and `mean_square`,
-        - for updates ``{mean,median,p99,p999,max}_{abs,rel}_error`` (see
-          `qmaps.analyze.update_error`) and `zeroed_share`, the share of elements whose second
-          moment decodes to 0 under a non-zero first moment.
+        - for states the metrics of `qmaps.metrics` and `mean_square` (mean of the squared values),
+        - for updates ``{mean,median,p99,p999,max}_{abs,rel}_error`` and `zeroed_share` as in
+          `qmaps.analyze.update_error`.
 
     Raises:
         SpecError: a spec does not parse; nothing has been measured.
-        CaptureError: no states, or NaN in one of them.
+        CaptureError: there are no states, none is large enough, a pair is given and no parameter
+            has both moments, or a state holds NaN or infinity.
         OutputError: `out` cannot be written, holds another sweep, or is being written by
             another process.
     """
@@ -97,7 +99,7 @@ def _measure(
     parts: Path | None,
     progress: Callable[[int, int, str], None] | None,
 ) -> pd.DataFrame:
-    """All rows; those of parameters that have a part there are read from it."""
+    """All rows; those of a parameter that has a file in `parts` already are read from it."""
     frames = []
     for done, (parameter, names) in enumerate(by_parameter.items()):
         if progress:

@@ -10,17 +10,20 @@ _LARGEST = ("max_abs_error", "max_rel_error")
 def summarize(sweep: pd.DataFrame, *, state: str = "update") -> pd.DataFrame:
     """One row per quantizer: means over tensors weighted by size, and the largest maxima.
 
-    A weighted mean of means is the mean over all elements. Quantiles (median, p99, p999)
-    cannot be joined from tensors; `qmaps.analyze.update_error` measures them over all elements
-    together.
+    The weighted mean of an absolute or squared error is its mean over all elements. A relative
+    error is averaged over elements other than 0 alone, and a tensor without such counts as an
+    error of 0; its weighted mean is exact where no tensor holds zeros. Quantiles (median, p99,
+    p999) of several tensors cannot be computed from those of each;
+    `qmaps.analyze.update_error` measures them over all elements together.
 
     Args:
         sweep: a frame of `qmaps.sweep.run`.
         state: ``update`` for pairs, or a state's name.
 
     Returns:
-        `quantizer`, `first`, `second`, `numel`, and the columns that the rows have, in the
-        order of the sweep.
+        `quantizer`, `first`, `second`, `numel`, and the sweep's columns of floating-point numbers
+        other than quantiles, in the order of the sweep. The frame is empty if the sweep has no
+        rows of `state`.
     """
     rows = sweep[sweep["state"] == state]
     joined = ("quantile", "median", "p99", "p999")

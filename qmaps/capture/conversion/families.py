@@ -13,11 +13,12 @@ class Family:
     """Optimizers that keep the same states.
 
     Attributes:
-        name: of one of them, in lower case.
-        states: the states' names, the first moment first.
-        signed: those that can be negative.
-        optional: those that only some options ask for.
-        moments: first and second moment, where the rule divides one by the other's root.
+        name: name of one of the optimizers, in lower case.
+        states: names of the states, the first moment first.
+        signed: names of the states that can be negative.
+        optional: names of the states that exist under some options only.
+        moments: names of the first and the second moment, where the rule divides the first by the
+            root of the second.
     """
 
     name: str
@@ -57,7 +58,11 @@ FAMILIES = {
 
 
 def family(name: str) -> Family:
-    """The family of that name, which the option `optimizer` asks for."""
+    """Return the family of that name, as the option `optimizer` gives it.
+
+    Raises:
+        BadValueError: there is no such family.
+    """
     if name not in FAMILIES:
         raise BadValueError(
             f"optimizer={name!r} is not known; allowed are {', '.join(FAMILIES)}"
@@ -67,10 +72,10 @@ def family(name: str) -> Family:
 
 
 def family_of(names: Collection[str]) -> Family:
-    """The family whose states bear these names.
+    """Return the first family whose states have these names.
 
     Raises:
-        CaptureError: there is none.
+        CaptureError: there is no such family.
     """
     found = set(names)
     for known in FAMILIES.values():

@@ -39,12 +39,12 @@ def convert_file(
     Args:
         path: the file to read: a state_dict, or a checkpoint that has one under a usual name.
         out: the file to write.
-        to: as for `convert_state_dict`, like the four that follow.
-        states: how to keep states.
-        zeros: "raise" or "leave".
-        source: the format of the checkpoint.
-        optimizer: the family of its optimizer.
-        overwrite: whether `out` may exist already; it may be `path` then.
+        to: the target format, as for `convert_state_dict`.
+        states: how to keep states, as for `convert_state_dict`.
+        zeros: "raise" or "leave", as for `convert_state_dict`.
+        source: the format of the checkpoint; found out if left out.
+        optimizer: the family of its optimizer, as for `convert_state_dict`.
+        overwrite: whether `out` may exist already; `out` may then be `path`.
 
     Returns:
         A report for each optimizer in the file.

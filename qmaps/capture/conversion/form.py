@@ -28,9 +28,9 @@ class Parameter:
 
     Attributes:
         label: the name that reports use.
-        name: the parameter's own name, where the checkpoint has it.
-        step: steps taken; None where the optimizer counts none.
-        states: by name; empty before the first step.
+        name: the parameter's own name; None where the checkpoint does not have it.
+        step: number of steps taken; None where the optimizer does not count steps.
+        states: the states by name; empty before the first step.
     """
 
     label: str
@@ -40,12 +40,12 @@ class Parameter:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """The parameter's shape; there must be a state."""
+        """The parameter's shape, taken from a state; there must be one."""
         return tuple(next(iter(self.states.values())).shape)
 
     @property
     def numel(self) -> int:
-        """The parameter's elements; there must be a state."""
+        """The parameter's number of elements, taken from a state; there must be one."""
         return torch.Size(self.shape).numel()
 
 
@@ -54,9 +54,9 @@ class Group:
     """A parameter group.
 
     Attributes:
-        options: under torch's names, without `params` and `param_names`.
-        keys: what the state_dict calls its parameters, in their order.
-        parameters: in the same order.
+        options: the group's options under torch's names, without `params` and `param_names`.
+        keys: the keys by which the state_dict names the parameters, in their order.
+        parameters: the parameters, in the order of the keys.
     """
 
     options: dict[str, Any]
@@ -69,10 +69,10 @@ class OptimizerState:
     """A state_dict taken apart.
 
     Attributes:
-        family: which states there are.
+        family: the family of optimizers, which says which states there are.
         groups: the parameter groups.
         rest: entries of the state_dict besides `state` and `param_groups`.
-        notes: what a reader should know that no number tells.
+        notes: sentences on what a reader should know and no number shows.
     """
 
     family: Family
@@ -95,7 +95,11 @@ class OptimizerState:
         ]
 
     def with_states(self, states: dict[str, dict[str, State]]) -> OptimizerState:
-        """The same with other states, by the parameters' labels."""
+        """Return a copy with other states.
+
+        Args:
+            states: new states by name, for the label of every parameter.
+        """
         groups = [
             replace(
                 group,
@@ -110,7 +114,16 @@ class OptimizerState:
 
 
 def checked(state: State, label: str, name: str, *, signed: bool) -> State:
-    """`state` if its values can be an optimizer's.
+    """Check that a state has values that an optimizer's state can have.
+
+    Args:
+        state: the state, in float32 or quantized; a quantized one is decoded for the check.
+        label: label of the parameter, for the error message.
+        name: name of the state, for the error message.
+        signed: if False, negative values are not allowed.
+
+    Returns:
+        `state` itself.
 
     Raises:
         CaptureError: it holds NaN, infinity, or negative values where it cannot be negative.

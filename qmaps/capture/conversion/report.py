@@ -19,14 +19,14 @@ class StateRow:
     Attributes:
         parameter: the parameter's name.
         state: the state's name.
-        elements: how many it has.
-        was: the source's quantizer, or "32 bits".
-        became: the target's.
+        elements: number of its elements.
+        was: spec of the source's quantizer, or "32 bits".
+        became: spec of the target's quantizer, or "32 bits".
         how: "same values" bit for bit, "same codes" under scales that differ in rounding,
             "decoded" to float32, or "quantized".
         max_abs_error: the largest difference between decoded values.
-        mean_rel_error: the mean of |difference| / |value| over values other than 0; NaN without
-            such.
+        mean_rel_error: the mean of |difference| / |value| over values other than 0; NaN where
+            there are none.
     """
 
     parameter: str
@@ -46,8 +46,9 @@ class UpdateRow:
     Attributes:
         parameter: the parameter's name.
         max_abs_error: the largest |difference| of u.
-        mean_abs_error: its mean.
-        mean_rel_error: the mean of |difference| / |u| over updates other than 0; NaN without such.
+        mean_abs_error: the mean |difference| of u.
+        mean_rel_error: the mean of |difference| / |u| over updates other than 0; NaN where there
+            are none.
         zeros: second moments that are zero under a non-zero first moment.
     """
 
@@ -66,9 +67,9 @@ class Report:
         source: the format read.
         target: the format written.
         optimizer: the family of optimizers.
-        states: one row a state.
-        updates: one row a parameter, where there are two moments.
-        notes: what no number tells.
+        states: one row per parameter and state.
+        updates: one row per parameter, where there are two moments.
+        notes: sentences on what no number shows.
     """
 
     source: str
@@ -99,11 +100,14 @@ def report(
     """Compare two forms of the same states.
 
     Args:
-        source: as read.
-        target: as written.
-        zeros: by the parameters' labels.
-        formats: the names of both formats.
-        notes: besides those of `source` and `target`.
+        source: the states as they were read.
+        target: the states as they are written, with the same groups and parameters.
+        zeros: what was found of zero second moments, by the parameters' labels.
+        formats: the names of the source's and the target's format.
+        notes: all notes of the report; those of `source` and `target` are not added.
+
+    Returns:
+        One row per state, and one row per parameter that `zeros` has.
     """
     states: list[StateRow] = []
     updates: list[UpdateRow] = []

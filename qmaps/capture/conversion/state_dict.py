@@ -37,17 +37,18 @@ def convert_state_dict(
     """Convert an optimizer's state_dict to the layout of another library.
 
     Args:
-        state_dict: of an optimizer of torch, bitsandbytes, torchao or qmaps; left alone.
-        to: "torch", "bitsandbytes", "torchao" or "qmaps".
-        states: how to keep states: "32bit", "8bit", "4bit" or "fp8" as the target has them, for
-            qmaps also another preset or a dict from state names to specs. None keeps codes where
-            the target can hold them and takes its usual width otherwise.
-        zeros: "raise" second moments that decode to 0 under a first moment that does not to the
-            smallest value that their format has, or "leave" them; see
-            `qmaps.capture.conversion.zeros`.
+        state_dict: a state_dict of an optimizer of torch, bitsandbytes, torchao or qmaps; it is
+            not changed.
+        to: the target format: "torch", "bitsandbytes", "torchao" or "qmaps".
+        states: how to keep states: "32bit", "8bit", "4bit" or "fp8" as far as the target has
+            them; for qmaps also another preset, or a dict from state names to specs. None keeps
+            codes where the target can hold them and takes its usual width otherwise.
+        zeros: what to do with second moments that decode to 0 under a first moment that does not.
+            "raise" gives them the smallest positive value that their codebook and scale have;
+            "leave" keeps them. See `qmaps.capture.conversion.zeros`.
         source: the format of `state_dict`; found out if left out.
-        optimizer: "adam", "lion", "sgd", ...: the optimizers that a bitsandbytes checkpoint with
-            one state for each parameter may be of.
+        optimizer: the family of the optimizer, such as "lion" or "sgd". It is needed for a
+            bitsandbytes checkpoint with one state per parameter, which does not show it.
 
     Returns:
         The new state_dict, which may share tensors with the old one, and what became of each state.

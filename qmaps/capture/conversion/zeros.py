@@ -23,9 +23,9 @@ class Zeros:
 
     Attributes:
         found: how many there are after encoding, before any is raised.
-        inherited: how many of them the source has too.
+        inherited: how many of them are zero in the source too.
         raised: how many were raised.
-        first: flat indices of the first of them.
+        first: flat indices of the first of those found, up to `SHOWN`.
     """
 
     found: int
@@ -39,12 +39,12 @@ def handle(first: State, second: State, source: State, *, policy: str) -> tuple[
 
     A first moment m other than 0 has seen a gradient, so the true second moment v is not 0: with
     ``beta1**2 < beta2`` the two averages satisfy ``m**2 <= C * v`` with a constant C of the
-    betas. It was below half of the smallest value that the format has, in whose place a zero
-    makes the next update m / eps. "raise" puts that smallest value in its place. That is above
-    the true v, so the update errs towards being too short, by a bounded factor.
+    betas. The true v was below half of the smallest value that the format has. With a zero in
+    its place the next update is m / eps. "raise" puts that smallest value in its place. It is
+    above the true v, so the update becomes too short, by a bounded factor.
 
-    A zero stays where nothing above it is known: in a block whose scale is 0, or between two
-    float32 tensors.
+    A zero stays where no smallest positive value is known: in a block whose scale is 0, or where
+    both the encoded second moment and its source are float32.
 
     Args:
         first: the first moment as encoded.
@@ -53,7 +53,7 @@ def handle(first: State, second: State, source: State, *, policy: str) -> tuple[
         policy: "raise" or "leave".
 
     Returns:
-        The second moment, the one given where nothing was raised, and what was found.
+        The second moment, which is `second` itself where nothing was raised, and what was found.
     """
     values = values_of(second)
     zero = (values == 0) & (values_of(first) != 0)

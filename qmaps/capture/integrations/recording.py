@@ -49,10 +49,12 @@ class Recording:
         """Record from now on.
 
         Args:
-            optimizers: one is recorded in the folder, several in folders ``0``, ``1``, ... in it.
-            model: for the parameters' names.
-            default_folder: the trainer's, where the user has named none.
-            taken: steps taken so far, for optimizers that do not count them.
+            optimizers: the optimizers to record. A single one is recorded in the folder itself,
+                several in folders ``0``, ``1``, ... in it.
+            model: the model, which gives the parameters' names.
+            default_folder: the trainer's folder. If the user has named none, states go to its
+                folder ``states``.
+            taken: number of steps taken so far, for optimizers that do not count them.
         """
         self.end()
         folder = self._out if self._out is not None else Path(default_folder) / "states"

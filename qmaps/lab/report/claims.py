@@ -50,8 +50,12 @@ def claims(update_error: pd.DataFrame, sweep: pd.DataFrame | None = None) -> lis
     """Every claim that the frames have the quantizers for.
 
     Args:
-        update_error: of `qmaps.analyze.update_error`.
-        sweep: of `qmaps.sweep.run`, for claims about the states themselves.
+        update_error: a frame of `qmaps.analyze.update_error`.
+        sweep: a frame of `qmaps.sweep.run`, for claims about the states themselves; they are left
+            out without it.
+
+    Returns:
+        The claims, each with a verdict.
     """
     updates = _rows(update_error)
     first = {} if sweep is None else _rows(summarize(sweep, state="exp_avg"))

@@ -19,6 +19,9 @@ def write_markdown(run: str | os.PathLike[str], path: str | os.PathLike[str]) ->
         run: a folder of `qmaps.lab.run`, or one with ``frames/update_error.parquet``.
         path: the file; an existing one is replaced.
 
+    Returns:
+        The file.
+
     Raises:
         CaptureError: the folder has no such frame.
         OutputError: `path` cannot be written.

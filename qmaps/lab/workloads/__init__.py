@@ -31,7 +31,8 @@ def get(name: str, **options: Any) -> Workload:
 
     Args:
         name: one of `names`.
-        **options: those that are not to have their defaults, such as ``stable_embedding=True``.
+        **options: fields of the workload that get other values than their defaults, such as
+            ``stable_embedding=True``.
 
     Raises:
         BadValueError: there is no such workload, or it has no such option.

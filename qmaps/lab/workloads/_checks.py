@@ -9,10 +9,17 @@ from qmaps.errors import BadValueError, shown
 
 
 def integer(parameter: str, value: Any, least: int) -> int:
-    """`value` as an int of at least `least`; NumPy's ints will do, True and 2.0 will not.
+    """Return an integer that a caller gave as an int.
+
+    NumPy's integers and other types with ``__index__`` are allowed; True and 2.0 are not.
+
+    Args:
+        parameter: name of the argument, for the error message.
+        value: what the caller gave.
+        least: smallest value allowed.
 
     Raises:
-        BadValueError: it is not one.
+        BadValueError: `value` is not an integer, is below `least`, or is 2**63 or more.
     """
     try:
         number = None if isinstance(value, bool) else operator.index(value)
@@ -26,6 +33,16 @@ def integer(parameter: str, value: Any, least: int) -> int:
 
 
 def require(allowed: bool, parameter: str, value: Any, wanted: str) -> None:
-    """Raise BadValueError unless `allowed`; `wanted` says what is."""
+    """Check an argument that a caller gave.
+
+    Args:
+        allowed: whether the value is allowed.
+        parameter: name of the argument, for the error message.
+        value: what the caller gave, for the error message.
+        wanted: what is allowed, for the error message: it follows "must be".
+
+    Raises:
+        BadValueError: `allowed` is False.
+    """
     if not allowed:
         raise BadValueError(f"{parameter}={shown(value)} must be {wanted}")

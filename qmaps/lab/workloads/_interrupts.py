@@ -9,11 +9,11 @@ from typing import Self
 
 
 class HeldInterrupts:
-    """Within the block Ctrl-C does nothing but be noted; `check` and the block's end raise it.
+    """Context manager that holds Ctrl-C back until `check` is called or the block ends.
 
-    So a step is never left half done. A second Ctrl-C before that is raised at once, for a step
-    that hangs. Where the program handles Ctrl-C in its own way, or ignores it, that stays; other
-    threads than the main one never receive it.
+    A step within the block is so never left half done. A second Ctrl-C before that raises
+    KeyboardInterrupt at once, for a step that hangs. Where the program handles Ctrl-C in its own
+    way, or ignores it, nothing changes. Threads other than the main one never receive Ctrl-C.
     """
 
     def __init__(self) -> None:
@@ -38,7 +38,7 @@ class HeldInterrupts:
             self.check()
 
     def check(self) -> None:
-        """Raise KeyboardInterrupt, once, if Ctrl-C came."""
+        """Raise KeyboardInterrupt if Ctrl-C was pressed since the last call."""
         if self._arrived:
             self._arrived = False
             raise KeyboardInterrupt

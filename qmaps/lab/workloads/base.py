@@ -22,7 +22,7 @@ Batch = tuple[Tensor, Tensor]
 
 @contextmanager
 def seeded(seed: int) -> Iterator[None]:
-    """Torch's global CPU generator starts from `seed` in the block, and is put back after it."""
+    """Seed torch's global CPU generator for the block, and restore its state after it."""
     with torch.random.fork_rng(devices=[]):
         # torch.manual_seed would also seed CUDA's generators, which nobody puts back.
         torch.default_generator.manual_seed(seed)
@@ -31,18 +31,18 @@ def seeded(seed: int) -> Iterator[None]:
 
 @dataclass(frozen=True)
 class Workload(ABC):
-    """A model on real data.
+    """A model, the real data that it is trained on, and the options of its training.
 
-    Everything is a pure function of the seed and the step, so that a run can be resumed
-    without the state of any random generator. A variant is a
-    ``dataclasses.replace(workload, lr=...)``.
+    Weights and batches are pure functions of the seed and the step, so that a run can be resumed
+    without the state of any random generator. ``dataclasses.replace(workload, lr=...)`` makes a
+    variant.
 
     Attributes:
-        steps: default number of training steps.
-        lr: peak learning rate.
+        steps: default number of training steps, at least 1.
+        lr: peak learning rate, above 0.
         betas, eps, weight_decay: AdamW's other options.
-        warmup_steps: steps of linear warm-up, but never more than half of a run; a cosine to a
-            tenth of `lr` follows.
+        warmup_steps: number of steps of linear warm-up, at least 0, but never more than half of a
+            run. A cosine down to a tenth of `lr` follows.
     """
 
     name: ClassVar[str]
@@ -66,12 +66,18 @@ class Workload(ABC):
             require(0 <= value < math.inf, parameter, value, "a finite number of at least 0")
 
     def model(self, seed: int) -> nn.Module:
-        """The model with weights drawn from `seed`; torch's own generators are left alone."""
+        """The model with weights drawn from `seed`, an int of at least 0.
+
+        The states of torch's generators are the same after the call as before it.
+        """
         with seeded(integer("seed", seed, 0)):
             return self.build()
 
     def missing(self) -> str:
-        """What it needs and is not installed, in a sentence that says how to install it, or ""."""
+        """A sentence on what is not installed and how to install it, or ``""``.
+
+        Here it is ``""``; a workload that needs further packages overrides the method.
+        """
         return ""
 
     @abstractmethod
@@ -80,7 +86,7 @@ class Workload(ABC):
 
     @abstractmethod
     def batch(self, step: int, seed: int) -> Batch:
-        """Inputs and targets of training step `step`, counted from 1."""
+        """Inputs and targets of training step `step`, counted from 1; the same for equal `seed`."""
 
     @abstractmethod
     def loss(self, model: nn.Module, batch: Batch) -> Tensor:
@@ -95,7 +101,7 @@ class Workload(ABC):
         """A short hash of all data, so that no run goes on with other data than it began with."""
 
     def learning_rate(self, step: int, steps: int) -> float:
-        """The learning rate of `step`, counted from 1, in a run of `steps`."""
+        """The learning rate of `step`, counted from 1, in a run of `steps` steps."""
         # A run shorter than the warm-up would otherwise never see the peak.
         warmup = min(self.warmup_steps, steps // 2)
         if step <= warmup:

@@ -13,7 +13,7 @@ from qmaps.lab.workloads._checks import integer, require
 
 @dataclass(frozen=True)
 class BertShape:
-    """Sizes of an `Encoder`; those of all-MiniLM-L6-v2 unless others are given.
+    """Sizes of an `Encoder`; the defaults are those of all-MiniLM-L6-v2.
 
     Attributes:
         vocabulary: number of tokens; token 0 is padding.
@@ -58,7 +58,16 @@ class Block(nn.Module):
         self.norm2 = _norm(shape.width)
 
     def forward(self, x: Tensor, seen: Tensor) -> Tensor:
-        """Tensor of shape (batch, length, width) in, the same out; `seen` broadcasts to scores."""
+        """Apply the block.
+
+        Args:
+            x: hidden states of shape (batch, length, width).
+            seen: bool tensor that broadcasts to the attention scores, of shape (batch, heads,
+                length, length); True where a token may be attended to.
+
+        Returns:
+            Hidden states of the same shape.
+        """
         batch, length, width = x.shape
 
         def split(part: Tensor) -> Tensor:
@@ -72,7 +81,7 @@ class Block(nn.Module):
 
 
 class Encoder(nn.Module):
-    """Sentences to vectors of length 1.
+    """Encoder that maps sentences to vectors of length 1.
 
     Source: Devlin et al. (2019), "BERT"; means over tokens after Reimers and Gurevych (2019),
     "Sentence-BERT".

@@ -28,8 +28,9 @@ class Corpus:
     """Bytes of source, split by file.
 
     Attributes:
-        train: nine files in ten, one after another in the order of their paths.
-        validation: the others.
+        train: about nine files in ten, joined in the order of their paths with a zero byte
+            between two; uint8, 1-D.
+        validation: the other files, joined in the same way.
         digest: a short hash of both.
     """
 

@@ -26,8 +26,8 @@ class Pairs:
     """Signatures and docstrings, split by file.
 
     Attributes:
-        train: of nine files in ten, in the order of their paths.
-        validation: of the others.
+        train: pairs of about nine files in ten, in the order of their paths.
+        validation: pairs of the other files.
     """
 
     train: tuple[Pair, ...]
@@ -35,9 +35,14 @@ class Pairs:
 
 
 def pairs_of(source: str, module: str) -> Iterator[Pair]:
-    """Each function's signature, such as ``shutil.move(src, dst)``, and its docstring's start.
+    """Yield each function's signature, such as ``shutil.move(src, dst)``, and its docstring.
 
-    Nothing for source that this Python cannot parse.
+    Of the docstring the first paragraph is taken, where it has at least four words. Nothing is
+    yielded for source that this Python cannot parse.
+
+    Args:
+        source: source of the module.
+        module: name of the module.
     """
     try:
         with warnings.catch_warnings():

@@ -51,7 +51,7 @@ class Block(nn.Module):
         self.down = nn.Linear(4 * shape.width, shape.width)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Tensor of shape (batch, length, width) in, the same out."""
+        """Apply the block to a tensor of shape (batch, length, width); the shape stays."""
         batch, length, width = x.shape
         qkv = self.qkv(self.norm1(x)).view(batch, length, 3, self.heads, width // self.heads)
         q, k, v = qkv.permute(2, 0, 3, 1, 4)

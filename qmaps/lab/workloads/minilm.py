@@ -80,15 +80,15 @@ def tokens(longest: int) -> tuple[tuple[Tensor, Tensor], tuple[Tensor, Tensor]]:
 
 @dataclass(frozen=True)
 class MiniLM(Workload):
-    """all-MiniLM-L6-v2, 22.6 million pretrained parameters, told which docstring is whose.
+    """all-MiniLM-L6-v2, 22.6 million pretrained parameters, trained to match docstrings.
 
-    A batch holds functions' signatures and their docstrings, from the Python that runs it; for
+    A batch holds signatures of functions and their docstrings, from the Python that runs it. For
     each signature the loss is the cross-entropy of its own docstring among all of the batch.
-    The weights are the published ones whatever the seed, which decides the batches only.
+    The weights are the published ones for every seed; the seed decides the batches alone.
 
     Attributes:
         batch_size: pairs per step.
-        longest: tokens that a text is cut to.
+        longest: number of tokens that a text is cut or padded to.
         validation_batches: fixed batches, of 64 held-out pairs, that `validate` averages.
 
     Source: Wang et al. (2020), "MiniLM"; Reimers and Gurevych (2019), "Sentence-BERT"; the loss

@@ -25,13 +25,14 @@ COLUMNS = ("step", "split", "metric", "value")
 
 @dataclass
 class TrainingRun:
-    """A run: what was measured while it trained.
+    """What was measured during one training run.
 
     Attributes:
-        label: what the run is called.
-        seed: of weights and batches.
-        steps: how many were asked for.
-        losses: one dict per measurement: `step`, `split` ("train" or "val"), `metric`, `value`.
+        label: name of the run.
+        seed: seed of the weights and the batches.
+        steps: number of steps that were asked for.
+        losses: one dict per measurement: `step` (from 1), `split` ("train" or "val"), `metric`
+            (name), `value`.
         state_nbytes: bytes of the optimizer's states at the end.
     """
 
@@ -42,7 +43,13 @@ class TrainingRun:
     state_nbytes: int = 0
 
     def record(self, step: int, split: str, values: Mapping[str, float]) -> None:
-        """Add the metrics of a step."""
+        """Add the metrics of a step to `losses`.
+
+        Args:
+            step: number of the step, from 1.
+            split: the data that was measured on: "train" or "val".
+            values: the metrics by name, such as ``{"loss": 2.5}``.
+        """
         self.losses += [
             dict(zip(COLUMNS, (step, split, metric, float(value)), strict=True))
             for metric, value in values.items()
@@ -65,9 +72,9 @@ class RunFolder:
 
     Every file appears whole or not at all:
 
-    - ``run.json``: the settings, and the versions and threads that it was made with;
+    - ``run.json``: the settings, the versions of Python and torch, and the number of threads;
     - ``checkpoint.pt``, until the run is done: model, optimizer, step and losses so far;
-    - ``losses.csv``: `step`, `split`, `metric`, `value`, as of the last checkpoint or the end;
+    - ``losses.csv``: `step`, `split`, `metric`, `value`, up to the last checkpoint or the end;
     - ``model.pt``: the trained weights;
     - ``result.json``, the last to appear: the run is done, and these are its final metrics.
     """
@@ -82,10 +89,18 @@ class RunFolder:
 
     @classmethod
     def claim(cls, out: str | os.PathLike[str], settings: Mapping[str, Any]) -> Self:
-        """Prepare `out` for a run of these settings.
+        """Prepare a folder for a run.
+
+        Args:
+            out: the folder, created if need be.
+            settings: all that decides the run, of types that JSON can hold.
+
+        Returns:
+            The folder, which holds nothing yet or a run of the same settings.
 
         Raises:
-            OutputError: it cannot be written, or holds a run of other settings.
+            OutputError: `out` cannot be written, holds a run of other settings, or has a damaged
+                ``run.json``.
         """
         self = cls(output_folder(out))
         # As JSON has them: a tuple is read back as a list.
@@ -111,7 +126,7 @@ class RunFolder:
         return self
 
     def finished(self, run: TrainingRun) -> bool:
-        """Whether the run is done; if so, `run` is filled in.
+        """Whether the run is done; if so, `losses` and `state_nbytes` of `run` are filled in.
 
         Raises:
             OutputError: a file of the result is missing or damaged.
@@ -138,10 +153,19 @@ class RunFolder:
         return True
 
     def resume(self, model: nn.Module, optimizer: torch.optim.Optimizer, run: TrainingRun) -> int:
-        """Load the checkpoint, if there is one, into all three; the number of steps done.
+        """Load the checkpoint, if there is one.
+
+        Args:
+            model: the model; its weights are replaced.
+            optimizer: the optimizer of the model; its states and options are replaced.
+            run: the run; its losses are replaced.
+
+        Returns:
+            The number of steps done: 0 where there is no checkpoint.
 
         Raises:
-            OutputError: the checkpoint is damaged.
+            OutputError: the checkpoint is damaged or does not fit. What was loaded until then
+                stays loaded.
         """
         if not self.checkpoint.exists():
             return 0
@@ -160,7 +184,17 @@ class RunFolder:
     def save(
         self, model: nn.Module, optimizer: torch.optim.Optimizer, run: TrainingRun, step: int
     ) -> None:
-        """Write the checkpoint of `step`, and the losses up to it."""
+        """Write the checkpoint and ``losses.csv`` after a step.
+
+        Args:
+            model: the model as it is after the step.
+            optimizer: the optimizer as it is after the step.
+            run: the run with the losses up to the step.
+            step: number of steps done.
+
+        Raises:
+            OutputError: a file cannot be written.
+        """
         state = {
             "model": model.state_dict(),
             "optimizer": optimizer.state_dict(),
@@ -171,7 +205,7 @@ class RunFolder:
         self._write_losses(run)
 
     def finish(self, model: nn.Module, run: TrainingRun) -> None:
-        """Write what stays, then remove the checkpoint."""
+        """Write ``model.pt``, ``losses.csv`` and ``result.json``, then remove the checkpoint."""
         checkpoint.save(model.state_dict(), self.model)
         self._write_losses(run)
         write_record(

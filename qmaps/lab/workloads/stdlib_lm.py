@@ -95,7 +95,7 @@ class StdlibLM(Workload):
 
 @dataclass(frozen=True)
 class StdlibLMTiny(StdlibLM):
-    """The same code at a size for tests and large grids: seconds for a whole run."""
+    """`StdlibLM` at a size for tests and large grids: a whole run takes seconds."""
 
     name: ClassVar[str] = "stdlib-lm-tiny"
 

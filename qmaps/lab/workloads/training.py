@@ -40,26 +40,30 @@ def train(
 
     A finished run is returned at once. An interrupted one goes on from its checkpoint and ends
     with the bits of an uninterrupted one, on the same versions, machine and number of threads.
-    Ctrl-C waits for the step to end and saves it; so does an error raised by `progress`. After
-    an error within a step the last checkpoint stands. `qmaps.lab.workloads.run_folder.RunFolder`
-    lists the files.
+    Ctrl-C waits for the step to end and then writes a checkpoint. An error that `progress` raises
+    writes one too. After an error within a step the last checkpoint remains.
+    `qmaps.lab.workloads.run_folder.RunFolder` lists the files.
 
     A loss that is NaN or infinite is recorded like any other, and training goes on.
 
     Args:
         workload: what to train.
-        make_optimizer: given the model and the workload. The learning rate that a parameter
-            group is made with is its peak: the workload's schedule scales it.
+        make_optimizer: called with the model and the workload, returns the optimizer. The
+            learning rate that it gives a parameter group is the group's peak: the workload's
+            schedule scales it.
         out: the run folder, created if need be.
-        label: what the run is called; the optimizer's class if left out.
-        seed: of weights and batches, at least 0.
-        steps: how many, at least 1; the workload's default if left out.
+        label: name of the run; the optimizer's class if left out.
+        seed: seed of the weights and the batches, at least 0.
+        steps: number of steps, at least 1; the workload's default if left out.
         checkpoint_every: steps between checkpoints, at least 1.
         validate_every: steps between validations, at least 1; one follows the last step too.
-        hooks: each is called with optimizer and model, and entered for the time of the run,
-            such as a `StateRecorder`.
+        hooks: each is called with the optimizer and the model, and returns a context manager that
+            is entered for the time of the run, such as a `StateRecorder`.
         progress: called after each step with the step, the number of steps, and the training
             loss.
+
+    Returns:
+        The finished run.
 
     Raises:
         BadValueError, BadTypeError: an argument is not allowed.

@@ -24,7 +24,7 @@ from qmaps.optim.terms import number as checked_number
 from qmaps.optim.torch_options import TORCH_OPTIONS
 
 Plan = dict[str, dict[str, Quantizer | None]]
-"""The quantizer of each state, by the parameter's label and the state's name; None: 32 bits."""
+"""The quantizer of each state by the parameter's label and the state's name; None for 32 bits."""
 
 Wanted = str | Mapping[str, str | None] | None
 """The option `states`: a preset's name, specs by state, or None to keep what the source has."""
@@ -41,11 +41,15 @@ NUMBERS = frozenset({"lr", "eps", "weight_decay", "alpha", "momentum", "dampenin
 
 
 class Format(ABC):
-    """How one library lays out an optimizer's state_dict."""
+    """How one library lays out an optimizer's state_dict.
+
+    Attributes:
+        name: name of the format, as the options `to` and `source` give it.
+        widths: the strings that the option `states` may be.
+    """
 
     name: ClassVar[str]
     widths: ClassVar[tuple[str, ...]]
-    """What the option `states` may be."""
 
     @abstractmethod
     def recognizes(self, state_dict: Mapping[str, Any]) -> bool:
@@ -53,7 +57,14 @@ class Format(ABC):
 
     @abstractmethod
     def states(self, saved: Mapping[Any, Any], label: str) -> dict[str, State]:
-        """A parameter's states under torch's names, without its step.
+        """Take the states of one parameter apart.
+
+        Args:
+            saved: what the state_dict has under the parameter's key; empty before the first step.
+            label: the name of the parameter that error messages use.
+
+        Returns:
+            The states by name, without the step: torch's names, or names that `named` replaces.
 
         Raises:
             BadValueError: they do not fit together.
@@ -61,11 +72,27 @@ class Format(ABC):
 
     @abstractmethod
     def options(self, saved: dict[str, Any], family: Family) -> dict[str, Any]:
-        """A group's options under torch's names."""
+        """Rename the options of a parameter group.
+
+        Args:
+            saved: the group's entries in the state_dict, without `params` and `param_names`.
+            family: the family of optimizers that the state_dict is of.
+
+        Returns:
+            The options under torch's names.
+        """
 
     @abstractmethod
     def plan(self, state: OptimizerState, wanted: Wanted) -> tuple[OptimizerState, Plan]:
-        """The groups and notes that this format needs, and how to encode each state.
+        """Decide how each state is to be encoded.
+
+        Args:
+            state: a state_dict taken apart, of any format.
+            wanted: the option `states`; None keeps what the source has as far as possible.
+
+        Returns:
+            `state` with the group options and the notes that this format needs, and the quantizer
+            of each state.
 
         Raises:
             BadValueError: the format cannot hold these states, or `wanted` is not allowed.
@@ -73,14 +100,24 @@ class Format(ABC):
 
     @abstractmethod
     def write(self, state: OptimizerState) -> dict[str, Any]:
-        """The state_dict of states that are encoded as `plan` has it."""
+        """Put a state_dict together.
+
+        Args:
+            state: what `plan` returned, its states encoded as the plan says.
+
+        Returns:
+            A state_dict that the library's optimizers load.
+        """
 
     def read(self, state_dict: Mapping[str, Any], hint: Family | None = None) -> OptimizerState:
         """Take a state_dict apart.
 
         Args:
-            state_dict: of this format.
-            hint: the family, where state names do not tell.
+            state_dict: a state_dict of this format.
+            hint: the family of optimizers, where the names of the states do not show it.
+
+        Returns:
+            The groups, parameters and states under torch's names.
 
         Raises:
             CaptureError: it is damaged, or of an optimizer that cannot be converted.
@@ -119,12 +156,22 @@ class Format(ABC):
         return OptimizerState(family, groups, rest)
 
     def named(self, states: dict[str, State], hint: Family | None) -> dict[str, State]:  # noqa: ARG002
-        """States under torch's names, where `states` needs the family for that."""
+        """Rename what `states` returned, where that takes the family; here nothing is renamed.
+
+        Args:
+            states: what `states` returned for one parameter.
+            hint: the family of optimizers, if the caller gave one.
+
+        Returns:
+            The states under torch's names.
+        """
         return states
 
 
 def plain_options(saved: Mapping[str, Any]) -> dict[str, Any]:
-    """Options with tensors of one element as numbers; a float32 as its shortest decimal.
+    """Return options with tensors of one element as numbers.
+
+    A number that is not whole is the shortest decimal of the tensor's dtype.
 
     >>> plain_options({"lr": torch.tensor(0.1), "betas": (0.9, 0.999)})
     {'lr': 0.1, 'betas': (0.9, 0.999)}
@@ -139,10 +186,10 @@ def _kind(value: Any) -> str:
 
 
 def float_state(value: Any) -> Tensor:
-    """A state that is a dense tensor, in float32.
+    """Return a state that is a dense floating-point tensor as float32 on the CPU.
 
     Raises:
-        BadValueError: it is something else.
+        BadValueError: `value` is something else.
     """
     if type(value) not in (Tensor, torch.nn.Parameter) or value.layout != torch.strided:
         raise BadValueError(f"expected a dense tensor, got a {_kind(value)}")
@@ -155,7 +202,17 @@ def float_state(value: Any) -> Tensor:
 def written_states(
     state: OptimizerState, encoded: Callable[[str, QuantizedTensor], Any]
 ) -> dict[str, dict[str, Any]]:
-    """States by label, with their steps as tensors, quantized ones as ``encoded(name, state)``."""
+    """Return what a state_dict has under each parameter's key.
+
+    Args:
+        state: what is to be written.
+        encoded: called with the name of a state and its quantized tensor; returns what the format
+            keeps in its place. Float32 states are kept as they are.
+
+    Returns:
+        A dict by label. That of a parameter with states also has ``step`` as a tensor, which is 1
+        where the source has no step; that of a parameter without states is empty.
+    """
     saved: dict[str, dict[str, Any]] = {}
     for parameter in state.parameters():
         own: dict[str, Any] = {}
@@ -172,7 +229,17 @@ def assembled(
     options: list[dict[str, Any]],
     states: Mapping[str, dict[str, Any]],
 ) -> dict[str, Any]:
-    """A state_dict of these groups' options and these states by label; empty ones are left out."""
+    """Put a state_dict together.
+
+    Args:
+        state: the parameter groups with their keys and names, and further entries.
+        options: the options of each group, in the groups' order.
+        states: what the state_dict has of each parameter, by label; an empty dict is left out.
+
+    Returns:
+        A dict with ``state``, ``param_groups`` and the entries of ``state.rest``. A group has
+        ``param_names`` if all of its parameters have names.
+    """
     groups = []
     by_key: dict[Any, Any] = {}
     for group, own in zip(state.groups, options, strict=True):
@@ -186,12 +253,24 @@ def assembled(
 
 
 def without_qmaps(options: Mapping[str, Any]) -> dict[str, Any]:
-    """Options that are not qmaps' alone."""
+    """Return the options without those that only qmaps has."""
     return {name: value for name, value in options.items() if name not in OF_QMAPS}
 
 
 def wanted_width(wanted: Wanted, allowed: tuple[str, ...], name: str) -> str | None:
-    """`wanted` where a format knows widths and nothing else."""
+    """Check the option `states` of a format that takes widths and nothing else.
+
+    Args:
+        wanted: the option as the caller gave it.
+        allowed: the widths that the format takes, such as ``("8bit", "32bit")``.
+        name: name of the format, for the error message.
+
+    Returns:
+        `wanted`: a width, or None.
+
+    Raises:
+        BadValueError: `wanted` is neither None nor one of `allowed`.
+    """
     if wanted is not None and wanted not in allowed:
         raise BadValueError(
             f"states={wanted!r} is nothing that {name} has; allowed are {', '.join(allowed)}"
@@ -204,8 +283,11 @@ def refuse_options(state: OptimizerState, needed: Mapping[str, object], name: st
 
     Args:
         state: what is to be written.
-        needed: the only value of each option.
-        name: the format's.
+        needed: the only value that the format can express, by option.
+        name: name of the format, for the error message.
+
+    Raises:
+        BadValueError: a group has another value of one of these options.
     """
     for number, group in enumerate(state.groups):
         for option, value in needed.items():
@@ -301,7 +383,7 @@ def _relabelled(groups: list[list[Parameter]]) -> list[list[Parameter]]:
 
 
 def step_tensor(step: float) -> Tensor:
-    """A step as torch's optimizers keep it: float32, or float64 where float32 stops counting."""
+    """Return a step as torch's optimizers keep it: float32, or float64 from 2**24 on."""
     return torch.tensor(step, dtype=torch.float32 if step < 2**24 else torch.float64)
 
 

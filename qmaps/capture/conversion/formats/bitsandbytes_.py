@@ -53,11 +53,11 @@ class Layout:
 
     Attributes:
         slots: the states in `state1` and, where there is one, `state2`.
-        betas: the option that `betas` stands for, or the first of them.
-        usual: `betas` where the source has no such option.
-        eps: where the source has none; None if the rule has no eps.
-        fixed: options of torch that its kernels know one value of.
-        extra: further options that it needs.
+        betas: torch's name of the option that `betas`, or its first entry, stands for; "" if none.
+        usual: value of `betas` where the source has no such option.
+        eps: value of eps where the source has none; None if the rule has no eps.
+        fixed: options of torch for which its kernels know a single value.
+        extra: further options that bitsandbytes needs.
     """
 
     slots: tuple[tuple[str, ...], ...]
@@ -94,9 +94,9 @@ LAYOUTS = {
 class BitsAndBytes(Format):
     """``bitsandbytes.optim``: `state1` and `state2`, `absmax1`, `qmap1` and so on.
 
-    A checkpoint has its codebooks in it, so those of other block-wise 8-bit states go over as they
-    are where their blocks have 256 elements. What is encoded anew takes ``B256/DE@8s`` and
-    ``B256/DE@8u``, which are its own maps but for the last bit of some values.
+    A checkpoint holds its codebooks, so other block-wise 8-bit states are carried over as they are
+    if their blocks have 256 elements. Other states are encoded by ``B256/DE@8s`` and
+    ``B256/DE@8u``, which are the library's own maps but for the last bit of some values.
 
     Either all states of a parameter are quantized or none. A parameter that a quantizing source
     keeps in 32 bits stays so; otherwise those of at least 4096 elements are quantized.
@@ -110,7 +110,7 @@ class BitsAndBytes(Format):
         return any("state1" in saved or WRAPPED in saved for saved in state_dict["state"].values())
 
     def states(self, saved: Mapping[Any, Any], label: str) -> dict[str, State]:  # noqa: ARG002
-        """`state1`, its slow half and `state2`, as far as there are."""
+        """The states under bitsandbytes' names: `state1`, its slow half and `state2`."""
         flat = {**saved, **saved.get(WRAPPED, {})}
         if "max1" in flat:
             raise BadValueError("max1 is of tensor-wise 8-bit states, which no version steps today")

@@ -34,13 +34,13 @@ def from_codes(
     `qmaps.Codebook`.
 
     Args:
-        codes: integers of any shape, one an element.
-        codebook: float32, 1-D, in any order and with repetitions.
-        scales: float32, 1-D, one a block of the flattened tensor.
-        shape: of the tensor.
+        codes: integer tensor of any shape, with one code per element: an index into `codebook`.
+        codebook: float32, 1-D, 2 to ``2**bits`` values in any order; values may repeat.
+        scales: float32, 1-D, one per block of the flattened tensor, at least 0.
+        shape: shape of the tensor.
         bits: width of a code.
-        block: elements a block.
-        label: what to call an unknown codebook.
+        block: number of elements in a block.
+        label: name of the codebook if it is none of this package's maps.
 
     Raises:
         BadValueError: the parts do not fit together.
@@ -61,18 +61,18 @@ def from_codes(
 
 
 def codebook_of(map_: Map, length: int) -> Tensor:
-    """A map's codebook, its last value repeated up to `length`."""
+    """Return a map's codebook, float32 and 1-D, its last value repeated up to `length` values."""
     values = table(map_)
     return torch.cat([values, values[-1:].expand(length - len(values))])
 
 
 def holds(t: QuantizedTensor, bits: int, block: int | None = None) -> bool:
-    """Whether codes of this width, a codebook up to 1 and one scale a block are all there is.
+    """Whether a tensor is made of codes, a codebook within -1 to 1, and one scale per block.
 
     Args:
-        t: quantized.
-        bits: the width.
-        block: the block size, where only one will do.
+        t: the quantized tensor.
+        bits: the width that its codes must have.
+        block: the block size that it must have; any if None.
     """
     normalizer = t.quantizer.normalizer
     return (
@@ -85,10 +85,14 @@ def holds(t: QuantizedTensor, bits: int, block: int | None = None) -> bool:
 
 
 def same_codes(t: QuantizedTensor, q: Quantizer) -> QuantizedTensor | None:
-    """`t` under the codebook of `q` with the same codes, if that is `t`'s but for a factor.
+    """Return `t` with the codebook of `q` and the same codes, if the codebooks allow it.
 
-    The factor goes into the scales. Values change by rounding alone, as codebooks may in their
-    last bits.
+    They do if both quantizers have the same block-wise normalizer and codebooks that differ by a
+    factor alone. The factor goes into the scales. Values change by rounding alone, as codebooks
+    may differ in their last bits.
+
+    Returns:
+        The tensor under `q`, or None where the codebooks do not allow it.
     """
     old, new = table(t.quantizer.map), table(q.map)
     if t.quantizer.normalizer != q.normalizer or not isinstance(q.normalizer, BlockWise):

@@ -1,4 +1,4 @@
-"""States whose codes are 8-bit floating-point numbers, their scale that of 448."""
+"""States whose codes are 8-bit floating-point numbers, with codebook values up to 448."""
 
 from __future__ import annotations
 
@@ -29,11 +29,11 @@ def _values() -> Tensor:
 
 
 RAW = Codebook(_values(), bits=8, signed=True, label="float8_e4m3fn")
-"""The finite values as they are, -448 to 448: what decodes torchao's states to the bit."""
+"""The finite values as they are, -448 to 448. It decodes torchao's states to the same bits."""
 
 
 def unit(q: Quantizer) -> Quantizer:
-    """`q` with values up to 1, which a step can encode by, if its are those up to 448."""
+    """Return `q` with `UNIT` as its map if that is `RAW`; optimizer steps can encode by `UNIT`."""
     return replace(q, map=UNIT) if q.map == RAW else q
 
 
@@ -44,7 +44,11 @@ def encode(values: Tensor, q: Quantizer) -> QuantizedTensor:
 
 
 def from_floats(codes: Tensor, scales: Tensor) -> QuantizedTensor:
-    """The quantized tensor of 8-bit floats and one scale a block.
+    """Return the quantized tensor of 8-bit floats and scales.
+
+    Args:
+        codes: float8_e4m3fn of any shape.
+        scales: float32, 1-D, one per block; their number divides that of the codes.
 
     Raises:
         BadValueError: a code is NaN, or the blocks do not divide the tensor.
@@ -60,15 +64,19 @@ def from_floats(codes: Tensor, scales: Tensor) -> QuantizedTensor:
 
 
 def to_floats(t: QuantizedTensor) -> Tensor:
-    """The codes as 8-bit floats."""
+    """Return the codes of a tensor under `RAW` as float8_e4m3fn, in the tensor's shape."""
     return table(RAW)[t.codes().long()].to(DTYPE)
 
 
 def block_size(numel: int, scales: Tensor) -> int:
-    """Elements a block, where each has as many.
+    """Return the number of elements in a block, where all blocks have the same number.
+
+    Args:
+        numel: number of elements of the tensor.
+        scales: float32, 1-D, one per block, finite and at least 0.
 
     Raises:
-        BadValueError: the blocks do not divide the tensor, or scales are no scales.
+        BadValueError: the blocks do not divide the tensor, or `scales` is not as described.
     """
     if not isinstance(scales, Tensor) or scales.dtype != torch.float32 or scales.dim() != 1:
         raise BadValueError("scale must be a float32 vector")

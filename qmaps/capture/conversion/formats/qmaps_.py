@@ -36,17 +36,17 @@ FOREIGN = "max_exp_avg_sq"
 class Qmaps(Format):
     """``qmaps.optim``.
 
-    Quantized states keep their codes and their codebooks, which the checkpoint carries. The
-    groups say how the training goes on: `state_quantizers`, `min_quantized_size`, and
-    `overrides` for parameters that differ from their group. Where a parameter that differs has
-    no name, it is encoded as its group is, so that loading changes nothing further.
+    Quantized states keep their codes and their codebooks, which the checkpoint holds. The options
+    of the groups say how the training goes on: `state_quantizers`, `min_quantized_size`, and
+    `overrides` for parameters that differ from their group. A parameter that differs and has no
+    name is encoded as its group is, so that loading changes nothing further.
     """
 
     name: ClassVar[str] = "qmaps"
     widths: ClassVar[tuple[str, ...]] = tuple(PRESETS)
 
     def recognizes(self, state_dict: Mapping[str, Any]) -> bool:
-        """Whether it says so, groups have `state_quantizers`, or a state is packed."""
+        """Whether it names qmaps, a group has `state_quantizers`, or a state is packed."""
         return (
             ABOUT in state_dict
             or any("state_quantizers" in group for group in state_dict["param_groups"])

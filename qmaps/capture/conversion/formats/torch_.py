@@ -23,15 +23,15 @@ from qmaps.capture.conversion.formats.base import (
 class Torch(Format):
     """``torch.optim``: float32 states under torch's names.
 
-    Whatever a group has besides its own options stays: torch's classes leave alone what they do
-    not know.
+    A group keeps its options that torch does not know: torch's classes leave them alone. Those
+    that only qmaps has are dropped.
     """
 
     name: ClassVar[str] = "torch"
     widths: ClassVar[tuple[str, ...]] = ("32bit",)
 
     def recognizes(self, state_dict: Mapping[str, Any]) -> bool:  # noqa: ARG002
-        """Everything that no other format is sure of."""
+        """True: a state_dict that no other format recognizes is read as torch's."""
         return True
 
     def states(self, saved: Mapping[Any, Any], label: str) -> dict[str, State]:  # noqa: ARG002
@@ -48,7 +48,7 @@ class Torch(Format):
         return plain_options(saved)
 
     def plan(self, state: OptimizerState, wanted: Wanted) -> tuple[OptimizerState, Plan]:
-        """32 bits for all."""
+        """Plan 32 bits for every state."""
         wanted_width(wanted, self.widths, self.name)
         return state, {p.label: dict.fromkeys(p.states) for p in state.parameters()}
 
