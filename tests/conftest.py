@@ -30,11 +30,11 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark as slow what lies in those places, and all but one instruction set and two threads."""
+    """Mark as slow what lies in those places, all but one instruction set, and two threads."""
     for item in items:
         callspec = getattr(item, "callspec", None)
         params = callspec.params if callspec else {}
-        again = params.get("isa") in ("avx2", "portable") or params.get("threads") == 1
+        again = params.get("isa") in ("avx2", "portable") or params.get("threads") == 2
         if again or _is_slow(item.path):
             item.add_marker(pytest.mark.slow)
 
