@@ -265,3 +265,12 @@ def test_copies_and_pickles_go_past_names_of_tensors() -> None:
         assert torch.equal(again.dequantize(), t.dequantize())
         assert bool(again)
     assert not isinstance(t, Iterable)
+
+
+@pytest.mark.parametrize("backend", [b.name for b in qmaps.backends() if b.available])
+def test_codes_beyond_the_codebook_stand_for_its_last_value(backend: str) -> None:
+    q = qmaps.quantizer("B8/DE-0@4u")  # 15 values for 16 codes
+    t = q.quantize(torch.ones(8))
+    t.packed.fill_(255)
+    with use_backend(backend):
+        assert torch.equal(t.dequantize(), torch.ones(8) * q.map.codebook()[-1])
