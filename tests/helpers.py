@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import functools
 import os
-from itertools import product
 from typing import Any
 
 import torch
@@ -16,30 +15,17 @@ from qmaps.maps.base import Map
 from qmaps.maps.codebook import Codebook
 from qmaps.maps.fitted import FittedMap
 from qmaps.normalize.base import Normalizer
-from qmaps.testing._data import (
-    LARGEST,
-    SMALLEST,
-    about,
-    exact_codes,
-    sample,
-    upper_is_nearer,
-)
+from qmaps.testing import forms, registered
+from qmaps.testing._data import LARGEST, SMALLEST, about, sample
+from qmaps.testing.normalizers import composed
 
-__all__ = ["LARGEST", "SMALLEST", "about", "exact_codes", "sample", "upper_is_nearer"]
+__all__ = ["LARGEST", "SMALLEST", "about", "sample"]
 
 
 def formula_maps() -> list[Map]:
     """Every map that needs no data, at every width and sign it allows, and some of users."""
-    found: list[Map] = []
-    for name in maps.names():
-        cls = maps.REGISTRY[name]
-        if cls.fitted:
-            continue
-        for signed, bits in product(cls.signs, range(2, 17)):
-            try:
-                found.append(cls(bits=bits, signed=signed))
-            except qmaps.QmapsError:
-                continue
+    classes = [maps.REGISTRY[name] for name in maps.names()]
+    found = [map_ for cls in classes if not cls.fitted for map_ in forms(cls)]
     return [*found, *users_codebooks()]
 
 
@@ -83,22 +69,13 @@ def normalizers() -> list[Normalizer]:
 
 @functools.cache
 def representatives(bits: int) -> tuple[Map, ...]:
-    """Each map once for each sign, at `bits` or the nearest width it allows."""
-    chosen: dict[tuple[str, bool], Map] = {}
-    for map_ in formula_maps():
-        key = (map_.spec.partition("@")[0], map_.signed)
-        if key not in chosen or abs(map_.bits - bits) < abs(chosen[key].bits - bits):
-            chosen[key] = map_
-    return (*chosen.values(), *fitted_maps(bits))
+    """Each map once for each sign, at `bits` or the nearest width it allows, and some of users."""
+    return (*registered(bits), *users_codebooks())
 
 
 def compositions_of(normalizer: Normalizer, bits: int = 4) -> list[qmaps.Quantizer]:
     """`normalizer` with every map that it goes with."""
-    return [
-        normalizer / map_
-        for map_ in representatives(bits)
-        if normalizer.log_domain == map_.log_domain
-    ]
+    return list(composed(normalizer, representatives(bits)))
 
 
 def compositions(bits: int = 4) -> list[qmaps.Quantizer]:

@@ -75,12 +75,13 @@ class _Finder(MetaPathFinder, Loader):
     def create_module(self, spec: ModuleSpec) -> ModuleType:
         """The module in its new place."""
         module = importlib.import_module(place(spec.name))
-        self._own = module.__spec__
+        spec.loader_state = module.__spec__
         return module
 
     def exec_module(self, module: ModuleType) -> None:
         """The module was run under its new name; let it keep that name."""
-        module.__spec__ = self._own
+        if module.__spec__ is not None:  # what `create_module` was called with
+            module.__spec__ = module.__spec__.loader_state
 
 
 class _Shim(ModuleType):

@@ -24,7 +24,7 @@ from __future__ import annotations
 import sys
 import warnings
 from collections.abc import Iterator
-from importlib.metadata import entry_points
+from importlib.metadata import EntryPoints, entry_points
 from typing import Any
 
 from qmaps import maps, metrics, normalize
@@ -32,13 +32,14 @@ from qmaps import maps, metrics, normalize
 
 def install() -> None:
     """Load the maps, normalizers and metrics of other packages."""
-    for name, found in _loaded("qmaps.maps"):
+    points = entry_points()  # reads the metadata of every package, so once
+    for name, found in _loaded(points.select(group="qmaps.maps")):
         if found not in maps.REGISTRY.values():
             _warn("qmaps.maps", name, "it is no map declared with a name")
-    for name, found in _loaded("qmaps.normalizers"):
+    for name, found in _loaded(points.select(group="qmaps.normalizers")):
         if found not in normalize.REGISTRY:
             _warn("qmaps.normalizers", name, "it is no normalizer declared with a name")
-    for name, found in _loaded("qmaps.metrics"):
+    for name, found in _loaded(points.select(group="qmaps.metrics")):
         if not callable(found):
             _warn("qmaps.metrics", name, "it is no function")
             continue
@@ -47,18 +48,16 @@ def install() -> None:
 
 def optimizer(name: str) -> type | None:
     """The optimizer of that name of another package, or None where there is none."""
-    found = dict(_loaded("qmaps.optimizers", name)).get(name)
+    found = dict(_loaded(entry_points(group="qmaps.optimizers", name=name))).get(name)
     return found if isinstance(found, type) else None
 
 
-def _loaded(group: str, *names: str) -> Iterator[tuple[str, Any]]:
-    for point in entry_points(group=group):
-        if names and point.name not in names:
-            continue
+def _loaded(points: EntryPoints) -> Iterator[tuple[str, Any]]:
+    for point in points:
         try:
             yield point.name, point.load()
         except Exception as error:  # whatever the other package raises, ours goes on
-            _warn(group, point.name, f"{type(error).__name__}: {error}")
+            _warn(point.group, point.name, f"{type(error).__name__}: {error}")
 
 
 def _warn(group: str, name: str, why: str) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import math
 import os
 from collections.abc import Callable, Mapping
@@ -67,7 +66,7 @@ class QuantizedTensor:
         if self.shape and min(self.shape) < 0:
             raise BadValueError(f"shape={self.shape} of a quantized tensor holds a negative size")
         q = self.quantizer
-        needed, layout = _expected(q.normalizer, q.map.bits, self.shape)
+        needed, layout, _ = packing.stored(q.normalizer, q.map.bits, self.shape)
         if {part.layout for part in (self.packed, *self.scales)} != {torch.strided}:
             raise BadValueError("packed and scales of a quantized tensor must be dense")
         if self.packed.dtype != torch.uint8 or self.packed.shape != (needed,):
@@ -187,14 +186,6 @@ for _name in (
     *("neg", "abs", "lt", "le", "gt", "ge", "getitem", "setitem"),
 ):
     setattr(QuantizedTensor, f"__{_name}__", _refusing(f"__{_name}__"))
-
-
-@functools.lru_cache(maxsize=4096)
-def _expected(
-    normalizer: Normalizer, bits: float, shape: tuple[int, ...]
-) -> tuple[int, tuple[tuple[torch.dtype, tuple[int, ...]], ...]]:
-    """Bytes of codes, and data types and shapes of the parts of scales."""
-    return packing.packed_bytes(math.prod(shape), int(bits)), normalizer.layout(shape)
 
 
 def to_plain(t: QuantizedTensor) -> dict[str, Any]:

@@ -7,15 +7,47 @@ codes.
 
 from __future__ import annotations
 
+import functools
 import math
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
+
+from qmaps.normalize.base import Layout, Normalizer
 
 
 def packed_bytes(count: int, bits: int) -> int:
     """How many bytes `count` codes of `bits` bits take."""
     return -(-count * bits // 8)
+
+
+class Stored(NamedTuple):
+    """What a quantized tensor of some shape is stored in.
+
+    Attributes:
+        packed: bytes of its packed codes.
+        layout: data type and shape of each part of its scales.
+        scales: number of scales in each part.
+    """
+
+    packed: int
+    layout: Layout
+    scales: tuple[int, ...]
+
+
+@functools.lru_cache(maxsize=4096)
+def stored(normalizer: Normalizer, bits: int, shape: tuple[int, ...]) -> Stored:
+    """What a tensor of `shape` is stored in.
+
+    Args:
+        normalizer: computes the scales.
+        bits: width of a code.
+        shape: the shape of the tensor.
+    """
+    layout = normalizer.layout(shape)
+    counts = tuple(math.prod(part) for _, part in layout)
+    return Stored(packed_bytes(math.prod(shape), bits), layout, counts)
 
 
 def pack(codes: Tensor, bits: int) -> Tensor:

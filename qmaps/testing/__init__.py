@@ -14,11 +14,10 @@ or without pytest; ``pytest.register_assert_rewrite("qmaps.testing")`` makes pyt
 from __future__ import annotations
 
 from collections.abc import Iterable
-from itertools import product
 
 import torch
 
-from qmaps.errors import BadTypeError, BadValueError
+from qmaps.errors import BadTypeError
 from qmaps.maps import REGISTRY
 from qmaps.maps.base import Map
 from qmaps.maps.fitted import FittedMap
@@ -64,20 +63,15 @@ def forms(map_: type[Map] | Map) -> list[Map]:
         return [_frozen(map_)]
     if not (isinstance(map_, type) and issubclass(map_, Map)):
         raise BadTypeError(f"map_ is {map_!r:.50}; a map, or a class of maps, is needed")
-    found = [
-        map_(bits=b, signed=s) for s, b in product(map_.signs, range(2, 17)) if _has(map_, b, s)
-    ]
+    found = [map_(bits=bits, signed=s) for s in map_.signs for bits in map_.widths_of(s)]
     if map_.fitted:
         found = [each for each in found if each.bits in FITTED_AT]
     return [_frozen(each) for each in found]
 
 
-def _has(cls: type[Map], bits: int, signed: bool) -> bool:
-    try:
-        cls(bits=bits, signed=signed)
-    except BadValueError:
-        return False
-    return True
+def registered(bits: int) -> list[Map]:
+    """Every map that is registered, with each sign that it has, at the width nearest to `bits`."""
+    return [cls.near(bits, signed) for cls in REGISTRY.values() for signed in cls.signs]
 
 
 def _frozen(map_: Map) -> Map:
@@ -114,9 +108,7 @@ def check_normalizer(
     """
     if not isinstance(normalizer, Normalizer):
         raise BadTypeError(f"normalizer is {normalizer!r:.50}; a Normalizer is needed")
-    if with_maps is None:
-        with_maps = [cls.near(4, sign) for cls in REGISTRY.values() for sign in cls.signs]
-    chosen = list(with_maps)
+    chosen = registered(4) if with_maps is None else list(with_maps)
     for check in normalizers.CHECKS:
         with about(f"{check.__name__} of {normalizer}"):
             check(normalizer, chosen, torch.device(device))

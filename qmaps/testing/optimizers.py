@@ -120,17 +120,19 @@ def the_same_steps_give_the_same_bits(make: Make) -> None:
 def states_are_kept_as_their_quantizers_say(make: Make) -> None:
     """Quantized or float32, in the shapes that the optimizer names, as `memory` tells."""
     optimizer, params = trained(make)
+    nbytes = 0
     for param in params:
         group = optimizer.param_groups[0]
         for name, shape in optimizer.state_shapes(param, group).items():
             q = optimizer.quantizer_of(name, param, group)
             value = optimizer.state[param][name]
+            nbytes += value.nbytes
             assert tuple(value.shape) == tuple(shape)
             if q is None:
                 assert value.dtype == torch.float32
             else:
                 assert value.quantizer.spec == q.spec
-    assert optimizer.memory().nbytes >= 0
+    assert optimizer.memory().nbytes == nbytes
 
 
 def training_goes_on_from_a_state_dict(make: Make) -> None:

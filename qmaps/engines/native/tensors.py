@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import math
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
@@ -12,9 +11,9 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
+from qmaps.engines import packing
 from qmaps.engines.addresses import address
 from qmaps.engines.native import core
-from qmaps.engines.packing import packed_bytes
 from qmaps.engines.philox import RoundingKey
 from qmaps.engines.reference import thresholds
 from qmaps.maps.base import Map, table
@@ -112,7 +111,7 @@ def stored(
     Raises:
         BadValueError: codes or scales are not contiguous, or have a wrong number of elements.
     """
-    needed, counts = _elements(normalizer, map_.bits, shape)
+    needed, _, counts = packing.stored(normalizer, map_.bits, shape)
     parts = zip(scales, counts, strict=True)
     return (
         codebook(map_, brief=brief),
@@ -120,15 +119,6 @@ def stored(
         0 if packed is None else address(packed, needed, "packed"),
         [address(scale, count, "a tensor of scales") for scale, count in parts],
     )
-
-
-@functools.lru_cache(maxsize=4096)
-def _elements(
-    normalizer: Normalizer, bits: int, shape: tuple[int, ...]
-) -> tuple[int, tuple[int, ...]]:
-    """The number of bytes of packed codes, and the number of scales in each part."""
-    counts = tuple(math.prod(size) for _, size in normalizer.layout(shape))
-    return packed_bytes(math.prod(shape), bits), counts
 
 
 def quantize(
@@ -158,7 +148,7 @@ def quantize(
     x = x.contiguous()
     shape = tuple(x.shape)
     if out is None:
-        packed = torch.empty(packed_bytes(x.numel(), map_.bits), dtype=torch.uint8)
+        packed = torch.empty(packing.packed_bytes(x.numel(), map_.bits), dtype=torch.uint8)
         scales = normalizer.zero_scales(shape)
     else:
         packed, scales = out
