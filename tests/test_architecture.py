@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 import qmaps
+from qmaps.optim.rule import UpdateRule
 
 PACKAGE = Path(qmaps.__file__).parent
 MOST = 22
@@ -94,3 +95,39 @@ def test_names_within_packages_that_moved() -> None:
     with pytest.warns(DeprecationWarning, match=r"qmaps\.comm\.hook is now qmaps\.distributed"):
         old = importlib.import_module("qmaps.comm.hook")
     assert old is importlib.import_module("qmaps.distributed.comm.hook")
+
+
+def test_engines_do_not_name_optimizers() -> None:
+    for folder in ("engines", "cuda"):
+        for path in (PACKAGE / folder).rglob("*.py"):
+            for node in ast.walk(ast.parse(path.read_text())):
+                named = getattr(node, "module", None) if isinstance(node, ast.ImportFrom) else None
+                assert not str(named).startswith("qmaps.optim"), path.name
+
+
+AUTHORS = 10
+"""Members that an author of an update rule may define."""
+LARGEST = 300
+"""Lines of a class, docstrings left out."""
+
+
+def test_an_author_of_a_rule_has_few_members_to_learn() -> None:
+    members = {*vars(UpdateRule), *UpdateRule.__annotations__}
+    own = sorted(name for name in members if not name.startswith("_"))
+    assert len(own) <= AUTHORS, own
+
+
+def lines_of_code(node: ast.ClassDef) -> int:
+    """The lines of a class without its docstrings."""
+    inside = [each for each in ast.walk(node) if isinstance(each, (ast.ClassDef, ast.FunctionDef))]
+    texts = [each.body[0] for each in inside if ast.get_docstring(each)]
+    assert node.end_lineno
+    whole = node.end_lineno - node.lineno + 1
+    return whole - sum((text.end_lineno or 0) - text.lineno + 1 for text in texts)
+
+
+def test_no_class_is_a_house_of_its_own() -> None:
+    for path in PACKAGE.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.ClassDef):
+                assert lines_of_code(node) <= LARGEST, f"{path.name}: {node.name}"

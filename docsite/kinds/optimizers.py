@@ -32,7 +32,8 @@ def pages() -> list[Page]:
 def families() -> list[Family]:
     """The classes of each rule, the one whose states take any quantizers first."""
     classes = [getattr(optim, name) for name in optim.__all__]
-    rules = [cls for cls in classes if inspect.isclass(cls) and cls is not QuantizedOptimizer]
+    own = [cls for cls in classes if inspect.isclass(cls) and issubclass(cls, QuantizedOptimizer)]
+    rules = [cls for cls in own if cls is not QuantizedOptimizer]
     full = sorted(
         (cls for cls in rules if not issubclass(cls, FixedWidth)), key=lambda c: c.__name__.lower()
     )
@@ -101,7 +102,8 @@ def _page(family: Family) -> Page:
 
 def _base() -> Page:
     names = [
-        name for name in ("QuantizedOptimizer", "param_groups", "keep_in_32_bits", "PRESETS")
+        name
+        for name in ("QuantizedOptimizer", "State", "param_groups", "keep_in_32_bits", "PRESETS")
         if name in optim.__all__
     ]  # fmt: skip
     shown = "\n".join(docstring_of(f"qmaps.optim.{name}", heading_level=2) for name in names)

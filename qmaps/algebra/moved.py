@@ -14,7 +14,7 @@ from typing import Any
 MODULES = {
     "addresses": "engines.addresses",
     "backends": "engines.backends",
-    "bfloat16": "optim.bfloat16",
+    "bfloat16": "engines.bfloat16",
     "checkpoint": "storage.checkpoint",
     "comm": "distributed.comm",
     "constants": "engines.constants",

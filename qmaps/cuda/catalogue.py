@@ -6,7 +6,7 @@ from itertools import product
 
 from qmaps.cuda.compiler import Entry
 from qmaps.cuda.rules import NORMS, PRODUCTS, RULES
-from qmaps.engines.fused import SIDES
+from qmaps.engines.step import SIDES
 
 FORMATS = {
     "B256/DE@8s": "Format<8, 256, false, false, true, 1>",

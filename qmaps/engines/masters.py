@@ -2,7 +2,7 @@
 
 With ``master_weights=True`` a rule updates the copy, and the parameter is the copy rounded to the
 nearest. Updates below half a unit in the last place of the parameter then add up in the copy. It
-takes 4 bytes an element; stochastic rounding (`qmaps.optim.bfloat16`) takes none.
+takes 4 bytes an element; stochastic rounding (`qmaps.engines.bfloat16`) takes none.
 
 The copy is made from the parameter at its first step. From then on the copy holds the value: a
 change of the parameter between steps is overwritten by the next step. The copy is row-major in
@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from qmaps.distributed.shards import local
+from qmaps.engines.step import ParameterStep
 
 MASTER = "master_param"
 """The name of the copy among a parameter's states."""
@@ -33,23 +33,20 @@ def has_master(param: Tensor, group: Mapping[str, Any]) -> bool:
     return wanted and not hasattr(param, "codes")
 
 
-def updated(param: Tensor, group: Mapping[str, Any], state: dict[str, Any]) -> Tensor:
-    """The tensor that the rule updates: the master copy, or the local part of the parameter.
+def updated(given: ParameterStep) -> Tensor:
+    """The tensor that the rule updates: the master copy, or the values of the parameter.
 
-    Args:
-        param: a parameter, which may be a DTensor.
-        group: the options of its group, with `master_weights`.
-        state: the states of the parameter, changed in place. A missing copy is created under
-            `MASTER`; a copy that the group does not ask for any more is removed.
+    A missing copy is created in `given.storage`; a copy that is not wanted any more is removed.
 
     Returns:
-        The copy, contiguous float32 of the local shape; or the local tensor itself.
+        The copy, contiguous float32 of the local shape; or ``given.param`` itself.
     """
-    here = local(param)
-    if not has_master(param, group):
-        state.pop(MASTER, None)  # out of date from now on
-        return here
-    if MASTER not in state:
-        state[MASTER] = here.detach().to(torch.float32, memory_format=torch.contiguous_format)
-    master: Tensor = state[MASTER]
+    if not given.master:
+        given.storage.pop(MASTER, None)  # out of date from now on
+        return given.param
+    if MASTER not in given.storage:
+        given.storage[MASTER] = given.param.detach().to(
+            torch.float32, memory_format=torch.contiguous_format
+        )
+    master: Tensor = given.storage[MASTER]
     return master

@@ -6,8 +6,8 @@ from torch import Tensor
 
 from qmaps.algebra.quantized import QuantizedTensor
 from qmaps.algebra.quantizer import Quantizer
-from qmaps.engines.fused import zero
 from qmaps.engines.philox import RoundingKey
+from qmaps.engines.plan import zero
 from qmaps.errors import BadTypeError
 
 
@@ -59,15 +59,3 @@ class Accumulator:
         """Empty it."""
         self.drops += self.count > 0
         self.count = 0
-
-    def non_finite(self) -> tuple[int, int]:
-        """How many scales are NaN or infinite, and the flat index of the first.
-
-        A NaN or infinity in a gradient makes the scale so that it shares, and everything under
-        that scale decodes to NaN or infinity.
-        """
-        bad = [~scale.isfinite().reshape(-1) for scale in self.total.scales]
-        for part in bad:
-            if count := int(part.sum()):
-                return count, int(part.int().argmax())
-        return 0, 0

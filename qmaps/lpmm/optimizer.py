@@ -4,22 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 import torch
 from torch import Tensor
 
 from qmaps.algebra.quantized import QuantizedTensor, from_plain, to_plain
-from qmaps.engines.backends import backend
-from qmaps.engines.fused import Entry
-from qmaps.engines.native.leaving import forget_at_exit
-from qmaps.engines.philox import RoundingKey
-from qmaps.errors import DAMAGE, BadValueError, NonFiniteError, QmapsError
+from qmaps.errors import DAMAGE, BadValueError, QmapsError
 from qmaps.lpmm.accumulator import Accumulator
-from qmaps.lpmm.fused import LowPrecisionStep, fuses
 from qmaps.lpmm.parameter import LowPrecisionParameter
 from qmaps.optim.base import QuantizedOptimizer
 from qmaps.optim.checkpoint import check_form
+from qmaps.optim.entries import label_of
+from qmaps.optim.nonfinite import bad_scales
 from qmaps.optim.terms import check_int
 
 
@@ -68,8 +65,7 @@ class LowPrecisionOptimizer(QuantizedOptimizer):
     """Whether the gradients held NaN or infinity after the last micro-batch."""
     _drops: int | None
     """How often gradients had been dropped by then; None if unknown."""
-    _observers: tuple[Observer, ...]
-    _fused: LowPrecisionStep | None
+    steps_codes: ClassVar[bool] = True
 
     def __init__(
         self, params: Iterable[Any], *args: Any, accumulation_steps: int = 1, **options: Any
@@ -78,8 +74,6 @@ class LowPrecisionOptimizer(QuantizedOptimizer):
         self.accumulation_steps = accumulation_steps
         self._micro_batches = 0
         self._bad, self._drops = False, None
-        self._observers = ()
-        self._fused = None
         super().__init__(params, *args, **options)
 
     @torch.no_grad()
@@ -111,12 +105,20 @@ class LowPrecisionOptimizer(QuantizedOptimizer):
         if self._micro_batches < self.accumulation_steps:
             self._bad, self._drops = self._holds_bad(), self._dropped()
             return loss
+        before = {param: self._step_of(param) for param in self._low_precision().values()}
         try:
             super().step()
         finally:
+            for param, step in before.items():
+                if self._step_of(param) != step:
+                    param.stepped(self._step_of(param))
             self._micro_batches = 0
             self.zero_grad()
         return loss
+
+    def _step_of(self, param: LowPrecisionParameter) -> int:
+        """The number of steps that a parameter has taken."""
+        return int(self.state.get(param, {}).get("step", 0))
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Empty the gradients, unless micro-batches of an unfinished step are in them.
@@ -144,7 +146,7 @@ class LowPrecisionOptimizer(QuantizedOptimizer):
         return [each for each in found if each is not None and each.count]
 
     def _holds_bad(self) -> bool:
-        return any(each.non_finite()[0] for each in self._pending())
+        return any(bad_scales(each.total)[0] for each in self._pending())
 
     def _dropped(self) -> int:
         found = [param.accumulator for param in self._low_precision().values()]
@@ -153,86 +155,16 @@ class LowPrecisionOptimizer(QuantizedOptimizer):
     @contextmanager
     def observed(self, *observers: Observer) -> Iterator[None]:
         """Within the block, show every update of a low-precision parameter to `observers`."""
-        before, self._observers = self._observers, (*self._observers, *observers)
+        before = self._stepper.observers
+        self._stepper.observers = (*before, *observers)
         try:
             yield
         finally:
-            self._observers = before
-
-    def opened(self, param: Tensor) -> Tensor:
-        """A parameter in float32, to be updated."""
-        if isinstance(param, LowPrecisionParameter):
-            return param.codes.dequantize()
-        return super().opened(param)
-
-    def close(
-        self, number: int, param: Tensor, group: dict[str, Any], step: int, work: Tensor
-    ) -> None:
-        """Write to a parameter what has become of `opened`."""
-        if not isinstance(param, LowPrecisionParameter):
-            super().close(number, param, group, step, work)
-            return
-        key = RoundingKey(seed=group["seed"], purpose=2, step=step, tensor=number)
-        before = param.codes.dequantize() if self._observers else work
-        param.encode_update(work, key)
-        if param.accumulator is not None:
-            param.accumulator.step = step
-        for observer in self._observers:
-            observer(self._name(number), step, before, work, param.codes)
-
-    def _check_parameter(self, number: int, param: Tensor) -> None:
-        if not isinstance(param, LowPrecisionParameter):
-            super()._check_parameter(number, param)
-
-    def _plan(self, entries: list[Entry], planned: list[Any]) -> list[Entry]:
-        ours: list[Entry] = []
-        plain: list[Entry] = []
-        left: list[Entry] = []
-        for entry in entries:
-            if not isinstance(entry[1], LowPrecisionParameter):
-                plain.append(entry)
-            else:
-                self._take_in(*entry[:3])
-                (ours if self._fuses(entry) else left).append(entry)
-        if ours:
-            if self._fused is None or not self._fused.fits(ours):
-                self._fused = LowPrecisionStep(self, ours)
-                forget_at_exit(self)
-            planned.append(self._fused)
-        return left + (super()._plan(plain, planned) if plain else [])
-
-    def _fuses(self, entry: Entry) -> bool:
-        """Whether the native engine steps this low-precision parameter."""
-        scaled = getattr(self, "grad_scale", None) is not None
-        return backend() == "native" and not (scaled or self._observers) and fuses(self, entry)
-
-    def _non_finite_gradients(self, entries: list[Entry], *, unless_skipping: bool = False) -> bool:
-        skip = False
-        plain = []
-        for entry in entries:
-            number, param, group, _ = entry
-            if not isinstance(param, LowPrecisionParameter):
-                plain.append(entry)
-                continue
-            if group["nonfinite"] == "propagate" or param.accumulator is None:
-                continue
-            count, first = param.accumulator.non_finite()
-            if count and group["nonfinite"] == "raise":
-                raise NonFiniteError(
-                    f"the gradient of {self._name(number)} is NaN or infinite under {count} of its "
-                    f"scales, the first at index {first}; nonfinite='raise' allows none"
-                )
-            skip = skip or count > 0
-        return super()._non_finite_gradients(plain, unless_skipping=unless_skipping) or skip
+            self._stepper.observers = before
 
     def _low_precision(self) -> dict[int, LowPrecisionParameter]:
         params = [param for group in self.param_groups for param in group["params"]]
         return {n: p for n, p in enumerate(params) if isinstance(p, LowPrecisionParameter)}
-
-    def forget_engine(self) -> None:
-        """Let go of the native engine's plans; the next step makes them again."""
-        super().forget_engine()
-        self._fused = None
 
     def _saved(self) -> dict[str, Any]:
         """As every optimizer's, with the gradients of an unfinished step."""
@@ -266,7 +198,7 @@ class LowPrecisionOptimizer(QuantizedOptimizer):
             if a is None:
                 continue
             a.clear()
-            a.step = int(self.state[param]["step"]) if "step" in self.state.get(param, {}) else 0
+            a.step = self._step_of(param)
             if number in pending:
                 a.count, found = pending[number]
                 for target, part in zip(
@@ -293,15 +225,16 @@ class LowPrecisionOptimizer(QuantizedOptimizer):
     ) -> QuantizedTensor:
         """A saved gradient, if it is one of the parameter's."""
         total = from_plain(saved["total"])
+        label = label_of(self, number)
         a = ours[number].accumulating() if number in ours else None
         if a is None:
             raise BadValueError(
-                f"state_dict has a low-precision gradient of {self._name(number)}, which keeps none"
+                f"state_dict has a low-precision gradient of {label}, which keeps none"
             )
         mine = a.total
         if (total.quantizer.spec, total.shape) != (mine.quantizer.spec, mine.shape):
             raise BadValueError(
-                f"state_dict has a gradient of {self._name(number)} under {total.quantizer.spec} "
+                f"state_dict has a gradient of {label} under {total.quantizer.spec} "
                 f"of shape {total.shape}; {mine.quantizer.spec} of shape {mine.shape} is needed"
             )
         return total
@@ -312,7 +245,5 @@ class LowPrecisionOptimizer(QuantizedOptimizer):
             "_micro_batches": self._micro_batches,
             "_bad": self._bad,
             "_drops": None,
-            "_observers": (),
-            "_fused": None,
         }
         return {**super().__getstate__(), **own}

@@ -11,7 +11,6 @@ from torch.autograd.function import once_differentiable
 
 from qmaps.algebra.quantized import QuantizedTensor
 from qmaps.algebra.quantizer import Quantizer
-from qmaps.engines.philox import RoundingKey
 from qmaps.errors import BadValueError
 from qmaps.lpmm.accumulator import Accumulator
 from qmaps.lpmm.nearest import nearest
@@ -101,10 +100,11 @@ class LowPrecisionParameter(LowPrecisionTensor):
             target.copy_(part)
         self.writes += 1
 
-    def encode_update(self, values: Tensor, key: RoundingKey) -> None:
-        """Quantize float32 `values` into the codes, stochastically if the quantizer is."""
-        self.codes.quantizer.quantize_unchecked(values, out=self.codes, key=key)
+    def stepped(self, step: int) -> None:
+        """Take note that an optimizer has written the codes, in a step of this number."""
         self.writes += 1
+        if self.accumulator is not None:
+            self.accumulator.step = step
 
     @classmethod
     def call(cls, func: Callable[..., Any], args: tuple[Any, ...], named: dict[str, Any]) -> Any:

@@ -16,6 +16,7 @@ from qmaps.optim.lars import LARS, LARS4bit, LARS8bit
 from qmaps.optim.lion import Lion, Lion4bit, Lion8bit
 from qmaps.optim.presets import PRESETS
 from qmaps.optim.rmsprop import RMSprop, RMSprop4bit, RMSprop8bit
+from qmaps.optim.rule import State
 from qmaps.optim.sgd import SGD, SGD4bit, SGD8bit
 from qmaps.optim.sm3 import SM3
 
@@ -55,6 +56,7 @@ __all__ = [
     "RMSprop8bit",
     "SGD4bit",
     "SGD8bit",
+    "State",
     "keep_in_32_bits",
     "param_groups",
 ]

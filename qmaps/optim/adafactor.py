@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any, ClassVar, Unpack
 
-import torch
 from torch import Tensor
 
 from qmaps.engines.constants import (
@@ -18,11 +17,12 @@ from qmaps.engines.constants import (
     Unbiased,
     UnbiasedRest,
 )
+from qmaps.engines.step import Context
 from qmaps.errors import BadTypeError, BadValueError, shown
 from qmaps.optim import adafactor_of_torch, factored
 from qmaps.optim.adafactor_terms import clipped, confident, decayed, scaled
 from qmaps.optim.apollo import SCALE_TYPES, Projection
-from qmaps.optim.base import QuantizedOptimizer, Shared
+from qmaps.optim.base import QuantizedOptimizer, Shared, State
 from qmaps.optim.limiter import limited
 from qmaps.optim.terms import (
     ascent,
@@ -42,9 +42,6 @@ SMALLEST_SQUARE = 1e-30
 
 MARGIN = 0.01
 """Fira's, as APOLLO takes it."""
-
-_PROBES = (torch.empty(0, device="meta"), torch.empty(0, 0, device="meta"))
-"""A parameter that has no rows and columns, and one that has them."""
 
 
 class Adafactor(QuantizedOptimizer):
@@ -155,33 +152,20 @@ class Adafactor(QuantizedOptimizer):
     {'step': (), 'row_var': (64, 1), 'col_var': (1, 128)}
     """
 
-    state_names: ClassVar[tuple[str, ...]] = (
-        "exp_avg",
-        "variance",
-        "row_var",
-        "col_var",
-        "residual_row",
-        "residual_col",
-        "low_exp_avg",
-        "low_variance",
-        "low_row_var",
-        "low_col_var",
-        "update_norm",
-    )
-    signed_states: ClassVar[frozenset[str]] = frozenset({"exp_avg", "low_exp_avg"})
-    exact_states: ClassVar[frozenset[str]] = frozenset(
-        {
-            "row_var",
-            "col_var",
-            "residual_row",
-            "residual_col",
-            "low_row_var",
-            "low_col_var",
-            "update_norm",
-        }
-    )
+    states: ClassVar[Mapping[str, State]] = {
+        "exp_avg": State(signed=True),
+        "variance": State(),
+        "row_var": State(exact=True, factored=True, dims=factored.row_dims),
+        "col_var": State(exact=True, factored=True, dims=factored.col_dims),
+        "residual_row": State(exact=True, dims=factored.row_dims),
+        "residual_col": State(exact=True, dims=factored.col_dims),
+        "low_exp_avg": State(signed=True, dims=None),
+        "low_variance": State(dims=None),
+        "low_row_var": State(exact=True, dims=None),
+        "low_col_var": State(exact=True, dims=None),
+        "update_norm": State(exact=True, dims=lambda _: ()),
+    }
     takes_norms: ClassVar[bool] = True
-    side_states: ClassVar[frozenset[str]] = frozenset({"row_var", "col_var"})
     native_rule: ClassVar[str | None] = "adafactor"
 
     def __init__(
@@ -269,11 +253,6 @@ class Adafactor(QuantizedOptimizer):
                         f"apollo_rank=0; {name} is {group[name]}"
                     )
 
-    def states_of(self, group: dict[str, Any]) -> tuple[str, ...]:
-        """The states that the rule reads and writes under a group's options."""
-        used = {name for probe in _PROBES for name in self.state_shapes(probe, group)}
-        return tuple(name for name in self.state_names if name in used)
-
     def state_shapes(self, param: Tensor, group: dict[str, Any]) -> dict[str, tuple[int, ...]]:
         """The states that the rule keeps for one parameter, and the shape of each."""
         shape = tuple(param.shape)
@@ -298,18 +277,6 @@ class Adafactor(QuantizedOptimizer):
         """As every optimizer; a checkpoint of torch's Adafactor goes on by its rule or warns."""
         super()._load(adafactor_of_torch.with_options(saved))
         adafactor_of_torch.warn(self, saved)
-
-    def state_dims(self, name: str, dims: int) -> tuple[int | None, ...]:
-        """Which of a parameter's dimensions each one of a state's follows."""
-        return () if name == "update_norm" else factored.side_dims(name, dims)
-
-    def check_shard(self, group: dict[str, Any], shape: tuple[int, ...]) -> None:
-        """Raise if a sharded parameter of this shape cannot be stepped."""
-        if group["apollo_rank"] and factored.factors(shape):
-            raise BadValueError(
-                f"apollo_rank={group['apollo_rank']} projects whole gradients; a sharded parameter "
-                "has none"
-            )
 
     def constants(self, group: dict[str, Any]) -> dict[str, float | Constant]:
         """Constants of a group's steps, in float64."""
@@ -359,19 +326,19 @@ class Adafactor(QuantizedOptimizer):
 
     def advance(
         self,
-        number: int,
-        group: dict[str, Any],
-        step: int,
+        context: Context,
         param: Tensor,
         grad: Tensor,
         states: dict[str, Tensor],
+        scalars: dict[str, float],
     ) -> None:
-        """Apply the rule to a parameter of this number in step 1, 2, ...; see `update`."""
+        """Apply the rule, with APOLLO's projection where the parameter has one; see `update`."""
+        number, step, group = context
         projection = _projection(param, group)
         if projection is None:
-            super().advance(number, group, step, param, grad, states)
+            self.update(param, grad, states, scalars)
             return
-        s = self.scalars_in_float32(group, step)
+        s = scalars
         draw = (step - 1) // group["apollo_update_proj_gap"]
         matrix = projection.matrix(group["seed"], draw, number, param.device)
         grad = directed(grad, s)
@@ -390,7 +357,7 @@ def _held(u: Tensor, states: dict[str, Tensor], s: dict[str, float]) -> Tensor:
     return limited(u, states["update_norm"], s["growth"]) if "update_norm" in states else u
 
 
-def _projection(param: Tensor, group: dict[str, Any]) -> Projection | None:
+def _projection(param: Tensor, group: Mapping[str, Any]) -> Projection | None:
     """APOLLO's projection of a parameter's gradients, where it has one."""
     if group["apollo_rank"] == 0 or not factored.factors(tuple(param.shape)):
         return None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any, ClassVar, Unpack
 
 import torch
@@ -11,7 +11,7 @@ from torch import Tensor
 from qmaps.engines.constants import Constant, Slowing
 from qmaps.errors import BadValueError, shown
 from qmaps.normalize._float32 import sqrt
-from qmaps.optim.base import QuantizedOptimizer, Shared
+from qmaps.optim.base import QuantizedOptimizer, Shared, State
 from qmaps.optim.fixed_width import EightBit, FourBit
 from qmaps.optim.terms import ascent, check_at_least_0, coupled
 
@@ -55,8 +55,7 @@ class Adagrad(QuantizedOptimizer):
     QuantizedTensor('B128/DE-0@8u+sr', shape=(64, 128), 8448 bytes)
     """
 
-    state_names: ClassVar[tuple[str, ...]] = ("sum",)
-    signed_states: ClassVar[frozenset[str]] = frozenset()
+    states: ClassVar[Mapping[str, State]] = {"sum": State(initial="initial_accumulator_value")}
     native_rule: ClassVar[str | None] = "adagrad"
 
     def __init__(
@@ -89,10 +88,6 @@ class Adagrad(QuantizedOptimizer):
             raise BadValueError(
                 f"initial_accumulator_value={shown(start)} must be at most 3.4e38, as float32 is"
             )
-
-    def initial(self, group: dict[str, Any]) -> dict[str, float]:
-        """What the sum starts from."""
-        return {"sum": float(group["initial_accumulator_value"])}
 
     def constants(self, group: dict[str, Any]) -> dict[str, float | Constant]:
         """Constants of a group's steps, in float64."""

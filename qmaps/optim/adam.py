@@ -9,7 +9,7 @@ from torch import Tensor
 
 from qmaps.engines.constants import Constant, Corrected, RootCorrection
 from qmaps.normalize._float32 import sqrt
-from qmaps.optim.base import QuantizedOptimizer, Shared
+from qmaps.optim.base import QuantizedOptimizer, Shared, State
 from qmaps.optim.fixed_width import EightBit, FourBit
 from qmaps.optim.terms import ascent, check_at_least_0, check_betas, coupled
 
@@ -54,8 +54,7 @@ class Adam(QuantizedOptimizer):
     QuantizedTensor('B128/DE@4s', shape=(64, 128), 4352 bytes)
     """
 
-    state_names: ClassVar[tuple[str, ...]] = ("exp_avg", "exp_avg_sq")
-    signed_states: ClassVar[frozenset[str]] = frozenset({"exp_avg"})
+    states: ClassVar[Mapping[str, State]] = {"exp_avg": State(signed=True), "exp_avg_sq": State()}
     native_rule: ClassVar[str | None] = "adam"
     torch_options: ClassVar[Mapping[str, object]] = {
         "amsgrad": False,

@@ -11,6 +11,7 @@ from qmaps.algebra.quantized import QuantizedTensor, from_plain
 from qmaps.normalize._float32 import sqrt
 from qmaps.optim import factored
 from qmaps.optim.adamw import AdamW
+from qmaps.optim.base import State
 from qmaps.optim.fixed_width import EightBit, FourBit
 from qmaps.optim.reductions import column_means, row_means
 from qmaps.optim.terms import directed
@@ -66,14 +67,11 @@ class AdamWFactor(AdamW):
      torch.Size([1, 128]))
     """
 
-    state_names: ClassVar[tuple[str, ...]] = (
-        "exp_avg",
-        "exp_avg_sq",
-        "exp_avg_sq_row",
-        "exp_avg_sq_col",
-    )
-    exact_states: ClassVar[frozenset[str]] = frozenset({"exp_avg_sq_row", "exp_avg_sq_col"})
-    side_states: ClassVar[frozenset[str]] = frozenset({"exp_avg_sq_row", "exp_avg_sq_col"})
+    states: ClassVar[Mapping[str, State]] = {
+        **AdamW.states,
+        "exp_avg_sq_row": State(exact=True, factored=True, dims=factored.row_dims),
+        "exp_avg_sq_col": State(exact=True, factored=True, dims=factored.col_dims),
+    }
     native_rule: ClassVar[str | None] = "adamw_factor"
 
     def state_shapes(self, param: Tensor, group: dict[str, Any]) -> dict[str, tuple[int, ...]]:  # noqa: ARG002
@@ -86,10 +84,6 @@ class AdamWFactor(AdamW):
             "exp_avg_sq_row": factored.row_shape(shape),
             "exp_avg_sq_col": factored.col_shape(shape),
         }
-
-    def state_dims(self, name: str, dims: int) -> tuple[int | None, ...]:
-        """Which of a parameter's dimensions each one of a state's follows."""
-        return factored.side_dims(name, dims)
 
     def update(
         self, param: Tensor, grad: Tensor, states: dict[str, Tensor], scalars: dict[str, float]

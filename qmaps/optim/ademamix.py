@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any, ClassVar, Unpack
 
 from torch import Tensor
@@ -17,7 +17,7 @@ from qmaps.engines.constants import (
     Warmed,
 )
 from qmaps.normalize._float32 import sqrt
-from qmaps.optim.base import QuantizedOptimizer, Shared
+from qmaps.optim.base import QuantizedOptimizer, Shared, State
 from qmaps.optim.fixed_width import EightBit, FourBit
 from qmaps.optim.terms import ascent, check_at_least_0, check_betas, check_int, directed
 
@@ -77,8 +77,11 @@ class AdEMAMix(QuantizedOptimizer):
     QuantizedTensor('B128/DE@4s', shape=(64, 128), 4352 bytes)
     """
 
-    state_names: ClassVar[tuple[str, ...]] = ("exp_avg", "exp_avg_slow", "exp_avg_sq")
-    signed_states: ClassVar[frozenset[str]] = frozenset({"exp_avg", "exp_avg_slow"})
+    states: ClassVar[Mapping[str, State]] = {
+        "exp_avg": State(signed=True),
+        "exp_avg_slow": State(signed=True),
+        "exp_avg_sq": State(),
+    }
     native_rule: ClassVar[str | None] = "ademamix"
 
     def __init__(

@@ -1,4 +1,4 @@
-"""Reading optimizer checkpoints: everything is checked before anything is changed."""
+"""Optimizer checkpoints: in reading, everything is checked before anything is changed."""
 
 from __future__ import annotations
 
@@ -17,11 +17,13 @@ from qmaps.distributed.rows import read as read_rows
 from qmaps.distributed.rows import write as write_rows
 from qmaps.distributed.shards import Shard, is_distributed, local, shard_of
 from qmaps.engines.dense import lack
-from qmaps.engines.fused import COUNTER
 from qmaps.engines.masters import MASTER, has_master
+from qmaps.engines.step import COUNTER
 from qmaps.errors import DAMAGE, BadTypeError, BadValueError, QmapsError, shown
 from qmaps.normalize.block import MOST
 from qmaps.optim.choice import Choices, check_patterns, listed
+from qmaps.optim.entries import label_of
+from qmaps.optim.sharding import rounding_key, state_dims, state_shard
 from qmaps.optim.torch_options import TORCH_OPTIONS
 
 if TYPE_CHECKING:
@@ -63,16 +65,60 @@ def written(optimizer: QuantizedOptimizer, name: str, value: Any, param: Tensor)
         return write_rows(value, None) if wanted() else to_plain(value)
     if name == "step" or not isinstance(value, (Tensor, QuantizedTensor)):
         return value
-    dims = tuple(range(param.dim())) if name == MASTER else optimizer.state_dims(name, param.dim())
-    its = shard.following(dims)
+    its = shard.following(state_dims(optimizer, name, param.dim()))
     if isinstance(value, Tensor):
         return its.distributed(value.clone())
     # Only rows can be cut out of codes.
     return write_rows(value, its) if its.by_rows else its.distributed(value.dequantize())
 
 
+def saved(optimizer: QuantizedOptimizer) -> dict[str, Any]:
+    """The state_dict of an optimizer; entries of `state` that belong to no parameter are kept."""
+    take_in_all(optimizer)
+    params = [param for group in optimizer.param_groups for param in group["params"]]
+    numbers = {id(param): number for number, param in enumerate(params)}
+    groups = [
+        {**group, "params": [numbers[id(param)] for param in group["params"]]}
+        for group in optimizer.param_groups
+    ]
+    state: dict[Any, Any] = {}
+    for key, value in optimizer.state.items():
+        if not isinstance(key, Tensor):
+            state[key] = value
+        elif not isinstance(value, Mapping):
+            state[numbers[id(key)]] = value
+        else:
+            state[numbers[id(key)]] = {
+                name: written(optimizer, name, each, key) for name, each in value.items()
+            }
+    return {"state": state, "param_groups": groups, ABOUT: about(optimizer)}
+
+
+def take_in(
+    optimizer: QuantizedOptimizer, number: int, param: Tensor, group: dict[str, Any]
+) -> None:
+    """Read a parameter's state that somebody has put there as a state_dict has it.
+
+    `torch.distributed.optim.ZeroRedundancyOptimizer` does so. Whatever looks at states that it did
+    not put there itself comes here first.
+    """
+    state = optimizer.state.get(param)
+    if isinstance(state, dict) and any(isinstance(value, dict) for value in state.values()):
+        with optimizer.choices.learning({number: state}):
+            label = label_of(optimizer, number)
+            read = read_state(optimizer, state, number, label, param, group)
+        optimizer.state[param] = read
+
+
+def take_in_all(optimizer: QuantizedOptimizer) -> None:
+    """`take_in` for all parameters."""
+    params = [(param, group) for group in optimizer.param_groups for param in group["params"]]
+    for number, (param, group) in enumerate(params):
+        take_in(optimizer, number, param, group)
+
+
 def read(
-    optimizer: QuantizedOptimizer, choices: Choices, state_dict: Mapping[str, Any]
+    optimizer: QuantizedOptimizer, state_dict: Mapping[str, Any]
 ) -> tuple[list[Group], dict[Any, Any]]:
     """The parameter groups and the states that a checkpoint is to leave an optimizer with.
 
@@ -81,13 +127,15 @@ def read(
 
     Args:
         optimizer: whose parameters they are.
-        choices: the optimizer's.
         state_dict: from an optimizer of this package, or of torch.
 
     Raises:
         BadValueError, BadTypeError: the checkpoint is not one for this optimizer, or damaged.
     """
     check_form(state_dict)
+    choices = optimizer.choices
+    # Names are looked up in the checkpoint's groups meanwhile.
+    choices.forget_names()
     try:
         with choices.learning(state_dict["state"]):
             return _read(optimizer, choices, state_dict)
@@ -100,6 +148,8 @@ def read(
             raise
         kind = BadTypeError if isinstance(error, BadTypeError) else BadValueError
         raise kind(f"{error}; state_dict is of {written_by}") from None
+    finally:
+        choices.forget_names()
 
 
 def _read(
@@ -278,10 +328,9 @@ def read_state(
     if MASTER in given:
         state[MASTER] = _master(given.pop(MASTER), where, param, group)
     shard = shard_of(param)
-    dims = {name: optimizer.state_dims(name, param.dim()) for name in given}
     read = {}
     for name, value in given.items():
-        its = None if shard is None else shard.following(dims[name])
+        its = state_shard(optimizer, name, param, shard)
         found = _value(value, name, where, its)
         if name in optimizer.state_names:
             _check_shape(found, name, where, param, tuple(shapes.get(name, param.shape)))
@@ -304,8 +353,9 @@ def read_state(
             continue
         if (q := optimizer.quantizer_of(name, param, group)) is None:
             continue
-        key = optimizer.rounding_key(number, param, group, step=int(state["step"]), state=name)
-        its = None if shard is None else shard.following(optimizer.state_dims(name, param.dim()))
+        step = int(state["step"])
+        key = rounding_key(optimizer, number, param, group, step=step, state=name)
+        its = state_shard(optimizer, name, param, shard)
         if its is not None and spans_shards(q.normalizer, its):
             (scales,) = shared_scales([Request(q.normalizer, value, its)])
             state[name] = q.quantize_scaled(value, scales, key=key)

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from qmaps.optim.reductions import column_means, row_means
+from qmaps.optim.rule import Dims, every
 
 Shape = tuple[int, ...]
 
@@ -32,19 +33,14 @@ def col_shape(shape: Shape) -> Shape:
     return (*shape[:-2], 1, shape[-1])
 
 
-def side_dims(name: str, dims: int) -> tuple[int | None, ...]:
-    """For each dimension of a state, the tensor's dimension that it follows; None has size 1.
+def row_dims(dims: int) -> Dims:
+    """The dimensions that the statistics of rows follow; see `qmaps.optim.rule.State`."""
+    return (*every(dims)[:-1], None)
 
-    Args:
-        name: the state's name; ``row`` or ``col`` in it marks a statistic of rows or columns.
-        dims: number of the tensor's dimensions.
-    """
-    every: list[int | None] = list(range(dims))
-    if dims >= 2 and "row" in name:
-        every[-1] = None
-    elif dims >= 2 and "col" in name:
-        every[-2] = None
-    return tuple(every)
+
+def col_dims(dims: int) -> Dims:
+    """The dimensions that the statistics of columns follow; see `qmaps.optim.rule.State`."""
+    return (*every(dims)[:-2], None, dims - 1)
 
 
 def average(row: Tensor, col: Tensor, square: Tensor, kept: float, rest: float) -> None:

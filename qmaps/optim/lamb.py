@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any, ClassVar, Unpack
 
 from torch import Tensor
@@ -10,7 +10,7 @@ from torch import Tensor
 from qmaps.engines.constants import Constant, Corrected, RootCorrection
 from qmaps.errors import BadValueError
 from qmaps.normalize._float32 import sqrt
-from qmaps.optim.base import QuantizedOptimizer, Shared
+from qmaps.optim.base import QuantizedOptimizer, Shared, State
 from qmaps.optim.fixed_width import EightBit, FourBit
 from qmaps.optim.layerwise import at_most, check_bound, clipped, trust
 from qmaps.optim.norms import norm
@@ -77,8 +77,7 @@ class LAMB(QuantizedOptimizer):
     QuantizedTensor('B128/DE@4s', shape=(64, 128), 4352 bytes)
     """
 
-    state_names: ClassVar[tuple[str, ...]] = ("exp_avg", "exp_avg_sq")
-    signed_states: ClassVar[frozenset[str]] = frozenset({"exp_avg"})
+    states: ClassVar[Mapping[str, State]] = {"exp_avg": State(signed=True), "exp_avg_sq": State()}
     native_rule: ClassVar[str | None] = "lamb"
     takes_norms: ClassVar[bool] = True
 

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any, ClassVar, Unpack
 
 from torch import Tensor
 
 from qmaps.engines.constants import Constant
 from qmaps.errors import BadValueError
-from qmaps.optim.base import QuantizedOptimizer, Shared
+from qmaps.optim.base import QuantizedOptimizer, Shared, State
 from qmaps.optim.fixed_width import EightBit, FourBit
 from qmaps.optim.layerwise import check_bound, clipped, trust
 from qmaps.optim.norms import norm
@@ -83,8 +83,7 @@ class LARS(QuantizedOptimizer):
     QuantizedTensor('B128/DE@4s', shape=(64, 128), 4352 bytes)
     """
 
-    state_names: ClassVar[tuple[str, ...]] = ("momentum_buffer",)
-    signed_states: ClassVar[frozenset[str]] = frozenset({"momentum_buffer"})
+    states: ClassVar[Mapping[str, State]] = {"momentum_buffer": State(signed=True)}
     native_rule: ClassVar[str | None] = "lars"
     takes_norms: ClassVar[bool] = True
 
@@ -119,9 +118,9 @@ class LARS(QuantizedOptimizer):
             raise BadValueError("nesterov=True needs momentum above 0; it is 0")
         check_bound(group, "max_unorm")
 
-    def states_of(self, group: dict[str, Any]) -> tuple[str, ...]:
+    def state_shapes(self, param: Tensor, group: dict[str, Any]) -> dict[str, tuple[int, ...]]:
         """The buffer, or nothing where there is no momentum."""
-        return self.state_names if group["momentum"] != 0 else ()
+        return super().state_shapes(param, group) if group["momentum"] != 0 else {}
 
     def constants(self, group: dict[str, Any]) -> dict[str, float | Constant]:
         """Constants of a group's steps, in float64; 0 for a bound that is not there."""

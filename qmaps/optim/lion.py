@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any, ClassVar, Unpack
 
 import torch
 from torch import Tensor
 
 from qmaps.engines.constants import Constant, Decoupled
-from qmaps.optim.base import QuantizedOptimizer, Shared
+from qmaps.optim.base import QuantizedOptimizer, Shared, State
 from qmaps.optim.fixed_width import EightBit, FourBit
 from qmaps.optim.terms import ascent, check_at_least_0, check_betas, directed
 
@@ -53,8 +53,7 @@ class Lion(QuantizedOptimizer):
     QuantizedTensor('B128/DE@4s', shape=(64, 128), 4352 bytes)
     """
 
-    state_names: ClassVar[tuple[str, ...]] = ("exp_avg",)
-    signed_states: ClassVar[frozenset[str]] = frozenset({"exp_avg"})
+    states: ClassVar[Mapping[str, State]] = {"exp_avg": State(signed=True)}
     native_rule: ClassVar[str | None] = "lion"
 
     def __init__(

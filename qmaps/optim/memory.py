@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor
 
 from qmaps.algebra.quantized import QuantizedTensor
-from qmaps.distributed.shards import local, shard_of
+from qmaps.distributed.shards import local
 from qmaps.engines.masters import MASTER, has_master
+from qmaps.optim.sharding import local_shapes
 
 if TYPE_CHECKING:
     from qmaps.optim.base import QuantizedOptimizer
@@ -143,7 +144,7 @@ def memory(optimizer: QuantizedOptimizer) -> Memory:
             names = group.get("param_names")
             name = names[index] if names else f"group {number}, number {index}"
             numel += local(param).numel()
-            shapes = optimizer.local_shapes(param, group, shard_of(param))
+            shapes = local_shapes(optimizer, param, group)
             for state_name in optimizer.state_names:
                 if state_name in shapes or state_name in there:
                     row = _row(optimizer, name, param, group, state_name, state.get(state_name))
@@ -169,7 +170,7 @@ def _row(
     shape = tuple(param.shape)
     spec = None if q is None else q.spec
     if value is None:
-        own = optimizer.local_shapes(param, group, shard_of(param))[state]
+        own = local_shapes(optimizer, param, group)[state]
         nbytes = 4 * math.prod(own) if q is None else q.nbytes(own)
     else:
         nbytes = value.nbytes

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any, ClassVar, Unpack
 
 import torch
@@ -10,7 +10,7 @@ from torch import Tensor
 
 from qmaps.engines.constants import Constant
 from qmaps.normalize._float32 import sqrt
-from qmaps.optim.base import QuantizedOptimizer, Shared
+from qmaps.optim.base import QuantizedOptimizer, Shared, State
 from qmaps.optim.fixed_width import EightBit, FourBit
 from qmaps.optim.terms import ascent, check_at_least_0, check_bool, check_decay, coupled
 
@@ -63,8 +63,11 @@ class RMSprop(QuantizedOptimizer):
     QuantizedTensor('B128/linear@8u', shape=(64, 128), 8448 bytes)
     """
 
-    state_names: ClassVar[tuple[str, ...]] = ("square_avg", "momentum_buffer", "grad_avg")
-    signed_states: ClassVar[frozenset[str]] = frozenset({"momentum_buffer", "grad_avg"})
+    states: ClassVar[Mapping[str, State]] = {
+        "square_avg": State(),
+        "momentum_buffer": State(signed=True),
+        "grad_avg": State(signed=True),
+    }
     native_rule: ClassVar[str | None] = "rmsprop"
 
     def __init__(
@@ -95,14 +98,14 @@ class RMSprop(QuantizedOptimizer):
         check_decay("alpha", group["alpha"])
         check_bool(group, "centered")
 
-    def states_of(self, group: dict[str, Any]) -> tuple[str, ...]:
+    def state_shapes(self, param: Tensor, group: dict[str, Any]) -> dict[str, tuple[int, ...]]:
         """One to three states, as momentum and centering need them."""
         used = {
             "square_avg": True,
             "momentum_buffer": group["momentum"] != 0,
             "grad_avg": group["centered"],
         }
-        return tuple(name for name in self.state_names if used[name])
+        return {name: tuple(param.shape) for name in self.states if used[name]}
 
     def constants(self, group: dict[str, Any]) -> dict[str, float | Constant]:
         """Constants of a group's steps, in float64."""

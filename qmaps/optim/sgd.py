@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any, ClassVar, Unpack
 
 from torch import Tensor
 
 from qmaps.engines.constants import Constant, First
 from qmaps.errors import BadValueError
-from qmaps.optim.base import QuantizedOptimizer, Shared
+from qmaps.optim.base import QuantizedOptimizer, Shared, State
 from qmaps.optim.fixed_width import EightBit, FourBit
 from qmaps.optim.terms import ascent, check_at_least_0, check_bool, check_finite, coupled
 
@@ -61,8 +61,7 @@ class SGD(QuantizedOptimizer):
     QuantizedTensor('B128/DE@4s', shape=(64, 128), 4352 bytes)
     """
 
-    state_names: ClassVar[tuple[str, ...]] = ("momentum_buffer",)
-    signed_states: ClassVar[frozenset[str]] = frozenset({"momentum_buffer"})
+    states: ClassVar[Mapping[str, State]] = {"momentum_buffer": State(signed=True)}
     native_rule: ClassVar[str | None] = "sgd"
 
     def __init__(
@@ -97,9 +96,9 @@ class SGD(QuantizedOptimizer):
                 f"{dampening}"
             )
 
-    def states_of(self, group: dict[str, Any]) -> tuple[str, ...]:
+    def state_shapes(self, param: Tensor, group: dict[str, Any]) -> dict[str, tuple[int, ...]]:
         """The buffer, or nothing where there is no momentum."""
-        return self.state_names if group["momentum"] != 0 else ()
+        return super().state_shapes(param, group) if group["momentum"] != 0 else {}
 
     def constants(self, group: dict[str, Any]) -> dict[str, float | Constant]:
         """Constants of a group's steps, in float64."""

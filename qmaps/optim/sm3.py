@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from functools import partial
 from typing import Any, ClassVar, Unpack
 
 import torch
@@ -12,13 +13,19 @@ from qmaps.distributed import parts
 from qmaps.engines.constants import Constant
 from qmaps.errors import BadValueError
 from qmaps.normalize._float32 import sqrt
-from qmaps.optim.base import QuantizedOptimizer, Shared
+from qmaps.optim.base import QuantizedOptimizer, Shared, State
+from qmaps.optim.rule import Dims
 from qmaps.optim.terms import ascent, check_at_least_0, check_decay, coupled
 
 DIMENSIONS = 8
 """Tensors of more dimensions are refused."""
 
 _ACCUMULATORS = tuple(f"accumulator_{dim}" for dim in range(DIMENSIONS))
+
+
+def _slices(dim: int, dims: int) -> Dims:
+    """The accumulator of the slices of one dimension follows that; of a scalar it has none."""
+    return (dim,) if dims else ()
 
 
 class SM3(QuantizedOptimizer):
@@ -65,10 +72,13 @@ class SM3(QuantizedOptimizer):
     {'step': (), 'momentum_buffer': (64, 128), 'accumulator_0': (64,), 'accumulator_1': (128,)}
     """
 
-    state_names: ClassVar[tuple[str, ...]] = ("momentum_buffer", *_ACCUMULATORS)
-    signed_states: ClassVar[frozenset[str]] = frozenset({"momentum_buffer"})
-    exact_states: ClassVar[frozenset[str]] = frozenset(_ACCUMULATORS)
-    side_states: ClassVar[frozenset[str]] = frozenset(_ACCUMULATORS)
+    states: ClassVar[Mapping[str, State]] = {
+        "momentum_buffer": State(signed=True),
+        **{
+            name: State(exact=True, factored=True, dims=partial(_slices, dim))
+            for dim, name in enumerate(_ACCUMULATORS)
+        },
+    }
     native_rule: ClassVar[str | None] = "sm3"
 
     def __init__(
@@ -100,22 +110,12 @@ class SM3(QuantizedOptimizer):
                     f"{DIMENSIONS}"
                 )
 
-    def states_of(self, group: dict[str, Any]) -> tuple[str, ...]:
-        """The states that the rule reads and writes under a group's options."""
-        return self.state_names if group["momentum"] != 0 else _ACCUMULATORS
-
     def state_shapes(self, param: Tensor, group: dict[str, Any]) -> dict[str, tuple[int, ...]]:
         """The states that the rule keeps for one parameter, and the shape of each."""
         shape = tuple(param.shape)
         sizes: list[tuple[int, ...]] = [(size,) for size in shape] or [()]
         shapes = dict(zip(_ACCUMULATORS, sizes, strict=False))
         return {"momentum_buffer": shape, **shapes} if group["momentum"] != 0 else shapes
-
-    def state_dims(self, name: str, dims: int) -> tuple[int | None, ...]:
-        """Which of a parameter's dimensions each one of a state's follows."""
-        if name == "momentum_buffer":
-            return tuple(range(dims))
-        return (_ACCUMULATORS.index(name),) if dims else ()
 
     def constants(self, group: dict[str, Any]) -> dict[str, float | Constant]:
         """Constants of a group's steps, in float64."""

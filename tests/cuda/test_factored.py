@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
 
-from qmaps.cuda import optimizer as cuda_optimizer
+from qmaps.cuda.plan import CudaPlan
 from qmaps.engines.backends import use_backend
+from qmaps.engines.step import Inputs
 from qmaps.optim import SM3, Adafactor, Adafactor8bit, AdamW4bitFactor
 from qmaps.optim.base import QuantizedOptimizer
 from tests.cuda.emulation import EmulatedEngine
@@ -32,13 +32,13 @@ EVERY = pytest.mark.parametrize(("kind", "options"), KINDS)
 def taken(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """How many parameters each step took on the device."""
     counts: list[int] = []
-    run = cuda_optimizer.CudaPlan.run_with
+    run = CudaPlan.run
 
-    def counted(self: Any, *given: Tensor | None) -> None:
+    def counted(self: CudaPlan, inputs: Inputs) -> None:
         counts.append(len(self._params))
-        run(self, *given)
+        run(self, inputs)
 
-    monkeypatch.setattr(cuda_optimizer.CudaPlan, "run_with", counted)
+    monkeypatch.setattr(CudaPlan, "run", counted)
     return counts
 
 

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from qmaps import QmapsError
 from qmaps.engines.addresses import missing_bytes
-from qmaps.engines.fused import memory_of
+from qmaps.engines.plan import memory_of
 from qmaps.optim import SGD, AdamW, QuantizedOptimizer
 
 Change = Callable[[Tensor], Any]

@@ -6,9 +6,9 @@ import pytest
 import torch
 from torch import nn
 
+from qmaps.engines.bfloat16 import round_stochastically
 from qmaps.engines.philox import RoundingKey
 from qmaps.optim import SGD, AdamW
-from qmaps.optim.bfloat16 import round_stochastically
 from tests.optim.families import FAMILIES, Family, label, run
 
 SHAPES = ((30, 10), (200,), ())

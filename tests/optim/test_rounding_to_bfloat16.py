@@ -8,8 +8,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from qmaps.engines.bfloat16 import round_stochastically
 from qmaps.engines.philox import RoundingKey, words
-from qmaps.optim.bfloat16 import round_stochastically
 
 
 def floats(bits: list[int] | np.ndarray) -> torch.Tensor:

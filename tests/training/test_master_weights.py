@@ -14,7 +14,7 @@ from torch import nn
 from qmaps import capture
 from qmaps.engines.masters import MASTER
 from qmaps.engines.native import core
-from qmaps.engines.native.optimizer import NativePlan
+from qmaps.engines.native.plan import NativePlan
 from qmaps.optim import AdamW, AdamW8bit, QuantizedOptimizer
 from tests.training.runs import EVERY, assert_same, gradients, loss_of, make, net, parts
 
@@ -75,7 +75,9 @@ def test_the_native_engine_steps_copies(
 ) -> None:
     taken = []
     run = NativePlan.run
-    monkeypatch.setattr(NativePlan, "run", lambda p: (taken.append(len(p._params)), run(p)))
+    monkeypatch.setattr(
+        NativePlan, "run", lambda p, given: (taken.append(len(p._params)), run(p, given))
+    )
     monkeypatch.setenv("QMAPS_BACKEND", "native")
     pair = both(kind, dtype)
     for number in range(3):

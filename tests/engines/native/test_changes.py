@@ -14,7 +14,7 @@ from torch import Tensor
 
 from qmaps import lpmm
 from qmaps.engines.backends import use_backend
-from qmaps.engines.native.optimizer import NativePlan
+from qmaps.engines.native.plan import NativePlan
 from qmaps.optim import SGD, AdamW, QuantizedOptimizer
 from tests.optim.changes import (
     OF_GRADIENTS,
@@ -43,9 +43,9 @@ def planned(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     counts: list[int] = []
     describe = NativePlan._describe
 
-    def counted(self: NativePlan, *arguments: Any) -> None:
+    def counted(self: NativePlan) -> None:
         counts.append(len(self._params))
-        describe(self, *arguments)
+        describe(self)
 
     monkeypatch.setattr(NativePlan, "_describe", counted)
     return counts

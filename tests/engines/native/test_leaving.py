@@ -63,6 +63,6 @@ def test_a_plan_that_was_let_go_of_is_made_anew() -> None:
         for param, optimizer in zip(params, optimizers, strict=True):
             param.grad = torch.full_like(param, number + 1.0)
             optimizer.step()
-        optimizers[0].forget_engine()
+        optimizers[0]._stepper.forget_engine()
     assert torch.equal(*params)
     assert str(optimizers[0].state_dict()) == str(optimizers[1].state_dict())

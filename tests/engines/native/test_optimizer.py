@@ -11,7 +11,7 @@ from torch import Tensor
 
 from qmaps.algebra.quantized import QuantizedTensor
 from qmaps.engines.backends import use_backend
-from qmaps.engines.native import optimizer as native_optimizer
+from qmaps.engines.native.plan import NativePlan
 from qmaps.optim import LAMB, LARS, AdamW, QuantizedOptimizer, RMSprop
 from tests.helpers import about
 from tests.optim.families import CASES, Family, label
@@ -69,13 +69,13 @@ def assert_same(ours, theirs) -> None:
 def taken(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """How many parameters each step took natively."""
     counts: list[int] = []
-    run = native_optimizer.NativePlan.run
+    run = NativePlan.run
 
-    def counted(self) -> None:
+    def counted(self, inputs) -> None:
         counts.append(len(self._params))
-        run(self)
+        run(self, inputs)
 
-    monkeypatch.setattr(native_optimizer.NativePlan, "run", counted)
+    monkeypatch.setattr(NativePlan, "run", counted)
     return counts
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -36,59 +36,44 @@ from qmaps.cuda.tensors import (
 )
 from qmaps.engines.addresses import address, in_memory
 from qmaps.engines.constants import Constant
-from qmaps.engines.fused import Entry, FusedStep, Plan, followed, rule_states
+from qmaps.engines.plan import FusedPlan, fused_supports
+from qmaps.engines.step import Inputs, ParameterStep, Rule, Scalars, StepEngine, StepPlan
 from qmaps.errors import BackendError
-
-if TYPE_CHECKING:
-    from qmaps.optim.base import QuantizedOptimizer
 
 DOUBLE = 16
 """Added to the kind of a constant whose tensor holds a float64."""
 
 
-class CudaStep(FusedStep):
-    """Parameters on one CUDA device.
+class CudaSteps(StepEngine):
+    """Steps of one optimizer on one CUDA device."""
 
-    Attributes:
-        grad_scale: a tensor with one element, by which gradients are divided; or None.
-        found_inf: a tensor with one element; the step is skipped where it is not 0; or None.
-    """
-
-    def __init__(self, optimizer: QuantizedOptimizer, engine: Engine) -> None:
-        super().__init__(optimizer)
+    def __init__(self, engine: Engine) -> None:
         self._engine = engine
         self._skipped = torch.zeros((), dtype=torch.int64, device=engine.device)
-        self.grad_scale: Tensor | None = None
-        self.found_inf: Tensor | None = None
 
     @property
     def skipped(self) -> int:
         """The number of steps skipped for gradients that are not finite; waits for the device."""
         return int(self._skipped)
 
-    def run(self) -> None:
-        """Take the planned step of all parameters except those in `left`."""
-        assert isinstance(self._plan, CudaPlan)
-        self._plan.run_with(self.grad_scale, self.found_inf)
-        self._plan.round()
+    def supports(self, rule: Rule, given: ParameterStep) -> bool:
+        """Whether it can step this parameter."""
+        gradient = given.gradient
+        if (rule.name, given.kernel_states) not in RULES or not isinstance(gradient, Tensor):
+            return False
+        # Factored statistics that are quantized are left to the reference.
+        whole = all(state.quantizer is None for state in given.states if state.factored)
+        on_device = gradient.device == self._engine.device
+        return on_device and whole and fused_supports(rule, given, follows)
 
-    def _follows(self, entry: Entry) -> bool:
-        _, param, group, grad = entry
-        names = self._optimizer.state_shapes(param, group)
-        known = (self._optimizer.native_rule, rule_states(self._optimizer, names)) in RULES
-        on_device = grad.device == self._engine.device
-        sides = self._optimizer.side_states.intersection(names)
-        # Those that are quantized are the reference's.
-        whole = all(self._optimizer.quantizer_of(name, param, group) is None for name in sides)
-        return known and on_device and whole and followed(self._optimizer, entry, follows)
-
-    def _planned(self, entries: list[Entry], taken: list[Entry]) -> Plan:
+    def plan(self, rule: Rule, given: Sequence[ParameterStep]) -> StepPlan:
+        """A plan for parameters that it supports; states that are missing are created."""
         if torch.cuda.is_available() and torch.cuda.is_current_stream_capturing():
             raise BackendError(
                 "step() inside a CUDA graph: take one step with the same parameters before "
                 "recording it"
             )
-        return CudaPlan(self._optimizer, entries, taken, self._engine, self._skipped)
+        return CudaPlan(rule, given, self._engine, self._skipped)
 
 
 @dataclass
@@ -186,44 +171,30 @@ class Spans:
         return room
 
 
-class CudaPlan(Plan):
+class CudaPlan(FusedPlan):
     """Parameters and their states, described in the memory of the device."""
 
     def __init__(
-        self,
-        optimizer: QuantizedOptimizer,
-        entries: list[Entry],
-        taken: list[Entry],
-        engine: Engine,
-        skipped: Tensor,
+        self, rule: Rule, given: Sequence[ParameterStep], engine: Engine, skipped: Tensor
     ) -> None:
         self._engine = engine
         self._skipped = skipped
         # What the device has been told last.
         self._pairs: list[list[int]] = []
         self._words = b""
-        super().__init__(optimizer, entries, taken)
+        super().__init__(rule, given)
 
-    def run(self) -> None:
-        """One step."""
-        self.run_with(None, None)
-
-    def run_with(self, grad_scale: Tensor | None, found_inf: Tensor | None) -> None:
-        """One step of scaled gradients.
-
-        Args:
-            grad_scale: a tensor with one element, by which gradients are divided; None for 1.
-            found_inf: a tensor with one element; the step is skipped where it is not 0.
-        """
-        if not self._params:
+    def run(self, inputs: Inputs) -> None:
+        """Take one step."""
+        if not self._given:
             return
-        scale, found = _on(self._engine, grad_scale), _on(self._engine, found_inf)
+        scale, found = _on(self._engine, inputs.grad_scale), _on(self._engine, inputs.found_inf)
         gradients_at, copies = self._gradients_at()
         self._write_addresses([self._targets_at(), gradients_at])
-        self._write_constants()
+        self._write_scalars(inputs.scalars)
         self._begin(found)
         self._take_sides(scale)
-        if self._optimizer.takes_norms:
+        if self._takes_norms:
             self._take_norms(scale)
         if self._room is not None:
             self._room.zero_()
@@ -233,6 +204,7 @@ class CudaPlan(Plan):
             self._engine.launch_over(_kernel(f"step<{batch.kind}>"), count, argument)
         self._over_scales("commit_step_scales")
         del copies  # they were needed until here
+        self._round_masters()
 
     def _begin(self, found_inf: Tensor | None) -> None:
         if self._policed:
@@ -246,12 +218,12 @@ class CudaPlan(Plan):
                 kernel = _kernel(f"look_at_gradients<{batch.gradients}>")
                 self._engine.launch_over(kernel, count, look)
         begin = np.zeros((), dtype=layout.BEGIN)
-        begin["parameters"], begin["count"] = address(self._table), len(self._params)
+        begin["parameters"], begin["count"] = address(self._table), len(self._given)
         begin["constants"] = address(self._constants)
         begin["found_inf"] = 0 if found_inf is None else address(found_inf)
         begin["bad"] = address(self._bad) if self._policed else 0
         begin["skip"], begin["skipped"] = address(self._skip), address(self._skipped)
-        blocks = -(-len(self._params) // layout.THREADS)
+        blocks = -(-len(self._given) // layout.THREADS)
         self._engine.launch(_kernel("begin_step"), blocks, begin)
 
     def _take_sides(self, scale: Tensor | None) -> None:
@@ -310,11 +282,10 @@ class CudaPlan(Plan):
             self._write(self._address_table, np.array(pairs, dtype=np.uint64).T)
             self._pairs = pairs
 
-    def _write_constants(self) -> None:
-        rows = np.zeros((len(self._own_groups), layout.MAX_SCALARS), dtype=layout.CONSTANT)
-        for row, group in zip(rows, self._own_groups, strict=True):
-            found = self._optimizer.constants(group).values()
-            for target, value in zip(row, found, strict=False):
+    def _write_scalars(self, scalars: Sequence[Scalars]) -> None:
+        rows = np.zeros((len(self._groups), layout.MAX_SCALARS), dtype=layout.CONSTANT)
+        for row, group in zip(rows, self._groups, strict=True):
+            for target, value in zip(row, scalars[group].values(), strict=False):
                 _describe_constant(target, value, self._engine)
         if (words := rows.tobytes()) != self._words:
             self._write(self._constants, np.frombuffer(words, dtype=np.uint64))
@@ -329,35 +300,33 @@ class CudaPlan(Plan):
             argument["word"][: len(some)] = some
             self._engine.launch(_kernel("write_words"), 1, argument)
 
-    def _describe(self, taken: list[Entry], names: list[tuple[str, ...]]) -> None:
-        states = self._states
-        groups = {id(group): group for group in self._groups}
-        self._own_groups = list(groups.values())
-        self._policed = any(group["nonfinite"] == "skip" for group in self._own_groups)
-        order = {key: number for number, key in enumerate(groups)}
-        table = np.zeros(len(taken), dtype=layout.PARAMETER)
+    def _describe(self) -> None:
+        # Groups of the optimizer, in the order of the rows that kernels know them by.
+        self._groups = list(dict.fromkeys(given.group for given in self._given))
+        self._policed = any(given.skips for given in self._given)
+        order = {group: row for row, group in enumerate(self._groups)}
+        table = np.zeros(len(self._given), dtype=layout.PARAMETER)
         spans, statistics = Spans(table), Statistics()
         batches: dict[Any, Batch] = {}
-        for index, (number, param, group, _) in enumerate(taken):
+        for index, given in enumerate(self._given):
             row = table[index]
-            row["numel"], row["group"] = self._here[index].numel(), order[id(group)]
-            row["counter"] = address(states[index]["step"])
-            row["skips"] = group["nonfinite"] == "skip"
-            describe_noise(row["noise"], self._optimizer.rounding_key(number, param, group))
-            kept = self._optimizer.side_states.intersection(names[index])
-            used = [(name, states[index][name]) for name in names[index] if name not in kept]
-            made = self._batch(taken[index], self._targets[index].dtype, used)
+            row["numel"], row["group"] = given.param.numel(), order[given.group]
+            row["counter"] = address(given.storage["step"])
+            row["skips"] = given.skips
+            if given.key is not None:
+                describe_noise(row["noise"], given.key)
+            own = [state for state in given.states if not state.factored]
+            sides = [given.storage[state.name] for state in given.states if state.factored]
+            values = [given.storage[state.name] for state in own]
+            made = self._batch(given, self._targets[index].dtype, values)
             batches.setdefault((made.kind, *map(id, made.books)), made).members.append(index)
-            for place, (name, value) in enumerate(used):
-                key = self._optimizer.rounding_key(number, param, group, state=name)
-                describe_noise(row["state"][place]["noise"], key)
+            for place, (state, value) in enumerate(zip(own, values, strict=True)):
+                describe_noise(row["state"][place]["noise"], state.key)
                 spans.add(index, place, value)
-            if kept:
-                sides = [states[index][name] for name in names[index] if name in kept]
-                if made.rule in PRODUCTS:
-                    statistics.add(row["sides"], tuple(param.shape), sides)
-                else:
-                    spans.add_slices(index, tuple(param.shape), sides)
+            if sides and made.rule in PRODUCTS:
+                statistics.add(row["sides"], tuple(given.param.shape), sides)
+            elif sides:
+                spans.add_slices(index, tuple(given.param.shape), sides)
         statistics.place(self._engine.device)
         self._statistics = statistics  # keeps the room
         self._sums = self._place_sums(table)
@@ -369,30 +338,29 @@ class CudaPlan(Plan):
         self._items = [self._items_of(batch) for batch in self._batches]
         self._side_work = [self._side_work_of(batch) for batch in self._batches]
         self._table = self._on_device(table)
-        self._address_table = self._on_device(np.zeros(len(taken), dtype=layout.ADDRESS))
-        size = (len(self._own_groups), layout.MAX_SCALARS)
+        self._address_table = self._on_device(np.zeros(len(self._given), dtype=layout.ADDRESS))
+        size = (len(self._groups), layout.MAX_SCALARS)
         self._constants = self._on_device(np.zeros(size, dtype=layout.CONSTANT))
         self._skip = torch.zeros((), dtype=torch.int32, device=self._engine.device)
         self._bad = torch.zeros((), dtype=torch.int32, device=self._engine.device)
 
     def _place_sums(self, table: np.ndarray) -> Tensor | None:
         """Memory for sums of squares: two per chunk, padded to a power of two with zeros."""
-        if not self._optimizer.takes_norms:
+        if not self._takes_norms:
             return None
-        chunks = [-(-here.numel() // layout.NORM_CHUNK) for here in self._here]
+        chunks = [-(-given.param.numel() // layout.NORM_CHUNK) for given in self._given]
         sizes = [2 << max(count - 1, 0).bit_length() for count in chunks]
         sums = torch.zeros(sum(sizes), dtype=torch.float64, device=self._engine.device)
         ends = np.cumsum(sizes, dtype=np.int64)
         table["sums"] = address(sums) + 8 * (ends - sizes)
         return sums
 
-    def _batch(self, entry: Entry, dtype: torch.dtype, used: list[tuple[str, Any]]) -> Batch:
-        """The batch that a parameter with these states, stepped in `dtype`, belongs to."""
-        _, param, group, grad = entry
+    def _batch(self, given: ParameterStep, dtype: torch.dtype, values: Sequence[Any]) -> Batch:
+        """The batch of a parameter that is stepped in `dtype`, with these states."""
         formats: list[str] = []
         books: list[DeviceBook | None] = []
         wide = False
-        for _, value in used:
+        for value in values:
             if isinstance(value, Tensor):
                 formats.append("Plain")
                 books.append(None)
@@ -400,25 +368,18 @@ class CudaPlan(Plan):
             q = value.quantizer
             found = _layout(value)
             formats.append(format_name(q.map, found, stochastic=q.stochastic))
-            books.append(book(q.map, param.device))
+            books.append(book(q.map, given.param.device))
             wide = wide or not found.block
-        gradients = DTYPES[grad.dtype]
-        states = rule_states(self._optimizer, self._optimizer.state_shapes(param, group))
-        found_rule = rule(str(self._optimizer.native_rule), states)
-        kind = ", ".join(
-            [
-                found_rule,
-                DTYPES[dtype],
-                gradients,
-                str(self._optimizer.rounds(param, group)).lower(),
-                *formats,
-            ]
-        )
+        assert isinstance(given.gradient, Tensor)
+        gradients = DTYPES[given.gradient.dtype]
+        found_rule = rule(self._rule, given.kernel_states)
+        rounds = str(given.key is not None).lower()
+        kind = ", ".join([found_rule, DTYPES[dtype], gradients, rounds, *formats])
         return Batch(found_rule, f"Kind<{kind}>", tuple(books), gradients, wide)
 
     def _items_of(self, batch: Batch) -> tuple[Tensor, int]:
         """The tiles of a batch, on the device, and their number."""
-        counts = [tiles(self._here[index].numel()) for index in batch.members]
+        counts = [tiles(self._params[index].numel()) for index in batch.members]
         items = np.zeros(sum(counts), dtype=layout.ITEM)
         items["parameter"] = np.repeat(batch.members, counts)
         items["tile"] = np.concatenate([np.arange(count) for count in counts])

@@ -1,0 +1,259 @@
+"""Plans of fused engines: what those that work on addresses of memory have in common."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable, Iterator, Sequence
+from operator import is_
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from qmaps.algebra.quantized import QuantizedTensor
+from qmaps.algebra.quantizer import Quantizer
+from qmaps.distributed.exchange import spans_shards
+from qmaps.engines.addresses import Kept, address, in_memory, look
+from qmaps.engines.masters import MASTER, updated
+from qmaps.engines.packing import packed_bytes
+from qmaps.engines.step import COUNTER, ParameterStep, Rule, StateStep, StepPlan
+from qmaps.maps.base import Map
+from qmaps.maps.fitted import FittedMap
+from qmaps.normalize.base import Normalizer
+
+FLOATS = (torch.float32, torch.bfloat16)
+GRADIENTS = (torch.float32, torch.bfloat16, torch.float16)
+
+
+class FusedPlan(StepPlan):
+    """Parameters with their states, described to an engine that steps them in place.
+
+    The step counters become views of one tensor, so that one operation advances all of them. The
+    extra memory is that of a few blocks, and one float32 for each multi-block scale (a scale that
+    spans more than one block).
+
+    Args:
+        rule: the update rule.
+        given: parameters that the engine supports; missing states are created.
+    """
+
+    def __init__(self, rule: Rule, given: Sequence[ParameterStep]) -> None:
+        # Not the rule itself, which may lead to its optimizer, which keeps this plan.
+        self._rule, self._takes_norms = str(rule.name), rule.takes_norms
+        self._given = list(given)
+        for each in given:
+            start(each)
+        self._params = [each.param for each in given]
+        # What is stepped: parameters, or their master copies.
+        self._targets = list(map(updated, given))
+        pairs = enumerate(zip(self._targets, self._params, strict=True))
+        self._masters = {index: copy for index, (copy, param) in pairs if copy is not param}
+        self._dense = [index for index, each in enumerate(given) if each.codes is None]
+        self._coded = [index for index, each in enumerate(given) if each.codes is not None]
+        self._grads: list[Tensor] = [
+            each.gradient for each in given if isinstance(each.gradient, Tensor)
+        ]
+        self._numel = sum(param.numel() for param in self._params)
+        self._addresses, self._appearance = look([*self._only_dense(self._params), *self._grads])
+        self._strided = [i for i, grad in enumerate(self._grads) if not grad.is_contiguous()]
+        device = self._params[0].device if given else torch.device("cpu")
+        counters = [each.storage["step"].to(device, COUNTER) for each in given]
+        self._counters = torch.stack(counters) if given else torch.zeros(0)
+        for each, counter in zip(given, self._counters.unbind(), strict=True):
+            each.storage["step"] = counter
+        self._kept = Kept([part for value in self._stored() for part in memory_of(value)])
+        self._masters_at = {index: address(copy) for index, copy in self._masters.items()}
+        self._describe()
+
+    @abstractmethod
+    def _describe(self) -> None:
+        """Tell the engine of the parameters and of their states."""
+
+    def takes(self, params: Sequence[Tensor], gradients: Sequence[Tensor]) -> bool:
+        """Whether everything is where it was; if so, the next step takes these gradients."""
+        if self._coded:
+            if not all(self._still_coded(i, params[i], gradients[i]) for i in self._coded):
+                return False
+            params, gradients = self._only_dense(params), self._only_dense(gradients)
+        if not _of_torch(gradients):
+            return False
+        try:
+            addresses, appearance = look([*params, *gradients])
+        except RuntimeError:  # inside a transform of torch.func tensors have no storage
+            return False
+        count = len(params)
+        if appearance != self._appearance or addresses[:count] != self._addresses[:count]:
+            return False
+        if not self._kept.unchanged():
+            return False
+        self._grads, self._addresses = list(gradients), addresses
+        return True
+
+    def _still_coded(self, index: int, param: Any, gradient: Any) -> bool:
+        given = self._given[index]
+        return (
+            getattr(param, "codes", None) is given.codes
+            and getattr(gradient, "codes", None) is given.gradient
+        )
+
+    def _only_dense(self, tensors: Sequence[Tensor]) -> list[Tensor]:
+        return [tensors[index] for index in self._dense] if self._coded else list(tensors)
+
+    def _round_masters(self) -> None:
+        """Round the master copies into their parameters, after a step."""
+        if self._masters:
+            params = [self._params[index] for index in self._masters]
+            torch._foreach_copy_(params, list(self._masters.values()))
+
+    def _stored(self) -> Iterator[Any]:
+        """Everything but parameters and gradients that the engine knows the address of."""
+        for each in self._given:
+            if each.codes is not None:
+                yield from (each.codes, each.gradient)
+            yield each.storage["step"]
+            names = (*(state.name for state in each.states), MASTER)
+            yield from (each.storage[name] for name in names if name in each.storage)
+
+    def _targets_at(self) -> list[int]:
+        """The addresses of the parameters, or of their master copies; 0 for those in codes."""
+        addresses = self._spread(self._addresses[: len(self._dense)])
+        for index, at in self._masters_at.items():
+            addresses[index] = at
+        return addresses
+
+    def _gradients_at(self) -> tuple[list[int], list[Tensor]]:
+        """The addresses of contiguous gradients, and the copies that must live as long as these."""
+        addresses = self._addresses[len(self._dense) :]
+        copies = [self._grads[index].contiguous() for index in self._strided]
+        for index, copied in zip(self._strided, copies, strict=True):
+            addresses[index] = address(copied)
+        return self._spread(addresses), copies
+
+    def _spread(self, addresses: list[int]) -> list[int]:
+        """The addresses of dense tensors among those of all."""
+        if not self._coded:
+            return addresses
+        found = [0] * len(self._given)
+        for index, at in zip(self._dense, addresses, strict=True):
+            found[index] = at
+        return found
+
+
+def fused_supports(
+    rule: Rule,
+    given: ParameterStep,
+    supports: Callable[[Normalizer, Map, tuple[int, ...]], bool],
+) -> bool:
+    """Whether an engine can step this parameter: the conditions that all fused engines share.
+
+    Args:
+        rule: the update rule.
+        given: the parameter.
+        supports: tells whether the engine supports a normalizer and a map for a tensor of a shape.
+
+    Returns:
+        False where the parameter, its gradient, its states or its shard need the reference.
+    """
+    if given.codes is None and not _dense_supported(given):
+        return False
+    shard = given.shard
+    if shard is not None and shard.groups() and rule.takes_norms:
+        return False  # of the whole, which only the reference puts together
+    if shard is not None and shard.runs is not None and given.key is not None:
+        return False
+    factored = any(state.factored for state in given.states)
+    if factored and (shard is not None or not given.param.numel()):
+        return False  # its statistics are of the whole, or of nothing
+    return all(_state_supported(given, state, supports) for state in given.states)
+
+
+def _dense_supported(given: ParameterStep) -> bool:
+    param, gradient = given.param, given.gradient
+    assert isinstance(gradient, Tensor)
+    if not (in_memory(param) and in_memory(gradient) and gradient.dtype in GRADIENTS):
+        return False
+    # Of a parameter with a master copy it is the copy that is stepped.
+    return given.master or (param.dtype in FLOATS and param.is_contiguous())
+
+
+def _state_supported(
+    given: ParameterStep,
+    state: StateStep,
+    supports: Callable[[Normalizer, Map, tuple[int, ...]], bool],
+) -> bool:
+    q, shard, value = state.quantizer, given.shard, given.storage.get(state.name)
+    if value is None and state.initial != 0:
+        return False
+    if q is None:
+        return value is None or (
+            isinstance(value, Tensor) and value.dtype == torch.float32 and readable(value)
+        )
+    if value is not None and not isinstance(value, QuantizedTensor):
+        return False
+    if isinstance(q.map, FittedMap):
+        # Fits are the reference's work; between them the codebook stays.
+        if value is None or int(given.storage["step"]) % given.refit_every == 0:
+            return False
+        q = value.quantizer
+    if shard is not None and (
+        spans_shards(q.normalizer, shard) or (q.stochastic and shard.runs is not None)
+    ):
+        return False
+    if not supports(q.normalizer, q.map, state.shape):
+        return False
+    return value is None or (value.quantizer.spec == q.spec and readable(value))
+
+
+def start(given: ParameterStep) -> None:
+    """Create what a parameter does not have yet: its step, master copy, and states of zeros."""
+    storage, device = given.storage, given.param.device
+    if "step" not in storage:
+        storage["step"] = torch.zeros((), dtype=COUNTER, device=device)
+    updated(given)
+    for state in given.states:
+        if state.name not in storage:
+            q = state.quantizer
+            storage[state.name] = (
+                torch.zeros(state.shape, dtype=torch.float32, device=device)
+                if q is None
+                else zero(q, state.shape, device)
+            )
+
+
+def zero(q: Quantizer, shape: tuple[int, ...], device: torch.device) -> QuantizedTensor:
+    """A quantized tensor whose codes and scales are all 0, as a state begins.
+
+    Args:
+        q: the quantizer; its map has a codebook.
+        shape: the shape of the tensor.
+        device: where codes and scales are allocated.
+
+    Returns:
+        A tensor of `shape`, with packed codes of dtype uint8 and the normalizer's zero scales.
+    """
+    numel = torch.Size(shape).numel()
+    packed = torch.zeros(packed_bytes(numel, q.map.bits), dtype=torch.uint8, device=device)
+    return QuantizedTensor(q, shape, packed, q.normalizer.zero_scales(shape, device))
+
+
+def memory_of(value: Any) -> list[Tensor]:
+    """The tensors that a state consists of: packed codes and scales, or the tensor itself."""
+    if isinstance(value, QuantizedTensor):
+        return [value.packed, *value.scales]
+    return [value] if isinstance(value, Tensor) else []
+
+
+def readable(value: Tensor | QuantizedTensor) -> bool:
+    """Whether engines can read and write a state in place."""
+    return all(in_memory(each) and each.is_contiguous() for each in memory_of(value))
+
+
+def same(ours: Sequence[Any], theirs: Sequence[Any]) -> bool:
+    """Whether two sequences hold the same objects."""
+    return len(ours) == len(theirs) and all(map(is_, ours, theirs))
+
+
+def _of_torch(tensors: Sequence[Tensor]) -> bool:
+    """Whether all are of classes that leave their operations to torch."""
+    classes: set[Any] = set(map(type, tensors))
+    return all(cls.__torch_dispatch__ is Tensor.__torch_dispatch__ for cls in classes)

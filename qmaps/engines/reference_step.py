@@ -1,0 +1,176 @@
+"""Optimizer steps in plain PyTorch: the reference, on every device, for every rule and shard."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from qmaps.algebra.quantized import QuantizedTensor
+from qmaps.distributed.exchange import Request, shared_scales, spans_shards
+from qmaps.distributed.parts import part
+from qmaps.engines.bfloat16 import round_stochastically
+from qmaps.engines.constants import Constant
+from qmaps.engines.masters import updated
+from qmaps.engines.step import (
+    COUNTER,
+    Context,
+    Inputs,
+    ParameterStep,
+    Rule,
+    StateStep,
+    StepEngine,
+    StepPlan,
+    count_step,
+)
+from qmaps.maps.fitted import FittedMap
+from qmaps.normalize.base import Scales
+
+
+class ReferenceEngine(StepEngine):
+    """Decodes states, applies the rule, and encodes the new states, one parameter at a time."""
+
+    def supports(self, rule: Rule, given: ParameterStep) -> bool:  # noqa: ARG002
+        """Whether it can step this parameter: always."""
+        return True
+
+    def plan(self, rule: Rule, given: Sequence[ParameterStep]) -> StepPlan:
+        """A plan for these parameters, for one step."""
+        return ReferencePlan(rule, given)
+
+
+class ReferencePlan(StepPlan):
+    """Parameters that are stepped one after another."""
+
+    def __init__(self, rule: Rule, given: Sequence[ParameterStep]) -> None:
+        self._rule, self._given = rule, given
+        self._scalars: dict[tuple[int, int], dict[str, float]] = {}
+
+    def takes(self, params: Sequence[Tensor], gradients: Sequence[Tensor]) -> bool:  # noqa: ARG002
+        """Whether the next step can be taken by this plan: each plan is for one step."""
+        return False
+
+    def run(self, inputs: Inputs) -> None:
+        """Take one step."""
+        shared = self._shared_scales(inputs)
+        for given in self._given:
+            if "step" not in given.storage:
+                given.storage["step"] = torch.zeros((), dtype=COUNTER)
+            updated(given)
+            step = count_step(given.storage)
+            values, states = self._advanced(given, step, inputs)
+            _write(given, step, values)
+            for state in given.states:
+                scales = shared.get((given.number, state.name))
+                given.storage[state.name] = _encoded(given, state, states[state.name], step, scales)
+
+    def _advanced(
+        self, given: ParameterStep, step: int, inputs: Inputs, *, keep: bool = False
+    ) -> tuple[Tensor, dict[str, Tensor]]:
+        """A parameter and its states in float32 after this step, of what is here of them.
+
+        What is in float32 already is changed in place, unless it is to be kept.
+        """
+        values = _read(given)
+        states = {state.name: _decoded(given, state) for state in given.states}
+        if keep:
+            values = values.clone()
+            states = {name: value.clone() for name, value in states.items()}
+        gradient = given.gradient
+        if isinstance(gradient, QuantizedTensor):
+            gradient = gradient.dequantize()
+        gradient = gradient.float()
+        if inputs.grad_scale is not None:
+            gradient = gradient / inputs.grad_scale.to(gradient)
+        context = Context(given.number, step, given.options)
+        with part(given.shard):
+            self._rule.apply(
+                context, values, gradient, states, self._in_float32(given.group, step, inputs)
+            )
+        return values, states
+
+    def _in_float32(self, group: int, step: int, inputs: Inputs) -> dict[str, float]:
+        """The scalars of a group in this step, rounded to float32 as rules see them."""
+        if (group, step) not in self._scalars:
+            exact = {
+                name: value.at(step) if isinstance(value, Constant) else value
+                for name, value in inputs.scalars[group].items()
+            }
+            rounded = torch.tensor(list(exact.values()), dtype=torch.float64).float().tolist()
+            self._scalars[group, step] = dict(zip(exact, rounded, strict=True))
+        return self._scalars[group, step]
+
+    def _shared_scales(self, inputs: Inputs) -> dict[tuple[int, str], Scales]:
+        """The new scales that depend on other processes' shards, by number and state.
+
+        To make them the step is taken twice, so that new states need not be kept meanwhile.
+        """
+        asked: dict[tuple[int, str], Request] = {}
+        for given in self._given:
+            wide = [
+                (state, state.quantizer.normalizer, state.shard)
+                for state in given.states
+                if state.quantizer is not None
+                and state.shard is not None
+                and spans_shards(state.quantizer.normalizer, state.shard)
+            ]
+            if wide:
+                step = int(given.storage.get("step", 0)) + 1
+                states = self._advanced(given, step, inputs, keep=True)[1]
+                for state, normalizer, shard in wide:
+                    asked[given.number, state.name] = Request(normalizer, states[state.name], shard)
+        return dict(zip(asked, shared_scales(list(asked.values())), strict=True))
+
+
+def _read(given: ParameterStep) -> Tensor:
+    """The values of a parameter in float32: the parameter or its master copy if these are."""
+    if given.codes is not None:
+        return given.codes.dequantize()
+    return updated(given).float()
+
+
+def _write(given: ParameterStep, step: int, values: Tensor) -> None:
+    """Write the new float32 `values` to a parameter, rounded as it is stored."""
+    key = None if given.key is None else replace(given.key, step=step)
+    if given.codes is not None:
+        before = given.codes.dequantize() if given.observers else values
+        given.codes.quantizer.quantize_unchecked(values, out=given.codes, key=key)
+        for observer in given.observers:
+            observer(given.label, step, before, values, given.codes)
+        return
+    if key is not None:
+        values = round_stochastically(values, key)
+    if values is not given.param:
+        given.param.copy_(values)
+
+
+def _decoded(given: ParameterStep, state: StateStep) -> Tensor:
+    """A state in float32: its initial value everywhere before the first step."""
+    value = given.storage.get(state.name)
+    if value is None:
+        if state.shape != tuple(given.param.shape):
+            return torch.full(
+                state.shape, state.initial, dtype=torch.float32, device=given.param.device
+            )
+        return torch.full_like(given.param, state.initial, dtype=torch.float32)
+    decoded: Tensor = value.dequantize() if isinstance(value, QuantizedTensor) else value
+    return decoded
+
+
+def _encoded(
+    given: ParameterStep, state: StateStep, value: Tensor, step: int, scales: Scales | None
+) -> Tensor | QuantizedTensor:
+    """A new state as it is stored; `scales` are those that depend on other processes."""
+    q = state.quantizer
+    if q is None:
+        return value
+    previous = given.storage.get(state.name)
+    fresh = (step - 1) % given.refit_every == 0
+    if isinstance(q.map, FittedMap) and isinstance(previous, QuantizedTensor) and not fresh:
+        q = previous.quantizer
+    key = replace(state.key, step=step)
+    if scales is not None:
+        return q.quantize_scaled(value, scales, key=key)
+    return q.quantize_unchecked(value, key=key)

@@ -1,0 +1,195 @@
+"""What an optimizer asks of an engine: one step of many parameters, described as data.
+
+An optimizer describes its step once (`ParameterStep`, `Rule`) and gives what changes from step to
+step with each one (`Inputs`). An engine (`StepEngine`) plans the step of the parameters that it
+supports, and its plan takes the step as often as nothing about the description changes. No
+description leads back to the optimizer, and no engine asks for more than it was given.
+
+States are stored in place: `ParameterStep.storage` is the dict that the optimizer keeps a
+parameter's states in. Everything else in a description stays as it is.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+from qmaps.algebra.quantized import QuantizedTensor
+from qmaps.algebra.quantizer import Quantizer
+from qmaps.distributed.shards import Shard
+from qmaps.engines.constants import Constant
+from qmaps.engines.philox import RoundingKey
+
+COUNTER = torch.float64
+"""The dtype of step counters; float32, which torch uses, cannot count beyond 2**24."""
+
+SIDES = "sides"
+"""The word for all factored statistics in a kernel's list of states."""
+
+Shape = tuple[int, ...]
+Scalars = Mapping[str, "float | Constant"]
+"""The numbers that a rule needs besides tensors, by name; some depend on the step."""
+
+Observer = Callable[[str, int, Tensor, Tensor, QuantizedTensor], None]
+"""Is shown an update: label, step, float32 values before it, values wanted, codes after it."""
+
+
+class Context(NamedTuple):
+    """What the reference tells a rule of the parameter that it steps.
+
+    Attributes:
+        number: the parameter's number among all parameters of all groups, from 0 on.
+        step: number of the parameter's step, from 1 on.
+        group: the options of its parameter group.
+    """
+
+    number: int
+    step: int
+    group: Mapping[str, Any]
+
+
+Apply = Callable[[Context, Tensor, Tensor, dict[str, Tensor], dict[str, float]], None]
+
+
+@dataclass(frozen=True)
+class Rule:
+    """An update rule.
+
+    Attributes:
+        name: the name that the kernels have for it; None if there are none.
+        takes_norms: whether it takes norms of whole tensors.
+        apply: the rule in plain PyTorch, for the reference: changes a float32 parameter and its
+            states in place, given the gradient and the scalars rounded to float32.
+    """
+
+    name: str | None
+    takes_norms: bool
+    apply: Apply
+
+
+@dataclass(frozen=True, eq=False)
+class StateStep:
+    """One state of one parameter.
+
+    Attributes:
+        name: the state's name, under which it is stored.
+        shape: of what this process keeps of it.
+        quantizer: how it is stored; None for float32.
+        key: of stochastic rounding, for step 0.
+        initial: the value of all elements before the first step.
+        factored: whether it is a statistic with fewer elements than the parameter that kernels
+            know how to compute.
+        shard: which part of the whole state this process keeps; None if it keeps the whole.
+    """
+
+    name: str
+    shape: Shape
+    quantizer: Quantizer | None
+    key: RoundingKey
+    initial: float = 0.0
+    factored: bool = False
+    shard: Shard | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class ParameterStep:
+    """One parameter in a step.
+
+    Attributes:
+        number: its number among all parameters of all groups, from 0 on.
+        label: how messages name it.
+        param: its values, of a sharded one those of this process.
+        codes: its values as codes, where it is kept in low precision; the rule updates these.
+        gradient: of the shape of `param`; codes where it is kept in low precision.
+        states: what the rule reads and writes.
+        storage: the dict that its states are stored in, by name, together with `step`.
+        group: the number of its parameter group, for `Inputs.scalars`.
+        options: the options of that group.
+        refit_every: steps between fits of fitted maps.
+        skips: whether the whole step is left out where this gradient is not finite.
+        key: rounds new values stochastically, for step 0; None rounds to the nearest.
+        master: whether the rule updates a float32 copy (`qmaps.engines.masters`).
+        shard: which part of the whole parameter this process keeps; None if it keeps the whole.
+        observers: are shown each update of `codes`.
+    """
+
+    number: int
+    label: str
+    param: Tensor
+    codes: QuantizedTensor | None
+    gradient: Tensor | QuantizedTensor
+    states: tuple[StateStep, ...]
+    storage: dict[str, Any]
+    group: int
+    options: Mapping[str, Any]
+    refit_every: int
+    skips: bool
+    key: RoundingKey | None
+    master: bool
+    shard: Shard | None
+    observers: tuple[Observer, ...]
+
+    @property
+    def kernel_states(self) -> str:
+        """The states as kernels name them: ``"exp_avg sides"``."""
+        own = [state.name for state in self.states if not state.factored]
+        return " ".join(own if len(own) == len(self.states) else [*own, SIDES])
+
+
+@dataclass(frozen=True, eq=False)
+class Inputs:
+    """What changes from step to step.
+
+    Attributes:
+        scalars: of each parameter group, in the order of the optimizer's groups.
+        grad_scale: a tensor with one element, by which gradients are divided; or None.
+        found_inf: a tensor with one element; the step is left out where it is not 0; or None.
+            Only engines that are told of it on their device look at it.
+    """
+
+    scalars: Sequence[Scalars]
+    grad_scale: Tensor | None = None
+    found_inf: Tensor | None = None
+
+
+class StepPlan(ABC):
+    """The step of some parameters, which can be taken again and again."""
+
+    @abstractmethod
+    def takes(self, params: Sequence[Tensor], gradients: Sequence[Tensor]) -> bool:
+        """Whether the next step can be taken by this plan; if so, with these gradients.
+
+        Args:
+            params: the parameters of the plan, as the optimizer has them now.
+            gradients: their gradients now.
+        """
+
+    @abstractmethod
+    def run(self, inputs: Inputs) -> None:
+        """Take one step."""
+
+
+class StepEngine(ABC):
+    """An engine that takes optimizer steps."""
+
+    @abstractmethod
+    def supports(self, rule: Rule, given: ParameterStep) -> bool:
+        """Whether it can step this parameter."""
+
+    @abstractmethod
+    def plan(self, rule: Rule, given: Sequence[ParameterStep]) -> StepPlan:
+        """A plan for parameters that it supports; states that are missing are created."""
+
+
+def count_step(storage: dict[str, Any]) -> int:
+    """Advance the step counter in this dict by 1; returns the step's number: 1, 2, ..."""
+    counter = storage["step"]
+    if counter.dtype != COUNTER:
+        counter = storage["step"] = counter.to(COUNTER)
+    counter += 1
+    return int(counter)

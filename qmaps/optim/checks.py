@@ -1,0 +1,109 @@
+"""Checks of parameters, gradients and states before a step."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from qmaps.algebra.quantized import QuantizedTensor
+from qmaps.distributed.shards import is_distributed, local
+from qmaps.engines.addresses import check_memory
+from qmaps.engines.dense import lack, overlaps_itself
+from qmaps.engines.masters import MASTER
+from qmaps.engines.step import ParameterStep
+from qmaps.errors import BadTypeError, BadValueError
+from qmaps.optim.entries import Entry, label_of
+
+if TYPE_CHECKING:
+    from qmaps.optim.base import QuantizedOptimizer
+
+DTYPES = (torch.float32, torch.bfloat16, torch.float16)
+"""Of parameters; steps are taken in float32."""
+_ALLOWED = ", ".join(str(dtype).removeprefix("torch.") for dtype in DTYPES)
+
+
+def check_last_group(optimizer: QuantizedOptimizer) -> None:
+    """Raise if the newest group has parameters that no step could take."""
+    number = sum(len(group["params"]) for group in optimizer.param_groups[:-1])
+    for param in optimizer.param_groups[-1]["params"]:
+        # What is frozen may be anything: the packed weights of a quantized base model, say.
+        if param.requires_grad:
+            check_parameter(optimizer, number, param)
+        number += 1
+
+
+def check_parameter(optimizer: QuantizedOptimizer, number: int, param: Tensor) -> None:
+    """Raise if a parameter is none that a step could take."""
+    if optimizer.steps_codes and hasattr(param, "codes"):
+        return
+    if param.dtype not in DTYPES:
+        raise BadTypeError(
+            f"{label_of(optimizer, number)} is {_plain(param)}; {_ALLOWED} parameters are supported"
+        )
+    if stepped_by := getattr(type(param), "stepped_by", ""):
+        raise BadTypeError(
+            f"{label_of(optimizer, number)} is a {type(param).__name__}, which "
+            f"{type(optimizer).__name__} would round after each operation; {stepped_by} step "
+            "converted models"
+        )
+
+
+def check_gradient(optimizer: QuantizedOptimizer, entry: Entry) -> None:
+    """Raise if a gradient is none that a step could take."""
+    number, param, _, grad = entry
+    if optimizer.steps_codes and hasattr(param, "codes"):
+        return
+    label = label_of(optimizer, number)
+    if grad.is_sparse:
+        raise BadTypeError(
+            f"the gradient of {label} is sparse; dense gradients are supported, "
+            "as embeddings with sparse=False have"
+        )
+    # Steps of parameters and gradients that are all on the meta device change nothing.
+    without_values = param.is_meta and grad.is_meta
+    for kind, tensor in (("", param), ("the gradient of ", grad)):
+        if (why := lack(tensor)) and not without_values:
+            raise BadTypeError(f"{kind}{label} {why}; dense tensors with values are supported")
+    if param.dtype not in DTYPES or not grad.is_floating_point():
+        raise BadTypeError(
+            f"{label} is {_plain(param)} and its gradient {_plain(grad)}; "
+            f"{_ALLOWED} parameters are supported"
+        )
+    check_parameter(optimizer, number, param)
+    if not is_distributed(param) and overlaps_itself(param):
+        raise BadValueError(f"{label} has several elements in one place; memory for each is needed")
+    if grad.shape != (here := local(param)).shape:
+        raise BadValueError(
+            f"the gradient of {label} has shape {tuple(grad.shape)}; {tuple(here.shape)} is needed"
+        )
+    check_memory(here, label)
+    check_memory(grad, f"the gradient of {label}")
+
+
+def check_states(given: ParameterStep, shape: tuple[int, ...]) -> None:
+    """Raise if a parameter's states are not of its shape, as after resizing it by ``.data``.
+
+    Args:
+        given: the parameter, with its states in ``given.storage``.
+        shape: the shape of the parameter, all shards together.
+    """
+    needed = {state.name: state.shape for state in given.states}
+    for name, own in (needed | {"step": (), MASTER: tuple(given.param.shape)}).items():
+        if (value := given.storage.get(name)) is None:
+            continue
+        if tuple(value.shape) != own:
+            raise BadValueError(
+                f"{name} of {given.label} has shape {tuple(value.shape)}; "
+                f"{own} is needed for a parameter of shape {shape}"
+            )
+        if isinstance(value, QuantizedTensor):
+            value.check()
+        else:
+            check_memory(value, f"{name} of {given.label}")
+
+
+def _plain(tensor: Tensor) -> str:
+    """A dtype's name."""
+    return str(tensor.dtype).removeprefix("torch.")

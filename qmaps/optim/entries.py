@@ -1,0 +1,52 @@
+"""The parameters that a step is about."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from torch import Tensor
+
+from qmaps.distributed.shards import any_distributed, local
+
+if TYPE_CHECKING:
+    from qmaps.optim.base import QuantizedOptimizer
+
+
+class Entry(NamedTuple):
+    """A parameter that has a gradient.
+
+    Attributes:
+        number: its number among all parameters of all groups, from 0 on.
+        param: the parameter; of a sharded one the DTensor.
+        group: its parameter group.
+        grad: its gradient, of a sharded one the local part.
+    """
+
+    number: int
+    param: Tensor
+    group: dict[str, Any]
+    grad: Tensor
+
+
+def with_gradients(optimizer: QuantizedOptimizer) -> list[Entry]:
+    """Every parameter of an optimizer that has a gradient."""
+    params = [(param, group) for group in optimizer.param_groups for param in group["params"]]
+    entries = [
+        Entry(number, param, group, grad)
+        for number, (param, group) in enumerate(params)
+        if (grad := param.grad) is not None
+    ]
+    if any_distributed(entry.grad for entry in entries):
+        entries = [entry._replace(grad=local(entry.grad)) for entry in entries]
+    return entries
+
+
+def label_of(optimizer: QuantizedOptimizer, number: int) -> str:
+    """How messages name a parameter: by its name, or by its number where there are no names."""
+    rest = number
+    for group in optimizer.param_groups:
+        if rest < len(group["params"]):
+            names = group.get("param_names")
+            return f"parameter {names[rest]!r}" if names else f"parameter number {rest}"
+        rest -= len(group["params"])
+    raise IndexError(number)

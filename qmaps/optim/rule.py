@@ -1,0 +1,146 @@
+"""What an author of an update rule writes."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from torch import Tensor
+
+from qmaps.engines.constants import Constant
+from qmaps.engines.step import Context
+
+Dims = tuple[int | None, ...]
+
+
+def every(dims: int) -> Dims:
+    """A state of the parameter's shape follows each of its dimensions."""
+    return tuple(range(dims))
+
+
+@dataclass(frozen=True)
+class State:
+    """One state of an update rule.
+
+    Attributes:
+        signed: whether it can be negative; an unsigned map would clip it.
+        exact: whether presets and fixed widths leave it in 32 bits.
+        factored: whether it is a statistic with fewer elements than the parameter that the kernels
+            of the rule compute.
+        initial: the value of all elements before the first step, or the name of the option of the
+            parameter group that has it.
+        dims: gives, for the number of the parameter's dimensions, the parameter's dimension that
+            each dimension of the state follows; None for one whose size is 1 whatever the sizes
+            of the parameter are. Sharded parameters need it. None instead of a function: the state
+            is computed from the whole parameter, so that sharded parameters cannot have it.
+    """
+
+    signed: bool = False
+    exact: bool = False
+    factored: bool = False
+    initial: float | str = 0.0
+    dims: Callable[[int], Dims] | None = every
+
+
+class UpdateRule:
+    """An update rule: the states that it keeps, the numbers that it needs, and what it does.
+
+    A rule knows nothing of formats: it sees float32 tensors. It is element-wise: a pure function
+    of the parameter, the gradient, the states, and the scalars, whose names do not depend on the
+    group. A rule with `takes_norms` may also use norms of whole tensors (`qmaps.optim.norms`).
+    Where an option adds or removes a state, each set of states is a variant of the rule; every
+    other option is a scalar.
+
+    Subclasses of `QuantizedOptimizer` define `states`, `constants` and `update`, and the rest of
+    this class where they need it.
+    """
+
+    states: ClassVar[Mapping[str, State]]
+    """The states by name, in the order in which kernels take them."""
+    takes_norms: ClassVar[bool] = False
+    """Whether the rule takes norms of whole tensors, by `qmaps.optim.norms`: then it is not
+    element-wise, and a part of a parameter steps otherwise than the whole."""
+    native_rule: ClassVar[str | None] = None
+    """The name of the rule's kernels in ``qmaps/engines/kernels/rules``; None: it has none."""
+    torch_options: ClassVar[Mapping[str, object]] = {}
+    """Options of torch that are no options here, with the value that the rule stands for."""
+
+    def check_group(self, group: dict[str, Any]) -> None:
+        """Raise if an option of a parameter group has a value that is not allowed."""
+
+    @abstractmethod
+    def constants(self, group: dict[str, Any]) -> dict[str, float | Constant]:
+        """What the rule needs besides tensors: numbers, or descriptions of those that change.
+
+        The rule sees their values rounded to float32. It may compare one with 0, to leave a
+        term out, but takes no other decision. Options may be tensors with one element: what is
+        computed here is of ``float(option)``; `lr` stays a tensor, so that nobody waits for it.
+        """
+
+    @abstractmethod
+    def update(
+        self, param: Tensor, grad: Tensor, states: dict[str, Tensor], scalars: dict[str, float]
+    ) -> None:
+        """Apply the rule in place to float32 `param` and `states`; leave `grad` alone.
+
+        The rule is one float32 operation after another; none fuses a product with a sum.
+
+        Args:
+            param: float32 values of the parameter, changed in place. Of a sharded parameter it is
+                the local part, as are `grad` and `states`.
+            grad: float32 gradient of the same shape, not negated to maximize; it is not changed.
+            states: float32 states by name, changed in place, of the shapes of `state_shapes`.
+            scalars: the values of `constants` in this step, rounded to float32.
+        """
+
+    def advance(
+        self,
+        context: Context,  # noqa: ARG002
+        param: Tensor,
+        grad: Tensor,
+        states: dict[str, Tensor],
+        scalars: dict[str, float],
+    ) -> None:
+        """Apply the rule, knowing which parameter and step it is; the default calls `update`.
+
+        A rule that overrides this may look at whole tensors in any way, and steps of parameters
+        with states that no kernel knows come here alone.
+
+        Args:
+            context: number of the parameter, number of its step, and options of its group.
+            param: as for `update`.
+            grad: as for `update`.
+            states: as for `update`.
+            scalars: as for `update`.
+        """
+        self.update(param, grad, states, scalars)
+
+    def state_shapes(self, param: Tensor, group: dict[str, Any]) -> dict[str, tuple[int, ...]]:  # noqa: ARG002
+        """The states that the rule keeps for one parameter, and the shape of each.
+
+        Args:
+            param: the parameter, all shards together.
+            group: the options of its parameter group.
+        """
+        return dict.fromkeys(self.states, tuple(param.shape))
+
+    def adopted(
+        self,
+        saved: Mapping[str, Any],
+        param: Tensor,  # noqa: ARG002
+        group: dict[str, Any],  # noqa: ARG002
+    ) -> Mapping[str, Any]:
+        """A parameter's saved states, converted to the states that this optimizer keeps.
+
+        Args:
+            saved: saved states by name, without `step` and the master copy; tensors or
+                `QuantizedTensor`, of a sharded parameter the local parts.
+            param: the parameter's local tensor.
+            group: its parameter group.
+
+        Returns:
+            States by name; `saved` itself where nothing has to be converted.
+        """
+        return saved

@@ -1,0 +1,233 @@
+"""Steps of an optimizer: describes them, chooses engines, and repeats what stays the same."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import chain
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from qmaps.algebra.quantized import QuantizedTensor
+from qmaps.cuda.plan import CudaSteps
+from qmaps.distributed.shards import any_distributed, local
+from qmaps.engines.addresses import overlapping, plain
+from qmaps.engines.backends import backend, cuda_engine_on
+from qmaps.engines.native.leaving import forget_at_exit
+from qmaps.engines.native.plan import NativeEngine
+from qmaps.engines.plan import same
+from qmaps.engines.reference_step import ReferenceEngine
+from qmaps.engines.step import Inputs, ParameterStep, Rule, StepEngine, StepPlan
+from qmaps.optim.checkpoint import take_in
+from qmaps.optim.checks import check_gradient, check_states
+from qmaps.optim.choice import decisive
+from qmaps.optim.describe import described
+from qmaps.optim.entries import Entry, with_gradients
+from qmaps.optim.nonfinite import leaves_out
+from qmaps.optim.sharding import check_shard
+
+if TYPE_CHECKING:
+    from qmaps.optim.base import QuantizedOptimizer
+
+_NATIVE, _REFERENCE = NativeEngine(), ReferenceEngine()
+
+
+class Stepper:
+    """Takes the steps of one optimizer, and keeps the plans of its engines.
+
+    It does not hold its optimizer, so that nothing but its users keeps an optimizer alive.
+
+    Attributes:
+        observers: are shown each update of a parameter that is kept as codes.
+        left: how many parameters of the last step no fused engine took; the reference did.
+    """
+
+    def __init__(self) -> None:
+        self.observers: tuple[Any, ...] = ()
+        self.left = 0
+        self._plans: dict[torch.device, _Repeated] = {}
+        self._cuda: dict[torch.device, CudaSteps] = {}
+        self._skipped = 0
+
+    @property
+    def skipped(self) -> int:
+        """How many steps were left out; waits for CUDA devices."""
+        return self._skipped + sum(engine.skipped for engine in self._cuda.values())
+
+    @skipped.setter
+    def skipped(self, count: int) -> None:
+        self._skipped = count
+
+    def forget_engine(self) -> None:
+        """Let go of the native engine's plans; the next step makes them again."""
+        self._plans = {at: kept for at, kept in self._plans.items() if at.type != "cpu"}
+
+    def unscales(self, optimizer: QuantizedOptimizer) -> bool:
+        """Whether engines divide all gradients by the scale of a `torch.amp.GradScaler`."""
+        params = [param for group in optimizer.param_groups for param in group["params"]]
+        return all(self._cuda_engine(optimizer, param.device) is not None for param in params)
+
+    def step(self, optimizer: QuantizedOptimizer) -> None:
+        """Take one step of all parameters that have gradients.
+
+        Raises:
+            NonFiniteError: a gradient holds NaN or infinity and `nonfinite` is "raise".
+        """
+        entries = with_gradients(optimizer)
+        if not entries:
+            return
+        scale = getattr(optimizer, "grad_scale", None)
+        found_inf = getattr(optimizer, "found_inf", None)
+        devices = {entry.param.device for entry in entries}
+        # One CUDA engine finds out by itself whether to leave out the step, unless others know.
+        alone = (
+            len(devices) == 1
+            and self._cuda_engine(optimizer, *devices) is not None
+            and not any_distributed(entry.param for entry in entries)
+        )
+        if leaves_out(optimizer, entries, skipping=not alone):
+            self._skipped += 1
+            return
+        rule = Rule(optimizer.native_rule, optimizer.takes_norms, optimizer.advance)
+        plans: list[StepPlan] = []
+        left: list[ParameterStep] = []
+        for device in devices:
+            here = entries
+            if len(devices) > 1:
+                here = [entry for entry in entries if entry.param.device == device]
+            plan, rest = self._planned(optimizer, rule, device, here)
+            plans += [] if plan is None else [plan]
+            left += rest
+        if left or not alone:
+            # What one engine would find out alone, all must know.
+            late = alone and leaves_out(optimizer, entries)
+            if late or (found_inf is not None and float(found_inf) != 0):
+                self._skipped += 1
+                return
+        self.left = len(left)
+        if left:
+            plans.append(_REFERENCE.plan(rule, left))
+        scalars = [optimizer.constants(group) for group in optimizer.param_groups]
+        inputs = Inputs(scalars, scale, found_inf)
+        for plan in plans:
+            plan.run(inputs)
+
+    def _planned(
+        self, optimizer: QuantizedOptimizer, rule: Rule, device: torch.device, entries: list[Entry]
+    ) -> tuple[StepPlan | None, list[ParameterStep]]:
+        """The plan of an engine for one device, and the parameters that no engine takes."""
+        engine, kept = self._engine(optimizer, device), self._plans.get(device)
+        if engine is None or (kept is not None and kept.engine is not engine):
+            kept = None
+        if kept is not None and kept.fits(optimizer, entries):
+            return kept.plan, []
+        for entry in entries:
+            check_gradient(optimizer, entry)
+            check_shard(optimizer, entry)
+            take_in(optimizer, *entry[:3])
+        # Autograd of complex numbers leaves negations to be done later.
+        entries = [entry._replace(grad=plain(entry.grad, "a gradient")) for entry in entries]
+        if kept is not None and kept.fits(optimizer, entries):
+            return kept.plan, []
+        given = [described(optimizer, entry, self.observers) for entry in entries]
+        for entry, each in zip(entries, given, strict=True):
+            check_states(each, tuple(entry.param.shape))
+        if engine is None:
+            return None, given
+        # An engine steps parameters at the same time; one that is given twice steps twice.
+        shared = overlapping([each.param for each in given])
+        takes = [
+            index not in shared and engine.supports(rule, each) for index, each in enumerate(given)
+        ]
+        taken = [each for each, took in zip(given, takes, strict=True) if took]
+        left = [each for each, took in zip(given, takes, strict=True) if not took]
+        plan = engine.plan(rule, taken)
+        self._plans[device] = _Repeated(optimizer, engine, plan, entries, whole=not left)
+        if engine is _NATIVE:
+            forget_at_exit(self)
+        return plan, left
+
+    def _engine(self, optimizer: QuantizedOptimizer, device: torch.device) -> StepEngine | None:
+        """The fused engine for a device, where there is one."""
+        if (cuda := self._cuda_engine(optimizer, device)) is not None:
+            return cuda
+        if optimizer.native_rule is None or device.type != "cpu" or backend() != "native":
+            return None
+        return _NATIVE
+
+    def _cuda_engine(self, optimizer: QuantizedOptimizer, device: torch.device) -> CudaSteps | None:
+        engine = None if optimizer.native_rule is None else cuda_engine_on(device)
+        if engine is None:
+            return None
+        if engine.device not in self._cuda:
+            self._cuda[engine.device] = CudaSteps(engine)
+        return self._cuda[engine.device]
+
+
+class _Repeated:
+    """A plan, and what it was made for.
+
+    Args:
+        optimizer: whose step is planned.
+        engine: the engine that takes it.
+        plan: the engine's plan.
+        entries: the parameters of the step.
+        whole: whether the plan is of all of them; others are described anew in each step.
+    """
+
+    def __init__(
+        self,
+        optimizer: QuantizedOptimizer,
+        engine: StepEngine,
+        plan: StepPlan,
+        entries: Sequence[Entry],
+        *,
+        whole: bool,
+    ) -> None:
+        self.engine, self.plan = engine, plan
+        self._settings = _settings(optimizer)
+        self._params = [entry.param for entry in entries]
+        self._groups = [entry.group for entry in entries]
+        self._sharded = any_distributed(self._params)
+        self._states = [optimizer.state[param] for param in self._params]
+        self._values = _values(self._states)
+        # Fitted maps are looked at anew each time, for their refits.
+        self._once = not whole or any(map(_fitted, self._values))
+
+    def fits(self, optimizer: QuantizedOptimizer, entries: Sequence[Entry]) -> bool:
+        """Whether these are the parameters of the plan, and nothing about them has changed.
+
+        If so, the next step of the plan takes their gradients.
+        """
+        if self._once or _settings(optimizer) != self._settings:
+            return False
+        _, params, groups, grads = zip(*entries, strict=True)
+        if not (same(params, self._params) and same(groups, self._groups)):
+            return False
+        states = list(map(optimizer.state.get, params))
+        if not (same(states, self._states) and same(_values(self._states), self._values)):
+            return False
+        return self.plan.takes(list(map(local, params)) if self._sharded else params, grads)
+
+
+def _settings(optimizer: QuantizedOptimizer) -> list[tuple[Any, ...]]:
+    """The options of all groups that a plan depends on."""
+    return [
+        (
+            optimizer.states_of(group),
+            *decisive(group),
+            group["stochastic_rounding"],
+            group["master_weights"],
+            group["seed"],
+            group["nonfinite"],
+        )
+        for group in optimizer.param_groups
+    ]
+
+
+def _values(states: Sequence[dict[str, Any]]) -> list[Any]:
+    return list(chain.from_iterable(map(dict.values, states)))
+
+
+def _fitted(value: Any) -> bool:
+    return isinstance(value, QuantizedTensor) and value.quantizer.map.counted

@@ -1,0 +1,130 @@
+"""Engines take a step from its description alone, without an optimizer."""
+
+from __future__ import annotations
+
+import dataclasses
+import gc
+import weakref
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import qmaps
+from qmaps.algebra.quantized import QuantizedTensor
+from qmaps.engines.backends import use_backend
+from qmaps.engines.constants import Corrected, RootCorrection
+from qmaps.engines.native.plan import NativeEngine
+from qmaps.engines.philox import RoundingKey
+from qmaps.engines.reference_step import ReferenceEngine
+from qmaps.engines.step import Inputs, ParameterStep, Rule, StateStep, StepEngine
+from qmaps.optim import AdamW, AdamW4bit, AdamW8bit
+
+native = pytest.mark.skipif(qmaps.backend() != "native", reason="the native engine is not built")
+SCALARS = {
+    "decay": 0.99,
+    "beta1": 0.9,
+    "beta2": 0.999,
+    "step_size": Corrected(1e-3, 0.9),
+    "root_correction": RootCorrection(0.0, 0.999),
+    "eps": 1e-8,
+    "sign": 1.0,
+    "rest1": 1 - 0.9,
+    "rest2": 1 - 0.999,
+}
+
+
+def adamw(_: Any, param: Tensor, grad: Tensor, states: Any, scalars: Any) -> None:
+    AdamW.update(None, param, grad, states, scalars)  # type: ignore[arg-type]
+
+
+def given(spec: str) -> ParameterStep:
+    """A parameter that no optimizer has ever seen."""
+    random = torch.Generator().manual_seed(0)
+    param, grad = (torch.randn(70, 300, generator=random) for _ in range(2))
+    q = qmaps.quantizer(spec)
+    keys = [RoundingKey(seed=3, tensor=5, state=index) for index in range(2)]
+    states = (
+        StateStep("exp_avg", (70, 300), q, keys[0]),
+        StateStep("exp_avg_sq", (70, 300), None, keys[1]),
+    )
+    return ParameterStep(
+        number=5,
+        label="w",
+        param=param,
+        codes=None,
+        gradient=grad,
+        states=states,
+        storage={},
+        group=0,
+        options={},
+        refit_every=100,
+        skips=False,
+        key=None,
+        master=False,
+        shard=None,
+        observers=(),
+    )
+
+
+@native
+@pytest.mark.parametrize("spec", ["B256/DE@8s", "B128/DE@4s+sr", "rank1/linear@5s"])
+def test_an_engine_needs_no_optimizer(spec: str) -> None:
+    engines: list[StepEngine] = [NativeEngine(), ReferenceEngine()]
+    rule = Rule("adamw", takes_norms=False, apply=adamw)
+    found = []
+    for engine in engines:
+        one = given(spec)
+        assert engine.supports(rule, one)
+        for _ in range(3):
+            plan = engine.plan(rule, [one])
+            plan.run(Inputs([SCALARS]))
+        found.append(one)
+    ours, theirs = found
+    assert torch.equal(ours.param, theirs.param)
+    assert int(ours.storage["step"]) == 3
+    for state in ours.states:
+        mine, other = (each.storage[state.name] for each in (ours, theirs))
+        if isinstance(mine, QuantizedTensor):
+            assert torch.equal(mine.packed, other.packed)
+        else:
+            assert torch.equal(mine, other)
+
+
+@native
+def test_a_plan_is_taken_again_while_its_memory_is_the_same() -> None:
+    rule, one = Rule("adamw", takes_norms=False, apply=adamw), given("B256/DE@8s")
+    plan = NativeEngine().plan(rule, [one])
+    assert isinstance(one.gradient, Tensor)
+    assert plan.takes([one.param], [one.gradient])
+    assert plan.takes([one.param], [one.gradient.clone()])  # gradients come and go
+    assert not plan.takes([one.param.clone()], [one.gradient])
+    one.storage["exp_avg_sq"].untyped_storage().resize_(0)
+    assert not plan.takes([one.param], [one.gradient])
+
+
+def test_a_description_does_not_change() -> None:
+    one = given("B256/DE@8s")
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        one.number = 1  # type: ignore[misc]
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        one.states[0].quantizer = None  # type: ignore[misc]
+
+
+@pytest.mark.parametrize("engine", ["reference", pytest.param("native", marks=native)])
+@pytest.mark.parametrize("make", [AdamW8bit, AdamW4bit])
+def test_engines_hold_no_optimizer(make: Any, engine: str) -> None:
+    param = nn.Parameter(torch.ones(5000))
+    with use_backend(engine):
+        optimizer = make([param])
+        for _ in range(2):
+            param.grad = torch.ones_like(param)
+            optimizer.step()
+    seen = weakref.ref(optimizer)
+    gc.disable()
+    try:
+        del optimizer
+        assert seen() is None  # at once, without the garbage collector
+    finally:
+        gc.enable()
