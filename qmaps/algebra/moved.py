@@ -54,7 +54,7 @@ def place(name: str) -> str:
     """
     _, old, *rest = name.split(".")
     new = ".".join(["qmaps", MODULES[old], *rest])
-    message = f"{name} is now {new}; the old name goes in version 0.3"
+    message = f"{name} is now {new}; the old name will be removed in version 0.3"
     warnings.warn(message, DeprecationWarning, stacklevel=3)
     return new
 

@@ -51,8 +51,8 @@ def outlier_lines(
     for title, tensor in matrices.items():
         if tensor.dim() < 2 or tensor.numel() == 0:
             raise BadValueError(
-                f"matrices[{title!r}] has shape {tuple(tensor.shape)}; at least two dimensions "
-                "and one element are needed"
+                f"matrices[{title!r}] has shape {tuple(tensor.shape)}; it must have at least two "
+                "dimensions and one element"
             )
         matrix = tensor.detach().float().abs().flatten(1)
         count = max(1, round(outliers * matrix.numel()))

@@ -213,7 +213,9 @@ def read_about(path: Path) -> About:
     except (ValueError, AttributeError):
         raise damaged from None
     if version != FORMAT:
-        raise CaptureError(f"{str(path)!r} has capture format {version}; {FORMAT} is supported")
+        raise CaptureError(
+            f"{str(path)!r} has capture format {version}; the supported format is {FORMAT}"
+        )
     try:
         about["tensors"] = [Entry(**entry) for entry in about["tensors"]]
         found = About(**about)
@@ -226,7 +228,7 @@ def read_about(path: Path) -> About:
     if not _fits(found):
         raise damaged
     if held != named:
-        raise CaptureError(f"{str(path)!r} does not hold the tensors that its metadata names")
+        raise CaptureError(f"{str(path)!r} does not hold the tensors that its metadata lists")
     return found
 
 
@@ -326,8 +328,8 @@ def _bytes(lazy: Lazy) -> memoryview:
     tensor = lazy.read().detach()
     if (tuple(tensor.shape), tensor.dtype) != (lazy.shape, lazy.dtype):
         raise RuntimeError(
-            f"a {lazy.dtype} of shape {lazy.shape} was announced; "
-            f"{tensor.dtype} of {tuple(tensor.shape)} came"
+            f"expected a {lazy.dtype} tensor of shape {lazy.shape}, got {tensor.dtype} of shape "
+            f"{tuple(tensor.shape)}"
         )
     plain = tensor.cpu().resolve_conj().resolve_neg().contiguous()
     return plain.reshape(-1).view(torch.uint8).numpy().data

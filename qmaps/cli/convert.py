@@ -111,7 +111,7 @@ def _wanted_states(given: list[str] | None) -> str | dict[str, str | None] | Non
     for pair in given:
         state, separator, spec = pair.partition("=")
         if not separator:
-            raise BadValueError(f"states={pair!r} must be STATE=SPEC where there are several")
+            raise BadValueError(f"states={pair!r} must be STATE=SPEC when several are given")
         specs[state] = None if spec == "32bit" else spec
     return specs
 

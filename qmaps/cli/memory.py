@@ -67,7 +67,8 @@ def _model(name: str) -> Any:
         return workloads.get(name).model(0)
     if not all(part.isidentifier() for part in [*module.split("."), function]):
         raise BadValueError(
-            f"model={shown(name)} must be a workload, or MODULE:FUNCTION that returns a model"
+            f"model={shown(name)} must be a workload or MODULE:FUNCTION, a function that returns a "
+            "model"
         )
     sys.path.insert(0, "")
     try:
@@ -80,6 +81,6 @@ def _model(name: str) -> Any:
         ) from None
     except Exception as error:  # it is the user's code
         kind = type(error).__name__
-        raise BadValueError(f"model={name!r} raises {kind}: {error}") from error
+        raise BadValueError(f"model={name!r} raised {kind}: {error}") from error
     finally:
         sys.path.remove("")

@@ -71,6 +71,6 @@ def as_codebook(given: str) -> Codebook:
         values = [float(line) for line in Path(file).read_text(encoding="utf-8").split()]
     except (OSError, ValueError) as error:
         raise BadValueError(
-            f"codebook={given!r} must be NAME=FILE with one number a line ({error})"
+            f"codebook={given!r} must be NAME=FILE, a file with one number per line ({error})"
         ) from None
     return Codebook(values, label=name)

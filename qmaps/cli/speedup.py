@@ -49,7 +49,7 @@ def speedup(
     from qmaps.storage.files import output_folder
 
     if calibrate and hardware is not None:
-        raise BadValueError("give either --hardware or --calibrate, and not both")
+        raise BadValueError("give either --hardware or --calibrate, not both")
     chosen = [quantizer(text) for text in spec or ["B2048/tree@8s", "B2048/tree@4s"]]
     output_folder(out)
     place, job = paper.HARDWARE, None

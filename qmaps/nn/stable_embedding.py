@@ -121,11 +121,13 @@ class StableEmbedding(_In32Bits, nn.Embedding):
     ) -> None:
         if sparse:
             raise BadValueError(
-                f"sparse={sparse!r} must be False; qmaps.optim takes dense gradients only"
+                f"sparse={sparse!r} must be False; the optimizers of qmaps accept dense gradients "
+                "only"
             )
         if padding_idx is not None and not -num_embeddings <= padding_idx < num_embeddings:
             raise BadValueError(
-                f"padding_idx={padding_idx} is outside {-num_embeddings} to {num_embeddings - 1}"
+                f"padding_idx={padding_idx} must be between {-num_embeddings} and "
+                f"{num_embeddings - 1}"
             )
         if dtype is not None and not dtype.is_floating_point:
             raise BadTypeError(f"dtype={dtype} must be a floating-point dtype")

@@ -33,7 +33,10 @@ class EightBit(Normalizer):
     def __post_init__(self) -> None:
         refuse_log_domain([self.inner], "'x8'")
         if isinstance(self.inner, (EightBit, Minimum)):
-            raise SpecError(f"{self.inner.spec} cannot be followed by 'x8'; put it after one name")
+            raise SpecError(
+                f"{self.inner.spec} cannot be followed by 'x8'; 'x8' follows the name of one "
+                "normalizer"
+            )
 
     @property
     def spec(self) -> str:

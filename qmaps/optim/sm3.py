@@ -96,8 +96,7 @@ class SM3(QuantizedOptimizer):
             if param.dim() > DIMENSIONS:
                 self.param_groups.pop()
                 raise BadValueError(
-                    f"a parameter has {param.dim()} dimensions; SM3 has accumulators for at most "
-                    f"{DIMENSIONS}"
+                    f"a parameter has {param.dim()} dimensions; SM3 supports at most {DIMENSIONS}"
                 )
 
     def states_of(self, group: dict[str, Any]) -> tuple[str, ...]:

@@ -85,12 +85,12 @@ def load(
         refused = re.search(r"GLOBAL ([\w.]+)", str(error))
         if refused:
             raise BadValueError(
-                f"{shown} would need code execution to load ({refused[1]}); save the "
-                "optimizer's state_dict() with plain tensors and numbers"
+                f"{shown} would have to run code to load ({refused[1]}); save the optimizer's "
+                "state_dict() with plain tensors and numbers"
             ) from None
         raise BadValueError(
-            f"{shown} is no checkpoint that torch can load; it is corrupt, truncated, or "
-            "something else"
+            f"{shown} is not a checkpoint that torch can load; it is corrupt, truncated, or a file "
+            "of another kind"
         ) from None
 
 

@@ -93,7 +93,7 @@ def in_metadata(metadata: Mapping[str, str], tensors: Collection[str]) -> dict[s
     """
     rest = {name: value for name, value in metadata.items() if name != KEY}
     if len(rest) > 1:  # we write one entry and the checksums, whose name may be what is damaged
-        raise BadValueError(f"metadata of the name {sorted(rest)[1]!r:.50} is unknown")
+        raise BadValueError(f"the metadata has an unknown entry {sorted(rest)[1]!r:.50}")
     if KEY not in metadata:
         return {}
     first, *others = metadata[KEY].split(" ")

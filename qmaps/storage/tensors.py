@@ -83,7 +83,7 @@ def read(path: str | os.PathLike[str]) -> dict[str, dict[str, Any]]:
         raise
     except DAMAGE as error:
         reason = f"{type(error).__name__}: {error}"
-        raise BadValueError(f"{str(path)!r} holds damaged metadata ({reason})") from None
+        raise BadValueError(f"{str(path)!r} has damaged metadata ({reason})") from None
 
 
 def _checked(

@@ -154,8 +154,8 @@ def _parameters(states: CapturedStates, min_quantized_size: int) -> dict[str, li
             chosen[parameter] = names
     if not chosen:
         raise CaptureError(
-            f"no state has more than min_quantized_size={min_quantized_size} elements; "
-            "there is nothing to quantize"
+            f"no state has more than min_quantized_size={min_quantized_size} elements, so there is "
+            "nothing to quantize"
         )
     return chosen
 
@@ -164,7 +164,9 @@ def _require_adam(by_parameter: dict[str, list[str]], states: CapturedStates) ->
     """Raise if no parameter that is large enough has both moments."""
     if not any(set(names) >= MOMENTS for names in by_parameter.values()):
         next(states.adam_pairs())  # where no parameter has both, this says what there is
-        raise CaptureError("no parameter that is large enough has both exp_avg and exp_avg_sq")
+        raise CaptureError(
+            "no parameter with both exp_avg and exp_avg_sq is large enough to be quantized"
+        )
 
 
 def _rows(
@@ -307,12 +309,13 @@ def _folder(
             found = read_record(marker)
         except OutputError:
             raise OutputError(
-                f"out={str(folder)!r} has a damaged sweep.json; give another folder, or delete it"
+                f"out={str(folder)!r} has a damaged sweep.json; delete the folder or give another "
+                "one"
             ) from None
         if found.get("sweep") != identity["sweep"]:
             raise OutputError(
-                f"out={str(folder)!r} holds a sweep of other specs or states; give another "
-                "folder, or delete it"
+                f"out={str(folder)!r} holds a sweep of other specs or states; delete the folder or "
+                "give another one"
             )
     else:
         for unknown in parts.glob("*.parquet"):  # nothing says what they are of

@@ -138,7 +138,7 @@ def test_a_checkpoint_without_adam_states(tmp_path: Path) -> None:
     with pytest.raises(CaptureError) as caught:
         list(load(path).adam_pairs())
     assert str(caught.value) == (
-        f"{str(path)!r} has no Adam states (exp_avg and exp_avg_sq); it has momentum_buffer"
+        f"{str(path)!r} has no Adam states (exp_avg and exp_avg_sq); its states are momentum_buffer"
     )
 
 
@@ -181,12 +181,12 @@ def test_steps_and_unknown_names(trained, tmp_path: Path) -> None:
     for call, message in (
         (lambda: load(tmp_path, step=9), f"step=9 is not in {str(tmp_path)!r}; it has 4, 5"),
         (lambda: states.tensor("x", "exp_avg"),
-         f"parameter='x' is not in {states.source!r}; it has {', '.join(NAMES)}"),
+         f"parameter='x' is not in {states.source!r}; its parameters are {', '.join(NAMES)}"),
         (lambda: states.tensor("0.bias", "y"),
-         "state='y' is not recorded for '0.bias'; it has exp_avg, exp_avg_sq"),
+         "state='y' is not recorded for '0.bias'; the recorded states are exp_avg, exp_avg_sq"),
         (lambda: load(tmp_path / "step-00000004.safetensors", step=4),
-         f"step=4 chooses from a folder; {str(tmp_path / 'step-00000004.safetensors')!r} is one "
-         "file"),
+         "step=4 needs a folder of captures; "
+         f"{str(tmp_path / 'step-00000004.safetensors')!r} is one file"),
     ):  # fmt: skip
         with pytest.raises(ValueError) as caught:
             call()

@@ -322,7 +322,8 @@ def check_what_shards_cannot_do_is_refused() -> None:
          "exp_avg of parameter 'w' has the quantizer B128/quantile@4s, whose codebook is fitted to "
          "a whole tensor, and is in shards; take a map that is a formula"),
         (lambda p: Adafactor(p, apollo_rank=4),
-         "apollo_rank=4 projects whole gradients; a sharded parameter has none"),
+         "apollo_rank=4 projects whole gradients, which a sharded parameter does not have; "
+         "it must be 0 here"),
     ):  # fmt: skip
         param = nn.Parameter(distribute_tensor(torch.ones(64, 100), mesh, [Shard(0)]))
         optimizer = make([("w", param)])
@@ -494,8 +495,8 @@ def check_memory_counts_what_is_here() -> None:
 
 def check_replicas_of_converted_models_are_refused() -> None:
     message = (
-        "DistributedDataParallel does not see the gradients of low-precision parameters, so its "
-        "2 replicas would part; train a converted model in one process"
+        "DistributedDataParallel does not see the gradients of low-precision parameters, so "
+        "its 2 replicas would diverge; train a converted model in one process"
     )
     x = torch.ones(2, 64)
     before = nn.parallel.DistributedDataParallel(lpmm.convert(model()))

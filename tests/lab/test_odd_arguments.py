@@ -69,14 +69,15 @@ UNWRITABLE = {  # command: what is said of an output, before any work
     "directory); give a writable folder",
     "convert optimizer.pt states --to torch --overwrite": "out='states' cannot be written (Is a "
     "directory); give a writable file",
-    "capture digits --steps 5 --every 10": "every=10 records none of 5 steps",
+    "capture digits --steps 5 --every 10": "every=10 would record none of the 5 steps",
 }
 REFUSED = {
     "memory :": f"model=':' {EMPTY}",
     "memory :make": f"model=':make' {EMPTY}",
     "memory ..:make": f"model='..:make' {EMPTY}",
-    "memory broken_module:make": "model='broken_module:make' raises ZeroDivisionError: division by "
-    "zero",
+    "memory broken_module:make": (
+        "model='broken_module:make' raised ZeroDivisionError: division by zero"
+    ),
     "speedup --hardware nan.json": "hardware lacks 'name'",
     **UNWRITABLE,
 }

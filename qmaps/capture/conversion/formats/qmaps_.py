@@ -78,7 +78,7 @@ class Qmaps(Format):
         """The quantizers asked for, or those that the source has; 8 bits where it has none."""
         if any(FOREIGN in parameter.states for parameter in state.parameters()):
             raise BadValueError(
-                f"the checkpoint has {FOREIGN} (amsgrad=True), which qmaps does not have"
+                f"the checkpoint has {FOREIGN} (amsgrad=True), which qmaps does not support"
             )
         if wanted is None and not state.quantized():
             wanted = None if _chosen_by_qmaps(state) else "8bit"
@@ -168,11 +168,11 @@ def _specs(wanted: str | Mapping[str, str | None], family: Family) -> dict[str, 
         raise BadTypeError(f"states={wanted!r} must be a preset's name or a dict of specs")
     for name, spec in wanted.items():
         if name not in own:
-            raise BadValueError(f"states names {name!r}; the checkpoint has {', '.join(own)}")
+            raise BadValueError(f"states names {name!r}, but the checkpoint has {', '.join(own)}")
         if spec is not None and name in family.signed and not quantizer(spec).map.signed:
             raise BadValueError(
-                f"states gives {name!r} the unsigned {spec}; {name} has negative values and needs "
-                "a signed map"
+                f"states sets {name!r} to {spec}, which is unsigned; {name} has negative values "
+                "and needs a signed map"
             )
     return {name: None if spec is None else quantizer(spec).spec for name, spec in wanted.items()}
 

@@ -85,7 +85,8 @@ class TorchAO(Format):
         """The source's width, or the one asked for."""
         if state.family.name != "adam":
             raise BadValueError(
-                f"the checkpoint has states of {state.family.name}; torchao has Adam and AdamW"
+                f"the checkpoint has {state.family.name} states; torchao supports only Adam and "
+                "AdamW"
             )
         refuse_options(state, {"maximize": False}, self.name)
         width = wanted_width(wanted, self.widths, self.name) or _width(state)
@@ -207,7 +208,8 @@ def imported(module: str = "8bit") -> Any:
         return importlib.import_module(MODULES + module)
     except ImportError as error:
         raise BadValueError(
-            f'states of torchao need its tensor classes ({error}); pip install "torchao>=0.18"'
+            f"states of torchao need its tensor classes ({error}); install them with pip install "
+            '"torchao>=0.18"'
         ) from None
 
 
