@@ -44,14 +44,14 @@ def test_messages_are_short_and_on_one_line() -> None:
 @pytest.mark.parametrize(
     ("spec", "message"),
     [
-        (f"B{'9' * 4301}/DE@4s", " has 4308 characters; at most 500 do"),
+        (f"B{'9' * 4301}/DE@4s", " has 4308 characters; at most 500 are allowed"),
         (f"B8/DE@{'9' * 400}",
          ": bits=<int of 1329 bits> is not allowed for signed DE; its widths are 2 to 8 bits"),
-        (f"B8{'x8' * 3000}/DE@4s", " has 6008 characters; at most 500 do"),
+        (f"B8{'x8' * 3000}/DE@4s", " has 6008 characters; at most 500 are allowed"),
         (f"B8{'x8' * 200}/DE@4s", (
             ": B8x8 cannot be followed by 'x8'; 'x8' follows the name of one normalizer"
         )),
-        ("&".join(["B8"] * 2000) + "/DE@4s", " has 6005 characters; at most 500 do"),
+        ("&".join(["B8"] * 2000) + "/DE@4s", " has 6005 characters; at most 500 are allowed"),
         ("B99999999999999999999/DE@4s",
          ": block size=99999999999999999999 must be at most 2**53"),
         ("logB9007199254740993/log2@4u", ": block size=9007199254740993 must be at most 2**53"),
@@ -80,7 +80,7 @@ def test_depth_of_the_stack_does_not_matter() -> None:
         return str(caught.value)
 
     room = sys.getrecursionlimit() - 200
-    assert deep(room - len(_frames())).endswith("put it after one name")
+    assert deep(room - len(_frames())).endswith("'x8' follows the name of one normalizer")
 
 
 def _frames() -> list[Any]:
@@ -138,7 +138,7 @@ def test_any_object_is_taken_or_refused(name: str, value: Any) -> None:
     refused(CALLS[name], value)
 
 
-DENSE = "a dense tensor with values is needed"
+DENSE = "expected a dense tensor with values"
 KINDS = [
     (lambda: X.to_sparse(), f"has the layout torch.sparse_coo; {DENSE}"),
     (lambda: X.to_sparse_csr(), f"has the layout torch.sparse_csr; {DENSE}"),

@@ -62,7 +62,7 @@ def test_bits_of_numbers(spec: str, value: float, bits: str, decoded: float) -> 
 
 
 def test_what_has_no_such_bits_is_refused() -> None:
-    known = "the bits of tree, static-tree, mantissa and linear0 are known"
+    known = "allowed are tree, static-tree, mantissa and linear0"
     for spec, message in (
         ("DE@8s", f"maps holds DE@8s; {known}"),
         ("tree@8u", "maps holds tree@8u, which is unsigned; every map must be signed"),

@@ -89,16 +89,17 @@ class Unsafe:
 
 CHECKPOINTS = {
     "empty": (b"", "is empty"),
-    "text": (b"hello world", "is no checkpoint that torch can load; it is corrupt, truncated, or "
-                             "something else"),
+    "text": (b"hello world", "is not a checkpoint that torch can load; it is corrupt, truncated, "
+                             "or a file of another kind"),
     "model": ({"w": torch.ones(2), "b": 1},
-              "holds no optimizer state_dict ('state' and 'param_groups'), but a dict with w, b"),
+              "must hold an optimizer state_dict ('state' and 'param_groups'), but holds a dict with "
+              "w, b"),
     "tensor": (torch.ones(3),
-               "holds no optimizer state_dict ('state' and 'param_groups'), but Tensor"),
+               "must hold an optimizer state_dict ('state' and 'param_groups'), but holds Tensor"),
     "stateless": ({"state": {}, "param_groups": [{"params": [0], "lr": 0.1}]},
-                  "is an optimizer checkpoint without any state"),
+                  "is an optimizer checkpoint that holds no states"),
     "unsafe": ({"state": Unsafe(), "param_groups": []},
-               "would need code execution to load (posix.mkdir); save the optimizer's "
+               "would have to run code to load (posix.mkdir); save the optimizer's "
                "state_dict() with plain tensors and numbers"),
 }  # fmt: skip
 
@@ -121,7 +122,7 @@ def test_what_is_no_checkpoint(kind: str, tmp_path: Path, monkeypatch) -> None:
 def test_missing_and_empty_places(tmp_path: Path) -> None:
     for path, message in (
         (tmp_path / "none", "does not exist"),
-        (tmp_path, "holds no captured step (step-*.safetensors)"),
+        (tmp_path, "holds no captured steps (step-*.safetensors)"),
     ):
         with pytest.raises(CaptureError) as caught:
             load(path)
@@ -166,7 +167,7 @@ def test_a_file_of_a_later_format_or_of_something_else(tmp_path: Path) -> None:
     with pytest.raises(CaptureError, match="is a safetensors file without qmaps metadata"):
         load(path)
     save_file({"a": torch.ones(2)}, path, metadata={"qmaps_capture": '{"format": 9}'})
-    with pytest.raises(CaptureError, match="has capture format 9; 1 is supported"):
+    with pytest.raises(CaptureError, match="has capture format 9; the supported format is 1"):
         load(path)
 
 
@@ -205,7 +206,7 @@ def test_states_that_cannot_be_analyzed() -> None:
         "at flat index 3; only finite states can be analyzed"
     )
     assert bool(states.tensor("w", "exp_avg", check=False).isnan().any())
-    for second, message in ((-m, "is negative somewhere"), (m[:2], "Adam's are equal")):
+    for second, message in ((-m, "has negative values"), (m[:2], "the shapes must be equal")):
         states = CapturedStates.from_tensors({"w": {"exp_avg": m, "exp_avg_sq": second}})
         with pytest.raises(CaptureError, match=message):
             list(states.adam_pairs())

@@ -376,7 +376,7 @@ def test_checkpoints_that_do_not_fit() -> None:
         with pytest.raises(ValueError) as caught:
             AdamW8bit(net.parameters()).load_state_dict(saved.state_dict())
         assert str(caught.value) == message
-    with pytest.raises(ValueError, match="has 1 parameters in group 0; this optimizer has 6"):
+    with pytest.raises(ValueError, match="has 1 parameters in group 0, but this optimizer has 6"):
         AdamW8bit(net.parameters()).load_state_dict(other.state_dict())
 
 

@@ -124,14 +124,14 @@ DAMAGES: list[tuple[Damage, type[Exception], str]] = [
     (lambda s: last(s).update(exp_avg=first(s)["exp_avg"]), BadValueError,
      f"state_dict has exp_avg of shape (80, 90) for {BIAS} of shape (70,)"),
     (lambda s: first(s)["exp_avg"].update(format=2), BadValueError,
-     "state_dict has a bad exp_avg for parameter '0.weight': format=2 of a saved quantized "
+     "state_dict has an invalid exp_avg for parameter '0.weight': format=2 of a saved quantized "
      "tensor is not supported; the supported format is 1"),
     (lambda s: first(s)["exp_avg"].update(packed=first(s)["exp_avg"]["packed"].view(2, -1)),
      BadValueError,
-     "state_dict has a bad exp_avg for parameter '0.weight': packed has 7200 elements of "
+     "state_dict has an invalid exp_avg for parameter '0.weight': packed has 7200 elements of "
      "torch.uint8; B256/DE@8s of shape (80, 90) needs 7200 elements of torch.uint8"),
     (lambda s: first(s)["exp_avg"].update(scales=[torch.zeros(29).to_sparse()]), BadValueError,
-     "state_dict has a bad exp_avg for parameter '0.weight': packed and scales of a "
+     "state_dict has an invalid exp_avg for parameter '0.weight': packed and scales of a "
      "quantized tensor must be dense tensors"),
 ]  # fmt: skip
 

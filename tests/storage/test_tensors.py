@@ -43,7 +43,7 @@ def test_several_tensors_in_one_file(tmp_path) -> None:
     for name, t in tensors.items():
         assert back[name].quantizer == t.quantizer
         assert torch.equal(back[name].dequantize(), t.dequantize())
-    with pytest.raises(ValueError, match=r"holds 3 tensors; use qmaps\.load"):
+    with pytest.raises(ValueError, match=r"holds 3 tensors, expected one; read it with qmaps\.load"):
         QuantizedTensor.load(tmp_path / "all.safetensors")
 
 
@@ -169,7 +169,7 @@ def test_metadata_that_is_no_json_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "t.safetensors"
     for text in ("", "[", "{}{}", "7", '{"a": 1}'):
         save_file({"0.packed": X}, path, metadata={"qmaps_tensors": text})
-        with pytest.raises(qmaps.errors.BadValueError, match="holds damaged metadata"):
+        with pytest.raises(qmaps.errors.BadValueError, match="has damaged metadata"):
             qmaps.load(path)
 
 
