@@ -24,14 +24,14 @@ def memory(
     ] = "B2048/linear0@8s",
     state: Annotated[
         list[str] | None,
-        typer.Option(help="NAME=SPEC of an optimizer's state, or NAME=32bit; may be repeated."),
+        typer.Option(help="NAME=SPEC or NAME=32bit for an optimizer state; may be repeated."),
     ] = None,
     min_quantized_size: Annotated[
         int, typer.Option(min=0, help="States of at most this many elements stay in 32 bits.")
     ] = 0,
     as_json: AsJson = False,
 ) -> None:
-    """Predict what parameters, gradients and optimizer states of a model take.
+    """Predict the memory of a model's parameters, gradients and optimizer states.
 
     Examples:
 

@@ -1,4 +1,4 @@
-"""Options that commands share, and the objects that names on the command line stand for."""
+"""Options that several commands have, and the objects that their values stand for."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ if TYPE_CHECKING:
     from qmaps.lab import Contender
     from qmaps.maps.codebook import Codebook
 
-Out = Annotated[Path, typer.Option(help="Run folder; everything of the run is kept in it.")]
+Out = Annotated[Path, typer.Option(help="Run folder; all files of the run are written to it.")]
 Seed = Annotated[int, typer.Option(min=0, max=2**32 - 1, help="Seed of weights and batches.")]
-Steps = Annotated[int | None, typer.Option(min=1, help="Training steps; the workload's default.")]
+Steps = Annotated[
+    int | None, typer.Option(min=1, help="Training steps; each workload has a default.")
+]
 AsJson = Annotated[
     bool,
-    typer.Option(
-        "--json", help="Print JSON for scripts, and nothing else; null for NaN and infinity."
-    ),
+    typer.Option("--json", help="Print only JSON, for scripts; NaN and infinity become null."),
 ]
 Workload = Annotated[str, typer.Argument(help="stdlib-lm, stdlib-lm-tiny, digits or minilm.")]
 States = Annotated[

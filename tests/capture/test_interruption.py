@@ -138,7 +138,7 @@ def test_a_recorder_holds_its_folder_until_it_is_closed(tmp_path: Path) -> None:
     # One that was refused, and one that was lost with its optimizer, hold nothing.
     other = torch.optim.SGD(layer.parameters(), momentum=0.9)
     train(layer, optimizer, 1, tmp_path)
-    with pytest.raises(OutputError, match="needs another folder"):
+    with pytest.raises(OutputError, match="give another folder for"):
         StateRecorder(other, tmp_path, names=layer)
     StateRecorder(torch.optim.AdamW(layer.parameters()), tmp_path, names=layer)
     train(layer, optimizer, 1, tmp_path)

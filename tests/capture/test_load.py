@@ -92,8 +92,8 @@ CHECKPOINTS = {
     "text": (b"hello world", "is not a checkpoint that torch can load; it is corrupt, truncated, "
                              "or a file of another kind"),
     "model": ({"w": torch.ones(2), "b": 1},
-              "must hold an optimizer state_dict ('state' and 'param_groups'), but holds a dict with "
-              "w, b"),
+              "must hold an optimizer state_dict ('state' and 'param_groups'), but holds a dict "
+              "with w, b"),
     "tensor": (torch.ones(3),
                "must hold an optimizer state_dict ('state' and 'param_groups'), but holds Tensor"),
     "stateless": ({"state": {}, "param_groups": [{"params": [0], "lr": 0.1}]},

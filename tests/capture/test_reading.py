@@ -235,7 +235,9 @@ def test_checkpoints_whose_parts_do_not_fit(tmp_path: Path) -> None:
         f"{str(path)!r} is damaged at 'group0.param0': a saved quantized tensor lacks "
         "format, shape, scales"
     )
-    none = f"{str(path)!r} holds no optimizer state_dict ('state' and 'param_groups'), but "
+    none = (
+        f"{str(path)!r} must hold an optimizer state_dict ('state' and 'param_groups'), but holds "
+    )
     for content, what in [({}, "an empty dict"), ([], "list"), ({"optimizer": 3}, "int")]:
         torch.save(content, path)
         assert message(lambda: capture.load(path)) == none + what

@@ -127,16 +127,16 @@ WRONG = [
         "expected a dense tensor with values"
     )),
     (("state", 0, "exp_avg", "shape"), ["a"], BadValueError, (
-        "state_dict has an invalid exp_avg for parameter 'weight': shape=['a'] of a saved quantized "
-        "tensor must consist of ints"
+        "state_dict has an invalid exp_avg for parameter 'weight': shape=['a'] of a saved "
+        "quantized tensor must consist of ints"
     )),
     (("state", 0, "exp_avg", "shape"), [float("nan")], BadValueError, (
-        "state_dict has an invalid exp_avg for parameter 'weight': shape=[nan] of a saved quantized "
-        "tensor must consist of ints"
+        "state_dict has an invalid exp_avg for parameter 'weight': shape=[nan] of a saved "
+        "quantized tensor must consist of ints"
     )),
     (("state", 0, "exp_avg", "scales"), [-torch.ones(1)], BadValueError, (
-        "state_dict has an invalid exp_avg for parameter 'weight': scales of B256/DE@8s must not be "
-        "negative; at least one is"
+        "state_dict has an invalid exp_avg for parameter 'weight': scales of B256/DE@8s must not "
+        "be negative; at least one is"
     )),
     (("param_groups", 0, "lr"), 10**400, BadValueError,
      "lr=<int of 1329 bits> is too large for a float"),

@@ -138,9 +138,9 @@ def test_the_command_prints_tables_and_refuses_in_a_line(
     assert "Adam update m / (sqrt(v) + eps)" in printed
     assert run("convert", saved, out, "--to", "qmaps") == 2
     assert capsys.readouterr().err == (
-        f"error: {str(out)!r} exists already; give another name, or allow overwriting\n"
+        f"error: {str(out)!r} already exists; give another name or allow overwriting\n"
     )
     assert run("convert", saved, out, "--to", "torch", "--states", "a=b", "--states", "c") == 2
     assert capsys.readouterr().err == (
-        "error: states='c' must be STATE=SPEC where there are several\n"
+        "error: states='c' must be STATE=SPEC when several are given\n"
     )
