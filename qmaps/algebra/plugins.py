@@ -1,4 +1,4 @@
-"""Maps, normalizers, metrics and optimizers that other installed packages bring.
+"""Maps, normalizers, metrics and optimizers of other installed packages.
 
 A package names them in its metadata, as entry points::
 

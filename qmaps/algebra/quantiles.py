@@ -216,7 +216,7 @@ def _refuse(bad: Count) -> None:
 
 
 def _positions(levels: Tensor, count: int) -> tuple[Tensor, Tensor, Tensor]:
-    """The ranks on both sides of each level among `count` elements, and how far between."""
+    """Return the ranks on both sides of each level, and the fraction between them."""
     position = (levels * (count - 1)).clamp(0, count - 1)
     below = position.floor()
     above = (below.long() + 1).clamp(max=count - 1)
@@ -255,7 +255,7 @@ def _executor(flat: Tensor) -> Executor:
 
 
 class _Reference:
-    """Plain PyTorch: whatever is asked for comes from all elements in order."""
+    """Plain PyTorch: every result comes from the sorted elements."""
 
     LONGEST: ClassVar[int] = sys.maxsize
 

@@ -1,4 +1,4 @@
-"""Quantized tensors: packed codes and scales, and what they are in files."""
+"""Quantized tensors: packed codes and scales, and their form in files."""
 
 from __future__ import annotations
 
@@ -156,7 +156,7 @@ class QuantizedTensor:
     def __repr__(self) -> str:
         return f"QuantizedTensor({self.quantizer.spec!r}, shape={self.shape}, {self.nbytes} bytes)"
 
-    if not TYPE_CHECKING:  # who checks types shall not think that it has any attribute
+    if not TYPE_CHECKING:  # hidden from type checkers, which would accept any attribute
 
         def __getattr__(self, name: str) -> NoReturn:
             if not name.startswith("_") and hasattr(Tensor, name):
@@ -175,7 +175,7 @@ class QuantizedTensor:
 
 
 def _refusing(name: str) -> Callable[..., NoReturn]:
-    """An operator that tensors have and codes have not."""
+    """Return an operator that raises, because codes do not have it."""
 
     def refuse(*_: object) -> NoReturn:
         raise BadTypeError(
@@ -297,7 +297,7 @@ def load(path: str | os.PathLike[str]) -> dict[str, QuantizedTensor]:
 
 
 def check_codes(t: QuantizedTensor) -> None:
-    """Raise if a code is none of the codebook's, or a scale is negative."""
+    """Raise if a code is not in the codebook, or a scale is negative."""
     if any(map(lack, (t.packed, *t.scales))):
         raise BadValueError("packed and scales of a quantized tensor must be dense tensors")
     log_domain = t.quantizer.normalizer.log_domain

@@ -180,7 +180,7 @@ class Quantizer:
     def _quantized(
         self, x: Tensor, out: QuantizedTensor | None, key: RoundingKey | None, *, check: bool
     ) -> tuple[QuantizedTensor, bool]:
-        """`x` quantized, and, if `check`, whether it may hold what cannot be."""
+        """Quantize `x`; with `check`, also return whether it may hold bad values."""
         if out is not None:
             _check_out(out, self, x)
         if key is not None and not isinstance(key, RoundingKey):

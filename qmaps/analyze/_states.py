@@ -1,4 +1,4 @@
-"""What analyses accept as states."""
+"""The kinds of states that analyses accept."""
 
 from __future__ import annotations
 

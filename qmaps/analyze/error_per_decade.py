@@ -1,4 +1,4 @@
-"""Errors of second moments by how far below the largest they lie."""
+"""Errors of second moments, by their distance below the largest one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether the outliers of a matrix lie in few rows, or in few columns."""
+"""Finds out whether the outliers of a matrix lie in few rows or in few columns."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What of an optimizer's state can be recorded, and how it is named."""
+"""The parts of an optimizer's state that can be recorded, and their names."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ _UNFIT = object()
 
 
 def _plain(value: Any) -> Any:
-    """`value` as JSON has it, or ``_UNFIT``."""
+    """Return `value` as a JSON value, or ``_UNFIT`` if it has no such form."""
     if value is None or isinstance(value, (bool, int, float, str)):
         return value
     # Tensors and NumPy scalars; one element is a number, whatever holds it.
@@ -110,7 +110,7 @@ def _number(name: str, value: Any) -> float | None:
 
 
 def _lazy(value: Any) -> Lazy | None:
-    """How to fetch `value`, or None if it is no tensor that a snapshot can hold."""
+    """Return a lazy form of `value`, or None if a snapshot cannot hold it."""
     if _is_packed(value):
         # Not at the top: reading plain captures needs no quantizer.
         from qmaps.algebra.quantized import from_plain

@@ -79,7 +79,7 @@ def write_index(folder: Path, about: snapshot.About) -> None:
 
 
 def _difference(held: snapshot.About, about: snapshot.About) -> str:
-    """What the folder is of instead, and what is wanted: ``X; Y``, or ``''`` if of the same."""
+    """Describe the other states in the folder, with advice; ``''`` if they are the same."""
     if held.optimizer != about.optimizer:
         return f"{held.optimizer}; give another folder for {about.optimizer}"
     there, here = held.parameters, about.parameters

@@ -251,7 +251,7 @@ class StateRecorder:
         return True
 
     def _tell(self, topic: str, text: str) -> None:
-        """Warn, once of each topic."""
+        """Warn once about each topic."""
         if topic not in self._told:
             self._told.add(topic)
             warnings.warn(text, stacklevel=3)
@@ -286,7 +286,7 @@ def _integer(parameter: str, value: Any, least: int) -> int:
 
 
 def _members(given: Any) -> list[Any] | None:
-    """What is in a collection; None where there is nothing to go through."""
+    """Return the members of a collection, or None if the value is not a collection."""
     try:
         return list(given)
     except (RuntimeError, TypeError):

@@ -275,7 +275,7 @@ def _checksums(path: Path, metadata: dict[str, str], tensors: Collection[str]) -
 
 
 def _fits(about: About) -> bool:
-    """Whether every part has the type that readers count on."""
+    """Whether every part has the type that readers expect."""
     return (
         type(about.step) is int
         and isinstance(about.optimizer, str)
@@ -305,7 +305,7 @@ def _order(tensors: Mapping[str, Lazy]) -> list[str]:
 def _header(
     tensors: Mapping[str, Lazy], metadata: Mapping[str, str], found: Mapping[str, str] | None = None
 ) -> bytes:
-    """The bytes before the first tensor; zeros in the place of checksums that are not found yet."""
+    """The bytes before the first tensor; zeros in place of checksums that are not known yet."""
     checked = checksums.with_checksums(
         metadata, found or dict.fromkeys(tensors, "0" * checksums.DIGITS)
     )

@@ -23,8 +23,8 @@ def convert(
     states: Annotated[
         list[str] | None,
         typer.Option(
-            help="32bit, 8bit, 4bit or fp8, as far as the target has them; for qmaps also a preset, or "
-            "STATE=SPEC, which may be repeated. By default codes are kept if the target can "
+            help="32bit, 8bit, 4bit or fp8, as far as the target has them; for qmaps also a preset "
+            "or STATE=SPEC, which may be repeated. By default codes are kept if the target can "
             "hold them."
         ),
     ] = None,
@@ -102,7 +102,7 @@ def convert(
 
 
 def _wanted_states(given: list[str] | None) -> str | dict[str, str | None] | None:
-    """The option --states: a name, or specs by state."""
+    """The value of the option --states: a name, or specs by state."""
     if not given:
         return None
     if len(given) == 1 and "=" not in given[0]:
@@ -117,7 +117,7 @@ def _wanted_states(given: list[str] | None) -> str | dict[str, str | None] | Non
 
 
 def _print_updates(updates: Sequence[UpdateRow], top: int) -> None:
-    """What a conversion did to Adam's updates."""
+    """Print the errors that a conversion added to Adam's updates."""
     rows = sorted(updates, key=lambda row: row.max_abs_error, reverse=True)
     if rows:
         print_table(

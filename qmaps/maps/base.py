@@ -1,4 +1,4 @@
-"""What every map is: a frozen set of fields and a codebook computed from them."""
+"""The base class of maps: a frozen set of fields and a codebook computed from them."""
 
 from __future__ import annotations
 

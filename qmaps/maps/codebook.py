@@ -1,4 +1,4 @@
-"""Any codebook that a user hands over, and the frozen form of fitted maps."""
+"""Codebooks that users provide, and the frozen form of fitted maps."""
 
 from __future__ import annotations
 
@@ -110,7 +110,7 @@ def _numbers(values: Tensor | Iterable[float]) -> tuple[float, ...]:
         tensor = values if isinstance(values, Tensor) else torch.tensor(list(values))
         if tensor.is_complex():
             raise TypeError("they are complex")
-        # A sum with 0 makes -0 that: codebooks that are equal are to decode alike.
+        # Adding 0 turns -0 into 0, so that equal codebooks decode to the same bits.
         return tuple((tensor.detach().cpu().float().reshape(-1) + 0.0).sort().values.tolist())
     except (OverflowError, RuntimeError, TypeError, ValueError) as error:
         raise BadTypeError(

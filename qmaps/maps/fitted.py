@@ -1,4 +1,4 @@
-"""Maps whose codebook is computed from data, and what they ask of an engine for that."""
+"""Maps whose codebook is computed from data, and the computations that need an engine."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An embedding that is stable to train with optimizers of few bits."""
+"""An embedding whose training is stable with 8-bit optimizer states."""
 
 from __future__ import annotations
 

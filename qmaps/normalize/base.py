@@ -1,4 +1,4 @@
-"""What every normalizer is: the scales of a tensor, and the scale of each element."""
+"""The base class of normalizers: the scales of a tensor, and the scale of each element."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ class Normalizer(ABC):
 
 
 class Made:
-    """What ``&`` and ``/`` make, put here by the modules that define it, which import this one."""
+    """The results of ``&`` and ``/``. Modules that import this one set them."""
 
     minimum: Callable[[Normalizer, Normalizer], Minimum]
     quantizer: Callable[[Normalizer, Map], Quantizer]

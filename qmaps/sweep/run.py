@@ -117,7 +117,7 @@ def _measure(
 
 
 def _kept(part: Path) -> pd.DataFrame | None:
-    """What an earlier call measured; None if that is nothing, or damaged."""
+    """Return the rows that an earlier call measured; None if there are none, or damaged ones."""
     if not part.exists():
         return None
     try:
@@ -288,7 +288,7 @@ def _folder(
     pairs: list[Pair],
     min_quantized_size: int,
 ) -> Path:
-    """The folder of the parts, of this sweep and no other."""
+    """Return the folder of the parts, after a check that it belongs to this sweep."""
     about = {
         "specs": [str(q) for q in singles] + [str(pair) for pair in pairs],
         "step": states.step,

@@ -1,4 +1,4 @@
-"""Which states go together, under the names that torch and qmaps give them."""
+"""Sets of states that belong together, under the names of torch and qmaps."""
 
 from __future__ import annotations
 

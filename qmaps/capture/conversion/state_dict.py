@@ -135,7 +135,7 @@ def _encode(value: State, quantizer: Quantizer | None, label: str, name: str) ->
 def _handled(
     old: OptimizerState, new: OptimizerState, policy: str
 ) -> tuple[OptimizerState, dict[str, Zeros]]:
-    """The states with their zeros handled, and what was found, by label."""
+    """Handle the zeros of the states; also return what was found, by label."""
     states = {p.label: dict(p.states) for p in new.parameters()}
     found: dict[str, Zeros] = {}
     if old.family.moments is None:

@@ -1,4 +1,4 @@
-"""What capture callbacks of every trainer share."""
+"""The common part of the capture callbacks of all trainers."""
 
 from __future__ import annotations
 

@@ -39,7 +39,7 @@ class _Stack(torch.autograd.Function):
 
 
 class _SumErrors(torch.autograd.Function):
-    """Forward: nothing. Backward: sum the errors over all ranks."""
+    """Forward: return the input. Backward: sum the errors over all ranks."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, layer: ColumnParallelLinear) -> Tensor:

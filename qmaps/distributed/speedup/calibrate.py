@@ -1,4 +1,4 @@
-"""Measuring what coding and transfers cost, between two processes of this machine."""
+"""Measures the cost of coding and transfers between two processes of this machine."""
 
 from __future__ import annotations
 

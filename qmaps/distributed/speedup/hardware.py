@@ -1,4 +1,4 @@
-"""What messages travel over, and what coding them costs."""
+"""The links that messages travel over, and the cost of coding messages."""
 
 from __future__ import annotations
 

@@ -132,7 +132,7 @@ def markdown(table: pd.DataFrame, hardware: Hardware, command: str) -> str:
 
 
 def _about(hardware: Hardware) -> list[str]:
-    """What the curves are made from, for readers."""
+    """Describe the inputs of the curves for readers."""
     lines = [
         "## Hardware of the curves",
         "",

@@ -182,7 +182,7 @@ def plain_options(saved: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _kind(value: Any) -> str:
-    """What a value is: a class, and of a tensor the layout that is not dense."""
+    """Return the class of a value, with the layout if it is a tensor."""
     name = type(value).__name__
     return f"{name} of layout {value.layout}" if type(value) is Tensor else name
 
@@ -370,7 +370,7 @@ def _one_family(parameters: list[Parameter]) -> Family:
 
 
 def _relabelled(groups: list[list[Parameter]]) -> list[list[Parameter]]:
-    """The same with numbered labels where codebooks that differ go by one."""
+    """Return the same with numbered labels where different codebooks have one label."""
     books: dict[str, list[Map]] = {}
 
     def distinct(state: State) -> State:

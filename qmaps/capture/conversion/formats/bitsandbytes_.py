@@ -202,7 +202,7 @@ class BitsAndBytes(Format):
 
 
 def _state(flat: Mapping[str, Any], index: int, value: Any, absmax: Any) -> State:
-    """`state1` or `state2`, or a half of it."""
+    """Return `state1` or `state2`, or a half of it."""
     if not isinstance(value, Tensor) or value.dtype != torch.uint8:
         return float_state(value)
     shape = tuple(value.shape)
@@ -234,7 +234,7 @@ def _eight_bits(parameter: Parameter, family: Family) -> dict[str, Quantizer | N
 
 
 def _refuse(state: OptimizerState) -> None:
-    """Raise where an option or a state has no place here."""
+    """Raise if bitsandbytes does not have an option or a state."""
     needed = {"maximize": False, **LAYOUTS[state.family.name].fixed}
     refuse_options(state, needed, "bitsandbytes")
     for parameter in state.parameters():
@@ -271,7 +271,7 @@ def _joined(parts: list[Tensor]) -> Tensor:
 
 
 def _options(options: dict[str, Any], family: Family) -> dict[str, Any]:
-    """A group's options as bitsandbytes names them; further ones stay."""
+    """Return a group's options under the names of bitsandbytes; others are kept."""
     layout = LAYOUTS[family.name]
     dropped = {*TORCH_OPTIONS, *layout.fixed, "maximize", "betas", layout.betas, "eps"}
     own = {k: v for k, v in without_qmaps(options).items() if k not in dropped}

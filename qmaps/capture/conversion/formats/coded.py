@@ -1,4 +1,4 @@
-"""Codes, a codebook and one scale a block: how other libraries keep a quantized state."""
+"""Codes, a codebook and one scale per block: the form of a state in other libraries."""
 
 from __future__ import annotations
 

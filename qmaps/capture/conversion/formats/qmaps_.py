@@ -30,7 +30,7 @@ MIN_SIZE = 4096
 """The default of `min_quantized_size`."""
 
 FOREIGN = "max_exp_avg_sq"
-"""The state that qmaps has no place for."""
+"""The state that qmaps does not have."""
 
 
 class Qmaps(Format):
@@ -109,7 +109,7 @@ def _chosen_by_qmaps(state: OptimizerState) -> bool:
 
 
 def _kept(parameter: Parameter) -> dict[str, Quantizer | None]:
-    """What a parameter's states are encoded by."""
+    """Return the quantizers of a parameter's states."""
     return {
         name: unit(value.quantizer) if isinstance(value, QuantizedTensor) else None
         for name, value in parameter.states.items()
@@ -119,7 +119,7 @@ def _kept(parameter: Parameter) -> dict[str, Quantizer | None]:
 def _by_rule(
     group: Group, specs: Mapping[str, str | None], size: int
 ) -> dict[str, dict[str, Quantizer | None]]:
-    """A group's states as its specs have them; what has its spec already keeps its quantizer."""
+    """Encode a group's states by its specs; a state that has its spec keeps its quantizer."""
     plan: dict[str, dict[str, Quantizer | None]] = {}
     known = {q.spec: q for p in group.parameters for q in _kept(p).values() if q is not None}
     for parameter in group.parameters:

@@ -42,7 +42,7 @@ USUAL = {
     "4bit": (quantizer("B128/DE@4s"), quantizer("B128/linear@4u")),
     "fp8": (Quantizer(BlockWise(256), fp8.RAW),) * 2,
 }
-"""What `torchao.optim` itself encodes by, but for last bits: signed states and unsigned ones."""
+"""The quantizers of `torchao.optim`, except for last bits: for signed and unsigned states."""
 
 
 class TorchAO(Format):
@@ -152,7 +152,7 @@ def _width(state: OptimizerState) -> str:
 
 
 def _carried(value: State, width: str) -> Quantizer | None:
-    """By what a state's codes are carried over, if they can be."""
+    """Return the quantizer that keeps a state's codes, if there is one."""
     if not isinstance(value, QuantizedTensor):
         return None
     q = value.quantizer
