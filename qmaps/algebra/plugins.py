@@ -56,7 +56,7 @@ def _loaded(points: EntryPoints) -> Iterator[tuple[str, Any]]:
     for point in points:
         try:
             yield point.name, point.load()
-        except Exception as error:  # whatever the other package raises, ours goes on
+        except Exception as error:  # a broken plugin must not break qmaps
             _warn(point.group, point.name, f"{type(error).__name__}: {error}")
 
 

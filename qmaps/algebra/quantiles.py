@@ -173,7 +173,7 @@ def sram(x: Tensor, num: int = 256, chunk: int = 4096, offset: float | None = No
         if part.numel():
             bad = bad + _add_quantiles(part, size, levels, sums)
     _refuse(bad)
-    # CUDA multiplies by the reciprocal of a Python number.
+    # Dividing by a Python number on CUDA would multiply by its reciprocal.
     return (sums / torch.full_like(sums, flat.numel())).float()
 
 
@@ -263,7 +263,7 @@ class _Reference:
         return x.float().sort().values[ranks], _non_finite(x)
 
     def leading_bits(self, x: Tensor, ranks: Tensor) -> tuple[Tensor, int]:
-        top = x.float().view(torch.int32).long() >> _REST  # negative where the number is
+        top = x.float().view(torch.int32).long() >> _REST  # negative for negative numbers
         counts = torch.bincount(torch.where(top < 0, -1 - top, top + _HALF), minlength=2 * _HALF)
         upto = counts.cumsum(0)
         cell = torch.searchsorted(upto, ranks, right=True)

@@ -284,7 +284,7 @@ def fit_each(quantizers: Sequence[Quantizer], x: Tensor) -> list[Quantizer]:
     scales = normalizer.scales(x)
     scale = normalizer.expand(scales, tuple(x.shape)).expand(x.shape)
     n = normalizer.normalize(x, scales)
-    # A finite sum has finite terms.
+    # If the sum is finite, all terms are.
     if not math.isfinite(n.double().sum() + scale.double().sum()):
         finite = n.isfinite() & scale.isfinite()
         n, scale = n[finite], scale[finite]

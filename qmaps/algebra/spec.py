@@ -79,7 +79,7 @@ def _one_normalizer(text: str) -> normalize.Normalizer:
         if (found := cls.parse(text)) is not None:
             return found
     while text.lower().endswith("x8x8x8"):
-        text = text[:-2]  # one too many is as wrong as hundreds, which would go too deep
+        text = text[:-2]  # stop here: hundreds of "x8" would recurse too deeply
     if text.lower().endswith("x8"):
         return EightBit(_one_normalizer(text[:-2]))
     # B<n> is compared with the number written, so that "C128" is near "B128".

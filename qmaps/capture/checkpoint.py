@@ -51,7 +51,7 @@ def read(path: Path, names: Names = None) -> CapturedStates:
             found = collect(state)
             hyperparameters[label] = plain_options(group)
             taken = max(taken, _step(found.scalars.get("step", 0)))
-        except DAMAGE as error:  # a quantized state whose parts do not fit, say
+        except DAMAGE as error:  # for example a quantized state whose parts do not fit
             raise CaptureError(f"{str(path)!r} is damaged at {label!r}: {error}") from None
         scalars[label] = found.scalars
         skipped += [f"{label}: {name} ({kind})" for name, kind in found.skipped.items()]
@@ -172,7 +172,7 @@ def _parameters(state_dict: Mapping[str, Any]) -> Iterator[Slot]:
         for position, key in enumerate(group["params"]):
             if position < len(own):
                 name = str(own[position])
-            elif isinstance(key, str):  # torch.distributed.checkpoint keeps names for keys
+            elif isinstance(key, str):  # torch.distributed.checkpoint uses names as keys
                 name = key
             else:
                 name = f"group{number}.param{position}"

@@ -46,7 +46,7 @@ def claim(lock: FolderLock, about: snapshot.About) -> Path:
         difference = _difference(held, about)
         if difference:
             raise OutputError(f"out={str(folder)!r} holds states of {difference}")
-    # Where there are no locks, these may be of another writer.
+    # Without a lock these files may belong to another writer.
     for pattern in (".step-*.tmp", f".{INDEX}.*.tmp") if lock.exclusive else ():
         for leftover in folder.glob(pattern):
             leftover.unlink(missing_ok=True)

@@ -268,7 +268,7 @@ def _own_count(optimizer: torch.optim.Optimizer) -> int | None:
             tensors.setdefault(step.device, []).append(step.detach().reshape(()).double())
         elif isinstance(step, (int, float)):
             counts.append(step)
-    # One synchronization a device, not one a parameter.
+    # One synchronization per device, not per parameter.
     counts += [torch.stack(steps).max().item() for steps in tensors.values()]
     return int(max(counts)) if counts else None
 

@@ -184,9 +184,9 @@ def save_file(tensors: Mapping[str, Lazy], path: Path, metadata: Mapping[str, st
             file.write(content)
             found[name] = checksums.of(content)
         file.seek(0)
-        file.write(_header(tensors, metadata, found))  # as long as before
+        file.write(_header(tensors, metadata, found))  # has the same length as before
         file.flush()
-        # Else a power cut could leave the new name on a file without its bytes.
+        # Otherwise a power cut could leave the new name on an incomplete file.
         os.fsync(file.fileno())
 
 

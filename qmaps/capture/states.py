@@ -120,7 +120,7 @@ class CapturedStates:
     def eps(self, parameter: str) -> float:
         """Adam's eps for `parameter`; torch's default 1e-8 where unknown."""
         eps = self.hyperparameters(parameter).get("eps")
-        # Adafactor has two of them, and neither is Adam's.
+        # Adafactor has a pair of eps, and neither is Adam's.
         return float(eps) if isinstance(eps, (int, float)) else 1e-8
 
     def tensor(self, parameter: str, state: str, *, check: bool = True) -> Tensor:

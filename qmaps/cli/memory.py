@@ -79,7 +79,7 @@ def _model(name: str) -> Any:
         raise BadValueError(
             f"model={name!r} cannot be called without arguments ({error})"
         ) from None
-    except Exception as error:  # it is the user's code
+    except Exception as error:  # the function is the user's code
         kind = type(error).__name__
         raise BadValueError(f"model={name!r} raised {kind}: {error}") from error
     finally:

@@ -53,7 +53,7 @@ def as_contender(name: str) -> Contender:
     if name == "32bit":
         return Contender("32-bit AdamW")
     if "/" not in name:
-        preset(name)  # raises with what is allowed
+        preset(name)  # raises an error that lists the presets
         return Contender(f"AdamW {name}", name)
     pair = Pair.parse(name)
     moments = dict(zip(AdamW.state_names, (pair.first, pair.second), strict=True))

@@ -32,7 +32,7 @@ def prepare_terminal() -> None:
     if columns.isdecimal() and int(columns) < NARROWEST:
         os.environ["COLUMNS"] = str(WIDTH)
     for stream in (1, 2):
-        with suppress(OSError):  # it is closed
+        with suppress(OSError):  # stdout is closed
             os.set_blocking(stream, True)
 
 

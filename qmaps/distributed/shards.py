@@ -27,7 +27,9 @@ Groups = tuple["ProcessGroup", ...]
 
 def is_distributed(x: object) -> bool:
     """Whether `x` is a DTensor."""
-    module: Any = sys.modules.get("torch.distributed.tensor")  # without it there can be none
+    module: Any = sys.modules.get(
+        "torch.distributed.tensor"
+    )  # if it is not imported, there are no DTensors
     return module is not None and isinstance(x, module.DTensor)
 
 

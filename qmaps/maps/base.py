@@ -101,7 +101,7 @@ class Map(ABC):
         """
         signed = cls.signs[0] if signed is None else signed
         widths = cls.widths_of(signed)
-        # One without a width raises the class's own error.
+        # A class without any width raises its own error here.
         nearest = min(widths, key=lambda width: abs(width - bits), default=bits)
         return cls(bits=nearest, signed=signed)
 

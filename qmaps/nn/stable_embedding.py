@@ -22,12 +22,12 @@ class _In32Bits(nn.Module):
                 keep_in_32_bits(param, "module StableEmbedding")
 
     def register_parameter(self, name: str, param: nn.Parameter | None) -> None:
-        # Assignment comes here: tying weights, load_state_dict(assign=True), distribute_module.
+        # Assignments call this: tying weights, load_state_dict(assign=True), distribute_module.
         super().register_parameter(name, param)
         self._mark()
 
     def __setattr__(self, name: str, value: Any) -> None:
-        # fully_shard goes past `register_parameter` unless a module has this method itself.
+        # fully_shard bypasses `register_parameter` unless a module has this method itself.
         super().__setattr__(name, value)
 
     def _apply(self, fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Self:
@@ -144,7 +144,7 @@ class StableEmbedding(_In32Bits, nn.Embedding):
             device,
             dtype,
         )
-        # One dtype and one device in a module: sharding asks for it.
+        # Sharding requires one dtype and one device in a module.
         self.norm = _Norm(embedding_dim, device=self.weight.device, dtype=self.weight.dtype)
 
     def reset_parameters(self) -> None:

@@ -65,7 +65,7 @@ class EightBit(Normalizer):
         joined = torch.cat([part.reshape(-1) for part in parts])
         positive = joined[joined != 0]
         if positive.numel():
-            return torch.stack([positive.amin(), positive.amax()])  # NaN wins both
+            return torch.stack([positive.amin(), positive.amax()])  # NaN wins both comparisons
         return joined.new_zeros(2)
 
     def stored(self, parts: Sequence[Tensor], ends: Tensor) -> Scales:

@@ -32,7 +32,7 @@ def save(state: Any, path: str | os.PathLike[str]) -> None:
     with replacing(path) as temporary, temporary.open("wb") as file:
         target = _Target(file)
         try:
-            torch.save(state, cast(IO[bytes], target))  # it writes and flushes, no more
+            torch.save(state, cast(IO[bytes], target))  # it only writes and flushes
         except RuntimeError:
             if target.failed is None:
                 raise

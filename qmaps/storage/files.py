@@ -75,7 +75,7 @@ def exists(path: Path) -> bool:
     """Whether there is something at `path`; False for a name that no file can have."""
     try:
         return path.exists()
-    except OSError:  # it is too long
+    except OSError:  # the name is too long
         return False
 
 

@@ -55,7 +55,7 @@ class FolderLock:
     def __init__(self, out: str | os.PathLike[str], kind: str, parameter: str = "out") -> None:
         self.folder = output_folder(out, parameter)
         file = self.folder / f".{kind}.lock"
-        # Beside the lock, which the next to ask for it may truncate.
+        # Not in the lock file: another process that asks for the lock may truncate it.
         self._about = self.folder / f".{kind}.lock.json"
         self._process = os.getpid()
         # A recorder may be closed by another thread than the one that made it.
@@ -149,7 +149,7 @@ def _let_go(lock: BaseFileLock, about: Path, identity: Identity, process: int) -
     if os.getpid() != process or not lock.is_locked:
         return
     file = Path(lock.lock_file)
-    # Not if the folder was deleted, and its files are another writer's by now.
+    # Unless the folder was deleted and the files now belong to another writer.
     if identity is not None and _identity(file) == identity:
         with suppress(OSError):
             about.unlink(missing_ok=True)

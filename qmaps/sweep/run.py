@@ -163,7 +163,7 @@ def _parameters(states: CapturedStates, min_quantized_size: int) -> dict[str, li
 def _require_adam(by_parameter: dict[str, list[str]], states: CapturedStates) -> None:
     """Raise if no parameter that is large enough has both moments."""
     if not any(set(names) >= MOMENTS for names in by_parameter.values()):
-        next(states.adam_pairs())  # where no parameter has both, this says what there is
+        next(states.adam_pairs())  # raises an error that lists the states if no parameter has both
         raise CaptureError(
             "no parameter with both exp_avg and exp_avg_sq is large enough to be quantized"
         )
@@ -318,7 +318,7 @@ def _folder(
                 "give another one"
             )
     else:
-        for unknown in parts.glob("*.parquet"):  # nothing says what they are of
+        for unknown in parts.glob("*.parquet"):  # their origin is unknown
             unknown.unlink()
         write_record(marker, identity)
     return parts

@@ -1,4 +1,4 @@
-"""What each of several processes does: real gloo collectives, many checks in one launch."""
+"""The checks that several processes run: real gloo collectives, many checks in one launch."""
 
 from __future__ import annotations
 

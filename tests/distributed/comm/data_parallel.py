@@ -185,7 +185,7 @@ def hooks_train_like_plain_ddp() -> None:
 
 
 def error_feedback_loses_nothing_over_time() -> None:
-    """The sum of all results is that of all gradients but for one step's error."""
+    """The sum of all results equals that of all gradients, up to the error of one step."""
     rank, world = dist.get_rank(), dist.get_world_size()
     x = tensor_of(rank, 333)
     mean = torch.stack([tensor_of(r, 333) for r in range(world)]).mean(0)

@@ -166,7 +166,7 @@ class BitsAndBytes(Format):
         if layout.eps is not None:
             own["eps"] = eps
         if family.moments is not None and options.get("weight_decay"):
-            own["decoupled_weight_decay"] = True  # under the name of Adam too
+            own["decoupled_weight_decay"] = True  # its Adam decouples weight decay too
         return {k: v for k, v in options.items() if k not in layout.extra} | own
 
     def plan(self, state: OptimizerState, wanted: Wanted) -> tuple[OptimizerState, Plan]:

@@ -120,7 +120,7 @@ def _named(values: tuple[float, ...], bits: int, label: str) -> Map:
             continue
         try:
             known = cls(bits=bits, signed=signed)
-        except BadValueError:  # a width that it does not have
+        except BadValueError:  # the map does not have this width
             continue
         if tuple(table(known).tolist()) == values:
             return known
