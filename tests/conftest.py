@@ -30,7 +30,7 @@ def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool 
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark as slow what lies in those places, all but one instruction set, and two threads."""
+    """Mark slow tests: those in slow folders, of further instruction sets, and of two threads."""
     for item in items:
         callspec = getattr(item, "callspec", None)
         params = callspec.params if callspec else {}
@@ -48,6 +48,6 @@ def _one_thread_a_worker() -> None:
 
 @pytest.fixture(autouse=True, scope="session")
 def _interruptible() -> None:
-    """Ctrl-C is a KeyboardInterrupt also where the shell started this in the background."""
+    """Make Ctrl-C a KeyboardInterrupt, even if the shell started this in the background."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
         signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -1,4 +1,4 @@
-"""Every map, normalizer and composition, from the registries: a new file is covered as it is."""
+"""Every map, normalizer and composition in the registries, so that new files are covered."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def formula_maps() -> list[Map]:
 
 
 def users_codebooks() -> list[Codebook]:
-    """Maps that a user might hand over."""
+    """Codebooks that a user might provide."""
     generator = torch.Generator().manual_seed(5)
     steep = [10.0**-k for k in range(0, 38, 3)]
     return [

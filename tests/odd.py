@@ -1,4 +1,4 @@
-"""Objects that nobody means, for any place that takes one."""
+"""Unexpected objects, to pass to any argument."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from qmaps.errors import LONGEST, QmapsError
 
 
 class Hostile:
-    """Its text cannot be had."""
+    """An object whose `repr` and `str` raise."""
 
     def __repr__(self) -> str:
         raise RuntimeError("no text")

@@ -1,4 +1,4 @@
-"""Data for quantiles, and the reference beside which every engine is held."""
+"""Data for quantiles, and the reference that every engine is compared with."""
 
 from __future__ import annotations
 

@@ -77,7 +77,8 @@ for old, new in MODULES.items():
         name = next((n for n in vars(expected) if n[0] != "_" and n != "annotations"), "__doc__")
         assert getattr(found, name) is getattr(expected, name), old
     messages = {str(warning.message) for warning in told if "qmaps" in str(warning.message)}
-    assert messages == {f"{old} is now {new}; the old name goes in version 0.3"}, messages
+    wanted = f"{old} is now {new}; the old name will be removed in version 0.3"
+    assert messages == {wanted}, messages
     assert expected.__spec__.name == new
 import qmaps
 assert callable(qmaps.quantizer) and callable(qmaps.backends)

@@ -1,4 +1,4 @@
-"""Where fits of codebooks run: the engine that is in use for the tensor."""
+"""Fits codebooks on the engine that is in use for the tensor."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Modules that stood elsewhere in version 0.1: their old names work until version 0.3."""
+"""Modules that have moved since version 0.1: their old names work until version 0.3."""
 
 from __future__ import annotations
 
@@ -41,11 +41,11 @@ MODULES = {
 
 
 FUNCTIONS = ("backends", "quantizer")
-"""Old names of modules that are those of functions too, and stay."""
+"""Old names of modules that are also names of functions; the functions stay."""
 
 
 def place(name: str) -> str:
-    """Where the module of an old name is now; warns.
+    """Return the new name of a module that has moved, and warn.
 
     >>> import warnings
     >>> with warnings.catch_warnings(action="ignore"):
@@ -54,13 +54,13 @@ def place(name: str) -> str:
     """
     _, old, *rest = name.split(".")
     new = ".".join(["qmaps", MODULES[old], *rest])
-    message = f"{name} is now {new}; the old name goes in version 0.3"
+    message = f"{name} is now {new}; the old name will be removed in version 0.3"
     warnings.warn(message, DeprecationWarning, stacklevel=3)
     return new
 
 
 class _Finder(MetaPathFinder, Loader):
-    """Finds ``qmaps.comm`` and what is in it where it is now."""
+    """Finds modules under their old names, such as ``qmaps.comm``, in their new places."""
 
     def find_spec(
         self,
@@ -85,10 +85,10 @@ class _Finder(MetaPathFinder, Loader):
 
 
 class _Shim(ModuleType):
-    """Stands for a module where a function of that name must not be replaced by it."""
+    """Replaces a module under its old name, so that no function of that name is overwritten."""
 
     def __getattr__(self, name: str) -> Any:
-        if name.startswith("__"):  # as whoever looks through sys.modules asks for
+        if name.startswith("__"):  # asked for by code that looks through sys.modules
             raise AttributeError(name)
         return getattr(importlib.import_module(place(self.__name__)), name)
 

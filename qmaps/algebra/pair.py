@@ -59,7 +59,7 @@ class Pair:
             )
         if len(parts) != 2:
             raise SpecError(
-                f"pair={shown(given)} has {len(parts)} parts; 'FIRST + SECOND' is needed, with "
+                f"pair={shown(given)} has {len(parts)} parts; expected 'FIRST + SECOND' with "
                 f"spaces around '+' and {UNQUANTIZED} for a moment that is not quantized"
             )
         known = tuple(codebooks)

@@ -1,4 +1,4 @@
-"""Maps, normalizers, metrics and optimizers that other installed packages bring.
+"""Maps, normalizers, metrics and optimizers of other installed packages.
 
 A package names them in its metadata, as entry points::
 
@@ -35,13 +35,13 @@ def install() -> None:
     points = entry_points()  # reads the metadata of every package, so once
     for name, found in _loaded(points.select(group="qmaps.maps")):
         if found not in maps.REGISTRY.values():
-            _warn("qmaps.maps", name, "it is no map declared with a name")
+            _warn("qmaps.maps", name, "it is not a map declared with a name")
     for name, found in _loaded(points.select(group="qmaps.normalizers")):
         if found not in normalize.REGISTRY:
-            _warn("qmaps.normalizers", name, "it is no normalizer declared with a name")
+            _warn("qmaps.normalizers", name, "it is not a normalizer declared with a name")
     for name, found in _loaded(points.select(group="qmaps.metrics")):
         if not callable(found):
-            _warn("qmaps.metrics", name, "it is no function")
+            _warn("qmaps.metrics", name, "it is not a function")
             continue
         metrics.register(name, found, getattr(sys.modules[found.__module__], "from_sums", None))
 
@@ -56,9 +56,9 @@ def _loaded(points: EntryPoints) -> Iterator[tuple[str, Any]]:
     for point in points:
         try:
             yield point.name, point.load()
-        except Exception as error:  # whatever the other package raises, ours goes on
+        except Exception as error:  # a broken plugin must not break qmaps
             _warn(point.group, point.name, f"{type(error).__name__}: {error}")
 
 
 def _warn(group: str, name: str, why: str) -> None:
-    warnings.warn(f"entry point {name!r} of {group} is left out: {why:.200}", stacklevel=4)
+    warnings.warn(f"entry point {name!r} of {group} is ignored: {why:.200}", stacklevel=4)

@@ -173,7 +173,7 @@ def sram(x: Tensor, num: int = 256, chunk: int = 4096, offset: float | None = No
         if part.numel():
             bad = bad + _add_quantiles(part, size, levels, sums)
     _refuse(bad)
-    # CUDA multiplies by the reciprocal of a Python number.
+    # Dividing by a Python number on CUDA would multiply by its reciprocal.
     return (sums / torch.full_like(sums, flat.numel())).float()
 
 
@@ -181,11 +181,13 @@ def _checked(x: Tensor, num: int, offset: float | None) -> tuple[Tensor, Tensor]
     """The elements in one dimension, and the levels in float64."""
     if not isinstance(x, Tensor) or not x.is_floating_point():
         kind = x.dtype if isinstance(x, Tensor) else type(x).__name__
-        raise BadTypeError(f"x is {kind}; a floating-point tensor is needed")
+        raise BadTypeError(f"x must be a floating-point tensor, got {kind}")
     if why := lack(x):
-        raise BadTypeError(f"x {why}; a dense tensor with values is needed")
+        raise BadTypeError(f"x {why}; expected a dense tensor with values")
     if x.numel() == 0:
-        raise BadValueError(f"x of shape {tuple(x.shape)} is empty; quantiles need an element")
+        raise BadValueError(
+            f"x of shape {tuple(x.shape)} is empty; quantiles need at least one element"
+        )
     _check_int("num", num, 2)
     if num > MOST:
         raise BadValueError(f"num={shown(num)} must be at most {MOST}")
@@ -194,7 +196,7 @@ def _checked(x: Tensor, num: int, offset: float | None) -> tuple[Tensor, Tensor]
     if isinstance(offset, bool) or not isinstance(offset, (int, float)):
         raise BadTypeError(f"offset={shown(offset)} must be a number or None")
     if not 0 <= offset < 0.5:
-        raise BadValueError(f"offset={shown(offset)} is outside [0, 0.5)")
+        raise BadValueError(f"offset={shown(offset)} must be at least 0 and below 0.5")
     i = torch.arange(num, dtype=torch.float64, device=x.device)
     return plain(x.detach(), "x").reshape(-1), offset + i * ((1 - 2 * offset) / (num - 1))
 
@@ -209,12 +211,12 @@ def _check_int(name: str, value: object, least: int) -> None:
 def _refuse(bad: Count) -> None:
     if found := int(bad):
         raise NonFiniteError(
-            f"x holds {found} NaN or infinite elements; quantiles need finite ones"
+            f"x holds {found} NaN or infinite elements; all elements must be finite"
         )
 
 
 def _positions(levels: Tensor, count: int) -> tuple[Tensor, Tensor, Tensor]:
-    """The ranks on both sides of each level among `count` elements, and how far between."""
+    """Return the ranks on both sides of each level, and the fraction between them."""
     position = (levels * (count - 1)).clamp(0, count - 1)
     below = position.floor()
     above = (below.long() + 1).clamp(max=count - 1)
@@ -253,7 +255,7 @@ def _executor(flat: Tensor) -> Executor:
 
 
 class _Reference:
-    """Plain PyTorch: whatever is asked for comes from all elements in order."""
+    """Plain PyTorch: every result comes from the sorted elements."""
 
     LONGEST: ClassVar[int] = sys.maxsize
 
@@ -261,7 +263,7 @@ class _Reference:
         return x.float().sort().values[ranks], _non_finite(x)
 
     def leading_bits(self, x: Tensor, ranks: Tensor) -> tuple[Tensor, int]:
-        top = x.float().view(torch.int32).long() >> _REST  # negative where the number is
+        top = x.float().view(torch.int32).long() >> _REST  # negative for negative numbers
         counts = torch.bincount(torch.where(top < 0, -1 - top, top + _HALF), minlength=2 * _HALF)
         upto = counts.cumsum(0)
         cell = torch.searchsorted(upto, ranks, right=True)

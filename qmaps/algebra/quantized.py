@@ -1,4 +1,4 @@
-"""Quantized tensors: packed codes and scales, and what they are in files."""
+"""Quantized tensors: packed codes and scales, and their form in files."""
 
 from __future__ import annotations
 
@@ -64,15 +64,15 @@ class QuantizedTensor:
 
     def _check_sizes(self) -> None:
         if self.shape and min(self.shape) < 0:
-            raise BadValueError(f"shape={self.shape} of a quantized tensor holds a negative size")
+            raise BadValueError(f"shape={self.shape} of a quantized tensor has a negative size")
         q = self.quantizer
         needed, layout, _ = packing.stored(q.normalizer, q.map.bits, self.shape)
         if {part.layout for part in (self.packed, *self.scales)} != {torch.strided}:
-            raise BadValueError("packed and scales of a quantized tensor must be dense")
+            raise BadValueError("packed and scales of a quantized tensor must be dense tensors")
         if self.packed.dtype != torch.uint8 or self.packed.shape != (needed,):
             raise BadValueError(
-                f"packed has {self.packed.numel()} elements of {self.packed.dtype}; "
-                f"{q.spec} of shape {self.shape} needs {needed} of torch.uint8"
+                f"packed has {self.packed.numel()} elements of {self.packed.dtype}; {q.spec} of "
+                f"shape {self.shape} needs {needed} elements of torch.uint8"
             )
         found = tuple([(scale.dtype, scale.shape) for scale in self.scales])
         if found != layout:
@@ -97,7 +97,9 @@ class QuantizedTensor:
             dtype: float32, float16 or bfloat16.
         """
         if not isinstance(dtype, torch.dtype) or dtype not in FLOATS:
-            raise BadTypeError(f"dtype={shown(dtype)}; allowed are float32, float16, bfloat16")
+            raise BadTypeError(
+                f"dtype={shown(dtype)} must be torch.float32, torch.float16 or torch.bfloat16"
+            )
         q = self.quantizer
         if out is not None:
             _check_target(out, self.shape)
@@ -146,18 +148,20 @@ class QuantizedTensor:
         """Read what `save` wrote."""
         tensors = load(path)
         if list(tensors) != ["tensor"]:
-            raise BadValueError(f"{str(path)!r} holds {len(tensors)} tensors; use qmaps.load")
+            raise BadValueError(
+                f"{str(path)!r} holds {len(tensors)} tensors, expected one; read it with qmaps.load"
+            )
         return tensors["tensor"]
 
     def __repr__(self) -> str:
         return f"QuantizedTensor({self.quantizer.spec!r}, shape={self.shape}, {self.nbytes} bytes)"
 
-    if not TYPE_CHECKING:  # who checks types shall not think that it has any attribute
+    if not TYPE_CHECKING:  # hidden from type checkers, which would accept any attribute
 
         def __getattr__(self, name: str) -> NoReturn:
             if not name.startswith("_") and hasattr(Tensor, name):
                 raise AttributeError(
-                    f"a QuantizedTensor has no attribute {name!r}; its values are a tensor: "
+                    f"QuantizedTensor has no attribute {name!r}; decode it first: "
                     f"t.dequantize().{name}"
                 )
             raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
@@ -167,14 +171,16 @@ class QuantizedTensor:
             cls, func: Any, types: Any, args: Any = (), kwargs: Any = None
         ) -> NoReturn:
             name = getattr(func, "__name__", str(func))
-            raise BadTypeError(f"{name} takes tensors, got a QuantizedTensor; pass t.dequantize()")
+            raise BadTypeError(f"{name} does not accept a QuantizedTensor; pass t.dequantize()")
 
 
 def _refusing(name: str) -> Callable[..., NoReturn]:
-    """An operator that tensors have and codes have not."""
+    """Return an operator that raises, because codes do not have it."""
 
     def refuse(*_: object) -> NoReturn:
-        raise BadTypeError(f"a QuantizedTensor has no {name}; its values have: t.dequantize()")
+        raise BadTypeError(
+            f"QuantizedTensor does not support {name}; decode it first with t.dequantize()"
+        )
 
     return refuse
 
@@ -235,13 +241,14 @@ def from_plain(plain: Mapping[str, Any]) -> QuantizedTensor:
         BadValueError, BadTypeError: the parts do not fit together.
     """
     if not isinstance(plain, Mapping):
-        raise BadTypeError(f"a quantized tensor is a {type(plain).__name__}; a dict is needed")
+        raise BadTypeError(f"a saved quantized tensor must be a dict, got {type(plain).__name__}")
     missing = [key for key in ("format", "spec", "shape", "packed", "scales") if key not in plain]
     if missing:
-        raise BadValueError(f"a quantized tensor lacks {', '.join(missing)}")
+        raise BadValueError(f"a saved quantized tensor lacks {', '.join(missing)}")
     if plain["format"] != FORMAT:
         raise BadValueError(
-            f"format={shown(plain['format'])} of a quantized tensor is not supported; {FORMAT} is"
+            f"format={shown(plain['format'])} of a saved quantized tensor is not supported; the "
+            f"supported format is {FORMAT}"
         )
     try:
         t = _assembled(plain)
@@ -250,7 +257,9 @@ def from_plain(plain: Mapping[str, Any]) -> QuantizedTensor:
         raise
     except DAMAGE as error:
         reason = f"{type(error).__name__}: {error}"
-        raise BadValueError(f"the parts of a quantized tensor are damaged ({reason})") from None
+        raise BadValueError(
+            f"the parts of a saved quantized tensor are damaged ({reason})"
+        ) from None
     return t
 
 
@@ -259,7 +268,9 @@ def _assembled(plain: Mapping[str, Any]) -> QuantizedTensor:
     quantizer = quantizer_in(plain)
     shape = tuple(plain["shape"])
     if not all(isinstance(size, int) for size in shape):
-        raise BadValueError(f"shape={shown(plain['shape'])} of a quantized tensor must be ints")
+        raise BadValueError(
+            f"shape={shown(plain['shape'])} of a saved quantized tensor must consist of ints"
+        )
     return QuantizedTensor(quantizer, shape, plain["packed"], tuple(plain["scales"]))
 
 
@@ -286,12 +297,12 @@ def load(path: str | os.PathLike[str]) -> dict[str, QuantizedTensor]:
 
 
 def check_codes(t: QuantizedTensor) -> None:
-    """Raise if a code is none of the codebook's, or a scale is negative."""
+    """Raise if a code is not in the codebook, or a scale is negative."""
     if any(map(lack, (t.packed, *t.scales))):
-        raise BadValueError("packed and scales of a quantized tensor must be dense")
+        raise BadValueError("packed and scales of a quantized tensor must be dense tensors")
     log_domain = t.quantizer.normalizer.log_domain
     if not log_domain and any(bool((scale < 0).any()) for scale in t.scales):
-        raise BadValueError(f"scales of {t.quantizer.spec} hold negative numbers; none may be")
+        raise BadValueError(f"scales of {t.quantizer.spec} must not be negative; at least one is")
     codebook = table(t.quantizer.map)
     if len(codebook) < 2**t.quantizer.map.bits and t.packed.numel():
         largest = int(t.codes().max())
@@ -304,15 +315,17 @@ def check_codes(t: QuantizedTensor) -> None:
 def _check_target(out: Tensor, shape: tuple[int, ...]) -> None:
     """Raise unless values of this shape can be written into `out`."""
     if not isinstance(out, Tensor):
-        raise BadTypeError(f"out is a {type(out).__name__}; a torch.Tensor is needed")
+        raise BadTypeError(f"out must be a torch.Tensor, got {type(out).__name__}")
     if not out.is_floating_point():
-        raise BadTypeError(f"out has dtype {out.dtype}; a floating-point tensor is needed")
+        raise BadTypeError(f"out must be a floating-point tensor, got {out.dtype}")
     if why := lack(out):
-        raise BadTypeError(f"out {why}; a dense tensor with values is needed")
+        raise BadTypeError(f"out {why}; expected a dense tensor with values")
     if tuple(out.shape) != shape:
-        raise BadValueError(f"out has shape {tuple(out.shape)}; {shape} is needed")
+        raise BadValueError(f"out must have shape {shape}, got {tuple(out.shape)}")
     if overlaps_itself(out):
-        raise BadValueError("out has several elements in one place; memory for each is needed")
+        raise BadValueError(
+            "several elements of out share one memory location; each element needs its own"
+        )
     if out.requires_grad and torch.is_grad_enabled():
         raise BadValueError("out requires gradients; write into it under torch.no_grad()")
 

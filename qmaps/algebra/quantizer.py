@@ -70,7 +70,8 @@ class Quantizer:
     def __post_init__(self) -> None:
         if self.normalizer.log_domain != self.map.log_domain:
             raise SpecError(
-                f"{self.normalizer.spec}/{self.map.spec}: logB<n> and log2 go with each other only"
+                f"{self.normalizer.spec}/{self.map.spec}: the normalizer logB<n> and the map log2 "
+                "only work with each other"
             )
 
     @property
@@ -179,11 +180,11 @@ class Quantizer:
     def _quantized(
         self, x: Tensor, out: QuantizedTensor | None, key: RoundingKey | None, *, check: bool
     ) -> tuple[QuantizedTensor, bool]:
-        """`x` quantized, and, if `check`, whether it may hold what cannot be."""
+        """Quantize `x`; with `check`, also return whether it may hold bad values."""
         if out is not None:
             _check_out(out, self, x)
         if key is not None and not isinstance(key, RoundingKey):
-            raise BadTypeError(f"key is a {type(key).__name__}; a RoundingKey is needed")
+            raise BadTypeError(f"key must be a RoundingKey, got {type(key).__name__}")
         frozen = self._frozen(x) if out is None else out.quantizer
         noise = (key or RoundingKey()) if self.stochastic else None
         storage = None if out is None else (out.packed, out.scales)
@@ -216,9 +217,11 @@ class Quantizer:
                 does not match.
         """
         if not isinstance(t, QuantizedTensor):
-            raise BadTypeError(f"t is a {type(t).__name__}; a QuantizedTensor is needed")
+            raise BadTypeError(f"t must be a QuantizedTensor, got {type(t).__name__}")
         if (t.quantizer.normalizer, t.quantizer.map.spec) != (self.normalizer, self.map.spec):
-            raise BadValueError(f"t was made by {t.quantizer.spec}; {self.spec} cannot decode it")
+            raise BadValueError(
+                f"t was quantized with {t.quantizer.spec}; {self.spec} cannot decode it"
+            )
         return t.dequantize(out=out, dtype=dtype)
 
     def error(self, x: Tensor) -> dict[str, float]:
@@ -281,7 +284,7 @@ def fit_each(quantizers: Sequence[Quantizer], x: Tensor) -> list[Quantizer]:
     scales = normalizer.scales(x)
     scale = normalizer.expand(scales, tuple(x.shape)).expand(x.shape)
     n = normalizer.normalize(x, scales)
-    # A finite sum has finite terms.
+    # If the sum is finite, all terms are.
     if not math.isfinite(n.double().sum() + scale.double().sum()):
         finite = n.isfinite() & scale.isfinite()
         n, scale = n[finite], scale[finite]
@@ -297,13 +300,13 @@ def fit_each(quantizers: Sequence[Quantizer], x: Tensor) -> list[Quantizer]:
 def _floats(x: Tensor) -> Tensor:
     """`x` without its graph, if it is a tensor of an allowed dtype."""
     if not isinstance(x, Tensor):
-        raise BadTypeError(f"x is a {type(x).__name__}; a torch.Tensor is needed")
+        raise BadTypeError(f"x must be a torch.Tensor, got {type(x).__name__}")
     if x.dtype not in FLOATS:
-        raise BadTypeError(f"x has dtype {x.dtype}; allowed are float32, float16, bfloat16")
+        raise BadTypeError(f"x must be float32, float16 or bfloat16, got {x.dtype}")
     if is_distributed(x):
-        raise BadTypeError("x is a DTensor; quantize its to_local() or its full_tensor()")
+        raise BadTypeError("x is a DTensor; quantize x.to_local() or x.full_tensor()")
     if why := lack(x):
-        raise BadTypeError(f"x {why}; a dense tensor with values is needed")
+        raise BadTypeError(f"x {why}; expected a dense tensor with values")
     return plain(x.detach(), "x")
 
 
@@ -318,13 +321,15 @@ def _refuse(bad: Tensor, kind: str, allowed: str, non_finite: bool) -> None:
 
 def _check_out(out: QuantizedTensor, quantizer: Quantizer, x: Tensor) -> None:
     if not isinstance(out, QuantizedTensor):
-        raise BadTypeError(f"out is a {type(out).__name__}; a QuantizedTensor is needed")
+        raise BadTypeError(f"out must be a QuantizedTensor, got {type(out).__name__}")
     if out.shape != tuple(x.shape):
-        raise BadValueError(f"out has shape {out.shape}; {tuple(x.shape)} is needed")
+        raise BadValueError(f"out must have shape {tuple(x.shape)}, got {out.shape}")
     if out.quantizer.spec != quantizer.spec:
-        raise BadValueError(f"out was made by {out.quantizer.spec}; {quantizer.spec} is needed")
+        raise BadValueError(
+            f"out must have the quantizer {quantizer.spec}, got {out.quantizer.spec}"
+        )
     if out.device != x.device:
-        raise BadValueError(f"out is on {out.device}; {x.device} is needed")
+        raise BadValueError(f"out must be on {x.device}, got {out.device}")
     out.check()
 
 

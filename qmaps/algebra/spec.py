@@ -39,7 +39,9 @@ def parse(
     """
     stripped = spec.strip()
     if len(stripped) > LONGEST:
-        raise SpecError(f"spec={shown(spec)} has {len(stripped)} characters; at most {LONGEST} do")
+        raise SpecError(
+            f"spec={shown(spec)} has {len(stripped)} characters; at most {LONGEST} are allowed"
+        )
     match = _SPEC.fullmatch(stripped)
     if match is None:
         raise SpecError(f"spec={shown(spec)} does not have the form {GRAMMAR}, such as B128/DE@4s")
@@ -66,7 +68,7 @@ def parse_normalizer(text: str) -> normalize.Normalizer:
     """The normalizer that the part of a spec before ``/`` names."""
     if len(text) > LONGEST:
         raise SpecError(
-            f"normalizer={shown(text)} has {len(text)} characters; at most {LONGEST} do"
+            f"normalizer={shown(text)} has {len(text)} characters; at most {LONGEST} are allowed"
         )
     parts = [_one_normalizer(part.strip()) for part in text.split("&")]
     return parts[0] if len(parts) == 1 else Minimum(*parts)
@@ -77,7 +79,7 @@ def _one_normalizer(text: str) -> normalize.Normalizer:
         if (found := cls.parse(text)) is not None:
             return found
     while text.lower().endswith("x8x8x8"):
-        text = text[:-2]  # one too many is as wrong as hundreds, which would go too deep
+        text = text[:-2]  # stop here: hundreds of "x8" would recurse too deeply
     if text.lower().endswith("x8"):
         return EightBit(_one_normalizer(text[:-2]))
     # B<n> is compared with the number written, so that "C128" is near "B128".
@@ -108,7 +110,7 @@ def _map(match: re.Match[str], codebooks: Iterable[Codebook]) -> maps.Map:
 
 def _codebook(codebook: Codebook, bits: int, sign: str) -> Codebook:
     if bits != codebook.bits or (sign and (sign == "s") != codebook.signed):
-        raise SpecError(f"the codebook handed over is {codebook.spec}")
+        raise SpecError(f"the codebook given is {codebook.spec}, which has another width or sign")
     return codebook
 
 

@@ -59,7 +59,9 @@ def accumulate(states: States, pair: Pair, min_quantized_size: int) -> Grid:
             infinity.
     """
     if pair.first is None or pair.second is None:
-        raise SpecError(f"pair={pair.spec!r} leaves a moment in 32 bits; both need codes here")
+        raise SpecError(
+            f"pair={pair.spec!r} leaves a moment in 32 bits; both moments must be quantized here"
+        )
     sums = None
     numel = 0
     for _, m, v, eps in adam_pairs(states, min_quantized_size):

@@ -1,4 +1,4 @@
-"""What analyses accept as states."""
+"""The kinds of states that analyses accept."""
 
 from __future__ import annotations
 
@@ -46,6 +46,6 @@ def adam_pairs(
             yield parameter, m, v, eps
     if not seen:
         raise CaptureError(
-            f"no parameter has more than min_quantized_size={min_quantized_size} elements; "
+            f"no parameter has more than min_quantized_size={min_quantized_size} elements, so "
             "there is nothing to quantize"
         )

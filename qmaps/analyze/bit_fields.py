@@ -52,15 +52,15 @@ def bit_fields(maps: Iterable[Map], values: Sequence[float]) -> pd.DataFrame:
     """
     for value in values:
         if not -1 <= value <= 1:
-            raise BadValueError(f"values holds {value!r}, which is outside -1 to 1")
+            raise BadValueError(f"values holds {value!r}; every value must be between -1 and 1")
     rows = []
     for map_ in maps:
         if not map_.signed:
             raise BadValueError(
-                f"maps holds {map_.spec}, which is unsigned; bits of signed maps are known"
+                f"maps holds {map_.spec}, which is unsigned; every map must be signed"
             )
         known = fields_of(map_)
-        # The 1 makes the scale 1.
+        # The appended 1 makes the scale 1.
         exact = torch.tensor([*values, 1.0])
         decoded = (PerTensor() / map_).quantize(exact).dequantize()[:-1]
         for value, number in zip(values, decoded.tolist(), strict=True):
@@ -85,7 +85,7 @@ def fields_of(map_: Map) -> dict[float, tuple[tuple[str, Bits], ...]]:
     codebook = map_.codebook()
     found: dict[float, tuple[tuple[str, Bits], ...]] = {}
     for fields, magnitude in patterns(map_):
-        # Made from its bits a magnitude may differ from the codebook's in the last place.
+        # A magnitude computed from its bits may differ from the codebook's in the last place.
         nearest = float(codebook[(codebook - magnitude).abs().argmin()])
         found.setdefault(nearest, fields)
     return found
@@ -99,7 +99,7 @@ def patterns(map_: Map) -> Iterator[Pattern]:
         BadValueError: the map is of a type whose bits have no meaning here.
     """
     raise BadValueError(
-        f"maps holds {map_.spec}; the bits of tree, static-tree, mantissa and linear0 are known"
+        f"maps holds {map_.spec}; allowed are tree, static-tree, mantissa and linear0"
     )
 
 

@@ -1,4 +1,4 @@
-"""Errors of second moments by how far below the largest they lie."""
+"""Errors of second moments, by their distance below the largest one."""
 
 from __future__ import annotations
 
@@ -65,12 +65,15 @@ def error_per_decade(
     if decades < 1:
         raise BadValueError(f"decades={decades} must be at least 1")
     if within.log_domain:
-        raise BadValueError(f"within={within.spec} gives no scales; a normalizer that divides does")
+        raise BadValueError(
+            f"within={within.spec} works on logarithms and has no scales; use a normalizer that "
+            "divides"
+        )
     parsed = [quantizer(given) for given in quantizers]
     kept = {title: _values(title, tensor) for title, tensor in tensors.items()}
     kept = {title: x for title, x in kept.items() if bool((x > 0).any())}
     if not kept:
-        raise BadValueError("tensors hold no value above 0")
+        raise BadValueError("tensors must hold at least one value above 0")
     chosen = [(x > 0) for x in kept.values()]
     exact = _joined(list(kept.values()), chosen)
     below = np.concatenate(
@@ -88,7 +91,9 @@ def _values(title: str, tensor: Tensor) -> Tensor:
     x = tensor.detach().to("cpu", torch.float32).contiguous()
     if bool((x < 0).any()):
         count = int((x < 0).sum())
-        raise BadValueError(f"tensors[{title!r}] has {count} negative values; none may be")
+        raise BadValueError(
+            f"tensors[{title!r}] has {count} negative values; no value may be negative"
+        )
     return x
 
 

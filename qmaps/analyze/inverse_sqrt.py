@@ -57,7 +57,7 @@ def inverse_sqrt(
         if wanted is None or name in wanted
     ]
     if not any(bool((v != 0).any()) for v in moments):
-        raise BadValueError(f"parameters={parameters!r} gives no second moment other than 0")
+        raise BadValueError(f"parameters={parameters!r} selects no second moment other than 0")
     variants = {UNQUANTIZED: moments}
     variants |= {q.spec: [q.quantize(v).dequantize() for v in moments] for q in parsed}
     kept = [v != 0 for v in moments]

@@ -1,4 +1,4 @@
-"""Whether the outliers of a matrix lie in few rows, or in few columns."""
+"""Finds out whether the outliers of a matrix lie in few rows or in few columns."""
 
 from __future__ import annotations
 
@@ -51,8 +51,8 @@ def outlier_lines(
     for title, tensor in matrices.items():
         if tensor.dim() < 2 or tensor.numel() == 0:
             raise BadValueError(
-                f"matrices[{title!r}] has shape {tuple(tensor.shape)}; at least two dimensions "
-                "and one element are needed"
+                f"matrices[{title!r}] has shape {tuple(tensor.shape)}; it must have at least two "
+                "dimensions and one element"
             )
         matrix = tensor.detach().float().abs().flatten(1)
         count = max(1, round(outliers * matrix.numel()))

@@ -36,8 +36,8 @@ def outliers(matrices: Mapping[str, Tensor], *, cells: int = CELLS) -> pd.DataFr
     for title, tensor in matrices.items():
         if tensor.dim() < 2 or tensor.numel() == 0:
             raise BadValueError(
-                f"matrices[{title!r}] has shape {tuple(tensor.shape)}; at least two dimensions "
-                "and one element are needed"
+                f"matrices[{title!r}] has shape {tuple(tensor.shape)}; it must have at least two "
+                "dimensions and one element"
             )
         matrix = tensor.detach().float().abs().flatten(1)
         rows, cols = matrix.shape

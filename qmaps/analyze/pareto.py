@@ -31,7 +31,7 @@ def pareto(sweep: pd.DataFrame, *, state: str = "exp_avg") -> pd.DataFrame:
     rows = sweep[sweep["state"] == state]
     if rows.empty:
         allowed = ", ".join(sorted(map(repr, sweep["state"].unique())))
-        raise BadValueError(f"state={state!r} is not in the sweep; it has {allowed}")
+        raise BadValueError(f"state={state!r} is not in the sweep; allowed are {allowed}")
     weighted = rows.assign(
         noise=rows["mse"] * rows["numel"],
         signal=rows["mean_square"] * rows["numel"],

@@ -51,14 +51,14 @@ def read(path: Path, names: Names = None) -> CapturedStates:
             found = collect(state)
             hyperparameters[label] = plain_options(group)
             taken = max(taken, _step(found.scalars.get("step", 0)))
-        except DAMAGE as error:  # a quantized state whose parts do not fit, say
+        except DAMAGE as error:  # for example a quantized state whose parts do not fit
             raise CaptureError(f"{str(path)!r} is damaged at {label!r}: {error}") from None
         scalars[label] = found.scalars
         skipped += [f"{label}: {name} ({kind})" for name, kind in found.skipped.items()]
         if found.tensors:
             tensors[label] = found.tensors
     if not tensors:
-        raise CaptureError(f"{str(path)!r} is an optimizer checkpoint without any state")
+        raise CaptureError(f"{str(path)!r} is an optimizer checkpoint that holds no states")
     if isinstance(names, torch.nn.Module):
         _check_shapes(names, tensors, path)
     return CapturedStates(
@@ -73,7 +73,7 @@ def read(path: Path, names: Names = None) -> CapturedStates:
 
 def _step(number: float) -> int:
     if not 0 <= number <= MOST:
-        raise BadValueError(f"step={shown(number)} is no count")
+        raise BadValueError(f"step={shown(number)} must be an integer of at least 0")
     return int(number)
 
 
@@ -99,7 +99,7 @@ def convert(
     if not exists(source):
         raise CaptureError(f"{str(source)!r} does not exist")
     if source.is_dir():
-        raise CaptureError(f"{str(source)!r} is a folder; an optimizer checkpoint is needed")
+        raise CaptureError(f"{str(source)!r} is a folder; expected an optimizer checkpoint")
     states = read(source, names)
     lazies = list(states.lazies())
     about = snapshot.About(
@@ -145,7 +145,8 @@ def state_dicts_in(loaded: Any, path: Path) -> list[Mapping[str, Any]]:
         kind = f"a dict with {', '.join(some)}{', ...' if len(loaded) > 4 else ''}"
         kind = kind if some else "an empty dict"
     raise CaptureError(
-        f"{str(path)!r} holds no optimizer state_dict ('state' and 'param_groups'), but {kind}"
+        f"{str(path)!r} must hold an optimizer state_dict ('state' and 'param_groups'), but holds "
+        f"{kind}"
     )
 
 
@@ -171,7 +172,7 @@ def _parameters(state_dict: Mapping[str, Any]) -> Iterator[Slot]:
         for position, key in enumerate(group["params"]):
             if position < len(own):
                 name = str(own[position])
-            elif isinstance(key, str):  # torch.distributed.checkpoint keeps names for keys
+            elif isinstance(key, str):  # torch.distributed.checkpoint uses names as keys
                 name = key
             else:
                 name = f"group{number}.param{position}"
@@ -192,17 +193,17 @@ def _labels(slots: list[Slot], names: Names, path: Path) -> list[str]:
         for label in labels:
             if not isinstance(label, str):
                 raise BadTypeError(
-                    f"names has a {type(label).__name__} in it; a model or strings are needed"
+                    f"names must be a model or strings, got {type(label).__name__} among them"
                 )
     if len(labels) != len(slots):
         raise BadValueError(
-            f"names has {len(labels)} entries; {str(path)!r} has {len(slots)} parameters"
+            f"names has {len(labels)} entries, but {str(path)!r} has {len(slots)} parameters"
         )
     twice = next((label for label in labels if labels.count(label) > 1), None)
     if twice is not None:
         where = repr(str(path)) if names is None else "names"
         raise (CaptureError if names is None else BadValueError)(
-            f"{where} names two parameters {twice!r}; names must differ"
+            f"{where} has two parameters named {twice!r}; every name must be unique"
         )
     return labels
 
@@ -217,6 +218,6 @@ def _check_shapes(
             if name in states and states[name].shape != shapes[label]:
                 raise BadValueError(
                     f"names gives {label!r} of shape {shapes[label]} a state {name!r} of shape "
-                    f"{states[name].shape} in {str(path)!r}; its optimizer has another order "
-                    "(groups?): give the names as a list in that order"
+                    f"{states[name].shape} in {str(path)!r}; the optimizer orders its parameters "
+                    "differently, perhaps by groups: give the names as a list in its order"
                 )

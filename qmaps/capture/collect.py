@@ -1,4 +1,4 @@
-"""What of an optimizer's state can be recorded, and how it is named."""
+"""The parts of an optimizer's state that can be recorded, and their names."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def collect(state: Mapping[Any, Any]) -> Collected:
             elif lazy is not None:
                 found.tensors[name] = lazy
             else:
-                # Under the whole's name: LBFGS has a list of a hundred times None.
+                # Recorded under the list's name: LBFGS has a list of a hundred None.
                 found.skipped.setdefault(str(top), _kind(value))
     return found
 
@@ -68,10 +68,10 @@ _UNFIT = object()
 
 
 def _plain(value: Any) -> Any:
-    """`value` as JSON has it, or ``_UNFIT``."""
+    """Return `value` as a JSON value, or ``_UNFIT`` if it has no such form."""
     if value is None or isinstance(value, (bool, int, float, str)):
         return value
-    # Tensors and NumPy scalars; one element is a number, whatever holds it.
+    # Tensors and NumPy scalars with one element count as numbers.
     if hasattr(value, "item") and getattr(value, "size", None) is not None:
         if isinstance(value, Tensor) and lack(value):
             return _UNFIT
@@ -110,9 +110,9 @@ def _number(name: str, value: Any) -> float | None:
 
 
 def _lazy(value: Any) -> Lazy | None:
-    """How to fetch `value`, or None if it is no tensor that a snapshot can hold."""
+    """Return a lazy form of `value`, or None if a snapshot cannot hold it."""
     if _is_packed(value):
-        # Not at the top: reading plain captures needs no quantizer.
+        # Imported here because reading plain captures needs no quantizer.
         from qmaps.algebra.quantized import from_plain
 
         value = from_plain(value)
@@ -121,7 +121,7 @@ def _lazy(value: Any) -> Lazy | None:
             plain = value.layout is torch.strided and not value.is_meta
             return Lazy.of(value) if plain and value.dtype in DTYPES else None
         if type(value).dequantize is Tensor.dequantize:
-            return None  # a shard of a distributed tensor, say: not ours to take apart
+            return None  # for example a shard of a distributed tensor
     if callable(getattr(value, "dequantize", None)) and hasattr(value, "shape"):
         return Lazy(tuple(value.shape), torch.float32, lambda: value.dequantize().float())
     return None

@@ -40,15 +40,13 @@ def claim(lock: FolderLock, about: snapshot.About) -> Path:
             held = snapshot.read_about(newest)
         except CaptureError as error:
             raise OutputError(
-                f"out={str(folder)!r} holds a snapshot that cannot be continued from: {error}; "
-                "delete it, or give another folder"
+                f"out={str(folder)!r} holds a snapshot that cannot be read, so the capture cannot "
+                f"continue: {error}; delete the snapshot or give another folder"
             ) from None
         difference = _difference(held, about)
         if difference:
-            raise OutputError(
-                f"out={str(folder)!r} holds states of {difference} needs another folder"
-            )
-    # Where there are no locks, these may be of another writer.
+            raise OutputError(f"out={str(folder)!r} holds states of {difference}")
+    # Without a lock these files may belong to another writer.
     for pattern in (".step-*.tmp", f".{INDEX}.*.tmp") if lock.exclusive else ():
         for leftover in folder.glob(pattern):
             leftover.unlink(missing_ok=True)
@@ -81,9 +79,9 @@ def write_index(folder: Path, about: snapshot.About) -> None:
 
 
 def _difference(held: snapshot.About, about: snapshot.About) -> str:
-    """What the folder is of instead, and what is wanted: ``X; Y``, or ``''`` if of the same."""
+    """Describe the other states in the folder, with advice; ``''`` if they are the same."""
     if held.optimizer != about.optimizer:
-        return f"{held.optimizer}; {about.optimizer}"
+        return f"{held.optimizer}; give another folder for {about.optimizer}"
     there, here = held.parameters, about.parameters
     if not there or not here:  # a checkpoint does not say what its parameters are, only its states
         there, here = _state_shapes(held), _state_shapes(about)
@@ -92,10 +90,16 @@ def _difference(held: snapshot.About, about: snapshot.About) -> str:
     odd = sorted(there.keys() ^ here.keys())
     if odd:
         where = "there" if odd[0] in there else "here"
-        return f"other parameters ({odd[0]!r} is only {where}); this choice of parameters"
+        return (
+            f"other parameters ({odd[0]!r} is only {where}); give another folder for this choice "
+            "of parameters"
+        )
     for name, shape in here.items():
         if there[name] != shape:
-            return f"{name!r} of shape {tuple(there[name])}; shape {tuple(shape)}"
+            return (
+                f"{name!r} of shape {tuple(there[name])}; give another folder for shape "
+                f"{tuple(shape)}"
+            )
     return ""
 
 

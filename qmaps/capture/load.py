@@ -41,7 +41,7 @@ def load(
     if source.is_dir():
         return _folder(source, step)
     if step is not None:
-        raise BadValueError(f"step={step} chooses from a folder; {str(source)!r} is one file")
+        raise BadValueError(f"step={step} needs a folder of captures; {str(source)!r} is one file")
     if source.suffix == ".safetensors":
         return _snapshot(source, None)
     return checkpoint.read(source, names)
@@ -53,7 +53,7 @@ def _folder(folder: Path, step: int | None) -> CapturedStates:
     except OSError as error:
         raise CaptureError(f"{str(folder)!r} cannot be read ({error.strerror})") from None
     if not steps:
-        raise CaptureError(f"{str(folder)!r} holds no captured step (step-*.safetensors)")
+        raise CaptureError(f"{str(folder)!r} holds no captured steps (step-*.safetensors)")
     chosen = steps[-1] if step is None else step
     if chosen not in steps:
         known = ", ".join(map(str, steps))

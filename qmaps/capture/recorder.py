@@ -91,7 +91,7 @@ class StateRecorder:
     ) -> None:
         if not isinstance(optimizer, torch.optim.Optimizer):
             raise BadTypeError(
-                f"optimizer is a {type(optimizer).__name__}; a torch.optim.Optimizer is needed"
+                f"optimizer must be a torch.optim.Optimizer, got {type(optimizer).__name__}"
             )
         self.optimizer = optimizer
         self.every = _integer("every", every, 1)
@@ -108,7 +108,9 @@ class StateRecorder:
         }
         if not self._shapes:
             some = ", ".join(labels[:5]) + (", ..." if len(labels) > 5 else "")
-            raise BadValueError(f"parameters={shown(parameters)} matches none of {some}")
+            raise BadValueError(
+                f"parameters={shown(parameters)} matches no parameter; the names are {some}"
+            )
         self._taken = 0 if start is None else _integer("start", start, 0)
         self._lock = FolderLock(out, KIND)
         try:
@@ -225,7 +227,9 @@ class StateRecorder:
                 if label is None:
                     label = own[position] if own else f"group{number}.param{position}"
                 if label in seen:
-                    raise BadValueError(f"two parameters are named {label!r}; names must differ")
+                    raise BadValueError(
+                        f"two parameters are named {label!r}; every name must be unique"
+                    )
                 seen.add(label)
                 yield label, parameter, group
 
@@ -247,7 +251,7 @@ class StateRecorder:
         return True
 
     def _tell(self, topic: str, text: str) -> None:
-        """Warn, once of each topic."""
+        """Warn once about each topic."""
         if topic not in self._told:
             self._told.add(topic)
             warnings.warn(text, stacklevel=3)
@@ -264,7 +268,7 @@ def _own_count(optimizer: torch.optim.Optimizer) -> int | None:
             tensors.setdefault(step.device, []).append(step.detach().reshape(()).double())
         elif isinstance(step, (int, float)):
             counts.append(step)
-    # One synchronization a device, not one a parameter.
+    # One synchronization per device, not per parameter.
     counts += [torch.stack(steps).max().item() for steps in tensors.values()]
     return int(max(counts)) if counts else None
 
@@ -282,7 +286,7 @@ def _integer(parameter: str, value: Any, least: int) -> int:
 
 
 def _members(given: Any) -> list[Any] | None:
-    """What is in a collection; None where there is nothing to go through."""
+    """Return the members of a collection, or None if the value is not a collection."""
     try:
         return list(given)
     except (RuntimeError, TypeError):
@@ -314,12 +318,12 @@ def _predicate(argument: str, chosen: Parameters) -> Callable[[str], bool]:
     patterns = [chosen] if isinstance(chosen, str) else _members(chosen)
     if patterns is None:
         raise BadTypeError(
-            f"{argument}={shown(chosen)} must be names or wildcards, or a function of the name"
+            f"{argument}={shown(chosen)} must be names or wildcards, or a function of a name"
         )
     for pattern in patterns:
         if not isinstance(pattern, str):
             raise BadTypeError(
-                f"{argument} has {shown(pattern)} in it; names or wildcards are needed"
+                f"{argument} must hold names or wildcards, got {shown(pattern)} among them"
             )
     # Equality first: a name may hold brackets, which are wildcards as well.
     return lambda name: name in patterns or any(fnmatch.fnmatchcase(name, p) for p in patterns)
@@ -332,18 +336,18 @@ def _names(names: Names, optimizer: torch.optim.Optimizer) -> dict[int, str]:
     pairs = _members(names.named_parameters() if isinstance(names, torch.nn.Module) else names)
     if pairs is None:
         kind = type(names).__name__
-        raise BadTypeError(f"names is a {kind}; a model or pairs of name and parameter are needed")
+        raise BadTypeError(f"names must be a model or pairs of a name and a parameter, got {kind}")
     found: dict[int, str] = {}
     for pair in pairs:
         fits = isinstance(pair, (tuple, list)) and len(pair) == 2
         if not fits or not isinstance(pair[0], str) or not isinstance(pair[1], Tensor):
             raise BadTypeError(
-                f"names has a {type(pair).__name__} in it; "
-                "a model or pairs of name and parameter are needed"
+                "names must be a model or pairs of a name and a parameter, got "
+                f"{type(pair).__name__} among them"
             )
         found.setdefault(id(pair[1]), pair[0])
     if not any(id(p) in found for group in optimizer.param_groups for p in group["params"]):
         raise BadValueError(
-            "names has none of the optimizer's parameters; give the model that it trains"
+            "names has none of the optimizer's parameters; pass the model that the optimizer trains"
         )
     return found

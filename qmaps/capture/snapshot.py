@@ -184,9 +184,9 @@ def save_file(tensors: Mapping[str, Lazy], path: Path, metadata: Mapping[str, st
             file.write(content)
             found[name] = checksums.of(content)
         file.seek(0)
-        file.write(_header(tensors, metadata, found))  # as long as before
+        file.write(_header(tensors, metadata, found))  # has the same length as before
         file.flush()
-        # Else a power cut could leave the new name on a file without its bytes.
+        # Otherwise a power cut could leave the new name on an incomplete file.
         os.fsync(file.fileno())
 
 
@@ -213,7 +213,9 @@ def read_about(path: Path) -> About:
     except (ValueError, AttributeError):
         raise damaged from None
     if version != FORMAT:
-        raise CaptureError(f"{str(path)!r} has capture format {version}; {FORMAT} is supported")
+        raise CaptureError(
+            f"{str(path)!r} has capture format {version}; the supported format is {FORMAT}"
+        )
     try:
         about["tensors"] = [Entry(**entry) for entry in about["tensors"]]
         found = About(**about)
@@ -226,7 +228,7 @@ def read_about(path: Path) -> About:
     if not _fits(found):
         raise damaged
     if held != named:
-        raise CaptureError(f"{str(path)!r} does not hold the tensors that its metadata names")
+        raise CaptureError(f"{str(path)!r} does not hold the tensors that its metadata lists")
     return found
 
 
@@ -273,7 +275,7 @@ def _checksums(path: Path, metadata: dict[str, str], tensors: Collection[str]) -
 
 
 def _fits(about: About) -> bool:
-    """Whether every part has the type that readers count on."""
+    """Whether every part has the type that readers expect."""
     return (
         type(about.step) is int
         and isinstance(about.optimizer, str)
@@ -303,7 +305,7 @@ def _order(tensors: Mapping[str, Lazy]) -> list[str]:
 def _header(
     tensors: Mapping[str, Lazy], metadata: Mapping[str, str], found: Mapping[str, str] | None = None
 ) -> bytes:
-    """The bytes before the first tensor; zeros in the place of checksums that are not found yet."""
+    """The bytes before the first tensor; zeros in place of checksums that are not known yet."""
     checked = checksums.with_checksums(
         metadata, found or dict.fromkeys(tensors, "0" * checksums.DIGITS)
     )
@@ -326,8 +328,8 @@ def _bytes(lazy: Lazy) -> memoryview:
     tensor = lazy.read().detach()
     if (tuple(tensor.shape), tensor.dtype) != (lazy.shape, lazy.dtype):
         raise RuntimeError(
-            f"a {lazy.dtype} of shape {lazy.shape} was announced; "
-            f"{tensor.dtype} of {tuple(tensor.shape)} came"
+            f"expected a {lazy.dtype} tensor of shape {lazy.shape}, got {tensor.dtype} of shape "
+            f"{tuple(tensor.shape)}"
         )
     plain = tensor.cpu().resolve_conj().resolve_neg().contiguous()
     return plain.reshape(-1).view(torch.uint8).numpy().data

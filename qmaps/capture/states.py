@@ -78,14 +78,14 @@ class CapturedStates:
         for parameter, states in tensors.items():
             if not isinstance(states, Mapping):
                 raise BadTypeError(
-                    f"states of {parameter!r} are a {type(states).__name__}; "
-                    "a dict of tensors by state name is needed"
+                    f"the states of {parameter!r} must be a dict of tensors by state name, got "
+                    f"{type(states).__name__}"
                 )
             for name, tensor in states.items():
                 if not isinstance(tensor, Tensor):
                     raise BadTypeError(
-                        f"state {name!r} of {parameter!r} is a {type(tensor).__name__}; "
-                        "a tensor is needed"
+                        f"state {name!r} of {parameter!r} must be a tensor, got "
+                        f"{type(tensor).__name__}"
                     )
                 entries.setdefault(parameter, {})[name] = Lazy.of(tensor)
         return cls(
@@ -120,7 +120,7 @@ class CapturedStates:
     def eps(self, parameter: str) -> float:
         """Adam's eps for `parameter`; torch's default 1e-8 where unknown."""
         eps = self.hyperparameters(parameter).get("eps")
-        # Adafactor has two of them, and neither is Adam's.
+        # Adafactor has a pair of eps, and neither is Adam's.
         return float(eps) if isinstance(eps, (int, float)) else 1e-8
 
     def tensor(self, parameter: str, state: str, *, check: bool = True) -> Tensor:
@@ -197,19 +197,21 @@ class CapturedStates:
             if m.shape != v.shape:
                 raise CaptureError(
                     f"parameter {parameter!r} in {self.source!r} has exp_avg of shape "
-                    f"{tuple(m.shape)} and exp_avg_sq of shape {tuple(v.shape)}; Adam's are equal"
+                    f"{tuple(m.shape)} and exp_avg_sq of shape {tuple(v.shape)}; the shapes must "
+                    "be equal"
                 )
             if bool((v < 0).any()):
                 raise CaptureError(
-                    f"state 'exp_avg_sq' of parameter {parameter!r} in {self.source!r} is negative "
-                    "somewhere; a second moment cannot be"
+                    f"state 'exp_avg_sq' of parameter {parameter!r} in {self.source!r} has "
+                    "negative values; a second moment cannot be negative"
                 )
             yield parameter, m, v, self.eps(parameter)
         if not found:
             names = sorted({state for states in self._tensors.values() for state in states})
             have = ", ".join(names) if names else "no tensor states at all"
             raise CaptureError(
-                f"{self.source!r} has no Adam states (exp_avg and exp_avg_sq); it has {have}"
+                f"{self.source!r} has no Adam states (exp_avg and exp_avg_sq); its states are "
+                f"{have}"
             )
 
     def fingerprint(self) -> str:
@@ -241,11 +243,12 @@ class CapturedStates:
         if parameter not in self._tensors:
             known = ", ".join(self._tensors)
             raise BadValueError(
-                f"parameter={parameter!r} is not in {self.source!r}; it has {known}"
+                f"parameter={parameter!r} is not in {self.source!r}; its parameters are {known}"
             )
         entry = self._tensors[parameter]
         if state is not None and state not in entry:
             raise BadValueError(
-                f"state={state!r} is not recorded for {parameter!r}; it has {', '.join(entry)}"
+                f"state={state!r} is not recorded for {parameter!r}; the recorded states are "
+                f"{', '.join(entry)}"
             )
         return entry

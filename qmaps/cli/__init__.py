@@ -63,16 +63,16 @@ def run_app(app: typer.Typer, arguments: Sequence[str] | None = None) -> None:
         sys.stdout.flush()
     except CommandLineError as error:
         message = " ".join(error.format_message().split())
-        if message:  # empty where the help was shown instead
+        if message:  # empty if the help was shown instead
             print_error(message)
         raise SystemExit(error.exit_code) from None
     except QmapsError as error:
         print_error(str(error))
         raise SystemExit(2) from None
-    except BrokenPipeError:  # who reads the output wants no more of it
+    except BrokenPipeError:  # the reader has closed the pipe
         close_output()
         raise SystemExit(1) from None
-    except OSError as error:  # a disk that is full, a folder that is forbidden
+    except OSError as error:  # a full disk, a folder without permission
         place = "" if error.filename is None else f"{str(error.filename)!r}: "
         print_error(f"{place}{error.strerror or error}")
         raise SystemExit(2) from None

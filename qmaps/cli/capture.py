@@ -41,14 +41,14 @@ def capture(
     from qmaps.storage.files import output_folder
 
     if (workload is None) == (checkpoint is None):
-        raise BadValueError("give either a workload or --checkpoint, and not both")
+        raise BadValueError("give either a workload or --checkpoint, not both")
     if checkpoint is not None:
         captures.convert(checkpoint, out)
     else:
         work = workloads.get(workload or "")
         contender = as_contender("32bit")
         if every > (total := work.steps if steps is None else steps):
-            raise BadValueError(f"every={every} records none of {total} steps")
+            raise BadValueError(f"every={every} would record none of the {total} steps")
         output_folder(out)
         with progress(quiet=as_json) as advance:
             workloads.train(

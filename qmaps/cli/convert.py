@@ -23,26 +23,26 @@ def convert(
     states: Annotated[
         list[str] | None,
         typer.Option(
-            help="32bit, 8bit, 4bit or fp8, as the target has them; for qmaps also a preset, or "
-            "STATE=SPEC, which may be repeated. Left out: codes stay where the target can hold "
-            "them."
+            help="32bit, 8bit, 4bit or fp8, as far as the target has them; for qmaps also a preset "
+            "or STATE=SPEC, which may be repeated. By default codes are kept if the target can "
+            "hold them."
         ),
     ] = None,
     zeros: Annotated[
         str,
         typer.Option(
-            help="Second moments that decode to 0 under a first moment that does not: raise them "
-            "to the smallest value of their format, or leave them."
+            help="What to do with second moments that decode to 0 while the first moment does not: "
+            "raise them to the smallest value of their format, or leave them."
         ),
     ] = "raise",
     source: Annotated[
-        str | None, typer.Option("--from", help="The checkpoint's format; found out if left out.")
+        str | None, typer.Option("--from", help="Format of the checkpoint; detected by default.")
     ] = None,
     optimizer: Annotated[
         str | None,
         typer.Option(
-            help="adam, ademamix, lion, sgd, rmsprop or adagrad, where a checkpoint of "
-            "bitsandbytes does not tell."
+            help="adam, ademamix, lion, sgd, rmsprop or adagrad, if the checkpoint is of "
+            "bitsandbytes and does not say which."
         ),
     ] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace OUT.")] = False,
@@ -51,8 +51,8 @@ def convert(
 ) -> None:
     """Convert an optimizer checkpoint between torch, bitsandbytes, torchao and qmaps.
 
-    Codes and codebooks go over as they are where the target can hold them; otherwise values are
-    decoded and encoded anew. The error of each parameter and state is reported.
+    Codes and codebooks are kept exactly if the target can hold them; otherwise values are
+    decoded and encoded again. The error of each parameter and state is reported.
 
     Examples:
 
@@ -102,7 +102,7 @@ def convert(
 
 
 def _wanted_states(given: list[str] | None) -> str | dict[str, str | None] | None:
-    """The option --states: a name, or specs by state."""
+    """The value of the option --states: a name, or specs by state."""
     if not given:
         return None
     if len(given) == 1 and "=" not in given[0]:
@@ -111,13 +111,13 @@ def _wanted_states(given: list[str] | None) -> str | dict[str, str | None] | Non
     for pair in given:
         state, separator, spec = pair.partition("=")
         if not separator:
-            raise BadValueError(f"states={pair!r} must be STATE=SPEC where there are several")
+            raise BadValueError(f"states={pair!r} must be STATE=SPEC when several are given")
         specs[state] = None if spec == "32bit" else spec
     return specs
 
 
 def _print_updates(updates: Sequence[UpdateRow], top: int) -> None:
-    """What a conversion did to Adam's updates."""
+    """Print the errors that a conversion added to Adam's updates."""
     rows = sorted(updates, key=lambda row: row.max_abs_error, reverse=True)
     if rows:
         print_table(

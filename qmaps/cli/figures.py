@@ -13,7 +13,7 @@ from qmaps.cli.output import print_json, progress
 
 def figures(
     states: Annotated[
-        Path | None, typer.Argument(help="Captured states to analyze; none to draw anew.")
+        Path | None, typer.Argument(help="Captured states to analyze; leave out to draw again.")
     ] = None,
     out: Out = Path("runs/sweep"),
     min_quantized_size: MinSize = 4096,

@@ -24,14 +24,14 @@ def memory(
     ] = "B2048/linear0@8s",
     state: Annotated[
         list[str] | None,
-        typer.Option(help="NAME=SPEC of an optimizer's state, or NAME=32bit; may be repeated."),
+        typer.Option(help="NAME=SPEC or NAME=32bit for an optimizer state; may be repeated."),
     ] = None,
     min_quantized_size: Annotated[
         int, typer.Option(min=0, help="States of at most this many elements stay in 32 bits.")
     ] = 0,
     as_json: AsJson = False,
 ) -> None:
-    """Predict what parameters, gradients and optimizer states of a model take.
+    """Predict the memory of a model's parameters, gradients and optimizer states.
 
     Examples:
 
@@ -67,7 +67,8 @@ def _model(name: str) -> Any:
         return workloads.get(name).model(0)
     if not all(part.isidentifier() for part in [*module.split("."), function]):
         raise BadValueError(
-            f"model={shown(name)} must be a workload, or MODULE:FUNCTION that returns a model"
+            f"model={shown(name)} must be a workload or MODULE:FUNCTION, a function that returns a "
+            "model"
         )
     sys.path.insert(0, "")
     try:
@@ -78,8 +79,8 @@ def _model(name: str) -> Any:
         raise BadValueError(
             f"model={name!r} cannot be called without arguments ({error})"
         ) from None
-    except Exception as error:  # it is the user's code
+    except Exception as error:  # the function is the user's code
         kind = type(error).__name__
-        raise BadValueError(f"model={name!r} raises {kind}: {error}") from error
+        raise BadValueError(f"model={name!r} raised {kind}: {error}") from error
     finally:
         sys.path.remove("")

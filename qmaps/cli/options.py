@@ -1,4 +1,4 @@
-"""Options that commands share, and the objects that names on the command line stand for."""
+"""Options that several commands have, and the objects that their values stand for."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ if TYPE_CHECKING:
     from qmaps.lab import Contender
     from qmaps.maps.codebook import Codebook
 
-Out = Annotated[Path, typer.Option(help="Run folder; everything of the run is kept in it.")]
+Out = Annotated[Path, typer.Option(help="Run folder; all files of the run are written to it.")]
 Seed = Annotated[int, typer.Option(min=0, max=2**32 - 1, help="Seed of weights and batches.")]
-Steps = Annotated[int | None, typer.Option(min=1, help="Training steps; the workload's default.")]
+Steps = Annotated[
+    int | None, typer.Option(min=1, help="Training steps; each workload has a default.")
+]
 AsJson = Annotated[
     bool,
-    typer.Option(
-        "--json", help="Print JSON for scripts, and nothing else; null for NaN and infinity."
-    ),
+    typer.Option("--json", help="Print only JSON, for scripts; NaN and infinity become null."),
 ]
 Workload = Annotated[str, typer.Argument(help="stdlib-lm, stdlib-lm-tiny, digits or minilm.")]
 States = Annotated[
@@ -53,7 +53,7 @@ def as_contender(name: str) -> Contender:
     if name == "32bit":
         return Contender("32-bit AdamW")
     if "/" not in name:
-        preset(name)  # raises with what is allowed
+        preset(name)  # raises an error that lists the presets
         return Contender(f"AdamW {name}", name)
     pair = Pair.parse(name)
     moments = dict(zip(AdamW.state_names, (pair.first, pair.second), strict=True))
@@ -71,6 +71,6 @@ def as_codebook(given: str) -> Codebook:
         values = [float(line) for line in Path(file).read_text(encoding="utf-8").split()]
     except (OSError, ValueError) as error:
         raise BadValueError(
-            f"codebook={given!r} must be NAME=FILE with one number a line ({error})"
+            f"codebook={given!r} must be NAME=FILE, a file with one number per line ({error})"
         ) from None
     return Codebook(values, label=name)

@@ -27,38 +27,38 @@ NARROWEST, WIDTH = 20, 80
 
 
 def prepare_terminal() -> None:
-    """Let the help have lines of a usual length, and output wait for who reads it slowly."""
+    """Give the help lines of the usual length, and let output wait for a slow reader."""
     columns = os.environ.get("COLUMNS", "")
     if columns.isdecimal() and int(columns) < NARROWEST:
         os.environ["COLUMNS"] = str(WIDTH)
     for stream in (1, 2):
-        with suppress(OSError):  # it is closed
+        with suppress(OSError):  # stdout is closed
             os.set_blocking(stream, True)
 
 
 def close_output() -> None:
-    """Let nothing more be written to a pipe that nobody reads, not by Python's own end either."""
+    """Discard further output, also at exit, because nobody reads the pipe any more."""
     with suppress(OSError, ValueError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
 def print_error(message: str) -> None:
-    """One line on stderr."""
+    """Print an error as one line on stderr."""
     errors.print(f"error: {one_line(message)}", markup=False, highlight=False, soft_wrap=True)
 
 
 def command_line() -> str:
-    """This command, as pages show it."""
+    """Return this command as pages show it."""
     return " ".join(["qmaps", *sys.argv[1:]])
 
 
 def print_json(value: Any) -> None:
-    """For scripts: strict JSON, null for NaN and infinity."""
+    """Print `value` as strict JSON for scripts; NaN and infinity become null."""
     print(json_text(value))
 
 
 def print_table(title: str, header: list[str], rows: list[list[str]]) -> None:
-    """For readers; numbers to the right."""
+    """Print a table for readers, with numbers aligned to the right."""
     table = Table(title=title, title_justify="left")
     for index, name in enumerate(header):
         table.add_column(name, justify="left" if index == 0 or name == "about" else "right")
@@ -68,7 +68,7 @@ def print_table(title: str, header: list[str], rows: list[list[str]]) -> None:
 
 
 def _console(**options: Any) -> Console:
-    """A console of a width that text fits in, also where ``COLUMNS`` says 0."""
+    """Return a console that is wide enough for text, even if ``COLUMNS`` is 0."""
     found = Console(**options)
     if found.width < NARROWEST:
         found.width = WIDTH
@@ -86,7 +86,7 @@ class Bars:
         self.tasks: dict[str, TaskID] = {}
 
     def __call__(self, stage: str, done: int, total: int, note: str) -> None:
-        """How far a stage is; the first call shows the bars."""
+        """Update the progress of a stage; the first call shows the bars."""
         self.progress.start()
         if stage not in self.tasks:
             self.tasks[stage] = self.progress.add_task(stage, total=total, note="")

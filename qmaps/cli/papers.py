@@ -16,7 +16,7 @@ def papers(context: typer.Context) -> None:
     """Moved out of the package; run `python -m reproduction` in a checkout of qmaps."""
     if importlib.util.find_spec("reproduction") is None:
         raise BadValueError(
-            "qmaps papers is now python -m reproduction, which a checkout of qmaps has"
+            "qmaps papers has moved: run python -m reproduction in a checkout of qmaps"
         )
     errors.print("qmaps papers is now python -m reproduction; the old name goes in version 0.3")
     command = [sys.executable, "-m", "reproduction", *context.args]

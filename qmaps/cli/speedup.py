@@ -16,24 +16,28 @@ from qmaps.errors import BadValueError
 def speedup(
     hardware: Annotated[
         Path | None,
-        typer.Option(help="JSON of hardware, and of a job if need be; the paper's if left out."),
+        typer.Option(
+            help="JSON file of hardware and optionally a job; by default those of the paper."
+        ),
     ] = None,
     calibrate: Annotated[
         bool,
         typer.Option("--calibrate", help="Measure coding and transfers between two processes."),
     ] = False,
-    nodes: Annotated[int, typer.Option(min=1, help="Nodes of measured hardware.")] = 32,
-    gpus_per_node: Annotated[int, typer.Option(min=1, help="Devices in each of them.")] = 3,
+    nodes: Annotated[
+        int, typer.Option(min=1, help="Number of nodes of the measured hardware.")
+    ] = 32,
+    gpus_per_node: Annotated[int, typer.Option(min=1, help="Number of devices in each node.")] = 3,
     spec: Annotated[
         list[str] | None,
-        typer.Option(help="A quantizer of messages beside 32 bits; may be repeated."),
+        typer.Option(help="A quantizer of messages to compare with 32 bits; may be repeated."),
     ] = None,
     out: Out = Path("runs/speedup"),
     as_json: AsJson = False,
 ) -> None:
-    """Predict the speed-up of parallel training, and return the 2015 paper's tables.
+    """Predict the speed-up of parallel training, and compute the 2015 paper's tables.
 
-    OUT gets the tables, the curves and their figure, and the hardware as a file for --hardware.
+    The command writes the tables, the curves, their figure, and a file for --hardware to OUT.
 
     Examples:
 
@@ -49,7 +53,7 @@ def speedup(
     from qmaps.storage.files import output_folder
 
     if calibrate and hardware is not None:
-        raise BadValueError("give either --hardware or --calibrate, and not both")
+        raise BadValueError("give either --hardware or --calibrate, not both")
     chosen = [quantizer(text) for text in spec or ["B2048/tree@8s", "B2048/tree@4s"]]
     output_folder(out)
     place, job = paper.HARDWARE, None

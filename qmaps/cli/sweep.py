@@ -18,14 +18,16 @@ def sweep(
         list[str] | None,
         typer.Option(
             help="A quantizer such as B128/DE@4s, or a pair such as "
-            "'B128/DE@4s + rank1/linear@4u'; may be repeated. The standard pairs if left out."
+            "'B128/DE@4s + rank1/linear@4u'; may be repeated. By default the standard pairs."
         ),
     ] = None,
     out: Out = Path("runs/sweep"),
-    step: Annotated[int | None, typer.Option(help="Captured step; the last if left out.")] = None,
+    step: Annotated[
+        int | None, typer.Option(help="Captured step; by default the last one.")
+    ] = None,
     codebook: Annotated[
         list[str] | None,
-        typer.Option(help="NAME=FILE: a map of your own, one value a line; may be repeated."),
+        typer.Option(help="NAME=FILE: your own map, one value per line; may be repeated."),
     ] = None,
     min_quantized_size: MinSize = 4096,
     top: Annotated[int, typer.Option(min=1, help="Rows to print.")] = 20,

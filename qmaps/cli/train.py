@@ -26,8 +26,8 @@ def train(
         list[str] | None,
         typer.Option(
             help="32bit (torch's AdamW), 8bit, 4bit, paper-8bit, paper-4bit, or a pair such as "
-            "'B128/DE@4s + rank1/linear@4u'. May be given several times; the first is the one "
-            "that others are compared with."
+            "'B128/DE@4s + rank1/linear@4u'. May be repeated; the others are compared with "
+            "the first one."
         ),
     ] = None,
     seeds: Annotated[int, typer.Option(min=1, help="Number of seeds, from 0.")] = 1,
@@ -80,7 +80,7 @@ def train(
 
 
 def _loss_cells(row: dict[Any, Any]) -> list[str]:
-    """A row of `summarize_losses` as text."""
+    """Return a row of `summarize_losses` as text."""
     several = row["seeds"] > 1
     return [
         row["run"],

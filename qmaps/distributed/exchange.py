@@ -125,6 +125,6 @@ class _Leaf:
         assert self.eight is not None
         low = torch.where(bits[1] == 0, 0, _TOP - bits[0])
         ends = torch.stack([low, bits[1]]).to(torch.int32).view(torch.float32)
-        # NaN wins both, as in a grid that is not in shards.
+        # NaN wins both comparisons, as without shards.
         ends = torch.where(ends[1].isnan(), ends[1], ends)
         self.scales = list(self.eight.stored(self.scales, ends))

@@ -215,14 +215,16 @@ def read(plain: Mapping[str, Any], shard: Shard | None) -> Rows:
     """
     if plain.get("format") != FORMAT:
         raise BadValueError(
-            f"format={plain.get('format')} of the rows of a quantized tensor is not supported; "
-            f"{FORMAT} is"
+            f"format={plain.get('format')} of the rows of a quantized tensor is not supported; the "
+            f"supported format is {FORMAT}"
         )
     try:
         quantizer = quantizer_in(plain)
         shape = tuple(plain["rows"])
         if not all(isinstance(size, int) for size in shape):
-            raise BadValueError(f"rows={shown(plain['rows'])} of a quantized tensor must be ints")
+            raise BadValueError(
+                f"rows={shown(plain['rows'])} of a quantized tensor must consist of ints"
+            )
         extents = _extents(quantizer, shape)
         given = {name: _here(value, shard) for name, value in plain.items() if _is_array(name)}
         numbers = range(len(extents))
@@ -280,26 +282,26 @@ def _check(rows: Rows) -> None:
             phase = rows.phases[number]
             if phase.numel() and not 0 <= int(phase.min()) <= int(phase.max()) < extent.block:
                 raise BadValueError(
-                    f"phase{number} of the rows of a quantized tensor is outside 0 to "
+                    f"phase{number} of the rows of a quantized tensor must be between 0 and "
                     f"{extent.block - 1}"
                 )
     for name, found, dtype, size in needed:
         if found.dtype != dtype or tuple(found.shape) != size:
             raise BadValueError(
-                f"{name} of the rows of a quantized tensor is {tuple(found.shape)} of "
-                f"{found.dtype}; {rows.quantizer.spec} of shape {rows.shape} needs {size} of "
-                f"{dtype}"
+                f"{name} of the rows of a quantized tensor has shape {tuple(found.shape)} and "
+                f"dtype {found.dtype}; {rows.quantizer.spec} of shape {rows.shape} needs shape "
+                f"{size} and dtype {dtype}"
             )
     normalizer = rows.quantizer.normalizer
     if not normalizer.log_domain and any(bool((scale < 0).any()) for scale in rows.scales):
         raise BadValueError(
-            f"scales of the rows of {rows.quantizer.spec} hold negative numbers; none may be"
+            f"scales of the rows of {rows.quantizer.spec} must not be negative; at least one is"
         )
     book, codes = table(rows.quantizer.map), rows._codes()
     if len(book) < 2**bits and codes.numel() and (largest := int(codes.max())) >= len(book):
         raise BadValueError(
-            f"codes of the rows of a quantized tensor hold {largest}; {rows.quantizer.spec} has "
-            f"{len(book)} codes"
+            f"codes of the rows of a quantized tensor hold the code {largest}; "
+            f"{rows.quantizer.spec} has {len(book)} codes"
         )
 
 
@@ -333,7 +335,9 @@ def _extents(quantizer: Quantizer, shape: Shape) -> tuple[Extent, ...]:
     found = quantizer.normalizer.extents(len(shape))
     if found is None:
         spec = quantizer.normalizer.spec
-        raise BadValueError(f"{spec} does not tell what its scales span (Normalizer.extents)")
+        raise BadValueError(
+            f"{spec} does not tell which elements share a scale (Normalizer.extents)"
+        )
     return found
 
 

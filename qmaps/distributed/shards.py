@@ -27,7 +27,9 @@ Groups = tuple["ProcessGroup", ...]
 
 def is_distributed(x: object) -> bool:
     """Whether `x` is a DTensor."""
-    module: Any = sys.modules.get("torch.distributed.tensor")  # without it there can be none
+    module: Any = sys.modules.get(
+        "torch.distributed.tensor"
+    )  # if it is not imported, there are no DTensors
     return module is not None and isinstance(x, module.DTensor)
 
 
@@ -91,7 +93,8 @@ class Shard:
         if any(dim and any(size > 1 for size in box[:dim]) for dim in cut[:-1]):
             raise BadValueError(
                 f"a tensor of shape {whole} is split along the dimensions {cut}; stochastic "
-                "rounding knows splits of one dimension, and of the first besides"
+                "rounding supports a split along one dimension, or along one dimension and the "
+                "first"
             )
         return math.prod(box[inner:]), math.prod(whole[inner:])
 
@@ -181,8 +184,8 @@ def shard_of(x: Tensor) -> Shard | None:
     for number, placement in enumerate(whole.placements):
         if placement.is_partial():
             raise BadValueError(
-                f"a tensor of shape {shape} has the placement {placement}; sums must be complete "
-                "before a step"
+                f"a tensor of shape {shape} has the placement {placement}; partial sums must be "
+                "reduced before a step"
             )
         dim = getattr(placement, "dim", None)
         splits.append(dim)
@@ -205,6 +208,6 @@ def shard_of(x: Tensor) -> Shard | None:
     if tuple(sizes) != found:
         raise BadValueError(
             f"a tensor of shape {shape} with placements {whole.placements} has a local part of "
-            f"shape {found}; {tuple(sizes)} was expected"
+            f"shape {found}, expected {tuple(sizes)}"
         )
     return Shard(shape, found, tuple(offsets), tuple(splits), mesh)

@@ -137,12 +137,13 @@ def _claim(path: Path, identity: dict[str, Any]) -> bool:
         found = read_record(path)
     except OutputError:
         raise OutputError(
-            f"out={str(path.parent)!r} has a damaged states.json; give another folder, or delete it"
+            f"out={str(path.parent)!r} has a damaged states.json; delete the folder or give "
+            "another one"
         ) from None
     if found != json.loads(json_text(identity)):
         raise OutputError(
-            f"out={str(path.parent)!r} holds frames of other states; give another folder, or "
-            "delete it"
+            f"out={str(path.parent)!r} holds frames of other states; delete the folder or give "
+            "another one"
         )
     return True
 

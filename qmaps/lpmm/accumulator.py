@@ -41,7 +41,7 @@ class Accumulator:
     def add(self, grad: Tensor) -> None:
         """Add a gradient: float32, float16 or bfloat16, summed in float32."""
         if not grad.is_floating_point():
-            raise BadTypeError(f"a gradient has dtype {grad.dtype}; floating point is needed")
+            raise BadTypeError(f"a gradient must be a floating-point tensor, got {grad.dtype}")
         value = grad.detach().to_dense().float()
         if self.count:
             value = self.total.dequantize().add_(value)

@@ -114,9 +114,13 @@ def four_bit_bound(steps: Sequence[int] | NDArray[np.int64], run: Descent, noise
     [2.2]
     """
     if run.micro_batches != 1:
-        raise BadValueError(f"micro_batches={run.micro_batches!r} must be 1 in this theorem")
+        raise BadValueError(
+            f"micro_batches={run.micro_batches!r} must be 1; this theorem has no micro-batches"
+        )
     if noise.accumulator or noise.parameter:
-        raise BadValueError(f"{noise} has noise of gradients or parameters; this theorem has none")
+        raise BadValueError(
+            f"{noise} has noise of gradients or parameters, which this theorem does not cover"
+        )
     rest = 1 - run.momentum
     _check_rate(run, rest / run.smoothness)
     return _start(steps, run) + run.lr * (noise.batch + noise.momentum) / rest
@@ -124,7 +128,9 @@ def four_bit_bound(steps: Sequence[int] | NDArray[np.int64], run: Descent, noise
 
 def _check_rate(run: Descent, most: float) -> None:
     if not 0 < run.lr <= most:
-        raise BadValueError(f"lr={run.lr!r} must be above 0 and at most {most:.4g} in this theorem")
+        raise BadValueError(
+            f"lr={run.lr!r} must be above 0 and at most {most:.4g} for this theorem to hold"
+        )
 
 
 def _start(steps: Sequence[int] | NDArray[np.int64], run: Descent) -> Floats:

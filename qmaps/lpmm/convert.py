@@ -82,14 +82,14 @@ def convert(
     LowPrecisionTensor(QuantizedTensor('B2048/linear0@8s+sr', shape=(64, 64), 4104 bytes))
     """
     if not isinstance(model, nn.Module):
-        raise BadTypeError(f"model is a {type(model).__name__}; a torch.nn.Module is needed")
+        raise BadTypeError(f"model must be a torch.nn.Module, got {type(model).__name__}")
     RoundingKey(seed=seed)  # raises on a bad seed
     of_params, of_grads = _checked("params", params), _checked("grads", grads)
     named = dict(model.named_parameters(remove_duplicate=False))  # tied ones by each name
     for pattern in skip:
         if not any(fnmatchcase(name, pattern) for name in named):
             raise BadValueError(
-                f"skip names {pattern!r}, which matches no parameter; there are "
+                f"skip names {pattern!r}, which matches no parameter; the parameters are "
                 f"{listed(list(named))}"
             )
     kept = {id(p) for n, p in named.items() if any(fnmatchcase(n, each) for each in skip)}
@@ -140,21 +140,23 @@ def _made(
 def _checked(option: str, given: str | Quantizer) -> Quantizer:
     q = quantizer(given)
     if not q.map.signed:
-        raise BadValueError(f"{option}={q.spec!r} is unsigned; a signed map is needed")
+        raise BadValueError(f"{option}={q.spec!r} is unsigned; expected a signed map")
     if isinstance(q.map, FittedMap):
-        raise BadValueError(f"{option}={q.spec!r} is fitted to data; a map by formula is needed")
+        raise BadValueError(
+            f"{option}={q.spec!r} is fitted to data; expected a map that is given by a formula"
+        )
     return q
 
 
 def _check(model: nn.Module, named: dict[str, Tensor]) -> None:
     for name, param in named.items():
         if isinstance(param, LowPrecisionParameter):
-            raise BadValueError(f"parameter {name!r} is converted already")
+            raise BadValueError(f"parameter {name!r} is already converted")
         check_initialized(name, param)
         if param.is_meta:
             raise BadValueError(
-                f"parameter {name!r} is on the device 'meta', without values; convert the model "
-                "when it has them"
+                f"parameter {name!r} is on the device 'meta' and has no values; convert the model "
+                "after they are loaded"
             )
         if is_distributed(param):
             allowed = "only whole parameters can be converted"
@@ -174,7 +176,7 @@ def check_initialized(name: str, param: Tensor) -> None:
     """Raise for a parameter of a lazy module that has not seen its input yet."""
     if isinstance(param, nn.UninitializedParameter):
         raise BadValueError(
-            f"parameter {name!r} has no shape yet; call the model once, so that its lazy modules "
+            f"parameter {name!r} has no shape yet; call the model once so that its lazy modules "
             "see their inputs"
         )
 

@@ -101,7 +101,7 @@ def predict(
     96.0
     """
     if not isinstance(model, nn.Module):
-        raise BadTypeError(f"model is a {type(model).__name__}; a torch.nn.Module is needed")
+        raise BadTypeError(f"model must be a torch.nn.Module, got {type(model).__name__}")
     chosen = {"momentum_buffer": MOMENTUM} if states is None else states
     of_params, of_grads = _read(params), _read(grads)
     of_states = {name: _read(spec) for name, spec in chosen.items()}

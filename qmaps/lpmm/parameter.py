@@ -79,7 +79,7 @@ class LowPrecisionParameter(LowPrecisionTensor):
         if self.accumulating() is None and value is None:
             return
         if self.accumulator is None:
-            raise BadValueError("this low-precision parameter has no accumulator for a gradient")
+            raise BadValueError("this low-precision parameter has no gradient accumulator")
         if isinstance(value, LowPrecisionTensor) and value.codes is self.accumulator.total:
             return
         if value is None:
@@ -203,8 +203,8 @@ def _refuse_replicas() -> None:
     replica: Any = getattr(nn.parallel.DistributedDataParallel, "_active_ddp_module", None)
     if replica is not None and (count := replica.process_group.size()) > 1:
         raise BadValueError(
-            f"DistributedDataParallel does not see the gradients of low-precision parameters, so "
-            f"its {count} replicas would part; train a converted model in one process"
+            "DistributedDataParallel does not see the gradients of low-precision parameters, so "
+            f"its {count} replicas would diverge; train a converted model in one process"
         )
 
 
@@ -260,13 +260,13 @@ class _saving_codes(torch.autograd.graph.saved_tensors_hooks):  # noqa: N801 - a
                 return restored
             if saved.param.writes != saved.writes:
                 raise BadValueError(
-                    "a low-precision parameter was written between forward and backward; "
-                    "backward needs its old values"
+                    "a low-precision parameter was changed between forward and backward; the "
+                    "backward pass needs its old values"
                 )
             if torch.is_grad_enabled():
                 raise BadValueError(
-                    "create_graph=True goes through a low-precision parameter, which has no "
-                    "gradients of gradients"
+                    "create_graph=True is not supported for low-precision parameters, which have "
+                    "no second derivatives"
                 )
             values = saved.param.decode()
             return values.as_strided(saved.size, saved.stride, saved.offset)

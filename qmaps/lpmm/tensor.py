@@ -132,7 +132,7 @@ class LowPrecisionTensor(Tensor):
     ) -> Any:
         """What C++ calls without having asked `__torch_function__`."""
         if func._schema.is_mutable:
-            raise BadTypeError(f"{func} cannot write a {cls.__name__}; use its copy_")
+            raise BadTypeError(f"{func} cannot write to a {cls.__name__}; use its copy_")
         return func(*decoded(args), **decoded(dict(kwargs or {})))
 
     def __repr__(self, *, tensor_contents: Any = None) -> str:  # type: ignore[override]
@@ -194,7 +194,7 @@ def _in_place(
     ours = [t for t in written if isinstance(t, LowPrecisionTensor)]
     if torch.is_grad_enabled() and any(t.requires_grad for t in ours):
         raise BadValueError(
-            f"{name} writes a low-precision parameter that requires gradients; call it under "
+            f"{name} writes to a low-precision parameter that requires gradients; call it under "
             "torch.no_grad()"
         )
     with torch.no_grad():
@@ -223,7 +223,9 @@ def _set(func: Callable[..., Any], args: tuple[Any, ...], named: dict[str, Any])
         return _plainly(func, args, named)
     target, value = args
     if not isinstance(target, LowPrecisionTensor):
-        raise BadTypeError(f"data of a {type(target).__name__} cannot be low-precision codes")
+        raise BadTypeError(
+            f"the data of a {type(target).__name__} cannot be replaced by low-precision codes"
+        )
     if value is not target:
         with torch.no_grad():
             target.copy_(value)

@@ -1,4 +1,4 @@
-"""Import every module of a package, so that adding a map or metric touches its own file only."""
+"""Import every module of a package, so that a new map or metric needs only its own file."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What every map is: a frozen set of fields and a codebook computed from them."""
+"""The base class of maps: a frozen set of fields and a codebook computed from them."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class Map(ABC):
         if self.signed not in self.signs:
             allowed = "signed (s)" if self.signs[0] else "unsigned (u)"
             given = "signed (s)" if self.signed else "unsigned (u)"
-            raise BadValueError(f"{self.spec_name} is {allowed} only; {given} was given")
+            raise BadValueError(f"{self.spec_name} must be {allowed}, got {given}")
         if isinstance(self.bits, bool) or not isinstance(self.bits, int):
             raise BadTypeError(f"bits={shown(self.bits)} must be an int")
         widths = self.widths(self.signed)
@@ -60,7 +60,8 @@ class Map(ABC):
             span = f"{widths[0]}" if len(widths) == 1 else f"{widths[0]} to {widths[-1]}"
             sign = "signed" if self.signed else "unsigned"
             raise BadValueError(
-                f"bits={shown(self.bits)} is outside {span}, the widths of {sign} {self.spec_name}"
+                f"bits={shown(self.bits)} is not allowed for {sign} {self.spec_name}; its widths "
+                f"are {span} bits"
             )
 
     @property
@@ -100,7 +101,7 @@ class Map(ABC):
         """
         signed = cls.signs[0] if signed is None else signed
         widths = cls.widths_of(signed)
-        # One without a width raises the class's own error.
+        # A class without any width raises its own error here.
         nearest = min(widths, key=lambda width: abs(width - bits), default=bits)
         return cls(bits=nearest, signed=signed)
 
@@ -144,7 +145,7 @@ def check_range(name: str, value: object, low: int, high: int) -> None:
     if isinstance(value, bool) or not isinstance(value, int):
         raise BadTypeError(f"{name}={shown(value)} must be an int")
     if not low <= value <= high:
-        raise BadValueError(f"{name}={shown(value)} is outside {low} to {high}")
+        raise BadValueError(f"{name}={shown(value)} must be between {low} and {high}")
 
 
 @functools.lru_cache(maxsize=512)

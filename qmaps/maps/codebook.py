@@ -1,4 +1,4 @@
-"""Any codebook that a user hands over, and the frozen form of fitted maps."""
+"""Codebooks that users provide, and the frozen form of fitted maps."""
 
 from __future__ import annotations
 
@@ -60,13 +60,14 @@ class Codebook(Map):
             signed = negative
         if negative and not signed:
             raise BadValueError(
-                f"values holds {codes[0]}, below zero; an unsigned codebook allows none"
+                f"values holds {codes[0]}, which is negative; an unsigned codebook has no negative "
+                "values"
             )
         if not isinstance(label, str):
             raise BadTypeError(f"label={shown(label)} must be a str")
         if not per_tensor and len(label) > LONGEST:
             raise BadValueError(
-                f"label={shown(label)} has {len(label)} characters; at most {LONGEST} do"
+                f"label={shown(label)} has {len(label)} characters; at most {LONGEST} are allowed"
             )
         if not per_tensor and not re.fullmatch(r"[A-Za-z][A-Za-z0-9_.-]*", label):
             raise BadValueError(
@@ -79,8 +80,7 @@ class Codebook(Map):
             raise BadTypeError(f"bits={shown(bits)} must be an int")
         if bits is not None and not smallest <= bits <= 16:
             raise BadValueError(
-                f"bits={shown(bits)} is outside {smallest} to 16, the widths that hold "
-                f"{len(codes)} values"
+                f"bits={shown(bits)} must be between {smallest} and 16 to hold {len(codes)} values"
             )
         given: dict[str, object] = {"bits": smallest if bits is None else bits, "signed": signed}
         given |= {"codes": codes, "label": label, "per_tensor": per_tensor}
@@ -110,9 +110,9 @@ def _numbers(values: Tensor | Iterable[float]) -> tuple[float, ...]:
         tensor = values if isinstance(values, Tensor) else torch.tensor(list(values))
         if tensor.is_complex():
             raise TypeError("they are complex")
-        # A sum with 0 makes -0 that: codebooks that are equal are to decode alike.
+        # Adding 0 turns -0 into 0, so that equal codebooks decode to the same bits.
         return tuple((tensor.detach().cpu().float().reshape(-1) + 0.0).sort().values.tolist())
     except (OverflowError, RuntimeError, TypeError, ValueError) as error:
         raise BadTypeError(
-            f"values={shown(values)} must be a tensor or a row of numbers ({error})"
+            f"values={shown(values)} must be a tensor or a sequence of numbers ({error})"
         ) from None

@@ -1,4 +1,4 @@
-"""Maps whose codebook is computed from data, and what they ask of an engine for that."""
+"""Maps whose codebook is computed from data, and the computations that need an engine."""
 
 from __future__ import annotations
 
@@ -62,8 +62,8 @@ class FittedMap(Map):
         flat = values.detach().reshape(-1).float()
         if bad := int((~flat.isfinite()).sum()):
             raise NonFiniteError(
-                f"values holds {bad} NaN or infinite elements; {maps[0].spec} is fitted to "
-                "finite ones"
+                f"values holds {bad} NaN or infinite elements; {maps[0].spec} can only be fitted "
+                "to finite values"
             )
         if flat.numel() == 0:
             fitted = [torch.zeros(2**map_.bits) for map_ in maps]

@@ -1,4 +1,4 @@
-"""Lloyd-Max: the codebook of least squared error, the yardstick for every other map."""
+"""Lloyd-Max: the codebook of least squared error, the lower bound for every other map."""
 
 from __future__ import annotations
 

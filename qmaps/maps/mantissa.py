@@ -39,7 +39,7 @@ class Mantissa(Map, name="mantissa"):
     def values(self) -> Tensor:
         mantissas = range(2 ** (self.bits - self.signed - self.exponent_bits))
         lowest = 2**self.exponent_bits - 1
-        # Integers, so that 10 * 10**-2 and 1 * 10**-1 are seen to be one value.
+        # Integers, so that 10 * 10**-2 and 1 * 10**-1 count as one value.
         scaled = {m * 10 ** (lowest - e) for m in mantissas for e in range(lowest + 1)}
         scaled |= {-value for value in scaled} if self.signed else set()
         exponent = lowest + 1 - self.offset

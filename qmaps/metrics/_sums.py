@@ -1,4 +1,4 @@
-"""What most metrics need to know of a tensor, as sums that an engine takes in one pass."""
+"""Sums that an engine computes in one pass and that most metrics can be computed from."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An embedding that is stable to train with optimizers of few bits."""
+"""An embedding whose training is stable with 8-bit optimizer states."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ class _In32Bits(nn.Module):
                 keep_in_32_bits(param, "module StableEmbedding")
 
     def register_parameter(self, name: str, param: nn.Parameter | None) -> None:
-        # Assignment comes here: tying weights, load_state_dict(assign=True), distribute_module.
+        # Assignments call this: tying weights, load_state_dict(assign=True), distribute_module.
         super().register_parameter(name, param)
         self._mark()
 
     def __setattr__(self, name: str, value: Any) -> None:
-        # fully_shard goes past `register_parameter` unless a module has this method itself.
+        # fully_shard bypasses `register_parameter` unless a module has this method itself.
         super().__setattr__(name, value)
 
     def _apply(self, fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Self:
@@ -121,11 +121,13 @@ class StableEmbedding(_In32Bits, nn.Embedding):
     ) -> None:
         if sparse:
             raise BadValueError(
-                f"sparse={sparse!r} must be False; qmaps.optim takes dense gradients only"
+                f"sparse={sparse!r} must be False; the optimizers of qmaps accept dense gradients "
+                "only"
             )
         if padding_idx is not None and not -num_embeddings <= padding_idx < num_embeddings:
             raise BadValueError(
-                f"padding_idx={padding_idx} is outside {-num_embeddings} to {num_embeddings - 1}"
+                f"padding_idx={padding_idx} must be between {-num_embeddings} and "
+                f"{num_embeddings - 1}"
             )
         if dtype is not None and not dtype.is_floating_point:
             raise BadTypeError(f"dtype={dtype} must be a floating-point dtype")
@@ -142,7 +144,7 @@ class StableEmbedding(_In32Bits, nn.Embedding):
             device,
             dtype,
         )
-        # One dtype and one device in a module: sharding asks for it.
+        # Sharding requires one dtype and one device in a module.
         self.norm = _Norm(embedding_dim, device=self.weight.device, dtype=self.weight.dtype)
 
     def reset_parameters(self) -> None:

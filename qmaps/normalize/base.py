@@ -1,4 +1,4 @@
-"""What every normalizer is: the scales of a tensor, and the scale of each element."""
+"""The base class of normalizers: the scales of a tensor, and the scale of each element."""
 
 from __future__ import annotations
 
@@ -101,13 +101,15 @@ class Normalizer(ABC):
     def __and__(self, other: Normalizer) -> Minimum:
         if not isinstance(other, Normalizer):
             kind = type(other).__name__
-            raise BadTypeError(f"{self.spec} & {kind}: a normalizer must follow '&'")
+            raise BadTypeError(f"{self.spec} & {kind}: '&' needs a normalizer on its right")
         return Made.minimum(self, other)
 
     def __truediv__(self, map_: Map) -> Quantizer:
         if not isinstance(map_, Map):
             kind = type(map_).__name__
-            raise BadTypeError(f"{self.spec} / {kind}: a map from qmaps.maps must follow '/'")
+            raise BadTypeError(
+                f"{self.spec} / {kind}: '/' needs a map on its right, such as one of qmaps.maps"
+            )
         return Made.quantizer(self, map_)
 
     def __str__(self) -> str:
@@ -115,7 +117,7 @@ class Normalizer(ABC):
 
 
 class Made:
-    """What ``&`` and ``/`` make, put here by the modules that define it, which import this one."""
+    """The results of ``&`` and ``/``. Modules that import this one set them."""
 
     minimum: Callable[[Normalizer, Normalizer], Minimum]
     quantizer: Callable[[Normalizer, Map], Quantizer]
@@ -133,4 +135,6 @@ def refuse_log_domain(parts: Sequence[Normalizer], role: str) -> None:
     """Raise if one of `parts` spans a log2 range, for which `role` has no meaning."""
     for part in parts:
         if part.log_domain:
-            raise SpecError(f"{part.spec} does not go with {role}; it stands alone before log2")
+            raise SpecError(
+                f"{part.spec} cannot be combined with {role}; it works alone, with the map log2"
+            )

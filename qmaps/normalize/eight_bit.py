@@ -33,7 +33,10 @@ class EightBit(Normalizer):
     def __post_init__(self) -> None:
         refuse_log_domain([self.inner], "'x8'")
         if isinstance(self.inner, (EightBit, Minimum)):
-            raise SpecError(f"{self.inner.spec} cannot be followed by 'x8'; put it after one name")
+            raise SpecError(
+                f"{self.inner.spec} cannot be followed by 'x8'; 'x8' follows the name of one "
+                "normalizer"
+            )
 
     @property
     def spec(self) -> str:
@@ -62,7 +65,7 @@ class EightBit(Normalizer):
         joined = torch.cat([part.reshape(-1) for part in parts])
         positive = joined[joined != 0]
         if positive.numel():
-            return torch.stack([positive.amin(), positive.amax()])  # NaN wins both
+            return torch.stack([positive.amin(), positive.amax()])  # NaN wins both comparisons
         return joined.new_zeros(2)
 
     def stored(self, parts: Sequence[Tensor], ends: Tensor) -> Scales:

@@ -1,4 +1,4 @@
-"""What the scales of a normalizer span, which decides what becomes of them on shards."""
+"""The elements that share a scale, which decide how scales are computed on shards."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where each element's scale lies, in numbers that any engine can follow.
+"""The position of each element's scale, as numbers that any engine can use.
 
 Element i, counted in row-major order, takes scale ``(i // divisor) % count`` of each part, and
 of these the smallest. So a block-wise normalizer has the block size as divisor, and a row or

@@ -221,8 +221,8 @@ class Adafactor(QuantizedOptimizer):
         super().check_group(group)
         if group["lr"] is None:
             raise BadTypeError(
-                "lr=None must be a number of at least 0; with relative_step it is the largest "
-                "step size, 0.01 in the paper"
+                "lr=None must be a number of at least 0; with relative_step=True it is the "
+                "largest step size, 0.01 in the paper"
             )
         check_at_least_0(group, "lr", "weight_decay", "came_eps", "apollo_scale")
         if not number("beta2_decay", group["beta2_decay"]) <= 0:
@@ -240,7 +240,7 @@ class Adafactor(QuantizedOptimizer):
                 check_decay(name, group[name])
         margin = group["fira_margin"]
         if margin is not None and not number("fira_margin", margin) >= 0:
-            raise BadValueError(f"fira_margin={shown(margin)} must be at least 0, or None")
+            raise BadValueError(f"fira_margin={shown(margin)} must be None or at least 0")
         check_bool(group, "relative_step", "scale_parameter", "scale_weight_decay", "factored",
                    "apollo_factorize")  # fmt: skip
         _check_apollo(group)
@@ -250,7 +250,7 @@ class Adafactor(QuantizedOptimizer):
                 if unfit:
                     raise BadValueError(
                         f"beta3={group['beta3']} needs beta1 above 0, factored=True and "
-                        f"apollo_rank=0; {name} is {group[name]}"
+                        f"apollo_rank=0, but {name} is {group[name]}"
                     )
 
     def state_shapes(self, param: Tensor, group: dict[str, Any]) -> dict[str, tuple[int, ...]]:

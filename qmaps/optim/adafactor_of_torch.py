@@ -41,8 +41,8 @@ def warn(optimizer: QuantizedOptimizer, saved: Mapping[str, Any]) -> None:
         lr, (floor, *_) = float(group["lr"]), its.get("eps") or (None,)
         if group["weight_decay"] and group["relative_step"] and lr > SLOW:
             warnings.warn(
-                "torch.optim.Adafactor decays weights by lr * weight_decay, Adafactor here by "
-                "min(lr, 1 / sqrt(step)) * weight_decay: less than torch from step "
+                "torch.optim.Adafactor decays weights by lr * weight_decay, but Adafactor of "
+                "qmaps by min(lr, 1 / sqrt(step)) * weight_decay, which is less from step "
                 f"{int(lr**-2) + 1} on",
                 stacklevel=4,
             )
@@ -53,9 +53,9 @@ def warn(optimizer: QuantizedOptimizer, saved: Mapping[str, Any]) -> None:
             number += 1
     if below:
         warnings.warn(
-            "torch.optim.Adafactor has a floor eps[0] under second moments, Adafactor here has "
-            f"none: steps of {len(below)} parameters will differ while second moments are below, "
-            f"first of parameter {below[0]:.80}",
+            "torch.optim.Adafactor keeps second moments above eps[0], but Adafactor of qmaps does "
+            f"not: updates of {len(below)} parameters will differ while their second moments are "
+            f"lower, the first of them parameter {below[0]:.80}",
             stacklevel=4,
         )
 

@@ -86,7 +86,8 @@ class Adagrad(QuantizedOptimizer):
         start = group["initial_accumulator_value"]
         if start > torch.finfo(torch.float32).max:
             raise BadValueError(
-                f"initial_accumulator_value={shown(start)} must be at most 3.4e38, as float32 is"
+                f"initial_accumulator_value={shown(start)} must be at most 3.4e38, the range of "
+                "float32"
             )
 
     def constants(self, group: dict[str, Any]) -> dict[str, float | Constant]:

@@ -142,12 +142,14 @@ def read(
     except DAMAGE as error:
         if not isinstance(error, QmapsError):
             reason = f"{type(error).__name__}: {error}"
-            raise BadValueError(f"state_dict has parts that do not fit ({reason})") from error
+            raise BadValueError(
+                f"the parts of state_dict do not fit together ({reason})"
+            ) from error
         written_by = state_dict.get(ABOUT, {}).get("optimizer", type(optimizer).__name__)
         if written_by == type(optimizer).__name__:
             raise
         kind = BadTypeError if isinstance(error, BadTypeError) else BadValueError
-        raise kind(f"{error}; state_dict is of {written_by}") from None
+        raise kind(f"{error}; state_dict was written by {written_by}") from None
     finally:
         choices.forget_names()
 
@@ -168,7 +170,9 @@ def _read(
         param, group = own[number]
         where = _name(own, number)
         if not isinstance(saved, Mapping):
-            raise BadTypeError(f"state_dict has a {type(saved).__name__} as the state of {where}")
+            raise BadTypeError(
+                f"the state of {where} in state_dict must be a dict, got {type(saved).__name__}"
+            )
         states[param] = read_state(optimizer, saved, number, where, param, group)
     # States in the order of parameters, as training makes them.
     return groups, {param: states[param] for param, _ in own if param in states} | others
@@ -177,7 +181,7 @@ def _read(
 def check_form(state_dict: Mapping[str, Any]) -> None:
     """Raise unless this is a state_dict of a format that is known."""
     if not isinstance(state_dict, Mapping):
-        raise BadTypeError(f"state_dict is a {type(state_dict).__name__}; a dict is needed")
+        raise BadTypeError(f"state_dict must be a dict, got {type(state_dict).__name__}")
     if missing := [key for key in ("state", "param_groups") if key not in state_dict]:
         there = listed([str(key) for key in state_dict]) or "nothing"
         raise BadValueError(f"state_dict lacks {' and '.join(missing)}; it has {there}")
@@ -185,15 +189,19 @@ def check_form(state_dict: Mapping[str, Any]) -> None:
     number = told.get("format") if isinstance(told, Mapping) else None
     if isinstance(number, bool) or not isinstance(number, int) or number < 1:
         raise BadValueError(
-            f"state_dict has format={shown(number)}; an int of at least 1 is needed"
+            f"state_dict has format={shown(number)}; the format must be an int of at least 1"
         )
     if number > FORMAT:
         raise BadValueError(
-            f"state_dict has format={number}, of a newer qmaps; this one reads up to {FORMAT}"
+            f"state_dict has format={number} of a newer version of qmaps; this version reads "
+            f"formats up to {FORMAT}"
         )
     for key, kind in (("state", Mapping), ("param_groups", (list, tuple))):
         if not isinstance(value := state_dict[key], kind):
-            raise BadTypeError(f"state_dict has a {type(value).__name__} as its {key}")
+            raise BadTypeError(
+                "state_dict must have a dict as state and a list as param_groups, got a "
+                f"{type(value).__name__} as {key}"
+            )
 
 
 def _groups(
@@ -202,16 +210,16 @@ def _groups(
     """The optimizer's groups with the options of the saved ones."""
     if len(saved_groups) != len(optimizer.param_groups):
         raise BadValueError(
-            f"state_dict has {len(saved_groups)} parameter groups; this optimizer has "
+            f"state_dict has {len(saved_groups)} parameter groups, but this optimizer has "
             f"{len(optimizer.param_groups)}"
         )
     groups = []
     for index, (own, saved) in enumerate(zip(optimizer.param_groups, saved_groups, strict=True)):
         if not isinstance(saved, Mapping) or not isinstance(saved.get("params"), (list, tuple)):
-            raise BadTypeError(f"state_dict has a parameter group {index} without a list of params")
+            raise BadTypeError(f"parameter group {index} of state_dict has no list of params")
         if len(saved["params"]) != len(own["params"]):
             raise BadValueError(
-                f"state_dict has {len(saved['params'])} parameters in group {index}; this "
+                f"state_dict has {len(saved['params'])} parameters in group {index}, but this "
                 f"optimizer has {len(own['params'])}"
             )
         _check_names(own, saved, index)
@@ -233,7 +241,9 @@ def _groups(
         except QmapsError:
             raise
         except DAMAGE as error:  # options of other types than the checks expect
-            raise BadValueError(f"state_dict has a bad option in group {index}: {error}") from None
+            raise BadValueError(
+                f"group {index} of state_dict has an invalid option: {error}"
+            ) from None
         groups.append(merged)
     check_patterns(groups)
     return groups
@@ -254,8 +264,8 @@ def _check_names(own: Group, saved: Mapping[str, Any], index: int) -> None:
         return
     first = next(i for i, (a, b) in enumerate(zip(ours, theirs, strict=True)) if a != b)
     raise BadValueError(
-        f"state_dict has the parameters of group {index} in another order: {theirs[first]!r} "
-        f"stands where this optimizer has {ours[first]!r}"
+        f"state_dict orders the parameters of group {index} differently: {theirs[first]!r} is in "
+        f"the place of this optimizer's {ours[first]!r}"
     )
 
 
@@ -269,7 +279,7 @@ def _numbers(state_dict: Mapping[str, Any], params: Sequence[Tensor]) -> dict[An
     numbers: dict[Any, int] = {}
     for number, saved_id in enumerate(saved_ids):
         if params[numbers.setdefault(saved_id, number)] is not params[number]:
-            raise BadValueError("state_dict has one parameter in two places")
+            raise BadValueError("state_dict lists one parameter twice")
     types = {int, *map(type, saved_ids)}
     texts = {str(saved_id) for saved_id in saved_ids}
     for saved_id in state_dict["state"]:
@@ -277,12 +287,12 @@ def _numbers(state_dict: Mapping[str, Any], params: Sequence[Tensor]) -> dict[An
             raise BadValueError(
                 f"state_dict has a state under the text {saved_id!r}, as dcp.load leaves it; "
                 "torch.distributed.checkpoint goes by names: use get_optimizer_state_dict and "
-                "set_optimizer_state_dict, as in docs/distributed.md"
+                "set_optimizer_state_dict, as docs/distributed.md shows"
             )
         if saved_id not in numbers and type(saved_id) in types:
             raise BadValueError(
-                f"state_dict has a state of parameter {shown(saved_id)}, which none of its groups "
-                "has"
+                f"state_dict has a state of parameter {shown(saved_id)}, which is in none of its "
+                "groups"
             )
     return numbers
 
@@ -342,7 +352,7 @@ def read_state(
             allowed = ", ".join(optimizer.state_names)
             raise BadValueError(
                 f"state_dict has the state {shown(name)} for {where}; {type(optimizer).__name__} "
-                f"has {allowed}"
+                f"has the states {allowed}"
             )
         state[name] = _placed(value, param.device)
     if state:
@@ -410,13 +420,13 @@ def _master(value: Any, where: str, param: Tensor, group: Group) -> Tensor:
         kind = str(param.dtype).removeprefix("torch.")
         option = f"master_weights={group['master_weights']}"
         raise BadValueError(
-            f"state_dict has a master copy of {where}, which is {kind} here, with {option}; "
-            "copies go with bfloat16 and float16 parameters and master_weights=True"
+            f"state_dict has a master copy of {where}, which is {kind} with {option} here; only "
+            "bfloat16 and float16 parameters with master_weights=True have master copies"
         )
     shard = shard_of(param)
     found = _value(value, MASTER, where, shard)
     if not isinstance(found, Tensor):
-        raise BadTypeError(f"state_dict has {MASTER} of {where} quantized; float32 is needed")
+        raise BadTypeError(f"{MASTER} of {where} in state_dict is quantized; it must be float32")
     _check_shape(found, MASTER, where, param, tuple(param.shape))
     here = _local(found, shard)
     assert isinstance(here, Tensor)
@@ -428,10 +438,13 @@ def _step(value: Any, where: str, *, on_host: bool) -> Tensor:
     if isinstance(value, Tensor) and not lack(value) and value.numel() == 1:
         number = value.item()
     if isinstance(number, bool) or not isinstance(number, (int, float)):
-        raise BadTypeError(f"state_dict has a {type(value).__name__} as the step of {where}")
+        raise BadTypeError(
+            f"the step of {where} in state_dict must be a number, got {type(value).__name__}"
+        )
     if not 0 <= number <= MOST or number != int(number):
         raise BadValueError(
-            f"state_dict has step={shown(number)} for {where}; 0, 1, 2, ... are steps"
+            f"state_dict has step={shown(number)} for {where}; a step must be an integer from 0 to "
+            "2**53"
         )
     device = value.device if isinstance(value, Tensor) and not on_host else "cpu"
     return torch.tensor(number, dtype=COUNTER, device=device)
@@ -443,20 +456,20 @@ def _value(value: Any, name: str, where: str, its: Shard | None) -> Tensor | Qua
         try:
             return read_rows(value, its) if "rows" in value else from_plain(value)
         except BadValueError as error:
-            raise BadValueError(f"state_dict has a bad {name} for {where}: {error}") from None
+            raise BadValueError(f"state_dict has an invalid {name} for {where}: {error}") from None
     if not isinstance(value, (Tensor, QuantizedTensor)):
         kind = type(value).__name__
-        raise BadTypeError(f"state_dict has a {kind} as {name} of {where}; a tensor is needed")
+        raise BadTypeError(f"{name} of {where} in state_dict must be a tensor, got {kind}")
     if isinstance(value, Tensor) and value.layout == torch.strided and (why := lack(value)):
         raise BadTypeError(
-            f"state_dict has {name} of {where}, which {why}; a dense tensor with values is needed"
+            f"{name} of {where} in state_dict {why}; expected a dense tensor with values"
         )
     if isinstance(value, Tensor) and not (
         value.layout == torch.strided and value.is_floating_point()
     ):
         kinds = value.dtype if value.layout == torch.strided else value.layout
         raise BadTypeError(
-            f"state_dict has {name} of {where} as {kinds}; dense floating-point numbers are needed"
+            f"{name} of {where} in state_dict must be a dense floating-point tensor, got {kinds}"
         )
     return value
 

@@ -143,14 +143,16 @@ class Choices:
         for name, value in given.items():
             if name not in self._states:
                 allowed = ", ".join(self._states)
-                raise BadValueError(f"{option} names {shown(name)}; {self._owner} has {allowed}")
+                raise BadValueError(
+                    f"{option} names the state {shown(name)}, but {self._owner} has {allowed}"
+                )
             specs[name] = None
             if value is not None:
                 # One of a user's codebooks has no spec that could be read.
                 q = quantizer(self._known.get(value, value) if isinstance(value, str) else value)
                 if name in self._signed and not q.map.signed:
                     raise BadValueError(
-                        f"{option} gives {name!r} the unsigned {q.spec}; {name} has "
+                        f"{option} sets {name!r} to {q.spec}, which is unsigned; {name} has "
                         "negative values and needs a signed map"
                     )
                 self._known[q.spec] = q
@@ -164,15 +166,15 @@ class Choices:
         if not isinstance(given, Mapping):
             raise BadTypeError(
                 f"overrides={shown(given)} must be a dict from parameter names, or patterns of "
-                "them, to quantizers"
+                "names, to quantizers"
             )
         for key in given:
             if not isinstance(key, str):
                 given_key = key.__name__ if isinstance(key, type) else shown(key)
                 raise BadTypeError(
-                    f"overrides has the key {given_key}; an optimizer takes parameter names, or "
-                    "patterns of them; qmaps.optim.param_groups(model, overrides=...) takes "
-                    "module types too"
+                    f"overrides has the key {given_key}; an optimizer accepts parameter names and "
+                    "patterns of names as keys; qmaps.optim.param_groups(model, overrides=...) "
+                    "accepts module types too"
                 )
         return {key: self.specs(value, f"overrides[{key!r}]") for key, value in given.items()}
 
@@ -203,8 +205,8 @@ class Choices:
             return
         if not q.map.counted and self._known.setdefault(q.spec, q) != q:
             raise BadValueError(
-                f"state_dict has {state} under a {q.spec} whose codebook is not the one known by "
-                "that name"
+                f"state_dict has {state} quantized with {q.spec}, but its codebook differs from "
+                "the one that is known by that name"
             )
 
     def forget_names(self) -> None:
@@ -247,8 +249,8 @@ def check_patterns(groups: Sequence[Mapping[str, Any]]) -> None:
             if pattern in group["overrides"]:
                 if "param_names" not in group:
                     raise BadValueError(
-                        f"overrides names {shown(pattern)}, but the parameters have no names; give "
-                        "the optimizer model.named_parameters()"
+                        f"overrides names {shown(pattern)}, but the parameters have no names; pass "
+                        "model.named_parameters() to the optimizer"
                     )
                 names += group["param_names"]
         if not any(fnmatchcase(name, pattern) for name in names):

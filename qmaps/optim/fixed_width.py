@@ -40,16 +40,16 @@ class FixedWidth(QuantizedOptimizer):
         if "state_quantizers" in options:
             full = next(cls for cls in type(self).__mro__ if not issubclass(cls, FixedWidth))
             raise BadValueError(
-                f"state_quantizers={shown(options['state_quantizers'])} does not go with a fixed "
-                f"width; use qmaps.optim.{full.__name__}"
+                f"state_quantizers={shown(options['state_quantizers'])} does not fit an optimizer "
+                f"of fixed width; use qmaps.optim.{full.__name__}"
             )
         for given in (block_size, blocksize):
             if given is not None:
                 check_block_size(given)
         if block_size is not None and blocksize is not None and block_size != blocksize:
             raise BadValueError(
-                f"block_size={block_size} and blocksize={blocksize} name one option; give one of "
-                "them"
+                f"block_size={block_size} and blocksize={blocksize} are the same option; set only "
+                "one of them"
             )
         size = blocksize if block_size is None else block_size
         super().__init__(params, *args, state_quantizers=self.fixed_specs(size), **options)

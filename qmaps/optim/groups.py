@@ -76,8 +76,8 @@ def _members(
         return {p for p, names in members.items() if any(fnmatchcase(n, key) for n in names)}
     if not (isinstance(key, type) and issubclass(key, nn.Module)):
         raise BadTypeError(
-            f"overrides has the key {shown(key)}; a parameter's name, a pattern of names, or a "
-            "module type is needed"
+            f"overrides has the key {shown(key)}; a key must be a parameter's name, a pattern of "
+            "names, or a module type"
         )
     inside = (m.parameters() for m in model.modules() if isinstance(m, key))
     return {param for params in inside for param in params if param in members}
@@ -88,6 +88,6 @@ def _no_member(model: nn.Module, key: str | type[nn.Module], names: Sequence[str
         return BadValueError(matches_nothing(key, names))
     types = sorted({type(module).__name__ for module in model.modules()})
     return BadValueError(
-        f"overrides names {key.__name__}, and no such module holds a trainable parameter; the "
+        f"overrides names {key.__name__}, but no such module holds a trainable parameter; the "
         f"model's modules are {listed(types)}"
     )

@@ -115,7 +115,7 @@ class LAMB(QuantizedOptimizer):
         if group["trust_clip"] is not None and group["max_unorm"] is not None:
             raise BadValueError(
                 f"trust_clip={group['trust_clip']} and max_unorm={group['max_unorm']} exclude each "
-                "other; give one of them"
+                "other; set only one of them"
             )
 
     def constants(self, group: dict[str, Any]) -> dict[str, float | Constant]:

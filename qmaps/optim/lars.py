@@ -115,7 +115,7 @@ class LARS(QuantizedOptimizer):
         check_above_0(group, "trust_coefficient")
         check_bool(group, "nesterov")
         if group["nesterov"] and group["momentum"] == 0:
-            raise BadValueError("nesterov=True needs momentum above 0; it is 0")
+            raise BadValueError("nesterov=True needs momentum above 0, got 0")
         check_bound(group, "max_unorm")
 
     def state_shapes(self, param: Tensor, group: dict[str, Any]) -> dict[str, tuple[int, ...]]:

@@ -1,4 +1,4 @@
-"""Options of other libraries' optimizers that are none here, and what stands for each.
+"""Options of other libraries' optimizers that qmaps lacks, and what replaces each.
 
 `docs/bitsandbytes-and-torchao.md` prints this table.
 """
@@ -12,22 +12,22 @@ BITSANDBYTES, TORCHAO = "bitsandbytes", "torchao"
 INSTEAD: Mapping[str, tuple[str, str]] = {
     "optim_bits": (BITSANDBYTES, "`state_quantizers='8bit'`, or classes such as `AdamW8bit`"),
     "min_8bit_size": (BITSANDBYTES, "`min_quantized_size`: above that size, not from it on"),
-    "percentile_clipping": (BITSANDBYTES, "none; `torch.nn.utils.clip_grad_norm_` clips gradients"),
+    "percentile_clipping": (BITSANDBYTES, "none; use `torch.nn.utils.clip_grad_norm_`"),
     "block_wise": (BITSANDBYTES, "the normalizer of a spec: `B256`, or `tensor` for one scale"),
     "is_paged": (BITSANDBYTES, "none; states stay on the parameter's device"),
-    "args": (BITSANDBYTES, "none; name the options themselves"),
-    "adam_w_mode": (BITSANDBYTES, "none; the trust ratio scales weight decay too, as in the paper"),
-    "dampening": (BITSANDBYTES, "none; `SGD` has it"),
+    "args": (BITSANDBYTES, "none; pass the options themselves"),
+    "adam_w_mode": (BITSANDBYTES, "none; trust ratios also scale weight decay, as in the paper"),
+    "dampening": (BITSANDBYTES, "none; only `SGD` has it"),
     "bf16_stochastic_round": (TORCHAO, "`stochastic_rounding`"),
     "offload_gradients": (TORCHAO, "none; gradients stay on the parameter's device"),
     "minimal_size": (TORCHAO, "none; states stay on the parameter's device"),
 }  # fmt: skip
-"""By name: whose option it is, and what qmaps has instead, as the documentation prints it."""
+"""By option: the library that has it, and what qmaps has instead, as the documentation prints."""
 
 
 def instead_of(name: str) -> str:
-    """What a message adds about an unknown option: ``""`` if nobody has it."""
+    """The end of an error message about an unknown option; ``""`` if no other library has it."""
     if name not in INSTEAD:
         return ""
     library, here = INSTEAD[name]
-    return f", but of {library}; here: {here.replace('`', '')}"
+    return f"; {library} has it. In qmaps: {here.replace('`', '')}"

@@ -78,6 +78,6 @@ def preset(name: str, option: str = "state_quantizers") -> Preset:
         given = [None if q is None else q.spec for q in (pair.first, pair.second)]
         return Preset(given[0], given[1], 1)
     raise BadValueError(
-        f"{option}={shown(name)} is no preset; allowed are {', '.join(PRESETS)}, "
-        f"'SIGNED + UNSIGNED' of specs, or a dict from state names to specs{nearest(name, PRESETS)}"
+        f"{option}={shown(name)} is not a preset; allowed are {', '.join(PRESETS)}, 'SIGNED + "
+        f"UNSIGNED' of specs, or a dict from state names to specs{nearest(name, PRESETS)}"
     )

@@ -92,8 +92,8 @@ class SGD(QuantizedOptimizer):
         check_bool(group, "nesterov")
         if group["nesterov"] and (momentum == 0 or dampening != 0):
             raise BadValueError(
-                f"nesterov=True needs momentum above 0 and dampening 0; they are {momentum} and "
-                f"{dampening}"
+                f"nesterov=True needs momentum above 0 and dampening 0, but momentum is {momentum} "
+                f"and dampening is {dampening}"
             )
 
     def state_shapes(self, param: Tensor, group: dict[str, Any]) -> dict[str, tuple[int, ...]]:

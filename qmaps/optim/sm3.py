@@ -106,8 +106,7 @@ class SM3(QuantizedOptimizer):
             if param.dim() > DIMENSIONS:
                 self.param_groups.pop()
                 raise BadValueError(
-                    f"a parameter has {param.dim()} dimensions; SM3 has accumulators for at most "
-                    f"{DIMENSIONS}"
+                    f"a parameter has {param.dim()} dimensions; SM3 supports at most {DIMENSIONS}"
                 )
 
     def state_shapes(self, param: Tensor, group: dict[str, Any]) -> dict[str, tuple[int, ...]]:

@@ -48,7 +48,8 @@ def number(name: str, value: Any) -> float:
     """
     if isinstance(value, str):
         raise BadTypeError(
-            f"{name}={shown(value)} must be a number; YAML takes 1e-3 for text and 1.0e-3 for one"
+            f"{name}={shown(value)} must be a number; YAML reads 1e-3 as text, but 1.0e-3 as a "
+            "number"
         )
     tensor = isinstance(value, Tensor)
     if isinstance(value, bool) or not (tensor or isinstance(value, Real)):
@@ -81,7 +82,7 @@ def check_above_0(group: dict[str, Any], *names: str) -> None:
 def check_decay(name: str, value: Any) -> None:
     """Raise unless the decay of a running average is in [0, 1)."""
     if not 0 <= number(name, value) < 1:
-        raise BadValueError(f"{name}={shown(value)} is outside [0, 1)")
+        raise BadValueError(f"{name}={shown(value)} must be at least 0 and below 1")
 
 
 def check_betas(group: dict[str, Any], needed: str = "two numbers", count: int = 2) -> None:

@@ -1,4 +1,4 @@
-"""Options of torch's optimizers that are none here: taken where they change nothing."""
+"""Options of torch's optimizers that qmaps lacks: accepted where they change nothing."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from typing import Any
 from qmaps.errors import BadTypeError, BadValueError, shown
 
 HARMLESS = ("capturable", "foreach", "fused")
-"""Those that choose one of torch's implementations of the same rule."""
+"""The options that choose one of torch's implementations of the same rule."""
 
 TORCH_OPTIONS = frozenset({*HARMLESS, "amsgrad", "decoupled_weight_decay", "differentiable"})
-"""All of them; torch's checkpoints hold them."""
+"""All of these options; torch's checkpoints hold them."""
 
 REASONS = {
-    "amsgrad": "the largest second moment so far is not kept",
+    "amsgrad": "qmaps does not keep the largest second moment",
     "decoupled_weight_decay": "Adam couples weight decay, AdamW decouples it",
-    "differentiable": "autograd does not see steps",
+    "differentiable": "autograd does not record steps",
 }
 
 

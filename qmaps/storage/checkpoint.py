@@ -32,7 +32,7 @@ def save(state: Any, path: str | os.PathLike[str]) -> None:
     with replacing(path) as temporary, temporary.open("wb") as file:
         target = _Target(file)
         try:
-            torch.save(state, cast(IO[bytes], target))  # it writes and flushes, no more
+            torch.save(state, cast(IO[bytes], target))  # it only writes and flushes
         except RuntimeError:
             if target.failed is None:
                 raise
@@ -85,12 +85,12 @@ def load(
         refused = re.search(r"GLOBAL ([\w.]+)", str(error))
         if refused:
             raise BadValueError(
-                f"{shown} would need code execution to load ({refused[1]}); save the "
-                "optimizer's state_dict() with plain tensors and numbers"
+                f"{shown} would have to run code to load ({refused[1]}); save the optimizer's "
+                "state_dict() with plain tensors and numbers"
             ) from None
         raise BadValueError(
-            f"{shown} is no checkpoint that torch can load; it is corrupt, truncated, or "
-            "something else"
+            f"{shown} is not a checkpoint that torch can load; it is corrupt, truncated, or a file "
+            "of another kind"
         ) from None
 
 

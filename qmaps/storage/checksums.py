@@ -93,7 +93,7 @@ def in_metadata(metadata: Mapping[str, str], tensors: Collection[str]) -> dict[s
     """
     rest = {name: value for name, value in metadata.items() if name != KEY}
     if len(rest) > 1:  # we write one entry and the checksums, whose name may be what is damaged
-        raise BadValueError(f"metadata of the name {sorted(rest)[1]!r:.50} is unknown")
+        raise BadValueError(f"the metadata has an unknown entry {sorted(rest)[1]!r:.50}")
     if KEY not in metadata:
         return {}
     first, *others = metadata[KEY].split(" ")
@@ -113,18 +113,18 @@ def check_archive(path: Path) -> None:
     """
     with zipfile.ZipFile(path) as archive:
         records = archive.infolist()
-        # One bit makes a record a folder, for which torch reads nothing and tells no one.
+        # One flipped bit turns a record into a folder, which torch silently skips.
         if any(record.external_attr & FOLDER for record in records):
             raise zipfile.BadZipFile("a record is marked as a folder")
         if not any(record.CRC for record in records):
             return
 
         def read(record: zipfile.ZipInfo) -> None:
-            with archive.open(record) as content:  # which compares the checksum at its end
+            with archive.open(record) as content:  # reading to the end verifies the checksum
                 while content.read(CHUNK):
                     pass
 
-        # Small records cost more to hand to a thread than to read.
+        # Small records are faster to read here than in a thread.
         large = [record for record in records if record.file_size > CHUNK]
         for record in records:
             if record.file_size <= CHUNK:

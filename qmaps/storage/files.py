@@ -75,7 +75,7 @@ def exists(path: Path) -> bool:
     """Whether there is something at `path`; False for a name that no file can have."""
     try:
         return path.exists()
-    except OSError:  # it is too long
+    except OSError:  # the name is too long
         return False
 
 
@@ -199,4 +199,4 @@ def read_frame(path: str | os.PathLike[str], *, must_be_sealed: bool = False) ->
 
 
 def _damaged(path: str | os.PathLike[str]) -> OutputError:
-    return OutputError(f"{str(path)!r} is missing or damaged; delete it, and it is made again")
+    return OutputError(f"{str(path)!r} is missing or damaged; delete it, and it will be made again")

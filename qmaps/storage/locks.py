@@ -55,7 +55,7 @@ class FolderLock:
     def __init__(self, out: str | os.PathLike[str], kind: str, parameter: str = "out") -> None:
         self.folder = output_folder(out, parameter)
         file = self.folder / f".{kind}.lock"
-        # Beside the lock, which the next to ask for it may truncate.
+        # Not in the lock file: another process that asks for the lock may truncate it.
         self._about = self.folder / f".{kind}.lock.json"
         self._process = os.getpid()
         # A recorder may be closed by another thread than the one that made it.
@@ -64,7 +64,7 @@ class FolderLock:
         self._release = weakref.finalize(
             self, _let_go, lock, self._about, _identity(file), self._process
         )
-        self._release.atexit = False  # `filelock` has let go by then, and the files would stay
+        self._release.atexit = False  # `filelock` has released by then, and the files would stay
         _TAKEN.add(self)
         if self.exclusive:
             with suppress(OSError):
@@ -96,7 +96,7 @@ class FolderLock:
             try:
                 lock.acquire(timeout=0)
             except Timeout:
-                gc.collect()  # the holder may be a recorder here that no one can reach any more
+                gc.collect()  # the holder may be an unreachable recorder of this process
                 lock.acquire(timeout=PATIENCE)
         except Timeout:
             raise OutputError(
@@ -136,7 +136,7 @@ def _release_all() -> None:
 
 
 def _identity(file: Path) -> Identity:
-    """What distinguishes a file from a later one of the same name; None if there is no file."""
+    """Identify a file among files of the same name; None if there is no file."""
     try:
         found = file.stat()
     except OSError:
@@ -149,7 +149,7 @@ def _let_go(lock: BaseFileLock, about: Path, identity: Identity, process: int) -
     if os.getpid() != process or not lock.is_locked:
         return
     file = Path(lock.lock_file)
-    # Not if the folder was deleted, and its files are another writer's by now.
+    # Unless the folder was deleted and the files now belong to another writer.
     if identity is not None and _identity(file) == identity:
         with suppress(OSError):
             about.unlink(missing_ok=True)
@@ -159,7 +159,7 @@ def _let_go(lock: BaseFileLock, about: Path, identity: Identity, process: int) -
 
 
 def _self() -> dict[str, Any]:
-    """What other processes are told about this one."""
+    """Return the description of this process that other processes read."""
     return {
         "pid": os.getpid(),
         "host": platform.node(),

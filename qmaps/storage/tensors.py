@@ -38,7 +38,7 @@ def write(tensors: Mapping[str, dict[str, Any]], path: str | os.PathLike[str]) -
             arrays[f"{number}.codebook"] = plain.pop("codebook").cpu()
         about.append({"name": name, "parts": len(scales), **plain})
     with replacing(path) as temporary:
-        # safetensors refuses storage shared between tensors, as clones never are.
+        # safetensors refuses tensors that share storage; clones do not.
         try:
             save_file(
                 {key: array.clone() for key, array in arrays.items()},
@@ -48,7 +48,7 @@ def write(tensors: Mapping[str, dict[str, Any]], path: str | os.PathLike[str]) -
                     {key: checksums.of_tensor(array) for key, array in arrays.items()},
                 ),
             )
-        except SafetensorError as error:  # how it reports a failed write
+        except SafetensorError as error:  # safetensors reports a failed write this way
             raise OutputError(f"{str(path)!r} cannot be written ({error})") from error
 
 
@@ -83,7 +83,7 @@ def read(path: str | os.PathLike[str]) -> dict[str, dict[str, Any]]:
         raise
     except DAMAGE as error:
         reason = f"{type(error).__name__}: {error}"
-        raise BadValueError(f"{str(path)!r} holds damaged metadata ({reason})") from None
+        raise BadValueError(f"{str(path)!r} has damaged metadata ({reason})") from None
 
 
 def _checked(

@@ -1,4 +1,4 @@
-"""Which quantizers a sweep tries when none are named."""
+"""The quantizers that a sweep tries by default."""
 
 from __future__ import annotations
 

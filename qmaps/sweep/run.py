@@ -117,7 +117,7 @@ def _measure(
 
 
 def _kept(part: Path) -> pd.DataFrame | None:
-    """What an earlier call measured; None if that is nothing, or damaged."""
+    """Return the rows that an earlier call measured; None if there are none, or damaged ones."""
     if not part.exists():
         return None
     try:
@@ -154,8 +154,8 @@ def _parameters(states: CapturedStates, min_quantized_size: int) -> dict[str, li
             chosen[parameter] = names
     if not chosen:
         raise CaptureError(
-            f"no state has more than min_quantized_size={min_quantized_size} elements; "
-            "there is nothing to quantize"
+            f"no state has more than min_quantized_size={min_quantized_size} elements, so there is "
+            "nothing to quantize"
         )
     return chosen
 
@@ -163,8 +163,10 @@ def _parameters(states: CapturedStates, min_quantized_size: int) -> dict[str, li
 def _require_adam(by_parameter: dict[str, list[str]], states: CapturedStates) -> None:
     """Raise if no parameter that is large enough has both moments."""
     if not any(set(names) >= MOMENTS for names in by_parameter.values()):
-        next(states.adam_pairs())  # where no parameter has both, this says what there is
-        raise CaptureError("no parameter that is large enough has both exp_avg and exp_avg_sq")
+        next(states.adam_pairs())  # raises an error that lists the states if no parameter has both
+        raise CaptureError(
+            "no parameter with both exp_avg and exp_avg_sq is large enough to be quantized"
+        )
 
 
 def _rows(
@@ -286,7 +288,7 @@ def _folder(
     pairs: list[Pair],
     min_quantized_size: int,
 ) -> Path:
-    """The folder of the parts, of this sweep and no other."""
+    """Return the folder of the parts, after a check that it belongs to this sweep."""
     about = {
         "specs": [str(q) for q in singles] + [str(pair) for pair in pairs],
         "step": states.step,
@@ -307,15 +309,16 @@ def _folder(
             found = read_record(marker)
         except OutputError:
             raise OutputError(
-                f"out={str(folder)!r} has a damaged sweep.json; give another folder, or delete it"
+                f"out={str(folder)!r} has a damaged sweep.json; delete the folder or give another "
+                "one"
             ) from None
         if found.get("sweep") != identity["sweep"]:
             raise OutputError(
-                f"out={str(folder)!r} holds a sweep of other specs or states; give another "
-                "folder, or delete it"
+                f"out={str(folder)!r} holds a sweep of other specs or states; delete the folder or "
+                "give another one"
             )
     else:
-        for unknown in parts.glob("*.parquet"):  # nothing says what they are of
+        for unknown in parts.glob("*.parquet"):  # their origin is unknown
             unknown.unlink()
         write_record(marker, identity)
     return parts

@@ -1,4 +1,4 @@
-"""A sweep's rows, all tensors together."""
+"""Summaries of a sweep over all tensors."""
 
 from __future__ import annotations
 

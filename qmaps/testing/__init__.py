@@ -62,7 +62,7 @@ def forms(map_: type[Map] | Map) -> list[Map]:
     if isinstance(map_, Map):
         return [_frozen(map_)]
     if not (isinstance(map_, type) and issubclass(map_, Map)):
-        raise BadTypeError(f"map_ is {map_!r:.50}; a map, or a class of maps, is needed")
+        raise BadTypeError(f"map_ must be a map or a class of maps, got {map_!r:.50}")
     found = [map_(bits=bits, signed=s) for s in map_.signs for bits in map_.widths_of(s)]
     if map_.fitted:
         found = [each for each in found if each.bits in FITTED_AT]
@@ -107,7 +107,7 @@ def check_normalizer(
     >>> check_normalizer(BlockWise(64), [Linear(4)])
     """
     if not isinstance(normalizer, Normalizer):
-        raise BadTypeError(f"normalizer is {normalizer!r:.50}; a Normalizer is needed")
+        raise BadTypeError(f"normalizer must be a Normalizer, got {normalizer!r:.50}")
     chosen = registered(4) if with_maps is None else list(with_maps)
     for check in normalizers.CHECKS:
         with about(f"{check.__name__} of {normalizer}"):

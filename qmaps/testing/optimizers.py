@@ -43,7 +43,7 @@ def check_optimizer(cls: type[QuantizedOptimizer], **options: Any) -> None:
     >>> check_optimizer(SGD, lr=0.1, momentum=0.9)
     """
     if not (isinstance(cls, type) and issubclass(cls, QuantizedOptimizer)):
-        raise BadTypeError(f"cls is {cls!r:.50}; a subclass of QuantizedOptimizer is needed")
+        raise BadTypeError(f"cls must be a subclass of QuantizedOptimizer, got {cls!r:.50}")
     for width, check in product(WIDTHS, CHECKS):
 
         def make(params: list[Tensor], width: str | None = width) -> QuantizedOptimizer:

@@ -44,12 +44,14 @@ def test_messages_are_short_and_on_one_line() -> None:
 @pytest.mark.parametrize(
     ("spec", "message"),
     [
-        (f"B{'9' * 4301}/DE@4s", " has 4308 characters; at most 500 do"),
+        (f"B{'9' * 4301}/DE@4s", " has 4308 characters; at most 500 are allowed"),
         (f"B8/DE@{'9' * 400}",
-         ": bits=<int of 1329 bits> is outside 2 to 8, the widths of signed DE"),
-        (f"B8{'x8' * 3000}/DE@4s", " has 6008 characters; at most 500 do"),
-        (f"B8{'x8' * 200}/DE@4s", ": B8x8 cannot be followed by 'x8'; put it after one name"),
-        ("&".join(["B8"] * 2000) + "/DE@4s", " has 6005 characters; at most 500 do"),
+         ": bits=<int of 1329 bits> is not allowed for signed DE; its widths are 2 to 8 bits"),
+        (f"B8{'x8' * 3000}/DE@4s", " has 6008 characters; at most 500 are allowed"),
+        (f"B8{'x8' * 200}/DE@4s", (
+            ": B8x8 cannot be followed by 'x8'; 'x8' follows the name of one normalizer"
+        )),
+        ("&".join(["B8"] * 2000) + "/DE@4s", " has 6005 characters; at most 500 are allowed"),
         ("B99999999999999999999/DE@4s",
          ": block size=99999999999999999999 must be at most 2**53"),
         ("logB9007199254740993/log2@4u", ": block size=9007199254740993 must be at most 2**53"),
@@ -78,7 +80,7 @@ def test_depth_of_the_stack_does_not_matter() -> None:
         return str(caught.value)
 
     room = sys.getrecursionlimit() - 200
-    assert deep(room - len(_frames())).endswith("put it after one name")
+    assert deep(room - len(_frames())).endswith("'x8' follows the name of one normalizer")
 
 
 def _frames() -> list[Any]:
@@ -136,7 +138,7 @@ def test_any_object_is_taken_or_refused(name: str, value: Any) -> None:
     refused(CALLS[name], value)
 
 
-DENSE = "a dense tensor with values is needed"
+DENSE = "expected a dense tensor with values"
 KINDS = [
     (lambda: X.to_sparse(), f"has the layout torch.sparse_coo; {DENSE}"),
     (lambda: X.to_sparse_csr(), f"has the layout torch.sparse_csr; {DENSE}"),
@@ -179,14 +181,14 @@ def test_transforms_of_torch_func_are_named(backend: str) -> None:
 
 
 PLAIN = [
-    ({"shape": ["a"]}, "shape=['a'] of a quantized tensor must be ints"),
-    ({"shape": [float("nan")]}, "shape=[nan] of a quantized tensor must be ints"),
-    ({"shape": [4.0, 6.0]}, "shape=[4.0, 6.0] of a quantized tensor must be ints"),
-    ({"scales": [-torch.ones(3)]}, "scales of B8/DE@4s hold negative numbers; none may be"),
+    ({"shape": ["a"]}, "shape=['a'] of a saved quantized tensor must consist of ints"),
+    ({"shape": [float("nan")]}, "shape=[nan] of a saved quantized tensor must consist of ints"),
+    ({"shape": [4.0, 6.0]}, "shape=[4.0, 6.0] of a saved quantized tensor must consist of ints"),
+    ({"scales": [-torch.ones(3)]}, "scales of B8/DE@4s must not be negative; at least one is"),
     ({"packed": torch.zeros(12, dtype=torch.uint8, device="meta")},
-     "packed and scales of a quantized tensor must be dense"),
+     "packed and scales of a quantized tensor must be dense tensors"),
     ({"scales": [torch.ones(3, device="meta")]},
-     "packed and scales of a quantized tensor must be dense"),
+     "packed and scales of a quantized tensor must be dense tensors"),
     ({"shape": [10**5000]}, None),
     ({"spec": "x" * 5000}, None),
     ({"codebook": torch.ones(2, device="meta"), "map": {}}, None),
@@ -204,13 +206,13 @@ def test_damaged_parts_of_a_quantized_tensor(change: dict[str, Any], message: st
 
 
 def test_what_cannot_be_written_into_is_refused() -> None:
-    several = "out has several elements in one place; memory for each is needed"
+    several = "several elements of out share one memory location; each element needs its own"
     for out, message in (
         (torch.zeros(1, 6).expand(4, 6), several),
         (torch._efficientzerotensor((4, 6)), several),
         (X.clone().requires_grad_(), "out requires gradients; write into it under torch.no_grad()"),
-        (X.int(), "out has dtype torch.int32; a floating-point tensor is needed"),
-        (X + 0j, "out has dtype torch.complex64; a floating-point tensor is needed"),
+        (X.int(), "out must be a floating-point tensor, got torch.int32"),
+        (X + 0j, "out must be a floating-point tensor, got torch.complex64"),
     ):
         with pytest.raises((BadTypeError, BadValueError)) as caught:
             Q.quantize(X).dequantize(out=out)

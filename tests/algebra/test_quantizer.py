@@ -90,9 +90,9 @@ def test_bytes_of_other_shapes() -> None:
 @pytest.mark.parametrize(
     ("x", "message"),
     [
-        (X.double(), "x has dtype torch.float64; allowed are float32, float16, bfloat16"),
-        (torch.arange(3), "x has dtype torch.int64; allowed are float32, float16, bfloat16"),
-        ([1.0], "x is a list; a torch.Tensor is needed"),
+        (X.double(), "x must be float32, float16 or bfloat16, got torch.float64"),
+        (torch.arange(3), "x must be float32, float16 or bfloat16, got torch.int64"),
+        ([1.0], "x must be a torch.Tensor, got list"),
     ],
 )
 def test_bad_tensors(x: object, message: str) -> None:
@@ -111,24 +111,29 @@ def test_out_must_match() -> None:
     q, other = qmaps.quantizer("B128/DE@4s"), qmaps.quantizer("B64/DE@4s")
     t = q.quantize(X)
     for call, message in (
-        (lambda: q.quantize(X[1:], out=t), "out has shape (300,); (299,) is needed"),
-        (lambda: other.quantize(X, out=t), "out was made by B128/DE@4s; B64/DE@4s is needed"),
-        (lambda: other.dequantize(t), "t was made by B128/DE@4s; B64/DE@4s cannot decode it"),
-        (lambda: q.dequantize(t, out=torch.empty(3)), "out has shape (3,); (300,) is needed"),
+        (lambda: q.quantize(X[1:], out=t), "out must have shape (299,), got (300,)"),
+        (lambda: other.quantize(X, out=t), "out must have the quantizer B64/DE@4s, got B128/DE@4s"),
+        (
+            lambda: other.dequantize(t),
+            ("t was quantized with B128/DE@4s; B64/DE@4s cannot decode it"),
+        ),
+        (lambda: q.dequantize(t, out=torch.empty(3)), "out must have shape (300,), got (3,)"),
     ):
         with pytest.raises(ValueError) as caught:
             call()
         assert str(caught.value) == message
     with pytest.raises(TypeError) as wrong:
         t.dequantize(dtype=torch.float64)
-    assert str(wrong.value) == "dtype=torch.float64; allowed are float32, float16, bfloat16"
+    assert str(wrong.value) == (
+        "dtype=torch.float64 must be torch.float32, torch.float16 or torch.bfloat16"
+    )
 
 
 def test_out_must_be_on_the_same_device() -> None:
     q = qmaps.quantizer("B128/DE@4s")
     with pytest.raises(ValueError) as caught:
         q.quantize_unchecked(torch.empty(300, device="meta"), out=q.quantize(X))
-    assert str(caught.value) == "out is on cpu; meta is needed"
+    assert str(caught.value) == "out must be on meta, got cpu"
 
 
 def test_copies_share_nothing() -> None:
@@ -217,8 +222,7 @@ def test_what_tensors_have_is_that_of_the_values() -> None:
         with pytest.raises(AttributeError) as missing:
             getattr(t, name)
         assert str(missing.value) == (
-            f"a QuantizedTensor has no attribute {name!r}; its values are a tensor: "
-            f"t.dequantize().{name}"
+            f"QuantizedTensor has no attribute {name!r}; decode it first: t.dequantize().{name}"
         )
         assert not hasattr(t, name)
     with pytest.raises(AttributeError) as unknown:
@@ -237,7 +241,7 @@ def test_what_tensors_have_is_that_of_the_values() -> None:
         with pytest.raises(BadTypeError) as caught:
             call()
         assert str(caught.value) == (
-            f"{name} takes tensors, got a QuantizedTensor; pass t.dequantize()"
+            f"{name} does not accept a QuantizedTensor; pass t.dequantize()"
         )
     operators: list[tuple[str, Callable[[], object]]] = [
         ("add", lambda: t + 1),
@@ -255,7 +259,7 @@ def test_what_tensors_have_is_that_of_the_values() -> None:
         with pytest.raises(BadTypeError) as caught:
             call()
         assert str(caught.value) == (
-            f"a QuantizedTensor has no __{name}__; its values have: t.dequantize()"
+            f"QuantizedTensor does not support __{name}__; decode it first with t.dequantize()"
         )
 
 

@@ -68,17 +68,26 @@ NORMS = "B<n>, col, logB<n>, rank1, row, tensor, each with or without x8"
          f"spec='B-1/DE@4s': unknown normalizer 'B-1'; allowed are {NORMS}; nearest match: B1"),
         ("B128&/DE@4s", f"spec='B128&/DE@4s': unknown normalizer ''; allowed are {NORMS}"),
         ("logB8x8/log2@4u",
-         "spec='logB8x8/log2@4u': logB8 does not go with 'x8'; it stands alone before log2"),
+         "spec='logB8x8/log2@4u': logB8 cannot be combined with 'x8'; it works alone, with "
+         "the map log2"),
         ("logB8&B8/log2@4u",
-         "spec='logB8&B8/log2@4u': logB8 does not go with '&'; it stands alone before log2"),
-        ("B8/log2@4u", "B8/log2@4u: logB<n> and log2 go with each other only"),
-        ("logB8/DE@4u", "logB8/DE@4u: logB<n> and log2 go with each other only"),
+         "spec='logB8&B8/log2@4u': logB8 cannot be combined with '&'; it works alone, with "
+         "the map log2"),
+        ("B8/log2@4u", (
+            "B8/log2@4u: the normalizer logB<n> and the map log2 only work with each other"
+        )),
+        ("logB8/DE@4u", (
+            "logB8/DE@4u: the normalizer logB<n> and the map log2 only work with each other"
+        )),
         ("tensor/static-tree(tree_bits=4,tree=2)@8s",
          "spec='tensor/static-tree(tree_bits=4,tree=2)@8s': unknown field 'tree' of static-tree; "
          "allowed are tree_bits, offset"),
-        ("B128/DE@1s", "spec='B128/DE@1s': bits=1 is outside 2 to 8, the widths of signed DE"),
+        ("B128/DE@1s", (
+            "spec='B128/DE@1s': bits=1 is not allowed for signed DE; its widths are 2 to 8 bits"
+        )),
         ("B8x8x8/DE@4s",
-         "spec='B8x8x8/DE@4s': B8x8 cannot be followed by 'x8'; put it after one name"),
+         "spec='B8x8x8/DE@4s': B8x8 cannot be followed by 'x8'; 'x8' follows the name of "
+         "one normalizer"),
         ("tensor/linear0(a=1)@4s",
          "spec='tensor/linear0(a=1)@4s': unknown field 'a' of linear0; allowed are no fields"),
         ("tensor/quantile(midpoints=2)@4s",
@@ -159,8 +168,8 @@ def test_codebooks_are_found_by_their_label() -> None:
     assert str(q) == "B64/Mine.v-2_x@2u+sr"
     assert q.map == mine
     for spec, message in {
-        "B64/Mine.v-2_x@3u": "the codebook handed over is Mine.v-2_x@2u",
-        "B64/Mine.v-2_x@2s": "the codebook handed over is Mine.v-2_x@2u",
+        "B64/Mine.v-2_x@3u": "the codebook given is Mine.v-2_x@2u, which has another width or sign",
+        "B64/Mine.v-2_x@2s": "the codebook given is Mine.v-2_x@2u, which has another width or sign",
         "B64/othr@1s": f"unknown map 'othr'; allowed are {MAPS}, Mine.v-2_x, other; "
                        "nearest match: other",
     }.items():  # fmt: skip
@@ -184,6 +193,6 @@ def test_pairs() -> None:
     with pytest.raises(qmaps.errors.SpecError) as caught:
         Pair.parse("B128/DE@4s")
     assert str(caught.value) == (
-        "pair='B128/DE@4s' has 1 parts; 'FIRST + SECOND' is needed, with spaces around '+' and "
-        "32-bit for a moment that is not quantized"
+        "pair='B128/DE@4s' has 1 parts; expected 'FIRST + SECOND' with spaces around '+' "
+        "and 32-bit for a moment that is not quantized"
     )

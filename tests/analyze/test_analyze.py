@@ -114,7 +114,7 @@ def test_a_moment_in_32_bits_has_no_codes() -> None:
     with pytest.raises(SpecError) as caught:
         analyze.code_pairs(states(), ["B128/DE@4s + 32-bit"])
     assert str(caught.value) == (
-        "pair='B128/DE@4s + 32-bit' leaves a moment in 32 bits; both need codes here"
+        "pair='B128/DE@4s + 32-bit' leaves a moment in 32 bits; both moments must be quantized here"
     )
 
 
@@ -195,14 +195,17 @@ def test_pareto_frontier_and_limit() -> None:
     assert frame.loc["B128/DE@4s", ["normalizer", "map"]].tolist() == ["B128", "DE"]
     with pytest.raises(BadValueError) as caught:
         analyze.pareto(sweep, state="x")
-    assert str(caught.value) == ("state='x' is not in the sweep; it has 'exp_avg', 'exp_avg_sq'")
+    assert str(caught.value) == (
+        "state='x' is not in the sweep; allowed are 'exp_avg', 'exp_avg_sq'"
+    )
 
 
 def test_nothing_large_enough() -> None:
     with pytest.raises(CaptureError) as caught:
         analyze.update_error({"s": states()["small"]}, [PAIR])
     assert str(caught.value) == (
-        "no parameter has more than min_quantized_size=4096 elements; there is nothing to quantize"
+        "no parameter has more than min_quantized_size=4096 elements, so there is nothing "
+        "to quantize"
     )
     assert isinstance(
         analyze.update_error({"s": states()["small"]}, [PAIR], min_quantized_size=0), pd.DataFrame

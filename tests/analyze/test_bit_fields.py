@@ -62,14 +62,14 @@ def test_bits_of_numbers(spec: str, value: float, bits: str, decoded: float) -> 
 
 
 def test_what_has_no_such_bits_is_refused() -> None:
-    known = "the bits of tree, static-tree, mantissa and linear0 are known"
+    known = "allowed are tree, static-tree, mantissa and linear0"
     for spec, message in (
         ("DE@8s", f"maps holds DE@8s; {known}"),
-        ("tree@8u", "maps holds tree@8u, which is unsigned; bits of signed maps are known"),
+        ("tree@8u", "maps holds tree@8u, which is unsigned; every map must be signed"),
     ):
         with pytest.raises(BadValueError) as caught:
             analyze.bit_fields([map_of(spec)], [0.5])
         assert str(caught.value) == message
     with pytest.raises(BadValueError) as caught:
         analyze.bit_fields([map_of("tree@8s")], [0.5, 1.5])
-    assert str(caught.value) == "values holds 1.5, which is outside -1 to 1"
+    assert str(caught.value) == "values holds 1.5; every value must be between -1 and 1"

@@ -80,13 +80,16 @@ def test_a_decade_without_elements_has_no_error() -> None:
 def test_bad_input() -> None:
     v = {"v": torch.ones(4)}
     for given, message in (
-        (({"v": torch.tensor([1.0, -2.0])}, {}), "tensors['v'] has 1 negative values; none may be"),
-        (({"v": torch.zeros(3)}, {}), "tensors hold no value above 0"),
-        (({}, {}), "tensors hold no value above 0"),
+        (
+            ({"v": torch.tensor([1.0, -2.0])}, {}),
+            ("tensors['v'] has 1 negative values; no value may be negative"),
+        ),
+        (({"v": torch.zeros(3)}, {}), "tensors must hold at least one value above 0"),
+        (({}, {}), "tensors must hold at least one value above 0"),
         ((v, {"decades": 0}), "decades=0 must be at least 1"),
         (
             (v, {"within": qmaps.quantizer("logB256/log2@8u").normalizer}),
-            "within=logB256 gives no scales; a normalizer that divides does",
+            "within=logB256 works on logarithms and has no scales; use a normalizer that divides",
         ),
     ):
         values, options = given

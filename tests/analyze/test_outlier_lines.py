@@ -41,7 +41,7 @@ def test_bad_input() -> None:
     with pytest.raises(BadValueError) as caught:
         analyze.outlier_lines({"bias": torch.ones(3)})
     assert str(caught.value) == (
-        "matrices['bias'] has shape (3,); at least two dimensions and one element are needed"
+        "matrices['bias'] has shape (3,); it must have at least two dimensions and one element"
     )
     with pytest.raises(BadValueError) as caught:
         analyze.outlier_lines({}, lines=0)

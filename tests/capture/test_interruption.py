@@ -19,7 +19,7 @@ from qmaps import capture
 from qmaps.capture import StateRecorder, snapshot
 from qmaps.errors import CaptureError, OutputError
 
-OTHER = "other parameters ('bias' is only there); this choice of parameters"
+OTHER = "other parameters ('bias' is only there); give another folder for this choice of parameters"
 
 LOOP = """
 import sys, torch
@@ -138,7 +138,7 @@ def test_a_recorder_holds_its_folder_until_it_is_closed(tmp_path: Path) -> None:
     # One that was refused, and one that was lost with its optimizer, hold nothing.
     other = torch.optim.SGD(layer.parameters(), momentum=0.9)
     train(layer, optimizer, 1, tmp_path)
-    with pytest.raises(OutputError, match="needs another folder"):
+    with pytest.raises(OutputError, match="give another folder for"):
         StateRecorder(other, tmp_path, names=layer)
     StateRecorder(torch.optim.AdamW(layer.parameters()), tmp_path, names=layer)
     train(layer, optimizer, 1, tmp_path)
@@ -252,7 +252,11 @@ def test_a_folder_of_another_training(tmp_path: Path) -> None:
     only = nn.Linear(3, 3, bias=False)
     cases = [
         (torch.optim.SGD(layer.parameters()), layer, "AdamW; SGD"),
-        (torch.optim.AdamW(wide.parameters()), wide, "'weight' of shape (3, 3); shape (3, 4)"),
+        (
+            torch.optim.AdamW(wide.parameters()),
+            wide,
+            ("'weight' of shape (3, 3); give another folder for shape (3, 4)"),
+        ),
         (
             torch.optim.AdamW(only.parameters()),
             only,
@@ -263,9 +267,7 @@ def test_a_folder_of_another_training(tmp_path: Path) -> None:
     for other, names, what in cases:
         with pytest.raises(OutputError) as error:
             StateRecorder(other, tmp_path, names=names)
-        assert str(error.value) == (
-            f"out={str(tmp_path)!r} holds states of {what} needs another folder"
-        )
+        assert str(error.value) == (f"out={str(tmp_path)!r} holds states of {what}")
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
 
 
@@ -277,8 +279,8 @@ def test_a_folder_whose_newest_snapshot_is_damaged(tmp_path: Path) -> None:
     with pytest.raises(OutputError) as error:
         StateRecorder(optimizer, tmp_path, names=layer)
     assert str(error.value) == (
-        f"out={str(tmp_path)!r} holds a snapshot that cannot be continued from: {str(path)!r} is "
-        "empty; delete it, or give another folder"
+        f"out={str(tmp_path)!r} holds a snapshot that cannot be read, so the capture cannot "
+        f"continue: {str(path)!r} is empty; delete the snapshot or give another folder"
     )
     with pytest.raises(CaptureError):
         capture.load(tmp_path)

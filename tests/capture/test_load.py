@@ -89,16 +89,17 @@ class Unsafe:
 
 CHECKPOINTS = {
     "empty": (b"", "is empty"),
-    "text": (b"hello world", "is no checkpoint that torch can load; it is corrupt, truncated, or "
-                             "something else"),
+    "text": (b"hello world", "is not a checkpoint that torch can load; it is corrupt, truncated, "
+                             "or a file of another kind"),
     "model": ({"w": torch.ones(2), "b": 1},
-              "holds no optimizer state_dict ('state' and 'param_groups'), but a dict with w, b"),
+              "must hold an optimizer state_dict ('state' and 'param_groups'), but holds a dict "
+              "with w, b"),
     "tensor": (torch.ones(3),
-               "holds no optimizer state_dict ('state' and 'param_groups'), but Tensor"),
+               "must hold an optimizer state_dict ('state' and 'param_groups'), but holds Tensor"),
     "stateless": ({"state": {}, "param_groups": [{"params": [0], "lr": 0.1}]},
-                  "is an optimizer checkpoint without any state"),
+                  "is an optimizer checkpoint that holds no states"),
     "unsafe": ({"state": Unsafe(), "param_groups": []},
-               "would need code execution to load (posix.mkdir); save the optimizer's "
+               "would have to run code to load (posix.mkdir); save the optimizer's "
                "state_dict() with plain tensors and numbers"),
 }  # fmt: skip
 
@@ -121,7 +122,7 @@ def test_what_is_no_checkpoint(kind: str, tmp_path: Path, monkeypatch) -> None:
 def test_missing_and_empty_places(tmp_path: Path) -> None:
     for path, message in (
         (tmp_path / "none", "does not exist"),
-        (tmp_path, "holds no captured step (step-*.safetensors)"),
+        (tmp_path, "holds no captured steps (step-*.safetensors)"),
     ):
         with pytest.raises(CaptureError) as caught:
             load(path)
@@ -138,7 +139,7 @@ def test_a_checkpoint_without_adam_states(tmp_path: Path) -> None:
     with pytest.raises(CaptureError) as caught:
         list(load(path).adam_pairs())
     assert str(caught.value) == (
-        f"{str(path)!r} has no Adam states (exp_avg and exp_avg_sq); it has momentum_buffer"
+        f"{str(path)!r} has no Adam states (exp_avg and exp_avg_sq); its states are momentum_buffer"
     )
 
 
@@ -166,7 +167,7 @@ def test_a_file_of_a_later_format_or_of_something_else(tmp_path: Path) -> None:
     with pytest.raises(CaptureError, match="is a safetensors file without qmaps metadata"):
         load(path)
     save_file({"a": torch.ones(2)}, path, metadata={"qmaps_capture": '{"format": 9}'})
-    with pytest.raises(CaptureError, match="has capture format 9; 1 is supported"):
+    with pytest.raises(CaptureError, match="has capture format 9; the supported format is 1"):
         load(path)
 
 
@@ -181,12 +182,12 @@ def test_steps_and_unknown_names(trained, tmp_path: Path) -> None:
     for call, message in (
         (lambda: load(tmp_path, step=9), f"step=9 is not in {str(tmp_path)!r}; it has 4, 5"),
         (lambda: states.tensor("x", "exp_avg"),
-         f"parameter='x' is not in {states.source!r}; it has {', '.join(NAMES)}"),
+         f"parameter='x' is not in {states.source!r}; its parameters are {', '.join(NAMES)}"),
         (lambda: states.tensor("0.bias", "y"),
-         "state='y' is not recorded for '0.bias'; it has exp_avg, exp_avg_sq"),
+         "state='y' is not recorded for '0.bias'; the recorded states are exp_avg, exp_avg_sq"),
         (lambda: load(tmp_path / "step-00000004.safetensors", step=4),
-         f"step=4 chooses from a folder; {str(tmp_path / 'step-00000004.safetensors')!r} is one "
-         "file"),
+         "step=4 needs a folder of captures; "
+         f"{str(tmp_path / 'step-00000004.safetensors')!r} is one file"),
     ):  # fmt: skip
         with pytest.raises(ValueError) as caught:
             call()
@@ -205,7 +206,7 @@ def test_states_that_cannot_be_analyzed() -> None:
         "at flat index 3; only finite states can be analyzed"
     )
     assert bool(states.tensor("w", "exp_avg", check=False).isnan().any())
-    for second, message in ((-m, "is negative somewhere"), (m[:2], "Adam's are equal")):
+    for second, message in ((-m, "has negative values"), (m[:2], "the shapes must be equal")):
         states = CapturedStates.from_tensors({"w": {"exp_avg": m, "exp_avg_sq": second}})
         with pytest.raises(CaptureError, match=message):
             list(states.adam_pairs())

@@ -112,8 +112,10 @@ def test_snapshots_that_cannot_be_read(recorded: Path, tmp_path: Path) -> None:
         return message(lambda: capture.load(recorded))
 
     unreadable = f"{shown} has qmaps metadata that cannot be read"
-    other = f"{shown} does not hold the tensors that its metadata names"
-    assert after(lambda a: a.update(format=2)) == f"{shown} has capture format 2; 1 is supported"
+    other = f"{shown} does not hold the tensors that its metadata lists"
+    assert after(lambda a: a.update(format=2)) == (
+        f"{shown} has capture format 2; the supported format is 1"
+    )
     assert after(lambda a: a.update(step="2")) == unreadable
     assert after(lambda a: a.update(hyperparameters=[])) == unreadable
     assert after(lambda a: a.pop("tensors") and None) == unreadable
@@ -195,21 +197,22 @@ def test_names_for_a_checkpoint(tmp_path: Path) -> None:
     shown = repr(str(path))
     # A model has its parameters in another order than the groups: refused, not mixed up.
     assert message(lambda: capture.load(path, names=model), BadValueError) == (
-        f"names gives '0.bias' of shape (4,) a state 'exp_avg' of shape (3, 4) in {shown}; its "
-        "optimizer has another order (groups?): give the names as a list in that order"
+        f"names gives '0.bias' of shape (4,) a state 'exp_avg' of shape (3, 4) in {shown}; "
+        "the optimizer orders its parameters differently, perhaps by groups: give the names "
+        "as a list in its order"
     )
     assert message(lambda: capture.load(path, names=["a", "b"]), BadValueError) == (
-        f"names has 2 entries; {shown} has 4 parameters"
+        f"names has 2 entries, but {shown} has 4 parameters"
     )
     assert message(lambda: capture.load(path, names=list("aabc")), BadValueError) == (
-        "names names two parameters 'a'; names must differ"
+        "names has two parameters named 'a'; every name must be unique"
     )
     assert message(lambda: capture.load(path, names=[1, 2, 3, 4]), BadTypeError) == (
-        "names has a int in it; a model or strings are needed"
+        "names must be a model or strings, got int among them"
     )
     model[1].weight.requires_grad_(False)
     assert message(lambda: capture.load(path, names=model), BadValueError) == (
-        f"names has 3 entries; {shown} has 4 parameters"
+        f"names has 3 entries, but {shown} has 4 parameters"
     )
 
 
@@ -229,10 +232,12 @@ def test_checkpoints_whose_parts_do_not_fit(tmp_path: Path) -> None:
     broken = {"spec": "B64/DE@8s", "packed": torch.zeros(1, dtype=torch.uint8)}
     torch.save({"state": {0: {"m": broken}}, "param_groups": [{"params": [0]}]}, path)
     assert message(lambda: capture.load(path)) == (
-        f"{str(path)!r} is damaged at 'group0.param0': a quantized tensor lacks format, shape, "
-        "scales"
+        f"{str(path)!r} is damaged at 'group0.param0': a saved quantized tensor lacks "
+        "format, shape, scales"
     )
-    none = f"{str(path)!r} holds no optimizer state_dict ('state' and 'param_groups'), but "
+    none = (
+        f"{str(path)!r} must hold an optimizer state_dict ('state' and 'param_groups'), but holds "
+    )
     for content, what in [({}, "an empty dict"), ([], "list"), ({"optimizer": 3}, "int")]:
         torch.save(content, path)
         assert message(lambda: capture.load(path)) == none + what
@@ -267,15 +272,15 @@ def test_convert(tmp_path: Path) -> None:
     small.state[small.param_groups[0]["params"][0]] = {"exp_avg": torch.ones(2)}
     torch.save(small.state_dict(), path)
     assert message(lambda: capture.convert(path, out), OutputError) == (
-        f"out={str(out)!r} holds states of other parameters ('0.bias: exp_avg' is only there); "
-        "this choice of parameters needs another folder"
+        f"out={str(out)!r} holds states of other parameters ('0.bias: exp_avg' is only "
+        "there); give another folder for this choice of parameters"
     )
     missing = tmp_path / "missing"
     assert message(lambda: capture.convert(missing, tmp_path / "new")) == (
         f"{str(missing)!r} does not exist"
     )
     assert message(lambda: capture.convert(out, tmp_path / "new")) == (
-        f"{str(out)!r} is a folder; an optimizer checkpoint is needed"
+        f"{str(out)!r} is a folder; expected an optimizer checkpoint"
     )
     assert not (tmp_path / "new").exists()
 
@@ -292,15 +297,15 @@ def test_states_in_memory() -> None:
     assert [(p, s) for p, s, _ in states.items()] == [("w", "exp_avg"), ("w", "exp_avg_sq")]
     assert repr(states) == "CapturedStates(Adam, step 7, 1 parameters, 6 elements)"
     assert message(lambda: CapturedStates.from_tensors({"w": m}), BadTypeError) == (
-        "states of 'w' are a Tensor; a dict of tensors by state name is needed"
+        "the states of 'w' must be a dict of tensors by state name, got Tensor"
     )
     assert message(lambda: CapturedStates.from_tensors({"w": {"m": 3}}), BadTypeError) == (
-        "state 'm' of 'w' is a int; a tensor is needed"
+        "state 'm' of 'w' must be a tensor, got int"
     )
     halved = CapturedStates.from_tensors({"w": {"exp_avg": m.bfloat16()}})
     assert halved.tensor("w", "exp_avg").dtype == torch.float32
     assert message(lambda: list(halved.adam_pairs())) == (
-        "'memory' has no Adam states (exp_avg and exp_avg_sq); it has exp_avg"
+        "'memory' has no Adam states (exp_avg and exp_avg_sq); its states are exp_avg"
     )
     twisted = CapturedStates.from_tensors({"w": {"m": torch.ones(1, dtype=torch.complex64)}})
     assert message(lambda: twisted.tensor("w", "m")) == (

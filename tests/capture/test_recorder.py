@@ -128,7 +128,7 @@ def test_a_resumed_training_goes_on_numbering(tmp_path: Path) -> None:
     with pytest.raises(OutputError) as caught:
         StateRecorder(torch.optim.SGD(net.parameters(), lr=1), tmp_path)
     assert str(caught.value) == (
-        f"out={str(tmp_path)!r} holds states of AdamW; SGD needs another folder"
+        f"out={str(tmp_path)!r} holds states of AdamW; give another folder for SGD"
     )
 
 
@@ -200,7 +200,10 @@ def test_a_killed_process_leaves_a_readable_folder(tmp_path: Path) -> None:
     [
         ({"every": 0}, "every=0 must be an int of at least 1"),
         ({"max_bytes": 0}, "max_bytes=0 must be an int of at least 1"),
-        ({"parameters": "2.*"}, "parameters='2.*' matches none of 0.weight, 1.weight"),
+        (
+            {"parameters": "2.*"},
+            ("parameters='2.*' matches no parameter; the names are 0.weight, 1.weight"),
+        ),
     ],
 )
 def test_bad_options(options: dict[str, object], message: str, tmp_path: Path) -> None:
@@ -214,7 +217,7 @@ def test_bad_options(options: dict[str, object], message: str, tmp_path: Path) -
 def test_bad_optimizer_and_folder(tmp_path: Path) -> None:
     with pytest.raises(TypeError) as caught:
         StateRecorder(model(), tmp_path)  # type: ignore[arg-type]
-    assert str(caught.value) == "optimizer is a Sequential; a torch.optim.Optimizer is needed"
+    assert str(caught.value) == "optimizer must be a torch.optim.Optimizer, got Sequential"
     (tmp_path / "file").write_text("")
     with pytest.raises(OutputError, match="cannot be written"):
         StateRecorder(torch.optim.AdamW(model().parameters()), tmp_path / "file")

@@ -353,7 +353,7 @@ def test_nothing_is_written_without_any_state(tmp_path: Path) -> None:
         assert recorder.record() is None
     with pytest.raises(CaptureError) as error:
         capture.load(tmp_path)
-    assert str(error.value) == f"{str(tmp_path)!r} holds no captured step (step-*.safetensors)"
+    assert str(error.value) == f"{str(tmp_path)!r} holds no captured steps (step-*.safetensors)"
 
 
 @pytest.mark.parametrize(
@@ -373,23 +373,29 @@ def test_nothing_is_written_without_any_state(tmp_path: Path) -> None:
         (
             {"parameters": "decoder.*"},
             BadValueError,
-            "parameters='decoder.*' matches none of group0.param0, group0.param1",
+            "parameters='decoder.*' matches no parameter; the names are group0.param0, "
+            "group0.param1",
         ),
         (
             {"parameters": [3]},
             BadTypeError,
-            "parameters has 3 in it; names or wildcards are needed",
+            "parameters must hold names or wildcards, got 3 among them",
         ),
-        ({"states": [None]}, BadTypeError, "states has None in it; names or wildcards are needed"),
+        (
+            {"states": [None]},
+            BadTypeError,
+            ("states must hold names or wildcards, got None among them"),
+        ),
         (
             {"names": ["weight"]},
             BadTypeError,
-            "names has a str in it; a model or pairs of name and parameter are needed",
+            "names must be a model or pairs of a name and a parameter, got str among them",
         ),
         (
             {"names": nn.Linear(1, 1)},
             BadValueError,
-            "names has none of the optimizer's parameters; give the model that it trains",
+            "names has none of the optimizer's parameters; pass the model that the "
+            "optimizer trains",
         ),
     ],
 )
@@ -407,11 +413,11 @@ def test_other_things_that_are_refused(tmp_path: Path) -> None:
     model = net()
     with pytest.raises(BadTypeError) as error:
         StateRecorder(model, tmp_path)
-    assert str(error.value) == "optimizer is a Sequential; a torch.optim.Optimizer is needed"
+    assert str(error.value) == "optimizer must be a torch.optim.Optimizer, got Sequential"
     twice = [("same", parameter) for parameter in model.parameters()]
     with pytest.raises(BadValueError) as error:
         StateRecorder(adamw(model), tmp_path, names=twice)
-    assert str(error.value) == "two parameters are named 'same'; names must differ"
+    assert str(error.value) == "two parameters are named 'same'; every name must be unique"
     (tmp_path / "file").write_text("")
     with pytest.raises(OutputError) as error:
         StateRecorder(adamw(model), tmp_path / "file")

@@ -1,4 +1,4 @@
-"""Where conformance is checked: on the CPU, and on a CUDA device where there is one."""
+"""The devices for conformance tests: the CPU, and a CUDA device if there is one."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ def test_a_wrong_normalizer_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(AssertionError) as caught:
         check_normalizer(BlockWise(64))
     assert caught.value.__notes__[-1].endswith("of B64")
-    with pytest.raises(TypeError, match="a Normalizer is needed"):
+    with pytest.raises(TypeError, match="normalizer must be a Normalizer"):
         check_normalizer(BlockWise)
 
 

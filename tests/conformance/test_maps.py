@@ -43,5 +43,5 @@ def test_a_wrong_map_is_told() -> None:
     with pytest.raises(AssertionError) as caught:
         check_map(Wrong)
     assert "of wrong@2s" in caught.value.__notes__[0]
-    with pytest.raises(TypeError, match="a map, or a class of maps, is needed"):
+    with pytest.raises(TypeError, match="map_ must be a map or a class of maps"):
         check_map(3)

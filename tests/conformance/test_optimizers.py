@@ -41,5 +41,5 @@ def test_a_wrong_optimizer_is_told() -> None:
     assert caught.value.__notes__ == [
         "about: the_same_steps_give_the_same_bits of Forgetful, 32 bits"
     ]
-    with pytest.raises(TypeError, match="a subclass of QuantizedOptimizer is needed"):
+    with pytest.raises(TypeError, match="cls must be a subclass of QuantizedOptimizer"):
         check_optimizer(torch.optim.SGD)

@@ -71,7 +71,7 @@ with warnings.catch_warnings(record=True) as told:
     import torch, qmaps
 messages = [str(w.message) for w in told if "entry point" in str(w.message)]
 assert len(messages) == 1, messages
-assert messages[0].startswith("entry point 'nothing' of qmaps.maps is left out: AttributeError")
+assert messages[0].startswith("entry point 'nothing' of qmaps.maps is ignored: AttributeError")
 
 from qmaps import maps, optim
 from qmaps.capture import CapturedStates

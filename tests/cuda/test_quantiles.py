@@ -162,7 +162,7 @@ def test_what_is_not_finite_is_counted(dtype: torch.dtype, on_device: EmulatedEn
                 with use_backend(backend), pytest.raises(NonFiniteError) as caught:
                     method(x, 1000)
                 assert str(caught.value) == (
-                    "x holds 3 NaN or infinite elements; quantiles need finite ones"
+                    "x holds 3 NaN or infinite elements; all elements must be finite"
                 )
 
 

@@ -58,7 +58,7 @@ def test_a_users_codebook_is_brought_along() -> None:
     with pytest.raises(BadValueError) as caught:
         read(plain, None)
     assert str(caught.value) == (
-        "codes of the rows of a quantized tensor hold 7; B64/mine@3s has 5 codes"
+        "codes of the rows of a quantized tensor hold the code 7; B64/mine@3s has 5 codes"
     )
 
 
@@ -66,17 +66,18 @@ def test_a_users_codebook_is_brought_along() -> None:
     ("change", "message"),
     [
         ({"format": 2},
-         "format=2 of the rows of a quantized tensor is not supported; 1 is"),
+         "format=2 of the rows of a quantized tensor is not supported; the supported format is 1"),
         ({"codes": torch.zeros(12, 15, dtype=torch.uint8)},
-         "codes of the rows of a quantized tensor is (12, 15) of torch.uint8; B24/DE@4s of shape "
-         "(12, 32) needs (12, 16) of torch.uint8"),
+         "codes of the rows of a quantized tensor has shape (12, 15) and dtype torch.uint8; "
+         "B24/DE@4s of shape (12, 32) needs shape (12, 16) and dtype torch.uint8"),
         ({"scale0": torch.zeros(12, 3, dtype=torch.float64)},
-         "scale0 of the rows of a quantized tensor is (12, 3) of torch.float64; B24/DE@4s of shape "
-         "(12, 32) needs (12, 3) of torch.float32"),
+         "scale0 of the rows of a quantized tensor has shape (12, 3) and dtype "
+         "torch.float64; B24/DE@4s of shape (12, 32) needs shape (12, 3) and dtype "
+         "torch.float32"),
         ({"phase0": torch.full((12,), 24, dtype=torch.int32)},
-         "phase0 of the rows of a quantized tensor is outside 0 to 23"),
+         "phase0 of the rows of a quantized tensor must be between 0 and 23"),
         ({"phase0": torch.full((12,), -1, dtype=torch.int32)},
-         "phase0 of the rows of a quantized tensor is outside 0 to 23"),
+         "phase0 of the rows of a quantized tensor must be between 0 and 23"),
         ({"spec": 3}, "the rows of a quantized tensor are damaged (AttributeError: 'int' object "
          "has no attribute 'strip')"),
         ({"codes": None}, "the rows of a quantized tensor are damaged (AttributeError: 'NoneType' "

@@ -1,4 +1,4 @@
-"""What each of several processes does: real gloo collectives, many checks in one launch."""
+"""The checks that several processes run: real gloo collectives, many checks in one launch."""
 
 from __future__ import annotations
 
@@ -496,8 +496,8 @@ def check_memory_counts_what_is_here() -> None:
 
 def check_replicas_of_converted_models_are_refused() -> None:
     message = (
-        "DistributedDataParallel does not see the gradients of low-precision parameters, so its "
-        "2 replicas would part; train a converted model in one process"
+        "DistributedDataParallel does not see the gradients of low-precision parameters, so "
+        "its 2 replicas would diverge; train a converted model in one process"
     )
     x = torch.ones(2, 64)
     before = nn.parallel.DistributedDataParallel(lpmm.convert(model()))

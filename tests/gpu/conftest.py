@@ -1,4 +1,4 @@
-"""What needs a GPU is skipped, with the reason, where there is none."""
+"""Skips the tests that need a GPU, with the reason, if there is none."""
 
 from __future__ import annotations
 

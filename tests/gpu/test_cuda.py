@@ -144,9 +144,9 @@ def test_bad_values_and_wrong_devices_small() -> None:
     with pytest.raises(BadValueError, match="negative"):
         qmaps.quantizer("B256/DE-0@8u").quantize(x.to(DEVICE))
     on_cpu, on_gpu = q.quantize(x), q.quantize(x.to(DEVICE))
-    with pytest.raises(BadValueError, match=rf"^out is on cpu; {DEVICE} is needed$"):
+    with pytest.raises(BadValueError, match=f"^out must be on {DEVICE}, got cpu$"):
         q.quantize(x.to(DEVICE), out=on_cpu)
-    with pytest.raises(BadValueError, match=rf"^out is on {DEVICE}; cpu is needed$"):
+    with pytest.raises(BadValueError, match=f"^out must be on cpu, got {DEVICE}$"):
         q.quantize(x, out=on_gpu)
     # Values may be asked for where the codes are not.
     assert torch.equal(on_gpu.dequantize(out=torch.empty(3000)), on_cpu.dequantize())

@@ -213,7 +213,7 @@ def states(tmp_path: Path) -> Path:
 
 BAD = {
     "maps DF@4s": "map='DF@4s': unknown map 'DF'; allowed are .*; nearest match: DE",
-    "maps DE@9s": "bits=9 is outside 2 to 8, the widths of signed DE",
+    "maps DE@9s": "bits=9 is not allowed for signed DE; its widths are 2 to 8 bits",
     "sweep {states} --spec B0/DE@4s": "block size=0 must be at least 1",
     "sweep {states} --spec 'B8/DE@4s + B8/DF@4u'": "unknown map 'DF'",
     "sweep {states} --step 7": "step=7 is not in .*; it has 1",
@@ -229,7 +229,7 @@ BAD = {
     "report {new}": "holds no figures, frames or sweep to report",
     "capture --checkpoint {missing} --out {new}": "does not exist",
     "capture --checkpoint {text} --out {new}": "is no checkpoint that torch can load",
-    "capture --out {new}": "give either a workload or --checkpoint, and not both",
+    "capture --out {new}": "give either a workload or --checkpoint, not both",
     "capture nope --out {new}": "workload='nope' is unknown",
     "lab stdlib-lm-tiny --out {file}": "cannot be written",
     "lab stdlib-lm-tiny --steps 0 --out {new}": "Invalid value for '--steps'",

@@ -23,7 +23,7 @@ def test_frames_that_are_damaged_or_of_unknown_states_are_made_again(tmp_path: P
     second.write_bytes(flipped)
     with pytest.raises(OutputError) as caught:
         read_frame(second)
-    message = f"{str(second)!r} is missing or damaged; delete it, and it is made again"
+    message = f"{str(second)!r} is missing or damaged; delete it, and it will be made again"
     assert str(caught.value) == message
     with pytest.raises(OutputError):
         draw(tmp_path)
@@ -37,8 +37,8 @@ def test_frames_that_are_damaged_or_of_unknown_states_are_made_again(tmp_path: P
     with pytest.raises(OutputError) as caught:
         analyze_states(states(), tmp_path)
     assert str(caught.value) == (
-        f"out={str(tmp_path / 'frames')!r} has a damaged states.json; give another folder, or "
-        "delete it"
+        f"out={str(tmp_path / 'frames')!r} has a damaged states.json; delete the folder or "
+        "give another one"
     )
     about.unlink()
     analyze_states(states(), tmp_path)

@@ -55,7 +55,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-EMPTY = "must be a workload, or MODULE:FUNCTION that returns a model"
+EMPTY = "must be a workload or MODULE:FUNCTION, a function that returns a model"
 UNWRITABLE = {  # command: what is said of an output, before any work
     "train digits --table /proc/none/t.md": "table='/proc/none' cannot be written (No such file or "
     "directory); give a writable folder",
@@ -69,14 +69,15 @@ UNWRITABLE = {  # command: what is said of an output, before any work
     "directory); give a writable folder",
     "convert optimizer.pt states --to torch --overwrite": "out='states' cannot be written (Is a "
     "directory); give a writable file",
-    "capture digits --steps 5 --every 10": "every=10 records none of 5 steps",
+    "capture digits --steps 5 --every 10": "every=10 would record none of the 5 steps",
 }
 REFUSED = {
     "memory :": f"model=':' {EMPTY}",
     "memory :make": f"model=':make' {EMPTY}",
     "memory ..:make": f"model='..:make' {EMPTY}",
-    "memory broken_module:make": "model='broken_module:make' raises ZeroDivisionError: division by "
-    "zero",
+    "memory broken_module:make": (
+        "model='broken_module:make' raised ZeroDivisionError: division by zero"
+    ),
     "speedup --hardware nan.json": "hardware lacks 'name'",
     **UNWRITABLE,
 }

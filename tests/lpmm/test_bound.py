@@ -45,15 +45,15 @@ def test_the_start_fades_and_the_noise_stays() -> None:
     ("bound", "run", "noise", "message"),
     [
         (lpmm_bound, replace(RUN, lr=0.126), NONE,
-         "lr=0.126 must be above 0 and at most 0.125 in this theorem"),
+         "lr=0.126 must be above 0 and at most 0.125 for this theorem to hold"),
         (lpmm_bound, replace(RUN, lr=0.0), NONE,
-         "lr=0.0 must be above 0 and at most 0.125 in this theorem"),
+         "lr=0.0 must be above 0 and at most 0.125 for this theorem to hold"),
         (four_bit_bound, replace(RUN, micro_batches=1, lr=0.51), NONE,
-         "lr=0.51 must be above 0 and at most 0.5 in this theorem"),
-        (four_bit_bound, RUN, NONE, "micro_batches=2 must be 1 in this theorem"),
+         "lr=0.51 must be above 0 and at most 0.5 for this theorem to hold"),
+        (four_bit_bound, RUN, NONE, "micro_batches=2 must be 1; this theorem has no micro-batches"),
         (four_bit_bound, replace(RUN, micro_batches=1), Noise(parameter=1.0),
-         "Noise(batch=0.0, accumulator=0.0, momentum=0.0, parameter=1.0) has noise of gradients or "
-         "parameters; this theorem has none"),
+         "Noise(batch=0.0, accumulator=0.0, momentum=0.0, parameter=1.0) has noise of "
+         "gradients or parameters, which this theorem does not cover"),
     ],
 )  # fmt: skip
 def test_what_a_theorem_does_not_cover_is_refused(

@@ -248,8 +248,8 @@ def test_gradients_of_gradients_are_refused() -> None:
     with pytest.raises(BadValueError) as caught:
         torch.autograd.grad(model(x).square().sum(), x, create_graph=True)
     assert str(caught.value) == (
-        "create_graph=True goes through a low-precision parameter, which has no gradients of "
-        "gradients"
+        "create_graph=True is not supported for low-precision parameters, which have no "
+        "second derivatives"
     )
 
 
@@ -261,8 +261,8 @@ def test_a_weight_written_between_forward_and_backward_is_refused() -> None:
     with pytest.raises(BadValueError) as caught:
         loss.backward()
     assert str(caught.value) == (
-        "a low-precision parameter was written between forward and backward; backward needs its "
-        "old values"
+        "a low-precision parameter was changed between forward and backward; the backward "
+        "pass needs its old values"
     )
 
 
@@ -338,7 +338,7 @@ def test_in_place_under_autograd_is_refused() -> None:
     with pytest.raises(BadValueError) as caught:
         model.weight.mul_(2)
     assert str(caught.value) == (
-        "mul_ writes a low-precision parameter that requires gradients; call it under "
+        "mul_ writes to a low-precision parameter that requires gradients; call it under "
         "torch.no_grad()"
     )
     with torch.no_grad(), pytest.raises(BadTypeError) as refused:
@@ -469,24 +469,28 @@ def test_copies_share_nothing() -> None:
 @pytest.mark.parametrize(
     ("model", "options", "message"),
     [
-        (3, {}, "model is a int; a torch.nn.Module is needed"),
+        (3, {}, "model must be a torch.nn.Module, got int"),
         (nn.Linear(2, 2), {"params": "B64/linear0@8u"},
-         "params='B64/linear0@8u' is unsigned; a signed map is needed"),
+         "params='B64/linear0@8u' is unsigned; expected a signed map"),
         (nn.Linear(2, 2), {"grads": "B64/lloyd@4s"},
-         "grads='B64/lloyd@4s' is fitted to data; a map by formula is needed"),
+         "grads='B64/lloyd@4s' is fitted to data; expected a map that is given by a formula"),
         (nn.Linear(2, 2), {"skip": ["w"]},
-         "skip names 'w', which matches no parameter; there are weight, bias"),
+         "skip names 'w', which matches no parameter; the parameters are weight, bias"),
         (nn.Linear(2, 2), {"seed": -1}, "seed=-1 is outside 0 to 2**32 - 1"),
         (nn.Linear(2, 2).double(), {}, "parameter 'weight' has dtype torch.float64; float32, "
          "float16 and bfloat16 can be converted"),
         (nn.Sequential(nn.Embedding(4, 2, max_norm=1.0)), {},
          "module '0' has max_norm=1.0, which rewrites its weights in forward; only max_norm=None "
          "can be converted"),
-        (lpmm.convert(nn.Linear(2, 2)), {}, "parameter 'weight' is converted already"),
-        (nn.Sequential(nn.LazyLinear(2)), {}, "parameter '0.weight' has no shape yet; call the "
-         "model once, so that its lazy modules see their inputs"),
-        (nn.Linear(2, 2, device="meta"), {}, "parameter 'weight' is on the device 'meta', without "
-         "values; convert the model when it has them"),
+        (lpmm.convert(nn.Linear(2, 2)), {}, "parameter 'weight' is already converted"),
+        (nn.Sequential(nn.LazyLinear(2)), {}, (
+            "parameter '0.weight' has no shape yet; call the model once so that its lazy "
+            "modules see their inputs"
+        )),
+        (nn.Linear(2, 2, device="meta"), {}, (
+            "parameter 'weight' is on the device 'meta' and has no values; convert the model "
+            "after they are loaded"
+        )),
     ],
 )  # fmt: skip
 def test_what_convert_refuses(model: Any, options: dict[str, Any], message: str) -> None:

@@ -68,10 +68,10 @@ def test_small_states_can_stay_in_32_bits() -> None:
     ("call", "error", "message"),
     [
         (lambda: lpmm.predict(3), BadTypeError,  # type: ignore[arg-type]
-         "model is a int; a torch.nn.Module is needed"),
+         "model must be a torch.nn.Module, got int"),
         (lambda: lpmm.predict(torch.nn.LazyLinear(2)), BadValueError,
-         "parameter 'weight' has no shape yet; call the model once, so that its lazy modules see "
-         "their inputs"),
+         "parameter 'weight' has no shape yet; call the model once so that its lazy modules "
+         "see their inputs"),
         (lambda: states_of(["x"]), BadValueError,
          "state='x' must be NAME=SPEC, such as exp_avg=B256/DE@8s"),
     ],

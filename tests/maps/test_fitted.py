@@ -167,7 +167,7 @@ def test_nothing_is_fitted_to_what_is_not_finite(map_: FittedMap) -> None:
     with pytest.raises(qmaps.errors.NonFiniteError) as caught:
         map_.fit(x)
     assert str(caught.value) == (
-        f"values holds 2 NaN or infinite elements; {map_.spec} is fitted to finite ones"
+        f"values holds 2 NaN or infinite elements; {map_.spec} can only be fitted to finite values"
     )
 
 
@@ -202,11 +202,11 @@ def test_codebooks_of_users() -> None:
          "values holds NaN or infinity; only finite numbers are allowed"),
         ({"values": [1.0, 1.0]}, "values holds equal numbers (as float32); they must be distinct"),
         ({"values": [-1.0, 1.0], "signed": False},
-         "values holds -1.0, below zero; an unsigned codebook allows none"),
+         "values holds -1.0, which is negative; an unsigned codebook has no negative values"),
         ({"values": range(5), "bits": 2},
-         "bits=2 is outside 3 to 16, the widths that hold 5 values"),
+         "bits=2 must be between 3 and 16 to hold 5 values"),
         ({"values": range(5), "bits": 17},
-         "bits=17 is outside 3 to 16, the widths that hold 5 values"),
+         "bits=17 must be between 3 and 16 to hold 5 values"),
         ({"values": range(5), "bits": "4"}, "bits='4' must be an int"),
         ({"values": range(5), "bits": True}, "bits=True must be an int"),
         ({"values": range(65537)}, "values has 65537 entries; 2 to 65536 are allowed"),

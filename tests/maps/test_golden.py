@@ -71,10 +71,10 @@ def refusal(name: str, bits: int, signed: bool) -> str:
     widths = WIDTHS.get(name, (range(2, 9), range(2, 9)))[not signed]
     if not widths:
         allowed, given = ("unsigned (u)", "signed (s)")[:: 1 if signed else -1]
-        return f"@{bits}{'s' if signed else 'u'}': {name} is {allowed} only; {given} was given"
+        return f"@{bits}{'s' if signed else 'u'}': {name} must be {allowed}, got {given}"
     span = f"{widths[0]}" if len(widths) == 1 else f"{widths[0]} to {widths[-1]}"
     sign = "signed" if signed else "unsigned"
-    return f": bits={bits} is outside {span}, the widths of {sign} {name}"
+    return f": bits={bits} is not allowed for {sign} {name}; its widths are {span} bits"
 
 
 @pytest.mark.parametrize("name", qmaps.maps.names())
@@ -198,14 +198,25 @@ def test_log2_positions() -> None:
 @pytest.mark.parametrize(
     ("spec", "message"),
     [
-        ("DE@9s", "spec='tensor/DE@9s': bits=9 is outside 2 to 8, the widths of signed DE"),
-        ("linear@17u", "spec='tensor/linear@17u': bits=17 is outside 2 to 16, the widths of "
-                       "unsigned linear"),
-        ("nf4@3s", "spec='tensor/nf4@3s': bits=3 is outside 4, the widths of signed nf4"),
-        ("nf4@4u", "spec='tensor/nf4@4u': nf4 is signed (s) only; unsigned (u) was given"),
-        ("tree@2s", "spec='tensor/tree@2s': bits=2 is outside 3 to 8, the widths of signed tree"),
-        ("static-tree(tree_bits=7)@8s", "spec='tensor/static-tree(tree_bits=7)@8s': tree_bits=7 is "
-                                        "outside 1 to 6"),
+        ("DE@9s", (
+            "spec='tensor/DE@9s': bits=9 is not allowed for signed DE; its widths are 2 to 8 "
+            "bits"
+        )),
+        ("linear@17u", (
+            "spec='tensor/linear@17u': bits=17 is not allowed for unsigned linear; its widths "
+            "are 2 to 16 bits"
+        )),
+        ("nf4@3s", (
+            "spec='tensor/nf4@3s': bits=3 is not allowed for signed nf4; its widths are 4 bits"
+        )),
+        ("nf4@4u", "spec='tensor/nf4@4u': nf4 must be signed (s), got unsigned (u)"),
+        ("tree@2s", (
+            "spec='tensor/tree@2s': bits=2 is not allowed for signed tree; its widths are 3 to "
+            "8 bits"
+        )),
+        ("static-tree(tree_bits=7)@8s", (
+            "spec='tensor/static-tree(tree_bits=7)@8s': tree_bits=7 must be between 1 and 6"
+        )),
         ("mantissa(offset=x)@8s", "spec='tensor/mantissa(offset=x)@8s': offset='x' must be of type "
                                   "int"),
     ],

@@ -122,9 +122,9 @@ def test_given_weights_are_taken_as_they_are() -> None:
     ("options", "error", "message"),
     [
         ({"sparse": True}, BadValueError,
-         "sparse=True must be False; qmaps.optim takes dense gradients only"),
-        ({"padding_idx": 10}, BadValueError, "padding_idx=10 is outside -10 to 9"),
-        ({"padding_idx": -11}, BadValueError, "padding_idx=-11 is outside -10 to 9"),
+         "sparse=True must be False; the optimizers of qmaps accept dense gradients only"),
+        ({"padding_idx": 10}, BadValueError, "padding_idx=10 must be between -10 and 9"),
+        ({"padding_idx": -11}, BadValueError, "padding_idx=-11 must be between -10 and 9"),
         ({"dtype": torch.int64}, BadTypeError,
          "dtype=torch.int64 must be a floating-point dtype"),
     ],

@@ -92,7 +92,7 @@ def tensors_of(optimizer: QuantizedOptimizer, param: Tensor) -> Iterator[tuple[s
 
 
 def outcome(work: Callable[[], Any]) -> str:
-    """What `work` raised of this package's errors, in words; nothing if it passed."""
+    """Return the message of this package's error that `work` raised; empty if it passed."""
     try:
         work()
     except QmapsError as error:

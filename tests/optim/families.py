@@ -20,7 +20,7 @@ Options = dict[str, Any]
 
 @dataclass(frozen=True)
 class Family:
-    """What the tests that hold for every optimizer need to know of one.
+    """The description of an optimizer for the tests that all optimizers have.
 
     Attributes:
         full, eight, four: its classes.
@@ -51,7 +51,7 @@ class Family:
     def expected(
         self, before: torch.Tensor, grads: list[torch.Tensor], options: Options
     ) -> dict[str, list[float]]:
-        """What the oracle says of a whole tensor: elements of the parameter `p` and of states."""
+        """The oracle's result for a whole tensor: elements of the parameter `p` and of states."""
         start = before.reshape(-1).tolist()
         rows = [grad.reshape(-1).tolist() for grad in grads]
         if self.full.takes_norms:

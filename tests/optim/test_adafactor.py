@@ -124,8 +124,8 @@ def test_a_torch_checkpoint_goes_on() -> None:
     with pytest.warns(UserWarning, match="decays weights") as told:
         optimizer.load_state_dict(reference.state_dict())
     assert [str(warning.message) for warning in told] == [
-        "torch.optim.Adafactor decays weights by lr * weight_decay, Adafactor here by "
-        "min(lr, 1 / sqrt(step)) * weight_decay: less than torch from step 10001 on"
+        "torch.optim.Adafactor decays weights by lr * weight_decay, but Adafactor of qmaps "
+        "by min(lr, 1 / sqrt(step)) * weight_decay, which is less from step 10001 on"
     ]
     assert told[0].filename == __file__
     assert optimizer.param_groups[0]["d"] == 1.5
@@ -162,8 +162,9 @@ def test_where_torchs_rule_differs_its_checkpoint_warns() -> None:
     assert loaded_from_torch(1.0, eps=(1e-3, 1e-3)) == []
     assert loaded_from_torch(1.0, lr=0.0, weight_decay=0.1) == []
     floor = (
-        "torch.optim.Adafactor has a floor eps[0] under second moments, Adafactor here has none: "
-        "steps of {} parameters will differ while second moments are below, first of parameter {}"
+        "torch.optim.Adafactor keeps second moments above eps[0], but Adafactor of qmaps "
+        "does not: updates of {} parameters will differ while their second moments are "
+        "lower, the first of them parameter {}"
     )
     assert loaded_from_torch(1e-4) == [floor.format(1, "'w'")]
     assert loaded_from_torch(1e-8) == [floor.format(2, "'w'")]
@@ -205,23 +206,23 @@ def test_the_limiter_lets_a_norm_grow_by_its_margin() -> None:
     [
         ({"lr": -1.0}, "lr=-1.0 must be at least 0"),
         ({"lr": None},
-         "lr=None must be a number of at least 0; with relative_step it is the largest step size, "
-         "0.01 in the paper"),
+         "lr=None must be a number of at least 0; with relative_step=True it is the largest "
+         "step size, 0.01 in the paper"),
         ({"beta2_decay": 0.1}, "beta2_decay=0.1 must be at most 0"),
         ({"eps": (-1.0, 1e-3)}, "eps[0]=-1.0 must be at least 0, or None for 1e-30"),
         ({"eps": (None, -1.0)}, "eps[1]=-1.0 must be at least 0"),
         ({"d": 0}, "d=0 must be above 0"),
         ({"weight_decay": -0.1}, "weight_decay=-0.1 must be at least 0"),
-        ({"beta1": 1.0}, "beta1=1.0 is outside [0, 1)"),
-        ({"beta2": -0.1}, "beta2=-0.1 is outside [0, 1)"),
-        ({"beta3": 2}, "beta3=2 is outside [0, 1)"),
+        ({"beta1": 1.0}, "beta1=1.0 must be at least 0 and below 1"),
+        ({"beta2": -0.1}, "beta2=-0.1 must be at least 0 and below 1"),
+        ({"beta3": 2}, "beta3=2 must be at least 0 and below 1"),
         ({"came_eps": -1}, "came_eps=-1 must be at least 0"),
         ({"relative_step": 1}, "relative_step=1 must be True or False"),
         ({"scale_parameter": None}, "scale_parameter=None must be True or False"),
         ({"scale_weight_decay": "no"}, "scale_weight_decay='no' must be True or False"),
         ({"factored": 0}, "factored=0 must be True or False"),
         ({"apollo_factorize": 0}, "apollo_factorize=0 must be True or False"),
-        ({"fira_margin": -0.5}, "fira_margin=-0.5 must be at least 0, or None"),
+        ({"fira_margin": -0.5}, "fira_margin=-0.5 must be None or at least 0"),
         ({"apollo_rank": -1}, "apollo_rank=-1 must be an int of at least 0"),
         ({"apollo_rank": True}, "apollo_rank=True must be an int of at least 0"),
         ({"apollo_update_proj_gap": 0}, "apollo_update_proj_gap=0 must be an int of at least 1"),
@@ -229,11 +230,11 @@ def test_the_limiter_lets_a_norm_grow_by_its_margin() -> None:
         ({"apollo_scale_type": "row"},
          "apollo_scale_type='row' must be one of 'channel', 'tensor'"),
         ({"beta3": 0.9},
-         "beta3=0.9 needs beta1 above 0, factored=True and apollo_rank=0; beta1 is None"),
+         "beta3=0.9 needs beta1 above 0, factored=True and apollo_rank=0, but beta1 is None"),
         ({"beta3": 0.9, "beta1": 0.9, "factored": False},
-         "beta3=0.9 needs beta1 above 0, factored=True and apollo_rank=0; factored is False"),
+         "beta3=0.9 needs beta1 above 0, factored=True and apollo_rank=0, but factored is False"),
         ({"beta3": 0.9, "beta1": 0.9, "apollo_rank": 4},
-         "beta3=0.9 needs beta1 above 0, factored=True and apollo_rank=0; apollo_rank is 4"),
+         "beta3=0.9 needs beta1 above 0, factored=True and apollo_rank=0, but apollo_rank is 4"),
     ],
     ids=str,
 )  # fmt: skip

@@ -118,9 +118,10 @@ def test_exact_zeros_stay() -> None:
     [
         ({"block_size": 0}, "block size=0 must be at least 1"),
         ({"block_size": 64, "blocksize": 32},
-         "block_size=64 and blocksize=32 name one option; give one of them"),
+         "block_size=64 and blocksize=32 are the same option; set only one of them"),
         ({"state_quantizers": "8bit"},
-         "state_quantizers='8bit' does not go with a fixed width; use qmaps.optim.Adafactor"),
+         "state_quantizers='8bit' does not fit an optimizer of fixed width; use "
+         "qmaps.optim.Adafactor"),
         ({"beta2_decay": 1}, "beta2_decay=1 must be at most 0"),
     ],
 )  # fmt: skip

@@ -71,7 +71,7 @@ def test_specs_of_fixed_widths() -> None:
          "initial_accumulator_value=-1 must be at least 0"),
         ({"eps": -1.0}, "eps=-1.0 must be at least 0"),
         ({"state_quantizers": {"exp_avg": None}},
-         "state_quantizers names 'exp_avg'; Adagrad has sum"),
+         "state_quantizers names the state 'exp_avg', but Adagrad has sum"),
     ],
 )  # fmt: skip
 def test_bad_options(options: dict[str, object], message: str) -> None:

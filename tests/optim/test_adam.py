@@ -75,8 +75,8 @@ def test_adamw_takes_a_checkpoint_of_adam_as_torch_does() -> None:
     ("options", "message"),
     [
         ({"eps": -1e-8}, "eps=-1e-08 must be at least 0"),
-        ({"betas": (-0.1, 0.9)}, "betas[0]=-0.1 is outside [0, 1)"),
-        ({"betas": (0.9, 1.0)}, "betas[1]=1.0 is outside [0, 1)"),
+        ({"betas": (-0.1, 0.9)}, "betas[0]=-0.1 must be at least 0 and below 1"),
+        ({"betas": (0.9, 1.0)}, "betas[1]=1.0 must be at least 0 and below 1"),
     ],
 )
 def test_bad_options(options: dict[str, object], message: str) -> None:

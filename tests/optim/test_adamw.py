@@ -318,21 +318,21 @@ def test_fitted_maps_are_refitted_when_due() -> None:
     ("options", "message"),
     [
         ({"lr": -1.0}, "lr=-1.0 must be at least 0"),
-        ({"betas": (0.9, 1.0)}, "betas[1]=1.0 is outside [0, 1)"),
+        ({"betas": (0.9, 1.0)}, "betas[1]=1.0 must be at least 0 and below 1"),
         ({"eps": float("nan")}, "eps=nan must be at least 0"),
         ({"min_quantized_size": -1}, "min_quantized_size=-1 must be an int of at least 0"),
         ({"refit_every": 0}, "refit_every=0 must be an int of at least 1"),
         ({"nonfinite": "stop"}, "nonfinite='stop' must be one of 'propagate', 'skip', 'raise'"),
         ({"seed": -1}, "seed=-1 is outside 0 to 2**32 - 1"),
         ({"state_quantizers": "8bits"},
-         "state_quantizers='8bits' is no preset; allowed are 32bit, 8bit, 4bit, paper-8bit, "
-         "paper-4bit, 'SIGNED + UNSIGNED' of specs, or a dict from state names to specs; "
-         "nearest match: 8bit"),
+         "state_quantizers='8bits' is not a preset; allowed are 32bit, 8bit, 4bit, "
+         "paper-8bit, paper-4bit, 'SIGNED + UNSIGNED' of specs, or a dict from state names "
+         "to specs; nearest match: 8bit"),
         ({"state_quantizers": {"momentum": "B128/DE@4s"}},
-         "state_quantizers names 'momentum'; AdamW has exp_avg, exp_avg_sq"),
+         "state_quantizers names the state 'momentum', but AdamW has exp_avg, exp_avg_sq"),
         ({"state_quantizers": {"exp_avg": "B128/DE@8u"}},
-         "state_quantizers gives 'exp_avg' the unsigned B128/DE@8u; exp_avg has negative values "
-         "and needs a signed map"),
+         "state_quantizers sets 'exp_avg' to B128/DE@8u, which is unsigned; exp_avg has "
+         "negative values and needs a signed map"),
         ({"state_quantizers": {"exp_avg": "B0/DE@4s"}},
          "spec='B0/DE@4s': block size=0 must be at least 1"),
         ({"state_quantizers": 8},
@@ -350,9 +350,9 @@ def test_bad_options(options: dict[str, object], message: str) -> None:
     [
         (lambda p: AdamW8bit(p, block_size=0), "block size=0 must be at least 1"),
         (lambda p: AdamW8bit(p, block_size=64, blocksize=32),
-         "block_size=64 and blocksize=32 name one option; give one of them"),
+         "block_size=64 and blocksize=32 are the same option; set only one of them"),
         (lambda p: AdamW4bit(p, state_quantizers="8bit"),
-         "state_quantizers='8bit' does not go with a fixed width; use qmaps.optim.AdamW"),
+         "state_quantizers='8bit' does not fit an optimizer of fixed width; use qmaps.optim.AdamW"),
         (lambda p: AdamW([{"params": p, "lr": -2}]), "lr=-2 must be at least 0"),
     ],
 )  # fmt: skip
@@ -371,12 +371,12 @@ def test_checkpoints_that_do_not_fit() -> None:
     two = torch.optim.AdamW([{"params": net[0].parameters()}, {"params": net[2].parameters()}])
     for saved, message in (
         (amsgrad, "state_dict has amsgrad=True; only False is supported"),
-        (two, "state_dict has 2 parameter groups; this optimizer has 1"),
+        (two, "state_dict has 2 parameter groups, but this optimizer has 1"),
     ):
         with pytest.raises(ValueError) as caught:
             AdamW8bit(net.parameters()).load_state_dict(saved.state_dict())
         assert str(caught.value) == message
-    with pytest.raises(ValueError, match="has 1 parameters in group 0; this optimizer has 6"):
+    with pytest.raises(ValueError, match="has 1 parameters in group 0, but this optimizer has 6"):
         AdamW8bit(net.parameters()).load_state_dict(other.state_dict())
 
 

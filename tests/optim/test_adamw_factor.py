@@ -181,12 +181,13 @@ def test_states_of_wrong_shapes_are_refused() -> None:
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda p: AdamWFactor(p, betas=(0.9, 1.0)), "betas[1]=1.0 is outside [0, 1)"),
+        (lambda p: AdamWFactor(p, betas=(0.9, 1.0)), "betas[1]=1.0 must be at least 0 and below 1"),
         (lambda p: AdamW4bitFactor(p, state_quantizers="8bit"),
-         "state_quantizers='8bit' does not go with a fixed width; use qmaps.optim.AdamWFactor"),
+         "state_quantizers='8bit' does not fit an optimizer of fixed width; use "
+         "qmaps.optim.AdamWFactor"),
         (lambda p: AdamWFactor(p, state_quantizers={"row": None}),
-         "state_quantizers names 'row'; AdamWFactor has exp_avg, exp_avg_sq, exp_avg_sq_row, "
-         "exp_avg_sq_col"),
+         "state_quantizers names the state 'row', but AdamWFactor has exp_avg, exp_avg_sq, "
+         "exp_avg_sq_row, exp_avg_sq_col"),
     ],
 )  # fmt: skip
 def test_bad_options(make: object, message: str) -> None:

@@ -97,11 +97,12 @@ def test_specs_of_fixed_widths() -> None:
     [
         ({"alpha": -1.0}, "alpha=-1.0 must be at least 0"),
         ({"betas": (0.9, 0.999)}, "betas=(0.9, 0.999) must be three: of m, of v and of n"),
-        ({"betas": (0.9, 0.999, 1.0)}, "betas[2]=1.0 is outside [0, 1)"),
+        ({"betas": (0.9, 0.999, 1.0)}, "betas[2]=1.0 must be at least 0 and below 1"),
         ({"t_alpha": 0}, "t_alpha=0 must be None or an int of at least 1"),
         ({"t_beta3": 1.5}, "t_beta3=1.5 must be None or an int of at least 1"),
         ({"state_quantizers": {"m2": None}},
-         "state_quantizers names 'm2'; AdEMAMix has exp_avg, exp_avg_slow, exp_avg_sq"),
+         "state_quantizers names the state 'm2', but AdEMAMix has exp_avg, exp_avg_slow, "
+         "exp_avg_sq"),
     ],
 )  # fmt: skip
 def test_bad_options(options: dict[str, object], message: str) -> None:

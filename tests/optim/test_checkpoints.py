@@ -71,65 +71,68 @@ DAMAGES: list[tuple[Damage, type[Exception], str]] = [
     (lambda s: (s.pop("state"), s.pop("param_groups"), s.pop("qmaps")), BadValueError,
      "state_dict lacks state and param_groups; it has nothing"),
     (lambda s: s["qmaps"].update(format=2), BadValueError,
-     "state_dict has format=2, of a newer qmaps; this one reads up to 1"),
+     "state_dict has format=2 of a newer version of qmaps; this version reads formats up to 1"),
     (lambda s: s["qmaps"].update(format="1"), BadValueError,
-     "state_dict has format='1'; an int of at least 1 is needed"),
+     "state_dict has format='1'; the format must be an int of at least 1"),
     (lambda s: s.update(qmaps=None), BadValueError,
-     "state_dict has format=None; an int of at least 1 is needed"),
-    (lambda s: s.update(state=[]), BadTypeError, "state_dict has a list as its state"),
+     "state_dict has format=None; the format must be an int of at least 1"),
+    (lambda s: s.update(state=[]), BadTypeError, (
+        "state_dict must have a dict as state and a list as param_groups, got a list as state"
+    )),
     (lambda s: s.update(param_groups={}), BadTypeError,
-     "state_dict has a dict as its param_groups"),
+     "state_dict must have a dict as state and a list as param_groups, got a dict as param_groups"),
     (lambda s: s.update(param_groups=[7]), BadTypeError,
-     "state_dict has a parameter group 0 without a list of params"),
+     "parameter group 0 of state_dict has no list of params"),
     (lambda s: s["param_groups"].append(group(s)), BadValueError,
-     "state_dict has 2 parameter groups; this optimizer has 1"),
+     "state_dict has 2 parameter groups, but this optimizer has 1"),
     (lambda s: group(s)["params"].pop(), BadValueError,
-     "state_dict has 5 parameters in group 0; this optimizer has 6"),
+     "state_dict has 5 parameters in group 0, but this optimizer has 6"),
     (lambda s: group(s).update(params=[0, 1, 2, 3, 4, 4]), BadValueError,
-     "state_dict has one parameter in two places"),
+     "state_dict lists one parameter twice"),
     (lambda s: group(s)["param_names"].pop(), BadValueError,
      "state_dict has 5 names for 6 parameters in group 0"),
     (lambda s: swap(group(s)["param_names"], 1, 3), BadValueError,
-     "state_dict has the parameters of group 0 in another order: '2.bias' stands where this "
-     "optimizer has '0.bias'"),
+     "state_dict orders the parameters of group 0 differently: '2.bias' is in the place of "
+     "this optimizer's '0.bias'"),
     (lambda s: group(s).update(lr=-1.0), BadValueError, "lr=-1.0 must be at least 0"),
     (lambda s: group(s).update(state_quantizers={"exp_avg": "B128/XY@4s"}), BadValueError,
      "spec='B128/XY@4s': unknown map 'XY'; allowed are DE, DE-0, DE-table, e4m3, e5m2, inverse, "
      "linear, linear0, lloyd, log2, mantissa, nf4, power2, power3, quantile, quantile-normal, "
      "static-tree, tree"),
     (lambda s: s["state"].update({9: {}}), BadValueError,
-     "state_dict has a state of parameter 9, which none of its groups has"),
+     "state_dict has a state of parameter 9, which is in none of its groups"),
     (lambda s: s["state"].update({5: 3}), BadTypeError,
-     f"state_dict has a int as the state of {BIAS}"),
+     f"the state of {BIAS} in state_dict must be a dict, got int"),
     (lambda s: last(s).update(exp_avg=torch.zeros(71)), BadValueError,
      f"state_dict has exp_avg of shape (71,) for {BIAS} of shape (70,)"),
     (lambda s: last(s).update(momentum_buffer=torch.zeros(70)), BadValueError,
-     f"state_dict has the state 'momentum_buffer' for {BIAS}; AdamW8bit has exp_avg, exp_avg_sq"),
+     f"state_dict has the state 'momentum_buffer' for {BIAS}; AdamW8bit has the states "
+     "exp_avg, exp_avg_sq"),
     (lambda s: last(s).update(exp_avg="zero"), BadTypeError,
-     f"state_dict has a str as exp_avg of {BIAS}; a tensor is needed"),
+     f"exp_avg of {BIAS} in state_dict must be a tensor, got str"),
     (lambda s: last(s).update(exp_avg=torch.zeros(70, dtype=torch.int64)), BadTypeError,
-     f"state_dict has exp_avg of {BIAS} as torch.int64; dense floating-point numbers are needed"),
+     f"exp_avg of {BIAS} in state_dict must be a dense floating-point tensor, got torch.int64"),
     (lambda s: last(s).update(exp_avg=torch.zeros(70).to_sparse()), BadTypeError,
-     f"state_dict has exp_avg of {BIAS} as torch.sparse_coo; dense floating-point numbers are "
-     "needed"),
+     f"exp_avg of {BIAS} in state_dict must be a dense floating-point tensor, got "
+     "torch.sparse_coo"),
     (lambda s: last(s).update(step=torch.tensor(float("nan"))), BadValueError,
-     f"state_dict has step=nan for {BIAS}; 0, 1, 2, ... are steps"),
+     f"state_dict has step=nan for {BIAS}; a step must be an integer from 0 to 2**53"),
     (lambda s: last(s).update(step=-1), BadValueError,
-     f"state_dict has step=-1 for {BIAS}; 0, 1, 2, ... are steps"),
+     f"state_dict has step=-1 for {BIAS}; a step must be an integer from 0 to 2**53"),
     (lambda s: last(s).update(step="1"), BadTypeError,
-     f"state_dict has a str as the step of {BIAS}"),
+     f"the step of {BIAS} in state_dict must be a number, got str"),
     (lambda s: last(s).update(exp_avg=first(s)["exp_avg"]), BadValueError,
      f"state_dict has exp_avg of shape (80, 90) for {BIAS} of shape (70,)"),
     (lambda s: first(s)["exp_avg"].update(format=2), BadValueError,
-     "state_dict has a bad exp_avg for parameter '0.weight': format=2 of a quantized tensor is "
-     "not supported; 1 is"),
+     "state_dict has an invalid exp_avg for parameter '0.weight': format=2 of a saved quantized "
+     "tensor is not supported; the supported format is 1"),
     (lambda s: first(s)["exp_avg"].update(packed=first(s)["exp_avg"]["packed"].view(2, -1)),
      BadValueError,
-     "state_dict has a bad exp_avg for parameter '0.weight': packed has 7200 elements of "
-     "torch.uint8; B256/DE@8s of shape (80, 90) needs 7200 of torch.uint8"),
+     "state_dict has an invalid exp_avg for parameter '0.weight': packed has 7200 elements of "
+     "torch.uint8; B256/DE@8s of shape (80, 90) needs 7200 elements of torch.uint8"),
     (lambda s: first(s)["exp_avg"].update(scales=[torch.zeros(29).to_sparse()]), BadValueError,
-     "state_dict has a bad exp_avg for parameter '0.weight': packed and scales of a quantized "
-     "tensor must be dense"),
+     "state_dict has an invalid exp_avg for parameter '0.weight': packed and scales of a "
+     "quantized tensor must be dense tensors"),
 ]  # fmt: skip
 
 
@@ -150,16 +153,17 @@ def test_a_state_dict_of_another_kind() -> None:
     optimizer = trained()
     with pytest.raises(BadTypeError) as caught:
         optimizer.load_state_dict([1])
-    assert str(caught.value) == "state_dict is a list; a dict is needed"
+    assert str(caught.value) == "state_dict must be a dict, got list"
 
 
 def test_checkpoints_of_other_optimizers() -> None:
     for saved, optimizer, message in (
         (trained(SGD, momentum=0.9), trained(),
-         "state_quantizers names 'momentum_buffer'; AdamW8bit has exp_avg, exp_avg_sq; state_dict "
-         "is of SGD"),
+         "state_quantizers names the state 'momentum_buffer', but AdamW8bit has exp_avg, "
+         "exp_avg_sq; state_dict was written by SGD"),
         (trained(), trained(SGD, momentum=0.9),
-         "state_quantizers names 'exp_avg'; SGD has momentum_buffer; state_dict is of AdamW8bit"),
+         "state_quantizers names the state 'exp_avg', but SGD has momentum_buffer; "
+         "state_dict was written by AdamW8bit"),
     ):  # fmt: skip
         before = fingerprint(optimizer)
         with pytest.raises(BadValueError) as caught:
@@ -168,7 +172,9 @@ def test_checkpoints_of_other_optimizers() -> None:
         assert fingerprint(optimizer) == before
     with pytest.raises(BadTypeError) as caught:
         trained().load_state_dict(trained(Adafactor).state_dict())
-    assert str(caught.value) == ("eps=(None, 0.001) must be a number; state_dict is of Adafactor")
+    assert str(caught.value) == (
+        "eps=(None, 0.001) must be a number; state_dict was written by Adafactor"
+    )
 
 
 def test_a_quantizer_that_nobody_here_knows_is_refused() -> None:
@@ -323,7 +329,7 @@ def test_what_distributed_checkpoints_put_into_a_state_dict_is_refused(tmp_path:
     assert str(caught.value) == (
         "state_dict has a state under the text '0', as dcp.load leaves it; "
         "torch.distributed.checkpoint goes by names: use get_optimizer_state_dict and "
-        "set_optimizer_state_dict, as in docs/distributed.md"
+        "set_optimizer_state_dict, as docs/distributed.md shows"
     )
 
 

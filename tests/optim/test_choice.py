@@ -296,23 +296,24 @@ LISTED = "tokens.weight, body.0.weight, body.0.bias, body.1.weight, body.1.bias 
         ({"head.*": None, "qqq": "8bit"}, BadValueError,
          f"overrides names 'qqq', which matches no parameter; there are {LISTED}"),
         ({"head.*": "9bit"}, BadValueError,
-         "overrides['head.*']='9bit' is no preset; allowed are 32bit, 8bit, 4bit, paper-8bit, "
-         "paper-4bit, 'SIGNED + UNSIGNED' of specs, or a dict from state names to specs; "
-         "nearest match: 8bit"),
+         "overrides['head.*']='9bit' is not a preset; allowed are 32bit, 8bit, 4bit, "
+         "paper-8bit, paper-4bit, 'SIGNED + UNSIGNED' of specs, or a dict from state names "
+         "to specs; nearest match: 8bit"),
         ({"head.*": {"m": None}}, BadValueError,
-         "overrides['head.*'] names 'm'; AdamW has exp_avg, exp_avg_sq"),
+         "overrides['head.*'] names the state 'm', but AdamW has exp_avg, exp_avg_sq"),
         ({"head.*": {"exp_avg": "B8/DE@8u"}}, BadValueError,
-         "overrides['head.*'] gives 'exp_avg' the unsigned B8/DE@8u; exp_avg has negative values "
-         "and needs a signed map"),
+         "overrides['head.*'] sets 'exp_avg' to B8/DE@8u, which is unsigned; exp_avg has "
+         "negative values and needs a signed map"),
         ({"head.*": 32}, BadTypeError,
          "overrides['head.*']=32 must be a preset's name, a dict from state names to specs, or "
          "None"),
         ({nn.Embedding: None}, BadTypeError,
-         "overrides has the key Embedding; an optimizer takes parameter names, or patterns of "
-         "them; qmaps.optim.param_groups(model, overrides=...) takes module types too"),
+         "overrides has the key Embedding; an optimizer accepts parameter names and "
+         "patterns of names as keys; qmaps.optim.param_groups(model, overrides=...) accepts "
+         "module types too"),
         (["head.*"], BadTypeError,
-         "overrides=['head.*'] must be a dict from parameter names, or patterns of them, to "
-         "quantizers"),
+         "overrides=['head.*'] must be a dict from parameter names, or patterns of names, "
+         "to quantizers"),
     ],
 )  # fmt: skip
 def test_bad_overrides(overrides, error: type[Exception], message: str) -> None:
@@ -339,8 +340,8 @@ def test_overrides_need_names() -> None:
     with pytest.raises(BadValueError) as caught:
         SGD(Net().parameters(), overrides={"head.*": None})
     assert str(caught.value) == (
-        "overrides names 'head.*', but the parameters have no names; give the optimizer "
-        "model.named_parameters()"
+        "overrides names 'head.*', but the parameters have no names; pass "
+        "model.named_parameters() to the optimizer"
     )
 
 

@@ -41,7 +41,7 @@ def test_groups_by_names_and_module_types() -> None:
     again = AdamW(param_groups(net))
     with pytest.raises(BadValueError) as caught:
         again.load_state_dict(optimizer.state_dict())
-    assert str(caught.value) == "state_dict has 3 parameter groups; this optimizer has 1"
+    assert str(caught.value) == "state_dict has 3 parameter groups, but this optimizer has 1"
     again = AdamW(param_groups(net, overrides=dict.fromkeys(["tokens.*", "body.1.*", "*"])))
     again.load_state_dict(optimizer.state_dict())
     assert str(again.memory()) == str(optimizer.memory())
@@ -85,11 +85,11 @@ def test_a_tied_parameter_has_all_its_names() -> None:
          f"overrides names 'heads.*', which matches no parameter; there are {LISTED}; "
          "nearest match: head.bias"),
         (nn.LayerNorm, BadValueError,
-         "overrides names LayerNorm, and no such module holds a trainable parameter; the model's "
-         "modules are Embedding, Linear, ModuleList, Net"),
+         "overrides names LayerNorm, but no such module holds a trainable parameter; the "
+         "model's modules are Embedding, Linear, ModuleList, Net"),
         (int, BadTypeError,
-         "overrides has the key <class 'int'>; a parameter's name, a pattern of names, or a "
-         "module type is needed"),
+         "overrides has the key <class 'int'>; a key must be a parameter's name, a pattern "
+         "of names, or a module type"),
     ],
 )  # fmt: skip
 def test_bad_keys_of_groups(key, error: type[Exception], message: str) -> None:

@@ -118,15 +118,15 @@ def test_specs_of_fixed_widths() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"betas": (0.9, 1.0)}, "betas[1]=1.0 is outside [0, 1)"),
+        ({"betas": (0.9, 1.0)}, "betas[1]=1.0 must be at least 0 and below 1"),
         ({"eps": -1e-6}, "eps=-1e-06 must be at least 0"),
         ({"bias_correction": 1}, "bias_correction=1 must be True or False"),
         ({"trust_clip": 0.0}, "trust_clip=0.0 must be None or above 0"),
         ({"max_unorm": float("nan")}, "max_unorm=nan must be None or above 0"),
         ({"trust_clip": 1.0, "max_unorm": 2.0},
-         "trust_clip=1.0 and max_unorm=2.0 exclude each other; give one of them"),
+         "trust_clip=1.0 and max_unorm=2.0 exclude each other; set only one of them"),
         ({"state_quantizers": {"sum": None}},
-         "state_quantizers names 'sum'; LAMB has exp_avg, exp_avg_sq"),
+         "state_quantizers names the state 'sum', but LAMB has exp_avg, exp_avg_sq"),
     ],
 )  # fmt: skip
 def test_bad_options(options: dict[str, object], message: str) -> None:

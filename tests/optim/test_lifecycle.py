@@ -189,10 +189,10 @@ def test_fixed_widths_take_positional_options_and_a_block_size(family: Family) -
         for options, message in (
             ({"block_size": 0}, "block size=0 must be at least 1"),
             ({"block_size": 64, "blocksize": 32},
-             "block_size=64 and blocksize=32 name one option; give one of them"),
+             "block_size=64 and blocksize=32 are the same option; set only one of them"),
             ({"state_quantizers": "8bit"},
-             "state_quantizers='8bit' does not go with a fixed width; use qmaps.optim."
-             f"{family.name}"),
+             "state_quantizers='8bit' does not fit an optimizer of fixed width; use "
+             f"qmaps.optim.{family.name}"),
         ):  # fmt: skip
             with pytest.raises(ValueError) as caught:
                 cls(p, **options)
@@ -209,7 +209,7 @@ def test_fixed_widths_take_positional_options_and_a_block_size(family: Family) -
         ({"stochastic_rounding": 1}, "stochastic_rounding=1 must be True or False"),
         ({"seed": 2**32}, "seed=4294967296 is outside 0 to 2**32 - 1"),
         ({"state_quantizers": {"m": "B64/DE@4s"}},
-         "state_quantizers names 'm'; {name} has {states}"),
+         "state_quantizers names the state 'm', but {name} has {states}"),
     ],
 )  # fmt: skip
 @pytest.mark.parametrize("in_group", [False, True])
@@ -231,6 +231,6 @@ def test_signed_states_refuse_unsigned_maps(family: Family) -> None:
         with pytest.raises(ValueError) as caught:
             family.full([torch.zeros(1)], state_quantizers={name: "B64/DE@4u"})
         assert str(caught.value) == (
-            f"state_quantizers gives {name!r} the unsigned B64/DE@4u; {name} has negative values "
-            "and needs a signed map"
+            f"state_quantizers sets {name!r} to B64/DE@4u, which is unsigned; {name} has "
+            "negative values and needs a signed map"
         )

@@ -44,10 +44,10 @@ def test_specs_of_fixed_widths() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"betas": (1.0, 0.9)}, "betas[0]=1.0 is outside [0, 1)"),
-        ({"betas": (0.9, float("nan"))}, "betas[1]=nan is outside [0, 1)"),
+        ({"betas": (1.0, 0.9)}, "betas[0]=1.0 must be at least 0 and below 1"),
+        ({"betas": (0.9, float("nan"))}, "betas[1]=nan must be at least 0 and below 1"),
         ({"state_quantizers": {"exp_avg_sq": None}},
-         "state_quantizers names 'exp_avg_sq'; Lion has exp_avg"),
+         "state_quantizers names the state 'exp_avg_sq', but Lion has exp_avg"),
     ],
 )  # fmt: skip
 def test_bad_options(options: dict[str, object], message: str) -> None:

@@ -94,8 +94,9 @@ FIRST = [
     ({"lr": Hostile()}, BadTypeError, "lr=<Hostile instance at 0x..> must be a number"),
     ({"betas": 0.9}, BadTypeError, "betas=0.9 must be two numbers"),
     ({"betas": (0.9, 0.99, 0.999)}, BadValueError, "betas=(0.9, 0.99, 0.999) must be two numbers"),
-    ({"betas": ("a", "b")}, BadTypeError, "betas[0]='a' must be a number; YAML takes 1e-3 for text "
-     "and 1.0e-3 for one"),
+    ({"betas": ("a", "b")}, BadTypeError, (
+        "betas[0]='a' must be a number; YAML reads 1e-3 as text, but 1.0e-3 as a number"
+    )),
     ({"betas": "ab"}, BadTypeError, "betas='ab' must be two numbers"),
     ({"eps": [1e-8]}, BadTypeError, "eps=[1e-08] must be a number"),
     ({"min_quantized_size": 2**60}, BadValueError,

@@ -32,7 +32,7 @@ def test_each_is_refused_with_what_stands_for_it(name: str) -> None:
         with pytest.raises(BadTypeError) as caught:
             cls([nn.Parameter(torch.zeros(3))], **{name: 1})  # type: ignore[arg-type]
         assert str(caught.value) == (
-            f"{name}=1 is no option of {cls.__name__}, but of {library}; here: "
+            f"{name}=1 is no option of {cls.__name__}; {library} has it. In qmaps: "
             f"{here.replace('`', '')}"
         )
 

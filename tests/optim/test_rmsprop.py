@@ -95,13 +95,14 @@ def test_specs_of_fixed_widths() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"alpha": 1.0}, "alpha=1.0 is outside [0, 1)"),
-        ({"alpha": -0.1}, "alpha=-0.1 is outside [0, 1)"),
+        ({"alpha": 1.0}, "alpha=1.0 must be at least 0 and below 1"),
+        ({"alpha": -0.1}, "alpha=-0.1 must be at least 0 and below 1"),
         ({"eps": -1.0}, "eps=-1.0 must be at least 0"),
         ({"momentum": -0.1}, "momentum=-0.1 must be at least 0"),
         ({"centered": 1}, "centered=1 must be True or False"),
         ({"state_quantizers": {"sum": None}},
-         "state_quantizers names 'sum'; RMSprop has square_avg, momentum_buffer, grad_avg"),
+         "state_quantizers names the state 'sum', but RMSprop has square_avg, "
+         "momentum_buffer, grad_avg"),
     ],
 )  # fmt: skip
 def test_bad_options(options: dict[str, object], message: str) -> None:

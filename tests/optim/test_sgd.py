@@ -95,11 +95,13 @@ def test_specs_of_fixed_widths() -> None:
         ({"dampening": float("inf")}, "dampening=inf must be finite"),
         ({"nesterov": "yes"}, "nesterov='yes' must be True or False"),
         ({"nesterov": True},
-         "nesterov=True needs momentum above 0 and dampening 0; they are 0 and 0"),
+         "nesterov=True needs momentum above 0 and dampening 0, but momentum is 0 and "
+         "dampening is 0"),
         ({"nesterov": True, "momentum": 0.9, "dampening": 0.5},
-         "nesterov=True needs momentum above 0 and dampening 0; they are 0.9 and 0.5"),
+         "nesterov=True needs momentum above 0 and dampening 0, but momentum is 0.9 and "
+         "dampening is 0.5"),
         ({"state_quantizers": {"exp_avg": None}},
-         "state_quantizers names 'exp_avg'; SGD has momentum_buffer"),
+         "state_quantizers names the state 'exp_avg', but SGD has momentum_buffer"),
     ],
 )  # fmt: skip
 def test_bad_options(options: dict[str, object], message: str) -> None:

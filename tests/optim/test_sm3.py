@@ -106,11 +106,11 @@ def test_what_is_kept() -> None:
     ("options", "message"),
     [
         ({"lr": -1.0}, "lr=-1.0 must be at least 0"),
-        ({"momentum": 1.0}, "momentum=1.0 is outside [0, 1)"),
+        ({"momentum": 1.0}, "momentum=1.0 must be at least 0 and below 1"),
         ({"weight_decay": -1}, "weight_decay=-1 must be at least 0"),
         ({"state_quantizers": {"momentum_buffer": "B64/DE@4u"}},
-         "state_quantizers gives 'momentum_buffer' the unsigned B64/DE@4u; momentum_buffer has "
-         "negative values and needs a signed map"),
+         "state_quantizers sets 'momentum_buffer' to B64/DE@4u, which is unsigned; "
+         "momentum_buffer has negative values and needs a signed map"),
     ],
 )  # fmt: skip
 def test_bad_options(options: dict[str, object], message: str) -> None:
@@ -123,5 +123,5 @@ def test_too_many_dimensions() -> None:
     optimizer = SM3([torch.zeros(1)])
     with pytest.raises(ValueError) as caught:
         optimizer.add_param_group({"params": [torch.zeros([1] * 9)]})
-    assert str(caught.value) == ("a parameter has 9 dimensions; SM3 has accumulators for at most 8")
+    assert str(caught.value) == ("a parameter has 9 dimensions; SM3 supports at most 8")
     assert len(optimizer.param_groups) == 1

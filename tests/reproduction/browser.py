@@ -51,7 +51,7 @@ window.addEventListener("load", () => {
 
 
 def look(page: Path, *, dark: bool = False) -> tuple[dict[str, Any], list[str]]:
-    """What the page has to say of itself, and the lines that it wrote to the console."""
+    """Return the page's own report, and the lines that it wrote to the console."""
     assert CHROMIUM is not None
     with tempfile.TemporaryDirectory() as folder:
         copy = Path(folder) / page.name

@@ -122,7 +122,7 @@ def test_a_file_that_would_run_code_runs_none(
             checkpoint.load(each)
         if named:
             assert str(caught.value) == (
-                f"{str(each)!r} would need code execution to load ({os.name}.mkdir); save the "
+                f"{str(each)!r} would have to run code to load ({os.name}.mkdir); save the "
                 "optimizer's state_dict() with plain tensors and numbers"
             )
         assert not (tmp_path / "ran").exists()
@@ -137,8 +137,8 @@ def test_damaged_files_are_refused(tmp_path: Path) -> None:
         with pytest.raises(BadValueError) as caught:
             checkpoint.load(path)
         assert str(caught.value) == (
-            f"{str(path)!r} is no checkpoint that torch can load; it is corrupt, truncated, or "
-            "something else"
+            f"{str(path)!r} is not a checkpoint that torch can load; it is corrupt, "
+            "truncated, or a file of another kind"
         )
     path.write_bytes(b"")
     for each, reason in (

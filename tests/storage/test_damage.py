@@ -232,7 +232,9 @@ def test_a_damaged_part_of_a_sweep_is_measured_again(tmp_path: Path) -> None:
 def test_a_damaged_description_of_a_sweep(tmp_path: Path) -> None:
     expected = flat(swept(tmp_path))
     path = tmp_path / "sweep.json"
-    refusal = f"out={str(tmp_path)!r} has a damaged sweep.json; give another folder, or delete it"
+    refusal = (
+        f"out={str(tmp_path)!r} has a damaged sweep.json; delete the folder or give another one"
+    )
     whole = path.read_bytes()
     chance = random.Random(0)
     for _ in range(TRIES):
@@ -287,8 +289,8 @@ def test_a_record_that_is_marked_as_a_folder(tmp_path: Path) -> None:
     with pytest.raises(BadValueError) as caught:
         checkpoint.load(path)
     assert str(caught.value) == (
-        f"{str(path)!r} is no checkpoint that torch can load; it is corrupt, truncated, or "
-        "something else"
+        f"{str(path)!r} is not a checkpoint that torch can load; it is corrupt, truncated, "
+        "or a file of another kind"
     )
 
 

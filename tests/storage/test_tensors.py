@@ -43,7 +43,7 @@ def test_several_tensors_in_one_file(tmp_path) -> None:
     for name, t in tensors.items():
         assert back[name].quantizer == t.quantizer
         assert torch.equal(back[name].dequantize(), t.dequantize())
-    with pytest.raises(ValueError, match=r"holds 3 tensors; use qmaps\.load"):
+    with pytest.raises(ValueError, match="holds 3 tensors, expected one; read it with qmaps"):
         QuantizedTensor.load(tmp_path / "all.safetensors")
 
 
@@ -62,10 +62,14 @@ def test_damaged_files_are_refused(tmp_path) -> None:
 def test_parts_that_do_not_fit_are_refused() -> None:
     plain = store.to_plain(qmaps.quantizer("B128/DE@4s").quantize(X))
     for change, message in (
-        ({"shape": [301]}, "packed has 150 elements of torch.uint8; B128/DE@4s of shape (301,) "
-                           "needs 151 of torch.uint8"),
+        ({"shape": [301]}, (
+            "packed has 150 elements of torch.uint8; B128/DE@4s of shape (301,) needs 151 "
+            "elements of torch.uint8"
+        )),
         ({"scales": []}, "scales are (); B128 of shape (300,) needs ((torch.float32, (3,)),)"),
-        ({"format": 99}, "format=99 of a quantized tensor is not supported; 1 is"),
+        ({"format": 99}, (
+            "format=99 of a saved quantized tensor is not supported; the supported format is 1"
+        )),
     ):  # fmt: skip
         with pytest.raises(ValueError) as caught:
             store.from_plain({**plain, **change})
@@ -79,7 +83,7 @@ def test_parts_that_do_not_fit_are_refused() -> None:
         with pytest.raises(ValueError, match=rf"quantized tensor are damaged \({reason}"):
             store.from_plain({**plain, **change})
     del plain["packed"]
-    with pytest.raises(ValueError, match="a quantized tensor lacks packed"):
+    with pytest.raises(ValueError, match="a saved quantized tensor lacks packed"):
         store.from_plain(plain)
 
 
@@ -165,7 +169,7 @@ def test_metadata_that_is_no_json_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "t.safetensors"
     for text in ("", "[", "{}{}", "7", '{"a": 1}'):
         save_file({"0.packed": X}, path, metadata={"qmaps_tensors": text})
-        with pytest.raises(qmaps.errors.BadValueError, match="holds damaged metadata"):
+        with pytest.raises(qmaps.errors.BadValueError, match="has damaged metadata"):
             qmaps.load(path)
 
 
@@ -177,7 +181,9 @@ def test_an_unknown_format_is_named(tmp_path: Path) -> None:
     save_file(arrays, path, metadata={"qmaps_tensors": json.dumps(about)})
     with pytest.raises(qmaps.errors.BadValueError) as caught:
         qmaps.load(path)
-    assert str(caught.value) == "format=2 of a quantized tensor is not supported; 1 is"
+    assert str(caught.value) == (
+        "format=2 of a saved quantized tensor is not supported; the supported format is 1"
+    )
 
 
 def test_a_failed_save_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -229,17 +229,17 @@ def test_checkpoints_that_do_not_fit_change_nothing() -> None:
     target = make("AdamW8bit", wide.named_parameters())
     train(wide, target, range(1))
     assert message(target, saved) == (
-        "state_dict has a master copy of parameter '0.weight', which is float32 here, with "
-        "master_weights=True; copies go with bfloat16 and float16 parameters and "
-        "master_weights=True"
+        "state_dict has a master copy of parameter '0.weight', which is float32 with "
+        "master_weights=True here; only bfloat16 and float16 parameters with "
+        "master_weights=True have master copies"
     )
     narrow = make("AdamW8bit", net(torch.bfloat16).named_parameters())
     without = copy.deepcopy(saved)
     without["param_groups"][0]["master_weights"] = False
     assert message(narrow, without) == (
-        "state_dict has a master copy of parameter '0.weight', which is bfloat16 here, with "
-        "master_weights=False; copies go with bfloat16 and float16 parameters and "
-        "master_weights=True"
+        "state_dict has a master copy of parameter '0.weight', which is bfloat16 with "
+        "master_weights=False here; only bfloat16 and float16 parameters with "
+        "master_weights=True have master copies"
     )
     cut = copy.deepcopy(saved)
     cut["state"][1][MASTER] = torch.zeros(7)
@@ -248,7 +248,7 @@ def test_checkpoints_that_do_not_fit_change_nothing() -> None:
     )
     cut["state"][1][MASTER] = "none"
     assert message(narrow, cut) == (
-        "state_dict has a str as master_param of parameter '0.bias'; a tensor is needed"
+        "master_param of parameter '0.bias' in state_dict must be a tensor, got str"
     )
 
 

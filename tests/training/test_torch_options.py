@@ -38,10 +38,13 @@ def test_implementations_of_torch_change_nothing(
 
 
 REFUSED = [
-    ({"differentiable": True}, "differentiable=True is not supported: autograd does not see steps"),
+    (
+        {"differentiable": True},
+        ("differentiable=True is not supported: autograd does not record steps"),
+    ),
     (
         {"amsgrad": True},
-        "amsgrad=True is not supported: the largest second moment so far is not kept",
+        "amsgrad=True is not supported: qmaps does not keep the largest second moment",
     ),
     ({"fused": "yes"}, "fused='yes' must be True, False or None"),
 ]
@@ -77,12 +80,11 @@ def test_adam_and_adamw_stand_for_one_kind_of_decay_each() -> None:
         (optim.SGD, {"amsgrad": False}, "amsgrad=False is no option of SGD"),
         (optim.Lion8bit, {"amsgrad": True}, "amsgrad=True is no option of Lion8bit"),
         (optim.AdamW8bit, {"percentile_clipping": 5}, "percentile_clipping=5 is no option of "
-         "AdamW8bit, but of bitsandbytes; here: none; torch.nn.utils.clip_grad_norm_ clips "
-         "gradients"),
-        (optim.AdamW8bit, {"optim_bits": 8}, "optim_bits=8 is no option of AdamW8bit, but of "
-         "bitsandbytes; here: state_quantizers='8bit', or classes such as AdamW8bit"),
+         "AdamW8bit; bitsandbytes has it. In qmaps: none; use torch.nn.utils.clip_grad_norm_"),
+        (optim.AdamW8bit, {"optim_bits": 8}, "optim_bits=8 is no option of AdamW8bit; "
+         "bitsandbytes has it. In qmaps: state_quantizers='8bit', or classes such as AdamW8bit"),
         (optim.AdamW4bit, {"bf16_stochastic_round": True}, "bf16_stochastic_round=True is no "
-         "option of AdamW4bit, but of torchao; here: stochastic_rounding"),
+         "option of AdamW4bit; torchao has it. In qmaps: stochastic_rounding"),
         (optim.AdamW, {"learning_rate": 1}, "learning_rate=1 is no option of AdamW"),
     ],
 )  # fmt: skip

@@ -1,4 +1,4 @@
-"""Which states go together, under the names that torch and qmaps give them."""
+"""Sets of states that belong together, under the names of torch and qmaps."""
 
 from __future__ import annotations
 
@@ -65,8 +65,8 @@ def family(name: str) -> Family:
     """
     if name not in FAMILIES:
         raise BadValueError(
-            f"optimizer={name!r} is not known; allowed are {', '.join(FAMILIES)}"
-            f"{nearest(name, FAMILIES)}"
+            f"optimizer={name!r} is unknown; allowed are "
+            f"{', '.join(FAMILIES)}{nearest(name, FAMILIES)}"
         )
     return FAMILIES[name]
 
@@ -83,4 +83,6 @@ def family_of(names: Collection[str]) -> Family:
             return known
     have = ", ".join(sorted(found)) if found else "no states"
     known_states = "; ".join(f"{f.name}: {', '.join(f.states)}" for f in FAMILIES.values())
-    raise CaptureError(f"the checkpoint has {have}; what can be converted is {known_states}")
+    raise CaptureError(
+        f"the checkpoint has {have}; only these states can be converted: {known_states}"
+    )

@@ -59,11 +59,9 @@ def convert_file(
     if not exists(file):
         raise CaptureError(f"{str(file)!r} does not exist")
     if file.is_dir():
-        raise CaptureError(f"{str(file)!r} is a folder; an optimizer checkpoint is needed")
+        raise CaptureError(f"{str(file)!r} is a folder; expected an optimizer checkpoint")
     if exists(target) and not overwrite:
-        raise OutputError(
-            f"{str(target)!r} exists already; give another name, or allow overwriting"
-        )
+        raise OutputError(f"{str(target)!r} already exists; give another name or allow overwriting")
     output_file(target)
     reports: list[Report] = []
 

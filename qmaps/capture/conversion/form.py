@@ -1,4 +1,4 @@
-"""The form that every conversion goes through: what an optimizer knows, in nobody's layout."""
+"""The common form of all conversions: an optimizer's states in no library's layout."""
 
 from __future__ import annotations
 

@@ -71,7 +71,9 @@ def convert_state_dict(
         raise BadValueError(f"zeros={zeros!r} must be one of {', '.join(POLICIES)}")
     target = _format(to, "to")
     if not isinstance(state_dict, Mapping) or not {"state", "param_groups"} <= state_dict.keys():
-        raise BadTypeError("state_dict must be an optimizer's, with 'state' and 'param_groups'")
+        raise BadTypeError(
+            "state_dict must be the state_dict of an optimizer, with 'state' and 'param_groups'"
+        )
     origin = _recognized(state_dict) if source is None else _format(source, "source")
     hint = None if optimizer is None else family(optimizer)
     try:
@@ -81,7 +83,7 @@ def convert_state_dict(
     except DAMAGE as error:
         reason = f"{type(error).__name__}: {error}"
         raise CaptureError(
-            f"the optimizer state_dict has parts that do not fit ({reason})"
+            f"the parts of the optimizer state_dict do not fit together ({reason})"
         ) from error
     planned, plan = target.plan(old, states)
     encoded = planned.with_states(_encoded(planned, plan))
@@ -93,8 +95,8 @@ def convert_state_dict(
 def _format(name: str, option: str) -> Format:
     if name not in FORMATS:
         raise BadValueError(
-            f"{option}={name!r} is no format; allowed are {', '.join(FORMATS)}"
-            f"{nearest(str(name), FORMATS)}"
+            f"{option}={name!r} is not a known format; allowed are "
+            f"{', '.join(FORMATS)}{nearest(str(name), FORMATS)}"
         )
     return FORMATS[name]
 
@@ -103,7 +105,7 @@ def _recognized(state_dict: Mapping[str, Any]) -> Format:
     try:
         return next(known for known in FORMATS.values() if known.recognizes(state_dict))
     except DAMAGE:
-        raise CaptureError("the optimizer state_dict has parts that do not fit") from None
+        raise CaptureError("the parts of the optimizer state_dict do not fit together") from None
 
 
 def _encoded(state: OptimizerState, plan: Plan) -> dict[str, dict[str, State]]:
@@ -133,7 +135,7 @@ def _encode(value: State, quantizer: Quantizer | None, label: str, name: str) ->
 def _handled(
     old: OptimizerState, new: OptimizerState, policy: str
 ) -> tuple[OptimizerState, dict[str, Zeros]]:
-    """The states with their zeros handled, and what was found, by label."""
+    """Handle the zeros of the states; also return what was found, by label."""
     states = {p.label: dict(p.states) for p in new.parameters()}
     found: dict[str, Zeros] = {}
     if old.family.moments is None:

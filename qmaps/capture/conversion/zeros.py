@@ -1,4 +1,4 @@
-"""Second moments that decode to zero under a first moment that does not."""
+"""Second moments that decode to zero while their first moment does not."""
 
 from __future__ import annotations
 

@@ -48,7 +48,7 @@ class CaptureCallback(TrainerCallback):
 
 
 def _unwrapped(optimizer: Any) -> torch.optim.Optimizer:
-    """The optimizer itself, out of what accelerate puts around it."""
+    """Return the optimizer inside the wrapper of accelerate."""
     while isinstance(optimizer, AcceleratedOptimizer):
         optimizer = optimizer.optimizer
     inner: torch.optim.Optimizer = optimizer

@@ -1,4 +1,4 @@
-"""What capture callbacks of every trainer share."""
+"""The common part of the capture callbacks of all trainers."""
 
 from __future__ import annotations
 
@@ -34,7 +34,9 @@ class Recording:
         for name in options:
             if name not in OPTIONS:
                 allowed = ", ".join(OPTIONS)
-                raise BadTypeError(f"{name} is no option of {owner}; it has out, {allowed}")
+                raise BadTypeError(
+                    f"{name} is not an option of {owner}; allowed are out, {allowed}"
+                )
         self._out = None if out is None else Path(out)
         self._options = options
         self._recorders: list[StateRecorder] = []

@@ -37,11 +37,11 @@ class Coder:
         map_ = self.quantizer.map
         if not map_.signed:
             raise BadValueError(
-                f"quantizer={self.quantizer.spec} is unsigned; messages need a signed one"
+                f"quantizer={self.quantizer.spec} is unsigned; messages need a signed quantizer"
             )
         if not 2 <= map_.bits <= 8:
             raise BadValueError(
-                f"quantizer={self.quantizer.spec} has {map_.bits} bits; allowed are 2 to 8"
+                f"quantizer={self.quantizer.spec} has {map_.bits} bits; messages must have 2 to 8"
             )
 
     @property

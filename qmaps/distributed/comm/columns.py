@@ -39,7 +39,7 @@ class _Stack(torch.autograd.Function):
 
 
 class _SumErrors(torch.autograd.Function):
-    """Forward: nothing. Backward: sum the errors over all ranks."""
+    """Forward: return the input. Backward: sum the errors over all ranks."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, layer: ColumnParallelLinear) -> Tensor:
@@ -136,7 +136,7 @@ class ColumnParallelLinear(nn.Module):
             x: float32 of shape (..., in_features), the same on every rank.
         """
         if x.dtype != torch.float32:
-            raise BadTypeError(f"x has dtype {x.dtype}; float32 is needed")
+            raise BadTypeError(f"x must be float32, got {x.dtype}")
         if self.sum_errors:
             x = _SumErrors.apply(x, self)  # type: ignore[no-untyped-call]
         stacked: Tensor = _Stack.apply(F.linear(x, self.weight, self.bias), self)  # type: ignore[no-untyped-call]
@@ -163,8 +163,8 @@ class ColumnParallelLinear(nn.Module):
         for rank, (each, count) in enumerate(zip(found, counts, strict=True)):
             if each.numel != count:
                 raise BadValueError(
-                    f"activations {self.number} have {each.numel} elements on rank {rank}, where "
-                    f"{count} are due; all ranks need the same batch"
+                    f"activations {self.number} have {each.numel} elements on rank {rank}, "
+                    f"expected {count}; all ranks need the same batch"
                 )
         key = RoundingKey(
             self.seed, ACTIVATIONS, self.step, micro_batch=self.rank, tensor=self.number

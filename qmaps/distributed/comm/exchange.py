@@ -109,18 +109,18 @@ class Exchange:
         for rank, other in enumerate(found):
             if (other.kind, other.number) != (zero.kind, zero.number):
                 raise BadValueError(
-                    f"ranks exchange different things: rank 0 {zero.place}, rank {rank} "
-                    f"{other.place}; all must do the same in the same order"
+                    f"rank 0 exchanges {zero.place}, but rank {rank} exchanges {other.place}; all "
+                    "ranks must exchange the same things in the same order"
                 )
             if other.mark != zero.mark:
                 raise BadValueError(
-                    f"rank {rank} codes {other.place} differently from rank 0; all need the same "
-                    "quantizer"
+                    f"rank {rank} quantizes {other.place} differently from rank 0; all ranks need "
+                    "the same quantizer"
                 )
             if same_size and other.numel != zero.numel:
                 raise BadValueError(
                     f"{zero.place} has {zero.numel} elements on rank 0 and {other.numel} on rank "
-                    f"{rank}; all ranks need the same"
+                    f"{rank}; all ranks need the same number"
                 )
         return found
 
@@ -190,7 +190,7 @@ class Exchange:
             said = (str(error).strip().splitlines() or [type(error).__name__])[0]
             raise CommunicationError(
                 f"rank {self.rank} of {self.world} could not exchange {place}: another rank has "
-                f"ended, failed, or is later than the group's timeout ({said})"
+                f"ended, has failed, or did not answer within the group's timeout ({said})"
             ) from error
 
     def _count(self, sent: int, received: int) -> None:

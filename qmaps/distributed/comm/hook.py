@@ -86,7 +86,7 @@ class QuantizedHook:
         parameters = dict(_bare(module).named_parameters())
         for name, left in state["residuals"].items():
             if name not in parameters or parameters[name].numel() != left.numel():
-                raise BadValueError(f"residual {name!r} fits no parameter of the module")
+                raise BadValueError(f"residual {name!r} belongs to no parameter of the module")
         self.step = int(state["step"])
         self._residuals = {
             parameters[name]: left.to(parameters[name].device, copy=True)

@@ -183,7 +183,7 @@ def average(
     """
     if not isinstance(x, Tensor) or x.dtype not in FLOATS:
         kind = x.dtype if isinstance(x, Tensor) else type(x).__name__
-        raise BadTypeError(f"x is {kind}; a float32, float16 or bfloat16 tensor is needed")
+        raise BadTypeError(f"x must be a float32, float16 or bfloat16 tensor, got {kind}")
     reducer = Reducer(Coder(q), group, traffic, seed=seed, nonfinite=nonfinite)
     flat = x.detach().reshape(-1).float()
     return reducer(flat, "a tensor", number=number, step=step).view(x.shape).to(x.dtype)

@@ -81,10 +81,11 @@ class SubBatches:
             The mean loss over the samples of all ranks, 0-d, without a graph.
         """
         if activations.dtype != torch.float32:
-            raise BadTypeError(f"activations have dtype {activations.dtype}; float32 is needed")
+            raise BadTypeError(f"activations must be float32, got {activations.dtype}")
         if len(targets) != len(activations):
             raise BadValueError(
-                f"targets has {len(targets)} rows; {len(activations)} are needed, as activations"
+                f"targets must have {len(activations)} rows, as activations have, got "
+                f"{len(targets)}"
             )
         exchange = Exchange(self.group, self.traffic)
         rows = activations.detach()

@@ -54,8 +54,8 @@ def known(kind: type[Any], given: object, where: str) -> dict[str, Any]:
     """
     names = [field.name for field in fields(kind)]
     if not isinstance(given, Mapping):
-        raise BadTypeError(f"{where}={given!r} must hold {', '.join(names)}")
+        raise BadTypeError(f"{where}={given!r} must be a dict with the keys {', '.join(names)}")
     for key in given:
         if key not in names:
-            raise BadValueError(f"{where} holds {key!r}; allowed are {', '.join(names)}")
+            raise BadValueError(f"{where} has the key {key!r}; allowed are {', '.join(names)}")
     return dict(given)

@@ -1,4 +1,4 @@
-"""Measuring what coding and transfers cost, between two processes of this machine."""
+"""Measures the cost of coding and transfers between two processes of this machine."""
 
 from __future__ import annotations
 
@@ -81,10 +81,12 @@ def _run(folder: Path) -> dict[str, list[float]]:
             try:
                 _, said = process.communicate(timeout=TIMEOUT_S)
             except subprocess.TimeoutExpired:
-                raise BadValueError(f"calibration took longer than {TIMEOUT_S} s") from None
+                raise BadValueError(f"the calibration took longer than {TIMEOUT_S} s") from None
             if process.returncode:
                 last = (said.strip().splitlines() or ["nothing"])[-1]
-                raise BadValueError(f"calibration failed; its process said: {last}")
+                raise BadValueError(
+                    f"the calibration failed; the last line of its process was: {last}"
+                )
     finally:
         for process in started:
             if process.poll() is None:

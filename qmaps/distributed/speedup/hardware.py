@@ -1,4 +1,4 @@
-"""What messages travel over, and what coding them costs."""
+"""The links that messages travel over, and the cost of coding messages."""
 
 from __future__ import annotations
 
@@ -32,7 +32,8 @@ class Link:
         sizes = [size for size, _ in pairs]
         if not pairs or sizes != sorted(set(sizes)):
             raise BadValueError(
-                f"latency_ms={self.latency_ms!r} must be pairs of size and latency, sizes ascending"
+                f"latency_ms={self.latency_ms!r} must be pairs of size and latency with ascending "
+                "sizes"
             )
         object.__setattr__(self, "latency_ms", pairs)
 

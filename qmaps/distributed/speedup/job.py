@@ -1,4 +1,4 @@
-"""What is trained, in times of one device."""
+"""A network to train, described by times on one device."""
 
 from __future__ import annotations
 

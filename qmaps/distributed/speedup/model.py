@@ -150,7 +150,7 @@ def curves(
 
 
 def _sub_batches(job: Job, hardware: Hardware) -> Iterable[int]:
-    """One device's batch, doubled up to that of all."""
+    """Sub-batch sizes: the batch of one device, doubled up to the batch of all devices."""
     return [job.batch * times for times in _doubling(hardware.gpus)]
 
 

@@ -92,7 +92,7 @@ def main(folder: Path, rank: int) -> None:
     )
     try:
         milliseconds = transfers(rank, task["sizes"], task["rounds"])
-        if rank == 0:  # alone, so that the other takes no processor from it
+        if rank == 0:  # only one process, so that the other does not slow it down
             compress, decompress = coding(task["specs"], task["numbers"], task["rounds"])
             found = {
                 "transfer_ms": milliseconds,

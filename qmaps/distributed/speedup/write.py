@@ -27,10 +27,12 @@ def read(path: Path) -> tuple[Hardware, Job | None]:
     except (OSError, ValueError) as error:
         raise BadValueError(f"hardware={str(path)!r} cannot be read as JSON ({error})") from None
     if not isinstance(given, dict) or "hardware" not in given:
-        raise BadValueError(f"hardware={str(path)!r} must hold 'hardware', and may hold 'job'")
+        raise BadValueError(
+            f"hardware={str(path)!r} must have the key 'hardware' and may have the key 'job'"
+        )
     if extra := set(given) - {"hardware", "job"}:
         raise BadValueError(
-            f"hardware={str(path)!r} holds {sorted(extra)[0]!r}; allowed are hardware, job"
+            f"hardware={str(path)!r} has the key {sorted(extra)[0]!r}; allowed are hardware, job"
         )
     job = Job.from_json(given["job"]) if "job" in given else None
     return Hardware.from_json(given["hardware"]), job
@@ -130,7 +132,7 @@ def markdown(table: pd.DataFrame, hardware: Hardware, command: str) -> str:
 
 
 def _about(hardware: Hardware) -> list[str]:
-    """What the curves are made from, for readers."""
+    """Describe the inputs of the curves for readers."""
     lines = [
         "## Hardware of the curves",
         "",

@@ -47,8 +47,8 @@ def get(name: str, **options: Any) -> Workload:
     for option, value in options.items():
         if option not in allowed:
             raise BadValueError(
-                f"{option}={value!r} is no option of {name}; it has {', '.join(allowed)}"
-                f"{nearest(option, allowed)}"
+                f"{option}={value!r} is not an option of {name}; allowed are "
+                f"{', '.join(allowed)}{nearest(option, allowed)}"
             )
     return replace(work, **options)
 

@@ -73,7 +73,8 @@ def load() -> Corpus:
     if min(len(train), len(validation)) < LEAST:
         raise BadValueError(
             f"the standard library in {str(root)!r} holds {len(train) + len(validation)} bytes of "
-            "source; stdlib-lm needs a Python that comes with its library's .py files"
+            "source code, which is too little; stdlib-lm needs a Python that is installed with "
+            "the .py files of its library"
         )
     digest = hashlib.sha256(train + b"\0\0" + validation).hexdigest()[:16]
     return Corpus(np.frombuffer(train, np.uint8), np.frombuffer(validation, np.uint8), digest)

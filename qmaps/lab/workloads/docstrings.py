@@ -78,7 +78,7 @@ def load() -> Pairs:
     if min(map(len, parts.values())) < LEAST:
         raise BadValueError(
             f"the standard library in {str(root)!r} has docstrings of "
-            f"{sum(map(len, parts.values()))} functions; minilm needs a Python that comes with its "
-            "library's .py files"
+            f"{sum(map(len, parts.values()))} functions, which is too few; minilm needs a Python "
+            "that is installed with the .py files of its library"
         )
     return Pairs(tuple(parts[False]), tuple(parts[True]))

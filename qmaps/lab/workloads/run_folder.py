@@ -120,8 +120,8 @@ class RunFolder:
             raise self._damaged(self.settings)
         for name, there, here in _differences(found, wanted):
             raise OutputError(
-                f"out={str(self.folder)!r} holds a run with {name}={there!r}; {here!r} was asked "
-                "for; give another folder, or delete it"
+                f"out={str(self.folder)!r} holds a run with {name}={there!r}, but {here!r} was "
+                "requested; delete the folder or give another one"
             )
         return self
 
@@ -178,7 +178,7 @@ class RunFolder:
         except Exception as error:  # torch raises many kinds on damaged files
             raise OutputError(
                 f"{str(self.checkpoint)!r} cannot be resumed ({type(error).__name__}); delete it "
-                "to start anew"
+                "to start again"
             ) from None
 
     def save(

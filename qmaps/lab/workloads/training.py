@@ -79,8 +79,7 @@ def train(
         optimizer = make_optimizer(model, workload)
     if not isinstance(optimizer, torch.optim.Optimizer):
         raise BadTypeError(
-            f"make_optimizer returned a {type(optimizer).__name__}; a torch.optim.Optimizer is "
-            "needed"
+            f"make_optimizer must return a torch.optim.Optimizer, got {type(optimizer).__name__}"
         )
     run = TrainingRun(type(optimizer).__name__ if label is None else label, seed, steps)
     settings = {

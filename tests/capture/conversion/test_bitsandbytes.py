@@ -196,28 +196,30 @@ def refused(saved: dict[str, Any], message: str, **options: Any) -> None:
 def test_what_it_does_not_have_is_refused() -> None:
     refused(
         trained(torch.optim.SGD, lr=0.1, momentum=0.9, nesterov=True)[1].state_dict(),
-        "group 0 has nesterov=True, which bitsandbytes does not have; only False can be converted",
+        "group 0 has nesterov=True, which bitsandbytes does not support; only "
+        "nesterov=False can be converted",
     )
     refused(
         trained(torch.optim.AdamW, maximize=True)[1].state_dict(),
-        "group 0 has maximize=True, which bitsandbytes does not have; only False can be converted",
+        "group 0 has maximize=True, which bitsandbytes does not support; only "
+        "maximize=False can be converted",
     )
     refused(
         trained(torch.optim.AdamW, amsgrad=True)[1].state_dict(),
-        "'0.weight' has the state max_exp_avg_sq, which bitsandbytes does not have",
+        "parameter '0.weight' has the state max_exp_avg_sq, which bitsandbytes does not have",
     )
     refused(
         trained(AdamW)[1].state_dict(),
-        "states='4bit' is nothing that bitsandbytes has; allowed are 8bit, 32bit",
+        "states='4bit' is not available in bitsandbytes; allowed are 8bit, 32bit",
         states="4bit",
     )
     lion = trained(bnb.Lion8bit)[1].state_dict()
     message = (
-        "the checkpoint is of an optimizer of bitsandbytes with one state, and does not tell "
-        "which: give optimizer as one of lion, sgd, rmsprop, adagrad"
+        "the checkpoint is of a bitsandbytes optimizer with one state and does not say "
+        "which; set optimizer to one of lion, sgd, rmsprop, adagrad"
     )
     refused(lion, message, to="qmaps")
-    refused(lion, message + "; adam keeps more", to="qmaps", optimizer="adam")
+    refused(lion, message + "; adam has more states", to="qmaps", optimizer="adam")
 
 
 def change(name: str, value: Any) -> Callable[[dict[str, Any]], None]:
@@ -227,30 +229,31 @@ def change(name: str, value: Any) -> Callable[[dict[str, Any]], None]:
 @pytest.mark.parametrize(
     ("damage", "reason"),
     [
-        (change("qmap1", torch.zeros(1)), "the codebook must have 2 to 256 values; there are 1"),
+        (change("qmap1", torch.zeros(1)), "the codebook must have 2 to 256 values, got 1"),
         (change("qmap1", torch.full((256,), float("inf"))), "the codebook must be finite"),
-        (change("qmap1", "x"), "the codebook must be a float32 vector; str is"),
+        (change("qmap1", "x"), "the codebook must be a float32 vector, got str"),
         (
             change("qmap1", torch.zeros(2, 128)),
-            "the codebook must be a float32 vector; torch.float32 of shape (2, 128) is",
+            "the codebook must be a float32 vector, got torch.float32 of shape (2, 128)",
         ),
         (
             change("qmap1", torch.linspace(-1, 1, 200)),
-            "a code is {largest}; the codebook has 200 values",
+            "a code is {largest}, but the codebook has only 200 values",
         ),
         (change("absmax1", -torch.ones(20)), "a scale is negative"),
-        (change("absmax1", torch.ones(7)), "absmax1 has 7 values, which suit no size of blocks"),
-        (change("absmax1", 3), "absmax1 is a int; a tensor is needed"),
-        (lambda saved: saved.pop("absmax1"), "8-bit states lack absmax1"),
+        (change("absmax1", torch.ones(7)), "absmax1 has 7 values, which fits no block size"),
+        (change("absmax1", 3), "absmax1 must be a tensor, got int"),
+        (lambda saved: saved.pop("absmax1"), "the 8-bit states lack absmax1"),
         (
             change("max1", torch.ones(1)),
-            "max1 is of tensor-wise 8-bit states, which no version steps today",
+            "max1 belongs to tensor-wise 8-bit states, which today's versions of "
+            "bitsandbytes do not support",
         ),
         (
             change("state1", torch.zeros(3, 80, 64)),
-            "state1 has shape (3, 80, 64); two halves are needed",
+            "state1 has shape (3, 80, 64); it must consist of two halves",
         ),
-        (change("state1", 3), "state1 is a int; a tensor is needed"),
+        (change("state1", 3), "state1 must be a tensor, got int"),
     ],
 )
 def test_damaged_states_are_refused(damage: Callable[[dict[str, Any]], None], reason: str) -> None:

@@ -37,7 +37,7 @@ def test_a_file_is_converted_with_all_that_is_in_it(tmp_path: Path) -> None:
 
 
 def test_nothing_is_overwritten_unasked(saved: Path) -> None:
-    message = f"{str(saved)!r} exists already; give another name, or allow overwriting"
+    message = f"{str(saved)!r} already exists; give another name or allow overwriting"
     with pytest.raises(OutputError, match=f"^{re.escape(message)}$"):
         convert_file(saved, saved, to="qmaps")
     convert_file(saved, saved, to="qmaps", overwrite=True)
@@ -60,7 +60,7 @@ def refused(path: Path, message: str) -> None:
 def test_hostile_and_truncated_files_are_refused(saved: Path, tmp_path: Path) -> None:
     hostile = tmp_path / "hostile.pt"
     message = (
-        f"{str(hostile)!r} would need code execution to load (exec); save the optimizer's "
+        f"{str(hostile)!r} would have to run code to load (exec); save the optimizer's "
         "state_dict() with plain tensors and numbers"
     )
     torch.save({"state": {0: Hostile()}, "param_groups": []}, hostile)
@@ -73,21 +73,21 @@ def test_hostile_and_truncated_files_are_refused(saved: Path, tmp_path: Path) ->
         short.write_bytes(whole[:length])
         refused(
             short,
-            f"{str(short)!r} is no checkpoint that torch can load; it is corrupt, truncated, or "
-            "something else",
+            f"{str(short)!r} is not a checkpoint that torch can load; it is corrupt, "
+            "truncated, or a file of another kind",
         )
     short.write_bytes(b"")
     refused(short, f"{str(short)!r} is empty")
     refused(tmp_path / "none.pt", f"{str(tmp_path / 'none.pt')!r} does not exist")
-    refused(tmp_path, f"{str(tmp_path)!r} is a folder; an optimizer checkpoint is needed")
+    refused(tmp_path, f"{str(tmp_path)!r} is a folder; expected an optimizer checkpoint")
     torch.save({"model": {}}, short)
     refused(
         short,
-        f"{str(short)!r} holds no optimizer state_dict ('state' and 'param_groups'), but a dict "
-        "with model",
+        f"{str(short)!r} must hold an optimizer state_dict ('state' and 'param_groups'), but "
+        "holds a dict with model",
     )
     torch.save({"state": {}, "param_groups": []}, short)
-    refused(short, f"{str(short)!r}: the checkpoint has no states; there is nothing to convert")
+    refused(short, f"{str(short)!r}: the checkpoint has no states, so there is nothing to convert")
 
 
 def test_an_interrupted_write_leaves_the_old_file(
@@ -138,9 +138,9 @@ def test_the_command_prints_tables_and_refuses_in_a_line(
     assert "Adam update m / (sqrt(v) + eps)" in printed
     assert run("convert", saved, out, "--to", "qmaps") == 2
     assert capsys.readouterr().err == (
-        f"error: {str(out)!r} exists already; give another name, or allow overwriting\n"
+        f"error: {str(out)!r} already exists; give another name or allow overwriting\n"
     )
     assert run("convert", saved, out, "--to", "torch", "--states", "a=b", "--states", "c") == 2
     assert capsys.readouterr().err == (
-        "error: states='c' must be STATE=SPEC where there are several\n"
+        "error: states='c' must be STATE=SPEC when several are given\n"
     )

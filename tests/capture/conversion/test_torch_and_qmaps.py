@@ -99,8 +99,8 @@ def test_own_codebooks_are_learned_from_a_checkpoint() -> None:
     loaded.add_param_group({"params": extra, "state_quantizers": {"exp_avg": "B64/mine@8s"}})
     other = qmaps.normalize.BlockWise(64) / qmaps.Codebook(torch.linspace(-1, 1, 199), label="mine")
     message = (
-        "state_dict has exp_avg under a B64/mine@8s whose codebook is not the one known by that "
-        "name"
+        "state_dict has exp_avg quantized with B64/mine@8s, but its codebook differs from "
+        "the one that is known by that name"
     )
     with pytest.raises(BadValueError, match=f"^{re.escape(message)}$"):
         AdamW(net.parameters(), state_quantizers={"exp_avg": other}).load_state_dict(
@@ -194,42 +194,44 @@ def refused(saved: object, message: str, **options: object) -> None:
 def test_bad_arguments() -> None:
     _, adam = trained(torch.optim.AdamW)
     saved = adam.state_dict()
-    refused([], "state_dict must be an optimizer's, with 'state' and 'param_groups'")
+    refused(
+        [], ("state_dict must be the state_dict of an optimizer, with 'state' and 'param_groups'")
+    )
     refused(saved, "zeros='drop' must be one of raise, leave", zeros="drop")
     refused(
         saved,
-        f"to='qmap' is no format; allowed are {', '.join(qmaps.capture.conversion.FORMATS)}; "
-        "nearest match: qmaps",
+        "to='qmap' is not a known format; allowed are "
+        f"{', '.join(qmaps.capture.conversion.FORMATS)}; nearest match: qmaps",
         to="qmap",
     )
     refused(
         saved,
-        "optimizer='adamm' is not known; allowed are adam, ademamix, lion, sgd, rmsprop, adagrad; "
-        "nearest match: adam",
+        "optimizer='adamm' is unknown; allowed are adam, ademamix, lion, sgd, rmsprop, "
+        "adagrad; nearest match: adam",
         optimizer="adamm",
     )
     refused(
         saved,
-        "states='8bit' is nothing that torch has; allowed are 32bit",
+        "states='8bit' is not available in torch; allowed are 32bit",
         to="torch",
         states="8bit",
     )
     refused(
         saved,
-        "states names 'sum'; the checkpoint has exp_avg, exp_avg_sq",
+        "states names 'sum', but the checkpoint has exp_avg, exp_avg_sq",
         states={"sum": "B128/DE@8u"},
     )
     refused(
         saved,
-        "states gives 'exp_avg' the unsigned B128/DE@8u; exp_avg has negative values and needs a "
-        "signed map",
+        "states sets 'exp_avg' to B128/DE@8u, which is unsigned; exp_avg has negative "
+        "values and needs a signed map",
         states={"exp_avg": "B128/DE@8u"},
     )
     refused(saved, "states=3 must be a preset's name or a dict of specs", states=3)
     _, other = trained(torch.optim.AdamW, amsgrad=True)
     refused(
         other.state_dict(),
-        "the checkpoint has max_exp_avg_sq (amsgrad=True), which qmaps does not have",
+        "the checkpoint has max_exp_avg_sq (amsgrad=True), which qmaps does not support",
     )
 
 
@@ -241,27 +243,27 @@ def damaged(change: object) -> dict[str, object]:
 
 
 DAMAGES = [
-    (lambda s: s["state"].clear(), "the checkpoint has no states; there is nothing to convert"),
+    (lambda s: s["state"].clear(), "the checkpoint has no states, so there is nothing to convert"),
     (
         lambda s: s["param_groups"][0].pop("params"),
-        "the optimizer state_dict has parts that do not fit",
+        "the parts of the optimizer state_dict do not fit together",
     ),
-    (lambda s: s.update(state=3), "the optimizer state_dict has parts that do not fit"),
+    (lambda s: s.update(state=3), "the parts of the optimizer state_dict do not fit together"),
     (
         lambda s: s["state"].update({9: s["state"][0]}),
-        "the checkpoint has states of 9, which no group has",
+        "the checkpoint has states of parameter 9, which is in no group",
     ),
     (
         lambda s: s["param_groups"][0]["param_names"].__setitem__(1, "0.weight"),
-        "the checkpoint names two parameters '0.weight'",
+        "the checkpoint names two parameters '0.weight'; every name must be unique",
     ),
     (
         lambda s: s["state"][0].update(step=-1),
-        "the states of '0.weight' are damaged: step=-1 is no count",
+        "the states of '0.weight' are damaged: step=-1 must be an integer of at least 0",
     ),
     (
         lambda s: s["state"][0].update(step=torch.zeros(2)),
-        "the states of '0.weight' are damaged: step has 2 elements",
+        "the states of '0.weight' are damaged: step has 2 elements; it must have one",
     ),
     (
         lambda s: s["state"][0].update(exp_avg="x"),
@@ -278,14 +280,16 @@ DAMAGES = [
     ),
     (
         lambda s: s["state"][0].update(exp_avg=torch.zeros(3)),
-        "'0.weight' has exp_avg_sq of shape (80, 64) beside exp_avg of shape (3,)",
+        "parameter '0.weight' has exp_avg_sq of shape (80, 64) and exp_avg of shape (3,); "
+        "the shapes must be equal",
     ),
     (lambda s: s["state"][1].pop("exp_avg"), "'0.bias' has no exp_avg"),
     (
         lambda s: [state.update(mine=state.pop("exp_avg")) for state in s["state"].values()],
-        "the checkpoint has exp_avg_sq, mine; what can be converted is adam: exp_avg, exp_avg_sq, "
-        "max_exp_avg_sq; ademamix: exp_avg, exp_avg_slow, exp_avg_sq; lion: exp_avg; sgd: "
-        "momentum_buffer; rmsprop: square_avg, momentum_buffer, grad_avg; adagrad: sum",
+        "the checkpoint has exp_avg_sq, mine; only these states can be converted: adam: "
+        "exp_avg, exp_avg_sq, max_exp_avg_sq; ademamix: exp_avg, exp_avg_slow, exp_avg_sq; "
+        "lion: exp_avg; sgd: momentum_buffer; rmsprop: square_avg, momentum_buffer, "
+        "grad_avg; adagrad: sum",
     ),
     (
         lambda s: s["state"][0]["exp_avg"][0, 3:5].fill_(float("nan")),
@@ -311,8 +315,8 @@ def test_damaged_packed_states_are_refused() -> None:
     saved = copy.deepcopy(adam.state_dict())
     saved["state"][0]["exp_avg"]["packed"] = torch.zeros(3, dtype=torch.uint8)
     message = (
-        "the states of '0.weight' are damaged: packed has 3 elements of torch.uint8; B256/DE@8s of "
-        "shape (80, 64) needs 5120 of torch.uint8"
+        "the states of '0.weight' are damaged: packed has 3 elements of torch.uint8; "
+        "B256/DE@8s of shape (80, 64) needs 5120 elements of torch.uint8"
     )
     with pytest.raises(CaptureError, match=f"^{re.escape(message)}$"):
         convert_state_dict(saved, "torch")

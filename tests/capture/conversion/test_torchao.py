@@ -187,7 +187,7 @@ def test_a_file_of_torchao_without_torchao(tmp_path: Path, monkeypatch: pytest.M
     )
     message = (
         f"{str(tmp_path / 'in.pt')!r}: states of torchao need its tensor classes (import of "
-        'torchao.optim halted; None in sys.modules); pip install "torchao>=0.18"'
+        'torchao.optim halted; None in sys.modules); install them with pip install "torchao>=0.18"'
     )
     with pytest.raises(CaptureError, match=f"^{re.escape(message)}$"):
         convert_file(tmp_path / "in.pt", tmp_path / "out.pt", to="qmaps")
@@ -195,11 +195,14 @@ def test_a_file_of_torchao_without_torchao(tmp_path: Path, monkeypatch: pytest.M
 
 def test_what_it_does_not_have_is_refused() -> None:
     lion = trained(qmaps.optim.Lion8bit)[1].state_dict()
-    message = "the checkpoint has states of lion; torchao has Adam and AdamW"
+    message = "the checkpoint has lion states; torchao supports only Adam and AdamW"
     with pytest.raises(BadValueError, match=f"^{re.escape(message)}$"):
         convert_state_dict(lion, "torchao")
     adam = trained(AdamW8bit, maximize=True)[1].state_dict()
-    message = "group 0 has maximize=True, which torchao does not have; only False can be converted"
+    message = (
+        "group 0 has maximize=True, which torchao does not support; only maximize=False can be "
+        "converted"
+    )
     with pytest.raises(BadValueError, match=f"^{re.escape(message)}$"):
         convert_state_dict(adam, "torchao")
 
@@ -223,12 +226,12 @@ def damage_scale(value: Tensor | str) -> Callable[[Any], None]:
         (
             ao.AdamW8bit,
             lambda s: setattr(s, "qmap", torch.zeros(3, 3)),
-            "the codebook must be a float32 vector; torch.float32 of shape (3, 3) is",
+            "the codebook must be a float32 vector, got torch.float32 of shape (3, 3)",
         ),
         (
             ao.AdamW4bit,
             lambda s: setattr(s, "codes", s.codes[:1000]),
-            "2000 codes of torch.uint8 are given for shape (80, 64)",
+            "2000 codes of torch.uint8 do not fit a tensor of shape (80, 64)",
         ),
     ],
 )

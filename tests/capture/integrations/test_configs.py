@@ -94,16 +94,19 @@ def test_the_optimizer_is_the_one_written_in_python(text: str) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ("{lr: 2e-5}", "lr='2e-5' must be a number; YAML takes 1e-3 for text and 1.0e-3 for one"),
+        (
+            "{lr: 2e-5}",
+            ("lr='2e-5' must be a number; YAML reads 1e-3 as text, but 1.0e-3 as a number"),
+        ),
         (
             "{state_quantizers: B128/DE@4s + B128/DE@4s + 32-bit}",
-            "pair='B128/DE@4s + B128/DE@4s + 32-bit' has 3 parts; 'FIRST + SECOND' is needed, "
+            "pair='B128/DE@4s + B128/DE@4s + 32-bit' has 3 parts; expected 'FIRST + SECOND' "
             "with spaces around '+' and 32-bit for a moment that is not quantized",
         ),
         (
             "{state_quantizers: B128/DE@4u + B128/DE@4s}",
-            "state_quantizers gives 'exp_avg' the unsigned B128/DE@4u; exp_avg has negative "
-            "values and needs a signed map",
+            "state_quantizers sets 'exp_avg' to B128/DE@4u, which is unsigned; exp_avg has "
+            "negative values and needs a signed map",
         ),
         (
             "{state_quantizers: B128/DE@4s}",

@@ -160,6 +160,6 @@ def test_options_of_nobody_are_refused() -> None:
     with pytest.raises(TypeError) as caught:
         CaptureCallback("states", evry=3)
     assert str(caught.value) == (
-        "evry is no option of CaptureCallback; it has out, every, steps, parameters, states, "
-        "max_bytes"
+        "evry is not an option of CaptureCallback; allowed are out, every, steps, "
+        "parameters, states, max_bytes"
     )

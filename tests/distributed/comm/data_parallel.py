@@ -185,7 +185,7 @@ def hooks_train_like_plain_ddp() -> None:
 
 
 def error_feedback_loses_nothing_over_time() -> None:
-    """The sum of all results is that of all gradients but for one step's error."""
+    """The sum of all results equals that of all gradients, up to the error of one step."""
     rank, world = dist.get_rank(), dist.get_world_size()
     x = tensor_of(rank, 333)
     mean = torch.stack([tensor_of(r, 333) for r in range(world)]).mean(0)
@@ -262,7 +262,7 @@ def hooks_resume_bit_for_bit() -> None:
     refused(
         lambda: other.load_state_dict(saved, again),
         BadValueError,
-        "residual 'first.weight' fits no parameter of the module",
+        "residual 'first.weight' belongs to no parameter of the module",
     )
 
 
@@ -309,18 +309,20 @@ def ranks_that_differ_are_an_error_on_all() -> None:
     refused(
         lambda: comm.average(torch.ones(numel), "B64/tree@8s", number=4),
         BadValueError,
-        f"a tensor 4 has 100 elements on rank 0 and 99 on rank {last}; all ranks need the same",
+        f"a tensor 4 has 100 elements on rank 0 and 99 on rank {last}; all ranks need the "
+        "same number",
     )
     refused(
         lambda: comm.average(torch.ones(9), f"B64/DE@{8 - (rank == last)}s"),
         BadValueError,
-        f"rank {last} codes a tensor 0 differently from rank 0; all need the same quantizer",
+        f"rank {last} quantizes a tensor 0 differently from rank 0; all ranks need the same "
+        "quantizer",
     )
     refused(
         lambda: comm.average(torch.ones(9), "B64/DE@8s", number=int(rank == last)),
         BadValueError,
-        f"ranks exchange different things: rank 0 a tensor 0, rank {last} a tensor 1; all must do "
-        "the same in the same order",
+        f"rank 0 exchanges a tensor 0, but rank {last} exchanges a tensor 1; all ranks must "
+        "exchange the same things in the same order",
     )
     x = torch.ones(9)
     x[4 + rank] = math.nan

@@ -15,7 +15,7 @@ LIMIT_S = 400
 
 
 def launch(module: str, world: int, folder: Path, *arguments: str) -> list[dict[str, Any] | None]:
-    """What each rank of `module` wrote, or None for one that was killed.
+    """Return what each rank of `module` wrote, or None for a rank that was killed.
 
     A rank is ``python -m MODULE RANK WORLD FOLDER ARGUMENTS`` and writes FOLDER/RANK.json.
     """

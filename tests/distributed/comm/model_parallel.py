@@ -186,7 +186,7 @@ def faults_are_errors_on_all() -> None:
     refused(
         lambda: layer(torch.ones(rows, 4)),
         BadValueError,
-        f"activations {n} have {there} elements on rank {other}, where {here} are due; all ranks "
+        f"activations {n} have {there} elements on rank {other}, expected {here}; all ranks "
         "need the same batch",
     )
     x = torch.ones(3, 4)
@@ -214,7 +214,8 @@ def faults_are_errors_on_all() -> None:
     refused(
         lambda: schedule.backward(torch.ones(rows, 4), torch.ones(rows), lambda x, _: x.sum()),
         BadValueError,
-        f"sub-batch 0 has 12 elements on rank 0 and 16 on rank {last}; all ranks need the same",
+        f"sub-batch 0 has 12 elements on rank 0 and 16 on rank {last}; all ranks need the "
+        "same number",
     )
     refused(
         lambda: comm.ColumnParallelLinear(4, world - 1),
@@ -224,7 +225,7 @@ def faults_are_errors_on_all() -> None:
     refused(
         lambda: layer(torch.ones(3, 4, dtype=torch.float64)),
         BadTypeError,
-        "x has dtype torch.float64; float32 is needed",
+        "x must be float32, got torch.float64",
     )
 
 

@@ -1,4 +1,4 @@
-"""What every rank does around its checks."""
+"""The setup and result file of every rank's checks."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def begin(rank: int, world: int, folder: Path, timeout_s: float = 60) -> None:
 
 
 def run(checks: Mapping[str, Callable[[], None]]) -> None:
-    """Run the checks named on the command line, in that order, and write what became of each."""
+    """Run the checks named on the command line, in that order, and write the result of each."""
     rank, world, folder = int(sys.argv[1]), int(sys.argv[2]), Path(sys.argv[3])
     begin(rank, world, folder)
     found = {}

@@ -118,13 +118,13 @@ def test_hardware_in_a_file(tmp_path: Path, capsys) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("[]", "hardware='FILE' must hold 'hardware', and may hold 'job'"),
-        ('{"hardware": {}, "x": 1}', "hardware='FILE' holds 'x'; allowed are hardware, job"),
+        ("[]", "hardware='FILE' must have the key 'hardware' and may have the key 'job'"),
+        ('{"hardware": {}, "x": 1}', "hardware='FILE' has the key 'x'; allowed are hardware, job"),
         ('{"hardware": {}}', "hardware lacks 'name'"),
         (
             '{"hardware": {"gpu": 1}}',
-            "hardware holds 'gpu'; allowed are name, nodes, gpus_per_node, network, local, "
-            "compress_ns, decompress_ns",
+            "hardware has the key 'gpu'; allowed are name, nodes, gpus_per_node, network, "
+            "local, compress_ns, decompress_ns",
         ),
     ],
 )
@@ -139,7 +139,8 @@ def test_bad_values() -> None:
     cases = {
         lambda: Link(0.0): "gb_per_s=0.0 must be a finite number above 0",
         lambda: Link(1.0, ((2.0, 0.1), (1.0, 0.1))): (
-            "latency_ms=((2.0, 0.1), (1.0, 0.1)) must be pairs of size and latency, sizes ascending"
+            "latency_ms=((2.0, 0.1), (1.0, 0.1)) must be pairs of size and latency with "
+            "ascending sizes"
         ),
         lambda: replace(SLOW, nodes=0): "nodes=0 must be at least 1",
         lambda: replace(SLOW, compress_ns={"B64/DE@8s": -1}): (
@@ -173,4 +174,4 @@ def test_calibration_says_why_it_failed(monkeypatch) -> None:
     monkeypatch.setattr(speedup.calibrate.__globals__["sys"], "executable", "/bin/false")
     with pytest.raises(BadValueError) as caught:
         speedup.calibrate()
-    assert str(caught.value) == "calibration failed; its process said: nothing"
+    assert str(caught.value) == "the calibration failed; the last line of its process was: nothing"

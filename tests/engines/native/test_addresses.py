@@ -101,7 +101,8 @@ def test_without_memory(backend: str) -> None:
 def test_quantized_tensors_of_other_sizes(backend: str) -> None:
     t = Q.quantize(torch.ones(100))
     few = (
-        "packed has 10 elements of torch.uint8; B64/DE@8s of shape (100,) needs 100 of torch.uint8"
+        "packed has 10 elements of torch.uint8; B64/DE@8s of shape (100,) needs 100 "
+        "elements of torch.uint8"
     )
     with pytest.raises(BadValueError) as caught:
         QuantizedTensor(Q, (100,), t.packed[:10].clone(), t.scales)
@@ -109,8 +110,8 @@ def test_quantized_tensors_of_other_sizes(backend: str) -> None:
     with pytest.raises(BadValueError) as caught:
         QuantizedTensor(Q, (1000,), t.packed, t.scales)
     assert str(caught.value) == (
-        "packed has 100 elements of torch.uint8; B64/DE@8s of shape (1000,) needs 1000 of "
-        "torch.uint8"
+        "packed has 100 elements of torch.uint8; B64/DE@8s of shape (1000,) needs 1000 "
+        "elements of torch.uint8"
     )
     with pytest.raises(BadValueError) as caught:
         QuantizedTensor(Q, (100,), t.packed, (torch.ones(1),))

@@ -183,7 +183,7 @@ def test_bad_elements_are_counted_alike(isa: str, threads: int) -> None:
                     with use_backend(backend), pytest.raises(NonFiniteError) as caught:
                         method(x)
                     assert str(caught.value) == (
-                        "x holds 3 NaN or infinite elements; quantiles need finite ones"
+                        "x holds 3 NaN or infinite elements; all elements must be finite"
                     )
             x[0] = -math.nan
             with pytest.raises(NonFiniteError, match="3 NaN"):

@@ -87,6 +87,7 @@ def test_no_source_is_a_clear_error(library: Path) -> None:
         corpus.load()
     # The file is on one side, and the zero bytes between files do not show with one file.
     assert str(caught.value) == (
-        f"the standard library in {str(library)!r} holds 5 bytes of source; stdlib-lm needs a "
-        "Python that comes with its library's .py files"
+        f"the standard library in {str(library)!r} holds 5 bytes of source code, which is "
+        "too little; stdlib-lm needs a Python that is installed with the .py files of its "
+        "library"
     )

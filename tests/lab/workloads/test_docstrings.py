@@ -51,6 +51,6 @@ def test_a_python_without_its_library(
     with pytest.raises(BadValueError) as caught:
         docstrings.load.__wrapped__()
     assert str(caught.value) == (
-        "the standard library in 'nowhere' has docstrings of 0 functions; minilm needs a Python "
-        "that comes with its library's .py files"
+        "the standard library in 'nowhere' has docstrings of 0 functions, which is too few; "
+        "minilm needs a Python that is installed with the .py files of its library"
     )

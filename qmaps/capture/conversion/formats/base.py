@@ -127,7 +127,9 @@ class Format(ABC):
         except CaptureError:
             raise
         except DAMAGE:
-            raise CaptureError("the optimizer state_dict has parts that do not fit") from None
+            raise CaptureError(
+                "the parts of the optimizer state_dict do not fit together"
+            ) from None
         read: list[list[Parameter]] = []
         for _, _, slots in taken:
             parameters = []
@@ -180,7 +182,7 @@ def plain_options(saved: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _kind(value: Any) -> str:
-    """What a value is: a class, and of a tensor the layout that is not dense."""
+    """Return the class of a value, with the layout if it is a tensor."""
     name = type(value).__name__
     return f"{name} of layout {value.layout}" if type(value) is Tensor else name
 
@@ -273,7 +275,7 @@ def wanted_width(wanted: Wanted, allowed: tuple[str, ...], name: str) -> str | N
     """
     if wanted is not None and wanted not in allowed:
         raise BadValueError(
-            f"states={wanted!r} is nothing that {name} has; allowed are {', '.join(allowed)}"
+            f"states={wanted!r} is not available in {name}; allowed are {', '.join(allowed)}"
         )
     return wanted if isinstance(wanted, str) else None
 
@@ -294,7 +296,7 @@ def refuse_options(state: OptimizerState, needed: Mapping[str, object], name: st
             if group.options.get(option, value) != value:
                 raise BadValueError(
                     f"group {number} has {option}={group.options[option]}, which {name} does not "
-                    f"have; only {value} can be converted"
+                    f"support; only {option}={value} can be converted"
                 )
 
 
@@ -314,7 +316,9 @@ def _groups(
                 name = key
             label = name or f"group{number}.param{position}"
             if label in seen:
-                raise CaptureError(f"the checkpoint names two parameters {label!r}")
+                raise CaptureError(
+                    f"the checkpoint names two parameters {label!r}; every name must be unique"
+                )
             saved = states.get(key, {})
             if not isinstance(saved, Mapping):
                 raise TypeError
@@ -324,7 +328,9 @@ def _groups(
         options = {k: v for k, v in group.items() if k not in ("params", "param_names")}
         yield options, tuple(group["params"]), slots
     if lost := [key for key in states if key not in known]:
-        raise CaptureError(f"the checkpoint has states of {lost[0]!r}, which no group has")
+        raise CaptureError(
+            f"the checkpoint has states of parameter {lost[0]!r}, which is in no group"
+        )
 
 
 def _check_numbers(options: Mapping[str, Any], index: int) -> None:
@@ -336,30 +342,35 @@ def _check_numbers(options: Mapping[str, Any], index: int) -> None:
             for place, beta in enumerate(options["betas"]):
                 checked_number(f"betas[{place}]", beta)
     except (BadTypeError, BadValueError, TypeError) as error:
-        raise CaptureError(f"group {index} of the checkpoint has bad options: {error}") from None
+        raise CaptureError(
+            f"group {index} of the checkpoint has an invalid option: {error}"
+        ) from None
 
 
 def _one_family(parameters: list[Parameter]) -> Family:
     with_states = [parameter for parameter in parameters if parameter.states]
     if not with_states:
-        raise CaptureError("the checkpoint has no states; there is nothing to convert")
+        raise CaptureError("the checkpoint has no states, so there is nothing to convert")
     names = {name for parameter in with_states for name in parameter.states}
     family = family_of(names)
     for parameter in with_states:
         missing = set(family.states) - family.optional - parameter.states.keys()
         if missing:
-            raise CaptureError(f"{parameter.label!r} has no {', '.join(sorted(missing))}")
+            raise CaptureError(
+                f"parameter {parameter.label!r} lacks the states {', '.join(sorted(missing))}"
+            )
         for name, state in parameter.states.items():
             if tuple(state.shape) != parameter.shape:
                 raise CaptureError(
-                    f"{parameter.label!r} has {name} of shape {tuple(state.shape)} beside "
-                    f"{next(iter(parameter.states))} of shape {parameter.shape}"
+                    f"parameter {parameter.label!r} has {name} of shape {tuple(state.shape)} and "
+                    f"{next(iter(parameter.states))} of shape {parameter.shape}; the shapes must "
+                    "be equal"
                 )
     return family
 
 
 def _relabelled(groups: list[list[Parameter]]) -> list[list[Parameter]]:
-    """The same with numbered labels where codebooks that differ go by one."""
+    """Return the same with numbered labels where different codebooks have one label."""
     books: dict[str, list[Map]] = {}
 
     def distinct(state: State) -> State:
@@ -392,11 +403,11 @@ def _step(value: Any) -> float | None:
         return None
     if isinstance(value, Tensor):
         if value.numel() != 1:
-            raise BadValueError(f"step has {value.numel()} elements")
+            raise BadValueError(f"step has {value.numel()} elements; it must have one")
         value = value.item()
     number = isinstance(value, (int, float)) and not isinstance(value, bool)
     if not number or not math.isfinite(value) or value < 0 or value != int(value):
-        raise BadValueError(f"step={shown(value)} is no count")
+        raise BadValueError(f"step={shown(value)} must be an integer of at least 0")
     return float(value)
 
 

@@ -113,12 +113,15 @@ class BitsAndBytes(Format):
         """The states under bitsandbytes' names: `state1`, its slow half and `state2`."""
         flat = {**saved, **saved.get(WRAPPED, {})}
         if "max1" in flat:
-            raise BadValueError("max1 is of tensor-wise 8-bit states, which no version steps today")
+            raise BadValueError(
+                "max1 belongs to tensor-wise 8-bit states, which today's versions of bitsandbytes "
+                "do not support"
+            )
         if "state1" not in flat:
             return {}
         for name in ("state1", "state2", "absmax1", "absmax2"):
             if name in flat and not isinstance(flat[name], Tensor):
-                raise BadValueError(f"{name} is a {type(flat[name]).__name__}; a tensor is needed")
+                raise BadValueError(f"{name} must be a tensor, got {type(flat[name]).__name__}")
         first, second = flat["state1"], flat.get("state2")
         if second is None:
             return {"state1": _state(flat, 1, first, flat.get("absmax1"))}
@@ -127,7 +130,9 @@ class BitsAndBytes(Format):
             return {n: _state(flat, i, value, flat.get(f"absmax{i}")) for n, i, value in pairs}
         absmax = flat.get("absmax1", (None, None))
         if len(first) != 2 or len(absmax) != 2:
-            raise BadValueError(f"state1 has shape {tuple(first.shape)}; two halves are needed")
+            raise BadValueError(
+                f"state1 has shape {tuple(first.shape)}; it must consist of two halves"
+            )
         return {
             "state1": _state(flat, 1, first[0], absmax[0]),
             SLOW: _state(flat, 1, first[1], absmax[1]),
@@ -143,10 +148,10 @@ class BitsAndBytes(Format):
         else:
             alone = [name for name, layout in LAYOUTS.items() if len(layout.slots) == 1]
             if hint is None or hint.name not in alone:
-                given = "" if hint is None else f"; {hint.name} keeps more"
+                given = "" if hint is None else f"; {hint.name} has more states"
                 raise CaptureError(
-                    "the checkpoint is of an optimizer of bitsandbytes with one state, and does "
-                    f"not tell which: give optimizer as one of {', '.join(alone)}{given}"
+                    "the checkpoint is of a bitsandbytes optimizer with one state and does not "
+                    f"say which; set optimizer to one of {', '.join(alone)}{given}"
                 )
             names = [*LAYOUTS[hint.name].slots]
         return dict(zip([name for slot in names for name in slot], states.values(), strict=True))
@@ -161,7 +166,7 @@ class BitsAndBytes(Format):
         if layout.eps is not None:
             own["eps"] = eps
         if family.moments is not None and options.get("weight_decay"):
-            own["decoupled_weight_decay"] = True  # under the name of Adam too
+            own["decoupled_weight_decay"] = True  # its Adam decouples weight decay too
         return {k: v for k, v in options.items() if k not in layout.extra} | own
 
     def plan(self, state: OptimizerState, wanted: Wanted) -> tuple[OptimizerState, Plan]:
@@ -197,17 +202,17 @@ class BitsAndBytes(Format):
 
 
 def _state(flat: Mapping[str, Any], index: int, value: Any, absmax: Any) -> State:
-    """`state1` or `state2`, or a half of it."""
+    """Return `state1` or `state2`, or a half of it."""
     if not isinstance(value, Tensor) or value.dtype != torch.uint8:
         return float_state(value)
     shape = tuple(value.shape)
     missing = [name for name in (f"qmap{index}", f"absmax{index}") if name not in flat]
     if missing:
-        raise BadValueError(f"8-bit states lack {', '.join(missing)}")
+        raise BadValueError(f"the 8-bit states lack {', '.join(missing)}")
     blocks = len(absmax)
     sizes = [size for size in BLOCKS if -(-math.prod(shape) // size) == blocks]
     if not sizes:
-        raise BadValueError(f"absmax{index} has {blocks} values, which suit no size of blocks")
+        raise BadValueError(f"absmax{index} has {blocks} values, which fits no block size")
     return from_codes(
         value, flat[f"qmap{index}"], absmax, shape, bits=8, block=sizes[0], label="bitsandbytes"
     )
@@ -229,13 +234,14 @@ def _eight_bits(parameter: Parameter, family: Family) -> dict[str, Quantizer | N
 
 
 def _refuse(state: OptimizerState) -> None:
-    """Raise where an option or a state has no place here."""
+    """Raise if bitsandbytes does not have an option or a state."""
     needed = {"maximize": False, **LAYOUTS[state.family.name].fixed}
     refuse_options(state, needed, "bitsandbytes")
     for parameter in state.parameters():
         for name in state.family.optional & parameter.states.keys():
             raise BadValueError(
-                f"{parameter.label!r} has the state {name}, which bitsandbytes does not have"
+                f"parameter {parameter.label!r} has the state {name}, which bitsandbytes does not "
+                "have"
             )
 
 
@@ -265,7 +271,7 @@ def _joined(parts: list[Tensor]) -> Tensor:
 
 
 def _options(options: dict[str, Any], family: Family) -> dict[str, Any]:
-    """A group's options as bitsandbytes names them; further ones stay."""
+    """Return a group's options under the names of bitsandbytes; others are kept."""
     layout = LAYOUTS[family.name]
     dropped = {*TORCH_OPTIONS, *layout.fixed, "maximize", "betas", layout.betas, "eps"}
     own = {k: v for k, v in without_qmaps(options).items() if k not in dropped}

@@ -1,4 +1,4 @@
-"""Codes, a codebook and one scale a block: how other libraries keep a quantized state."""
+"""Codes, a codebook and one scale per block: the form of a state in other libraries."""
 
 from __future__ import annotations
 
@@ -46,12 +46,16 @@ def from_codes(
         BadValueError: the parts do not fit together.
     """
     if codes.is_floating_point() or codes.numel() != math.prod(shape):
-        raise BadValueError(f"{codes.numel()} codes of {codes.dtype} are given for shape {shape}")
+        raise BadValueError(
+            f"{codes.numel()} codes of {codes.dtype} do not fit a tensor of shape {shape}"
+        )
     _check(codebook, 2**bits, "the codebook")
     _check(scales, -(-math.prod(shape) // block), "the scales", exactly=True)
     flat = codes.detach().cpu().reshape(-1).long()
     if flat.numel() and not 0 <= int(flat.min()) <= int(flat.max()) < len(codebook):
-        raise BadValueError(f"a code is {int(flat.max())}; the codebook has {len(codebook)} values")
+        raise BadValueError(
+            f"a code is {int(flat.max())}, but the codebook has only {len(codebook)} values"
+        )
     if bool((scales < 0).any()):
         raise BadValueError("a scale is negative")
     values, places = torch.unique(codebook.detach().cpu(), return_inverse=True)
@@ -116,7 +120,7 @@ def _named(values: tuple[float, ...], bits: int, label: str) -> Map:
             continue
         try:
             known = cls(bits=bits, signed=signed)
-        except BadValueError:  # a width that it does not have
+        except BadValueError:  # the map does not have this width
             continue
         if tuple(table(known).tolist()) == values:
             return known
@@ -129,10 +133,10 @@ def _check(tensor: Tensor, length: int, what: str, *, exactly: bool = False) -> 
         kind = (
             f"{tensor.dtype} of shape {tuple(tensor.shape)}" if isinstance(tensor, Tensor) else ""
         )
-        raise BadValueError(f"{what} must be a float32 vector; {kind or type(tensor).__name__} is")
+        raise BadValueError(f"{what} must be a float32 vector, got {kind or type(tensor).__name__}")
     count = len(tensor)
     if count != length if exactly else not 2 <= count <= length:
         needed = f"{length}" if exactly else f"2 to {length}"
-        raise BadValueError(f"{what} must have {needed} values; there are {count}")
+        raise BadValueError(f"{what} must have {needed} values, got {count}")
     if not bool(tensor.isfinite().all()):
         raise BadValueError(f"{what} must be finite")

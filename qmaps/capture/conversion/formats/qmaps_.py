@@ -30,7 +30,7 @@ MIN_SIZE = 4096
 """The default of `min_quantized_size`."""
 
 FOREIGN = "max_exp_avg_sq"
-"""The state that qmaps has no place for."""
+"""The state that qmaps does not have."""
 
 
 class Qmaps(Format):
@@ -78,7 +78,7 @@ class Qmaps(Format):
         """The quantizers asked for, or those that the source has; 8 bits where it has none."""
         if any(FOREIGN in parameter.states for parameter in state.parameters()):
             raise BadValueError(
-                f"the checkpoint has {FOREIGN} (amsgrad=True), which qmaps does not have"
+                f"the checkpoint has {FOREIGN} (amsgrad=True), which qmaps does not support"
             )
         if wanted is None and not state.quantized():
             wanted = None if _chosen_by_qmaps(state) else "8bit"
@@ -109,7 +109,7 @@ def _chosen_by_qmaps(state: OptimizerState) -> bool:
 
 
 def _kept(parameter: Parameter) -> dict[str, Quantizer | None]:
-    """What a parameter's states are encoded by."""
+    """Return the quantizers of a parameter's states."""
     return {
         name: unit(value.quantizer) if isinstance(value, QuantizedTensor) else None
         for name, value in parameter.states.items()
@@ -119,7 +119,7 @@ def _kept(parameter: Parameter) -> dict[str, Quantizer | None]:
 def _by_rule(
     group: Group, specs: Mapping[str, str | None], size: int
 ) -> dict[str, dict[str, Quantizer | None]]:
-    """A group's states as its specs have them; what has its spec already keeps its quantizer."""
+    """Encode a group's states by its specs; a state that has its spec keeps its quantizer."""
     plan: dict[str, dict[str, Quantizer | None]] = {}
     known = {q.spec: q for p in group.parameters for q in _kept(p).values() if q is not None}
     for parameter in group.parameters:
@@ -168,11 +168,11 @@ def _specs(wanted: str | Mapping[str, str | None], family: Family) -> dict[str, 
         raise BadTypeError(f"states={wanted!r} must be a preset's name or a dict of specs")
     for name, spec in wanted.items():
         if name not in own:
-            raise BadValueError(f"states names {name!r}; the checkpoint has {', '.join(own)}")
+            raise BadValueError(f"states names {name!r}, but the checkpoint has {', '.join(own)}")
         if spec is not None and name in family.signed and not quantizer(spec).map.signed:
             raise BadValueError(
-                f"states gives {name!r} the unsigned {spec}; {name} has negative values and needs "
-                "a signed map"
+                f"states sets {name!r} to {spec}, which is unsigned; {name} has negative values "
+                "and needs a signed map"
             )
     return {name: None if spec is None else quantizer(spec).spec for name, spec in wanted.items()}
 

@@ -42,7 +42,7 @@ USUAL = {
     "4bit": (quantizer("B128/DE@4s"), quantizer("B128/linear@4u")),
     "fp8": (Quantizer(BlockWise(256), fp8.RAW),) * 2,
 }
-"""What `torchao.optim` itself encodes by, but for last bits: signed states and unsigned ones."""
+"""The quantizers of `torchao.optim`, except for last bits: for signed and unsigned states."""
 
 
 class TorchAO(Format):
@@ -85,7 +85,8 @@ class TorchAO(Format):
         """The source's width, or the one asked for."""
         if state.family.name != "adam":
             raise BadValueError(
-                f"the checkpoint has states of {state.family.name}; torchao has Adam and AdamW"
+                f"the checkpoint has {state.family.name} states; torchao supports only Adam and "
+                "AdamW"
             )
         refuse_options(state, {"maximize": False}, self.name)
         width = wanted_width(wanted, self.widths, self.name) or _width(state)
@@ -151,7 +152,7 @@ def _width(state: OptimizerState) -> str:
 
 
 def _carried(value: State, width: str) -> Quantizer | None:
-    """By what a state's codes are carried over, if they can be."""
+    """Return the quantizer that keeps a state's codes, if there is one."""
     if not isinstance(value, QuantizedTensor):
         return None
     q = value.quantizer
@@ -207,7 +208,8 @@ def imported(module: str = "8bit") -> Any:
         return importlib.import_module(MODULES + module)
     except ImportError as error:
         raise BadValueError(
-            f'states of torchao need its tensor classes ({error}); pip install "torchao>=0.18"'
+            f"states of torchao need its tensor classes ({error}); install them with pip install "
+            '"torchao>=0.18"'
         ) from None
 
 
