@@ -7,10 +7,11 @@ import pandas as pd
 import qmaps
 from qmaps.distributed.speedup import paper
 from qmaps.distributed.speedup.write import read
+from qmaps.lab.report.claim import Claim
+from qmaps.lab.report.published import published
 from reproduction.context import Context
-from reproduction.exhibit import Exhibit, Finding, Frames, Needs, Statement
+from reproduction.exhibit import Exhibit, Finding, Frames, Needs
 from reproduction.numbers import number
-from reproduction.published import published
 from reproduction.verdict import beside
 
 COMMAND = "qmaps speedup --calibrate --nodes 1 --gpus-per-node 8 --out reports/speedup/measured"
@@ -79,7 +80,7 @@ def find(frames: Frames) -> Finding:
     return Finding(
         numbers=beside(theirs, ours, tolerance=TOLERANCE),
         statements=[
-            Statement(
+            Claim(
                 "An 8-bit message takes an eighth of a 32-bit one (by the sizes printed).",
                 bool(abs(share - claimed) <= TOLERANCE * claimed),
                 f"Printed are {number(claimed)} of it, due {number(share)}; 4 bits would take "

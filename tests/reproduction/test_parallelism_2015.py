@@ -12,11 +12,11 @@ import pandas as pd
 import pytest
 
 from qmaps.distributed.speedup import paper
+from qmaps.lab.report.published import published
 from reproduction import run
 from reproduction.context import Context, NotYetError
 from reproduction.exhibit import Finding
 from reproduction.parallelism_2015 import figure_1, figure_2, table_5
-from reproduction.published import published
 
 NAME = "8-bit-parallelism-2015"
 
