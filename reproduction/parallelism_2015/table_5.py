@@ -50,9 +50,11 @@ def printed() -> pd.DataFrame:
     inputs = pd.DataFrame(taken, columns=["what", "quantity", "unit", "paper"])
     rows = pd.concat([published("8-bit-parallelism-2015", EXHIBIT.name), inputs])
     quantities = ["forward passes", *(f"{name} in {bits}" for name in columns for bits in BITS)]
-    for column, order in (("what", list(messages())), ("quantity", quantities)):
-        rows = rows.sort_values(column, key=lambda each, o=order: each.map(o.index), kind="stable")
-    return rows.reset_index(drop=True)
+    places = [
+        (quantities.index(quantity), list(messages()).index(what))
+        for quantity, what in zip(rows["quantity"], rows["what"], strict=True)
+    ]
+    return rows.iloc[sorted(range(len(rows)), key=places.__getitem__)].reset_index(drop=True)
 
 
 def build(context: Context) -> Frames:
