@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from qmaps.lab.report.claim import Claim, Verdict
+
 
 class Texts:
     """Lines, each with the cases that it holds for."""
@@ -32,6 +34,16 @@ def spread(value: dict[str, float], middle: str) -> str:
 def number(value: float) -> str:
     """Three significant digits, never an exponent."""
     return f"{value:.0f}" if abs(value) >= 100 else f"{value:#.3g}".rstrip(".")
+
+
+def verdicts(claims: Iterable[Claim]) -> list[str]:
+    """A list of claims, each with its verdict, and with its detail where it is not reproduced."""
+    return [
+        f"- {each.verdict}: {each.text}"
+        if each.verdict is Verdict.REPRODUCED
+        else f"- **{each.verdict}**: {each.text} {each.detail}".rstrip()
+        for each in claims
+    ]
 
 
 def markdown(head: Sequence[str], rows: Iterable[Sequence[str]]) -> list[str]:

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
+from importlib import import_module
+from pathlib import Path
+from pkgutil import iter_modules
 
 import pandas as pd
 from matplotlib.figure import Figure
 
+from qmaps.lab.report.claim import Claim, Verdict, weakest
 from reproduction.context import Context
-from reproduction.published import left_out
-from reproduction.verdict import Verdict, overall
 
 
 class Needs(StrEnum):
@@ -24,29 +27,9 @@ class Needs(StrEnum):
 
 
 Frames = Mapping[str, pd.DataFrame]
-
-
-@dataclass(frozen=True)
-class Statement:
-    """What a paper says of a figure or table, and whether it is so here.
-
-    Attributes:
-        text: the statement.
-        holds: whether the frames agree.
-        detail: the numbers behind it.
-        covers: whether it says what the numbers of the figure or table say together, so that it
-            stands for them where none can be compared.
-    """
-
-    text: str
-    holds: bool
-    detail: str = ""
-    covers: bool = False
-
-    @property
-    def verdict(self) -> Verdict:
-        """A statement is reproduced or not."""
-        return Verdict.REPRODUCED if self.holds else Verdict.DIFFERS
+KINDS = ("Figure", "Table")
+"""In the order of a page; what is neither comes last."""
+LEFT_OUT = Path(__file__).with_name("left-out.csv")
 
 
 @dataclass(frozen=True)
@@ -54,8 +37,9 @@ class Finding:
     """How an exhibit compares with the paper's.
 
     Attributes:
-        numbers: of `reproduction.verdict.beside`, or None where the paper prints none.
-        statements: what the paper says of it.
+        numbers: claims about numbers, of `reproduction.verdict.beside`; None where the paper
+            prints none.
+        statements: other claims.
         why: what explains differences, and what has to be known to read them, whoever's the
             states are.
         why_ours: the same, where it is only so of the workloads of this project; pages of a
@@ -64,7 +48,7 @@ class Finding:
     """
 
     numbers: pd.DataFrame | None = None
-    statements: Sequence[Statement] = ()
+    statements: Sequence[Claim] = ()
     why: str = ""
     why_ours: str = ""
     tables: Frames = field(default_factory=dict)
@@ -92,7 +76,7 @@ class Finding:
     @property
     def verdict(self) -> Verdict:
         """The weakest of them; of a table whose numbers are all not compared, that."""
-        found = overall(self.verdicts)
+        found = weakest(self.verdicts)
         compared = self.numbers is not None and (
             (self.numbers["verdict"] != Verdict.NOT_COMPARED).any()
         )
@@ -123,6 +107,7 @@ class Exhibit:
             workloads and their seeds, or for a user's states.
         command: what made the frames that are read, where another command does.
         pretrained: whether it shows states of pretrained weights too, where they are installed.
+        place: on the page, among those whose labels have no number.
     """
 
     name: str
@@ -136,6 +121,7 @@ class Exhibit:
     source: str = ""
     command: str = ""
     pretrained: bool = False
+    place: int = 0
 
     @property
     def label(self) -> str:
@@ -159,13 +145,25 @@ class Paper:
     source: str
     exhibits: tuple[Exhibit, ...]
 
+    @classmethod
+    def of(cls, package: str, *, name: str, title: str, source: str) -> Paper:
+        """With the exhibits in the files of a package: figures, tables, and then what is neither.
+
+        Each file has an ``EXHIBIT``, but for those whose names start with an underscore.
+        """
+        files = iter_modules(sys.modules[package].__path__, f"{package}.")
+        modules = [each.name for each in files if not each.name.startswith(f"{package}._")]
+        found: list[Exhibit] = [import_module(module).EXHIBIT for module in modules]
+        return cls(name, title, source, tuple(sorted(found, key=_place)))
+
     @property
     def left_out(self) -> pd.DataFrame:
         """`item` and `why` of figures and tables that are not made, and of parts of those that are.
 
         A part is named by the figure's or table's label, a comma, and what it is.
         """
-        return left_out(self.name)
+        items = pd.read_csv(LEFT_OUT)
+        return items[items["paper"] == self.name][["item", "why"]].reset_index(drop=True)
 
     @property
     def wholly_left_out(self) -> pd.DataFrame:
@@ -173,6 +171,14 @@ class Paper:
         labels = tuple(f"{label}, " for exhibit in self.exhibits for label in exhibit.covers)
         items = self.left_out
         return items[[not item.startswith(labels) for item in items["item"]]]
+
+
+def _place(exhibit: Exhibit) -> tuple[int, int, int, str]:
+    """What exhibits of a page are sorted by."""
+    label = exhibit.covers[0]
+    kind, _, number = label.rpartition(" ")
+    rank = KINDS.index(kind) if kind in KINDS else len(KINDS)
+    return rank, int(number) if number.isdigit() else 0, exhibit.place, label
 
 
 def _ranges(labels: Sequence[str]) -> list[str]:

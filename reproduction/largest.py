@@ -6,11 +6,12 @@ import pandas as pd
 import torch
 
 from qmaps.lab import workloads
+from qmaps.lab.report.claim import Claim
+from qmaps.lab.report.published import rows
 from qmaps.optim import AdamW
 from reproduction.context import Context
-from reproduction.exhibit import Finding, Frames, Statement
+from reproduction.exhibit import Finding, Frames
 from reproduction.memory import GIB, STATES, architectures, largest, quantizers, state_bytes
-from reproduction.published import rows
 
 TOKENS = 512
 CHECKED = ("digits", "stdlib-lm-tiny", "stdlib-lm")
@@ -73,7 +74,7 @@ def _checked(name: str, preset: str) -> dict[str, object]:
 def find(frames: Frames) -> Finding:
     """Model by model, and the check."""
     statements = [
-        Statement(
+        Claim(
             f"{row.memory_gb} GB, {row.family}: {row.paper_32bit} with 32 bits, {row.paper_low} "
             "with fewer.",
             bool((row.paper_32bit, row.paper_low) == (row.ours_32bit, row.ours_low)),
@@ -84,7 +85,7 @@ def find(frames: Frames) -> Finding:
     checked = frames["checked"]
     same = checked["predicted_bytes"] == checked["measured_bytes"]
     statements.append(
-        Statement(
+        Claim(
             "The computed bytes of weights, gradients and states are those of live tensors.",
             bool(same.all()),
             f"In {same.sum()} of {len(same)} models.",

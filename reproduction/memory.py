@@ -130,7 +130,7 @@ def quantizers(name: str) -> dict[str, str | None]:
 
 def architectures() -> dict[str, Architecture]:
     """Published models by name."""
-    file = resources.files("reproduction").joinpath("data", "architectures.csv")
+    file = resources.files("reproduction").joinpath("architectures.csv")
     with file.open(encoding="utf-8") as lines:
         frame = pd.read_csv(lines, comment="#")
     return {

@@ -7,10 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from qmaps.lab.report.claim import Verdict
 from reproduction.exhibit import Exhibit, Finding
-from reproduction.verdict import Verdict
-
-PENDING = "not made yet"
 
 
 @dataclass(frozen=True)
@@ -42,9 +40,9 @@ class Result:
     pending: str = ""
 
     @property
-    def verdict(self) -> str:
+    def verdict(self) -> Verdict:
         """Of the whole exhibit."""
-        return PENDING if self.finding is None else self.finding.verdict.value
+        return Verdict.NOT_MADE if self.finding is None else self.finding.verdict
 
     @property
     def tally(self) -> str:

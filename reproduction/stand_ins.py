@@ -10,7 +10,8 @@ from enum import StrEnum
 import pandas as pd
 
 from qmaps.errors import BadValueError
-from reproduction.verdict import COLUMNS, TOLERANCE, Measured, Verdict, beside
+from qmaps.lab.report.claim import TOLERANCE, Claim, Verdict
+from reproduction.verdict import COLUMNS, Measured, beside
 
 
 class Better(StrEnum):
@@ -53,7 +54,7 @@ def in_place(
     worse in both, or equal in both. Else it differs. Without another row nothing is compared.
 
     Args:
-        paper: of `reproduction.published.published`.
+        paper: of `qmaps.lab.report.published.published`.
         stand_ins: several may stand for one quantity; its rows are then repeated.
         ours: measured as the paper does, for the other quantities.
         tolerance: of the other quantities.
@@ -97,10 +98,16 @@ def _rows(paper: pd.DataFrame, given: StandIn) -> pd.DataFrame:
             tuple(_relation(*scale, index, other) for scale in scales)
             for other in known.index.drop(index)
         ]
-        agrees = any(one == two for one, two in pairs)
-        opposed = any(one * two < 0 for one, two in pairs)
-        verdict = Verdict.ORDERING if agrees and not opposed else Verdict.DIFFERS
-        rows.loc[index, "verdict"] = verdict.value
+        # Rows that are apart in one metric and equal in the other say nothing.
+        alike = [one == two for one, two in pairs if one == two or one * two < 0]
+        claim = Claim(
+            rows.loc[index, "what"],
+            alike,
+            paper=known["paper"][index],
+            ours=known["ours"][index],
+            tolerance=None,
+        )
+        rows.loc[index, "verdict"] = claim.verdict.value
     return rows[list(COLUMNS)]
 
 

@@ -9,11 +9,11 @@ from typing import Any
 
 import pandas as pd
 
+from qmaps.lab.report.claim import Verdict
 from qmaps.storage.files import write_text
 from reproduction import page
 from reproduction.exhibit import Paper
-from reproduction.results import PENDING, Result
-from reproduction.verdict import Verdict
+from reproduction.results import Result
 
 Found = Sequence[tuple[Paper, Sequence[Result]]]
 
@@ -67,7 +67,8 @@ def numbers(found: Found) -> dict[str, int]:
         if result.finding is not None
         for verdict in result.finding.verdicts
     )
-    return {each.value: count[each] for each in Verdict if each is not Verdict.NOT_COMPARED}
+    compared = [each for each in Verdict if each is not Verdict.NOT_COMPARED]
+    return {each.value: count[each] for each in compared if count[each]}
 
 
 def left_out(found: Found) -> list[dict[str, str]]:
@@ -92,7 +93,7 @@ def _markdown(
         "# Figures and tables of the papers",
         "",
         f"Of {sum(total.values())} figures, tables and measured appendices {total['made']} are made"
-        f" here, {total['waiting']} wait for a table of another command ({PENDING}), and "
+        f" here, {total['waiting']} wait for a table of another command ({Verdict.NOT_MADE}), and "
         f"{total['left']} are left out, each with the reason, as are parts of others. "
         f"Numbers and statements: {tally}. {page.RULES}",
         "",

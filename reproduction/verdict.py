@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from enum import StrEnum
+from collections.abc import Mapping
 
 import pandas as pd
+
+from qmaps.lab.report.claim import TOLERANCE, Claim
 
 KEYS = ("what", "quantity")
 COLUMNS = (
@@ -13,17 +14,6 @@ COLUMNS = (
     "verdict",
 )  # fmt: skip
 """`stand_in` names what ours is where it is not the paper's quantity; see `stand_ins`."""
-TOLERANCE = 0.1
-"""Share of the paper's number by which ours may differ and still be called reproduced."""
-
-
-class Verdict(StrEnum):
-    """What came of a number, a statement, or a whole figure or table."""
-
-    REPRODUCED = "reproduced"
-    ORDERING = "same ordering"
-    DIFFERS = "differs"
-    NOT_COMPARED = "not compared"
 
 
 Measured = Mapping[tuple[str, str], float | tuple[float, float]]
@@ -33,11 +23,8 @@ Measured = Mapping[tuple[str, str], float | tuple[float, float]]
 def beside(paper: pd.DataFrame, ours: Measured, *, tolerance: float = TOLERANCE) -> pd.DataFrame:
     """The paper's numbers with ours and a verdict on each.
 
-    A number is reproduced if it differs from the paper's by at most `tolerance` of that plus the
-    paper's spread (a wide spread of ours proves nothing). Else it has the same ordering if it lies
-    to every other number of its quantity as the paper's does (what is equal in the paper may lie
-    either way), and at least one lies apart. Else it differs. What was not measured, or what the
-    paper does not give, is not compared.
+    Each row is a `Claim` about a number. A wide spread of ours proves nothing. The others that a
+    number is ordered by are those of its quantity; what is equal in the paper may lie either way.
 
     Args:
         paper: `what`, `quantity`, `unit`, `paper`, `paper_spread`; a row per number.
@@ -65,7 +52,7 @@ def beside(paper: pd.DataFrame, ours: Measured, *, tolerance: float = TOLERANCE)
     rows["verdict"] = ""
     for _, group in rows.groupby("quantity", sort=False):
         for index in group.index:
-            rows.loc[index, "verdict"] = _verdict(group, index, tolerance).value
+            rows.loc[index, "verdict"] = _claim(group, index, tolerance).verdict.value
     return rows[list(COLUMNS)]
 
 
@@ -75,26 +62,17 @@ def _pair(given: float | tuple[float, float] | None) -> tuple[float, float]:
     return given if isinstance(given, tuple) else (given, float("nan"))
 
 
-def _verdict(group: pd.DataFrame, index: object, tolerance: float) -> Verdict:
+def _claim(group: pd.DataFrame, index: object, tolerance: float) -> Claim:
     row = group.loc[index]  # type: ignore[call-overload]
-    if pd.isna(row["paper"]) or pd.isna(row["ours"]):
-        return Verdict.NOT_COMPARED
-    spread = 0.0 if pd.isna(row["paper_spread"]) else float(row["paper_spread"])
-    if abs(row["ours"] - row["paper"]) <= tolerance * abs(row["paper"]) + spread:
-        return Verdict.REPRODUCED
     others = group[group.index != index].dropna(subset=["paper", "ours"])
     apart = others[others["paper"] != row["paper"]]
-    if apart.empty:
-        return Verdict.DIFFERS
     below = (apart["paper"] < row["paper"]) & (apart["ours"] < row["ours"])
     above = (apart["paper"] > row["paper"]) & (apart["ours"] > row["ours"])
-    return Verdict.ORDERING if bool((below | above).all()) else Verdict.DIFFERS
-
-
-def overall(verdicts: Iterable[Verdict]) -> Verdict:
-    """The weakest of those that compare something."""
-    found = [each for each in verdicts if each != Verdict.NOT_COMPARED]
-    for weakest in (Verdict.DIFFERS, Verdict.ORDERING, Verdict.REPRODUCED):
-        if weakest in found:
-            return weakest
-    return Verdict.NOT_COMPARED
+    return Claim(
+        row["what"],
+        (below | above).tolist(),
+        paper=row["paper"],
+        spread=0.0 if pd.isna(row["paper_spread"]) else float(row["paper_spread"]),
+        ours=row["ours"],
+        tolerance=tolerance,
+    )

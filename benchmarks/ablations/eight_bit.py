@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from itertools import product
 
-from benchmarks.ablations.study import Paper, Point, Setting, Study
-from benchmarks.claims import Claim
+from benchmarks.ablations.study import Point, Setting, Study
+from qmaps.lab.report.claim import Claim
 
 BASE_RATE = 3e-3
 """The best of 1e-3, 3e-3 and 1e-2 for 32-bit Adam on this workload."""
@@ -25,32 +25,16 @@ def name(width: str, dynamic: bool = False, blocks: bool = False, embedding: boo
     return " | ".join(parts(width, dynamic, blocks, embedding))
 
 
-# Unstable runs in percent and perplexity, with 209 million parameters.
-PAPER = {
-    name("32"): Paper(0, "16.7"),
-    name("32", embedding=True): Paper(0, "16.3"),
-    name("8"): Paper(90, "253.0"),
-    name("8", embedding=True): Paper(50, "194.4"),
-    name("8", dynamic=True): Paper(10, "18.6"),
-    name("8", dynamic=True, embedding=True): Paper(0, "17.7"),
-    name("8", dynamic=True, blocks=True): Paper(0, "16.8"),
-    name("8", dynamic=True, blocks=True, embedding=True): Paper(0, "16.4"),
-}
-
-
 def _settings() -> list[Setting]:
     found = []
     for embedding in (False, True):
         cells = parts("32", False, False, embedding)
-        found.append(
-            Setting(cells, None, stable_embedding=embedding, paper=PAPER[" | ".join(cells)])
-        )
+        found.append(Setting(cells, None, stable_embedding=embedding))
     for dynamic, blocks, embedding in product((False, True), repeat=3):
         cells = parts("8", dynamic, blocks, embedding)
         norm, kind = "B2048" if blocks else "tensor", "DE" if dynamic else "linear0"
         specs = {"exp_avg": f"{norm}/{kind}@8s", "exp_avg_sq": f"{norm}/{kind}@8u"}
-        paper = PAPER.get(" | ".join(cells))
-        found.append(Setting(cells, specs, stable_embedding=embedding, paper=paper))
+        found.append(Setting(cells, specs, stable_embedding=embedding))
     for embedding in (False, True):
         cells = ("8, our preset", "DE, DE-0", "B256", "yes" if embedding else "no")
         found.append(Setting(cells, "8bit", stable_embedding=embedding))
@@ -61,6 +45,7 @@ STUDY = Study(
     name="eight-bit",
     title="8-bit Adam: dynamic map, block-wise normalization, stable embedding",
     source="8-bit optimizers, table 3 (209 million parameters)",
+    exhibit=("8-bit-optimizers", "table-3"),
     columns=("bits", "dynamic", "block-wise", "stable embedding"),
     metric="perplexity",
     settings=tuple(_settings()),
@@ -71,46 +56,42 @@ STUDY = Study(
         )
     ),
     baseline=lambda setting: name("32", embedding=setting.stable_embedding),
-    claims=(
+    claims=lambda rows: (
         Claim(
             "With the linear map at least half of all runs are unstable.",
-            lambda rows: bool(
-                (rows.loc[[name("8"), name("8", embedding=True)]].unstable >= 50).all()
-            ),
+            bool((rows.loc[[name("8"), name("8", embedding=True)]].unstable >= 50).all()),
         ),
         Claim(
             "The dynamic map makes nearly all runs stable (10 % unstable or fewer).",
-            lambda rows: bool(
+            bool(
                 (rows.loc[[name("8", True), name("8", True, embedding=True)]].unstable <= 10).all()
             ),
         ),
         Claim(
             "With the dynamic map and blocks no run is unstable.",
-            lambda rows: bool(
+            bool(
                 (rows.loc[[name("8", True, True), name("8", True, True, True)]].unstable == 0).all()
             ),
         ),
         Claim(
             "The stable embedding lowers the loss of 32-bit Adam.",
-            lambda rows: bool(rows.loss[name("32", embedding=True)] < rows.loss[name("32")]),
+            bool(rows.loss[name("32", embedding=True)] < rows.loss[name("32")]),
         ),
         Claim(
             "The stable embedding makes runs with the linear map stabler.",
-            lambda rows: bool(rows.unstable[name("8", embedding=True)] < rows.unstable[name("8")]),
-            why="Ours all end the same way: the per-tensor or block-wise linear map sends most of "
+            bool(rows.unstable[name("8", embedding=True)] < rows.unstable[name("8")]),
+            "Ours all end the same way: the per-tensor or block-wise linear map sends most of "
             "a second moment to 0, where a step is as long as m / eps, and no run outlives that.",
         ),
         Claim(
             "Without blocks the dynamic map costs loss; blocks win it back.",
-            lambda rows: bool(
-                rows.difference[name("8", True)] > rows.difference[name("8", True, True)]
-            ),
-            why="All of these differences are smaller than what another seed makes (0.05 to 0.1 "
+            bool(rows.difference[name("8", True)] > rows.difference[name("8", True, True)]),
+            "All of these differences are smaller than what another seed makes (0.05 to 0.1 "
             "nats), and a tensor of this small model is a few blocks of 2048 at most.",
         ),
         Claim(
             "With all three, 8 bits are at most 0.006 nats (16.4 : 16.3 in perplexity) behind 32.",
-            lambda rows: bool(rows.difference[name("8", True, True, True)] <= 0.006),
+            bool(rows.difference[name("8", True, True, True)] <= 0.006),
         ),
     ),
 )

@@ -8,7 +8,8 @@ import pandas as pd
 import torch
 
 from benchmarks.ablations.study import WINDOW, WORKLOAD, Study, summary
-from benchmarks.markdown import markdown
+from benchmarks.markdown import markdown, verdicts
+from qmaps.lab.report.published import rows as published
 
 OURS = ("runs", "unstable", "loss", "minus baseline", "MiB")
 EXPLAINED = (
@@ -23,10 +24,16 @@ EXPLAINED = (
 def page(study: Study, frame: pd.DataFrame, command: str) -> str:
     """The page in Markdown."""
     rows = summary(study, frame)
+    printed = {
+        (row.what, row.quantity): str(row.paper)
+        for row in published(*study.exhibit, ("what", "quantity", "paper")).itertuples()
+    }
     head = (*study.columns, *OURS, "paper: unstable", f"paper: {study.metric}")
     cells = []
     for setting in study.settings:
         row = rows.loc[setting.name]
+        name = setting.row or setting.name
+        unstable = printed.get((name, "unstable runs"))
         cells.append(
             [
                 *setting.parts,
@@ -35,11 +42,10 @@ def page(study: Study, frame: pd.DataFrame, command: str) -> str:
                 _number(row["loss"], ".4f"),
                 _number(row["difference"], "+.4f"),
                 f"{row['state_mib']:.3f}",
-                f"{setting.paper.unstable:g} %" if setting.paper else "",
-                setting.paper.metric if setting.paper else "",
+                f"{unstable} %" if unstable else "",
+                printed.get((name, study.metric), ""),
             ]
         )
-    verdicts = [claim.verdict(rows) for claim in study.claims]
     lines = [
         f"# {study.title}",
         "",
@@ -54,7 +60,7 @@ def page(study: Study, frame: pd.DataFrame, command: str) -> str:
         "",
         "## What the paper says, and our runs",
         "",
-        *verdicts,
+        *verdicts(study.claims(rows)),
     ]
     return "\n".join(lines) + "\n"
 

@@ -4,31 +4,23 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 from torch import nn
 
-from benchmarks.claims import Claim
 from qmaps import optim
 from qmaps.lab import workloads
+from qmaps.lab.report.claim import Claim
 from qmaps.lab.workloads import TrainingRun, Workload, train
 from qmaps.optim.choice import StateQuantizers
 
 WORKLOAD = "stdlib-lm-tiny"
 WINDOW = 5
 """Training losses in a row by which a run is judged; see `is_unstable`."""
-
-
-@dataclass(frozen=True)
-class Paper:
-    """What a paper reports of a setting: the share of unstable runs in percent, and its metric."""
-
-    unstable: float | None
-    metric: str
 
 
 @dataclass(frozen=True)
@@ -40,14 +32,14 @@ class Setting:
         state_quantizers: as for the optimizer.
         kind: the optimizer's class.
         stable_embedding: whether the model's tokens go through one.
-        paper: its row in the paper, if it has one.
+        row: its name in the paper's table, where it is another there.
     """
 
     parts: tuple[str, ...]
     state_quantizers: StateQuantizers = None
     kind: type[optim.AdamW] = optim.AdamW
     stable_embedding: bool = False
-    paper: Paper | None = None
+    row: str = ""
 
     @property
     def name(self) -> str:
@@ -90,23 +82,26 @@ class Study:
     Attributes:
         name: of its files.
         title, source: for the page.
+        exhibit: the paper and the table, as `qmaps.lab.report.published` names them.
         columns: heads of the settings' parts.
         metric: what the paper measures.
         settings: its rows.
         points: where every setting is trained.
         baseline: given a setting, the name of the one that it is compared with.
-        claims: what the paper reads off it.
+        claims: what the paper reads off it, given the rows of the summary; what explains a
+            difference is their detail.
     """
 
     name: str
     title: str
     source: str
+    exhibit: tuple[str, str]
     columns: tuple[str, ...]
     metric: str
     settings: tuple[Setting, ...]
     points: tuple[Point, ...]
     baseline: Callable[[Setting], str]
-    claims: tuple[Claim, ...] = field(default=())
+    claims: Callable[[pd.DataFrame], Sequence[Claim]] = lambda _: ()
 
 
 def is_unstable(run: TrainingRun) -> bool:

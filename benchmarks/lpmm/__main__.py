@@ -24,8 +24,9 @@ import torch
 from torch import nn
 
 from benchmarks.command import command_line
-from benchmarks.lpmm.claims import CLAIMS
+from benchmarks.lpmm.claims import claims
 from benchmarks.markdown import markdown as table_lines
+from benchmarks.markdown import verdicts
 from qmaps import lpmm
 from qmaps.errors import QmapsError
 from qmaps.lab import workloads
@@ -170,8 +171,8 @@ def markdown(table: pd.DataFrame, command: str) -> str:
         ]
         lines += ["", f"## {workload}", "", *table_lines(HEAD, cells)]
         if {"nearest", "stochastic"} <= set(part["rounding"]) and part["N"].max() > 1:
-            verdicts = [claim.verdict(part) for claim in CLAIMS]
-            lines += ["", "What the paper says of its nets, and these runs:", "", *verdicts]
+            said = verdicts(claims(part))
+            lines += ["", "What the paper says of its nets, and these runs:", "", *said]
     return "\n".join(lines) + "\n"
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pandas as pd
 
-from benchmarks.claims import Claim
+from qmaps.lab.report.claim import Claim
 
 WITHIN = 2.0
 """Spreads over seeds within which two losses count as one."""
@@ -22,24 +22,26 @@ def _loss_of_several(rows: pd.DataFrame) -> float:
     return float(rows[chosen]["loss"].min())
 
 
-CLAIMS = (
-    Claim(
-        "12/8/8 bits with stochastic rounding end as full precision does (within two spreads).",
-        lambda rows: bool(at(rows, 12, "stochastic")["in_spreads"] <= WITHIN),
-    ),
-    Claim(
-        "8 bits rounded to nearest end behind it (by more than two spreads).",
-        lambda rows: bool(at(rows, 8, "nearest")["in_spreads"] > WITHIN),
-    ),
-    Claim(
-        "Stochastic rounding brings 8 bits back (within two spreads).",
-        lambda rows: bool(at(rows, 8, "stochastic")["in_spreads"] <= WITHIN),
-    ),
-    Claim(
-        "Micro-batches lower the loss of 8 bits once more.",
-        lambda rows: bool(_loss_of_several(rows) < at(rows, 8, "stochastic")["loss"]),
-        why="Stochastic rounding alone leaves nothing to win back here, and N gradients summed at "
-        "one learning rate make steps N times as long and N times as few, by which full precision "
-        "loses as much.",
-    ),
-)
+def claims(rows: pd.DataFrame) -> list[Claim]:
+    """Given the rows of the summary; what explains a difference is their detail."""
+    return [
+        Claim(
+            "12/8/8 bits with stochastic rounding end as full precision does (within two spreads).",
+            bool(at(rows, 12, "stochastic")["in_spreads"] <= WITHIN),
+        ),
+        Claim(
+            "8 bits rounded to nearest end behind it (by more than two spreads).",
+            bool(at(rows, 8, "nearest")["in_spreads"] > WITHIN),
+        ),
+        Claim(
+            "Stochastic rounding brings 8 bits back (within two spreads).",
+            bool(at(rows, 8, "stochastic")["in_spreads"] <= WITHIN),
+        ),
+        Claim(
+            "Micro-batches lower the loss of 8 bits once more.",
+            bool(_loss_of_several(rows) < at(rows, 8, "stochastic")["loss"]),
+            "Stochastic rounding alone leaves nothing to win back here, and N gradients summed at "
+            "one learning rate make steps N times as long and N times as few, by which full "
+            "precision loses as much.",
+        ),
+    ]

@@ -6,10 +6,11 @@ import pandas as pd
 
 from qmaps import figures
 from qmaps.lab import Contender, loss_frame, summarize_losses, workloads
+from qmaps.lab.report.claim import Claim
 from reproduction import committed
 from reproduction.adafactor_8bit._maps import DYNAMIC, LINEAR, LOG
 from reproduction.context import BASE, Context
-from reproduction.exhibit import Exhibit, Finding, Frames, Needs, Statement
+from reproduction.exhibit import Exhibit, Finding, Frames, Needs
 from reproduction.numbers import number, percent
 
 CONTENDERS = {
@@ -39,13 +40,13 @@ def find(frames: Frames) -> Finding:
     base = float(means[BASE.label])
     loss = {name: float(means[run.label]) for name, run in CONTENDERS.items()}
     statements = [
-        Statement(
+        Claim(
             "With second moments in log space training is as stable as in 32 bits.",
             abs(loss["log"] - base) < CLOSE * base,
             f"Final validation loss {loss['log']:.4f} against {base:.4f}; {loss['dynamic']:.4f} "
             "with dynamic quantization.",
         ),
-        Statement(
+        Claim(
             "Second moments that are truncated to zero make it unstable.",
             not loss["linear"] - base < CLOSE * base,  # NaN is unstable too
             f"Linear quantization ends at {number(loss['linear'])}.",
@@ -59,7 +60,7 @@ def find(frames: Frames) -> Finding:
             untouched.append(str(workload))
             continue
         statements.append(
-            Statement(
+            Claim(
                 f"8-bit Adafactor matches 32 bits ({workload}).",
                 bool(low["loss"] - full["loss"] < max(CLOSE * full["loss"], 2 * full["error"])),
                 f"{low['loss']:.4f} against {full['loss']:.4f} ± {full['error']:.4f}.",
@@ -90,4 +91,5 @@ EXHIBIT = Exhibit(
     find=find,
     draw=lambda frames: {"log-space-quantization": figures.loss_curves(shown(frames["curves"]))},
     captions={"log-space-quantization": "Same weights and batches; without the linear map."},
+    place=2,
 )

@@ -10,9 +10,10 @@ import torch
 from torch import Tensor
 
 from qmaps import optim
+from qmaps.lab.report.claim import Claim
 from qmaps.optim import QuantizedOptimizer
 from reproduction.context import Context
-from reproduction.exhibit import Exhibit, Finding, Frames, Needs, Statement
+from reproduction.exhibit import Exhibit, Finding, Frames, Needs
 from reproduction.memory import architectures
 from reproduction.numbers import number, percent
 
@@ -62,7 +63,7 @@ def find(frames: Frames) -> Finding:
     saved = 1 - table[OURS] / table[PLAIN]
     return Finding(
         statements=[
-            Statement(
+            Claim(
                 "State memory is lower than that of AdamW8bit.",
                 bool((table[OURS] < table[PEER]).all()),
                 f"In {int((table[OURS] < table[PEER]).sum())} of {len(table)} models; at most "
@@ -70,19 +71,19 @@ def find(frames: Frames) -> Finding:
                 f"{number(float(table[PEER].min()))}. With a first moment: up to "
                 f"{number(float(table[FIRST].max()))}.",
             ),
-            Statement(
+            Claim(
                 "Both do it: the factorization and the quantization to 8 bits.",
                 bool((table[OURS] < table[PLAIN]).all()),
                 f"The factorization leaves at most {number(float(table[PLAIN].max()))} of 8 bytes "
                 f"per parameter; 8 bits save {percent(float(saved.min()))} to "
                 f"{percent(float(saved.max()))} of those.",
             ),
-            Statement(
+            Claim(
                 "APOLLO with rank 1 takes less than the factored path.",
                 bool((table[RANK_1] < table[OURS]).all()),
                 f"In {int((table[RANK_1] < table[OURS]).sum())} of {len(table)} models.",
             ),
-            Statement(
+            Claim(
                 "APOLLO with rank 256 keeps the memory extremely low.",
                 bool((table[RANK_256] < table[PEER]).all()),
                 f"{number(float(table[RANK_256].min()))} to {number(float(table[RANK_256].max()))} "
@@ -107,4 +108,5 @@ EXHIBIT = Exhibit(
     source="the shapes of published models",
     build=build,
     find=find,
+    place=3,
 )

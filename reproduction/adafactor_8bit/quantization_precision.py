@@ -9,10 +9,11 @@ from torch import Tensor
 
 from qmaps import analyze, figures
 from qmaps.analyze._states import adam_pairs
+from qmaps.lab.report.claim import Claim
 from qmaps.optim.reductions import column_means, row_means
 from reproduction.adafactor_8bit._maps import DYNAMIC, LINEAR, LOG, OTHERS
 from reproduction.context import Context
-from reproduction.exhibit import Exhibit, Finding, Frames, Needs, Statement
+from reproduction.exhibit import Exhibit, Finding, Frames, Needs
 from reproduction.numbers import percent
 
 QUANTIZERS = (LOG, LINEAR, DYNAMIC, *OTHERS)
@@ -64,7 +65,7 @@ def find(frames: Frames) -> Finding:
     )
 
 
-def _of(frame: pd.DataFrame, what: str) -> list[Statement]:
+def _of(frame: pd.DataFrame, what: str) -> list[Claim]:
     """The page's claims, on one kind of tensors."""
     counted = frame[frame["elements"] >= FEW]
     errors = counted.pivot(index="decade", columns="quantizer", values="mean_rel_error")
@@ -73,26 +74,26 @@ def _of(frame: pd.DataFrame, what: str) -> list[Statement]:
     deepest = int(errors.index.max())
     small = errors.loc[SMALL:]
     return [
-        Statement(
+        Claim(
             f"Log space preserves relative precision for small variances ({what}).",
             bool(errors[LOG].max() <= PRECISE),
             f"Mean relative errors from {percent(errors[LOG].min())} to "
             f"{percent(errors[LOG].max())} over {deepest + 1} decades.",
         ),
-        Statement(
+        Claim(
             f"Linear space does not ({what}).",
             bool(errors[LINEAR].max() > PRECISE),
             f"{percent(errors[LINEAR].iloc[0])} among the largest, "
             f"{percent(errors[LINEAR].loc[deepest])} in decade {deepest}; {percent(zeros[LINEAR])} "
             f"of all become 0.",
         ),
-        Statement(
+        Claim(
             f"Log space truncates none of them to zero ({what}).",
             bool(zeros[LOG] == 0),
             f"{percent(zeros[LOG])}; with dynamic quantization in the same blocks "
             f"{percent(zeros[DYNAMIC])}.",
         ),
-        Statement(
+        Claim(
             f"Log space keeps small variances better than standard 8-bit quantization ({what}).",
             bool((small[LOG] < small[DYNAMIC]).all()) and not small.empty,
             f"In decade {deepest} dynamic quantization errs by "
@@ -119,4 +120,5 @@ EXHIBIT = Exhibit(
         "quantization-precision-moments": "Whole second moments, in blocks of 256.",
         "quantization-precision-sides": "What Adafactor keeps: means over rows and over columns.",
     },
+    place=1,
 )

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pandas as pd
 
+from qmaps.lab.report.claim import Claim
 from reproduction.context import Context
-from reproduction.exhibit import Exhibit, Finding, Frames, Needs, Statement
+from reproduction.exhibit import Exhibit, Finding, Frames, Needs
 from reproduction.numbers import number
 
 COMMAND = "python -m benchmarks.adafactor"
@@ -31,7 +32,7 @@ def find(frames: Frames) -> Finding:
     times = frames["steps"].set_index("optimizer")["times"]
     return Finding(
         statements=[
-            Statement(
+            Claim(
                 f"A step takes a time comparable to that of {peer}"
                 + (" (of this package)." if peer == "AdamW8bit" else "."),
                 bool(1 / times[peer] <= COMPARABLE),
@@ -56,4 +57,5 @@ EXHIBIT = Exhibit(
     build=build,
     find=find,
     command=COMMAND,
+    place=4,
 )

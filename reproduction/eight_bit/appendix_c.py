@@ -6,11 +6,12 @@ import pandas as pd
 
 from qmaps import analyze, figures
 from qmaps.lab.frames import COMPARED
+from qmaps.lab.report.claim import Claim
+from qmaps.lab.report.published import published
 from reproduction.context import Context
 from reproduction.eight_bit._maps import both
-from reproduction.exhibit import Exhibit, Finding, Frames, Needs, Statement
+from reproduction.exhibit import Exhibit, Finding, Frames, Needs
 from reproduction.numbers import mean_and_error, number
-from reproduction.published import published
 from reproduction.verdict import beside
 
 PAIRS = {"dynamic": both("dynamic"), "block-wise dynamic": both("dynamic", "B2048")}
@@ -44,7 +45,7 @@ def find(frames: Frames) -> Finding:
     return Finding(
         numbers=beside(published("8-bit-optimizers", EXHIBIT.name), ours),
         statements=[
-            Statement(
+            Claim(
                 "Large errors of single updates are rarer with blocks.",
                 largest["block-wise dynamic"] < largest["dynamic"],
                 f"Largest |Δu|: {number(largest['block-wise dynamic'])} in blocks, "

@@ -11,10 +11,11 @@ import torch
 from torch import Tensor
 
 from qmaps import quantiles
+from qmaps.lab.report.claim import Claim
+from qmaps.lab.report.published import published
 from reproduction.context import Context
-from reproduction.exhibit import Exhibit, Finding, Frames, Needs, Statement
+from reproduction.exhibit import Exhibit, Finding, Frames, Needs
 from reproduction.numbers import number
-from reproduction.published import published
 from reproduction.verdict import beside
 
 NUM = 256
@@ -84,14 +85,14 @@ def find(frames: Frames) -> Finding:
     return Finding(
         numbers=beside(published("8-bit-optimizers", EXHIBIT.name), ours),
         statements=[
-            Statement(
+            Claim(
                 "SRAM-Quantiles are much faster than a full sort.",
                 bool(times[SRAM] < times[SORT] / 2),
                 f"{number(times[SORT] / times[SRAM])} times; one pass over the float's bits is "
                 f"{number(times[SORT] / times[ONE_PASS])} times as fast, and exact quantiles by "
                 f"counting bits {number(times[SORT] / times[EXACT])} times.",
             ),
-            Statement(
+            Claim(
                 "Their estimates are accurate (less than a tenth of a level off on average).",
                 off < 0.1 / NUM,
                 f"Mean rank error {number(off)} on normal "

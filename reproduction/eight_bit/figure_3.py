@@ -9,10 +9,11 @@ import pandas as pd
 
 from qmaps import figures
 from qmaps.lab import workloads
+from qmaps.lab.report.claim import Claim
 from qmaps.lab.run import PAPERS
 from qmaps.lab.workloads import Workload
 from reproduction.context import BASE, Context
-from reproduction.exhibit import Exhibit, Finding, Frames, Needs, Statement
+from reproduction.exhibit import Exhibit, Finding, Frames, Needs
 from reproduction.numbers import number
 
 EIGHT_BIT = PAPERS[0]
@@ -72,7 +73,7 @@ def find(frames: Frames) -> Finding:
     changes = float(means.max() - means.min())
     return Finding(
         statements=[
-            Statement(
+            Claim(
                 "The gap between 8-bit and 32-bit Adam is steady over hyperparameters.",
                 float(gap.max() - gap.min()) < 0.25 * changes,
                 f"It lies between {gap.min():+.4f} and {gap.max():+.4f} nats per byte, while the "

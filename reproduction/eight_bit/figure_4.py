@@ -6,9 +6,10 @@ import numpy as np
 import pandas as pd
 
 from qmaps import analyze, figures
+from qmaps.lab.report.claim import Claim
 from reproduction.context import Context
 from reproduction.eight_bit._maps import both
-from reproduction.exhibit import Exhibit, Finding, Frames, Needs, Statement
+from reproduction.exhibit import Exhibit, Finding, Frames, Needs
 from reproduction.numbers import number, percent
 
 PAIRS = {
@@ -57,16 +58,16 @@ def find(frames: Frames) -> Finding:
     shares = ", ".join(f"{name} {percent(value)}" for name, value in overlap.items())
     return Finding(
         statements=[
-            Statement(
+            Claim(
                 "Linear quantization has the largest overlap of high use and high error.",
                 bool(overlap.idxmax() == "linear"),
                 f"Elements in pairs of codes that err by more than {percent(LARGE)}: {shares}.",
             ),
-            Statement(
+            Claim(
                 "Block-wise dynamic quantization has the smallest.",
                 bool(overlap.idxmin() == "block-wise dynamic"),
             ),
-            Statement(
+            Claim(
                 "Block-wise quantization spreads use over more pairs of codes than per tensor.",
                 bool(spread["block-wise dynamic"] > spread["dynamic"]),
                 f"As many as {number(spread['block-wise dynamic'])} pairs evenly used, against "

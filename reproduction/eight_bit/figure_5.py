@@ -5,9 +5,10 @@ from __future__ import annotations
 import pandas as pd
 
 from qmaps import analyze, figures
+from qmaps.lab.report.claim import Claim
 from reproduction.context import Context
 from reproduction.eight_bit._maps import NAMES, both
-from reproduction.exhibit import Exhibit, Finding, Frames, Needs, Statement
+from reproduction.exhibit import Exhibit, Finding, Frames, Needs
 from reproduction.numbers import number
 
 BANDS = {"small": (0.0, 0.25), "intermediate": (0.25, 0.9), "large": (0.9, 1.0)}
@@ -44,12 +45,12 @@ def find(frames: Frames) -> Finding:
     dynamic, quantile = rows.T["dynamic"], rows.T["quantile"]
     return Finding(
         statements=[
-            Statement(
+            Claim(
                 "Quantile quantization has large errors for large values.",
                 bool(quantile["large"] > quantile[["small", "intermediate"]].max()),
                 _detail(quantile),
             ),
-            Statement(
+            Claim(
                 "Dynamic quantization errs less at small and at large values than between.",
                 bool(dynamic["intermediate"] > dynamic[["small", "large"]].max()),
                 _detail(dynamic),

@@ -6,8 +6,9 @@ import pandas as pd
 
 import qmaps
 from qmaps import analyze, figures
+from qmaps.lab.report.claim import Claim
 from reproduction.context import Context
-from reproduction.exhibit import Exhibit, Finding, Frames, Needs, Statement
+from reproduction.exhibit import Exhibit, Finding, Frames, Needs
 from reproduction.numbers import percent
 
 MAPS = ("linear0@8s", "DE@8s", "quantile-normal@8s")
@@ -27,12 +28,12 @@ def find(frames: Frames) -> Finding:
     detail = ", ".join(f"{name} {percent(small[name])}" for name in MAPS)
     return Finding(
         statements=[
-            Statement(
+            Claim(
                 "Dynamic quantization keeps many codes for small values, linear hardly any.",
                 bool(small["DE@8s"] > 10 * small["linear0@8s"]),
                 f"Codes below a hundredth of the range: {detail}.",
             ),
-            Statement(
+            Claim(
                 "All maps end at 1, and only those of linear and quantile at -1.",
                 bool((ends["max"] == 1).all() and _starts(ends)),
             ),

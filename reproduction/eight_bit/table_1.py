@@ -6,12 +6,13 @@ import math
 
 import pandas as pd
 
+from qmaps.lab.report.claim import Claim
+from qmaps.lab.report.published import published
 from reproduction import committed
 from reproduction.context import Context
-from reproduction.exhibit import Exhibit, Finding, Frames, Needs, Statement
+from reproduction.exhibit import Exhibit, Finding, Frames, Needs
 from reproduction.lpmm._resnet import ResNet
 from reproduction.memory import FACTORED, GIB, architectures, quantizers, state_bytes
-from reproduction.published import published
 from reproduction.stand_ins import StandIn, in_place
 
 MODELS = {
@@ -86,7 +87,7 @@ def find(frames: Frames) -> Finding:
             full = found[workload, optimizer, "32bit"]
             low = found[workload, optimizer, "8bit"]["loss"]
             statements.append(
-                Statement(
+                Claim(
                     f"8-bit {optimizer} matches 32 bits ({workload}).",
                     low - full["loss"] < max(CLOSE * full["loss"], 2 * full["error"]),
                     f"{low:.4f} against {full['loss']:.4f} ± {full['error']:.4f}.",

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from qmaps.lab.report.claim import Claim
+from qmaps.lab.report.published import published
 from reproduction import committed
 from reproduction.context import Context
-from reproduction.exhibit import Exhibit, Finding, Frames, Needs, Statement
+from reproduction.exhibit import Exhibit, Finding, Frames, Needs
 from reproduction.numbers import number
-from reproduction.published import published
 from reproduction.verdict import beside
 
 CASES = {
@@ -40,7 +41,7 @@ def find(frames: Frames) -> Finding:
         if (case, contender) in steps.index
     }
     statements = [
-        Statement(
+        Claim(
             f"8-bit {quantity} is faster than 32-bit {quantity} in {rival.removeprefix('32-bit ')}"
             + (" (torch's fused step here)." if rival == "32-bit Apex" else "."),
             ours["8-bit", quantity] < ours[rival, quantity],

@@ -5,11 +5,11 @@ from __future__ import annotations
 import pandas as pd
 
 from qmaps import analyze, sweep
+from qmaps.lab.report.published import published
 from reproduction.context import Context
 from reproduction.eight_bit._maps import NAMES, first_only
 from reproduction.exhibit import Exhibit, Finding, Frames, Needs
 from reproduction.numbers import mean_and_error
-from reproduction.published import published
 from reproduction.verdict import beside
 
 RELATIVE, ABSOLUTE = "relative Adam error", "absolute quantization error"

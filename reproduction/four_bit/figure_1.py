@@ -11,8 +11,9 @@ from torch import Tensor
 import qmaps
 from qmaps import analyze, figures
 from qmaps.analyze.outlier_lines import LINES
+from qmaps.lab.report.claim import Claim
 from reproduction.context import Context
-from reproduction.exhibit import Exhibit, Finding, Frames, Needs, Statement
+from reproduction.exhibit import Exhibit, Finding, Frames, Needs
 from reproduction.four_bit import _pretrained
 from reproduction.four_bit._matrices import matrices
 from reproduction.numbers import number, percent
@@ -62,17 +63,17 @@ def _patterns(moments: Mapping[str, Tensor]) -> tuple[dict[str, pd.DataFrame], s
     return {"lines": lines, "patterns": analyze.outliers(shown)}, by_column
 
 
-def _of(lines: pd.DataFrame, of_it: str) -> list[Statement]:
+def _of(lines: pd.DataFrame, of_it: str) -> list[Claim]:
     """Which patterns there are."""
     chance, rows, columns = LINES, lines["in_rows"].max(), lines["in_cols"].max()
     return [
-        Statement(
+        Claim(
             f"In some first moments outliers lie in fixed rows{of_it}.",
             bool(rows > PATTERN * chance),
             f"At most {percent(rows)} of the largest hundredth lie in {percent(chance)} of "
             "the rows.",
         ),
-        Statement(
+        Claim(
             f"In others they lie in fixed columns{of_it}.",
             bool(columns > PATTERN * chance),
             f"At most {percent(columns)} in {percent(chance)} of the columns.",
@@ -89,7 +90,7 @@ def find(frames: Frames) -> Finding:
         statements=[
             *_of(frames["lines"], ""),
             *([] if pretrained is None else _of(pretrained, _pretrained.OF_IT)),
-            Statement(
+            Claim(
                 "Blocks of 128 approximate the moment better than blocks of 2048.",
                 bool(better.all()),
                 f"In {better.sum()} of {len(better)} matrices; by "

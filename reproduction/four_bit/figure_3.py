@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from qmaps import analyze, figures
+from qmaps.lab.report.claim import Claim
 from reproduction.context import Context
-from reproduction.exhibit import Exhibit, Finding, Frames, Needs, Statement
+from reproduction.exhibit import Exhibit, Finding, Frames, Needs
 from reproduction.numbers import percent
 
 WITH, WITHOUT = "B128/DE@4u", "B128/DE-0@4u"
@@ -20,12 +21,12 @@ def find(frames: Frames) -> Finding:
     zeros = frames["histogram"].groupby("quantizer")["zero_share"].first()
     return Finding(
         statements=[
-            Statement(
+            Claim(
                 "B128/DE pushes second moments to zero, and h(v) to 1e6.",
                 bool(zeros[WITH] > 0),
                 f"{percent(zeros[WITH])} of the elements.",
             ),
-            Statement(
+            Claim(
                 "B128/DE-0 pushes none there.",
                 bool(zeros[WITHOUT] == 0),
                 f"{percent(zeros[WITHOUT])}.",

@@ -6,9 +6,9 @@ from matplotlib.figure import Figure
 
 import qmaps
 from qmaps import analyze, figures
+from qmaps.lab.report.published import published
 from reproduction.context import Context
 from reproduction.exhibit import Exhibit, Finding, Frames, Needs
-from reproduction.published import published
 from reproduction.verdict import beside
 
 MAPS = ("linear@4s", "DE@4s", "linear@4u", "DE@4u", "DE-0@4u")

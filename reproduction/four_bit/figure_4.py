@@ -6,9 +6,10 @@ import pandas as pd
 
 from qmaps import figures
 from qmaps.lab import loss_frame, summarize_losses, workloads
+from qmaps.lab.report.claim import Claim
 from qmaps.lab.run import PAPERS
 from reproduction.context import BASE, Context
-from reproduction.exhibit import Exhibit, Finding, Frames, Needs, Statement
+from reproduction.exhibit import Exhibit, Finding, Frames, Needs
 from reproduction.numbers import percent
 
 FOUR_BIT = PAPERS[1]
@@ -42,7 +43,7 @@ def find(frames: Frames) -> Finding:
         apart = float(means[FOUR_BIT.label] / means[BASE.label] - 1)
         seeds = int(rows["seeds"].iloc[0])
         statements.append(
-            Statement(
+            Claim(
                 f"The loss of 4-bit AdamW is aligned with that of 32 bits ({workload}, "
                 f"{seeds} seed{'s' if seeds > 1 else ''}).",
                 abs(apart) < CLOSE,

@@ -8,8 +8,9 @@ from torch import Tensor
 
 import qmaps
 from qmaps import analyze, figures
+from qmaps.lab.report.claim import Claim
 from reproduction.context import Context
-from reproduction.exhibit import Exhibit, Finding, Frames, Needs, Statement
+from reproduction.exhibit import Exhibit, Finding, Frames, Needs
 from reproduction.four_bit._matrices import matrices
 
 SECOND = ("B128/DE@4u", "B128/DE-0@4u", "rank1/DE-0@4u", "B2048/DE-0@4u")
@@ -73,24 +74,24 @@ def find(frames: Frames) -> Finding:
     second = relative[SECOND[1]] < relative[SECOND[3]]
     return Finding(
         statements=[
-            Statement(
+            Claim(
                 "B128/DE sends second moments to zero, B128/DE-0 does not (figures 20 to 22).",
                 bool((zeros[SECOND[0]] > 0).any() and (zeros[SECOND[1]] == 0).all()),
                 f"Zeros in {(zeros[SECOND[0]] > 0).sum()} of {total} matrices with B128/DE, in "
                 f"{(zeros[SECOND[1]] > 0).sum()} with B128/DE-0.",
             ),
-            Statement(
+            Claim(
                 "Rank-1 is better than blocks of 128 in some matrices and worse in others "
                 "(figures 23 to 28).",
                 bool(rank.any() and not rank.all()),
                 f"Less mean relative error in {rank.sum()} of {total}.",
             ),
-            Statement(
+            Claim(
                 "Blocks of 128 are better than of 2048 for first moments (figures 29 and 30).",
                 bool(first.mean() > 0.5),
                 f"In {first.sum()} of {total}.",
             ),
-            Statement(
+            Claim(
                 "And for second moments (figure 31).",
                 bool(second.mean() > 0.5),
                 f"In {second.sum()} of {total}.",

@@ -8,8 +8,9 @@ from matplotlib.figure import Figure
 from qmaps import analyze, figures
 from qmaps.analyze.outlier_lines import LINES
 from qmaps.capture import CapturedStates
+from qmaps.lab.report.claim import Claim
 from reproduction.context import Context
-from reproduction.exhibit import Exhibit, Finding, Frames, Needs, Statement
+from reproduction.exhibit import Exhibit, Finding, Frames, Needs
 from reproduction.four_bit import _pretrained
 from reproduction.four_bit._matrices import BLOCKS, blocks, matrices
 from reproduction.numbers import percent
@@ -64,7 +65,7 @@ def find(frames: Frames) -> Finding:
         tables[name] = frames[name].assign(pattern=kind)
         counts = kind.value_counts()
         statements.append(
-            Statement(
+            Claim(
                 f"Outlier patterns vary across depths and matrices{of_it}.",
                 len(counts) > 1,
                 ", ".join(f"{pattern}: {count}" for pattern, count in counts.items())

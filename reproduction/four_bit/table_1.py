@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from qmaps.lab.report.published import published
 from reproduction import committed
 from reproduction.context import Context
 from reproduction.exhibit import Exhibit, Finding, Frames, Needs
-from reproduction.published import published
 from reproduction.stand_ins import StandIn, in_place
 
 FIRST = "B128/DE@4s | "

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from qmaps.lab.report.claim import Claim
+from qmaps.lab.report.published import published
 from reproduction import committed
 from reproduction.context import Context
-from reproduction.exhibit import Exhibit, Finding, Frames, Needs, Statement
-from reproduction.published import published
+from reproduction.exhibit import Exhibit, Finding, Frames, Needs
 from reproduction.stand_ins import StandIn, in_place
 
 ROWS = {
@@ -42,14 +43,14 @@ def find(frames: Frames) -> Finding:
         for name in ("8-bit AdamW", "4-bit AdamW", "4-bit Factor"):
             loss = ours[name][0]
             statements.append(
-                Statement(
+                Claim(
                     f"{name} ends where 32-bit AdamW does ({workload}).",
                     loss - base < max(CLOSE * base, 2 * base_error),
                     f"{loss:.4f} against {base:.4f} ± {base_error:.4f}.",
                 )
             )
         statements += [
-            Statement(
+            Claim(
                 f"{name} ends behind 32-bit AdamW ({workload}).",
                 ours[name][0] - base > base_error + ours[name][1],
                 f"{ours[name][0]:.4f} ± {ours[name][1]:.4f} against {base:.4f} ± {base_error:.4f}.",

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pandas as pd
 
+from qmaps.lab.report.published import published
 from reproduction import committed
 from reproduction.context import Context
 from reproduction.exhibit import Exhibit, Finding, Frames, Needs
 from reproduction.memory import FACTORED, GIB, architectures, quantizers
-from reproduction.published import published
 from reproduction.stand_ins import StandIn, in_place
 
 MODELS = ("LLaMA-7B", "RoBERTa-large", "GPT-2 Medium")

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from qmaps.lab.report.claim import Claim
+from qmaps.lab.report.published import published
 from reproduction import committed
 from reproduction.context import Context
-from reproduction.exhibit import Exhibit, Finding, Frames, Needs, Statement
-from reproduction.published import published
+from reproduction.exhibit import Exhibit, Finding, Frames, Needs
 from reproduction.stand_ins import StandIn, in_place
 
 WIDTHS = {
@@ -34,7 +35,7 @@ def find(frames: Frames) -> Finding:
         both, first = losses[workload, "4bit"], losses[workload, "B128/DE@4s + 32bit"]
         base = losses[workload, "32bit"]
         statements += [
-            Statement(
+            Claim(
                 f"Quantizing the second moment costs little beside the first ({workload}).",
                 bool(abs(both - first) < abs(first - base)),
                 f"First {first - base:+.4f}, both {both - base:+.4f}.",

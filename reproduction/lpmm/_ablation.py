@@ -6,8 +6,9 @@ import math
 
 import pandas as pd
 
+from qmaps.lab.report.claim import Claim
 from reproduction.context import Context
-from reproduction.exhibit import Frames, Statement
+from reproduction.exhibit import Frames
 
 COMMAND = "python -m benchmarks.lpmm digits stdlib-lm-tiny"
 HEADLINE = "python -m benchmarks.lpmm stdlib-lm --headline"
@@ -104,10 +105,10 @@ def each(frame: pd.DataFrame) -> list[Runs]:
     return [Runs(str(name), rows) for name, rows in frame.groupby("workload", sort=False)]
 
 
-def matches(text: str, runs: Runs, bits: int) -> Statement:
+def matches(text: str, runs: Runs, bits: int) -> Claim:
     """That a width ends as full precision does, or better."""
     within = runs.of("behind", bits) <= WITHIN * runs.of("spread", FULL)
-    return Statement(
+    return Claim(
         f"{text} ({runs.workload}, {runs.seeds} seeds).",
         bool(within),
         f"Final validation loss {runs.beside_full(bits)}.",

@@ -5,8 +5,9 @@ from __future__ import annotations
 import pandas as pd
 
 from qmaps import figures
+from qmaps.lab.report.claim import Claim
 from reproduction.context import Context
-from reproduction.exhibit import Exhibit, Finding, Frames, Needs, Statement
+from reproduction.exhibit import Exhibit, Finding, Frames, Needs
 from reproduction.lpmm._ablation import NEAREST, STOCHASTIC
 from reproduction.numbers import number
 
@@ -39,7 +40,7 @@ def find(frames: Frames) -> Finding:
     fewest, least = str(table.index[-1]), float(table[NEAREST].iloc[-1])
     by_width = {str(name): table[name] for name in table.columns}
     statements = [
-        Statement(
+        Claim(
             f"Rounding to nearest makes the smallest actual updates ({width}).",
             bool(row[NEAREST] < row.drop(NEAREST).min()),
             ", ".join(f"{name} {number(value)}" for name, value in row.items()) + ".",
@@ -47,12 +48,12 @@ def find(frames: Frames) -> Finding:
         for width, row in table.iterrows()
     ]
     statements += [
-        Statement(
+        Claim(
             f"With fewest bits it hardly updates the parameters ({fewest}).",
             least < HARDLY,
             f"By {number(least)} of the distance between codes.",
         ),
-        Statement(
+        Claim(
             "Fewer bits make updates smaller in units of delta.",
             all(bool(column.is_monotonic_decreasing) for column in by_width.values()),
             "; ".join(
@@ -61,7 +62,7 @@ def find(frames: Frames) -> Finding:
             )
             + f" ({', '.join(map(str, table.index))}).",
         ),
-        Statement(
+        Claim(
             "Micro-batches make updates significantly larger.",
             bool((table[several] > 2 * table[STOCHASTIC]).all()),
             f"{several}, times those of one: "

@@ -6,8 +6,9 @@ import numpy as np
 import pandas as pd
 
 from qmaps import figures
+from qmaps.lab.report.claim import Claim
 from reproduction.context import Context
-from reproduction.exhibit import Exhibit, Finding, Frames, Needs, Statement
+from reproduction.exhibit import Exhibit, Finding, Frames, Needs
 from reproduction.lpmm.figure_2 import COMMAND
 from reproduction.numbers import percent
 
@@ -37,7 +38,7 @@ def find(frames: Frames) -> Finding:
     one, several = (table[table["N"] == n].set_index("width") for n in sorted(table["N"].unique()))
     n = int(several["N"].iloc[0])
     statements = [
-        Statement(
+        Claim(
             f"Without micro-batches more than half of the updates are below delta / 2 ({width}).",
             bool(row["below_half"] > HALF),
             f"{percent(row['below_half'])}; the paper has about 60 % for one of its widths.",
@@ -46,7 +47,7 @@ def find(frames: Frames) -> Finding:
     ]
     for column, name in (("below_half", "delta / 2"), ("below_eighth", "delta / 8")):
         statements.append(
-            Statement(
+            Claim(
                 f"Micro-batches reduce the updates below {name}.",
                 bool((several[column] < one[column]).all()),
                 "; ".join(

@@ -9,8 +9,9 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from qmaps import figures
+from qmaps.lab.report.claim import Claim
 from reproduction.context import Context
-from reproduction.exhibit import Exhibit, Finding, Frames, Needs, Statement
+from reproduction.exhibit import Exhibit, Finding, Frames, Needs
 from reproduction.lpmm._ablation import NEAREST, STOCHASTIC
 from reproduction.lpmm.figure_2 import COMMAND
 
@@ -60,7 +61,7 @@ def find(frames: Frames) -> Finding:
         for width, step in zip(table["width"], after, strict=True)
     )
     statements = [
-        Statement(
+        Claim(
             f"Rounded to nearest a run ends behind stochastic rounding ({row['width']}).",
             bool(row[NEAREST] > (1 + APART) * row[STOCHASTIC]),
             f"Final validation loss {row[NEAREST]:.4f} against {row[STOCHASTIC]:.4f}.",
@@ -68,12 +69,12 @@ def find(frames: Frames) -> Finding:
         for row in table.to_dict("records")
     ]
     statements += [
-        Statement(
+        Claim(
             "With 12 bits the curves lie on each other in the early stage.",
             after[0] > frames["curves"]["step"].max() / 5,
             f"They part for good: {parts}.",
         ),
-        Statement(
+        Claim(
             "With fewer bits they part earlier.",
             all(few <= many for many, few in itertools.pairwise(after))
             and math.isfinite(after[-1]),

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pandas as pd
 
+from qmaps.lab.report.published import FIELDS
 from reproduction.context import Context
 from reproduction.exhibit import Exhibit, Finding, Frames, Needs
 from reproduction.lpmm import _ablation as runs
-from reproduction.published import FIELDS
 from reproduction.verdict import beside
 
 

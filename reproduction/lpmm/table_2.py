@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from qmaps.lab.report.claim import Claim
+from qmaps.lab.report.published import published
 from reproduction.context import Context
-from reproduction.exhibit import Exhibit, Finding, Frames, Needs, Statement
+from reproduction.exhibit import Exhibit, Finding, Frames, Needs
 from reproduction.lpmm import _ablation as runs
-from reproduction.published import published
 from reproduction.stand_ins import StandIn, in_place
 
 
@@ -40,7 +41,7 @@ def find(frames: Frames) -> Finding:
     )
 
 
-def _statements(found: runs.Runs) -> list[Statement]:
+def _statements(found: runs.Runs) -> list[Claim]:
     where = f"({found.workload}, {found.seeds} seeds)"
     behind = {bits: found.of("behind", bits, runs.NEAREST) for bits in runs.WIDTHS}
     spread = found.of("spread", runs.FULL)
@@ -49,24 +50,24 @@ def _statements(found: runs.Runs) -> list[Statement]:
     helped = {bits: found.gain(bits) > 0 for bits in runs.WIDTHS}
     n = found.best(12)
     return [
-        Statement(
+        Claim(
             f"8 bits fail when they are rounded to nearest {where}.",
             bool(behind[8] > runs.WITHIN * spread),
             f"Final validation loss {found.beside_full(8, runs.NEAREST)}.",
         ),
-        Statement(
+        Claim(
             f"Stochastic rounding is what 8 bits need {where}.",
             bool(stochastic < nearest and found.of("behind", 8) <= runs.WITHIN * spread),
             f"Final validation loss {found.beside_full(8)}; to nearest {nearest:.4f}.",
         ),
-        Statement(
+        Claim(
             f"The more bits, the less rounding to nearest costs {where}.",
             bool(behind[12] < behind[10] < behind[8]),
             "Behind full precision: "
             + ", ".join(f"{bits} bits {behind[bits]:+.4f}" for bits in runs.WIDTHS)
             + ".",
         ),
-        Statement(
+        Claim(
             f"Micro-batches help at every width {where}.",
             all(helped.values()),
             "; ".join(
@@ -77,7 +78,7 @@ def _statements(found: runs.Runs) -> list[Statement]:
             + f"; full precision: {found.said(runs.FULL, n=best[8])} with N = {best[8]}, "
             f"{found.said(runs.FULL)} without.",
         ),
-        Statement(
+        Claim(
             f"12 bits at the best N match full precision {where}.",
             bool(found.loss(12, n=n) - found.loss(runs.FULL) <= runs.WITHIN * spread),
             f"N = {n}: {found.said(12, n=n)} against {found.said(runs.FULL)} ± {spread:.4f}.",

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import pandas as pd
 
+from qmaps.lab.report.claim import Claim
+from qmaps.lab.report.published import published
 from reproduction.context import Context
-from reproduction.exhibit import Exhibit, Finding, Frames, Needs, Statement
+from reproduction.exhibit import Exhibit, Finding, Frames, Needs
 from reproduction.lpmm import _ablation as runs
-from reproduction.published import published
 from reproduction.stand_ins import StandIn, in_place
 
 
@@ -41,7 +42,7 @@ def find(frames: Frames) -> Finding:
     )
 
 
-def _statements(found: runs.Runs, paper: pd.DataFrame) -> list[Statement]:
+def _statements(found: runs.Runs, paper: pd.DataFrame) -> list[Claim]:
     where = f"({found.workload}, {found.seeds} seeds)"
     losses = {n: [found.loss(bits, n=n) for bits in runs.WIDTHS] for n in found.ns}
     ordered = [n for n, given in losses.items() if given == sorted(given)]
@@ -49,12 +50,12 @@ def _statements(found: runs.Runs, paper: pd.DataFrame) -> list[Statement]:
     theirs = {bits: _points(paper, bits) for bits in runs.WIDTHS}
     last = found.ns[-1]
     return [
-        Statement(
+        Claim(
             f"At every N fewer bits are worse {where}.",
             ordered == found.ns,
             f"At {len(ordered)} of {len(found.ns)} N.",
         ),
-        Statement(
+        Claim(
             f"Micro-batches gain most at 8 bits and least at 12 {where}.",
             bool(gains[8] > gains[10] > gains[12] and gains[8] > 0),
             "Best N above 1 against N = 1: "

@@ -10,12 +10,13 @@ from torch import nn
 
 from qmaps import lpmm
 from qmaps.lab import Contender, summarize_losses
+from qmaps.lab.report.claim import Claim
+from qmaps.lab.report.published import FIELDS
 from qmaps.lab.workloads import Workload
 from reproduction.context import Context
-from reproduction.exhibit import Exhibit, Finding, Frames, Needs, Statement
+from reproduction.exhibit import Exhibit, Finding, Frames, Needs
 from reproduction.lpmm._ablation import WITHIN
 from reproduction.lpmm._memory import ADAM_8888
-from reproduction.published import FIELDS
 from reproduction.verdict import beside
 
 SEEDS = 3
@@ -68,7 +69,7 @@ def find(frames: Frames) -> Finding:
         full, low = by_run[FULL.label], by_run[LOW.label]
         sound = low["nonfinite"] == 0 and low["difference"] <= WITHIN * full["std"]
         statements.append(
-            Statement(
+            Claim(
                 f"LPMM-Adam in 8 bits is (nearly) lossless ({workload}, {full['seeds']} seeds).",
                 bool(sound),
                 f"Final validation loss {low['mean']:.4f} against {full['mean']:.4f} ± "

@@ -7,14 +7,15 @@ from torch import nn
 
 from qmaps import lpmm
 from qmaps.lab import workloads
+from qmaps.lab.report.claim import Claim
+from qmaps.lab.report.published import published
 from qmaps.lpmm.memory import ModelMemory
 from qmaps.lpmm.optimizer import LowPrecisionOptimizer
 from reproduction.context import Context
-from reproduction.exhibit import Exhibit, Finding, Frames, Needs, Statement
+from reproduction.exhibit import Exhibit, Finding, Frames, Needs
 from reproduction.lpmm import _memory as kept
 from reproduction.lpmm._resnet import ResNet
 from reproduction.memory import GIB, architectures
-from reproduction.published import published
 from reproduction.verdict import beside
 
 COMMAND = "python -m benchmarks.lpmm_step"
@@ -115,22 +116,22 @@ def find(frames: Frames) -> Finding:
     return Finding(
         numbers=numbers,
         statements=[
-            Statement(
+            Claim(
                 "12/8/8 bits reduce model memory by over 70 %.",
                 saved > 70,
                 f"By {saved:.1f} %, scales included.",
             ),
-            Statement(
+            Claim(
                 "The computed bytes are those of live tensors.",
                 bool(same.all()),
                 f"In {same.sum()} of {len(same)} cases.",
             ),
-            Statement(
+            Claim(
                 "A step takes longer than in full precision.",
                 bool((low["ratio"] > 1).all()),
                 f"{LOW}, times full precision: {times}.",
             ),
-            Statement(
+            Claim(
                 "The larger the model, the more so.",
                 bool(low["ratio"].is_monotonic_increasing),
                 f"In the order of their sizes: {times}.",

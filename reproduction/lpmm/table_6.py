@@ -8,8 +8,9 @@ from dataclasses import dataclass, replace
 
 import pandas as pd
 
+from qmaps.lab.report.claim import Claim
 from reproduction.context import Context
-from reproduction.exhibit import Exhibit, Finding, Frames, Needs, Statement
+from reproduction.exhibit import Exhibit, Finding, Frames, Needs
 from reproduction.lpmm import _memory as kept
 from reproduction.lpmm._memory import Kept
 from reproduction.lpmm._resnet import ResNet, Shape
@@ -138,7 +139,7 @@ def find(frames: Frames) -> Finding:
     table = frames["largest"]
     times = table.set_index(["task", "varied"])["times"].to_dict()
     statements = [
-        Statement(
+        Claim(
             f"In {MEMORY} GB low precision trains a larger model ({row['task']}, {row['varied']}).",
             bool(row["low"] > row["full"]),
             f"{row['low']:,} against {row['full']:,}, {row['times']:.2f} times the parameters.",
@@ -146,7 +147,7 @@ def find(frames: Frames) -> Finding:
         for row in table.to_dict("records")
     ]
     statements += [
-        Statement(
+        Claim(
             f"More is won for language than for vision ({varied}).",
             bool(times["language", varied] > times["vision", varied]),
             f"{times['language', varied]:.2f} against {times['vision', varied]:.2f} times the "

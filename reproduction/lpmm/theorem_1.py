@@ -5,8 +5,9 @@ from __future__ import annotations
 import pandas as pd
 
 from qmaps import figures
+from qmaps.lab.report.claim import Claim
 from reproduction.context import Context
-from reproduction.exhibit import Exhibit, Finding, Frames, Needs, Statement
+from reproduction.exhibit import Exhibit, Finding, Frames, Needs
 from reproduction.lpmm.figure_2 import COMMAND
 from reproduction.numbers import number
 
@@ -33,7 +34,7 @@ def find(frames: Frames) -> Finding:
         share = float((part["gap"] / part["bound"]).max())
         last[str(setting)] = float(part["bound"].iloc[-1])
         statements.append(
-            Statement(
+            Claim(
                 f"The mean over runs stays below the bound ({setting}).",
                 share <= 1,
                 f"At most {number(share)} times it.",
@@ -42,7 +43,7 @@ def find(frames: Frames) -> Finding:
     several = next(name for name in last if not name.endswith(ONE))
     one = several.rpartition(", N = ")[0] + ONE
     statements.append(
-        Statement(
+        Claim(
             "With few bits, micro-batches make the bound tighter.",
             last[several] < last[one],
             f"After {table['step'].max()} steps {number(last[several])} ({several}) against "

@@ -6,10 +6,11 @@ import pandas as pd
 
 import qmaps
 from qmaps import analyze, figures
+from qmaps.lab.report.claim import Claim
+from qmaps.lab.report.published import published
 from reproduction.context import Context
-from reproduction.exhibit import Exhibit, Finding, Frames, Needs, Statement
+from reproduction.exhibit import Exhibit, Finding, Frames, Needs
 from reproduction.numbers import percent
-from reproduction.published import published
 from reproduction.verdict import beside
 
 MAPS = {
@@ -48,20 +49,20 @@ def find(frames: Frames) -> Finding:
             published("8-bit-parallelism-2015", EXHIBIT.name), ours, tolerance=TOLERANCE
         ),
         statements=[
-            Statement(
+            Claim(
                 "In the dynamic tree, and in no other type, it varies from number to number which "
                 "bits are the exponent and which the tree.",
                 changing == ["dynamic tree"],
                 f"Of the tree: {_width(bits, LARGE)} bits of {LARGE:.7f}, {_width(bits, SMALL)} of "
                 f"{SMALL:.7f}.",
             ),
-            Statement(
+            Claim(
                 "A large number has a smaller error in the dynamic tree than in the static tree, "
                 "and there than with a mantissa.",
                 off[LARGE, "dynamic tree"] < off[LARGE, "static tree"] < off[LARGE, "mantissa"],
                 ", ".join(f"{name} {percent(off[LARGE, name])}" for name in MAPS) + ".",
             ),
-            Statement(
+            Claim(
                 "The dynamic tree still approximates a small number (linear quantization does "
                 "not).",
                 off[SMALL, "dynamic tree"] < 0.5 <= off[SMALL, "linear quantization"],

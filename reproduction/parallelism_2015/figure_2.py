@@ -6,10 +6,11 @@ import pandas as pd
 from scipy import stats
 
 from qmaps import figures
+from qmaps.lab.report.claim import Claim
+from qmaps.lab.report.published import published
 from reproduction.context import Context
-from reproduction.exhibit import Exhibit, Finding, Frames, Needs, Statement
+from reproduction.exhibit import Exhibit, Finding, Frames, Needs
 from reproduction.numbers import percent
-from reproduction.published import published
 from reproduction.verdict import beside
 
 COMMAND = "python -m benchmarks.parallel_training"
@@ -31,7 +32,7 @@ def build(context: Context) -> Frames:
 
 def find(frames: Frames) -> Finding:
     """The dynamic tree beside 32 bits, and a test of no difference between all types."""
-    statements: list[Statement] = []
+    statements: list[Claim] = []
     ours: dict[tuple[str, str], float] = {}
     curves = dict(list(frames["curves"].groupby(["net", "parallel"], sort=False)))
     for (net, parallel), part in frames["errors"].groupby(["net", "parallel"], sort=False):
@@ -73,11 +74,11 @@ def _ratio(curve: pd.DataFrame) -> float:
     return float(late[DYNAMIC] / late[FULL])
 
 
-def _train(where: str, curve: pd.DataFrame) -> Statement:
+def _train(where: str, curve: pd.DataFrame) -> Claim:
     wide = curve.pivot(index="step", columns="type", values="train")
     more = float((wide[DYNAMIC] - wide[FULL]).mean())
     last = wide.iloc[-1]
-    return Statement(
+    return Claim(
         f"The dynamic tree does not increase the training error ({where}).",
         more <= CLOSE,
         f"Over training {100 * more:+.2f} points in the mean; at the end {percent(last[DYNAMIC])} "
@@ -85,11 +86,11 @@ def _train(where: str, curve: pd.DataFrame) -> Statement:
     )
 
 
-def _test(where: str, errors: pd.DataFrame) -> Statement:
+def _test(where: str, errors: pd.DataFrame) -> Claim:
     apart = errors[DYNAMIC] - errors[FULL]
     # Where all seeds differ by the same, any increase is one.
     p = float(stats.ttest_1samp(apart, 0, alternative="greater").pvalue) if apart.std() > 0 else 0.0
-    return Statement(
+    return Claim(
         f"The dynamic tree does not increase the test error ({where}).",
         bool(apart.mean() <= 0 or p >= LEVEL),
         f"{percent(errors[DYNAMIC].mean())} against {percent(errors[FULL].mean())}, "
@@ -97,9 +98,9 @@ def _test(where: str, errors: pd.DataFrame) -> Statement:
     )
 
 
-def _all_types(where: str, errors: pd.DataFrame) -> Statement:
+def _all_types(where: str, errors: pd.DataFrame) -> Claim:
     found = stats.f_oneway(*(errors[kind] for kind in errors.columns))
-    return Statement(
+    return Claim(
         f"No significant difference between 32 bits and the four types ({where}).",
         bool(found.pvalue >= LEVEL),
         f"F = {found.statistic:.2f}, p = {found.pvalue:.2f}.",

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import pandas as pd
-
+from qmaps.lab.report.published import published
 from reproduction.context import Context
 from reproduction.exhibit import Exhibit, Finding, Frames, Needs
 from reproduction.verdict import beside
@@ -13,7 +12,7 @@ QUANTITIES = {"abs": "mean absolute error", "rel": "mean relative error (%)"}
 
 
 def build(context: Context) -> Frames:
-    """The committed table, which holds the paper's numbers too."""
+    """The committed table."""
     return {"errors": context.table("approximation.csv", COMMAND)}
 
 
@@ -21,24 +20,13 @@ def find(frames: Frames) -> Finding:
     """Types are compared on the same data."""
     errors = frames["errors"]
     errors = errors[~errors["type"].str.contains(",")]  # other readings of a type
-    parts = []
-    for kind, quantity in QUANTITIES.items():
-        parts.append(
-            pd.DataFrame(
-                {
-                    "what": errors["type"],
-                    "quantity": quantity + ", " + errors["data"],
-                    "unit": "",
-                    "paper": errors[f"paper_{kind}"],
-                    "paper_spread": float("nan"),
-                    "ours": errors[f"mean_{kind}_error"],
-                }
-            )
-        )
-    rows = pd.concat(parts, ignore_index=True)
-    ours = {(str(row.what), str(row.quantity)): float(str(row.ours)) for row in rows.itertuples()}
+    ours = {
+        (str(row["type"]), f"{quantity}, {row['data']}"): float(row[f"mean_{kind}_error"])
+        for kind, quantity in QUANTITIES.items()
+        for row in errors.to_dict("records")
+    }
     return Finding(
-        numbers=beside(rows.drop(columns="ours"), ours),
+        numbers=beside(published("8-bit-parallelism-2015", EXHIBIT.name), ours),
         why="With exact rounding to the nearest value errors are smaller than the paper's "
         "throughout; their order is what can be reproduced. The page of the command, "
         "reports/approximation.md, explains the rest.",

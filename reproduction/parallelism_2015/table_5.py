@@ -7,10 +7,11 @@ import pandas as pd
 import qmaps
 from qmaps.distributed.speedup import paper
 from qmaps.distributed.speedup.write import read
+from qmaps.lab.report.claim import Claim
+from qmaps.lab.report.published import published
 from reproduction.context import Context
-from reproduction.exhibit import Exhibit, Finding, Frames, Needs, Statement
+from reproduction.exhibit import Exhibit, Finding, Frames, Needs
 from reproduction.numbers import number
-from reproduction.published import published
 from reproduction.verdict import beside
 
 COMMAND = "qmaps speedup --calibrate --nodes 1 --gpus-per-node 8 --out reports/speedup/measured"
@@ -21,6 +22,8 @@ OUTPUTS = 3072
 """Of the first fully connected layer."""
 WEIGHTS = 3 * 3 * 384 * 256
 """Of the largest convolution."""
+BITS = ("32 bits", "8 bits")
+"""Of the paper's messages."""
 QUANTIZERS = {f"{bits} bits": qmaps.quantizer(f"tensor/tree@{bits}s") for bits in (8, 4)}
 
 
@@ -33,6 +36,25 @@ def messages() -> dict[str, int]:
     for samples in (128, 256):
         sent[f"fc 9216-3072 of {samples}"] = samples * OUTPUTS // nodes
     return sent
+
+
+def printed() -> pd.DataFrame:
+    """The paper's table: what the speed-up model takes from it, and the other rows."""
+    columns = {"size": ("kB", "size_kb"), "latency": ("ms", "latency_ms")}
+    taken = [
+        (f"activations of {row.sub_batch}", f"{name} in {bits}", unit, number)
+        for row in paper.CLUSTER
+        for name, (unit, field) in columns.items()
+        for bits, number in zip(BITS, getattr(row, field), strict=True)
+    ]
+    inputs = pd.DataFrame(taken, columns=["what", "quantity", "unit", "paper"])
+    rows = pd.concat([published("8-bit-parallelism-2015", EXHIBIT.name), inputs])
+    quantities = ["forward passes", *(f"{name} in {bits}" for name in columns for bits in BITS)]
+    places = [
+        (quantities.index(quantity), list(messages()).index(what))
+        for quantity, what in zip(rows["quantity"], rows["what"], strict=True)
+    ]
+    return rows.iloc[sorted(range(len(rows)), key=places.__getitem__)].reset_index(drop=True)
 
 
 def build(context: Context) -> Frames:
@@ -62,24 +84,24 @@ def build(context: Context) -> Frames:
 def find(frames: Frames) -> Finding:
     """Number by number, and the share that 8 bits have of 32."""
     sent, passes = frames["messages"], frames["passes"]
-    theirs = published("8-bit-parallelism-2015", EXHIBIT.name)
+    theirs = printed()
     ours = {
         (str(row.what), "forward passes"): float(str(row.passes)) for row in passes.itertuples()
     }
-    for row in sent[sent["bits"].isin(["32 bits", "8 bits"])].to_dict("records"):
+    for row in sent[sent["bits"].isin(BITS)].to_dict("records"):
         ours[row["what"], f"size in {row['bits']}"] = row["kb"]
         ours[row["what"], f"latency in {row['bits']}"] = row["ms"]
-    printed = theirs[theirs["quantity"].str.startswith("size")].pivot(
+    sizes = theirs[theirs["quantity"].str.startswith("size")].pivot(
         index="what", columns="quantity", values="paper"
     )
     due = sent.pivot(index="what", columns="bits", values="kb")
     share = (due["8 bits"] / due["32 bits"]).max()
-    claimed = (printed["size in 8 bits"] / printed["size in 32 bits"]).max()
+    claimed = (sizes["size in 8 bits"] / sizes["size in 32 bits"]).max()
     four = (due["4 bits"] / due["32 bits"]).max()
     return Finding(
         numbers=beside(theirs, ours, tolerance=TOLERANCE),
         statements=[
-            Statement(
+            Claim(
                 "An 8-bit message takes an eighth of a 32-bit one (by the sizes printed).",
                 bool(abs(share - claimed) <= TOLERANCE * claimed),
                 f"Printed are {number(claimed)} of it, due {number(share)}; 4 bits would take "

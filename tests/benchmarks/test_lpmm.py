@@ -154,8 +154,8 @@ def test_a_page_says_what_the_paper_says_and_whether_it_holds() -> None:
     names = ["parameters", "rounding", "N", "seed", "loss"]
     frame = pd.DataFrame([*full, *few], columns=names).assign(workload="w", steps=1)
     page = markdown(summary(frame), "command")
-    assert "- agrees: 12/8/8 bits" in page
-    assert "- agrees: 8 bits rounded to nearest" in page
+    assert "- reproduced: 12/8/8 bits" in page
+    assert "- reproduced: 8 bits rounded to nearest" in page
     assert "- **differs**: Stochastic rounding brings 8 bits back (within two spreads).\n" in page
-    assert "- agrees: Micro-batches" in page
+    assert "- reproduced: Micro-batches" in page
     assert "What the paper says" not in markdown(summary(frame[frame["N"] == 1]), "command")

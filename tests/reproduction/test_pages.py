@@ -12,12 +12,12 @@ import pytest
 from qmaps import analyze
 from qmaps.errors import BadValueError
 from qmaps.lab import workloads
+from qmaps.lab.report.published import published
 from reproduction import PAPERS, page, run
 from reproduction.context import Context, NotYetError
 from reproduction.eight_bit import table_6
 from reproduction.eight_bit._maps import first_only
 from reproduction.exhibit import Needs
-from reproduction.published import left_out, published
 from tests.reproduction.browser import CHROMIUM, WHY_NOT, check, look
 from tests.reproduction.conftest import adam_states
 
@@ -165,7 +165,7 @@ def test_unknown_papers_and_numbers(tmp_path: Path) -> None:
 def test_everything_is_covered_once_or_left_out_with_a_reason(name: str) -> None:
     paper = PAPERS[name]
     covered = [label for exhibit in paper.exhibits for label in exhibit.covers]
-    items = left_out(name)
+    items = paper.left_out
     assert not items["why"].isna().any()
     labels = covered + list(items["item"])
     assert len(labels) == len(set(labels))

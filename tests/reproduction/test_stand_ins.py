@@ -9,13 +9,14 @@ import pandas as pd
 import pytest
 
 from qmaps.errors import BadValueError
+from qmaps.lab.report.claim import Claim, Verdict
+from qmaps.lab.report.published import published
 from reproduction import PAPERS, words
 from reproduction.context import Context
-from reproduction.exhibit import Exhibit, Finding, Needs, Statement
-from reproduction.published import published
+from reproduction.exhibit import Exhibit, Finding, Needs
 from reproduction.results import Result
 from reproduction.stand_ins import Better, StandIn, in_place
-from reproduction.verdict import Verdict, beside
+from reproduction.verdict import beside
 
 REPORTS = Path(__file__).parents[2] / "reports"
 NOT, ORDER, DIFFERS = "not compared", "same ordering", "differs"
@@ -144,12 +145,12 @@ def test_published_numbers_know_what_rounding_hides() -> None:
 def test_a_table_of_which_no_number_is_compared_is_not_headed_by_a_statement() -> None:
     numbers = beside(paper(80, 70), {("mine", "loss"): 0.1})
     assert Finding(numbers).missing == 2
-    assert Finding(numbers, [Statement("so", True)]).verdict is Verdict.NOT_COMPARED
-    assert Finding(numbers, [Statement("so", False)]).verdict is Verdict.DIFFERS
-    assert Finding(numbers, [Statement("all", True, covers=True)]).verdict is Verdict.REPRODUCED
-    assert Finding(None, [Statement("so", True)]).verdict is Verdict.REPRODUCED
+    assert Finding(numbers, [Claim("so", True)]).verdict is Verdict.NOT_COMPARED
+    assert Finding(numbers, [Claim("so", False)]).verdict is Verdict.DIFFERS
+    assert Finding(numbers, [Claim("all", True, covers=True)]).verdict is Verdict.REPRODUCED
+    assert Finding(None, [Claim("so", True)]).verdict is Verdict.REPRODUCED
     known = in_place(paper(80, 70, 60), [losses(0.1, 0.2)])
-    finding = Finding(known, [Statement("so", True)])
+    finding = Finding(known, [Claim("so", True)])
     assert finding.verdict is Verdict.ORDERING
     exhibit = Exhibit("x", ("Table 9",), "", Needs.NOTHING, lambda _: {}, lambda _: finding)
     assert Result(exhibit, finding).tally == "1 reproduced, 2 same ordering, 1 not compared"

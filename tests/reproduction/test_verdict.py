@@ -7,8 +7,9 @@ import math
 import pandas as pd
 import pytest
 
-from reproduction.exhibit import Finding, Statement, _ranges
-from reproduction.verdict import Verdict, beside, overall
+from qmaps.lab.report.claim import Claim, Verdict, weakest
+from reproduction.exhibit import Finding, _ranges
+from reproduction.verdict import beside
 
 
 def paper(*values: float, spread: float = math.nan) -> pd.DataFrame:
@@ -64,11 +65,11 @@ def test_numbers_that_the_paper_lacks_come_after_its_own() -> None:
 
 def test_a_finding_is_as_good_as_its_weakest_part() -> None:
     numbers = beside(paper(1, 2), {("row 0", "size"): 1.0, ("row 1", "size"): 20.0})
-    finding = Finding(numbers, [Statement("so it is", True)])
+    finding = Finding(numbers, [Claim("so it is", True)])
     assert finding.verdict is Verdict.ORDERING
-    assert Finding(numbers, [Statement("so it is", False)]).verdict is Verdict.DIFFERS
+    assert Finding(numbers, [Claim("so it is", False)]).verdict is Verdict.DIFFERS
     assert Finding().verdict is Verdict.NOT_COMPARED
-    assert overall([Verdict.NOT_COMPARED, Verdict.REPRODUCED]) is Verdict.REPRODUCED
+    assert weakest([Verdict.NOT_COMPARED, Verdict.REPRODUCED]) is Verdict.REPRODUCED
 
 
 def test_labels_of_neighbours_are_a_range() -> None:

@@ -49,8 +49,8 @@ def write_markdown(run: str | os.PathLike[str], path: str | os.PathLike[str]) ->
         "",
     ]
     for claim in claims(errors, read_frame(folder / "sweep" / "sweep.parquet")):
-        lines += [f"## {claim.title}", "", f"**{claim.verdict}** ({claim.source}). "]
-        lines[-1] += claim.finding
+        lines += [f"## {claim.text}", "", f"**{claim.verdict}** ({claim.source}). "]
+        lines[-1] += claim.detail
         lines.append("")
         if claim.table:
             lines += [*_table(claim.table, zip(*claim.table.values(), strict=True)), ""]

@@ -6,8 +6,10 @@ import pandas as pd
 import pytest
 
 from qmaps.lab.frames import COMPARED
-from qmaps.lab.report.claims import DIFFERS, HOLDS, PARTLY, claims, number, papers, percent
+from qmaps.lab.report.claim import Verdict
+from qmaps.lab.report.claims import claims, number, percent
 
+PARTLY, DIFFERS = Verdict.PARTLY, Verdict.DIFFERS
 ORDER = ("DE", "inverse", "quantile", "linear0")
 
 
@@ -47,14 +49,10 @@ def sweep(order: tuple[str, ...] = ORDER) -> pd.DataFrame:
     )
 
 
-def verdicts(errors: pd.DataFrame, rows: pd.DataFrame | None = None) -> list[str]:
-    return [claim.verdict for claim in claims(errors, rows)]
-
-
 def test_every_claim_can_hold() -> None:
     found = claims(frame(), sweep())
-    assert [claim.verdict for claim in found] == [HOLDS] * 7
-    assert "The whole order holds" in found[0].finding
+    assert [claim.verdict for claim in found] == [Verdict.REPRODUCED] * 7
+    assert "The whole order holds" in found[0].detail
     for claim in found:
         lengths = {len(cells) for cells in claim.table.values()}
         assert len(lengths) <= 1
@@ -80,13 +78,13 @@ def test_a_claim_that_does_not_hold(
 ) -> None:
     claim = claims(frame(**changes), sweep())[index]
     assert claim.verdict == verdict
-    assert words in claim.finding
+    assert words in claim.detail
 
 
 def test_the_order_of_absolute_errors() -> None:
     turned = claims(frame(), sweep(tuple(reversed(ORDER))))[2]
     assert turned.verdict == DIFFERS
-    assert turned.finding.startswith(
+    assert turned.detail.startswith(
         "Here the order is linear < quantile < inverse dynamic < dynamic"
     )
     assert turned.table["here, over that of dynamic"] == ["1.00", "0.75", "0.50", "0.25"]
@@ -96,7 +94,7 @@ def test_claims_without_their_quantizers_are_left_out() -> None:
     few = frame().query(
         "quantizer.str.startswith('B2048') or quantizer.str.startswith('tensor/DE')"
     )
-    titles = [claim.title for claim in claims(few)]
+    titles = [claim.text for claim in claims(few)]
     assert titles == [
         "Block-wise dynamic quantization errs less than per tensor",
         "Mean absolute Adam error: 0.0067 dynamic, 0.0061 block-wise dynamic",
@@ -104,11 +102,12 @@ def test_claims_without_their_quantizers_are_left_out() -> None:
 
 
 def test_the_papers_numbers() -> None:
-    table6 = papers()["8-bit optimizers, table 6"]
-    assert table6["relative_percent"] == {
-        "DE": 4.8, "inverse": 6.5, "quantile": 11.9, "linear0": 201.0,
-    }  # fmt: skip
-    assert table6["absolute_1e10"]["linear0"] == 41.2
+    found = claims(frame(), sweep())
+    assert found[0].table["paper, mean relative"] == [
+        "4.8 ± 0.4 %", "6.5 ± 0.1 %", "11.9 ± 0.3 %", "201.0 ± 17.0 %",
+    ]  # fmt: skip
+    assert found[2].table["paper, mean absolute"][3] == "41.2 ± 3.1 e-10"
+    assert found[4].table["paper, mean absolute"] == ["0.0067", "0.0061"]
 
 
 def test_numbers_are_readable() -> None:

@@ -1,4 +1,4 @@
-"""What the papers print, as data of the project."""
+"""The numbers that the papers print: ``papers/<paper>/<exhibit>.csv``."""
 
 from __future__ import annotations
 
@@ -16,14 +16,17 @@ def published(paper: str, exhibit: str) -> pd.DataFrame:
     """The numbers of a paper's figure or table.
 
     Args:
-        paper: the paper's name, such as ``8-bit-optimizers``.
-        exhibit: the exhibit's name, such as ``table-6``.
+        paper: Name of the paper, such as ``8-bit-optimizers``.
+        exhibit: Name of the figure or table, such as ``table-6``.
 
     Returns:
         `what` (row of the table), `quantity` (its column), `unit`, `paper`, `paper_spread`
         (the ± of the paper; NaN without one), `better` (``more`` or ``less``: which way a metric
         that cannot be measured here improves; else empty), `rounding` (half a unit of the last
         digit that the paper prints).
+
+    Raises:
+        BadValueError: nothing is published under these names.
     """
     frame = rows(paper, exhibit, FIELDS, better="")
     return frame.assign(rounding=frame["paper"].map(_rounding), paper=pd.to_numeric(frame["paper"]))
@@ -33,21 +36,16 @@ def _rounding(printed: str) -> float:
     return 0.5 * 10.0 ** int(Decimal(printed).as_tuple().exponent)
 
 
-def left_out(paper: str) -> pd.DataFrame:
-    """Figures and tables of a paper that are not made here: `item`, `why`."""
-    return rows(paper, "left-out", ("item", "why"))
-
-
-def rows(paper: str, name: str, columns: tuple[str, ...], **optional: str) -> pd.DataFrame:
-    """These columns of ``data/<paper>/<name>.csv``; optional ones with what stands for nothing."""
-    file = resources.files("reproduction").joinpath("data", paper, f"{name}.csv")
+def rows(paper: str, exhibit: str, columns: tuple[str, ...], **optional: str) -> pd.DataFrame:
+    """These columns as printed; optional ones with what stands for nothing."""
+    file = resources.files("qmaps.lab.report").joinpath("papers", paper, f"{exhibit}.csv")
     if not file.is_file():
-        raise BadValueError(f"exhibit={name!r} of {paper!r} has no published numbers")
+        raise BadValueError(f"exhibit={exhibit!r} of {paper!r} has no published numbers")
     with file.open(encoding="utf-8") as lines:
         frame = pd.read_csv(lines, comment="#", skipinitialspace=True, dtype={"paper": str})
     missing = [column for column in columns if column not in frame.columns]
     if missing:
-        raise BadValueError(f"{paper}/{name}.csv lacks {', '.join(missing)}")
+        raise BadValueError(f"{paper}/{exhibit}.csv lacks {', '.join(missing)}")
     for column, nothing in optional.items():
         frame[column] = frame[column].fillna(nothing) if column in frame.columns else nothing
     return frame[[*columns, *optional]]

@@ -1,0 +1,90 @@
+"""What a paper says beside what was measured, and the verdict on it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import StrEnum
+
+TOLERANCE = 0.1
+"""Share of the paper's number by which ours may differ and still be called reproduced."""
+
+
+class Verdict(StrEnum):
+    """What came of a claim, or of a whole figure or table."""
+
+    REPRODUCED = "reproduced"
+    PARTLY = "reproduced in part"
+    ORDERING = "same ordering"
+    DIFFERS = "differs"
+    NOT_COMPARED = "not compared"
+    NOT_MADE = "not made yet"
+
+
+@dataclass(frozen=True)
+class Claim:
+    """One thing that a paper says: a statement, or a number.
+
+    A statement is reproduced if it holds, and in part if some of its parts do. A number is
+    reproduced if ours differs from it by at most `tolerance` of it plus its `spread`. Otherwise it
+    has the same ordering if it lies to the other numbers of its kind as the paper's does. What has
+    no number of ours, or none of the paper's, is not compared.
+
+    Attributes:
+        text: What the paper says.
+        holds: Whether it is so here, or whether each of its parts is. For a number: whether it
+            lies to each of the others as the paper's does.
+        detail: The numbers behind the verdict, or what explains it.
+        source: Paper and place; empty on the paper's own page.
+        covers: Whether a statement says what the numbers of its figure or table say together, so
+            that it stands for them where none can be compared.
+        table: Rows to show, as column titles and cells.
+        paper: The paper's number; None for a statement.
+        spread: The ± of that number.
+        ours: The number measured here.
+        tolerance: Share of the paper's number; None where ours has another scale, so that only the
+            ordering can be the same.
+    """
+
+    text: str
+    holds: bool | Sequence[bool] = ()
+    detail: str = ""
+    source: str = ""
+    covers: bool = False
+    table: Mapping[str, list[str]] = field(default_factory=dict)
+    paper: float | None = None
+    spread: float = 0.0
+    ours: float = math.nan
+    tolerance: float | None = TOLERANCE
+
+    @property
+    def verdict(self) -> Verdict:
+        """What came of it."""
+        parts = list(self.holds) if isinstance(self.holds, Sequence) else [self.holds]
+        if self.paper is not None:
+            return self._of_number(bool(parts) and all(parts))
+        if not parts:
+            return Verdict.NOT_COMPARED
+        if all(parts):
+            return Verdict.REPRODUCED
+        return Verdict.PARTLY if any(parts) else Verdict.DIFFERS
+
+    def _of_number(self, ordered: bool) -> Verdict:
+        assert self.paper is not None
+        if math.isnan(self.paper) or math.isnan(self.ours):
+            return Verdict.NOT_COMPARED
+        if self.tolerance is not None:
+            allowed = self.tolerance * abs(self.paper) + self.spread
+            if abs(self.ours - self.paper) <= allowed:
+                return Verdict.REPRODUCED
+        return Verdict.ORDERING if ordered else Verdict.DIFFERS
+
+
+def weakest(verdicts: Iterable[Verdict]) -> Verdict:
+    """The weakest verdict among those that compare something."""
+    found = set(verdicts)
+    for verdict in (Verdict.DIFFERS, Verdict.PARTLY, Verdict.ORDERING, Verdict.REPRODUCED):
+        if verdict in found:
+            return verdict
+    return Verdict.NOT_COMPARED

@@ -1,0 +1,50 @@
+"""One type of claim, one set of verdicts."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+
+from qmaps.lab.report.claim import Claim, Verdict, weakest
+
+
+@pytest.mark.parametrize(
+    ("holds", "verdict"),
+    [
+        (True, Verdict.REPRODUCED),
+        (False, Verdict.DIFFERS),
+        ((True, True), Verdict.REPRODUCED),
+        ((True, False), Verdict.PARTLY),
+        ([False, False], Verdict.DIFFERS),
+        ((), Verdict.NOT_COMPARED),
+    ],
+)
+def test_a_statement(holds: bool | tuple[bool, ...], verdict: Verdict) -> None:
+    assert Claim("so it is", holds).verdict is verdict
+
+
+@pytest.mark.parametrize(
+    ("ours", "holds", "tolerance", "verdict"),
+    [
+        (11.4, (), 0.1, Verdict.REPRODUCED),  # a tenth of 10, and the spread of 0.5
+        (11.6, (), 0.1, Verdict.DIFFERS),
+        (11.6, (True, True), 0.1, Verdict.ORDERING),
+        (11.6, (True, False), 0.1, Verdict.DIFFERS),
+        (10.0, (True,), None, Verdict.ORDERING),  # no common scale: never reproduced
+        (10.0, (), None, Verdict.DIFFERS),
+        (math.nan, (True,), 0.1, Verdict.NOT_COMPARED),
+    ],
+)
+def test_a_number(
+    ours: float, holds: tuple[bool, ...], tolerance: float | None, verdict: Verdict
+) -> None:
+    claim = Claim("ten", holds, paper=10.0, spread=0.5, ours=ours, tolerance=tolerance)
+    assert claim.verdict is verdict
+
+
+def test_the_weakest_verdict_decides() -> None:
+    ascending = [Verdict.DIFFERS, Verdict.PARTLY, Verdict.ORDERING, Verdict.REPRODUCED]
+    for place, verdict in enumerate(ascending):
+        assert weakest([*reversed(ascending[place:]), Verdict.NOT_COMPARED]) is verdict
+    assert weakest([Verdict.NOT_COMPARED]) is Verdict.NOT_COMPARED
