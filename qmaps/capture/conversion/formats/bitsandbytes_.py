@@ -229,7 +229,12 @@ def _eight_bits(parameter: Parameter, family: Family) -> dict[str, Quantizer | N
 
 
 def _refuse(state: OptimizerState) -> None:
-    """Raise where an option or a state has no place here."""
+    """Raise where a family, an option or a state has no place here."""
+    if state.family.name not in LAYOUTS:
+        raise BadValueError(
+            f"the checkpoint has states of {state.family.name}; bitsandbytes has "
+            f"{', '.join(LAYOUTS)}"
+        )
     needed = {"maximize": False, **LAYOUTS[state.family.name].fixed}
     refuse_options(state, needed, "bitsandbytes")
     for parameter in state.parameters():
