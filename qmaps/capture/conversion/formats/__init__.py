@@ -16,10 +16,10 @@ _classes: list[type[Format]] = [
     if isinstance(found, type) and issubclass(found, Format) and hasattr(found, "name")
 ]
 for _name, _found in brought(entry_points(group="qmaps.formats")):
-    if isinstance(_found, type) and issubclass(_found, Format):
+    if isinstance(_found, type) and issubclass(_found, Format) and hasattr(_found, "name"):
         _classes.append(_found)
     else:
-        leave_out("qmaps.formats", _name, "it is no subclass of Format")
+        leave_out("qmaps.formats", _name, "it is no subclass of Format with a name")
 
 FORMATS: dict[str, Format] = {
     known.name: known() for known in sorted(_classes, key=lambda cls: (cls.asked, cls.name))
