@@ -13,7 +13,6 @@ from docsite.page import CLASS_ALONE, ROOT, Page, docstring_of, first_sentence, 
 from docsite.pictures import picture
 from qmaps import analyze, figures, lab
 from qmaps.lab import workloads
-from qmaps.lab.pictures import DRAWINGS
 from tests.figures.synthetic import FRAMES
 
 TITLE = "Figures"
@@ -27,13 +26,12 @@ PAIRS = (
     "B128/DE@4s + B128/DE-0@4u",
     "B128/linear@4s + B128/linear@4u",
 )
-NOT_FIGURES = {"save"}
 
 
 def pages() -> list[Page]:
     """The gallery, and a page for each figure."""
     run()
-    names = [name for name in figures.__all__ if name not in NOT_FIGURES]
+    names = sorted(figures.FIGURES)
     found = [_page(name) for name in names]
     cards = "\n".join(
         f"-   [![{name}]({name}.png)]({name}.md)\n\n    [`{name}`]({name}.md): "
@@ -82,8 +80,8 @@ def _page(name: str) -> Page:
 def _drawn(name: str) -> tuple[Figure, str]:
     """The figure, and what it shows."""
     function = getattr(figures, name)
-    frame = next((frame for frame, draw in DRAWINGS.items() if draw is function), None)
-    path = RUN / "frames" / f"{frame}.parquet"
+    shown = [each.frame or each.name for each, draw in figures.pictures() if draw is function]
+    path = RUN / "frames" / f"{min(shown, default=None)}.parquet"
     real = f"States and losses of {STEPS} steps of `{WORKLOAD}`."
     if path.exists():
         return function(pd.read_parquet(path)), real

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 def convert(
     checkpoint: Annotated[Path, typer.Argument(help="An optimizer checkpoint (torch.save).")],
     out: Annotated[Path, typer.Argument(help="The file to write.")],
-    to: Annotated[str, typer.Option(help="torch, bitsandbytes, torchao or qmaps.")],
+    to: Annotated[str, typer.Option(help="Format, such as torch, bitsandbytes, torchao or qmaps.")],
     states: Annotated[
         list[str] | None,
         typer.Option(
@@ -41,8 +41,8 @@ def convert(
     optimizer: Annotated[
         str | None,
         typer.Option(
-            help="adam, ademamix, lion, sgd, rmsprop or adagrad, if the checkpoint is of "
-            "bitsandbytes and does not say which."
+            help="The optimizer family, such as lion or sgd, if a checkpoint of bitsandbytes does "
+            "not say which."
         ),
     ] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace OUT.")] = False,

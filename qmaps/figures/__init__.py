@@ -1,5 +1,17 @@
-"""Figures: frames of `qmaps.analyze` in, matplotlib figures out."""
+"""Figures: frames of `qmaps.analyze` in, matplotlib figures out.
 
+One file per figure, which declares it by `figure`. The imports below tell type checkers of
+signatures; a figure without one is found and exported as well.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from importlib.metadata import entry_points
+
+from matplotlib.figure import Figure
+
+from qmaps.figures._declare import FIGURES, Picture, figure, pictures
 from qmaps.figures.bin_changes import bin_changes
 from qmaps.figures.bit_fields import bit_fields
 from qmaps.figures.code_pairs import code_pairs
@@ -19,14 +31,18 @@ from qmaps.figures.speedup import speedup
 from qmaps.figures.stability import stability
 from qmaps.figures.update_error import update_error
 from qmaps.figures.update_histogram import update_histogram
+from qmaps.maps._registry import brought, ignored, modules
 
 __all__ = [
+    "FIGURES",
+    "Picture",
     "bin_changes",
     "bit_fields",
     "code_pairs",
     "convergence_bound",
     "error_curves",
     "error_per_decade",
+    "figure",
     "first_code_error",
     "histogram",
     "inverse_sqrt",
@@ -34,6 +50,7 @@ __all__ = [
     "map_curves",
     "outliers",
     "pareto",
+    "pictures",
     "save",
     "sensitivity",
     "speedup",
@@ -41,3 +58,14 @@ __all__ = [
     "update_error",
     "update_histogram",
 ]
+
+modules(__name__, list(__path__))
+for _name, _found in brought(entry_points(group="qmaps.figures")):
+    if _found not in FIGURES.values():
+        ignored("qmaps.figures", _name, "it is not a figure declared by qmaps.figures.figure")
+globals().update(FIGURES)
+__all__ += [_name for _name in FIGURES if _name not in __all__]
+
+
+def __getattr__(name: str) -> Callable[..., Figure]:  # tells type checkers of further figures
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -6,14 +6,15 @@ import pandas as pd
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from qmaps.figures._style import axes, legend_below, look, new, require, styled
+from qmaps.figures._declare import figure
+from qmaps.figures._style import axes, legend_below, look, new, require
 
 NEEDED = ("parameter", "width", "setting", "step", "bin_change")
 LEAST = 1e-4
 """Below it the axis is linear, as changes may be 0."""
 
 
-@styled
+@figure()
 def bin_changes(frame: pd.DataFrame) -> Figure:
     """Bin change ratio of each parameter over training, a row per parameter, a column per width.
 

@@ -10,7 +10,8 @@ from matplotlib.colors import to_rgba
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
-from qmaps.figures._style import COLOURS, SMALL, axes, new, require, styled
+from qmaps.figures._declare import figure
+from qmaps.figures._style import COLOURS, SMALL, axes, new, require
 
 NEEDED = ("map", "value", "decoded", "bit", "set", "field")
 TINT = 0.3
@@ -19,7 +20,7 @@ ROOM = 3.0
 """For the decoded number, in widths of a bit."""
 
 
-@styled
+@figure()
 def bit_fields(frame: pd.DataFrame) -> Figure:
     """The bits of each number in each data type, with their fields and what they decode to.
 

@@ -12,7 +12,8 @@ from matplotlib.colors import LogNorm
 from matplotlib.figure import Figure
 
 from qmaps.errors import BadValueError
-from qmaps.figures._style import SMALL, UNUSED, axes, extent, new, require, styled
+from qmaps.figures._declare import Picture, figure
+from qmaps.figures._style import SMALL, UNUSED, axes, extent, new, require
 
 QUANTITIES = {
     "use": ("use", "use", "share of all elements (fraction)", "cividis"),
@@ -45,7 +46,15 @@ single element, and never left out.)"""
 TICKS = 5
 
 
-@styled
+@figure(
+    Picture(
+        "code_pairs",
+        "Use and error over pairs of codes",
+        "A good pair of quantizers has no overlap between what is used much and what errs much. "
+        "Grey: never used. After figure 4 of the 8-bit paper.",
+        place=30,
+    ),
+)
 def code_pairs(frame: pd.DataFrame, *, quantities: Sequence[str] = ("use", "abs", "rel")) -> Figure:
     """Where pairs of codes are used, and where the Adam update errs.
 

@@ -8,14 +8,15 @@ import pandas as pd
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from qmaps.figures._style import COLOURS, axes, hide_unused, legend_below, new, require, styled
+from qmaps.figures._declare import figure
+from qmaps.figures._style import COLOURS, axes, hide_unused, legend_below, new, require
 
 NEEDED = ("setting", "seed", "step", "gap", "bound")
 COLUMNS = 2
 """Panels in a row."""
 
 
-@styled
+@figure()
 def convergence_bound(frame: pd.DataFrame) -> Figure:
     """Distance of f from its minimum over steps, each run, their mean, and the bound on the mean.
 

@@ -6,7 +6,8 @@ import pandas as pd
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from qmaps.figures._style import axes, legend_below, look, mark, new, require, styled
+from qmaps.figures._declare import figure
+from qmaps.figures._style import axes, legend_below, look, mark, new, require
 
 PANELS = (
     ("mean_rel_error", "mean |Δv| / v (fraction)"),
@@ -17,7 +18,7 @@ PERCENT = "zeros"
 BEHIND = "#D5D5D5"
 
 
-@styled
+@figure()
 def error_per_decade(frame: pd.DataFrame) -> Figure:
     """How precisely quantizers keep second moments that lie powers of ten below the largest.
 

@@ -6,7 +6,8 @@ import numpy as np
 import pandas as pd
 from matplotlib.figure import Figure
 
-from qmaps.figures._style import axes, legend_below, look, new, require, styled
+from qmaps.figures._declare import Picture, figure
+from qmaps.figures._style import axes, legend_below, look, new, require
 
 PANELS = (
     ("mean_abs_error", "mean |Δu|, u = m / (sqrt(v) + eps)"),
@@ -17,7 +18,14 @@ FEW = 64
 """Maps of at most this many codes get a dot at each."""
 
 
-@styled
+@figure(
+    Picture(
+        "first_code_error",
+        "Error per code of the first moment",
+        "After figure 5 of the 8-bit paper.",
+        place=40,
+    ),
+)
 def first_code_error(frame: pd.DataFrame) -> Figure:
     """The Adam update's error, and the use, for each code of the first moment.
 

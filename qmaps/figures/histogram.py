@@ -5,7 +5,8 @@ from __future__ import annotations
 import pandas as pd
 from matplotlib.figure import Figure
 
-from qmaps.figures._style import COLOURS, SMALL, axes, new, require, styled
+from qmaps.figures._declare import Picture, figure
+from qmaps.figures._style import COLOURS, SMALL, axes, new, require
 
 PANELS = {
     "original": "log10 |x|",
@@ -16,7 +17,20 @@ PANELS = {
 NOTE = "#B34700"
 
 
-@styled
+@figure(
+    Picture(
+        "histogram_second",
+        "A second moment on its way through three quantizers",
+        "Of the largest matrix. After figures 20 to 31 of the 4-bit paper.",
+        place=90,
+    ),
+    Picture(
+        "histogram_first",
+        "A first moment on its way through three quantizers",
+        "The same matrix.",
+        place=100,
+    ),
+)
 def histogram(frame: pd.DataFrame) -> Figure:
     """Original, normalized, quantized and dequantized magnitudes, one row per quantizer.
 

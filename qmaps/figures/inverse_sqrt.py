@@ -5,13 +5,22 @@ from __future__ import annotations
 import pandas as pd
 from matplotlib.figure import Figure
 
-from qmaps.figures._style import COLOURS, SMALL, axes, new, require, styled
+from qmaps.figures._declare import Picture, figure
+from qmaps.figures._style import COLOURS, SMALL, axes, new, require
 
 COLLAPSED = 6.0
 """log10 h(0)."""
 
 
-@styled
+@figure(
+    Picture(
+        "inverse_sqrt",
+        "The zero-point problem",
+        "h(v) = 1 / (sqrt(v) + 1e-6) over all second moments that are not 0. After figure 3 of "
+        "the 4-bit paper.",
+        place=50,
+    ),
+)
 def inverse_sqrt(frame: pd.DataFrame) -> Figure:
     """``h(v) = 1 / (sqrt(v) + 1e-6)`` of the second moment, in 32 bits and quantized.
 

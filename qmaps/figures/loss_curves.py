@@ -7,13 +7,21 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from qmaps.errors import BadValueError
-from qmaps.figures._style import axes, legend_below, look, mark, new, require, styled
+from qmaps.figures._declare import Picture, figure
+from qmaps.figures._style import axes, legend_below, look, mark, new, require
 
 SPLITS = ("train", "val")
 DEFAULT_UNIT = "nats"
 
 
-@styled
+@figure(
+    Picture(
+        "loss_curves",
+        "Training with quantized states",
+        "Loss curves of the same model and batches; the right panel shows the distance to 32 bits.",
+        place=10,
+    ),
+)
 def loss_curves(frame: pd.DataFrame, *, unit: str | None = None) -> Figure:
     """Training and validation loss of several runs, and the difference to the first.
 

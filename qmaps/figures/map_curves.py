@@ -7,6 +7,7 @@ from typing import Any
 import pandas as pd
 from matplotlib.figure import Figure
 
+from qmaps.figures._declare import Picture, figure
 from qmaps.figures._style import (
     COLOURS,
     DASHES,
@@ -17,7 +18,6 @@ from qmaps.figures._style import (
     mark,
     new,
     require,
-    styled,
 )
 
 TOGETHER = 6
@@ -27,7 +27,15 @@ DOTS_UP_TO = 32
 """Codebooks of at most this many values are drawn as dots on steps."""
 
 
-@styled
+@figure(
+    Picture(
+        "map_curves",
+        "The maps",
+        "Value of each code, and its magnitude on a logarithmic scale (dotted). log2 shows "
+        "positions in a block's log2 range, with -1 for exact zero.",
+        place=110,
+    ),
+)
 def map_curves(frame: pd.DataFrame) -> Figure:
     """The value of each code, and its magnitude on a logarithmic scale.
 

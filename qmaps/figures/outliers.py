@@ -10,14 +10,23 @@ from matplotlib import colormaps
 from matplotlib.colors import LogNorm
 from matplotlib.figure import Figure
 
-from qmaps.figures._style import SMALL, axes, extent, hide_unused, new, require, styled
+from qmaps.figures._declare import Picture, figure
+from qmaps.figures._style import SMALL, axes, extent, hide_unused, new, require
 
 COLUMNS_PER_ROW = 3
 LONGEST = 36
 """Characters of a title's line that a panel has room for."""
 
 
-@styled
+@figure(
+    Picture(
+        "outliers",
+        "Outlier patterns of the moments",
+        "Horizontal and vertical stripes are outlier rows and columns, which per-tensor and "
+        "block-wise scales cannot separate. After figures 1 and 2 of the 4-bit paper.",
+        place=80,
+    ),
+)
 def outliers(frame: pd.DataFrame) -> Figure:
     """Magnitudes of matrices over their median; stripes are outlier rows or columns.
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import pandas as pd
 from matplotlib.figure import Figure
 
+from qmaps.figures._declare import Picture, figure
 from qmaps.figures._labels import place
-from qmaps.figures._style import axes, legend_below, mark, new, require, styled
+from qmaps.figures._style import axes, legend_below, mark, new, require
 
 COLUMNS = (
     "quantizer",
@@ -22,7 +23,21 @@ LIMITS = ((0, (6, 2)), (0, (2, 1.5)), (0, (6, 2, 1, 2)), (0, (1, 2)), (0, (9, 3)
 """Dashes of the limits."""
 
 
-@styled
+@figure(
+    Picture(
+        "pareto_exp_avg",
+        "Error against storage: first moment",
+        "All tensors together. The dashed line is the least-squares optimum of its width, which "
+        "no other map under the same normalizer can pass.",
+        place=60,
+    ),
+    Picture(
+        "pareto_exp_avg_sq",
+        "Error against storage: second moment",
+        "As above.",
+        place=70,
+    ),
+)
 def pareto(frame: pd.DataFrame) -> Figure:
     """Every quantizer's error over its bits per element, the frontier, and the limit.
 

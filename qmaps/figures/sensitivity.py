@@ -6,14 +6,15 @@ import pandas as pd
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from qmaps.figures._style import axes, legend_below, look, mark, new, require, styled
+from qmaps.figures._declare import figure
+from qmaps.figures._style import axes, legend_below, look, mark, new, require
 
 NEEDED = ("parameter", "value", "run", "seed", "loss")
 WIDE = 20
 """Values that span more than this factor stand on a logarithmic axis."""
 
 
-@styled
+@figure()
 def sensitivity(frame: pd.DataFrame, *, unit: str = "nats") -> Figure:
     """Final loss of several optimizers, one panel for each hyperparameter.
 

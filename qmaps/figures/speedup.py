@@ -8,10 +8,11 @@ import pandas as pd
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from qmaps.figures._style import axes, legend_below, look, mark, new, require, styled
+from qmaps.figures._declare import figure
+from qmaps.figures._style import axes, legend_below, look, mark, new, require
 
 
-@styled
+@figure()
 def speedup(frame: pd.DataFrame) -> Figure:
     """Speed-up over devices, each at its best sub-batch, and over sub-batch size on all devices.
 

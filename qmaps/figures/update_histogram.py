@@ -9,7 +9,8 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from matplotlib.ticker import PercentFormatter
 
-from qmaps.figures._style import COLOURS, SMALL, axes, legend_below, new, require, styled
+from qmaps.figures._declare import figure
+from qmaps.figures._style import COLOURS, SMALL, axes, legend_below, new, require
 
 NEEDED = ("parameter", "setting", "bin_left", "bin_right", "share", "cumulative")
 BARS, CURVE = COLOURS[4], COLOURS[1]
@@ -17,7 +18,7 @@ MARKS = {0.125: "$\\delta/8$", 0.5: "$\\delta/2$"}
 """Where the cumulative share is written into a panel, if bins end there."""
 
 
-@styled
+@figure()
 def update_histogram(frame: pd.DataFrame) -> Figure:
     """Density and cumulative distribution of |update| / delta, a row per parameter.
 

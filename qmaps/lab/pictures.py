@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
@@ -13,19 +13,6 @@ from matplotlib.figure import Figure
 from qmaps import analyze, figures
 from qmaps.errors import CaptureError
 from qmaps.storage.files import exists, output_folder, read_frame
-
-DRAWINGS: Mapping[str, Callable[[pd.DataFrame], Figure]] = {
-    "loss_curves": figures.loss_curves,
-    "update_error": figures.update_error,
-    "code_pairs": figures.code_pairs,
-    "first_code_error": figures.first_code_error,
-    "map_curves": figures.map_curves,
-    "histogram_first": figures.histogram,
-    "histogram_second": figures.histogram,
-    "inverse_sqrt": figures.inverse_sqrt,
-    "outliers": figures.outliers,
-}
-"""What draws each frame of ``frames/``, by the frame's name, which is the figure's too."""
 
 
 def draw(
@@ -46,17 +33,11 @@ def draw(
         OutputError: one of these files is damaged, or a figure cannot be written.
     """
     folder = Path(run)
-    jobs: dict[str, Callable[[], Figure]] = {}
-    for name, drawing in DRAWINGS.items():
-        path = folder / "frames" / f"{name}.parquet"
-        if exists(path):
-            jobs[name] = partial(_from_file, drawing, path)
-    swept = folder / "sweep" / "sweep.parquet"
-    if exists(swept):
-        sweep = read_frame(swept)
-        for state in ("exp_avg", "exp_avg_sq"):
-            if (sweep["state"] == state).any():
-                jobs[f"pareto_{state}"] = partial(_pareto, sweep, state)
+    jobs = {
+        picture.name: partial(_drawn, drawing, frame)
+        for picture, drawing in figures.pictures()
+        if (frame := _frame(folder, picture.frame or picture.name)) is not None
+    }
     if not jobs:
         raise CaptureError(
             f"run={str(folder)!r} has no frames to draw (frames/*.parquet, sweep/sweep.parquet)"
@@ -73,9 +54,21 @@ def draw(
     return files
 
 
-def _from_file(drawing: Callable[[pd.DataFrame], Figure], path: Path) -> Figure:
-    return drawing(read_frame(path))
+def _drawn(drawing: Callable[..., Figure], frame: Callable[[], pd.DataFrame]) -> Figure:
+    return drawing(frame())
 
 
-def _pareto(sweep: pd.DataFrame, state: str) -> Figure:
-    return figures.pareto(analyze.pareto(sweep, state=state))
+def _frame(folder: Path, name: str) -> Callable[[], pd.DataFrame] | None:
+    """What reads or makes the frame of that name; None where the run folder has none."""
+    path, swept = folder / "frames" / f"{name}.parquet", folder / "sweep" / "sweep.parquet"
+    if exists(path):
+        return partial(read_frame, path)
+    state = name.removeprefix("pareto_")
+    if name not in ("sweep", "pareto_exp_avg", "pareto_exp_avg_sq") or not exists(swept):
+        return None
+    sweep = read_frame(swept)
+    if name == "sweep":
+        return lambda: sweep
+    if not (sweep["state"] == state).any():
+        return None
+    return partial(analyze.pareto, sweep, state=state)

@@ -1,13 +1,38 @@
-"""Import every module of a package, so that a new map or metric needs only its own file."""
+"""Import what files and other packages declare, so that adding a map touches only its own file."""
 
 from __future__ import annotations
 
 import importlib
 import pkgutil
+import warnings
+from collections.abc import Iterator
+from importlib.metadata import EntryPoints
 from types import ModuleType
+from typing import Any
 
 
 def modules(package: str, path: list[str]) -> list[ModuleType]:
     """Import and return the modules of `package` whose names do not start with ``_``, by name."""
     names = sorted(info.name for info in pkgutil.iter_modules(path))
     return [importlib.import_module(f"{package}.{name}") for name in names if name[0] != "_"]
+
+
+def brought(points: EntryPoints) -> Iterator[tuple[str, Any]]:
+    """Load what other packages bring; see `qmaps.algebra.plugins`.
+
+    Args:
+        points: entry points of one group.
+
+    Yields:
+        The name and the object of each entry point; one that raises is ignored with a warning.
+    """
+    for point in points:
+        try:
+            yield point.name, point.load()
+        except Exception as error:  # a broken plugin must not break qmaps
+            ignored(point.group, point.name, f"{type(error).__name__}: {error}")
+
+
+def ignored(group: str, name: str, why: str) -> None:
+    """Warn that an entry point is not used."""
+    warnings.warn(f"entry point {name!r} of {group} is ignored: {why:.200}", stacklevel=4)

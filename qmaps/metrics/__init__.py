@@ -7,6 +7,9 @@ Sums are taken in float64. An empty tensor gives NaN.
 A file may give its metric in a second form, ``from_sums(sums) -> float``, which differs in the
 order of summation only. If all do, the native and the CUDA engine quantize and measure in one
 pass, and the decoded tensor never exists; a metric without it needs that tensor.
+
+Over several tensors a metric named ``max_...`` is the largest, and any other the mean weighted by
+size (`qmaps.sweep.summarize`).
 """
 
 from __future__ import annotations

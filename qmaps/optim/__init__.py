@@ -1,6 +1,11 @@
-"""Optimizers whose states are kept quantized."""
+"""Optimizers whose states are kept quantized.
+
+Every class in a file of this package that names its states is exported. The imports below tell
+type checkers of signatures; a class without one is found and exported as well.
+"""
 
 from qmaps.algebra import plugins
+from qmaps.maps._registry import modules
 from qmaps.optim.adafactor import Adafactor
 from qmaps.optim.adafactor8bit import Adafactor8bit
 from qmaps.optim.adagrad import Adagrad, Adagrad4bit, Adagrad8bit
@@ -60,6 +65,17 @@ __all__ = [
     "keep_in_32_bits",
     "param_groups",
 ]
+
+for _module in modules(__name__, list(__path__)):
+    for _name, _found in vars(_module).items():
+        if (
+            isinstance(_found, type)
+            and hasattr(_found, "state_names")
+            and _name[0] != "_"
+            and _name not in __all__
+        ):
+            globals()[_name] = _found
+            __all__ += [_name]
 
 
 def __getattr__(name: str) -> type:

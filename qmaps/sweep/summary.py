@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import pandas as pd
 
-_LARGEST = ("max_abs_error", "max_rel_error")
-
 
 def summarize(sweep: pd.DataFrame, *, state: str = "update") -> pd.DataFrame:
     """One row per quantizer: means over tensors weighted by size, and the largest maxima.
@@ -14,7 +12,8 @@ def summarize(sweep: pd.DataFrame, *, state: str = "update") -> pd.DataFrame:
     error is averaged over elements other than 0 alone, and a tensor without such counts as an
     error of 0; its weighted mean is exact where no tensor holds zeros. Quantiles (median, p99,
     p999) of several tensors cannot be computed from those of each;
-    `qmaps.analyze.update_error` measures them over all elements together.
+    `qmaps.analyze.update_error` measures them over all elements together. Columns whose names begin
+    with ``max_`` are maxima.
 
     Args:
         sweep: a frame of `qmaps.sweep.run`.
@@ -41,6 +40,8 @@ def summarize(sweep: pd.DataFrame, *, state: str = "update") -> pd.DataFrame:
         record |= {"second": group["second"].iloc[0], "numel": int(group["numel"].sum())}
         for name in columns:
             values = group[name]
-            record[name] = values.max() if name in _LARGEST else float((values * weight).sum())
+            record[name] = (
+                values.max() if name.startswith("max_") else float((values * weight).sum())
+            )
         records.append(record)
     return pd.DataFrame(records)

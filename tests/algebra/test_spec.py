@@ -38,11 +38,22 @@ def test_fields_of_a_map_are_shown_where_they_differ_from_the_default() -> None:
 FORM = (
     'does not have the form NORM["x8"]["&"NORM["x8"]]/MAP@BITS["s"|"u"]["+sr"], such as B128/DE@4s'
 )
-MAPS = (
+OURS = (
     "DE, DE-0, DE-table, e4m3, e5m2, inverse, linear, linear0, lloyd, log2, mantissa, nf4, power2, "
     "power3, quantile, quantile-normal, static-tree, tree"
 )
-NORMS = "B<n>, col, logB<n>, rank1, row, tensor, each with or without x8"
+
+
+def with_further(ours: str, registered: list[str]) -> str:
+    """These names and those added since, as a message lists them."""
+    return ", ".join(sorted({*ours.split(", "), *registered}, key=str.lower))
+
+
+MAPS = with_further(OURS, maps.names())
+NORMS = (
+    with_further("B<n>, col, logB<n>, rank1, row, tensor", normalize.names())
+    + ", each with or without x8"
+)
 
 
 @pytest.mark.parametrize(

@@ -47,6 +47,33 @@ def bias(x, decoded, codes, size):
 class SignedSGD(SGD):
     'SGD by another name.'
 """
+FIGURES = """
+from matplotlib.figure import Figure
+
+from qmaps.figures import Picture, figure
+
+
+@figure(Picture("dots", "Dots", "Of all.", frame="update_error"))
+def dots(frame):
+    'One dot.'
+    return Figure(figsize=(1, 1))
+"""
+FORMATS = """
+from qmaps.capture.conversion.formats.torch_ import Torch
+
+
+class Marked(Torch):
+    'torch with a mark.'
+
+    name = "marked"
+    asked = 0
+
+    def recognizes(self, state_dict):
+        return "mark" in state_dict
+
+    def write(self, state):
+        return {**super().write(state), "mark": 1}
+"""
 
 METADATA = "Metadata-Version: 2.1\nName: brought\nVersion: 1.0\n"
 ENTRY_POINTS = """
@@ -62,6 +89,14 @@ bias = brought:bias
 
 [qmaps.optimizers]
 SignedSGD = brought:SignedSGD
+
+[qmaps.figures]
+dots = brought_figures:dots
+figure = brought:bias
+
+[qmaps.formats]
+marked = brought_formats:Marked
+format = brought:bias
 """
 
 SCRIPT = """
@@ -72,6 +107,23 @@ with warnings.catch_warnings(record=True) as told:
 messages = [str(w.message) for w in told if "entry point" in str(w.message)]
 assert len(messages) == 1, messages
 assert messages[0].startswith("entry point 'nothing' of qmaps.maps is ignored: AttributeError")
+
+with warnings.catch_warnings(record=True) as told:
+    warnings.simplefilter("always")
+    from qmaps import figures
+    from qmaps.capture.conversion import FORMATS, convert_state_dict
+assert [str(w.message) for w in told] == [
+    "entry point 'figure' of qmaps.figures is ignored: it is not a figure declared by "
+    "qmaps.figures.figure",
+    "entry point 'format' of qmaps.formats is ignored: it is not a subclass of Format with a name",
+], [str(w.message) for w in told]
+assert list(FORMATS) == ["bitsandbytes", "marked", "torchao", "qmaps", "torch"]
+layer = torch.nn.Linear(9, 8)
+adam = torch.optim.Adam(layer.parameters())
+layer(torch.ones(9)).sum().backward()
+adam.step()
+saved, _ = convert_state_dict(adam.state_dict(), "marked")
+assert convert_state_dict(saved, "qmaps")[1].source == "marked"
 
 from qmaps import maps, optim
 from qmaps.capture import CapturedStates
@@ -99,6 +151,7 @@ assert rows["bias"].notna().equals(rows["mse"].notna()) and rows["bias"].notna()
 frames = analyze_states(states, "run", min_quantized_size=0)
 drawn = {path.stem for path in draw("run")}
 assert {path.stem for path in frames} <= drawn | {"states"}, drawn
+assert "dots" in drawn and "dots" in figures.__all__
 try:
     main(["maps", "--json"])
 except SystemExit as left:
@@ -111,6 +164,8 @@ def test_what_another_package_brings(tmp_path: Path) -> None:
     about = tmp_path / "brought-1.0.dist-info"
     about.mkdir()
     (tmp_path / "brought.py").write_text(MODULE)
+    (tmp_path / "brought_figures.py").write_text(FIGURES)
+    (tmp_path / "brought_formats.py").write_text(FORMATS)
     (about / "METADATA").write_text(METADATA)
     (about / "entry_points.txt").write_text(ENTRY_POINTS)
     paths = os.pathsep.join([str(tmp_path), str(Path(qmaps.__file__).parents[1])])

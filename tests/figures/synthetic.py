@@ -6,11 +6,22 @@ those of real states.
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 import pandas as pd
 
 PAIR = "tensor/DE@4s + tensor/linear@4u"
 OTHER = "B128/linear@3s + B128/linear@3u"
+
+
+@dataclass(frozen=True)
+class Subject:
+    """A frame that a figure draws, the columns that it needs, and how many axes it then shows."""
+
+    frame: pd.DataFrame
+    needed: str
+    panels: int
 
 
 def codebook(size: int, signed: bool) -> np.ndarray:
@@ -336,23 +347,99 @@ def bit_fields() -> pd.DataFrame:
     return pd.DataFrame(rows)
 
 
-FRAMES = {
-    "bit_fields": bit_fields(),
-    "convergence_bound": convergence_bound(),
-    "bin_changes": bin_changes(),
-    "update_histogram": update_histogram(),
-    "code_pairs": code_pairs(),
-    "error_per_decade": error_per_decade(),
-    "first_code_error": first_code_error(),
-    "map_curves": map_curves(),
-    "histogram": histogram(),
-    "inverse_sqrt": inverse_sqrt(),
-    "outliers": outliers(),
-    "pareto": pareto(),
-    "error_curves": error_curves(),
-    "loss_curves": loss_curves(),
-    "speedup": speedup(),
-    "update_error": update_error(),
-    "stability": stability(),
-    "sensitivity": sensitivity(),
+SUBJECTS = {
+    "bin_changes": Subject(
+        bin_changes(),
+        "parameter width setting step bin_change",
+        6,
+    ),
+    "bit_fields": Subject(
+        bit_fields(),
+        "map value decoded bit set field",
+        2,
+    ),
+    "code_pairs": Subject(
+        code_pairs(),
+        "quantizer code_first code_second value_first value_second size_first size_second "
+        "use mean_abs_error mean_rel_error",
+        6 + 3,  # two quantizers, three quantities, a colour bar for each of those
+    ),
+    "convergence_bound": Subject(
+        convergence_bound(),
+        "setting seed step gap bound",
+        3,
+    ),
+    "error_curves": Subject(
+        error_curves(),
+        "panel run step train test",
+        4,
+    ),
+    "error_per_decade": Subject(
+        error_per_decade(),
+        "quantizer decade share mean_rel_error mean_update_error zeros",
+        3,
+    ),
+    "first_code_error": Subject(
+        first_code_error(),
+        "quantizer position mean_abs_error mean_rel_error use",
+        3,
+    ),
+    "histogram": Subject(
+        histogram(),
+        "quantizer panel bin_left bin_right count zeros",
+        8,
+    ),
+    "inverse_sqrt": Subject(
+        inverse_sqrt(),
+        "quantizer bin_left bin_right share zero_share",
+        3,
+    ),
+    "loss_curves": Subject(
+        loss_curves(),
+        "run seed step split loss",
+        2,
+    ),
+    "map_curves": Subject(
+        map_curves(),
+        "map position value",
+        2,
+    ),
+    "outliers": Subject(
+        outliers(),
+        "tensor row col rows cols magnitude",
+        2 + 2,
+    ),
+    "pareto": Subject(
+        pareto(),
+        "quantizer normalizer map bits_per_element error error_name on_frontier is_limit",
+        1,
+    ),
+    "sensitivity": Subject(
+        sensitivity(),
+        "parameter value run seed loss",
+        2,
+    ),
+    "speedup": Subject(
+        speedup(),
+        "panel quantizer gpus sub_batch speedup",
+        2,
+    ),
+    "stability": Subject(
+        stability(),
+        "setting loss unstable",
+        2,
+    ),
+    "update_error": Subject(
+        update_error(),
+        "quantizer mean_abs_error median_rel_error mean_rel_error p99_rel_error max_rel_error",
+        2,
+    ),
+    "update_histogram": Subject(
+        update_histogram(),
+        "parameter setting bin_left bin_right share cumulative",
+        4,
+    ),
 }
+"""What the tests that hold for every figure need to know of each."""
+
+FRAMES = {name: each.frame for name, each in SUBJECTS.items()}

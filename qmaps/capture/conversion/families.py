@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass
 
+from qmaps import optim
 from qmaps.errors import BadValueError, CaptureError, nearest
+from qmaps.optim import QuantizedOptimizer
 
 
 @dataclass(frozen=True)
@@ -55,6 +57,33 @@ FAMILIES = {
         Family("adagrad", ("sum",), frozenset()),
     )
 }
+"""Those that other libraries have; `_of_rules` adds what `qmaps.optim` has besides."""
+
+
+def _of_rules() -> None:
+    """Add a family for each rule with states of the parameter's shape that no family has."""
+    for name in optim.__all__:
+        cls = getattr(optim, name)
+        if (
+            hasattr(cls, "state_names")
+            and cls.state_shapes is QuantizedOptimizer.state_shapes
+            and _with(set(cls.state_names)) is None
+        ):
+            fixed = cls.states_of is QuantizedOptimizer.states_of
+            optional = frozenset() if fixed else frozenset(cls.state_names)
+            family = Family(name.lower(), cls.state_names, cls.signed_states, optional)
+            FAMILIES[family.name] = family
+
+
+def _with(names: set[str]) -> Family | None:
+    """The first family whose states have these names."""
+    for known in FAMILIES.values():
+        if set(known.states) - known.optional <= names <= set(known.states):
+            return known
+    return None
+
+
+_of_rules()
 
 
 def family(name: str) -> Family:
@@ -78,9 +107,8 @@ def family_of(names: Collection[str]) -> Family:
         CaptureError: there is no such family.
     """
     found = set(names)
-    for known in FAMILIES.values():
-        if set(known.states) - known.optional <= found <= set(known.states):
-            return known
+    if (known := _with(found)) is not None:
+        return known
     have = ", ".join(sorted(found)) if found else "no states"
     known_states = "; ".join(f"{f.name}: {', '.join(f.states)}" for f in FAMILIES.values())
     raise CaptureError(

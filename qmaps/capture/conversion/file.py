@@ -10,8 +10,8 @@ from typing import Any
 import torch
 
 from qmaps.capture.checkpoint import WRAPPERS, load_safely, state_dicts_in
+from qmaps.capture.conversion.formats import FORMATS
 from qmaps.capture.conversion.formats.base import Wanted
-from qmaps.capture.conversion.formats.torchao_ import MODULES, imported
 from qmaps.capture.conversion.report import Report
 from qmaps.capture.conversion.state_dict import convert_state_dict
 from qmaps.errors import BadValueError, CaptureError, OutputError
@@ -84,16 +84,16 @@ def convert_file(
 
 
 def _know_classes(path: Path) -> None:
-    """Let ``torch.load`` know torchao's tensor classes if a file names any; nothing is loaded."""
+    """Let ``torch.load`` know the classes of formats that a file names; nothing is loaded."""
     try:
         names = torch.serialization.get_unsafe_globals_in_checkpoint(path)
     except Exception:  # damaged, of another kind or unreadable: loading says which
         return
-    if any(name.startswith(MODULES) for name in names):
-        try:
-            imported()
-        except BadValueError as error:
-            raise CaptureError(f"{str(path)!r}: {error}") from None
+    try:
+        for known in FORMATS.values():
+            known.know(names)
+    except BadValueError as error:
+        raise CaptureError(f"{str(path)!r}: {error}") from None
 
 
 def _replaced(loaded: Any, convert: Callable[[Mapping[str, Any]], dict[str, Any]]) -> Any:

@@ -11,70 +11,12 @@ from typing import Any
 import jinja2
 import pandas as pd
 
+from qmaps import figures
 from qmaps.errors import CaptureError
 from qmaps.lab.report.claims import claims, number, percent
 from qmaps.storage import files
 from qmaps.storage.files import exists, write_text
 from qmaps.sweep import summarize
-
-FIGURES = (
-    (
-        "loss_curves",
-        "Training with quantized states",
-        "Loss curves of the same model and batches; the right panel shows the distance to 32 bits.",
-    ),
-    (
-        "update_error",
-        "Error of the Adam update",
-        "u = m / (sqrt(v) + eps) without bias correction. Relative errors are |Δu| / |u| over "
-        "elements with u ≠ 0; their mean is ruled by updates near zero, so the median stands "
-        "beside it. A mean right of the 99th percentile is made by fewer than one element in a "
-        "hundred.",
-    ),
-    (
-        "code_pairs",
-        "Use and error over pairs of codes",
-        "A good pair of quantizers has no overlap between what is used much and what errs much. "
-        "Grey: never used. After figure 4 of the 8-bit paper.",
-    ),
-    (
-        "first_code_error",
-        "Error per code of the first moment",
-        "After figure 5 of the 8-bit paper.",
-    ),
-    (
-        "inverse_sqrt",
-        "The zero-point problem",
-        "h(v) = 1 / (sqrt(v) + 1e-6) over all second moments that are not 0. After figure 3 of the "
-        "4-bit paper.",
-    ),
-    (
-        "pareto_exp_avg",
-        "Error against storage: first moment",
-        "All tensors together. The dashed line is the least-squares optimum of its width, which no "
-        "other map under the same normalizer can pass.",
-    ),
-    ("pareto_exp_avg_sq", "Error against storage: second moment", "As above."),
-    (
-        "outliers",
-        "Outlier patterns of the moments",
-        "Horizontal and vertical stripes are outlier rows and columns, which per-tensor and "
-        "block-wise scales cannot separate. After figures 1 and 2 of the 4-bit paper.",
-    ),
-    (
-        "histogram_second",
-        "A second moment on its way through three quantizers",
-        "Of the largest matrix. After figures 20 to 31 of the 4-bit paper.",
-    ),
-    ("histogram_first", "A first moment on its way through three quantizers", "The same matrix."),
-    (
-        "map_curves",
-        "The maps",
-        "Value of each code, and its magnitude on a logarithmic scale (dotted). log2 shows "
-        "positions in a block's log2 range, with -1 for exact zero.",
-    ),
-)
-"""Figures in the order of the page: file, title, caption."""
 
 
 def write(run: str | os.PathLike[str]) -> Path:
@@ -94,9 +36,14 @@ def write(run: str | os.PathLike[str]) -> Path:
     """
     folder = Path(run)
     pictures = [
-        {"id": name, "title": title, "caption": caption, "data": _embedded(path)}
-        for name, title, caption in FIGURES
-        if exists(path := folder / "figures" / f"{name}.png")
+        {
+            "id": picture.name,
+            "title": picture.title,
+            "caption": picture.caption,
+            "data": _embedded(path),
+        }
+        for picture, _ in figures.pictures()
+        if exists(path := folder / "figures" / f"{picture.name}.png")
     ]
     errors = read_frame(folder / "frames" / "update_error.parquet")
     losses = read_frame(folder / "frames" / "losses.parquet")

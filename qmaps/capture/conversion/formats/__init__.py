@@ -1,14 +1,27 @@
-"""One file per format."""
+"""One file per format: every `Format` in a file of this package that has a name is known."""
+
+from __future__ import annotations
+
+from importlib.metadata import entry_points
 
 from qmaps.capture.conversion.formats.base import Format
-from qmaps.capture.conversion.formats.bitsandbytes_ import BitsAndBytes
-from qmaps.capture.conversion.formats.qmaps_ import Qmaps
-from qmaps.capture.conversion.formats.torch_ import Torch
-from qmaps.capture.conversion.formats.torchao_ import TorchAO
-
-FORMATS: dict[str, Format] = {
-    known.name: known for known in (BitsAndBytes(), TorchAO(), Qmaps(), Torch())
-}
-"""By name; a state_dict is of the first that recognizes it."""
+from qmaps.maps._registry import brought, ignored, modules
 
 __all__ = ["FORMATS", "Format"]
+
+_classes: list[type[Format]] = [
+    found
+    for module in modules(__name__, list(__path__))
+    for found in vars(module).values()
+    if isinstance(found, type) and issubclass(found, Format) and hasattr(found, "name")
+]
+for _name, _found in brought(entry_points(group="qmaps.formats")):
+    if isinstance(_found, type) and issubclass(_found, Format) and hasattr(_found, "name"):
+        _classes.append(_found)
+    else:
+        ignored("qmaps.formats", _name, "it is not a subclass of Format with a name")
+
+FORMATS: dict[str, Format] = {
+    known.name: known() for known in sorted(_classes, key=lambda cls: (cls.asked, cls.name))
+}
+"""By name; a state_dict is of the first that recognizes it."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import replace
 from typing import Any, ClassVar
 
@@ -46,10 +46,22 @@ class Format(ABC):
     Attributes:
         name: name of the format, as the options `to` and `source` give it.
         widths: the strings that the option `states` may be.
+        asked: formats with a smaller number are asked first whether they recognize a state_dict.
     """
 
     name: ClassVar[str]
     widths: ClassVar[tuple[str, ...]]
+    asked: ClassVar[int] = 0
+
+    def know(self, classes: Collection[str]) -> None:  # noqa: B027
+        """Let ``torch.load`` know the format's own classes, where a file has such.
+
+        Args:
+            classes: full names of the classes in the file that ``torch.load`` does not know.
+
+        Raises:
+            BadValueError: the library that they are of is not installed.
+        """
 
     @abstractmethod
     def recognizes(self, state_dict: Mapping[str, Any]) -> bool:

@@ -234,7 +234,12 @@ def _eight_bits(parameter: Parameter, family: Family) -> dict[str, Quantizer | N
 
 
 def _refuse(state: OptimizerState) -> None:
-    """Raise if bitsandbytes does not have an option or a state."""
+    """Raise if bitsandbytes does not have a family, an option or a state."""
+    if state.family.name not in LAYOUTS:
+        raise BadValueError(
+            f"the checkpoint has states of {state.family.name}; bitsandbytes has "
+            f"{', '.join(LAYOUTS)}"
+        )
     needed = {"maximize": False, **LAYOUTS[state.family.name].fixed}
     refuse_options(state, needed, "bitsandbytes")
     for parameter in state.parameters():

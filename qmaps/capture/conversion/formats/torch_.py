@@ -29,6 +29,7 @@ class Torch(Format):
 
     name: ClassVar[str] = "torch"
     widths: ClassVar[tuple[str, ...]] = ("32bit",)
+    asked: ClassVar[int] = 2  # it recognizes all
 
     def recognizes(self, state_dict: Mapping[str, Any]) -> bool:  # noqa: ARG002
         """True: a state_dict that no other format recognizes is read as torch's."""

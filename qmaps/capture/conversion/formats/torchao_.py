@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any, ClassVar
 
 import torch
@@ -58,6 +58,11 @@ class TorchAO(Format):
 
     name: ClassVar[str] = "torchao"
     widths: ClassVar[tuple[str, ...]] = ("8bit", "4bit", "fp8", "32bit")
+
+    def know(self, classes: Collection[str]) -> None:
+        """Import the classes of quantized states where a file has any."""
+        if any(name.startswith(MODULES) for name in classes):
+            imported()
 
     def recognizes(self, state_dict: Mapping[str, Any]) -> bool:
         """Whether a state is of one of the classes."""

@@ -1,0 +1,62 @@
+"""Declaring a figure, and the pictures that the laboratory makes with it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import ParamSpec
+
+from matplotlib.figure import Figure
+
+from qmaps.figures._style import styled
+
+P = ParamSpec("P")
+
+FIGURES: dict[str, Callable[..., Figure]] = {}
+"""Every figure by name."""
+
+
+@dataclass(frozen=True)
+class Picture:
+    """A picture in the laboratory's run folder and on its report, drawn if its frame is there.
+
+    Attributes:
+        name: name of its file, which no other picture has.
+        title: its heading in the report.
+        caption: what the report says below it.
+        place: the report shows pictures in ascending order of it, then in that of their names.
+        frame: the frame that it shows: the name of a file in ``frames/``, ``sweep``, or
+            ``pareto_exp_avg`` and ``pareto_exp_avg_sq``; its own name if left out.
+    """
+
+    name: str
+    title: str
+    caption: str
+    place: int = 1000
+    frame: str = ""
+
+
+_PICTURES: dict[str, tuple[Picture, Callable[..., Figure]]] = {}
+
+
+def figure(*pictures: Picture) -> Callable[[Callable[P, Figure]], Callable[P, Figure]]:
+    """Declare a function that draws a frame as a figure of `qmaps.figures`.
+
+    It then runs in the shared style, with texts made literal.
+
+    Args:
+        *pictures: what the laboratory draws with it; none if it has no frame for it.
+    """
+
+    def declared(draw: Callable[P, Figure]) -> Callable[P, Figure]:
+        drawn = styled(draw)
+        FIGURES[draw.__name__] = drawn
+        _PICTURES.update({picture.name: (picture, drawn) for picture in pictures})
+        return drawn
+
+    return declared
+
+
+def pictures() -> list[tuple[Picture, Callable[..., Figure]]]:
+    """Every picture of the laboratory, in the report's order, and the figure that draws it."""
+    return sorted(_PICTURES.values(), key=lambda entry: (entry[0].place, entry[0].name))
