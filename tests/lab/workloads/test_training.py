@@ -161,7 +161,7 @@ def test_options_of_the_optimizer_belong_to_the_run(whole) -> None:
         made.param_groups[0]["eps"] = 1e-6
         return made
 
-    with pytest.raises(OutputError, match=r"holds a run with group0\.eps=1e-08, but 1e-06 was requested"):
+    with pytest.raises(OutputError, match=r"group0\.eps=1e-08, but 1e-06 was requested"):
         train(TINY, other, out=out, label="x", steps=STEPS, validate_every=6)
 
 
