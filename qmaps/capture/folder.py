@@ -40,8 +40,8 @@ def claim(lock: FolderLock, about: snapshot.About) -> Path:
             held = snapshot.read_about(newest)
         except CaptureError as error:
             raise OutputError(
-                f"out={str(folder)!r} holds a snapshot that cannot be read, so the capture cannot "
-                f"continue: {error}; delete the snapshot or give another folder"
+                f"out={str(folder)!r} holds a snapshot that cannot be read: {error}; delete it or "
+                "give another folder"
             ) from None
         difference = _difference(held, about)
         if difference:

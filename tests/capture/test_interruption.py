@@ -251,7 +251,7 @@ def test_a_folder_of_another_training(tmp_path: Path) -> None:
     wide = nn.Linear(4, 3)
     only = nn.Linear(3, 3, bias=False)
     cases = [
-        (torch.optim.SGD(layer.parameters()), layer, "AdamW; SGD"),
+        (torch.optim.SGD(layer.parameters()), layer, "AdamW; give another folder for SGD"),
         (
             torch.optim.AdamW(wide.parameters()),
             wide,
@@ -279,8 +279,8 @@ def test_a_folder_whose_newest_snapshot_is_damaged(tmp_path: Path) -> None:
     with pytest.raises(OutputError) as error:
         StateRecorder(optimizer, tmp_path, names=layer)
     assert str(error.value) == (
-        f"out={str(tmp_path)!r} holds a snapshot that cannot be read, so the capture cannot "
-        f"continue: {str(path)!r} is empty; delete the snapshot or give another folder"
+        f"out={str(tmp_path)!r} holds a snapshot that cannot be read: {str(path)!r} is empty; "
+        "delete it or give another folder"
     )
     with pytest.raises(CaptureError):
         capture.load(tmp_path)

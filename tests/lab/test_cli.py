@@ -66,7 +66,7 @@ def test_running_again_finds_everything_done(lab: Path, capsys) -> None:
     )
     code, _, err = call(f"lab stdlib-lm-tiny --steps 21 --out {lab}", capsys)
     assert code == 2
-    assert "holds a run with steps=20; 21 was asked for" in err
+    assert "holds a run with steps=20, but 21 was requested" in err
 
 
 def test_ctrl_c_says_how_to_go_on(tmp_path: Path, capsys, monkeypatch) -> None:
@@ -217,24 +217,24 @@ BAD = {
     "sweep {states} --spec B0/DE@4s": "block size=0 must be at least 1",
     "sweep {states} --spec 'B8/DE@4s + B8/DF@4u'": "unknown map 'DF'",
     "sweep {states} --step 7": "step=7 is not in .*; it has 1",
-    "sweep {states} --codebook x": "codebook='x' must be NAME=FILE with one number a line",
+    "sweep {states} --codebook x": "codebook='x' must be NAME=FILE, a file with one number",
     "sweep {truncated}": "is corrupt or truncated",
     "sweep {nan}": "state 'exp_avg' of parameter 'group0.param0' in .* holds 1 NaN or infinite",
     "sweep {missing}": "does not exist",
-    "sweep {sgd}": "has no Adam states .*; it has momentum_buffer",
+    "sweep {sgd}": "has no Adam states .*; its states are momentum_buffer",
     "sweep {states} --out {file}": "cannot be written",
     "figures {states} --out {file}": "cannot be written",
     "figures {sgd} --out {new}": "has no Adam states",
     "figures --out {new}": "has no frames to draw",
     "report {new}": "holds no figures, frames or sweep to report",
     "capture --checkpoint {missing} --out {new}": "does not exist",
-    "capture --checkpoint {text} --out {new}": "is no checkpoint that torch can load",
+    "capture --checkpoint {text} --out {new}": "is not a checkpoint that torch can load",
     "capture --out {new}": "give either a workload or --checkpoint, not both",
     "capture nope --out {new}": "workload='nope' is unknown",
     "lab stdlib-lm-tiny --out {file}": "cannot be written",
     "lab stdlib-lm-tiny --steps 0 --out {new}": "Invalid value for '--steps'",
-    "train digits --optimizer 9bit --out {new}": "state_quantizers='9bit' is no preset",
-    "train digits --stable-embedding --out {new}": "stable_embedding=True is no option of digits",
+    "train digits --optimizer 9bit --out {new}": "state_quantizers='9bit' is not a preset",
+    "train digits --stable-embedding --out {new}": "stable_embedding=True is not an option of",
     "nonsense": "No such command 'nonsense'",
 }
 

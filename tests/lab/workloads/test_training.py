@@ -98,16 +98,18 @@ def test_a_finished_run_is_not_repeated(whole) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"steps": 13}, "holds a run with steps=12; 13 was asked for"),
-        ({"seed": 1}, "holds a run with seed=0; 1 was asked for"),
-        ({"label": "y"}, "holds a run with label='x'; 'y' was asked for"),
+        ({"steps": 13}, "holds a run with steps=12, but 13 was requested"),
+        ({"seed": 1}, "holds a run with seed=0, but 1 was requested"),
+        ({"label": "y"}, "holds a run with label='x', but 'y' was requested"),
     ],
 )
 def test_another_run_in_the_folder_is_refused(options, message: str, whole) -> None:
     out, _ = whole
     with pytest.raises(OutputError) as caught:
         run(out, **options)
-    assert str(caught.value) == (f"out={str(out)!r} {message}; give another folder, or delete it")
+    assert str(caught.value) == (
+        f"out={str(out)!r} {message}; delete the folder or give another one"
+    )
 
 
 def test_damaged_files_are_refused(tmp_path: Path) -> None:
@@ -159,7 +161,7 @@ def test_options_of_the_optimizer_belong_to_the_run(whole) -> None:
         made.param_groups[0]["eps"] = 1e-6
         return made
 
-    with pytest.raises(OutputError, match=r"holds a run with group0\.eps=1e-08; 1e-06 was asked"):
+    with pytest.raises(OutputError, match=r"group0\.eps=1e-08, but 1e-06 was requested"):
         train(TINY, other, out=out, label="x", steps=STEPS, validate_every=6)
 
 
