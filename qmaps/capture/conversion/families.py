@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from qmaps import optim
 from qmaps.errors import BadValueError, CaptureError, nearest
 from qmaps.optim import QuantizedOptimizer
+from qmaps.optim.rule import every
 
 
 @dataclass(frozen=True)
@@ -64,12 +65,11 @@ def _of_rules() -> None:
     """Add a family for each rule with states of the parameter's shape that no family has."""
     for name in optim.__all__:
         cls = getattr(optim, name)
-        if (
-            hasattr(cls, "state_names")
-            and cls.state_shapes is QuantizedOptimizer.state_shapes
-            and _with(set(cls.state_names)) is None
-        ):
-            fixed = cls.states_of is QuantizedOptimizer.states_of
+        if not (isinstance(cls, type) and issubclass(cls, QuantizedOptimizer) and cls.state_names):
+            continue
+        whole = all(state.dims is every for state in cls.states.values())
+        if whole and _with(set(cls.state_names)) is None:
+            fixed = cls.state_shapes is QuantizedOptimizer.state_shapes
             optional = frozenset() if fixed else frozenset(cls.state_names)
             family = Family(name.lower(), cls.state_names, cls.signed_states, optional)
             FAMILIES[family.name] = family

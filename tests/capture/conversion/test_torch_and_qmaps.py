@@ -283,7 +283,7 @@ DAMAGES = [
         "parameter '0.weight' has exp_avg_sq of shape (80, 64) and exp_avg of shape (3,); "
         "the shapes must be equal",
     ),
-    (lambda s: s["state"][1].pop("exp_avg"), "'0.bias' has no exp_avg"),
+    (lambda s: s["state"][1].pop("exp_avg"), "parameter '0.bias' lacks the states exp_avg"),
     (
         lambda s: [state.update(mine=state.pop("exp_avg")) for state in s["state"].values()],
         "the checkpoint has exp_avg_sq, mine; only these states can be converted: adam: "
