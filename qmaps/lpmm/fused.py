@@ -17,6 +17,7 @@ from qmaps.engines.fused import Entry, count_step, followed, memory_of, readable
 from qmaps.engines.native import core, tensors
 from qmaps.engines.native.optimizer import add_states, described, rounding
 from qmaps.engines.philox import RoundingKey
+from qmaps.engines.rules import ordered
 from qmaps.lpmm.parameter import LowPrecisionParameter
 
 if TYPE_CHECKING:
@@ -73,12 +74,13 @@ class LowPrecisionStep:
         self._optimizer = optimizer
         self._entries = entries
         step = core.Step()
+        floats = (tensors.DTYPES[torch.float32],) * 2  # of neither, which are codes
         for number, param, group, _ in entries:
             param = cast("LowPrecisionParameter", param)
             assert param.accumulator is not None
             start(optimizer, param, group)
             used = optimizer.states_of(group)
-            step.add_parameter(optimizer.native_rule, " ".join(used), param.numel(), 0, 0)
+            step.add_parameter(optimizer.native_rule, " ".join(used), param.numel(), *floats)
             key = RoundingKey(seed=group["seed"], purpose=2, tensor=number)
             step.add_parameter_codes(*described(param.codes), rounding(param.codes, key))
             step.add_gradient_codes(*described(param.accumulator.total))
@@ -113,12 +115,13 @@ class LowPrecisionStep:
         steps = [count_step(self._optimizer.state[param]) for param in params]
         rows: dict[tuple[int, int], int] = {}
         constants: list[list[float]] = []
+        rule = str(self._optimizer.native_rule)
         which = []
         for (_, _, group, _), step in zip(self._entries, steps, strict=True):
             kind = id(group), step
             if kind not in rows:
                 rows[kind] = len(constants)
-                constants.append(list(self._optimizer.scalars(group, step).values()))
+                constants.append(ordered(rule, self._optimizer.scalars(group, step)))
             which.append(rows[kind])
         nowhere = [0] * len(params)
         threads = tensors.threads(self._numel)

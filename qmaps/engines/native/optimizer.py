@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -13,6 +12,7 @@ from qmaps.engines.addresses import address
 from qmaps.engines.fused import Entry, FusedStep, Plan, followed, rule_states
 from qmaps.engines.native import core, tensors
 from qmaps.engines.philox import RoundingKey
+from qmaps.engines.rules import ordered, rules
 
 if TYPE_CHECKING:
     from qmaps.optim.base import QuantizedOptimizer
@@ -27,7 +27,7 @@ class NativeStep(FusedStep):
             return False
         names = self._optimizer.state_shapes(param, group)
         rule = (str(self._optimizer.native_rule), rule_states(self._optimizer, names))
-        if rule not in _rules():
+        if rule not in rules():
             return False
         own = [name for name in names if name not in self._optimizer.side_states]
         found = [self._optimizer.quantizer_of(name, param, group) for name in own]
@@ -53,8 +53,9 @@ class NativePlan(Plan):
         kinds = list(zip(map(id, self._groups), steps, strict=True))
         groups = dict(zip(kinds, self._groups, strict=True))
         row = {kind: index for index, kind in enumerate(groups)}
+        rule = str(self._optimizer.native_rule)
         constants = [
-            list(self._optimizer.scalars(group, step).values())
+            ordered(rule, self._optimizer.scalars(group, step))
             for (_, step), group in groups.items()
         ]
         gradients_at, copies = self._gradients_at()
@@ -132,9 +133,3 @@ def described(t: QuantizedTensor) -> tuple[Any, ...]:
 def rounding(t: QuantizedTensor, key: RoundingKey) -> list[tuple[int, ...]]:
     """The words of `key` in a list; an empty list where `t` is rounded to nearest."""
     return [key.words()] if t.quantizer.stochastic else []
-
-
-@functools.cache
-def _rules() -> frozenset[tuple[str, str]]:
-    """The engine's rules: name and states."""
-    return frozenset(core.rules())
