@@ -1,6 +1,7 @@
 """The structures that kernels take as arguments, as the headers of ``src`` define them.
 
-Names are those of the C++ structures; addresses are 64-bit integers.
+The headers' numbers and structures are compared with these when a kernel is compiled. Names are
+those of the C++ structures; addresses are 64-bit integers.
 """
 
 from __future__ import annotations
