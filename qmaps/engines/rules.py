@@ -6,6 +6,7 @@ The headers in ``kernels/rules`` state the order of a rule's scalars; everything
 from __future__ import annotations
 
 import functools
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import zip_longest
 from typing import Any, TypeVar
@@ -43,7 +44,7 @@ def scalar_names(rule: str) -> tuple[str, ...]:
     """
     for (name, _), found in rules().items():
         if name == rule:
-            return found.scalars
+            return tuple(map(sys.intern, found.scalars))  # quickly compared
     raise BadValueError(f"rule {rule!r} is not known to the engines")
 
 
@@ -61,6 +62,8 @@ def ordered(rule: str, scalars: Mapping[str, T]) -> list[T]:
     [0.0, 1e-10, 0.1, 1.0]
     """
     names = scalar_names(rule)
+    if tuple(scalars) == names:  # as optimizers of qmaps have them: no look-ups in every step
+        return list(scalars.values())
     if len(scalars) == len(names):
         try:
             return [scalars[name] for name in names]
