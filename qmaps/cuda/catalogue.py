@@ -5,7 +5,8 @@ from __future__ import annotations
 from itertools import product
 
 from qmaps.cuda.compiler import Entry
-from qmaps.cuda.rules import NORMS, PRODUCTS, RULES
+from qmaps.cuda.kernels import kernel
+from qmaps.engines.rules import Sides, rules
 from qmaps.engines.step import SIDES
 
 FORMATS = {
@@ -47,64 +48,56 @@ def entries(*, quick: bool = False) -> list[Entry]:
 
 
 def _tensors(types: list[str], formats: list[str]) -> list[Entry]:
-    whole = [f"{kernel}<{type_}>" for kernel in ("scan", "find_maxima") for type_ in types]
+    whole = [kernel(name, type_) for name in ("scan", "find_maxima") for type_ in types]
     # Every format with one type, every type with one format.
     pairs = [("float", name) for name in formats] + [(type_, formats[0]) for type_ in types[1:]]
     coded = [
-        f"{kernel}<{type_}, {FORMATS[name]}>"
-        for kernel, (type_, name) in product(("encode", "decode"), pairs)
+        kernel(name, type_, FORMATS[form])
+        for name, (type_, form) in product(("encode", "decode"), pairs)
     ]
-    return [Entry("quantize.cuh", name) for name in whole + coded]
+    return whole + coded
 
 
 def _scales() -> list[Entry]:
     names = ("find_{}_ends", "new_{}_grids", "round_{}_scales", "commit_{}_scales", "read_{}_grids")
-    return [
-        Entry(file, name.format(of))
-        for file, of in (("tensor_scales.cuh", "tensor"), ("step_scales.cuh", "step"))
-        for name in names
-    ]
+    return [kernel(name.format(of)) for of in ("tensor", "step") for name in names]
 
 
 def _errors() -> list[Entry]:
-    made = [Entry("measure.cuh", f"measure<float, {form}>") for form in FORMATS.values()]
-    made += [Entry("sums.cuh", f"add_parts<{count}>") for count in (2, 4)]
-    made.append(Entry("updates.cuh", "update_errors"))
-    return made + [Entry("grid.cuh", name) for name in ("find_cells", "sum_cells", "add_cells")]
+    made = [kernel("measure", "float", form) for form in FORMATS.values()]
+    made += [kernel("add_parts", count) for count in (2, 4)]
+    plain = ("update_errors", "find_cells", "sum_cells", "add_cells")
+    return made + [kernel(name) for name in plain]
 
 
 def _steps(pairs: tuple[tuple[str, str | None], ...]) -> list[Entry]:
-    made = [Entry("begin.cuh", name) for name in ("begin_step", "write_words")]
-    made.append(Entry("step.cuh", "look_at_gradients<Bf16>"))
+    made = [kernel(name) for name in ("begin_step", "write_words")]
+    made.append(kernel("look_at_gradients", "Bf16"))
     for first, second in pairs:
         formats = [FORMATS[name] if name else "Plain" for name in (first, second)]
         kind = f"Kind<AdamW, float, float, false, {', '.join(formats)}>"
-        made.append(Entry("step.cuh", f"step<{kind}>"))
+        made.append(kernel("step", kind))
         if second == "rank1/linear@4u":
-            made.append(Entry("step.cuh", f"step_maxima<{kind}>"))
+            made.append(kernel("step_maxima", kind))
     return made
 
 
 def _rules() -> list[Entry]:
     """Every rule, with bfloat16 parameters that are rounded stochastically."""
     made = []
-    for (name, states), rule in RULES.items():
-        formats = [FORMATS["B256/DE@8s"] for state in states.split() if state != SIDES]
-        kind = ", ".join([rule, "Bf16", "Bf16", "true", *formats])
-        kernels = ["step", "step_norms", "finish_norms"] if name in NORMS else ["step"]
-        made += [Entry("step.cuh", f"{kernel}<Kind<{kind}>>") for kernel in kernels]
-        if rule in PRODUCTS:
-            names = ("side_sums", "finish_sides")
-            made += [Entry("sides.cuh", f"{kernel}<Kind<{kind}>>") for kernel in names]
+    for rule in rules().values():
+        formats = [FORMATS["B256/DE@8s"] for state in rule.states if state != SIDES]
+        kind = ", ".join([rule.type, "Bf16", "Bf16", "true", *formats])
+        names = ["step", *(["step_norms", "finish_norms"] if rule.takes_norms else [])]
+        names += ["side_sums", "finish_sides"] if rule.sides is Sides.PRODUCT else []
+        made += [kernel(name, f"Kind<{kind}>") for name in names]
     return made
 
 
 def _quantiles(types: list[str]) -> list[Entry]:
     """Chunks of 4096, and some shorter ones."""
-    finds = [f"find_quantiles<{type_}, 12>" for type_ in types]
-    finds += [f"find_quantiles<float, {bits}>" for bits in (0, 3, 7, 10)]
-    counts = [f"count_{which}_digit<{type_}>" for which in ("first", "next") for type_ in types]
-    return [
-        *(Entry("quantiles.cuh", name) for name in [*finds, "add_rows"]),
-        *(Entry("selection.cuh", name) for name in [*counts, "decide_digit"]),
-    ]
+    finds = [kernel("find_quantiles", type_, 12) for type_ in types]
+    finds += [kernel("find_quantiles", "float", bits) for bits in (0, 3, 7, 10)]
+    names = [f"count_{which}_digit" for which in ("first", "next")]
+    counts = [kernel(name, type_) for name in names for type_ in types]
+    return [*finds, kernel("add_rows"), *counts, kernel("decide_digit")]

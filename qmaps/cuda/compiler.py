@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from qmaps.cuda.source import SOURCES, source_of
 from qmaps.errors import BackendError, OutputError
 from qmaps.storage.files import read_record, write_record
 
-SOURCES = Path(__file__).parent / "src"
 ROOT = Path(__file__).parents[2]
 """Holds ``qmaps/engines/kernels``, which the sources include."""
 
@@ -131,14 +131,13 @@ def compile_now(entry: Entry, arch: str) -> Compiled:
     """Compile an entry for one architecture; as `compiled`, but without the cache."""
     check_architecture(arch)
     found = core()
-    source = f'#include "{entry.file}"\nusing namespace qmaps;\n'
     # A program of the file's own name would include itself.
     options = found.ProgramOptions(
         arch=arch, include_path=[str(SOURCES), str(ROOT)], name=f"{entry.file}.cu", **OPTIONS
     )
     log = io.StringIO()
     try:
-        program = found.Program(source, "c++", options)
+        program = found.Program(source_of(entry.file), "c++", options)
         made = program.compile("cubin", name_expressions=(entry.name,), logs=log)
     except Exception as error:
         raise BackendError(f"{entry} does not compile for {arch}: {error}\n{log.getvalue()}") from (
@@ -177,6 +176,7 @@ def _digest(entry: Entry, arch: str) -> str:
 
     parts = [
         source_digest(),
+        source_of(entry.file),
         entry.file,
         entry.name,
         arch,
@@ -188,7 +188,7 @@ def _digest(entry: Entry, arch: str) -> str:
 
 @functools.cache
 def source_digest() -> str:
-    """A digest of everything that kernels are compiled from."""
+    """A digest of the files that kernels are compiled from."""
     files = sorted(
         [*SOURCES.glob("*.cuh"), *(ROOT / "qmaps" / "engines" / "kernels").rglob("*.hpp")]
     )

@@ -1,6 +1,7 @@
 """The structures that kernels take as arguments, as the headers of ``src`` define them.
 
-Names are those of the C++ structures; addresses are 64-bit integers.
+The headers' numbers and structures are compared with these when a kernel is compiled. Names are
+those of the C++ structures; addresses are 64-bit integers.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ FIRST_BITS = 12
 COUNTERS = 9216
 MAX_RANKS = 1024
 MAX_PASSES = 8
-NON_FINITE, NEGATIVE = 1, 2
+DOUBLE = 16
 
 _address, _i64, _i32, _i16, _u32 = "<u8", "<i8", "<i4", "<i2", "<u4"
 _u64, _double = "<u8", "<f8"

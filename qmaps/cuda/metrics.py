@@ -7,8 +7,8 @@ import torch
 from torch import Tensor
 
 from qmaps.cuda import layout
-from qmaps.cuda.compiler import Entry
 from qmaps.cuda.engine import Engine
+from qmaps.cuda.kernels import kernel
 from qmaps.cuda.tensors import (
     DTYPES,
     described,
@@ -47,8 +47,8 @@ def measure(
         keep: whether to store the codes.
 
     Returns:
-        Sums, with `codes` on the CPU; packed codes (None without `keep`); scales; and NON_FINITE
-        and NEGATIVE of `layout` or-ed together. Where that is not 0, the others are meaningless.
+        Sums, with `codes` on the CPU; packed codes (None without `keep`); scales; and `Flags`
+        or-ed together. Where that is not 0, the others are meaningless.
     """
     x = x.contiguous()
     shape, numel = tuple(x.shape), x.numel()
@@ -69,9 +69,8 @@ def measure(
     tensor["flags"] = address(found) + layout.offset(layout.MEASURED, "flags")
     tensor["refuse_negative"] = not map_.signed
     memory = prepare(engine, tensor, x.dtype, lies, scales, key)
-    arguments = (DTYPES[x.dtype], format_name(map_, lies, stochastic=key is not None))
-    kernel = Entry("measure.cuh", f"measure<{', '.join(arguments)}>")
-    engine.launch_over(kernel, len(parts), task)
+    form = format_name(map_, lies, stochastic=key is not None)
+    engine.launch_over(kernel("measure", DTYPES[x.dtype], form), len(parts), task)
     store_scales(engine, tensor, lies)
     del memory  # it was needed until here
     add_parts(engine, parts, address(found))
@@ -103,7 +102,7 @@ def add_parts(engine: Engine, parts: Tensor, totals: int) -> None:
     """
     task = np.zeros((), dtype=layout.PARTIAL_SUMS)
     task["parts"], task["count"], task["totals"] = address(parts), len(parts), totals
-    engine.launch(Entry("sums.cuh", f"add_parts<{parts.shape[1]}>"), 1, task)
+    engine.launch(kernel("add_parts", parts.shape[1]), 1, task)
 
 
 def _sums(found: np.void, numel: int, size: int) -> Sums:

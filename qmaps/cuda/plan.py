@@ -19,8 +19,8 @@ from torch import Tensor
 from qmaps.algebra.quantized import QuantizedTensor
 from qmaps.cuda import layout
 from qmaps.cuda.books import DeviceBook, book
-from qmaps.cuda.compiler import Entry as Kernel
 from qmaps.cuda.engine import Engine
+from qmaps.cuda.kernels import kernel
 from qmaps.cuda.rules import PRODUCTS, RULES, rule
 from qmaps.cuda.sides import Statistics, slices, work_of
 from qmaps.cuda.tensors import (
@@ -37,11 +37,9 @@ from qmaps.cuda.tensors import (
 from qmaps.engines.addresses import address, in_memory
 from qmaps.engines.constants import Constant
 from qmaps.engines.plan import FusedPlan, fused_supports
+from qmaps.engines.rules import ordered
 from qmaps.engines.step import Inputs, ParameterStep, Rule, Scalars, StepEngine, StepPlan
 from qmaps.errors import BackendError
-
-DOUBLE = 16
-"""Added to the kind of a constant whose tensor holds a float64."""
 
 
 class CudaSteps(StepEngine):
@@ -201,7 +199,7 @@ class CudaPlan(FusedPlan):
             self._make_scales(scale)
         for batch, (items, count) in zip(self._batches, self._items, strict=True):
             argument = self._argument(batch, items, count, scale)
-            self._engine.launch_over(_kernel(f"step<{batch.kind}>"), count, argument)
+            self._engine.launch_over(kernel("step", batch.kind), count, argument)
         self._over_scales("commit_step_scales")
         del copies  # they were needed until here
         self._round_masters()
@@ -215,8 +213,8 @@ class CudaPlan(FusedPlan):
             look["bad"] = address(self._bad)
             for batch, (items, count) in zip(self._batches, self._items, strict=True):
                 look["items"], look["count"] = address(items), count
-                kernel = _kernel(f"look_at_gradients<{batch.gradients}>")
-                self._engine.launch_over(kernel, count, look)
+                look_at = kernel("look_at_gradients", batch.gradients)
+                self._engine.launch_over(look_at, count, look)
         begin = np.zeros((), dtype=layout.BEGIN)
         begin["parameters"], begin["count"] = address(self._table), len(self._given)
         begin["constants"] = address(self._constants)
@@ -224,7 +222,7 @@ class CudaPlan(FusedPlan):
         begin["bad"] = address(self._bad) if self._policed else 0
         begin["skip"], begin["skipped"] = address(self._skip), address(self._skipped)
         blocks = -(-len(self._given) // layout.THREADS)
-        self._engine.launch(_kernel("begin_step"), blocks, begin)
+        self._engine.launch(kernel("begin_step"), blocks, begin)
 
     def _take_sides(self, scale: Tensor | None) -> None:
         """Update statistics of rows and columns, on which all later kernels may depend."""
@@ -234,14 +232,14 @@ class CudaPlan(FusedPlan):
                 argument = self._argument(batch, items, count, scale)
                 # A warp takes a tile.
                 blocks = -(-count // layout.WARPS) if place == 0 else count
-                self._engine.launch_over(_kernel(f"{name}<{batch.kind}>"), blocks, argument)
+                self._engine.launch_over(kernel(name, batch.kind), blocks, argument)
 
     def _take_norms(self, scale: Tensor | None) -> None:
         """Compute norms and what rules derive from them; new states may depend on it."""
         for name in ("step_norms", "finish_norms"):
             for batch, (items, count) in zip(self._batches, self._items, strict=True):
                 argument = self._argument(batch, items, count, scale)
-                self._engine.launch_over(_kernel(f"{name}<{batch.kind}>"), count, argument)
+                self._engine.launch_over(kernel(name, batch.kind), count, argument)
 
     def _make_scales(self, scale: Tensor | None) -> None:
         """Compute new multi-block scales."""
@@ -250,7 +248,7 @@ class CudaPlan(FusedPlan):
         for batch, (items, count) in zip(self._batches, self._items, strict=True):
             if batch.wide:
                 argument = self._argument(batch, items, count, scale)
-                self._engine.launch_over(_kernel(f"step_maxima<{batch.kind}>"), count, argument)
+                self._engine.launch_over(kernel("step_maxima", batch.kind), count, argument)
         if self._eight_bit:
             for name in ("find_step_ends", "new_step_grids", "round_step_scales"):
                 self._over_scales(name)
@@ -261,7 +259,7 @@ class CudaPlan(FusedPlan):
         wide = np.zeros((), dtype=layout.WIDE)
         wide["parameters"], wide["items"] = address(self._table), address(self._wide)
         wide["count"], wide["skip"] = self._wide_count, address(self._skip)
-        self._engine.launch_over(_kernel(name), self._wide_count, wide)
+        self._engine.launch_over(kernel(name), self._wide_count, wide)
 
     def _argument(
         self, batch: Batch, items: Tensor, count: int, scale: Tensor | None
@@ -285,7 +283,7 @@ class CudaPlan(FusedPlan):
     def _write_scalars(self, scalars: Sequence[Scalars]) -> None:
         rows = np.zeros((len(self._groups), layout.MAX_SCALARS), dtype=layout.CONSTANT)
         for row, group in zip(rows, self._groups, strict=True):
-            for target, value in zip(row, scalars[group].values(), strict=False):
+            for target, value in zip(row, ordered(self._rule, scalars[group]), strict=False):
                 _describe_constant(target, value, self._engine)
         if (words := rows.tobytes()) != self._words:
             self._write(self._constants, np.frombuffer(words, dtype=np.uint64))
@@ -298,7 +296,7 @@ class CudaPlan(FusedPlan):
             argument = np.zeros((), dtype=layout.WRITE)
             argument["to"], argument["count"] = address(to) + 8 * begin, len(some)
             argument["word"][: len(some)] = some
-            self._engine.launch(_kernel("write_words"), 1, argument)
+            self._engine.launch(kernel("write_words"), 1, argument)
 
     def _describe(self) -> None:
         # Groups of the optimizer, in the order of the rows that kernels know them by.
@@ -416,7 +414,7 @@ def _describe_constant(target: np.ndarray, value: float | Constant, engine: Engi
     there = isinstance(given, Tensor) and given.device == engine.device and in_memory(given)
     if isinstance(given, Tensor) and there and given.dtype in readable and given.numel() == 1:
         target["tensor"] = address(given)
-        target["kind"] += DOUBLE if given.dtype == torch.float64 else 0
+        target["kind"] += layout.DOUBLE if given.dtype == torch.float64 else 0
     else:
         target["a"] = float(given)
 
@@ -424,10 +422,3 @@ def _describe_constant(target: np.ndarray, value: float | Constant, engine: Engi
 def _on(engine: Engine, scalar: Tensor | None) -> Tensor | None:
     """A tensor with one element as kernels read it."""
     return None if scalar is None else scalar.to(engine.device, torch.float32)
-
-
-def _kernel(name: str) -> Kernel:
-    plain = "step_scales.cuh" if name.endswith(("grids", "ends", "scales")) else "begin.cuh"
-    if "sides<" in name or "side_sums<" in name:
-        return Kernel("sides.cuh", name)
-    return Kernel("step.cuh" if "<" in name else plain, name)

@@ -15,8 +15,8 @@ import torch
 from torch import Tensor
 
 from qmaps.cuda import layout
-from qmaps.cuda.compiler import Entry
 from qmaps.cuda.engine import Engine
+from qmaps.cuda.kernels import kernel
 from qmaps.cuda.tensors import DTYPES, tiles
 from qmaps.engines.addresses import address
 
@@ -100,13 +100,13 @@ class Quantiles:
         task["below"], task["fraction"] = address(below), address(fraction)
         task["quantiles"], task["sums"] = address(room), address(sums)
         task["bad"] = address(bad)
-        find = Entry("quantiles.cuh", f"find_quantiles<{DTYPES[x.dtype]}, {bits}>")
+        find = kernel("find_quantiles", DTYPES[x.dtype], bits)
         for first in range(0, rows, together):
             task["rows"] = min(together, rows - first)
             task["x"] = address(x) + first * size * x.element_size()
             # A block for each sort, and no loop in it: they end evenly.
             self.engine.launch(find, -(-int(task["rows"]) // at_once), task)
-            self.engine.launch_over(Entry("quantiles.cuh", "add_rows"), -(-num // _COLUMNS), task)
+            self.engine.launch_over(kernel("add_rows"), -(-num // _COLUMNS), task)
         return bad
 
     def _select(self, x: Tensor, ranks: Tensor, bits: int, out: dict[str, Tensor]) -> Tensor:
@@ -132,9 +132,9 @@ class Quantiles:
         # As many blocks as a device holds at once, given their shared memory.
         blocks = min(tiles(x.numel()), -(-self.engine.blocks // 2))
         for number in range(passes(ranks.numel(), bits)):
-            kernel = f"count_{'next' if number else 'first'}_digit<{DTYPES[x.dtype]}>"
-            self.engine.launch(Entry("selection.cuh", kernel), blocks, task)
-            self.engine.launch(Entry("selection.cuh", "decide_digit"), 1, task)
+            count = kernel(f"count_{'next' if number else 'first'}_digit", DTYPES[x.dtype])
+            self.engine.launch(count, blocks, task)
+            self.engine.launch(kernel("decide_digit"), 1, task)
 
 
 def passes(ranks: int, bits: int) -> int:

@@ -12,8 +12,8 @@ from torch import Tensor
 
 from qmaps.cuda import layout
 from qmaps.cuda.books import book, searches
-from qmaps.cuda.compiler import Entry
 from qmaps.cuda.engine import Engine
+from qmaps.cuda.kernels import kernel
 from qmaps.engines.addresses import address
 from qmaps.engines.packing import packed_bytes
 from qmaps.engines.philox import RoundingKey
@@ -84,19 +84,6 @@ def format_name(map_: Map, found: Layout, *, stochastic: bool) -> str:
     signed = len(search.counts) > search.buckets
     flags = [str(flag).lower() for flag in (found.geometry.log, stochastic, signed)]
     return f"Format<{map_.bits}, {found.block}, {', '.join(flags)}, {search.steps}>"
-
-
-def entry(kernel: str, *arguments: str) -> Entry:
-    """A kernel for one tensor.
-
-    Args:
-        kernel: its name.
-        arguments: its template arguments. Kernels with some are in ``src/quantize.cuh``, those
-            without in ``src/tensor_scales.cuh``.
-    """
-    if not arguments:
-        return Entry("tensor_scales.cuh", kernel)
-    return Entry("quantize.cuh", f"{kernel}<{', '.join(arguments)}>")
 
 
 class Workspace:
@@ -208,9 +195,9 @@ def quantize(
         check: whether to look for NaN, infinity, and negative numbers under an unsigned map.
 
     Returns:
-        Packed codes (1-D uint8), scales, and what `check` found: NON_FINITE and NEGATIVE or-ed
-        together. Where that is not 0, `out` is unchanged, and codes and scales that were
-        allocated are meaningless. Without `check` the third value means nothing.
+        Packed codes (1-D uint8), scales, and what `check` found: `Flags` or-ed together. Where that
+        is not 0, `out` is unchanged, and codes and scales that were allocated are meaningless.
+        Without `check` the third value means nothing.
     """
     x = x.contiguous()
     shape, numel = tuple(x.shape), x.numel()
@@ -226,7 +213,7 @@ def quantize(
     if flags is not None:
         task["flags"], task["refuse_negative"] = address(flags), not map_.signed
         if out is not None and numel:
-            engine.launch_over(entry("scan", DTYPES[x.dtype]), tiles(numel), task)
+            engine.launch_over(kernel("scan", DTYPES[x.dtype]), tiles(numel), task)
             if seen := int(flags):
                 return packed, scales, seen
             task["flags"] = 0
@@ -235,7 +222,7 @@ def quantize(
             if part.ends is None:
                 scales[part.array].zero_()  # maxima begin so
     memory = prepare(engine, task, x.dtype, found, scales, key)
-    encode = entry("encode", DTYPES[x.dtype], format_name(map_, found, stochastic=key is not None))
+    encode = kernel("encode", DTYPES[x.dtype], format_name(map_, found, stochastic=key is not None))
     engine.launch_over(encode, tiles(numel), task)
     store_scales(engine, task, found)
     del memory  # it was needed until here
@@ -278,11 +265,11 @@ def prepare(
 
 def _make_scales(engine: Engine, task: np.ndarray, dtype: torch.dtype, found: Layout) -> None:
     """Compute the new scales of a tensor whose `Layout.block` is 0."""
-    engine.launch_over(entry("find_maxima", DTYPES[dtype]), tiles(int(task["numel"])), task)
+    engine.launch_over(kernel("find_maxima", DTYPES[dtype]), tiles(int(task["numel"])), task)
     if found.eight_bit:
-        engine.launch_over(entry("find_tensor_ends"), chunks(found), task)
-        engine.launch(entry("new_tensor_grids"), len(found.geometry.parts), task)
-        engine.launch_over(entry("round_tensor_scales"), chunks(found), task)
+        engine.launch_over(kernel("find_tensor_ends"), chunks(found), task)
+        engine.launch(kernel("new_tensor_grids"), len(found.geometry.parts), task)
+        engine.launch_over(kernel("round_tensor_scales"), chunks(found), task)
 
 
 def store_scales(engine: Engine, task: np.ndarray, found: Layout) -> None:
@@ -294,7 +281,7 @@ def store_scales(engine: Engine, task: np.ndarray, found: Layout) -> None:
         found: the layout of the scales.
     """
     if found.eight_bit:
-        engine.launch_over(entry("commit_tensor_scales"), chunks(found), task)
+        engine.launch_over(kernel("commit_tensor_scales"), chunks(found), task)
 
 
 def dequantize(
@@ -317,7 +304,7 @@ def dequantize(
     assert found is not None
     task = described(out, packed, map_, found)
     memory = describe_stored(engine, task, found, scales)
-    decode = entry("decode", DTYPES[out.dtype], format_name(map_, found, stochastic=False))
+    decode = kernel("decode", DTYPES[out.dtype], format_name(map_, found, stochastic=False))
     engine.launch_over(decode, tiles(out.numel()), task)
     del memory  # it was needed until here
 
@@ -338,7 +325,7 @@ def describe_stored(
     """
     memory = _place_scales(engine, task, found, scales)
     if found.eight_bit:
-        engine.launch(entry("read_tensor_grids"), len(found.geometry.parts), task)
+        engine.launch(kernel("read_tensor_grids"), len(found.geometry.parts), task)
     return memory
 
 

@@ -12,8 +12,8 @@ from torch import Tensor
 
 from qmaps.cuda import layout
 from qmaps.cuda.books import book
-from qmaps.cuda.compiler import Entry
 from qmaps.cuda.engine import Engine
+from qmaps.cuda.kernels import kernel
 from qmaps.cuda.metrics import add_parts, partial_sums
 from qmaps.cuda.quantiles import Quantiles
 from qmaps.cuda.tensors import describe_stored, follows, layout_of, tiles
@@ -74,7 +74,7 @@ class UpdateErrors:
             address(row) + row.element_size() * self._numel for row in self._errors
         )
         task["totals"] = address(self._totals)
-        self._engine.launch_over(Entry("updates.cuh", "update_errors"), len(parts), task)
+        self._engine.launch_over(kernel("update_errors"), len(parts), task)
         add_parts(self._engine, parts, address(self._totals))
         self._numel += numel
         del memory  # it was needed until here
@@ -157,7 +157,7 @@ def add_update_grid(
         errors = torch.empty(size, 2, dtype=torch.float64, device=exact.device)
         given["begin"], given["end"] = begin, begin + size
         given["cells"], given["errors"] = address(cell), address(errors)
-        engine.launch_over(Entry("grid.cuh", "find_cells"), tiles(size), given)
+        engine.launch_over(kernel("find_cells"), tiles(size), given)
 
         ordered, order = cell.sort(stable=True)
         ends = torch.searchsorted(ordered, numbers, right=True)
@@ -168,8 +168,8 @@ def add_update_grid(
         cells["errors"], cells["order"] = address(errors), address(order)
         cells["ends"], cells["pieces"] = address(ends), address(pieces)
         cells["parts"] = address(parts)
-        engine.launch_over(Entry("grid.cuh", "sum_cells"), -(-most // layout.WARPS), cells)
-        engine.launch_over(Entry("grid.cuh", "add_cells"), -(-count // layout.THREADS), cells)
+        engine.launch_over(kernel("sum_cells"), -(-most // layout.WARPS), cells)
+        engine.launch_over(kernel("add_cells"), -(-count // layout.THREADS), cells)
     del memory  # it was needed until here
 
 

@@ -27,17 +27,26 @@ class Constant:
     c: float = 0.0
 
     kind: ClassVar[int] = 0
-    """What CUDA calls it (``ConstantKind`` in ``qmaps/cuda/src/begin.cuh``)."""
+    """The number of its class in `KINDS`, by which CUDA kernels know it."""
+
+    def __init_subclass__(cls) -> None:
+        cls.kind = len(KINDS)
+        KINDS.append(cls)
 
     def at(self, step: int) -> float:  # noqa: ARG002
         """Its value in step 1, 2, ..."""
         return float(self.a)
 
 
+KINDS: list[type[Constant]] = [Constant]
+"""Every kind of number, in the order of the classes below.
+
+CUDA's ``enum ConstantKind`` is made from it; ``src/begin.cuh`` has a case for each.
+"""
+
+
 class Corrected(Constant):
     """``a / (1 - b^step)``: a step size over Adam's first bias correction."""
-
-    kind: ClassVar[int] = 1
 
     def at(self, step: int) -> float:
         """Its value in step 1, 2, ..."""
@@ -47,8 +56,6 @@ class Corrected(Constant):
 class RootCorrection(Constant):
     """``sqrt(1 - b^step)``: the root of Adam's second bias correction; `a` has no meaning."""
 
-    kind: ClassVar[int] = 2
-
     def at(self, step: int) -> float:
         """Its value in step 1, 2, ..."""
         return math.sqrt(1 - power(self.b, step))
@@ -56,8 +63,6 @@ class RootCorrection(Constant):
 
 class Decoupled(Constant):
     """``1 - a * b``: what decoupled weight decay `b` leaves of a parameter at learning rate `a`."""
-
-    kind: ClassVar[int] = 3
 
     def at(self, step: int) -> float:  # noqa: ARG002
         """Its value in step 1, 2, ..."""
@@ -67,8 +72,6 @@ class Decoupled(Constant):
 class First(Constant):
     """`a` in the first step and `b` in all others."""
 
-    kind: ClassVar[int] = 4
-
     def at(self, step: int) -> float:
         """Its value in step 1, 2, ..."""
         return float(self.a) if step == 1 else self.b
@@ -77,8 +80,6 @@ class First(Constant):
 class Slowing(Constant):
     """``a / (1 + (step - 1) * b)``: Adagrad's step size under `lr_decay` `b`."""
 
-    kind: ClassVar[int] = 5
-
     def at(self, step: int) -> float:
         """Its value in step 1, 2, ..."""
         return float(self.a) / (1 + (step - 1) * self.b)
@@ -86,8 +87,6 @@ class Slowing(Constant):
 
 class Warmed(Constant):
     """`a` times ``step / b``, and `a` from step `b` on: AdEMAMix's share of the slow average."""
-
-    kind: ClassVar[int] = 6
 
     def at(self, step: int) -> float:
         """Its value in step 1, 2, ..."""
@@ -105,8 +104,6 @@ class Lengthened(Constant):
     with `log` and `exp` of this module, and ``1 / log(0)`` 0.
     """
 
-    kind: ClassVar[int] = 7
-
     def at(self, step: int) -> float:
         """Its value in step 1, 2, ..."""
         last = float(self.a)
@@ -120,8 +117,6 @@ class Lengthened(Constant):
 
 class LengthenedRest(Lengthened):
     """1 minus that decay: the weight of the new value."""
-
-    kind: ClassVar[int] = 8
 
     def at(self, step: int) -> float:
         """Its value in step 1, 2, ..."""
@@ -195,8 +190,6 @@ class Power(Constant):
     ``exp(a * -log(1 / step))`` with `log` and `exp` of this module.
     """
 
-    kind: ClassVar[int] = 9
-
     def at(self, step: int) -> float:
         """Its value in step 1, 2, ..."""
         return exp(float(self.a) * -log(1 / step))
@@ -204,8 +197,6 @@ class Power(Constant):
 
 class PowerRest(Power):
     """``1 - step^a``: the weight of the old value in the same average."""
-
-    kind: ClassVar[int] = 10
 
     def at(self, step: int) -> float:
         """Its value in step 1, 2, ..."""
@@ -215,8 +206,6 @@ class PowerRest(Power):
 class Unbiased(Constant):
     """``(1 - a) / (1 - a^step)``: the new value's weight in an unbiased average of decay `a`."""
 
-    kind: ClassVar[int] = 11
-
     def at(self, step: int) -> float:
         """Its value in step 1, 2, ..."""
         return (1 - float(self.a)) / (1 - power(float(self.a), step))
@@ -224,8 +213,6 @@ class Unbiased(Constant):
 
 class UnbiasedRest(Constant):
     """``a * (1 - a^(step - 1)) / (1 - a^step)``: the weight of the old value in that average."""
-
-    kind: ClassVar[int] = 12
 
     def at(self, step: int) -> float:
         """Its value in step 1, 2, ..."""
@@ -235,8 +222,6 @@ class UnbiasedRest(Constant):
 
 class RelativeStep(Constant):
     """``min(a, 1 / sqrt(step))``: Adafactor's relative step size."""
-
-    kind: ClassVar[int] = 13
 
     def at(self, step: int) -> float:
         """Its value in step 1, 2, ..."""

@@ -14,11 +14,13 @@ import qmaps
 from qmaps.cuda import catalogue, compiler, engine
 from qmaps.cuda.__main__ import main
 from qmaps.cuda.compiler import Entry
+from qmaps.cuda.kernels import FILES, kernel
+from qmaps.cuda.source import SOURCES
 from qmaps.engines.backends import use_backend
 from qmaps.errors import BackendError, BadValueError
 
 needs_nvrtc = pytest.mark.skipif(bool(compiler.missing()), reason=compiler.missing())
-GRIDS = Entry("tensor_scales.cuh", "new_tensor_grids")
+GRIDS = kernel("new_tensor_grids")
 
 
 @pytest.fixture(autouse=True)
@@ -40,12 +42,22 @@ def test_a_step_compiles_without_spills(arch: str) -> None:
 
 
 def test_the_catalogue_has_every_kernel() -> None:
-    names = {entry.name.split("<")[0] for entry in catalogue.entries()}
-    files = {entry.file for entry in catalogue.entries()}
-    for path in compiler.SOURCES.glob("*.cuh"):
-        kernels = re.findall(r"^__global__ .*?(\w+)\(const", path.read_text(), re.MULTILINE)
-        assert set(kernels) <= names, path
-        assert not kernels or path.name in files
+    names = {(entry.file, entry.name.split("<")[0]) for entry in catalogue.entries()}
+    assert names == {(file, name) for file, kernels in FILES.items() for name in kernels}
+
+
+def test_kernels_are_those_of_the_files() -> None:
+    found = {}
+    for path in SOURCES.glob("*.cuh"):
+        if kernels := re.findall(r"^__global__ .*?(\w+)\(const", path.read_text(), re.MULTILINE):
+            found[path.name] = set(kernels)
+    assert found == {file: set(names) for file, names in FILES.items()}
+    assert kernel("step", "Kind<Lion>") == Entry("step.cuh", "step<Kind<Lion>>")
+    with pytest.raises(BackendError) as caught:
+        kernel("stride")
+    assert str(caught.value) == (
+        "there is no CUDA kernel 'stride'; qmaps/cuda/kernels.py lists them"
+    )
 
 
 @needs_nvrtc

@@ -16,7 +16,7 @@ from qmaps import optim
 from qmaps.algebra.quantized import QuantizedTensor
 from qmaps.algebra.quantizer import quantizer
 from qmaps.cuda.layout import CONSTANT
-from qmaps.cuda.rules import RULES
+from qmaps.cuda.source import source_of
 from qmaps.engines.backends import use_backend
 from qmaps.engines.constants import (
     Constant,
@@ -35,6 +35,7 @@ from qmaps.engines.constants import (
     Warmed,
     power,
 )
+from qmaps.engines.rules import rules
 from qmaps.optim.base import QuantizedOptimizer
 from tests.cuda.emulation import EmulatedEngine, build
 from tests.helpers import Wrapped
@@ -349,12 +350,13 @@ def test_rules_are_those_of_the_headers(
     device: EmulatedEngine, request: pytest.FixtureRequest
 ) -> None:
     checks = "\n".join(
-        f'static_assert(same(({type_}::kName), "{name}") && '
-        f'same(({type_}::kStateNames), "{states}"));'
-        for (name, states), type_ in RULES.items()
+        f'static_assert(same(Declared<{rule.type}>::kName, "{name}") && '
+        f'same(Declared<{rule.type}>::kStateNames, "{states}") && '
+        f'same(Declared<{rule.type}>::Scalars::kScalarNames, "{", ".join(rule.scalars)}"));'
+        for (name, states), rule in rules().items()
     )
     build(
-        '#include "block.hpp"\n#include "step.cuh"\nusing namespace qmaps;\n'
+        f'#include "block.hpp"\n{source_of("step.cuh")}'
         "constexpr bool same(const char* a, const char* b) {\n"
         "    while (*a && *a == *b) { ++a; ++b; }\n    return *a == *b;\n}\n" + checks,
         request.config.cache.mkdir("cuda-emulation"),
@@ -406,7 +408,7 @@ def test_constants_have_the_hosts_bits(
     device: EmulatedEngine, request: pytest.FixtureRequest
 ) -> None:
     library = build(
-        '#include "block.hpp"\n#include "begin.cuh"\n'
+        f'#include "block.hpp"\n{source_of("begin.cuh")}'
         'extern "C" double value(const qmaps::Constant* given, std::uint64_t step) {\n'
         "    return qmaps::constant_of(*given, step);\n}\n",
         request.config.cache.mkdir("cuda-emulation"),

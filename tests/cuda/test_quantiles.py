@@ -13,8 +13,9 @@ from torch import Tensor
 from qmaps import quantiles
 from qmaps.cuda import compiler, layout
 from qmaps.cuda import quantiles as cuda
-from qmaps.cuda.compiler import Entry
+from qmaps.cuda.kernels import kernel
 from qmaps.cuda.quantiles import Quantiles, passes
+from qmaps.cuda.source import source_of
 from qmaps.engines.backends import use_backend
 from qmaps.errors import NonFiniteError
 from tests.cuda.emulation import EmulatedEngine, build
@@ -168,8 +169,7 @@ def test_what_is_not_finite_is_counted(dtype: torch.dtype, on_device: EmulatedEn
 
 SORT = """
 #include "block.hpp"
-#include "sort.cuh"
-using namespace qmaps;
+SOURCE
 template <int kLog>
 void sort(std::uint32_t* const keys) {
     __shared__ std::uint32_t shared[kSortWords];
@@ -188,7 +188,8 @@ extern "C" void run(std::uint32_t* keys) {
 
 @pytest.mark.parametrize("log", [0, 1, 2, 3, 4, 5, 8, 9, 11, 12])
 def test_the_block_sorts(log: int, device: EmulatedEngine, request: pytest.FixtureRequest) -> None:
-    library = build(SORT.replace("LOG", str(log)), request.config.cache.mkdir("cuda-emulation"))
+    source = SORT.replace("LOG", str(log)).replace("SOURCE", source_of("sort.cuh"))
+    library = build(source, request.config.cache.mkdir("cuda-emulation"))
     size = 1 << log
     random = torch.randint(2**32, (layout.SORTED,), generator=generator())
     # Of zeros and ones, which a network sorts all or not at all.
@@ -202,9 +203,9 @@ def test_the_block_sorts(log: int, device: EmulatedEngine, request: pytest.Fixtu
 @pytest.mark.skipif(bool(compiler.missing()), reason=compiler.missing())
 @pytest.mark.parametrize("arch", ["sm_75", "sm_90", "sm_120"])
 def test_kernels_compile_without_spills(arch: str) -> None:
-    counts = [Entry("selection.cuh", f"count_{n}_digit<float>") for n in ("first", "next")]
-    finds = [Entry("quantiles.cuh", f"find_quantiles<{t}, 12>") for t in ("float", "F16")]
-    others = [Entry("selection.cuh", "decide_digit"), Entry("quantiles.cuh", "add_rows")]
+    counts = [kernel(f"count_{n}_digit", "float") for n in ("first", "next")]
+    finds = [kernel("find_quantiles", type_, 12) for type_ in ("float", "F16")]
+    others = [kernel("decide_digit"), kernel("add_rows")]
     for entry in [*counts, *finds, *others]:
         used = compiler.compile_now(entry, arch).usage
         assert used["spill_stores"] == used["spill_loads"] == used["stack"] == 0, (entry, used)

@@ -17,7 +17,7 @@ from qmaps.errors import BadValueError, NonFiniteError
 from qmaps.maps import Codebook
 from qmaps.maps.base import table
 from qmaps.normalize import PerTensor
-from tests.cuda.emulation import EmulatedEngine, build
+from tests.cuda.emulation import EmulatedEngine
 from tests.helpers import same_bits
 
 SPECS = (
@@ -153,25 +153,6 @@ def test_what_must_not_be_there_is_found(on_device: EmulatedEngine) -> None:
         assert torch.equal(before.packed, kept)
     with pytest.raises(BadValueError, match="negative"):
         qmaps.quantizer("B256/DE-0@8u").quantize(torch.randn(3000))
-
-
-def test_structures_are_those_of_cpp(
-    device: EmulatedEngine, request: pytest.FixtureRequest
-) -> None:
-    lines = []
-    for name, dtype in layout.STRUCTURES.items():
-        lines.append(f"static_assert(sizeof({name}) == {dtype.itemsize});")
-        for field in dtype.names:
-            offset = dtype.fields[field][1]
-            lines.append(f"static_assert(offsetof({name}, {field}) == {offset});")
-    files = (
-        *("begin.cuh", "step.cuh", "step_scales.cuh", "measure.cuh", "grid.cuh"),
-        *("quantiles.cuh", "selection.cuh"),
-    )
-    included = "".join(f'#include "{file}"\n' for file in ("block.hpp", *files))
-    source = f"{included}#include <cstddef>\nusing namespace qmaps;\n" + "\n".join(lines)
-    build(source, request.config.cache.mkdir("cuda-emulation"))
-    assert len(lines) > 50
 
 
 @pytest.mark.parametrize("stochastic", [False, True])

@@ -67,31 +67,20 @@ QMAPS_INLINE double lengthened(double last, double start, double steps, std::uin
     return decay < last ? decay : last;
 }
 
-enum ConstantKind : int {
-    kFixed,           // a
-    kCorrected,       // a / (1 - b^t)
-    kRootCorrection,  // sqrt(1 - b^t)
-    kDecoupled,       // 1 - a * b
-    kFirst,           // a in the first step, then b
-    kSlowing,         // a / (1 + (t - 1) * b)
-    kWarmed,          // a * min(t / b, 1)
-    kLengthened,      // a decay from b to a, which it is from step c on
-    kLengthenedRest,  // 1 minus that
-    kPower,           // t^a
-    kPowerRest,       // 1 minus that
-    kUnbiased,        // (1 - a) / (1 - a^t)
-    kUnbiasedRest,    // a * (1 - a^(t - 1)) / (1 - a^t)
-    kRelativeStep,    // min(a, 1 / sqrt(t))
-    kDouble = 16,     // besides: the tensor holds a float64
-};
+// Added to the kind of a constant whose tensor holds a float64.
+constexpr int kDouble = 16;
+static_assert(kConstantKinds <= kDouble);
 
+// Its value in this step; `at` of the class of the same name in qmaps.engines.constants, from which
+// ConstantKind is made.
 QMAPS_INLINE double constant_of(const Constant& given, std::uint64_t step) {
     double a = given.a;
     if (given.tensor)
         a = given.kind & kDouble ? *reinterpret_cast<const double*>(given.tensor)
                                  : static_cast<double>(*given.tensor);
     const double b = given.b;
-    switch (given.kind & ~static_cast<std::int64_t>(kDouble)) {
+    switch (static_cast<ConstantKind>(given.kind & ~kDouble)) {
+        case kConstant: return a;
         case kCorrected: return a / (1.0 - power(b, step));
         case kRootCorrection: return double_root_of(1.0 - power(b, step));
         case kDecoupled: return 1.0 - a * b;
@@ -108,8 +97,8 @@ QMAPS_INLINE double constant_of(const Constant& given, std::uint64_t step) {
             const double relative = 1.0 / double_root_of(step);
             return relative < a ? relative : a;
         }
-        default: return a;
     }
+    return a;
 }
 
 // The random numbers of a step, whose upper bits stand above the purpose.

@@ -31,6 +31,4 @@ constexpr int kTile = kThreads * kUnit;    // elements that a block works on at 
 constexpr int kWarp = 32;
 constexpr unsigned kAll = 0xFFFFFFFFu;     // the threads of a warp
 
-enum Flags : int { kNonFinite = 1, kNegative = 2 };
-
 }  // namespace qmaps

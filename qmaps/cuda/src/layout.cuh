@@ -1,4 +1,5 @@
-// What kernels are given. qmaps/cuda/layout.py has the same structures; a test compares them.
+// What kernels are given. qmaps/cuda/layout.py has the same structures; source.py compares them
+// whenever a kernel is compiled.
 #pragma once
 
 #include "language.cuh"

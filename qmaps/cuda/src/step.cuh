@@ -19,6 +19,7 @@ struct Kind {
     using State0 = S0;
     using State1 = S1;
     using State2 = S2;
+    static_assert(Declared<R>::Scalars::kScalars <= kMaxScalars);
     static constexpr bool kRounds = kRounds_;
     static constexpr int kBooks = (S0::kQuantized ? 1 : 0) + (S1::kQuantized ? 1 : 0) +
                                   (S2::kQuantized ? 1 : 0);
@@ -74,7 +75,7 @@ template <class R>
 QMAPS_INLINE void side_values(const SideStates& sides, const Place& place, float* x) {
     for (int j = 0; j < kUnit; ++j) x[j] = 0.0f;
     if (place.count == 0) return;
-    if constexpr (sides_of<R>(0) == kSmallest) {
+    if constexpr (sides_of<R> == kSmallest) {
         unit_scales<false>(sides.slices, place.at, place.count, x);
     } else {
         const Division at = divide(place.at, sides.columns);
@@ -112,7 +113,7 @@ QMAPS_INLINE void read_unit(const Batch& batch, const Parameter& parameter, cons
     if constexpr (R::kStates > 2)
         read_state<typename K::State2>(parameter.state[2], book_of<K, 2>(books), place,
                                        unit.state[2]);
-    if constexpr (sides_of<R>(0) != kNoSides)
+    if constexpr (sides_of<R> != kNoSides)
         side_values<R>(parameter.sides, place, unit.state[R::kStates]);
     if (batch.grad_scale) {
         const float scale = *batch.grad_scale;
@@ -125,7 +126,7 @@ QMAPS_INLINE void read_and_advance(const Batch& batch, const Parameter& paramete
                                    const Address& address, const Place& place, SharedBook* books,
                                    Unit& unit) {
     using R = typename K::Rule;
-    constexpr int kNumbers = R::kStates + (sides_of<R>(0) != kNoSides ? 1 : 0);
+    constexpr int kNumbers = R::kStates + (sides_of<R> != kNoSides ? 1 : 0);
     read_unit<K>(batch, parameter, address, place, books, unit);
     const R rule(parameter.scalars);
     for (int j = 0; j < kUnit; ++j) {
@@ -183,7 +184,7 @@ __global__ void __launch_bounds__(kThreads) step(const Batch batch) {
         if constexpr (R::kStates > 2)
             write_state<typename K::State2>(parameter.state[2], book_of<K, 2>(books), place,
                                             unit.state[2], largest);
-        if constexpr (sides_of<R>(0) == kSmallest)
+        if constexpr (sides_of<R> == kSmallest)
             fold_unit(parameter.sides.slices, place.at, place.count, unit.state[R::kStates]);
     }
 }
@@ -220,7 +221,7 @@ QMAPS_INLINE void add_squares(const Batch& batch, const Parameter& parameter,
                               const Address& address, std::int64_t tile, SharedBook* books,
                               Squares& squares) {
     using R = typename K::Rule;
-    constexpr int kNumbers = R::kStates + (sides_of<R>(0) != kNoSides ? 1 : 0);
+    constexpr int kNumbers = R::kStates + (sides_of<R> != kNoSides ? 1 : 0);
     const Place place = place_of(tile, parameter.numel);
     Unit unit;
     read_unit<K>(batch, parameter, address, place, books, unit);
@@ -253,6 +254,8 @@ QMAPS_INLINE double added(double* x, double (*shared)[kUnit]) {
     return x[0];
 }
 
+constexpr std::int64_t kNormChunk = 2 * kTile;
+
 // The sums of squares of chunks of two tiles, of the parameter and of what its rule measures. The
 // order of sums is that of qmaps.optim.norms.
 template <class K>
@@ -282,14 +285,14 @@ __global__ void __launch_bounds__(kThreads) step_norms(const Batch batch) {
 template <class K>
 __global__ void __launch_bounds__(kThreads) finish_norms(const Batch batch) {
     using R = typename K::Rule;
+    static_assert(R::kSettled <= kMaxScalars);
     if (*batch.skip) return;
     for (std::int64_t i = blockIdx.x; i < batch.count; i += gridDim.x) {
         const Item item = batch.items[i];
         if (item.tile != 0) continue;
         Parameter& parameter = batch.parameters[item.parameter];
-        constexpr std::int64_t kChunk = 2 * kTile;
         std::int64_t size = 1;
-        while (size * kChunk < parameter.numel) size *= 2;
+        while (size * kNormChunk < parameter.numel) size *= 2;
         for (std::int64_t half = size; half > 1; half /= 2) {
             // Sums lie in pairs, so that half as many pairs are as many numbers.
             for (std::int64_t at = threadIdx.x; at < half; at += kThreads)

@@ -8,10 +8,10 @@
 namespace qmaps {
 
 constexpr int kWarps = kThreads / kWarp;
-constexpr int kChunkTiles = 4;                                      // of a chunk
-constexpr std::int64_t kChunk = std::int64_t{kChunkTiles} * kTile;  // its elements
+constexpr int kChunkTiles = 4;                                          // of a chunk
+constexpr std::int64_t kSumsChunk = std::int64_t{kChunkTiles} * kTile;  // its elements
 
-QMAPS_INLINE std::int64_t chunks_of(std::int64_t numel) { return (numel + kChunk - 1) / kChunk; }
+QMAPS_INLINE std::int64_t chunks_of(std::int64_t numel) { return (numel + kSumsChunk - 1) / kSumsChunk; }
 
 // Call work(place) for the tiles of a chunk, with this thread's elements.
 template <class Work>

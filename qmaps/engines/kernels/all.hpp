@@ -1,4 +1,5 @@
-// Everything that one element goes through, and every rule by its name.
+// Everything that one element goes through. The rules come after it, as declarations.py lists them:
+// the headers in rules/ that declare none, which others use, and then those that do, by name.
 #include "language.hpp"
 
 #include "floats.hpp"
@@ -7,19 +8,4 @@
 #include "scales.hpp"
 #include "codec.hpp"
 #include "updates.hpp"
-
-#include "rules/terms.hpp"
-#include "rules/layerwise.hpp"
-#include "rules/sided.hpp"
-
-#include "rules/adafactor.hpp"
-#include "rules/adagrad.hpp"
-#include "rules/adam.hpp"
-#include "rules/ademamix.hpp"
-#include "rules/factored.hpp"
-#include "rules/lamb.hpp"
-#include "rules/lars.hpp"
-#include "rules/lion.hpp"
-#include "rules/rmsprop.hpp"
-#include "rules/sgd.hpp"
-#include "rules/sm3.hpp"
+#include "declare.hpp"

@@ -11,6 +11,8 @@ from __future__ import annotations
 import importlib
 from typing import Any
 
+from qmaps.engines.rules import check_build
+
 core: Any = None
 """The extension module, or None where it was not built."""
 reason = ""
@@ -23,6 +25,8 @@ except ImportError as error:
         f"the extension was not built or cannot be loaded ({error}); reinstall qmaps where a "
         "C++20 compiler is at hand"
     )
+else:
+    check_build(core)
 
 
 def isas() -> list[str]:

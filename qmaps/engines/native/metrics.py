@@ -36,8 +36,8 @@ def measure(
         keep: whether to store the codes.
 
     Returns:
-        Sums, packed codes (None without `keep`), scales, and NON_FINITE and NEGATIVE of `tensors`
-        or-ed together. Where that is not 0, the others are meaningless.
+        Sums, packed codes (None without `keep`), scales, and `Flags` or-ed together.
+        Where that is not 0, the others are meaningless.
     """
     x = x.contiguous()
     shape, numel = tuple(x.shape), x.numel()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -16,6 +15,7 @@ from qmaps.engines.constants import Constant
 from qmaps.engines.native import core, tensors
 from qmaps.engines.philox import RoundingKey
 from qmaps.engines.plan import FusedPlan, fused_supports, readable
+from qmaps.engines.rules import ordered, rules
 from qmaps.engines.step import Inputs, ParameterStep, Rule, StepEngine, StepPlan
 
 LONGEST_BLOCK = 8192
@@ -27,7 +27,7 @@ class NativeEngine(StepEngine):
 
     def supports(self, rule: Rule, given: ParameterStep) -> bool:
         """Whether it can step this parameter."""
-        if (str(rule.name), given.kernel_states) not in _rules():
+        if (str(rule.name), given.kernel_states) not in rules():
             return False
         found = [state.quantizer for state in given.states if not state.factored]
         logs = {q.normalizer for q in found if q is not None and q.normalizer.log_domain}
@@ -60,7 +60,7 @@ class NativePlan(FusedPlan):
         scalars = [
             [
                 value.at(step) if isinstance(value, Constant) else value
-                for value in inputs.scalars[group].values()
+                for value in ordered(self._rule, inputs.scalars[group])
             ]
             for group, step in row
         ]
@@ -157,9 +157,3 @@ def _described(t: QuantizedTensor) -> tuple[Any, ...]:
 def _rounding(t: QuantizedTensor, key: RoundingKey | None) -> list[tuple[int, ...]]:
     """The words of `key` in a list; an empty list where `t` is rounded to the nearest."""
     return [key.words()] if t.quantizer.stochastic and key is not None else []
-
-
-@functools.cache
-def _rules() -> frozenset[tuple[str, str]]:
-    """The engine's rules: name and states."""
-    return frozenset(core.rules())

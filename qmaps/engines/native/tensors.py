@@ -13,16 +13,20 @@ from torch import Tensor
 
 from qmaps.engines import packing
 from qmaps.engines.addresses import address
+from qmaps.engines.kernels.declarations import Dtype
 from qmaps.engines.native import core
 from qmaps.engines.philox import RoundingKey
 from qmaps.engines.reference import thresholds
 from qmaps.maps.base import Map, table
 from qmaps.normalize.base import Normalizer, Scales
 
-DTYPES = {torch.float32: 0, torch.float16: 1, torch.bfloat16: 2}
+DTYPES = {
+    torch.float32: Dtype.FLOAT32.value,
+    torch.float16: Dtype.FLOAT16.value,
+    torch.bfloat16: Dtype.BFLOAT16.value,
+}
 BYTE, MAX_BITS = 8, 16
 MAX_LOG_BLOCK = 1024
-NON_FINITE, NEGATIVE = 1, 2
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -141,9 +145,9 @@ def quantize(
         check: whether to look for NaN, infinity, and negative numbers under an unsigned map.
 
     Returns:
-        Packed codes (1-D uint8), scales, and what `check` found: NON_FINITE and NEGATIVE or-ed
-        together. Where that is not 0, `out` is unchanged, and codes and scales that were
-        allocated are meaningless. Without `check` the third value means nothing.
+        Packed codes (1-D uint8), scales, and what `check` found: `Flags` or-ed together. Where that
+        is not 0, `out` is unchanged, and codes and scales that were allocated are meaningless.
+        Without `check` the third value means nothing.
     """
     x = x.contiguous()
     shape = tuple(x.shape)

@@ -23,6 +23,7 @@ import torch
 from qmaps.cuda import compiler, engine
 from qmaps.cuda.compiler import Entry
 from qmaps.cuda.layout import THREADS
+from qmaps.cuda.source import SOURCES, source_of
 from qmaps.storage.files import replacing
 
 HERE = Path(__file__).parent
@@ -42,7 +43,7 @@ def build(source: str, folder: Path, flags: tuple[str, ...] = FLAGS) -> ctypes.C
     path = folder / f"{hashlib.sha256(chr(0).join(parts).encode()).hexdigest()[:24]}.so"
     if not path.exists():
         assert CXX, "no C++ compiler"
-        include = [f"-I{at}" for at in (HERE, compiler.SOURCES, compiler.ROOT)]
+        include = [f"-I{at}" for at in (HERE, SOURCES, compiler.ROOT)]
         with replacing(path) as temporary:
             done = subprocess.run(
                 [CXX, *flags, *include, "-x", "c++", "-", "-o", str(temporary)],
@@ -69,7 +70,7 @@ class EmulatedEngine(engine.Engine):
         self.launched.append(entry.name)
         if entry not in self._kernels:
             library = build(
-                f'#include "block.hpp"\n#include "{entry.file}"\nusing namespace qmaps;\n'
+                f'#include "block.hpp"\n{source_of(entry.file)}'
                 'extern "C" void run(int blocks, const void* argument) {\n'
                 f"    emulation::launch({entry.name}, blocks, {THREADS}, argument);\n}}\n",
                 self._folder,

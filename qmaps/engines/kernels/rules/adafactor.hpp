@@ -1,23 +1,21 @@
 // qmaps.optim.Adafactor, with a first moment or without, factored or whole.
 
+QMAPS_SCALARS(adafactor, rho, scale_parameter, scale_weight_decay, weight_decay, least, small, kept,
+              rest, d, beta1, rest1, correction, beta3, rest3, came_eps, growth, apollo_scale,
+              sign)
+
 template <bool kMomentum, bool kFactored>
 struct Adafactor {
-    static constexpr const char* kName = "adafactor";
-    static constexpr const char* kStateNames =
-        kMomentum ? (kFactored ? "exp_avg sides" : "exp_avg variance")
-                  : (kFactored ? "sides" : "variance");
     static constexpr int kStates = kMomentum + !kFactored;
-    static constexpr Sides kSides = kFactored ? kProduct : kNoSides;
     static constexpr int kVariance = kMomentum;
-    enum { kRho, kScaleParameter, kScaleDecay, kDecay, kLeast, kSmall, kKept, kRest, kClip, kBeta1,
-           kRest1, kCorrection, kBeta3, kRest3, kCameEps, kGrowth, kApolloScale, kSign, kScalars,
-           kAlpha = kScalars, kLeft, kDivisor, kSettled };
+    using At = adafactor_scalars;
+    enum { kAlpha = At::kScalars, kLeft, kDivisor, kSettled };  // by settle
     float alpha, decay, left, small, kept, rest, beta1, rest1, sign;
     float divisor;  // 1 or more: what clipping divides updates by
 
     QMAPS_INLINE explicit Adafactor(const float* c)
-        : alpha(c[kAlpha]), decay(c[kDecay]), left(c[kLeft]), small(c[kSmall]), kept(c[kKept]),
-          rest(c[kRest]), beta1(c[kBeta1]), rest1(c[kRest1]), sign(c[kSign]),
+        : alpha(c[kAlpha]), decay(c[At::weight_decay]), left(c[kLeft]), small(c[At::small]), kept(c[At::kept]),
+          rest(c[At::rest]), beta1(c[At::beta1]), rest1(c[At::rest1]), sign(c[At::sign]),
           divisor(c[kDivisor]) {}
 
     // The first moment takes the second one.
@@ -26,9 +24,9 @@ struct Adafactor {
     }
     static constexpr unsigned measures(const float*) { return kFactored ? 0 : 1u << kVariance; }
 
-    QMAPS_INLINE static float squared(float g, const float* c) { return g * g + c[kSmall]; }
+    QMAPS_INLINE static float squared(float g, const float* c) { return g * g + c[At::small]; }
     QMAPS_INLINE static float blended(float old, float mean, const float* c) {
-        return old * c[kKept] + mean * c[kRest];
+        return old * c[At::kept] + mean * c[At::rest];
     }
     QMAPS_INLINE static float row_factor(float relative) { return root_of(relative); }
     QMAPS_INLINE static float column_factor(float statistic) { return root_of(statistic); }
@@ -52,11 +50,16 @@ struct Adafactor {
 
     QMAPS_INLINE static void settle(double p, double measured, double count, float* c) {
         const float rms = static_cast<float>(double_root_of(p / count));
-        const float least = rms > c[kLeast] || is_nan(rms) ? rms : c[kLeast];
-        const float alpha = c[kScaleParameter] != 0 ? least * c[kRho] : c[kRho];
-        const float ratio = static_cast<float>(double_root_of(measured / count)) / c[kClip];
-        c[kLeft] = 1.0f - (c[kScaleDecay] != 0 ? alpha : c[kRho]) * c[kDecay];
+        const float least = rms > c[At::least] || is_nan(rms) ? rms : c[At::least];
+        const float alpha = c[At::scale_parameter] != 0 ? least * c[At::rho] : c[At::rho];
+        const float ratio = static_cast<float>(double_root_of(measured / count)) / c[At::d];
+        c[kLeft] = 1.0f - (c[At::scale_weight_decay] != 0 ? alpha : c[At::rho]) * c[At::weight_decay];
         c[kAlpha] = alpha;
         c[kDivisor] = ratio > 1 || is_nan(ratio) ? ratio : 1.0f;
     }
 };
+
+QMAPS_RULE(adafactor, "variance", kNoSides, kTakesNorms, Adafactor<false, false>)
+QMAPS_RULE(adafactor, "exp_avg variance", kNoSides, kTakesNorms, Adafactor<true, false>)
+QMAPS_RULE(adafactor, "sides", kProduct, kTakesNorms, Adafactor<false, true>)
+QMAPS_RULE(adafactor, "exp_avg sides", kProduct, kTakesNorms, Adafactor<true, true>)

@@ -1,14 +1,14 @@
 // qmaps.optim.Adagrad
 
+QMAPS_SCALARS(adagrad, weight_decay, eps, step_size, sign)
+
 struct Adagrad {
-    static constexpr const char* kName = "adagrad";
-    static constexpr const char* kStateNames = "sum";
     static constexpr int kStates = 1;
-    enum { kDecay, kEps, kStepSize, kSign, kScalars };
+    using At = adagrad_scalars;
     float decay, eps, size, sign;
 
     QMAPS_INLINE explicit Adagrad(const float* c)
-        : decay(c[kDecay]), eps(c[kEps]), size(c[kStepSize]), sign(c[kSign]) {}
+        : decay(c[At::weight_decay]), eps(c[At::eps]), size(c[At::step_size]), sign(c[At::sign]) {}
 
     static constexpr unsigned reads(unsigned wanted) { return wanted; }
 
@@ -18,3 +18,5 @@ struct Adagrad {
         return p - (grad / (root_of(s[0]) + eps)) * size;
     }
 };
+
+QMAPS_RULE(adagrad, "sum", kNoSides, kNoNorms, Adagrad)

@@ -1,17 +1,19 @@
 // qmaps.optim.Adam and AdamW
 
+QMAPS_SCALARS(adam, weight_decay, beta1, beta2, step_size, root_correction, eps, sign, rest1, rest2)
+QMAPS_SCALARS(adamw, decay, beta1, beta2, step_size, root_correction, eps, sign, rest1, rest2)
+
 // What both do after weight decay.
+template <class At>
 struct Moments {
-    static constexpr const char* kStateNames = "exp_avg exp_avg_sq";
     static constexpr int kStates = 2;
-    enum { kDecay, kBeta1, kBeta2, kStepSize, kRootCorrection, kEps, kSign, kRest1, kRest2, kScalars };
-    float decay, beta1, beta2, size, eps, sign, rest1, rest2;
+    float beta1, beta2, size, eps, sign, rest1, rest2;
     Divisor root;  // from 2^-27 to 1
 
     QMAPS_INLINE explicit Moments(const float* c)
-        : decay(c[kDecay]), beta1(c[kBeta1]), beta2(c[kBeta2]), size(c[kStepSize]),
-          eps(c[kEps]), sign(c[kSign]), rest1(c[kRest1]), rest2(c[kRest2]),
-          root(c[kRootCorrection]) {}
+        : beta1(c[At::beta1]), beta2(c[At::beta2]), size(c[At::step_size]), eps(c[At::eps]),
+          sign(c[At::sign]), rest1(c[At::rest1]), rest2(c[At::rest2]),
+          root(c[At::root_correction]) {}
 
     static constexpr unsigned reads(unsigned wanted) { return wanted; }
 
@@ -30,16 +32,24 @@ struct Moments {
     }
 };
 
-struct Adam : Moments {
-    static constexpr const char* kName = "adam";
-    using Moments::Moments;
+struct Adam : Moments<adam_scalars> {
+    float decay;
+
+    QMAPS_INLINE explicit Adam(const float* c)
+        : Moments(c), decay(c[adam_scalars::weight_decay]) {}
+
     QMAPS_INLINE float operator()(float p, float g, float* s) const {
         return descend(p, coupled(p, g * sign, decay), s);
     }
 };
 
-struct AdamW : Moments {
-    static constexpr const char* kName = "adamw";
-    using Moments::Moments;
+struct AdamW : Moments<adamw_scalars> {
+    float decay;
+
+    QMAPS_INLINE explicit AdamW(const float* c) : Moments(c), decay(c[adamw_scalars::decay]) {}
+
     QMAPS_INLINE float operator()(float p, float g, float* s) const { return descend(p * decay, g * sign, s); }
 };
+
+QMAPS_RULE(adam, "exp_avg exp_avg_sq", kNoSides, kNoNorms, Adam)
+QMAPS_RULE(adamw, "exp_avg exp_avg_sq", kNoSides, kNoNorms, AdamW)

@@ -1,19 +1,19 @@
 // qmaps.optim.AdEMAMix
 
+QMAPS_SCALARS(ademamix, decay, beta1, beta2, beta3, step_size, correction, root_correction, alpha,
+              eps, sign, rest1, rest2, rest3)
+
 struct AdEMAMix {
-    static constexpr const char* kName = "ademamix";
-    static constexpr const char* kStateNames = "exp_avg exp_avg_slow exp_avg_sq";
     static constexpr int kStates = 3;
-    enum { kDecay, kBeta1, kBeta2, kBeta3, kStepSize, kCorrection, kRootCorrection, kAlpha, kEps,
-           kSign, kRest1, kRest2, kRest3, kScalars };
+    using At = ademamix_scalars;
     float decay, beta1, beta2, beta3, size, correction, alpha, eps, sign, rest1, rest2, rest3;
     Divisor root;  // from 2^-27 to 1
 
     QMAPS_INLINE explicit AdEMAMix(const float* c)
-        : decay(c[kDecay]), beta1(c[kBeta1]), beta2(c[kBeta2]), beta3(c[kBeta3]),
-          size(c[kStepSize]), correction(c[kCorrection]), alpha(c[kAlpha]), eps(c[kEps]),
-          sign(c[kSign]), rest1(c[kRest1]), rest2(c[kRest2]), rest3(c[kRest3]),
-          root(c[kRootCorrection]) {}
+        : decay(c[At::decay]), beta1(c[At::beta1]), beta2(c[At::beta2]), beta3(c[At::beta3]),
+          size(c[At::step_size]), correction(c[At::correction]), alpha(c[At::alpha]), eps(c[At::eps]),
+          sign(c[At::sign]), rest1(c[At::rest1]), rest2(c[At::rest2]), rest3(c[At::rest3]),
+          root(c[At::root_correction]) {}
 
     static constexpr unsigned reads(unsigned wanted) { return wanted; }
 
@@ -28,3 +28,5 @@ struct AdEMAMix {
         return p * decay - ((s[0] * correction + s[1] * alpha) / denominator) * size;
     }
 };
+
+QMAPS_RULE(ademamix, "exp_avg exp_avg_slow exp_avg_sq", kNoSides, kNoNorms, AdEMAMix)

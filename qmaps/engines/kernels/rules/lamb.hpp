@@ -1,18 +1,19 @@
 // qmaps.optim.LAMB
 
+QMAPS_SCALARS(lamb, weight_decay, beta1, beta2, step_size, correction, root_correction, eps, sign,
+              rest1, rest2, trust_clip, max_unorm)
+
 struct Lamb {
-    static constexpr const char* kName = "lamb";
-    static constexpr const char* kStateNames = "exp_avg exp_avg_sq";
     static constexpr int kStates = 2;
-    enum { kDecay, kBeta1, kBeta2, kStepSize, kCorrection, kRootCorrection, kEps, kSign, kRest1,
-           kRest2, kTrustClip, kMaxUnorm, kScalars, kRatio = kScalars, kSettled };
+    using At = lamb_scalars;
+    enum { kRatio = At::kScalars, kSettled };  // by settle
     float decay, beta1, beta2, correction, eps, sign, rest1, rest2, size;
     Divisor root;  // from 2^-27 to 1
 
     QMAPS_INLINE explicit Lamb(const float* c)
-        : decay(c[kDecay]), beta1(c[kBeta1]), beta2(c[kBeta2]), correction(c[kCorrection]),
-          eps(c[kEps]), sign(c[kSign]), rest1(c[kRest1]), rest2(c[kRest2]),
-          size(c[kRatio] * c[kStepSize]), root(c[kRootCorrection]) {}
+        : decay(c[At::weight_decay]), beta1(c[At::beta1]), beta2(c[At::beta2]), correction(c[At::correction]),
+          eps(c[At::eps]), sign(c[At::sign]), rest1(c[At::rest1]), rest2(c[At::rest2]),
+          size(c[kRatio] * c[At::step_size]), root(c[At::root_correction]) {}
 
     static constexpr unsigned reads(unsigned wanted) { return wanted; }
     static constexpr unsigned measures(const float*) { return 3; }
@@ -32,12 +33,14 @@ struct Lamb {
     }
 
     QMAPS_INLINE static float ratio(double p, double r, const float* c) {
-        if (c[kMaxUnorm] != 0) return clipped(r, p, c[kMaxUnorm]);
+        if (c[At::max_unorm] != 0) return clipped(r, p, c[At::max_unorm]);
         double trust = p / r;
-        if (c[kTrustClip] != 0 && trust > c[kTrustClip]) trust = c[kTrustClip];
+        if (c[At::trust_clip] != 0 && trust > c[At::trust_clip]) trust = c[At::trust_clip];
         return trusted(trust, p, r);
     }
     QMAPS_INLINE static void settle(double p, double measured, double, float* c) {
         c[kRatio] = ratio(double_root_of(p), double_root_of(measured), c);
     }
 };
+
+QMAPS_RULE(lamb, "exp_avg exp_avg_sq", kNoSides, kTakesNorms, Lamb)

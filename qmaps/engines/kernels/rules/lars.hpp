@@ -1,22 +1,23 @@
 // qmaps.optim.LARS, with a momentum buffer or without.
 
+QMAPS_SCALARS(lars, weight_decay, momentum, lookahead, trust_coefficient, max_unorm, step_size,
+              sign)
+
 template <bool kMomentum>
 struct Lars {
-    static constexpr const char* kName = "lars";
-    static constexpr const char* kStateNames = kMomentum ? "momentum_buffer" : "";
     static constexpr int kStates = kMomentum;
-    enum { kDecay, kMomentumFactor, kLookahead, kTrust, kMaxUnorm, kStepSize, kSign, kScalars,
-           kRatio = kScalars, kSettled };
+    using At = lars_scalars;
+    enum { kRatio = At::kScalars, kSettled };  // by settle
     float decay, momentum, lookahead, size, sign, trust;
     bool clips;  // the update, once there is one; otherwise its gradient is scaled
 
     QMAPS_INLINE explicit Lars(const float* c)
-        : decay(c[kDecay]), momentum(c[kMomentumFactor]), lookahead(c[kLookahead]),
-          size(c[kStepSize]), sign(c[kSign]), trust(c[kRatio]), clips(c[kMaxUnorm] != 0) {}
+        : decay(c[At::weight_decay]), momentum(c[At::momentum]), lookahead(c[At::lookahead]),
+          size(c[At::step_size]), sign(c[At::sign]), trust(c[kRatio]), clips(c[At::max_unorm] != 0) {}
 
     static constexpr unsigned reads(unsigned wanted) { return wanted; }
     QMAPS_INLINE static unsigned measures(const float* c) {
-        return kMomentum && c[kMaxUnorm] != 0 ? 1 : 0;
+        return kMomentum && c[At::max_unorm] != 0 ? 1 : 0;
     }
 
     QMAPS_INLINE float moved(float p, float g, float* s) const {
@@ -39,10 +40,13 @@ struct Lars {
     }
 
     QMAPS_INLINE static float ratio(double p, double measured, const float* c) {
-        if (c[kMaxUnorm] != 0) return clipped(measured, p, c[kMaxUnorm]);
-        return trusted(c[kTrust] * p / (measured + c[kDecay] * p), p, measured);
+        if (c[At::max_unorm] != 0) return clipped(measured, p, c[At::max_unorm]);
+        return trusted(c[At::trust_coefficient] * p / (measured + c[At::weight_decay] * p), p, measured);
     }
     QMAPS_INLINE static void settle(double p, double measured, double, float* c) {
         c[kRatio] = ratio(double_root_of(p), double_root_of(measured), c);
     }
 };
+
+QMAPS_RULE(lars, "", kNoSides, kTakesNorms, Lars<false>)
+QMAPS_RULE(lars, "momentum_buffer", kNoSides, kTakesNorms, Lars<true>)

@@ -1,10 +1,10 @@
 // Trust ratios; qmaps.optim.layerwise.
 //
-// A rule that takes norms has besides what every rule has:
+// A rule that takes norms (QMAPS_RULE) has besides what every rule has:
 //   measured     the element whose norm counts beside the parameter's
 //   measures     the states that it reads
 //   settle       what sums of squares of the parameter's and of the measured elements give, and
-//                their count: further constants, up to kSettled, after those that it is given.
+//                their count: further constants, from kScalars to kSettled, after those given.
 //                Computed in float64 and then rounded
 
 // 1 where one of the norms is 0.

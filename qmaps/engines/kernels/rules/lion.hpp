@@ -1,15 +1,15 @@
 // qmaps.optim.Lion
 
+QMAPS_SCALARS(lion, decay, beta1, beta2, step_size, sign, rest1, rest2)
+
 struct Lion {
-    static constexpr const char* kName = "lion";
-    static constexpr const char* kStateNames = "exp_avg";
     static constexpr int kStates = 1;
-    enum { kDecay, kBeta1, kBeta2, kStepSize, kSign, kRest1, kRest2, kScalars };
+    using At = lion_scalars;
     float decay, beta1, beta2, size, sign, rest1, rest2;
 
     QMAPS_INLINE explicit Lion(const float* c)
-        : decay(c[kDecay]), beta1(c[kBeta1]), beta2(c[kBeta2]), size(c[kStepSize]),
-          sign(c[kSign]), rest1(c[kRest1]), rest2(c[kRest2]) {}
+        : decay(c[At::decay]), beta1(c[At::beta1]), beta2(c[At::beta2]), size(c[At::step_size]),
+          sign(c[At::sign]), rest1(c[At::rest1]), rest2(c[At::rest2]) {}
 
     static constexpr unsigned reads(unsigned wanted) { return wanted; }
 
@@ -21,3 +21,5 @@ struct Lion {
         return p * decay - direction * size;
     }
 };
+
+QMAPS_RULE(lion, "exp_avg", kNoSides, kNoNorms, Lion)

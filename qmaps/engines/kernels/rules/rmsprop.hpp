@@ -1,19 +1,17 @@
 // qmaps.optim.RMSprop, with momentum and centering or without.
 
+QMAPS_SCALARS(rmsprop, weight_decay, alpha, rest, eps, momentum, step_size, sign)
+
 template <bool kMomentum, bool kCentered>
 struct RmsProp {
-    static constexpr const char* kName = "rmsprop";
-    static constexpr const char* kStateNames =
-        kMomentum ? (kCentered ? "square_avg momentum_buffer grad_avg" : "square_avg momentum_buffer")
-                  : (kCentered ? "square_avg grad_avg" : "square_avg");
     static constexpr int kStates = 1 + kMomentum + kCentered;
     static constexpr int kBuffer = 1, kAverage = 1 + kMomentum;
-    enum { kDecay, kAlpha, kRest, kEps, kMomentumFactor, kStepSize, kSign, kScalars };
+    using At = rmsprop_scalars;
     float decay, alpha, rest, eps, momentum, size, sign;
 
     QMAPS_INLINE explicit RmsProp(const float* c)
-        : decay(c[kDecay]), alpha(c[kAlpha]), rest(c[kRest]), eps(c[kEps]),
-          momentum(c[kMomentumFactor]), size(c[kStepSize]), sign(c[kSign]) {}
+        : decay(c[At::weight_decay]), alpha(c[At::alpha]), rest(c[At::rest]), eps(c[At::eps]),
+          momentum(c[At::momentum]), size(c[At::step_size]), sign(c[At::sign]) {}
 
     // The buffer takes the variance, and so all states.
     static constexpr unsigned reads(unsigned wanted) {
@@ -34,3 +32,8 @@ struct RmsProp {
         return p - move * size;
     }
 };
+
+QMAPS_RULE(rmsprop, "square_avg", kNoSides, kNoNorms, RmsProp<false, false>)
+QMAPS_RULE(rmsprop, "square_avg momentum_buffer", kNoSides, kNoNorms, RmsProp<true, false>)
+QMAPS_RULE(rmsprop, "square_avg grad_avg", kNoSides, kNoNorms, RmsProp<false, true>)
+QMAPS_RULE(rmsprop, "square_avg momentum_buffer grad_avg", kNoSides, kNoNorms, RmsProp<true, true>)

@@ -1,16 +1,16 @@
 // qmaps.optim.SGD, with a momentum buffer or without.
 
+QMAPS_SCALARS(sgd, weight_decay, momentum, rest, lookahead, step_size, sign)
+
 template <bool kMomentum>
 struct Sgd {
-    static constexpr const char* kName = "sgd";
-    static constexpr const char* kStateNames = kMomentum ? "momentum_buffer" : "";
     static constexpr int kStates = kMomentum;
-    enum { kDecay, kMomentumFactor, kRest, kLookahead, kStepSize, kSign, kScalars };
+    using At = sgd_scalars;
     float decay, momentum, rest, lookahead, size, sign;
 
     QMAPS_INLINE explicit Sgd(const float* c)
-        : decay(c[kDecay]), momentum(c[kMomentumFactor]), rest(c[kRest]),
-          lookahead(c[kLookahead]), size(c[kStepSize]), sign(c[kSign]) {}
+        : decay(c[At::weight_decay]), momentum(c[At::momentum]), rest(c[At::rest]),
+          lookahead(c[At::lookahead]), size(c[At::step_size]), sign(c[At::sign]) {}
 
     static constexpr unsigned reads(unsigned wanted) { return wanted; }
 
@@ -23,3 +23,6 @@ struct Sgd {
         return p - grad * size;
     }
 };
+
+QMAPS_RULE(sgd, "", kNoSides, kNoNorms, Sgd<false>)
+QMAPS_RULE(sgd, "momentum_buffer", kNoSides, kNoNorms, Sgd<true>)

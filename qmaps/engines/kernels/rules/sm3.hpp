@@ -1,17 +1,16 @@
 // qmaps.optim.SM3, with a momentum buffer or without.
 
+QMAPS_SCALARS(sm3, weight_decay, momentum, rest, step_size, sign)
+
 template <bool kMomentum>
 struct Sm3 {
-    static constexpr const char* kName = "sm3";
-    static constexpr const char* kStateNames = kMomentum ? "momentum_buffer sides" : "sides";
     static constexpr int kStates = kMomentum;
-    static constexpr Sides kSides = kSmallest;
-    enum { kDecay, kMomentumFactor, kRest, kStepSize, kSign, kScalars };
+    using At = sm3_scalars;
     float decay, momentum, rest, size, sign;
 
     QMAPS_INLINE explicit Sm3(const float* c)
-        : decay(c[kDecay]), momentum(c[kMomentumFactor]), rest(c[kRest]), size(c[kStepSize]),
-          sign(c[kSign]) {}
+        : decay(c[At::weight_decay]), momentum(c[At::momentum]), rest(c[At::rest]), size(c[At::step_size]),
+          sign(c[At::sign]) {}
 
     static constexpr unsigned reads(unsigned wanted) { return wanted; }
 
@@ -23,3 +22,6 @@ struct Sm3 {
         return p - u * size;
     }
 };
+
+QMAPS_RULE(sm3, "sides", kSmallest, kNoNorms, Sm3<false>)
+QMAPS_RULE(sm3, "momentum_buffer sides", kSmallest, kNoNorms, Sm3<true>)

@@ -116,7 +116,7 @@ std::int64_t non_finite(const std::int64_t* counts, std::int64_t bins, int expon
     return found;
 }
 
-std::int64_t tops_of(Dtype dtype) { return dtype == Dtype::f32 ? kTops : kHalves; }
+std::int64_t tops_of(Dtype dtype) { return dtype == Dtype::kFloat32 ? kTops : kHalves; }
 
 const std::int64_t* count_tops(const Elements& x, int threads) {
     const Selection& set = kernels().selection;
@@ -240,7 +240,7 @@ class Narrowing {
     void sort_rest() {
         Word* keys = workspace().take<Word>(source_.count);
         Word* spare = workspace().take<Word>(source_.count);
-        set_.keys(source_.bits, Dtype::f32, 0, source_.count, keys);
+        set_.keys(source_.bits, Dtype::kFloat32, 0, source_.count, keys);
         const Word* sorted = set_.sort(keys, spare, source_.count);
         for (const Cell& cell : cells_) {
             answer(cell, [&](std::int64_t at) { return set_.of_key(sorted[at]); });
@@ -287,12 +287,12 @@ std::int64_t order_statistics(const Elements& x, const std::int64_t* ranks, std:
         return bad;
     }
     const Ranks ascending(ranks, count);
-    const bool f32 = x.dtype == Dtype::f32;
+    const bool f32 = x.dtype == Dtype::kFloat32;
     std::vector<Cell> cells;
     {
         const Workspace::Scope counted(workspace());
         const std::int64_t* counts = count_tops(x, threads);
-        const int exponent_bits = x.dtype == Dtype::f16 ? 5 : 8;
+        const int exponent_bits = x.dtype == Dtype::kFloat16 ? 5 : 8;
         if (const auto bad = non_finite(counts, tops_of(x.dtype), exponent_bits)) return bad;
         cells = divide_all(counts, f32 ? kTopBits - 1 : 15, ascending);
     }
@@ -311,7 +311,7 @@ std::int64_t leading_bits(const Elements& x, const std::int64_t* ranks, std::int
                           int threads) {
     const Workspace::Scope scope(workspace());
     const std::int64_t* counts = count_tops(x, threads);
-    if (x.dtype != Dtype::f32) {
+    if (x.dtype != Dtype::kFloat32) {
         auto* tops = workspace().zeros<std::int64_t>(kTops);
         for (std::int64_t code = 0; code < kHalves; ++code)
             tops[bits_of(value_of(code, x.dtype)) >> (32 - kTopBits)] += counts[code];

@@ -3,6 +3,8 @@
 
 #include <cstdint>
 
+#include "generated/enumerations.hpp"
+
 namespace qmaps {
 
 struct Ahead;
@@ -10,16 +12,15 @@ struct Ahead;
 inline constexpr int kMaxStates = 3;
 inline constexpr int kMaxScalars = 24;
 
-// How an element takes a number of states that have fewer; see kernels/rules/sided.hpp.
-enum class SideKind : int { none = 0, product = 1, smallest = 2 };
-
 // A rule works on `count` elements of float32 memory: p the parameter, g its gradient, s[k] the
-// k-th state, c the step's constants in the order of the rule's list. Each line of a rule is the
+// k-th state, c the step's constants in the order of the rule's QMAPS_SCALARS. Each line of a rule is the
 // line of the Python class of that name, so that both give the same bits. A rule with several
 // sets of states has an entry for each.
 struct Rule {
     const char* name;
     const char* state_names;  // with spaces between them
+    const char* type;
+    const char* scalar_names;  // with commas between them
     int states;
     int scalars;
     // The whole update, in place.
@@ -39,7 +40,7 @@ struct Rule {
     // Of rules with sides, whose number for each element is s[states]. The others belong to
     // products alone: what means are taken of; statistics that take in means, which are sums over
     // `count`; factors of rows, whose statistics have this mean, and of columns.
-    SideKind sides;
+    Sides sides;
     void (*squared)(const float* g, std::int64_t count, const float* c, float* out);
     void (*blend)(float* side, const double* sums, std::int64_t size, double count, const float* c);
     void (*row_factors)(const float* side, std::int64_t size, float mean, float* out);

@@ -5,7 +5,7 @@
 
 namespace qmaps {
 
-enum class Dtype : int;
+enum Dtype : int;
 
 inline constexpr int kTopBits = 18;  // sign, exponent and 9 bits of mantissa
 inline constexpr std::int64_t kTops = std::int64_t{1} << kTopBits;

@@ -157,7 +157,7 @@ void take_large(std::vector<Parts>& all, const Kernels& set, int threads) {
 void arrange_sides(ParamTask& task, const std::vector<std::int64_t>& shape) {
     SideStates& sides = task.sides;
     const std::size_t count = shape.size();
-    if (task.rule->sides == SideKind::product) {
+    if (task.rule->sides == kProduct) {
         if (count < 2) throw std::invalid_argument("rows and columns need two dimensions");
         sides.rows = shape[count - 2];
         sides.columns = shape[count - 1];
@@ -179,7 +179,7 @@ void take_sides(std::vector<ParamTask>& tasks, const Kernels& set, int threads) 
     std::vector<Parts> large;
     std::int64_t size = 0;
     for (ParamTask& task : tasks) {
-        if (task.rule->sides == SideKind::none) continue;
+        if (task.rule->sides == kNoSides) continue;
         for (Side& side : task.sides.side) {
             if (!side.codec.book) continue;
             side.decoded.resize(static_cast<std::size_t>(side.size));
@@ -190,7 +190,7 @@ void take_sides(std::vector<ParamTask>& tasks, const Kernels& set, int threads) 
             decoding.numel = side.size;
             dequantize(decoding, threads);
         }
-        if (task.rule->sides != SideKind::product) continue;
+        if (task.rule->sides != kProduct) continue;
         if (task.sides.rows <= kColumnChunk && task.sides.columns <= kRowChunk) {
             small.push_back(&task);
             continue;

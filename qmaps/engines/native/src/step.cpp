@@ -201,7 +201,7 @@ void Step::run(int threads) {
     take_norms(threads);
     std::vector<std::unique_ptr<Slices>> slices(tasks_.size());
     for (std::size_t number = 0; number < tasks_.size(); ++number)
-        if (tasks_[number].rule->sides == SideKind::smallest)
+        if (tasks_[number].rule->sides == kSmallest)
             slices[number] = std::make_unique<Slices>(tasks_[number], threads);
     const auto items = static_cast<std::int64_t>(items_.size());
     if (any_wide) {

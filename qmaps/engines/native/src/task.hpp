@@ -9,8 +9,6 @@
 
 namespace qmaps {
 
-enum class Dtype : int { f32 = 0, f16 = 1, bf16 = 2 };
-
 inline constexpr int kMaxParts = 8;
 inline constexpr std::int64_t kMaxLocal = 8192;  // elements of scratch per state and thread
 inline constexpr std::int64_t kTile = 1024;      // elements worked on at a time, where free to choose
@@ -95,7 +93,7 @@ struct Codec {
 struct QuantizeTask {
     Codec codec;
     const void* x = nullptr;
-    Dtype dtype = Dtype::f32;
+    Dtype dtype = Dtype::kFloat32;
     std::int64_t numel = 0;
     bool check = false;            // look for NaN, infinity and, where refused, negative numbers
     bool keep = false;             // and if there are some, write nothing
@@ -105,12 +103,9 @@ struct QuantizeTask {
 struct DequantizeTask {
     Codec codec;
     void* y = nullptr;
-    Dtype dtype = Dtype::f32;
+    Dtype dtype = Dtype::kFloat32;
     std::int64_t numel = 0;
 };
-
-// What was seen while quantizing.
-enum Flags : int { kNonFinite = 1, kNegative = 2 };
 
 // Cache lines that will be read next: some now, and then others. A core can only wait for a few at
 // a time, so they are asked for bit by bit, between other work, `unit` lines for every 64 elements
@@ -168,8 +163,8 @@ struct ParamTask {
     const Rule* rule = nullptr;
     void* p = nullptr;
     const void* g = nullptr;
-    Dtype p_dtype = Dtype::f32;
-    Dtype g_dtype = Dtype::f32;
+    Dtype p_dtype = Dtype::kFloat32;
+    Dtype g_dtype = Dtype::kFloat32;
     std::int64_t numel = 0;
     float scalars[kMaxScalars] = {};
     bool p_stochastic = false;

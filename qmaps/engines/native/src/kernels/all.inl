@@ -9,6 +9,7 @@
 namespace qmaps {
 namespace {
 #include "qmaps/engines/kernels/all.hpp"
+#include "generated/rules.hpp"
 
 #include "memory.hpp"
 #include "philox.hpp"

@@ -1,12 +1,12 @@
 // Reading and writing runs of elements, as plain loops that compilers vectorize.
 
 inline void load(const void* from, Dtype dtype, std::int64_t at, std::int64_t count, float* to) {
-    if (dtype == Dtype::f32) {
+    if (dtype == Dtype::kFloat32) {
         __builtin_memcpy(to, static_cast<const float*>(from) + at, count * sizeof(float));
         return;
     }
     const std::uint16_t* half = static_cast<const std::uint16_t*>(from) + at;
-    if (dtype == Dtype::bf16) {
+    if (dtype == Dtype::kBfloat16) {
         for (std::int64_t i = 0; i < count; ++i) to[i] = from_bf16(half[i]);
     } else {
         for (std::int64_t i = 0; i < count; ++i) to[i] = from_f16(half[i]);
@@ -16,18 +16,18 @@ inline void load(const void* from, Dtype dtype, std::int64_t at, std::int64_t co
 // The elements as floats: in place where they are, or in `scratch`.
 inline const float* floats(const void* from, Dtype dtype, std::int64_t at, std::int64_t count,
                            float* scratch) {
-    if (dtype == Dtype::f32) return static_cast<const float*>(from) + at;
+    if (dtype == Dtype::kFloat32) return static_cast<const float*>(from) + at;
     load(from, dtype, at, count, scratch);
     return scratch;
 }
 
 inline void store(const float* from, void* to, Dtype dtype, std::int64_t at, std::int64_t count) {
-    if (dtype == Dtype::f32) {
+    if (dtype == Dtype::kFloat32) {
         __builtin_memcpy(static_cast<float*>(to) + at, from, count * sizeof(float));
         return;
     }
     std::uint16_t* half = static_cast<std::uint16_t*>(to) + at;
-    if (dtype == Dtype::bf16) {
+    if (dtype == Dtype::kBfloat16) {
         for (std::int64_t i = 0; i < count; ++i) half[i] = to_bf16(from[i]);
     } else {
         for (std::int64_t i = 0; i < count; ++i) half[i] = to_f16(from[i]);

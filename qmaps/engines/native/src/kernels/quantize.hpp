@@ -27,7 +27,7 @@ inline int encode_local(const QuantizeTask& task, std::int64_t begin, std::int64
         const bool range = task.codec.geometry->log;
         if (task.check && (range || task.refuse_negative))
             flags |= seen_flags(x, count, !task.refuse_negative);
-        const bool more = task.dtype == Dtype::f32 && at + stretch < task.numel;
+        const bool more = task.dtype == Dtype::kFloat32 && at + stretch < task.numel;
         scratch.ahead = ahead_of(more ? x + stretch : nullptr, stretch, nullptr, 1);
         if (encode_blocks(task.codec, x, at, count, scratch) >= kInfinityBits) flags |= kNonFinite;
         then(x, at, count);
@@ -93,14 +93,14 @@ static void quantize_fresh(const QuantizeTask& task, std::int64_t begin, std::in
 static void dequantize(const DequantizeTask& task, std::int64_t begin, std::int64_t end,
                        Scratch& scratch) {
     const ScaleView view = stored(task.codec);
-    const bool streams = kStreams && task.numel > kCached && task.dtype == Dtype::f32;
+    const bool streams = kStreams && task.numel > kCached && task.dtype == Dtype::kFloat32;
     for (std::int64_t at = begin; at < end; at += kTile) {
         const std::int64_t count = end - at < kTile ? end - at : kTile;
         float* y = static_cast<float*>(task.y) + at;
         if (streams) {
             decode_tile(task.codec, view, at, count, scratch.x, scratch);
             stream(scratch.x, y, count);
-        } else if (task.dtype == Dtype::f32) {
+        } else if (task.dtype == Dtype::kFloat32) {
             decode_tile(task.codec, view, at, count, y, scratch);
         } else {
             decode_tile(task.codec, view, at, count, scratch.x, scratch);

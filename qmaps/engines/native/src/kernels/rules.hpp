@@ -6,8 +6,8 @@ template <class R, bool kWrite, unsigned kWanted>
 inline void run(float* __restrict p, const float* __restrict g, float* const* s,
                 std::int64_t count, const float* c, Ahead& given) {
     constexpr int kSide = R::kStates;  // the place of what sides come to
-    constexpr bool kSided = sides_of<R>(0) != kNoSides;
-    constexpr bool kLeaves = kWrite && sides_of<R>(0) == kSmallest;
+    constexpr bool kSided = sides_of<R> != kNoSides;
+    constexpr bool kLeaves = kWrite && sides_of<R> == kSmallest;
     constexpr unsigned kRead = R::reads(kWanted) | (kSided ? 1u << kSide : 0u);
     constexpr unsigned kStore = kWanted | (kLeaves ? 1u << kSide : 0u);
     static_assert(kSide + kSided <= kMaxStates);
@@ -63,7 +63,7 @@ inline void measure(const float* __restrict p, const float* __restrict g, float*
         float state[kMaxStates] = {};
         for (int k = 0; k < R::kStates; ++k)
             if (read >> k & 1u) state[k] = s[k][i];
-        if (sides_of<R>(0) != kNoSides) state[R::kStates] = s[R::kStates][i];
+        if (sides_of<R> != kNoSides) state[R::kStates] = s[R::kStates][i];
         out[i] = rule.measured(p[i], g[i], state);
     }
 }
@@ -95,56 +95,34 @@ inline void column_factors(const float* __restrict side, std::int64_t size,
 
 template <class R>
 constexpr Rule rule() {
+    using D = Declared<R>;
+    static_assert(D::Scalars::kScalars <= kMaxScalars);
     Rule made{};
-    made.name = R::kName;
-    made.state_names = R::kStateNames;
+    made.name = D::kName;
+    made.state_names = D::kStateNames;
+    made.type = D::kType;
+    made.scalar_names = D::Scalars::kScalarNames;
     made.states = R::kStates;
-    made.scalars = R::kScalars;
+    made.scalars = D::Scalars::kScalars;
     made.apply = apply<R>;
     made.advance = advance<R>;
     made.reads = R::reads;
-    made.sides = static_cast<SideKind>(sides_of<R>(0));
-    if constexpr (sides_of<R>(0) == kProduct) {
+    made.sides = D::kSides;
+    if constexpr (sides_of<R> == kProduct) {
         made.squared = squared<R>;
         made.blend = blend<R>;
         made.row_factors = row_factors<R>;
         made.column_factors = column_factors<R>;
     }
+    if constexpr (D::kNorms) {
+        static_assert(R::kSettled <= kMaxScalars);
+        made.measured = measure<R>;
+        made.measures = R::measures;
+        made.settle = R::settle;
+    }
     return made;
 }
 
-// One that takes norms.
-template <class R>
-constexpr Rule layerwise() {
-    static_assert(R::kSettled <= kMaxScalars);
-    Rule made = rule<R>();
-    made.measured = measure<R>;
-    made.measures = R::measures;
-    made.settle = R::settle;
-    return made;
-}
-
-static constexpr Rule kRules[] = {
-    layerwise<Adafactor<false, false>>(),
-    layerwise<Adafactor<true, false>>(),
-    layerwise<Adafactor<false, true>>(),
-    layerwise<Adafactor<true, true>>(),
-    rule<Adagrad>(),
-    rule<Adam>(),
-    rule<AdamW>(),
-    rule<AdamWFactor>(),
-    rule<AdamWWhole>(),
-    rule<AdEMAMix>(),
-    layerwise<Lamb>(),
-    layerwise<Lars<false>>(),
-    layerwise<Lars<true>>(),
-    rule<Lion>(),
-    rule<RmsProp<false, false>>(),
-    rule<RmsProp<true, false>>(),
-    rule<RmsProp<false, true>>(),
-    rule<RmsProp<true, true>>(),
-    rule<Sgd<false>>(),
-    rule<Sgd<true>>(),
-    rule<Sm3<false>>(),
-    rule<Sm3<true>>(),
-};
+#define QMAPS_ENTRY(...) rule<__VA_ARGS__>(),
+static constexpr Rule kRules[] = {QMAPS_EVERY_RULE(QMAPS_ENTRY)};
+#undef QMAPS_ENTRY

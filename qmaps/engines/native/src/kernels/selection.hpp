@@ -8,7 +8,7 @@ inline std::uint32_t word_at(const void* x, std::int64_t i) {
 
 inline void count_tops(const void* x, Dtype dtype, std::int64_t begin, std::int64_t end,
                        std::uint32_t* counts) {
-    if (dtype == Dtype::f32) {
+    if (dtype == Dtype::kFloat32) {
 #pragma GCC unroll 8
         for (std::int64_t i = begin; i < end; ++i) ++counts[word_at(x, i) >> (32 - kTopBits)];
     } else {
@@ -98,10 +98,10 @@ inline std::int64_t fill_keys(const BitsAt& bits_at, std::int64_t count, std::ui
 
 inline std::int64_t keys(const void* x, Dtype dtype, std::int64_t begin, std::int64_t count,
                          std::uint32_t* to) {
-    if (dtype == Dtype::f32)
+    if (dtype == Dtype::kFloat32)
         return fill_keys([&](std::int64_t i) { return word_at(x, begin + i); }, count, to);
     const std::uint16_t* half = static_cast<const std::uint16_t*>(x) + begin;
-    if (dtype == Dtype::bf16)
+    if (dtype == Dtype::kBfloat16)
         return fill_keys([&](std::int64_t i) { return bits_of(from_bf16(half[i])); }, count, to);
     return fill_keys([&](std::int64_t i) { return bits_of(from_f16(half[i])); }, count, to);
 }

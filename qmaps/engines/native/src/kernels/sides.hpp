@@ -49,7 +49,7 @@ static double row_sum(const float* x, std::int64_t count) {
 inline void side_values(const ParamTask& task, std::int64_t at, std::int64_t count,
                         float* __restrict out) {
     const SideStates& sides = task.sides;
-    if (task.rule->sides == SideKind::smallest) {
+    if (task.rule->sides == kSmallest) {
         ScaleView view;
         for (const Part& part : sides.slices.parts) {
             PartView& seen = view.part[view.parts];

@@ -25,7 +25,7 @@ inline void encode_range(const StateTask& state, const float* values, std::int64
 // Where the next stretch lies, or null where it needs no asking for.
 inline const float* next_of(const void* data, Dtype dtype, const ParamTask& task, std::int64_t at,
                             std::int64_t stretch) {
-    return data && dtype == Dtype::f32 && at + stretch < task.numel
+    return data && dtype == Dtype::kFloat32 && at + stretch < task.numel
                ? static_cast<const float*>(data) + at + stretch
                : nullptr;
 }
@@ -50,7 +50,7 @@ inline const float* read_from(const Codec& codec, const void* data, Dtype dtype,
 
 static void step_range(const ParamTask& task, std::int64_t begin, std::int64_t end,
                        float* const* slices, StepScratch& memory) {
-    const bool sided = task.rule->sides != SideKind::none;
+    const bool sided = task.rule->sides != kNoSides;
     ScaleView views[kMaxStates];
     int quantized = 0;
     for (int k = 0; k < task.rule->states; ++k)
@@ -85,7 +85,7 @@ static void step_range(const ParamTask& task, std::int64_t begin, std::int64_t e
         float* p = memory.p;
         if (task.p_codec.book) {
             decode_range(task.p_codec, stored(task.p_codec), at, count, p, memory.scratch);
-        } else if (task.p_dtype == Dtype::f32) {
+        } else if (task.p_dtype == Dtype::kFloat32) {
             p = static_cast<float*>(task.p) + at;
         } else {
             load(task.p, task.p_dtype, at, count, p);
@@ -93,10 +93,10 @@ static void step_range(const ParamTask& task, std::int64_t begin, std::int64_t e
         task.rule->apply(p, g, states, count, task.scalars, memory.scratch.ahead);
         if (task.p_codec.book) {
             encode_blocks(task.p_codec, p, at, count, memory.scratch);
-        } else if (task.p_dtype == Dtype::bf16 && task.p_stochastic) {
+        } else if (task.p_dtype == Dtype::kBfloat16 && task.p_stochastic) {
             store_stochastic(p, static_cast<std::uint16_t*>(task.p), task.p_noise, at, count,
                              memory.scratch);
-        } else if (task.p_dtype != Dtype::f32) {
+        } else if (task.p_dtype != Dtype::kFloat32) {
             store(p, task.p, task.p_dtype, at, count);
         }
         for (int k = 0; k < task.rule->states; ++k)
@@ -131,7 +131,7 @@ static void step_maxima(const ParamTask& task, std::int64_t begin, std::int64_t 
                 __builtin_memcpy(states[k], state.data + at, count * sizeof(float));
             }
         }
-        if (task.rule->sides != SideKind::none) {
+        if (task.rule->sides != kNoSides) {
             states[task.rule->states] = memory.state[task.rule->states];
             side_values(task, at, count, memory.state[task.rule->states]);
         }
@@ -175,7 +175,7 @@ static void step_norms(const ParamTask& task, std::int64_t chunk, double* sums,
                 decode_tile(state.codec, stored(state.codec), at, count, states[k],
                             memory.scratch);
         }
-        if (task.rule->sides != SideKind::none) {
+        if (task.rule->sides != kNoSides) {
             states[task.rule->states] = memory.state[task.rule->states];
             side_values(task, at, count, memory.state[task.rule->states]);
         }

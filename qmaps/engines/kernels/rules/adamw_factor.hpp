@@ -1,20 +1,21 @@
 // qmaps.optim.AdamWFactor: with a factored second moment, or a whole one.
 
+QMAPS_SAME_SCALARS(adamw_factor, adamw)
+
 struct AdamWWhole : AdamW {
-    static constexpr const char* kName = "adamw_factor";
     using AdamW::AdamW;
 };
 
-struct AdamWFactor : Moments {
-    static constexpr const char* kName = "adamw_factor";
-    static constexpr const char* kStateNames = "exp_avg sides";
+struct AdamWFactor : Moments<adamw_factor_scalars> {
+    using At = adamw_factor_scalars;
     static constexpr int kStates = 1;
-    static constexpr Sides kSides = kProduct;
-    using Moments::Moments;
+    float decay;
+
+    QMAPS_INLINE explicit AdamWFactor(const float* c) : Moments(c), decay(c[At::decay]) {}
 
     QMAPS_INLINE static float squared(float g, const float*) { return g * g; }
     QMAPS_INLINE static float blended(float old, float mean, const float* c) {
-        return old * c[kBeta2] + mean * c[kRest2];
+        return old * c[At::beta2] + mean * c[At::rest2];
     }
     QMAPS_INLINE static float row_factor(float relative) { return relative; }
     QMAPS_INLINE static float column_factor(float statistic) { return statistic; }
@@ -24,3 +25,6 @@ struct AdamWFactor : Moments {
         return moved(p * decay, s[0], s[1]);
     }
 };
+
+QMAPS_RULE(adamw_factor, "exp_avg sides", kProduct, kNoNorms, AdamWFactor)
+QMAPS_RULE(adamw_factor, "exp_avg exp_avg_sq", kNoSides, kNoNorms, AdamWWhole)

@@ -1,0 +1,49 @@
+"""The kernels of ``src``, by the file that defines each."""
+
+from __future__ import annotations
+
+from qmaps.cuda.compiler import Entry
+from qmaps.errors import BackendError
+
+FILES = {
+    "begin.cuh": ("begin_step", "write_words"),
+    "grid.cuh": ("find_cells", "sum_cells", "add_cells"),
+    "measure.cuh": ("measure",),
+    "quantiles.cuh": ("find_quantiles", "add_rows"),
+    "quantize.cuh": ("scan", "find_maxima", "encode", "decode"),
+    "selection.cuh": ("count_first_digit", "count_next_digit", "decide_digit"),
+    "sides.cuh": ("side_sums", "finish_sides"),
+    "step.cuh": ("step", "step_maxima", "step_norms", "finish_norms", "look_at_gradients"),
+    "step_scales.cuh": (
+        *("read_step_grids", "find_step_ends", "new_step_grids"),
+        *("round_step_scales", "commit_step_scales"),
+    ),
+    "sums.cuh": ("add_parts",),
+    "tensor_scales.cuh": (
+        *("read_tensor_grids", "find_tensor_ends", "new_tensor_grids"),
+        *("round_tensor_scales", "commit_tensor_scales"),
+    ),
+    "updates.cuh": ("update_errors",),
+}
+"""Names of kernels by file; a test compares them with the files."""
+
+_FILE_OF = {name: file for file, names in FILES.items() for name in names}
+
+
+def kernel(name: str, *arguments: str | int) -> Entry:
+    """A kernel to be launched.
+
+    Args:
+        name: its name.
+        arguments: its template arguments, as C++ text.
+
+    Raises:
+        BackendError: there is no kernel of this name.
+
+    >>> kernel("find_maxima", "float")
+    Entry(file='quantize.cuh', name='find_maxima<float>')
+    """
+    if name not in _FILE_OF:
+        raise BackendError(f"there is no CUDA kernel {name!r}; qmaps/cuda/kernels.py lists them")
+    given = f"<{', '.join(map(str, arguments))}>" if arguments else ""
+    return Entry(_FILE_OF[name], name + given)

@@ -1,0 +1,86 @@
+"""The C++ that is compiled for a file of kernels: the file, and what it shares with Python.
+
+Enumerations and the list of rules are made from Python's tables. The numbers and structures of
+`layout`, which the files of ``src`` define for themselves, are compared with Python's when a kernel
+is compiled: one that differs does not compile.
+"""
+
+from __future__ import annotations
+
+import functools
+import re
+from pathlib import Path
+
+import numpy as np
+
+from qmaps.cuda import layout
+from qmaps.engines.constants import KINDS
+from qmaps.engines.kernels.declarations import Flags, Sides, enumeration, headers, in_cpp, includes
+
+SOURCES = Path(__file__).parent / "src"
+NUMBERS = {in_cpp(name): n for name, n in vars(layout).items() if name.isupper() and type(n) is int}
+"""The numbers of `layout` by their names in C++."""
+
+
+@functools.cache
+def source_of(file: str) -> str:
+    """The C++ to compile for kernels in a file of ``src``.
+
+    Args:
+        file: the name of the file, such as "step.cuh".
+    """
+    shared = "".join([enumeration(Flags), enumeration(Sides), _constant_kinds()])
+    return (
+        f"namespace qmaps {{\n{shared}}}\n"
+        '#include "language.cuh"\n'
+        f"namespace qmaps {{\n{includes()}}}\n"
+        f'#include "{file}"\n'
+        f"namespace qmaps {{\n{_checks(file)}}}\n"
+        "using namespace qmaps;\n"
+    )
+
+
+def _constant_kinds() -> str:
+    members = ", ".join(f"k{kind.__name__} = {number}" for number, kind in enumerate(KINDS))
+    return (
+        f"enum ConstantKind : int {{ {members} }};\nconstexpr int kConstantKinds = {len(KINDS)};\n"
+    )
+
+
+def _checks(file: str) -> str:
+    """Assertions about what the file and those that it includes define."""
+    text = _with_included(file)
+    numbers = " ".join(re.findall(r"^constexpr (?:int|std::int64_t) ([^;]*);", text, re.MULTILINE))
+    lines = [
+        _assertion(f"{name} == {NUMBERS[name]}", name)
+        for name in re.findall(r"\b(k\w+) =", numbers)
+        if name in NUMBERS
+    ]
+    for name in re.findall(r"^struct (\w+) \{", text, re.MULTILINE):
+        if name in layout.STRUCTURES:
+            lines += _of_structure(name, layout.STRUCTURES[name])
+    return "".join(lines)
+
+
+def _of_structure(name: str, dtype: np.dtype) -> list[str]:
+    made = [_assertion(f"sizeof({name}) == {dtype.itemsize}", name)]
+    for field in dtype.names or ():
+        at = layout.offset(dtype, field)
+        made.append(_assertion(f"__builtin_offsetof({name}, {field}) == {at}", name))
+    return made
+
+
+def _assertion(condition: str, name: str) -> str:
+    return f'static_assert({condition}, "{name} differs from qmaps/cuda/layout.py");\n'
+
+
+def _with_included(file: str) -> str:
+    """The text of a file of ``src``, of those of them that it includes, and of the rules."""
+    seen = {header.name: header.read_text(encoding="utf-8") for header in headers()}
+    pending = ["language.cuh", file]
+    while pending:
+        name = pending.pop()
+        if name not in seen and (SOURCES / name).exists():
+            seen[name] = (SOURCES / name).read_text(encoding="utf-8")
+            pending += re.findall(r'^#include "(\w+\.cuh)"', seen[name], re.MULTILINE)
+    return "\n".join(seen.values())

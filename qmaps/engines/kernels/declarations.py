@@ -1,0 +1,199 @@
+"""What the headers in ``rules`` declare, and the numbers that C++, CUDA and Python share.
+
+C++ and CUDA are compiled from text that this module makes: the native engine when it is built, by
+``python declarations.py rules FILE``, and CUDA kernels when they are compiled. It imports nothing
+of qmaps, since an isolated build has no torch. ``declare.hpp`` describes the declarations.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from dataclasses import dataclass
+from enum import Enum, IntEnum, IntFlag
+from pathlib import Path
+
+FOLDER = Path(__file__).parent / "rules"
+INCLUDED_FROM = "qmaps/engines/kernels/rules"
+"""The folder of the headers, as C++ includes them."""
+
+
+class Flags(IntFlag):
+    """What an engine finds in a tensor that it quantizes."""
+
+    NON_FINITE = 1
+    NEGATIVE = 2
+
+
+class Sides(IntEnum):
+    """How a rule combines states that have fewer elements than the parameter."""
+
+    NO_SIDES = 0
+    PRODUCT = 1
+    SMALLEST = 2
+
+
+class Dtype(IntEnum):
+    """The dtypes of elements that the native engine reads and writes."""
+
+    FLOAT32 = 0
+    FLOAT16 = 1
+    BFLOAT16 = 2
+
+
+ENUMERATIONS: tuple[type[Enum], ...] = (Flags, Sides, Dtype)
+
+
+@dataclass(frozen=True)
+class KernelRule:
+    """An update rule with one set of states, as a header declares it.
+
+    Attributes:
+        name: the name that optimizers give as `native_rule`, such as "adamw".
+        states: the names of its states; "sides" stands for all that have fewer elements than the
+            parameter.
+        scalars: the names of its step scalars, in the order in which kernels receive them.
+        type: the C++ type, such as ``"Lars<true>"``.
+        takes_norms: whether it takes norms of whole tensors.
+        sides: how it combines the states called "sides".
+    """
+
+    name: str
+    states: tuple[str, ...]
+    scalars: tuple[str, ...]
+    type: str
+    takes_norms: bool
+    sides: Sides
+
+    def __str__(self) -> str:
+        return f"rule {self.name!r} with states {' '.join(self.states)!r}"
+
+
+def read_rules(folder: Path = FOLDER) -> tuple[KernelRule, ...]:
+    """The rules that the headers of a folder declare, in the order of the headers.
+
+    Args:
+        folder: holds ``*.hpp``.
+
+    Raises:
+        ValueError: a declaration cannot be read, names scalars that nobody declares, or is there
+            twice.
+    """
+    made: dict[tuple[str, tuple[str, ...]], KernelRule] = {}
+    scalars: dict[str, tuple[str, ...]] = {}
+    for header in headers(folder):
+        for kind, arguments in _declarations(header):
+            try:
+                if kind == "SCALARS":
+                    name, *names = arguments.split(",")
+                    scalars[name] = tuple(each.strip() for each in names)
+                elif kind == "SAME_SCALARS":
+                    name, other = arguments.split(",")
+                    scalars[name] = scalars[other.strip()]
+                else:
+                    found = _rule(arguments, scalars)
+                    if (key := (found.name, found.states)) in made:
+                        raise ValueError("the rule is declared twice")
+                    made[key] = found
+            except (KeyError, ValueError) as error:
+                raise ValueError(
+                    f"{header.name}: QMAPS_{kind}({arguments}) cannot be read: {error}"
+                ) from error
+    return tuple(made.values())
+
+
+def headers(folder: Path = FOLDER) -> list[Path]:
+    """The headers of a folder in the order of inclusion.
+
+    Those without rules, which others use, come first; both kinds are sorted by name.
+    """
+    found = sorted(folder.glob("*.hpp"))
+    return sorted(found, key=lambda header: any(k == "RULE" for k, _ in _declarations(header)))
+
+
+def includes(folder: Path = FOLDER) -> str:
+    """C++ that includes every header of a folder; it belongs into namespace ``qmaps``."""
+    lines = (f'#include "{INCLUDED_FROM}/{header.name}"' for header in headers(folder))
+    return "\n".join(lines) + "\n"
+
+
+def rules_text(folder: Path = FOLDER) -> str:
+    """`includes`, and the macro ``QMAPS_EVERY_RULE(ENTRY)``: an ENTRY of the type of each rule."""
+    entries = "".join(f" \\\n    ENTRY({rule.type})" for rule in read_rules(folder))
+    return f"{includes(folder)}\n#define QMAPS_EVERY_RULE(ENTRY){entries}\n"
+
+
+def enumeration(kind: type[Enum], name: str | None = None) -> str:
+    """The C++ of an enumeration: ``NON_FINITE`` of `Flags` becomes ``kNonFinite``.
+
+    Args:
+        kind: the enumeration.
+        name: its name in C++; the same as in Python if left out.
+    """
+    members = ", ".join(f"{in_cpp(each.name)} = {each.value}" for each in kind)
+    return f"enum {name or kind.__name__} : int {{ {members} }};\n"
+
+
+def enumerations_text() -> str:
+    """All `ENUMERATIONS`, and ``kEnumerators``, which lists them for the Python module."""
+    rows = "".join(
+        f'    {{"{kind.__name__}", "{each.name}", {in_cpp(each.name)}}},\n'
+        for kind in ENUMERATIONS
+        for each in kind
+    )
+    return (
+        "#pragma once\n\nnamespace qmaps {\n\n"
+        + "".join(map(enumeration, ENUMERATIONS))
+        + "\nstruct Enumerator {\n    const char* enumeration;\n    const char* name;\n"
+        + "    int value;\n};\n"
+        + f"inline constexpr Enumerator kEnumerators[] = {{\n{rows}}};\n\n}}  // namespace qmaps\n"
+    )
+
+
+def in_cpp(name: str) -> str:
+    """The name of a constant in C++.
+
+    >>> in_cpp("MAX_PARTS")
+    'kMaxParts'
+    """
+    return "k" + "".join(word.capitalize() for word in name.split("_"))
+
+
+def _declarations(header: Path) -> list[tuple[str, str]]:
+    """The macros of a header: SCALARS, SAME_SCALARS or RULE, and what is between the brackets."""
+    text = header.read_text(encoding="utf-8")
+    found = re.findall(r"^QMAPS_(SCALARS|SAME_SCALARS|RULE)\((.*?)\)$", text, re.M | re.S)
+    if len(found) != len(re.findall(r"^\s*QMAPS_(?:SCALARS|SAME_SCALARS|RULE)\b", text, re.M)):
+        raise ValueError(f"{header.name}: a declaration does not begin or end its line")
+    return [(kind, " ".join(arguments.split())) for kind, arguments in found]
+
+
+def _rule(arguments: str, scalars: dict[str, tuple[str, ...]]) -> KernelRule:
+    name, states, sides, norms, type_ = (each.strip() for each in arguments.split(",", 4))
+    if not re.fullmatch(r'"[\w ]*"', states):
+        raise ValueError("its states are names between quotation marks")
+    return KernelRule(
+        name,
+        tuple(states[1:-1].split()),
+        scalars[name],
+        type_,
+        {"kNoNorms": False, "kTakesNorms": True}[norms],
+        {in_cpp(each.name): each for each in Sides}[sides],
+    )
+
+
+def main(what: str, to: str) -> None:
+    """Write generated C++ for the build.
+
+    Args:
+        what: "rules" or "enumerations".
+        to: the file.
+    """
+    text = {"rules": rules_text, "enumerations": enumerations_text}[what]()
+    path = Path(to)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(f"// Made by qmaps/engines/kernels/declarations.py.\n{text}", encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

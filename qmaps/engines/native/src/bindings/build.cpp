@@ -1,0 +1,48 @@
+#include "arguments.hpp"
+#include "../kernels.hpp"
+#include "register.hpp"
+
+namespace qmaps {
+
+void register_build(nb::module_& module) {
+    module.def(
+        "rules",
+        [] {
+            // Name, states, scalars, C++ type, whether it takes norms, and its sides.
+            using Row = std::tuple<std::string, std::string, std::string, std::string, bool, int>;
+            std::vector<Row> rows;
+            const Rules& rules = kernels().rules;
+            for (const Rule* rule = rules.rule; rule != rules.rule + rules.count; ++rule)
+                rows.emplace_back(rule->name, rule->state_names, rule->scalar_names, rule->type,
+                                  rule->measured != nullptr, rule->sides);
+            return rows;
+        },
+        "Every rule that steps take, with what its header declared when this was compiled.");
+    module.def(
+        "enumerators",
+        [] {
+            std::vector<std::tuple<std::string, std::string, int>> rows;
+            for (const auto& [enumeration, name, value] : kEnumerators)
+                rows.emplace_back(enumeration, name, value);
+            return rows;
+        },
+        "Enumeration, name and value of the numbers that Python shares.");
+    module.def("isa", [] { return std::string(kernels().name); },
+               "The instruction set in use; QMAPS_ISA chooses another.");
+    module.def(
+        "isas",
+        [] {
+            std::vector<std::string> names;
+            for (const char* name : available_isas()) names.emplace_back(name);
+            return names;
+        },
+        "Every instruction set that this build and this processor have, best first.");
+    module.attr("openmp") =
+#if defined(_OPENMP)
+        true;
+#else
+        false;
+#endif
+}
+
+}  // namespace qmaps

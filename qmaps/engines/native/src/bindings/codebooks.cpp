@@ -1,0 +1,29 @@
+#include "arguments.hpp"
+#include "register.hpp"
+
+namespace qmaps {
+
+void register_codebooks(nb::module_& module) {
+    nb::class_<Codebook>(module, "Codebook")
+        .def(nb::init<const std::vector<float>&, const std::vector<float>&,
+                      const std::vector<float>&, int, bool>(),
+             nb::arg("values"), nb::arg("limits"), nb::arg("below"), nb::arg("bits"),
+             nb::arg("brief") = false);
+
+    nb::class_<Geometry>(module, "Geometry")
+        .def(
+            "__init__",
+            [](Geometry* self, const std::vector<std::tuple<std::int64_t, std::int64_t, int, int>>& parts,
+               bool log, int arrays) {
+                if (parts.empty() || parts.size() > kMaxParts || arrays > kMaxParts)
+                    throw std::invalid_argument("a geometry has 1 to 8 parts and arrays");
+                new (self) Geometry();
+                for (const auto& [divisor, count, array, ends] : parts)
+                    self->parts.push_back({divisor, count, array, ends});
+                self->log = log;
+                self->arrays = arrays;
+            },
+            nb::arg("parts"), nb::arg("log"), nb::arg("arrays"));
+}
+
+}  // namespace qmaps

@@ -1,0 +1,81 @@
+#include "../step.hpp"
+#include "arguments.hpp"
+#include "register.hpp"
+
+namespace qmaps {
+
+void register_step(nb::module_& module) {
+    nb::class_<Step>(module, "Step")
+        .def(nb::init<>())
+        .def("add_parameter", &Step::add_parameter, nb::arg("rule"), nb::arg("states"),
+             nb::arg("numel"), nb::arg("p_dtype"), nb::arg("g_dtype"))
+        .def("add_rounding", [](Step& self, const Key& key) { self.add_rounding(noise_key(key)); })
+        .def(
+            "add_parameter_codes",
+            [](Step& self, const Codebook& book, const Geometry& geometry, Address packed,
+               const std::vector<Address>& arrays, const std::vector<Key>& key) {
+                self.add_parameter_codes(rounding_codec(book, geometry, packed, arrays, key));
+            },
+            nb::keep_alive<1, 2>(), nb::keep_alive<1, 3>())
+        .def(
+            "add_gradient_codes",
+            [](Step& self, const Codebook& book, const Geometry& geometry, Address packed,
+               const std::vector<Address>& arrays) {
+                self.add_gradient_codes(codec(book, geometry, packed, arrays));
+            },
+            nb::keep_alive<1, 2>(), nb::keep_alive<1, 3>())
+        .def("add_floats",
+             [](Step& self, Address data) { self.add_floats(reinterpret_cast<float*>(data)); })
+        .def(
+            "add_quantized",
+            [](Step& self, const Codebook& book, const Geometry& geometry, Address packed,
+               const std::vector<Address>& arrays, const std::vector<Key>& key) {
+                self.add_quantized(rounding_codec(book, geometry, packed, arrays, key));
+            },
+            // The step keeps pointers to both.
+            nb::keep_alive<1, 2>(), nb::keep_alive<1, 3>())
+        .def("arrange_sides", &Step::arrange_sides, nb::arg("shape"))
+        .def("add_side_floats",
+             [](Step& self, Address data, std::int64_t size) {
+                 self.add_side_floats(reinterpret_cast<float*>(data), size);
+             })
+        .def(
+            "add_side_quantized",
+            [](Step& self, std::int64_t size, const Codebook& book, const Geometry& geometry,
+               Address packed, const std::vector<Address>& arrays, const std::vector<Key>& key) {
+                Codec made = codec(book, geometry, packed, arrays);
+                made.stochastic = !key.empty();
+                if (!key.empty()) made.noise = noise_key(key.front());
+                self.add_side_quantized(std::move(made), size);
+            },
+            nb::keep_alive<1, 3>(), nb::keep_alive<1, 4>())
+        .def(
+            "run",
+            [](Step& self, const std::vector<Address>& p, const std::vector<Address>& g,
+               const std::vector<std::vector<float>>& scalars, const std::vector<int>& group,
+               const std::vector<std::uint64_t>& steps, int threads) {
+                if (p.size() != self.size() || g.size() != self.size() ||
+                    group.size() != self.size() || steps.size() != self.size())
+                    throw std::invalid_argument("p, g, group and steps have one entry a parameter");
+                for (std::size_t i = 0; i < self.size(); ++i) {
+                    ParamTask& task = self.at(i);
+                    task.p = reinterpret_cast<void*>(p[i]);
+                    task.g = reinterpret_cast<const void*>(g[i]);
+                    const auto& constants = scalars.at(static_cast<std::size_t>(group[i]));
+                    if (static_cast<int>(constants.size()) != task.rule->scalars)
+                        throw std::invalid_argument(
+                            "the rule has " + std::to_string(task.rule->scalars) + " scalars");
+                    std::copy(constants.begin(), constants.end(), task.scalars);
+                    task.p_noise.take(steps[i]);
+                    task.p_codec.noise.take(steps[i]);
+                    for (StateTask& state : task.state) state.codec.noise.take(steps[i]);
+                    for (Side& side : task.sides.side) side.codec.noise.take(steps[i]);
+                }
+                nb::gil_scoped_release unlocked;
+                self.run(threads);
+            },
+            nb::arg("p"), nb::arg("g"), nb::arg("scalars"), nb::arg("group"), nb::arg("steps"),
+            nb::arg("threads"));
+}
+
+}  // namespace qmaps

@@ -1,0 +1,140 @@
+"""Update rules as the engines have them: read from the headers that C++ and CUDA compile.
+
+The headers in ``kernels/rules`` state the order of a rule's scalars; everything here binds by name.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from itertools import zip_longest
+from typing import Any, TypeVar
+
+from qmaps.engines.kernels.declarations import ENUMERATIONS, KernelRule, Sides, read_rules
+from qmaps.errors import BackendError, BadValueError
+
+T = TypeVar("T")
+
+__all__ = ["KernelRule", "Sides", "check_build", "ordered", "rules", "scalar_names"]
+
+
+@functools.cache
+def rules() -> Mapping[tuple[str, str], KernelRule]:
+    """Every rule by its name and states, such as ``("adamw", "exp_avg exp_avg_sq")``.
+
+    Raises:
+        BackendError: a header of the installation cannot be read.
+    """
+    try:
+        return {(rule.name, " ".join(rule.states)): rule for rule in read_rules()}
+    except (OSError, ValueError) as error:
+        raise BackendError(f"the update rules of the engines cannot be read: {error}") from error
+
+
+@functools.cache
+def scalar_names(rule: str) -> tuple[str, ...]:
+    """The names of a rule's step scalars, in the order in which kernels receive them.
+
+    Args:
+        rule: the name of the rule, such as "adamw".
+
+    Raises:
+        BadValueError: there is no rule of this name.
+    """
+    for (name, _), found in rules().items():
+        if name == rule:
+            return tuple(map(sys.intern, found.scalars))  # quickly compared
+    raise BadValueError(f"rule {rule!r} is not known to the engines")
+
+
+def ordered(rule: str, scalars: Mapping[str, T]) -> list[T]:
+    """The values of step scalars in the order in which kernels receive them.
+
+    Args:
+        rule: the name of the rule, such as "adamw".
+        scalars: the values by name, in any order.
+
+    Raises:
+        BadValueError: a scalar of the rule is missing, or there is one that it does not have.
+
+    >>> ordered("adagrad", {"sign": 1.0, "step_size": 0.1, "eps": 1e-10, "weight_decay": 0.0})
+    [0.0, 1e-10, 0.1, 1.0]
+    """
+    names = scalar_names(rule)
+    if tuple(scalars) == names:  # as optimizers of qmaps have them: no look-ups in every step
+        return list(scalars.values())
+    if len(scalars) == len(names):
+        try:
+            return [scalars[name] for name in names]
+        except KeyError:
+            pass
+    missing = [name for name in names if name not in scalars]
+    unknown = [name for name in scalars if name not in names]
+    found = [f"{', '.join(map(repr, missing))} is missing" if missing else ""]
+    found.append(f"{', '.join(map(repr, unknown))} is not a scalar of the rule" if unknown else "")
+    raise BadValueError(f"scalars of rule {rule!r}: {'; '.join(filter(None, found))}")
+
+
+def check_build(compiled: Any) -> None:
+    """Compare what the native module was compiled from with the headers and enumerations here.
+
+    Args:
+        compiled: the extension module.
+
+    Raises:
+        BackendError: they differ; the message names what, and says to build again.
+    """
+    try:
+        difference = _difference(compiled)
+    except (AttributeError, TypeError, ValueError):
+        difference = "the module does not tell its rules as this version expects"
+    if difference:
+        raise BackendError(
+            f"the native engine was built from other sources: {difference}; build it again with "
+            "pip install, or with pip install --editable in a source tree"
+        )
+
+
+def _difference(compiled: Any) -> str:
+    """The first difference between the compiled module and the tables here; empty for none."""
+    numbers = [f"{kind.__name__}.{e.name} = {e.value}" for kind in ENUMERATIONS for e in kind]
+    compiled_numbers = [f"{kind}.{name} = {value}" for kind, name, value in compiled.enumerators()]
+    if (pair := _first_pair(compiled_numbers, numbers)) is not None:
+        return f"it has {pair[0]} where {pair[1]} is expected"
+    there = _as_rules(compiled.rules())
+    here = rules()
+    for key in [*here, *there]:
+        if key not in there:
+            return f"{here[key]} is not in it"
+        if key not in here:
+            return f"{there[key]} has no header any more"
+        if (pair := _first_pair(_parts(there[key]), _parts(here[key]))) is not None:
+            return f"{here[key]} has {pair[0]} there and {pair[1]} in its header"
+    return ""
+
+
+def _as_rules(rows: Iterable[Sequence[Any]]) -> dict[tuple[str, str], KernelRule]:
+    return {
+        (name, states): KernelRule(
+            name,
+            tuple(states.split()),
+            tuple(each.strip() for each in scalars.split(",")),
+            type_,
+            norms,
+            Sides(sides),
+        )
+        for name, states, scalars, type_, norms, sides in rows
+    }
+
+
+def _parts(rule: KernelRule) -> list[str]:
+    """What a rule has besides its name and states, each as text."""
+    scalars = [f"scalar {number} {name!r}" for number, name in enumerate(rule.scalars)]
+    return [rule.type, f"takes_norms={rule.takes_norms}", rule.sides.name, *scalars]
+
+
+def _first_pair(ours: Sequence[Any], theirs: Sequence[Any]) -> tuple[Any, Any] | None:
+    """The first place in which two lists differ; None if they do not."""
+    pairs = zip_longest(ours, theirs, fillvalue="nothing")
+    return next((pair for pair in pairs if pair[0] != pair[1]), None)

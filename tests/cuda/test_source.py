@@ -1,0 +1,80 @@
+"""What kernels are compiled from agrees with Python, or does not compile."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from qmaps.cuda import layout, source
+from qmaps.cuda.kernels import FILES
+from qmaps.cuda.source import NUMBERS, source_of
+from qmaps.engines import constants
+from qmaps.engines.kernels.declarations import Flags
+from tests.cuda.emulation import EmulatedEngine, build
+
+
+@pytest.fixture
+def anew(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
+    """Sources are made without the cache, of what a test changes."""
+    monkeypatch.setattr(source, "source_of", source_of.__wrapped__)
+    return monkeypatch
+
+
+def compiled(file: str, folder: Path) -> None:
+    build(f'#include "block.hpp"\n{source.source_of(file)}', folder)
+
+
+@pytest.mark.parametrize("file", sorted(FILES))
+def test_structures_are_those_of_cpp(file: str, device: EmulatedEngine, tmp_path: Path) -> None:
+    compiled(file, tmp_path)
+
+
+def test_every_number_and_structure_is_compared() -> None:
+    text = "".join(map(source_of, FILES))
+    for name, value in NUMBERS.items():
+        assert f"static_assert({name} == {value}," in text, name
+    for name, dtype in layout.STRUCTURES.items():
+        assert f"static_assert(sizeof({name}) == {dtype.itemsize}," in text, name
+        for field in dtype.names:
+            assert f"static_assert(__builtin_offsetof({name}, {field}) ==" in text, (name, field)
+    assert len(NUMBERS) > 25
+
+
+def test_a_number_that_differs_does_not_compile(
+    anew: pytest.MonkeyPatch, device: EmulatedEngine, tmp_path: Path
+) -> None:
+    anew.setitem(NUMBERS, "kMaxScalars", 23)
+    with pytest.raises(AssertionError, match="kMaxScalars differs from"):
+        compiled("begin.cuh", tmp_path)
+
+
+def test_a_field_in_another_place_does_not_compile(
+    anew: pytest.MonkeyPatch, device: EmulatedEngine, tmp_path: Path
+) -> None:
+    names = list(layout.NOISE.names)
+    names[0], names[1] = names[1], names[0]
+    moved = np.dtype([(name, layout.NOISE[name]) for name in names])
+    anew.setitem(layout.STRUCTURES, "Noise", moved)
+    with pytest.raises(AssertionError, match="Noise differs from"):
+        compiled("begin.cuh", tmp_path)
+
+
+def test_a_kind_of_constant_without_a_case_does_not_compile(
+    anew: pytest.MonkeyPatch, device: EmulatedEngine, tmp_path: Path
+) -> None:
+    kinds = list(constants.KINDS)
+    anew.setattr(source, "KINDS", kinds)
+    compiled("begin.cuh", tmp_path)
+    kinds.append(type("Halved", (), {}))
+    with pytest.raises(AssertionError, match="kHalved"):
+        compiled("begin.cuh", tmp_path)
+
+
+def test_enumerations_are_made_from_python() -> None:
+    text = source_of("begin.cuh")
+    assert f"kNonFinite = {Flags.NON_FINITE.value}, kNegative = {Flags.NEGATIVE.value}" in text
+    assert [kind.kind for kind in constants.KINDS] == list(range(len(constants.KINDS)))
+    for kind in constants.KINDS:
+        assert f"k{kind.__name__} = {kind.kind}" in text

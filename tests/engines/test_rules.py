@@ -1,0 +1,248 @@
+"""Rules, their scalars and enumerations are the same for Python, C++ and CUDA."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from qmaps import optim
+from qmaps.engines import native
+from qmaps.engines.backends import use_backend
+from qmaps.engines.kernels import declarations
+from qmaps.engines.kernels.declarations import ENUMERATIONS, FOLDER, Sides
+from qmaps.engines.rules import KernelRule, check_build, ordered, rules, scalar_names
+from qmaps.errors import BackendError, BadValueError
+from tests.optim.families import FAMILIES, same_bits
+
+needs_native = pytest.mark.skipif(native.core is None, reason=native.reason)
+WITH_RULE = [
+    *(family.full for family in FAMILIES if family.full.native_rule is not None),
+    *(optim.AdamWFactor, optim.Adafactor, optim.SM3),
+]
+
+
+def optimizer_of(cls: type[Any]) -> Any:
+    param = torch.linspace(-1, 1, 5000).reshape(50, 100).requires_grad_()
+    return cls([param], lr=0.1, min_quantized_size=0, state_quantizers="8bit")
+
+
+def stepped(cls: type[Any]) -> torch.Tensor:
+    optimizer = optimizer_of(cls)
+    (param,) = optimizer.param_groups[0]["params"]
+    with use_backend("native"):
+        for number in range(3):
+            param.grad = torch.sin(param.detach() * 7 + number)
+            optimizer.step()
+    return param.detach()
+
+
+def test_a_rule_as_its_header_declares_it() -> None:
+    assert rules()["adafactor", "exp_avg sides"] == KernelRule(
+        name="adafactor",
+        states=("exp_avg", "sides"),
+        scalars=scalar_names("adafactor"),
+        type="Adafactor<true, true>",
+        takes_norms=True,
+        sides=Sides.PRODUCT,
+    )
+    assert scalar_names("adam")[:3] == ("weight_decay", "beta1", "beta2")
+    assert scalar_names("adamw") == scalar_names("adamw_factor") == (
+        "decay", "beta1", "beta2", "step_size", "root_correction", "eps", "sign", "rest1", "rest2",
+    )  # fmt: skip
+    assert len(rules()) == 22
+
+
+@needs_native
+def test_the_compiled_module_has_the_rules_of_the_headers() -> None:
+    check_build(native.core)
+    assert {row[:2] for row in native.core.rules()} == set(rules())
+    counted = sum(len(kind) for kind in ENUMERATIONS)
+    assert len(native.core.enumerators()) == counted == 8
+
+
+@needs_native
+@pytest.mark.parametrize(
+    ("change", "difference"),
+    [
+        (
+            lambda row: (*row[:2], row[2].replace("beta1, beta2", "beta2, beta1"), *row[3:]),
+            "rule 'adam' with states 'exp_avg exp_avg_sq' has scalar 1 'beta2' there and scalar 1 "
+            "'beta1' in its header",
+        ),
+        (
+            lambda row: (*row[:2], f"{row[2]}, more", *row[3:]),
+            "rule 'adam' with states 'exp_avg exp_avg_sq' has scalar 9 'more' there and nothing in "
+            "its header",
+        ),
+        (
+            lambda row: ("adan", *row[1:]),
+            "rule 'adam' with states 'exp_avg exp_avg_sq' is not in it",
+        ),
+        (
+            lambda row: (*row[:5], 2),
+            "rule 'adam' with states 'exp_avg exp_avg_sq' has SMALLEST there and NO_SIDES in its "
+            "header",
+        ),
+        (lambda row: row[:2], "the module does not tell its rules as this version expects"),
+    ],
+)
+def test_another_build_is_refused(change: Any, difference: str) -> None:
+    rows = [change(row) if row[0] == "adam" else row for row in native.core.rules()]
+    built = SimpleNamespace(rules=lambda: rows, enumerators=native.core.enumerators)
+    with pytest.raises(BackendError) as caught:
+        check_build(built)
+    assert str(caught.value) == (
+        f"the native engine was built from other sources: {difference}; build it again with pip "
+        "install, or with pip install --editable in a source tree"
+    )
+
+
+@needs_native
+def test_a_build_with_more_rules_or_other_enumerations_is_refused() -> None:
+    more = [*native.core.rules(), ("adan", "exp_avg", "sign", "Adan", False, 0)]
+    built = SimpleNamespace(rules=lambda: more, enumerators=native.core.enumerators)
+    with pytest.raises(BackendError, match="rule 'adan' with states 'exp_avg' has no header any"):
+        check_build(built)
+    moved = [(*row[:2], 3 - row[2]) if row[0] == "Flags" else row for row in built.enumerators()]
+    built = SimpleNamespace(rules=native.core.rules, enumerators=lambda: moved)
+    with pytest.raises(
+        BackendError, match=r"has Flags\.NON_FINITE = 2 where Flags\.NON_FINITE = 1 is expected"
+    ):
+        check_build(built)
+
+
+@needs_native
+def test_another_build_is_refused_at_import() -> None:
+    # In the place of the module, before anything of qmaps is imported: one with a rule less.
+    program = (
+        "import sys, importlib.util\n"
+        "name = 'qmaps.engines.kernels.declarations'\n"
+        f"spec = importlib.util.spec_from_file_location(name, {declarations.__file__!r})\n"
+        "sys.modules[name] = module = importlib.util.module_from_spec(spec)\n"
+        "spec.loader.exec_module(module)\n"
+        "read = module.read_rules\n"
+        "module.read_rules = lambda: read()[1:]\n"
+        "import qmaps\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert done.returncode == 1
+    assert "qmaps.errors.BackendError: the native engine was built from other sources: " in (
+        done.stderr
+    )
+    assert "has no header any more; build it again" in done.stderr
+
+
+@pytest.mark.parametrize("cls", WITH_RULE, ids=lambda cls: cls.__name__)
+def test_constants_are_the_scalars_of_the_rule(cls: type[Any]) -> None:
+    optimizer = optimizer_of(cls)
+    constants = optimizer.constants(optimizer.param_groups[0])
+    assert sorted(constants) == sorted(scalar_names(cls.native_rule))
+
+
+def test_every_rule_belongs_to_an_optimizer() -> None:
+    assert {name for name, _ in rules()} == {cls.native_rule for cls in WITH_RULE}
+
+
+@needs_native
+@pytest.mark.parametrize("cls", [optim.AdamW, optim.AdEMAMix], ids=lambda cls: cls.__name__)
+def test_scalars_bind_by_name(cls: type[Any]) -> None:
+    class Permuted(cls):
+        def constants(self, group: dict[str, Any]) -> dict[str, Any]:
+            return dict(reversed(super().constants(group).items()))
+
+    assert list(optimizer_of(Permuted).constants(optimizer_of(cls).param_groups[0]))[-1] == "decay"
+    assert same_bits(stepped(Permuted), stepped(cls))
+
+
+@needs_native
+def test_scalars_of_other_names_are_refused() -> None:
+    class Renamed(optim.AdamW):
+        def constants(self, group: dict[str, Any]) -> dict[str, Any]:
+            found = super().constants(group)
+            return {"epsilon" if name == "eps" else name: found[name] for name in found}
+
+    with pytest.raises(BadValueError) as caught:
+        stepped(Renamed)
+    assert str(caught.value) == (
+        "scalars of rule 'adamw': 'eps' is missing; 'epsilon' is not a scalar of the rule"
+    )
+    given = {"weight_decay": 0.0, "eps": 1.0, "step_size": 2.0}
+    with pytest.raises(BadValueError) as caught:
+        ordered("adagrad", given)
+    assert str(caught.value) == "scalars of rule 'adagrad': 'sign' is missing"
+    with pytest.raises(BadValueError) as caught:
+        ordered("adagrad", {**given, "sign": 1.0, "more": 0.0})
+    assert str(caught.value) == "scalars of rule 'adagrad': 'more' is not a scalar of the rule"
+    with pytest.raises(BadValueError) as caught:
+        ordered("adan", given)
+    assert str(caught.value) == "rule 'adan' is not known to the engines"
+
+
+ADAN = """// qmaps.optim.Adan
+
+QMAPS_SCALARS(adan, weight_decay, beta1,
+              sign)
+
+struct Adan {};
+
+QMAPS_RULE(adan, "exp_avg sides", kSmallest, kTakesNorms, Adan)
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return Path(shutil.copytree(FOLDER, tmp_path / "rules"))
+
+
+def test_a_header_in_the_folder_is_enough(folder: Path) -> None:
+    before = declarations.read_rules(folder)
+    assert before == declarations.read_rules()
+    (folder / "adan.hpp").write_text(ADAN)
+    (added,) = set(declarations.read_rules(folder)) - set(before)
+    assert added == KernelRule(
+        "adan", ("exp_avg", "sides"), ("weight_decay", "beta1", "sign"), "Adan", True,
+        Sides.SMALLEST,
+    )  # fmt: skip
+    lines = declarations.rules_text(folder).splitlines()
+    assert '#include "qmaps/engines/kernels/rules/adan.hpp"' in lines
+    assert "    ENTRY(Adan) \\" in lines
+    assert [header.name for header in declarations.headers(folder)][:4] == [
+        "layerwise.hpp", "sided.hpp", "terms.hpp", "adafactor.hpp",
+    ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("kSmallest", "kLargest", r"adan.hpp: QMAPS_RULE\(adan, .*\) cannot be read: 'kLargest'"),
+        ("RULE(adan", "RULE(adam", r"adan.hpp: QMAPS_RULE\(adam, .*sides"),
+        ('"exp_avg sides"', "exp_avg", "names between quotation marks"),
+        ("QMAPS_SCALARS(adan", "QMAPS_SCALARS(adon", "cannot be read: 'adan'"),
+        ("Adan)\n", "Adan);\n", "adan.hpp: a declaration does not begin or end its line"),
+    ],
+)
+def test_what_cannot_be_read_is_refused(folder: Path, old: str, new: str, message: str) -> None:
+    text = ADAN.replace(old, new)
+    if "RULE(adam" in text:
+        text += text[text.index("QMAPS_RULE") :]  # twice
+    (folder / "adan.hpp").write_text(text)
+    with pytest.raises(ValueError, match=message):
+        declarations.read_rules(folder)
+
+
+def test_the_build_runs_it_without_torch(tmp_path: Path) -> None:
+    for what, text in (
+        ("rules", declarations.rules_text()),
+        ("enumerations", declarations.enumerations_text()),
+    ):
+        path = tmp_path / "generated" / f"{what}.hpp"
+        command = [sys.executable, "-I", "-S", declarations.__file__, what, str(path)]
+        subprocess.run(command, check=True)
+        assert path.read_text().endswith(text)
