@@ -8,6 +8,7 @@ from pathlib import Path
 
 from qmaps.capture import checkpoint, snapshot
 from qmaps.capture.checkpoint import Names
+from qmaps.capture.gradients import Window
 from qmaps.capture.snapshot import Lazy
 from qmaps.capture.states import CapturedStates
 from qmaps.errors import BadValueError, CaptureError
@@ -77,4 +78,5 @@ def _snapshot(path: Path, steps: list[int] | None) -> CapturedStates:
         scalars=about.scalars,
         skipped=about.skipped,
         source=str(path),
+        window=Window(path, about),
     )
