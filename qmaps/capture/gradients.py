@@ -219,6 +219,10 @@ class Window:
             dict.fromkeys(name for file in self._files.values() for name, _ in file.numbers)
         )
 
+    def steps_of(self, parameter: str) -> list[int]:
+        """The steps of the window in which `parameter` had a gradient."""
+        return [n for n, file in self._files.items() if (parameter, GRADIENT) in file.numbers]
+
     def rows(self, parameter: str) -> Tensor | None:
         """Indices of the recorded rows of `parameter`; None if all are."""
         for file in self._files.values():

@@ -161,13 +161,21 @@ class CapturedStates:
                 )
         return tensor
 
-    def window(self) -> list[int]:
+    def window(self, parameter: str | None = None) -> list[int]:
         """The consecutive steps after `step` whose gradients were recorded; empty if none were.
+
+        Args:
+            parameter: return only the steps in which this parameter had a gradient.
 
         Raises:
             CaptureError: the gradients cannot be read, or are of another run than the states.
+            BadValueError: there is no such parameter.
         """
-        return [] if self._window is None else self._window.steps
+        if parameter is not None:
+            self._entry(parameter)
+        if self._window is None:
+            return []
+        return self._window.steps if parameter is None else self._window.steps_of(parameter)
 
     def rows(self, parameter: str) -> Tensor | None:
         """Indices of the rows of `parameter` whose gradients were recorded; None if all were."""
