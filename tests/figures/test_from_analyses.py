@@ -35,6 +35,7 @@ def _pareto() -> pd.DataFrame:
 
 ANALYSES: dict[str, Callable[[], pd.DataFrame]] = {
     "bit_fields": lambda: analyze.bit_fields([qmaps.quantizer("tensor/tree@8s").map], [0.25]),
+    "replay": lambda: qmaps.replay.summarize(qmaps.replay.run(states(), PAIRS, steps=5)),
     "code_pairs": lambda: analyze.code_pairs(states(), PAIRS),
     "error_per_decade": lambda: analyze.error_per_decade(
         {"v": states()["a"]["exp_avg_sq"]}, ["B256/DE@8u", "logB256/log2@8u"]

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from qmaps.algebra.quantized import QuantizedTensor
 from qmaps.algebra.quantizer import Quantizer
-from qmaps.engines import reference
+from qmaps.engines import dispatch, reference
 from qmaps.engines.philox import RoundingKey
 
 GROUP = 2**18
@@ -89,8 +89,11 @@ class Recursion:
         decoded = self.after[row].clone() if check else None
         x = self.before[row].view(self._shape)
         key = self._keyed(state.quantizer, step)
-        state.quantizer.quantize_unchecked(x, out=state, key=key)
-        state.dequantize(out=self.after[row].view(self._shape))
+        # Without the checks of `Quantizer`, which cost as much as the work on a small tensor.
+        parts, q = (state.packed, state.scales), state.quantizer
+        dispatch.quantize(x, q.normalizer, q.map, key, parts)
+        target = self.after[row].view(self._shape)
+        dispatch.dequantize(*parts, q.normalizer, q.map, self._shape, torch.float32, target)
         if previous is None or decoded is None:
             return
         now = state.codes()

@@ -122,6 +122,9 @@ def run(
             f"{captured.source!r} has the gradients of {len(window)} step after it; a replay needs "
             "at least 2"
         )
+    for name in names:  # before work that would be lost
+        for state in MOMENTS:
+            captured.tensor(name, state)
     rows: list[dict[str, Any]] = []
     numbers = {name: number for number, name in enumerate(captured.parameters())}
     for done, name in enumerate(names):

@@ -9,7 +9,6 @@ import torch
 from torch import Tensor
 
 from qmaps.analyze.replay.recursion import GROUP
-from qmaps.normalize._float32 import sqrt
 
 
 def largest_possible(betas: tuple[float, float], step: int) -> float:
@@ -78,7 +77,7 @@ class Updates:
         group = max(1, GROUP // self._numel)
         for low in range(0, len(v), group):
             part = self._denominators[low : low + group]
-            part.copy_(sqrt(v[low : low + group]))
+            torch.sqrt(v[low : low + group], out=part)
             part.div_(math.sqrt(1 - beta2**step)).add_(self._eps).mul_(1 - beta1**step)
         self._steps += 1
         for low in range(0, self._pairs.shape[1], group):
@@ -86,7 +85,8 @@ class Updates:
             first, second = self._pairs[:, own]
             update = m.index_select(0, first).div_(self._denominators.index_select(0, second))
             self._kept[own] += (update @ following).double()
-            largest = torch.linalg.vector_norm(update, math.inf, dim=1)
+            # Several times as fast as the norm of this order.
+            largest = torch.maximum(update.amax(dim=1), -update.amin(dim=1))
             self._largest[own] = torch.maximum(self._largest[own], largest)
             for row in (~(largest <= bound)).nonzero().view(-1).tolist():
                 self._exploded[low + row] += int((~(update[row].abs() <= bound)).sum())
