@@ -35,7 +35,7 @@ def kept_movement(jitter: float) -> float:
     if jitter < 0.05:  # the series converges slowly; the state does not move once in 10^20 steps
         return 0.0
     return 1 + 2 * sum(
-        (-1) ** k * math.exp(-2 * (math.pi * k * jitter) ** 2) for k in range(1, _terms(jitter))
+        (-1.0) ** k * math.exp(-2 * (math.pi * k * jitter) ** 2) for k in range(1, _terms(jitter))
     )
 
 
@@ -50,7 +50,7 @@ def nearest_variance(jitter: float) -> float:
     if jitter < 0.05:
         return jitter**2  # it rounds to where it was
     return 1 / 12 + sum(
-        (-1) ** k * math.exp(-2 * (math.pi * k * jitter) ** 2) / (math.pi * k) ** 2
+        (-1.0) ** k * math.exp(-2 * (math.pi * k * jitter) ** 2) / (math.pi * k) ** 2
         for k in range(1, _terms(jitter))
     )
 
@@ -83,7 +83,7 @@ def amplification(beta: float, steps: float = math.inf) -> float:
     >>> round(amplification(0.9), 2), round(amplification(0.999)), round(amplification(0.999, 100))
     (5.26, 500, 91)
     """
-    return (1 - beta ** (2 * steps)) / (1 - beta**2)
+    return (1 - math.pow(beta, 2 * steps)) / (1 - beta**2)
 
 
 def stochastic_error(beta: float, noise: float) -> float:
