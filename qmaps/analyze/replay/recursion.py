@@ -46,6 +46,7 @@ class Recursion:
         for row, state in enumerate(self._states, start=1):
             state.dequantize(out=self.after[row].view(self._shape))
         self._first = [state.clone() for state in self._states]
+        self._codes = [_small(state).view(-1) for state in self._states]
         self._held = torch.ones(count, flat.numel(), dtype=torch.bool)
         self._drift = torch.zeros(count, flat.numel())
         self._sums = {name: torch.zeros(count, dtype=torch.float64) for name in _SUMS}
@@ -97,11 +98,13 @@ class Recursion:
         if previous is None or decoded is None:
             return
         now = state.codes()
-        self._held[row - 1] &= (now == self._first[row - 1].codes()).view(-1)
-        changed = now != previous.codes()
+        self._held[row - 1] &= now.view(-1) == self._codes[row - 1]
+        codes = previous.codes()
+        changed = now != codes
         if bool(changed.any()):
-            moved = (self.before[row] - decoded).view(self._shape)
-            still = moved.abs() < gap(previous, moved) / 2
+            moved = self.before[row] - decoded
+            here, moved = decoded.view(self._shape), moved.view(self._shape)
+            still = moved.abs() < _gap(previous, codes, here, moved) / 2
             self._sums["rerounded"][row - 1] += int((changed & still).sum())
 
     def _measure(self, rows: slice, z: Tensor, exact: Tensor) -> None:
@@ -182,15 +185,20 @@ def gap(state: QuantizedTensor, movement: Tensor) -> Tensor:
     Returns:
         float32 of the state's shape, at least 0; 0 where there is no code on that side.
     """
-    codes = state.codes()
+    return _gap(state, state.codes(), state.dequantize(), movement)
+
+
+def _gap(state: QuantizedTensor, codes: Tensor, here: Tensor, movement: Tensor) -> Tensor:
+    """As `gap`, with the codes and the values that they decode to."""
     last = len(state.quantizer.map.codebook()) - 1
-    side = torch.where(movement > 0, 1, -1).to(codes.dtype)
-    beside = (codes + side).clamp_(0, last)
+    beside = torch.where(movement > 0, codes + 1, codes - 1).clamp_(0, last)
     q = state.quantizer
-    here, there = (
-        reference.dequantize(each, state.scales, q.normalizer, q.map) for each in (codes, beside)
-    )
-    return (there - here).abs()
+    return reference.dequantize(beside, state.scales, q.normalizer, q.map).sub_(here).abs_()
+
+
+def _small(state: QuantizedTensor) -> Tensor:
+    """The codes in as few bytes as hold them."""
+    return state.codes().to(torch.uint8 if state.quantizer.map.bits <= 8 else torch.int32)
 
 
 def _squares(rows: Tensor) -> Tensor:

@@ -27,6 +27,7 @@ PAIRS = [
     "B64/linear@3s+sr + 32-bit",
     "row/DE@5s+sr + logB128/log2@4u",
     "B128/quantile@4s + B128/DE@4u+sr",
+    "B256/linear@16s + B256/linear@10u",
     "32-bit + 32-bit",
 ]
 
