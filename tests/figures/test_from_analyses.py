@@ -35,7 +35,6 @@ def _pareto() -> pd.DataFrame:
 
 ANALYSES: dict[str, Callable[[], pd.DataFrame]] = {
     "bit_fields": lambda: analyze.bit_fields([qmaps.quantizer("tensor/tree@8s").map], [0.25]),
-    "replay": lambda: qmaps.replay.summarize(qmaps.replay.run(states(), PAIRS, steps=5)),
     "code_pairs": lambda: analyze.code_pairs(states(), PAIRS),
     "error_per_decade": lambda: analyze.error_per_decade(
         {"v": states()["a"]["exp_avg_sq"]}, ["B256/DE@8u", "logB256/log2@8u"]
@@ -53,6 +52,12 @@ ANALYSES: dict[str, Callable[[], pd.DataFrame]] = {
 def test_every_analysis_has_its_figure() -> None:
     assert set(ANALYSES) == set(analyze.__all__) - {"outlier_lines"}  # a table
     assert set(ANALYSES) == set(figures.FIGURES) & set(analyze.__all__)
+
+
+def test_the_figure_of_replays_takes_a_summary_and_rows() -> None:
+    frame = qmaps.replay.run(states(), PAIRS, steps=5)
+    for given in (qmaps.replay.summarize(frame), frame[frame["parameter"] == "a"]):
+        figures.replay(given).draw_without_rendering()
 
 
 @pytest.mark.parametrize("name", ANALYSES)

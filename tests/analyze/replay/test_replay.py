@@ -215,7 +215,8 @@ def test_what_a_row_says_of_itself(frame: pd.DataFrame) -> None:
 def test_the_measures_tell_quantizers_apart(frame: pd.DataFrame) -> None:
     rows = frame.set_index("quantizer")
     exact = rows.loc["32-bit + 32-bit"]
-    assert exact["progress"] == exact["gain_first"] == 1
+    assert exact["progress"] == pytest.approx(1, rel=1e-6)  # sums of float32 in another order
+    assert exact["gain_first"] == 1
     assert exact["explosion_share"] == exact["zero_point_share"] == 0
     assert rows.loc["B128/DE@4s + B128/DE@4u", "explosion_share"] > 0
     assert rows.loc["B128/DE@4s + B128/DE@4u", "zero_point_share"] > 0
