@@ -1,8 +1,8 @@
 """Captured optimizer states: recording them, and reading them back."""
 
-from qmaps.capture.checkpoint import convert
 from qmaps.capture.load import load
 from qmaps.capture.recorder import StateRecorder
+from qmaps.capture.saved import convert
 from qmaps.capture.states import CapturedStates
 
 __all__ = ["CapturedStates", "StateRecorder", "convert", "load"]

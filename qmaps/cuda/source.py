@@ -14,8 +14,15 @@ from pathlib import Path
 import numpy as np
 
 from qmaps.cuda import layout
-from qmaps.engines.constants import KINDS
-from qmaps.engines.kernels.declarations import Flags, Sides, enumeration, headers, in_cpp, includes
+from qmaps.engines.kernels.declarations import (
+    Factoring,
+    Flags,
+    enumeration,
+    headers,
+    in_cpp,
+    includes,
+)
+from qmaps.engines.step_scalars import KINDS
 
 SOURCES = Path(__file__).parent / "src"
 NUMBERS = {in_cpp(name): n for name, n in vars(layout).items() if name.isupper() and type(n) is int}
@@ -29,7 +36,7 @@ def source_of(file: str) -> str:
     Args:
         file: the name of the file, such as "step.cuh".
     """
-    shared = "".join([enumeration(Flags), enumeration(Sides), _constant_kinds()])
+    shared = "".join([enumeration(Flags), enumeration(Factoring), _step_scalar_kinds()])
     return (
         f"namespace qmaps {{\n{shared}}}\n"
         '#include "language.cuh"\n'
@@ -40,11 +47,10 @@ def source_of(file: str) -> str:
     )
 
 
-def _constant_kinds() -> str:
+def _step_scalar_kinds() -> str:
     members = ", ".join(f"k{kind.__name__} = {number}" for number, kind in enumerate(KINDS))
-    return (
-        f"enum ConstantKind : int {{ {members} }};\nconstexpr int kConstantKinds = {len(KINDS)};\n"
-    )
+    count = f"constexpr int kStepScalarKinds = {len(KINDS)};\n"
+    return f"enum StepScalarKind : int {{ {members} }};\n{count}"
 
 
 def _checks(file: str) -> str:

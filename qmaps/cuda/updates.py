@@ -11,12 +11,12 @@ import torch
 from torch import Tensor
 
 from qmaps.cuda import layout
-from qmaps.cuda.books import book
+from qmaps.cuda.codebooks import codebook
 from qmaps.cuda.engine import Engine
 from qmaps.cuda.kernels import kernel
 from qmaps.cuda.metrics import add_parts, partial_sums
 from qmaps.cuda.quantiles import Quantiles
-from qmaps.cuda.tensors import describe_stored, follows, layout_of, tiles
+from qmaps.cuda.tensors import describe_stored, layout_of, supports, tiles
 from qmaps.engines.addresses import address
 
 if TYPE_CHECKING:
@@ -60,7 +60,7 @@ class UpdateErrors:
             exact: its exact update, float32 and contiguous on the engine's device, as are all
                 tensors here.
             v: its exact second moment.
-            first: the first moment, decoded, or quantized as `follows_tensor` supports it.
+            first: the first moment, decoded, or quantized as `supports_tensor` accepts it.
             second: the second moment, like `first`.
             eps: Adam's `eps`.
         """
@@ -112,10 +112,10 @@ class UpdateErrors:
         return [float(value) for value in values.tolist()]
 
     def _reserve(self, numel: int) -> None:
-        room = self._errors.shape[1]
-        if numel <= room:
+        capacity = self._errors.shape[1]
+        if numel <= capacity:
             return
-        larger = self._errors.new_empty(2, max(numel, room + room // 2))
+        larger = self._errors.new_empty(2, max(numel, capacity + capacity // 2))
         larger[:, : self._numel] = self._errors[:, : self._numel]
         self._errors = larger
 
@@ -136,7 +136,7 @@ def add_update_grid(
     Args:
         engine: the engine of the device of all tensors.
         exact: the exact update, float32 and contiguous.
-        first: the first moment, a quantized tensor that `follows_tensor` supports.
+        first: the first moment, a quantized tensor that `supports_tensor` accepts.
         second: the second moment, like `first`.
         eps: Adam's `eps`.
         sums: count, absolute and relative error, and elements with u != 0: contiguous float64
@@ -173,11 +173,11 @@ def add_update_grid(
     del memory  # it was needed until here
 
 
-def follows_tensor(t: QuantizedTensor) -> bool:
+def supports_tensor(t: QuantizedTensor) -> bool:
     """Whether this engine can decode `t` in place, if it is on a device of the engine."""
     q = t.quantizer
     stored = (t.packed, *t.scales)
-    return follows(q.normalizer, q.map, t.shape) and all(part.is_contiguous() for part in stored)
+    return supports(q.normalizer, q.map, t.shape) and all(part.is_contiguous() for part in stored)
 
 
 def _describe(
@@ -199,7 +199,7 @@ def _describe(
         found = layout_of(q.normalizer, moment.shape)
         assert found is not None
         row["packed"], row["bits"] = address(moment.packed), q.map.bits
-        row["values"] = book(q.map, engine.device).described["values"]
+        row["values"] = codebook(q.map, engine.device).described["values"]
         row["log"] = found.geometry.log
         task = np.zeros((), dtype=layout.TENSOR)
         memory.append(describe_stored(engine, task, found, moment.scales))

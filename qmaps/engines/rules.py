@@ -11,12 +11,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import zip_longest
 from typing import Any, TypeVar
 
-from qmaps.engines.kernels.declarations import ENUMERATIONS, KernelRule, Sides, read_rules
+from qmaps.engines.kernels.declarations import ENUMERATIONS, Factoring, KernelRule, read_rules
 from qmaps.errors import BackendError, BadValueError
 
 T = TypeVar("T")
 
-__all__ = ["KernelRule", "Sides", "check_build", "ordered", "rules", "scalar_names"]
+__all__ = ["Factoring", "KernelRule", "check_build", "ordered", "rules", "scalar_names"]
 
 
 @functools.cache
@@ -122,16 +122,16 @@ def _as_rules(rows: Iterable[Sequence[Any]]) -> dict[tuple[str, str], KernelRule
             tuple(each.strip() for each in scalars.split(",")),
             type_,
             norms,
-            Sides(sides),
+            Factoring(factoring),
         )
-        for name, states, scalars, type_, norms, sides in rows
+        for name, states, scalars, type_, norms, factoring in rows
     }
 
 
 def _parts(rule: KernelRule) -> list[str]:
     """What a rule has besides its name and states, each as text."""
     scalars = [f"scalar {number} {name!r}" for number, name in enumerate(rule.scalars)]
-    return [rule.type, f"takes_norms={rule.takes_norms}", rule.sides.name, *scalars]
+    return [rule.type, f"takes_norms={rule.takes_norms}", rule.factoring.name, *scalars]
 
 
 def _first_pair(ours: Sequence[Any], theirs: Sequence[Any]) -> tuple[Any, Any] | None:

@@ -22,17 +22,17 @@ from torch import Tensor
 from qmaps.algebra.quantized import QuantizedTensor
 from qmaps.algebra.quantizer import Quantizer
 from qmaps.distributed.shards import Shard
-from qmaps.engines.constants import Constant
 from qmaps.engines.philox import RoundingKey
+from qmaps.engines.step_scalars import StepScalar
 
 COUNTER = torch.float64
 """The dtype of step counters; float32, which torch uses, cannot count beyond 2**24."""
 
-SIDES = "sides"
+FACTORED = "factored"
 """The word for all factored statistics in a kernel's list of states."""
 
 Shape = tuple[int, ...]
-Scalars = Mapping[str, "float | Constant"]
+Scalars = Mapping[str, "float | StepScalar"]
 """The numbers that a rule needs besides tensors, by name; some depend on the step."""
 
 Observer = Callable[[str, int, Tensor, Tensor, QuantizedTensor], None]
@@ -136,9 +136,9 @@ class ParameterStep:
 
     @property
     def kernel_states(self) -> str:
-        """The states as kernels name them: ``"exp_avg sides"``."""
+        """The states as kernels name them: ``"exp_avg factored"``."""
         own = [state.name for state in self.states if not state.factored]
-        return " ".join(own if len(own) == len(self.states) else [*own, SIDES])
+        return " ".join(own if len(own) == len(self.states) else [*own, FACTORED])
 
 
 @dataclass(frozen=True, eq=False)

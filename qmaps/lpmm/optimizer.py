@@ -14,9 +14,9 @@ from qmaps.errors import DAMAGE, BadValueError, QmapsError
 from qmaps.lpmm.accumulator import Accumulator
 from qmaps.lpmm.parameter import LowPrecisionParameter
 from qmaps.optim.base import QuantizedOptimizer
-from qmaps.optim.checkpoint import check_form
 from qmaps.optim.entries import label_of
 from qmaps.optim.nonfinite import bad_scales
+from qmaps.optim.saved_states import check_form
 from qmaps.optim.terms import check_int
 
 

@@ -8,16 +8,16 @@ from typing import Any, ClassVar, Unpack
 
 from torch import Tensor
 
-from qmaps.engines.constants import (
-    Constant,
+from qmaps.engines.step import Context
+from qmaps.engines.step_scalars import (
     Corrected,
     Power,
     PowerRest,
     RelativeStep,
+    StepScalar,
     Unbiased,
     UnbiasedRest,
 )
-from qmaps.engines.step import Context
 from qmaps.errors import BadTypeError, BadValueError, shown
 from qmaps.optim import adafactor_of_torch, factored
 from qmaps.optim.adafactor_terms import clipped, confident, decayed, scaled
@@ -278,8 +278,8 @@ class Adafactor(QuantizedOptimizer):
         super()._load(adafactor_of_torch.with_options(saved))
         adafactor_of_torch.warn(self, saved)
 
-    def constants(self, group: dict[str, Any]) -> dict[str, float | Constant]:
-        """Constants of a group's steps, in float64."""
+    def step_scalars(self, group: dict[str, Any]) -> dict[str, float | StepScalar]:
+        """Step scalars of a group, in float64."""
         beta1, beta3 = float(group["beta1"] or 0), float(group["beta3"] or 0)
         beta2, decay = group["beta2"], float(group["beta2_decay"])
         small, least = group["eps"]
@@ -287,7 +287,7 @@ class Adafactor(QuantizedOptimizer):
         kept = PowerRest(decay) if beta2 is None else UnbiasedRest(float(beta2))
         rest = Power(decay) if beta2 is None else Unbiased(float(beta2))
         return {
-            "rho": (RelativeStep if group["relative_step"] else Constant)(group["lr"]),
+            "rho": (RelativeStep if group["relative_step"] else StepScalar)(group["lr"]),
             "scale_parameter": float(group["scale_parameter"]),
             "scale_weight_decay": float(group["scale_weight_decay"]),
             "weight_decay": float(group["weight_decay"]),

@@ -11,11 +11,11 @@ import torch
 from torch import Tensor
 
 from qmaps.algebra.quantizer import Quantizer
-from qmaps.engines.constants import Constant
 from qmaps.engines.masters import MASTER
 from qmaps.engines.philox import RoundingKey
+from qmaps.engines.step_scalars import StepScalar
 from qmaps.errors import BadTypeError, BadValueError, shown
-from qmaps.optim import checkpoint
+from qmaps.optim import saved_states
 from qmaps.optim.checks import check_last_group
 from qmaps.optim.choice import (
     MARK,
@@ -108,6 +108,13 @@ class QuantizedOptimizer(UpdateRule, torch.optim.Optimizer):
         super().__init_subclass__(**kwargs)
         if "state_names" in cls.__dict__ and "states" not in cls.__dict__:
             _take_old_states(cls)
+        if "constants" in cls.__dict__ and "step_scalars" not in cls.__dict__:
+            warnings.warn(
+                f"{cls.__name__} defines constants; from version 0.3 on define step_scalars",
+                DeprecationWarning,
+                stacklevel=2,
+            )
+            cls.step_scalars = cls.__dict__["constants"]  # type: ignore[method-assign]
         if states := getattr(cls, "states", None):
             cls.state_names = tuple(states)
             cls.signed_states = frozenset(name for name in states if states[name].signed)
@@ -217,10 +224,10 @@ class QuantizedOptimizer(UpdateRule, torch.optim.Optimizer):
         return self._stepper.skipped
 
     def scalars(self, group: dict[str, Any], step: int) -> dict[str, float]:
-        """The values of `constants` in step 1, 2, ..., in float64."""
+        """The values of `step_scalars` in step 1, 2, ..., in float64."""
         return {
-            name: value.at(step) if isinstance(value, Constant) else value
-            for name, value in self.constants(group).items()
+            name: value.at(step) if isinstance(value, StepScalar) else value
+            for name, value in self.step_scalars(group).items()
         }
 
     def states_of(self, group: dict[str, Any]) -> tuple[str, ...]:
@@ -274,13 +281,13 @@ class QuantizedOptimizer(UpdateRule, torch.optim.Optimizer):
 
     def memory(self) -> Memory:
         """What states take, or will take: a table when printed, rows and totals in a script."""
-        checkpoint.take_in_all(self)
+        saved_states.take_in_all(self)
         return memory(self)
 
     @property
     def state_nbytes(self) -> int:
         """Bytes that all states take now, scales and codebooks included."""
-        checkpoint.take_in_all(self)
+        saved_states.take_in_all(self)
         return sum(
             value.nbytes
             for state in self.state.values()
@@ -306,7 +313,7 @@ class QuantizedOptimizer(UpdateRule, torch.optim.Optimizer):
 
     def _saved(self) -> dict[str, Any]:
         """What `state_dict` returns, but for hooks."""
-        return checkpoint.saved(self)
+        return saved_states.saved(self)
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Load what `state_dict` gave, bit for bit, or the checkpoint of the torch optimizer.
@@ -331,7 +338,7 @@ class QuantizedOptimizer(UpdateRule, torch.optim.Optimizer):
 
     def _load(self, saved: Any) -> None:
         """What `load_state_dict` does, but for hooks."""
-        groups, states = checkpoint.read(self, saved)
+        groups, states = saved_states.read(self, saved)
         self.__setstate__({"state": defaultdict(dict, states), "param_groups": groups})
 
 
@@ -341,7 +348,7 @@ def _take_old_states(cls: type[QuantizedOptimizer]) -> None:
         f"{cls.__name__} declares state_names, signed_states and exact_states; from version 0.3 "
         "on declare states={name: State(...)}, with qmaps.optim.State",
         DeprecationWarning,
-        stacklevel=4,
+        stacklevel=3,
     )
     cls.states = {
         name: State(signed=name in cls.signed_states, exact=name in cls.exact_states)

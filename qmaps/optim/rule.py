@@ -9,8 +9,8 @@ from typing import Any, ClassVar
 
 from torch import Tensor
 
-from qmaps.engines.constants import Constant
 from qmaps.engines.step import Context
+from qmaps.engines.step_scalars import StepScalar
 
 Dims = tuple[int | None, ...]
 
@@ -53,7 +53,7 @@ class UpdateRule:
     Where an option adds or removes a state, each set of states is a variant of the rule; every
     other option is a scalar.
 
-    Subclasses of `QuantizedOptimizer` define `states`, `constants` and `update`, and the rest of
+    Subclasses of `QuantizedOptimizer` define `states`, `step_scalars` and `update`, and the rest of
     this class where they need it.
     """
 
@@ -71,7 +71,7 @@ class UpdateRule:
         """Raise if an option of a parameter group has a value that is not allowed."""
 
     @abstractmethod
-    def constants(self, group: dict[str, Any]) -> dict[str, float | Constant]:
+    def step_scalars(self, group: dict[str, Any]) -> dict[str, float | StepScalar]:
         """What the rule needs besides tensors: numbers, or descriptions of those that change.
 
         The rule sees their values rounded to float32. It may compare one with 0, to leave a
@@ -92,7 +92,7 @@ class UpdateRule:
                 the local part, as are `grad` and `states`.
             grad: float32 gradient of the same shape, not negated to maximize; it is not changed.
             states: float32 states by name, changed in place, of the shapes of `state_shapes`.
-            scalars: the values of `constants` in this step, rounded to float32.
+            scalars: the values of `step_scalars` in this step, rounded to float32.
         """
 
     def advance(

@@ -16,14 +16,14 @@ from qmaps.engines.backends import backend, cuda_engine_on
 from qmaps.engines.native.leaving import forget_at_exit
 from qmaps.engines.native.plan import NativeEngine
 from qmaps.engines.plan import same
-from qmaps.engines.reference_step import ReferenceEngine
+from qmaps.engines.reference_plan import ReferenceEngine
 from qmaps.engines.step import Inputs, ParameterStep, Rule, StepEngine, StepPlan
-from qmaps.optim.checkpoint import take_in
 from qmaps.optim.checks import check_gradient, check_states
-from qmaps.optim.choice import decisive
+from qmaps.optim.choice import settings_key
 from qmaps.optim.describe import described
 from qmaps.optim.entries import Entry, with_gradients
 from qmaps.optim.nonfinite import leaves_out
+from qmaps.optim.saved_states import take_in
 from qmaps.optim.sharding import check_shard
 
 if TYPE_CHECKING:
@@ -107,7 +107,7 @@ class Stepper:
         self.left = len(left)
         if left:
             plans.append(_REFERENCE.plan(rule, left))
-        scalars = [optimizer.constants(group) for group in optimizer.param_groups]
+        scalars = [optimizer.step_scalars(group) for group in optimizer.param_groups]
         inputs = Inputs(scalars, scale, found_inf)
         for plan in plans:
             plan.run(inputs)
@@ -215,7 +215,7 @@ def _settings(optimizer: QuantizedOptimizer) -> list[tuple[Any, ...]]:
     return [
         (
             optimizer.states_of(group),
-            *decisive(group),
+            *settings_key(group),
             group["stochastic_rounding"],
             group["master_weights"],
             group["seed"],

@@ -18,8 +18,8 @@ from qmaps.algebra.quantizer import quantizer
 from qmaps.cuda.layout import CONSTANT
 from qmaps.cuda.source import source_of
 from qmaps.engines.backends import use_backend
-from qmaps.engines.constants import (
-    Constant,
+from qmaps.engines.rules import rules
+from qmaps.engines.step_scalars import (
     Corrected,
     Decoupled,
     First,
@@ -30,12 +30,12 @@ from qmaps.engines.constants import (
     RelativeStep,
     RootCorrection,
     Slowing,
+    StepScalar,
     Unbiased,
     UnbiasedRest,
     Warmed,
     power,
 )
-from qmaps.engines.rules import rules
 from qmaps.optim.base import QuantizedOptimizer
 from tests.cuda.emulation import EmulatedEngine, build
 from tests.helpers import Wrapped
@@ -384,7 +384,7 @@ def test_norms_of_many_chunks(kind: type[QuantizedOptimizer], on_device: Emulate
 
 
 KINDS = [
-    Constant(0.1),
+    StepScalar(0.1),
     Corrected(1e-3, 0.9),
     RootCorrection(0.0, 0.999),
     Decoupled(1e-3, 0.1),
@@ -409,7 +409,7 @@ def test_constants_have_the_hosts_bits(
 ) -> None:
     library = build(
         f'#include "block.hpp"\n{source_of("begin.cuh")}'
-        'extern "C" double value(const qmaps::Constant* given, std::uint64_t step) {\n'
+        'extern "C" double value(const qmaps::StepScalar* given, std::uint64_t step) {\n'
         "    return qmaps::constant_of(*given, step);\n}\n",
         request.config.cache.mkdir("cuda-emulation"),
     )

@@ -24,7 +24,7 @@ class Signed(QuantizedOptimizer):
     def __init__(self, params: Any, lr: float = 0.1, start: float = 0.25, **shared: Any) -> None:
         super().__init__(params, {"lr": lr, "start": start}, **shared)
 
-    def constants(self, group: dict[str, Any]) -> dict[str, Any]:
+    def step_scalars(self, group: dict[str, Any]) -> dict[str, Any]:
         return {"lr": float(group["lr"])}
 
     def state_shapes(self, param: Tensor, group: dict[str, Any]) -> dict[str, tuple[int, ...]]:
@@ -69,7 +69,10 @@ def test_states_are_as_declared() -> None:
 
 
 def test_states_as_version_0_1_declared_them_still_work() -> None:
-    with pytest.warns(DeprecationWarning, match=r"Old declares state_names.*states={name: State"):
+    with (
+        pytest.warns(DeprecationWarning, match=r"Old declares state_names.*states={name: State"),
+        pytest.warns(DeprecationWarning, match="Old defines constants; .* define step_scalars"),
+    ):
 
         class Old(QuantizedOptimizer):
             state_names: ClassVar[tuple[str, ...]] = ("average", "exact")

@@ -1,6 +1,6 @@
 """The engine for CPU tensors, in C++.
 
-It follows codebooks, thresholds and scale geometries, and never knows a map or a normalizer by
+It works on codebooks, thresholds and scale geometries, and never knows a map or a normalizer by
 name. Its answers are those of `qmaps.engines.reference`, bit for bit.
 
 Environment: ``QMAPS_ISA`` chooses among `isas` ("avx512", "avx2", "portable").

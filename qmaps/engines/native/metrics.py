@@ -132,7 +132,7 @@ def add_update_grid(
 
     Args:
         exact: the exact update, float32 and contiguous on the CPU.
-        first: the first moment, a quantized tensor that `follows_tensor` supports.
+        first: the first moment, a quantized tensor that `supports_tensor` supports.
         second: the second moment, like `first`.
         eps: Adam's `eps`.
         sums: count, absolute and relative error, and elements with u != 0: contiguous float64
@@ -151,7 +151,7 @@ def add_update_grid(
     )
 
 
-def follows_tensor(t: QuantizedTensor) -> bool:
+def supports_tensor(t: QuantizedTensor) -> bool:
     """Whether this engine can decode `t` in place."""
     q = t.quantizer
     return (

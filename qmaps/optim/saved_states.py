@@ -11,7 +11,7 @@ from torch import Tensor
 
 from qmaps.algebra.quantized import QuantizedTensor, from_plain, to_plain
 from qmaps.distributed.exchange import Request, shared_scales, spans_shards
-from qmaps.distributed.parts import largest_bits, part
+from qmaps.distributed.over_shards import largest_bits, whole_of
 from qmaps.distributed.rows import Rows, wanted
 from qmaps.distributed.rows import read as read_rows
 from qmaps.distributed.rows import write as write_rows
@@ -345,7 +345,7 @@ def read_state(
         if name in optimizer.state_names:
             _check_shape(found, name, where, param, tuple(shapes.get(name, param.shape)))
         read[name] = _local(found, its)
-    with part(shard):
+    with whole_of(shard):
         adopted = optimizer.adopted(read, local(param), group)
     for name, value in adopted.items():
         if name not in optimizer.state_names:
