@@ -264,9 +264,9 @@ class Adafactor(QuantizedOptimizer):
             shapes = _moment_shapes(low, "low_", group["beta1"], group["apollo_factorize"])
             margin = MARGIN if margin is None else margin
         else:
-            by_sides = group["factored"] and factored.factors(shape)
-            shapes = _moment_shapes(shape, "", group["beta1"], by_sides)
-            if by_sides and group["beta3"] is not None:
+            by_factors = group["factored"] and factored.factors(shape)
+            shapes = _moment_shapes(shape, "", group["beta1"], by_factors)
+            if by_factors and group["beta3"] is not None:
                 shapes["residual_row"] = factored.row_shape(shape)
                 shapes["residual_col"] = factored.col_shape(shape)
         if margin is not None and margin < math.inf:
@@ -365,14 +365,14 @@ def _projection(param: Tensor, group: Mapping[str, Any]) -> Projection | None:
 
 
 def _moment_shapes(
-    shape: tuple[int, ...], prefix: str, beta1: float | None, by_sides: bool
+    shape: tuple[int, ...], prefix: str, beta1: float | None, by_factors: bool
 ) -> dict[str, tuple[int, ...]]:
     """The states of the moments of a gradient of this shape."""
     shapes = {f"{prefix}exp_avg": shape} if beta1 else {}
-    if not by_sides:
+    if not by_factors:
         return {**shapes, f"{prefix}variance": shape}
-    sides = {"row_var": factored.row_shape(shape), "col_var": factored.col_shape(shape)}
-    return {**shapes, **{f"{prefix}{name}": side for name, side in sides.items()}}
+    statistics = {"row_var": factored.row_shape(shape), "col_var": factored.col_shape(shape)}
+    return {**shapes, **{f"{prefix}{name}": shape for name, shape in statistics.items()}}
 
 
 def _check_apollo(group: dict[str, Any]) -> None:

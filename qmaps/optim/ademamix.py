@@ -150,7 +150,7 @@ class AdEMAMix(QuantizedOptimizer):
         v.mul_(s["beta2"]).add_((grad * grad) * s["rest2"])
         mixed = (m * s["correction"]).add_(n * s["alpha"])
         # A tensor divisor: CUDA turns division by a Python number into a product.
-        denominator = sqrt(v).div_(v.new_tensor(s["root_correction"])).add_(s["eps"])
+        denominator = sqrt(v).div_(v.new_full((), s["root_correction"])).add_(s["eps"])
         param.sub_((mixed / denominator).mul_(s["step_size"]))
 
 

@@ -147,7 +147,7 @@ class LAMB(QuantizedOptimizer):
         m.mul_(s["beta1"]).add_(grad * s["rest1"])
         v.mul_(s["beta2"]).add_((grad * grad) * s["rest2"])
         # A tensor divisor: CUDA turns division by a Python number into a product.
-        denominator = sqrt(v).div_(v.new_tensor(s["root_correction"])).add_(s["eps"])
+        denominator = sqrt(v).div_(v.new_full((), s["root_correction"])).add_(s["eps"])
         r = (m / denominator).mul_(s["correction"])
         if s["weight_decay"] != 0:
             r = r + param * s["weight_decay"]
