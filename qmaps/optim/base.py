@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, ClassVar, overload
@@ -15,7 +14,7 @@ from qmaps.engines.masters import MASTER
 from qmaps.engines.philox import RoundingKey
 from qmaps.engines.step_scalars import StepScalar
 from qmaps.errors import BadTypeError, BadValueError, shown
-from qmaps.optim import saved_states
+from qmaps.optim import saved_states, version_0_1
 from qmaps.optim.checks import check_last_group
 from qmaps.optim.choice import (
     MARK,
@@ -106,15 +105,7 @@ class QuantizedOptimizer(UpdateRule, torch.optim.Optimizer):
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
-        if "state_names" in cls.__dict__ and "states" not in cls.__dict__:
-            _take_old_states(cls)
-        if "constants" in cls.__dict__ and "step_scalars" not in cls.__dict__:
-            warnings.warn(
-                f"{cls.__name__} defines constants; from version 0.3 on define step_scalars",
-                DeprecationWarning,
-                stacklevel=2,
-            )
-            cls.step_scalars = cls.__dict__["constants"]  # type: ignore[method-assign]
+        version_0_1.adapt(cls)
         if states := getattr(cls, "states", None):
             cls.state_names = tuple(states)
             cls.signed_states = frozenset(name for name in states if states[name].signed)
@@ -340,17 +331,3 @@ class QuantizedOptimizer(UpdateRule, torch.optim.Optimizer):
         """What `load_state_dict` does, but for hooks."""
         groups, states = saved_states.read(self, saved)
         self.__setstate__({"state": defaultdict(dict, states), "param_groups": groups})
-
-
-def _take_old_states(cls: type[QuantizedOptimizer]) -> None:
-    """Read the states of a class that declares them as version 0.1 did."""
-    warnings.warn(
-        f"{cls.__name__} declares state_names, signed_states and exact_states; from version 0.3 "
-        "on declare states={name: State(...)}, with qmaps.optim.State",
-        DeprecationWarning,
-        stacklevel=3,
-    )
-    cls.states = {
-        name: State(signed=name in cls.signed_states, exact=name in cls.exact_states)
-        for name in cls.state_names
-    }

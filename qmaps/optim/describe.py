@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -10,6 +10,7 @@ from qmaps.distributed.shards import local, shard_of
 from qmaps.engines.masters import has_master
 from qmaps.engines.step import Observer, ParameterStep, StateStep
 from qmaps.optim.entries import Entry, label_of
+from qmaps.optim.rule import State
 from qmaps.optim.sharding import local_shapes, rounding_key, state_shard
 
 if TYPE_CHECKING:
@@ -56,16 +57,22 @@ def _states(optimizer: QuantizedOptimizer, entry: Entry) -> tuple[StateStep, ...
     found = []
     for name, shape in local_shapes(optimizer, param, group).items():
         about = optimizer.states[name]
-        initial = about.initial
         found.append(
             StateStep(
                 name=name,
                 shape=tuple(shape),
                 quantizer=optimizer.quantizer_of(name, param, group),
                 key=rounding_key(optimizer, number, param, group, state=name),
-                initial=float(group[initial]) if isinstance(initial, str) else initial,
+                initial=_initial(about, group),
                 factored=about.factored,
                 shard=state_shard(optimizer, name, param, shard),
             )
         )
     return tuple(found)
+
+
+def _initial(state: State, group: dict[str, Any]) -> float:
+    """The value of a state before the first step under the options of a group."""
+    if callable(state.initial):
+        return state.initial(group)
+    return float(group[state.initial] if isinstance(state.initial, str) else state.initial)

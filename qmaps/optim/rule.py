@@ -29,8 +29,8 @@ class State:
         exact: whether presets and fixed widths leave it in 32 bits.
         factored: whether it is a statistic with fewer elements than the parameter that the kernels
             of the rule compute.
-        initial: the value of all elements before the first step, or the name of the option of the
-            parameter group that has it.
+        initial: the value of all elements before the first step; or the name of the option of the
+            parameter group that has it, or a function of the group that returns it.
         dims: gives, for the number of the parameter's dimensions, the parameter's dimension that
             each dimension of the state follows; None for one whose size is 1 whatever the sizes
             of the parameter are. Sharded parameters need it. None instead of a function: the state
@@ -40,7 +40,7 @@ class State:
     signed: bool = False
     exact: bool = False
     factored: bool = False
-    initial: float | str = 0.0
+    initial: float | str | Callable[[dict[str, Any]], float] = 0.0
     dims: Callable[[int], Dims] | None = every
 
 

@@ -68,16 +68,21 @@ def test_states_are_as_declared() -> None:
     assert float(again.state[first]["steps"]) == 2.5
 
 
-def test_states_as_version_0_1_declared_them_still_work() -> None:
-    with (
-        pytest.warns(DeprecationWarning, match=r"Old declares state_names.*states={name: State"),
-        pytest.warns(DeprecationWarning, match="Old defines constants; .* define step_scalars"),
+def test_a_rule_as_version_0_1_declared_it_still_works() -> None:
+    with pytest.warns(
+        DeprecationWarning, match=r"Old defines state_names, initial, states_of"
     ):
 
         class Old(QuantizedOptimizer):
-            state_names: ClassVar[tuple[str, ...]] = ("average", "exact")
+            state_names: ClassVar[tuple[str, ...]] = ("average", "exact", "unused")
             signed_states: ClassVar[frozenset[str]] = frozenset({"average"})
             exact_states: ClassVar[frozenset[str]] = frozenset({"exact"})
+
+            def initial(self, group: dict[str, Any]) -> dict[str, float]:
+                return {"exact": group["start"]}
+
+            def states_of(self, group: dict[str, Any]) -> tuple[str, ...]:
+                return ("average", "exact")
 
             def constants(self, group: dict[str, Any]) -> dict[str, Any]:
                 return {"lr": float(group["lr"])}
@@ -88,9 +93,10 @@ def test_states_as_version_0_1_declared_them_still_work() -> None:
                 param.sub_(states["average"] * scalars["lr"])
 
     param = nn.Parameter(torch.ones(100, 50))
-    optimizer = Old([param], {"lr": 0.5})
+    optimizer = Old([param], {"lr": 0.5, "start": 3.0})
     param.grad = torch.ones_like(param)
     optimizer.step()
     assert math.isclose(float(param.detach().mean()), 0.5, rel_tol=1e-3)
     assert optimizer.state[param]["average"].quantizer.spec == "B256/DE@8s"
-    assert isinstance(optimizer.state[param]["exact"], Tensor)
+    assert torch.equal(optimizer.state[param]["exact"], torch.full((100, 50), 4.0))
+    assert "unused" not in optimizer.state[param]
