@@ -1,4 +1,4 @@
-"""What engines are told of a parameter."""
+"""Descriptions of parameters for engines."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ if TYPE_CHECKING:
 def described(
     optimizer: QuantizedOptimizer, entry: Entry, observers: tuple[Observer, ...] = ()
 ) -> ParameterStep:
-    """What an engine is told of a parameter.
+    """Describe a parameter for an engine.
 
     Args:
-        optimizer: whose parameter it is.
+        optimizer: the optimizer of the parameter.
         entry: the parameter with its gradient.
-        observers: are shown each update, if the parameter is kept as codes.
+        observers: called with each update, if the parameter is kept as codes.
     """
     number, param, group, grad = entry
     shard = shard_of(param)

@@ -1,4 +1,4 @@
-"""The parameters that a step is about."""
+"""The parameters of a step."""
 
 from __future__ import annotations
 

@@ -35,11 +35,12 @@ _NATIVE, _REFERENCE = NativeEngine(), ReferenceEngine()
 class Stepper:
     """Takes the steps of one optimizer, and keeps the plans of its engines.
 
-    It does not hold its optimizer, so that nothing but its users keeps an optimizer alive.
+    It holds no reference to its optimizer, so that it does not keep the optimizer alive.
 
     Attributes:
-        observers: are shown each update of a parameter that is kept as codes.
-        left: how many parameters of the last step no fused engine took; the reference did.
+        observers: called with each update of a parameter that is kept as codes.
+        left: number of parameters of the last step that no fused engine supported, and that the
+            reference stepped.
     """
 
     def __init__(self) -> None:
@@ -51,7 +52,7 @@ class Stepper:
 
     @property
     def skipped(self) -> int:
-        """How many steps were left out; waits for CUDA devices."""
+        """Number of skipped steps; waits for CUDA devices."""
         return self._skipped + sum(engine.skipped for engine in self._cuda.values())
 
     @skipped.setter
@@ -59,7 +60,7 @@ class Stepper:
         self._skipped = count
 
     def forget_engine(self) -> None:
-        """Let go of the native engine's plans; the next step makes them again."""
+        """Release the native engine's plans; the next step makes them again."""
         self._plans = {at: kept for at, kept in self._plans.items() if at.type != "cpu"}
 
     def unscales(self, optimizer: QuantizedOptimizer) -> bool:
@@ -79,7 +80,7 @@ class Stepper:
         scale = getattr(optimizer, "grad_scale", None)
         found_inf = getattr(optimizer, "found_inf", None)
         devices = {entry.param.device for entry in entries}
-        # One CUDA engine finds out by itself whether to leave out the step, unless others know.
+        # A single CUDA engine decides by itself whether to skip the step, unless others take part.
         alone = (
             len(devices) == 1
             and self._cuda_engine(optimizer, *devices) is not None
@@ -99,7 +100,7 @@ class Stepper:
             plans += [] if plan is None else [plan]
             left += rest
         if left or not alone:
-            # What one engine would find out alone, all must know.
+            # All engines must know whether one of them would skip the step.
             late = alone and leaves_out(optimizer, entries)
             if late or (found_inf is not None and float(found_inf) != 0):
                 self._skipped += 1
@@ -115,7 +116,7 @@ class Stepper:
     def _planned(
         self, optimizer: QuantizedOptimizer, rule: Rule, device: torch.device, entries: list[Entry]
     ) -> tuple[StepPlan | None, list[ParameterStep]]:
-        """The plan of an engine for one device, and the parameters that no engine takes."""
+        """The plan of an engine for one device, and the parameters that no fused engine steps."""
         engine, kept = self._engine(optimizer, device), self._plans.get(device)
         if engine is None or (kept is not None and kept.engine is not engine):
             kept = None
@@ -148,7 +149,7 @@ class Stepper:
         return plan, left
 
     def _engine(self, optimizer: QuantizedOptimizer, device: torch.device) -> StepEngine | None:
-        """The fused engine for a device, where there is one."""
+        """The fused engine for a device; None if there is no such engine."""
         if (cuda := self._cuda_engine(optimizer, device)) is not None:
             return cuda
         if optimizer.native_rule is None or device.type != "cpu" or backend() != "native":
@@ -165,14 +166,14 @@ class Stepper:
 
 
 class _Repeated:
-    """A plan, and what it was made for.
+    """A plan, and the step that it was made for.
 
     Args:
-        optimizer: whose step is planned.
+        optimizer: the optimizer whose step is planned.
         engine: the engine that takes it.
         plan: the engine's plan.
         entries: the parameters of the step.
-        whole: whether the plan is of all of them; others are described anew in each step.
+        whole: whether the plan covers all of them; other plans are made anew in each step.
     """
 
     def __init__(
@@ -191,7 +192,7 @@ class _Repeated:
         self._sharded = any_distributed(self._params)
         self._states = [optimizer.state[param] for param in self._params]
         self._values = _values(self._states)
-        # Fitted maps are looked at anew each time, for their refits.
+        # Fitted maps are checked again in each step, because they may need a refit.
         self._once = not whole or any(map(_fitted, self._values))
 
     def fits(self, optimizer: QuantizedOptimizer, entries: Sequence[Entry]) -> bool:
