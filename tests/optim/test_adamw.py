@@ -384,7 +384,7 @@ def test_sparse_gradients_are_refused() -> None:
     embedding = nn.Embedding(100, 60, sparse=True)
     optimizer = AdamW8bit(embedding.parameters())
     embedding(torch.tensor([1])).sum().backward()
-    with pytest.raises(TypeError, match="the gradient of parameter number 0 is sparse"):
+    with pytest.raises(TypeError, match="the gradient of parameter number 0 must be dense"):
         optimizer.step()
 
 

@@ -71,7 +71,7 @@ def test_states_are_as_declared() -> None:
 def test_states_as_version_0_1_declared_them_still_work() -> None:
     with (
         pytest.warns(DeprecationWarning, match=r"Old declares state_names.*states={name: State"),
-        pytest.warns(DeprecationWarning, match="Old defines constants; .* define step_scalars"),
+        pytest.warns(DeprecationWarning, match="Old defines constants, .*; define step_scalars"),
     ):
 
         class Old(QuantizedOptimizer):
