@@ -75,7 +75,7 @@ def check_gradient(optimizer: QuantizedOptimizer, entry: Entry) -> None:
     check_parameter(optimizer, number, param)
     if not is_distributed(param) and overlaps_itself(param):
         raise BadValueError(
-            f"{label} has several elements at one address; each must have its own memory"
+            f"several elements of {label} share one memory location; each element needs its own"
         )
     if grad.shape != (here := local(param)).shape:
         raise BadValueError(

@@ -124,7 +124,7 @@ def test_optimizers_of_plain_models_refuse_converted_ones(make: Any) -> None:
     model[2].requires_grad_(True)
     message = (
         f"parameter '2.weight' is a LowPrecisionParameter, which {make.__name__} would round "
-        "after each operation; qmaps.lpmm.LPMMSGD and LPMMAdam step converted models"
+        "after each operation; use qmaps.lpmm.LPMMSGD or LPMMAdam for converted models"
     )
     with pytest.raises(BadTypeError) as caught:
         make(model.named_parameters(), lr=0.1)
