@@ -1,4 +1,4 @@
-"""Kernels in the forms that users meet, to be compiled where there is no GPU."""
+"""Kernels with the template arguments that users need, to be compiled without a GPU."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ PAIRS = (
     ("B128/DE@4s", "rank1/linear@4u"),
     ("any codebook", None),
 )
-"""Names in `FORMATS` of first and second moments; None stands for float32."""
+"""Names in `FORMATS` of first and second moments; None means float32."""
 
 
 def entries(*, quick: bool = False) -> list[Entry]:

@@ -23,7 +23,7 @@ _VALUE_BYTES = layout.MAX_CODES * 4
 
 @dataclass(frozen=True)
 class Guesses:
-    """How many limits lie below all floats of a bucket; see ``Search`` in ``src/layout.cuh``.
+    """Number of limits below all floats of a bucket; see ``Search`` in ``src/layout.cuh``.
 
     Attributes:
         shift: the floats of a bucket have equal bits, without the sign, from this bit up.
@@ -104,8 +104,8 @@ class DeviceCodebook:
     """The tables of one map on one device.
 
     Attributes:
-        memory: holds them all.
-        described: their addresses, as ``Codebook``.
+        memory: the memory of all tables.
+        described: the addresses of the tables, as ``Codebook``.
     """
 
     def __init__(self, map_: Map, device: torch.device) -> None:

@@ -44,6 +44,8 @@ def kernel(name: str, *arguments: str | int) -> Entry:
     Entry(file='quantize.cuh', name='find_maxima<float>')
     """
     if name not in _FILE_OF:
-        raise BackendError(f"there is no CUDA kernel {name!r}; qmaps/cuda/kernels.py lists them")
+        raise BackendError(
+            f"name={name!r} is not a CUDA kernel; qmaps/cuda/kernels.py lists all kernels"
+        )
     given = f"<{', '.join(map(str, arguments))}>" if arguments else ""
     return Entry(_FILE_OF[name], name + given)

@@ -59,7 +59,7 @@ class CudaSteps(StepEngine):
         gradient = given.gradient
         if (rule.name, given.kernel_states) not in RULES or not isinstance(gradient, Tensor):
             return False
-        # Factored statistics that are quantized are left to the reference.
+        # The reference steps parameters with quantized factored statistics.
         whole = all(state.quantizer is None for state in given.states if state.factored)
         on_device = gradient.device == self._engine.device
         return on_device and whole and fused_supports(rule, given, supports)
@@ -68,8 +68,8 @@ class CudaSteps(StepEngine):
         """A plan for parameters that it supports; states that are missing are created."""
         if torch.cuda.is_available() and torch.cuda.is_current_stream_capturing():
             raise BackendError(
-                "step() inside a CUDA graph: take one step with the same parameters before "
-                "recording it"
+                "step() cannot be recorded in a CUDA graph yet; first take one step with the same "
+                "parameters outside the graph"
             )
         return CudaPlan(rule, given, self._engine, self._skipped)
 
@@ -184,7 +184,7 @@ class CudaPlan(FusedPlan):
     ) -> None:
         self._engine = engine
         self._skipped = skipped
-        # What the device has been told last.
+        # The values that the device received last.
         self._pairs: list[list[int]] = []
         self._words = b""
         super().__init__(rule, given)
@@ -208,7 +208,7 @@ class CudaPlan(FusedPlan):
             argument = self._argument(batch, items, count, scale)
             self._engine.launch_over(kernel("step", batch.kind), count, argument)
         self._over_scales("commit_step_scales")
-        del copies  # they were needed until here
+        del copies  # the kernels read them until here
         self._round_masters()
 
     def _begin(self, found_inf: Tensor | None) -> None:
@@ -237,7 +237,7 @@ class CudaPlan(FusedPlan):
             for batch, work in zip(self._batches, self._factored_work, strict=True):
                 items, count = work[place]
                 argument = self._argument(batch, items, count, scale)
-                # A warp takes a tile.
+                # Each warp computes one tile.
                 blocks = -(-count // layout.WARPS) if place == 0 else count
                 self._engine.launch_over(kernel(name, batch.kind), blocks, argument)
 
@@ -329,7 +329,8 @@ class CudaPlan(FusedPlan):
             made = self._batch(given, self._targets[index].dtype, values)
             batches.setdefault((made.kind, *map(id, made.codebooks)), made).members.append(index)
             for place, (state, value) in enumerate(zip(own, values, strict=True)):
-                describe_noise(row["state"][place]["noise"], state.key)
+                if state.key is not None:
+                    describe_noise(row["state"][place]["noise"], state.key)
                 spans.add(index, place, value)
             if kept and made.rule in PRODUCTS:
                 statistics.add(row["factored"], tuple(given.param.shape), kept)
@@ -410,7 +411,7 @@ class CudaPlan(FusedPlan):
 
 def _layout(value: QuantizedTensor) -> ScaleLayout:
     found = layout_of(value.quantizer.normalizer, value.shape)
-    assert found is not None  # or the parameter would not have been taken
+    assert found is not None  # else `supports` would have refused the parameter
     return found
 
 

@@ -1,4 +1,4 @@
-"""The C++ that is compiled for a file of kernels: the file, and what it shares with Python.
+"""The C++ that is compiled for a file of kernels: the file, and its definitions from Python.
 
 Enumerations and the list of rules are made from Python's tables. The numbers and structures of
 `layout`, which the files of ``src`` define for themselves, are compared with Python's when a kernel
@@ -54,7 +54,7 @@ def _step_scalar_kinds() -> str:
 
 
 def _checks(file: str) -> str:
-    """Assertions about what the file and those that it includes define."""
+    """Assertions about the definitions of the file and of the files that it includes."""
     text = _with_included(file)
     numbers = " ".join(re.findall(r"^constexpr (?:int|std::int64_t) ([^;]*);", text, re.MULTILINE))
     lines = [

@@ -220,12 +220,12 @@ def quantize(
     if out is not None and not found.block:
         for part in found.geometry.parts:
             if part.ends is None:
-                scales[part.array].zero_()  # maxima begin so
+                scales[part.array].zero_()  # the initial value of maxima
     memory = prepare(engine, task, x.dtype, found, scales, key)
     encode = kernel("encode", DTYPES[x.dtype], format_name(map_, found, stochastic=key is not None))
     engine.launch_over(encode, tiles(numel), task)
     store_scales(engine, task, found)
-    del memory  # it was needed until here
+    del memory  # the kernels read it until here
     return packed, scales, 0 if flags is None else int(flags)
 
 
@@ -239,12 +239,12 @@ def prepare(
 ) -> Tensor:
     """Prepare a tensor for encoding: describe its scales and noise.
 
-    Where ``found.block`` is 0, new scales are computed here, else by the kernel that encodes.
+    Where ``found.block`` is 0, this function computes the new scales, else the kernel that encodes.
 
     Args:
         engine: the engine of the device of all tensors.
-        task: ``Tensor`` without its scales and noise, changed in place. Where new scales are
-            computed here, flags are raised in doing so, and their address is set to 0 afterwards.
+        task: ``Tensor`` without its scales and noise, changed in place. Where this
+            function computes new scales, it sets flags, and sets their address to 0 afterwards.
         dtype: the dtype of the elements.
         found: the layout of the scales.
         scales: the scales to be written. Where ``found.block`` is 0, maxima that are stored in
@@ -306,7 +306,7 @@ def dequantize(
     memory = describe_stored(engine, task, found, scales)
     decode = kernel("decode", DTYPES[out.dtype], format_name(map_, found, stochastic=False))
     engine.launch_over(decode, tiles(out.numel()), task)
-    del memory  # it was needed until here
+    del memory  # the kernels read it until here
 
 
 def describe_stored(

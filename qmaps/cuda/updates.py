@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from qmaps.algebra.quantized import QuantizedTensor
 
 SEGMENT = 1 << 24
-"""Elements that `add_update_grid` takes at a time, a multiple of a tile; each takes 50 bytes."""
+"""Elements that `add_update_grid` processes at a time, a multiple of a tile; 50 bytes each."""
 
 
 class UpdateErrors:
@@ -57,8 +57,8 @@ class UpdateErrors:
         """Add the errors of one parameter.
 
         Args:
-            exact: its exact update, float32 and contiguous on the engine's device, as are all
-                tensors here.
+            exact: its exact update, float32 and contiguous on the engine's device, like all
+                tensors below.
             v: its exact second moment.
             first: the first moment, decoded, or quantized as `supports_tensor` accepts it.
             second: the second moment, like `first`.
@@ -77,10 +77,10 @@ class UpdateErrors:
         self._engine.launch_over(kernel("update_errors"), len(parts), task)
         add_parts(self._engine, parts, address(self._totals))
         self._numel += numel
-        del memory  # it was needed until here
+        del memory  # the kernels read it until here
 
     def summary(self, levels: Sequence[float]) -> tuple[int, int, list[Any], list[Any]]:
-        """What was added, all parameters together.
+        """The errors of all parameters together.
 
         Args:
             levels: levels of nearest-rank quantiles, above 0 and at most 1.
@@ -88,7 +88,7 @@ class UpdateErrors:
         Returns:
             Elements; how many of them have a second moment that decodes to 0 but is not, under
             a first moment that does not; and, for absolute errors and for relative ones, their
-            number, their sum, and the quantiles and the maximum (none without elements).
+            number, their sum, and the quantiles and the maximum (empty without elements).
         """
         totals = self._totals.cpu().numpy().view(layout.UPDATE_TOTALS)[0]
         counts = (self._numel, int(totals["nonzero"]))
@@ -170,7 +170,7 @@ def add_update_grid(
         cells["parts"] = address(parts)
         engine.launch_over(kernel("sum_cells"), -(-most // layout.WARPS), cells)
         engine.launch_over(kernel("add_cells"), -(-count // layout.THREADS), cells)
-    del memory  # it was needed until here
+    del memory  # the kernels read it until here
 
 
 def supports_tensor(t: QuantizedTensor) -> bool:

@@ -69,9 +69,9 @@ class ReferencePlan(StepPlan):
     def _advanced(
         self, given: ParameterStep, step: int, inputs: Inputs, *, keep: bool = False
     ) -> tuple[Tensor, dict[str, Tensor]]:
-        """A parameter and its states in float32 after this step, of what is here of them.
+        """A parameter and its states in float32 after this step, for the parts on this process.
 
-        What is in float32 already is changed in place, unless it is to be kept.
+        Tensors that are already float32 are changed in place, unless they have to be kept.
         """
         values = _read(given)
         states = {state.name: _decoded(given, state) for state in given.states}
@@ -105,7 +105,7 @@ class ReferencePlan(StepPlan):
     def _shared_scales(self, inputs: Inputs) -> dict[tuple[int, str], Scales]:
         """The new scales that depend on other processes' shards, by number and state.
 
-        To make them the step is taken twice, so that new states need not be kept meanwhile.
+        They are computed by taking the step twice, so that new states need not be kept in between.
         """
         asked: dict[tuple[int, str], Request] = {}
         for given in self._given:
@@ -125,7 +125,7 @@ class ReferencePlan(StepPlan):
 
 
 def _read(given: ParameterStep) -> Tensor:
-    """The values of a parameter in float32: the parameter or its master copy if these are."""
+    """The float32 values of a parameter; not a copy if it, or its master copy, is float32."""
     if given.codes is not None:
         return given.codes.dequantize()
     return updated(given).float()
@@ -170,7 +170,7 @@ def _encoded(
     fresh = (step - 1) % given.refit_every == 0
     if isinstance(q.map, FittedMap) and isinstance(previous, QuantizedTensor) and not fresh:
         q = previous.quantizer
-    key = replace(state.key, step=step)
+    key = None if state.key is None else replace(state.key, step=step)
     if scales is not None:
         return q.quantize_scaled(value, scales, key=key)
     return q.quantize_unchecked(value, key=key)

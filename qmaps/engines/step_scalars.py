@@ -1,4 +1,4 @@
-"""The numbers of an update rule that depend on the step.
+"""Step scalars: the numbers of an update rule that depend on the step.
 
 They are described rather than computed, so that a device that counts the steps itself can compute
 them. Every engine does the same float64 operations in the same order.
@@ -234,7 +234,8 @@ def __getattr__(name: str) -> type[StepScalar]:
     if name != "Constant":
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     warnings.warn(
-        "Constant is now qmaps.engines.step_scalars.StepScalar; the old name goes in version 0.3",
+        "Constant is deprecated and will be removed in version 0.3; use "
+        "qmaps.engines.step_scalars.StepScalar instead",
         DeprecationWarning,
         stacklevel=2,
     )

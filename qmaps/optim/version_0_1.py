@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +17,8 @@ if TYPE_CHECKING:
 
 NOW = {
     "state_names": "states={name: State(...)}",
+    "signed_states": "State(signed=True)",
+    "exact_states": "State(exact=True)",
     "side_states": "State(factored=True)",
     "state_dims": "State(dims=...)",
     "initial": "State(initial=...)",
@@ -41,25 +44,30 @@ def adapt(cls: type[QuantizedOptimizer]) -> None:
         stacklevel=3,
     )
     own: dict[str, Any] = dict(cls.__dict__)
-    if "state_names" in own and "states" not in own:
-        cls.states = {name: _state(cls, name) for name in cls.state_names}
+    if "states" not in own:
+        known = getattr(cls, "states", {})
+        names = own.get("state_names", tuple(known))
+        cls.states = {name: _state(own, name, known.get(name, State())) for name in names}
     if "states_of" in own and "state_shapes" not in own:
         cls.state_shapes = _shapes(own["states_of"])  # type: ignore[method-assign]
     if "constants" in own and "step_scalars" not in own:
         cls.step_scalars = own["constants"]  # type: ignore[method-assign]
 
 
-def _state(cls: Any, name: str) -> State:
-    dims = getattr(cls, "state_dims", None)
-    initial = getattr(cls, "initial", None)
-    made = State(
-        signed=name in cls.signed_states,
-        exact=name in cls.exact_states,
-        factored=name in getattr(cls, "side_states", ()),
-        initial=0.0 if initial is None else partial(_initial, initial, name),
+def _state(own: dict[str, Any], name: str, known: State) -> State:
+    """A state as a class declares it in its `own` members, for the rest as it was `known`."""
+    made = replace(
+        known,
+        signed=name in own["signed_states"] if "signed_states" in own else known.signed,
+        exact=name in own["exact_states"] if "exact_states" in own else known.exact,
+        factored=name in own["side_states"] if "side_states" in own else known.factored,
     )
     # The old methods were pure functions of their arguments.
-    return made if dims is None else State(**{**vars(made), "dims": partial(dims, None, name)})
+    if "initial" in own:
+        made = replace(made, initial=partial(_initial, own["initial"], name))
+    return (
+        replace(made, dims=partial(own["state_dims"], None, name)) if "state_dims" in own else made
+    )
 
 
 def _initial(initial: Callable[..., dict[str, float]], name: str, group: dict[str, Any]) -> float:

@@ -73,24 +73,24 @@ def test_the_compiled_module_has_the_rules_of_the_headers() -> None:
     [
         (
             lambda row: (*row[:2], row[2].replace("beta1, beta2", "beta2, beta1"), *row[3:]),
-            "rule 'adam' with states 'exp_avg exp_avg_sq' has scalar 1 'beta2' there and scalar 1 "
-            "'beta1' in its header",
+            "rule 'adam' with states 'exp_avg exp_avg_sq' has scalar 1 'beta2' in the module and "
+            "scalar 1 'beta1' in its header",
         ),
         (
             lambda row: (*row[:2], f"{row[2]}, more", *row[3:]),
-            "rule 'adam' with states 'exp_avg exp_avg_sq' has scalar 9 'more' there and nothing in "
-            "its header",
+            "rule 'adam' with states 'exp_avg exp_avg_sq' has scalar 9 'more' in the module and "
+            "nothing in its header",
         ),
         (
             lambda row: ("adan", *row[1:]),
-            "rule 'adam' with states 'exp_avg exp_avg_sq' is not in it",
+            "rule 'adam' with states 'exp_avg exp_avg_sq' is not in the module",
         ),
         (
             lambda row: (*row[:5], 2),
-            "rule 'adam' with states 'exp_avg exp_avg_sq' has SMALLEST there and NOT_FACTORED in "
-            "its header",
+            "rule 'adam' with states 'exp_avg exp_avg_sq' has SMALLEST in the module and "
+            "NOT_FACTORED in its header",
         ),
-        (lambda row: row[:2], "the module does not tell its rules as this version expects"),
+        (lambda row: row[:2], "the module does not list its rules in the expected form"),
     ],
 )
 def test_another_build_is_refused(change: Any, difference: str) -> None:

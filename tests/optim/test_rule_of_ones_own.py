@@ -10,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from qmaps.engines.step import Context
-from qmaps.optim import QuantizedOptimizer, State
+from qmaps.optim import Adagrad, AdamW, QuantizedOptimizer, State
 
 
 class Signed(QuantizedOptimizer):
@@ -69,9 +69,7 @@ def test_states_are_as_declared() -> None:
 
 
 def test_a_rule_as_version_0_1_declared_it_still_works() -> None:
-    with pytest.warns(
-        DeprecationWarning, match=r"Old defines state_names, initial, states_of"
-    ):
+    with pytest.warns(DeprecationWarning, match=r"Old defines state_names, .*initial, states_of"):
 
         class Old(QuantizedOptimizer):
             state_names: ClassVar[tuple[str, ...]] = ("average", "exact", "unused")
@@ -100,3 +98,27 @@ def test_a_rule_as_version_0_1_declared_it_still_works() -> None:
     assert optimizer.state[param]["average"].quantizer.spec == "B256/DE@8s"
     assert torch.equal(optimizer.state[param]["exact"], torch.full((100, 50), 4.0))
     assert "unused" not in optimizer.state[param]
+
+
+def test_single_members_of_version_0_1_still_work() -> None:
+    with pytest.warns(DeprecationWarning, match=r"Exact defines exact_states; .*State\(exact=True"):
+
+        class Exact(AdamW):
+            exact_states: ClassVar[frozenset[str]] = frozenset({"exp_avg"})
+
+    with pytest.warns(DeprecationWarning, match="Late defines initial"):
+
+        class Late(Adagrad):
+            def initial(self, group: dict[str, Any]) -> dict[str, float]:
+                return {"sum": 4.0}
+
+    params = [nn.Parameter(torch.zeros(100, 50)) for _ in range(2)]
+    exact, late = Exact(params[:1], state_quantizers="4bit"), Late(params[1:], lr=0.1)
+    for param, optimizer in zip(params, (exact, late), strict=True):
+        param.grad = torch.ones_like(param)
+        optimizer.step()
+    assert isinstance(exact.state[params[0]]["exp_avg"], Tensor)
+    assert exact.state[params[0]]["exp_avg_sq"].quantizer.spec == "rank1/linear@4u"
+    assert math.isclose(float(params[1].detach().mean()), -0.1 / 5**0.5, rel_tol=1e-3)
+    with pytest.warns(DeprecationWarning, match="constants is now step_scalars"):
+        assert exact.constants(exact.param_groups[0])["beta1"] == 0.9

@@ -31,7 +31,7 @@ class NativeEngine(StepEngine):
             return False
         found = [state.quantizer for state in given.states if not state.factored]
         logs = {q.normalizer for q in found if q is not None and q.normalizer.log_domain}
-        # Blocks of different log2 ranges need not line up.
+        # Blocks of different log2 ranges may have different boundaries.
         if len(logs) > (1 if given.codes is None else 0):
             return False
         if given.codes is not None and not _codes_supported(given):
@@ -73,7 +73,7 @@ class NativePlan(FusedPlan):
             steps,
             tensors.threads(self._numel),
         )
-        del copies  # they were needed until here
+        del copies  # the engine reads them until here
         self._round_masters()
 
     def _describe(self) -> None:
@@ -120,7 +120,7 @@ class NativePlan(FusedPlan):
 
 
 def _codes_supported(given: ParameterStep) -> bool:
-    """Whether the engine has a way for a parameter and a gradient that are kept as codes."""
+    """Whether the engine supports a parameter and a gradient that are kept as codes."""
     codes, gradient, param = given.codes, given.gradient, given.param
     assert codes is not None
     whole = param.device.type == "cpu" and param.dtype == torch.float32 and param.numel() > 0
