@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, ClassVar, overload
@@ -222,15 +221,6 @@ class QuantizedOptimizer(UpdateRule, torch.optim.Optimizer):
             name: value.at(step) if isinstance(value, StepScalar) else value
             for name, value in self.step_scalars(group).items()
         }
-
-    def constants(self, group: dict[str, Any]) -> dict[str, Any]:
-        """`step_scalars`, as it was called in version 0.1."""
-        warnings.warn(
-            "constants is now step_scalars; the old name goes in version 0.3",
-            DeprecationWarning,
-            stacklevel=2,
-        )
-        return self.step_scalars(group)
 
     def states_of(self, group: dict[str, Any]) -> tuple[str, ...]:
         """The states that the rule keeps under a group's options, for any parameter."""

@@ -6,10 +6,12 @@ import warnings
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
+from inspect import signature
 from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
+from qmaps.errors import BadTypeError
 from qmaps.optim.rule import State
 
 if TYPE_CHECKING:
@@ -33,8 +35,18 @@ def adapt(cls: type[QuantizedOptimizer]) -> None:
 
     Args:
         cls: a new subclass, changed in place.
+
+    Raises:
+        BadTypeError: it overrides `advance` with the arguments of version 0.1.
     """
+    if "advance" in cls.__dict__ and "number" in signature(cls.advance).parameters:
+        raise BadTypeError(
+            f"{cls.__name__}.advance takes a number, a group and a step as in version 0.1; it must "
+            "be advance(self, context, param, grad, states, scalars) (qmaps.optim.rule)"
+        )
     old = [name for name in NOW if name in cls.__dict__]
+    if "step_scalars" in cls.__dict__ and "constants" not in old:
+        cls.constants = _constants(cls.__dict__["step_scalars"])  # type: ignore[attr-defined]
     if not old:
         return
     warnings.warn(
@@ -81,3 +93,17 @@ def _shapes(states_of: Callable[..., tuple[str, ...]]) -> Callable[..., dict[str
         return dict.fromkeys(states_of(self, group), tuple(param.shape))
 
     return state_shapes
+
+
+def _constants(step_scalars: Callable[..., dict[str, Any]]) -> Callable[..., dict[str, Any]]:
+    """A class's own `step_scalars` under its old name, so that ``super().constants`` finds it."""
+
+    def constants(self: QuantizedOptimizer, group: dict[str, Any]) -> dict[str, Any]:
+        warnings.warn(
+            "constants is now step_scalars; the old name goes in version 0.3",
+            DeprecationWarning,
+            stacklevel=2,
+        )
+        return step_scalars(self, group)
+
+    return constants

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from qmaps.engines.step import Context
+from qmaps.errors import BadTypeError
 from qmaps.optim import Adagrad, AdamW, QuantizedOptimizer, State
 
 
@@ -122,3 +123,20 @@ def test_single_members_of_version_0_1_still_work() -> None:
     assert math.isclose(float(params[1].detach().mean()), -0.1 / 5**0.5, rel_tol=1e-3)
     with pytest.warns(DeprecationWarning, match="constants is now step_scalars"):
         assert exact.constants(exact.param_groups[0])["beta1"] == 0.9
+    with pytest.warns(DeprecationWarning, match="Slower defines constants"):
+
+        class Slower(AdamW):
+            def constants(self, group: dict[str, Any]) -> dict[str, Any]:
+                return super().constants(group) | {"eps": 1.0}  # type: ignore[misc]
+
+    slower = Slower(params[:1])
+    with pytest.warns(DeprecationWarning, match="constants is now step_scalars"):
+        assert slower.step_scalars(slower.param_groups[0])["eps"] == 1.0
+
+
+def test_advance_as_in_version_0_1_is_refused_by_name() -> None:
+    with pytest.raises(BadTypeError, match=r"Old.advance takes .* advance\(self, context, param"):
+
+        class Old(AdamW):
+            def advance(self, number, group, step, param, grad, states):  # type: ignore
+                """As it was."""
