@@ -164,9 +164,9 @@ class Stepper:
         taken = [each for each, took in zip(given, takes, strict=True) if took]
         left = [each for each, took in zip(given, takes, strict=True) if not took]
         plan = engine.plan(rule, taken)
-        _store(optimizer, fresh)
+        states = [each.storage for each in given]
         self._plans[device] = _Repeated(
-            optimizer, engine, plan, entries, self.observers, whole=not left and not scaled
+            optimizer, engine, plan, entries, states, self.observers, whole=not left and not scaled
         )
         if engine is _NATIVE:
             forget_at_exit(self)
@@ -223,6 +223,7 @@ class _Repeated:
         engine: the engine that takes it.
         plan: the engine's plan.
         entries: the parameters of the step.
+        states: the dicts that their states are stored in.
         observers: those that the plan shows updates to.
         whole: whether the plan is of all of them; others are described anew in each step.
     """
@@ -233,6 +234,7 @@ class _Repeated:
         engine: StepEngine,
         plan: StepPlan,
         entries: Sequence[Entry],
+        states: list[dict[str, Any]],
         observers: tuple[Any, ...],
         *,
         whole: bool,
@@ -243,7 +245,7 @@ class _Repeated:
         self._observers = observers
         self._numbers, self._params, self._groups, _ = zip(*entries, strict=True)
         self._sharded = any_distributed(self._params)
-        self._states = [optimizer.state.get(param, {}) for param in self._params]
+        self._states = states
         self._values = _values(self._states)
         # Fitted maps are looked at anew each time, for their refits.
         self._once = not whole or any(map(_fitted, self._values))
