@@ -111,11 +111,9 @@ class Stepper:
         self.left = len(left)
         if left:
             plans.append(_REFERENCE.plan(rule, left))
-        stepping = {id(entry[2]) for entry in entries}
-        scalars = [
-            optimizer.step_scalars(group) if id(group) in stepping else {}
-            for group in optimizer.param_groups
-        ]
+        groups = optimizer.param_groups
+        stepping = {id(entry[2]) for entry in entries} if len(groups) > 1 else {id(groups[0])}
+        scalars = [optimizer.step_scalars(g) if id(g) in stepping else {} for g in groups]
         inputs = Inputs(scalars, scale, found_inf)
         try:
             for plan in plans:
