@@ -1,13 +1,13 @@
-"""Figures and tables of the five papers, made here, with ours beside theirs.
+"""Figures and tables of the five papers, reproduced and compared with the published ones.
 
 Each figure or table is an `exhibit.Exhibit` in a file of its own, named by its number, in the
-package of its paper: it makes frames, draws them, and says how they compare. `run.run` makes all
-of them and writes a page for each paper and a summary. What papers print is data of the
-package (``qmaps/lab/report/papers/<paper>/<exhibit>.csv``); whatever is ours comes from frames. A
-new file is found by itself.
+package of its paper: it makes frames, draws them, and compares them with the paper. `run.run` makes
+all of them and writes a page for each paper and a summary. The numbers that papers print are data
+of `qmaps` (``qmaps/lab/report/papers/<paper>/<exhibit>.csv``); all other numbers come from frames.
+A new file is found automatically.
 
-It stands beside `benchmarks`, outside of what is installed: nothing in `qmaps` imports it. Tables
-that benchmarks make are read as files; it imports none of them.
+This package is next to `benchmarks`, and is not installed: `qmaps` does not import it. It does not
+import benchmarks; tables that they make are read as files.
 """
 
 from reproduction.catalogue import PAPERS

@@ -13,4 +13,4 @@ _ALL = (
     adafactor_8bit.PAPER,
 )
 PAPERS: dict[str, Paper] = {paper.name: paper for paper in _ALL}
-"""By the name of their folder, in the order of the summary."""
+"""Papers by the name of their folder, in the order of the summary."""

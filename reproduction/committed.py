@@ -18,17 +18,17 @@ ON_A_CPU = (
     "two."
 )
 LANGUAGE, VISION = "stdlib-lm-tiny", "digits"
-"""Workloads that stand for tasks of language and of images."""
+"""Workloads that replace language and image tasks of the papers."""
 STEP = "optimizer's step, times torch's fused"
 PEER = "torch fused"
 
 
 def ablation(context: Context, name: str) -> pd.DataFrame:
-    """A row per setting.
+    """Stability of training, a row per setting.
 
     Returns:
         `setting`, `runs`, `unstable` (percent), `loss` (median of stable runs), `error` (their
-        standard error, what hyperparameters change included).
+        standard error, which includes the effect of hyperparameters).
     """
     frame = context.table(f"ablations/{name}.csv", ABLATIONS)
     grouped = frame.groupby("setting", sort=False)
@@ -77,11 +77,11 @@ def losses(
 
 
 def relative_steps(context: Context) -> pd.DataFrame:
-    """Steps of qmaps beside torch's fused ones, which they were timed with in turns.
+    """Times of qmaps' steps relative to torch's fused steps, timed alternately.
 
     Returns:
-        `case`; `ratio`, how many times torch's a step takes; `spread`, half of what the middle
-        half of the rounds spans.
+        `case`; `ratio`, the time of a step in multiples of torch's; `spread`, half of the
+        interquartile range over rounds.
     """
     rows = []
     for case in _cases(context):
@@ -95,11 +95,11 @@ def relative_steps(context: Context) -> pd.DataFrame:
 def step_of(
     steps: pd.DataFrame, cases: Mapping[str, str], full: Iterable[str]
 ) -> dict[str, float | tuple[float, float]]:
-    """Steps by name; those in `full` are torch's own, which is 1.
+    """Relative step times by name; those in `full` are torch's own, 1 by definition.
 
     Args:
-        steps: of `relative_steps`.
-        cases: by name.
+        steps: the frame that `relative_steps` returns.
+        cases: cases of the frame by name.
         full: names of 32-bit optimizers.
     """
     rows = {str(row["case"]): row for row in steps.to_dict("records")}

@@ -1,4 +1,4 @@
-"""What exhibits are made from: captured states, training runs, tables of other commands."""
+"""The inputs of exhibits: captured states, training runs, tables of other commands."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Progress = Callable[[str, int, int, str], None]
 
 
 class NotYetError(QmapsError):
-    """A table of another command that is not there yet."""
+    """A table of another command does not exist yet."""
 
     def __init__(self, file: str, command: str) -> None:
         super().__init__(f"{file} is not there yet; `{command}` makes it")
@@ -34,15 +34,16 @@ class NotYetError(QmapsError):
 
 @dataclass(frozen=True)
 class Size:
-    """How much work is done.
+    """The amount of work.
 
     Attributes:
         headline: the workload whose states figures show.
         grid: the workload of grids and of spreads over seeds.
-        seeds: how many of `grid`.
-        steps: of each training run; the workload's own number if None.
+        seeds: number of seeds of `grid`.
+        steps: steps of each training run; the workload's own number if None.
         pretrained: a workload that fine-tunes pretrained weights, shown where it is installed.
-        pretrained_steps: of that one; the moments of 20 are settled, and a step takes seconds.
+        pretrained_steps: steps of that workload; its moments settle in 20 steps, and a step takes
+            seconds.
     """
 
     headline: str
@@ -59,12 +60,12 @@ QUICK = Size("stdlib-lm-tiny", "stdlib-lm-tiny", 2, 40, pretrained_steps=4)
 
 @dataclass
 class Context:
-    """Where frames come from.
+    """The inputs of frames, and where they are stored.
 
     Attributes:
-        runs: folder of training runs and captured states; what is there is not done again.
+        runs: folder of training runs and captured states; existing ones are reused.
         reports: folder of the tables that other commands made.
-        size: how much work is done.
+        size: the amount of work.
         own: a user's captured states; exhibits then show them in place of ours.
         progress: called with a stage, its steps done, their number, and a note.
     """
@@ -78,31 +79,31 @@ class Context:
 
     @property
     def quick(self) -> bool:
-        """Whether the small size was asked for."""
+        """Whether the size is the small one."""
         return self.size != FULL
 
     @cached_property
     def states(self) -> CapturedStates:
-        """Those of the headline, or the user's first."""
+        """States of the headline workload, or the user's first states."""
         return self.own[0] if self.own else self.captured(self.size.headline, 0)
 
     @cached_property
     def several(self) -> list[CapturedStates]:
-        """Those of several seeds, or all of the user's."""
+        """States of several seeds, or all of the user's states."""
         if self.own:
             return list(self.own)
         return [self.captured(self.size.grid, seed) for seed in range(self.size.seeds)]
 
     @cached_property
     def pretrained(self) -> CapturedStates | None:
-        """Those of pretrained weights, fine-tuned; None beside a user's, or if not installed."""
+        """States of fine-tuned pretrained weights; None with a user's states, or without them."""
         name = self.size.pretrained
         if self.own or workloads.get(name).missing():
             return None
         return self.captured(name, 0)
 
     def captured(self, name: str, seed: int) -> CapturedStates:
-        """The last states of a workload trained by 32-bit AdamW, trained for it if need be."""
+        """The last states of a workload trained by 32-bit AdamW, trained first if needed."""
         if (name, seed) not in self._kept:
             folder = self.runs / "states" / f"{name}-seed{seed}"
             steps = self.steps(name)
@@ -132,10 +133,10 @@ class Context:
         """Training runs, each done once; see `qmaps.lab.compare`.
 
         Args:
-            name: of the workload, or a variant of one.
+            name: name of the workload, or of a variant of one.
             contenders: optimizers.
-            seeds: of weights and batches.
-            folder: below the workload's, for variants.
+            seeds: seeds of weights and batches.
+            folder: folder below the workload's, for variants.
             hooks: see `qmaps.lab.compare`.
         """
         work = workloads.get(name) if isinstance(name, str) else name
@@ -158,7 +159,7 @@ class Context:
         """A CSV file among `reports`.
 
         Raises:
-            NotYetError: it is not there.
+            NotYetError: it does not exist.
         """
         return pd.read_csv(self.file(file, command))
 
@@ -166,7 +167,7 @@ class Context:
         """A JSON object among `reports`.
 
         Raises:
-            NotYetError: it is not there.
+            NotYetError: it does not exist.
         """
         found: dict[str, Any] = json.loads(self.file(file, command).read_text(encoding="utf-8"))
         return found
@@ -175,7 +176,7 @@ class Context:
         """A file among `reports`; `command` makes it.
 
         Raises:
-            NotYetError: it is not there.
+            NotYetError: it does not exist.
         """
         path = self.reports / name
         if not exists(path):

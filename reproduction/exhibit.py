@@ -1,4 +1,4 @@
-"""What a figure or a table of a paper is here."""
+"""Exhibits: figures and tables of papers."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from reproduction.context import Context
 
 
 class Needs(StrEnum):
-    """What an exhibit is made from, which decides when it is made anew."""
+    """The inputs of an exhibit, which decide when it is made anew."""
 
     STATES = "captured states"
     TRAINING = "training runs"
@@ -34,16 +34,15 @@ LEFT_OUT = Path(__file__).with_name("left-out.csv")
 
 @dataclass(frozen=True)
 class Finding:
-    """How an exhibit compares with the paper's.
+    """The comparison of an exhibit with the paper's.
 
     Attributes:
-        numbers: claims about numbers, of `reproduction.verdict.beside`; None where the paper
-            prints none.
+        numbers: claims about numbers, of `reproduction.verdict.beside`; None if the paper
+            prints no numbers.
         statements: other claims.
-        why: what explains differences, and what has to be known to read them, whoever's the
-            states are.
-        why_ours: the same, where it is only so of the workloads of this project; pages of a
-            user's own states leave it out.
+        why: explains differences, and how to read them, for any states.
+        why_ours: explains differences that are specific to the workloads of this project; pages
+            of a user's own states leave it out.
         tables: other tables worth a CSV file, by name.
     """
 
@@ -60,13 +59,13 @@ class Finding:
 
     @property
     def verdicts(self) -> list[Verdict]:
-        """Of every number and every statement."""
+        """The verdicts on every number and every statement."""
         of_numbers = [] if self.numbers is None else list(map(Verdict, self.numbers["verdict"]))
         return of_numbers + [statement.verdict for statement in self.statements]
 
     @property
     def missing(self) -> int:
-        """How many numbers of the paper are not compared."""
+        """Number of the paper's numbers that are not compared."""
         if self.numbers is None:
             return 0
         printed = self.numbers[self.numbers["paper"].notna()]
@@ -75,7 +74,7 @@ class Finding:
 
     @property
     def verdict(self) -> Verdict:
-        """The weakest of them; of a table whose numbers are all not compared, that."""
+        """The weakest verdict; "not compared" for a table without compared numbers."""
         found = weakest(self.verdicts)
         compared = self.numbers is not None and (
             (self.numbers["verdict"] != Verdict.NOT_COMPARED).any()
@@ -95,16 +94,16 @@ class Exhibit:
     """A figure or table, or several of one kind.
 
     Attributes:
-        name: of its files, such as ``table-6``.
+        name: name of its files, such as ``table-6``.
         covers: the paper's own labels, such as ``("Table 6",)``.
         title: what it shows.
-        needs: what it is made from.
-        build: makes the frames; slow parts go here.
+        needs: the inputs that it is made from.
+        build: makes the frames; slow work belongs into it.
         find: compares the frames with the paper.
         draw: pictures by name; their captions stand in `captions`.
-        captions: of pictures by name.
-        source: what the page says it is made from; ``{headline}`` and ``{grid}`` stand for the
-            workloads and their seeds, or for a user's states.
+        captions: captions of pictures by name.
+        source: what the page says it is made from; ``{headline}`` and ``{grid}`` are replaced by
+            the workloads and their seeds, or by a user's states.
         command: what made the frames that are read, where another command does.
         pretrained: whether it shows states of pretrained weights too, where they are installed.
         place: on the page, among those whose labels have no number.
@@ -132,12 +131,12 @@ class Exhibit:
 
 @dataclass(frozen=True)
 class Paper:
-    """A paper and what is made of it.
+    """A paper and its exhibits.
 
     Attributes:
-        name: of its folder.
-        title, source: of the page.
-        exhibits: in the order of the page.
+        name: name of its folder.
+        title, source: title and source of the page.
+        exhibits: exhibits in the order of the page.
     """
 
     name: str
@@ -167,14 +166,14 @@ class Paper:
 
     @property
     def wholly_left_out(self) -> pd.DataFrame:
-        """Those of `left_out` that are no parts."""
+        """Entries of `left_out` that are whole figures or tables."""
         labels = tuple(f"{label}, " for exhibit in self.exhibits for label in exhibit.covers)
         items = self.left_out
         return items[[not item.startswith(labels) for item in items["item"]]]
 
 
 def _place(exhibit: Exhibit) -> tuple[int, int, int, str]:
-    """What exhibits of a page are sorted by."""
+    """The sort key of the exhibits of a page."""
     label = exhibit.covers[0]
     kind, _, number = label.rpartition(" ")
     rank = KINDS.index(kind) if kind in KINDS else len(KINDS)

@@ -71,7 +71,7 @@ class Architecture:
 
     @property
     def parameters(self) -> int:
-        """How many."""
+        """Number of parameters."""
         return sum(math.prod(shape) for _, shape in self.shapes())
 
     def states(self, quantizers: dict[str, str | None], *, stable_embedding: bool = False) -> int:
@@ -94,10 +94,10 @@ class Architecture:
         Source: Korthikanti and others (2022), *Reducing activation recomputation in large
         transformer models*, equation 1: sixteen values and two masks of a byte for each element of
         a layer, two values and a mask for each pair of tokens and head; and logits, twice in 32
-        bits besides.
+        bits.
 
         Args:
-            tokens: of the sequence.
+            tokens: tokens of the sequence.
             value: bytes of an activation; 2 is mixed precision.
         """
         sides = 2 if self.kind == "mt5" else 1

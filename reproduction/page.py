@@ -19,7 +19,7 @@ from reproduction.exhibit import Paper
 from reproduction.results import Result
 
 SHOWN = 40
-"""Rows of a further table that a page shows; the CSV file has all."""
+"""Most rows of a further table on a page; the CSV file has all rows."""
 
 RULES = (
     "A number is reproduced if it is within a tenth of the paper's, plus the paper's spread; it "
@@ -85,7 +85,7 @@ def _prose(text: str) -> Markup:
 
 
 def _raw(value: Any) -> str:
-    """What a cell is sorted by: a number as JavaScript reads it."""
+    """The sort key of a cell: a number as JavaScript reads it."""
     text = str(value).split(" ± ")[0].replace(",", "")
     return text.replace("inf", "Infinity") if text in ("inf", "-inf") else text
 
@@ -98,7 +98,7 @@ def further(result: Result) -> dict[str, pd.DataFrame]:
 
 
 def heading(result: Result) -> str:
-    """Labels of the paper, and what it shows."""
+    """The paper's labels of an exhibit, and its title."""
     return f"{result.exhibit.label}: {result.exhibit.title}"
 
 
@@ -112,7 +112,7 @@ def provenance(about: dict[str, Any]) -> str:
 
 
 def source_of(result: Result) -> str:
-    """What an exhibit was made from, in a sentence."""
+    """The inputs of an exhibit, in a sentence."""
     made = result.made
     if made.command:
         return f"Read from the table of `{made.command}`."

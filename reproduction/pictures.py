@@ -1,4 +1,4 @@
-"""Pictures small enough to be kept beside code."""
+"""Pictures that are small enough for the repository."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from qmaps.storage.files import replacing
 
 DPI = 100
 COLOURS = 128
-"""A palette of so many takes a third of the bytes, and no eye tells the difference."""
+"""Colours of a palette, which takes a third of the bytes without a visible difference."""
 
 
 def save(figure: Figure, path: Path) -> None:

@@ -1,4 +1,4 @@
-"""What was made of an exhibit."""
+"""The result of an exhibit."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from reproduction.exhibit import Exhibit, Finding
 
 @dataclass(frozen=True)
 class Made:
-    """How long frames took, what they are made from, and the command of those that were read."""
+    """The time that frames took, their inputs, and the command of frames that were read."""
 
     seconds: float = 0.0
     source: str = ""
@@ -25,10 +25,10 @@ class Result:
     """An exhibit with its files.
 
     Attributes:
-        exhibit: what was made.
-        finding: how it compares; None where it is not made yet.
+        exhibit: the exhibit.
+        finding: its comparison with the paper; None if it is not made yet.
         pictures, tables: files by name.
-        made: from what.
+        made: the time and the inputs of its frames.
         pending: why it is not made yet.
     """
 
@@ -41,12 +41,12 @@ class Result:
 
     @property
     def verdict(self) -> Verdict:
-        """Of the whole exhibit."""
+        """The verdict on the whole exhibit."""
         return Verdict.NOT_MADE if self.finding is None else self.finding.verdict
 
     @property
     def tally(self) -> str:
-        """How many numbers and statements got which verdict, and how many of the paper none."""
+        """Number of numbers and statements with each verdict, and of those without a verdict."""
         if self.finding is None:
             return ""
         count = Counter(self.finding.verdicts)

@@ -1,4 +1,4 @@
-"""Making every figure and table, and a page for each paper."""
+"""Make every figure and table, and a page for each paper."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from reproduction.pictures import save
 from reproduction.results import Made, Result
 
 LONGEST = 2000
-"""Rows of the longest table that is worth a CSV file."""
+"""Most rows of a table that is written as a CSV file."""
 
 
 def run(
@@ -57,9 +57,9 @@ def run(
     sum up.
 
     Args:
-        papers: their names; all if left out.
+        papers: names of the papers; all if left out.
         out: folder of the pages.
-        runs: folder of what pages are made from.
+        runs: folder of the frames and training runs that pages are made from.
         reports: folder of the tables that other commands made.
         states: captured states to show in place of ours. Exhibits that need training or tables
             of ours are then left out.
@@ -106,7 +106,7 @@ def _paper(name: str) -> Paper:
 
 
 def _exhibits(paper: Paper, context: Context) -> list[Exhibit]:
-    """Those that the context can make."""
+    """The exhibits that the context can make."""
     if not context.own:
         return list(paper.exhibits)
     return [each for each in paper.exhibits if each.needs in (Needs.STATES, Needs.NOTHING)]
@@ -152,7 +152,7 @@ def _make(paper: Paper, exhibit: Exhibit, context: Context, folder: Path) -> Res
 
 
 def _frames(paper: Paper, exhibit: Exhibit, context: Context) -> tuple[Frames, Made]:
-    """Those of an earlier call on the same states, or new ones."""
+    """The frames of an earlier call on the same states, or new ones."""
     start = time.perf_counter()
     if exhibit.needs is not Needs.STATES:
         frames = exhibit.build(context)
@@ -175,7 +175,7 @@ def _frames(paper: Paper, exhibit: Exhibit, context: Context) -> tuple[Frames, M
 
 
 def _kept(folder: Path, marker: Path, identity: str) -> tuple[Frames, float] | None:
-    """Frames of an earlier call and the seconds that they took; None if there are none to use."""
+    """Frames of an earlier call and the seconds that they took; None if no frames can be used."""
     if not marker.exists():
         return None
     try:
@@ -190,7 +190,7 @@ def _kept(folder: Path, marker: Path, identity: str) -> tuple[Frames, float] | N
 
 
 def _source(exhibit: Exhibit, context: Context) -> str:
-    """What an exhibit is made from, with seeds where it has some."""
+    """The inputs of an exhibit, with seeds if it has any."""
     text = exhibit.source or exhibit.needs.value
     if exhibit.needs in (Needs.NOTHING, Needs.REPORTS):
         return text
@@ -205,7 +205,7 @@ def _source(exhibit: Exhibit, context: Context) -> str:
 
 
 def _identity(exhibit: Exhibit, context: Context) -> str:
-    """What frames depend on: states, size, and code."""
+    """The dependencies of frames: states, size, and code."""
     shown = [context.states, *context.several]
     if exhibit.pretrained and context.pretrained is not None:
         shown.append(context.pretrained)

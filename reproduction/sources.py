@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parents[1]
-"""The checkout: qmaps and this package stand in it side by side."""
+"""The checkout, which contains qmaps and this package."""
 SHOWING = ("cli", "figures", "capture/integrations", "lab/report")
 """Packages of qmaps that only show frames, or that call what makes them."""
 PAGES = (
@@ -24,14 +24,15 @@ PAGES = (
     "verdict",
     "words",
 )
-"""Modules of this package that only lay out what exhibits return."""
+"""Modules of this package that only lay out the results of exhibits."""
 
 
 def digest(build: Callable[..., Any]) -> str:
     """Hash of the Python sources that the frames of `build` can depend on.
 
-    These are its own module and all of qmaps but what only shows frames and the modules of other
-    exhibits. Compiled engines are left out, for they give the reference's bits.
+    These are its own module and all of qmaps, except packages that only show frames and the
+    modules of other exhibits. Compiled engines are left out, because they give the reference's
+    bits.
     """
     own = Path(inspect.getfile(build)).read_bytes()
     return hashlib.sha256(own + shared().encode()).hexdigest()
@@ -48,7 +49,7 @@ def shared() -> str:
 
 
 def files() -> Iterator[Path]:
-    """Those sources, sorted by name."""
+    """The sources that every exhibit shares, sorted by name."""
     showing = [ROOT / "qmaps" / name for name in SHOWING]
     for path in sorted((ROOT / "qmaps").rglob("*.py")):
         if not any(map(path.is_relative_to, showing)):

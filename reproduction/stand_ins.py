@@ -1,4 +1,4 @@
-"""Quantities of ours that stand for metrics of a paper which cannot be measured here."""
+"""Quantities that replace metrics of a paper which this project cannot measure."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ class Better(StrEnum):
 
 @dataclass(frozen=True)
 class StandIn:
-    """What is measured in place of a paper's metric.
+    """A quantity that is measured in place of a paper's metric.
 
     Attributes:
-        quantity: the paper's, whose `better` its data say.
-        name: what ours is.
+        quantity: the paper's quantity; its data have the `better` of it.
+        name: name of the measured quantity.
         ours: a number, or a number and its spread, by row.
-        better: which way ours improves.
+        better: which way the measured quantity improves.
     """
 
     quantity: str
@@ -47,17 +47,17 @@ def in_place(
 ) -> pd.DataFrame:
     """The paper's numbers, with what stands for them or ours, and a verdict on each.
 
-    Two metrics have no common scale, so that only orders can be compared: a number whose place a
-    stand-in takes is never reproduced. Two rows are equal where their spreads touch, or where the
+    Two metrics have no common scale, so that only orders can be compared: a number that a stand-in
+    replaces is never reproduced. Two rows are equal where their spreads touch, or where the
     paper may have rounded them apart. A row has the same ordering if no other row of its quantity
     is better than it in one metric and worse in the other, and at least one is better in both,
-    worse in both, or equal in both. Else it differs. Without another row nothing is compared.
+    worse in both, or equal in both. Else it differs. A single row is not compared.
 
     Args:
         paper: of `qmaps.lab.report.published.published`.
         stand_ins: several may stand for one quantity; its rows are then repeated.
         ours: measured as the paper does, for the other quantities.
-        tolerance: of the other quantities.
+        tolerance: tolerance of the other quantities.
 
     Returns:
         As `reproduction.verdict.beside`; in the paper's order, with rows that it lacks after those
@@ -81,7 +81,7 @@ def in_place(
 
 
 def _rows(paper: pd.DataFrame, given: StandIn) -> pd.DataFrame:
-    """Those of one quantity with one stand-in."""
+    """The rows of one quantity with one stand-in."""
     rows = beside(paper, {(what, given.quantity): value for what, value in given.ours.items()})
     theirs = _better(paper, given.quantity)
     rows["stand_in"] = given.name
@@ -98,7 +98,7 @@ def _rows(paper: pd.DataFrame, given: StandIn) -> pd.DataFrame:
             tuple(_relation(*scale, index, other) for scale in scales)
             for other in known.index.drop(index)
         ]
-        # Rows that are apart in one metric and equal in the other say nothing.
+        # Rows that differ in one metric and are equal in the other are not counted.
         alike = [one == two for one, two in pairs if one == two or one * two < 0]
         claim = Claim(
             rows.loc[index, "what"],
@@ -129,7 +129,7 @@ def _relation(
     if a == b:
         return 0
     apart, touching = abs(a - b), spreads[one] + spreads[two]
-    # What papers print has no exact difference in binary.
+    # Printed decimal numbers have no exact difference in binary.
     if apart <= touching or math.isclose(apart, touching, rel_tol=1e-9):
         return 0
     return 1 if (a > b) == (better is Better.MORE) else -1

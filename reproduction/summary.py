@@ -72,7 +72,7 @@ def numbers(found: Found) -> dict[str, int]:
 
 
 def left_out(found: Found) -> list[dict[str, str]]:
-    """What is not made, parts of figures and tables included, and why."""
+    """Figures and tables that are not made, and parts of them, with the reason."""
     return [
         {"paper": paper.title, "item": str(row.item), "why": str(row.why)}
         for paper, _ in found

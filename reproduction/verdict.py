@@ -1,4 +1,4 @@
-"""How numbers of ours compare with those of a paper."""
+"""Comparison of measured numbers with those of a paper."""
 
 from __future__ import annotations
 
@@ -17,19 +17,19 @@ COLUMNS = (
 
 
 Measured = Mapping[tuple[str, str], float | tuple[float, float]]
-"""A number, or a number and its spread, by what it is of and by quantity."""
+"""A number, or a number and its spread, by row and by quantity."""
 
 
 def beside(paper: pd.DataFrame, ours: Measured, *, tolerance: float = TOLERANCE) -> pd.DataFrame:
     """The paper's numbers with ours and a verdict on each.
 
-    Each row is a `Claim` about a number. A wide spread of ours proves nothing. The others that a
+    Each row is a `Claim` about a number. A wide spread of ours is no evidence. The others that a
     number is ordered by are those of its quantity; what is equal in the paper may lie either way.
 
     Args:
         paper: `what`, `quantity`, `unit`, `paper`, `paper_spread`; a row per number.
         ours: numbers by `what` and `quantity`; others than the paper's are added after them.
-        tolerance: a fraction.
+        tolerance: tolerance as a fraction.
 
     Returns:
         The columns of `COLUMNS`; numbers that are missing are NaN.

@@ -10,13 +10,13 @@ import pandas as pd
 from reproduction.numbers import number
 
 DIGITS = 5
-"""Before and after the point, of a number with a spread; longer ones are shortened."""
+"""Digits before and after the point of a number with a spread; longer ones are shortened."""
 
 
 def numbers(frame: pd.DataFrame) -> pd.DataFrame:
     """A frame of `reproduction.verdict.beside` for readers: spreads join their numbers.
 
-    Where something of ours stands for a paper's metric, a column names it.
+    If a measured quantity replaces a paper's metric, a column names it.
     """
     shown = pd.DataFrame(
         {
@@ -54,7 +54,7 @@ def measured(value: float, spread: float) -> str:
 
 
 def cell(value: Any) -> str:
-    """A number to three digits, a dash for none, other things as they are."""
+    """A number to three digits, a dash if it is missing, other values unchanged."""
     if value is None or (isinstance(value, float) and pd.isna(value)):
         return "-"
     if isinstance(value, bool) or not isinstance(value, (int, float)):

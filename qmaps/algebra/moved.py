@@ -17,7 +17,7 @@ MODULES = {
     "bfloat16": "engines.bfloat16",
     "checkpoint": "storage.checkpoint",
     "comm": "distributed.comm",
-    "constants": "engines.constants",
+    "constants": "engines.step_scalars",
     "convert": "capture.conversion",
     "dispatch": "engines.dispatch",
     "files": "storage.files",

@@ -82,10 +82,10 @@ def accumulate(states: States, pair: Pair, min_quantized_size: int) -> Grid:
 def _add(sums: Tensor, exact: Exact, tm: QuantizedTensor, tv: QuantizedTensor) -> None:
     """Add one parameter's sums to those of `Grid`, of shape (4, first, second) in their order."""
     engine = cuda_engine(sums, exact.update, tm.packed, tv.packed)
-    if engine is not None and cuda.follows_tensor(tm) and cuda.follows_tensor(tv):
+    if engine is not None and cuda.supports_tensor(tm) and cuda.supports_tensor(tv):
         cuda.add_update_grid(engine, exact.update, tm, tv, exact.eps, list(sums))
         return
-    if dispatch.runs_native(sums) and native.follows_tensor(tm) and native.follows_tensor(tv):
+    if dispatch.runs_native(sums) and native.supports_tensor(tm) and native.supports_tensor(tv):
         native.add_update_grid(exact.update, tm, tv, exact.eps, list(sums))
         return
     u = exact.update.reshape(-1).double()

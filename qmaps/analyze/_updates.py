@@ -150,11 +150,11 @@ class OnePass:
         self,
         errors: native.UpdateErrors | cuda.UpdateErrors,
         device: torch.device,
-        follows: Callable[[QuantizedTensor], bool],
+        supports: Callable[[QuantizedTensor], bool],
     ) -> None:
         self._errors = errors
         self._device = device
-        self._follows = follows
+        self._supports = supports
 
     def clear(self) -> None:
         self._errors.clear()
@@ -175,7 +175,7 @@ class OnePass:
     def _readable(self, moment: Moment) -> Moment:
         """The moment on the engine's device, decoded if the engine cannot read its codes."""
         moment = moment.to(self._device)
-        if isinstance(moment, QuantizedTensor) and self._follows(moment):
+        if isinstance(moment, QuantizedTensor) and self._supports(moment):
             return moment
         return _values(moment).contiguous()
 
@@ -184,14 +184,14 @@ class Native(OnePass):
     """`Collector` on the native engine."""
 
     def __init__(self) -> None:
-        super().__init__(native.UpdateErrors(), torch.device("cpu"), native.follows_tensor)
+        super().__init__(native.UpdateErrors(), torch.device("cpu"), native.supports_tensor)
 
 
 class Cuda(OnePass):
     """`Collector` on the CUDA engine."""
 
     def __init__(self, engine: Engine) -> None:
-        super().__init__(cuda.UpdateErrors(engine), engine.device, cuda.follows_tensor)
+        super().__init__(cuda.UpdateErrors(engine), engine.device, cuda.supports_tensor)
 
 
 def element_errors(

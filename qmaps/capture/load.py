@@ -6,9 +6,9 @@ import os
 from functools import partial
 from pathlib import Path
 
-from qmaps.capture import checkpoint, snapshot
-from qmaps.capture.checkpoint import Names
+from qmaps.capture import saved, snapshot
 from qmaps.capture.gradients import Window
+from qmaps.capture.saved import Names
 from qmaps.capture.snapshot import Lazy
 from qmaps.capture.states import CapturedStates
 from qmaps.errors import BadValueError, CaptureError
@@ -45,7 +45,7 @@ def load(
         raise BadValueError(f"step={step} needs a folder of captures; {str(source)!r} is one file")
     if source.suffix == ".safetensors":
         return _snapshot(source, None)
-    return checkpoint.read(source, names)
+    return saved.read(source, names)
 
 
 def _folder(folder: Path, step: int | None) -> CapturedStates:

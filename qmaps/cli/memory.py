@@ -40,7 +40,7 @@ def memory(
         qmaps memory mymodels:make --params 32bit --grads 32bit --state exp_avg=B256/DE@8s
     """
     from qmaps import lpmm
-    from qmaps.lpmm.memory import states_of
+    from qmaps.lpmm.footprint import states_of
 
     found = lpmm.predict(
         _model(model),

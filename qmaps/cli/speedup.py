@@ -47,6 +47,7 @@ def speedup(
 
         qmaps speedup --hardware runs/here/hardware.json --spec B128/DE@4s
     """
+    from qmaps import figures
     from qmaps.algebra.quantizer import quantizer
     from qmaps.distributed import speedup as model
     from qmaps.distributed.speedup import paper, write
@@ -74,6 +75,8 @@ def speedup(
         )
         command = command_line()
         paths = write.write(out, command, tables, curves, place, job)
+        paths["figure"] = out / "speedup.png"
+        figures.save(figures.speedup(curves), paths["figure"])
     best = curves[(curves["panel"] == "GPUs") & (curves["gpus"] == place.gpus)]
     if as_json:
         print_json(

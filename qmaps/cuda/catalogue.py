@@ -1,4 +1,4 @@
-"""Kernels in the forms that users meet, to be compiled where there is no GPU."""
+"""Kernels with the template arguments that users need, to be compiled without a GPU."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from itertools import product
 
 from qmaps.cuda.compiler import Entry
 from qmaps.cuda.kernels import kernel
-from qmaps.engines.rules import Sides, rules
-from qmaps.engines.step import SIDES
+from qmaps.engines.rules import Factoring, rules
+from qmaps.engines.step import FACTORED
 
 FORMATS = {
     "B256/DE@8s": "Format<8, 256, false, false, true, 1>",
@@ -29,7 +29,7 @@ PAIRS = (
     ("B128/DE@4s", "rank1/linear@4u"),
     ("any codebook", None),
 )
-"""Names in `FORMATS` of first and second moments; None stands for float32."""
+"""Names in `FORMATS` of first and second moments; None means float32."""
 
 
 def entries(*, quick: bool = False) -> list[Entry]:
@@ -86,10 +86,10 @@ def _rules() -> list[Entry]:
     """Every rule, with bfloat16 parameters that are rounded stochastically."""
     made = []
     for rule in rules().values():
-        formats = [FORMATS["B256/DE@8s"] for state in rule.states if state != SIDES]
+        formats = [FORMATS["B256/DE@8s"] for state in rule.states if state != FACTORED]
         kind = ", ".join([rule.type, "Bf16", "Bf16", "true", *formats])
         names = ["step", *(["step_norms", "finish_norms"] if rule.takes_norms else [])]
-        names += ["side_sums", "finish_sides"] if rule.sides is Sides.PRODUCT else []
+        names += ["factored_sums", "finish_factored"] if rule.factoring is Factoring.PRODUCT else []
         made += [kernel(name, f"Kind<{kind}>") for name in names]
     return made
 

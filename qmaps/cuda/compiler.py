@@ -76,7 +76,7 @@ class Compiled:
 
 
 def missing() -> str:
-    """Why nothing can be compiled here; empty if it can."""
+    """Why kernels cannot be compiled on this machine; empty if they can."""
     try:
         core()
         from cuda.bindings import nvrtc
@@ -84,7 +84,7 @@ def missing() -> str:
         return f"{error}; pip install 'qmaps[cuda]'"
     try:
         nvrtc.nvrtcVersion()
-    except Exception as error:  # its loader raises several kinds
+    except Exception as error:  # its loader raises several types of errors
         reason = str(error).strip().splitlines()[0]
         return f"NVRTC cannot be loaded ({reason}); pip install 'qmaps[cuda]'"
     return ""
@@ -109,7 +109,7 @@ def compiled(entry: Entry, arch: str) -> Compiled:
 
     Args:
         entry: the kernel.
-        arch: such as "sm_90".
+        arch: the architecture, such as "sm_90".
 
     Raises:
         BackendError: the architecture is not supported, or the source does not compile.
@@ -123,7 +123,7 @@ def compiled(entry: Entry, arch: str) -> Compiled:
         path.parent.mkdir(parents=True, exist_ok=True)
         write_record(path, {"code": made.code.hex(), "symbol": made.symbol, "log": made.log})
     except (OSError, OutputError):
-        pass  # a cache that cannot be written costs the next process some time, no more
+        pass  # without a cache, the next process compiles the kernel again
     return made
 
 
@@ -131,7 +131,7 @@ def compile_now(entry: Entry, arch: str) -> Compiled:
     """Compile an entry for one architecture; as `compiled`, but without the cache."""
     check_architecture(arch)
     found = core()
-    # A program of the file's own name would include itself.
+    # A program with the name of the file would include itself.
     options = found.ProgramOptions(
         arch=arch, include_path=[str(SOURCES), str(ROOT)], name=f"{entry.file}.cu", **OPTIONS
     )

@@ -18,7 +18,7 @@ from qmaps.cuda.layout import THREADS
 from qmaps.errors import BackendError
 
 BLOCKS_PER_PROCESSOR = 8
-"""Blocks of threads that keep a multiprocessor busy, whatever resources a kernel takes."""
+"""Blocks of threads that keep a multiprocessor busy, for kernels with any use of resources."""
 
 
 class Engine(ABC):
@@ -34,14 +34,14 @@ class Engine(ABC):
 
         Args:
             entry: the kernel.
-            blocks: at least 1.
+            blocks: the number of blocks, at least 1.
             argument: the structure that the kernel takes, copied before this returns.
         """
 
     def launch_over(self, entry: Entry, items: int, argument: np.ndarray) -> None:
-        """Run `entry` with one block per item, but at most `blocks` blocks; none for no items.
+        """Run `entry` with one block per item, but at most `blocks` blocks.
 
-        Kernels that are launched so loop over their items.
+        Kernels that are launched by this method loop over their items.
 
         Args:
             entry: the kernel.
@@ -91,7 +91,7 @@ class CudaEngine(Engine):
     def _load(self, entry: Entry) -> Any:
         made = compiler.compiled(entry, self.arch)
         with torch.cuda.device(self.device):
-            torch.cuda.current_stream(self.device)  # makes sure that there is a context
+            torch.cuda.current_stream(self.device)  # creates a context if there is none
             library = compiler.core().ObjectCode.from_cubin(made.code)
             kernel = library.get_kernel(made.symbol)
             function = self._check(self._driver.cuKernelGetFunction(kernel.handle), entry)
@@ -111,7 +111,7 @@ _stand_in: ContextVar[Engine | None] = ContextVar("qmaps_cuda_stand_in", default
 
 
 def missing() -> str:
-    """Why this engine can run on no device here; an empty string if it can."""
+    """Why this engine cannot run on this machine; an empty string if it can."""
     if torch.version.cuda is None:
         return f"torch {torch.__version__} is built without CUDA"
     if not torch.cuda.is_available():
@@ -141,13 +141,13 @@ def _engine(device: torch.device) -> Engine | None:
 
 
 def engine_of(*tensors: Tensor) -> Engine | None:
-    """The engine for tensors that all lie on one device, or None where it has none."""
+    """The engine for tensors that all lie on one device, or None if it has no engine."""
     device = tensors[0].device
     return engine_on(device) if all(tensor.device == device for tensor in tensors) else None
 
 
 def engine_on(device: torch.device) -> Engine | None:
-    """The engine of a device, or None where it has none."""
+    """The engine of a device, or None if it has no engine."""
     if (stand_in := _stand_in.get()) is not None and device == stand_in.device:
         return stand_in
     return _engine(device) if device.type == "cuda" else None

@@ -12,7 +12,7 @@ FILES = {
     "quantiles.cuh": ("find_quantiles", "add_rows"),
     "quantize.cuh": ("scan", "find_maxima", "encode", "decode"),
     "selection.cuh": ("count_first_digit", "count_next_digit", "decide_digit"),
-    "sides.cuh": ("side_sums", "finish_sides"),
+    "factored.cuh": ("factored_sums", "finish_factored"),
     "step.cuh": ("step", "step_maxima", "step_norms", "finish_norms", "look_at_gradients"),
     "step_scales.cuh": (
         *("read_step_grids", "find_step_ends", "new_step_grids"),
@@ -44,6 +44,8 @@ def kernel(name: str, *arguments: str | int) -> Entry:
     Entry(file='quantize.cuh', name='find_maxima<float>')
     """
     if name not in _FILE_OF:
-        raise BackendError(f"there is no CUDA kernel {name!r}; qmaps/cuda/kernels.py lists them")
+        raise BackendError(
+            f"name={name!r} is not a CUDA kernel; qmaps/cuda/kernels.py lists all kernels"
+        )
     given = f"<{', '.join(map(str, arguments))}>" if arguments else ""
     return Entry(_FILE_OF[name], name + given)

@@ -45,7 +45,7 @@ SEARCH = np.dtype(
     [("limit", _address), ("guess", _address)]
     + [(name, _i32) for name in ("shift", "first", "buckets", "negative")]
 )
-BOOK = np.dtype(
+CODEBOOK = np.dtype(
     [("values", _address), ("nearest", SEARCH), ("lower", SEARCH), ("size", _i64), ("ties", _i64)]
 )
 NOISE = np.dtype(
@@ -54,37 +54,42 @@ NOISE = np.dtype(
 )
 TENSOR = np.dtype(
     [("x", _address), ("packed", _address), ("numel", _i64), ("flags", _address),
-     ("refuse_negative", _i64), ("scales", SCALES), ("book", BOOK), ("noise", NOISE)]
+     ("refuse_negative", _i64), ("scales", SCALES), ("codebook", CODEBOOK), ("noise", NOISE)]
 )  # fmt: skip
 STATE = np.dtype([("packed", _address), ("data", _address), ("scales", SCALES), ("noise", NOISE)])
-SIDE_STATES = np.dtype(
+FACTORED_STATES = np.dtype(
     [("slices", SCALES), ("rows", _i64), ("columns", _i64)]
     + [(name, _address) for name in ("row_factor", "column_factor", "row_sums", "column_sums")]
 )
 PARAMETER = np.dtype(
     [("numel", _i64), ("scalars", "<f4", MAX_SCALARS), ("group", _i64), ("counter", _address),
      ("sums", _address), ("step", _u64), ("skips", _i64), ("noise", NOISE),
-     ("state", STATE, MAX_STATES), ("sides", SIDE_STATES)]
+     ("state", STATE, MAX_STATES), ("factored", FACTORED_STATES)]
 )  # fmt: skip
 ADDRESS = np.dtype([("p", _address), ("g", _address)])
 ITEM = np.dtype([("parameter", _i32), ("tile", _i32)])
-CONSTANT = np.dtype(
+STEP_SCALAR = np.dtype(
     [(name, "<f8") for name in ("a", "b", "c")] + [("tensor", _address), ("kind", _i64)]
 )
 BATCH = np.dtype(
     [(name, _address) for name in ("parameters", "addresses", "items")]
-    + [("count", _i64), ("skip", _address), ("grad_scale", _address), ("book", BOOK, MAX_STATES)]
+    + [
+        ("count", _i64),
+        ("skip", _address),
+        ("grad_scale", _address),
+        ("codebook", CODEBOOK, MAX_STATES),
+    ]
 )
 BEGIN = np.dtype(
     [("parameters", _address), ("count", _i64)]
-    + [(name, _address) for name in ("constants", "found_inf", "bad", "skip", "skipped")]
+    + [(name, _address) for name in ("step_scalars", "found_inf", "bad", "skip", "skipped")]
 )
 LOOK = np.dtype(
     [(name, _address) for name in ("parameters", "addresses", "items")]
     + [("count", _i64), ("bad", _address)]
 )
-WIDE_ITEM = np.dtype([("parameter", _i32), ("state", _i16), ("part", _i16), ("chunk", _i64)])
-WIDE = np.dtype(
+MULTI_BLOCK_ITEM = np.dtype([("parameter", _i32), ("state", _i16), ("part", _i16), ("chunk", _i64)])
+MULTI_BLOCK = np.dtype(
     [("parameters", _address), ("items", _address), ("count", _i64), ("skip", _address)]
 )
 STRETCHES = np.dtype(
@@ -138,11 +143,12 @@ CELLS = np.dtype(
 )
 
 STRUCTURES = {
-    "Part": PART, "Scales": SCALES, "Search": SEARCH, "Book": BOOK, "Noise": NOISE,
-    "Tensor": TENSOR, "State": STATE, "SideStates": SIDE_STATES, "Parameter": PARAMETER,
+    "Part": PART, "Scales": SCALES, "Search": SEARCH, "Codebook": CODEBOOK, "Noise": NOISE,
+    "Tensor": TENSOR, "State": STATE, "FactoredStates": FACTORED_STATES, "Parameter": PARAMETER,
     "Address": ADDRESS, "Item": ITEM,
-    "Constant": CONSTANT, "Batch": BATCH, "Begin": BEGIN, "Look": LOOK, "WideItem": WIDE_ITEM,
-    "Wide": WIDE, "Write": WRITE, "PartialSums": PARTIAL_SUMS, "Measured": MEASURED,
+    "StepScalar": STEP_SCALAR, "Batch": BATCH, "Begin": BEGIN, "Look": LOOK,
+    "MultiBlockItem": MULTI_BLOCK_ITEM,
+    "MultiBlock": MULTI_BLOCK, "Write": WRITE, "PartialSums": PARTIAL_SUMS, "Measured": MEASURED,
     "Measure": MEASURE, "Moment": MOMENT, "Updates": UPDATES, "UpdateTotals": UPDATE_TOTALS,
     "UpdateErrors": UPDATE_ERRORS, "CellErrors": CELL_ERRORS, "Cells": CELLS,
     "Stretches": STRETCHES, "Rank": RANK, "Narrowing": NARROWING, "Selection": SELECTION,

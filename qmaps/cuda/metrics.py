@@ -41,8 +41,8 @@ def measure(
     Args:
         engine: the engine of the device of `x`.
         x: float32, float16 or bfloat16, not empty.
-        normalizer: a normalizer that `tensors.follows` supports.
-        map_: a map that `tensors.follows` supports.
+        normalizer: a normalizer that `tensors.supports` supports.
+        map_: a map that `tensors.supports` supports.
         key: names the random numbers of stochastic rounding; None rounds to nearest.
         keep: whether to store the codes.
 
@@ -72,7 +72,7 @@ def measure(
     form = format_name(map_, lies, stochastic=key is not None)
     engine.launch_over(kernel("measure", DTYPES[x.dtype], form), len(parts), task)
     store_scales(engine, tensor, lies)
-    del memory  # it was needed until here
+    del memory  # the kernels read it until here
     add_parts(engine, parts, address(found))
     result = found.cpu().numpy().view(layout.MEASURED)[0]
     return _sums(result, numel, table(map_).numel()), packed, scales, int(result["flags"])

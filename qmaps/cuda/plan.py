@@ -18,27 +18,27 @@ from torch import Tensor
 
 from qmaps.algebra.quantized import QuantizedTensor
 from qmaps.cuda import layout
-from qmaps.cuda.books import DeviceBook, book
+from qmaps.cuda.codebooks import DeviceCodebook, codebook
 from qmaps.cuda.engine import Engine
+from qmaps.cuda.factored import Statistics, slices, work_of
 from qmaps.cuda.kernels import kernel
 from qmaps.cuda.rules import PRODUCTS, RULES, rule
-from qmaps.cuda.sides import Statistics, slices, work_of
 from qmaps.cuda.tensors import (
     DTYPES,
-    Layout,
+    ScaleLayout,
     Workspace,
     describe_noise,
     describe_scales,
-    follows,
     format_name,
     layout_of,
+    supports,
     tiles,
 )
 from qmaps.engines.addresses import address, in_memory
-from qmaps.engines.constants import Constant
 from qmaps.engines.plan import FusedPlan, fused_supports
 from qmaps.engines.rules import ordered
 from qmaps.engines.step import Inputs, ParameterStep, Rule, Scalars, StepEngine, StepPlan
+from qmaps.engines.step_scalars import StepScalar
 from qmaps.errors import BackendError
 
 
@@ -59,17 +59,17 @@ class CudaSteps(StepEngine):
         gradient = given.gradient
         if (rule.name, given.kernel_states) not in RULES or not isinstance(gradient, Tensor):
             return False
-        # Factored statistics that are quantized are left to the reference.
+        # The reference steps parameters with quantized factored statistics.
         whole = all(state.quantizer is None for state in given.states if state.factored)
         on_device = gradient.device == self._engine.device
-        return on_device and whole and fused_supports(rule, given, follows)
+        return on_device and whole and fused_supports(rule, given, supports)
 
     def plan(self, rule: Rule, given: Sequence[ParameterStep]) -> StepPlan:
         """A plan for parameters that it supports; states that are missing are created."""
         if torch.cuda.is_available() and torch.cuda.is_current_stream_capturing():
             raise BackendError(
-                "step() inside a CUDA graph: take one step with the same parameters before "
-                "recording it"
+                "step() cannot be recorded in a CUDA graph yet; first take one step with the same "
+                "parameters outside the graph"
             )
         return CudaPlan(rule, given, self._engine, self._skipped)
 
@@ -81,17 +81,17 @@ class Batch:
     Attributes:
         rule: the C++ type of the update rule.
         kind: the ``Kind`` of ``src/step.cuh``.
-        books: the codebook of each state; None for a state in float32.
+        codebooks: the codebook of each state; None for a state in float32.
         gradients: the C++ type of the gradients.
-        wide: whether some states have multi-block scales (scales that span more than one block).
+        multi_block: whether some states have scales that span more than one block.
         members: the parameters, as rows of the table of parameters.
     """
 
     rule: str
     kind: str
-    books: tuple[DeviceBook | None, ...]
+    codebooks: tuple[DeviceCodebook | None, ...]
     gradients: str
-    wide: bool
+    multi_block: bool
     members: list[int] = field(default_factory=list)
 
 
@@ -100,15 +100,17 @@ class Spans:
 
     Attributes:
         eight_bit: whether some multi-block scales are stored in 8 bits.
-        pieces: rows of ``WideItem``: parameter, state, part and chunk.
+        pieces: rows of ``MultiBlockItem``: parameter, state, part and chunk.
     """
 
     def __init__(self, table: np.ndarray) -> None:
         self.eight_bit = False
         self.pieces: list[tuple[int, int, int, int]] = []
         self._table = table
-        self._room = Workspace()
-        self._wide: list[tuple[np.ndarray, Layout, Sequence[Tensor], list[tuple[int, int]]]] = []
+        self._workspace = Workspace()
+        self._multi_block: list[
+            tuple[np.ndarray, ScaleLayout, Sequence[Tensor], list[tuple[int, int]]]
+        ] = []
 
     def add(self, index: int, place: int, value: Tensor | QuantizedTensor) -> None:
         """Describe a state; multi-block scales are described later, by `place`.
@@ -128,7 +130,7 @@ class Spans:
             nowhere = [(-1, -1)] * layout.MAX_PARTS
             describe_scales(target["scales"], found, value.scales, nowhere, value.packed)
             return
-        self._add_wide(target["scales"], index, place, found, value.scales)
+        self._add_multi_block(target["scales"], index, place, found, value.scales)
 
     def add_slices(self, index: int, shape: tuple[int, ...], states: Sequence[Tensor]) -> None:
         """Describe statistics that are maxima over slices; addresses are set by `place`.
@@ -139,14 +141,19 @@ class Spans:
             states: float32, one tensor for each dimension of `shape`, in its order; one tensor
                 of one element where there are no dimensions.
         """
-        target = self._table[index]["sides"]["slices"]
-        self._add_wide(target, index, layout.MAX_STATES, slices(shape), states)
+        target = self._table[index]["factored"]["slices"]
+        self._add_multi_block(target, index, layout.MAX_STATES, slices(shape), states)
 
-    def _add_wide(
-        self, target: np.ndarray, index: int, place: int, found: Layout, scales: Sequence[Tensor]
+    def _add_multi_block(
+        self,
+        target: np.ndarray,
+        index: int,
+        place: int,
+        found: ScaleLayout,
+        scales: Sequence[Tensor],
     ) -> None:
-        room = self._room.place(found, fresh_floats=True)
-        self._wide.append((target, found, scales, room))
+        workspace = self._workspace.place(found, fresh_floats=True)
+        self._multi_block.append((target, found, scales, workspace))
         self.eight_bit = self.eight_bit or found.eight_bit
         for number, part in enumerate(found.geometry.parts):
             chunks = -(-part.count // layout.SCALES_CHUNK)
@@ -161,12 +168,12 @@ class Spans:
         Returns:
             The memory, which must live as long as the table; None if there are no such scales.
         """
-        if not self._wide:
+        if not self._multi_block:
             return None
-        room = self._room.memory(device)
-        for target, found, scales, places in self._wide:
-            describe_scales(target, found, scales, places, room)
-        return room
+        workspace = self._workspace.memory(device)
+        for target, found, scales, places in self._multi_block:
+            describe_scales(target, found, scales, places, workspace)
+        return workspace
 
 
 class CudaPlan(FusedPlan):
@@ -177,7 +184,7 @@ class CudaPlan(FusedPlan):
     ) -> None:
         self._engine = engine
         self._skipped = skipped
-        # What the device has been told last.
+        # The values that the device received last.
         self._pairs: list[list[int]] = []
         self._words = b""
         super().__init__(rule, given)
@@ -191,17 +198,17 @@ class CudaPlan(FusedPlan):
         self._write_addresses([self._targets_at(), gradients_at])
         self._write_scalars(inputs.scalars)
         self._begin(found)
-        self._take_sides(scale)
+        self._take_factored(scale)
         if self._takes_norms:
             self._take_norms(scale)
-        if self._room is not None:
-            self._room.zero_()
+        if self._workspace is not None:
+            self._workspace.zero_()
             self._make_scales(scale)
         for batch, (items, count) in zip(self._batches, self._items, strict=True):
             argument = self._argument(batch, items, count, scale)
             self._engine.launch_over(kernel("step", batch.kind), count, argument)
         self._over_scales("commit_step_scales")
-        del copies  # they were needed until here
+        del copies  # the kernels read them until here
         self._round_masters()
 
     def _begin(self, found_inf: Tensor | None) -> None:
@@ -217,20 +224,20 @@ class CudaPlan(FusedPlan):
                 self._engine.launch_over(look_at, count, look)
         begin = np.zeros((), dtype=layout.BEGIN)
         begin["parameters"], begin["count"] = address(self._table), len(self._given)
-        begin["constants"] = address(self._constants)
+        begin["step_scalars"] = address(self._step_scalars)
         begin["found_inf"] = 0 if found_inf is None else address(found_inf)
         begin["bad"] = address(self._bad) if self._policed else 0
         begin["skip"], begin["skipped"] = address(self._skip), address(self._skipped)
         blocks = -(-len(self._given) // layout.THREADS)
         self._engine.launch(kernel("begin_step"), blocks, begin)
 
-    def _take_sides(self, scale: Tensor | None) -> None:
+    def _take_factored(self, scale: Tensor | None) -> None:
         """Update statistics of rows and columns, on which all later kernels may depend."""
-        for place, name in enumerate(("side_sums", "finish_sides")):
-            for batch, work in zip(self._batches, self._side_work, strict=True):
+        for place, name in enumerate(("factored_sums", "finish_factored")):
+            for batch, work in zip(self._batches, self._factored_work, strict=True):
                 items, count = work[place]
                 argument = self._argument(batch, items, count, scale)
-                # A warp takes a tile.
+                # Each warp computes one tile.
                 blocks = -(-count // layout.WARPS) if place == 0 else count
                 self._engine.launch_over(kernel(name, batch.kind), blocks, argument)
 
@@ -246,7 +253,7 @@ class CudaPlan(FusedPlan):
         if self._eight_bit:
             self._over_scales("read_step_grids")
         for batch, (items, count) in zip(self._batches, self._items, strict=True):
-            if batch.wide:
+            if batch.multi_block:
                 argument = self._argument(batch, items, count, scale)
                 self._engine.launch_over(kernel("step_maxima", batch.kind), count, argument)
         if self._eight_bit:
@@ -254,12 +261,15 @@ class CudaPlan(FusedPlan):
                 self._over_scales(name)
 
     def _over_scales(self, name: str) -> None:
-        if self._wide_count == 0:
+        if self._multi_block_count == 0:
             return
-        wide = np.zeros((), dtype=layout.WIDE)
-        wide["parameters"], wide["items"] = address(self._table), address(self._wide)
-        wide["count"], wide["skip"] = self._wide_count, address(self._skip)
-        self._engine.launch_over(kernel(name), self._wide_count, wide)
+        multi_block = np.zeros((), dtype=layout.MULTI_BLOCK)
+        multi_block["parameters"], multi_block["items"] = (
+            address(self._table),
+            address(self._multi_block),
+        )
+        multi_block["count"], multi_block["skip"] = self._multi_block_count, address(self._skip)
+        self._engine.launch_over(kernel(name), self._multi_block_count, multi_block)
 
     def _argument(
         self, batch: Batch, items: Tensor, count: int, scale: Tensor | None
@@ -270,9 +280,9 @@ class CudaPlan(FusedPlan):
         argument["items"], argument["count"] = address(items), count
         argument["skip"] = address(self._skip)
         argument["grad_scale"] = 0 if scale is None else address(scale)
-        for place, each in enumerate(batch.books):
+        for place, each in enumerate(batch.codebooks):
             if each is not None:
-                argument["book"][place] = each.described
+                argument["codebook"][place] = each.described
         return argument
 
     def _write_addresses(self, pairs: list[list[int]]) -> None:
@@ -281,12 +291,12 @@ class CudaPlan(FusedPlan):
             self._pairs = pairs
 
     def _write_scalars(self, scalars: Sequence[Scalars]) -> None:
-        rows = np.zeros((len(self._groups), layout.MAX_SCALARS), dtype=layout.CONSTANT)
+        rows = np.zeros((len(self._groups), layout.MAX_SCALARS), dtype=layout.STEP_SCALAR)
         for row, group in zip(rows, self._groups, strict=True):
             for target, value in zip(row, ordered(self._rule, scalars[group]), strict=False):
-                _describe_constant(target, value, self._engine)
+                _describe_step_scalar(target, value, self._engine)
         if (words := rows.tobytes()) != self._words:
-            self._write(self._constants, np.frombuffer(words, dtype=np.uint64))
+            self._write(self._step_scalars, np.frombuffer(words, dtype=np.uint64))
             self._words = words
 
     def _write(self, to: Tensor, words: np.ndarray) -> None:
@@ -314,31 +324,32 @@ class CudaPlan(FusedPlan):
             if given.key is not None:
                 describe_noise(row["noise"], given.key)
             own = [state for state in given.states if not state.factored]
-            sides = [given.storage[state.name] for state in given.states if state.factored]
+            kept = [given.storage[state.name] for state in given.states if state.factored]
             values = [given.storage[state.name] for state in own]
             made = self._batch(given, self._targets[index].dtype, values)
-            batches.setdefault((made.kind, *map(id, made.books)), made).members.append(index)
+            batches.setdefault((made.kind, *map(id, made.codebooks)), made).members.append(index)
             for place, (state, value) in enumerate(zip(own, values, strict=True)):
-                describe_noise(row["state"][place]["noise"], state.key)
+                if state.key is not None:
+                    describe_noise(row["state"][place]["noise"], state.key)
                 spans.add(index, place, value)
-            if sides and made.rule in PRODUCTS:
-                statistics.add(row["sides"], tuple(given.param.shape), sides)
-            elif sides:
-                spans.add_slices(index, tuple(given.param.shape), sides)
+            if kept and made.rule in PRODUCTS:
+                statistics.add(row["factored"], tuple(given.param.shape), kept)
+            elif kept:
+                spans.add_slices(index, tuple(given.param.shape), kept)
         statistics.place(self._engine.device)
-        self._statistics = statistics  # keeps the room
+        self._statistics = statistics  # keeps the workspace
         self._sums = self._place_sums(table)
-        self._room = spans.place(self._engine.device)
+        self._workspace = spans.place(self._engine.device)
         self._eight_bit = spans.eight_bit
-        self._wide_count = len(spans.pieces)
-        self._wide = self._on_device(np.array(spans.pieces, dtype=layout.WIDE_ITEM))
+        self._multi_block_count = len(spans.pieces)
+        self._multi_block = self._on_device(np.array(spans.pieces, dtype=layout.MULTI_BLOCK_ITEM))
         self._batches = list(batches.values())
         self._items = [self._items_of(batch) for batch in self._batches]
-        self._side_work = [self._side_work_of(batch) for batch in self._batches]
+        self._factored_work = [self._factored_work_of(batch) for batch in self._batches]
         self._table = self._on_device(table)
         self._address_table = self._on_device(np.zeros(len(self._given), dtype=layout.ADDRESS))
         size = (len(self._groups), layout.MAX_SCALARS)
-        self._constants = self._on_device(np.zeros(size, dtype=layout.CONSTANT))
+        self._step_scalars = self._on_device(np.zeros(size, dtype=layout.STEP_SCALAR))
         self._skip = torch.zeros((), dtype=torch.int32, device=self._engine.device)
         self._bad = torch.zeros((), dtype=torch.int32, device=self._engine.device)
 
@@ -356,24 +367,24 @@ class CudaPlan(FusedPlan):
     def _batch(self, given: ParameterStep, dtype: torch.dtype, values: Sequence[Any]) -> Batch:
         """The batch of a parameter that is stepped in `dtype`, with these states."""
         formats: list[str] = []
-        books: list[DeviceBook | None] = []
-        wide = False
+        codebooks: list[DeviceCodebook | None] = []
+        multi_block = False
         for value in values:
             if isinstance(value, Tensor):
                 formats.append("Plain")
-                books.append(None)
+                codebooks.append(None)
                 continue
             q = value.quantizer
             found = _layout(value)
             formats.append(format_name(q.map, found, stochastic=q.stochastic))
-            books.append(book(q.map, given.param.device))
-            wide = wide or not found.block
+            codebooks.append(codebook(q.map, given.param.device))
+            multi_block = multi_block or not found.block
         assert isinstance(given.gradient, Tensor)
         gradients = DTYPES[given.gradient.dtype]
         found_rule = rule(self._rule, given.kernel_states)
         rounds = str(given.key is not None).lower()
         kind = ", ".join([found_rule, DTYPES[dtype], gradients, rounds, *formats])
-        return Batch(found_rule, f"Kind<{kind}>", tuple(books), gradients, wide)
+        return Batch(found_rule, f"Kind<{kind}>", tuple(codebooks), gradients, multi_block)
 
     def _items_of(self, batch: Batch) -> tuple[Tensor, int]:
         """The tiles of a batch, on the device, and their number."""
@@ -383,8 +394,8 @@ class CudaPlan(FusedPlan):
         items["tile"] = np.concatenate([np.arange(count) for count in counts])
         return self._on_device(items), len(items)
 
-    def _side_work_of(self, batch: Batch) -> list[tuple[Tensor, int]]:
-        """The items of `side_sums` and of `finish_sides`, on the device, and their numbers."""
+    def _factored_work_of(self, batch: Batch) -> list[tuple[Tensor, int]]:
+        """The items of `factored_sums` and `finish_factored`, on the device, and their numbers."""
         members = batch.members if batch.rule in PRODUCTS else []
         work = work_of(members, [tuple(self._params[index].shape) for index in members])
         return [
@@ -398,14 +409,14 @@ class CudaPlan(FusedPlan):
         return data.to(self._engine.device)
 
 
-def _layout(value: QuantizedTensor) -> Layout:
+def _layout(value: QuantizedTensor) -> ScaleLayout:
     found = layout_of(value.quantizer.normalizer, value.shape)
-    assert found is not None  # or the parameter would not have been taken
+    assert found is not None  # else `supports` would have refused the parameter
     return found
 
 
-def _describe_constant(target: np.ndarray, value: float | Constant, engine: Engine) -> None:
-    if not isinstance(value, Constant):
+def _describe_step_scalar(target: np.ndarray, value: float | StepScalar, engine: Engine) -> None:
+    if not isinstance(value, StepScalar):
         target["a"] = value
         return
     target["kind"], target["b"], target["c"] = value.kind, value.b, value.c

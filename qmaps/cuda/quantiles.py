@@ -93,12 +93,12 @@ class Quantiles:
         rows, num = x.numel() // size, below.numel()
         together = min(rows, max(1, WORKSPACE // num))
         at_once = layout.SORTED >> bits
-        room = torch.empty(together * num, dtype=torch.float64, device=x.device)
+        workspace = torch.empty(together * num, dtype=torch.float64, device=x.device)
         bad = torch.zeros((), dtype=torch.int64, device=x.device)
         task = np.zeros((), dtype=layout.STRETCHES)
         task["size"], task["count"] = size, num
         task["below"], task["fraction"] = address(below), address(fraction)
-        task["quantiles"], task["sums"] = address(room), address(sums)
+        task["quantiles"], task["sums"] = address(workspace), address(sums)
         task["bad"] = address(bad)
         find = kernel("find_quantiles", DTYPES[x.dtype], bits)
         for first in range(0, rows, together):

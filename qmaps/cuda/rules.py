@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from qmaps.engines.rules import Sides, rules
+from qmaps.engines.rules import Factoring, rules
 from qmaps.errors import BadValueError
 
 RULES = {key: rule.type for key, rule in rules().items()}
 """C++ types by the optimizers' name of a rule and its states."""
 
-PRODUCTS = frozenset(rule.type for rule in rules().values() if rule.sides is Sides.PRODUCT)
+PRODUCTS = frozenset(rule.type for rule in rules().values() if rule.factoring is Factoring.PRODUCT)
 """C++ types of rules with statistics of rows and columns."""
 
 

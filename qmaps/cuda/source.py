@@ -1,4 +1,4 @@
-"""The C++ that is compiled for a file of kernels: the file, and what it shares with Python.
+"""The C++ that is compiled for a file of kernels: the file, and its definitions from Python.
 
 Enumerations and the list of rules are made from Python's tables. The numbers and structures of
 `layout`, which the files of ``src`` define for themselves, are compared with Python's when a kernel
@@ -14,8 +14,15 @@ from pathlib import Path
 import numpy as np
 
 from qmaps.cuda import layout
-from qmaps.engines.constants import KINDS
-from qmaps.engines.kernels.declarations import Flags, Sides, enumeration, headers, in_cpp, includes
+from qmaps.engines.kernels.declarations import (
+    Factoring,
+    Flags,
+    enumeration,
+    headers,
+    in_cpp,
+    includes,
+)
+from qmaps.engines.step_scalars import KINDS
 
 SOURCES = Path(__file__).parent / "src"
 NUMBERS = {in_cpp(name): n for name, n in vars(layout).items() if name.isupper() and type(n) is int}
@@ -29,7 +36,7 @@ def source_of(file: str) -> str:
     Args:
         file: the name of the file, such as "step.cuh".
     """
-    shared = "".join([enumeration(Flags), enumeration(Sides), _constant_kinds()])
+    shared = "".join([enumeration(Flags), enumeration(Factoring), _step_scalar_kinds()])
     return (
         f"namespace qmaps {{\n{shared}}}\n"
         '#include "language.cuh"\n'
@@ -40,15 +47,14 @@ def source_of(file: str) -> str:
     )
 
 
-def _constant_kinds() -> str:
+def _step_scalar_kinds() -> str:
     members = ", ".join(f"k{kind.__name__} = {number}" for number, kind in enumerate(KINDS))
-    return (
-        f"enum ConstantKind : int {{ {members} }};\nconstexpr int kConstantKinds = {len(KINDS)};\n"
-    )
+    count = f"constexpr int kStepScalarKinds = {len(KINDS)};\n"
+    return f"enum StepScalarKind : int {{ {members} }};\n{count}"
 
 
 def _checks(file: str) -> str:
-    """Assertions about what the file and those that it includes define."""
+    """Assertions about the definitions of the file and of the files that it includes."""
     text = _with_included(file)
     numbers = " ".join(re.findall(r"^constexpr (?:int|std::int64_t) ([^;]*);", text, re.MULTILINE))
     lines = [

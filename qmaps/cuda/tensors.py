@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from qmaps.cuda import layout
-from qmaps.cuda.books import book, searches
+from qmaps.cuda.codebooks import codebook, searches
 from qmaps.cuda.engine import Engine
 from qmaps.cuda.kernels import kernel
 from qmaps.engines.addresses import address
@@ -26,7 +26,7 @@ MAX_BITS = 8
 
 
 @dataclass(frozen=True)
-class Layout:
+class ScaleLayout:
     """Where a tensor's scales lie, for kernels.
 
     Attributes:
@@ -46,7 +46,7 @@ class Layout:
 
 
 @functools.lru_cache(maxsize=4096)
-def layout_of(normalizer: Normalizer, shape: tuple[int, ...]) -> Layout | None:
+def layout_of(normalizer: Normalizer, shape: tuple[int, ...]) -> ScaleLayout | None:
     """The layout of a normalizer's scales, or None where kernels do not support it."""
     found = normalizer.geometry(shape)
     if found is None or not found.parts or len(found.parts) > layout.MAX_PARTS:
@@ -58,10 +58,10 @@ def layout_of(normalizer: Normalizer, shape: tuple[int, ...]) -> Layout | None:
     size = max(layout.UNIT, 1 << (numel - 1).bit_length()) if first.count == 1 else first.divisor
     power = size & (size - 1) == 0 and layout.UNIT <= size <= layout.TILE
     block = size if own and power and not again else 0
-    return None if found.log and not block else Layout(found, block)
+    return None if found.log and not block else ScaleLayout(found, block)
 
 
-def follows(normalizer: Normalizer, map_: Map, shape: tuple[int, ...]) -> bool:
+def supports(normalizer: Normalizer, map_: Map, shape: tuple[int, ...]) -> bool:
     """Whether this engine can quantize and decode a tensor of `shape`.
 
     Args:
@@ -72,8 +72,8 @@ def follows(normalizer: Normalizer, map_: Map, shape: tuple[int, ...]) -> bool:
     return map_.bits <= MAX_BITS and layout_of(normalizer, shape) is not None
 
 
-def format_name(map_: Map, found: Layout, *, stochastic: bool) -> str:
-    """The ``Format`` of ``src/book.cuh`` as C++ text, a template argument of kernels.
+def format_name(map_: Map, found: ScaleLayout, *, stochastic: bool) -> str:
+    """The ``Format`` of ``src/codebook.cuh`` as C++ text, a template argument of kernels.
 
     Args:
         map_: a map with a codebook, of at most 8 bits.
@@ -95,7 +95,7 @@ class Workspace:
     def __init__(self) -> None:
         self._floats = 0
 
-    def place(self, found: Layout, *, fresh_floats: bool) -> list[tuple[int, int]]:
+    def place(self, found: ScaleLayout, *, fresh_floats: bool) -> list[tuple[int, int]]:
         """Reserve memory for maxima and grids.
 
         Args:
@@ -127,7 +127,7 @@ class Workspace:
 
 def describe_scales(
     target: np.ndarray,
-    found: Layout,
+    found: ScaleLayout,
     scales: Sequence[Tensor],
     places: Sequence[tuple[int, int]],
     memory: Tensor,
@@ -166,7 +166,7 @@ def tiles(numel: int) -> int:
     return -(-numel // layout.TILE)
 
 
-def chunks(found: Layout) -> int:
+def chunks(found: ScaleLayout) -> int:
     """The number of chunks of `layout.SCALES_CHUNK` scales in the longest part."""
     return max(-(-part.count // layout.SCALES_CHUNK) for part in found.geometry.parts)
 
@@ -188,8 +188,8 @@ def quantize(
     Args:
         engine: the engine of the device of all tensors.
         x: float32, float16 or bfloat16.
-        normalizer: a normalizer that `follows` supports.
-        map_: a map that `follows` supports.
+        normalizer: a normalizer that `supports` accepts.
+        map_: a map that `supports` accepts.
         key: names the random numbers of stochastic rounding; None rounds to nearest.
         out: packed codes and scales to write into, contiguous; None allocates them.
         check: whether to look for NaN, infinity, and negative numbers under an unsigned map.
@@ -220,12 +220,12 @@ def quantize(
     if out is not None and not found.block:
         for part in found.geometry.parts:
             if part.ends is None:
-                scales[part.array].zero_()  # maxima begin so
+                scales[part.array].zero_()  # the initial value of maxima
     memory = prepare(engine, task, x.dtype, found, scales, key)
     encode = kernel("encode", DTYPES[x.dtype], format_name(map_, found, stochastic=key is not None))
     engine.launch_over(encode, tiles(numel), task)
     store_scales(engine, task, found)
-    del memory  # it was needed until here
+    del memory  # the kernels read it until here
     return packed, scales, 0 if flags is None else int(flags)
 
 
@@ -233,18 +233,18 @@ def prepare(
     engine: Engine,
     task: np.ndarray,
     dtype: torch.dtype,
-    found: Layout,
+    found: ScaleLayout,
     scales: Scales,
     key: RoundingKey | None,
 ) -> Tensor:
     """Prepare a tensor for encoding: describe its scales and noise.
 
-    Where ``found.block`` is 0, new scales are computed here, else by the kernel that encodes.
+    Where ``found.block`` is 0, this function computes the new scales, else the kernel that encodes.
 
     Args:
         engine: the engine of the device of all tensors.
-        task: ``Tensor`` without its scales and noise, changed in place. Where new scales are
-            computed here, flags are raised in doing so, and their address is set to 0 afterwards.
+        task: ``Tensor`` without its scales and noise, changed in place. Where this
+            function computes new scales, it sets flags, and sets their address to 0 afterwards.
         dtype: the dtype of the elements.
         found: the layout of the scales.
         scales: the scales to be written. Where ``found.block`` is 0, maxima that are stored in
@@ -263,8 +263,8 @@ def prepare(
     return memory
 
 
-def _make_scales(engine: Engine, task: np.ndarray, dtype: torch.dtype, found: Layout) -> None:
-    """Compute the new scales of a tensor whose `Layout.block` is 0."""
+def _make_scales(engine: Engine, task: np.ndarray, dtype: torch.dtype, found: ScaleLayout) -> None:
+    """Compute the new scales of a tensor whose `ScaleLayout.block` is 0."""
     engine.launch_over(kernel("find_maxima", DTYPES[dtype]), tiles(int(task["numel"])), task)
     if found.eight_bit:
         engine.launch_over(kernel("find_tensor_ends"), chunks(found), task)
@@ -272,7 +272,7 @@ def _make_scales(engine: Engine, task: np.ndarray, dtype: torch.dtype, found: La
         engine.launch_over(kernel("round_tensor_scales"), chunks(found), task)
 
 
-def store_scales(engine: Engine, task: np.ndarray, found: Layout) -> None:
+def store_scales(engine: Engine, task: np.ndarray, found: ScaleLayout) -> None:
     """Store the scales that `prepare` computed; only those in 8 bits are not stored yet.
 
     Args:
@@ -293,8 +293,8 @@ def dequantize(
         engine: the engine of the device of all tensors.
         packed: 1-D uint8 packed codes, contiguous.
         scales: scales in the parts of ``normalizer.layout(out.shape)``, contiguous.
-        normalizer: a normalizer that `follows` supports.
-        map_: a map that `follows` supports.
+        normalizer: a normalizer that `supports` accepts.
+        map_: a map that `supports` accepts.
         out: contiguous float32, float16 or bfloat16, of the tensor's shape.
 
     Raises:
@@ -306,11 +306,11 @@ def dequantize(
     memory = describe_stored(engine, task, found, scales)
     decode = kernel("decode", DTYPES[out.dtype], format_name(map_, found, stochastic=False))
     engine.launch_over(decode, tiles(out.numel()), task)
-    del memory  # it was needed until here
+    del memory  # the kernels read it until here
 
 
 def describe_stored(
-    engine: Engine, task: np.ndarray, found: Layout, scales: Sequence[Tensor]
+    engine: Engine, task: np.ndarray, found: ScaleLayout, scales: Sequence[Tensor]
 ) -> Tensor:
     """Describe stored scales to be decoded with.
 
@@ -330,17 +330,17 @@ def describe_stored(
 
 
 def _place_scales(
-    engine: Engine, task: np.ndarray, found: Layout, scales: Sequence[Tensor]
+    engine: Engine, task: np.ndarray, found: ScaleLayout, scales: Sequence[Tensor]
 ) -> Tensor:
     """Fill in the addresses of scales, and of new memory for maxima and grids; returns it."""
-    room = Workspace()
-    places = room.place(found, fresh_floats=False)
-    memory = room.memory(engine.device)
+    workspace = Workspace()
+    places = workspace.place(found, fresh_floats=False)
+    memory = workspace.memory(engine.device)
     describe_scales(task["scales"], found, scales, places, memory)
     return memory
 
 
-def described(x: Tensor, packed: Tensor | None, map_: Map, found: Layout) -> np.ndarray:
+def described(x: Tensor, packed: Tensor | None, map_: Map, found: ScaleLayout) -> np.ndarray:
     """A ``Tensor`` without its scales and noise.
 
     Args:
@@ -359,6 +359,6 @@ def described(x: Tensor, packed: Tensor | None, map_: Map, found: Layout) -> np.
     task["x"], task["numel"] = address(x), x.numel()
     needed = packed_bytes(x.numel(), map_.bits)
     task["packed"] = 0 if packed is None else address(packed, needed, "packed")
-    task["book"] = book(map_, x.device).described
+    task["codebook"] = codebook(map_, x.device).described
     task["scales"]["parts"] = len(found.geometry.parts)
     return task

@@ -11,19 +11,19 @@ import torch
 from torch import Tensor
 
 from qmaps.cuda import layout
-from qmaps.cuda.books import book
+from qmaps.cuda.codebooks import codebook
 from qmaps.cuda.engine import Engine
 from qmaps.cuda.kernels import kernel
 from qmaps.cuda.metrics import add_parts, partial_sums
 from qmaps.cuda.quantiles import Quantiles
-from qmaps.cuda.tensors import describe_stored, follows, layout_of, tiles
+from qmaps.cuda.tensors import describe_stored, layout_of, supports, tiles
 from qmaps.engines.addresses import address
 
 if TYPE_CHECKING:
     from qmaps.algebra.quantized import QuantizedTensor
 
 SEGMENT = 1 << 24
-"""Elements that `add_update_grid` takes at a time, a multiple of a tile; each takes 50 bytes."""
+"""Elements that `add_update_grid` processes at a time, a multiple of a tile; 50 bytes each."""
 
 
 class UpdateErrors:
@@ -57,10 +57,10 @@ class UpdateErrors:
         """Add the errors of one parameter.
 
         Args:
-            exact: its exact update, float32 and contiguous on the engine's device, as are all
-                tensors here.
+            exact: its exact update, float32 and contiguous on the engine's device, like all
+                tensors below.
             v: its exact second moment.
-            first: the first moment, decoded, or quantized as `follows_tensor` supports it.
+            first: the first moment, decoded, or quantized as `supports_tensor` accepts it.
             second: the second moment, like `first`.
             eps: Adam's `eps`.
         """
@@ -77,10 +77,10 @@ class UpdateErrors:
         self._engine.launch_over(kernel("update_errors"), len(parts), task)
         add_parts(self._engine, parts, address(self._totals))
         self._numel += numel
-        del memory  # it was needed until here
+        del memory  # the kernels read it until here
 
     def summary(self, levels: Sequence[float]) -> tuple[int, int, list[Any], list[Any]]:
-        """What was added, all parameters together.
+        """The errors of all parameters together.
 
         Args:
             levels: levels of nearest-rank quantiles, above 0 and at most 1.
@@ -88,7 +88,7 @@ class UpdateErrors:
         Returns:
             Elements; how many of them have a second moment that decodes to 0 but is not, under
             a first moment that does not; and, for absolute errors and for relative ones, their
-            number, their sum, and the quantiles and the maximum (none without elements).
+            number, their sum, and the quantiles and the maximum (empty without elements).
         """
         totals = self._totals.cpu().numpy().view(layout.UPDATE_TOTALS)[0]
         counts = (self._numel, int(totals["nonzero"]))
@@ -112,10 +112,10 @@ class UpdateErrors:
         return [float(value) for value in values.tolist()]
 
     def _reserve(self, numel: int) -> None:
-        room = self._errors.shape[1]
-        if numel <= room:
+        capacity = self._errors.shape[1]
+        if numel <= capacity:
             return
-        larger = self._errors.new_empty(2, max(numel, room + room // 2))
+        larger = self._errors.new_empty(2, max(numel, capacity + capacity // 2))
         larger[:, : self._numel] = self._errors[:, : self._numel]
         self._errors = larger
 
@@ -136,7 +136,7 @@ def add_update_grid(
     Args:
         engine: the engine of the device of all tensors.
         exact: the exact update, float32 and contiguous.
-        first: the first moment, a quantized tensor that `follows_tensor` supports.
+        first: the first moment, a quantized tensor that `supports_tensor` accepts.
         second: the second moment, like `first`.
         eps: Adam's `eps`.
         sums: count, absolute and relative error, and elements with u != 0: contiguous float64
@@ -170,14 +170,14 @@ def add_update_grid(
         cells["parts"] = address(parts)
         engine.launch_over(kernel("sum_cells"), -(-most // layout.WARPS), cells)
         engine.launch_over(kernel("add_cells"), -(-count // layout.THREADS), cells)
-    del memory  # it was needed until here
+    del memory  # the kernels read it until here
 
 
-def follows_tensor(t: QuantizedTensor) -> bool:
+def supports_tensor(t: QuantizedTensor) -> bool:
     """Whether this engine can decode `t` in place, if it is on a device of the engine."""
     q = t.quantizer
     stored = (t.packed, *t.scales)
-    return follows(q.normalizer, q.map, t.shape) and all(part.is_contiguous() for part in stored)
+    return supports(q.normalizer, q.map, t.shape) and all(part.is_contiguous() for part in stored)
 
 
 def _describe(
@@ -199,7 +199,7 @@ def _describe(
         found = layout_of(q.normalizer, moment.shape)
         assert found is not None
         row["packed"], row["bits"] = address(moment.packed), q.map.bits
-        row["values"] = book(q.map, engine.device).described["values"]
+        row["values"] = codebook(q.map, engine.device).described["values"]
         row["log"] = found.geometry.log
         task = np.zeros((), dtype=layout.TENSOR)
         memory.append(describe_stored(engine, task, found, moment.scales))

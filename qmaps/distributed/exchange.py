@@ -15,7 +15,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from qmaps.distributed.parts import largest_bits
+from qmaps.distributed.over_shards import largest_bits
 from qmaps.distributed.shards import Groups, Shard
 from qmaps.normalize.base import Normalizer, Scales
 from qmaps.normalize.eight_bit import EightBit

@@ -1,6 +1,6 @@
 """Addresses of tensors: every address that an engine reads from or writes to comes from here.
 
-An engine sees memory, not tensors. Every tensor that passes the checks of this module is therefore
+An engine reads memory, not tensors. Every tensor that passes the checks of this module is therefore
 plain: its elements lie at its address, no negation of them is pending, and its storage holds all of
 them. Tensors that are described to an engine once and used again (`Kept`) are checked before each
 use, because torch allows the storage, the shape and the strides of a tensor to change.
@@ -39,7 +39,7 @@ def missing_bytes(x: Tensor) -> int:
         return 0
     elements = int(x.storage_offset()) + (numel if x.is_contiguous() else _spanned(x))
     needed = elements * x.element_size()
-    if not x.data_ptr():  # one that is zero without having memory, or a storage of no memory
+    if not x.data_ptr():  # a zero tensor without memory, or a storage without memory
         return needed
     missing = needed - int(x.untyped_storage().nbytes())
     return missing if missing > 0 else 0
@@ -65,8 +65,8 @@ def check_memory(x: Tensor, name: str) -> None:
         return
     if _is_dense(x) and (missing := missing_bytes(x)) and not x._is_zerotensor():
         raise BadValueError(
-            f"{name} has shape {tuple(x.shape)}, but its storage lacks {missing} of the bytes that "
-            "this takes; was it freed or resized?"
+            f"{name} has shape {tuple(x.shape)}, but its storage is {missing} bytes too small; it "
+            "may have been freed or resized"
         )
 
 
@@ -113,11 +113,11 @@ def address(x: Tensor, numel: int | None = None, name: str = "a tensor") -> int:
     at = _plain_address(x)
     if not at and not (in_memory(x) and x.is_contiguous()):
         raise BadValueError(
-            f"{name} of shape {tuple(x.shape)} is no contiguous tensor in memory, as an engine "
-            "needs it"
+            f"{name} of shape {tuple(x.shape)} must be contiguous, with all of its elements in "
+            "memory"
         )
     if numel is not None and x.numel() != numel:
-        raise BadValueError(f"{name} has {x.numel()} elements; {numel} are needed")
+        raise BadValueError(f"{name} must have {numel} elements, got {x.numel()}")
     return at or x.data_ptr()
 
 
@@ -175,7 +175,7 @@ class Kept:
             self._first = look(self._tensors)
 
     def unchanged(self) -> bool:
-        """Whether their addresses and their appearance are those of when this was made."""
+        """Whether addresses and appearance are unchanged since this object was made."""
         if _TORCH:
             same: bool = self._kept.unchanged()
             return same
@@ -183,7 +183,7 @@ class Kept:
 
 
 def _look(x: Tensor) -> tuple[Any, ...]:
-    """`look` at one tensor, by Python."""
+    """`look` at one tensor, in Python."""
     if x.layout != torch.strided:
         return 0, x.layout
     whole = not missing_bytes(x)
@@ -194,7 +194,7 @@ def _look(x: Tensor) -> tuple[Any, ...]:
 def _plain_address(x: Tensor) -> int:
     """Where `x` begins if it is contiguous, plain and not empty, by torch's C interface; else 0.
 
-    It is a quick yes: 0 may also mean that this cannot tell.
+    The check is quick, and 0 may also mean that the answer is not known.
     """
     if not _TORCH or type(x) not in _OF_TORCH:
         return 0
@@ -209,7 +209,7 @@ _OF_TORCH = frozenset({Tensor, torch.nn.Parameter})
 
 
 def _use_torch() -> bool:
-    """Let the native engine look at tensors by torch's C interface, ten times as fast."""
+    """Let the native engine inspect tensors by torch's C interface, ten times as fast."""
     if core is None:
         return False
     folder = Path(torch.__file__).parent / "lib"
@@ -219,7 +219,7 @@ def _use_torch() -> bool:
         try:
             library = ctypes.CDLL(str(folder / file))
             functions = [getattr(library, name) for name in core.torch_functions]
-        except (OSError, AttributeError):  # a torch without that interface
+        except (OSError, AttributeError):  # this torch does not have that interface
             return False
         core.use_torch([ctypes.cast(function, ctypes.c_void_p).value for function in functions])
         return True

@@ -1,4 +1,4 @@
-"""Which engine runs here."""
+"""The choice of the engine."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ class Backend:
 
     Attributes:
         name: "reference" (plain PyTorch, any device), "native" (C++, CPU) or "cuda".
-        available: whether it can run here.
-        reason: why it can or cannot.
+        available: whether it can run on this machine.
+        reason: why it can or cannot run.
     """
 
     name: str
@@ -37,7 +37,7 @@ class Backend:
 
 
 def backends() -> list[Backend]:
-    """Every engine, with the reason why it does or does not run here.
+    """Every engine, with the reason why it can or cannot run on this machine.
 
     >>> [b.name for b in backends()]
     ['reference', 'native', 'cuda']
@@ -51,13 +51,13 @@ def backends() -> list[Backend]:
 
 
 def backend() -> str:
-    """The engine that runs here for CPU tensors.
+    """The engine that runs for CPU tensors.
 
     "native" where it is built, unless `use_backend` or the environment variable
     ``QMAPS_BACKEND`` says "reference".
 
     Raises:
-        BadValueError: ``QMAPS_BACKEND`` names no engine, or one that is not available.
+        BadValueError: ``QMAPS_BACKEND`` does not name an engine, or it is not available.
     """
     if _wanted() == "reference" or native.core is None:
         return "reference"
@@ -90,11 +90,11 @@ def use_backend(name: str) -> Iterator[None]:
     """Run on this engine inside the block; all engines give the same bits.
 
     Args:
-        name: "reference" for all tensors; "native" for CPU tensors or "cuda" for CUDA tensors,
-            other tensors keep the engine that they had.
+        name: "reference" for all tensors, "native" for CPU tensors, or "cuda" for CUDA tensors;
+            other tensors keep their engine.
 
     Raises:
-        BadValueError: no such engine, or it is not available here.
+        BadValueError: there is no such engine, or it is not available.
     """
     token = _chosen.set(_checked(name, "name"))
     try:
@@ -104,7 +104,7 @@ def use_backend(name: str) -> Iterator[None]:
 
 
 def _wanted() -> str:
-    """The engine asked for, or an empty string."""
+    """The name of the requested engine, or an empty string."""
     if (chosen := _chosen.get()) is not None:
         return chosen
     wanted = os.environ.get("QMAPS_BACKEND", "")
@@ -115,7 +115,7 @@ def _checked(name: str, parameter: str) -> str:
     if name not in NAMES:
         allowed = ", ".join(map(repr, NAMES))
         raise BadValueError(
-            f"{parameter}={name!r} is no back end; allowed are {allowed}{nearest(name, NAMES)}"
+            f"{parameter}={name!r} is not a back end; allowed are {allowed}{nearest(name, NAMES)}"
         )
     found = next(known for known in backends() if known.name == name)
     if not found.available:
@@ -128,7 +128,7 @@ def _instruction_sets() -> str:
     used = native.core.isa()
     others = [isa for isa in (best, *others) if isa != used]
     also = f"; QMAPS_ISA also allows {', '.join(others)}" if others else ""
-    threads = "" if native.core.openmp else "; one thread, for it was built without OpenMP"
+    threads = "" if native.core.openmp else "; one thread, because it was built without OpenMP"
     return f"C++, CPU tensors, {used}{also}{threads}"
 
 

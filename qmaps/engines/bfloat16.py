@@ -26,5 +26,5 @@ def round_stochastically(x: Tensor, key: RoundingKey) -> Tensor:
     """
     noise = (words(x.numel(), key, x.device) >> 16).to(torch.int32).view(x.shape)
     bits = (x.contiguous().view(torch.int32) + noise) & -0x10000
-    # What is left fits bfloat16, so that the conversion is exact.
+    # The remaining bits fit bfloat16, so the conversion is exact.
     return bits.view(torch.float32).where(x.isfinite(), x).to(torch.bfloat16)

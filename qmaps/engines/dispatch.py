@@ -61,12 +61,12 @@ def quantize(
     # Engines number elements one by one.
     contiguous = all(part.is_contiguous() for part in parts) and (key is None or key.runs is None)
     device = cuda_engine(x, *parts) if contiguous and x.numel() else None
-    if device is not None and cuda_tensors.follows(normalizer, map_, tuple(x.shape)):
+    if device is not None and cuda_tensors.supports(normalizer, map_, tuple(x.shape)):
         packed, scales, flags = cuda_tensors.quantize(
             device, x, normalizer, map_, key, out, check=check
         )
         return packed, scales, bool(flags)
-    fast = runs_native(x, *parts) and tensors.follows(normalizer, map_, tuple(x.shape))
+    fast = runs_native(x, *parts) and tensors.supports(normalizer, map_, tuple(x.shape))
     if fast and contiguous:
         packed, scales, flags = tensors.quantize(x, normalizer, map_, key, out, check=check)
         return packed, scales, bool(flags)
@@ -108,11 +108,11 @@ def dequantize(
     stored = (packed, *scales)
     contiguous = all(part.is_contiguous() for part in stored)
     device = cuda_engine(*stored) if contiguous and _product(shape) else None
-    if device is not None and cuda_tensors.follows(normalizer, map_, shape):
+    if device is not None and cuda_tensors.supports(normalizer, map_, shape):
         target = _target(out, shape, dtype, packed.device)
         cuda_tensors.dequantize(device, packed, scales, normalizer, map_, target)
         return target if out is None or target is out else out.copy_(target)
-    if contiguous and runs_native(*stored) and tensors.follows(normalizer, map_, shape):
+    if contiguous and runs_native(*stored) and tensors.supports(normalizer, map_, shape):
         target = _target(out, shape, dtype, packed.device)
         tensors.dequantize(packed, scales, normalizer, map_, target)
         return target if out is None or target is out else out.copy_(target)
@@ -139,7 +139,7 @@ def measure(
     """
     shape = tuple(x.shape)
     device = cuda_engine(x) if x.numel() else None
-    if device is not None and cuda_tensors.follows(normalizer, map_, shape):
+    if device is not None and cuda_tensors.supports(normalizer, map_, shape):
         found = cuda_metrics.measure(device, x, normalizer, map_, key, keep=keep)
     elif x.numel() and runs_native(x) and tensors.measures(normalizer, map_, shape):
         found = native_metrics.measure(x, normalizer, map_, key, keep=keep)

@@ -64,7 +64,7 @@ class Cells:
         first = wx[None, :] - wx[:, None]
         cost = (wxx[None, :] - wxx[:, None]) - first**2 / mass.clamp_min(torch.finfo(w.dtype).tiny)
         cost = cost.clamp_min(0)
-        # Only forward intervals exist; an empty one means that a code goes unused.
+        # Only forward intervals exist; an empty one means that a code is not used.
         cost.masked_fill_(torch.ones_like(cost, dtype=torch.bool).tril(-1), float("inf"))
 
         best = cost[0]

@@ -2,7 +2,7 @@
 
 With ``master_weights=True`` a rule updates the copy, and the parameter is the copy rounded to the
 nearest. Updates below half a unit in the last place of the parameter then add up in the copy. It
-takes 4 bytes an element; stochastic rounding (`qmaps.engines.bfloat16`) takes none.
+takes 4 bytes an element; stochastic rounding (`qmaps.engines.bfloat16`) needs no copy.
 
 The copy is made from the parameter at its first step. From then on the copy holds the value: a
 change of the parameter between steps is overwritten by the next step. The copy is row-major in
@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from qmaps.engines.step import ParameterStep
+from qmaps.engines.step import ParameterStep, codes_of
 
 MASTER = "master_param"
 """The name of the copy among a parameter's states."""
@@ -27,22 +27,22 @@ NARROW = (torch.bfloat16, torch.float16)
 
 
 def has_master(param: Tensor, group: Mapping[str, Any]) -> bool:
-    """Whether a parameter of this group is updated by way of a copy."""
-    # Parameters that are kept as codes (`qmaps.lpmm`) have a way of their own.
+    """Whether a parameter of this group has a master copy."""
+    # Parameters that are kept as codes (`qmaps.lpmm`) are updated differently.
     wanted: bool = group["master_weights"] and param.dtype in NARROW
-    return wanted and not hasattr(param, "codes")
+    return wanted and codes_of(param) is None
 
 
 def updated(given: ParameterStep) -> Tensor:
     """The tensor that the rule updates: the master copy, or the values of the parameter.
 
-    A missing copy is created in `given.storage`; a copy that is not wanted any more is removed.
+    A missing copy is created in `given.storage`; a copy that is no longer needed is removed.
 
     Returns:
         The copy, contiguous float32 of the local shape; or ``given.param`` itself.
     """
     if not given.master:
-        given.storage.pop(MASTER, None)  # out of date from now on
+        given.storage.pop(MASTER, None)  # out of date after this step
         return given.param
     if MASTER not in given.storage:
         given.storage[MASTER] = given.param.detach().to(

@@ -41,15 +41,15 @@ class RoundingKey:
         purpose: what is rounded: 0 optimizer states, 1 parameters in bfloat16, 2 parameters kept
             in low precision, 3 their gradients (`qmaps.lpmm`); 8 draws APOLLO's projections; 16 to
             20 are messages, with the rank as `micro_batch`: 16 parts of a sum to their owner, 17
-            sums to all, 18 activations, 19 sub-batches, 20 their errors. Others are for the
-            project's later uses; 8 bits.
+            sums to all, 18 activations, 19 sub-batches, 20 their errors. Other values are
+            reserved; 8 bits.
         step: number of the optimizer step; 53 bits, as float64 counts.
         micro_batch: number within the step; 16 bits.
         tensor: number of the parameter; 32 bits.
         state: number of the state within the parameter; 8 bits.
         offset: global index of the tensor's first element, for shards; below 2**42.
-        runs: for shards that are not one stretch of the whole: how many elements are consecutive,
-            and how far apart such runs begin.
+        runs: for shards that are not one stretch of the whole tensor: how many elements are
+            consecutive, and how far apart such runs begin.
     """
 
     seed: int = 0
@@ -67,7 +67,7 @@ class RoundingKey:
             if isinstance(value, bool) or not isinstance(value, int):
                 raise BadTypeError(f"{name}={shown(value)} must be an int")
             if not 0 <= value < 2**bits:
-                raise BadValueError(f"{name}={shown(value)} is outside 0 to 2**{bits} - 1")
+                raise BadValueError(f"{name}={shown(value)} must be between 0 and 2**{bits} - 1")
 
     def words(self) -> tuple[int, int, int, int, int, int]:
         """Philox key, the upper three words of the counter, and `offset`."""
@@ -117,7 +117,7 @@ def words(count: int, key: RoundingKey, device: torch.device | str = "cpu") -> T
         int64 of shape (count,), each in 0 to 2**32 - 1.
 
     Raises:
-        BadValueError: the elements end beyond 2**42. It is not checked for keys with `runs`.
+        BadValueError: the elements end beyond 2**42. Keys with `runs` are not checked.
     """
     if key.runs is not None:
         length, distance = key.runs
@@ -126,7 +126,7 @@ def words(count: int, key: RoundingKey, device: torch.device | str = "cpu") -> T
         drawn = _blocks(index // 4, key)
         return drawn.gather(1, (index % 4)[:, None])[:, 0]
     if key.offset + count > 2**42:
-        raise BadValueError(f"offset={key.offset} plus {count} elements exceeds 2**42")
+        raise BadValueError(f"offset={key.offset} plus {count} elements must be at most 2**42")
     first = key.offset // 4
     groups = -(-(key.offset + count) // 4) - first
     drawn = _blocks(torch.arange(first, first + groups, dtype=torch.int64, device=device), key)

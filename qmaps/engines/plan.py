@@ -1,9 +1,10 @@
-"""Plans of fused engines: what those that work on addresses of memory have in common."""
+"""The base class of the plans of fused engines, which work on memory addresses."""
 
 from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
 from operator import is_
 from typing import Any
 
@@ -16,7 +17,7 @@ from qmaps.distributed.exchange import spans_shards
 from qmaps.engines.addresses import Kept, address, in_memory, look
 from qmaps.engines.masters import MASTER, updated
 from qmaps.engines.packing import packed_bytes
-from qmaps.engines.step import COUNTER, ParameterStep, Rule, StateStep, StepPlan
+from qmaps.engines.step import COUNTER, ParameterStep, Rule, StateStep, StepPlan, codes_of
 from qmaps.maps.base import Map
 from qmaps.maps.fitted import FittedMap
 from qmaps.normalize.base import Normalizer
@@ -38,13 +39,13 @@ class FusedPlan(StepPlan):
     """
 
     def __init__(self, rule: Rule, given: Sequence[ParameterStep]) -> None:
-        # Not the rule itself, which may lead to its optimizer, which keeps this plan.
+        # Not the rule itself: it may refer to its optimizer, which keeps this plan.
         self._rule, self._takes_norms = str(rule.name), rule.takes_norms
         self._given = list(given)
         for each in given:
             start(each)
         self._params = [each.param for each in given]
-        # What is stepped: parameters, or their master copies.
+        # The tensors that are stepped: parameters, or their master copies.
         self._targets = list(map(updated, given))
         pairs = enumerate(zip(self._targets, self._params, strict=True))
         self._masters = {index: copy for index, (copy, param) in pairs if copy is not param}
@@ -64,13 +65,18 @@ class FusedPlan(StepPlan):
         self._kept = Kept([part for value in self._stored() for part in memory_of(value)])
         self._masters_at = {index: address(copy) for index, copy in self._masters.items()}
         self._describe()
+        # The gradients of one step are not to outlive it.
+        nothing = torch.empty(0)
+        self._given = [
+            replace(each, gradient=nothing) if each.codes is None else each for each in self._given
+        ]
 
     @abstractmethod
     def _describe(self) -> None:
-        """Tell the engine of the parameters and of their states."""
+        """Describe the parameters and their states to the engine."""
 
     def takes(self, params: Sequence[Tensor], gradients: Sequence[Tensor]) -> bool:
-        """Whether everything is where it was; if so, the next step takes these gradients."""
+        """Whether no address has changed; if so, the next step takes these gradients."""
         if self._coded:
             if not all(self._still_coded(i, params[i], gradients[i]) for i in self._coded):
                 return False
@@ -91,10 +97,7 @@ class FusedPlan(StepPlan):
 
     def _still_coded(self, index: int, param: Any, gradient: Any) -> bool:
         given = self._given[index]
-        return (
-            getattr(param, "codes", None) is given.codes
-            and getattr(gradient, "codes", None) is given.gradient
-        )
+        return codes_of(param) is given.codes and codes_of(gradient) is given.gradient
 
     def _only_dense(self, tensors: Sequence[Tensor]) -> list[Tensor]:
         return [tensors[index] for index in self._dense] if self._coded else list(tensors)
@@ -106,7 +109,7 @@ class FusedPlan(StepPlan):
             torch._foreach_copy_(params, list(self._masters.values()))
 
     def _stored(self) -> Iterator[Any]:
-        """Everything but parameters and gradients that the engine knows the address of."""
+        """Everything but parameters and gradients whose address the engine knows."""
         for each in self._given:
             if each.codes is not None:
                 yield from (each.codes, each.gradient)
@@ -152,18 +155,18 @@ def fused_supports(
         supports: tells whether the engine supports a normalizer and a map for a tensor of a shape.
 
     Returns:
-        False where the parameter, its gradient, its states or its shard need the reference.
+        False if the parameter, its gradient, its states or its shard need the reference.
     """
     if given.codes is None and not _dense_supported(given):
         return False
     shard = given.shard
     if shard is not None and shard.groups() and rule.takes_norms:
-        return False  # of the whole, which only the reference puts together
+        return False  # norms of a sharded parameter, which only the reference combines
     if shard is not None and shard.runs is not None and given.key is not None:
         return False
     factored = any(state.factored for state in given.states)
     if factored and (shard is not None or not given.param.numel()):
-        return False  # its statistics are of the whole, or of nothing
+        return False  # its statistics need all shards, or there are no elements
     return all(_state_supported(given, state, supports) for state in given.states)
 
 
@@ -172,7 +175,7 @@ def _dense_supported(given: ParameterStep) -> bool:
     assert isinstance(gradient, Tensor)
     if not (in_memory(param) and in_memory(gradient) and gradient.dtype in GRADIENTS):
         return False
-    # Of a parameter with a master copy it is the copy that is stepped.
+    # For a parameter with a master copy, the copy is stepped.
     return given.master or (param.dtype in FLOATS and param.is_contiguous())
 
 

@@ -11,12 +11,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import zip_longest
 from typing import Any, TypeVar
 
-from qmaps.engines.kernels.declarations import ENUMERATIONS, KernelRule, Sides, read_rules
+from qmaps.engines.kernels.declarations import ENUMERATIONS, Factoring, KernelRule, read_rules
 from qmaps.errors import BackendError, BadValueError
 
 T = TypeVar("T")
 
-__all__ = ["KernelRule", "Sides", "check_build", "ordered", "rules", "scalar_names"]
+__all__ = ["Factoring", "KernelRule", "check_build", "ordered", "rules", "scalar_names"]
 
 
 @functools.cache
@@ -62,7 +62,7 @@ def ordered(rule: str, scalars: Mapping[str, T]) -> list[T]:
     [0.0, 1e-10, 0.1, 1.0]
     """
     names = scalar_names(rule)
-    if tuple(scalars) == names:  # as optimizers of qmaps have them: no look-ups in every step
+    if tuple(scalars) == names:  # the order of optimizers in qmaps: no look-ups in every step
         return list(scalars.values())
     if len(scalars) == len(names):
         try:
@@ -77,18 +77,18 @@ def ordered(rule: str, scalars: Mapping[str, T]) -> list[T]:
 
 
 def check_build(compiled: Any) -> None:
-    """Compare what the native module was compiled from with the headers and enumerations here.
+    """Compare the rules and enumerations of the native module with those of this installation.
 
     Args:
         compiled: the extension module.
 
     Raises:
-        BackendError: they differ; the message names what, and says to build again.
+        BackendError: they differ; the message names the first difference.
     """
     try:
         difference = _difference(compiled)
     except (AttributeError, TypeError, ValueError):
-        difference = "the module does not tell its rules as this version expects"
+        difference = "the module does not list its rules in the expected form"
     if difference:
         raise BackendError(
             f"the native engine was built from other sources: {difference}; build it again with "
@@ -97,20 +97,20 @@ def check_build(compiled: Any) -> None:
 
 
 def _difference(compiled: Any) -> str:
-    """The first difference between the compiled module and the tables here; empty for none."""
+    """The first difference between the compiled module and the Python tables, or ``""``."""
     numbers = [f"{kind.__name__}.{e.name} = {e.value}" for kind in ENUMERATIONS for e in kind]
     compiled_numbers = [f"{kind}.{name} = {value}" for kind, name, value in compiled.enumerators()]
     if (pair := _first_pair(compiled_numbers, numbers)) is not None:
-        return f"it has {pair[0]} where {pair[1]} is expected"
+        return f"the module has {pair[0]} where {pair[1]} is expected"
     there = _as_rules(compiled.rules())
     here = rules()
     for key in [*here, *there]:
         if key not in there:
-            return f"{here[key]} is not in it"
+            return f"{here[key]} is not in the module"
         if key not in here:
             return f"{there[key]} has no header any more"
         if (pair := _first_pair(_parts(there[key]), _parts(here[key]))) is not None:
-            return f"{here[key]} has {pair[0]} there and {pair[1]} in its header"
+            return f"{here[key]} has {pair[0]} in the module and {pair[1]} in its header"
     return ""
 
 
@@ -122,16 +122,16 @@ def _as_rules(rows: Iterable[Sequence[Any]]) -> dict[tuple[str, str], KernelRule
             tuple(each.strip() for each in scalars.split(",")),
             type_,
             norms,
-            Sides(sides),
+            Factoring(factoring),
         )
-        for name, states, scalars, type_, norms, sides in rows
+        for name, states, scalars, type_, norms, factoring in rows
     }
 
 
 def _parts(rule: KernelRule) -> list[str]:
     """What a rule has besides its name and states, each as text."""
     scalars = [f"scalar {number} {name!r}" for number, name in enumerate(rule.scalars)]
-    return [rule.type, f"takes_norms={rule.takes_norms}", rule.sides.name, *scalars]
+    return [rule.type, f"takes_norms={rule.takes_norms}", rule.factoring.name, *scalars]
 
 
 def _first_pair(ours: Sequence[Any], theirs: Sequence[Any]) -> tuple[Any, Any] | None:

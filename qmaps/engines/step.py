@@ -1,12 +1,12 @@
-"""What an optimizer asks of an engine: one step of many parameters, described as data.
+"""Descriptions of optimizer steps for engines: one step of many parameters, as data.
 
-An optimizer describes its step once (`ParameterStep`, `Rule`) and gives what changes from step to
-step with each one (`Inputs`). An engine (`StepEngine`) plans the step of the parameters that it
-supports, and its plan takes the step as often as nothing about the description changes. No
-description leads back to the optimizer, and no engine asks for more than it was given.
+An optimizer describes its step once (`ParameterStep`, `Rule`) and passes the values that change
+with each step (`Inputs`). An engine (`StepEngine`) plans the step of the parameters that it
+supports, and its plan takes the step for as long as the description does not change. A
+description does not refer to the optimizer, and an engine uses only the description.
 
 States are stored in place: `ParameterStep.storage` is the dict that the optimizer keeps a
-parameter's states in. Everything else in a description stays as it is.
+parameter's states in. Everything else in a description is not changed.
 """
 
 from __future__ import annotations
@@ -22,25 +22,25 @@ from torch import Tensor
 from qmaps.algebra.quantized import QuantizedTensor
 from qmaps.algebra.quantizer import Quantizer
 from qmaps.distributed.shards import Shard
-from qmaps.engines.constants import Constant
 from qmaps.engines.philox import RoundingKey
+from qmaps.engines.step_scalars import StepScalar
 
 COUNTER = torch.float64
 """The dtype of step counters; float32, which torch uses, cannot count beyond 2**24."""
 
-SIDES = "sides"
+FACTORED = "factored"
 """The word for all factored statistics in a kernel's list of states."""
 
 Shape = tuple[int, ...]
-Scalars = Mapping[str, "float | Constant"]
+Scalars = Mapping[str, "float | StepScalar"]
 """The numbers that a rule needs besides tensors, by name; some depend on the step."""
 
 Observer = Callable[[str, int, Tensor, Tensor, QuantizedTensor], None]
-"""Is shown an update: label, step, float32 values before it, values wanted, codes after it."""
+"""Called with an update: label, step, float32 values before it, computed values, new codes."""
 
 
 class Context(NamedTuple):
-    """What the reference tells a rule of the parameter that it steps.
+    """The parameter and the step that the reference passes to a rule.
 
     Attributes:
         number: the parameter's number among all parameters of all groups, from 0 on.
@@ -80,7 +80,7 @@ class StateStep:
         name: the state's name, under which it is stored.
         shape: of what this process keeps of it.
         quantizer: how it is stored; None for float32.
-        key: of stochastic rounding, for step 0.
+        key: of stochastic rounding, for step 0; None for a state in float32.
         initial: the value of all elements before the first step.
         factored: whether it is a statistic with fewer elements than the parameter that kernels
             know how to compute.
@@ -90,7 +90,7 @@ class StateStep:
     name: str
     shape: Shape
     quantizer: Quantizer | None
-    key: RoundingKey
+    key: RoundingKey | None
     initial: float = 0.0
     factored: bool = False
     shard: Shard | None = None
@@ -115,7 +115,7 @@ class ParameterStep:
         key: rounds new values stochastically, for step 0; None rounds to the nearest.
         master: whether the rule updates a float32 copy (`qmaps.engines.masters`).
         shard: which part of the whole parameter this process keeps; None if it keeps the whole.
-        observers: are shown each update of `codes`.
+        observers: called with each update of `codes`.
     """
 
     number: int
@@ -136,20 +136,20 @@ class ParameterStep:
 
     @property
     def kernel_states(self) -> str:
-        """The states as kernels name them: ``"exp_avg sides"``."""
+        """The states as kernels name them: ``"exp_avg factored"``."""
         own = [state.name for state in self.states if not state.factored]
-        return " ".join(own if len(own) == len(self.states) else [*own, SIDES])
+        return " ".join(own if len(own) == len(self.states) else [*own, FACTORED])
 
 
 @dataclass(frozen=True, eq=False)
 class Inputs:
-    """What changes from step to step.
+    """The values that change from step to step.
 
     Attributes:
-        scalars: of each parameter group, in the order of the optimizer's groups.
+        scalars: step scalars of each parameter group, in the order of the optimizer's groups.
         grad_scale: a tensor with one element, by which gradients are divided; or None.
-        found_inf: a tensor with one element; the step is left out where it is not 0; or None.
-            Only engines that are told of it on their device look at it.
+        found_inf: a tensor with one element; the step is skipped if it is not 0; or None.
+            Only engines that can read it on their device use it.
     """
 
     scalars: Sequence[Scalars]
@@ -184,6 +184,12 @@ class StepEngine(ABC):
     @abstractmethod
     def plan(self, rule: Rule, given: Sequence[ParameterStep]) -> StepPlan:
         """A plan for parameters that it supports; states that are missing are created."""
+
+
+def codes_of(x: object) -> QuantizedTensor | None:
+    """The codes of a parameter or gradient that is kept in low precision; None for all others."""
+    codes = getattr(x, "codes", None)
+    return codes if isinstance(codes, QuantizedTensor) else None
 
 
 def count_step(storage: dict[str, Any]) -> int:

@@ -1,7 +1,7 @@
 """Figures: frames of `qmaps.analyze` in, matplotlib figures out.
 
-One file per figure, which declares it by `figure`. The imports below tell type checkers of
-signatures; a figure without one is found and exported as well.
+One file per figure, which declares it by `figure`. The imports below give type checkers
+the signatures; a figure without an import is found and exported as well.
 """
 
 from __future__ import annotations
@@ -69,5 +69,5 @@ globals().update(FIGURES)
 __all__ += [_name for _name in FIGURES if _name not in __all__]
 
 
-def __getattr__(name: str) -> Callable[..., Figure]:  # tells type checkers of further figures
+def __getattr__(name: str) -> Callable[..., Figure]:  # declares further figures to type checkers
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

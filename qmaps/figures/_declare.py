@@ -18,13 +18,13 @@ FIGURES: dict[str, Callable[..., Figure]] = {}
 
 @dataclass(frozen=True)
 class Picture:
-    """A picture in the laboratory's run folder and on its report, drawn if its frame is there.
+    """A picture in the laboratory's run folder and report, drawn if its frame exists.
 
     Attributes:
-        name: name of its file, which no other picture has.
+        name: name of its file, unique among pictures.
         title: its heading in the report.
-        caption: what the report says below it.
-        place: the report shows pictures in ascending order of it, then in that of their names.
+        caption: the text below it in the report.
+        place: the report shows pictures in ascending order of `place`, then of their names.
         frame: the frame that it shows: the name of a file in ``frames/``, ``sweep``, or
             ``pareto_exp_avg`` and ``pareto_exp_avg_sq``; its own name if left out.
     """
@@ -42,10 +42,11 @@ _PICTURES: dict[str, tuple[Picture, Callable[..., Figure]]] = {}
 def figure(*pictures: Picture) -> Callable[[Callable[P, Figure]], Callable[P, Figure]]:
     """Declare a function that draws a frame as a figure of `qmaps.figures`.
 
-    It then runs in the shared style, with texts made literal.
+    The function then runs in the shared style, with texts made literal.
 
     Args:
-        *pictures: what the laboratory draws with it; none if it has no frame for it.
+        *pictures: pictures that the laboratory draws with it; left out if it has no frame for
+            it.
     """
 
     def declared(draw: Callable[P, Figure]) -> Callable[P, Figure]:

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from qmaps.figures._style import SMALL
 
 DISTANCES = (10, 18, 28, 40, 55, 72, 92, 115, 140)
-"""From a point to the nearest edge of its label, in points."""
+"""Distances from a point to the nearest edge of its label, in points."""
 ANGLES = (225, 270, 200, 245, 180, 45, 90, 20, 65, 315, 0)
 """Directions in degrees, the preferred ones first."""
 GAP = 2.5
@@ -33,7 +33,7 @@ def place(
 ) -> None:
     """Write each of `texts` near its point, joined to it by a thin line.
 
-    Labels never overlap one another. They keep off the points `avoid` and the `lines` as far as
+    Labels never overlap one another. They avoid the points `avoid` and the `lines` as far as
     there is room. A label for which the axes have no room beside the others is left out. Call
     this function last, as it needs the final layout.
 
@@ -43,10 +43,10 @@ def place(
         points: the points that the labels name, as (x, y) in data coordinates.
         texts: the labels, one for each point.
         avoid: points, in data coordinates, that labels should not cover.
-        lines: polylines, in data coordinates, that labels should not cross; to cross one counts
-            less than to cover a point.
+        lines: polylines, in data coordinates, that labels should not cross; crossing one counts
+            less than covering a point.
     """
-    figure.draw_without_rendering()  # fixes the layout, and with it what is where in pixels
+    figure.draw_without_rendering()  # fixes the layout, and with it positions in pixels
     pixels = figure.dpi / 72
     inside = axis.get_window_extent()
     dots = axis.transData.transform(np.asarray(avoid, dtype=float).reshape(-1, 2))
@@ -66,7 +66,7 @@ def place(
             if best is None or cost < best[0]:
                 best = cost, box
         if best is None:
-            continue  # no room at all: better no label than one over another
+            continue  # no room: a missing label is better than overlapping ones
         box = best[1]
         taken.append(box)
         centre = (box.x0 + box.x1) / 2 - anchor[0], (box.y0 + box.y1) / 2 - anchor[1]

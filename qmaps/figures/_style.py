@@ -98,7 +98,7 @@ def require(frame: pd.DataFrame, columns: Iterable[str], figure: str) -> None:
 
 
 def new(width: float, height: float) -> Figure:
-    """Return an empty figure of that size in inches, which pyplot does not know of."""
+    """Return an empty figure of that size in inches, which pyplot does not manage."""
     return Figure(figsize=(width, height), layout="constrained")
 
 
@@ -157,7 +157,7 @@ def hide_unused(grid: list[list[Axes]], used: int) -> None:
 
 
 def extent(low: bool, high: bool) -> str:
-    """Which ends of a colour bar get an arrow: those that values lie beyond."""
+    """The ends of a colour bar that get an arrow, because values lie beyond them."""
     return {(True, True): "both", (True, False): "min", (False, True): "max"}.get(
         (low, high), "neither"
     )

@@ -1,4 +1,4 @@
-"""Names as figures show them: literal text, whatever they are made of."""
+"""Names as figures show them: as literal text."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 import pandas as pd
 
 LONGEST = 120
-"""Characters of a name; of a longer one the middle is left out."""
+"""Most characters of a name; the middle of a longer name is left out."""
 
 
 def as_text(value: Any) -> Any:

@@ -17,7 +17,7 @@ NEEDED = ("map", "value", "decoded", "bit", "set", "field")
 TINT = 0.3
 """Opacity of a field's colour, under black digits."""
 ROOM = 3.0
-"""For the decoded number, in widths of a bit."""
+"""Space for the decoded number, in widths of a bit."""
 
 
 @figure()

@@ -56,7 +56,7 @@ TICKS = 5
     ),
 )
 def code_pairs(frame: pd.DataFrame, *, quantities: Sequence[str] = ("use", "abs", "rel")) -> Figure:
-    """Where pairs of codes are used, and where the Adam update errs.
+    """Use of each pair of codes, and error of the Adam update for it.
 
     With a good pair of quantizers, regions of high use and regions of high error do not overlap.
     There is one row per pair of quantizers and one column per quantity. Colours are logarithmic
@@ -81,7 +81,7 @@ def code_pairs(frame: pd.DataFrame, *, quantities: Sequence[str] = ("use", "abs"
     unknown = [name for name in quantities if name not in QUANTITIES]
     if unknown or not quantities:
         allowed = ", ".join(map(repr, QUANTITIES))
-        raise BadValueError(f"quantities={list(quantities)!r} must be some of {allowed}")
+        raise BadValueError(f"quantities={list(quantities)!r} must name one or more of {allowed}")
     quantizers = list(frame["quantizer"].unique())
     figure = new(3.6 * len(quantities) + 0.6, 3.3 * len(quantizers) + 1.1)
     grid = axes(figure, len(quantizers), len(quantities))
@@ -127,7 +127,7 @@ def _range(frame: pd.DataFrame, name: str, ends: tuple[float, float]) -> tuple[f
     positive = frame[frame[name] > 0]
     if positive.empty:
         return 0.1, 1.0
-    # By quantizer, so that one with 65536 cells does not decide for one with 256.
+    # By quantizer, so that a quantizer with 65536 cells does not outweigh one with 256.
     cells = positive.groupby("quantizer", sort=False)[name]
     low, high = float(cells.quantile(ends[0]).min()), float(cells.quantile(ends[1]).max())
     return (low, high) if high >= 2 * low else (low / 2, high * 2)
@@ -145,7 +145,7 @@ def _edges(rows: pd.DataFrame) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _matrix(rows: pd.DataFrame, name: str) -> np.ma.MaskedArray:
-    """The quantity by (second code, first code); what does not occur is masked."""
+    """The quantity by (second code, first code); pairs that do not occur are masked."""
     shape = int(rows["size_second"].iloc[0]), int(rows["size_first"].iloc[0])
     values = np.full(shape, np.nan)
     values[rows["code_second"].to_numpy(), rows["code_first"].to_numpy()] = rows[name].to_numpy()

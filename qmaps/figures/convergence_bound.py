@@ -55,7 +55,7 @@ def convergence_bound(frame: pd.DataFrame) -> Figure:
     figure.supylabel("$f$(mean of the iterates) $- f^*$", fontsize=10)
     for axis in [axis for row in grid for axis in row][len(settings) - columns : len(settings)]:
         axis.set_xlabel("step")
-        axis.tick_params(labelbottom=True)  # also above a place that is empty
+        axis.tick_params(labelbottom=True)  # also above an empty place
     looks = (("runs", runs), ("mean", mean), ("bound", limit))
     legend_below(figure, [Line2D([], [], label=name, **how) for name, how in looks], 3)
     return figure

@@ -11,7 +11,7 @@ from qmaps.figures._style import axes, legend_below, look, mark, new, require
 
 NEEDED = ("panel", "run", "step", "train", "test")
 LINEAR = 1.0
-"""Up to this many per cent an axis is linear, and logarithmic beyond."""
+"""Up to this percentage an axis is linear, and logarithmic above it."""
 TICKS = (0, 0.5, 1, 2, 5, 10, 20, 50, 100)
 
 
@@ -43,7 +43,7 @@ def error_curves(frame: pd.DataFrame, *, error: str = "images in error") -> Figu
             own = part[part["run"] == run].sort_values("step")
             every = max(1, len(own) // 8)
             style = look(index) | mark(index) | {"markersize": 4.5, "linewidth": 1.3}
-            # Marks of curves that lie on one another stand side by side.
+            # Marks of overlapping curves are drawn side by side.
             style["markevery"] = (index * every // len(runs), every)
             for axis, split in zip(row, ("train", "test"), strict=True):
                 axis.plot(own["step"], 100 * own[split], **style)

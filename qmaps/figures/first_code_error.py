@@ -69,7 +69,7 @@ def first_code_error(frame: pd.DataFrame) -> Figure:
 
 
 def _dotted(values: pd.Series[float]) -> list[int]:
-    """Which codes get a dot: all of few; of many, those that no line reaches."""
+    """The codes that get a dot: all in a small codebook, else those without a line."""
     there = values.notna().to_numpy()
     if there.size > FEW:
         there = there & ~np.r_[False, there[:-1]] & ~np.r_[there[1:], False]

@@ -25,7 +25,7 @@ DEFAULT_UNIT = "nats"
 def loss_curves(frame: pd.DataFrame, *, unit: str | None = None) -> Figure:
     """Training and validation loss of several runs, and the difference to the first.
 
-    Every seed is a line of its own; nothing is averaged or smoothed here.
+    Every seed is a line of its own; nothing is averaged or smoothed.
 
     Args:
         frame: `run` (label), `seed`, `step` (optimizer steps), `split` ("train" or "val"),
@@ -44,7 +44,7 @@ def loss_curves(frame: pd.DataFrame, *, unit: str | None = None) -> Figure:
     strange = [split for split in frame["split"].unique() if split not in SPLITS]
     if strange:
         raise BadValueError(
-            f"frame has split={str(strange[0])!r}; loss_curves knows 'train' and 'val'"
+            f"frame has split={str(strange[0])!r}; a split must be 'train' or 'val'"
         )
     if unit is None:
         unit = str(frame["unit"].iloc[0]) if "unit" in frame.columns else DEFAULT_UNIT

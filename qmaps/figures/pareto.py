@@ -54,7 +54,7 @@ def pareto(frame: pd.DataFrame) -> Figure:
     Raises:
         BadValueError: columns or rows are missing.
 
-    Source: none of the papers' figures; an answer to which quantizer to choose for how many bits.
+    Source: not from a paper; it shows which quantizer to choose for how many bits.
     """
     require(frame, COLUMNS, "pareto")
     figure = new(10.5, 6.6)
@@ -110,7 +110,7 @@ def pareto(frame: pd.DataFrame) -> Figure:
 
 
 def _points(rows: pd.DataFrame) -> list[tuple[float, float]]:
-    """Where these rows lie."""
+    """The coordinates of these rows."""
     return [
         (float(bits), float(error))
         for bits, error in zip(rows["bits_per_element"], rows["error"], strict=True)

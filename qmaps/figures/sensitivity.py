@@ -11,7 +11,7 @@ from qmaps.figures._style import axes, legend_below, look, mark, new, require
 
 NEEDED = ("parameter", "value", "run", "seed", "loss")
 WIDE = 20
-"""Values that span more than this factor stand on a logarithmic axis."""
+"""Values that span more than this factor get a logarithmic axis."""
 
 
 @figure()

@@ -18,8 +18,8 @@ NEEDED = ("setting", "loss", "unstable")
 def stability(frame: pd.DataFrame, *, unit: str = "nats", label: str = "") -> Figure:
     """Final loss of every run, one line per setting, and the share of unstable runs.
 
-    Settings stand in the frame's order, from the top. The axis spans the losses of stable runs.
-    Unstable runs beyond it, and those that ended in NaN, stand at its right edge.
+    Settings are in the frame's order, from the top. The axis spans the losses of stable runs.
+    Unstable runs beyond it, and those that ended in NaN, are drawn at its right edge.
 
     Args:
         frame: `setting` (label), `loss` (final loss), `unstable` (bool); one row per run.
@@ -63,7 +63,7 @@ def stability(frame: pd.DataFrame, *, unit: str = "nats", label: str = "") -> Fi
 
 
 def _limits(frame: pd.DataFrame) -> tuple[float, float]:
-    """Ends of the axis: around the stable runs, or around all finite ones where none is stable."""
+    """Ends of the axis: around the stable runs, or all finite losses if no run is stable."""
     finite = frame[np.isfinite(frame["loss"])]
     shown = finite[~finite["unstable"].astype(bool)]["loss"]
     shown = finite["loss"] if shown.empty else shown

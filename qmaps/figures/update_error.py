@@ -41,7 +41,7 @@ NEEDED = (
 def update_error(frame: pd.DataFrame) -> Figure:
     """Median, mean, 99th percentile and largest error, one line per pair of quantizers.
 
-    Rows stand in the frame's order, from the top. The scale is logarithmic: an error of exactly
+    Rows are in the frame's order, from the top. The scale is logarithmic: an error of exactly
     0 is not drawn.
 
     Args:

@@ -15,7 +15,7 @@ from qmaps.figures._style import COLOURS, SMALL, axes, legend_below, new, requir
 NEEDED = ("parameter", "setting", "bin_left", "bin_right", "share", "cumulative")
 BARS, CURVE = COLOURS[4], COLOURS[1]
 MARKS = {0.125: "$\\delta/8$", 0.5: "$\\delta/2$"}
-"""Where the cumulative share is written into a panel, if bins end there."""
+"""Abscissas at which the cumulative share is written into a panel, if bins end there."""
 
 
 @figure()
@@ -89,6 +89,6 @@ def update_histogram(frame: pd.DataFrame) -> Figure:
 
 
 def _last(frame: pd.DataFrame) -> float:
-    """Where the last bin ends, of those that end, that holds anything."""
+    """The right end of the last non-empty bin with a finite end."""
     used = frame.loc[(frame["share"] > 0) & np.isfinite(frame["bin_right"]), "bin_right"]
     return float(used.max()) if len(used) else 1.0

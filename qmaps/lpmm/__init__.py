@@ -5,7 +5,7 @@ Source: LPMM, "Training neural networks with low-precision model memory".
 
 from qmaps.lpmm.adam import LPMMAdam
 from qmaps.lpmm.convert import convert, low_precision_parameters
-from qmaps.lpmm.memory import ModelMemory, measure, predict
+from qmaps.lpmm.footprint import ModelMemory, measure, predict
 from qmaps.lpmm.parameter import LowPrecisionParameter
 from qmaps.lpmm.sgd import LPMMSGD
 from qmaps.lpmm.tensor import LowPrecisionTensor

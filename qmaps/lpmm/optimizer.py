@@ -1,4 +1,4 @@
-"""What the optimizers of models in low precision share."""
+"""The base class of the optimizers for models in low precision."""
 
 from __future__ import annotations
 
@@ -14,26 +14,26 @@ from qmaps.errors import DAMAGE, BadValueError, QmapsError
 from qmaps.lpmm.accumulator import Accumulator
 from qmaps.lpmm.parameter import LowPrecisionParameter
 from qmaps.optim.base import QuantizedOptimizer
-from qmaps.optim.checkpoint import check_form
 from qmaps.optim.entries import label_of
 from qmaps.optim.nonfinite import bad_scales
+from qmaps.optim.saved_states import check_form
 from qmaps.optim.terms import check_int
 
 
 class Observer(Protocol):
-    """Is shown every update of a low-precision parameter."""
+    """An observer of the updates of low-precision parameters."""
 
     def __call__(
         self, name: str, step: int, before: Tensor, wanted: Tensor, after: QuantizedTensor
     ) -> None:
-        """Look at one update.
+        """Called with one update.
 
         Args:
-            name: of the parameter, or its number.
-            step: 1, 2, ...
+            name: name of the parameter, or its number.
+            step: number of the step, from 1 on.
             before: its float32 values before the step.
-            wanted: those that the rule asks for.
-            after: what they became.
+            wanted: the values that the rule computes, before rounding.
+            after: the stored values after the step.
         """
 
 
@@ -41,18 +41,18 @@ class LowPrecisionOptimizer(QuantizedOptimizer):
     """Mixin that lets an update rule step a converted model; it comes first among the bases.
 
     A step decodes a parameter, its gradient and its states, applies the rule in float32, and
-    encodes the parameter and the states with scales of their own for this step. Stochastic
+    encodes the parameter and the states with new scales. Stochastic
     rounding takes random numbers of purpose 2 for parameters and 0 for states
     (`qmaps.engines.philox`).
     Parameters that were not converted are stepped as usual.
 
     Gradients of `accumulation_steps` micro-batches are summed, each rounded into the accumulator,
-    before the rule sees the sum: call ``zero_grad``, backward and ``step`` for each micro-batch as
-    ever, and every `accumulation_steps`-th ``step`` takes one. It leaves gradients empty;
+    before the rule uses the sum: call ``zero_grad``, backward and ``step`` for each micro-batch as
+    usual. Every `accumulation_steps`-th ``step`` updates the parameters and empties the gradients.
     ``zero_grad`` does nothing while micro-batches are pending, unless gradients have become NaN or
-    infinite since the last ``step``: then that of a micro-batch was left out, and the step begins
-    anew. `torch.amp.GradScaler` unscales a sum as a whole: under it leave `accumulation_steps` at
-    1 and call backward as often as there are micro-batches, then ``scaler.step``.
+    infinite since the last ``step``: then the ``step`` of a micro-batch was left out, and the sum
+    begins anew. `torch.amp.GradScaler` unscales the sum of all micro-batches at once: with it,
+    leave `accumulation_steps` at 1, call backward for each micro-batch, then ``scaler.step``.
 
     Args:
         params, *args, **options: as for the rule.
@@ -98,8 +98,8 @@ class LowPrecisionOptimizer(QuantizedOptimizer):
             self.zero_grad()
             raise BadValueError(
                 f"the gradients of {pending} of accumulation_steps={self.accumulation_steps} "
-                "micro-batches were dropped before their step; call zero_grad of the optimizer, "
-                "which knows of them, not of the model"
+                "micro-batches were dropped before the step; call zero_grad of the optimizer "
+                "instead of the model, because the optimizer keeps gradients between micro-batches"
             )
         self._micro_batches += 1
         if self._micro_batches < self.accumulation_steps:
@@ -134,9 +134,9 @@ class LowPrecisionOptimizer(QuantizedOptimizer):
     def _step_supports_amp_scaling(self) -> bool:
         if self.accumulation_steps > 1:
             raise BadValueError(
-                f"accumulation_steps={self.accumulation_steps} does not go with a GradScaler, "
-                "which would unscale the sum once for each micro-batch; leave it at 1 and call "
-                "scaler.step after the last backward"
+                f"accumulation_steps={self.accumulation_steps} cannot be combined with a "
+                "GradScaler, which would unscale the sum once for each micro-batch; set "
+                "accumulation_steps=1 and call scaler.step after the last backward"
             )
         return super()._step_supports_amp_scaling
 
@@ -188,7 +188,7 @@ class LowPrecisionOptimizer(QuantizedOptimizer):
         except DAMAGE as error:
             reason = f"{type(error).__name__}: {error}"
             raise BadValueError(
-                f"state_dict has parts of 'accumulated' that do not fit ({reason})"
+                f"the parts of 'accumulated' in state_dict do not fit together ({reason})"
             ) from error
         super()._load({k: v for k, v in saved.items() if k != "accumulated"})
         self._micro_batches = micro_batches
@@ -229,13 +229,14 @@ class LowPrecisionOptimizer(QuantizedOptimizer):
         a = ours[number].accumulating() if number in ours else None
         if a is None:
             raise BadValueError(
-                f"state_dict has a low-precision gradient of {label}, which keeps none"
+                f"state_dict has a low-precision gradient of {label}, which does not keep one"
             )
         mine = a.total
         if (total.quantizer.spec, total.shape) != (mine.quantizer.spec, mine.shape):
             raise BadValueError(
-                f"state_dict has a gradient of {label} under {total.quantizer.spec} "
-                f"of shape {total.shape}; {mine.quantizer.spec} of shape {mine.shape} is needed"
+                f"state_dict has a gradient of {label} with quantizer {total.quantizer.spec} and "
+                f"shape {total.shape}; it must have quantizer {mine.quantizer.spec} and shape "
+                f"{mine.shape}"
             )
         return total
 

@@ -46,7 +46,7 @@ class LowPrecisionTensor(Tensor):
         stepped_by: the optimizers that step such parameters, which the errors of others name.
     """
 
-    stepped_by: ClassVar[str] = "qmaps.lpmm.LPMMSGD and LPMMAdam"
+    stepped_by: ClassVar[str] = "qmaps.lpmm.LPMMSGD or LPMMAdam"
 
     codes: QuantizedTensor
     writes: int

@@ -35,7 +35,7 @@ def blocks(x: Tensor, size: int) -> Tensor:
     return torch.nn.functional.pad(flat, (0, missing)).view(-1, size)
 
 
-def spread(per_block: Tensor, size: int, shape: Shape) -> Tensor:
+def per_element(per_block: Tensor, size: int, shape: Shape) -> Tensor:
     """The value of each element's block.
 
     Args:
@@ -90,4 +90,4 @@ class BlockWise(Normalizer, name="B<n>"):
         return (largest(blocks(x, size), [1]),)
 
     def expand(self, scales: Scales, shape: Shape) -> Tensor:
-        return spread(scales[0], min(self.size, max(1, math.prod(shape))), shape)
+        return per_element(scales[0], min(self.size, max(1, math.prod(shape))), shape)

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from qmaps.normalize._float32 import exp2, log2
 from qmaps.normalize.base import Layout, Normalizer, Scales, Shape
-from qmaps.normalize.block import blocks, check_block_size, spread
+from qmaps.normalize.block import blocks, check_block_size, per_element
 from qmaps.normalize.extent import Extent
 from qmaps.normalize.geometry import Geometry, Part
 
@@ -91,4 +91,4 @@ class LogBlock(Normalizer, name="logB<n>"):
 
     def _ends(self, scales: Scales, shape: Shape) -> tuple[Tensor, Tensor]:
         size = min(self.size, max(1, math.prod(shape)))
-        return spread(scales[0], size, shape), spread(scales[1], size, shape)
+        return per_element(scales[0], size, shape), per_element(scales[1], size, shape)

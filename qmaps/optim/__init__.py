@@ -70,7 +70,7 @@ for _module in modules(__name__, list(__path__)):
     for _name, _found in vars(_module).items():
         if (
             isinstance(_found, type)
-            and hasattr(_found, "state_names")
+            and getattr(_found, "state_names", None)
             and _name[0] != "_"
             and _name not in __all__
         ):

@@ -8,16 +8,16 @@ from typing import Any, ClassVar, Unpack
 
 from torch import Tensor
 
-from qmaps.engines.constants import (
-    Constant,
+from qmaps.engines.step import Context
+from qmaps.engines.step_scalars import (
     Corrected,
     Power,
     PowerRest,
     RelativeStep,
+    StepScalar,
     Unbiased,
     UnbiasedRest,
 )
-from qmaps.engines.step import Context
 from qmaps.errors import BadTypeError, BadValueError, shown
 from qmaps.optim import adafactor_of_torch, factored
 from qmaps.optim.adafactor_terms import clipped, confident, decayed, scaled
@@ -264,9 +264,9 @@ class Adafactor(QuantizedOptimizer):
             shapes = _moment_shapes(low, "low_", group["beta1"], group["apollo_factorize"])
             margin = MARGIN if margin is None else margin
         else:
-            by_sides = group["factored"] and factored.factors(shape)
-            shapes = _moment_shapes(shape, "", group["beta1"], by_sides)
-            if by_sides and group["beta3"] is not None:
+            by_factors = group["factored"] and factored.factors(shape)
+            shapes = _moment_shapes(shape, "", group["beta1"], by_factors)
+            if by_factors and group["beta3"] is not None:
                 shapes["residual_row"] = factored.row_shape(shape)
                 shapes["residual_col"] = factored.col_shape(shape)
         if margin is not None and margin < math.inf:
@@ -278,8 +278,8 @@ class Adafactor(QuantizedOptimizer):
         super()._load(adafactor_of_torch.with_options(saved))
         adafactor_of_torch.warn(self, saved)
 
-    def constants(self, group: dict[str, Any]) -> dict[str, float | Constant]:
-        """Constants of a group's steps, in float64."""
+    def step_scalars(self, group: dict[str, Any]) -> dict[str, float | StepScalar]:
+        """Step scalars of a group, in float64."""
         beta1, beta3 = float(group["beta1"] or 0), float(group["beta3"] or 0)
         beta2, decay = group["beta2"], float(group["beta2_decay"])
         small, least = group["eps"]
@@ -287,7 +287,7 @@ class Adafactor(QuantizedOptimizer):
         kept = PowerRest(decay) if beta2 is None else UnbiasedRest(float(beta2))
         rest = Power(decay) if beta2 is None else Unbiased(float(beta2))
         return {
-            "rho": (RelativeStep if group["relative_step"] else Constant)(group["lr"]),
+            "rho": (RelativeStep if group["relative_step"] else StepScalar)(group["lr"]),
             "scale_parameter": float(group["scale_parameter"]),
             "scale_weight_decay": float(group["scale_weight_decay"]),
             "weight_decay": float(group["weight_decay"]),
@@ -365,14 +365,14 @@ def _projection(param: Tensor, group: Mapping[str, Any]) -> Projection | None:
 
 
 def _moment_shapes(
-    shape: tuple[int, ...], prefix: str, beta1: float | None, by_sides: bool
+    shape: tuple[int, ...], prefix: str, beta1: float | None, by_factors: bool
 ) -> dict[str, tuple[int, ...]]:
     """The states of the moments of a gradient of this shape."""
     shapes = {f"{prefix}exp_avg": shape} if beta1 else {}
-    if not by_sides:
+    if not by_factors:
         return {**shapes, f"{prefix}variance": shape}
-    sides = {"row_var": factored.row_shape(shape), "col_var": factored.col_shape(shape)}
-    return {**shapes, **{f"{prefix}{name}": side for name, side in sides.items()}}
+    statistics = {"row_var": factored.row_shape(shape), "col_var": factored.col_shape(shape)}
+    return {**shapes, **{f"{prefix}{name}": shape for name, shape in statistics.items()}}
 
 
 def _check_apollo(group: dict[str, Any]) -> None:

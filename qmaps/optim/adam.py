@@ -7,7 +7,7 @@ from typing import Any, ClassVar, Unpack
 
 from torch import Tensor
 
-from qmaps.engines.constants import Constant, Corrected, RootCorrection
+from qmaps.engines.step_scalars import Corrected, RootCorrection, StepScalar
 from qmaps.normalize._float32 import sqrt
 from qmaps.optim.base import QuantizedOptimizer, Shared, State
 from qmaps.optim.fixed_width import EightBit, FourBit
@@ -79,9 +79,9 @@ class Adam(QuantizedOptimizer):
         check_at_least_0(group, "lr", "eps", "weight_decay")
         check_betas(group)
 
-    def constants(self, group: dict[str, Any]) -> dict[str, float | Constant]:
-        """Constants of a group's steps, in float64."""
-        return {"weight_decay": float(group["weight_decay"]), **moment_constants(group)}
+    def step_scalars(self, group: dict[str, Any]) -> dict[str, float | StepScalar]:
+        """Step scalars of a group, in float64."""
+        return {"weight_decay": float(group["weight_decay"]), **moment_scalars(group)}
 
     def update(
         self, param: Tensor, grad: Tensor, states: dict[str, Tensor], scalars: dict[str, float]
@@ -90,7 +90,7 @@ class Adam(QuantizedOptimizer):
         descend(param, coupled(param, grad, scalars), states, scalars)
 
 
-def moment_constants(group: dict[str, Any]) -> dict[str, float | Constant]:
+def moment_scalars(group: dict[str, Any]) -> dict[str, float | StepScalar]:
     """The scalars that `descend` needs, and `sign`, from the options of a parameter group."""
     beta1, beta2 = map(float, group["betas"])
     return {
@@ -117,7 +117,7 @@ def descend(
         states: `exp_avg` and `exp_avg_sq`, float32 of the same shape, changed in place.
         scalars: `beta1`, `beta2`, `rest1` (1 - beta1), `rest2` (1 - beta2), `step_size`
             (lr / (1 - beta1^t)), `root_correction` (sqrt(1 - beta2^t)) and `eps`; see
-            `moment_constants`.
+            `moment_scalars`.
     """
     s = scalars
     m, v = states["exp_avg"], states["exp_avg_sq"]

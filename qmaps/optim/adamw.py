@@ -7,8 +7,8 @@ from typing import Any, ClassVar, Unpack
 
 from torch import Tensor
 
-from qmaps.engines.constants import Constant, Decoupled
-from qmaps.optim.adam import Adam, descend, moment_constants
+from qmaps.engines.step_scalars import Decoupled, StepScalar
+from qmaps.optim.adam import Adam, descend, moment_scalars
 from qmaps.optim.base import Shared
 from qmaps.optim.fixed_width import EightBit, FourBit
 from qmaps.optim.terms import directed
@@ -70,10 +70,10 @@ class AdamW(Adam):
     ) -> None:
         super().__init__(params, lr, betas, eps, weight_decay, **shared)
 
-    def constants(self, group: dict[str, Any]) -> dict[str, float | Constant]:
-        """Constants of a group's steps, in float64."""
+    def step_scalars(self, group: dict[str, Any]) -> dict[str, float | StepScalar]:
+        """Step scalars of a group, in float64."""
         decay = Decoupled(group["lr"], float(group["weight_decay"]))
-        return {"decay": decay, **moment_constants(group)}
+        return {"decay": decay, **moment_scalars(group)}
 
     def update(
         self, param: Tensor, grad: Tensor, states: dict[str, Tensor], scalars: dict[str, float]

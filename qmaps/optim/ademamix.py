@@ -7,13 +7,13 @@ from typing import Any, ClassVar, Unpack
 
 from torch import Tensor
 
-from qmaps.engines.constants import (
-    Constant,
+from qmaps.engines.step_scalars import (
     Corrected,
     Decoupled,
     Lengthened,
     LengthenedRest,
     RootCorrection,
+    StepScalar,
     Warmed,
 )
 from qmaps.normalize._float32 import sqrt
@@ -41,7 +41,7 @@ class AdEMAMix(QuantizedOptimizer):
         beta3_t = exp(1 / ((1 - t / t_beta3) / log(beta1) + t / t_beta3 / log(beta3)))
 
     the latter up to step t_beta3, and where beta3 is larger than beta1: the time in which weights
-    halve grows linearly (see `qmaps.engines.constants.Lengthened`).
+    halve grows linearly (see `qmaps.engines.step_scalars.Lengthened`).
 
     The update uses the new moments before they are encoded. The states are `exp_avg` (m),
     `exp_avg_slow` (n) and `exp_avg_sq` (v); `step` counts the steps.
@@ -115,8 +115,8 @@ class AdEMAMix(QuantizedOptimizer):
         for name in ("t_alpha", "t_beta3"):
             check_int(name, group[name], 1, or_none=True)
 
-    def constants(self, group: dict[str, Any]) -> dict[str, float | Constant]:
-        """Constants of a group's steps, in float64."""
+    def step_scalars(self, group: dict[str, Any]) -> dict[str, float | StepScalar]:
+        """Step scalars of a group, in float64."""
         lr, alpha = group["lr"], float(group["alpha"])
         beta1, beta2, beta3 = map(float, group["betas"])
         t_alpha, t_beta3 = group["t_alpha"], group["t_beta3"]
@@ -126,7 +126,7 @@ class AdEMAMix(QuantizedOptimizer):
             "beta1": beta1,
             "beta2": beta2,
             "beta3": Lengthened(beta3, beta1, t_beta3) if grows else beta3,
-            "step_size": Constant(lr),
+            "step_size": StepScalar(lr),
             "correction": Corrected(1.0, beta1),
             "root_correction": RootCorrection(0.0, beta2),
             "alpha": alpha if t_alpha is None else Warmed(alpha, t_alpha),
@@ -150,7 +150,7 @@ class AdEMAMix(QuantizedOptimizer):
         v.mul_(s["beta2"]).add_((grad * grad) * s["rest2"])
         mixed = (m * s["correction"]).add_(n * s["alpha"])
         # A tensor divisor: CUDA turns division by a Python number into a product.
-        denominator = sqrt(v).div_(v.new_tensor(s["root_correction"])).add_(s["eps"])
+        denominator = sqrt(v).div_(v.new_full((), s["root_correction"])).add_(s["eps"])
         param.sub_((mixed / denominator).mul_(s["step_size"]))
 
 

@@ -1,8 +1,7 @@
-"""What every optimizer with quantized states shares."""
+"""The base class of all optimizers with quantized states."""
 
 from __future__ import annotations
 
-import warnings
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, ClassVar, overload
@@ -11,11 +10,11 @@ import torch
 from torch import Tensor
 
 from qmaps.algebra.quantizer import Quantizer
-from qmaps.engines.constants import Constant
 from qmaps.engines.masters import MASTER
 from qmaps.engines.philox import RoundingKey
+from qmaps.engines.step_scalars import StepScalar
 from qmaps.errors import BadTypeError, BadValueError, shown
-from qmaps.optim import checkpoint
+from qmaps.optim import saved_states, version_0_1
 from qmaps.optim.checks import check_last_group
 from qmaps.optim.choice import (
     MARK,
@@ -38,7 +37,7 @@ from qmaps.optim.torch_options import without_torch_options
 __all__ = ["QuantizedOptimizer", "Shared", "State"]
 
 _PROBES = tuple(torch.empty((0,) * dims, device="meta") for dims in (1, 2, 8))
-"""Parameters of few and of many dimensions, which may have different states."""
+"""Parameters with 1, 2 and 8 dimensions; the states of a rule may depend on the number."""
 
 
 class QuantizedOptimizer(UpdateRule, torch.optim.Optimizer):
@@ -61,54 +60,54 @@ class QuantizedOptimizer(UpdateRule, torch.optim.Optimizer):
         state_quantizers: "8bit", "4bit", "paper-8bit", "paper-4bit" or "32bit"
             (`qmaps.optim.PRESETS`), or a dict from state names to specs or quantizers, such as
             ``{"exp_avg": "B128/DE@4s", "exp_avg_sq": "rank1/linear@4u"}``. None means 32 bits,
-            and so does leaving a state out of the dict. ``"B128/DE@4s + rank1/linear@4u"`` gives
+            as does leaving a state out of the dict. ``"B128/DE@4s + rank1/linear@4u"`` gives
             the first spec to states that can be negative and the second to the others;
             ``32-bit`` in place of a spec keeps those states in 32 bits.
-        overrides: a dict from patterns of parameter names to what these parameters have instead
-            of `state_quantizers`, in the same form:
+        overrides: a dict from patterns of parameter names to quantizers for these parameters,
+            which replace `state_quantizers` and have the same form:
             ``{"lm_head.*": None, "*.mlp.*": "4bit"}``. The first pattern that matches decides.
-            It needs named parameters: ``AdamW(model.named_parameters(), overrides=...)``.
+            Overrides need named parameters: ``AdamW(model.named_parameters(), overrides=...)``.
         min_quantized_size: states of at most this many elements, counted before parameters are
             sharded, stay in 32 bits; an int of at least 0.
         refit_every: steps between fits of fitted maps (`quantile`, `lloyd`), an int of at least 1.
         nonfinite: what a NaN or infinity in a gradient does. "propagate": it reaches states
             and parameters, as in torch, and never turns into a finite number. "skip": the
-            whole step is left out and counted in `skipped_steps`. "raise": NonFiniteError
-            before anything has changed.
+            whole step is skipped and counted in `skipped_steps`. "raise": the step raises
+            NonFiniteError before anything has changed.
         seed: seed of stochastic rounding, an int from 0 to 2**32 - 1.
         stochastic_rounding: round new bfloat16 parameters stochastically, which keeps small
             updates in expectation; see `qmaps.engines.bfloat16`. Parameters of other dtypes ignore
-            it. Not together with `master_weights`.
+            it. It cannot be combined with `master_weights`.
         master_weights: keep a float32 copy of each bfloat16 or float16 parameter, as the state
             `master_param`, and update that; see `qmaps.engines.masters`. Other parameters ignore
             it.
         **torch_options: options of torch's optimizers. `foreach`, `fused` and `capturable` are
-            accepted and change nothing here. `differentiable` must be False. `amsgrad` and
-            `decoupled_weight_decay` are accepted where the class's `torch_options` has them, with
-            the value that it has there.
+            accepted and have no effect. `differentiable` must be False. `amsgrad` and
+            `decoupled_weight_decay` are accepted if the class's `torch_options` has them, with
+            the value given there.
 
     Raises:
         BadValueError, BadTypeError, SpecError: an option is not allowed.
 
     Attributes:
-        skipped_steps: how many steps "skip" has left out since construction; reading it waits for
-            CUDA devices.
+        skipped_steps: number of steps that "skip" has skipped since construction; reading it waits
+            for CUDA devices.
     """
 
     state_names: ClassVar[tuple[str, ...]] = ()
     """The names of `states`."""
     signed_states: ClassVar[frozenset[str]] = frozenset()
-    """Those that can be negative; unsigned maps would clip them."""
+    """States that can be negative; unsigned maps would clip them."""
     exact_states: ClassVar[frozenset[str]] = frozenset()
-    """Those that presets and fixed widths leave in 32 bits."""
+    """States that presets and fixed widths leave in 32 bits."""
     steps_codes: ClassVar[bool] = False
-    """Whether it steps parameters that are kept as codes (`qmaps.lpmm`)."""
+    """Whether the optimizer steps parameters that are kept as codes (`qmaps.lpmm`)."""
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
-        if "state_names" in cls.__dict__ and "states" not in cls.__dict__:
-            _take_old_states(cls)
-        if states := getattr(cls, "states", None):
+        version_0_1.adapt(cls)
+        states = getattr(cls, "states", None)
+        if states is not None:
             cls.state_names = tuple(states)
             cls.signed_states = frozenset(name for name in states if states[name].signed)
             cls.exact_states = frozenset(name for name in states if states[name].exact)
@@ -132,7 +131,7 @@ class QuantizedOptimizer(UpdateRule, torch.optim.Optimizer):
         owner = type(self).__name__
         for name in without_torch_options(owner, torch_options, self.torch_options):
             raise BadTypeError(
-                f"{name}={shown(torch_options[name])} is no option of {owner}{instead_of(name)}"
+                f"{name}={shown(torch_options[name])} is not an option of {owner}{instead_of(name)}"
             )
         self.choices = Choices(owner, self.state_names, self.signed_states, self.exact_states)
         self._stepper = Stepper()
@@ -160,14 +159,14 @@ class QuantizedOptimizer(UpdateRule, torch.optim.Optimizer):
         check_bool(group, "maximize", "quantize", "stochastic_rounding", "master_weights")
         if group["stochastic_rounding"] and group["master_weights"]:
             raise BadValueError(
-                "stochastic_rounding=True does not go with master_weights=True: a master copy "
-                "loses no small updates"
+                "stochastic_rounding=True cannot be combined with master_weights=True: a master "
+                "copy already keeps small updates"
             )
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Add a parameter group; options left out take the optimizer's defaults."""
         if not isinstance(param_group, dict):
-            super().add_param_group(param_group)  # which says what is needed
+            super().add_param_group(param_group)  # its error message names the expected type
         group = without_torch_options(type(self).__name__, param_group, self.torch_options)
         if "state_quantizers" in group:
             group["state_quantizers"] = self.choices.specs(group["state_quantizers"])
@@ -208,19 +207,19 @@ class QuantizedOptimizer(UpdateRule, torch.optim.Optimizer):
 
     @property
     def _step_supports_amp_scaling(self) -> bool:
-        """What `torch.amp.GradScaler` asks: whether steps unscale gradients by themselves."""
+        """Whether steps unscale gradients by themselves; `torch.amp.GradScaler` reads it."""
         return self._stepper.unscales(self)
 
     @property
     def skipped_steps(self) -> int:
-        """How many steps were left out since construction."""
+        """Number of steps skipped since construction."""
         return self._stepper.skipped
 
     def scalars(self, group: dict[str, Any], step: int) -> dict[str, float]:
-        """The values of `constants` in step 1, 2, ..., in float64."""
+        """The values of `step_scalars` in step 1, 2, ..., in float64."""
         return {
-            name: value.at(step) if isinstance(value, Constant) else value
-            for name, value in self.constants(group).items()
+            name: value.at(step) if isinstance(value, StepScalar) else value
+            for name, value in self.step_scalars(group).items()
         }
 
     def states_of(self, group: dict[str, Any]) -> tuple[str, ...]:
@@ -266,6 +265,8 @@ class QuantizedOptimizer(UpdateRule, torch.optim.Optimizer):
     def __setstate__(self, state: dict[str, Any]) -> None:
         for param, why in state.pop("_marked", ()):
             keep_in_32_bits(param, why)
+        if "_choices" in state:  # pickled by version 0.1
+            state = {**state, "choices": state["_choices"], "_skipped": state.get("_skipped", 0)}
         skipped = state.pop("_skipped", None)
         super().__setstate__(state)
         if skipped is not None:  # a copy, or one from a pickle
@@ -273,14 +274,14 @@ class QuantizedOptimizer(UpdateRule, torch.optim.Optimizer):
             self._stepper.skipped = skipped
 
     def memory(self) -> Memory:
-        """What states take, or will take: a table when printed, rows and totals in a script."""
-        checkpoint.take_in_all(self)
+        """Memory of all states, now or after the first step, as a table that can be printed."""
+        saved_states.take_in_all(self)
         return memory(self)
 
     @property
     def state_nbytes(self) -> int:
         """Bytes that all states take now, scales and codebooks included."""
-        checkpoint.take_in_all(self)
+        saved_states.take_in_all(self)
         return sum(
             value.nbytes
             for state in self.state.values()
@@ -292,9 +293,9 @@ class QuantizedOptimizer(UpdateRule, torch.optim.Optimizer):
     def state_dict(self) -> dict[str, Any]:
         """The state as plain tensors, strings and numbers: ``weights_only=True`` loads it.
 
-        That of parameters in shards is DTensors, for `torch.distributed.checkpoint`, and copied;
-        see `qmaps.distributed.rows`. Hooks are called as torch calls them: the last ones see, and
-        may replace, what is returned.
+        The state of sharded parameters is copied into DTensors, for
+        `torch.distributed.checkpoint`; see `qmaps.distributed.rows`. Hooks are called as torch
+        calls them: the last ones receive, and may replace, the result.
         """
         for before in self._optimizer_state_dict_pre_hooks.values():
             before(self)
@@ -305,16 +306,16 @@ class QuantizedOptimizer(UpdateRule, torch.optim.Optimizer):
         return saved
 
     def _saved(self) -> dict[str, Any]:
-        """What `state_dict` returns, but for hooks."""
-        return checkpoint.saved(self)
+        """What `state_dict` returns, before hooks."""
+        return saved_states.saved(self)
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Load what `state_dict` gave, bit for bit, or the checkpoint of the torch optimizer.
+        """Load the result of `state_dict`, bit for bit, or the checkpoint of the torch optimizer.
 
         Float states of a torch checkpoint are quantized where this optimizer quantizes them.
         Options come from the checkpoint where it has them.
 
-        Nothing has changed if an error is raised.
+        If an error is raised, nothing has changed.
 
         Raises:
             BadValueError, BadTypeError: the checkpoint uses an option or a state that this
@@ -330,20 +331,6 @@ class QuantizedOptimizer(UpdateRule, torch.optim.Optimizer):
             after(self)
 
     def _load(self, saved: Any) -> None:
-        """What `load_state_dict` does, but for hooks."""
-        groups, states = checkpoint.read(self, saved)
+        """What `load_state_dict` does, without hooks."""
+        groups, states = saved_states.read(self, saved)
         self.__setstate__({"state": defaultdict(dict, states), "param_groups": groups})
-
-
-def _take_old_states(cls: type[QuantizedOptimizer]) -> None:
-    """Read the states of a class that declares them as version 0.1 did."""
-    warnings.warn(
-        f"{cls.__name__} declares state_names, signed_states and exact_states; from version 0.3 "
-        "on declare states={name: State(...)}, with qmaps.optim.State",
-        DeprecationWarning,
-        stacklevel=4,
-    )
-    cls.states = {
-        name: State(signed=name in cls.signed_states, exact=name in cls.exact_states)
-        for name in cls.state_names
-    }

@@ -12,7 +12,7 @@ from qmaps.distributed.shards import is_distributed, local
 from qmaps.engines.addresses import check_memory
 from qmaps.engines.dense import lack, overlaps_itself
 from qmaps.engines.masters import MASTER
-from qmaps.engines.step import ParameterStep
+from qmaps.engines.step import ParameterStep, codes_of
 from qmaps.errors import BadTypeError, BadValueError
 from qmaps.optim.entries import Entry, label_of
 
@@ -20,70 +20,74 @@ if TYPE_CHECKING:
     from qmaps.optim.base import QuantizedOptimizer
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)
-"""Of parameters; steps are taken in float32."""
+"""Dtypes of parameters that optimizers step; steps are computed in float32."""
 _ALLOWED = ", ".join(str(dtype).removeprefix("torch.") for dtype in DTYPES)
 
 
 def check_last_group(optimizer: QuantizedOptimizer) -> None:
-    """Raise if the newest group has parameters that no step could take."""
+    """Raise if the newest group has parameters that the optimizer cannot step."""
     number = sum(len(group["params"]) for group in optimizer.param_groups[:-1])
     for param in optimizer.param_groups[-1]["params"]:
-        # What is frozen may be anything: the packed weights of a quantized base model, say.
+        # Frozen parameters may have any dtype: the packed weights of a quantized base model, say.
         if param.requires_grad:
             check_parameter(optimizer, number, param)
         number += 1
 
 
 def check_parameter(optimizer: QuantizedOptimizer, number: int, param: Tensor) -> None:
-    """Raise if a parameter is none that a step could take."""
-    if optimizer.steps_codes and hasattr(param, "codes"):
+    """Raise if the optimizer cannot step a parameter."""
+    if optimizer.steps_codes and codes_of(param) is not None:
         return
     if param.dtype not in DTYPES:
         raise BadTypeError(
-            f"{label_of(optimizer, number)} is {_plain(param)}; {_ALLOWED} parameters are supported"
+            f"the dtype of {label_of(optimizer, number)} must be one of {_ALLOWED}, got "
+            f"{_plain(param)}"
         )
     if stepped_by := getattr(type(param), "stepped_by", ""):
         raise BadTypeError(
             f"{label_of(optimizer, number)} is a {type(param).__name__}, which "
-            f"{type(optimizer).__name__} would round after each operation; {stepped_by} step "
+            f"{type(optimizer).__name__} would round after each operation; use {stepped_by} for "
             "converted models"
         )
 
 
 def check_gradient(optimizer: QuantizedOptimizer, entry: Entry) -> None:
-    """Raise if a gradient is none that a step could take."""
+    """Raise if the optimizer cannot take a step with a gradient."""
     number, param, _, grad = entry
-    if optimizer.steps_codes and hasattr(param, "codes"):
+    if optimizer.steps_codes and codes_of(param) is not None:
         return
     label = label_of(optimizer, number)
     if grad.is_sparse:
         raise BadTypeError(
-            f"the gradient of {label} is sparse; dense gradients are supported, "
-            "as embeddings with sparse=False have"
+            f"the gradient of {label} must be dense, got a sparse gradient; embeddings with "
+            "sparse=False have dense gradients"
         )
     # Steps of parameters and gradients that are all on the meta device change nothing.
     without_values = param.is_meta and grad.is_meta
     for kind, tensor in (("", param), ("the gradient of ", grad)):
         if (why := lack(tensor)) and not without_values:
-            raise BadTypeError(f"{kind}{label} {why}; dense tensors with values are supported")
+            raise BadTypeError(f"{kind}{label} {why}; expected a dense tensor with values")
     if param.dtype not in DTYPES or not grad.is_floating_point():
         raise BadTypeError(
-            f"{label} is {_plain(param)} and its gradient {_plain(grad)}; "
-            f"{_ALLOWED} parameters are supported"
+            f"{label} is {_plain(param)} and its gradient is {_plain(grad)}; the parameter must be "
+            f"one of {_ALLOWED}, and the gradient must be floating-point"
         )
     check_parameter(optimizer, number, param)
     if not is_distributed(param) and overlaps_itself(param):
-        raise BadValueError(f"{label} has several elements in one place; memory for each is needed")
+        raise BadValueError(
+            f"several elements of {label} share one memory location; each element needs its own"
+        )
     if grad.shape != (here := local(param)).shape:
         raise BadValueError(
-            f"the gradient of {label} has shape {tuple(grad.shape)}; {tuple(here.shape)} is needed"
+            f"the gradient of {label} must have shape {tuple(here.shape)}, got shape "
+            f"{tuple(grad.shape)}"
         )
     check_memory(here, label)
     check_memory(grad, f"the gradient of {label}")
 
 
 def check_states(given: ParameterStep, shape: tuple[int, ...]) -> None:
-    """Raise if a parameter's states are not of its shape, as after resizing it by ``.data``.
+    """Raise if a parameter's states do not fit its shape, as after resizing it by ``.data``.
 
     Args:
         given: the parameter, with its states in ``given.storage``.
@@ -95,8 +99,8 @@ def check_states(given: ParameterStep, shape: tuple[int, ...]) -> None:
             continue
         if tuple(value.shape) != own:
             raise BadValueError(
-                f"{name} of {given.label} has shape {tuple(value.shape)}; "
-                f"{own} is needed for a parameter of shape {shape}"
+                f"{name} of {given.label} must have shape {own} for a parameter of shape {shape}, "
+                f"got shape {tuple(value.shape)}"
             )
         if isinstance(value, QuantizedTensor):
             value.check()

@@ -222,7 +222,7 @@ class Choices:
         return {**self.__dict__, "_names": {}}
 
 
-def decisive(group: Mapping[str, Any]) -> tuple[Any, ...]:
+def settings_key(group: Mapping[str, Any]) -> tuple[Any, ...]:
     """A copy of everything in a group that its choices depend on; equal copies, equal choices.
 
     Marks of parameters are represented by the number of marks that were ever set, so that a step

@@ -1,15 +1,16 @@
-"""What engines are told of a parameter."""
+"""Descriptions of parameters for engines."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from qmaps.distributed.shards import local, shard_of
 from qmaps.engines.masters import has_master
-from qmaps.engines.step import Observer, ParameterStep, StateStep
+from qmaps.engines.step import Observer, ParameterStep, StateStep, codes_of
 from qmaps.optim.entries import Entry, label_of
+from qmaps.optim.rule import State
 from qmaps.optim.sharding import local_shapes, rounding_key, state_shard
 
 if TYPE_CHECKING:
@@ -17,35 +18,39 @@ if TYPE_CHECKING:
 
 
 def described(
-    optimizer: QuantizedOptimizer, entry: Entry, observers: tuple[Observer, ...] = ()
+    optimizer: QuantizedOptimizer,
+    entry: Entry,
+    group_number: int,
+    storage: dict[str, Any],
+    observers: tuple[Observer, ...] = (),
 ) -> ParameterStep:
     """What an engine is told of a parameter.
 
     Args:
         optimizer: whose parameter it is.
         entry: the parameter with its gradient.
+        group_number: the number of its parameter group.
+        storage: the dict that its states are stored in.
         observers: are shown each update, if the parameter is kept as codes.
     """
     number, param, group, grad = entry
-    shard = shard_of(param)
-    codes = getattr(param, "codes", None)
+    codes, grad_codes = codes_of(param), codes_of(grad)
     rounds = group["stochastic_rounding"] and param.dtype == torch.bfloat16
-    groups = map(id, optimizer.param_groups)
     return ParameterStep(
         number=number,
         label=label_of(optimizer, number),
         param=local(param),
         codes=codes,
-        gradient=grad if codes is None else getattr(grad, "codes", grad),
+        gradient=grad if codes is None or grad_codes is None else grad_codes,
         states=_states(optimizer, entry),
-        storage=optimizer.state[param],
-        group=list(groups).index(id(group)),
+        storage=storage,
+        group=group_number,
         options=group,
         refit_every=group["refit_every"],
         skips=group["nonfinite"] == "skip",
         key=rounding_key(optimizer, number, param, group) if rounds or codes is not None else None,
         master=has_master(param, group),
-        shard=shard,
+        shard=shard_of(param),
         observers=() if codes is None else observers,
     )
 
@@ -56,16 +61,24 @@ def _states(optimizer: QuantizedOptimizer, entry: Entry) -> tuple[StateStep, ...
     found = []
     for name, shape in local_shapes(optimizer, param, group).items():
         about = optimizer.states[name]
-        initial = about.initial
+        q = optimizer.quantizer_of(name, param, group)
+        key = None if q is None else rounding_key(optimizer, number, param, group, state=name)
         found.append(
             StateStep(
                 name=name,
                 shape=tuple(shape),
-                quantizer=optimizer.quantizer_of(name, param, group),
-                key=rounding_key(optimizer, number, param, group, state=name),
-                initial=float(group[initial]) if isinstance(initial, str) else initial,
+                quantizer=q,
+                key=key,
+                initial=_initial(about, group),
                 factored=about.factored,
                 shard=state_shard(optimizer, name, param, shard),
             )
         )
     return tuple(found)
+
+
+def _initial(state: State, group: dict[str, Any]) -> float:
+    """The value of a state before the first step under the options of a group."""
+    if callable(state.initial):
+        return state.initial(group)
+    return float(group[state.initial] if isinstance(state.initial, str) else state.initial)

@@ -1,8 +1,8 @@
-"""The parameters that a step is about."""
+"""The parameters of a step."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
@@ -12,32 +12,24 @@ if TYPE_CHECKING:
     from qmaps.optim.base import QuantizedOptimizer
 
 
-class Entry(NamedTuple):
-    """A parameter that has a gradient.
+Entry = tuple[int, Tensor, dict[str, Any], Tensor]
+"""A parameter that has a gradient: number, parameter, group, gradient.
 
-    Attributes:
-        number: its number among all parameters of all groups, from 0 on.
-        param: the parameter; of a sharded one the DTensor.
-        group: its parameter group.
-        grad: its gradient, of a sharded one the local part.
-    """
-
-    number: int
-    param: Tensor
-    group: dict[str, Any]
-    grad: Tensor
+The number counts all parameters of all groups. Of a sharded parameter these are the DTensor and the
+local part of the gradient.
+"""
 
 
 def with_gradients(optimizer: QuantizedOptimizer) -> list[Entry]:
     """Every parameter of an optimizer that has a gradient."""
     params = [(param, group) for group in optimizer.param_groups for param in group["params"]]
     entries = [
-        Entry(number, param, group, grad)
+        (number, param, group, grad)
         for number, (param, group) in enumerate(params)
         if (grad := param.grad) is not None
     ]
-    if any_distributed(entry.grad for entry in entries):
-        entries = [entry._replace(grad=local(entry.grad)) for entry in entries]
+    if any_distributed(entry[3] for entry in entries):
+        entries = [(*entry[:3], local(entry[3])) for entry in entries]
     return entries
 
 

@@ -7,7 +7,7 @@ from typing import Any, ClassVar, Unpack
 
 from torch import Tensor
 
-from qmaps.engines.constants import Constant, Corrected, RootCorrection
+from qmaps.engines.step_scalars import Corrected, RootCorrection, StepScalar
 from qmaps.errors import BadValueError
 from qmaps.normalize._float32 import sqrt
 from qmaps.optim.base import QuantizedOptimizer, Shared, State
@@ -118,15 +118,15 @@ class LAMB(QuantizedOptimizer):
                 "other; set only one of them"
             )
 
-    def constants(self, group: dict[str, Any]) -> dict[str, float | Constant]:
-        """Constants of a group's steps, in float64; 0 for a bound that is not there."""
+    def step_scalars(self, group: dict[str, Any]) -> dict[str, float | StepScalar]:
+        """Step scalars of a group, in float64; 0 for a bound that is not there."""
         beta1, beta2 = map(float, group["betas"])
         corrects = group["bias_correction"]
         return {
             "weight_decay": float(group["weight_decay"]),
             "beta1": beta1,
             "beta2": beta2,
-            "step_size": Constant(group["lr"]),
+            "step_size": StepScalar(group["lr"]),
             "correction": Corrected(1.0, beta1) if corrects else 1.0,
             "root_correction": RootCorrection(0.0, beta2) if corrects else 1.0,
             "eps": float(group["eps"]),
@@ -147,7 +147,7 @@ class LAMB(QuantizedOptimizer):
         m.mul_(s["beta1"]).add_(grad * s["rest1"])
         v.mul_(s["beta2"]).add_((grad * grad) * s["rest2"])
         # A tensor divisor: CUDA turns division by a Python number into a product.
-        denominator = sqrt(v).div_(v.new_tensor(s["root_correction"])).add_(s["eps"])
+        denominator = sqrt(v).div_(v.new_full((), s["root_correction"])).add_(s["eps"])
         r = (m / denominator).mul_(s["correction"])
         if s["weight_decay"] != 0:
             r = r + param * s["weight_decay"]

@@ -7,7 +7,7 @@ from typing import Any, ClassVar, Unpack
 
 from torch import Tensor
 
-from qmaps.engines.constants import Constant
+from qmaps.engines.step_scalars import StepScalar
 from qmaps.errors import BadValueError
 from qmaps.optim.base import QuantizedOptimizer, Shared, State
 from qmaps.optim.fixed_width import EightBit, FourBit
@@ -122,8 +122,8 @@ class LARS(QuantizedOptimizer):
         """The buffer, or nothing where there is no momentum."""
         return super().state_shapes(param, group) if group["momentum"] != 0 else {}
 
-    def constants(self, group: dict[str, Any]) -> dict[str, float | Constant]:
-        """Constants of a group's steps, in float64; 0 for a bound that is not there."""
+    def step_scalars(self, group: dict[str, Any]) -> dict[str, float | StepScalar]:
+        """Step scalars of a group, in float64; 0 for a bound that is not there."""
         momentum = float(group["momentum"])
         return {
             "weight_decay": float(group["weight_decay"]),
@@ -131,7 +131,7 @@ class LARS(QuantizedOptimizer):
             "lookahead": momentum if group["nesterov"] else 0.0,
             "trust_coefficient": float(group["trust_coefficient"]),
             "max_unorm": float(group["max_unorm"] or 0),
-            "step_size": Constant(group["lr"]),
+            "step_size": StepScalar(group["lr"]),
             "sign": ascent(group),
         }
 

@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Unpack
 import torch
 from torch import Tensor
 
-from qmaps.engines.constants import Constant, Decoupled
+from qmaps.engines.step_scalars import Decoupled, StepScalar
 from qmaps.optim.base import QuantizedOptimizer, Shared, State
 from qmaps.optim.fixed_width import EightBit, FourBit
 from qmaps.optim.terms import ascent, check_at_least_0, check_betas, directed
@@ -72,14 +72,14 @@ class Lion(QuantizedOptimizer):
         check_at_least_0(group, "lr", "weight_decay")
         check_betas(group)
 
-    def constants(self, group: dict[str, Any]) -> dict[str, float | Constant]:
-        """Constants of a group's steps, in float64."""
+    def step_scalars(self, group: dict[str, Any]) -> dict[str, float | StepScalar]:
+        """Step scalars of a group, in float64."""
         lr, (beta1, beta2) = group["lr"], map(float, group["betas"])
         return {
             "decay": Decoupled(lr, float(group["weight_decay"])),
             "beta1": beta1,
             "beta2": beta2,
-            "step_size": Constant(lr),
+            "step_size": StepScalar(lr),
             "sign": ascent(group),
             "rest1": 1 - beta1,
             "rest2": 1 - beta2,

@@ -1,7 +1,7 @@
-"""What a NaN or infinity in a gradient does: the options of `nonfinite`, in one place.
+"""What a NaN or infinity in a gradient does: the values of the option `nonfinite`.
 
-Gradients are looked at on the host, on all processes that have shards of them. An engine that looks
-by itself on its device is told so by `ParameterStep.skips`.
+The host checks gradients, on all processes that have shards of them. An engine that checks
+gradients itself on its device learns from `ParameterStep.skips` whether to skip the step.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from torch import Tensor
 
 from qmaps.algebra.quantized import QuantizedTensor
 from qmaps.distributed.shards import shard_of
+from qmaps.engines.step import codes_of
 from qmaps.errors import BadValueError, NonFiniteError, shown
 from qmaps.optim.checks import check_gradient
 from qmaps.optim.entries import Entry, label_of
@@ -35,58 +36,59 @@ def check_policy(policy: Any) -> None:
 def leaves_out(
     optimizer: QuantizedOptimizer, entries: Sequence[Entry], *, skipping: bool = True
 ) -> bool:
-    """Whether the step of these parameters is to be left out.
+    """Whether to skip the step of these parameters.
 
-    All processes that have shards of a parameter decide alike.
+    All processes that have shards of a parameter make the same decision.
 
     Args:
-        optimizer: whose parameters they are.
+        optimizer: the optimizer of the parameters.
         entries: the parameters with their gradients.
-        skipping: False looks only for what has to be raised.
+        skipping: False checks gradients only if a group has the policy "raise".
 
     Raises:
-        NonFiniteError: a gradient holds NaN or infinity, and its group raises then.
+        NonFiniteError: a gradient holds NaN or infinity, and its group has the policy "raise".
     """
     policies = {group["nonfinite"] for group in optimizer.param_groups} - {"propagate"}
     if not policies or (not skipping and "raise" not in policies):
         return False
-    looked = [entry for entry in entries if entry.group["nonfinite"] != "propagate"]
+    looked = [entry for entry in entries if entry[2]["nonfinite"] != "propagate"]
     for entry in looked:
         check_gradient(optimizer, entry)
     leave_out = False
     for entry, (count, first) in zip(looked, bad_elements(looked), strict=True):
-        if count and entry.group["nonfinite"] == "raise":
-            raise _error(label_of(optimizer, entry.number), entry.grad, count, first)
+        if count and entry[2]["nonfinite"] == "raise":
+            raise _error(label_of(optimizer, entry[0]), entry[3], count, first)
         leave_out = leave_out or count > 0
     return leave_out
 
 
 def _error(label: str, grad: Tensor, count: int, first: int) -> NonFiniteError:
-    if hasattr(grad, "codes"):
+    if codes_of(grad) is not None:
         return NonFiniteError(
-            f"the gradient of {label} is NaN or infinite under {count} of its "
-            f"scales, the first at index {first}; nonfinite='raise' allows none"
+            f"the gradient of {label} has {count} NaN or infinite scales, the first at index "
+            f"{first}; nonfinite='raise' allows only finite gradients"
         )
     return NonFiniteError(
         f"the gradient of {label} holds {count} NaN or infinite elements, "
-        f"the first at flat index {first}; nonfinite='raise' allows none"
+        f"the first at flat index {first}; nonfinite='raise' allows only finite gradients"
     )
 
 
 def bad_elements(entries: Sequence[Entry]) -> list[tuple[int, int]]:
     """For each gradient, how many elements are not finite, and the first one's flat index.
 
-    Of a sharded gradient both are those of the whole; two collectives for each process group see
-    to that. Of a gradient that is kept as codes scales are counted. Gradients are waited for.
+    For a sharded gradient both describe the whole gradient; this takes two collectives for each
+    process group. For a gradient that is kept as codes, scales are counted. The function waits for
+    the gradients.
     """
     found = []
-    shards = [shard_of(entry.param) for entry in entries]
+    shards = [shard_of(entry[1]) for entry in entries]
     for entry, shard in zip(entries, shards, strict=True):
-        codes = getattr(entry.grad, "codes", None)
-        if isinstance(codes, QuantizedTensor):
+        codes = codes_of(entry[3])
+        if codes is not None:
             found.append(bad_scales(codes))
             continue
-        bad = (~entry.grad.isfinite()).reshape(-1)
+        bad = (~entry[3].isfinite()).reshape(-1)
         count, first = int(bad.sum()), _NONE
         if count:
             first = int(bad.int().argmax())
@@ -97,7 +99,7 @@ def bad_elements(entries: Sequence[Entry]) -> list[tuple[int, int]]:
     groups = dict.fromkeys(group for shard in shards if shard for group in shard.groups())
     for group in groups:
         mine = [i for i, shard in enumerate(shards) if shard and group in shard.groups()]
-        device = entries[mine[0]].grad.device
+        device = entries[mine[0]][3].device
         counts, firsts = torch.tensor([found[i] for i in mine], device=device).unbind(1)
         torch.distributed.all_reduce(counts := counts.contiguous(), group=group)
         torch.distributed.all_reduce(
@@ -111,8 +113,8 @@ def bad_elements(entries: Sequence[Entry]) -> list[tuple[int, int]]:
 def bad_scales(t: QuantizedTensor) -> tuple[int, int]:
     """How many scales of `t` are NaN or infinite, and the flat index of the first.
 
-    A NaN or infinity makes the scale so that it shares, and everything under that scale decodes to
-    NaN or infinity.
+    A NaN or infinite element makes its scale NaN or infinite, and every element that shares the
+    scale decodes to NaN or infinity.
     """
     for scale in t.scales:
         bad = ~scale.isfinite().reshape(-1)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from qmaps.distributed import parts
+from qmaps.distributed import over_shards
 
 CHUNK = 4096
 """Elements whose squares are added first; a power of two."""
@@ -22,13 +22,14 @@ def square_sum(x: Tensor) -> Tensor:
     Elements in row-major order are squared in float64, which is exact, and zeros fill the last
     chunk of 4096. Each chunk is added as a balanced tree, the first half to the second, element by
     element, until one number is left. The chunks' sums, filled up with zeros to a power of two,
-    are added by the same tree. Of a shard (`qmaps.distributed.parts`) the sum is that of the whole.
+    are added by the same tree. Of a shard the sum is that of the whole tensor
+    (`qmaps.distributed.over_shards`).
     """
     flat = x.detach().reshape(-1)
     if flat.numel() == 0:
-        return parts.added(torch.zeros((), dtype=torch.float64, device=x.device))
+        return over_shards.total(torch.zeros((), dtype=torch.float64, device=x.device))
     sums = [_chunk_sums(piece.double()) for piece in torch.split(flat, _PIECE)]
-    return parts.added(tree(_filled(torch.cat(sums), power_of_two(sum(map(len, sums))))))
+    return over_shards.total(tree(_filled(torch.cat(sums), power_of_two(sum(map(len, sums))))))
 
 
 def norm(x: Tensor) -> Tensor:

@@ -23,7 +23,7 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor
 
-from qmaps.distributed import parts
+from qmaps.distributed import over_shards
 from qmaps.optim.norms import power_of_two, square_sum, tree
 
 LANES = 32
@@ -37,7 +37,7 @@ def row_means(x: Tensor, dim: int = -1) -> Tensor:
     """Means of float32 `x` over its last dimension, which stays with size 1.
 
     Args:
-        x: as the parameter, or a part of it (`qmaps.distributed.parts`).
+        x: as the parameter, or a part of it (`qmaps.distributed.over_shards`).
         dim: which of the parameter's dimensions the last of `x` is.
 
     >>> row_means(torch.tensor([[1.0, 2.0, 6.0]]))
@@ -48,8 +48,8 @@ def row_means(x: Tensor, dim: int = -1) -> Tensor:
     # Zeros that are added change nothing: no sum is -0.
     x = _filled(x.double(), -1, chunks * ROW_CHUNK)
     x = x.reshape(*outer, rows, chunks, ROW_CHUNK // LANES, LANES)
-    sums = parts.added(_chunks_added(tree(_in_order(x, -2))), (dim,))
-    return _over(sums, parts.size(columns, dim)).float().unsqueeze(-1)
+    sums = over_shards.total(_chunks_added(tree(_in_order(x, -2))), (dim,))
+    return _over(sums, over_shards.size(columns, dim)).float().unsqueeze(-1)
 
 
 def column_means(x: Tensor) -> Tensor:
@@ -62,8 +62,8 @@ def column_means(x: Tensor) -> Tensor:
     chunks = -(-rows // COLUMN_CHUNK)
     x = _filled(x.double(), -2, chunks * COLUMN_CHUNK)
     x = _in_order(x.reshape(*outer, chunks, COLUMN_CHUNK, columns), -2)
-    sums = parts.added(_chunks_added(x.transpose(-1, -2)), (-2,))
-    return _over(sums, parts.size(rows, -2)).float().unsqueeze(-2)
+    sums = over_shards.total(_chunks_added(x.transpose(-1, -2)), (-2,))
+    return _over(sums, over_shards.size(rows, -2)).float().unsqueeze(-2)
 
 
 def tree_sum(x: Tensor, dim: int) -> Tensor:
@@ -89,15 +89,15 @@ def tree_sum(x: Tensor, dim: int) -> Tensor:
 def rms(x: Tensor) -> Tensor:
     """Root of the mean square of all elements of float32 `x`, 0-d; 0 where there is none."""
     total = square_sum(x)
-    return _over(total, parts.numel(x)).sqrt().float()
+    return _over(total, over_shards.numel(x)).sqrt().float()
 
 
 def whole_norm(x: Tensor) -> Tensor:
     """Euclidean norm of all elements of float32 `x`, 0-d, in the order of `norm`.
 
-    Of a part (`qmaps.distributed.parts`) it is that of the whole.
+    Of a part (`qmaps.distributed.over_shards`) it is that of the whole.
     """
-    return parts.added(_square_sum(x.reshape(-1), (0,))).sqrt().float().reshape(())
+    return over_shards.total(_square_sum(x.reshape(-1), (0,))).sqrt().float().reshape(())
 
 
 def norm(x: Tensor, dims: Iterable[int]) -> Tensor:

@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Unpack
 import torch
 from torch import Tensor
 
-from qmaps.engines.constants import Constant
+from qmaps.engines.step_scalars import StepScalar
 from qmaps.normalize._float32 import sqrt
 from qmaps.optim.base import QuantizedOptimizer, Shared, State
 from qmaps.optim.fixed_width import EightBit, FourBit
@@ -107,15 +107,15 @@ class RMSprop(QuantizedOptimizer):
         }
         return {name: tuple(param.shape) for name in self.states if used[name]}
 
-    def constants(self, group: dict[str, Any]) -> dict[str, float | Constant]:
-        """Constants of a group's steps, in float64."""
+    def step_scalars(self, group: dict[str, Any]) -> dict[str, float | StepScalar]:
+        """Step scalars of a group, in float64."""
         return {
             "weight_decay": float(group["weight_decay"]),
             "alpha": float(group["alpha"]),
             "rest": 1 - float(group["alpha"]),
             "eps": float(group["eps"]),
             "momentum": float(group["momentum"]),
-            "step_size": Constant(group["lr"]),
+            "step_size": StepScalar(group["lr"]),
             "sign": ascent(group),
         }
 

@@ -1,4 +1,4 @@
-"""What an author of an update rule writes."""
+"""The members that define an update rule."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from typing import Any, ClassVar
 
 from torch import Tensor
 
-from qmaps.engines.constants import Constant
 from qmaps.engines.step import Context
+from qmaps.engines.step_scalars import StepScalar
 
 Dims = tuple[int | None, ...]
 
 
 def every(dims: int) -> Dims:
-    """A state of the parameter's shape follows each of its dimensions."""
+    """The `dims` of a state of the parameter's shape: each dimension follows the same one."""
     return tuple(range(dims))
 
 
@@ -29,70 +29,71 @@ class State:
         exact: whether presets and fixed widths leave it in 32 bits.
         factored: whether it is a statistic with fewer elements than the parameter that the kernels
             of the rule compute.
-        initial: the value of all elements before the first step, or the name of the option of the
-            parameter group that has it.
+        initial: the value of all elements before the first step; or the name of the option of the
+            parameter group that has it, or a function of the group that returns it.
         dims: gives, for the number of the parameter's dimensions, the parameter's dimension that
-            each dimension of the state follows; None for one whose size is 1 whatever the sizes
-            of the parameter are. Sharded parameters need it. None instead of a function: the state
+            each dimension of the state follows; None for a dimension whose size is always
+            1. Sharded parameters need it. None instead of a function: the state
             is computed from the whole parameter, so that sharded parameters cannot have it.
     """
 
     signed: bool = False
     exact: bool = False
     factored: bool = False
-    initial: float | str = 0.0
+    initial: float | str | Callable[[dict[str, Any]], float] = 0.0
     dims: Callable[[int], Dims] | None = every
 
 
 class UpdateRule:
-    """An update rule: the states that it keeps, the numbers that it needs, and what it does.
+    """An update rule: the states that it keeps, its step scalars, and its update.
 
     A rule knows nothing of formats: it sees float32 tensors. It is element-wise: a pure function
     of the parameter, the gradient, the states, and the scalars, whose names do not depend on the
     group. A rule with `takes_norms` may also use norms of whole tensors (`qmaps.optim.norms`).
     Where an option adds or removes a state, each set of states is a variant of the rule; every
-    other option is a scalar.
+    other option is a step scalar.
 
-    Subclasses of `QuantizedOptimizer` define `states`, `constants` and `update`, and the rest of
+    Subclasses of `QuantizedOptimizer` define `states`, `step_scalars` and `update`, and the rest of
     this class where they need it.
     """
 
     states: ClassVar[Mapping[str, State]]
-    """The states by name, in the order in which kernels take them."""
+    """The states by name, in the order in which kernels receive them."""
     takes_norms: ClassVar[bool] = False
-    """Whether the rule takes norms of whole tensors, by `qmaps.optim.norms`: then it is not
-    element-wise, and a part of a parameter steps otherwise than the whole."""
+    """Whether the rule uses norms of whole tensors (`qmaps.optim.norms`). Such a rule is not
+    element-wise: a part of a parameter steps differently from the whole parameter."""
     native_rule: ClassVar[str | None] = None
-    """The name of the rule's kernels in ``qmaps/engines/kernels/rules``; None: it has none."""
+    """The name of the rule's kernels in ``qmaps/engines/kernels/rules``; None if there are none."""
     torch_options: ClassVar[Mapping[str, object]] = {}
-    """Options of torch that are no options here, with the value that the rule stands for."""
+    """Options of torch that qmaps does not have, with the only value that is accepted."""
 
     def check_group(self, group: dict[str, Any]) -> None:
         """Raise if an option of a parameter group has a value that is not allowed."""
 
     @abstractmethod
-    def constants(self, group: dict[str, Any]) -> dict[str, float | Constant]:
-        """What the rule needs besides tensors: numbers, or descriptions of those that change.
+    def step_scalars(self, group: dict[str, Any]) -> dict[str, float | StepScalar]:
+        """The step scalars of the rule: numbers, or descriptions of changing numbers.
 
         The rule sees their values rounded to float32. It may compare one with 0, to leave a
-        term out, but takes no other decision. Options may be tensors with one element: what is
-        computed here is of ``float(option)``; `lr` stays a tensor, so that nobody waits for it.
+        term out, but must not branch on it otherwise. Options may be tensors with one element:
+        this method computes with ``float(option)``; `lr` stays a tensor, so that the host does not
+        wait for it.
         """
 
     @abstractmethod
     def update(
         self, param: Tensor, grad: Tensor, states: dict[str, Tensor], scalars: dict[str, float]
     ) -> None:
-        """Apply the rule in place to float32 `param` and `states`; leave `grad` alone.
+        """Apply the rule in place to float32 `param` and `states`; do not change `grad`.
 
-        The rule is one float32 operation after another; none fuses a product with a sum.
+        The rule is a sequence of float32 operations; a product is never fused with a sum.
 
         Args:
-            param: float32 values of the parameter, changed in place. Of a sharded parameter it is
+            param: float32 values of the parameter, changed in place. For a sharded parameter it is
                 the local part, as are `grad` and `states`.
             grad: float32 gradient of the same shape, not negated to maximize; it is not changed.
             states: float32 states by name, changed in place, of the shapes of `state_shapes`.
-            scalars: the values of `constants` in this step, rounded to float32.
+            scalars: the values of `step_scalars` in this step, rounded to float32.
         """
 
     def advance(
@@ -105,8 +106,8 @@ class UpdateRule:
     ) -> None:
         """Apply the rule, knowing which parameter and step it is; the default calls `update`.
 
-        A rule that overrides this may look at whole tensors in any way, and steps of parameters
-        with states that no kernel knows come here alone.
+        A rule that overrides this may use whole tensors in any way. Parameters with states that the
+        kernels do not support are stepped only by this method.
 
         Args:
             context: number of the parameter, number of its step, and options of its group.

@@ -7,7 +7,7 @@ from typing import Any, ClassVar, Unpack
 
 from torch import Tensor
 
-from qmaps.engines.constants import Constant, First
+from qmaps.engines.step_scalars import First, StepScalar
 from qmaps.errors import BadValueError
 from qmaps.optim.base import QuantizedOptimizer, Shared, State
 from qmaps.optim.fixed_width import EightBit, FourBit
@@ -100,15 +100,15 @@ class SGD(QuantizedOptimizer):
         """The buffer, or nothing where there is no momentum."""
         return super().state_shapes(param, group) if group["momentum"] != 0 else {}
 
-    def constants(self, group: dict[str, Any]) -> dict[str, float | Constant]:
-        """Constants of a group's steps, in float64."""
+    def step_scalars(self, group: dict[str, Any]) -> dict[str, float | StepScalar]:
+        """Step scalars of a group, in float64."""
         momentum = float(group["momentum"])
         return {
             "weight_decay": float(group["weight_decay"]),
             "momentum": First(-0.0, momentum),
             "rest": First(1.0, 1 - float(group["dampening"])),
             "lookahead": momentum if group["nesterov"] else 0.0,
-            "step_size": Constant(group["lr"]),
+            "step_size": StepScalar(group["lr"]),
             "sign": ascent(group),
         }
 

@@ -1,4 +1,4 @@
-"""States and random numbers of parameters that several processes keep in shards."""
+"""States and random numbers of parameters that are sharded over processes."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from torch import Tensor
 
 from qmaps.distributed.shards import Shard, shard_of
 from qmaps.engines.philox import RoundingKey
+from qmaps.engines.step import codes_of
 from qmaps.errors import BadValueError
 from qmaps.maps.fitted import FittedMap
 from qmaps.optim.entries import Entry, label_of
@@ -22,8 +23,8 @@ def state_dims(optimizer: QuantizedOptimizer, name: str, dims: int) -> Dims:
     """For each dimension of a state, the parameter's dimension that it follows.
 
     Args:
-        optimizer: whose state it is.
-        name: the state's name; others than those of the rule are of the parameter's shape.
+        optimizer: the optimizer of the state.
+        name: the state's name; states that the rule does not have are of the parameter's shape.
         dims: number of the parameter's dimensions.
 
     Returns:
@@ -45,10 +46,10 @@ def state_shard(
 def local_shapes(
     optimizer: QuantizedOptimizer, param: Tensor, group: dict[str, Any]
 ) -> dict[str, tuple[int, ...]]:
-    """As `state_shapes`, of what this process keeps of a parameter's states.
+    """As `state_shapes`, for the parts of a parameter's states that this process keeps.
 
     Args:
-        optimizer: whose states they are.
+        optimizer: the optimizer of the states.
         param: the parameter; of a sharded one the DTensor.
         group: its parameter group.
     """
@@ -72,10 +73,10 @@ def rounding_key(
 ) -> RoundingKey:
     """The key of the random numbers of a parameter, or of one of its states.
 
-    Elements of a shard get the random numbers that they have in the whole.
+    Elements of a shard get the random numbers that they have in the whole tensor.
 
     Args:
-        optimizer: whose parameter it is.
+        optimizer: the optimizer of the parameter.
         number: the parameter's number among all parameters of all groups, from 0 on.
         param: the parameter; of a sharded one the DTensor.
         group: its parameter group, which has the seed.
@@ -85,7 +86,7 @@ def rounding_key(
     Raises:
         BadValueError: the parameter is split in a way that stochastic rounding does not support.
     """
-    coded = hasattr(param, "codes")
+    coded = codes_of(param) is not None
     key = RoundingKey(
         seed=group["seed"],
         purpose=0 if state is not None else 2 if coded else 1,
@@ -101,33 +102,34 @@ def rounding_key(
 
 
 def check_shard(optimizer: QuantizedOptimizer, entry: Entry) -> None:
-    """Raise if a parameter is in shards, and its step cannot be taken on shards."""
+    """Raise if a parameter is sharded, and its step cannot be taken on shards."""
     _, param, group, _ = entry
     if (shard := shard_of(param)) is None or not shard.groups():
         return
-    label = label_of(optimizer, entry.number)
+    label = label_of(optimizer, entry[0])
     gradient: Any = param.grad
     if gradient.placements != param.placements:  # type: ignore[attr-defined]
         raise BadValueError(
-            f"the gradient of {label} has placements {gradient.placements}; "
-            f"those of the parameter, {param.placements}, are needed"  # type: ignore[attr-defined]
+            f"the gradient of {label} must have the placements of the parameter, "
+            f"{param.placements}, got {gradient.placements}"  # type: ignore[attr-defined]
         )
     for name in optimizer.state_shapes(param, group):
         if optimizer.states[name].dims is None:
             raise BadValueError(
-                f"{name} of {label} needs the whole gradient, and a sharded parameter has only a "
-                "part of it"
+                f"{name} of {label} is computed from the whole gradient, which a sharded parameter "
+                "does not have"
             )
         q = optimizer.quantizer_of(name, param, group)
         if q is None:
             continue
         if isinstance(q.map, FittedMap):
             raise BadValueError(
-                f"{name} of {label} has the quantizer {q.spec}, whose codebook is "
-                "fitted to a whole tensor, and is in shards; take a map that is a formula"
+                f"{name} of {label} is sharded, but its quantizer {q.spec} fits a codebook to the "
+                "whole tensor; use a map with a fixed codebook"
             )
         if q.normalizer.extents(param.dim()) is None:
             raise BadValueError(
-                f"{name} of {label} has the quantizer {q.spec}, and is in shards; "
-                f"{q.normalizer.spec} does not tell what its scales span (Normalizer.extents)"
+                f"{name} of {label} is sharded, but the normalizer {q.normalizer.spec} of its "
+                f"quantizer {q.spec} does not define which elements share a scale "
+                "(Normalizer.extents)"
             )

@@ -9,8 +9,8 @@ from typing import Any, ClassVar, Unpack
 import torch
 from torch import Tensor
 
-from qmaps.distributed import parts
-from qmaps.engines.constants import Constant
+from qmaps.distributed import over_shards
+from qmaps.engines.step_scalars import StepScalar
 from qmaps.errors import BadValueError
 from qmaps.normalize._float32 import sqrt
 from qmaps.optim.base import QuantizedOptimizer, Shared, State
@@ -116,14 +116,14 @@ class SM3(QuantizedOptimizer):
         shapes = dict(zip(_ACCUMULATORS, sizes, strict=False))
         return {"momentum_buffer": shape, **shapes} if group["momentum"] != 0 else shapes
 
-    def constants(self, group: dict[str, Any]) -> dict[str, float | Constant]:
-        """Constants of a group's steps, in float64."""
+    def step_scalars(self, group: dict[str, Any]) -> dict[str, float | StepScalar]:
+        """Step scalars of a group, in float64."""
         momentum = float(group["momentum"])
         return {
             "weight_decay": float(group["weight_decay"]),
             "momentum": momentum,
             "rest": 1 - momentum,
-            "step_size": Constant(group["lr"]),
+            "step_size": StepScalar(group["lr"]),
             "sign": ascent(group),
         }
 
@@ -144,7 +144,7 @@ class SM3(QuantizedOptimizer):
                 largest = v.amax(others) if others else v
             else:
                 largest = torch.zeros_like(accumulator)
-            accumulator.copy_(parts.largest(largest, others))
+            accumulator.copy_(over_shards.largest(largest, others))
         zero = v == 0
         u = (grad / sqrt(torch.where(zero, torch.ones_like(v), v))).masked_fill(zero, 0)
         if "momentum_buffer" in states:

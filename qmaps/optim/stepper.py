@@ -7,6 +7,7 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch import Tensor
 
 from qmaps.algebra.quantized import QuantizedTensor
 from qmaps.cuda.plan import CudaSteps
@@ -16,14 +17,15 @@ from qmaps.engines.backends import backend, cuda_engine_on
 from qmaps.engines.native.leaving import forget_at_exit
 from qmaps.engines.native.plan import NativeEngine
 from qmaps.engines.plan import same
-from qmaps.engines.reference_step import ReferenceEngine
+from qmaps.engines.reference_plan import ReferenceEngine
 from qmaps.engines.step import Inputs, ParameterStep, Rule, StepEngine, StepPlan
-from qmaps.optim.checkpoint import take_in
 from qmaps.optim.checks import check_gradient, check_states
-from qmaps.optim.choice import decisive
+from qmaps.optim.choice import settings_key
 from qmaps.optim.describe import described
 from qmaps.optim.entries import Entry, with_gradients
 from qmaps.optim.nonfinite import leaves_out
+from qmaps.optim.rule import UpdateRule
+from qmaps.optim.saved_states import take_in
 from qmaps.optim.sharding import check_shard
 
 if TYPE_CHECKING:
@@ -35,11 +37,12 @@ _NATIVE, _REFERENCE = NativeEngine(), ReferenceEngine()
 class Stepper:
     """Takes the steps of one optimizer, and keeps the plans of its engines.
 
-    It does not hold its optimizer, so that nothing but its users keeps an optimizer alive.
+    It holds no reference to its optimizer, so that it does not keep the optimizer alive.
 
     Attributes:
-        observers: are shown each update of a parameter that is kept as codes.
-        left: how many parameters of the last step no fused engine took; the reference did.
+        observers: called with each update of a parameter that is kept as codes.
+        left: number of parameters of the last step that no fused engine supported, and that the
+            reference stepped.
     """
 
     def __init__(self) -> None:
@@ -51,7 +54,7 @@ class Stepper:
 
     @property
     def skipped(self) -> int:
-        """How many steps were left out; waits for CUDA devices."""
+        """Number of skipped steps; waits for CUDA devices."""
         return self._skipped + sum(engine.skipped for engine in self._cuda.values())
 
     @skipped.setter
@@ -59,7 +62,7 @@ class Stepper:
         self._skipped = count
 
     def forget_engine(self) -> None:
-        """Let go of the native engine's plans; the next step makes them again."""
+        """Release the native engine's plans; the next step makes them again."""
         self._plans = {at: kept for at, kept in self._plans.items() if at.type != "cpu"}
 
     def unscales(self, optimizer: QuantizedOptimizer) -> bool:
@@ -78,12 +81,12 @@ class Stepper:
             return
         scale = getattr(optimizer, "grad_scale", None)
         found_inf = getattr(optimizer, "found_inf", None)
-        devices = {entry.param.device for entry in entries}
-        # One CUDA engine finds out by itself whether to leave out the step, unless others know.
+        devices = {entry[1].device for entry in entries}
+        # A single CUDA engine decides by itself whether to skip the step, unless others take part.
         alone = (
             len(devices) == 1
             and self._cuda_engine(optimizer, *devices) is not None
-            and not any_distributed(entry.param for entry in entries)
+            and not any_distributed(entry[1] for entry in entries)
         )
         if leaves_out(optimizer, entries, skipping=not alone):
             self._skipped += 1
@@ -91,15 +94,16 @@ class Stepper:
         rule = Rule(optimizer.native_rule, optimizer.takes_norms, optimizer.advance)
         plans: list[StepPlan] = []
         left: list[ParameterStep] = []
+        fresh: dict[Tensor, dict[str, Any]] = {}
         for device in devices:
             here = entries
             if len(devices) > 1:
-                here = [entry for entry in entries if entry.param.device == device]
-            plan, rest = self._planned(optimizer, rule, device, here)
+                here = [entry for entry in entries if entry[1].device == device]
+            plan, rest = self._planned(optimizer, rule, device, here, fresh)
             plans += [] if plan is None else [plan]
             left += rest
         if left or not alone:
-            # What one engine would find out alone, all must know.
+            # All engines must know whether one of them would skip the step.
             late = alone and leaves_out(optimizer, entries)
             if late or (found_inf is not None and float(found_inf) != 0):
                 self._skipped += 1
@@ -107,48 +111,86 @@ class Stepper:
         self.left = len(left)
         if left:
             plans.append(_REFERENCE.plan(rule, left))
-        scalars = [optimizer.constants(group) for group in optimizer.param_groups]
+        groups = optimizer.param_groups
+        stepping = {id(entry[2]) for entry in entries} if len(groups) > 1 else {id(groups[0])}
+        scalars = [optimizer.step_scalars(g) if id(g) in stepping else {} for g in groups]
         inputs = Inputs(scalars, scale, found_inf)
-        for plan in plans:
-            plan.run(inputs)
+        try:
+            for plan in plans:
+                plan.run(inputs)
+        finally:
+            _store(optimizer, fresh)
 
     def _planned(
-        self, optimizer: QuantizedOptimizer, rule: Rule, device: torch.device, entries: list[Entry]
+        self,
+        optimizer: QuantizedOptimizer,
+        rule: Rule,
+        device: torch.device,
+        entries: list[Entry],
+        fresh: dict[Tensor, dict[str, Any]],
     ) -> tuple[StepPlan | None, list[ParameterStep]]:
-        """The plan of an engine for one device, and the parameters that no engine takes."""
+        """The plan of an engine for one device, and the parameters that no engine takes.
+
+        States of parameters that have none yet go into `fresh`.
+        """
         engine, kept = self._engine(optimizer, device), self._plans.get(device)
-        if engine is None or (kept is not None and kept.engine is not engine):
+        # Only the reference divides gradients that are kept as codes by a scale.
+        scaled = optimizer.steps_codes and getattr(optimizer, "grad_scale", None) is not None
+        if engine is None or scaled or (kept is not None and kept.engine is not engine):
             kept = None
-        if kept is not None and kept.fits(optimizer, entries):
+        if kept is not None and kept.fits(optimizer, entries, self.observers):
             return kept.plan, []
         for entry in entries:
             check_gradient(optimizer, entry)
             check_shard(optimizer, entry)
             take_in(optimizer, *entry[:3])
         # Autograd of complex numbers leaves negations to be done later.
-        entries = [entry._replace(grad=plain(entry.grad, "a gradient")) for entry in entries]
-        if kept is not None and kept.fits(optimizer, entries):
+        entries = [(*entry[:3], plain(entry[3], "a gradient")) for entry in entries]
+        if kept is not None and kept.fits(optimizer, entries, self.observers):
             return kept.plan, []
-        given = [described(optimizer, entry, self.observers) for entry in entries]
-        for entry, each in zip(entries, given, strict=True):
-            check_states(each, tuple(entry.param.shape))
+        given = self._described(optimizer, entries, fresh)
         if engine is None:
             return None, given
         # An engine steps parameters at the same time; one that is given twice steps twice.
         shared = overlapping([each.param for each in given])
         takes = [
-            index not in shared and engine.supports(rule, each) for index, each in enumerate(given)
+            index not in shared
+            and not (scaled and each.codes is not None)
+            and engine.supports(rule, each)
+            for index, each in enumerate(given)
         ]
         taken = [each for each, took in zip(given, takes, strict=True) if took]
         left = [each for each, took in zip(given, takes, strict=True) if not took]
         plan = engine.plan(rule, taken)
-        self._plans[device] = _Repeated(optimizer, engine, plan, entries, whole=not left)
+        states = [each.storage for each in given]
+        self._plans[device] = _Repeated(
+            optimizer, engine, plan, entries, states, self.observers, whole=not left and not scaled
+        )
         if engine is _NATIVE:
             forget_at_exit(self)
         return plan, left
 
+    def _described(
+        self,
+        optimizer: QuantizedOptimizer,
+        entries: Sequence[Entry],
+        fresh: dict[Tensor, dict[str, Any]],
+    ) -> list[ParameterStep]:
+        """What engines are told of parameters, whose states are checked."""
+        numbers = {id(group): number for number, group in enumerate(optimizer.param_groups)}
+        given = []
+        for entry in entries:
+            _, param, group, _ = entry
+            storage = optimizer.state.get(param)
+            if storage is None:
+                storage = fresh.setdefault(param, {})
+            one = described(optimizer, entry, numbers[id(group)], storage, self.observers)
+            check_states(one, tuple(param.shape))
+            given.append(one)
+        return given
+
     def _engine(self, optimizer: QuantizedOptimizer, device: torch.device) -> StepEngine | None:
-        """The fused engine for a device, where there is one."""
+        """The fused engine for a device; None if there is no such engine."""
         if (cuda := self._cuda_engine(optimizer, device)) is not None:
             return cuda
         if optimizer.native_rule is None or device.type != "cpu" or backend() != "native":
@@ -164,6 +206,13 @@ class Stepper:
         return self._cuda[engine.device]
 
 
+def _store(optimizer: QuantizedOptimizer, fresh: dict[Tensor, dict[str, Any]]) -> None:
+    """Give the optimizer the states that were created."""
+    for param, storage in fresh.items():
+        if storage:
+            optimizer.state[param] = storage
+
+
 class _Repeated:
     """A plan, and what it was made for.
 
@@ -172,6 +221,8 @@ class _Repeated:
         engine: the engine that takes it.
         plan: the engine's plan.
         entries: the parameters of the step.
+        states: the dicts that their states are stored in.
+        observers: those that the plan shows updates to.
         whole: whether the plan is of all of them; others are described anew in each step.
     """
 
@@ -181,27 +232,37 @@ class _Repeated:
         engine: StepEngine,
         plan: StepPlan,
         entries: Sequence[Entry],
+        states: list[dict[str, Any]],
+        observers: tuple[Any, ...],
         *,
         whole: bool,
     ) -> None:
         self.engine, self.plan = engine, plan
         self._settings = _settings(optimizer)
-        self._params = [entry.param for entry in entries]
-        self._groups = [entry.group for entry in entries]
+        self._all_groups = list(optimizer.param_groups)
+        self._observers = observers
+        self._numbers, self._params, self._groups, _ = zip(*entries, strict=True)
         self._sharded = any_distributed(self._params)
-        self._states = [optimizer.state[param] for param in self._params]
+        self._states = states
         self._values = _values(self._states)
         # Fitted maps are looked at anew each time, for their refits.
         self._once = not whole or any(map(_fitted, self._values))
 
-    def fits(self, optimizer: QuantizedOptimizer, entries: Sequence[Entry]) -> bool:
+    def fits(
+        self,
+        optimizer: QuantizedOptimizer,
+        entries: Sequence[Entry],
+        observers: tuple[Any, ...],
+    ) -> bool:
         """Whether these are the parameters of the plan, and nothing about them has changed.
 
         If so, the next step of the plan takes their gradients.
         """
-        if self._once or _settings(optimizer) != self._settings:
+        if self._once or observers != self._observers or _settings(optimizer) != self._settings:
             return False
-        _, params, groups, grads = zip(*entries, strict=True)
+        numbers, params, groups, grads = zip(*entries, strict=True)
+        if numbers != self._numbers or not same(optimizer.param_groups, self._all_groups):
+            return False
         if not (same(params, self._params) and same(groups, self._groups)):
             return False
         states = list(map(optimizer.state.get, params))
@@ -212,10 +273,12 @@ class _Repeated:
 
 def _settings(optimizer: QuantizedOptimizer) -> list[tuple[Any, ...]]:
     """The options of all groups that a plan depends on."""
+    # Most rules have the same states whatever the options are.
+    varies = type(optimizer).state_shapes is not UpdateRule.state_shapes
     return [
         (
-            optimizer.states_of(group),
-            *decisive(group),
+            optimizer.states_of(group) if varies else (),
+            *settings_key(group),
             group["stochastic_rounding"],
             group["master_weights"],
             group["seed"],

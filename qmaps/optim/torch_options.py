@@ -32,7 +32,7 @@ def without_torch_options(
             stands for.
 
     Raises:
-        BadTypeError: an option is neither torch's nor anybody's.
+        BadTypeError: an option is not one of torch's that the optimizer accepts, or is not a bool.
         BadValueError: one of torch's has a value that would change the rule.
     """
     kept = {}
@@ -44,7 +44,7 @@ def without_torch_options(
         elif name not in HARMLESS:
             only = False if name == "differentiable" else stands_for.get(name)
             if only is None:
-                raise BadTypeError(f"{name}={shown(value)} is no option of {owner}")
+                raise BadTypeError(f"{name}={shown(value)} is not an option of {owner}")
             if value != only:
                 raise BadValueError(f"{name}={value} is not supported: {REASONS[name]}")
     return kept

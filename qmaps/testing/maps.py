@@ -142,8 +142,8 @@ def stochastic_rounding_is_unbiased(map_: Map, device: torch.device) -> None:
     upper = (codes.view(draws, points) == cell + 1).double().mean(0)
     # The share that the float32 value n really stands for, not the one it was made from.
     share = (n.double() - low.double()) / (high.double() - low.double())
-    spread = (share * (1 - share) / draws).clamp_min(1e-12).sqrt()
-    z = ((upper - share) / spread)[(share > 0.1) & (share < 0.9)]
+    deviation = (share * (1 - share) / draws).clamp_min(1e-12).sqrt()
+    z = ((upper - share) / deviation)[(share > 0.1) & (share < 0.9)]
     if z.numel() == 0:
         return  # neighbours so close that no float32 lies between them
     assert float(z.abs().max()) < 7

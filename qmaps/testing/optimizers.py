@@ -163,7 +163,7 @@ def nonfinite_gradients_are_skipped_or_refused(make: Make) -> None:
     count = params[0].numel()
     message = (
         f"the gradient of parameter number 0 holds {count} NaN or infinite elements, the first at "
-        "flat index 0; nonfinite='raise' allows none"
+        "flat index 0; nonfinite='raise' allows only finite gradients"
     )
     with refused(NonFiniteError, message):
         optimizer.step()

@@ -12,7 +12,7 @@ from torch import nn
 
 from qmaps import lpmm
 from qmaps.lpmm.adam import MOMENTS
-from qmaps.lpmm.memory import FULL, ModelMemory, Spec
+from qmaps.lpmm.footprint import FULL, ModelMemory, Spec
 from qmaps.lpmm.sgd import MOMENTUM
 from reproduction.lpmm._resnet import Shape
 

@@ -9,7 +9,7 @@ from qmaps import lpmm
 from qmaps.lab import workloads
 from qmaps.lab.report.claim import Claim
 from qmaps.lab.report.published import published
-from qmaps.lpmm.memory import ModelMemory
+from qmaps.lpmm.footprint import ModelMemory
 from qmaps.lpmm.optimizer import LowPrecisionOptimizer
 from reproduction.context import Context
 from reproduction.exhibit import Exhibit, Finding, Frames, Needs

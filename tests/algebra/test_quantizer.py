@@ -206,7 +206,7 @@ def test_unknown_and_absent_back_ends_are_refused(monkeypatch: pytest.MonkeyPatc
     with pytest.raises(ValueError) as caught, use_backend("nativ"):
         pass
     assert str(caught.value) == (
-        "name='nativ' is no back end; allowed are 'reference', 'native', 'cuda'; nearest match: "
+        "name='nativ' is not a back end; allowed are 'reference', 'native', 'cuda'; nearest match: "
         "native"
     )
     monkeypatch.setenv("QMAPS_BACKEND", "cuda")

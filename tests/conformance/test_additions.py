@@ -97,7 +97,7 @@ class Marked(Torch):
 OPTIMIZER = '''
 """Steps along an average."""
 
-from qmaps.engines.constants import Constant
+from qmaps.engines.step_scalars import StepScalar
 from qmaps.optim.base import QuantizedOptimizer
 from qmaps.optim.fixed_width import EightBit
 
@@ -111,8 +111,8 @@ class Heavy(QuantizedOptimizer):
     def __init__(self, params, lr=1e-3, **shared):
         super().__init__(params, {"lr": lr}, **shared)
 
-    def constants(self, group):
-        return {"step_size": Constant(group["lr"])}
+    def step_scalars(self, group):
+        return {"step_size": StepScalar(group["lr"])}
 
     def update(self, param, grad, states, scalars):
         states["average"].mul_(0.5).add_(grad * 0.5)

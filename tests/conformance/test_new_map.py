@@ -34,7 +34,7 @@ def test_a_map_without_an_8_bit_form_is_known_everywhere(capsys) -> None:
         assert Narrow.widths_of(True) == range(3, 6)
         assert not Narrow.widths_of(False)
         assert (Narrow.near(8), Narrow.near(2)) == (Narrow(5), Narrow(3))
-        with pytest.raises(ValueError, match="narrow is signed"):
+        with pytest.raises(ValueError, match="narrow must be signed"):
             Narrow.near(4, signed=False)
         assert "narrow@5s" in set(_map_curves()["map"])
         with pytest.raises(SystemExit) as left:

@@ -137,7 +137,7 @@ check_map(maps.REGISTRY["cubic"])
 q = qmaps.quantizer("whole/cubic@4s")
 check_normalizer(q.normalizer)
 if any(each.name == "native" and each.available for each in qmaps.backends()):
-    assert tensors.follows(q.normalizer, q.map, (40, 50))
+    assert tensors.supports(q.normalizer, q.map, (40, 50))
 assert abs(q.error(torch.randn(40, 50))["bias"]) < 1
 check_optimizer(optim.SignedSGD, lr=0.1, momentum=0.9)
 

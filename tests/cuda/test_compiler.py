@@ -56,7 +56,7 @@ def test_kernels_are_those_of_the_files() -> None:
     with pytest.raises(BackendError) as caught:
         kernel("stride")
     assert str(caught.value) == (
-        "there is no CUDA kernel 'stride'; qmaps/cuda/kernels.py lists them"
+        "name='stride' is not a CUDA kernel; qmaps/cuda/kernels.py lists all kernels"
     )
 
 

@@ -15,11 +15,11 @@ from torch import Tensor
 from qmaps import optim
 from qmaps.algebra.quantized import QuantizedTensor
 from qmaps.algebra.quantizer import quantizer
-from qmaps.cuda.layout import CONSTANT
+from qmaps.cuda.layout import STEP_SCALAR
 from qmaps.cuda.source import source_of
 from qmaps.engines.backends import use_backend
-from qmaps.engines.constants import (
-    Constant,
+from qmaps.engines.rules import rules
+from qmaps.engines.step_scalars import (
     Corrected,
     Decoupled,
     First,
@@ -30,12 +30,12 @@ from qmaps.engines.constants import (
     RelativeStep,
     RootCorrection,
     Slowing,
+    StepScalar,
     Unbiased,
     UnbiasedRest,
     Warmed,
     power,
 )
-from qmaps.engines.rules import rules
 from qmaps.optim.base import QuantizedOptimizer
 from tests.cuda.emulation import EmulatedEngine, build
 from tests.helpers import Wrapped
@@ -384,7 +384,7 @@ def test_norms_of_many_chunks(kind: type[QuantizedOptimizer], on_device: Emulate
 
 
 KINDS = [
-    Constant(0.1),
+    StepScalar(0.1),
     Corrected(1e-3, 0.9),
     RootCorrection(0.0, 0.999),
     Decoupled(1e-3, 0.1),
@@ -404,18 +404,18 @@ KINDS = [
 ]
 
 
-def test_constants_have_the_hosts_bits(
+def test_step_scalars_have_the_hosts_bits(
     device: EmulatedEngine, request: pytest.FixtureRequest
 ) -> None:
     library = build(
         f'#include "block.hpp"\n{source_of("begin.cuh")}'
-        'extern "C" double value(const qmaps::Constant* given, std::uint64_t step) {\n'
-        "    return qmaps::constant_of(*given, step);\n}\n",
+        'extern "C" double value(const qmaps::StepScalar* given, std::uint64_t step) {\n'
+        "    return qmaps::value_of(*given, step);\n}\n",
         request.config.cache.mkdir("cuda-emulation"),
     )
     library.value.restype = ctypes.c_double
     for constant in KINDS:
-        given = np.zeros((), dtype=CONSTANT)
+        given = np.zeros((), dtype=STEP_SCALAR)
         for name in ("kind", "a", "b", "c"):
             given[name] = getattr(constant, name)
         for step in (1, 2, 3, 6, 7, 8, 99, 1000, 54321, 100_000, 2**24 + 1, 2**33 + 1):

@@ -10,7 +10,7 @@ import pytest
 from qmaps.cuda import layout, source
 from qmaps.cuda.kernels import FILES
 from qmaps.cuda.source import NUMBERS, source_of
-from qmaps.engines import constants
+from qmaps.engines import step_scalars
 from qmaps.engines.kernels.declarations import Flags
 from tests.cuda.emulation import EmulatedEngine, build
 
@@ -64,7 +64,7 @@ def test_a_field_in_another_place_does_not_compile(
 def test_a_kind_of_constant_without_a_case_does_not_compile(
     anew: pytest.MonkeyPatch, device: EmulatedEngine, tmp_path: Path
 ) -> None:
-    kinds = list(constants.KINDS)
+    kinds = list(step_scalars.KINDS)
     anew.setattr(source, "KINDS", kinds)
     compiled("begin.cuh", tmp_path)
     kinds.append(type("Halved", (), {}))
@@ -75,6 +75,6 @@ def test_a_kind_of_constant_without_a_case_does_not_compile(
 def test_enumerations_are_made_from_python() -> None:
     text = source_of("begin.cuh")
     assert f"kNonFinite = {Flags.NON_FINITE.value}, kNegative = {Flags.NEGATIVE.value}" in text
-    assert [kind.kind for kind in constants.KINDS] == list(range(len(constants.KINDS)))
-    for kind in constants.KINDS:
+    assert [kind.kind for kind in step_scalars.KINDS] == list(range(len(step_scalars.KINDS)))
+    for kind in step_scalars.KINDS:
         assert f"k{kind.__name__} = {kind.kind}" in text

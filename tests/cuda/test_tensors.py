@@ -9,7 +9,7 @@ from torch import Tensor
 
 import qmaps
 from qmaps.cuda import layout, tensors
-from qmaps.cuda.books import guesses
+from qmaps.cuda.codebooks import guesses
 from qmaps.engines.backends import use_backend
 from qmaps.engines.philox import RoundingKey
 from qmaps.engines.reference import thresholds
@@ -61,7 +61,7 @@ def test_every_kind_of_scale(spec: str, rounding: str, on_device: EmulatedEngine
     q = qmaps.quantizer(spec + rounding)
     key = RoundingKey(seed=5, tensor=3, step=7, offset=2) if rounding else None
     for shape, dtype in INPUTS:
-        assert tensors.follows(q.normalizer, q.map, shape)
+        assert tensors.supports(q.normalizer, q.map, shape)
         assert_as_reference(q, sample(shape, dtype, signed=q.map.signed), key)
     assert on_device.launched
 
@@ -109,11 +109,11 @@ def test_codebooks_without_structure(size: int, on_device: EmulatedEngine) -> No
         0.5 + np.arange(size) * 2.0**-24,  # neighbours in float32: halvings are needed
         -np.geomspace(1e-38, 1, size),
     ):
-        book = np.unique((values / np.abs(values).max()).astype(np.float32))
-        if book.size < 2:
+        codebook = np.unique((values / np.abs(values).max()).astype(np.float32))
+        if codebook.size < 2:
             continue
-        map_ = Codebook(book.tolist(), bits=8)
-        n = np.concatenate([book, thresholds(table(map_)).numpy()])
+        map_ = Codebook(codebook.tolist(), bits=8)
+        n = np.concatenate([codebook, thresholds(table(map_)).numpy()])
         near = [n, np.nextafter(n, np.float32(-2)), np.nextafter(n, np.float32(2))]
         x = torch.from_numpy(np.concatenate([*near, [1, -1]]))
         for rounding in (None, RoundingKey(seed=1)):

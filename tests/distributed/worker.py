@@ -311,7 +311,7 @@ def check_skipping_and_raising_together() -> None:
                 optimizer.step()
             assert str(caught.value) == (
                 "the gradient of parameter 'w' holds 2 NaN or infinite elements, the first at "
-                "flat index 6207; nonfinite='raise' allows none"
+                "flat index 6207; nonfinite='raise' allows only finite gradients"
             )
         assert torch.equal(param.to_local(), torch.ones_like(param.to_local()))
 
@@ -320,11 +320,11 @@ def check_what_shards_cannot_do_is_refused() -> None:
     mesh = dist.init_device_mesh("cpu", (WORLD,))
     for make, message in (
         (lambda p: AdamW(p, state_quantizers={"exp_avg": "B128/quantile@4s"}),
-         "exp_avg of parameter 'w' has the quantizer B128/quantile@4s, whose codebook is fitted to "
-         "a whole tensor, and is in shards; take a map that is a formula"),
+         "exp_avg of parameter 'w' is sharded, but its quantizer B128/quantile@4s fits a codebook "
+         "to the whole tensor; use a map with a fixed codebook"),
         (lambda p: Adafactor(p, apollo_rank=4),
-         "low_variance of parameter 'w' needs the whole gradient, and a sharded parameter has only "
-         "a part of it"),
+         "low_variance of parameter 'w' is computed from the whole gradient, which a sharded "
+         "parameter does not have"),
     ):  # fmt: skip
         param = nn.Parameter(distribute_tensor(torch.ones(64, 100), mesh, [Shard(0)]))
         optimizer = make([("w", param)])

@@ -69,7 +69,7 @@ def test_every_number_by_hand(count: int, **parts: int) -> None:
 def test_the_last_element_that_can_be_numbered() -> None:
     with pytest.raises(ValueError) as caught:
         uniform(2, RoundingKey(offset=2**42 - 1))
-    assert str(caught.value) == "offset=4398046511103 plus 2 elements exceeds 2**42"
+    assert str(caught.value) == "offset=4398046511103 plus 2 elements must be at most 2**42"
 
 
 def test_counter_layout() -> None:
@@ -106,12 +106,12 @@ def test_range_and_independence_of_the_global_generator() -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"seed": -1}, "seed=-1 is outside 0 to 2**32 - 1"),
-        ({"state": 256}, "state=256 is outside 0 to 2**8 - 1"),
-        ({"purpose": 256}, "purpose=256 is outside 0 to 2**8 - 1"),
-        ({"step": 2**53}, "step=9007199254740992 is outside 0 to 2**53 - 1"),
-        ({"micro_batch": 2**16}, "micro_batch=65536 is outside 0 to 2**16 - 1"),
-        ({"offset": 2**42}, "offset=4398046511104 is outside 0 to 2**42 - 1"),
+        ({"seed": -1}, "seed=-1 must be between 0 and 2**32 - 1"),
+        ({"state": 256}, "state=256 must be between 0 and 2**8 - 1"),
+        ({"purpose": 256}, "purpose=256 must be between 0 and 2**8 - 1"),
+        ({"step": 2**53}, "step=9007199254740992 must be between 0 and 2**53 - 1"),
+        ({"micro_batch": 2**16}, "micro_batch=65536 must be between 0 and 2**16 - 1"),
+        ({"offset": 2**42}, "offset=4398046511104 must be between 0 and 2**42 - 1"),
         ({"step": 1.0}, "step=1.0 must be an int"),
         ({"tensor": True}, "tensor=True must be an int"),
     ],

@@ -16,7 +16,7 @@ from qmaps import optim
 from qmaps.engines import native
 from qmaps.engines.backends import use_backend
 from qmaps.engines.kernels import declarations
-from qmaps.engines.kernels.declarations import ENUMERATIONS, FOLDER, Sides
+from qmaps.engines.kernels.declarations import ENUMERATIONS, FOLDER, Factoring
 from qmaps.engines.rules import KernelRule, check_build, ordered, rules, scalar_names
 from qmaps.errors import BackendError, BadValueError
 from tests.optim.families import FAMILIES, same_bits
@@ -44,13 +44,13 @@ def stepped(cls: type[Any]) -> torch.Tensor:
 
 
 def test_a_rule_as_its_header_declares_it() -> None:
-    assert rules()["adafactor", "exp_avg sides"] == KernelRule(
+    assert rules()["adafactor", "exp_avg factored"] == KernelRule(
         name="adafactor",
-        states=("exp_avg", "sides"),
+        states=("exp_avg", "factored"),
         scalars=scalar_names("adafactor"),
         type="Adafactor<true, true>",
         takes_norms=True,
-        sides=Sides.PRODUCT,
+        factoring=Factoring.PRODUCT,
     )
     assert scalar_names("adam")[:3] == ("weight_decay", "beta1", "beta2")
     assert scalar_names("adamw") == scalar_names("adamw_factor") == (
@@ -73,24 +73,24 @@ def test_the_compiled_module_has_the_rules_of_the_headers() -> None:
     [
         (
             lambda row: (*row[:2], row[2].replace("beta1, beta2", "beta2, beta1"), *row[3:]),
-            "rule 'adam' with states 'exp_avg exp_avg_sq' has scalar 1 'beta2' there and scalar 1 "
-            "'beta1' in its header",
+            "rule 'adam' with states 'exp_avg exp_avg_sq' has scalar 1 'beta2' in the module and "
+            "scalar 1 'beta1' in its header",
         ),
         (
             lambda row: (*row[:2], f"{row[2]}, more", *row[3:]),
-            "rule 'adam' with states 'exp_avg exp_avg_sq' has scalar 9 'more' there and nothing in "
-            "its header",
+            "rule 'adam' with states 'exp_avg exp_avg_sq' has scalar 9 'more' in the module and "
+            "nothing in its header",
         ),
         (
             lambda row: ("adan", *row[1:]),
-            "rule 'adam' with states 'exp_avg exp_avg_sq' is not in it",
+            "rule 'adam' with states 'exp_avg exp_avg_sq' is not in the module",
         ),
         (
             lambda row: (*row[:5], 2),
-            "rule 'adam' with states 'exp_avg exp_avg_sq' has SMALLEST there and NO_SIDES in its "
-            "header",
+            "rule 'adam' with states 'exp_avg exp_avg_sq' has SMALLEST in the module and "
+            "NOT_FACTORED in its header",
         ),
-        (lambda row: row[:2], "the module does not tell its rules as this version expects"),
+        (lambda row: row[:2], "the module does not list its rules in the expected form"),
     ],
 )
 def test_another_build_is_refused(change: Any, difference: str) -> None:
@@ -142,8 +142,8 @@ def test_another_build_is_refused_at_import() -> None:
 @pytest.mark.parametrize("cls", WITH_RULE, ids=lambda cls: cls.__name__)
 def test_constants_are_the_scalars_of_the_rule(cls: type[Any]) -> None:
     optimizer = optimizer_of(cls)
-    constants = optimizer.constants(optimizer.param_groups[0])
-    assert sorted(constants) == sorted(scalar_names(cls.native_rule))
+    given = optimizer.step_scalars(optimizer.param_groups[0])
+    assert sorted(given) == sorted(scalar_names(cls.native_rule))
 
 
 def test_every_rule_belongs_to_an_optimizer() -> None:
@@ -154,18 +154,20 @@ def test_every_rule_belongs_to_an_optimizer() -> None:
 @pytest.mark.parametrize("cls", [optim.AdamW, optim.AdEMAMix], ids=lambda cls: cls.__name__)
 def test_scalars_bind_by_name(cls: type[Any]) -> None:
     class Permuted(cls):
-        def constants(self, group: dict[str, Any]) -> dict[str, Any]:
-            return dict(reversed(super().constants(group).items()))
+        def step_scalars(self, group: dict[str, Any]) -> dict[str, Any]:
+            return dict(reversed(super().step_scalars(group).items()))
 
-    assert list(optimizer_of(Permuted).constants(optimizer_of(cls).param_groups[0]))[-1] == "decay"
+    assert (
+        list(optimizer_of(Permuted).step_scalars(optimizer_of(cls).param_groups[0]))[-1] == "decay"
+    )
     assert same_bits(stepped(Permuted), stepped(cls))
 
 
 @needs_native
 def test_scalars_of_other_names_are_refused() -> None:
     class Renamed(optim.AdamW):
-        def constants(self, group: dict[str, Any]) -> dict[str, Any]:
-            found = super().constants(group)
+        def step_scalars(self, group: dict[str, Any]) -> dict[str, Any]:
+            found = super().step_scalars(group)
             return {"epsilon" if name == "eps" else name: found[name] for name in found}
 
     with pytest.raises(BadValueError) as caught:
@@ -192,7 +194,7 @@ QMAPS_SCALARS(adan, weight_decay, beta1,
 
 struct Adan {};
 
-QMAPS_RULE(adan, "exp_avg sides", kSmallest, kTakesNorms, Adan)
+QMAPS_RULE(adan, "exp_avg factored", kSmallest, kTakesNorms, Adan)
 """
 
 
@@ -207,14 +209,14 @@ def test_a_header_in_the_folder_is_enough(folder: Path) -> None:
     (folder / "adan.hpp").write_text(ADAN)
     (added,) = set(declarations.read_rules(folder)) - set(before)
     assert added == KernelRule(
-        "adan", ("exp_avg", "sides"), ("weight_decay", "beta1", "sign"), "Adan", True,
-        Sides.SMALLEST,
+        "adan", ("exp_avg", "factored"), ("weight_decay", "beta1", "sign"), "Adan", True,
+        Factoring.SMALLEST,
     )  # fmt: skip
     lines = declarations.rules_text(folder).splitlines()
     assert '#include "qmaps/engines/kernels/rules/adan.hpp"' in lines
     assert "    ENTRY(Adan) \\" in lines
     assert [header.name for header in declarations.headers(folder)][:4] == [
-        "layerwise.hpp", "sided.hpp", "terms.hpp", "adafactor.hpp",
+        "factored.hpp", "layerwise.hpp", "terms.hpp", "adafactor.hpp",
     ]  # fmt: skip
 
 
@@ -222,8 +224,8 @@ def test_a_header_in_the_folder_is_enough(folder: Path) -> None:
     ("old", "new", "message"),
     [
         ("kSmallest", "kLargest", r"adan.hpp: QMAPS_RULE\(adan, .*\) cannot be read: 'kLargest'"),
-        ("RULE(adan", "RULE(adam", r"adan.hpp: QMAPS_RULE\(adam, .*sides"),
-        ('"exp_avg sides"', "exp_avg", "names between quotation marks"),
+        ("RULE(adan", "RULE(adam", r"adan.hpp: QMAPS_RULE\(adam, .*the rule is declared twice"),
+        ('"exp_avg factored"', "exp_avg", "names between quotation marks"),
         ("QMAPS_SCALARS(adan", "QMAPS_SCALARS(adon", "cannot be read: 'adan'"),
         ("Adan)\n", "Adan);\n", "adan.hpp: a declaration does not begin or end its line"),
     ],

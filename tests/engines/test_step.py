@@ -14,11 +14,11 @@ from torch import Tensor, nn
 import qmaps
 from qmaps.algebra.quantized import QuantizedTensor
 from qmaps.engines.backends import use_backend
-from qmaps.engines.constants import Corrected, RootCorrection
 from qmaps.engines.native.plan import NativeEngine
 from qmaps.engines.philox import RoundingKey
-from qmaps.engines.reference_step import ReferenceEngine
+from qmaps.engines.reference_plan import ReferenceEngine
 from qmaps.engines.step import Inputs, ParameterStep, Rule, StateStep, StepEngine
+from qmaps.engines.step_scalars import Corrected, RootCorrection
 from qmaps.optim import AdamW, AdamW4bit, AdamW8bit
 
 native = pytest.mark.skipif(qmaps.backend() != "native", reason="the native engine is not built")

@@ -281,7 +281,9 @@ def test_code_pairs_draws_the_quantities_asked_for() -> None:
     for wrong in (["use", "x"], []):
         with pytest.raises(BadValueError) as caught:
             figures.code_pairs(FRAMES["code_pairs"], quantities=wrong)
-        assert str(caught.value) == f"quantities={wrong!r} must be some of 'use', 'abs', 'rel'"
+        assert str(caught.value) == (
+            f"quantities={wrong!r} must name one or more of 'use', 'abs', 'rel'"
+        )
 
 
 def test_code_pairs_without_any_error_are_drawn() -> None:
@@ -564,7 +566,7 @@ def test_loss_curves_name_the_unit() -> None:
 def test_loss_curves_refuse_other_splits() -> None:
     with pytest.raises(BadValueError) as caught:
         draw("loss_curves", FRAMES["loss_curves"].replace("val", "test"))
-    assert str(caught.value) == "frame has split='test'; loss_curves knows 'train' and 'val'"
+    assert str(caught.value) == "frame has split='test'; a split must be 'train' or 'val'"
 
 
 # update_error

@@ -266,7 +266,7 @@ BAD = {
     "figures {states} --out {file}": "cannot be written",
     "figures {sgd} --out {new}": "has no Adam states",
     "figures --out {new}": "has no frames to draw",
-    "report {new}": "holds no figures, frames or sweep to report",
+    "report {new}": "must hold figures, frames or a sweep",
     "capture --checkpoint {missing} --out {new}": "does not exist",
     "capture --checkpoint {text} --out {new}": "is not a checkpoint that torch can load",
     "capture --out {new}": "give either a workload or --checkpoint, not both",

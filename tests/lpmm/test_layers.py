@@ -476,7 +476,7 @@ def test_copies_share_nothing() -> None:
          "grads='B64/lloyd@4s' is fitted to data; expected a map that is given by a formula"),
         (nn.Linear(2, 2), {"skip": ["w"]},
          "skip names 'w', which matches no parameter; the parameters are weight, bias"),
-        (nn.Linear(2, 2), {"seed": -1}, "seed=-1 is outside 0 to 2**32 - 1"),
+        (nn.Linear(2, 2), {"seed": -1}, "seed=-1 must be between 0 and 2**32 - 1"),
         (nn.Linear(2, 2).double(), {}, "parameter 'weight' has dtype torch.float64; float32, "
          "float16 and bfloat16 can be converted"),
         (nn.Sequential(nn.Embedding(4, 2, max_norm=1.0)), {},

@@ -10,7 +10,7 @@ from torch import nn
 
 from qmaps import lpmm
 from qmaps.errors import BadTypeError, BadValueError
-from qmaps.lpmm.memory import states_of
+from qmaps.lpmm.footprint import states_of
 
 
 def net() -> nn.Module:

@@ -124,7 +124,7 @@ def test_optimizers_of_plain_models_refuse_converted_ones(make: Any) -> None:
     model[2].requires_grad_(True)
     message = (
         f"parameter '2.weight' is a LowPrecisionParameter, which {make.__name__} would round "
-        "after each operation; qmaps.lpmm.LPMMSGD and LPMMAdam step converted models"
+        "after each operation; use qmaps.lpmm.LPMMSGD or LPMMAdam for converted models"
     )
     with pytest.raises(BadTypeError) as caught:
         make(model.named_parameters(), lr=0.1)
@@ -225,8 +225,9 @@ def test_a_grad_scaler_takes_all_micro_batches_at_once() -> None:
     with pytest.raises(BadValueError) as caught:
         scaler.step(other)
     assert str(caught.value) == (
-        "accumulation_steps=2 does not go with a GradScaler, which would unscale the sum once for "
-        "each micro-batch; leave it at 1 and call scaler.step after the last backward"
+        "accumulation_steps=2 cannot be combined with a GradScaler, which would unscale the sum "
+        "once for each micro-batch; set accumulation_steps=1 and call scaler.step after the last "
+        "backward"
     )
 
 
@@ -240,8 +241,9 @@ def test_micro_batches_that_the_model_drops_are_missed() -> None:
     with pytest.raises(BadValueError) as caught:
         optimizer.step()
     assert str(caught.value) == (
-        "the gradients of 1 of accumulation_steps=3 micro-batches were dropped before their step; "
-        "call zero_grad of the optimizer, which knows of them, not of the model"
+        "the gradients of 1 of accumulation_steps=3 micro-batches were dropped before the step; "
+        "call zero_grad of the optimizer instead of the model, because the optimizer keeps "
+        "gradients between micro-batches"
     )
     before = codes(copy.deepcopy(model))
     for number in range(3):
@@ -305,8 +307,8 @@ def test_gradients_of_another_width_are_refused() -> None:
     with pytest.raises(BadValueError) as caught:
         other.load_state_dict(optimizer.state_dict())
     assert str(caught.value) == (
-        "state_dict has a gradient of parameter '0.weight' under B32/linear0@8s of shape (7, 10); "
-        "B32/linear0@6s of shape (7, 10) is needed"
+        "state_dict has a gradient of parameter '0.weight' with quantizer B32/linear0@8s and shape "
+        "(7, 10); it must have quantizer B32/linear0@6s and shape (7, 10)"
     )
 
 
@@ -332,8 +334,8 @@ def test_a_bad_gradient_raises_before_anything_has_changed() -> None:
     with pytest.raises(NonFiniteError) as caught:
         optimizer.step()
     assert str(caught.value) == (
-        "the gradient of parameter '0.weight' is NaN or infinite under 1 of its scales, the first "
-        "at index 1; nonfinite='raise' allows none"
+        "the gradient of parameter '0.weight' has 1 NaN or infinite scales, the first at index 1; "
+        "nonfinite='raise' allows only finite gradients"
     )
     assert all(torch.equal(a, b) for a, b in zip(codes(model), before, strict=True))
     after = optimizer.state_dict()["state"]

@@ -280,7 +280,7 @@ def test_raise_names_the_parameter_and_changes_nothing() -> None:
         optimizer.step()
     assert str(caught.value) == (
         "the gradient of parameter '2.weight' holds 1 NaN or infinite elements, the first at flat "
-        "index 244; nonfinite='raise' allows none"
+        "index 244; nonfinite='raise' allows only finite gradients"
     )
     assert equal(before, parameters(net))
 
@@ -323,7 +323,7 @@ def test_fitted_maps_are_refitted_when_due() -> None:
         ({"min_quantized_size": -1}, "min_quantized_size=-1 must be an int of at least 0"),
         ({"refit_every": 0}, "refit_every=0 must be an int of at least 1"),
         ({"nonfinite": "stop"}, "nonfinite='stop' must be one of 'propagate', 'skip', 'raise'"),
-        ({"seed": -1}, "seed=-1 is outside 0 to 2**32 - 1"),
+        ({"seed": -1}, "seed=-1 must be between 0 and 2**32 - 1"),
         ({"state_quantizers": "8bits"},
          "state_quantizers='8bits' is not a preset; allowed are 32bit, 8bit, 4bit, "
          "paper-8bit, paper-4bit, 'SIGNED + UNSIGNED' of specs, or a dict from state names "
@@ -384,7 +384,7 @@ def test_sparse_gradients_are_refused() -> None:
     embedding = nn.Embedding(100, 60, sparse=True)
     optimizer = AdamW8bit(embedding.parameters())
     embedding(torch.tensor([1])).sum().backward()
-    with pytest.raises(TypeError, match="the gradient of parameter number 0 is sparse"):
+    with pytest.raises(TypeError, match="the gradient of parameter number 0 must be dense"):
         optimizer.step()
 
 

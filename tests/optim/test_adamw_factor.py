@@ -164,8 +164,8 @@ def test_states_of_wrong_shapes_are_refused() -> None:
     optimizer.step()
     for name, shape, message in (
         ("exp_avg_sq_row", (5, 1),
-         "state_dict has exp_avg_sq_row of shape (5, 1) for parameter 'w' of shape (6, 5); (6, 1) "
-         "is needed"),
+         "state_dict has exp_avg_sq_row of shape (5, 1) for parameter 'w' of shape (6, 5); it must "
+         "have shape (6, 1)"),
         ("exp_avg", (5, 6), "state_dict has exp_avg of shape (5, 6) for parameter 'w' of shape "
          "(6, 5)"),
         ("exp_avg_sq", (5, 6),

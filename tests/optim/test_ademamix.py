@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import nn
 
-from qmaps.engines.constants import Lengthened
+from qmaps.engines.step_scalars import Lengthened
 from qmaps.optim import AdEMAMix, AdEMAMix4bit, AdEMAMix8bit
 from tests.optim.one_step import assert_bits, given, step
 from tests.optim.small_net import Matrix, losses
@@ -76,10 +76,10 @@ def test_after_its_schedules_it_is_as_without() -> None:
         results.append(p.detach())
     assert torch.equal(*results)
     # A decay that does not grow has no schedule.
-    constants = AdEMAMix([p], betas=(0.9, 0.99, 0.9), t_beta3=10).scalars(
+    scalars = AdEMAMix([p], betas=(0.9, 0.99, 0.9), t_beta3=10).scalars(
         {**optimizer.param_groups[0], "betas": (0.9, 0.99, 0.9), "t_beta3": 10}, 1
     )
-    assert (constants["beta3"], constants["rest3"]) == (0.9, 1 - 0.9)
+    assert (scalars["beta3"], scalars["rest3"]) == (0.9, 1 - 0.9)
 
 
 def test_specs_of_fixed_widths() -> None:

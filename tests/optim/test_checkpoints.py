@@ -82,7 +82,7 @@ DAMAGES: list[tuple[Damage, type[Exception], str]] = [
     (lambda s: s.update(param_groups={}), BadTypeError,
      "state_dict must have a dict as state and a list as param_groups, got a dict as param_groups"),
     (lambda s: s.update(param_groups=[7]), BadTypeError,
-     "parameter group 0 of state_dict has no list of params"),
+     "parameter group 0 of state_dict must have a list as params"),
     (lambda s: s["param_groups"].append(group(s)), BadValueError,
      "state_dict has 2 parameter groups, but this optimizer has 1"),
     (lambda s: group(s)["params"].pop(), BadValueError,
@@ -98,7 +98,8 @@ DAMAGES: list[tuple[Damage, type[Exception], str]] = [
     (lambda s: group(s).update(state_quantizers={"exp_avg": "B128/XY@4s"}), BadValueError,
      f"spec='B128/XY@4s': unknown map 'XY'; allowed are {', '.join(qmaps.maps.names())}"),
     (lambda s: s["state"].update({9: {}}), BadValueError,
-     "state_dict has a state of parameter 9, which is in none of its groups"),
+     "state_dict has a state of parameter 9, which is not in any of its parameter "
+     "groups"),
     (lambda s: s["state"].update({5: 3}), BadTypeError,
      f"the state of {BIAS} in state_dict must be a dict, got int"),
     (lambda s: last(s).update(exp_avg=torch.zeros(71)), BadValueError,
@@ -325,8 +326,8 @@ def test_what_distributed_checkpoints_put_into_a_state_dict_is_refused(tmp_path:
     with pytest.raises(BadValueError) as caught:
         trained().load_state_dict(found["optimizer"])
     assert str(caught.value) == (
-        "state_dict has a state under the text '0', as dcp.load leaves it; "
-        "torch.distributed.checkpoint goes by names: use get_optimizer_state_dict and "
+        "state_dict has a state under the string '0', as dcp.load returns it; with "
+        "torch.distributed.checkpoint use get_optimizer_state_dict and "
         "set_optimizer_state_dict, as docs/distributed.md shows"
     )
 

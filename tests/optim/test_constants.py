@@ -6,7 +6,15 @@ import math
 
 import pytest
 
-from qmaps.engines.constants import Lengthened, LengthenedRest, Power, PowerRest, Warmed, exp, log
+from qmaps.engines.step_scalars import (
+    Lengthened,
+    LengthenedRest,
+    Power,
+    PowerRest,
+    Warmed,
+    exp,
+    log,
+)
 
 
 def test_logarithms_are_those_of_the_library() -> None:

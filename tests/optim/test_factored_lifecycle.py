@@ -139,7 +139,7 @@ def test_a_checkpoint_of_other_shapes_is_refused(make: Make) -> None:
     saved["state"][0][name] = torch.ones(7, 3)
     with pytest.raises(ValueError) as caught:
         make([("w", p)]).load_state_dict(saved)
-    needed = "" if shape == (90, 80) else f"; {shape} is needed"
+    needed = "" if shape == (90, 80) else f"; it must have shape {shape}"
     assert str(caught.value) == (
         f"state_dict has {name} of shape (7, 3) for parameter 'w' of shape (90, 80){needed}"
     )

@@ -207,7 +207,7 @@ def test_fixed_widths_take_positional_options_and_a_block_size(family: Family) -
         ({"weight_decay": -0.5}, "weight_decay=-0.5 must be at least 0"),
         ({"min_quantized_size": 1.5}, "min_quantized_size=1.5 must be an int of at least 0"),
         ({"stochastic_rounding": 1}, "stochastic_rounding=1 must be True or False"),
-        ({"seed": 2**32}, "seed=4294967296 is outside 0 to 2**32 - 1"),
+        ({"seed": 2**32}, "seed=4294967296 must be between 0 and 2**32 - 1"),
         ({"state_quantizers": {"m": "B64/DE@4s"}},
          "state_quantizers names the state 'm', but {name} has {states}"),
     ],

@@ -214,7 +214,7 @@ def test_a_step_inside_a_transform_is_refused(backend: str, warm: bool) -> None:
                 call()
             assert str(caught.value) == (
                 "the gradient of parameter 'weight' is inside a transform of torch.func, such as "
-                "grad, jvp or vmap; dense tensors with values are supported"
+                "grad, jvp or vmap; expected a dense tensor with values"
             )
             weight.grad = None
         assert torch.equal(weight, before)

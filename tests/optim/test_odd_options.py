@@ -23,7 +23,9 @@ from tests.odd import CONTAINERS, NUMBERS, TEXTS, Hostile, objects, refused, ten
 CLASSES: list[Any] = [
     cls
     for name in optim.__all__
-    if isinstance(cls := getattr(optim, name), type) and cls is not optim.QuantizedOptimizer
+    if isinstance(cls := getattr(optim, name), type)
+    and issubclass(cls, optim.QuantizedOptimizer)
+    and cls is not optim.QuantizedOptimizer
 ]
 LOW: list[Any] = [lpmm.LPMMSGD, lpmm.LPMMAdam]
 OF_TORCH = {"foreach", "fused", "capturable", "differentiable", "amsgrad", "decoupled_weight_decay"}

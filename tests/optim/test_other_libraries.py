@@ -32,7 +32,7 @@ def test_each_is_refused_with_what_stands_for_it(name: str) -> None:
         with pytest.raises(BadTypeError) as caught:
             cls([nn.Parameter(torch.zeros(3))], **{name: 1})  # type: ignore[arg-type]
         assert str(caught.value) == (
-            f"{name}=1 is no option of {cls.__name__}; {library} has it. In qmaps: "
+            f"{name}=1 is not an option of {cls.__name__}; {library} has it. In qmaps: "
             f"{here.replace('`', '')}"
         )
 
@@ -60,7 +60,7 @@ def test_no_option_of_theirs_is_without_an_answer(library: str) -> None:
         try:
             cls([nn.Parameter(torch.zeros(3))], **{option: given})
         except BadTypeError as error:
-            if "is no option of" in str(error):
+            if "is not an option of" in str(error):
                 assert INSTEAD[option][0] == library, (cls, option)
         except (TypeError, ValueError):
             pass  # known, and None is no value of it

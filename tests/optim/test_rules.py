@@ -94,7 +94,7 @@ def test_the_states_and_constants_of_a_group_are_known(family: Family, options: 
     assert tuple(name for name in optimizer.state_names if name in used) == used
     for p in params:
         assert set(optimizer.state[p]) == {"step", *used}
-    # An engine takes the constants in their order, whatever the options and the step.
+    # An engine takes the scalars in their order, whatever the options and the step.
     names = list(family.full([torch.zeros(1)]).scalars(complete(family, {}), 7))
     for step in (1, 2, 1000):
         scalars = optimizer.scalars(group, step)
@@ -188,7 +188,7 @@ def test_a_step_decodes_updates_and_encodes(family: Family, options: Options) ->
 
 @EVERY
 def test_a_constant_below_float32_counts_as_zero(family: Family) -> None:
-    """The rule compares float32 constants with 0, as an engine that is given float32 does."""
+    """The rule compares float32 scalars with 0, as an engine that is given float32 does."""
     runs = []
     for decay in (0.0, 1e-60):
         p = nn.Parameter(torch.tensor([float("inf"), 1.0]))

@@ -230,7 +230,7 @@ def test_checkpoints_that_do_not_fit_change_nothing() -> None:
     train(wide, target, range(1))
     assert message(target, saved) == (
         "state_dict has a master copy of parameter '0.weight', which is float32 with "
-        "master_weights=True here; only bfloat16 and float16 parameters with "
+        "master_weights=True in this optimizer; only bfloat16 and float16 parameters with "
         "master_weights=True have master copies"
     )
     narrow = make("AdamW8bit", net(torch.bfloat16).named_parameters())
@@ -238,7 +238,7 @@ def test_checkpoints_that_do_not_fit_change_nothing() -> None:
     without["param_groups"][0]["master_weights"] = False
     assert message(narrow, without) == (
         "state_dict has a master copy of parameter '0.weight', which is bfloat16 with "
-        "master_weights=False here; only bfloat16 and float16 parameters with "
+        "master_weights=False in this optimizer; only bfloat16 and float16 parameters with "
         "master_weights=True have master copies"
     )
     cut = copy.deepcopy(saved)
@@ -259,8 +259,8 @@ def test_rounding_and_copies_exclude_each_other() -> None:
         with pytest.raises(ValueError) as caught:
             AdamW8bit(params, **options)
         assert str(caught.value) == (
-            "stochastic_rounding=True does not go with master_weights=True: a master copy loses "
-            "no small updates"
+            "stochastic_rounding=True cannot be combined with master_weights=True: a master copy "
+            "already keeps small updates"
         )
     with pytest.raises(TypeError) as caught:
         AdamW8bit([p], master_weights=1)

@@ -182,8 +182,8 @@ def test_embeddings_train_densely_and_sparse_ones_are_refused(kind: str, engine:
     with pytest.raises(TypeError) as caught:
         optimizer.step()
     assert str(caught.value) == (
-        "the gradient of parameter 'weight' is sparse; dense gradients are supported, as "
-        "embeddings with sparse=False have"
+        "the gradient of parameter 'weight' must be dense, got a sparse gradient; embeddings with "
+        "sparse=False have dense gradients"
     )
     assert torch.equal(sparse.weight, weight)
     assert not any(optimizer.state.values())
@@ -198,8 +198,8 @@ def test_other_dtypes_are_refused(dtype: torch.dtype) -> None:
         pairs = [*model.named_parameters(), ("odd", odd)]
         with pytest.raises(TypeError) as caught:
             AdamW8bit(pairs if named else [p for _, p in pairs])
-        message = f"parameter {called} is {name}; float32, bfloat16, float16 parameters are"
-        assert str(caught.value) == f"{message} supported"
+        message = f"the dtype of parameter {called} must be one of float32, bfloat16, float16, got"
+        assert str(caught.value) == f"{message} {name}"
     optimizer = AdamW8bit(model.named_parameters())
     with pytest.raises(TypeError):
         optimizer.add_param_group({"params": [("odd", odd)]})
@@ -221,8 +221,8 @@ def test_what_thaws_in_another_dtype_is_refused_at_its_first_gradient(dtype: tor
         optimizer.step()
     name = str(dtype).removeprefix("torch.")
     assert str(caught.value) == (
-        f"parameter number 1 is {name} and its gradient {name}; float32, bfloat16, float16 "
-        "parameters are supported"
+        f"parameter number 1 is {name} and its gradient is {name}; the parameter must be one of "
+        "float32, bfloat16, float16, and the gradient must be floating-point"
     )
     assert torch.equal(plain, kept)
 

@@ -77,15 +77,15 @@ def test_adam_and_adamw_stand_for_one_kind_of_decay_each() -> None:
 @pytest.mark.parametrize(
     ("cls", "options", "message"),
     [
-        (optim.SGD, {"amsgrad": False}, "amsgrad=False is no option of SGD"),
-        (optim.Lion8bit, {"amsgrad": True}, "amsgrad=True is no option of Lion8bit"),
-        (optim.AdamW8bit, {"percentile_clipping": 5}, "percentile_clipping=5 is no option of "
+        (optim.SGD, {"amsgrad": False}, "amsgrad=False is not an option of SGD"),
+        (optim.Lion8bit, {"amsgrad": True}, "amsgrad=True is not an option of Lion8bit"),
+        (optim.AdamW8bit, {"percentile_clipping": 5}, "percentile_clipping=5 is not an option of "
          "AdamW8bit; bitsandbytes has it. In qmaps: none; use torch.nn.utils.clip_grad_norm_"),
-        (optim.AdamW8bit, {"optim_bits": 8}, "optim_bits=8 is no option of AdamW8bit; "
+        (optim.AdamW8bit, {"optim_bits": 8}, "optim_bits=8 is not an option of AdamW8bit; "
          "bitsandbytes has it. In qmaps: state_quantizers='8bit', or classes such as AdamW8bit"),
-        (optim.AdamW4bit, {"bf16_stochastic_round": True}, "bf16_stochastic_round=True is no "
-         "option of AdamW4bit; torchao has it. In qmaps: stochastic_rounding"),
-        (optim.AdamW, {"learning_rate": 1}, "learning_rate=1 is no option of AdamW"),
+        (optim.AdamW4bit, {"bf16_stochastic_round": True}, "bf16_stochastic_round=True is not "
+         "an option of AdamW4bit; torchao has it. In qmaps: stochastic_rounding"),
+        (optim.AdamW, {"learning_rate": 1}, "learning_rate=1 is not an option of AdamW"),
     ],
 )  # fmt: skip
 def test_options_of_nobody_are_refused(

@@ -9,11 +9,11 @@ from typing import Any
 
 import torch
 
-from qmaps.capture.checkpoint import WRAPPERS, load_safely, state_dicts_in
 from qmaps.capture.conversion.formats import FORMATS
 from qmaps.capture.conversion.formats.base import Wanted
 from qmaps.capture.conversion.report import Report
 from qmaps.capture.conversion.state_dict import convert_state_dict
+from qmaps.capture.saved import WRAPPERS, load_safely, state_dicts_in
 from qmaps.errors import BadValueError, CaptureError, OutputError
 from qmaps.storage import checkpoint
 from qmaps.storage.files import exists, output_file

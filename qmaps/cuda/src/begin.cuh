@@ -1,4 +1,4 @@
-// What comes before a step: counting it, and its constants; see qmaps.engines.constants.
+// What comes before a step: counting it, and its scalars; see qmaps.engines.step_scalars.
 #pragma once
 
 #include "layout.cuh"
@@ -9,14 +9,14 @@ namespace qmaps {
 struct Begin {
     Parameter* parameters;
     std::int64_t count;
-    const Constant* constants;    // kMaxScalars for each group
+    const StepScalar* step_scalars;    // kMaxScalars for each group
     const float* found_inf;       // not 0: gradients overflowed; null: nobody looked
     const int* bad;               // not 0: gradients are not finite where that stops the step
     int* skip;                    // becomes what both say
     std::int64_t* skipped;        // steps left out so far
 };
 
-// By squaring; qmaps.engines.constants.power.
+// By squaring; qmaps.engines.step_scalars.power.
 QMAPS_INLINE double power(double base, std::uint64_t exponent) {
     double result = 1.0;
     for (; exponent > 0; exponent >>= 1) {
@@ -26,7 +26,7 @@ QMAPS_INLINE double power(double base, std::uint64_t exponent) {
     return result;
 }
 
-// See qmaps.engines.constants.log: the same operations in the same order.
+// See qmaps.engines.step_scalars.log: the same operations in the same order.
 QMAPS_INLINE double double_log_of(double x) {
     double exponent = 0.0;
     while (x < 0.7071067811865476) {
@@ -41,7 +41,7 @@ QMAPS_INLINE double double_log_of(double x) {
            (2.0 * s * series + exponent * 1.90821492927058770002e-10);
 }
 
-// See qmaps.engines.constants.exp.
+// See qmaps.engines.step_scalars.exp.
 QMAPS_INLINE double double_exp_of(double y) {
     if (y < -745.0) return 0.0;
     const int k = static_cast<int>(-y * 1.4426950408889634 + 0.5);
@@ -52,12 +52,12 @@ QMAPS_INLINE double double_exp_of(double y) {
     return result;
 }
 
-// See qmaps.engines.constants.Power.
+// See qmaps.engines.step_scalars.Power.
 QMAPS_INLINE double step_power(double exponent, std::uint64_t step) {
     return double_exp_of(exponent * -double_log_of(1.0 / step));
 }
 
-// See qmaps.engines.constants.Lengthened.
+// See qmaps.engines.step_scalars.Lengthened.
 QMAPS_INLINE double lengthened(double last, double start, double steps, std::uint64_t step) {
     if (step >= steps) return last;
     const double share = step / steps;
@@ -67,20 +67,20 @@ QMAPS_INLINE double lengthened(double last, double start, double steps, std::uin
     return decay < last ? decay : last;
 }
 
-// Added to the kind of a constant whose tensor holds a float64.
+// Added to the kind of a step scalar whose tensor holds a float64.
 constexpr int kDouble = 16;
-static_assert(kConstantKinds <= kDouble);
+static_assert(kStepScalarKinds <= kDouble);
 
-// Its value in this step; `at` of the class of the same name in qmaps.engines.constants, from which
-// ConstantKind is made.
-QMAPS_INLINE double constant_of(const Constant& given, std::uint64_t step) {
+// Its value in this step; `at` of the class of the same name in qmaps.engines.step_scalars, from which
+// StepScalarKind is made.
+QMAPS_INLINE double value_of(const StepScalar& given, std::uint64_t step) {
     double a = given.a;
     if (given.tensor)
         a = given.kind & kDouble ? *reinterpret_cast<const double*>(given.tensor)
                                  : static_cast<double>(*given.tensor);
     const double b = given.b;
-    switch (static_cast<ConstantKind>(given.kind & ~kDouble)) {
-        case kConstant: return a;
+    switch (static_cast<StepScalarKind>(given.kind & ~kDouble)) {
+        case kStepScalar: return a;
         case kCorrected: return a / (1.0 - power(b, step));
         case kRootCorrection: return double_root_of(1.0 - power(b, step));
         case kDecoupled: return 1.0 - a * b;
@@ -107,7 +107,7 @@ QMAPS_INLINE void take_step(Noise& noise, std::uint64_t step) {
     noise.key1 = (noise.key1 & 0xFFu) | static_cast<std::uint32_t>(step >> 32 << 8);
 }
 
-// Count the step, unless it is left out, and work out every parameter's constants.
+// Count the step, unless it is left out, and work out every parameter's scalars.
 __global__ void begin_step(const Begin given) {
     const bool skips = (given.found_inf && *given.found_inf != 0.0f) || (given.bad && *given.bad);
     const std::int64_t number =
@@ -123,9 +123,9 @@ __global__ void begin_step(const Begin given) {
     parameter.step = static_cast<std::uint64_t>(counted);
     take_step(parameter.noise, parameter.step);
     for (int k = 0; k < kMaxStates; ++k) take_step(parameter.state[k].noise, parameter.step);
-    const Constant* constants = given.constants + parameter.group * kMaxScalars;
+    const StepScalar* step_scalars = given.step_scalars + parameter.group * kMaxScalars;
     for (int i = 0; i < kMaxScalars; ++i)
-        parameter.scalars[i] = static_cast<float>(constant_of(constants[i], parameter.step));
+        parameter.scalars[i] = static_cast<float>(value_of(step_scalars[i], parameter.step));
 }
 
 // Words for memory of the device, in the arguments of a launch: no host memory has to outlive it.

@@ -2,7 +2,7 @@
 #pragma once
 
 #include "block.cuh"
-#include "book.cuh"
+#include "codebook.cuh"
 #include "memory.cuh"
 
 namespace qmaps {
@@ -61,10 +61,10 @@ QMAPS_INLINE void unit_scales(const Scales& scales, std::int64_t at, int count, 
 
 // The value of each code.
 template <class F>
-QMAPS_INLINE void decode_unit(const SharedBook& book, const Scales& scales, std::uint64_t codes,
+QMAPS_INLINE void decode_unit(const SharedBook& codebook, const Scales& scales, std::uint64_t codes,
                               std::int64_t at, int count, float* x) {
     float value[kUnit];
-    for (int j = 0; j < kUnit; ++j) value[j] = book.value[codes >> (8 * j) & 0xFFu];
+    for (int j = 0; j < kUnit; ++j) value[j] = codebook.value[codes >> (8 * j) & 0xFFu];
     if constexpr (F::kBlock > 0) {
         const std::int64_t block = count > 0 ? at / F::kBlock : 0;
         const float first = count > 0 ? scales.part[0].values[block] : 0.0f;
@@ -110,7 +110,7 @@ QMAPS_INLINE void unit_words(const Noise& noise, std::uint64_t first, std::uint3
 // Codes of a byte each from positions n in the codebook. `x`, `first` and `second` are the
 // elements and their block's log2 range, where there is one.
 template <class F>
-QMAPS_INLINE std::uint64_t round_unit(const SharedBook& book, const Noise& noise, std::int64_t at,
+QMAPS_INLINE std::uint64_t round_unit(const SharedBook& codebook, const Noise& noise, std::int64_t at,
                                       int count, const float* n, const float* x, float first,
                                       float second) {
     std::uint64_t codes = 0;
@@ -118,17 +118,17 @@ QMAPS_INLINE std::uint64_t round_unit(const SharedBook& book, const Noise& noise
     if constexpr (F::kStochastic)
         unit_words(noise, static_cast<std::uint64_t>(noise.offset + at), words);
     for (int j = 0; j < kUnit; ++j) {
-        int code = search_code<F>(book, n[j]);
+        int code = search_code<F>(codebook, n[j]);
         if constexpr (F::kStochastic) {
-            const int above = code < book.last ? code + 1 : book.last;
-            float low = book.value[code], high = book.value[above];
+            const int above = code < codebook.last ? code + 1 : codebook.last;
+            float low = codebook.value[code], high = codebook.value[above];
             if (F::kLog) {
                 low = log_value(low, first, second);
                 high = log_value(high, first, second);
             }
             code += rounds_up(words[j], F::kLog ? x[j] : n[j], low, high - low) ? 1 : 0;
-            if (book.ties)
-                while (code > 0 && book.value[code - 1] == book.value[code]) --code;
+            if (codebook.ties)
+                while (code > 0 && codebook.value[code - 1] == codebook.value[code]) --code;
         }
         codes |= static_cast<std::uint64_t>(code) << (8 * j);
     }
@@ -220,7 +220,7 @@ QMAPS_INLINE void make_unit_scales(const Scales& scales, std::int64_t at, int co
 
 // Codes of a byte each.
 template <class F>
-QMAPS_INLINE std::uint64_t encode_under(const SharedBook& book, const UnitScales& under,
+QMAPS_INLINE std::uint64_t encode_under(const SharedBook& codebook, const UnitScales& under,
                                         const Noise& noise, std::int64_t at, int count,
                                         const float* x) {
     float n[kUnit];
@@ -231,17 +231,17 @@ QMAPS_INLINE std::uint64_t encode_under(const SharedBook& book, const UnitScales
     } else {
         for (int j = 0; j < kUnit; ++j) n[j] = normalized(x[j], under.each[j]);
     }
-    return round_unit<F>(book, noise, at, count, n, x, under.first, under.second);
+    return round_unit<F>(codebook, noise, at, count, n, x, under.first, under.second);
 }
 
 // Both; see `make_unit_scales` for who calls it.
 template <class F>
-QMAPS_INLINE std::uint64_t encode_unit(const SharedBook& book, const Scales& scales,
+QMAPS_INLINE std::uint64_t encode_unit(const SharedBook& codebook, const Scales& scales,
                                        const Noise& noise, std::int64_t at, int count,
                                        const float* x, std::uint32_t* shared) {
     UnitScales under;
     make_unit_scales<F>(scales, at, count, x, shared, under);
-    return encode_under<F>(book, under, noise, at, count, x);
+    return encode_under<F>(codebook, under, noise, at, count, x);
 }
 
 // Fold the magnitudes of eight elements into the maxima of every part. Every thread of the warp

@@ -40,7 +40,7 @@ struct Search {
     std::int32_t negative;
 };
 
-struct Book {
+struct Codebook {
     const float* values;          // by code, kMaxCodes of them
     Search nearest;               // code of the nearest value
     Search lower;                 // code of the lower of the two neighbours
@@ -64,7 +64,7 @@ struct Tensor {
     int* flags;             // Flags are or-ed into it; null where nothing is checked
     std::int64_t refuse_negative;
     Scales scales;
-    Book book;
+    Codebook codebook;
     Noise noise;
 };
 
@@ -76,8 +76,8 @@ struct State {
     Noise noise;
 };
 
-// States with fewer elements than their parameter; see qmaps/engines/kernels/rules/sided.hpp.
-struct SideStates {
+// States with fewer elements than their parameter; see qmaps/engines/kernels/rules/factored.hpp.
+struct FactoredStates {
     Scales slices;              // of a minimum: as scales; of a product: `values` of rows, columns
     std::int64_t rows, columns; // of each matrix of a product, and further
     float* row_factor;          // places for the factors of all rows
@@ -90,14 +90,14 @@ struct SideStates {
 struct Parameter {
     std::int64_t numel;
     float scalars[kMaxScalars];
-    std::int64_t group;        // number of its constants
+    std::int64_t group;        // row of its scalars
     double* counter;           // its steps so far, as the optimizer's state has it
     double* sums;              // a place for sums of squares; see step_norms
     std::uint64_t step;        // the one that is taken
     std::int64_t skips;        // whether a gradient that is not finite stops the step
     Noise noise;               // of rounding a bfloat16 parameter
     State state[kMaxStates];
-    SideStates sides;
+    FactoredStates factored;
 };
 
 // Where a parameter and its gradient lie in this step.
@@ -112,8 +112,8 @@ struct Item {
     std::int32_t tile;
 };
 
-// A scalar of a rule: see qmaps.engines.constants. `tensor`, if not null, holds `a` instead.
-struct Constant {
+// A scalar of a rule: see qmaps.engines.step_scalars. `tensor`, if not null, holds `a` instead.
+struct StepScalar {
     double a, b, c;
     const float* tensor;
     std::int64_t kind;
@@ -127,7 +127,7 @@ struct Batch {
     std::int64_t count;           // of items
     const int* skip;              // not 0: the step is left out
     const float* grad_scale;      // what gradients are divided by; null for 1
-    Book book[kMaxStates];
+    Codebook codebook[kMaxStates];
 };
 
 }  // namespace qmaps

@@ -47,10 +47,10 @@ QMAPS_INLINE void add_errors(const float* x, const float* y, int count, double* 
 
 // What codes stand for that were just made.
 template <class F>
-QMAPS_INLINE void decode_under(const SharedBook& book, const UnitScales& under,
+QMAPS_INLINE void decode_under(const SharedBook& codebook, const UnitScales& under,
                                std::uint64_t codes, float* y) {
     for (int j = 0; j < kUnit; ++j) {
-        const float value = book.value[codes >> (8 * j) & 0xFFu];
+        const float value = codebook.value[codes >> (8 * j) & 0xFFu];
         y[j] = F::kLog ? log_value(value, under.first, under.second)
                        : value * (F::kBlock > 0 ? under.first : under.each[j]);
     }
@@ -59,7 +59,7 @@ QMAPS_INLINE void decode_under(const SharedBook& book, const UnitScales& under,
 // Codes go to memory where there is a place for them. Scales as for `encode`.
 template <class T, class F>
 __global__ void __launch_bounds__(kThreads, 3) measure(const Measure given) {
-    __shared__ SharedBook book;
+    __shared__ SharedBook codebook;
     __shared__ std::uint32_t largest[kWarps];
     __shared__ double shared[kErrorSums * kWarps];
     // A table of its own for each warp: neighbours often share a code, and would wait for those of
@@ -69,7 +69,7 @@ __global__ void __launch_bounds__(kThreads, 3) measure(const Measure given) {
     const int thread = static_cast<int>(threadIdx.x);
     static_assert(kThreads == kMaxCodes);
     for (int w = 0; w < kWarps; ++w) counts[w][thread] = 0;
-    load_book(t.book, F::kStochastic, book);
+    load_book(t.codebook, F::kStochastic, codebook);
     __syncthreads();
 
     Errors errors;
@@ -83,12 +83,12 @@ __global__ void __launch_bounds__(kThreads, 3) measure(const Measure given) {
             UnitScales under;
             make_unit_scales<F>(t.scales, place.at, place.count, x, largest, under);
             const std::uint64_t codes =
-                encode_under<F>(book, under, t.noise, place.at, place.count, x);
+                encode_under<F>(codebook, under, t.noise, place.at, place.count, x);
             if (t.packed && place.count > 0)
                 store_codes<F::kBits>(codes, t.packed, place.at, place.count);
             for (int j = 0; j < place.count; ++j)
                 atomicAdd(&counts[thread / kWarp][codes >> (8 * j) & 0xFFu], 1u);
-            decode_under<F>(book, under, codes, y);
+            decode_under<F>(codebook, under, codes, y);
             add_errors(x, y, place.count, sums, errors);
         });
         block_sums<kErrorSums>(sums, shared, given.parts + chunk * kErrorSums);

@@ -59,9 +59,9 @@ __global__ void find_maxima(const Tensor t) {
 // Codes, and scales where they are those of blocks; else find_maxima and finish_scales came before.
 template <class T, class F>
 __global__ void encode(const Tensor t) {
-    __shared__ SharedBook book;
+    __shared__ SharedBook codebook;
     __shared__ std::uint32_t largest[kThreads / kWarp];
-    load_book(t.book, F::kStochastic, book);
+    load_book(t.codebook, F::kStochastic, codebook);
     __syncthreads();
     int flags = 0;
     for (std::int64_t tile = blockIdx.x; tile < tiles_of(t.numel); tile += gridDim.x) {
@@ -70,7 +70,7 @@ __global__ void encode(const Tensor t) {
         load_unit(static_cast<const T*>(t.x) + place.at, place.count, x);
         if (t.flags) flags |= flags_of(x, place.count, t.refuse_negative);
         const std::uint64_t codes =
-            encode_unit<F>(book, t.scales, t.noise, place.at, place.count, x, largest);
+            encode_unit<F>(codebook, t.scales, t.noise, place.at, place.count, x, largest);
         if (place.count > 0) store_codes<F::kBits>(codes, t.packed, place.at, place.count);
     }
     if (t.flags) raise_flags(t.flags, flags);
@@ -78,15 +78,15 @@ __global__ void encode(const Tensor t) {
 
 template <class T, class F>
 __global__ void decode(const Tensor t) {
-    __shared__ SharedBook book;
-    load_book(t.book, false, book);
+    __shared__ SharedBook codebook;
+    load_book(t.codebook, false, codebook);
     __syncthreads();
     for (std::int64_t tile = blockIdx.x; tile < tiles_of(t.numel); tile += gridDim.x) {
         const Place place = place_of(tile, t.numel);
         if (place.count == 0) continue;
         const std::uint64_t codes = load_codes<F::kBits>(t.packed, place.at, place.count);
         float x[kUnit];
-        decode_unit<F>(book, t.scales, codes, place.at, place.count, x);
+        decode_unit<F>(codebook, t.scales, codes, place.at, place.count, x);
         store_unit(x, static_cast<T*>(t.x) + place.at, place.count);
     }
 }

@@ -21,48 +21,48 @@ struct Kind {
     using State2 = S2;
     static_assert(Declared<R>::Scalars::kScalars <= kMaxScalars);
     static constexpr bool kRounds = kRounds_;
-    static constexpr int kBooks = (S0::kQuantized ? 1 : 0) + (S1::kQuantized ? 1 : 0) +
+    static constexpr int kCodebooks = (S0::kQuantized ? 1 : 0) + (S1::kQuantized ? 1 : 0) +
                                   (S2::kQuantized ? 1 : 0);
 };
 
-// The shared book of state k: those of quantized states lie side by side.
+// The shared codebook of state k: those of quantized states lie side by side.
 template <class K, int k>
-QMAPS_INLINE SharedBook& book_of(SharedBook* books) {
+QMAPS_INLINE SharedBook& book_of(SharedBook* codebooks) {
     constexpr int kBefore = (k > 0 && K::State0::kQuantized ? 1 : 0) +
                             (k > 1 && K::State1::kQuantized ? 1 : 0);
-    return books[kBefore];
+    return codebooks[kBefore];
 }
 
 template <class S>
-QMAPS_INLINE void load_state_book(const Book& book, SharedBook& to) {
-    if constexpr (S::kQuantized) load_book(book, S::kStochastic, to);
+QMAPS_INLINE void load_state_book(const Codebook& codebook, SharedBook& to) {
+    if constexpr (S::kQuantized) load_book(codebook, S::kStochastic, to);
 }
 
 template <class K>
-QMAPS_INLINE void load_books(const Batch& batch, SharedBook* books) {
-    load_state_book<typename K::State0>(batch.book[0], book_of<K, 0>(books));
-    load_state_book<typename K::State1>(batch.book[1], book_of<K, 1>(books));
-    load_state_book<typename K::State2>(batch.book[2], book_of<K, 2>(books));
+QMAPS_INLINE void load_books(const Batch& batch, SharedBook* codebooks) {
+    load_state_book<typename K::State0>(batch.codebook[0], book_of<K, 0>(codebooks));
+    load_state_book<typename K::State1>(batch.codebook[1], book_of<K, 1>(codebooks));
+    load_state_book<typename K::State2>(batch.codebook[2], book_of<K, 2>(codebooks));
     __syncthreads();
 }
 
 template <class S>
-QMAPS_INLINE void read_state(const State& state, const SharedBook& book, const Place& place,
+QMAPS_INLINE void read_state(const State& state, const SharedBook& codebook, const Place& place,
                              float* x) {
     if constexpr (S::kQuantized) {
         const std::uint64_t codes =
             place.count > 0 ? load_codes<S::kBits>(state.packed, place.at, place.count) : 0;
-        decode_unit<S>(book, state.scales, codes, place.at, place.count, x);
+        decode_unit<S>(codebook, state.scales, codes, place.at, place.count, x);
     } else {
         load_unit(state.data + place.at, place.count, x);
     }
 }
 
 template <class S>
-QMAPS_INLINE void write_state(const State& state, const SharedBook& book, const Place& place,
+QMAPS_INLINE void write_state(const State& state, const SharedBook& codebook, const Place& place,
                               const float* x, std::uint32_t* shared) {
     if constexpr (S::kQuantized) {
-        const std::uint64_t codes = encode_unit<S>(book, state.scales, state.noise, place.at,
+        const std::uint64_t codes = encode_unit<S>(codebook, state.scales, state.noise, place.at,
                                                    place.count, x, shared);
         if (place.count > 0) store_codes<S::kBits>(codes, state.packed, place.at, place.count);
     } else {
@@ -70,21 +70,21 @@ QMAPS_INLINE void write_state(const State& state, const SharedBook& book, const 
     }
 }
 
-// What sides come to for each element.
+// What factored statistics come to for each element.
 template <class R>
-QMAPS_INLINE void side_values(const SideStates& sides, const Place& place, float* x) {
+QMAPS_INLINE void factored_values(const FactoredStates& factored, const Place& place, float* x) {
     for (int j = 0; j < kUnit; ++j) x[j] = 0.0f;
     if (place.count == 0) return;
-    if constexpr (sides_of<R> == kSmallest) {
-        unit_scales<false>(sides.slices, place.at, place.count, x);
+    if constexpr (factoring_of<R> == kSmallest) {
+        unit_scales<false>(factored.slices, place.at, place.count, x);
     } else {
-        const Division at = divide(place.at, sides.columns);
+        const Division at = divide(place.at, factored.columns);
         std::int64_t row = at.quotient, column = at.rest;
         for (int j = 0; j < kUnit; ++j) {
             if (j >= place.count) continue;
-            x[j] = sides.row_factor[row] *
-                   sides.column_factor[divide(row, sides.rows).quotient * sides.columns + column];
-            if (++column < sides.columns) continue;
+            x[j] = factored.row_factor[row] *
+                   factored.column_factor[divide(row, factored.rows).quotient * factored.columns + column];
+            if (++column < factored.columns) continue;
             column = 0;
             ++row;
         }
@@ -98,23 +98,23 @@ struct Unit {
 
 template <class K>
 QMAPS_INLINE void read_unit(const Batch& batch, const Parameter& parameter, const Address& address,
-                            const Place& place, SharedBook* books, Unit& unit) {
+                            const Place& place, SharedBook* codebooks, Unit& unit) {
     using R = typename K::Rule;
     load_unit(static_cast<const typename K::Gradients*>(address.g) + place.at, place.count,
               unit.g);
     load_unit(static_cast<const typename K::Parameters*>(address.p) + place.at, place.count,
               unit.p);
     if constexpr (R::kStates > 0)
-        read_state<typename K::State0>(parameter.state[0], book_of<K, 0>(books), place,
+        read_state<typename K::State0>(parameter.state[0], book_of<K, 0>(codebooks), place,
                                        unit.state[0]);
     if constexpr (R::kStates > 1)
-        read_state<typename K::State1>(parameter.state[1], book_of<K, 1>(books), place,
+        read_state<typename K::State1>(parameter.state[1], book_of<K, 1>(codebooks), place,
                                        unit.state[1]);
     if constexpr (R::kStates > 2)
-        read_state<typename K::State2>(parameter.state[2], book_of<K, 2>(books), place,
+        read_state<typename K::State2>(parameter.state[2], book_of<K, 2>(codebooks), place,
                                        unit.state[2]);
-    if constexpr (sides_of<R> != kNoSides)
-        side_values<R>(parameter.sides, place, unit.state[R::kStates]);
+    if constexpr (factoring_of<R> != kNotFactored)
+        factored_values<R>(parameter.factored, place, unit.state[R::kStates]);
     if (batch.grad_scale) {
         const float scale = *batch.grad_scale;
         for (int j = 0; j < kUnit; ++j) unit.g[j] = unit.g[j] / scale;
@@ -123,11 +123,11 @@ QMAPS_INLINE void read_unit(const Batch& batch, const Parameter& parameter, cons
 
 template <class K>
 QMAPS_INLINE void read_and_advance(const Batch& batch, const Parameter& parameter,
-                                   const Address& address, const Place& place, SharedBook* books,
+                                   const Address& address, const Place& place, SharedBook* codebooks,
                                    Unit& unit) {
     using R = typename K::Rule;
-    constexpr int kNumbers = R::kStates + (sides_of<R> != kNoSides ? 1 : 0);
-    read_unit<K>(batch, parameter, address, place, books, unit);
+    constexpr int kNumbers = R::kStates + (factoring_of<R> != kNotFactored ? 1 : 0);
+    read_unit<K>(batch, parameter, address, place, codebooks, unit);
     const R rule(parameter.scalars);
     for (int j = 0; j < kUnit; ++j) {
         float states[kMaxStates] = {};
@@ -162,30 +162,30 @@ QMAPS_INLINE void store_parameter(const Parameter& parameter, typename K::Parame
 template <class K>
 __global__ void __launch_bounds__(kThreads) step(const Batch batch) {
     using R = typename K::Rule;
-    __shared__ SharedBook books[K::kBooks > 0 ? K::kBooks : 1];
+    __shared__ SharedBook codebooks[K::kCodebooks > 0 ? K::kCodebooks : 1];
     __shared__ std::uint32_t largest[kThreads / kWarp];
     if (*batch.skip) return;
-    load_books<K>(batch, books);
+    load_books<K>(batch, codebooks);
     for (std::int64_t i = blockIdx.x; i < batch.count; i += gridDim.x) {
         const Item item = batch.items[i];
         const Parameter& parameter = batch.parameters[item.parameter];
         const Address address = batch.addresses[item.parameter];
         const Place place = place_of(item.tile, parameter.numel);
         Unit unit;
-        read_and_advance<K>(batch, parameter, address, place, books, unit);
+        read_and_advance<K>(batch, parameter, address, place, codebooks, unit);
         store_parameter<K>(parameter, static_cast<typename K::Parameters*>(address.p), place,
                            unit.p);
         if constexpr (R::kStates > 0)
-            write_state<typename K::State0>(parameter.state[0], book_of<K, 0>(books), place,
+            write_state<typename K::State0>(parameter.state[0], book_of<K, 0>(codebooks), place,
                                             unit.state[0], largest);
         if constexpr (R::kStates > 1)
-            write_state<typename K::State1>(parameter.state[1], book_of<K, 1>(books), place,
+            write_state<typename K::State1>(parameter.state[1], book_of<K, 1>(codebooks), place,
                                             unit.state[1], largest);
         if constexpr (R::kStates > 2)
-            write_state<typename K::State2>(parameter.state[2], book_of<K, 2>(books), place,
+            write_state<typename K::State2>(parameter.state[2], book_of<K, 2>(codebooks), place,
                                             unit.state[2], largest);
-        if constexpr (sides_of<R> == kSmallest)
-            fold_unit(parameter.sides.slices, place.at, place.count, unit.state[R::kStates]);
+        if constexpr (factoring_of<R> == kSmallest)
+            fold_unit(parameter.factored.slices, place.at, place.count, unit.state[R::kStates]);
     }
 }
 
@@ -193,15 +193,15 @@ __global__ void __launch_bounds__(kThreads) step(const Batch batch) {
 template <class K>
 __global__ void __launch_bounds__(kThreads) step_maxima(const Batch batch) {
     using R = typename K::Rule;
-    __shared__ SharedBook books[K::kBooks > 0 ? K::kBooks : 1];
+    __shared__ SharedBook codebooks[K::kCodebooks > 0 ? K::kCodebooks : 1];
     if (*batch.skip) return;
-    load_books<K>(batch, books);
+    load_books<K>(batch, codebooks);
     for (std::int64_t i = blockIdx.x; i < batch.count; i += gridDim.x) {
         const Item item = batch.items[i];
         const Parameter& parameter = batch.parameters[item.parameter];
         const Place place = place_of(item.tile, parameter.numel);
         Unit unit;
-        read_and_advance<K>(batch, parameter, batch.addresses[item.parameter], place, books, unit);
+        read_and_advance<K>(batch, parameter, batch.addresses[item.parameter], place, codebooks, unit);
         if constexpr (R::kStates > 0 && K::State0::kBlock == 0)
             fold_unit(parameter.state[0].scales, place.at, place.count, unit.state[0]);
         if constexpr (R::kStates > 1 && K::State1::kBlock == 0)
@@ -218,13 +218,13 @@ struct Squares {
 
 template <class K>
 QMAPS_INLINE void add_squares(const Batch& batch, const Parameter& parameter,
-                              const Address& address, std::int64_t tile, SharedBook* books,
+                              const Address& address, std::int64_t tile, SharedBook* codebooks,
                               Squares& squares) {
     using R = typename K::Rule;
-    constexpr int kNumbers = R::kStates + (sides_of<R> != kNoSides ? 1 : 0);
+    constexpr int kNumbers = R::kStates + (factoring_of<R> != kNotFactored ? 1 : 0);
     const Place place = place_of(tile, parameter.numel);
     Unit unit;
-    read_unit<K>(batch, parameter, address, place, books, unit);
+    read_unit<K>(batch, parameter, address, place, codebooks, unit);
     const R rule(parameter.scalars);
     for (int j = 0; j < kUnit; ++j) {
         float states[kMaxStates] = {};
@@ -260,18 +260,18 @@ constexpr std::int64_t kNormChunk = 2 * kTile;
 // order of sums is that of qmaps.optim.norms.
 template <class K>
 __global__ void __launch_bounds__(kThreads) step_norms(const Batch batch) {
-    __shared__ SharedBook books[K::kBooks > 0 ? K::kBooks : 1];
+    __shared__ SharedBook codebooks[K::kCodebooks > 0 ? K::kCodebooks : 1];
     __shared__ double shared[kThreads / 2][kUnit];
     if (*batch.skip) return;
-    load_books<K>(batch, books);
+    load_books<K>(batch, codebooks);
     for (std::int64_t i = blockIdx.x; i < batch.count; i += gridDim.x) {
         const Item item = batch.items[i];
         if (item.tile % 2 != 0) continue;
         const Parameter& parameter = batch.parameters[item.parameter];
         const Address address = batch.addresses[item.parameter];
         Squares squares = {};
-        add_squares<K>(batch, parameter, address, item.tile, books, squares);
-        add_squares<K>(batch, parameter, address, item.tile + 1, books, squares);
+        add_squares<K>(batch, parameter, address, item.tile, codebooks, squares);
+        add_squares<K>(batch, parameter, address, item.tile + 1, codebooks, squares);
         const double p = added(squares.p, shared);
         const double measured = added(squares.measured, shared);
         if (threadIdx.x != 0) continue;

@@ -71,7 +71,7 @@ def calibrate(
 
 def _run(folder: Path) -> dict[str, list[float]]:
     """Start both processes, and read what the first one measured."""
-    command = [sys.executable, "-m", "qmaps.distributed.speedup.pair", str(folder)]
+    command = [sys.executable, "-m", "qmaps.distributed.speedup.transfers", str(folder)]
     started: list[subprocess.Popen[str]] = []
     try:
         started += [

@@ -6,7 +6,6 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from qmaps import figures
 from qmaps.distributed.speedup.hardware import Hardware
 from qmaps.distributed.speedup.job import Job
 from qmaps.errors import BadValueError
@@ -46,7 +45,7 @@ def write(
     hardware: Hardware,
     job: Job,
 ) -> dict[str, Path]:
-    """Write tables, curves, their figure, and the inputs of the curves.
+    """Write tables, curves, and the inputs of the curves.
 
     Args:
         out: the folder, created if need be.
@@ -57,8 +56,7 @@ def write(
         job: the job of the curves.
 
     Returns:
-        The paths of the files: "tables" (Markdown), "curves" (CSV), "figure" (PNG) and "hardware"
-        (JSON).
+        The paths of the files: "tables" (Markdown), "curves" (CSV) and "hardware" (JSON).
 
     Raises:
         OutputError: the folder or a file cannot be written.
@@ -67,13 +65,11 @@ def write(
     paths = {
         "tables": out / "tables.md",
         "curves": out / "curves.csv",
-        "figure": out / "speedup.png",
         "hardware": out / "hardware.json",
     }
     write_text(paths["tables"], markdown(table, hardware, command))
     with replacing(paths["curves"]) as temporary:
         curves.to_csv(temporary, index=False, float_format="%.6g")
-    figures.save(figures.speedup(curves), paths["figure"])
     job_values = {name: getattr(job, name) for name in job.__dataclass_fields__}
     write_json(paths["hardware"], {"hardware": hardware.to_json(), "job": job_values})
     return paths

@@ -25,10 +25,10 @@ class Flags(IntFlag):
     NEGATIVE = 2
 
 
-class Sides(IntEnum):
+class Factoring(IntEnum):
     """How a rule combines states that have fewer elements than the parameter."""
 
-    NO_SIDES = 0
+    NOT_FACTORED = 0
     PRODUCT = 1
     SMALLEST = 2
 
@@ -41,7 +41,7 @@ class Dtype(IntEnum):
     BFLOAT16 = 2
 
 
-ENUMERATIONS: tuple[type[Enum], ...] = (Flags, Sides, Dtype)
+ENUMERATIONS: tuple[type[Enum], ...] = (Flags, Factoring, Dtype)
 
 
 @dataclass(frozen=True)
@@ -50,12 +50,12 @@ class KernelRule:
 
     Attributes:
         name: the name that optimizers give as `native_rule`, such as "adamw".
-        states: the names of its states; "sides" stands for all that have fewer elements than the
+        states: the names of its states; "factored" stands for all that have fewer elements than the
             parameter.
         scalars: the names of its step scalars, in the order in which kernels receive them.
         type: the C++ type, such as ``"Lars<true>"``.
         takes_norms: whether it takes norms of whole tensors.
-        sides: how it combines the states called "sides".
+        factoring: how it combines the states called "factored".
     """
 
     name: str
@@ -63,7 +63,7 @@ class KernelRule:
     scalars: tuple[str, ...]
     type: str
     takes_norms: bool
-    sides: Sides
+    factoring: Factoring
 
     def __str__(self) -> str:
         return f"rule {self.name!r} with states {' '.join(self.states)!r}"
@@ -169,7 +169,7 @@ def _declarations(header: Path) -> list[tuple[str, str]]:
 
 
 def _rule(arguments: str, scalars: dict[str, tuple[str, ...]]) -> KernelRule:
-    name, states, sides, norms, type_ = (each.strip() for each in arguments.split(",", 4))
+    name, states, factoring, norms, type_ = (each.strip() for each in arguments.split(",", 4))
     if not re.fullmatch(r'"[\w ]*"', states):
         raise ValueError("its states are names between quotation marks")
     return KernelRule(
@@ -178,7 +178,7 @@ def _rule(arguments: str, scalars: dict[str, tuple[str, ...]]) -> KernelRule:
         scalars[name],
         type_,
         {"kNoNorms": False, "kTakesNorms": True}[norms],
-        {in_cpp(each.name): each for each in Sides}[sides],
+        {in_cpp(each.name): each for each in Factoring}[factoring],
     )
 
 

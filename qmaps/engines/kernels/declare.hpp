@@ -2,21 +2,21 @@
 // that the order of scalars is stated here alone: each begins a line and holds no comment.
 //
 //   QMAPS_SCALARS(sgd, weight_decay, momentum, step_size)
-//       What `constants` of the optimizers with native_rule "sgd" are called, in the order in which
+//       What `step_scalars` of the optimizers with native_rule "sgd" are called, in the order in which
 //       engines pass them: a rule reads c[sgd_scalars::momentum].
 //   QMAPS_SAME_SCALARS(adamw_factor, adamw)
 //       The same scalars as another rule's.
-//   QMAPS_RULE(sgd, "momentum_buffer", kNoSides, kNoNorms, Sgd<true>)
-//       A rule with one set of states: its name; the states, with the word "sides" last for all
-//       that have fewer elements than the parameter; what sides are (rules/sided.hpp); whether it
+//   QMAPS_RULE(sgd, "momentum_buffer", kNotFactored, kNoNorms, Sgd<true>)
+//       A rule with one set of states: its name; the states, with the word "factored" last for all
+//       that have fewer elements than the parameter; what factored statistics are (rules/factored.hpp); whether it
 //       takes norms (rules/layerwise.hpp); its C++ type.
 
 constexpr bool kNoNorms = false, kTakesNorms = true;
 
-#define QMAPS_SCALARS(rule, ...)                                  \
-    struct rule##_scalars {                                       \
-        enum : int { __VA_ARGS__, kScalars };                     \
-        static constexpr const char* kScalarNames = #__VA_ARGS__; \
+#define QMAPS_SCALARS(rule, ...)                                                                  \
+    struct rule##_scalars {                                                                       \
+        enum : int { __VA_ARGS__, kScalars };                                                     \
+        static constexpr const char* kScalarNames = #__VA_ARGS__;                                 \
     };
 
 #define QMAPS_SAME_SCALARS(rule, other) using rule##_scalars = other##_scalars;
@@ -24,17 +24,17 @@ constexpr bool kNoNorms = false, kTakesNorms = true;
 template <class R>
 struct Declared;
 
-#define QMAPS_RULE(rule, states, sides, norms, ...)                                       \
-    template <>                                                                           \
-    struct Declared<__VA_ARGS__> {                                                        \
-        using Scalars = rule##_scalars;                                                   \
-        static constexpr const char* kName = #rule;                                       \
-        static constexpr const char* kStateNames = states;                                \
-        static constexpr const char* kType = #__VA_ARGS__;                                \
-        static constexpr Sides kSides = sides;                                            \
-        static constexpr bool kNorms = norms;                                             \
-    };                                                                                    \
-    static_assert(words_in(states) == __VA_ARGS__::kStates + ((sides) != kNoSides ? 1 : 0), \
+#define QMAPS_RULE(rule, states, factoring, norms, ...)                                           \
+    template <>                                                                                   \
+    struct Declared<__VA_ARGS__> {                                                                \
+        using Scalars = rule##_scalars;                                                           \
+        static constexpr const char* kName = #rule;                                               \
+        static constexpr const char* kStateNames = states;                                        \
+        static constexpr const char* kType = #__VA_ARGS__;                                        \
+        static constexpr Factoring kFactoring = factoring;                                        \
+        static constexpr bool kNorms = norms;                                                     \
+    };                                                                                            \
+    static_assert(words_in(states) == __VA_ARGS__::kStates + ((factoring) != kNotFactored ? 1 : 0), \
                   "rule " #rule " names as many states as it has");
 
 constexpr int words_in(const char* text) {
@@ -44,4 +44,4 @@ constexpr int words_in(const char* text) {
 }
 
 template <class R>
-constexpr Sides sides_of = Declared<R>::kSides;
+constexpr Factoring factoring_of = Declared<R>::kFactoring;

@@ -1,7 +1,7 @@
 """The engine for CPU tensors, in C++.
 
-It follows codebooks, thresholds and scale geometries, and never knows a map or a normalizer by
-name. Its answers are those of `qmaps.engines.reference`, bit for bit.
+It works on codebooks, thresholds and scale geometries, and does not use the names of maps and
+normalizers. Its answers are those of `qmaps.engines.reference`, bit for bit.
 
 Environment: ``QMAPS_ISA`` chooses among `isas` ("avx512", "avx2", "portable").
 """
@@ -16,14 +16,14 @@ from qmaps.engines.rules import check_build
 core: Any = None
 """The extension module, or None where it was not built."""
 reason = ""
-"""Why there is none."""
+"""Why there is no extension module."""
 
 try:
     core = importlib.import_module("qmaps.engines.native._core")
 except ImportError as error:
     reason = (
-        f"the extension was not built or cannot be loaded ({error}); reinstall qmaps where a "
-        "C++20 compiler is at hand"
+        f"the extension was not built or cannot be loaded ({error}); reinstall qmaps on a "
+        "machine with a C++20 compiler"
     )
 else:
     check_build(core)

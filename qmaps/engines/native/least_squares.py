@@ -18,7 +18,7 @@ class NativeCells(Cells):
         self.x, self.w, self.wx, self.wxx = sort_data(values, weights)
 
     def refined(self, codebook: Tensor) -> Tensor:
-        """What Lloyd's iteration makes of an ascending float64 codebook."""
+        """The result of Lloyd's iteration on an ascending float64 codebook."""
         cells = (self.x, self.w, self.wx, self.wxx)
         return refine(cells, codebook, SWEEPS, TOLERANCE)
 

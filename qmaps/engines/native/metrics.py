@@ -88,7 +88,7 @@ class UpdateErrors:
         """Add the errors of one parameter.
 
         Args:
-            exact: its exact update, float32 and contiguous on the CPU, as are all tensors here.
+            exact: its exact update, float32 and contiguous on the CPU, like all tensors below.
             v: its exact second moment.
             first: the first moment, quantized or decoded.
             second: the second moment, quantized or decoded.
@@ -106,7 +106,7 @@ class UpdateErrors:
         )
 
     def summary(self, levels: Sequence[float]) -> tuple[int, int, list[Any], list[Any]]:
-        """What was added, all parameters together.
+        """The errors of all parameters together.
 
         Args:
             levels: levels of nearest-rank quantiles, above 0 and at most 1.
@@ -114,7 +114,7 @@ class UpdateErrors:
         Returns:
             Elements; how many of them have a second moment that decodes to 0 but is not, under
             a first moment that does not; and, for absolute errors and for relative ones, their
-            number, their sum, and the quantiles and the maximum (none without elements).
+            number, their sum, and the quantiles and the maximum (empty without elements).
         """
         found = self._errors.summary(list(levels), torch.get_num_threads())
         numel, collapsed, total, ranks, kept, relative, relative_ranks = found
@@ -132,7 +132,7 @@ def add_update_grid(
 
     Args:
         exact: the exact update, float32 and contiguous on the CPU.
-        first: the first moment, a quantized tensor that `follows_tensor` supports.
+        first: the first moment, a quantized tensor that `supports_tensor` supports.
         second: the second moment, like `first`.
         eps: Adam's `eps`.
         sums: count, absolute and relative error, and elements with u != 0: contiguous float64
@@ -151,7 +151,7 @@ def add_update_grid(
     )
 
 
-def follows_tensor(t: QuantizedTensor) -> bool:
+def supports_tensor(t: QuantizedTensor) -> bool:
     """Whether this engine can decode `t` in place."""
     q = t.quantizer
     return (

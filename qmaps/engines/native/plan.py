@@ -11,12 +11,12 @@ from torch import Tensor
 
 from qmaps.algebra.quantized import QuantizedTensor
 from qmaps.engines.addresses import address
-from qmaps.engines.constants import Constant
 from qmaps.engines.native import core, tensors
 from qmaps.engines.philox import RoundingKey
 from qmaps.engines.plan import FusedPlan, fused_supports, readable
 from qmaps.engines.rules import ordered, rules
 from qmaps.engines.step import Inputs, ParameterStep, Rule, StepEngine, StepPlan
+from qmaps.engines.step_scalars import StepScalar
 
 LONGEST_BLOCK = 8192
 """Elements of a block of a parameter in codes that the engine has room for."""
@@ -31,12 +31,12 @@ class NativeEngine(StepEngine):
             return False
         found = [state.quantizer for state in given.states if not state.factored]
         logs = {q.normalizer for q in found if q is not None and q.normalizer.log_domain}
-        # Blocks of different log2 ranges need not line up.
+        # Blocks of different log2 ranges may have different boundaries.
         if len(logs) > (1 if given.codes is None else 0):
             return False
         if given.codes is not None and not _codes_supported(given):
             return False
-        return fused_supports(rule, given, tensors.follows)
+        return fused_supports(rule, given, tensors.supports)
 
     def plan(self, rule: Rule, given: Sequence[ParameterStep]) -> StepPlan:
         """A plan for parameters that it supports; states that are missing are created."""
@@ -59,7 +59,7 @@ class NativePlan(FusedPlan):
         row = {kind: index for index, kind in enumerate(dict.fromkeys(kinds))}
         scalars = [
             [
-                value.at(step) if isinstance(value, Constant) else value
+                value.at(step) if isinstance(value, StepScalar) else value
                 for value in ordered(self._rule, inputs.scalars[group])
             ]
             for group, step in row
@@ -73,7 +73,7 @@ class NativePlan(FusedPlan):
             steps,
             tensors.threads(self._numel),
         )
-        del copies  # they were needed until here
+        del copies  # the engine reads them until here
         self._round_masters()
 
     def _describe(self) -> None:
@@ -103,24 +103,24 @@ class NativePlan(FusedPlan):
     def _add_states(self, given: ParameterStep) -> None:
         step = self._step
         if any(state.factored for state in given.states):
-            step.arrange_sides(list(given.param.shape))
+            step.arrange_factored(list(given.param.shape))
         for state in given.states:
             value = given.storage[state.name]
             if isinstance(value, Tensor):
                 if state.factored:
-                    step.add_side_floats(address(value), value.numel())
+                    step.add_factored_floats(address(value), value.numel())
                 else:
                     step.add_floats(address(value))
                 continue
             stored = (*_described(value), _rounding(value, state.key))
             if state.factored:
-                step.add_side_quantized(torch.Size(value.shape).numel(), *stored)
+                step.add_factored_quantized(torch.Size(value.shape).numel(), *stored)
             else:
                 step.add_quantized(*stored)
 
 
 def _codes_supported(given: ParameterStep) -> bool:
-    """Whether the engine has a way for a parameter and a gradient that are kept as codes."""
+    """Whether the engine supports a parameter and a gradient that are kept as codes."""
     codes, gradient, param = given.codes, given.gradient, given.param
     assert codes is not None
     whole = param.device.type == "cpu" and param.dtype == torch.float32 and param.numel() > 0
@@ -134,7 +134,7 @@ def _codes_supported(given: ParameterStep) -> bool:
 
 
 def _supported(t: QuantizedTensor) -> bool:
-    return readable(t) and tensors.follows(t.quantizer.normalizer, t.quantizer.map, t.shape)
+    return readable(t) and tensors.supports(t.quantizer.normalizer, t.quantizer.map, t.shape)
 
 
 def _local(t: QuantizedTensor) -> bool:

@@ -61,7 +61,7 @@ def geometry(normalizer: Normalizer, shape: tuple[int, ...]) -> Any:
     return core.Geometry(parts, found.log, found.arrays)
 
 
-def follows(normalizer: Normalizer, map_: Map, shape: tuple[int, ...]) -> bool:
+def supports(normalizer: Normalizer, map_: Map, shape: tuple[int, ...]) -> bool:
     """Whether this engine can quantize and decode a tensor of `shape`.
 
     Args:
@@ -82,11 +82,11 @@ def measures(normalizer: Normalizer, map_: Map, shape: tuple[int, ...]) -> bool:
     """Whether this engine can also read single codes, as error metrics need them.
 
     Args:
-        normalizer: as in `follows`.
-        map_: as in `follows`, of at most 8 bits: codes are unpacked to one byte each.
+        normalizer: as in `supports`.
+        map_: as in `supports`, of at most 8 bits: codes are unpacked to one byte each.
         shape: the shape of the tensor.
     """
-    return map_.bits <= BYTE and follows(normalizer, map_, shape)
+    return map_.bits <= BYTE and supports(normalizer, map_, shape)
 
 
 def stored(
@@ -103,8 +103,8 @@ def stored(
     Args:
         packed: 1-D uint8 packed codes; None where no codes are stored.
         scales: scales in the parts of ``normalizer.layout(shape)``.
-        normalizer: a normalizer that `follows` supports.
-        map_: a map that `follows` supports.
+        normalizer: a normalizer that `supports` accepts.
+        map_: a map that `supports` accepts.
         shape: the shape of the tensor.
         brief: as in `codebook`.
 
@@ -138,8 +138,8 @@ def quantize(
 
     Args:
         x: float32, float16 or bfloat16 on the CPU.
-        normalizer: a normalizer that `follows` supports.
-        map_: a map that `follows` supports.
+        normalizer: a normalizer that `supports` accepts.
+        map_: a map that `supports` accepts.
         key: names the random numbers of stochastic rounding; None rounds to nearest.
         out: packed codes and scales to write into, contiguous; None allocates them.
         check: whether to look for NaN, infinity, and negative numbers under an unsigned map.
@@ -182,8 +182,8 @@ def dequantize(
     Args:
         packed: 1-D uint8 packed codes, contiguous on the CPU.
         scales: scales in the parts of ``normalizer.layout(out.shape)``, contiguous.
-        normalizer: a normalizer that `follows` supports.
-        map_: a map that `follows` supports.
+        normalizer: a normalizer that `supports` accepts.
+        map_: a map that `supports` accepts.
         out: contiguous float32, float16 or bfloat16 on the CPU, of the tensor's shape.
 
     Raises:

@@ -1,4 +1,4 @@
-"""What a paper says beside what was measured, and the verdict on it."""
+"""A claim of a paper, the measurement beside it, and the verdict."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ TOLERANCE = 0.1
 
 
 class Verdict(StrEnum):
-    """What came of a claim, or of a whole figure or table."""
+    """The verdict on a claim, or on a whole figure or table."""
 
     REPRODUCED = "reproduced"
     PARTLY = "reproduced in part"
@@ -24,25 +24,25 @@ class Verdict(StrEnum):
 
 @dataclass(frozen=True)
 class Claim:
-    """One thing that a paper says: a statement, or a number.
+    """One claim of a paper: a statement, or a number.
 
     A statement is reproduced if it holds, and in part if some of its parts do. A number is
     reproduced if ours differs from it by at most `tolerance` of it plus its `spread`. Otherwise it
-    has the same ordering if it lies to the other numbers of its kind as the paper's does. What has
-    no number of ours, or none of the paper's, is not compared.
+    has the same ordering if its order among the other numbers of its kind is that of the paper. A
+    number that only the paper has, or only this project, is not compared.
 
     Attributes:
-        text: What the paper says.
-        holds: Whether it is so here, or whether each of its parts is. For a number: whether it
-            lies to each of the others as the paper's does.
+        text: The claim.
+        holds: Whether the measurements support it, or whether they support each of its parts.
+            For a number: whether its order to each of the others is that of the paper.
         detail: The numbers behind the verdict, or what explains it.
         source: Paper and place; empty on the paper's own page.
-        covers: Whether a statement says what the numbers of its figure or table say together, so
-            that it stands for them where none can be compared.
+        covers: Whether a statement sums up the numbers of its figure or table, so that it
+            replaces them where they cannot be compared.
         table: Rows to show, as column titles and cells.
         paper: The paper's number; None for a statement.
         spread: The ± of that number.
-        ours: The number measured here.
+        ours: The number that this project measured.
         tolerance: Share of the paper's number; None where ours has another scale, so that only the
             ordering can be the same.
     """
@@ -60,7 +60,7 @@ class Claim:
 
     @property
     def verdict(self) -> Verdict:
-        """What came of it."""
+        """The verdict on the claim."""
         parts = list(self.holds) if isinstance(self.holds, Sequence) else [self.holds]
         if self.paper is not None:
             return self._of_number(bool(parts) and all(parts))

@@ -13,7 +13,7 @@ from qmaps.sweep import summarize
 
 EIGHT_BIT = "8-bit-optimizers"
 MAPS = {"dynamic": "DE", "inverse dynamic": "inverse", "quantile": "quantile", "linear": "linear0"}
-"""The maps of table 6 of the 8-bit paper, in the order that it finds, and what they are here."""
+"""The maps of table 6 of the 8-bit paper, in its order, and their names in qmaps."""
 APPENDIX_C = {
     "dynamic": "tensor/DE@8s + tensor/DE@8u",
     "block-wise dynamic": "B2048/DE@8s + B2048/DE@8u",
@@ -25,7 +25,7 @@ Errors = Mapping[str, Mapping[str, float]]
 
 
 def claims(update_error: pd.DataFrame, sweep: pd.DataFrame | None = None) -> list[Claim]:
-    """Every claim that the frames have the quantizers for.
+    """Every claim whose quantizers are in the frames.
 
     Args:
         update_error: a frame of `qmaps.analyze.update_error`.
@@ -77,7 +77,7 @@ def number(value: float) -> str:
 
 
 def _printed(exhibit: str, quantity: str, names: Iterable[str]) -> list[tuple[float, float]]:
-    """What the 8-bit paper prints of each name, and the ±."""
+    """The number that the 8-bit paper prints for each name, and its ±."""
     frame = published(EIGHT_BIT, exhibit)
     chosen = frame[frame["quantity"] == quantity].set_index("what").loc[list(names)]
     return list(zip(chosen["paper"], chosen["paper_spread"], strict=True))

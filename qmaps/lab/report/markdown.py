@@ -13,7 +13,7 @@ from qmaps.storage.files import output_folder, write_text
 
 
 def write_markdown(run: str | os.PathLike[str], path: str | os.PathLike[str]) -> Path:
-    """Write what a run says of the papers' claims to `path`.
+    """Write the results of a run on the papers' claims to `path`.
 
     Args:
         run: a folder of `qmaps.lab.run`, or one with ``frames/update_error.parquet``.
@@ -29,7 +29,7 @@ def write_markdown(run: str | os.PathLike[str], path: str | os.PathLike[str]) ->
     folder, target = Path(run), Path(path)
     errors = read_frame(folder / "frames" / "update_error.parquet")
     if errors is None:
-        raise CaptureError(f"run={str(folder)!r} holds no frames/update_error.parquet to report")
+        raise CaptureError(f"run={str(folder)!r} must hold frames/update_error.parquet")
     losses = read_frame(folder / "frames" / "losses.parquet")
     about = read_about(folder)
     lines = ["# Beside the papers", ""]

@@ -1,4 +1,4 @@
-"""The page."""
+"""The HTML page of a run."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from qmaps.sweep import summarize
 
 
 def write(run: str | os.PathLike[str]) -> Path:
-    """Write ``run/report.html`` from what the run folder holds.
+    """Write ``run/report.html`` from the contents of a run folder.
 
-    The page holds its figures and needs no other file and no network.
+    The page contains its figures; it does not need other files or a network.
 
     Args:
         run: a folder of `qmaps.lab.run`, or one with ``figures/`` and ``frames/`` or ``sweep/``.
@@ -49,7 +49,7 @@ def write(run: str | os.PathLike[str]) -> Path:
     losses = read_frame(folder / "frames" / "losses.parquet")
     swept = read_frame(folder / "sweep" / "sweep.parquet")
     if not pictures and errors is None and swept is None:
-        raise CaptureError(f"run={str(folder)!r} holds no figures, frames or sweep to report")
+        raise CaptureError(f"run={str(folder)!r} must hold figures, frames or a sweep")
     page = _template().render(
         about=read_about(folder),
         claims=[] if errors is None else claims(errors, swept),
@@ -81,7 +81,7 @@ def read_frame(path: Path) -> pd.DataFrame | None:
 
 
 def read_about(folder: Path) -> dict[str, Any]:
-    """What a run folder says of its run; empty if it says nothing."""
+    """The settings of a run from its folder; empty if there are none."""
     path = folder / "about.json"
     return files.read_record(path) if exists(path) else {}
 

@@ -114,7 +114,7 @@ def test_the_optimizer_is_the_one_written_in_python(text: str) -> None:
             "paper-8bit, paper-4bit, 'SIGNED + UNSIGNED' of specs, or a dict from state names to "
             "specs",
         ),
-        ("{max_grad_norm: 1}", "max_grad_norm=1 is no option of AdamW"),
+        ("{max_grad_norm: 1}", "max_grad_norm=1 is not an option of AdamW"),
     ],
 )
 def test_what_is_wrong_in_a_file_is_named(options: str, message: str) -> None:

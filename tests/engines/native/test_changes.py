@@ -99,15 +99,17 @@ def test_messages() -> None:
         params[2].data = torch.zeros(600)
 
     wrong = (
-        "BadValueError: exp_avg of parameter number 2 has shape (500,); (600,) is needed for a "
-        "parameter of shape (600,)"
+        "BadValueError: exp_avg of parameter number 2 must have shape (600,) for a parameter of "
+        "shape (600,), got shape (500,)"
     )
     assert check("8 bits", grow) == ["", "", wrong, wrong]
 
     def shrink(_: QuantizedOptimizer, params: list[Tensor]) -> None:
         params[2].grad.data = params[2].grad[:10]
 
-    wrong = "BadValueError: the gradient of parameter number 2 has shape (10,); (500,) is needed"
+    wrong = (
+        "BadValueError: the gradient of parameter number 2 must have shape (500,), got shape (10,)"
+    )
     assert check("8 bits", shrink, of_gradients=True) == ["", "", wrong, ""]
 
     def free(_: QuantizedOptimizer, params: list[Tensor]) -> None:
@@ -115,7 +117,7 @@ def test_messages() -> None:
 
     wrong = (
         "BadValueError: the gradient of parameter number 0 has shape (32, 40), but its storage "
-        "lacks 5120 of the bytes that this takes; was it freed or resized?"
+        "is 5120 bytes too small; it may have been freed or resized"
     )
     assert check("8 bits", free, of_gradients=True) == ["", "", wrong, ""]
 

@@ -22,7 +22,7 @@ SHAPES = (
 CASES: dict[str, tuple[type[QuantizedOptimizer], dict[str, Any]]] = {
     "AdamWFactor": (AdamWFactor, {"state_quantizers": None, "weight_decay": 0.1}),
     "AdamW4bitFactor": (AdamW4bitFactor, {"maximize": True}),
-    "AdamWFactor, quantized sides": (
+    "AdamWFactor, quantized statistics": (
         AdamWFactor,
         {
             "state_quantizers": {
@@ -53,7 +53,7 @@ CASES: dict[str, tuple[type[QuantizedOptimizer], dict[str, Any]]] = {
     "SM3": (SM3, {"weight_decay": 0.1}),
     "SM3 without momentum": (SM3, {"momentum": 0.0, "maximize": True}),
     "SM3, 8 bits": (SM3, {"state_quantizers": "8bit"}),
-    "SM3, quantized sides": (
+    "SM3, quantized statistics": (
         SM3,
         {
             "state_quantizers": {

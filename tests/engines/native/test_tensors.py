@@ -73,7 +73,7 @@ def test_every_scale_and_shape(normalizer: str, rounding: str, each_isa, threads
         x = wide(shape, number)
         for map_ in ("DE@8s", "DE@5s", "linear@4s", "nf4@4s", "linear0@3s", "power2@6s"):
             q = qmaps.quantizer(f"{normalizer}/{map_}{rounding}")
-            assert tensors.follows(q.normalizer, q.map, shape)
+            assert tensors.supports(q.normalizer, q.map, shape)
             assert_as_reference(q, x, each_isa=each_isa)
 
 
@@ -99,7 +99,7 @@ def test_codes_of_two_bytes(rounding: str, isa: str) -> None:
             continue
         q = qmaps.Quantizer(qmaps.normalize.BlockWise(250), map_, bool(rounding))
         values = x if map_.signed else x.abs()
-        assert tensors.follows(q.normalizer, map_, tuple(x.shape))
+        assert tensors.supports(q.normalizer, map_, tuple(x.shape))
         assert not tensors.measures(q.normalizer, map_, tuple(x.shape))
         assert_as_reference(q, values)
         if map_.bits in (11, 12):

@@ -19,7 +19,7 @@ from qmaps.errors import DAMAGE, BadTypeError, BadValueError, CaptureError, show
 from qmaps.maps.base import Map
 from qmaps.maps.codebook import Codebook
 from qmaps.optim.base import Shared
-from qmaps.optim.checkpoint import ABOUT
+from qmaps.optim.saved_states import ABOUT
 from qmaps.optim.terms import number as checked_number
 from qmaps.optim.torch_options import TORCH_OPTIONS
 

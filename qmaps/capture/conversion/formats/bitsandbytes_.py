@@ -48,7 +48,7 @@ SLOW = "state1 (slow)"
 
 
 @dataclass(frozen=True)
-class Layout:
+class StateSlots:
     """How bitsandbytes keeps what a family of optimizers has.
 
     Attributes:
@@ -68,25 +68,25 @@ class Layout:
     extra: Mapping[str, object] = field(default_factory=dict)
 
 
-LAYOUTS = {
-    "adam": Layout(
+SLOTS = {
+    "adam": StateSlots(
         (("exp_avg",), ("exp_avg_sq",)),
         "betas",
         (0.9, 0.999),
         1e-8,
         extra={"alpha": 0.0, "t_alpha": None, "t_beta3": None},
     ),
-    "ademamix": Layout(
+    "ademamix": StateSlots(
         (("exp_avg", "exp_avg_slow"), ("exp_avg_sq",)), "betas", (0.9, 0.999, 0.9999), 1e-8
     ),
-    "lion": Layout((("exp_avg",),), "betas", (0.9, 0.99)),
-    "sgd": Layout(
+    "lion": StateSlots((("exp_avg",),), "betas", (0.9, 0.99)),
+    "sgd": StateSlots(
         (("momentum_buffer",),), "momentum", (0.9, 0), fixed={"dampening": 0, "nesterov": False}
     ),
-    "rmsprop": Layout(
+    "rmsprop": StateSlots(
         (("square_avg",),), "alpha", (0.99, 0), 1e-8, fixed={"momentum": 0, "centered": False}
     ),
-    "adagrad": Layout((("sum",),), "", (0.0, 0.0), 1e-10, fixed={"lr_decay": 0}),
+    "adagrad": StateSlots((("sum",),), "", (0.0, 0.0), 1e-10, fixed={"lr_decay": 0}),
 }
 """By the family's name. Those with one slot cannot be told from each other by a checkpoint."""
 
@@ -144,21 +144,21 @@ class BitsAndBytes(Format):
         if not states:
             return {}
         if len(states) > 1:
-            names = [*LAYOUTS["ademamix" if SLOW in states else "adam"].slots]
+            names = [*SLOTS["ademamix" if SLOW in states else "adam"].slots]
         else:
-            alone = [name for name, layout in LAYOUTS.items() if len(layout.slots) == 1]
+            alone = [name for name, layout in SLOTS.items() if len(layout.slots) == 1]
             if hint is None or hint.name not in alone:
                 given = "" if hint is None else f"; {hint.name} has more states"
                 raise CaptureError(
                     "the checkpoint is of a bitsandbytes optimizer with one state and does not "
                     f"say which; set optimizer to one of {', '.join(alone)}{given}"
                 )
-            names = [*LAYOUTS[hint.name].slots]
+            names = [*SLOTS[hint.name].slots]
         return dict(zip([name for slot in names for name in slot], states.values(), strict=True))
 
     def options(self, saved: dict[str, Any], family: Family) -> dict[str, Any]:
         """The options under torch's names."""
-        layout, options = LAYOUTS[family.name], plain_options(saved)
+        layout, options = SLOTS[family.name], plain_options(saved)
         betas, eps = tuple(options.pop("betas", layout.usual)), options.pop("eps", layout.eps)
         own: dict[str, Any] = dict(layout.fixed)
         if layout.betas:
@@ -227,7 +227,7 @@ def _eight_bits(parameter: Parameter, family: Family) -> dict[str, Quantizer | N
             value = same_codes(value, fp8.unit(value.quantizer)) or value
             own = value.quantizer if holds(value, 8, BLOCK) else None
         plan[name] = own or quantizer(f"B{BLOCK}/DE@8{'s' if name in family.signed else 'u'}")
-    for slot in LAYOUTS[family.name].slots:
+    for slot in SLOTS[family.name].slots:
         if len({q.map for name in slot if (q := plan[name]) is not None}) > 1:
             plan |= dict.fromkeys(slot, quantizer(f"B{BLOCK}/DE@8s"))
     return plan
@@ -235,12 +235,11 @@ def _eight_bits(parameter: Parameter, family: Family) -> dict[str, Quantizer | N
 
 def _refuse(state: OptimizerState) -> None:
     """Raise if bitsandbytes does not have a family, an option or a state."""
-    if state.family.name not in LAYOUTS:
+    if state.family.name not in SLOTS:
         raise BadValueError(
-            f"the checkpoint has states of {state.family.name}; bitsandbytes has "
-            f"{', '.join(LAYOUTS)}"
+            f"the checkpoint has states of {state.family.name}; bitsandbytes has {', '.join(SLOTS)}"
         )
-    needed = {"maximize": False, **LAYOUTS[state.family.name].fixed}
+    needed = {"maximize": False, **SLOTS[state.family.name].fixed}
     refuse_options(state, needed, "bitsandbytes")
     for parameter in state.parameters():
         for name in state.family.optional & parameter.states.keys():
@@ -254,7 +253,7 @@ def _written(parameter: Parameter, family: Family, books: dict[Map, Tensor]) -> 
     if not parameter.states:
         return {}
     flat: dict[str, Any] = {"step": int(parameter.step or 1)}
-    for index, slot in enumerate(LAYOUTS[family.name].slots, 1):
+    for index, slot in enumerate(SLOTS[family.name].slots, 1):
         parts = [parameter.states[name] for name in slot]
         quantized = [part for part in parts if isinstance(part, QuantizedTensor)]
         if quantized:
@@ -277,7 +276,7 @@ def _joined(parts: list[Tensor]) -> Tensor:
 
 def _options(options: dict[str, Any], family: Family) -> dict[str, Any]:
     """Return a group's options under the names of bitsandbytes; others are kept."""
-    layout = LAYOUTS[family.name]
+    layout = SLOTS[family.name]
     dropped = {*TORCH_OPTIONS, *layout.fixed, "maximize", "betas", layout.betas, "eps"}
     own = {k: v for k, v in without_qmaps(options).items() if k not in dropped}
     betas = options.get(layout.betas, layout.usual)

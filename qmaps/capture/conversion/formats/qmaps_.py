@@ -23,8 +23,8 @@ from qmaps.capture.conversion.formats.base import (
 )
 from qmaps.capture.conversion.formats.fp8 import unit
 from qmaps.errors import BadTypeError, BadValueError
-from qmaps.optim.checkpoint import ABOUT, FORMAT, check_form
 from qmaps.optim.presets import PRESETS, preset
+from qmaps.optim.saved_states import ABOUT, FORMAT, check_form
 
 MIN_SIZE = 4096
 """The default of `min_quantized_size`."""

@@ -59,7 +59,7 @@ struct Adafactor {
     }
 };
 
-QMAPS_RULE(adafactor, "variance", kNoSides, kTakesNorms, Adafactor<false, false>)
-QMAPS_RULE(adafactor, "exp_avg variance", kNoSides, kTakesNorms, Adafactor<true, false>)
-QMAPS_RULE(adafactor, "sides", kProduct, kTakesNorms, Adafactor<false, true>)
-QMAPS_RULE(adafactor, "exp_avg sides", kProduct, kTakesNorms, Adafactor<true, true>)
+QMAPS_RULE(adafactor, "variance", kNotFactored, kTakesNorms, Adafactor<false, false>)
+QMAPS_RULE(adafactor, "exp_avg variance", kNotFactored, kTakesNorms, Adafactor<true, false>)
+QMAPS_RULE(adafactor, "factored", kProduct, kTakesNorms, Adafactor<false, true>)
+QMAPS_RULE(adafactor, "exp_avg factored", kProduct, kTakesNorms, Adafactor<true, true>)

@@ -19,4 +19,4 @@ struct Adagrad {
     }
 };
 
-QMAPS_RULE(adagrad, "sum", kNoSides, kNoNorms, Adagrad)
+QMAPS_RULE(adagrad, "sum", kNotFactored, kNoNorms, Adagrad)

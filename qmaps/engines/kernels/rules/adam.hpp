@@ -19,9 +19,9 @@ struct Moments {
 
     // By the moments m and v.
     QMAPS_INLINE float moved(float p, float m, float v) const {
-        const float spread = root_of(v);
+        const float magnitude = root_of(v);
         // Infinity and NaN stay.
-        const float denominator = (spread <= kLargest ? root.under(spread) : spread) + eps;
+        const float denominator = (magnitude <= kLargest ? root.under(magnitude) : magnitude) + eps;
         return p - (m / denominator) * size;
     }
 
@@ -51,5 +51,5 @@ struct AdamW : Moments<adamw_scalars> {
     QMAPS_INLINE float operator()(float p, float g, float* s) const { return descend(p * decay, g * sign, s); }
 };
 
-QMAPS_RULE(adam, "exp_avg exp_avg_sq", kNoSides, kNoNorms, Adam)
-QMAPS_RULE(adamw, "exp_avg exp_avg_sq", kNoSides, kNoNorms, AdamW)
+QMAPS_RULE(adam, "exp_avg exp_avg_sq", kNotFactored, kNoNorms, Adam)
+QMAPS_RULE(adamw, "exp_avg exp_avg_sq", kNotFactored, kNoNorms, AdamW)

@@ -26,5 +26,5 @@ struct AdamWFactor : Moments<adamw_factor_scalars> {
     }
 };
 
-QMAPS_RULE(adamw_factor, "exp_avg sides", kProduct, kNoNorms, AdamWFactor)
-QMAPS_RULE(adamw_factor, "exp_avg exp_avg_sq", kNoSides, kNoNorms, AdamWWhole)
+QMAPS_RULE(adamw_factor, "exp_avg factored", kProduct, kNoNorms, AdamWFactor)
+QMAPS_RULE(adamw_factor, "exp_avg exp_avg_sq", kNotFactored, kNoNorms, AdamWWhole)

@@ -22,11 +22,11 @@ struct AdEMAMix {
         s[0] = s[0] * beta1 + grad * rest1;
         s[1] = s[1] * beta3 + grad * rest3;
         s[2] = s[2] * beta2 + (grad * grad) * rest2;
-        const float spread = root_of(s[2]);
+        const float magnitude = root_of(s[2]);
         // Infinity and NaN stay.
-        const float denominator = (spread <= kLargest ? root.under(spread) : spread) + eps;
+        const float denominator = (magnitude <= kLargest ? root.under(magnitude) : magnitude) + eps;
         return p * decay - ((s[0] * correction + s[1] * alpha) / denominator) * size;
     }
 };
 
-QMAPS_RULE(ademamix, "exp_avg exp_avg_slow exp_avg_sq", kNoSides, kNoNorms, AdEMAMix)
+QMAPS_RULE(ademamix, "exp_avg exp_avg_slow exp_avg_sq", kNotFactored, kNoNorms, AdEMAMix)

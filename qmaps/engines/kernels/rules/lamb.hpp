@@ -22,9 +22,9 @@ struct Lamb {
         const float grad = g * sign;
         s[0] = s[0] * beta1 + grad * rest1;
         s[1] = s[1] * beta2 + (grad * grad) * rest2;
-        const float spread = root_of(s[1]);
+        const float magnitude = root_of(s[1]);
         // Infinity and NaN stay.
-        const float denominator = (spread <= kLargest ? root.under(spread) : spread) + eps;
+        const float denominator = (magnitude <= kLargest ? root.under(magnitude) : magnitude) + eps;
         return coupled(p, (s[0] / denominator) * correction, decay);
     }
 
@@ -43,4 +43,4 @@ struct Lamb {
     }
 };
 
-QMAPS_RULE(lamb, "exp_avg exp_avg_sq", kNoSides, kTakesNorms, Lamb)
+QMAPS_RULE(lamb, "exp_avg exp_avg_sq", kNotFactored, kTakesNorms, Lamb)

@@ -48,5 +48,5 @@ struct Lars {
     }
 };
 
-QMAPS_RULE(lars, "", kNoSides, kTakesNorms, Lars<false>)
-QMAPS_RULE(lars, "momentum_buffer", kNoSides, kTakesNorms, Lars<true>)
+QMAPS_RULE(lars, "", kNotFactored, kTakesNorms, Lars<false>)
+QMAPS_RULE(lars, "momentum_buffer", kNotFactored, kTakesNorms, Lars<true>)

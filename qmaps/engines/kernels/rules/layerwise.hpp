@@ -4,7 +4,7 @@
 //   measured     the element whose norm counts beside the parameter's
 //   measures     the states that it reads
 //   settle       what sums of squares of the parameter's and of the measured elements give, and
-//                their count: further constants, from kScalars to kSettled, after those given.
+//                their count: further scalars, from kScalars to kSettled, after those given.
 //                Computed in float64 and then rounded
 
 // 1 where one of the norms is 0.

@@ -22,4 +22,4 @@ struct Lion {
     }
 };
 
-QMAPS_RULE(lion, "exp_avg", kNoSides, kNoNorms, Lion)
+QMAPS_RULE(lion, "exp_avg", kNotFactored, kNoNorms, Lion)

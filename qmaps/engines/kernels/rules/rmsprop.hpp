@@ -33,7 +33,7 @@ struct RmsProp {
     }
 };
 
-QMAPS_RULE(rmsprop, "square_avg", kNoSides, kNoNorms, RmsProp<false, false>)
-QMAPS_RULE(rmsprop, "square_avg momentum_buffer", kNoSides, kNoNorms, RmsProp<true, false>)
-QMAPS_RULE(rmsprop, "square_avg grad_avg", kNoSides, kNoNorms, RmsProp<false, true>)
-QMAPS_RULE(rmsprop, "square_avg momentum_buffer grad_avg", kNoSides, kNoNorms, RmsProp<true, true>)
+QMAPS_RULE(rmsprop, "square_avg", kNotFactored, kNoNorms, RmsProp<false, false>)
+QMAPS_RULE(rmsprop, "square_avg momentum_buffer", kNotFactored, kNoNorms, RmsProp<true, false>)
+QMAPS_RULE(rmsprop, "square_avg grad_avg", kNotFactored, kNoNorms, RmsProp<false, true>)
+QMAPS_RULE(rmsprop, "square_avg momentum_buffer grad_avg", kNotFactored, kNoNorms, RmsProp<true, true>)

@@ -24,5 +24,5 @@ struct Sgd {
     }
 };
 
-QMAPS_RULE(sgd, "", kNoSides, kNoNorms, Sgd<false>)
-QMAPS_RULE(sgd, "momentum_buffer", kNoSides, kNoNorms, Sgd<true>)
+QMAPS_RULE(sgd, "", kNotFactored, kNoNorms, Sgd<false>)
+QMAPS_RULE(sgd, "momentum_buffer", kNotFactored, kNoNorms, Sgd<true>)

@@ -23,5 +23,5 @@ struct Sm3 {
     }
 };
 
-QMAPS_RULE(sm3, "sides", kSmallest, kNoNorms, Sm3<false>)
-QMAPS_RULE(sm3, "momentum_buffer sides", kSmallest, kNoNorms, Sm3<true>)
+QMAPS_RULE(sm3, "factored", kSmallest, kNoNorms, Sm3<false>)
+QMAPS_RULE(sm3, "momentum_buffer factored", kSmallest, kNoNorms, Sm3<true>)

@@ -106,7 +106,7 @@ Codebook::Codebook(const std::vector<float>& given, const std::vector<float>& li
                    const std::vector<float>& below, int width, bool brief)
     : bits(width), size(static_cast<int>(given.size())) {
     if (bits > 8) {
-        wide = std::make_unique<WideBook>();
+        wide = std::make_unique<WideCodebook>();
         // Codes that the codebook does not have stand for its last value.
         const std::size_t entries = std::max(given.size() + 1, std::size_t{1} << bits);
         wide->value = std::make_unique<float[]>(entries);

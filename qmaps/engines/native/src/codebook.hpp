@@ -61,7 +61,7 @@ struct WideSearch {
     int steps = 1;
 };
 
-struct WideBook {
+struct WideCodebook {
     std::unique_ptr<float[]> value;  // of every code, and one more
     WideSearch nearest;
     WideSearch stochastic;
@@ -77,7 +77,7 @@ struct Codebook {
 
     int bits;
     int size;
-    std::unique_ptr<WideBook> wide;  // above 8 bits; then the others are empty
+    std::unique_ptr<WideCodebook> wide;  // above 8 bits; then the others are empty
     Search nearest;     // code of the nearest value
     Search stochastic;  // code of the lower of the two neighbours
     Lookup values;

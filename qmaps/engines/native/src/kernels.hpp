@@ -31,7 +31,7 @@ struct Kernels {
     void (*step_norms)(const ParamTask&, std::int64_t chunk, double* sums, StepScratch&);
     // Sums of what means are taken of, over each row and over each column of a tile of at most
     // kColumnChunk rows and kRowChunk columns; `at` is its first element.
-    void (*side_sums)(const ParamTask&, std::int64_t at, std::int64_t rows, std::int64_t columns,
+    void (*factored_sums)(const ParamTask&, std::int64_t at, std::int64_t rows, std::int64_t columns,
                       double* row_sums, double* column_sums, StepScratch&);
     // The sum of a chunk of a row.
     double (*row_sum)(const float* x, std::int64_t count);

@@ -14,7 +14,7 @@ std::int64_t chunks(std::int64_t numel, std::int64_t chunk) { return (numel + ch
 
 void prepare_moments(UpdateTask& task, const Kernels& set) {
     for (StateTask* state : {&task.first, &task.second})
-        if (state->codec.book) prepare(state->codec, set, task.numel, true);
+        if (state->codec.codebook) prepare(state->codec, set, task.numel, true);
 }
 
 float float_of(std::uint32_t bits) {
@@ -81,7 +81,7 @@ Measured measure(QuantizeTask& task, std::int64_t* counts, int threads) {
         all.zeroed += part.zeroed;
     }
     if (std::isnan(all.absolute)) all.largest = all.absolute;
-    for (int code = 0; code < task.codec.book->size; ++code) {
+    for (int code = 0; code < task.codec.codebook->size; ++code) {
         counts[code] = 0;
         for (const CodeCounts& of_thread : tables)
             for (const auto& table : of_thread.table) counts[code] += table[code];
@@ -210,7 +210,7 @@ void add_update_grid(UpdateTask& task, double* count, double* absolute, double* 
     const Kernels& set = kernels();
     prepare_moments(task, set);
     const auto cells =
-        static_cast<std::size_t>(task.first.codec.book->size * task.second.codec.book->size);
+        static_cast<std::size_t>(task.first.codec.codebook->size * task.second.codec.codebook->size);
     const std::int64_t even = chunks(chunks(task.numel, kSegments), kTile) * kTile;
     const std::int64_t segment = std::max(kSegment, even);
     const std::int64_t items = chunks(task.numel, segment);

@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "parallel.hpp"
-#include "sides.hpp"
+#include "factored.hpp"
 
 namespace qmaps {
 namespace {
@@ -23,7 +23,7 @@ const Rule* find_rule(const Rules& rules, const std::string& name, const std::st
 // no stretch of the scratch's size holds whole blocks of all.
 void choose_stretch(ParamTask& task) {
     std::int64_t least = 8;
-    if (Codec& codec = task.p_codec; codec.book) {
+    if (Codec& codec = task.p_codec; codec.codebook) {
         codec.block = codec.geometry->local_block(task.numel);
         if (codec.block == 0)
             throw std::invalid_argument("a parameter's scales span more than a block");
@@ -32,7 +32,7 @@ void choose_stretch(ParamTask& task) {
     // Ranges in log2 know no second way, so they choose first.
     for (int k = 0; k < 2 * task.rule->states; ++k) {
         Codec& codec = task.state[k % task.rule->states].codec;
-        if (!codec.book || codec.geometry->log != (k < task.rule->states)) continue;
+        if (!codec.codebook || codec.geometry->log != (k < task.rule->states)) continue;
         codec.block = codec.geometry->local_block(task.numel);
         if (codec.block > 0) {
             const std::int64_t both = std::lcm(least, codec.block);
@@ -95,22 +95,22 @@ void Step::add_floats(float* data) { next_state().data = data; }
 
 void Step::add_quantized(Codec codec) { next_state().codec = std::move(codec); }
 
-void Step::arrange_sides(const std::vector<std::int64_t>& shape) {
-    qmaps::arrange_sides(tasks_.back(), shape);
+void Step::arrange_factored(const std::vector<std::int64_t>& shape) {
+    qmaps::arrange_factored(tasks_.back(), shape);
 }
 
-void Step::add_side_floats(float* data, std::int64_t size) {
-    Side side;
-    side.data = data;
-    side.size = size;
-    tasks_.back().sides.side.push_back(std::move(side));
+void Step::add_factored_floats(float* data, std::int64_t size) {
+    FactoredState state;
+    state.data = data;
+    state.size = size;
+    tasks_.back().factored.state.push_back(std::move(state));
 }
 
-void Step::add_side_quantized(Codec codec, std::int64_t size) {
-    Side side;
-    side.codec = std::move(codec);
-    side.size = size;
-    tasks_.back().sides.side.push_back(std::move(side));
+void Step::add_factored_quantized(Codec codec, std::int64_t size) {
+    FactoredState state;
+    state.codec = std::move(codec);
+    state.size = size;
+    tasks_.back().factored.state.push_back(std::move(state));
 }
 
 void Step::arrange() {
@@ -171,43 +171,43 @@ void Step::run(int threads) {
     if (!arranged_) arrange();
 
     // States whose scales span more than a block: their maxima come first.
-    struct Wide {
-        std::vector<PrivateMaxima> maxima;        // per wide state
+    struct MultiBlock {
+        std::vector<PrivateMaxima> maxima;        // per multi-block state
         std::vector<std::vector<Ends>> ends;      // the same
         std::vector<int> state;                   // which state each is
     };
-    std::vector<std::unique_ptr<Wide>> wide(tasks_.size());
-    bool any_wide = false;
+    std::vector<std::unique_ptr<MultiBlock>> multi_block(tasks_.size());
+    bool any_multi_block = false;
     for (std::size_t number = 0; number < tasks_.size(); ++number) {
         ParamTask& task = tasks_[number];
         for (Codec* codec : {&task.p_codec, &task.g_codec})
-            if (codec->book) prepare(*codec, set_, task.numel, true);
+            if (codec->codebook) prepare(*codec, set_, task.numel, true);
         for (int k = 0; k < task.rule->states; ++k) {
             Codec& codec = task.state[k].codec;
-            if (!codec.book) continue;
+            if (!codec.codebook) continue;
             const std::int64_t block = codec.block;
             prepare(codec, set_, task.numel, true);
             codec.block = block;
             if (block > 0) continue;
-            any_wide = true;
-            if (!wide[number]) wide[number] = std::make_unique<Wide>();
+            any_multi_block = true;
+            if (!multi_block[number]) multi_block[number] = std::make_unique<MultiBlock>();
             reserve_fresh(codec);
-            wide[number]->maxima.emplace_back(codec, task.numel, threads);
-            wide[number]->ends.emplace_back();
-            wide[number]->state.push_back(k);
+            multi_block[number]->maxima.emplace_back(codec, task.numel, threads);
+            multi_block[number]->ends.emplace_back();
+            multi_block[number]->state.push_back(k);
         }
     }
-    take_sides(tasks_, set_, threads);
+    take_factored(tasks_, set_, threads);
     take_norms(threads);
     std::vector<std::unique_ptr<Slices>> slices(tasks_.size());
     for (std::size_t number = 0; number < tasks_.size(); ++number)
-        if (tasks_[number].rule->sides == kSmallest)
+        if (tasks_[number].rule->factoring == kSmallest)
             slices[number] = std::make_unique<Slices>(tasks_[number], threads);
     const auto items = static_cast<std::int64_t>(items_.size());
-    if (any_wide) {
+    if (any_multi_block) {
         parallel(items, threads, [&](std::int64_t number, int thread) {
             const Item& item = items_[static_cast<std::size_t>(number)];
-            Wide* mine = wide[item.parameter].get();
+            MultiBlock* mine = multi_block[item.parameter].get();
             if (!mine) return;
             float* const* slots[kMaxStates] = {};
             for (std::size_t w = 0; w < mine->state.size(); ++w)
@@ -215,7 +215,7 @@ void Step::run(int threads) {
             set_.step_maxima(tasks_[item.parameter], item.begin, item.end, slots, step_scratch());
         });
         parallel(static_cast<std::int64_t>(tasks_.size()), threads, [&](std::int64_t number, int) {
-            Wide* mine = wide[static_cast<std::size_t>(number)].get();
+            MultiBlock* mine = multi_block[static_cast<std::size_t>(number)].get();
             if (!mine) return;
             for (std::size_t w = 0; w < mine->state.size(); ++w) {
                 mine->maxima[w].merge();
@@ -232,12 +232,12 @@ void Step::run(int threads) {
     });
     for (const auto& mine : slices)
         if (mine) mine->store();
-    store_sides(tasks_, threads);
+    store_factored(tasks_, threads);
     for (std::size_t number = 0; number < tasks_.size(); ++number) {
-        if (!wide[number]) continue;
-        for (std::size_t w = 0; w < wide[number]->state.size(); ++w) {
-            Codec& codec = tasks_[number].state[wide[number]->state[w]].codec;
-            commit_scales(codec, set_, wide[number]->ends[w]);
+        if (!multi_block[number]) continue;
+        for (std::size_t w = 0; w < multi_block[number]->state.size(); ++w) {
+            Codec& codec = tasks_[number].state[multi_block[number]->state[w]].codec;
+            commit_scales(codec, set_, multi_block[number]->ends[w]);
             codec.fresh_memory = {};
         }
     }

@@ -27,10 +27,10 @@ class Step {
     void add_floats(float* data);
     void add_quantized(Codec codec);
     // States of fewer elements than the parameter, which is of this shape: all of them, in their
-    // order, after `arrange_sides`.
-    void arrange_sides(const std::vector<std::int64_t>& shape);
-    void add_side_floats(float* data, std::int64_t size);
-    void add_side_quantized(Codec codec, std::int64_t size);
+    // order, after `arrange_factored`.
+    void arrange_factored(const std::vector<std::int64_t>& shape);
+    void add_factored_floats(float* data, std::int64_t size);
+    void add_factored_quantized(Codec codec, std::int64_t size);
 
     ParamTask& at(std::size_t number) { return tasks_.at(number); }
     std::size_t size() const { return tasks_.size(); }

@@ -78,7 +78,7 @@ struct ScaleView {
 
 // One quantized tensor: its stored codes and scales.
 struct Codec {
-    const Codebook* book = nullptr;
+    const Codebook* codebook = nullptr;
     const Geometry* geometry = nullptr;
     bool stochastic = false;
     NoiseKey noise;
@@ -140,7 +140,7 @@ struct StateTask {
 };
 
 // A state that has fewer elements than its parameter.
-struct Side {
+struct FactoredState {
     Codec codec;                 // where it is quantized
     float* data = nullptr;       // its numbers: as stored, or decoded
     std::vector<float> decoded;  // room for them
@@ -148,8 +148,8 @@ struct Side {
 };
 
 // Those of one parameter.
-struct SideStates {
-    std::vector<Side> side;
+struct FactoredStates {
+    std::vector<FactoredState> state;
     // Of a product: its matrices, and the factors of all rows and of all columns.
     std::int64_t rows = 1, columns = 1;
     std::vector<float> row_factor, column_factor;
@@ -173,7 +173,7 @@ struct ParamTask {
     Codec p_codec;
     Codec g_codec;
     StateTask state[kMaxStates];
-    SideStates sides;
+    FactoredStates factored;
     std::int64_t stretch = kTile;  // elements at a time: whole blocks of every state
     bool two_passes = false;       // for scales that span more than a block
 };

@@ -11,13 +11,13 @@ NoiseKey noise_key(const Key& key) {
     return noise;
 }
 
-Codec codec(const Codebook& book, const Geometry& geometry, Address packed,
+Codec codec(const Codebook& codebook, const Geometry& geometry, Address packed,
             const std::vector<Address>& arrays) {
     if (static_cast<int>(arrays.size()) != geometry.arrays)
         throw std::invalid_argument("scales: " + std::to_string(arrays.size()) + " arrays, " +
                                     std::to_string(geometry.arrays) + " are needed");
     Codec made;
-    made.book = &book;
+    made.codebook = &codebook;
     made.geometry = &geometry;
     made.packed = reinterpret_cast<std::uint8_t*>(packed);
     for (std::size_t i = 0; i < arrays.size(); ++i)
@@ -25,9 +25,9 @@ Codec codec(const Codebook& book, const Geometry& geometry, Address packed,
     return made;
 }
 
-Codec rounding_codec(const Codebook& book, const Geometry& geometry, Address packed,
+Codec rounding_codec(const Codebook& codebook, const Geometry& geometry, Address packed,
                      const std::vector<Address>& arrays, const std::vector<Key>& key) {
-    Codec made = codec(book, geometry, packed, arrays);
+    Codec made = codec(codebook, geometry, packed, arrays);
     made.stochastic = !key.empty();
     if (!key.empty()) made.noise = noise_key(key.front());
     return made;

@@ -24,11 +24,11 @@ using Key = std::tuple<std::uint32_t, std::uint32_t, std::uint32_t, std::uint32_
 
 NoiseKey noise_key(const Key& key);
 
-Codec codec(const Codebook& book, const Geometry& geometry, Address packed,
+Codec codec(const Codebook& codebook, const Geometry& geometry, Address packed,
             const std::vector<Address>& arrays);
 
 // One that rounds stochastically where there is a key.
-Codec rounding_codec(const Codebook& book, const Geometry& geometry, Address packed,
+Codec rounding_codec(const Codebook& codebook, const Geometry& geometry, Address packed,
                      const std::vector<Address>& arrays, const std::vector<Key>& key);
 
 Elements elements(Address x, int dtype, std::int64_t numel);

@@ -8,13 +8,13 @@ void register_build(nb::module_& module) {
     module.def(
         "rules",
         [] {
-            // Name, states, scalars, C++ type, whether it takes norms, and its sides.
+            // Name, states, scalars, C++ type, whether it takes norms, and its factoring.
             using Row = std::tuple<std::string, std::string, std::string, std::string, bool, int>;
             std::vector<Row> rows;
             const Rules& rules = kernels().rules;
             for (const Rule* rule = rules.rule; rule != rules.rule + rules.count; ++rule)
                 rows.emplace_back(rule->name, rule->state_names, rule->scalar_names, rule->type,
-                                  rule->measured != nullptr, rule->sides);
+                                  rule->measured != nullptr, rule->factoring);
             return rows;
         },
         "Every rule that steps take, with what its header declared when this was compiled.");

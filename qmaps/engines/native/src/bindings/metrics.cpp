@@ -9,10 +9,10 @@ namespace {
 using Moment = std::tuple<const Codebook*, const Geometry*, Address, std::vector<Address>>;
 
 StateTask moment(const Moment& given) {
-    const auto& [book, geometry, address, arrays] = given;
+    const auto& [codebook, geometry, address, arrays] = given;
     StateTask made;
-    if (book && geometry) {
-        made.codec = codec(*book, *geometry, address, arrays);
+    if (codebook && geometry) {
+        made.codec = codec(*codebook, *geometry, address, arrays);
     } else {
         made.data = reinterpret_cast<float*>(address);
     }
@@ -36,11 +36,11 @@ UpdateTask update_task(Address exact, Address v, const Moment& first, const Mome
 void register_metrics(nb::module_& module) {
     module.def(
         "measure",
-        [](const Codebook& book, const Geometry& geometry, Address x, int dtype,
+        [](const Codebook& codebook, const Geometry& geometry, Address x, int dtype,
            std::int64_t numel, Address packed, const std::vector<Address>& arrays,
            const std::vector<Key>& key, bool refuse_negative, Address counts, int threads) {
             QuantizeTask task;
-            task.codec = codec(book, geometry, packed, arrays);
+            task.codec = codec(codebook, geometry, packed, arrays);
             task.codec.stochastic = !key.empty();
             if (!key.empty()) task.codec.noise = noise_key(key.front());
             task.x = reinterpret_cast<const void*>(x);

@@ -6,11 +6,11 @@ namespace qmaps {
 void register_quantize(nb::module_& module) {
     module.def(
         "quantize",
-        [](const Codebook& book, const Geometry& geometry, Address x, int dtype,
+        [](const Codebook& codebook, const Geometry& geometry, Address x, int dtype,
            std::int64_t numel, Address packed, const std::vector<Address>& arrays,
            const std::vector<Key>& key, bool check, bool keep, bool refuse_negative, int threads) {
             QuantizeTask task;
-            task.codec = codec(book, geometry, packed, arrays);
+            task.codec = codec(codebook, geometry, packed, arrays);
             task.codec.stochastic = !key.empty();
             if (!key.empty()) task.codec.noise = noise_key(key.front());
             task.x = reinterpret_cast<const void*>(x);
@@ -26,11 +26,11 @@ void register_quantize(nb::module_& module) {
 
     module.def(
         "dequantize",
-        [](const Codebook& book, const Geometry& geometry, Address packed,
+        [](const Codebook& codebook, const Geometry& geometry, Address packed,
            const std::vector<Address>& arrays, Address y, int dtype, std::int64_t numel,
            int threads) {
             DequantizeTask task;
-            task.codec = codec(book, geometry, packed, arrays);
+            task.codec = codec(codebook, geometry, packed, arrays);
             task.y = reinterpret_cast<void*>(y);
             task.dtype = static_cast<Dtype>(dtype);
             task.numel = numel;

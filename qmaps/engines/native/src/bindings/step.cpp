@@ -12,41 +12,41 @@ void register_step(nb::module_& module) {
         .def("add_rounding", [](Step& self, const Key& key) { self.add_rounding(noise_key(key)); })
         .def(
             "add_parameter_codes",
-            [](Step& self, const Codebook& book, const Geometry& geometry, Address packed,
+            [](Step& self, const Codebook& codebook, const Geometry& geometry, Address packed,
                const std::vector<Address>& arrays, const std::vector<Key>& key) {
-                self.add_parameter_codes(rounding_codec(book, geometry, packed, arrays, key));
+                self.add_parameter_codes(rounding_codec(codebook, geometry, packed, arrays, key));
             },
             nb::keep_alive<1, 2>(), nb::keep_alive<1, 3>())
         .def(
             "add_gradient_codes",
-            [](Step& self, const Codebook& book, const Geometry& geometry, Address packed,
+            [](Step& self, const Codebook& codebook, const Geometry& geometry, Address packed,
                const std::vector<Address>& arrays) {
-                self.add_gradient_codes(codec(book, geometry, packed, arrays));
+                self.add_gradient_codes(codec(codebook, geometry, packed, arrays));
             },
             nb::keep_alive<1, 2>(), nb::keep_alive<1, 3>())
         .def("add_floats",
              [](Step& self, Address data) { self.add_floats(reinterpret_cast<float*>(data)); })
         .def(
             "add_quantized",
-            [](Step& self, const Codebook& book, const Geometry& geometry, Address packed,
+            [](Step& self, const Codebook& codebook, const Geometry& geometry, Address packed,
                const std::vector<Address>& arrays, const std::vector<Key>& key) {
-                self.add_quantized(rounding_codec(book, geometry, packed, arrays, key));
+                self.add_quantized(rounding_codec(codebook, geometry, packed, arrays, key));
             },
             // The step keeps pointers to both.
             nb::keep_alive<1, 2>(), nb::keep_alive<1, 3>())
-        .def("arrange_sides", &Step::arrange_sides, nb::arg("shape"))
-        .def("add_side_floats",
+        .def("arrange_factored", &Step::arrange_factored, nb::arg("shape"))
+        .def("add_factored_floats",
              [](Step& self, Address data, std::int64_t size) {
-                 self.add_side_floats(reinterpret_cast<float*>(data), size);
+                 self.add_factored_floats(reinterpret_cast<float*>(data), size);
              })
         .def(
-            "add_side_quantized",
-            [](Step& self, std::int64_t size, const Codebook& book, const Geometry& geometry,
+            "add_factored_quantized",
+            [](Step& self, std::int64_t size, const Codebook& codebook, const Geometry& geometry,
                Address packed, const std::vector<Address>& arrays, const std::vector<Key>& key) {
-                Codec made = codec(book, geometry, packed, arrays);
+                Codec made = codec(codebook, geometry, packed, arrays);
                 made.stochastic = !key.empty();
                 if (!key.empty()) made.noise = noise_key(key.front());
-                self.add_side_quantized(std::move(made), size);
+                self.add_factored_quantized(std::move(made), size);
             },
             nb::keep_alive<1, 3>(), nb::keep_alive<1, 4>())
         .def(
@@ -61,15 +61,15 @@ void register_step(nb::module_& module) {
                     ParamTask& task = self.at(i);
                     task.p = reinterpret_cast<void*>(p[i]);
                     task.g = reinterpret_cast<const void*>(g[i]);
-                    const auto& constants = scalars.at(static_cast<std::size_t>(group[i]));
-                    if (static_cast<int>(constants.size()) != task.rule->scalars)
+                    const auto& values = scalars.at(static_cast<std::size_t>(group[i]));
+                    if (static_cast<int>(values.size()) != task.rule->scalars)
                         throw std::invalid_argument(
                             "the rule has " + std::to_string(task.rule->scalars) + " scalars");
-                    std::copy(constants.begin(), constants.end(), task.scalars);
+                    std::copy(values.begin(), values.end(), task.scalars);
                     task.p_noise.take(steps[i]);
                     task.p_codec.noise.take(steps[i]);
                     for (StateTask& state : task.state) state.codec.noise.take(steps[i]);
-                    for (Side& side : task.sides.side) side.codec.noise.take(steps[i]);
+                    for (FactoredState& state : task.factored.state) state.codec.noise.take(steps[i]);
                 }
                 nb::gil_scoped_release unlocked;
                 self.run(threads);

@@ -23,7 +23,7 @@ namespace {
 #include "updates.hpp"
 #include "least_squares.hpp"
 #include "rules.hpp"
-#include "sides.hpp"
+#include "factored.hpp"
 #include "step.hpp"
 #include "selection.hpp"
 }  // namespace
@@ -31,7 +31,7 @@ namespace {
 const Kernels& QMAPS_KERNELS() {
     static constexpr Kernels table = {QMAPS_ISA, quantize_local, scan, maxima,
                                       quantize_fresh, dequantize, step_range, step_maxima,
-                                      step_norms, side_sums, row_sum,
+                                      step_norms, factored_sums, row_sum,
                                       {kRules, sizeof kRules / sizeof kRules[0]}, eight_bit_grid,
                                       kSelection, kMetrics, kLeastSquares};
     return table;

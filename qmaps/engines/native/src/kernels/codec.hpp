@@ -18,29 +18,29 @@ inline void log_values(const ScaleView& view, std::int64_t at, std::int64_t coun
 inline void decode_codes(const Codec& codec, const ScaleView& view, const std::uint8_t* codes,
                          bool halves, std::int64_t at, std::int64_t count, float* out,
                          Scratch& scratch) {
-    const Codebook& book = *codec.book;
+    const Codebook& codebook = *codec.codebook;
     if (view.log) {
-        look_up(book.values, codes, halves, out, count);
+        look_up(codebook.values, codes, halves, out, count);
         log_values(view, at, count, out, scratch.low, scratch.high);
         return;
     }
     const PartView& part = view.part[0];
     const bool blocks =
         view.parts == 1 && !part.codes && part.count * part.divisor >= at + count;
-    if (blocks && look_up_blocks(book.values, codes, halves, part.values, part.divisor, at, out,
+    if (blocks && look_up_blocks(codebook.values, codes, halves, part.values, part.divisor, at, out,
                                  count))
         return;
     element_scales(view, at, count, scratch.scale);
-    look_up_elements(book.values, codes, halves, scratch.scale, out, count);
+    look_up_elements(codebook.values, codes, halves, scratch.scale, out, count);
 }
 
 inline void decode_tile(const Codec& codec, const ScaleView& view, std::int64_t at,
                         std::int64_t count, float* out, Scratch& scratch) {
-    if (codec.book->wide) {
+    if (codec.codebook->wide) {
         decode_wide(codec, view, at, count, out, scratch);
         return;
     }
-    const int bits = codec.book->bits;
+    const int bits = codec.codebook->bits;
     const bool halves = kReadsHalves && bits == 4;
     const std::uint8_t* codes = codec.packed + at * bits / 8;
     if (bits != 8 && !halves) {
@@ -82,17 +82,17 @@ inline void normalize_tile(const ScaleView& view, const float* x, std::int64_t a
 inline void round_stochastic(const Codec& codec, const ScaleView& view, const float* x,
                              const float* n, std::int64_t at, std::int64_t count,
                              std::uint8_t* codes, Scratch& scratch) {
-    const Codebook& book = *codec.book;
+    const Codebook& codebook = *codec.codebook;
     for (std::int64_t i = 0; i < count; i += kTile) {
         const std::int64_t some = count - i < kTile ? count - i : kTile;
-        search_codes(book.stochastic, n + i, codes + i, some, scratch);
+        search_codes(codebook.stochastic, n + i, codes + i, some, scratch);
         random_words(codec.noise, at + i, some, scratch.words);
         if (!view.log) {
-            round_up(book, n + i, codes + i, some, scratch);
+            round_up(codebook, n + i, codes + i, some, scratch);
             continue;
         }
-        look_up(book.values, codes + i, false, scratch.low, some);
-        look_up(book.next, codes + i, false, scratch.high, some);
+        look_up(codebook.values, codes + i, false, scratch.low, some);
+        look_up(codebook.next, codes + i, false, scratch.high, some);
         float low_ends[kTile], high_ends[kTile];
         log_values(view, at + i, some, scratch.low, low_ends, high_ends);
         log_values(view, at + i, some, scratch.high, low_ends, high_ends);
@@ -102,27 +102,27 @@ inline void round_stochastic(const Codec& codec, const ScaleView& view, const fl
             codes[i + j] += rounds_up(scratch.words[j], value[j], scratch.low[j], gap) ? 1 : 0;
         }
     }
-    if (book.lowest)
-        for (std::int64_t i = 0; i < count; ++i) codes[i] = book.lowest[codes[i]];
+    if (codebook.lowest)
+        for (std::int64_t i = 0; i < count; ++i) codes[i] = codebook.lowest[codes[i]];
 }
 
 // Where the codes of a tile are made: in place if they are stored as bytes.
 inline std::uint8_t* codes_of(const Codec& codec, std::int64_t at, Scratch& scratch) {
-    return codec.packed && codec.book->bits == 8 ? codec.packed + at : scratch.codes;
+    return codec.packed && codec.codebook->bits == 8 ? codec.packed + at : scratch.codes;
 }
 
 // Store codes that were made there. Without storage they stay there.
 inline void store_codes_of(const Codec& codec, std::int64_t at, std::int64_t count,
                            Scratch& scratch) {
-    if (codec.packed && codec.book->bits != 8)
-        pack(scratch.codes, codec.book->bits, at, count, codec.packed);
+    if (codec.packed && codec.codebook->bits != 8)
+        pack(scratch.codes, codec.codebook->bits, at, count, codec.packed);
 }
 
 inline void encode_normalized(const Codec& codec, const ScaleView& view, const float* x,
                               const float* n, std::int64_t at, std::int64_t count,
                               Scratch& scratch) {
-    const Codebook& book = *codec.book;
-    if (book.wide) {
+    const Codebook& codebook = *codec.codebook;
+    if (codebook.wide) {
         encode_wide(codec, n, at, count, scratch);
         return;
     }
@@ -130,7 +130,7 @@ inline void encode_normalized(const Codec& codec, const ScaleView& view, const f
     if (codec.stochastic) {
         round_stochastic(codec, view, x, n, at, count, codes, scratch);
     } else {
-        search_codes(book.nearest, n, codes, count, scratch);
+        search_codes(codebook.nearest, n, codes, count, scratch);
     }
     store_codes_of(codec, at, count, scratch);
 }
@@ -203,9 +203,9 @@ inline std::uint32_t encode_blocks(const Codec& codec, const float* x, std::int6
             first[b] = float_of(largest);
             scratch.scale[b - at / block] = largest == 0 ? 1.0f : first[b];
         }
-        if (!codec.stochastic && !codec.book->wide && most < kInfinityBits) {
+        if (!codec.stochastic && !codec.codebook->wide && most < kInfinityBits) {
             std::uint8_t* codes = codes_of(codec, at, scratch);
-            if (search_blocks(codec.book->nearest, x, scratch.scale, block, codes, count, scratch)) {
+            if (search_blocks(codec.codebook->nearest, x, scratch.scale, block, codes, count, scratch)) {
                 store_codes_of(codec, at, count, scratch);
                 return most;
             }

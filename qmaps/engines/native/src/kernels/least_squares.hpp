@@ -17,8 +17,8 @@ static void interval_costs(const double* w, const double* wx, const double* wxx,
         for (int k = 0; k < kEnds / kWide; ++k) {
             const Doubles mass = column[0][k] - w[i], sum = column[1][k] - wx[i];
             const Doubles square = sum * sum / (mass < tiny ? tiny : mass);
-            const Doubles spread = (column[2][k] - wxx[i]) - square;
-            const Doubles clamped = spread < none ? none : spread;
+            const Doubles deviation = (column[2][k] - wxx[i]) - square;
+            const Doubles clamped = deviation < none ? none : deviation;
             __builtin_memcpy(cost + i * kEnds + k * kWide, &clamped, sizeof clamped);
         }
     for (std::int64_t i = first + 1; i < rows; ++i)

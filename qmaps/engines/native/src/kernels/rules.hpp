@@ -5,12 +5,12 @@
 template <class R, bool kWrite, unsigned kWanted>
 inline void run(float* __restrict p, const float* __restrict g, float* const* s,
                 std::int64_t count, const float* c, Ahead& given) {
-    constexpr int kSide = R::kStates;  // the place of what sides come to
-    constexpr bool kSided = sides_of<R> != kNoSides;
-    constexpr bool kLeaves = kWrite && sides_of<R> == kSmallest;
-    constexpr unsigned kRead = R::reads(kWanted) | (kSided ? 1u << kSide : 0u);
-    constexpr unsigned kStore = kWanted | (kLeaves ? 1u << kSide : 0u);
-    static_assert(kSide + kSided <= kMaxStates);
+    constexpr int kPlace = R::kStates;  // of what factored statistics come to
+    constexpr bool kIsFactored = factoring_of<R> != kNotFactored;
+    constexpr bool kLeaves = kWrite && factoring_of<R> == kSmallest;
+    constexpr unsigned kRead = R::reads(kWanted) | (kIsFactored ? 1u << kPlace : 0u);
+    constexpr unsigned kStore = kWanted | (kLeaves ? 1u << kPlace : 0u);
+    static_assert(kPlace + kIsFactored <= kMaxStates);
     const R rule(c);
     float* __restrict s0 = s[0];
     float* __restrict s1 = s[1];
@@ -63,7 +63,7 @@ inline void measure(const float* __restrict p, const float* __restrict g, float*
         float state[kMaxStates] = {};
         for (int k = 0; k < R::kStates; ++k)
             if (read >> k & 1u) state[k] = s[k][i];
-        if (sides_of<R> != kNoSides) state[R::kStates] = s[R::kStates][i];
+        if (factoring_of<R> != kNotFactored) state[R::kStates] = s[R::kStates][i];
         out[i] = rule.measured(p[i], g[i], state);
     }
 }
@@ -75,22 +75,22 @@ inline void squared(const float* __restrict g, std::int64_t count, const float* 
 }
 
 template <class R>
-inline void blend(float* __restrict side, const double* __restrict sums, std::int64_t size,
+inline void blend(float* __restrict statistic, const double* __restrict sums, std::int64_t size,
                   double count, const float* c) {
     for (std::int64_t i = 0; i < size; ++i)
-        side[i] = R::blended(side[i], static_cast<float>(sums[i] / count), c);
+        statistic[i] = R::blended(statistic[i], static_cast<float>(sums[i] / count), c);
 }
 
 template <class R>
-inline void row_factors(const float* __restrict side, std::int64_t size, float mean,
+inline void row_factors(const float* __restrict statistic, std::int64_t size, float mean,
                         float* __restrict out) {
-    for (std::int64_t i = 0; i < size; ++i) out[i] = R::row_factor(relative(side[i], mean));
+    for (std::int64_t i = 0; i < size; ++i) out[i] = R::row_factor(relative(statistic[i], mean));
 }
 
 template <class R>
-inline void column_factors(const float* __restrict side, std::int64_t size,
+inline void column_factors(const float* __restrict statistic, std::int64_t size,
                            float* __restrict out) {
-    for (std::int64_t i = 0; i < size; ++i) out[i] = R::column_factor(side[i]);
+    for (std::int64_t i = 0; i < size; ++i) out[i] = R::column_factor(statistic[i]);
 }
 
 template <class R>
@@ -107,8 +107,8 @@ constexpr Rule rule() {
     made.apply = apply<R>;
     made.advance = advance<R>;
     made.reads = R::reads;
-    made.sides = D::kSides;
-    if constexpr (sides_of<R> == kProduct) {
+    made.factoring = D::kFactoring;
+    if constexpr (factoring_of<R> == kProduct) {
         made.squared = squared<R>;
         made.blend = blend<R>;
         made.row_factors = row_factors<R>;

@@ -220,10 +220,10 @@ inline void settle(const Source& source, int rounds, const float* n, const std::
 
 // Round codes of the lower neighbours up by chance: scratch.words against how far n lies between.
 // Infinity, which stands for NaN, stays.
-inline void round_up(const Codebook& book, const float* n, std::uint8_t* codes, std::int64_t count,
+inline void round_up(const Codebook& codebook, const float* n, std::uint8_t* codes, std::int64_t count,
                      Scratch& scratch) {
-    look_up(book.values, codes, false, scratch.low, count);
-    const Planes gaps(book.gaps.plane);
+    look_up(codebook.values, codes, false, scratch.low, count);
+    const Planes gaps(codebook.gaps.plane);
     const __m512i natural = _mm512_load_si512(kOrders.natural);
     const __m512i strided = _mm512_load_si512(kOrders.strided);
     const __m512 unit = _mm512_set1_ps(5.9604644775390625e-08f);  // 2^-24, as in uniform_of

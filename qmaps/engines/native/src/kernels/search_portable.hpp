@@ -32,10 +32,10 @@ inline void look_up(const Lookup& lookup, const std::uint8_t* codes, bool, float
 }
 
 // Round codes of the lower neighbours up by chance: scratch.words against how far n lies between.
-inline void round_up(const Codebook& book, const float* n, std::uint8_t* codes, std::int64_t count,
+inline void round_up(const Codebook& codebook, const float* n, std::uint8_t* codes, std::int64_t count,
                      Scratch& scratch) {
-    look_up(book.values, codes, false, scratch.low, count);
-    look_up(book.gaps, codes, false, scratch.high, count);
+    look_up(codebook.values, codes, false, scratch.low, count);
+    look_up(codebook.gaps, codes, false, scratch.high, count);
     for (std::int64_t i = 0; i < count; ++i) {
         codes[i] += rounds_up(scratch.words[i], n[i], scratch.low[i], scratch.high[i]) ? 1 : 0;
     }

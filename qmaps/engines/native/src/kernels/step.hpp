@@ -43,18 +43,18 @@ inline void store_stochastic(const float* from, std::uint16_t* to, const NoiseKe
 // Parameter or gradient as floats: where they are, or decoded into `memory`.
 inline const float* read_from(const Codec& codec, const void* data, Dtype dtype, std::int64_t at,
                               std::int64_t count, float* memory, Scratch& scratch) {
-    if (!codec.book) return floats(data, dtype, at, count, memory);
+    if (!codec.codebook) return floats(data, dtype, at, count, memory);
     decode_range(codec, stored(codec), at, count, memory, scratch);
     return memory;
 }
 
 static void step_range(const ParamTask& task, std::int64_t begin, std::int64_t end,
                        float* const* slices, StepScratch& memory) {
-    const bool sided = task.rule->sides != kNoSides;
+    const bool sided = task.rule->factoring != kNotFactored;
     ScaleView views[kMaxStates];
     int quantized = 0;
     for (int k = 0; k < task.rule->states; ++k)
-        if (task.state[k].codec.book) {
+        if (task.state[k].codec.codebook) {
             views[k] = stored(task.state[k].codec);
             ++quantized;
         }
@@ -72,18 +72,18 @@ static void step_range(const ParamTask& task, std::int64_t begin, std::int64_t e
         float* states[kMaxStates] = {};
         for (int k = 0; k < task.rule->states; ++k) {
             const StateTask& state = task.state[k];
-            states[k] = state.codec.book ? memory.state[k] : state.data + at;
-            if (state.codec.book)
+            states[k] = state.codec.codebook ? memory.state[k] : state.data + at;
+            if (state.codec.codebook)
                 decode_range(state.codec, views[k], at, count, states[k], memory.scratch);
         }
         if (sided) {
             states[task.rule->states] = memory.state[task.rule->states];
-            side_values(task, at, count, memory.state[task.rule->states]);
+            factored_values(task, at, count, memory.state[task.rule->states]);
         }
         const float* g =
             read_from(task.g_codec, task.g, task.g_dtype, at, count, memory.g, memory.scratch);
         float* p = memory.p;
-        if (task.p_codec.book) {
+        if (task.p_codec.codebook) {
             decode_range(task.p_codec, stored(task.p_codec), at, count, p, memory.scratch);
         } else if (task.p_dtype == Dtype::kFloat32) {
             p = static_cast<float*>(task.p) + at;
@@ -91,7 +91,7 @@ static void step_range(const ParamTask& task, std::int64_t begin, std::int64_t e
             load(task.p, task.p_dtype, at, count, p);
         }
         task.rule->apply(p, g, states, count, task.scalars, memory.scratch.ahead);
-        if (task.p_codec.book) {
+        if (task.p_codec.codebook) {
             encode_blocks(task.p_codec, p, at, count, memory.scratch);
         } else if (task.p_dtype == Dtype::kBfloat16 && task.p_stochastic) {
             store_stochastic(p, static_cast<std::uint16_t*>(task.p), task.p_noise, at, count,
@@ -100,11 +100,11 @@ static void step_range(const ParamTask& task, std::int64_t begin, std::int64_t e
             store(p, task.p, task.p_dtype, at, count);
         }
         for (int k = 0; k < task.rule->states; ++k)
-            if (task.state[k].codec.book)
+            if (task.state[k].codec.codebook)
                 encode_range(task.state[k], states[k], at, count, memory.scratch);
         if (slices) {
             int part = 0;
-            for (const Part& each : task.sides.slices.parts)
+            for (const Part& each : task.factored.slices.parts)
                 fold_part(each, states[task.rule->states], at, count, slices[part++]);
         }
     }
@@ -115,7 +115,7 @@ static void step_maxima(const ParamTask& task, std::int64_t begin, std::int64_t 
                         float* const* const* slots, StepScratch& memory) {
     unsigned wanted = 0;
     for (int k = 0; k < task.rule->states; ++k)
-        if (task.state[k].codec.book && task.state[k].codec.block == 0) wanted |= 1u << k;
+        if (task.state[k].codec.codebook && task.state[k].codec.block == 0) wanted |= 1u << k;
     const unsigned read = task.rule->reads(wanted);
     for (std::int64_t at = begin; at < end; at += kTile) {
         const std::int64_t count = end - at < kTile ? end - at : kTile;
@@ -124,16 +124,16 @@ static void step_maxima(const ParamTask& task, std::int64_t begin, std::int64_t 
             if (!(read >> k & 1u)) continue;
             const StateTask& state = task.state[k];
             states[k] = memory.state[k];
-            if (state.codec.book) {
+            if (state.codec.codebook) {
                 decode_tile(state.codec, stored(state.codec), at, count, states[k],
                             memory.scratch);
             } else {
                 __builtin_memcpy(states[k], state.data + at, count * sizeof(float));
             }
         }
-        if (task.rule->sides != kNoSides) {
+        if (task.rule->factoring != kNotFactored) {
             states[task.rule->states] = memory.state[task.rule->states];
-            side_values(task, at, count, memory.state[task.rule->states]);
+            factored_values(task, at, count, memory.state[task.rule->states]);
         }
         const float* g =
             read_from(task.g_codec, task.g, task.g_dtype, at, count, memory.g, memory.scratch);
@@ -170,14 +170,14 @@ static void step_norms(const ParamTask& task, std::int64_t chunk, double* sums,
         for (int k = 0; k < task.rule->states; ++k) {
             if (!(read >> k & 1u)) continue;
             const StateTask& state = task.state[k];
-            states[k] = state.codec.book ? memory.state[k] : state.data + at;
-            if (state.codec.book)
+            states[k] = state.codec.codebook ? memory.state[k] : state.data + at;
+            if (state.codec.codebook)
                 decode_tile(state.codec, stored(state.codec), at, count, states[k],
                             memory.scratch);
         }
-        if (task.rule->sides != kNoSides) {
+        if (task.rule->factoring != kNotFactored) {
             states[task.rule->states] = memory.state[task.rule->states];
-            side_values(task, at, count, memory.state[task.rule->states]);
+            factored_values(task, at, count, memory.state[task.rule->states]);
         }
         const float* g =
             read_from(task.g_codec, task.g, task.g_dtype, at, count, memory.g, memory.scratch);

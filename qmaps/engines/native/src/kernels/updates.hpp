@@ -3,7 +3,7 @@
 // A decoded moment: where it lies, or in `out`.
 inline const float* decoded_moment(const StateTask& state, const ScaleView& view, std::int64_t at,
                                    std::int64_t count, float* out, Scratch& scratch) {
-    if (!state.codec.book) return state.data + at;
+    if (!state.codec.codebook) return state.data + at;
     decode_tile(state.codec, view, at, count, out, scratch);
     return out;
 }
@@ -54,8 +54,8 @@ static void update_errors(const UpdateTask& task, std::int64_t begin, std::int64
                           std::uint32_t* absolute, std::uint32_t* relative, UpdateSums& sums,
                           UpdateBins& bins, StepScratch& memory) {
     ScaleView views[2];
-    if (task.first.codec.book) views[0] = stored(task.first.codec);
-    if (task.second.codec.book) views[1] = stored(task.second.codec);
+    if (task.first.codec.codebook) views[0] = stored(task.first.codec);
+    if (task.second.codec.codebook) views[1] = stored(task.second.codec);
     struct {
         Lanes absolute, relative;
         LaneCounts nonzero;
@@ -126,13 +126,13 @@ static std::int64_t gather_bin(const std::uint32_t* bits, std::int64_t count, st
 static void update_grid(const UpdateTask& task, std::int64_t begin, std::int64_t end,
                         CellSums* cells, StepScratch& memory) {
     const ScaleView views[2] = {stored(task.first.codec), stored(task.second.codec)};
-    const int columns = task.second.codec.book->size;
+    const int columns = task.second.codec.codebook->size;
     alignas(64) std::uint8_t first[kTile + 64], second[kTile + 64];
     alignas(64) double absolute[kTile + kLanes], relative[kTile + kLanes];
     for (std::int64_t at = begin; at < end; at += kTile) {
         const std::int64_t count = end - at < kTile ? end - at : kTile;
-        unpack(task.first.codec.packed, task.first.codec.book->bits, at, count, first);
-        unpack(task.second.codec.packed, task.second.codec.book->bits, at, count, second);
+        unpack(task.first.codec.packed, task.first.codec.codebook->bits, at, count, first);
+        unpack(task.second.codec.packed, task.second.codec.codebook->bits, at, count, second);
         float* m = memory.state[0];
         float* v = memory.state[1];
         decode_codes(task.first.codec, views[0], first, false, at, count, m,

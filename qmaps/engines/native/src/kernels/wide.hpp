@@ -94,19 +94,19 @@ inline void search_wide(const WideSearch& search, const float* n, std::uint16_t*
 
 inline void decode_wide(const Codec& codec, const ScaleView& view, std::int64_t at,
                         std::int64_t count, float* out, Scratch& scratch) {
-    const WideBook& book = *codec.book->wide;
-    unpack_wide(codec.packed, codec.book->bits, at, count, scratch.wide);
+    const WideCodebook& codebook = *codec.codebook->wide;
+    unpack_wide(codec.packed, codec.codebook->bits, at, count, scratch.wide);
     element_scales(view, at, count, scratch.scale);
-    const float* value = book.value.get();
+    const float* value = codebook.value.get();
     for (std::int64_t i = 0; i < count; ++i) out[i] = value[scratch.wide[i]] * scratch.scale[i];
 }
 
 inline void encode_wide(const Codec& codec, const float* n, std::int64_t at, std::int64_t count,
                         Scratch& scratch) {
-    const WideBook& book = *codec.book->wide;
+    const WideCodebook& codebook = *codec.codebook->wide;
     std::uint16_t* codes = scratch.wide;
-    search_wide(codec.stochastic ? book.stochastic : book.nearest, n, codes, count);
-    const float* value = book.value.get();
+    search_wide(codec.stochastic ? codebook.stochastic : codebook.nearest, n, codes, count);
+    const float* value = codebook.value.get();
     for (std::int64_t i = 0; codec.stochastic && i < count; i += kTile) {
         const std::int64_t some = count - i < kTile ? count - i : kTile;
         random_words(codec.noise, at + i, some, scratch.words);
@@ -115,8 +115,8 @@ inline void encode_wide(const Codec& codec, const float* n, std::int64_t at, std
             const float low = value[code], gap = value[code + 1] - low;
             codes[i + j] = static_cast<std::uint16_t>(
                 code + (rounds_up(scratch.words[j], n[i + j], low, gap) ? 1 : 0));
-            if (book.lowest) codes[i + j] = book.lowest[codes[i + j]];
+            if (codebook.lowest) codes[i + j] = codebook.lowest[codes[i + j]];
         }
     }
-    pack_wide(codes, codec.book->bits, at, count, codec.packed);
+    pack_wide(codes, codec.codebook->bits, at, count, codec.packed);
 }

@@ -10,9 +10,8 @@ from torch import Tensor
 
 from qmaps.algebra.quantized import QuantizedTensor
 from qmaps.distributed.exchange import Request, shared_scales, spans_shards
-from qmaps.distributed.parts import part
+from qmaps.distributed.over_shards import whole_of
 from qmaps.engines.bfloat16 import round_stochastically
-from qmaps.engines.constants import Constant
 from qmaps.engines.masters import updated
 from qmaps.engines.step import (
     COUNTER,
@@ -25,6 +24,7 @@ from qmaps.engines.step import (
     StepPlan,
     count_step,
 )
+from qmaps.engines.step_scalars import StepScalar
 from qmaps.maps.fitted import FittedMap
 from qmaps.normalize.base import Scales
 
@@ -69,9 +69,9 @@ class ReferencePlan(StepPlan):
     def _advanced(
         self, given: ParameterStep, step: int, inputs: Inputs, *, keep: bool = False
     ) -> tuple[Tensor, dict[str, Tensor]]:
-        """A parameter and its states in float32 after this step, of what is here of them.
+        """A parameter and its states in float32 after this step, for the parts on this process.
 
-        What is in float32 already is changed in place, unless it is to be kept.
+        Tensors that are already float32 are changed in place, unless they have to be kept.
         """
         values = _read(given)
         states = {state.name: _decoded(given, state) for state in given.states}
@@ -85,7 +85,7 @@ class ReferencePlan(StepPlan):
         if inputs.grad_scale is not None:
             gradient = gradient / inputs.grad_scale.to(gradient)
         context = Context(given.number, step, given.options)
-        with part(given.shard):
+        with whole_of(given.shard):
             self._rule.apply(
                 context, values, gradient, states, self._in_float32(given.group, step, inputs)
             )
@@ -95,7 +95,7 @@ class ReferencePlan(StepPlan):
         """The scalars of a group in this step, rounded to float32 as rules see them."""
         if (group, step) not in self._scalars:
             exact = {
-                name: value.at(step) if isinstance(value, Constant) else value
+                name: value.at(step) if isinstance(value, StepScalar) else value
                 for name, value in inputs.scalars[group].items()
             }
             rounded = torch.tensor(list(exact.values()), dtype=torch.float64).float().tolist()
@@ -105,27 +105,27 @@ class ReferencePlan(StepPlan):
     def _shared_scales(self, inputs: Inputs) -> dict[tuple[int, str], Scales]:
         """The new scales that depend on other processes' shards, by number and state.
 
-        To make them the step is taken twice, so that new states need not be kept meanwhile.
+        They are computed by taking the step twice, so that new states need not be kept in between.
         """
         asked: dict[tuple[int, str], Request] = {}
         for given in self._given:
-            wide = [
+            spanning = [
                 (state, state.quantizer.normalizer, state.shard)
                 for state in given.states
                 if state.quantizer is not None
                 and state.shard is not None
                 and spans_shards(state.quantizer.normalizer, state.shard)
             ]
-            if wide:
+            if spanning:
                 step = int(given.storage.get("step", 0)) + 1
                 states = self._advanced(given, step, inputs, keep=True)[1]
-                for state, normalizer, shard in wide:
+                for state, normalizer, shard in spanning:
                     asked[given.number, state.name] = Request(normalizer, states[state.name], shard)
         return dict(zip(asked, shared_scales(list(asked.values())), strict=True))
 
 
 def _read(given: ParameterStep) -> Tensor:
-    """The values of a parameter in float32: the parameter or its master copy if these are."""
+    """The float32 values of a parameter; not a copy if it, or its master copy, is float32."""
     if given.codes is not None:
         return given.codes.dequantize()
     return updated(given).float()
@@ -170,7 +170,7 @@ def _encoded(
     fresh = (step - 1) % given.refit_every == 0
     if isinstance(q.map, FittedMap) and isinstance(previous, QuantizedTensor) and not fresh:
         q = previous.quantizer
-    key = replace(state.key, step=step)
+    key = None if state.key is None else replace(state.key, step=step)
     if scales is not None:
         return q.quantize_scaled(value, scales, key=key)
     return q.quantize_unchecked(value, key=key)

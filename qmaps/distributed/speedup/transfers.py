@@ -1,4 +1,4 @@
-"""One of two processes that measure transfers: ``python -m qmaps.distributed.speedup.pair``."""
+"""One of two processes that measure transfers, started by `calibrate`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-#include "sides.hpp"
+#include "factored.hpp"
 
 #include <algorithm>
 #include <cstring>
@@ -42,20 +42,20 @@ float mean_of(const float* x, std::int64_t count, const Kernels& set) {
 
 // Statistics and factors of one matrix from its sums.
 void finish_rows(ParamTask& task, std::int64_t matrix, const double* sums, const Kernels& set) {
-    SideStates& sides = task.sides;
-    float* row = sides.side[0].data + matrix * sides.rows;
-    task.rule->blend(row, sums, sides.rows, static_cast<double>(sides.columns), task.scalars);
-    task.rule->row_factors(row, sides.rows, mean_of(row, sides.rows, set),
-                           sides.row_factor.data() + matrix * sides.rows);
+    FactoredStates& factored = task.factored;
+    float* row = factored.state[0].data + matrix * factored.rows;
+    task.rule->blend(row, sums, factored.rows, static_cast<double>(factored.columns), task.scalars);
+    task.rule->row_factors(row, factored.rows, mean_of(row, factored.rows, set),
+                           factored.row_factor.data() + matrix * factored.rows);
 }
 
 void finish_columns(ParamTask& task, std::int64_t matrix, std::int64_t begin, std::int64_t size,
                     const double* sums) {
-    SideStates& sides = task.sides;
-    const std::int64_t at = matrix * sides.columns + begin;
-    float* column = sides.side[1].data + at;
-    task.rule->blend(column, sums, size, static_cast<double>(sides.rows), task.scalars);
-    task.rule->column_factors(column, size, sides.column_factor.data() + at);
+    FactoredStates& factored = task.factored;
+    const std::int64_t at = matrix * factored.columns + begin;
+    float* column = factored.state[1].data + at;
+    task.rule->blend(column, sums, size, static_cast<double>(factored.rows), task.scalars);
+    task.rule->column_factors(column, size, factored.column_factor.data() + at);
 }
 
 // Matrices of one tile, a few together.
@@ -66,7 +66,7 @@ void take_small(const std::vector<ParamTask*>& tasks, const Kernels& set, int th
     };
     std::vector<Item> items;
     for (ParamTask* task : tasks) {
-        const std::int64_t size = task->sides.rows * task->sides.columns;
+        const std::int64_t size = task->factored.rows * task->factored.columns;
         const std::int64_t count = task->numel / size;
         const std::int64_t some = std::max<std::int64_t>(1, kTogether / size);
         for (std::int64_t at = 0; at < count; at += some)
@@ -74,10 +74,10 @@ void take_small(const std::vector<ParamTask*>& tasks, const Kernels& set, int th
     }
     parallel(static_cast<std::int64_t>(items.size()), threads, [&](std::int64_t number, int) {
         const auto [task, begin, end] = items[static_cast<std::size_t>(number)];
-        const std::int64_t rows = task->sides.rows, columns = task->sides.columns;
+        const std::int64_t rows = task->factored.rows, columns = task->factored.columns;
         double row_sums[kColumnChunk], column_sums[kRowChunk];
         for (std::int64_t matrix = begin; matrix < end; ++matrix) {
-            set.side_sums(*task, matrix * rows * columns, rows, columns, row_sums, column_sums,
+            set.factored_sums(*task, matrix * rows * columns, rows, columns, row_sums, column_sums,
                           step_scratch());
             finish_rows(*task, matrix, row_sums, set);
             finish_columns(*task, matrix, 0, columns, column_sums);
@@ -93,13 +93,13 @@ struct Parts {
     std::vector<double> rows, columns;
 
     explicit Parts(ParamTask& of)
-        : task(&of), row_chunks(chunks(of.sides.rows, kColumnChunk)),
-          column_chunks(chunks(of.sides.columns, kRowChunk)),
-          rows(static_cast<std::size_t>(matrices() * column_chunks * of.sides.rows)),
-          columns(static_cast<std::size_t>(matrices() * row_chunks * of.sides.columns)) {}
+        : task(&of), row_chunks(chunks(of.factored.rows, kColumnChunk)),
+          column_chunks(chunks(of.factored.columns, kRowChunk)),
+          rows(static_cast<std::size_t>(matrices() * column_chunks * of.factored.rows)),
+          columns(static_cast<std::size_t>(matrices() * row_chunks * of.factored.columns)) {}
 
     std::int64_t matrices() const {
-        return task->numel / (task->sides.rows * task->sides.columns);
+        return task->numel / (task->factored.rows * task->factored.columns);
     }
     std::int64_t size() const { return static_cast<std::int64_t>(rows.size() + columns.size()); }
 };
@@ -111,22 +111,22 @@ void take_large(std::vector<Parts>& all, const Kernels& set, int threads) {
     };
     std::vector<Item> tiles, strips;
     for (Parts& parts : all) {
-        const SideStates& sides = parts.task->sides;
+        const FactoredStates& factored = parts.task->factored;
         for (std::int64_t matrix = 0; matrix < parts.matrices(); ++matrix) {
             for (std::int64_t row = 0; row < parts.row_chunks; ++row)
                 for (std::int64_t column = 0; column < parts.column_chunks; ++column)
                     tiles.push_back({&parts, matrix, row, column});
             strips.push_back({&parts, matrix, 0, 0});
-            for (std::int64_t at = 0; at < sides.columns; at += kStrip)
+            for (std::int64_t at = 0; at < factored.columns; at += kStrip)
                 strips.push_back({&parts, matrix, -1, at});
         }
     }
     parallel(static_cast<std::int64_t>(tiles.size()), threads, [&](std::int64_t number, int) {
         const Item& tile = tiles[static_cast<std::size_t>(number)];
         Parts& parts = *tile.parts;
-        const std::int64_t rows = parts.task->sides.rows, columns = parts.task->sides.columns;
+        const std::int64_t rows = parts.task->factored.rows, columns = parts.task->factored.columns;
         const std::int64_t row = tile.row * kColumnChunk, column = tile.column * kRowChunk;
-        set.side_sums(*parts.task, (tile.matrix * rows + row) * columns + column,
+        set.factored_sums(*parts.task, (tile.matrix * rows + row) * columns + column,
                       std::min(kColumnChunk, rows - row), std::min(kRowChunk, columns - column),
                       parts.rows.data() + (tile.matrix * parts.column_chunks + tile.column) * rows +
                           row,
@@ -137,7 +137,7 @@ void take_large(std::vector<Parts>& all, const Kernels& set, int threads) {
     parallel(static_cast<std::int64_t>(strips.size()), threads, [&](std::int64_t number, int) {
         const Item& strip = strips[static_cast<std::size_t>(number)];
         Parts& parts = *strip.parts;
-        const std::int64_t rows = parts.task->sides.rows, columns = parts.task->sides.columns;
+        const std::int64_t rows = parts.task->factored.rows, columns = parts.task->factored.columns;
         if (strip.row == 0) {
             double* sums = parts.rows.data() + strip.matrix * parts.column_chunks * rows;
             add_vectors(sums, parts.column_chunks, rows, rows);
@@ -154,44 +154,44 @@ void take_large(std::vector<Parts>& all, const Kernels& set, int threads) {
 
 }  // namespace
 
-void arrange_sides(ParamTask& task, const std::vector<std::int64_t>& shape) {
-    SideStates& sides = task.sides;
+void arrange_factored(ParamTask& task, const std::vector<std::int64_t>& shape) {
+    FactoredStates& factored = task.factored;
     const std::size_t count = shape.size();
-    if (task.rule->sides == kProduct) {
+    if (task.rule->factoring == kProduct) {
         if (count < 2) throw std::invalid_argument("rows and columns need two dimensions");
-        sides.rows = shape[count - 2];
-        sides.columns = shape[count - 1];
-        sides.row_factor.resize(static_cast<std::size_t>(task.numel / sides.columns));
-        sides.column_factor.resize(static_cast<std::size_t>(task.numel / sides.rows));
+        factored.rows = shape[count - 2];
+        factored.columns = shape[count - 1];
+        factored.row_factor.resize(static_cast<std::size_t>(task.numel / factored.columns));
+        factored.column_factor.resize(static_cast<std::size_t>(task.numel / factored.rows));
     } else {
         if (count > kMaxParts) throw std::invalid_argument("slices need at most 8 dimensions");
         std::int64_t divisor = task.numel;
         for (const std::int64_t size : shape) {
             divisor /= size;
-            sides.slices.parts.push_back({divisor, size, 0, -1});
+            factored.slices.parts.push_back({divisor, size, 0, -1});
         }
-        if (count == 0) sides.slices.parts.push_back({1, 1, 0, -1});
+        if (count == 0) factored.slices.parts.push_back({1, 1, 0, -1});
     }
 }
 
-void take_sides(std::vector<ParamTask>& tasks, const Kernels& set, int threads) {
+void take_factored(std::vector<ParamTask>& tasks, const Kernels& set, int threads) {
     std::vector<ParamTask*> small;
     std::vector<Parts> large;
     std::int64_t size = 0;
     for (ParamTask& task : tasks) {
-        if (task.rule->sides == kNoSides) continue;
-        for (Side& side : task.sides.side) {
-            if (!side.codec.book) continue;
-            side.decoded.resize(static_cast<std::size_t>(side.size));
-            side.data = side.decoded.data();
+        if (task.rule->factoring == kNotFactored) continue;
+        for (FactoredState& state : task.factored.state) {
+            if (!state.codec.codebook) continue;
+            state.decoded.resize(static_cast<std::size_t>(state.size));
+            state.data = state.decoded.data();
             DequantizeTask decoding;
-            decoding.codec = side.codec;
-            decoding.y = side.data;
-            decoding.numel = side.size;
+            decoding.codec = state.codec;
+            decoding.y = state.data;
+            decoding.numel = state.size;
             dequantize(decoding, threads);
         }
-        if (task.rule->sides != kProduct) continue;
-        if (task.sides.rows <= kColumnChunk && task.sides.columns <= kRowChunk) {
+        if (task.rule->factoring != kProduct) continue;
+        if (task.factored.rows <= kColumnChunk && task.factored.columns <= kRowChunk) {
             small.push_back(&task);
             continue;
         }
@@ -207,32 +207,32 @@ void take_sides(std::vector<ParamTask>& tasks, const Kernels& set, int threads) 
 }
 
 Slices::Slices(ParamTask& task, int threads) : task_(task) {
-    Codec& maxima = task.sides.maxima;
-    maxima.geometry = &task.sides.slices;
+    Codec& maxima = task.factored.maxima;
+    maxima.geometry = &task.factored.slices;
     reserve_fresh(maxima);
     maxima_ = std::make_unique<PrivateMaxima>(maxima, task.numel, threads);
 }
 
 void Slices::store() {
     maxima_->merge();
-    Codec& maxima = task_.sides.maxima;
+    Codec& maxima = task_.factored.maxima;
     int part = 0;
-    for (Side& side : task_.sides.side)
-        std::memcpy(side.data, maxima.fresh[part++],
-                    static_cast<std::size_t>(side.size) * sizeof(float));
+    for (FactoredState& state : task_.factored.state)
+        std::memcpy(state.data, maxima.fresh[part++],
+                    static_cast<std::size_t>(state.size) * sizeof(float));
     maxima.fresh_memory = {};
 }
 
-void store_sides(std::vector<ParamTask>& tasks, int threads) {
+void store_factored(std::vector<ParamTask>& tasks, int threads) {
     for (ParamTask& task : tasks)
-        for (Side& side : task.sides.side) {
-            if (!side.codec.book) continue;
+        for (FactoredState& state : task.factored.state) {
+            if (!state.codec.codebook) continue;
             QuantizeTask encoding;
-            encoding.codec = side.codec;
-            encoding.x = side.data;
-            encoding.numel = side.size;
+            encoding.codec = state.codec;
+            encoding.x = state.data;
+            encoding.numel = state.size;
             quantize(encoding, threads);
-            side.decoded = {};
+            state.decoded = {};
         }
 }
 

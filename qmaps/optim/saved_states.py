@@ -1,4 +1,4 @@
-"""Optimizer checkpoints: in reading, everything is checked before anything is changed."""
+"""Optimizer checkpoints. Loading checks everything before it changes anything."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from torch import Tensor
 
 from qmaps.algebra.quantized import QuantizedTensor, from_plain, to_plain
 from qmaps.distributed.exchange import Request, shared_scales, spans_shards
-from qmaps.distributed.parts import largest_bits, part
+from qmaps.distributed.over_shards import largest_bits, whole_of
 from qmaps.distributed.rows import Rows, wanted
 from qmaps.distributed.rows import read as read_rows
 from qmaps.distributed.rows import write as write_rows
@@ -33,30 +33,30 @@ Group = dict[str, Any]
 State = dict[str, Any]
 
 FORMAT = 1
-"""Of state_dicts. Those without a number are older, or torch's, and are read as this one."""
+"""Format of state_dicts. One without a number is older, or torch's, and is read as this format."""
 
 ABOUT = "qmaps"
-"""Where a state_dict tells its format and its optimizer."""
+"""Key of a state_dict that holds its format and the name of its optimizer."""
 
 
 def about(optimizer: QuantizedOptimizer) -> dict[str, Any]:
-    """What a state_dict tells of itself."""
+    """The metadata of a state_dict."""
     return {"format": FORMAT, "optimizer": type(optimizer).__name__}
 
 
 def written(optimizer: QuantizedOptimizer, name: str, value: Any, param: Tensor) -> Any:
-    """A state as a state_dict has it.
+    """A state in the form that a state_dict stores.
 
     Args:
-        optimizer: whose state it is.
+        optimizer: the optimizer of the state.
         name: the state's name; `step` and `master_param` are states too.
         value: the state as the optimizer keeps it.
         param: the parameter.
 
     Returns:
-        A tensor, or a dict of plain tensors, strings and numbers where the state is quantized. Of
+        A tensor, or a dict of plain tensors, strings and numbers where the state is quantized. For
         a sharded parameter it is a DTensor, or a dict of DTensors where codes can be cut by rows;
-        other codes are decoded. `step` and values that are no tensors are returned as they are.
+        other codes are decoded. `step` and values that are not tensors are returned unchanged.
     """
     shard = shard_of(param)
     if shard is None:
@@ -68,7 +68,7 @@ def written(optimizer: QuantizedOptimizer, name: str, value: Any, param: Tensor)
     its = shard.following(state_dims(optimizer, name, param.dim()))
     if isinstance(value, Tensor):
         return its.distributed(value.clone())
-    # Only rows can be cut out of codes.
+    # Codes can be cut only by rows.
     return write_rows(value, its) if its.by_rows else its.distributed(value.dequantize())
 
 
@@ -97,10 +97,10 @@ def saved(optimizer: QuantizedOptimizer) -> dict[str, Any]:
 def take_in(
     optimizer: QuantizedOptimizer, number: int, param: Tensor, group: dict[str, Any]
 ) -> None:
-    """Read a parameter's state that somebody has put there as a state_dict has it.
+    """Convert a parameter's state that other code stored in the form of a state_dict.
 
-    `torch.distributed.optim.ZeroRedundancyOptimizer` does so. Whatever looks at states that it did
-    not put there itself comes here first.
+    `torch.distributed.optim.ZeroRedundancyOptimizer` stores such states. Code that reads states
+    which it did not store itself calls this function first.
     """
     state = optimizer.state.get(param)
     if isinstance(state, dict) and any(isinstance(value, dict) for value in state.values()):
@@ -120,21 +120,21 @@ def take_in_all(optimizer: QuantizedOptimizer) -> None:
 def read(
     optimizer: QuantizedOptimizer, state_dict: Mapping[str, Any]
 ) -> tuple[list[Group], dict[Any, Any]]:
-    """The parameter groups and the states that a checkpoint is to leave an optimizer with.
+    """The parameter groups and the states of an optimizer after loading a checkpoint.
 
-    The optimizer stays as it is, and shares no storage with the result. What is no parameter's
-    state, as hooks add it under names of their own, is as it was saved.
+    The optimizer is not changed, and shares no storage with the result. Entries that are not a
+    parameter's state, such as those that hooks add, are returned as they were saved.
 
     Args:
-        optimizer: whose parameters they are.
+        optimizer: the optimizer of the parameters.
         state_dict: from an optimizer of this package, or of torch.
 
     Raises:
-        BadValueError, BadTypeError: the checkpoint is not one for this optimizer, or damaged.
+        BadValueError, BadTypeError: the checkpoint does not fit this optimizer, or is damaged.
     """
     check_form(state_dict)
     choices = optimizer.choices
-    # Names are looked up in the checkpoint's groups meanwhile.
+    # While options are checked, names are looked up in the checkpoint's groups.
     choices.forget_names()
     try:
         with choices.learning(state_dict["state"]):
@@ -179,7 +179,7 @@ def _read(
 
 
 def check_form(state_dict: Mapping[str, Any]) -> None:
-    """Raise unless this is a state_dict of a format that is known."""
+    """Raise unless this is a state_dict in a supported format."""
     if not isinstance(state_dict, Mapping):
         raise BadTypeError(f"state_dict must be a dict, got {type(state_dict).__name__}")
     if missing := [key for key in ("state", "param_groups") if key not in state_dict]:
@@ -216,7 +216,7 @@ def _groups(
     groups = []
     for index, (own, saved) in enumerate(zip(optimizer.param_groups, saved_groups, strict=True)):
         if not isinstance(saved, Mapping) or not isinstance(saved.get("params"), (list, tuple)):
-            raise BadTypeError(f"parameter group {index} of state_dict has no list of params")
+            raise BadTypeError(f"parameter group {index} of state_dict must have a list as params")
         if len(saved["params"]) != len(own["params"]):
             raise BadValueError(
                 f"state_dict has {len(saved['params'])} parameters in group {index}, but this "
@@ -250,7 +250,7 @@ def _groups(
 
 
 def _check_names(own: Group, saved: Mapping[str, Any], index: int) -> None:
-    """Raise if the saved states would go to other parameters than those that they are named for."""
+    """Raise if saved states would be loaded into parameters of other names."""
     ours, theirs = own.get("param_names"), saved.get("param_names")
     if theirs is None:
         return
@@ -259,7 +259,7 @@ def _check_names(own: Group, saved: Mapping[str, Any], index: int) -> None:
             f"state_dict has {len(theirs)} names for {len(saved['params'])} parameters in group "
             f"{index}"
         )
-    # Wrappers put prefixes before names, so that other names alone say nothing.
+    # Wrappers put prefixes before names, so different names alone are not an error.
     if ours is None or ours == theirs or sorted(ours) != sorted(theirs):
         return
     first = next(i for i, (a, b) in enumerate(zip(ours, theirs, strict=True)) if a != b)
@@ -270,10 +270,10 @@ def _check_names(own: Group, saved: Mapping[str, Any], index: int) -> None:
 
 
 def _numbers(state_dict: Mapping[str, Any], params: Sequence[Tensor]) -> dict[Any, int]:
-    """The number of the parameter that each saved id stands for.
+    """The number of the parameter that each saved id refers to.
 
-    Ids are numbers, or names in distributed checkpoints; a key of another type than all of them
-    stands for no parameter.
+    Ids are numbers, or names in distributed checkpoints; a key of any other type does
+    not refer to a parameter.
     """
     saved_ids = [saved_id for saved in state_dict["param_groups"] for saved_id in saved["params"]]
     numbers: dict[Any, int] = {}
@@ -285,14 +285,14 @@ def _numbers(state_dict: Mapping[str, Any], params: Sequence[Tensor]) -> dict[An
     for saved_id in state_dict["state"]:
         if saved_id not in numbers and saved_id in texts:
             raise BadValueError(
-                f"state_dict has a state under the text {saved_id!r}, as dcp.load leaves it; "
-                "torch.distributed.checkpoint goes by names: use get_optimizer_state_dict and "
+                f"state_dict has a state under the string {saved_id!r}, as dcp.load returns it; "
+                "with torch.distributed.checkpoint use get_optimizer_state_dict and "
                 "set_optimizer_state_dict, as docs/distributed.md shows"
             )
         if saved_id not in numbers and type(saved_id) in types:
             raise BadValueError(
-                f"state_dict has a state of parameter {shown(saved_id)}, which is in none of its "
-                "groups"
+                f"state_dict has a state of parameter {shown(saved_id)}, which is not in any of "
+                "its parameter groups"
             )
     return numbers
 
@@ -315,12 +315,12 @@ def read_state(
     """One parameter's state, quantized where the optimizer quantizes it.
 
     Args:
-        optimizer: whose parameter it is; it stays as it is.
+        optimizer: the optimizer of the parameter; it is not changed.
         saved: the saved state, values by name; None values are left out.
         number: the parameter's number in the optimizer, from 0 on.
         where: how error messages name the parameter.
         param: the parameter.
-        group: its parameter group, with the options to go by.
+        group: its parameter group, with the options to use.
 
     Returns:
         The state as the optimizer keeps it: float32 tensors and `QuantizedTensor` on the
@@ -345,7 +345,7 @@ def read_state(
         if name in optimizer.state_names:
             _check_shape(found, name, where, param, tuple(shapes.get(name, param.shape)))
         read[name] = _local(found, its)
-    with part(shard):
+    with whole_of(shard):
         adopted = optimizer.adopted(read, local(param), group)
     for name, value in adopted.items():
         if name not in optimizer.state_names:
@@ -382,7 +382,7 @@ def _check_shape(
     shape: tuple[int, ...],
 ) -> None:
     if tuple(found.shape) != shape:
-        needed = "" if shape == tuple(param.shape) else f"; {shape} is needed"
+        needed = "" if shape == tuple(param.shape) else f"; it must have shape {shape}"
         raise BadValueError(
             f"state_dict has {name} of shape {tuple(found.shape)} for {where} of shape "
             f"{tuple(param.shape)}{needed}"
@@ -390,7 +390,7 @@ def _check_shape(
 
 
 def _local(found: Tensor | QuantizedTensor | Rows, its: Shard | None) -> Tensor | QuantizedTensor:
-    """What is here of a saved state; in float32 where blocks cannot stay as they are."""
+    """The part of a saved state on this process; in float32 if blocks cannot keep their codes."""
     if isinstance(found, Rows):
         return _joined(found, its)
     if its is None:
@@ -408,7 +408,7 @@ def _local(found: Tensor | QuantizedTensor | Rows, its: Shard | None) -> Tensor 
 def _joined(rows: Rows, its: Shard | None) -> Tensor | QuantizedTensor:
     aligned = rows.aligned
     if its is not None and spans_shards(rows.quantizer.normalizer, its):
-        # What is encoded anew takes part in collectives: all do, or none.
+        # Encoding again uses collectives, so either all processes do it or no process does.
         flag = torch.tensor([0 if aligned else 1], dtype=torch.int32, device=rows.codes.device)
         aligned = not int(largest_bits([flag], its.groups())[0])
     return rows.joined() if aligned else rows.decoded()
@@ -420,8 +420,9 @@ def _master(value: Any, where: str, param: Tensor, group: Group) -> Tensor:
         kind = str(param.dtype).removeprefix("torch.")
         option = f"master_weights={group['master_weights']}"
         raise BadValueError(
-            f"state_dict has a master copy of {where}, which is {kind} with {option} here; only "
-            "bfloat16 and float16 parameters with master_weights=True have master copies"
+            f"state_dict has a master copy of {where}, which is {kind} with {option} in this "
+            "optimizer; only bfloat16 and float16 parameters with master_weights=True have master "
+            "copies"
         )
     shard = shard_of(param)
     found = _value(value, MASTER, where, shard)
@@ -451,7 +452,7 @@ def _step(value: Any, where: str, *, on_host: bool) -> Tensor:
 
 
 def _value(value: Any, name: str, where: str, its: Shard | None) -> Tensor | QuantizedTensor | Rows:
-    """A saved state, as it is."""
+    """A saved state, after checking its type."""
     if isinstance(value, Mapping):
         try:
             return read_rows(value, its) if "rows" in value else from_plain(value)

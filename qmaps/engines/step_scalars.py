@@ -1,4 +1,4 @@
-"""The numbers of an update rule that depend on the step.
+"""Step scalars: the numbers of an update rule that depend on the step.
 
 They are described rather than computed, so that a device that counts the steps itself can compute
 them. Every engine does the same float64 operations in the same order.
@@ -7,6 +7,7 @@ them. Every engine does the same float64 operations in the same order.
 from __future__ import annotations
 
 import math
+import warnings
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -14,7 +15,7 @@ from torch import Tensor
 
 
 @dataclass(frozen=True)
-class Constant:
+class StepScalar:
     """A number that is the same in every step.
 
     Attributes:
@@ -38,14 +39,14 @@ class Constant:
         return float(self.a)
 
 
-KINDS: list[type[Constant]] = [Constant]
+KINDS: list[type[StepScalar]] = [StepScalar]
 """Every kind of number, in the order of the classes below.
 
-CUDA's ``enum ConstantKind`` is made from it; ``src/begin.cuh`` has a case for each.
+CUDA's ``enum StepScalarKind`` is made from it; ``src/begin.cuh`` has a case for each.
 """
 
 
-class Corrected(Constant):
+class Corrected(StepScalar):
     """``a / (1 - b^step)``: a step size over Adam's first bias correction."""
 
     def at(self, step: int) -> float:
@@ -53,7 +54,7 @@ class Corrected(Constant):
         return float(self.a) / (1 - power(self.b, step))
 
 
-class RootCorrection(Constant):
+class RootCorrection(StepScalar):
     """``sqrt(1 - b^step)``: the root of Adam's second bias correction; `a` has no meaning."""
 
     def at(self, step: int) -> float:
@@ -61,7 +62,7 @@ class RootCorrection(Constant):
         return math.sqrt(1 - power(self.b, step))
 
 
-class Decoupled(Constant):
+class Decoupled(StepScalar):
     """``1 - a * b``: what decoupled weight decay `b` leaves of a parameter at learning rate `a`."""
 
     def at(self, step: int) -> float:  # noqa: ARG002
@@ -69,7 +70,7 @@ class Decoupled(Constant):
         return 1 - float(self.a) * self.b
 
 
-class First(Constant):
+class First(StepScalar):
     """`a` in the first step and `b` in all others."""
 
     def at(self, step: int) -> float:
@@ -77,7 +78,7 @@ class First(Constant):
         return float(self.a) if step == 1 else self.b
 
 
-class Slowing(Constant):
+class Slowing(StepScalar):
     """``a / (1 + (step - 1) * b)``: Adagrad's step size under `lr_decay` `b`."""
 
     def at(self, step: int) -> float:
@@ -85,7 +86,7 @@ class Slowing(Constant):
         return float(self.a) / (1 + (step - 1) * self.b)
 
 
-class Warmed(Constant):
+class Warmed(StepScalar):
     """`a` times ``step / b``, and `a` from step `b` on: AdEMAMix's share of the slow average."""
 
     def at(self, step: int) -> float:
@@ -93,7 +94,7 @@ class Warmed(Constant):
         return float(self.a) * (step / self.b) if step < self.b else float(self.a)
 
 
-class Lengthened(Constant):
+class Lengthened(StepScalar):
     """The decay of an average that grows longer: from `b` to the larger `a`, reached in step `c`.
 
     The time in which weights halve, ``log(0.5) / log(decay)``, grows linearly:
@@ -184,7 +185,7 @@ def exp(y: float) -> float:
     return result
 
 
-class Power(Constant):
+class Power(StepScalar):
     """``step^a``: the weight of the new value in an average that slows down; `a` is at most 0.
 
     ``exp(a * -log(1 / step))`` with `log` and `exp` of this module.
@@ -203,7 +204,7 @@ class PowerRest(Power):
         return 1 - super().at(step)
 
 
-class Unbiased(Constant):
+class Unbiased(StepScalar):
     """``(1 - a) / (1 - a^step)``: the new value's weight in an unbiased average of decay `a`."""
 
     def at(self, step: int) -> float:
@@ -211,7 +212,7 @@ class Unbiased(Constant):
         return (1 - float(self.a)) / (1 - power(float(self.a), step))
 
 
-class UnbiasedRest(Constant):
+class UnbiasedRest(StepScalar):
     """``a * (1 - a^(step - 1)) / (1 - a^step)``: the weight of the old value in that average."""
 
     def at(self, step: int) -> float:
@@ -220,9 +221,22 @@ class UnbiasedRest(Constant):
         return a * (1 - power(a, step - 1)) / (1 - power(a, step))
 
 
-class RelativeStep(Constant):
+class RelativeStep(StepScalar):
     """``min(a, 1 / sqrt(step))``: Adafactor's relative step size."""
 
     def at(self, step: int) -> float:
         """Its value in step 1, 2, ..."""
         return min(float(self.a), 1 / math.sqrt(step))
+
+
+def __getattr__(name: str) -> type[StepScalar]:
+    """`Constant`, as `StepScalar` was called in version 0.1."""
+    if name != "Constant":
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    warnings.warn(
+        "Constant is deprecated and will be removed in version 0.3; use "
+        "qmaps.engines.step_scalars.StepScalar instead",
+        DeprecationWarning,
+        stacklevel=2,
+    )
+    return StepScalar

@@ -39,10 +39,10 @@ struct alignas(16) SharedBook {
 };
 
 // Every thread of the block; others may read it after a __syncthreads().
-QMAPS_INLINE void load_book(const Book& book, bool lower, SharedBook& to) {
-    const Search& search = lower ? book.lower : book.nearest;
+QMAPS_INLINE void load_book(const Codebook& codebook, bool lower, SharedBook& to) {
+    const Search& search = lower ? codebook.lower : codebook.nearest;
     const int thread = static_cast<int>(threadIdx.x);
-    for (int i = thread; i < kMaxCodes; i += kThreads) to.value[i] = book.values[i];
+    for (int i = thread; i < kMaxCodes; i += kThreads) to.value[i] = codebook.values[i];
     if (search.limit == nullptr) return;
     for (int i = thread; i < 2 * kMaxCodes; i += kThreads) to.limit[i] = search.limit[i];
     for (int i = thread; i < search.buckets + search.negative; i += kThreads) to.guess[i] = search.guess[i];
@@ -53,20 +53,20 @@ QMAPS_INLINE void load_book(const Book& book, bool lower, SharedBook& to) {
         to.least = float_of(static_cast<std::uint32_t>(search.first) << search.shift);
         to.most = float_of(static_cast<std::uint32_t>(search.first + search.buckets - 1)
                            << search.shift);
-        to.last = static_cast<std::int32_t>(book.size) - 1;
-        to.ties = static_cast<std::int32_t>(book.ties);
+        to.last = static_cast<std::int32_t>(codebook.size) - 1;
+        to.ties = static_cast<std::int32_t>(codebook.ties);
     }
 }
 
 // The number of limits below n, which is not NaN.
 template <class F>
-QMAPS_INLINE int search_code(const SharedBook& book, float n) {
+QMAPS_INLINE int search_code(const SharedBook& codebook, float n) {
     float magnitude = F::kSigned ? (n < 0.0f ? -n : n) : n;
-    magnitude = magnitude > book.least ? magnitude : book.least;
-    magnitude = magnitude < book.most ? magnitude : book.most;
-    const int bucket = static_cast<int>(bits_of(magnitude) >> book.shift) - book.first;
-    const int code = book.guess[bucket + (F::kSigned && n < 0.0f ? book.negative : 0)];
-    return refined(book.limit, code, F::kSteps, n);
+    magnitude = magnitude > codebook.least ? magnitude : codebook.least;
+    magnitude = magnitude < codebook.most ? magnitude : codebook.most;
+    const int bucket = static_cast<int>(bits_of(magnitude) >> codebook.shift) - codebook.first;
+    const int code = codebook.guess[bucket + (F::kSigned && n < 0.0f ? codebook.negative : 0)];
+    return refined(codebook.limit, code, F::kSteps, n);
 }
 
 }  // namespace qmaps

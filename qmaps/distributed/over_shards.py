@@ -21,7 +21,7 @@ _current: ContextVar[Shard | None] = ContextVar("part", default=None)
 
 
 @contextmanager
-def part(shard: Shard | None) -> Iterator[None]:
+def whole_of(shard: Shard | None) -> Iterator[None]:
     """Within the block, reductions are those of the whole tensor that `shard` is a part of."""
     token = _current.set(shard)
     try:
@@ -30,18 +30,18 @@ def part(shard: Shard | None) -> Iterator[None]:
         _current.reset(token)
 
 
-def added(total: Tensor, dims: Iterable[int] | None = None) -> Tensor:
+def total(sums: Tensor, dims: Iterable[int] | None = None) -> Tensor:
     """Sum local sums over shards.
 
     Args:
-        total: the local sum over `dims`.
+        sums: the local sums over `dims`.
         dims: dimensions of the parameter; None stands for all.
     """
     shard = _current.get()
     for group in () if shard is None else shard.groups(dims):
-        total = total.contiguous().clone()
-        torch.distributed.all_reduce(total, group=group)
-    return total
+        sums = sums.contiguous().clone()
+        torch.distributed.all_reduce(sums, group=group)
+    return sums
 
 
 def largest(maxima: Tensor, dims: Iterable[int] | None = None) -> Tensor:

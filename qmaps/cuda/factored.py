@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from qmaps.cuda import layout
-from qmaps.cuda.tensors import Layout
+from qmaps.cuda.tensors import ScaleLayout
 from qmaps.engines.addresses import address
 from qmaps.normalize.geometry import Geometry, slice_part
 
@@ -18,11 +18,11 @@ Item = tuple[int, int]
 
 @dataclass
 class Work:
-    """The work items of one batch: pairs of a parameter and a tile; see ``src/sides.cuh``.
+    """The work items of one batch: pairs of a parameter and a tile; see ``src/factored.cuh``.
 
     Attributes:
-        tiles: items of the kernel `side_sums`.
-        rest: items of the kernel `finish_sides`.
+        tiles: items of the kernel `factored_sums`.
+        rest: items of the kernel `finish_factored`.
     """
 
     tiles: list[Item] = field(default_factory=list)
@@ -45,7 +45,7 @@ class Statistics:
         """Describe a parameter's statistics; the addresses of memory are set by `place`.
 
         Args:
-            row: the ``SideStates`` of the parameter, changed in place, also by `place`.
+            row: the ``FactoredStates`` of the parameter, changed in place, also by `place`.
             shape: the shape of the parameter, of at least two dimensions. The last two are those
                 of its matrices.
             states: float32 statistics of all rows, then those of all columns.
@@ -96,11 +96,11 @@ def work_of(members: list[int], shapes: list[tuple[int, ...]]) -> Work:
     return made
 
 
-def slices(shape: tuple[int, ...]) -> Layout:
+def slices(shape: tuple[int, ...]) -> ScaleLayout:
     """The layout of maxima over the slices of every dimension, which kernels treat as scales."""
     shape = shape or (1,)
     parts = [slice_part(shape, dim, dim) for dim in range(len(shape))]
-    return Layout(Geometry(tuple(parts), len(parts)), 0)
+    return ScaleLayout(Geometry(tuple(parts), len(parts)), 0)
 
 
 def _matrices(shape: tuple[int, ...]) -> tuple[int, int, int]:

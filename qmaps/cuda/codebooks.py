@@ -23,7 +23,7 @@ _VALUE_BYTES = layout.MAX_CODES * 4
 
 @dataclass(frozen=True)
 class Guesses:
-    """How many limits lie below all floats of a bucket; see ``Search`` in ``src/layout.cuh``.
+    """Number of limits below all floats of a bucket; see ``Search`` in ``src/layout.cuh``.
 
     Attributes:
         shift: the floats of a bucket have equal bits, without the sign, from this bit up.
@@ -100,12 +100,12 @@ def _below(values: Tensor) -> Tensor:
     return torch.nextafter(values[1:-1], torch.tensor(-torch.inf))
 
 
-class DeviceBook:
+class DeviceCodebook:
     """The tables of one map on one device.
 
     Attributes:
-        memory: holds them all.
-        described: their addresses, as ``Book``.
+        memory: the memory of all tables.
+        described: the addresses of the tables, as ``Codebook``.
     """
 
     def __init__(self, map_: Map, device: torch.device) -> None:
@@ -114,7 +114,7 @@ class DeviceBook:
         padded = np.full(layout.MAX_CODES, values[-1].item(), dtype=np.float32)
         padded[: values.numel()] = values.numpy()
         pieces = [padded.tobytes()]
-        self.described = np.zeros((), dtype=layout.BOOK)
+        self.described = np.zeros((), dtype=layout.CODEBOOK)
         self.described["size"] = values.numel()
         self.described["ties"] = bool((values[1:] == values[:-1]).any())
         offsets = [0]
@@ -140,6 +140,6 @@ class DeviceBook:
 
 
 @functools.lru_cache(maxsize=512)
-def book(map_: Map, device: torch.device) -> DeviceBook:
+def codebook(map_: Map, device: torch.device) -> DeviceCodebook:
     """The map's tables on `device`."""
-    return DeviceBook(map_, device)
+    return DeviceCodebook(map_, device)

@@ -1,5 +1,5 @@
-// Sides: states of fewer elements than the parameter, of which each element takes one number. A
-// rule says what kind it has (QMAPS_RULE, enum Sides of declarations.py), and finds the number in
+// Factoring: states of fewer elements than the parameter, of which each element takes one number. A
+// rule says what kind it has (QMAPS_RULE, enum Factoring of declarations.py), and finds the number in
 // s[kStates]:
 //   kProduct          of the factors of its row and of its column
 //   kSmallest         of all slices that it lies in; the rule leaves in its place a number whose

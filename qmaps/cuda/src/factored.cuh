@@ -1,4 +1,4 @@
-// States that have fewer elements than their parameter; qmaps/engines/kernels/rules/sided.hpp.
+// States that have fewer elements than their parameter; qmaps/engines/kernels/rules/factored.hpp.
 #pragma once
 
 #include "step.cuh"
@@ -58,28 +58,28 @@ QMAPS_INLINE void add_tile(const G* g, std::int64_t rows, std::int64_t columns,
 
 // Statistics and factors of a matrix that is one tile.
 template <class R>
-QMAPS_INLINE void finish_tile(const SideStates& sides, std::int64_t matrix, const float* c,
+QMAPS_INLINE void finish_tile(const FactoredStates& factored, std::int64_t matrix, const float* c,
                               const TileSums& sums) {
     const int lane = static_cast<int>(threadIdx.x) % kWarp;
-    const std::int64_t row = matrix * sides.rows, column = matrix * sides.columns;
+    const std::int64_t row = matrix * factored.rows, column = matrix * factored.columns;
     float statistic[2] = {};
     double total = 0.0;
     for (int k = 0; k < 2; ++k) {
-        if (lane + k * kWarp >= sides.rows) continue;
-        float* to = sides.slices.part[0].values + row + lane + k * kWarp;
-        *to = statistic[k] = blended_mean<R>(*to, sums.row[k], sides.columns, c);
+        if (lane + k * kWarp >= factored.rows) continue;
+        float* to = factored.slices.part[0].values + row + lane + k * kWarp;
+        *to = statistic[k] = blended_mean<R>(*to, sums.row[k], factored.columns, c);
         total += statistic[k];
     }
     const float mean =
-        static_cast<float>(lanes_added(total) / static_cast<double>(sides.rows));
+        static_cast<float>(lanes_added(total) / static_cast<double>(factored.rows));
     for (int k = 0; k < 2; ++k)
-        if (lane + k * kWarp < sides.rows)
-            sides.row_factor[row + lane + k * kWarp] = R::row_factor(relative(statistic[k], mean));
+        if (lane + k * kWarp < factored.rows)
+            factored.row_factor[row + lane + k * kWarp] = R::row_factor(relative(statistic[k], mean));
     for (int k = 0; k < kPerLane; ++k) {
-        if (lane + k * kWarp >= sides.columns) continue;
-        float* to = sides.slices.part[1].values + column + lane + k * kWarp;
-        *to = blended_mean<R>(*to, sums.column[k], sides.rows, c);
-        sides.column_factor[column + lane + k * kWarp] = R::column_factor(*to);
+        if (lane + k * kWarp >= factored.columns) continue;
+        float* to = factored.slices.part[1].values + column + lane + k * kWarp;
+        *to = blended_mean<R>(*to, sums.column[k], factored.rows, c);
+        factored.column_factor[column + lane + k * kWarp] = R::column_factor(*to);
     }
 }
 
@@ -90,7 +90,7 @@ QMAPS_INLINE std::int64_t chunks_of(std::int64_t count, std::int64_t chunk) {
 // The sums of all tiles, by matrix, rows and columns; a warp takes one at a time. They lie by
 // matrix, chunk of columns and row, and by matrix, chunk of rows and column.
 template <class K>
-__global__ void __launch_bounds__(kThreads) side_sums(const Batch batch) {
+__global__ void __launch_bounds__(kThreads) factored_sums(const Batch batch) {
     using R = typename K::Rule;
     if (*batch.skip) return;
     const float scale = batch.grad_scale ? *batch.grad_scale : 1.0f;
@@ -99,29 +99,29 @@ __global__ void __launch_bounds__(kThreads) side_sums(const Batch batch) {
          i < batch.count; i += std::int64_t{gridDim.x} * kTileWarps) {
         const Item item = batch.items[i];
         const Parameter& parameter = batch.parameters[item.parameter];
-        const SideStates& sides = parameter.sides;
-        const std::int64_t across = chunks_of(sides.columns, kRowChunk);
-        const std::int64_t down = chunks_of(sides.rows, kColumnChunk);
+        const FactoredStates& factored = parameter.factored;
+        const std::int64_t across = chunks_of(factored.columns, kRowChunk);
+        const std::int64_t down = chunks_of(factored.rows, kColumnChunk);
         const std::int64_t matrix = item.tile / (across * down);
         const std::int64_t row_chunk = item.tile / across % down, column_chunk = item.tile % across;
         const std::int64_t row = row_chunk * kColumnChunk, column = column_chunk * kRowChunk;
-        const std::int64_t rows = sides.rows - row, columns = sides.columns - column;
+        const std::int64_t rows = factored.rows - row, columns = factored.columns - column;
         const auto* g =
             static_cast<const typename K::Gradients*>(batch.addresses[item.parameter].g) +
-            (matrix * sides.rows + row) * sides.columns + column;
+            (matrix * factored.rows + row) * factored.columns + column;
         TileSums sums = {};
         add_tile<R>(g, rows < kColumnChunk ? rows : kColumnChunk,
-                    columns < kRowChunk ? columns : kRowChunk, sides.columns, scale,
+                    columns < kRowChunk ? columns : kRowChunk, factored.columns, scale,
                     parameter.scalars, sums);
         if (across * down == 1) {
-            finish_tile<R>(sides, matrix, parameter.scalars, sums);
+            finish_tile<R>(factored, matrix, parameter.scalars, sums);
             continue;
         }
-        double* row_sums = sides.row_sums + (matrix * across + column_chunk) * sides.rows + row;
+        double* row_sums = factored.row_sums + (matrix * across + column_chunk) * factored.rows + row;
         for (int k = 0; k < 2; ++k)
             if (lane + k * kWarp < rows) row_sums[lane + k * kWarp] = sums.row[k];
         double* column_sums =
-            sides.column_sums + (matrix * down + row_chunk) * sides.columns + column;
+            factored.column_sums + (matrix * down + row_chunk) * factored.columns + column;
         for (int k = 0; k < kPerLane; ++k)
             if (lane + k * kWarp < columns) column_sums[lane + k * kWarp] = sums.column[k];
     }
@@ -129,33 +129,33 @@ __global__ void __launch_bounds__(kThreads) side_sums(const Batch batch) {
 
 // The rows of a matrix of several tiles, by a block.
 template <class R>
-QMAPS_INLINE void finish_rows(const SideStates& sides, std::int64_t matrix, const float* c,
+QMAPS_INLINE void finish_rows(const FactoredStates& factored, std::int64_t matrix, const float* c,
                               float* shared) {
-    const std::int64_t across = chunks_of(sides.columns, kRowChunk);
-    double* sums = sides.row_sums + matrix * across * sides.rows;
-    float* statistics = sides.slices.part[0].values + matrix * sides.rows;
-    for (std::int64_t row = threadIdx.x; row < sides.rows; row += kThreads)
-        statistics[row] = blended_mean<R>(statistics[row], added_apart(sums + row, across, sides.rows),
-                                          sides.columns, c);
+    const std::int64_t across = chunks_of(factored.columns, kRowChunk);
+    double* sums = factored.row_sums + matrix * across * factored.rows;
+    float* statistics = factored.slices.part[0].values + matrix * factored.rows;
+    for (std::int64_t row = threadIdx.x; row < factored.rows; row += kThreads)
+        statistics[row] = blended_mean<R>(statistics[row], added_apart(sums + row, across, factored.rows),
+                                          factored.columns, c);
     __syncthreads();
     // Their sums are needed no more: those of chunks of statistics take the place.
-    const std::int64_t chunks = chunks_of(sides.rows, kRowChunk);
+    const std::int64_t chunks = chunks_of(factored.rows, kRowChunk);
     const int lane = static_cast<int>(threadIdx.x) % kWarp;
     for (std::int64_t chunk = threadIdx.x / kWarp; chunk < chunks; chunk += kTileWarps) {
         double total = 0.0;
         for (int k = 0; k < kPerLane; ++k) {
             const std::int64_t row = chunk * kRowChunk + k * kWarp + lane;
-            if (row < sides.rows) total += statistics[row];
+            if (row < factored.rows) total += statistics[row];
         }
         total = lanes_added(total);
         if (lane == 0) sums[chunk] = total;
     }
     __syncthreads();
     if (threadIdx.x == 0)
-        *shared = static_cast<float>(added_apart(sums, chunks, 1) / static_cast<double>(sides.rows));
+        *shared = static_cast<float>(added_apart(sums, chunks, 1) / static_cast<double>(factored.rows));
     __syncthreads();
-    for (std::int64_t row = threadIdx.x; row < sides.rows; row += kThreads)
-        sides.row_factor[matrix * sides.rows + row] =
+    for (std::int64_t row = threadIdx.x; row < factored.rows; row += kThreads)
+        factored.row_factor[matrix * factored.rows + row] =
             R::row_factor(relative(statistics[row], *shared));
     __syncthreads();  // before `shared` is used again
 }
@@ -163,27 +163,27 @@ QMAPS_INLINE void finish_rows(const SideStates& sides, std::int64_t matrix, cons
 // What the sums of tiles come to: a tile of at least 0 is a matrix, whose rows are finished; one
 // below 0 stands for kThreads columns, counted through all matrices from -1 down.
 template <class K>
-__global__ void __launch_bounds__(kThreads) finish_sides(const Batch batch) {
+__global__ void __launch_bounds__(kThreads) finish_factored(const Batch batch) {
     using R = typename K::Rule;
     __shared__ float shared;
     if (*batch.skip) return;
     for (std::int64_t i = blockIdx.x; i < batch.count; i += gridDim.x) {
         const Item item = batch.items[i];
         const Parameter& parameter = batch.parameters[item.parameter];
-        const SideStates& sides = parameter.sides;
+        const FactoredStates& factored = parameter.factored;
         if (item.tile >= 0) {
-            finish_rows<R>(sides, item.tile, parameter.scalars, &shared);
+            finish_rows<R>(factored, item.tile, parameter.scalars, &shared);
             continue;
         }
         const std::int64_t at = (-1 - std::int64_t{item.tile}) * kThreads + threadIdx.x;
-        if (at >= parameter.numel / sides.rows) continue;
-        const std::int64_t matrix = at / sides.columns;
-        const std::int64_t down = chunks_of(sides.rows, kColumnChunk);
-        double* sums = sides.column_sums + matrix * (down - 1) * sides.columns + at;
-        float* to = sides.slices.part[1].values + at;
-        *to = blended_mean<R>(*to, added_apart(sums, down, sides.columns), sides.rows,
+        if (at >= parameter.numel / factored.rows) continue;
+        const std::int64_t matrix = at / factored.columns;
+        const std::int64_t down = chunks_of(factored.rows, kColumnChunk);
+        double* sums = factored.column_sums + matrix * (down - 1) * factored.columns + at;
+        float* to = factored.slices.part[1].values + at;
+        *to = blended_mean<R>(*to, added_apart(sums, down, factored.columns), factored.rows,
                               parameter.scalars);
-        sides.column_factor[at] = R::column_factor(*to);
+        factored.column_factor[at] = R::column_factor(*to);
     }
 }
 

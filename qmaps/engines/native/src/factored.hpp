@@ -8,12 +8,12 @@
 
 namespace qmaps {
 
-// Where a parameter's sides lie; `shape` is the parameter's.
-void arrange_sides(ParamTask& task, const std::vector<std::int64_t>& shape);
+// Where a parameter's factored statistics lie; `shape` is the parameter's.
+void arrange_factored(ParamTask& task, const std::vector<std::int64_t>& shape);
 
 // Decode what is quantized, and take the gradients into statistics of rows and columns: they, and
 // the factors that elements take, are then those of this step.
-void take_sides(std::vector<ParamTask>& tasks, const Kernels& set, int threads);
+void take_factored(std::vector<ParamTask>& tasks, const Kernels& set, int threads);
 
 // Maxima over slices, while a step finds them.
 class Slices {
@@ -28,6 +28,6 @@ class Slices {
 };
 
 // Encode what is quantized.
-void store_sides(std::vector<ParamTask>& tasks, int threads);
+void store_factored(std::vector<ParamTask>& tasks, int threads);
 
 }  // namespace qmaps

@@ -1,0 +1,116 @@
+"""What a repeated plan must notice, and what it must not keep."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import qmaps
+from qmaps import lpmm
+from qmaps.engines.backends import use_backend
+from qmaps.optim import SGD, AdamW, AdamW8bit
+from qmaps.optim.stepper import Stepper
+
+pytestmark = pytest.mark.skipif(
+    qmaps.backend() != "native", reason="the native engine is not built"
+)
+
+
+def two() -> list[nn.Parameter]:
+    return [nn.Parameter(torch.zeros(5000)) for _ in range(2)]
+
+
+def test_groups_that_change_places_keep_their_options() -> None:
+    first, second = two()
+    optimizer = SGD(
+        [{"params": [first], "lr": 1.0}, {"params": [second], "lr": 1e-3}], momentum=0.9
+    )
+    for _ in range(2):
+        second.grad = torch.ones_like(second)
+        optimizer.step()
+        optimizer.param_groups.reverse()
+    assert torch.allclose(second, torch.tensor(-0.0029), rtol=1e-2)
+
+
+def test_gradients_do_not_outlive_their_step() -> None:
+    (param, _) = two()
+    optimizer = AdamW8bit([param])
+    seen = []
+    for _ in range(3):
+        param.grad = torch.ones_like(param)
+        seen.append(weakref.ref(param.grad))
+        optimizer.step()
+        param.grad = None
+    gc.collect()
+    assert [each() is None for each in seen[:-1]] == [True, True]
+
+
+def test_observers_are_shown_steps_that_come_after_others() -> None:
+    model = lpmm.convert(nn.Linear(64, 64))
+    optimizer = lpmm.LPMMAdam(model.parameters())
+    seen: list[int] = []
+
+    def step() -> None:
+        model(torch.ones(2, 64)).square().mean().backward()
+        optimizer.step()
+
+    step()
+    with optimizer.observed(lambda _name, number, *_: seen.append(number)):
+        step()
+    step()
+    assert set(seen) == {2}
+
+
+@pytest.mark.parametrize("engine", ["native", "reference"])
+def test_a_step_that_is_left_out_leaves_no_states(engine: str) -> None:
+    (param, _) = two()
+    optimizer: Any = AdamW([param])
+    optimizer.found_inf = torch.ones(())
+    param.grad = torch.ones_like(param)
+    with use_backend("reference"):
+        optimizer.step()
+    assert optimizer.skipped_steps == 1
+    assert not optimizer.state
+    optimizer.found_inf = None
+    with use_backend(engine):
+        optimizer.step()
+    assert int(optimizer.state[param]["step"]) == 1
+
+
+def test_gradients_in_codes_are_divided_by_a_scale() -> None:
+    found = []
+    for scale in (None, torch.tensor(1024.0)):
+        model = lpmm.convert(nn.Linear(64, 64, bias=False), seed=1)
+        optimizer: Any = lpmm.LPMMSGD(model.parameters(), lr=0.1)
+        before = model.weight.decode()
+        for given in (None, scale):
+            optimizer.grad_scale = given
+            factor = 1.0 if given is None else 1024.0
+            (model(torch.ones(2, 64)).square().mean() * factor).backward()
+            optimizer.step()
+        found.append(float((model.weight.decode() - before).abs().mean()))
+    assert found[1] == pytest.approx(found[0], rel=0.2)
+
+
+def test_groups_that_do_not_step_are_not_asked() -> None:
+    first, second = two()
+    optimizer = AdamW([{"params": [first]}, {"params": [second]}])
+    optimizer.param_groups[1]["lr"] = None
+    first.grad = torch.ones_like(first)
+    optimizer.step()
+    assert int(optimizer.state[first]["step"]) == 1
+
+
+def test_a_users_attribute_is_not_taken_for_codes() -> None:
+    (param, _) = two()
+    param.codes = "mine"  # type: ignore[attr-defined]
+    param.grad = torch.ones_like(param)
+    optimizer = AdamW8bit([param])
+    optimizer.step()
+    assert isinstance(optimizer._stepper, Stepper)
+    assert optimizer._stepper.left == 0
