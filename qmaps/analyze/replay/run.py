@@ -75,6 +75,13 @@ def run(
           at a learning rate of 1, on the next gradient; `kept_descent` is that of the quantized
           ones,
         - `progress`: kept_descent / descent; NaN where the exact updates do not descend,
+        - `cost`: sum over t < T of <sqrt(v(t) / (1 - beta2^t)) + eps, u(t)^2>, to which the
+          second-order cost of the exact updates is proportional if the curvature is to what Adam
+          divides by; `spent_cost` is that of the quantized updates u under the same curvature,
+        - `net_progress`: 2 progress - spent_cost / cost. A step at rate r lowers the loss by
+          r descent - r^2 c cost / 2; at the rate that is best for the exact updates this is
+          r descent / 2, of which the quantized ones keep net_progress. At most 1 for updates that
+          are the exact ones times a number; below 0 where the loss grows,
         - `explosion_share`: share of the quantized updates that are larger than any exact Adam can
           make at this step (`largest_possible`; 7.27 at betas of 0.9 and 0.999),
         - `largest_update`: the largest magnitude of a quantized update,

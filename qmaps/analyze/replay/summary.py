@@ -8,7 +8,9 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-SUMMED = ("descent", "kept_descent")
+from qmaps.analyze.replay.updates import share
+
+SUMMED = ("descent", "kept_descent", "cost", "spent_cost")
 LARGEST = ("largest_update",)
 
 
@@ -21,8 +23,9 @@ def summarize(frame: pd.DataFrame) -> pd.DataFrame:
     Returns:
         The frame's columns without `step`, `parameter` and `shape`, the most progress first:
 
-        - `numel`, `descent` and `kept_descent` are sums, and `progress` is their ratio: that of
-          one step of all parameters with the same learning rate,
+        - `numel`, `descent`, `kept_descent`, `cost` and `spent_cost` are sums, from which
+          `progress` and `net_progress` follow: those of steps of all parameters with the same
+          learning rate,
         - `largest_update` is the largest,
         - other measures are means over the parameters that have one, weighted by `numel`; each
           `stalled_share` by the number of elements that moved, so that it is the share over all,
@@ -48,8 +51,10 @@ def _record(spec: str, group: pd.DataFrame) -> dict[str, Any]:
         if name in SUMMED:
             record[name] = float(group[name].sum())
         elif name == "progress":
-            descent = record["descent"]
-            record[name] = record["kept_descent"] / descent if descent > 0 else math.nan
+            record[name] = share(record["kept_descent"], record["descent"])
+        elif name == "net_progress":
+            spent = share(record["spent_cost"], record["cost"])
+            record[name] = 2 * record["progress"] - spent
         elif name in LARGEST:
             record[name] = float(group[name].max())
         elif name.startswith("lag_"):

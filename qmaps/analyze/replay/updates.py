@@ -55,6 +55,7 @@ class Updates:
         self._betas, self._eps, self._numel = betas, eps, max(1, numel)
         count = len(pairs) + 1
         self._kept = torch.zeros(count, dtype=torch.float64)
+        self._spent = torch.zeros(count, dtype=torch.float64)
         self._largest = torch.zeros(count)
         self._exploded = torch.zeros(count, dtype=torch.int64)
         self._zeroed = torch.zeros(count, dtype=torch.int64)
@@ -90,6 +91,8 @@ class Updates:
             self._largest[own] = torch.maximum(self._largest[own], largest)
             for row in (~(largest <= bound)).nonzero().view(-1).tolist():
                 self._exploded[low + row] += int((~(update[row].abs() <= bound)).sum())
+            spent = update.square_() @ self._denominators[0]
+            self._spent[own] += spent.double() / (1 - beta1**step)
 
     def check(self, m: Tensor, v: Tensor) -> None:
         """Look for zero points: second moments that decode to 0 though the exact one is not 0.
@@ -109,19 +112,29 @@ class Updates:
         """Return the measures of each pair after at least one step.
 
         Returns:
-            `descent`, `kept_descent`, `progress`, `explosion_share`, `largest_update` and
-            `zero_point_share`, as `qmaps.analyze.replay.run` defines them.
+            `descent`, `kept_descent`, `progress`, `cost`, `spent_cost`, `net_progress`,
+            `explosion_share`, `largest_update` and `zero_point_share`, as
+            `qmaps.analyze.replay.run` defines them.
         """
-        descent = float(self._kept[0])
+        descent, cost = float(self._kept[0]), float(self._spent[0])
         updates, looked = self._steps * self._numel, max(1, self._checks) * self._numel
         return [
             {
                 "descent": descent,
                 "kept_descent": float(self._kept[index]),
-                "progress": float(self._kept[index]) / descent if descent > 0 else math.nan,
+                "progress": share(float(self._kept[index]), descent),
+                "cost": cost,
+                "spent_cost": float(self._spent[index]),
+                "net_progress": 2 * share(float(self._kept[index]), descent)
+                - share(float(self._spent[index]), cost),
                 "explosion_share": int(self._exploded[index]) / updates,
                 "largest_update": float(self._largest[index]),
                 "zero_point_share": int(self._zeroed[index]) / looked,
             }
             for index in range(1, self._pairs.shape[1])
         ]
+
+
+def share(one: float, other: float) -> float:
+    """one / other; NaN if `other` is not above 0."""
+    return one / other if other > 0 else math.nan

@@ -158,12 +158,16 @@ def expected(recording: Path, spec: str) -> dict[str, float]:
         m, v = (runs[label + each].y[k].double() for each in ("first", "second"))
         return m / (1 - 0.8**t) / ((v / (1 - 0.95**t)).sqrt() + EPS)
 
-    kept = descent = exploded = 0.0
+    kept = descent = exploded = cost = spent = 0.0
     largest = 0.0
     for k in range(1, steps):
         following = grads[k].double()
         descent += float((update("exact ", k) * following).sum())
         kept += float((update("", k) * following).sum())
+        v = runs["exact second"].y[k].double()
+        curvature = (v / (1 - 0.95 ** (states.step + k))).sqrt() + EPS
+        cost += float((update("exact ", k).square() * curvature).sum())
+        spent += float((update("", k).square() * curvature).sum())
         sizes = update("", k).abs()
         exploded += int((sizes > largest_possible((0.8, 0.95), states.step + k)).sum())
         largest = max(largest, float(sizes.max()))
@@ -177,6 +181,9 @@ def expected(recording: Path, spec: str) -> dict[str, float]:
         "descent": descent,
         "kept_descent": kept,
         "progress": kept / descent,
+        "cost": cost,
+        "spent_cost": spent,
+        "net_progress": 2 * kept / descent - spent / cost,
         "explosion_share": exploded / (numel * (steps - 1)),
         "largest_update": largest,
         "zero_point_share": zeroed / (numel * len(checks)),
@@ -216,9 +223,12 @@ def test_the_measures_tell_quantizers_apart(frame: pd.DataFrame) -> None:
     rows = frame.set_index("quantizer")
     exact = rows.loc["32-bit + 32-bit"]
     assert exact["progress"] == pytest.approx(1, rel=1e-6)  # sums of float32 in another order
+    assert exact["net_progress"] == pytest.approx(1, rel=1e-6)
     assert exact["gain_first"] == 1
     assert exact["explosion_share"] == exact["zero_point_share"] == 0
     assert rows.loc["B128/DE@4s + B128/DE@4u", "explosion_share"] > 0
+    for _, row in rows.iterrows():
+        assert row["net_progress"] <= 1 + 0.02, row.name
     assert rows.loc["B128/DE@4s + B128/DE@4u", "zero_point_share"] > 0
     assert rows.loc["B128/DE@4s + rank1/linear@4u", "zero_point_share"] == 0
     assert rows.loc["32-bit + B256/DE-0@8u", "progress"] == pytest.approx(1, abs=0.02)
