@@ -136,5 +136,5 @@ class Updates:
 
 
 def share(one: float, other: float) -> float:
-    """one / other; NaN if `other` is not above 0."""
+    """The ratio; NaN if `other` is not above 0."""
     return one / other if other > 0 else math.nan
