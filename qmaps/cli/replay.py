@@ -33,6 +33,9 @@ def replay(
         int | None,
         typer.Option(help="Gradients to replay; by default all recorded ones, or 100 simulated."),
     ] = None,
+    rounds: Annotated[
+        int, typer.Option(help="How many times to replay them, one round after another.")
+    ] = 1,
     share: Annotated[
         float, typer.Option(help="Share of each parameter to replay, in whole rows: 0.01 is 1 %.")
     ] = 1.0,
@@ -82,6 +85,7 @@ def replay(
             loaded,
             spec or sweep.STANDARD,
             steps=steps,
+            rounds=rounds,
             share=share,
             parameters=parameters,
             min_quantized_size=min_quantized_size,

@@ -145,6 +145,8 @@ def test_capture_and_replay_of_gradients(tmp_path: Path, capsys) -> None:
     ]  # fmt: skip
     frame = pd.read_parquet(run / "replay" / "replay.parquet")
     assert set(frame["step"]) == {4}
+    code, out, _ = call(f"{command} --rounds 2 --json", capsys)
+    assert {row["steps"] for row in json.loads(out)} == {6}
     code, out, _ = call(f"{command} --step 8 --steps 4 --parameters '*.weight'", capsys)
     assert code == 0
     assert "gradients were not recorded; they were simulated from the moments" in out
@@ -258,6 +260,7 @@ BAD = {
     "replay {states} --spec B8/DE@4s": "has 1 parts; expected 'FIRST \\+ SECOND'",
     "replay {states} --parameters 'x*'": r"parameters=\['x\*'\] matches no parameter of",
     "replay {states} --steps 1": "steps=1 must be 2 to",
+    "replay {states} --rounds 0": "rounds=0 must be 1 to",
     "replay {states} --share 2": "share=2.0 must be above 0 and at most 1",
     "replay {sgd}": "has no Adam states",
     "replay {nan}": "holds 1 NaN or infinite",

@@ -33,6 +33,8 @@ def run(
     specs: Iterable[Given],
     *,
     steps: int | None = None,
+    skip: int = 0,
+    rounds: int = 1,
     share: float = 1.0,
     parameters: str | Iterable[str] | None = None,
     min_quantized_size: int = MIN_SIZE,
@@ -57,6 +59,10 @@ def run(
         specs: pairs of quantizers, such as ``"B128/DE@4s + rank1/linear@4u"``.
         steps: most gradients to replay, at least 2. If left out, all that were recorded, or 100
             that are simulated.
+        skip: number of gradients that the moments take exactly before the replay begins.
+        rounds: how many times to replay the gradients, one round after another, which shows what
+            errors become in more steps than were recorded. More than 1 keeps a parameter's
+            gradients in memory.
         share: share of each parameter to replay, in (0, 1]: whole rows, spread evenly.
         parameters: names of parameters, with wildcards; all if left out.
         min_quantized_size: parameters of at most this many elements are left out.
@@ -67,9 +73,9 @@ def run(
 
     Returns:
         One row per parameter and pair: `step` (of the states), `parameter`, `shape`, `numel`
-        (elements replayed), `steps` (T), `gradients` (``recorded`` or ``simulated``),
-        `quantizer`, `first`, `second`, `bits_per_element` (the mean of both moments), and of the
-        updates
+        (elements replayed), `steps` (T, in all rounds), `gradients` (``recorded`` or
+        ``simulated``), `quantizer`, `first`, `second`, `bits_per_element` (the mean of both
+        moments), and of the updates
 
         - `descent`: sum over t < T of <g(t+1), u(t)>, the first-order descent of the exact updates
           at a learning rate of 1, on the next gradient; `kept_descent` is that of the quantized
@@ -82,6 +88,13 @@ def run(
           r descent - r^2 c cost / 2; at the rate that is best for the exact updates this is
           r descent / 2, of which the quantized ones keep net_progress. At most 1 for updates that
           are the exact ones times a number; below 0 where the loss grows,
+        - `displacement`: the squared length of sum over t < T of u(t), in which an element counts
+          as much as what Adam divides it by at the end; `displacement_gap`: the same of the
+          difference of the quantized and the exact sums,
+        - `displacement_error`: displacement_gap / displacement: how far from the exact parameters
+          the quantized updates lead, at a constant learning rate. Errors that repeat in every step
+          add up in it, while independent ones average out. It needs no next gradient, so it varies
+          less between windows of a run than `net_progress`,
         - `explosion_share`: share of the quantized updates that are larger than any exact Adam can
           make at this step (`largest_possible`; 7.27 at betas of 0.9 and 0.999),
         - `largest_update`: the largest magnitude of a quantized update,
@@ -120,14 +133,16 @@ def run(
     pairs = list(dict.fromkeys(Pair.parse(spec, known) for spec in specs))
     if not pairs:
         raise BadValueError("specs must hold at least one pair of quantizers")
-    _check(steps, share, seed)
+    _check(steps, skip, rounds, share, seed)
     captured = as_states(states)
-    names = _chosen(captured, parameters, min_quantized_size)
+    names = chosen(captured, parameters, min_quantized_size)
     window = captured.window()
-    if window and min(len(window), steps or 2) < 2:
+    if window and len(window) < 2 + skip:
+        count = f"{len(window)} step" + "s" * (len(window) > 1)
+        beyond = f" beyond skip={skip}" * bool(skip)
         raise CaptureError(
-            f"{captured.source!r} has the gradients of {len(window)} step after it; a replay needs "
-            "at least 2"
+            f"{captured.source!r} has the gradients of {count} after it; a replay needs at least 2"
+            f"{beyond}"
         )
     for name in names:  # before work that would be lost
         for state in MOMENTS:
@@ -137,7 +152,10 @@ def run(
     for done, name in enumerate(names):
         if progress:
             progress(done, len(names), name)
-        found = source(captured, name, numbers[name], steps=steps, share=share, seed=seed)
+        number = numbers[name]
+        found = source(
+            captured, name, number, steps=steps, share=share, seed=seed, skip=skip, rounds=rounds
+        )
         if found is not None:
             rows += _rows(captured.step, found, pairs, seed)
     if progress:
@@ -150,8 +168,9 @@ def run(
     return pd.DataFrame(rows)
 
 
-def _check(steps: int | None, share: float, seed: int) -> None:
-    for name, value, least in (("steps", steps, 2), ("seed", seed, 0)):
+def _check(steps: int | None, skip: int, rounds: int, share: float, seed: int) -> None:
+    counts = (("steps", steps, 2), ("skip", skip, 0), ("rounds", rounds, 1), ("seed", seed, 0))
+    for name, value, least in counts:
         if value is None and name == "steps":
             continue
         if isinstance(value, bool) or not isinstance(value, int):
@@ -164,10 +183,23 @@ def _check(steps: int | None, share: float, seed: int) -> None:
         raise BadValueError(f"share={shown(share)} must be above 0 and at most 1")
 
 
-def _chosen(
+def chosen(
     states: CapturedStates, parameters: str | Iterable[str] | None, min_quantized_size: int
 ) -> list[str]:
-    """Names of the parameters to replay."""
+    """Find the parameters to replay.
+
+    Args:
+        states: the captured states.
+        parameters: names, with wildcards; None for all.
+        min_quantized_size: parameters of at most this many elements are left out.
+
+    Returns:
+        Names of the parameters that have both moments and are large enough, at least one.
+
+    Raises:
+        BadValueError: `parameters` matches nothing.
+        CaptureError: none has both moments, or none is large enough.
+    """
     patterns = [parameters] if isinstance(parameters, str) else parameters
     patterns = None if patterns is None else list(patterns)
     every = states.parameters()

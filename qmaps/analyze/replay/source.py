@@ -5,11 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from itertools import islice
+from itertools import chain, islice
 from typing import Any
 
 from torch import Tensor
 
+from qmaps.analyze.replay.recursion import advance
 from qmaps.analyze.replay.simulate import simulated
 from qmaps.capture import CapturedStates, sampling
 from qmaps.errors import CaptureError
@@ -33,9 +34,9 @@ class Source:
         v: the second moment of the chosen rows at the start, float32.
         betas: decay of both moments.
         eps: Adam's eps.
-        taken: number of steps taken before the first gradient.
+        taken: number of steps taken before the first gradient that is replayed.
         kind: ``recorded`` or ``simulated``.
-        steps: number of gradients.
+        steps: number of gradients, of all rounds together.
         gradients: makes an iterator over the gradients of the chosen rows, float32 like `m`,
             negated if the optimizer maximizes.
     """
@@ -61,6 +62,8 @@ def source(
     steps: int | None,
     share: float,
     seed: int,
+    skip: int = 0,
+    rounds: int = 1,
 ) -> Source | None:
     """Find what a parameter's replay needs.
 
@@ -71,9 +74,12 @@ def source(
         steps: most gradients to replay; None for all that were recorded.
         share: share of the parameter's elements to replay, in whole rows.
         seed: of simulated gradients.
+        skip: number of gradients that the moments take exactly before the replay begins.
+        rounds: how many times the gradients are replayed, one round after another.
 
     Returns:
-        The source; None if gradients were recorded, but fewer than 2 of this parameter.
+        The source; None if gradients were recorded, but after those skipped fewer than 2 of this
+        parameter.
 
     Raises:
         CaptureError: the moments or the options are not those of Adam or AdamW, or gradients were
@@ -90,7 +96,7 @@ def source(
     betas = _betas(options, parameter, states)
     taken = int(states.scalars(parameter).get("step", states.step)) or MANY
     recorded = bool(states.window())
-    available = len(states.window(parameter)) if recorded else steps or DEFAULT
+    available = len(states.window(parameter)) - skip if recorded else steps or DEFAULT
     count = available if steps is None else min(steps, available)
     rows = states.rows(parameter) if recorded else None
     held = shape if rows is None else (len(rows), *shape[1:])
@@ -102,30 +108,49 @@ def source(
 
     def replayed() -> Iterator[Tensor]:
         sign = -1.0 if options.get("maximize") else 1.0
-        for _, gradient in islice(states.gradients(parameter), count):
+        for _, gradient in islice(states.gradients(parameter), skip + count):
             part = gradient if chosen is None else gradient.index_select(0, chosen)
             yield part.contiguous() * sign
 
     def made() -> Iterator[Tensor]:
-        return simulated(m, v, betas, taken, count, (seed, number))
+        return simulated(m, v, betas, taken, skip + count, (seed, number))
 
     if recorded:
         _refuse_decay(options, parameter, states)
         if count < 2:
             return None
+    gradients = replayed if recorded else made
+    first, second = _advanced(m, v, betas, islice(gradients(), skip)) if skip else (m, v)
     return Source(
         parameter,
         number,
         shape,
-        m,
-        v,
+        first,
+        second,
         betas,
         states.eps(parameter),
-        taken,
+        taken + skip,
         RECORDED if recorded else SIMULATED,
-        count,
-        replayed if recorded else made,
+        rounds * count,
+        lambda: _again(islice(gradients(), skip, None), rounds),
     )
+
+
+def _again(gradients: Iterator[Tensor], rounds: int) -> Iterator[Tensor]:
+    """Gradients one round after another; those of several rounds are kept in memory."""
+    if rounds == 1:
+        return gradients
+    kept = list(gradients)
+    return chain.from_iterable(kept for _ in range(rounds))
+
+
+def _advanced(
+    m: Tensor, v: Tensor, betas: tuple[float, float], gradients: Iterator[Tensor]
+) -> tuple[Tensor, Tensor]:
+    m, v = m.clone(), v.clone()
+    for gradient in gradients:
+        advance(m, v, gradient, betas)
+    return m, v
 
 
 def _betas(options: dict[str, Any], parameter: str, states: CapturedStates) -> tuple[float, float]:

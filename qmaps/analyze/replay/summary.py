@@ -10,7 +10,7 @@ import pandas as pd
 
 from qmaps.analyze.replay.updates import share
 
-SUMMED = ("descent", "kept_descent", "cost", "spent_cost")
+SUMMED = ("descent", "kept_descent", "cost", "spent_cost", "displacement", "displacement_gap")
 LARGEST = ("largest_update",)
 
 
@@ -23,9 +23,9 @@ def summarize(frame: pd.DataFrame) -> pd.DataFrame:
     Returns:
         The frame's columns without `step`, `parameter` and `shape`, the most progress first:
 
-        - `numel`, `descent`, `kept_descent`, `cost` and `spent_cost` are sums, from which
-          `progress` and `net_progress` follow: those of steps of all parameters with the same
-          learning rate,
+        - `numel`, `descent`, `kept_descent`, `cost`, `spent_cost`, `displacement` and
+          `displacement_gap` are sums, from which `progress`, `net_progress` and
+          `displacement_error` follow: those of steps of all parameters with the same learning rate,
         - `largest_update` is the largest,
         - other measures are means over the parameters that have one, weighted by `numel`; each
           `stalled_share` by the number of elements that moved, so that it is the share over all,
@@ -55,6 +55,8 @@ def _record(spec: str, group: pd.DataFrame) -> dict[str, Any]:
         elif name == "net_progress":
             spent = share(record["spent_cost"], record["cost"])
             record[name] = 2 * record["progress"] - spent
+        elif name == "displacement_error":
+            record[name] = share(record["displacement_gap"], record["displacement"])
         elif name in LARGEST:
             record[name] = float(group[name].max())
         elif name.startswith("lag_"):

@@ -56,10 +56,12 @@ class Updates:
         count = len(pairs) + 1
         self._kept = torch.zeros(count, dtype=torch.float64)
         self._spent = torch.zeros(count, dtype=torch.float64)
+        self._path = torch.zeros(count, self._numel)
         self._largest = torch.zeros(count)
         self._exploded = torch.zeros(count, dtype=torch.int64)
         self._zeroed = torch.zeros(count, dtype=torch.int64)
         self._steps = self._checks = 0
+        self._unbias = 1.0
         self._denominators: Tensor | None = None
 
     def add(self, m: Tensor, v: Tensor, following: Tensor, step: int) -> None:
@@ -81,10 +83,12 @@ class Updates:
             torch.sqrt(v[low : low + group], out=part)
             part.div_(math.sqrt(1 - beta2**step)).add_(self._eps).mul_(1 - beta1**step)
         self._steps += 1
+        self._unbias = 1 - beta1**step
         for low in range(0, self._pairs.shape[1], group):
             own = slice(low, low + group)
             first, second = self._pairs[:, own]
             update = m.index_select(0, first).div_(self._denominators.index_select(0, second))
+            self._path[own] += update
             self._kept[own] += (update @ following).double()
             # Several times as fast as the norm of this order.
             largest = torch.maximum(update.amax(dim=1), -update.amin(dim=1))
@@ -92,7 +96,7 @@ class Updates:
             for row in (~(largest <= bound)).nonzero().view(-1).tolist():
                 self._exploded[low + row] += int((~(update[row].abs() <= bound)).sum())
             spent = update.square_() @ self._denominators[0]
-            self._spent[own] += spent.double() / (1 - beta1**step)
+            self._spent[own] += spent.double() / self._unbias
 
     def check(self, m: Tensor, v: Tensor) -> None:
         """Look for zero points: second moments that decode to 0 though the exact one is not 0.
@@ -113,10 +117,11 @@ class Updates:
 
         Returns:
             `descent`, `kept_descent`, `progress`, `cost`, `spent_cost`, `net_progress`,
-            `explosion_share`, `largest_update` and `zero_point_share`, as
-            `qmaps.analyze.replay.run` defines them.
+            `displacement`, `displacement_gap`, `displacement_error`, `explosion_share`,
+            `largest_update` and `zero_point_share`, as `qmaps.analyze.replay.run` defines them.
         """
         descent, cost = float(self._kept[0]), float(self._spent[0])
+        length = self._curved(self._path[0])
         updates, looked = self._steps * self._numel, max(1, self._checks) * self._numel
         return [
             {
@@ -127,12 +132,20 @@ class Updates:
                 "spent_cost": float(self._spent[index]),
                 "net_progress": 2 * share(float(self._kept[index]), descent)
                 - share(float(self._spent[index]), cost),
+                "displacement": length,
+                "displacement_gap": (gap := self._curved(self._path[index] - self._path[0])),
+                "displacement_error": share(gap, length),
                 "explosion_share": int(self._exploded[index]) / updates,
                 "largest_update": float(self._largest[index]),
                 "zero_point_share": int(self._zeroed[index]) / looked,
             }
             for index in range(1, self._pairs.shape[1])
         ]
+
+    def _curved(self, path: Tensor) -> float:
+        """The squared length of a vector under the curvature of the last step."""
+        assert self._denominators is not None
+        return float(path.double().square() @ self._denominators[0].double()) / self._unbias
 
 
 def share(one: float, other: float) -> float:

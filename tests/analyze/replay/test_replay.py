@@ -160,6 +160,7 @@ def expected(recording: Path, spec: str) -> dict[str, float]:
 
     kept = descent = exploded = cost = spent = 0.0
     largest = 0.0
+    paths = [torch.zeros(48, 128, dtype=torch.float64)] * 2
     for k in range(1, steps):
         following = grads[k].double()
         descent += float((update("exact ", k) * following).sum())
@@ -168,6 +169,7 @@ def expected(recording: Path, spec: str) -> dict[str, float]:
         curvature = (v / (1 - 0.95 ** (states.step + k))).sqrt() + EPS
         cost += float((update("exact ", k).square() * curvature).sum())
         spent += float((update("", k).square() * curvature).sum())
+        paths = [path + update(label, k) for path, label in zip(paths, ("exact ", ""), strict=True)]
         sizes = update("", k).abs()
         exploded += int((sizes > largest_possible((0.8, 0.95), states.step + k)).sum())
         largest = max(largest, float(sizes.max()))
@@ -184,6 +186,9 @@ def expected(recording: Path, spec: str) -> dict[str, float]:
         "cost": cost,
         "spent_cost": spent,
         "net_progress": 2 * kept / descent - spent / cost,
+        "displacement": (length := float((paths[0].square() * curvature).sum())),
+        "displacement_gap": (gap := float(((paths[1] - paths[0]).square() * curvature).sum())),
+        "displacement_error": gap / length,
         "explosion_share": exploded / (numel * (steps - 1)),
         "largest_update": largest,
         "zero_point_share": zeroed / (numel * len(checks)),
@@ -224,6 +229,7 @@ def test_the_measures_tell_quantizers_apart(frame: pd.DataFrame) -> None:
     exact = rows.loc["32-bit + 32-bit"]
     assert exact["progress"] == pytest.approx(1, rel=1e-6)  # sums of float32 in another order
     assert exact["net_progress"] == pytest.approx(1, rel=1e-6)
+    assert exact["displacement_error"] == 0
     assert exact["gain_first"] == 1
     assert exact["explosion_share"] == exact["zero_point_share"] == 0
     assert rows.loc["B128/DE@4s + B128/DE@4u", "explosion_share"] > 0
@@ -282,6 +288,65 @@ def test_recorded_rows_are_replayed(tmp_path: Path) -> None:
     assert sampled["progress"].item() > 0
 
 
+def test_skipped_gradients_enter_the_exact_moments(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    weight = torch.nn.Parameter(torch.zeros(48, 128))
+    optimizer = torch.optim.AdamW([weight], betas=(0.8, 0.95))
+    with StateRecorder(optimizer, tmp_path, names=[("a", weight)], steps=[5, 9], gradients=10):
+        for _ in range(15):
+            weight.grad = torch.randn_like(weight) + 1
+            optimizer.step()
+    states = [qmaps.capture.load(tmp_path, step=step) for step in (5, 9)]
+    skipped = qmaps.replay.run(states[0], PAIRS[:2], skip=4, steps=6)
+    later = qmaps.replay.run(states[1], PAIRS[:2], steps=6)
+    assert skipped["steps"].tolist() == [6, 6]
+    measured = list(skipped.columns[skipped.columns.get_loc("descent") :])
+    pd.testing.assert_frame_equal(skipped[measured], later[measured], rtol=1e-3, atol=1e-3)
+    with pytest.raises(CaptureError) as caught:
+        qmaps.replay.run(states[0], PAIRS[:2], skip=9)
+    assert str(caught.value) == (
+        f"'{tmp_path}/step-00000005.safetensors' has the gradients of 10 steps after it; a replay "
+        "needs at least 2 beyond skip=9"
+    )
+
+
+def test_simulated_gradients_after_skipped_ones_are_those_of_a_longer_replay() -> None:
+    v = torch.rand(48, 128, generator=torch.Generator().manual_seed(0))
+    states = CapturedStates.from_tensors({"a": {"exp_avg": v - 0.5, "exp_avg_sq": v}}, step=100)
+    whole, first, second = (
+        qmaps.replay.run(states, PAIRS[-1:], **options).iloc[0]
+        for options in ({"steps": 9}, {"steps": 5}, {"skip": 4, "steps": 5})
+    )
+    # The update of the fifth step is in both parts.
+    assert whole["descent"] == pytest.approx(first["descent"] + second["descent"], rel=1e-4)
+
+
+def test_rounds_are_the_same_gradients_again(recording: Path) -> None:
+    twice = qmaps.capture.load(recording)
+    window, gradients = twice.window(), list(twice.gradients("a"))
+    found = qmaps.replay.run(recording, PAIRS[:4], skip=2, steps=4, rounds=3)
+    twice.window = lambda parameter=None: window + window  # type: ignore[method-assign]
+    twice.gradients = (
+        lambda name: iter(  # type: ignore[method-assign]
+            gradients[:2] + gradients[2:6] * 3
+        )
+    )
+    wanted = qmaps.replay.run(twice, PAIRS[:4], skip=2, steps=12)
+    pd.testing.assert_frame_equal(found, wanted)
+    assert found["steps"].tolist() == [12] * 4
+
+
+def test_a_repeated_error_leads_farther_away_than_a_random_one(recording: Path) -> None:
+    pairs = ["B128/linear@3s + 32-bit", "B128/linear@3s+sr + 32-bit"]
+    errors = []
+    for rounds in (1, 10):
+        frame = qmaps.replay.run(recording, pairs, rounds=rounds).set_index("quantizer")
+        errors.append(frame["displacement_error"][pairs].tolist())
+    (nearest, random), (repeated, averaged) = errors
+    assert averaged < 0.2 * random
+    assert repeated > 0.7 * nearest
+
+
 def test_a_run_that_maximizes(tmp_path: Path, frame: pd.DataFrame) -> None:
     found = qmaps.replay.run(record(tmp_path, maximize=True), PAIRS[-1:])
     # The same gradients; the moment, the update and what it is multiplied by are all negated.
@@ -316,6 +381,9 @@ def test_bad_arguments(recording: Path) -> None:
     for options, error, message in (
         ({"steps": 1}, BadValueError, "steps=1 must be 2 to 2**32 - 1"),
         ({"steps": 2.0}, BadTypeError, "steps=2.0 must be an int"),
+        ({"skip": -1}, BadValueError, "skip=-1 must be 0 to 2**32 - 1"),
+        ({"rounds": 0}, BadValueError, "rounds=0 must be 1 to 2**32 - 1"),
+        ({"rounds": True}, BadTypeError, "rounds=True must be an int"),
         ({"seed": -1}, BadValueError, "seed=-1 must be 0 to 2**32 - 1"),
         ({"share": 0}, BadValueError, "share=0 must be above 0 and at most 1"),
         ({"share": "1%"}, BadTypeError, "share='1%' must be a number"),
@@ -388,6 +456,8 @@ def test_a_summary_pools_the_parameters(recording: Path) -> None:
         assert row["numel"] == 6150
         assert row["progress"] == pytest.approx(rows["kept_descent"].sum() / rows["descent"].sum())
         assert row["largest_update"] == rows["largest_update"].max()
+        gap, length = rows["displacement_gap"].sum(), rows["displacement"].sum()
+        assert row["displacement_error"] == pytest.approx(gap / length)
         weights = rows["numel"] / 6150
         assert row["gain_second"] == pytest.approx((rows["gain_second"] * weights).sum())
         moved = rows["numel"] * rows["moved_share_first"]
