@@ -133,7 +133,7 @@ def run(
     pairs = list(dict.fromkeys(Pair.parse(spec, known) for spec in specs))
     if not pairs:
         raise BadValueError("specs must hold at least one pair of quantizers")
-    _check(steps, skip, rounds, share, seed)
+    check(steps, skip, rounds, share, seed)
     captured = as_states(states)
     names = chosen(captured, parameters, min_quantized_size)
     window = captured.window()
@@ -168,7 +168,10 @@ def run(
     return pd.DataFrame(rows)
 
 
-def _check(steps: int | None, skip: int, rounds: int, share: float, seed: int) -> None:
+def check(
+    steps: int | None, skip: int = 0, rounds: int = 1, share: float = 1.0, seed: int = 0
+) -> None:
+    """Raise a BadTypeError or BadValueError if one of these arguments of `run` is not allowed."""
     counts = (("steps", steps, 2), ("skip", skip, 0), ("rounds", rounds, 1), ("seed", seed, 0))
     for name, value, least in counts:
         if value is None and name == "steps":
