@@ -25,7 +25,7 @@ from qmaps.maps.codebook import Codebook
 
 if TYPE_CHECKING:
     from qmaps import analyze, capture, distributed, figures, lab, lpmm, nn, optim, sweep
-    from qmaps.analyze import replay
+    from qmaps.analyze import design, replay
 
 try:
     __version__ = version("qmaps")
@@ -36,6 +36,7 @@ except PackageNotFoundError:  # a source tree that was never installed
 _LAZY = (
     "analyze",
     "capture",
+    "design",
     "distributed",
     "figures",
     "lab",
@@ -45,7 +46,7 @@ _LAZY = (
     "replay",
     "sweep",
 )
-_WITHIN = {"replay": "analyze.replay"}
+_WITHIN = {"design": "analyze.design", "replay": "analyze.replay"}
 """Where those are that are no entry of the package's own."""
 
 fitting.install()
@@ -74,6 +75,7 @@ __all__ = [
     "backend",
     "backends",
     "capture",
+    "design",
     "distributed",
     "figures",
     "lab",

@@ -17,6 +17,7 @@ except ImportError as error:  # pragma: no cover - installed without the extra
 
 from qmaps.cli.capture import capture
 from qmaps.cli.convert import convert
+from qmaps.cli.design import design
 from qmaps.cli.figures import figures
 from qmaps.cli.lab import lab
 from qmaps.cli.maps import maps
@@ -36,7 +37,9 @@ app = typer.Typer(
     help="Which quantizer is safe for your optimizer's states?\n\n"
     "Start with `qmaps lab`, which runs everything once on real data.",
 )
-COMMANDS = (lab, train, capture, convert, sweep, replay, figures, report, speedup, memory, maps)
+COMMANDS = (
+    lab, train, capture, convert, sweep, replay, design, figures, report, speedup, memory, maps
+)  # fmt: skip
 """In the order of the help."""
 
 for command in COMMANDS:

@@ -10,6 +10,7 @@ import typer
 from qmaps.errors import BadValueError
 
 if TYPE_CHECKING:
+    from qmaps.capture import CapturedStates
     from qmaps.lab import Contender
     from qmaps.maps.codebook import Codebook
 
@@ -58,6 +59,28 @@ def as_contender(name: str) -> Contender:
     pair = Pair.parse(name)
     moments = dict(zip(AdamW.state_names, (pair.first, pair.second), strict=True))
     return Contender(f"AdamW {pair.spec}", moments)
+
+
+def recorded(states: Path, step: int | None, enough: int = 2) -> CapturedStates:
+    """Captured states of a step.
+
+    Args:
+        states: a folder or a file.
+        step: the step; None for the last with the gradients of at least `enough` steps after it, or
+            with those of 2, or simply the last.
+        enough: number of steps, at least 2.
+    """
+    from qmaps import capture
+
+    loaded = capture.load(states, step=step)
+    if step is not None or len(loaded.steps) == 1:
+        return loaded
+    every = [capture.load(states, step=number) for number in reversed(loaded.steps)]
+    lengths = [len(each.window()) for each in every]
+    for least in (enough, 2):
+        if max(lengths) >= least:
+            return next(s for s, length in zip(every, lengths, strict=True) if length >= least)
+    return loaded
 
 
 def as_codebook(given: str) -> Codebook:

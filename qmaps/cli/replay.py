@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from qmaps.cli.options import AsJson, MinSize, Out, Seed, States, as_codebook
+from qmaps.cli.options import AsJson, MinSize, Out, Seed, States, as_codebook, recorded
 from qmaps.cli.output import print_json, print_table, progress
 
 
@@ -64,15 +64,11 @@ def replay(
 
         qmaps replay optimizer.pt --share 0.01 --spec "B128/DE@4s + rank1/linear@4u"
     """
-    from qmaps import capture as captures
     from qmaps import figures, sweep
     from qmaps.analyze import replay as replays
     from qmaps.storage.files import output_folder, write_frame
 
-    loaded = captures.load(states, step=step)
-    if step is None and len(loaded.steps) > 1:
-        each = (captures.load(states, step=number) for number in reversed(loaded.steps))
-        loaded = next((found for found in each if len(found.window()) > 1), loaded)
+    loaded = recorded(states, step)
     folder = out / "replay"
     with progress(quiet=as_json) as advance:
 

@@ -242,6 +242,28 @@ def replay() -> pd.DataFrame:
     )
 
 
+def design() -> pd.DataFrame:
+    """Each kind of candidate for each moment, some of them beyond the edges."""
+    rows = [
+        {
+            "moment": moment,
+            "quantizer": f"{moment} {designed} {stochastic}",
+            "bits_per_element": 4.25 - 0.125 * designed - 0.01 * stochastic,
+            "displacement_error": error * (0.3 if designed else 1.0),
+            "net_progress": progress,
+            "designed": designed,
+            "stochastic": stochastic,
+            "chosen": designed and stochastic,
+        }
+        for moment in ("both", "first", "second")
+        for designed in (True, False)
+        for stochastic, error, progress in ((True, 0.02, 0.9), (False, 0.07, 0.95))
+    ]
+    rows[2] |= {"displacement_error": 3e7, "net_progress": -2e7}
+    rows[3] |= {"displacement_error": np.nan, "net_progress": np.nan}
+    return pd.DataFrame(rows)
+
+
 def stability() -> pd.DataFrame:
     """A setting whose runs are all stable, one with a few unstable runs, one without a stable."""
     random = np.random.default_rng(0)
@@ -380,6 +402,12 @@ SUBJECTS = {
         convergence_bound(),
         "setting seed step gap bound",
         3,
+    ),
+    "design": Subject(
+        design(),
+        "moment quantizer bits_per_element displacement_error net_progress designed stochastic "
+        "chosen",
+        6,
     ),
     "error_curves": Subject(
         error_curves(),
