@@ -65,6 +65,8 @@ UNWRITABLE = {  # command: what is said of an output, before any work
     "directory); give a writable folder",
     "sweep states --out /proc/none": "out='/proc/none' cannot be written (No such file or "
     "directory); give a writable folder",
+    "design states --out /proc/none": "out='/proc/none/design' cannot be written (No such file or "
+    "directory); give a writable folder",
     "speedup --calibrate --out /proc/none": "out='/proc/none' cannot be written (No such file or "
     "directory); give a writable folder",
     "convert optimizer.pt states --to torch --overwrite": "out='states' cannot be written (Is a "
@@ -110,6 +112,7 @@ def test_what_cannot_be_is_told_before_any_work(
         *(f"train digits --table {LONG}", f"speedup --out {LONG}", f"speedup --hardware {LONG}"),
         *(f"sweep states --spec B{NINES}/DE@4s", f"sweep states --spec B8{'x8' * 3000}/DE@4s"),
         *(f"sweep states --codebook m={LONG}", f"sweep states --step {NINES}", f"{LONG}{LONG}"),
+        *(f"design states --bits {LONG}", f"design states --bits {NINES}", f"design {LONG}"),
         *(f"maps DE@{NINES}", f"train digits --seeds {NINES}", f"lab digits --seed {NINES}"),
         *(f"sweep states --spec {'&'.join(['B8'] * 999)}/DE@4s", f"lab digits --seed {2**64}"),
     ],
@@ -128,6 +131,7 @@ JSON = [
     "maps --json",
     "maps DE@4s --json",
     "sweep states --spec B128/DE@4s --spec tensor/lloyd@2s --out swept --json",
+    "design states --bits 2 --steps 2 --out designed --json",
     "figures states --out swept --json",
     "report swept --json",
     "capture --checkpoint optimizer.pt --out again --json",
@@ -154,7 +158,7 @@ def test_json_is_strict_json(place: Path, capsys, monkeypatch) -> None:
     for file in files:
         strictly(file.read_text())
     # The same command finds its run again.
-    assert call(shlex.split(JSON[7]), capsys)[0] == 0
+    assert call(shlex.split(JSON[8]), capsys)[0] == 0
 
 
 @pytest.mark.parametrize("columns", ["0", "1", "-3", "many"])

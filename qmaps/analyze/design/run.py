@@ -22,6 +22,7 @@ from qmaps.analyze.design.candidates import (
     normalizers,
     within,
 )
+from qmaps.analyze.design.choice import preferred
 from qmaps.analyze.design.halves import Halves, Progress
 from qmaps.analyze.design.samples import looks
 from qmaps.analyze.replay.run import check, chosen
@@ -47,8 +48,6 @@ BEST = 3
 REPLAYED = ("displacement_error", "progress", "net_progress", "explosion_share")
 SINGLE = ("median_rel_error", "mean_abs_error")
 """Measures of the frame: of a replay, and of a single update."""
-TIE, NOTHING = 1.05, 1e-4
-"""Displacement errors that differ by this factor, or are below this, count as equal."""
 
 
 @dataclass(frozen=True)
@@ -127,8 +126,9 @@ def run(
         parameters: names of parameters, with wildcards; all if left out.
         min_quantized_size: parameters of at most this many elements are left out.
         seed: of stochastic rounding, of samples and of simulated gradients, 0 to 2**32 - 1.
-        progress: called with the name of a stage, the number of parameters done, the number of all,
-            and the parameter's name.
+        progress: called with the name of a stage, the number of its parts that are done, the number
+            of all, and the name of the part that is next. The first call is after all arguments
+            have been checked.
 
     Returns:
         The design. Its frame has one row per candidate, the chosen pair first:
@@ -160,19 +160,25 @@ def run(
     sources = halves.sources()
     shapes = [each.shape for each in sources]
     norms = [_normalizers(k, widths, shapes, limits, bits_per_element) for k in MOMENTS]
+    report = progress or (lambda *_: None)
+    report("compute codebooks", 0, len(MOMENTS), NAMES[0])
     found = looks(sources, seed=seed)
-    own = [designed(k, widths[k], norms[k], found, _beta(sources, k)) for k in MOMENTS]
+    own: list[list[Quantizer]] = []
+    for k in MOMENTS:
+        own.append(designed(k, widths[k], norms[k], found, _beta(sources, k)))
+        report("compute codebooks", k + 1, len(MOMENTS), "")
     table = _Table(shapes, limits)
     for k in MOMENTS:
         table.add(_alone(q, k) for q in [*own[k], *map(quantizer, known(k, widths[k]))])
     table.compare(halves, "replay moments")
     table.add(_combined(table, known_pairs(widths)))
     table.compare(halves, "replay pairs")
-    winner = _winner(table)
-    if winner is None:
+    able = table.of(BOTH)
+    if math.isinf(table.error(able[0])):
         raise CaptureError(
             f"all exact updates of {captured.source!r} are 0; there is nothing to compare with"
         )
+    winner = preferred({pair: table.rows[pair] for pair in able})
     table.measure(halves)
     used = {Pair(winner.first, None), Pair(None, winner.second), winner}
     for pair, row in table.rows.items():
@@ -273,22 +279,6 @@ def _combined(table: _Table, published: Iterable[str]) -> list[Pair]:
         sides.append([_both(pair)[k] for pair in dict.fromkeys([*able[:BEST], *old[:1]])])
     crossed = [Pair(first, second) for first in sides[0] for second in sides[1]]
     return [*crossed, *map(Pair.parse, published)]
-
-
-def _winner(table: _Table) -> Pair | None:
-    """The pair to choose; None if no error is finite."""
-    able = table.of(BOTH)
-    least = table.error(able[0])
-    if math.isinf(least):
-        return None
-    equal = [pair for pair in able if table.error(pair) <= max(TIE * least, NOTHING)]
-
-    def preference(pair: Pair) -> tuple[float, bool, bool, float]:
-        row = table.rows[pair]
-        bits = round(row["bits_per_element"], 2)
-        return bits, row["designed"], row["stochastic"], table.error(pair)
-
-    return min(equal, key=preference)
 
 
 def _states(sources: Sequence[Source]) -> CapturedStates:

@@ -152,7 +152,14 @@ def test_without_gradients_they_are_simulated() -> None:
     torch.manual_seed(0)
     m = 1e-3 * torch.randn(64, 96)
     states = {"w": {"exp_avg": m, "exp_avg_sq": m.square() + 1e-6 * torch.rand(64, 96)}}
-    one = qmaps.design.run(states, 2, steps=6)
+    calls: list[tuple[str, int, int, str]] = []
+    one = qmaps.design.run(states, 2, steps=6, progress=lambda *call: calls.append(call))
+    assert calls[0] == ("compute codebooks", 0, 2, "first")
+    assert list(dict.fromkeys(stage for stage, *_ in calls)) == [
+        "compute codebooks", "replay moments", "replay pairs", "replay what is held out",
+    ]  # fmt: skip
+    for stage in ("replay moments", "replay what is held out"):
+        assert [call[1:] for call in calls if call[0] == stage] == [(0, 1, "w"), (1, 1, "")]
     assert (one.gradients, one.held_out, one.steps) == ("simulated", True, 6)
     assert (one.frame["selection_error"] != one.frame["displacement_error"]).any()
 
