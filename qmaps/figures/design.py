@@ -103,7 +103,7 @@ def _points(axis: Axes, rows: pd.DataFrame, values: np.ndarray) -> None:
         axis.plot(bits[own], values[own], **_look(new_one, random))
     chosen = rows["chosen"].to_numpy(bool)
     axis.plot(bits[chosen], values[chosen], **_ring())
-    axis.margins(x=0.15, y=0.08)
+    axis.margins(x=0.15, y=0.15)
 
 
 def _look(designed: bool, stochastic: bool) -> dict[str, Any]:
