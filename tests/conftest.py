@@ -2,11 +2,18 @@
 
 from __future__ import annotations
 
+import os
 import signal
 from pathlib import Path
 
 import pytest
 import torch
+from hypothesis import settings
+
+# The same examples every time, so that no change fails by chance; `make fuzz` draws others.
+settings.register_profile("repeatable", derandomize=True)
+if "QMAPS_FUZZ" not in os.environ:
+    settings.load_profile("repeatable")
 
 SLOW = (
     "benchmarks", "capture/conversion", "capture/integrations", "capture/test_interruption.py",

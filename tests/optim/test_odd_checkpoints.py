@@ -112,6 +112,18 @@ def test_anything_in_a_file_is_read_or_refused(data: st.DataObject, tmp_path: Pa
     refused(convert_file, path, tmp_path / "out.pt", to="qmaps", states="8bit", overwrite=True)
 
 
+@pytest.mark.parametrize("value", [torch.empty(0), torch.ones(3), "yes", None])
+def test_options_of_any_type_are_compared_with_what_a_format_can_express(
+    value: object, tmp_path: Path
+) -> None:
+    saved = trained(optim.SGD).state_dict()
+    saved["param_groups"][0]["nesterov"] = value
+    torch.save(saved, tmp_path / "in.pt")
+    with pytest.raises(BadValueError, match="group 0 has nesterov=.* only nesterov=False"):
+        convert_file(tmp_path / "in.pt", tmp_path / "out.pt", to="bitsandbytes")
+    assert not (tmp_path / "out.pt").exists()
+
+
 META = torch.zeros(4, 6, device="meta")
 WRONG = [
     (("state", 0, "step"), 10**400, BadValueError,
