@@ -2,7 +2,8 @@
 // blocks of a launch run one after another. What a real device does not promise (lanes in step,
 // shared memory that is zero) is not promised here either, so that a race or a missing barrier
 // shows, by chance or to a thread sanitizer.
-#pragma once
+#ifndef QMAPS_TESTS_BLOCK_HPP_
+#define QMAPS_TESTS_BLOCK_HPP_
 
 #include <pthread.h>
 
@@ -137,3 +138,5 @@ template <class T>
 T atomicAdd(T* to, T value) {
     return __atomic_fetch_add(to, value, __ATOMIC_RELAXED);
 }
+
+#endif  // QMAPS_TESTS_BLOCK_HPP_
