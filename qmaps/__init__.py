@@ -25,6 +25,7 @@ from qmaps.maps.codebook import Codebook
 
 if TYPE_CHECKING:
     from qmaps import analyze, capture, distributed, figures, lab, lpmm, nn, optim, sweep
+    from qmaps.analyze import replay
 
 try:
     __version__ = version("qmaps")
@@ -41,8 +42,11 @@ _LAZY = (
     "lpmm",
     "nn",
     "optim",
+    "replay",
     "sweep",
 )
+_WITHIN = {"replay": "analyze.replay"}
+"""Where those are that are no entry of the package's own."""
 
 fitting.install()
 moved.install()
@@ -51,7 +55,7 @@ plugins.install()
 
 def __getattr__(name: str) -> ModuleType:
     if name in _LAZY or name in moved.MODULES:
-        return importlib.import_module(f"qmaps.{name}")
+        return importlib.import_module(f"qmaps.{_WITHIN.get(name, name)}")
     raise AttributeError(f"module 'qmaps' has no attribute {name!r}")
 
 
@@ -82,6 +86,7 @@ __all__ = [
     "optim",
     "quantiles",
     "quantizer",
+    "replay",
     "save",
     "sweep",
 ]

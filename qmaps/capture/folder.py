@@ -47,7 +47,7 @@ def claim(lock: FolderLock, about: snapshot.About) -> Path:
         if difference:
             raise OutputError(f"out={str(folder)!r} holds states of {difference}")
     # Without a lock these files may belong to another writer.
-    for pattern in (".step-*.tmp", f".{INDEX}.*.tmp") if lock.exclusive else ():
+    for pattern in (".step-*.tmp", ".gradients-*.tmp", f".{INDEX}.*.tmp") if lock.exclusive else ():
         for leftover in folder.glob(pattern):
             leftover.unlink(missing_ok=True)
     if steps:

@@ -7,6 +7,7 @@ from functools import partial
 from pathlib import Path
 
 from qmaps.capture import saved, snapshot
+from qmaps.capture.gradients import Window
 from qmaps.capture.saved import Names
 from qmaps.capture.snapshot import Lazy
 from qmaps.capture.states import CapturedStates
@@ -77,4 +78,5 @@ def _snapshot(path: Path, steps: list[int] | None) -> CapturedStates:
         scalars=about.scalars,
         skipped=about.skipped,
         source=str(path),
+        window=Window(path, about),
     )

@@ -7,6 +7,7 @@ import operator
 import os
 import warnings
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -14,9 +15,11 @@ from typing import Any, Self
 import torch
 from torch import Tensor
 
+from qmaps.capture import gradients as recorded
 from qmaps.capture import snapshot
 from qmaps.capture.collect import collect, plain_options
 from qmaps.capture.folder import KIND, claim, write_index
+from qmaps.capture.gradients import Gradients, GradientWriter
 from qmaps.errors import BadTypeError, BadValueError, shown
 from qmaps.normalize.block import MOST
 from qmaps.storage.locks import FolderLock
@@ -52,8 +55,13 @@ class StateRecorder:
         states: which states to record, by name with wildcards (``"exp_avg*"``); all if left out.
         names: parameter names: a model, or pairs of name and parameter. If left out, those
             that the optimizer was given, else ``group0.param3``.
-        max_bytes: stop recording, with one warning, before the snapshots in the folder exceed
-            this many bytes. Training goes on: a full quota is no reason to lose a run.
+        max_bytes: stop recording, with one warning, before the snapshots and gradients in the
+            folder exceed this many bytes. Training goes on: a full quota is no reason to lose a
+            run.
+        gradients: record also the gradients of this many steps after each snapshot, for
+            `qmaps.replay`: a number of steps, or `qmaps.capture.Gradients`, which also has a number
+            of bytes. They are taken after the step, as the optimizer got them, and each step
+            becomes one file, ``out/gradients-00000251.safetensors``.
         start: number of steps taken so far, for an optimizer that does not count them.
 
     Raises:
@@ -87,6 +95,7 @@ class StateRecorder:
         states: str | Iterable[str] | None = None,
         names: Names = None,
         max_bytes: int | None = None,
+        gradients: Gradients | int | None = None,
         start: int | None = None,
     ) -> None:
         if not isinstance(optimizer, torch.optim.Optimizer):
@@ -111,6 +120,11 @@ class StateRecorder:
             raise BadValueError(
                 f"parameters={shown(parameters)} matches no parameter; the names are {some}"
             )
+        options = Gradients.of(gradients)
+        self._writer: GradientWriter | None = None
+        if options is not None:
+            chosen = {name: p for name, p, _ in self._parameters() if self._wanted(name)}
+            self._writer = GradientWriter(options, chosen)
         self._taken = 0 if start is None else _integer("start", start, 0)
         self._lock = FolderLock(out, KIND)
         try:
@@ -187,12 +201,38 @@ class StateRecorder:
             return None
         snapshot.write(path, about, sources)
         write_index(self.folder, about)
+        if self._writer is not None:
+            self._writer.begin(path, step)
         return path
 
     def _after_step(self) -> None:
         self._taken += 1
-        if not self._full and self._due(self._step()):
+        if self._full:
+            return
+        step = self._step()
+        if self._writer is not None and self._writer.due(step) and not self._lock.inherited:
+            self._record_gradients(self._writer, step)
+        if not self._full and self._due(step):
             self.record()
+
+    def _record_gradients(self, writer: GradientWriter, step: int) -> None:
+        """Write the gradients of the step that was just taken."""
+        entries, sources, skipped = writer.prepare(
+            (name, parameter.grad)
+            for name, parameter, _ in self._parameters()
+            if self._wanted(name)
+        )
+        if not entries:
+            self._tell(
+                "gradients",
+                f"no chosen parameter has a dense gradient after step {step}; its gradients were "
+                "not recorded",
+            )
+            return
+        about = replace(self._about(step, entries, skipped=skipped), window=writer.window)
+        path = recorded.path_of(self.folder, step)
+        if not self._exceeds(path, snapshot.size_of(about, sources), "file of gradients"):
+            snapshot.write(path, about, sources)
 
     def _step(self) -> int:
         """The optimizer's own count, or the number of steps seen."""
@@ -233,18 +273,21 @@ class StateRecorder:
                 seen.add(label)
                 yield label, parameter, group
 
-    def _exceeds(self, path: Path, size: int) -> bool:
+    def _exceeds(self, path: Path, size: int, kind: str = "snapshot") -> bool:
         if self.max_bytes is None:
             return False
-        steps = snapshot.steps_in(self.folder)
-        others = {snapshot.path_of(self.folder, step) for step in steps} - {path}
+        others = {
+            module.path_of(self.folder, step)
+            for module in (snapshot, recorded)
+            for step in module.steps_in(self.folder)
+        } - {path}
         total = size + sum(other.stat().st_size for other in others)
         if total <= self.max_bytes:
             return False
         if not self._full:
             self._full = True
             warnings.warn(
-                f"recording stopped: another snapshot of {size} bytes would exceed "
+                f"recording stopped: another {kind} of {size} bytes would exceed "
                 f"max_bytes={self.max_bytes} in {str(self.folder)!r}",
                 stacklevel=3,
             )

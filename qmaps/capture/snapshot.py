@@ -113,6 +113,8 @@ class About:
         scalars: states that are numbers, and ``step``, by parameter and state name.
         skipped: ``parameter: state (type)`` of states that cannot be recorded.
         parameters: shape of each parameter that the capture is of, with a state or without.
+        window: of a file of gradients, the step (`start`) and the digest (`states`) of the last
+            snapshot before it; empty for snapshots.
         format: version of this layout.
     """
 
@@ -123,6 +125,7 @@ class About:
     scalars: dict[str, dict[str, float]] = field(default_factory=dict)
     skipped: list[str] = field(default_factory=list)
     parameters: dict[str, list[int]] = field(default_factory=dict)
+    window: dict[str, Any] = field(default_factory=dict)
     format: int = FORMAT
 
 
@@ -249,6 +252,20 @@ def read_tensor(path: Path, number: int) -> Tensor:
     return tensor
 
 
+def digest(path: Path) -> str:
+    """Return a digest of what a snapshot holds, from the checksums in its header.
+
+    Raises:
+        CaptureError: the file is missing, truncated or damaged.
+    """
+    try:
+        with safe_open(path, framework="pt") as file:
+            metadata = file.metadata() or {}
+    except (OSError, SafetensorError) as error:
+        raise unreadable(path, error) from None
+    return checksums.of("".join(metadata[key] for key in sorted(metadata)).encode())
+
+
 def dtype_of(entry: Entry) -> torch.dtype:
     """The dtype that `entry` names."""
     return _BY_NAME[entry.dtype]
@@ -281,6 +298,7 @@ def _fits(about: About) -> bool:
         and isinstance(about.optimizer, str)
         and isinstance(about.skipped, list)
         and isinstance(about.parameters, dict)
+        and isinstance(about.window, dict)
         and all(isinstance(e.parameter, str) and isinstance(e.state, str) for e in about.tensors)
         and all(
             isinstance(by_name, dict) and all(isinstance(own, dict) for own in by_name.values())
@@ -294,7 +312,10 @@ def _numbered(tensors: Sequence[Lazy]) -> dict[str, Lazy]:
 
 
 def _metadata(about: About) -> dict[str, str]:
-    return {KEY: json.dumps(asdict(about))}
+    plain = asdict(about)
+    if not about.window:  # earlier versions read snapshots, and do not know the entry
+        del plain["window"]
+    return {KEY: json.dumps(plain)}
 
 
 def _order(tensors: Mapping[str, Lazy]) -> list[str]:

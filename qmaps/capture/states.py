@@ -10,6 +10,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from qmaps.capture.gradients import Window
 from qmaps.capture.snapshot import Lazy
 from qmaps.errors import BadTypeError, BadValueError, CaptureError
 
@@ -40,6 +41,7 @@ class CapturedStates:
         scalars: Mapping[str, Mapping[str, float]] | None = None,
         skipped: Sequence[str] = (),
         source: str = "memory",
+        window: Window | None = None,
     ) -> None:
         self._tensors = {name: dict(states) for name, states in tensors.items()}
         self._hyperparameters = dict(hyperparameters or {})
@@ -49,6 +51,7 @@ class CapturedStates:
         self.steps = list(steps) if steps is not None else [step]
         self.optimizer = optimizer
         self.source = source
+        self._window = window
 
     @classmethod
     def from_tensors(
@@ -157,6 +160,49 @@ class CapturedStates:
                     "states can be analyzed"
                 )
         return tensor
+
+    def window(self, parameter: str | None = None) -> list[int]:
+        """The consecutive steps after `step` whose gradients were recorded; empty if none were.
+
+        Args:
+            parameter: return only the steps in which this parameter had a gradient.
+
+        Raises:
+            CaptureError: the gradients cannot be read, or are of another run than the states.
+            BadValueError: there is no such parameter.
+        """
+        if parameter is not None:
+            self._entry(parameter)
+        if self._window is None:
+            return []
+        return self._window.steps if parameter is None else self._window.steps_of(parameter)
+
+    def rows(self, parameter: str) -> Tensor | None:
+        """Indices of the rows of `parameter` whose gradients were recorded; None if all were."""
+        self._entry(parameter)
+        return None if self._window is None else self._window.rows(parameter)
+
+    def gradients(self, parameter: str) -> Iterator[tuple[int, Tensor]]:
+        """Yield step and gradient of each step in `window` in which `parameter` had one.
+
+        Gradients are float32 on the CPU, of the rows that `rows` names.
+
+        Raises:
+            CaptureError: a gradient cannot be read, is complex, or holds NaN or infinity.
+            BadValueError: there is no such parameter.
+        """
+        self._entry(parameter)
+        if self._window is None:
+            return
+        for step, gradient in self._window.gradients(parameter):
+            found = None if gradient.is_complex() else gradient.float()
+            if found is None or not bool(found.isfinite().all()):
+                what = "is complex" if found is None else "holds NaN or infinity"
+                raise CaptureError(
+                    f"the gradient of parameter {parameter!r} at step {step} beside "
+                    f"{self.source!r} {what}; only finite real gradients can be replayed"
+                )
+            yield step, found
 
     def check_finite(self) -> None:
         """Read every state once.

@@ -22,6 +22,7 @@ from qmaps.cli.lab import lab
 from qmaps.cli.maps import maps
 from qmaps.cli.memory import memory
 from qmaps.cli.papers import papers
+from qmaps.cli.replay import replay
 from qmaps.cli.report import report
 from qmaps.cli.speedup import speedup
 from qmaps.cli.sweep import sweep
@@ -35,7 +36,7 @@ app = typer.Typer(
     help="Which quantizer is safe for your optimizer's states?\n\n"
     "Start with `qmaps lab`, which runs everything once on real data.",
 )
-COMMANDS = (lab, train, capture, convert, sweep, figures, report, speedup, memory, maps)
+COMMANDS = (lab, train, capture, convert, sweep, replay, figures, report, speedup, memory, maps)
 """In the order of the help."""
 
 for command in COMMANDS:

@@ -23,6 +23,10 @@ def capture(
     parameters: Annotated[
         list[str] | None, typer.Option(help="Parameter names, with wildcards; may be repeated.")
     ] = None,
+    gradients: Annotated[
+        int | None,
+        typer.Option(min=2, help="Record the gradients of this many steps after each snapshot."),
+    ] = None,
     seed: Seed = 0,
     steps: Steps = None,
     as_json: AsJson = False,
@@ -43,6 +47,10 @@ def capture(
     if (workload is None) == (checkpoint is None):
         raise BadValueError("give either a workload or --checkpoint, not both")
     if checkpoint is not None:
+        if gradients is not None:
+            raise BadValueError(
+                f"gradients={gradients} needs a workload to train; a checkpoint has no gradients"
+            )
         captures.convert(checkpoint, out)
     else:
         work = workloads.get(workload or "")
@@ -60,7 +68,11 @@ def capture(
                 steps=steps,
                 hooks=[
                     lambda optimizer, _: StateRecorder(
-                        optimizer, out, every=every, parameters=parameters
+                        optimizer,
+                        out,
+                        every=every,
+                        parameters=parameters,
+                        gradients=gradients,
                     )
                 ],
                 progress=lambda step, total, loss: advance(

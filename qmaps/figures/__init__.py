@@ -25,6 +25,7 @@ from qmaps.figures.loss_curves import loss_curves
 from qmaps.figures.map_curves import map_curves
 from qmaps.figures.outliers import outliers
 from qmaps.figures.pareto import pareto
+from qmaps.figures.replay import replay
 from qmaps.figures.save import save
 from qmaps.figures.sensitivity import sensitivity
 from qmaps.figures.speedup import speedup
@@ -51,6 +52,7 @@ __all__ = [
     "outliers",
     "pareto",
     "pictures",
+    "replay",
     "save",
     "sensitivity",
     "speedup",

@@ -230,6 +230,18 @@ def update_error() -> pd.DataFrame:
     )
 
 
+def replay() -> pd.DataFrame:
+    return pd.DataFrame(
+        {
+            "quantizer": [PAIR, OTHER, "32-bit + B256/DE-0@8u"],
+            "progress": [0.91, -0.2, np.nan],
+            "stalled_share_first": [0.25, 0.0, np.nan],
+            "stalled_share_second": [1.0, np.nan, 0.5],
+            "explosion_share": [0.0, 3e-3, 2e-6],
+        }
+    )
+
+
 def stability() -> pd.DataFrame:
     """A setting whose runs are all stable, one with a few unstable runs, one without a stable."""
     random = np.random.default_rng(0)
@@ -423,6 +435,11 @@ SUBJECTS = {
         speedup(),
         "panel quantizer gpus sub_batch speedup",
         2,
+    ),
+    "replay": Subject(
+        replay(),
+        "quantizer progress stalled_share_first stalled_share_second explosion_share",
+        3,
     ),
     "stability": Subject(
         stability(),

@@ -605,6 +605,29 @@ def test_update_error_colours_groups() -> None:
     assert means[0].get_color() != means[1].get_color()
 
 
+# replay
+
+
+def test_replay_shows_each_pair_on_its_line() -> None:
+    frame = FRAMES["replay"]
+    kept, stalled, exploded = draw("replay").axes
+    assert [label.get_text() for label in kept.get_yticklabels()] == frame["quantizer"].tolist()
+    assert kept.get_ylim()[0] > kept.get_ylim()[1]  # the first at the top
+    for axis, columns, unit in (
+        (kept, ["progress"], 1),
+        (stalled, ["stalled_share_first", "stalled_share_second"], 100),
+        (exploded, ["explosion_share"], 100),
+    ):
+        drawn = [line for line in axis.lines if len(line.get_xdata()) == len(frame)]
+        assert len(drawn) == len(columns)
+        for line, column in zip(drawn, columns, strict=True):
+            np.testing.assert_allclose(line.get_xdata(), unit * frame[column])
+            np.testing.assert_array_equal(line.get_ydata(), range(len(frame)))
+            low, high = axis.get_xlim()
+            assert ((frame[column].dropna() * unit).between(low, high)).all()
+    assert legend(draw("replay")) == ["first moment", "second moment"]
+
+
 # stability
 
 

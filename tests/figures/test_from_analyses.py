@@ -54,6 +54,12 @@ def test_every_analysis_has_its_figure() -> None:
     assert set(ANALYSES) == set(figures.FIGURES) & set(analyze.__all__)
 
 
+def test_the_figure_of_replays_takes_a_summary_and_rows() -> None:
+    frame = qmaps.replay.run(states(), PAIRS, steps=5)
+    for given in (qmaps.replay.summarize(frame), frame[frame["parameter"] == "a"]):
+        figures.replay(given).draw_without_rendering()
+
+
 @pytest.mark.parametrize("name", ANALYSES)
 def test_a_figure_takes_the_frame_of_its_analysis(name: str) -> None:
     figure = getattr(figures, name)(ANALYSES[name]())

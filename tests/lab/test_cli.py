@@ -122,6 +122,37 @@ def test_capture_sweep_figures_and_report_of_own_states(tmp_path: Path, capsys) 
     assert "Beside the papers" in (run / "report.html").read_text()
 
 
+def test_capture_and_replay_of_gradients(tmp_path: Path, capsys) -> None:
+    states, run = tmp_path / "states", tmp_path / "run"
+    code, _, _ = call(
+        "capture stdlib-lm-tiny --steps 8 --every 4 --gradients 3 --parameters 'blocks.0.*' "
+        f"--out {states} --json",
+        capsys,
+    )
+    assert code == 0
+    pairs = ["B128/DE@4s + B128/DE@4u", "32-bit + 32-bit"]
+    command = f"replay {states} --spec '{pairs[0]}' --spec '{pairs[1]}' --out {run}"
+    code, out, _ = call(f"{command} --json", capsys)
+    assert code == 0
+    rows = pd.DataFrame(json.loads(out)).set_index("quantizer")
+    assert set(rows.index) == set(pairs)
+    assert set(rows["gradients"]) == {"recorded"}  # of step 4: after step 8 there are none
+    assert set(rows["steps"]) == {3}
+    assert rows.loc[pairs[0], "explosion_share"] > 0
+    assert rows.loc[pairs[1], "explosion_share"] == 0
+    assert sorted(path.name for path in (run / "replay").iterdir()) == [
+        "replay.parquet", "replay.png", "summary.parquet",
+    ]  # fmt: skip
+    frame = pd.read_parquet(run / "replay" / "replay.parquet")
+    assert set(frame["step"]) == {4}
+    code, out, _ = call(f"{command} --step 8 --steps 4 --parameters '*.weight'", capsys)
+    assert code == 0
+    assert "gradients were not recorded; they were simulated from the moments" in out
+    frame = pd.read_parquet(run / "replay" / "replay.parquet")
+    assert set(frame["gradients"]) == {"simulated"}
+    assert frame["parameter"].str.endswith(".weight").all()
+
+
 def test_capture_of_a_checkpoint(tmp_path: Path, capsys) -> None:
     layer = torch.nn.Linear(100, 80)
     optimizer = torch.optim.AdamW(layer.named_parameters())
@@ -191,8 +222,8 @@ def test_maps(capsys) -> None:
     assert "0.8875" in call("maps DE@4s", capsys)[1]
 
 
-@pytest.mark.parametrize("verb", ["", "lab", "train", "capture", "convert", "sweep", "figures",
-                                  "report", "maps"])  # fmt: skip
+@pytest.mark.parametrize("verb", ["", "lab", "train", "capture", "convert", "sweep", "replay",
+                                  "figures", "report", "maps"])  # fmt: skip
 def test_help_shows_examples(verb: str, capsys) -> None:
     code, out, _ = call(f"{verb} --help", capsys)
     assert code == 0
@@ -223,6 +254,15 @@ BAD = {
     "sweep {missing}": "does not exist",
     "sweep {sgd}": "has no Adam states .*; its states are momentum_buffer",
     "sweep {states} --out {file}": "cannot be written",
+    "replay {states} --spec 'B8/DE@9s + 32-bit'": "bits=9 is not allowed for signed DE; its widths",
+    "replay {states} --spec B8/DE@4s": "has 1 parts; expected 'FIRST \\+ SECOND'",
+    "replay {states} --parameters 'x*'": r"parameters=\['x\*'\] matches no parameter of",
+    "replay {states} --steps 1": "steps=1 must be 2 to",
+    "replay {states} --share 2": "share=2.0 must be above 0 and at most 1",
+    "replay {sgd}": "has no Adam states",
+    "replay {nan}": "holds 1 NaN or infinite",
+    "replay {states} --out {file} --spec '32-bit + 32-bit'": "cannot be written",
+    "capture --checkpoint {text} --gradients 9 --out {new}": "gradients=9 needs a workload",
     "figures {states} --out {file}": "cannot be written",
     "figures {sgd} --out {new}": "has no Adam states",
     "figures --out {new}": "has no frames to draw",
@@ -264,7 +304,7 @@ def test_bad_input_is_one_line_and_exit_code_2(
     layer(torch.ones(1, 90)).sum().backward()
     sgd.step()
     torch.save(sgd.state_dict(), places["sgd"])
-    if "--out" not in command and command.startswith("sweep"):
+    if "--out" not in command and command.startswith(("sweep", "replay")):
         command += " --out {new}"
 
     code, out, err = call(command.format(**places), capsys)

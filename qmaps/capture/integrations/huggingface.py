@@ -24,7 +24,7 @@ class CaptureCallback(TrainerCallback):
 
     Args:
         out: the folder; ``states`` in the Trainer's `output_dir` if left out.
-        **options: `every`, `steps`, `parameters`, `states` and `max_bytes` of
+        **options: `every`, `steps`, `parameters`, `states`, `max_bytes` and `gradients` of
             `qmaps.capture.StateRecorder`.
 
     Raises:

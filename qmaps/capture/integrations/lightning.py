@@ -22,7 +22,7 @@ class CaptureCallback(Callback):
 
     Args:
         out: the folder; ``states`` in the Trainer's `default_root_dir` if left out.
-        **options: `every`, `steps`, `parameters`, `states` and `max_bytes` of
+        **options: `every`, `steps`, `parameters`, `states`, `max_bytes` and `gradients` of
             `qmaps.capture.StateRecorder`.
 
     Raises:

@@ -12,7 +12,7 @@ import torch
 from qmaps.capture import StateRecorder
 from qmaps.errors import BadTypeError
 
-OPTIONS = ("every", "steps", "parameters", "states", "max_bytes")
+OPTIONS = ("every", "steps", "parameters", "states", "max_bytes", "gradients")
 """Arguments of `StateRecorder` that are a callback's too; a trainer knows the others."""
 
 

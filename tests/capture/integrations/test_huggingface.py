@@ -75,7 +75,7 @@ CHOSEN = (
 
 def test_a_resumed_run_is_an_uninterrupted_one_with_its_capture(tmp_path: Path) -> None:
     def run(name: str, net: nn.Module, *callbacks: Any, resume: bool | str = False) -> Any:
-        captured = CaptureCallback(tmp_path / f"{name}-states", every=2)
+        captured = CaptureCallback(tmp_path / f"{name}-states", every=2, gradients=2)
         made = trainer(
             tmp_path / name, net, (captured, *callbacks), optimizer_cls_and_kwargs=CHOSEN
         )
@@ -100,6 +100,13 @@ def test_a_resumed_run_is_an_uninterrupted_one_with_its_capture(tmp_path: Path) 
             one, other = (each.tensor(name, state) for each in (first, second))
             assert torch.equal(one, other)
     name = "transformer.h.0.attn.c_attn.weight"
+    pairs = [
+        dict(capture.load(tmp_path / f"{run}-states", step=2).gradients(name))
+        for run in ("whole", "cut")
+    ]
+    assert list(pairs[0]) == list(pairs[1]) == [3, 4, 5, 6]
+    assert all(torch.equal(pairs[0][step], pairs[1][step]) for step in pairs[0])
+    assert all(bool(gradient.any()) for gradient in pairs[0].values())
     assert torch.equal(
         first.tensor(name, "exp_avg_sq"), theirs.state[weight]["exp_avg_sq"].dequantize()
     )
@@ -161,5 +168,5 @@ def test_options_of_nobody_are_refused() -> None:
         CaptureCallback("states", evry=3)
     assert str(caught.value) == (
         "evry is not an option of CaptureCallback; allowed are out, every, steps, "
-        "parameters, states, max_bytes"
+        "parameters, states, max_bytes, gradients"
     )

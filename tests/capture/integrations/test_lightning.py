@@ -102,12 +102,13 @@ def test_a_resumed_run_is_an_uninterrupted_one_with_its_capture(
             tmp_path / "saved", "{step}", every_n_train_steps=4, save_top_k=-1
         )
 
-    whole = fit(lightning, tmp_path, module(lightning, make), 8, callback(tmp_path / "a", every=2))
+    often = {"every": 2, "gradients": 2}
+    whole = fit(lightning, tmp_path, module(lightning, make), 8, callback(tmp_path / "a", **often))
     cut = module(lightning, make)
-    fit(lightning, tmp_path / "b", cut, 6, callback(every=2), checkpoints())
+    fit(lightning, tmp_path / "b", cut, 6, callback(**often), checkpoints())
     again = module(lightning, make)
     saved = tmp_path / "saved" / "step=4.ckpt"
-    second = fit(lightning, tmp_path / "b", again, 8, callback(every=2), resume=saved)
+    second = fit(lightning, tmp_path / "b", again, 8, callback(**often), resume=saved)
     assert second.global_step == 8
     assert len(again.losses) == 4  # an epoch; within one Lightning begins its data anew
     assert_same(second.optimizers[0], whole.optimizers[0])
@@ -120,6 +121,9 @@ def test_a_resumed_run_is_an_uninterrupted_one_with_its_capture(
     for name in one.parameters():
         for kind in one.states(name):
             assert torch.equal(one.tensor(name, kind), other.tensor(name, kind))
+    found = dict(capture.load(tmp_path / "a", step=2).gradients("net.0.weight"))
+    assert list(found) == [3, 4, 5, 6, 7, 8]
+    assert all(bool(gradient.any()) for gradient in found.values())
 
 
 @pytest.mark.parametrize("precision", ["32-true", "bf16-mixed"])

@@ -1,0 +1,262 @@
+"""One row per parameter and pair of quantizers: what repeated quantization does to training."""
+
+from __future__ import annotations
+
+import fnmatch
+import math
+from collections.abc import Callable, Iterable
+from itertools import chain
+from typing import Any
+
+import pandas as pd
+
+from qmaps.algebra.pair import Pair, spec_of
+from qmaps.algebra.quantizer import Quantizer
+from qmaps.analyze._states import MIN_SIZE, States, as_states
+from qmaps.analyze.replay.recursion import Recursion, exact_measures
+from qmaps.analyze.replay.source import Source, source
+from qmaps.analyze.replay.updates import Updates
+from qmaps.capture import CapturedStates
+from qmaps.engines.philox import RoundingKey
+from qmaps.errors import BadTypeError, BadValueError, CaptureError, shown
+from qmaps.maps.codebook import Codebook
+
+MOMENTS = ("exp_avg", "exp_avg_sq")
+CHECKS = 5
+"""Steps at which codes are looked at; the last is one of them."""
+
+Given = Pair | str | tuple[str | Quantizer | None, str | Quantizer | None]
+
+
+def run(
+    states: States,
+    specs: Iterable[Given],
+    *,
+    steps: int | None = None,
+    share: float = 1.0,
+    parameters: str | Iterable[str] | None = None,
+    min_quantized_size: int = MIN_SIZE,
+    codebooks: Iterable[Codebook] = (),
+    seed: int = 0,
+    progress: Callable[[int, int, str], None] | None = None,
+) -> pd.DataFrame:
+    r"""Replay Adam's moments under pairs of quantizers, on the gradients of one run.
+
+    Each moment x = beta * x + (1 - beta) * z, with z = g for the first and z = g^2 for the second,
+    runs exactly and under each quantizer, from the recorded state on. The same gradients enter all,
+    so this measures a quantizer before it acts back on the training. The update is Adam's,
+    u = (m / (1 - beta1^t)) / (sqrt(v / (1 - beta2^t)) + eps), of the moments before they are
+    encoded. Below, x is the exact state, y the quantized one before it is encoded and q after it,
+    t counts the T steps, and sums without an index are over all elements.
+
+    Args:
+        states: captured states, their path, or tensors by parameter and state name. If gradients
+            were recorded after them (``StateRecorder(..., gradients=...)``), these are replayed.
+            If not, gradients are drawn at random with the mean and variance that the moments tell
+            (`qmaps.analyze.replay.simulate`), and the column `gradients` says so.
+        specs: pairs of quantizers, such as ``"B128/DE@4s + rank1/linear@4u"``.
+        steps: most gradients to replay, at least 2. If left out, all that were recorded, or 100
+            that are simulated.
+        share: share of each parameter to replay, in (0, 1]: whole rows, spread evenly.
+        parameters: names of parameters, with wildcards; all if left out.
+        min_quantized_size: parameters of at most this many elements are left out.
+        codebooks: codebooks of the caller's own that the specs name.
+        seed: of stochastic rounding and of simulated gradients, 0 to 2**32 - 1.
+        progress: called before each parameter with the number of parameters done, the number of
+            all, and the parameter's name; at the end with an empty name.
+
+    Returns:
+        One row per parameter and pair: `step` (of the states), `parameter`, `shape`, `numel`
+        (elements replayed), `steps` (T), `gradients` (``recorded`` or ``simulated``),
+        `quantizer`, `first`, `second`, `bits_per_element` (the mean of both moments), and of the
+        updates
+
+        - `descent`: sum over t < T of <g(t+1), u(t)>, the first-order descent of the exact updates
+          at a learning rate of 1, on the next gradient; `kept_descent` is that of the quantized
+          ones,
+        - `progress`: kept_descent / descent; NaN where the exact updates do not descend,
+        - `cost`: sum over t < T of <sqrt(v(t) / (1 - beta2^t)) + eps, u(t)^2>, to which the
+          second-order cost of the exact updates is proportional if the curvature is to what Adam
+          divides by; `spent_cost` is that of the quantized updates u under the same curvature,
+        - `net_progress`: 2 progress - spent_cost / cost. A step at rate r lowers the loss by
+          r descent - r^2 c cost / 2; at the rate that is best for the exact updates this is
+          r descent / 2, of which the quantized ones keep net_progress. At most 1 for updates that
+          are the exact ones times a number; below 0 where the loss grows,
+        - `explosion_share`: share of the quantized updates that are larger than any exact Adam can
+          make at this step (`largest_possible`; 7.27 at betas of 0.9 and 0.999),
+        - `largest_update`: the largest magnitude of a quantized update,
+        - `zero_point_share`: share of elements with v > 0 whose second moment decodes to 0 under a
+          first moment that does not; the next update may be m / eps,
+
+        and of each moment, with ``_first`` or ``_second`` at the end of the name,
+
+        - `gain`: sum <q, x> / sum <x, x>: what part of the exact state the quantized one has,
+        - `effective_beta`: the b for which q(t) = b q(t-1) + (1 - b) z(t) fits best (least
+          squares); 1 if the state never moves,
+        - `lag`: effective_beta / (1 - effective_beta), the mean age in steps of what it averages,
+        - `bias` and `noise`: the error q - x of each element, split into its mean over the steps
+          and what varies about it; both as root mean squares relative to that of x. An error that
+          changes more slowly than the T steps counts as bias,
+        - `amplification`: sum |q - x|^2 / sum |q - y|^2: the accumulated error by that of a single
+          rounding. Independent errors of mean 0 give 1 / (1 - beta^2) in the long run,
+        - `moved_share`: share of elements whose exact state has moved, from start to end, by more
+          than the distance to the next code; `stalled_share`: the share of these whose code never
+          moved,
+        - `rerounded_share`: share of elements whose code changed in a step, though y is within half
+          the distance to the next code of the value before; scales that move and stochastic
+          rounding do that.
+
+        Codes are looked at in five steps, spread evenly, of which the last is one. Measures of a
+        moment in 32 bits are those of the exact state, or NaN.
+
+    Raises:
+        SpecError: a pair does not parse, or names a width that its map does not have.
+        BadValueError, BadTypeError: an argument is not allowed, or `parameters` matches nothing.
+        CaptureError: no parameter is large enough or has both moments; fewer than two gradients
+            were recorded; gradients are of another run than the states, or lack coupled weight
+            decay; or a state or a gradient holds NaN or infinity.
+    """
+    known = tuple(codebooks)
+    pairs = list(dict.fromkeys(Pair.parse(spec, known) for spec in specs))
+    if not pairs:
+        raise BadValueError("specs must hold at least one pair of quantizers")
+    _check(steps, share, seed)
+    captured = as_states(states)
+    names = _chosen(captured, parameters, min_quantized_size)
+    window = captured.window()
+    if window and min(len(window), steps or 2) < 2:
+        raise CaptureError(
+            f"{captured.source!r} has the gradients of {len(window)} step after it; a replay needs "
+            "at least 2"
+        )
+    for name in names:  # before work that would be lost
+        for state in MOMENTS:
+            captured.tensor(name, state)
+    rows: list[dict[str, Any]] = []
+    numbers = {name: number for number, name in enumerate(captured.parameters())}
+    for done, name in enumerate(names):
+        if progress:
+            progress(done, len(names), name)
+        found = source(captured, name, numbers[name], steps=steps, share=share, seed=seed)
+        if found is not None:
+            rows += _rows(captured.step, found, pairs, seed)
+    if progress:
+        progress(len(names), len(names), "")
+    if not rows:
+        raise CaptureError(
+            f"the gradients beside {captured.source!r} are of none of the chosen parameters, or of "
+            "fewer than 2 steps"
+        )
+    return pd.DataFrame(rows)
+
+
+def _check(steps: int | None, share: float, seed: int) -> None:
+    for name, value, least in (("steps", steps, 2), ("seed", seed, 0)):
+        if value is None and name == "steps":
+            continue
+        if isinstance(value, bool) or not isinstance(value, int):
+            raise BadTypeError(f"{name}={shown(value)} must be an int")
+        if value < least or value >= 2**32:
+            raise BadValueError(f"{name}={shown(value)} must be {least} to 2**32 - 1")
+    if isinstance(share, bool) or not isinstance(share, (int, float)):
+        raise BadTypeError(f"share={shown(share)} must be a number")
+    if not 0 < share <= 1:
+        raise BadValueError(f"share={shown(share)} must be above 0 and at most 1")
+
+
+def _chosen(
+    states: CapturedStates, parameters: str | Iterable[str] | None, min_quantized_size: int
+) -> list[str]:
+    """Names of the parameters to replay."""
+    patterns = [parameters] if isinstance(parameters, str) else parameters
+    patterns = None if patterns is None else list(patterns)
+    every = states.parameters()
+    names = every if patterns is None else [
+        name for name in every
+        if name in patterns or any(fnmatch.fnmatchcase(name, p) for p in patterns)
+    ]  # fmt: skip
+    if not names:
+        raise BadValueError(
+            f"parameters={shown(parameters)} matches no parameter of {states.source!r}; the names "
+            f"are {', '.join(every[:5])}{', ...' if len(every) > 5 else ''}"
+        )
+    both = [name for name in names if set(MOMENTS) <= set(states.states(name))]
+    if not both:
+        found = sorted({state for name in names for state in states.states(name)})
+        raise CaptureError(
+            f"{states.source!r} has no Adam states (exp_avg and exp_avg_sq); its states are "
+            f"{', '.join(found) or 'no tensors at all'}"
+        )
+    large = [n for n in both if math.prod(states.shape(n, MOMENTS[0])) > min_quantized_size]
+    if not large:
+        raise CaptureError(
+            f"no parameter has more than min_quantized_size={min_quantized_size} elements, so "
+            "there is nothing to quantize"
+        )
+    return large
+
+
+def _rows(step: int, given: Source, pairs: list[Pair], seed: int) -> list[dict[str, Any]]:
+    """The rows of one parameter."""
+    chosen = [
+        list(dict.fromkeys(q for q in quantizers if q is not None))
+        for quantizers in zip(*((pair.first, pair.second) for pair in pairs), strict=True)
+    ]
+    first, second = (
+        Recursion(start, quantizers, beta, RoundingKey(seed=seed, tensor=given.number, state=state))
+        for state, (start, quantizers, beta) in enumerate(
+            zip((given.m, given.v), chosen, given.betas, strict=True)
+        )
+    )
+    places: list[dict[Quantizer | None, int]] = [
+        {None: 0, **{q: row for row, q in enumerate(own, start=1)}} for own in chosen
+    ]
+    updates = Updates(
+        [(places[0][pair.first], places[1][pair.second]) for pair in pairs],
+        given.betas,
+        given.eps,
+        given.m.numel(),
+    )
+    _replay(given, first, second, updates)
+    measured: list[dict[Quantizer | None, dict[str, float]]] = [
+        {None: exact_measures(beta), **dict(zip(own, recursion.measures(), strict=True))}
+        for beta, own, recursion in zip(given.betas, chosen, (first, second), strict=True)
+    ]
+    return [
+        {
+            "step": step,
+            "parameter": given.parameter,
+            "shape": "x".join(map(str, given.shape)),
+            "numel": given.m.numel(),
+            "steps": given.steps,
+            "gradients": given.kind,
+            "quantizer": pair.spec,
+            "first": spec_of(pair.first),
+            "second": spec_of(pair.second),
+            "bits_per_element": (_bits(pair.first, given) + _bits(pair.second, given)) / 2,
+            **of_updates,
+            **{f"{name}_first": value for name, value in measured[0][pair.first].items()},
+            **{f"{name}_second": value for name, value in measured[1][pair.second].items()},
+        }
+        for pair, of_updates in zip(pairs, updates.measures(), strict=True)
+    ]
+
+
+def _replay(given: Source, first: Recursion, second: Recursion, updates: Updates) -> None:
+    """Take every step; an update is measured where there is a next gradient."""
+    looked = {-(-number * given.steps // CHECKS) for number in range(1, CHECKS + 1)}
+    flat = (gradient.reshape(-1) for gradient in given.gradients())
+    gradient = next(flat)
+    for number, following in enumerate(chain(flat, [None]), start=1):
+        step, check = given.taken + number, number in looked
+        first.advance(gradient, step, check=check)
+        second.advance(gradient * gradient, step, check=check)
+        if check:
+            updates.check(first.after, second.after)
+        if following is not None:
+            updates.add(first.before, second.before, following, step)
+            gradient = following
+
+
+def _bits(q: Quantizer | None, given: Source) -> float:
+    return 32.0 if q is None else 8 * q.nbytes(given.shape) / math.prod(given.shape)

@@ -1,0 +1,156 @@
+"""What a parameter's replay needs: moments to begin with, gradients, and Adam's options."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any
+
+from torch import Tensor
+
+from qmaps.analyze.replay.simulate import simulated
+from qmaps.capture import CapturedStates, sampling
+from qmaps.errors import CaptureError
+
+RECORDED, SIMULATED = "recorded", "simulated"
+DEFAULT = 100
+"""Number of gradients that are simulated."""
+MANY = 10**6
+"""Steps taken where the states do not say it: bias corrections are over by then."""
+
+
+@dataclass(frozen=True)
+class Source:
+    """A parameter to replay, of which some rows may have been chosen.
+
+    Attributes:
+        parameter: its name.
+        number: its position among the parameters, for random numbers.
+        shape: its whole shape.
+        m: the first moment of the chosen rows at the start, float32.
+        v: the second moment of the chosen rows at the start, float32.
+        betas: decay of both moments.
+        eps: Adam's eps.
+        taken: number of steps taken before the first gradient.
+        kind: ``recorded`` or ``simulated``.
+        steps: number of gradients.
+        gradients: makes an iterator over the gradients of the chosen rows, float32 like `m`,
+            negated if the optimizer maximizes.
+    """
+
+    parameter: str
+    number: int
+    shape: tuple[int, ...]
+    m: Tensor
+    v: Tensor
+    betas: tuple[float, float]
+    eps: float
+    taken: int
+    kind: str
+    steps: int
+    gradients: Callable[[], Iterator[Tensor]]
+
+
+def source(
+    states: CapturedStates,
+    parameter: str,
+    number: int,
+    *,
+    steps: int | None,
+    share: float,
+    seed: int,
+) -> Source | None:
+    """Find what a parameter's replay needs.
+
+    Args:
+        states: the captured states.
+        parameter: name of a parameter that has both moments.
+        number: its position among the parameters.
+        steps: most gradients to replay; None for all that were recorded.
+        share: share of the parameter's elements to replay, in whole rows.
+        seed: of simulated gradients.
+
+    Returns:
+        The source; None if gradients were recorded, but fewer than 2 of this parameter.
+
+    Raises:
+        CaptureError: the moments or the options are not those of Adam or AdamW, or gradients were
+            recorded that do not include coupled weight decay.
+    """
+    m, v = states.tensor(parameter, "exp_avg"), states.tensor(parameter, "exp_avg_sq")
+    shape = tuple(m.shape)
+    if m.shape != v.shape or bool((v < 0).any()):
+        raise CaptureError(
+            f"parameter {parameter!r} in {states.source!r} has an exp_avg_sq that is negative or "
+            "of another shape than its exp_avg; they cannot be Adam's moments"
+        )
+    options = states.hyperparameters(parameter)
+    betas = _betas(options, parameter, states)
+    taken = int(states.scalars(parameter).get("step", states.step)) or MANY
+    recorded = bool(states.window())
+    available = len(states.window(parameter)) if recorded else steps or DEFAULT
+    count = available if steps is None else min(steps, available)
+    rows = states.rows(parameter) if recorded else None
+    held = shape if rows is None else (len(rows), *shape[1:])
+    chosen = sampling.rows_of(held, round(share * math.prod(shape))) if share < 1 else None
+    final = rows if chosen is None else chosen if rows is None else rows[chosen]
+    if final is not None:
+        m, v = m.index_select(0, final), v.index_select(0, final)
+    m, v = m.contiguous(), v.contiguous()
+
+    def replayed() -> Iterator[Tensor]:
+        sign = -1.0 if options.get("maximize") else 1.0
+        for _, gradient in islice(states.gradients(parameter), count):
+            part = gradient if chosen is None else gradient.index_select(0, chosen)
+            yield part.contiguous() * sign
+
+    def made() -> Iterator[Tensor]:
+        return simulated(m, v, betas, taken, count, (seed, number))
+
+    if recorded:
+        _refuse_decay(options, parameter, states)
+        if count < 2:
+            return None
+    return Source(
+        parameter,
+        number,
+        shape,
+        m,
+        v,
+        betas,
+        states.eps(parameter),
+        taken,
+        RECORDED if recorded else SIMULATED,
+        count,
+        replayed if recorded else made,
+    )
+
+
+def _betas(options: dict[str, Any], parameter: str, states: CapturedStates) -> tuple[float, float]:
+    """Adam's betas; torch's defaults where unknown."""
+    betas = options.get("betas", (0.9, 0.999))
+    fits = isinstance(betas, (list, tuple)) and len(betas) == 2
+    if not fits or not all(isinstance(b, (int, float)) and 0 <= b < 1 for b in betas):
+        raise CaptureError(
+            f"parameter {parameter!r} in {states.source!r} has betas={betas!r}; Adam's are two "
+            "numbers in [0, 1)"
+        )
+    if options.get("amsgrad"):
+        raise CaptureError(
+            f"parameter {parameter!r} in {states.source!r} was trained with amsgrad=True; only "
+            "Adam and AdamW without it can be replayed"
+        )
+    return float(betas[0]), float(betas[1])
+
+
+def _refuse_decay(options: dict[str, Any], parameter: str, states: CapturedStates) -> None:
+    """Raise if the gradients that enter the moments have a term that was not recorded."""
+    decay = options.get("weight_decay")
+    coupled = states.optimizer.startswith("Adam") and not states.optimizer.startswith("AdamW")
+    if decay and coupled and not options.get("decoupled_weight_decay"):
+        raise CaptureError(
+            f"parameter {parameter!r} in {states.source!r} was trained by {states.optimizer} with "
+            f"coupled weight_decay={decay!r}, which recorded gradients lack; record a run of AdamW"
+        )

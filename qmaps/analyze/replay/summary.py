@@ -1,0 +1,76 @@
+"""Summaries of a replay over all parameters."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from qmaps.analyze.replay.updates import share
+
+SUMMED = ("descent", "kept_descent", "cost", "spent_cost")
+LARGEST = ("largest_update",)
+
+
+def summarize(frame: pd.DataFrame) -> pd.DataFrame:
+    """One row per pair of quantizers, over all parameters.
+
+    Args:
+        frame: a frame of `qmaps.replay.run`.
+
+    Returns:
+        The frame's columns without `step`, `parameter` and `shape`, the most progress first:
+
+        - `numel`, `descent`, `kept_descent`, `cost` and `spent_cost` are sums, from which
+          `progress` and `net_progress` follow: those of steps of all parameters with the same
+          learning rate,
+        - `largest_update` is the largest,
+        - other measures are means over the parameters that have one, weighted by `numel`; each
+          `stalled_share` by the number of elements that moved, so that it is the share over all,
+        - `lag` follows from the mean `effective_beta`,
+        - `gradients` is ``mixed`` where some were recorded and some simulated.
+    """
+    records = [_record(str(spec), group) for spec, group in frame.groupby("quantizer", sort=False)]
+    return pd.DataFrame(records).sort_values("progress", ascending=False, ignore_index=True)
+
+
+def _record(spec: str, group: pd.DataFrame) -> dict[str, Any]:
+    kinds = group["gradients"].unique()
+    record: dict[str, Any] = {
+        "quantizer": spec,
+        "first": group["first"].iloc[0],
+        "second": group["second"].iloc[0],
+        "numel": int(group["numel"].sum()),
+        "steps": int(group["steps"].max()),
+        "gradients": kinds[0] if len(kinds) == 1 else "mixed",
+    }
+    names = list(group.columns)
+    for name in names[names.index("bits_per_element") :]:
+        if name in SUMMED:
+            record[name] = float(group[name].sum())
+        elif name == "progress":
+            record[name] = share(record["kept_descent"], record["descent"])
+        elif name == "net_progress":
+            spent = share(record["spent_cost"], record["cost"])
+            record[name] = 2 * record["progress"] - spent
+        elif name in LARGEST:
+            record[name] = float(group[name].max())
+        elif name.startswith("lag_"):
+            beta = record[name.replace("lag", "effective_beta")]
+            record[name] = beta / (1 - beta) if beta < 1 else math.inf
+        else:
+            record[name] = _mean(name, group)
+    return record
+
+
+def _mean(name: str, group: pd.DataFrame) -> float:
+    """The mean of a measure over the elements that have it; NaN if none has."""
+    weight = group["numel"].to_numpy(float)
+    if name.startswith("stalled_share"):
+        moved = group[name.replace("stalled", "moved")].to_numpy(float)
+        weight = weight * np.nan_to_num(moved)
+    values = group[name].to_numpy(float)
+    known = ~np.isnan(values) & (weight > 0)
+    return float(np.average(values[known], weights=weight[known])) if known.any() else math.nan

@@ -1,0 +1,140 @@
+"""Adam's updates from replayed moments: what they keep of the descent, and where they explode."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from qmaps.analyze.replay.recursion import GROUP
+
+
+def largest_possible(betas: tuple[float, float], step: int) -> float:
+    """The largest update that exact Adam can make at a step, whatever the gradients.
+
+    By the Cauchy-Schwarz inequality ``m^2 <= (1 - beta1)^2 / (1 - beta2) * sum(r^k) * v``, where
+    r = beta1^2 / beta2 and k counts the gradients from 0 to ``step - 1``. Bias corrections make of
+    it a bound of the update. At betas of 0.9 and 0.999 it tends to 7.27; where beta1^2 is not below
+    beta2, it grows without limit.
+
+    Args:
+        betas: decay of both moments; the second above 0.
+        step: number of the step, at least 1.
+    """
+    beta1, beta2 = betas
+    if beta2 == 0:
+        return math.inf if beta1 else 1.0
+    r = beta1**2 / beta2
+    # The sum as it would overflow or be 0 / 0 otherwise.
+    total = step if math.isclose(r, 1) else math.expm1(min(700.0, step * math.log(r))) / (r - 1) \
+        if r > 0 else 1.0  # fmt: skip
+    bound = (1 - beta1) * math.sqrt(total / (1 - beta2))
+    return bound * math.sqrt(1 - beta2**step) / (1 - beta1**step)
+
+
+class Updates:
+    """Measures of the updates of many pairs of quantizers.
+
+    Args:
+        pairs: rows of the first and the second moment of each pair; 0 is the exact one.
+        betas: decay of both moments.
+        eps: Adam's eps.
+        numel: elements of a moment.
+    """
+
+    def __init__(
+        self,
+        pairs: Sequence[tuple[int, int]],
+        betas: tuple[float, float],
+        eps: float,
+        numel: int,
+    ) -> None:
+        self._pairs = torch.tensor([(0, 0), *pairs]).T.contiguous()
+        self._betas, self._eps, self._numel = betas, eps, max(1, numel)
+        count = len(pairs) + 1
+        self._kept = torch.zeros(count, dtype=torch.float64)
+        self._spent = torch.zeros(count, dtype=torch.float64)
+        self._largest = torch.zeros(count)
+        self._exploded = torch.zeros(count, dtype=torch.int64)
+        self._zeroed = torch.zeros(count, dtype=torch.int64)
+        self._steps = self._checks = 0
+        self._denominators: Tensor | None = None
+
+    def add(self, m: Tensor, v: Tensor, following: Tensor, step: int) -> None:
+        """Add the updates of a step.
+
+        Args:
+            m: rows of first moments before they are encoded, row 0 exact.
+            v: the same for the second moment.
+            following: the next gradient, flat.
+            step: number of the step, at least 1.
+        """
+        beta1, beta2 = self._betas
+        bound = largest_possible(self._betas, step) * (1 + 1e-5)
+        if self._denominators is None:
+            self._denominators = torch.empty_like(v)
+        group = max(1, GROUP // self._numel)
+        for low in range(0, len(v), group):
+            part = self._denominators[low : low + group]
+            torch.sqrt(v[low : low + group], out=part)
+            part.div_(math.sqrt(1 - beta2**step)).add_(self._eps).mul_(1 - beta1**step)
+        self._steps += 1
+        for low in range(0, self._pairs.shape[1], group):
+            own = slice(low, low + group)
+            first, second = self._pairs[:, own]
+            update = m.index_select(0, first).div_(self._denominators.index_select(0, second))
+            self._kept[own] += (update @ following).double()
+            # Several times as fast as the norm of this order.
+            largest = torch.maximum(update.amax(dim=1), -update.amin(dim=1))
+            self._largest[own] = torch.maximum(self._largest[own], largest)
+            for row in (~(largest <= bound)).nonzero().view(-1).tolist():
+                self._exploded[low + row] += int((~(update[row].abs() <= bound)).sum())
+            spent = update.square_() @ self._denominators[0]
+            self._spent[own] += spent.double() / (1 - beta1**step)
+
+    def check(self, m: Tensor, v: Tensor) -> None:
+        """Look for zero points: second moments that decode to 0 though the exact one is not 0.
+
+        Args:
+            m: rows of decoded first moments, row 0 exact.
+            v: the same for the second moment.
+        """
+        self._checks += 1
+        zeroed = (v == 0) & (v[0] != 0)
+        some = zeroed.any(dim=1)
+        for index, (first, second) in enumerate(self._pairs.T.tolist()):
+            if some[second]:
+                self._zeroed[index] += int((zeroed[second] & (m[first] != 0)).sum())
+
+    def measures(self) -> list[dict[str, float]]:
+        """Return the measures of each pair after at least one step.
+
+        Returns:
+            `descent`, `kept_descent`, `progress`, `cost`, `spent_cost`, `net_progress`,
+            `explosion_share`, `largest_update` and `zero_point_share`, as
+            `qmaps.analyze.replay.run` defines them.
+        """
+        descent, cost = float(self._kept[0]), float(self._spent[0])
+        updates, looked = self._steps * self._numel, max(1, self._checks) * self._numel
+        return [
+            {
+                "descent": descent,
+                "kept_descent": float(self._kept[index]),
+                "progress": share(float(self._kept[index]), descent),
+                "cost": cost,
+                "spent_cost": float(self._spent[index]),
+                "net_progress": 2 * share(float(self._kept[index]), descent)
+                - share(float(self._spent[index]), cost),
+                "explosion_share": int(self._exploded[index]) / updates,
+                "largest_update": float(self._largest[index]),
+                "zero_point_share": int(self._zeroed[index]) / looked,
+            }
+            for index in range(1, self._pairs.shape[1])
+        ]
+
+
+def share(one: float, other: float) -> float:
+    """The ratio; NaN if `other` is not above 0."""
+    return one / other if other > 0 else math.nan

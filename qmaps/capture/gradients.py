@@ -1,0 +1,319 @@
+"""Recorded gradients: one file per step after a snapshot, and the window that they make up.
+
+``gradients-00000251.safetensors`` has the layout of a snapshot (`qmaps.capture.snapshot`). Its
+tensors are the state ``gradient`` of each parameter that had one in that step, and ``rows``, the
+indices of the recorded rows, where the gradient was sampled. Its metadata names the last snapshot
+before it and that snapshot's digest, by which gradients of another run are told.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError, safe_open
+from torch import Tensor
+
+from qmaps.capture import sampling, snapshot
+from qmaps.capture.snapshot import DTYPES, Entry, Lazy
+from qmaps.engines.dense import lack
+from qmaps.errors import BadTypeError, BadValueError, CaptureError, shown
+from qmaps.storage import checksums
+
+GRADIENT, ROWS = "gradient", "rows"
+_NAME = re.compile(r"gradients-(\d{8,})\.safetensors")
+
+
+@dataclass(frozen=True)
+class Gradients:
+    """Which gradients a `StateRecorder` records: those of the steps after each snapshot.
+
+    Attributes:
+        steps: number of consecutive steps after each snapshot; at least 2, as the progress of a
+            step is measured on the next gradient.
+        max_bytes: most bytes of the gradients of one such window. If all gradients do not fit, the
+            same share of every parameter is recorded: whole rows spread evenly over it, in units
+            that are whole blocks of 2048 elements where the parameter's width allows it. None
+            records all.
+
+    Raises:
+        BadValueError: a number is too small.
+        BadTypeError: a value is no int.
+    """
+
+    steps: int = 100
+    max_bytes: int | None = 2**30
+
+    def __post_init__(self) -> None:
+        for name, least in (("steps", 2), ("max_bytes", 1)):
+            value = getattr(self, name)
+            if value is None and name == "max_bytes":
+                continue
+            if isinstance(value, bool) or not isinstance(value, int):
+                raise BadTypeError(f"gradients: {name}={shown(value)} must be an int")
+            if value < least:
+                raise BadValueError(f"gradients: {name}={value} must be at least {least}")
+
+    @classmethod
+    def of(cls, given: Gradients | int | None) -> Gradients | None:
+        """Return the options that an argument `gradients` stands for; an int is the steps.
+
+        Raises:
+            BadTypeError: `given` is neither.
+        """
+        if given is None or isinstance(given, Gradients):
+            return given
+        if isinstance(given, bool) or not isinstance(given, int):
+            raise BadTypeError(
+                f"gradients={shown(given)} must be a number of steps or "
+                "qmaps.capture.Gradients(steps, max_bytes)"
+            )
+        return cls(given)
+
+
+def path_of(folder: Path, step: int) -> Path:
+    """Return the path of the gradients of `step`."""
+    return folder / f"gradients-{step:08d}.safetensors"
+
+
+def steps_in(folder: Path) -> list[int]:
+    """The steps whose gradients are in `folder`, ascending."""
+    matches = (_NAME.fullmatch(path.name) for path in folder.iterdir())
+    return sorted(int(match[1]) for match in matches if match)
+
+
+class GradientWriter:
+    """Writes the gradients of the steps after a snapshot.
+
+    Args:
+        options: how many steps, and how many bytes.
+        parameters: the parameters whose gradients are recorded, by name.
+
+    Raises:
+        BadValueError: the smallest sample of every parameter takes more than the bytes.
+    """
+
+    def __init__(self, options: Gradients, parameters: Mapping[str, Tensor]) -> None:
+        self._steps = options.steps
+        shapes = {name: list(parameter.shape) for name, parameter in parameters.items()}
+        sizes = {name: parameter.dtype.itemsize for name, parameter in parameters.items()}
+        self._rows: dict[str, Tensor | None] = dict.fromkeys(shapes)
+        if options.max_bytes is not None:
+            chosen = sampling.samples(shapes, sizes, options.max_bytes // options.steps)
+            if chosen is None:
+                smallest = {name: sampling.rows_of(shape, 0) for name, shape in shapes.items()}
+                least = options.steps * sampling.nbytes(shapes, sizes, smallest)
+                raise BadValueError(
+                    f"gradients: max_bytes={options.max_bytes} is too small for steps="
+                    f"{options.steps} of {len(shapes)} parameters; at least {least} are needed"
+                )
+            self._rows = chosen
+        self._start: tuple[int, str] | None = None
+
+    def begin(self, path: Path, step: int) -> None:
+        """Record the steps after a snapshot from now on.
+
+        Gradients of these steps that are in the folder belong to a run whose snapshot has just
+        been overwritten; they are removed.
+
+        Args:
+            path: the snapshot.
+            step: its step.
+        """
+        for other in steps_in(path.parent):
+            if step < other <= step + self._steps:
+                path_of(path.parent, other).unlink(missing_ok=True)
+        self._start = step, snapshot.digest(path)
+
+    def due(self, step: int) -> bool:
+        """Whether the gradients of `step` are to be recorded."""
+        return self._start is not None and 0 < step - self._start[0] <= self._steps
+
+    def prepare(
+        self, gradients: Iterable[tuple[str, Tensor | None]]
+    ) -> tuple[list[Entry], list[Lazy], list[str]]:
+        """Find what to write of a step.
+
+        Args:
+            gradients: gradient of each parameter; None where it had none.
+
+        Returns:
+            Entries, tensors, and ``parameter: gradient (type)`` of what cannot be recorded.
+        """
+        entries: list[Entry] = []
+        sources: list[Lazy] = []
+        skipped: list[str] = []
+        for name, gradient in gradients:
+            if gradient is None:
+                continue
+            if not _plain(gradient):
+                skipped.append(f"{name}: {GRADIENT} ({type(gradient).__name__})")
+                continue
+            rows = self._rows[name]
+            parts = {GRADIENT: _chosen(gradient, rows)}
+            if rows is not None:
+                parts[ROWS] = Lazy.of(rows)
+            for state, lazy in parts.items():
+                entries.append(Entry.of(name, state, lazy))
+                sources.append(lazy)
+        return entries, sources, skipped
+
+    @property
+    def window(self) -> dict[str, Any]:
+        """What the files of this window say of it."""
+        assert self._start is not None
+        return {"start": self._start[0], "states": self._start[1]}
+
+
+def _plain(gradient: Tensor) -> bool:
+    if type(gradient) not in (Tensor, torch.nn.Parameter) or gradient.dtype not in DTYPES:
+        return False
+    return gradient.layout is torch.sparse_coo or not lack(gradient)
+
+
+def _chosen(gradient: Tensor, rows: Tensor | None) -> Lazy:
+    """The recorded rows of a gradient, not yet copied."""
+
+    def read() -> Tensor:
+        dense = gradient.detach()
+        if dense.layout is torch.sparse_coo:
+            dense = dense.to_dense()
+        return dense if rows is None else dense.index_select(0, rows.to(dense.device))
+
+    shape = tuple(gradient.shape) if rows is None else (len(rows), *gradient.shape[1:])
+    return Lazy(shape, gradient.dtype, read)
+
+
+class Window:
+    """The gradients recorded in the consecutive steps after a snapshot.
+
+    Files are looked for when a method first needs them, and stay open as long as this object.
+
+    Args:
+        path: the snapshot.
+        about: what the snapshot says of itself.
+    """
+
+    def __init__(self, path: Path, about: snapshot.About) -> None:
+        self._path = path
+        self._about = about
+        self._digests: dict[int, str | None] = {}
+
+    @property
+    def steps(self) -> list[int]:
+        """The steps after the snapshot without a gap; empty if nothing was recorded.
+
+        Raises:
+            CaptureError: a file cannot be read, or is of another run than the snapshot.
+        """
+        return list(self._files)
+
+    def parameters(self) -> list[str]:
+        """Names of the parameters that have a gradient in some step."""
+        return list(
+            dict.fromkeys(name for file in self._files.values() for name, _ in file.numbers)
+        )
+
+    def steps_of(self, parameter: str) -> list[int]:
+        """The steps of the window in which `parameter` had a gradient."""
+        return [n for n, file in self._files.items() if (parameter, GRADIENT) in file.numbers]
+
+    def rows(self, parameter: str) -> Tensor | None:
+        """Indices of the recorded rows of `parameter`; None if all are."""
+        for file in self._files.values():
+            if (parameter, GRADIENT) in file.numbers:
+                return file.read(parameter, ROWS)
+        return None
+
+    def gradients(self, parameter: str) -> Iterator[tuple[int, Tensor]]:
+        """Yield step and gradient, in its own dtype, of each step in which there was one."""
+        for step, file in self._files.items():
+            found = file.read(parameter, GRADIENT)
+            if found is not None:
+                yield step, found
+
+    @cached_property
+    def _files(self) -> dict[int, _File]:
+        found: dict[int, _File] = {}
+        step = self._about.step + 1
+        while (path := path_of(self._path.parent, step)).exists():
+            file = _File(path)
+            start = file.about.window.get("start")
+            if not isinstance(start, int) or start < self._about.step:
+                raise self._foreign(path)
+            digest = self._digest(start)
+            if digest is None:  # the snapshot between was deleted: what it said is unknown
+                break
+            if file.about.step != step or digest != file.about.window.get("states"):
+                raise self._foreign(path)
+            self._check_shapes(file, path)
+            found[step] = file
+            step += 1
+        return found
+
+    def _digest(self, step: int) -> str | None:
+        """The digest of a snapshot, None if it is no longer there."""
+        if step not in self._digests:
+            path = self._path
+            if step != self._about.step:
+                path = snapshot.path_of(path.parent, step)
+            self._digests[step] = snapshot.digest(path) if path.exists() else None
+        return self._digests[step]
+
+    def _foreign(self, path: Path) -> CaptureError:
+        return CaptureError(
+            f"{path.name!r} was recorded in another run than the states in {str(self._path)!r}; "
+            "delete the gradients or record both again"
+        )
+
+    def _check_shapes(self, file: _File, path: Path) -> None:
+        for entry in file.about.tensors:
+            if entry.state != GRADIENT:
+                continue
+            whole = self._about.parameters.get(entry.parameter)
+            own = list(entry.shape)
+            number = file.numbers.get((entry.parameter, ROWS))
+            if whole and number is not None:
+                own[:1] = whole[:1]
+            if whole is not None and own != whole:
+                raise CaptureError(
+                    f"{str(path)!r} has a gradient of {entry.parameter!r} of shape "
+                    f"{tuple(entry.shape)}; the parameter has shape {tuple(whole)}"
+                )
+
+
+class _File:
+    """The gradients of one step, open for reading."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.about = snapshot.read_about(path)
+        self.numbers = {
+            (entry.parameter, entry.state): number
+            for number, entry in enumerate(self.about.tensors)
+        }
+        try:
+            opened: Any = safe_open(path, framework="pt")
+            self._open = opened.__enter__()
+            self._sums = checksums.in_metadata(self._open.metadata() or {}, self._open.keys())
+        except (OSError, SafetensorError) as error:
+            raise snapshot.unreadable(path, error) from None
+
+    def read(self, parameter: str, state: str) -> Tensor | None:
+        number = self.numbers.get((parameter, state))
+        if number is None:
+            return None
+        try:
+            tensor: Tensor = self._open.get_tensor(str(number))
+        except (OSError, SafetensorError) as error:
+            raise snapshot.unreadable(self.path, error) from None
+        if self._sums and checksums.of_tensor(tensor) != self._sums[str(number)]:
+            raise CaptureError(
+                f"{str(self.path)!r} is damaged: the checksum of tensor {number} is wrong"
+            )
+        return tensor

@@ -1,0 +1,119 @@
+"""``qmaps replay``."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from qmaps.cli.options import AsJson, MinSize, Out, Seed, States, as_codebook
+from qmaps.cli.output import print_json, print_table, progress
+
+
+def replay(
+    states: States,
+    spec: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="A pair of quantizers such as 'B128/DE@4s + rank1/linear@4u'; may be repeated. By "
+            "default the standard pairs."
+        ),
+    ] = None,
+    out: Out = Path("runs/replay"),
+    step: Annotated[
+        int | None,
+        typer.Option(
+            help="Captured step to start from; by default the last with recorded gradients, or "
+            "simply the last."
+        ),
+    ] = None,
+    steps: Annotated[
+        int | None,
+        typer.Option(help="Gradients to replay; by default all recorded ones, or 100 simulated."),
+    ] = None,
+    share: Annotated[
+        float, typer.Option(help="Share of each parameter to replay, in whole rows: 0.01 is 1 %.")
+    ] = 1.0,
+    parameters: Annotated[
+        list[str] | None, typer.Option(help="Parameter names, with wildcards; may be repeated.")
+    ] = None,
+    codebook: Annotated[
+        list[str] | None,
+        typer.Option(help="NAME=FILE: your own map, one value per line; may be repeated."),
+    ] = None,
+    min_quantized_size: MinSize = 4096,
+    seed: Seed = 0,
+    top: Annotated[int, typer.Option(min=1, help="Rows to print.")] = 20,
+    as_json: AsJson = False,
+) -> None:
+    """Replay Adam's moments under pairs of quantizers; the rows go to OUT/replay/replay.parquet.
+
+    Gradients recorded after the captured step are replayed; without any, gradients are simulated
+    from the moments, and the output says so.
+
+    Examples:
+
+        qmaps capture stdlib-lm --out states --every 100 --gradients 50
+
+        qmaps replay states --step 200 --out runs/mine
+
+        qmaps replay optimizer.pt --share 0.01 --spec "B128/DE@4s + rank1/linear@4u"
+    """
+    from qmaps import capture as captures
+    from qmaps import figures, sweep
+    from qmaps.analyze import replay as replays
+    from qmaps.storage.files import output_folder, write_frame
+
+    loaded = captures.load(states, step=step)
+    if step is None and len(loaded.steps) > 1:
+        each = (captures.load(states, step=number) for number in reversed(loaded.steps))
+        loaded = next((found for found in each if len(found.window()) > 1), loaded)
+    folder = out / "replay"
+    with progress(quiet=as_json) as advance:
+
+        def report(done: int, total: int, note: str) -> None:
+            if done == 0:  # the arguments are checked by now
+                output_folder(folder)
+            advance("replay states", done, total, note)
+
+        frame = replays.run(
+            loaded,
+            spec or sweep.STANDARD,
+            steps=steps,
+            share=share,
+            parameters=parameters,
+            min_quantized_size=min_quantized_size,
+            codebooks=[as_codebook(given) for given in codebook or []],
+            seed=seed,
+            progress=report,
+        )
+    summary = replays.summarize(frame)
+    write_frame(folder / "replay.parquet", frame)
+    write_frame(folder / "summary.parquet", summary)
+    figures.save(figures.replay(summary), folder / "replay.png")
+    if as_json:
+        print_json(json.loads(summary.to_json(orient="records")))
+        return
+    rows = summary.head(top).to_dict("records")
+    (kind,) = summary["gradients"].unique()
+    print_table(
+        f"all parameters together, most progress first; {kind} gradients",
+        ["quantizer", "bits", "progress", "stalled 1st", "stalled 2nd", "exploded", "zero points"],
+        [
+            [
+                row["quantizer"],
+                f"{row['bits_per_element']:.2f}",
+                f"{row['progress']:.1%}",
+                f"{row['stalled_share_first']:.1%}",
+                f"{row['stalled_share_second']:.1%}",
+                f"{row['explosion_share']:.2g}",
+                f"{row['zero_point_share']:.2g}",
+            ]
+            for row in rows
+        ],
+    )
+    if kind != "recorded":
+        print("gradients were not recorded; they were simulated from the moments")
+    print(f"rows: {folder / 'replay.parquet'}")

@@ -1,0 +1,405 @@
+"""Replays agree with a recursion written out again here, one quantizer and one step at a time."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+import torch
+from torch import Tensor
+
+import qmaps
+from qmaps.algebra.pair import Pair
+from qmaps.algebra.quantizer import Quantizer
+from qmaps.analyze.replay.updates import largest_possible
+from qmaps.capture import CapturedStates, Gradients, StateRecorder
+from qmaps.engines.philox import RoundingKey
+from qmaps.errors import BadTypeError, BadValueError, CaptureError, SpecError
+
+EPS = 1e-8
+PAIRS = [
+    "B128/DE@4s + rank1/linear@4u",
+    "B128/DE@4s + B128/DE@4u",
+    "32-bit + B256/DE-0@8u",
+    "B64/linear@3s+sr + 32-bit",
+    "row/DE@5s+sr + logB128/log2@4u",
+    "B128/quantile@4s + B128/DE@4u+sr",
+    "B256/linear@16s + B256/linear@10u",
+    "32-bit + 32-bit",
+]
+
+
+def record(out: Path, window: int = 12, start: int = 5, **options: object) -> Path:
+    """Record a run whose gradients have a mean, noise, and rare outliers."""
+    torch.manual_seed(0)
+    weights = {
+        "a": torch.nn.Parameter(torch.zeros(48, 128)),
+        "b": torch.nn.Parameter(torch.ones(6)),
+    }
+    means = {name: 0.5 * torch.randn_like(p) for name, p in weights.items()}
+    optimizer = torch.optim.AdamW(weights.values(), betas=(0.8, 0.95), eps=EPS, **options)
+    # The parameter's own numbers come after those of others.
+    names = list(weights.items())
+    recorder = StateRecorder(optimizer, out, names=names, steps=[start], gradients=max(2, window))
+    with recorder:
+        for _ in range(start + window):
+            for name, parameter in weights.items():
+                noise = torch.randn_like(parameter)
+                parameter.grad = (means[name] + noise + noise**5 / 50) * 1e-3
+            optimizer.step()
+    return out
+
+
+@pytest.fixture(scope="module")
+def recording(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return record(tmp_path_factory.mktemp("recording"))
+
+
+@pytest.fixture(scope="module")
+def frame(recording: Path) -> pd.DataFrame:
+    return qmaps.replay.run(recording, PAIRS, seed=3)
+
+
+class Slow:
+    """One moment under one quantizer, kept whole; None is exact."""
+
+    def __init__(self, start: Tensor, zs: list[Tensor], beta: float, q: Quantizer | None,
+                 number: int, taken: int) -> None:  # fmt: skip
+        q = None if q is None else q.fit(start)
+        self.y: list[Tensor] = []
+        self.q: list[Tensor] = []
+        self.codes: list[Tensor] = []
+        self.gaps: list[tuple[Tensor, Tensor]] = []
+        self._take(start, q, number, 0)
+        for step, z in enumerate(zs, start=taken + 1):
+            self._take(self.q[-1] * beta + z * (1 - beta), q, number, step)
+
+    def _take(self, y: Tensor, q: Quantizer | None, number: int, step: int) -> None:
+        self.y.append(y)
+        if q is None:
+            self.q.append(y)
+            return
+        key = RoundingKey(seed=3, tensor=0, state=number, step=step) if q.stochastic else None
+        t = q.quantize(y, key=key)
+        self.q.append(t.dequantize())
+        codes = t.codes()
+        self.codes.append(codes)
+        last = len(q.map.codebook()) - 1
+        sides = []
+        for side in (-1, 1):
+            near = (codes + side).clamp(0, last)
+            packed = qmaps.engines.packing.pack(near, q.map.bits)
+            sides.append((type(t)(t.quantizer, t.shape, packed, t.scales).dequantize()
+                          - self.q[-1]).abs())  # fmt: skip
+        self.gaps.append((sides[0], sides[1]))
+
+    def gap(self, step: int, movement: Tensor) -> Tensor:
+        return torch.where(movement > 0, self.gaps[step][1], self.gaps[step][0])
+
+
+def expected(recording: Path, spec: str) -> dict[str, float]:
+    """Every measure of parameter ``a`` under a pair, from its definition, in float64."""
+    states = qmaps.capture.load(recording)
+    grads = [g for _, g in states.gradients("a")]
+    steps, betas, pair = len(grads), (0.8, 0.95), Pair.parse(spec)
+    assert steps == 12
+    found: dict[str, float] = {}
+    runs = {}
+    checks = sorted({math.ceil(k * steps / 5) for k in range(1, 6)})
+    for number, (name, q, label) in enumerate(
+        (("exp_avg", pair.first, "first"), ("exp_avg_sq", pair.second, "second"))
+    ):
+        start, beta = states.tensor("a", name), betas[number]
+        zs = grads if number == 0 else [g * g for g in grads]
+        exact = Slow(start, zs, beta, None, number, states.step)
+        own = runs[label] = Slow(start, zs, beta, q, number, states.step)
+        runs[f"exact {label}"] = exact
+        x, y, quantized = (torch.stack(v[1:]).double() for v in (exact.q, own.y, own.q))
+        before = torch.stack(own.q[:-1]).double()
+        z = torch.stack(zs).double()
+        error = quantized - x
+        size = float(x.square().mean())
+        fit = float(((quantized - z) * (before - z)).sum() / (before - z).square().sum())
+        measures = {
+            "gain": float((quantized * x).sum() / x.square().sum()),
+            "effective_beta": fit,
+            "lag": fit / (1 - fit) if fit < 1 else math.inf,
+            "bias": math.sqrt(float(error.mean(0).square().mean()) / size),
+            "noise": math.sqrt(float((error - error.mean(0)).square().mean()) / size),
+            "amplification": math.nan,
+            "moved_share": math.nan,
+            "stalled_share": math.nan,
+            "rerounded_share": 0.0,
+        }
+        if q is not None:
+            single = float((quantized - y).square().sum())
+            measures["amplification"] = float(error.square().sum()) / single
+            movement = exact.q[-1] - exact.q[0]
+            wide = own.gap(0, movement)
+            moved = (movement.abs() > wide) & (wide > 0)
+            held = torch.stack([own.codes[k] == own.codes[0] for k in checks]).all(0)
+            measures["moved_share"] = float(moved.float().mean())
+            measures["stalled_share"] = (
+                float((moved & held).sum() / moved.sum()) if moved.any() else math.nan
+            )
+            count = 0
+            for k in checks:
+                movement = own.y[k] - own.q[k - 1]
+                still = movement.abs() < own.gap(k - 1, movement) / 2
+                count += int((still & (own.codes[k] != own.codes[k - 1])).sum())
+            measures["rerounded_share"] = count / (len(checks) * movement.numel())
+        found |= {f"{key}_{label}": value for key, value in measures.items()}
+
+    def update(label: str, k: int) -> Tensor:
+        t = states.step + k
+        m, v = (runs[label + each].y[k].double() for each in ("first", "second"))
+        return m / (1 - 0.8**t) / ((v / (1 - 0.95**t)).sqrt() + EPS)
+
+    kept = descent = exploded = cost = spent = 0.0
+    largest = 0.0
+    for k in range(1, steps):
+        following = grads[k].double()
+        descent += float((update("exact ", k) * following).sum())
+        kept += float((update("", k) * following).sum())
+        v = runs["exact second"].y[k].double()
+        curvature = (v / (1 - 0.95 ** (states.step + k))).sqrt() + EPS
+        cost += float((update("exact ", k).square() * curvature).sum())
+        spent += float((update("", k).square() * curvature).sum())
+        sizes = update("", k).abs()
+        exploded += int((sizes > largest_possible((0.8, 0.95), states.step + k)).sum())
+        largest = max(largest, float(sizes.max()))
+    zeroed = sum(
+        int(((runs["second"].q[k] == 0) & (runs["exact second"].q[k] != 0)
+             & (runs["first"].q[k] != 0)).sum())
+        for k in checks
+    )  # fmt: skip
+    numel = grads[0].numel()
+    return found | {
+        "descent": descent,
+        "kept_descent": kept,
+        "progress": kept / descent,
+        "cost": cost,
+        "spent_cost": spent,
+        "net_progress": 2 * kept / descent - spent / cost,
+        "explosion_share": exploded / (numel * (steps - 1)),
+        "largest_update": largest,
+        "zero_point_share": zeroed / (numel * len(checks)),
+    }
+
+
+@pytest.mark.parametrize("spec", PAIRS)
+def test_every_measure_against_its_definition(
+    spec: str, recording: Path, frame: pd.DataFrame
+) -> None:
+    (row,) = frame[frame["quantizer"] == spec].to_dict("records")
+    wanted = expected(recording, spec)
+    for name, value in wanted.items():
+        # Counts are of float32 comparisons, and lag magnifies what effective_beta is off by.
+        close = {"rel": 2e-3 if name.startswith("lag") else 2e-5, "abs": 2e-6, "nan_ok": True}
+        if name.endswith("share") or "share_" in name:
+            close |= {"abs": 1.5 / 6144}
+        assert row[name] == pytest.approx(value, **close), name
+    assert set(row) == set(wanted) | {
+        "step", "parameter", "shape", "numel", "steps", "gradients", "quantizer", "first",
+        "second", "bits_per_element",
+    }  # fmt: skip
+
+
+def test_what_a_row_says_of_itself(frame: pd.DataFrame) -> None:
+    row = frame.iloc[0]
+    assert len(frame) == len(PAIRS)  # one parameter is too small
+    assert row[["step", "parameter", "shape", "numel", "steps", "gradients"]].tolist() == [
+        5, "a", "48x128", 6144, 12, "recorded",
+    ]  # fmt: skip
+    assert (row["first"], row["second"]) == ("B128/DE@4s", "rank1/linear@4u")
+    first, second = 4 + 32 / 128, 4 + 32 * (48 + 128) / 6144
+    assert row["bits_per_element"] == pytest.approx((first + second) / 2)
+
+
+def test_the_measures_tell_quantizers_apart(frame: pd.DataFrame) -> None:
+    rows = frame.set_index("quantizer")
+    exact = rows.loc["32-bit + 32-bit"]
+    assert exact["progress"] == pytest.approx(1, rel=1e-6)  # sums of float32 in another order
+    assert exact["net_progress"] == pytest.approx(1, rel=1e-6)
+    assert exact["gain_first"] == 1
+    assert exact["explosion_share"] == exact["zero_point_share"] == 0
+    assert rows.loc["B128/DE@4s + B128/DE@4u", "explosion_share"] > 0
+    for _, row in rows.iterrows():
+        assert row["net_progress"] <= 1 + 0.02, row.name
+    assert rows.loc["B128/DE@4s + B128/DE@4u", "zero_point_share"] > 0
+    assert rows.loc["B128/DE@4s + rank1/linear@4u", "zero_point_share"] == 0
+    assert rows.loc["32-bit + B256/DE-0@8u", "progress"] == pytest.approx(1, abs=0.02)
+    assert 0 < rows["rerounded_share_first"].max() < 1
+    assert 0 < rows["stalled_share_first"].max() < 1
+
+
+def test_pairs_do_not_depend_on_one_another(recording: Path, frame: pd.DataFrame) -> None:
+    alone = qmaps.replay.run(recording, PAIRS[4:5], seed=3)
+    kept = frame[frame["quantizer"] == PAIRS[4]].reset_index(drop=True)
+    pd.testing.assert_frame_equal(alone, kept, rtol=1e-5)
+    other = qmaps.replay.run(recording, PAIRS[4:5], seed=4)
+    assert other["bias_first"].item() != alone["bias_first"].item()
+
+
+def test_a_sample_is_the_replay_of_its_rows(tmp_path: Path) -> None:
+    whole = qmaps.capture.load(record(tmp_path / "whole"))
+    rows = qmaps.capture.sampling.rows_of((48, 128), 6144 // 2)
+    assert rows is not None
+    assert len(rows) < 48
+    sampled = qmaps.replay.run(whole, PAIRS[1:2], share=0.5, steps=6)
+    assert sampled[["numel", "steps", "shape"]].iloc[0].tolist() == [len(rows) * 128, 6, "48x128"]
+    again = CapturedStates.from_tensors(
+        {"a": {s: whole.tensor("a", s)[rows] for s in ("exp_avg", "exp_avg_sq")}}, step=5
+    )
+    again._hyperparameters = {"a": whole.hyperparameters("a")}
+    again.window = lambda parameter=None: whole.window(parameter)  # type: ignore[method-assign]
+    again.gradients = lambda name: (  # type: ignore[method-assign]
+        (step, g[rows]) for step, g in whole.gradients(name)
+    )
+    other = qmaps.replay.run(again, PAIRS[1:2], steps=6, min_quantized_size=0)
+    measured = list(sampled.columns[sampled.columns.get_loc("descent") :])
+    pd.testing.assert_frame_equal(sampled[measured], other[measured], rtol=1e-6)
+
+
+def test_recorded_rows_are_replayed(tmp_path: Path) -> None:
+    whole = qmaps.replay.run(record(tmp_path / "whole"), PAIRS[1:2], share=0.5)
+    torch.manual_seed(0)
+    options = Gradients(steps=12, max_bytes=12 * 16_000)
+    weight = torch.nn.Parameter(torch.zeros(48, 128))
+    optimizer = torch.optim.AdamW([weight], betas=(0.8, 0.95))
+    with StateRecorder(optimizer, tmp_path / "a", names=[("a", weight)], steps=[5],
+                       gradients=options):  # fmt: skip
+        for _ in range(17):
+            weight.grad = torch.randn_like(weight) + 1
+            optimizer.step()
+    sampled = qmaps.replay.run(tmp_path / "a", PAIRS[1:2])
+    assert 0 < sampled["numel"].item() * 4 <= 16_000
+    assert sampled["numel"].item() == whole["numel"].item()
+    assert sampled["gradients"].item() == "recorded"
+    assert sampled["progress"].item() > 0
+
+
+def test_a_run_that_maximizes(tmp_path: Path, frame: pd.DataFrame) -> None:
+    found = qmaps.replay.run(record(tmp_path, maximize=True), PAIRS[-1:])
+    # The same gradients; the moment, the update and what it is multiplied by are all negated.
+    wanted = frame[frame["quantizer"] == PAIRS[-1]]
+    for name in ("descent", "largest_update"):
+        assert found[name].item() == pytest.approx(wanted[name].item(), rel=1e-5)
+
+
+@pytest.mark.parametrize("betas", [(0.9, 0.999), (0.8, 0.95), (0.0, 0.9), (0.95, 0.9), (0.0, 0.0)])
+def test_no_exact_update_is_larger_than_the_largest_possible(betas: tuple[float, float]) -> None:
+    beta1, beta2 = betas
+    for steps in (1, 2, 30):
+        # The gradients for which the bound is attained: Cauchy-Schwarz with equality.
+        ages = np.arange(steps)
+        g = (ages == 0).astype(float) if beta2 == 0 else (beta1 / beta2) ** ages
+        m = (1 - beta1) * (beta1**ages * g).sum() / (1 - beta1**steps)
+        v = (1 - beta2) * (beta2**ages * g * g).sum() / (1 - beta2**steps)
+        reached, bound = m / math.sqrt(v), largest_possible(betas, steps)
+        if beta2 or not beta1:
+            assert reached == pytest.approx(bound)
+        random = np.random.default_rng(0).normal(size=(steps, 500))
+        m = ((1 - beta1) * beta1**ages) @ random / (1 - beta1**steps)
+        v = ((1 - beta2) * beta2**ages) @ random**2 / (1 - beta2**steps)
+        assert (np.abs(m) <= bound * np.sqrt(v) * (1 + 1e-12)).all()
+    assert largest_possible((0.9, 0.999), 10**5) == pytest.approx(7.27, abs=0.01)
+
+
+# Bad input
+
+
+def test_bad_arguments(recording: Path) -> None:
+    for options, error, message in (
+        ({"steps": 1}, BadValueError, "steps=1 must be 2 to 2**32 - 1"),
+        ({"steps": 2.0}, BadTypeError, "steps=2.0 must be an int"),
+        ({"seed": -1}, BadValueError, "seed=-1 must be 0 to 2**32 - 1"),
+        ({"share": 0}, BadValueError, "share=0 must be above 0 and at most 1"),
+        ({"share": "1%"}, BadTypeError, "share='1%' must be a number"),
+        ({"parameters": "x*"}, BadValueError, "parameters='x*' matches no parameter of "
+         f"'{recording}/step-00000005.safetensors'; the names are a, b"),
+        ({"parameters": "b"}, CaptureError, "no parameter has more than min_quantized_size=4096 "
+         "elements, so there is nothing to quantize"),
+    ):  # fmt: skip
+        with pytest.raises(error) as caught:
+            qmaps.replay.run(recording, PAIRS, **options)
+        assert str(caught.value) == message
+    with pytest.raises(BadValueError) as caught:
+        qmaps.replay.run(recording, [])
+    assert str(caught.value) == "specs must hold at least one pair of quantizers"
+    with pytest.raises(SpecError, match="B8/DE@9s"):
+        qmaps.replay.run(recording, ["B8/DE@9s + 32-bit"])
+
+
+def test_windows_that_are_too_short(tmp_path: Path) -> None:
+    with pytest.raises(CaptureError) as caught:
+        qmaps.replay.run(record(tmp_path, window=1), PAIRS)
+    assert str(caught.value) == (
+        f"'{tmp_path}/step-00000005.safetensors' has the gradients of 1 step after it; a replay "
+        "needs at least 2"
+    )
+
+
+def test_gradients_of_another_run(tmp_path: Path) -> None:
+    record(tmp_path / "one")
+    record(tmp_path / "other", lr=0.5, weight_decay=0.3, start=6)
+    for path in (tmp_path / "one").glob("gradients-*"):
+        path.rename(tmp_path / "other" / path.name)
+    with pytest.raises(CaptureError, match="was recorded in another run than the states in"):
+        qmaps.replay.run(tmp_path / "other", PAIRS)
+
+
+def test_rules_that_are_not_adams(tmp_path: Path) -> None:
+    with pytest.raises(CaptureError, match="was trained with amsgrad=True; only Adam and AdamW"):
+        qmaps.replay.run(record(tmp_path / "a", amsgrad=True), PAIRS)
+    weight = torch.nn.Parameter(torch.ones(65, 64))
+    optimizer = torch.optim.Adam([weight], weight_decay=0.1)
+    with StateRecorder(optimizer, tmp_path / "b", steps=[1], gradients=2):
+        for _ in range(3):
+            weight.grad = torch.ones_like(weight)
+            optimizer.step()
+    with pytest.raises(CaptureError) as caught:
+        qmaps.replay.run(tmp_path / "b", PAIRS)
+    assert str(caught.value).endswith(
+        "was trained by Adam with coupled weight_decay=0.1, which recorded gradients lack; record "
+        "a run of AdamW"
+    )
+    with pytest.raises(CaptureError, match=r"has no Adam states .* its states are momentum_buffer"):
+        qmaps.replay.run({"w": {"momentum_buffer": torch.zeros(5000)}}, PAIRS)
+    with pytest.raises(CaptureError, match="they cannot be Adam's moments"):
+        qmaps.replay.run(
+            {"w": {"exp_avg": torch.zeros(5000), "exp_avg_sq": -torch.ones(5000)}}, PAIRS
+        )
+
+
+# Summaries
+
+
+def test_a_summary_pools_the_parameters(recording: Path) -> None:
+    frame = qmaps.replay.run(recording, PAIRS, min_quantized_size=0)
+    assert frame["parameter"].unique().tolist() == ["a", "b"]
+    summary = qmaps.replay.summarize(frame).set_index("quantizer")
+    for spec in PAIRS:
+        rows = frame[frame["quantizer"] == spec]
+        row = summary.loc[spec]
+        assert row["numel"] == 6150
+        assert row["progress"] == pytest.approx(rows["kept_descent"].sum() / rows["descent"].sum())
+        assert row["largest_update"] == rows["largest_update"].max()
+        weights = rows["numel"] / 6150
+        assert row["gain_second"] == pytest.approx((rows["gain_second"] * weights).sum())
+        moved = rows["numel"] * rows["moved_share_first"]
+        stalled = (moved * rows["stalled_share_first"]).sum()
+        if moved.sum():
+            assert row["stalled_share_first"] == pytest.approx(stalled / moved.sum())
+        else:
+            assert math.isnan(row["stalled_share_first"])
+        beta = row["effective_beta_second"]
+        assert row["lag_second"] == pytest.approx(beta / (1 - beta) if beta < 1 else math.inf)
+    assert summary["progress"].is_monotonic_decreasing
+    frame.loc[0, "gradients"] = "simulated"
+    assert (
+        qmaps.replay.summarize(frame).set_index("quantizer").loc[PAIRS[0], "gradients"] == "mixed"
+    )

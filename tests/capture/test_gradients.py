@@ -1,0 +1,214 @@
+"""Recorded gradients: bit for bit, sampled under a budget, and never those of another run."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from qmaps import capture
+from qmaps.capture import Gradients, StateRecorder, sampling, snapshot
+from qmaps.errors import BadTypeError, BadValueError, CaptureError
+
+
+def train(
+    out: Path, steps: int, seed: int = 0, shape: tuple[int, int] = (64, 96), **options: object
+) -> dict[int, Tensor]:
+    """Train one layer with a closure, and return its gradients by step."""
+    torch.manual_seed(seed)
+    layer = nn.Linear(shape[1], shape[0], bias=False)
+    optimizer = torch.optim.AdamW(layer.parameters())
+    seen: dict[int, Tensor] = {}
+    with StateRecorder(optimizer, out, names=layer, **options):
+        for number in range(1, steps + 1):
+
+            def closure() -> Tensor:
+                optimizer.zero_grad()
+                loss = layer(torch.randn(4, shape[1])).square().mean()
+                loss.backward()
+                return loss
+
+            optimizer.step(closure)
+            assert layer.weight.grad is not None
+            seen[number] = layer.weight.grad.clone()
+    return seen
+
+
+def test_the_windows_after_each_snapshot_bit_for_bit(tmp_path: Path) -> None:
+    seen = train(tmp_path, 12, every=5, gradients=3)
+    for start, window in ((5, [6, 7, 8]), (10, [11, 12])):
+        states = capture.load(tmp_path, step=start)
+        assert states.window() == window
+        assert states.rows("weight") is None
+        found = dict(states.gradients("weight"))
+        assert list(found) == window
+        assert all(torch.equal(found[step], seen[step]) for step in window)
+    assert len(list(tmp_path.glob("gradients-*"))) == 5
+
+
+def test_overlapping_windows_are_one(tmp_path: Path) -> None:
+    seen = train(tmp_path, 9, every=3, gradients=4)
+    states = capture.load(tmp_path, step=3)
+    assert states.window() == [4, 5, 6, 7, 8, 9]
+    assert all(torch.equal(g, seen[step]) for step, g in states.gradients("weight"))
+    snapshot.path_of(tmp_path, 6).unlink()  # what came after it is no longer known
+    assert capture.load(tmp_path, step=3).window() == [4, 5, 6]
+
+
+def test_recorded_gradients_reproduce_the_moments(tmp_path: Path) -> None:
+    train(tmp_path, 8, every=4, gradients=4)
+    before, after = capture.load(tmp_path, step=4), capture.load(tmp_path, step=8)
+    m = before.tensor("weight", "exp_avg").double()
+    for _, gradient in before.gradients("weight"):
+        m = 0.9 * m + 0.1 * gradient.double()
+    torch.testing.assert_close(m.float(), after.tensor("weight", "exp_avg"))
+
+
+def test_samples_are_whole_rows_and_blocks_within_the_budget(tmp_path: Path) -> None:
+    budget = 3 * 40_000
+    options = Gradients(steps=3, max_bytes=budget)
+    seen = train(tmp_path, 6, shape=(512, 96), every=3, gradients=options)
+    states = capture.load(tmp_path, step=3)
+    rows = states.rows("weight")
+    assert rows is not None
+    # lcm(96, 2048) / 96 = 64 rows are three blocks.
+    assert rows.view(-1, 64)[:, 0].tolist() == [256]
+    assert torch.equal(rows, torch.arange(256, 320))
+    written = 0
+    for step, gradient in states.gradients("weight"):
+        assert torch.equal(gradient, seen[step][rows])
+        written += gradient.nbytes + rows.nbytes
+    assert written <= budget
+    with pytest.raises(BadValueError) as caught:
+        train(tmp_path / "b", 1, shape=(512, 96), gradients=Gradients(steps=3, max_bytes=1000))
+    least = 3 * (64 * 96 * 4 + 64 * 8)
+    assert str(caught.value) == (
+        f"gradients: max_bytes=1000 is too small for steps=3 of 1 parameters; at least {least} are "
+        "needed"
+    )
+    assert not (tmp_path / "b").exists()
+
+
+@pytest.mark.parametrize("shape", [[50257, 768], [300, 1000], [100_000], [64, 3, 3, 3], [7]])
+@pytest.mark.parametrize("share", [0.0, 0.01, 0.3, 0.99, 1.0])
+def test_rows_of(shape: list[int], share: float) -> None:
+    wanted = round(share * math.prod(shape))
+    rows = sampling.rows_of(shape, wanted)
+    length = sampling.unit(shape)
+    width = math.prod(shape[1:])
+    if rows is None:
+        assert wanted + length * width > math.prod(shape) - length * width
+        return
+    assert torch.equal(rows, rows.unique())
+    assert 0 <= int(rows[0]) <= int(rows[-1]) < shape[0]
+    units = rows.view(-1, length)
+    assert torch.equal(units - units[:, :1], torch.arange(length).expand_as(units))
+    assert len(rows) * width <= max(wanted, length * width)
+    assert len(rows) * width > wanted - length * width
+    # Spread evenly: no gap is more than about twice another.
+    if len(units) > 2:
+        gaps = units[:, 0].diff()
+        assert int(gaps.max()) <= int(gaps.min()) + length
+
+
+def test_sparse_and_missing_gradients(tmp_path: Path) -> None:
+    table, idle = nn.Embedding(50, 4, sparse=True), nn.Parameter(torch.zeros(3))
+    optimizer = torch.optim.SparseAdam([table.weight, idle])
+    names = [("table", table.weight), ("idle", idle)]
+    seen = {}
+    with StateRecorder(optimizer, tmp_path, names=names, steps=[1], gradients=3):
+        for step in range(1, 4):
+            optimizer.zero_grad()
+            table(torch.tensor([step, 3])).sum().backward()
+            seen[step] = table.weight.grad.to_dense()
+            optimizer.step()
+    states = capture.load(tmp_path)
+    found = dict(states.gradients("table"))
+    assert list(found) == [2, 3]
+    assert all(torch.equal(found[step], seen[step]) for step in found)
+    assert states.parameters() == ["table"]
+
+
+def test_another_run_is_told(tmp_path: Path) -> None:
+    train(tmp_path, 6, every=4, gradients=2)
+    train(tmp_path, 4, seed=1, every=4)  # overwrites the states without gradients of its own
+    with pytest.raises(CaptureError) as caught:
+        capture.load(tmp_path).window()
+    assert str(caught.value) == (
+        f"'gradients-00000005.safetensors' was recorded in another run than the states in "
+        f"'{tmp_path}/step-00000004.safetensors'; delete the gradients or record both again"
+    )
+    train(tmp_path, 5, seed=2, every=4, gradients=2)  # removes what it does not overwrite
+    assert capture.load(tmp_path).window() == [5]
+
+
+def test_damage_is_found(tmp_path: Path) -> None:
+    train(tmp_path, 6, every=4, gradients=2)
+    path = tmp_path / "gradients-00000006.safetensors"
+    content = bytearray(path.read_bytes())
+    content[-5] ^= 1
+    path.write_bytes(content)
+    states = capture.load(tmp_path)
+    assert states.window() == [5, 6]
+    with pytest.raises(CaptureError, match="is damaged: the checksum of tensor 0 is wrong"):
+        list(states.gradients("weight"))
+    path.write_bytes(content[:100])
+    with pytest.raises(CaptureError, match="is corrupt or truncated"):
+        capture.load(tmp_path).window()
+
+
+def test_non_finite_gradients_are_refused(tmp_path: Path) -> None:
+    weight = nn.Parameter(torch.zeros(4))
+    optimizer = torch.optim.AdamW([weight])
+    with StateRecorder(optimizer, tmp_path, steps=[1], gradients=2):
+        for value in (1.0, math.inf):
+            weight.grad = torch.full((4,), value)
+            optimizer.step()
+    with pytest.raises(CaptureError) as caught:
+        list(capture.load(tmp_path).gradients("group0.param0"))
+    assert str(caught.value) == (
+        "the gradient of parameter 'group0.param0' at step 2 beside "
+        f"'{tmp_path}/step-00000001.safetensors' holds NaN or infinity; only finite real gradients "
+        "can be replayed"
+    )
+
+
+def test_gradients_count_for_the_quota(tmp_path: Path) -> None:
+    size = 64 * 96 * 4
+    with pytest.warns(UserWarning, match="recording stopped: another file of gradients of") as told:
+        train(tmp_path, 8, every=4, gradients=4, max_bytes=round(4.5 * size))
+    assert len(told) == 1
+    assert capture.load(tmp_path).window() == [5, 6]
+
+
+def test_snapshots_without_gradients_are_written_as_before(tmp_path: Path) -> None:
+    train(tmp_path, 4, every=4)
+    assert b"window" not in snapshot.path_of(tmp_path, 4).read_bytes()[:4000]
+    assert capture.load(tmp_path).window() == []
+    assert list(capture.load(tmp_path).gradients("weight")) == []
+
+
+@pytest.mark.parametrize(
+    ("given", "error", "message"),
+    [
+        (1, BadValueError, "gradients: steps=1 must be at least 2"),
+        (True, BadTypeError, "gradients=True must be a number of steps or "
+         "qmaps.capture.Gradients(steps, max_bytes)"),
+        ("all", BadTypeError, "gradients='all' must be a number of steps or "
+         "qmaps.capture.Gradients(steps, max_bytes)"),
+    ],
+)  # fmt: skip
+def test_bad_input(given: object, error: type[Exception], message: str, tmp_path: Path) -> None:
+    with pytest.raises(error) as caught:
+        train(tmp_path / "out", 1, gradients=given)
+    assert str(caught.value) == message
+    assert not (tmp_path / "out").exists()
+    with pytest.raises(BadValueError) as caught:
+        Gradients(max_bytes=0)
+    assert str(caught.value) == "gradients: max_bytes=0 must be at least 1"
+    with pytest.raises(BadTypeError) as caught:
+        Gradients(steps=2.5)
+    assert str(caught.value) == "gradients: steps=2.5 must be an int"
