@@ -119,7 +119,7 @@ def test_options_of_any_type_are_compared_with_what_a_format_can_express(
     saved = trained(optim.SGD).state_dict()
     saved["param_groups"][0]["nesterov"] = value
     torch.save(saved, tmp_path / "in.pt")
-    with pytest.raises(BadValueError, match="group 0 has nesterov=.* only nesterov=False"):
+    with pytest.raises(BadValueError, match=r"group 0 has nesterov=.* only nesterov=False"):
         convert_file(tmp_path / "in.pt", tmp_path / "out.pt", to="bitsandbytes")
     assert not (tmp_path / "out.pt").exists()
 
