@@ -67,9 +67,9 @@ class Part:
 
 
 PARTS = {
-    "small": Part("lm-tiny", COUNT, 8),
-    "rates": Part("lm-tiny", 40, 8, (0.5, 2.0)),
-    "digits": Part("digits", COUNT, 8),
+    "small": Part("docstring-lm", COUNT, 8),
+    "rates": Part("docstring-lm", 40, 8, (0.5, 2.0)),
+    "scratch": Part("lm-tiny", COUNT, 8),
     "minilm": Part("minilm", 16, 3),
     "lm": Part("lm", 30, 3),
 }

@@ -11,6 +11,7 @@ from __future__ import annotations
 from qmaps.errors import BadValueError, nearest
 from qmaps.lab.workloads import Workload
 from qmaps.lab.workloads.digits import Digits
+from qmaps.lab.workloads.docstring_lm import DocstringLM
 from qmaps.lab.workloads.minilm import MiniLM
 from qmaps.lab.workloads.stdlib_lm import StdlibLM, StdlibLMTiny
 
@@ -18,9 +19,10 @@ JUDGES: dict[str, Workload] = {
     "digits": Digits(steps=400, lr=8e-3, warmup_steps=40),
     "lm-tiny": StdlibLMTiny(steps=300, lr=3e-3, warmup_steps=100),
     "lm": StdlibLM(steps=300, lr=2e-3, warmup_steps=100),
+    "docstring-lm": DocstringLM(steps=200, lr=2e-3, warmup_steps=20),
     "minilm": MiniLM(steps=200, lr=1e-4, warmup_steps=20, longest=20),
 }
-"""The judges by name; `minilm` is pretrained, the others begin from random weights."""
+"""The judges by name; the last two begin from trained weights, the others from random ones."""
 
 
 def judge(name: str) -> Workload:
