@@ -1,4 +1,4 @@
-"""Adagrad with a quantized sum."""
+"""Adagrad, in 32 bits or with a quantized sum."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from qmaps.optim.terms import ascent, check_at_least_0, coupled
 
 
 class Adagrad(QuantizedOptimizer):
-    r"""Adagrad with a quantized sum of squares, which accepts any quantizer spec.
+    r"""Adagrad; its sum of squares accepts any quantizer spec.
 
     With gradient g (negated to maximize) and step t, in float32 and in this order:
 

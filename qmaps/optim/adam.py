@@ -1,4 +1,4 @@
-"""Adam with quantized moments."""
+"""Adam, in 32 bits or with quantized moments."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from qmaps.optim.terms import ascent, check_at_least_0, check_betas, coupled
 
 
 class Adam(QuantizedOptimizer):
-    r"""Adam with L2 weight decay and quantized moments; every state accepts any quantizer spec.
+    r"""Adam with L2 weight decay; every state accepts any quantizer spec.
 
     With gradient g (negated to maximize) and step t, in float32 and in this order:
 

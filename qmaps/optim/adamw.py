@@ -1,4 +1,4 @@
-"""AdamW with quantized moments."""
+"""AdamW, in 32 bits or with quantized moments."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from qmaps.optim.terms import directed
 
 
 class AdamW(Adam):
-    r"""AdamW with quantized moments; every state accepts any quantizer spec.
+    r"""AdamW: Adam with decoupled weight decay; every state accepts any quantizer spec.
 
     With gradient g (negated to maximize) and step t, in float32 and in this order:
 

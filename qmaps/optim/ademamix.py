@@ -1,4 +1,4 @@
-"""AdEMAMix with quantized moments."""
+"""AdEMAMix, in 32 bits or with quantized moments."""
 
 from __future__ import annotations
 

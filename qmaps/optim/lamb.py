@@ -1,4 +1,4 @@
-"""LAMB with quantized moments."""
+"""LAMB, in 32 bits or with quantized moments."""
 
 from __future__ import annotations
 

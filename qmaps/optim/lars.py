@@ -1,4 +1,4 @@
-"""LARS with a quantized momentum buffer."""
+"""LARS, in 32 bits or with a quantized momentum buffer."""
 
 from __future__ import annotations
 

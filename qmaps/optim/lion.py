@@ -1,4 +1,4 @@
-"""Lion with a quantized momentum."""
+"""Lion, in 32 bits or with a quantized momentum."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from qmaps.optim.terms import ascent, check_at_least_0, check_betas, directed
 
 
 class Lion(QuantizedOptimizer):
-    r"""Lion with quantized momentum; its state accepts any quantizer spec.
+    r"""Lion, the sign of a momentum; its state accepts any quantizer spec.
 
     With gradient g (negated to maximize), in float32 and in this order:
 

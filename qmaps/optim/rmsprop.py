@@ -1,4 +1,4 @@
-"""RMSprop with quantized states."""
+"""RMSprop, in 32 bits or with quantized states."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Stochastic gradient descent with a quantized momentum buffer."""
+"""Stochastic gradient descent, in 32 bits or with a quantized momentum buffer."""
 
 from __future__ import annotations
 

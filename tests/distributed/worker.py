@@ -35,7 +35,6 @@ from qmaps.engines.backends import use_backend
 from qmaps.errors import BadTypeError, BadValueError
 from qmaps.optim import (
     LAMB,
-    LARS,
     SGD,
     SM3,
     Adafactor,
@@ -45,6 +44,8 @@ from qmaps.optim import (
     AdamW4bitFactor,
     AdamW8bit,
     AdamWFactor,
+    LAMB8bit,
+    LARS8bit,
     QuantizedOptimizer,
 )
 from qmaps.optim.sharding import state_dims
@@ -228,8 +229,8 @@ def check_nan_reaches_all_that_shares_its_scale() -> None:
 def check_whole_tensor_rules() -> None:
     """Norms and factored statistics: those of the whole, but for the order of float64 sums."""
     makes: dict[str, Make] = {
-        "LAMB": lambda p: LAMB(p, lr=1e-2),
-        "LARS": lambda p: LARS(p, lr=1.0),
+        "LAMB": lambda p: LAMB8bit(p, lr=1e-2),
+        "LARS": lambda p: LARS8bit(p, lr=1.0),
         "AdamWFactor": lambda p: AdamWFactor(p, lr=1e-2, state_quantizers=None),
         "AdamW4bitFactor": lambda p: AdamW4bitFactor(p, lr=1e-2),
         "Adafactor": lambda p: Adafactor(p, beta1=0.9, fira_margin=0.01),
@@ -255,7 +256,7 @@ def check_whole_tensor_rules() -> None:
 
 def check_hybrid_sharding() -> None:
     mesh = dist.init_device_mesh("cpu", (2, WORLD // 2), mesh_dim_names=("copies", "shards"))
-    for make in (AdamW8bit, AdamW4bit, lambda p: LAMB(p, lr=1e-2)):
+    for make in (AdamW8bit, AdamW4bit, lambda p: LAMB8bit(p, lr=1e-2)):
         ours, theirs = pair(make, 3, mesh=mesh)
         exact = not ours.takes_norms
         if exact:

@@ -134,6 +134,7 @@ def test_groups_differ_in_options_and_states(family: Family) -> None:
     a, b = (nn.Parameter(torch.ones(30, 4)) for _ in range(2))
     together = family.full(
         [{"params": [a], **first}, {"params": [b], **last, "state_quantizers": None}],
+        state_quantizers="8bit",
         min_quantized_size=0,
     )
     alone = []
