@@ -77,10 +77,11 @@ class QuantizedOptimizer(UpdateRule, torch.optim.Optimizer):
             and parameters, as in torch, and never turns into a finite number. "skip": the
             whole step is skipped and counted in `skipped_steps`. "raise": the step raises
             NonFiniteError before anything has changed.
-        seed: seed of stochastic rounding, an int from 0 to 2**32 - 1.
+        seed: seed of stochastic rounding, of states and of parameters; an int from 0 to 2**32 - 1.
         stochastic_rounding: round new bfloat16 parameters stochastically, which keeps small
             updates in expectation; see `qmaps.engines.bfloat16`. Parameters of other dtypes ignore
-            it. It cannot be combined with `master_weights`.
+            it. It cannot be combined with `master_weights`. It says nothing about states: those
+            are rounded stochastically where their quantizer has ``+sr``, as in the preset "4bit".
         master_weights: keep a float32 copy of each bfloat16 or float16 parameter, as the state
             `master_param`, and update that; see `qmaps.engines.masters`. Other parameters ignore
             it.

@@ -50,7 +50,7 @@ class Lion(QuantizedOptimizer):
     >>> layer(torch.randn(4, 128)).square().mean().backward()
     >>> optimizer.step()
     >>> optimizer.state[layer.weight]["exp_avg"]
-    QuantizedTensor('B128/DE@4s', shape=(64, 128), 4352 bytes)
+    QuantizedTensor('B128/DE@4s+sr', shape=(64, 128), 4352 bytes)
     """
 
     states: ClassVar[Mapping[str, State]] = {"exp_avg": State(signed=True)}
@@ -115,7 +115,7 @@ class Lion8bit(EightBit, Lion):
 
 
 class Lion4bit(FourBit, Lion):
-    """`Lion` with a 4-bit momentum: ``B128/DE@4s``.
+    """`Lion` with a 4-bit momentum: ``B128/DE@4s+sr``.
 
     Args:
         params, lr, betas, weight_decay: as for `Lion`.

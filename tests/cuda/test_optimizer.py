@@ -118,7 +118,7 @@ def assert_as_reference(
 
 
 @pytest.mark.parametrize(("kind", "options"), RULE_OPTIONS)
-@pytest.mark.parametrize("preset", ["8bit", "paper-4bit"])
+@pytest.mark.parametrize("preset", ["8bit", "4bit", "paper-4bit"])
 def test_every_rule(
     kind: type[QuantizedOptimizer],
     options: dict[str, Any],

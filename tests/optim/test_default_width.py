@@ -12,7 +12,7 @@ from torch import Tensor, nn
 import qmaps
 from qmaps import optim
 from qmaps.algebra.quantized import QuantizedTensor
-from qmaps.optim import AdamW, AdamW8bit, QuantizedOptimizer, param_groups
+from qmaps.optim import AdamW, AdamW4bit, AdamW8bit, QuantizedOptimizer, param_groups
 from qmaps.optim.fixed_width import FixedWidth
 from tests.optim.families import CASES, Family, Options, floats, label, model, run, train
 
@@ -154,6 +154,21 @@ def test_a_checkpoint_of_an_8_bit_run_goes_on_in_8_bits(version: str) -> None:
     for each, its in ((net, before), (resumed, optimizer)):
         train(each, its, range(3, 6))
         assert kept(its) == eight
+    assert all(map(torch.equal, net.parameters(), resumed.parameters()))
+
+
+def test_a_checkpoint_of_an_earlier_4_bit_run_goes_on_with_its_quantizers() -> None:
+    """Until version 0.2 the 4-bit classes had the quantizers of the paper."""
+    net, before = stepped(AdamW, state_quantizers="paper-4bit")
+    saved = before.state_dict()
+    saved["qmaps"]["optimizer"] = "AdamW4bit"
+    resumed = model()
+    resumed.load_state_dict(net.state_dict())
+    optimizer = AdamW4bit(resumed.named_parameters())
+    optimizer.load_state_dict(saved)
+    for each, its in ((net, before), (resumed, optimizer)):
+        train(each, its, range(3, 6))
+        assert kept(its) == {"exp_avg": "B128/DE@4s", "exp_avg_sq": "rank1/linear@4u"}
     assert all(map(torch.equal, net.parameters(), resumed.parameters()))
 
 

@@ -155,7 +155,7 @@ def test_groups_differ_in_options_and_states(family: Family) -> None:
             assert torch.equal(floats(together.state[p][name]), floats(value))
 
 
-@pytest.mark.parametrize("specs", [None, "8bit", "4bit"], ids=str)
+@pytest.mark.parametrize("specs", [None, "8bit", "4bit", "paper-4bit"], ids=str)
 @pytest.mark.parametrize(("family", "options"), CASES, ids=label)
 def test_propagate_lets_no_nan_become_finite(
     family: Family, options: Options, specs: str | None

@@ -105,7 +105,7 @@ def test_rows_and_totals_in_a_script() -> None:
         "shape": (5000, 64),
         "dtype": "bfloat16",
         "state": "exp_avg",
-        "quantizer": "B128/DE@4s",
+        "quantizer": "B128/DE@4s+sr",
         "why": "state_quantizers",
         "nbytes": 170_000,
         "predicted": True,

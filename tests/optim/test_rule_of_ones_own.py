@@ -119,7 +119,7 @@ def test_single_members_of_version_0_1_still_work() -> None:
         param.grad = torch.ones_like(param)
         optimizer.step()
     assert isinstance(exact.state[params[0]]["exp_avg"], Tensor)
-    assert exact.state[params[0]]["exp_avg_sq"].quantizer.spec == "rank1/linear@4u"
+    assert exact.state[params[0]]["exp_avg_sq"].quantizer.spec == "B128/DE-0@4u"
     assert math.isclose(float(params[1].detach().mean()), -0.1 / 5**0.5, rel_tol=1e-3)
     with pytest.warns(DeprecationWarning, match="constants is now step_scalars"):
         assert exact.constants(exact.param_groups[0])["beta1"] == 0.9
