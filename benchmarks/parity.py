@@ -1,4 +1,4 @@
-"""Final validation loss of every optimizer in 32, 8 and 4 bits.
+"""Final validation loss of every optimizer in 32, 8 and 4 bits, and with the 4-bit paper's pair.
 
 ``python -m benchmarks.parity digits stdlib-lm-tiny`` trains each with several seeds, goes on where
 it was stopped, and writes reports/parity.{csv,md}: the loss, and its distance to the same optimizer
@@ -27,7 +27,8 @@ from qmaps.lab import workloads
 from qmaps.lab.workloads import Workload, train
 from qmaps.storage.files import output_folder, replacing, write_text
 
-WIDTHS = ("32bit", "8bit", "4bit")
+WIDTHS = ("32bit", "8bit", "4bit", "paper-4bit")
+"""Presets; what reproduces the 4-bit paper reads the last one."""
 HEAD = ("optimizer", "width", "seeds", "loss", "spread", "minus 32 bits", "in spreads", "MiB")
 LIMIT = 2.0
 """Spreads beyond which a preset has to be explained."""

@@ -20,7 +20,7 @@ from tests.helpers import examples
 from tests.odd import objects, refused, tensors
 
 AVAILABLE = {found.name for found in backends() if found.available}
-CLASSES: list[Any] = [optim.AdamW8bit, optim.SGD, optim.Adafactor8bit, optim.AdamWFactor,
+CLASSES: list[Any] = [optim.AdamW8bit, optim.SGD, optim.Adafactor8bit, optim.AdamW8bitFactor,
                       torch.optim.AdamW]  # fmt: skip
 
 
@@ -77,7 +77,7 @@ def test_anything_anywhere_is_loaded_or_refused(data: st.DataObject) -> None:
     saved = trained(cls).state_dict()
     place = data.draw(st.sampled_from(places(saved)))
     damaged = changed(saved, place, data.draw(objects()))
-    optimizer = trained(optim.AdamW if cls is torch.optim.AdamW else cls)
+    optimizer = trained(optim.AdamW8bit if cls is torch.optim.AdamW else cls)
     if not refused(optimizer.load_state_dict, damaged):
         refused(optimizer.step)
 

@@ -20,6 +20,7 @@ SHAPES = ((5,), (70, 90), (3, 40, 50), (16, 33, 3, 3), (9000,), (128, 128), (1,)
 QUANTIZERS = {
     "8bit": "8bit",
     "4bit": "4bit",
+    "paper-4bit": "paper-4bit",
     "32bit": "32bit",
     "stochastic": {"exp_avg": "B128/DE@4s+sr", "exp_avg_sq": "rank1/linear@4u+sr"},
     "eight-bit scales": {"exp_avg": "B32x8/DE@5s", "exp_avg_sq": "B64x8&rank1/linear@6u"},
@@ -94,7 +95,9 @@ def test_steps(quantizers, dtype: torch.dtype, each_isa, threads: int, taken: li
             assert_same(ours, expected)
 
 
-@pytest.mark.parametrize("quantizers", ["8bit", "stochastic", "eight-bit scales", "odd blocks"])
+@pytest.mark.parametrize(
+    "quantizers", ["8bit", "4bit", "stochastic", "eight-bit scales", "odd blocks"]
+)
 def test_tensors_that_threads_share(quantizers: str, isa: str, threads: int) -> None:
     def run(backend: str):
         generator = torch.Generator().manual_seed(0)
@@ -188,7 +191,7 @@ def test_what_it_cannot_follow_is_left_to_the_reference(taken: list[int], isa: s
     assert_same(ours, run("reference"))
 
 
-@pytest.mark.parametrize("quantizers", ["8bit", "4bit", "stochastic"])
+@pytest.mark.parametrize("quantizers", ["8bit", "4bit", "paper-4bit"])
 def test_bfloat16_parameters_that_round_stochastically(
     quantizers, taken: list[int], isa: str, threads: int
 ) -> None:
@@ -223,6 +226,7 @@ def kinds(family: Family) -> dict[str, object]:
     return {
         "8bit": "8bit",
         "4bit": "4bit",
+        "paper-4bit": "paper-4bit",
         "mixed": {name: spec and spec.format(sign[name]) for name, spec in mixed},
         "wide": {name: f"tensor/linear@7{sign[name]}" for name in names},
         "second wide": {name: f"tensor/linear@8{sign[name]}" for name in names[1:2]},
