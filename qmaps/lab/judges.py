@@ -19,7 +19,7 @@ JUDGES: dict[str, Workload] = {
     "digits": Digits(steps=400, lr=8e-3, warmup_steps=40),
     "lm-tiny": StdlibLMTiny(steps=300, lr=3e-3, warmup_steps=100),
     "lm": StdlibLM(steps=300, lr=2e-3, warmup_steps=100),
-    "docstring-lm": DocstringLM(steps=200, lr=2e-3, warmup_steps=20),
+    "docstring-lm": DocstringLM(steps=200, lr=3e-3, warmup_steps=20),
     "minilm": MiniLM(steps=200, lr=1e-4, warmup_steps=20, longest=20),
 }
 """The judges by name; the last two begin from trained weights, the others from random ones."""
