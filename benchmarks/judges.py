@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import pandas as pd
@@ -26,9 +27,24 @@ from qmaps.errors import QmapsError
 from qmaps.lab.judges import JUDGES
 from qmaps.storage.files import output_folder, replacing, write_text
 
-FACTORS = (0.25, 0.5, 1.0, 2.0, 4.0)
-"""Rates of the sweep, in units of the judge's own."""
-RATE_SEEDS = 3
+
+@dataclass(frozen=True)
+class Effort:
+    """How much is trained on a judge.
+
+    Attributes:
+        factors: rates of the sweep, in units of the judge's own.
+        rate_seeds: seeds of the sweep.
+        seeds: seeds at the judge's own rate, with each of `KNOWN`.
+    """
+
+    factors: tuple[float, ...] = (0.25, 0.5, 1.0, 2.0, 4.0)
+    rate_seeds: int = 3
+    seeds: int = 8
+
+
+EFFORTS = {"minilm": Effort((0.5, 1.0, 2.0), 1, 3)}
+"""Efforts of judges whose runs take minutes."""
 PAPER = "B128/DE@4s + rank1/linear@4u"
 KNOWN = (
     FULL,
@@ -41,13 +57,19 @@ CHANCES = 0.05, 0.8
 """Level of the t-test, and the probability with which it is to see a difference."""
 
 
-def trials(name: str, seeds: int) -> list[Trial]:
+def effort(name: str) -> Effort:
+    """The effort for a judge."""
+    return EFFORTS.get(name, Effort())
+
+
+def trials(name: str) -> list[Trial]:
     """What is trained on a judge."""
-    own = [Trial(name, JUDGES[name], q, seed) for q in KNOWN for seed in range(seeds)]
+    much = effort(name)
+    own = [Trial(name, JUDGES[name], q, seed) for q in KNOWN for seed in range(much.seeds)]
     rates = [
         Trial(name, JUDGES[name], FULL, seed).at(factor)
-        for factor in FACTORS
-        for seed in range(RATE_SEEDS)
+        for factor in much.factors
+        for seed in range(much.rate_seeds)
     ]
     return list({trial.key: trial for trial in [*rates, *own]}.values())
 
@@ -59,12 +81,15 @@ def rates(frame: pd.DataFrame) -> pd.DataFrame:
         frame: rows of `run_all`.
 
     Returns:
-        `judge`, `lr`, `mean` and `std` of the final loss of 32-bit AdamW over the first seeds,
-        and `best`, whether no other rate of the judge has a lower mean.
+        `judge`, `lr`, `seeds`, `mean` and `std` of the final loss of 32-bit AdamW over the seeds
+        of the sweep, and `best`, whether no other rate of the judge has a lower mean.
     """
-    own = frame[(frame["quantizer"] == FULL) & (frame["seed"] < RATE_SEEDS)]
+    most = frame["judge"].map(lambda name: effort(name).rate_seeds)
+    own = frame[(frame["quantizer"] == FULL) & (frame["seed"] < most)]
     losses = own.groupby(["judge", "lr"], sort=False)["loss"]
-    table = pd.DataFrame({"mean": losses.mean(), "std": losses.std()}).reset_index()
+    table = pd.DataFrame(
+        {"seeds": losses.count(), "mean": losses.mean(), "std": losses.std()}
+    ).reset_index()
     table["best"] = table["mean"] == table.groupby("judge")["mean"].transform("min")
     return table.sort_values(["judge", "lr"], ignore_index=True)
 
@@ -136,14 +161,15 @@ def page(frame: pd.DataFrame, command: str) -> str:
     ]
     steps = {name: work.steps for name, work in JUDGES.items()}
     lines += markdown(
-        ("judge", "steps", "rate", f"loss, {RATE_SEEDS} seeds", "spread"),
+        ("judge", "steps", "rate", "seeds", "loss", "spread"),
         [
             (
                 row.judge,
                 str(steps[row.judge]),
                 f"**{row.lr:g}**" if row.best else f"{row.lr:g}",
+                str(row.seeds),
                 f"{row.mean:.4f}",
-                f"{row.std:.4f}",
+                "one seed" if row.seeds == 1 else f"{row.std:.4f}",
             )
             for row in swept.itertuples()
         ],
@@ -211,7 +237,6 @@ def main(given: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.judges", description=__doc__)
     parser.add_argument("judge", nargs="*", default=list(JUDGES), metavar="JUDGE",
                         help=f"any of {', '.join(JUDGES)} (default: all)")  # fmt: skip
-    parser.add_argument("--seeds", type=count, default=8, help="at the best rate (default 8)")
     parser.add_argument("--workers", type=count, help="processes (default: one per core)")
     parser.add_argument("--runs", type=Path, default=Path("runs/trials"), help="finished trials")
     parser.add_argument("--out", type=Path, default=Path("reports"), help="folder of the results")
@@ -221,7 +246,7 @@ def main(given: Sequence[str] | None = None) -> int:
         parser.error(f"unknown judge {unknown[0]!r}; allowed are {', '.join(JUDGES)}")
     try:
         out = output_folder(options.out)
-        plan = [trial for name in options.judge for trial in trials(name, options.seeds)]
+        plan = [trial for name in options.judge for trial in trials(name)]
         frame = run_all(plan, options.runs, workers=options.workers or 0)
         with replacing(out / "judges.csv") as temporary:
             frame.to_csv(temporary, index=False)

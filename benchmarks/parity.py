@@ -20,6 +20,7 @@ import torch
 from torch import nn
 
 from benchmarks.command import command_line
+from benchmarks.markdown import UNTUNED
 from benchmarks.markdown import markdown as table_lines
 from qmaps import optim
 from qmaps.errors import BadValueError, QmapsError
@@ -157,7 +158,7 @@ def markdown(table: pd.DataFrame, command: str) -> str:
         f"torch {torch.__version__}, {torch.get_num_threads()} threads. Final validation loss, "
         "mean over seeds. The difference to 32 bits is taken seed by seed, on the same weights and "
         f"batches; its unit is the spread of the 32-bit runs over seeds. Beyond {LIMIT:g} spreads "
-        "it stands in bold.",
+        "it stands in bold. " + UNTUNED.format("judges.md"),
     ]
     for workload, part in table.groupby("workload", sort=False):
         cells = []

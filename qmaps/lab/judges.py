@@ -13,12 +13,11 @@ from qmaps.lab.workloads import Workload
 from qmaps.lab.workloads.digits import Digits
 from qmaps.lab.workloads.docstring_lm import DocstringLM
 from qmaps.lab.workloads.minilm import MiniLM
-from qmaps.lab.workloads.stdlib_lm import StdlibLM, StdlibLMTiny
+from qmaps.lab.workloads.stdlib_lm import StdlibLMTiny
 
 JUDGES: dict[str, Workload] = {
-    "digits": Digits(steps=400, lr=8e-3, warmup_steps=40),
+    "digits": Digits(steps=400, lr=16e-3, warmup_steps=40),
     "lm-tiny": StdlibLMTiny(steps=300, lr=3e-3, warmup_steps=100),
-    "lm": StdlibLM(steps=300, lr=2e-3, warmup_steps=100),
     "docstring-lm": DocstringLM(steps=200, lr=3e-3, warmup_steps=20),
     "minilm": MiniLM(steps=200, lr=1e-4, warmup_steps=20, longest=20),
 }

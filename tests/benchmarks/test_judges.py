@@ -47,7 +47,7 @@ def test_power_is_of_paired_differences() -> None:
 def test_the_page_and_the_picture(tmp_path: Path) -> None:
     frame = rows({judges.PAPER: [0.3, 0.2, 0.4]})
     text = judges.page(frame, "python -m benchmarks.judges")
-    assert "| lm-tiny | 300 | **0.003** | 2.1000 |" in text
+    assert "| lm-tiny | 300 | **0.003** | 3 | 2.1000 |" in text
     assert "+0.3000" in text
     judges.draw(frame, tmp_path / "judges.png")
     assert (tmp_path / "judges.png").stat().st_size > 5000
