@@ -194,6 +194,9 @@ def page(frame: pd.DataFrame, command: str) -> str:
             for row in differences[differences["quantizer"] != FULL].itertuples()
         ],
     )  # fmt: skip
+    absent = [name for name in JUDGES if name not in set(frame["judge"])]
+    if absent:
+        lines += ["", f"Not measured in this report: {', '.join(absent)}."]
     lines += [
         "",
         "A run of 32-bit AdamW took, on one core of a machine that was shared, "
@@ -216,6 +219,8 @@ def draw(frame: pd.DataFrame, path: Path) -> None:
         top.errorbar(part["lr"], part["mean"], part["std"], marker="o", color="#4269d0", capsize=3)
         top.axvline(JUDGES[name].lr, color="#9498a0", linewidth=1, linestyle="--")
         top.set_xscale("log")
+        top.set_xticks(part["lr"], [f"{lr:g}" for lr in part["lr"]], rotation=40)
+        top.minorticks_off()
         top.set_title(f"{name}, {JUDGES[name].steps} steps")
         top.set_xlabel("learning rate")
         own = frame[(frame["judge"] == name) & (frame["lr"] == JUDGES[name].lr)]
@@ -225,6 +230,7 @@ def draw(frame: pd.DataFrame, path: Path) -> None:
             difference = table[quantizer] - table[FULL]
             below.plot(difference, [place] * len(difference), "o", alpha=0.6, color="#4269d0")
         below.axvline(0, color="black", linewidth=0.8)
+        below.locator_params(axis="x", nbins=4)
         below.set_yticks(range(len(others)), others if column == 0 else [""] * len(others))
         below.set_ylim(len(others) - 0.5, -0.5)
         below.set_xlabel("loss minus 32 bits, each seed")
