@@ -7,6 +7,11 @@ import signal
 from pathlib import Path
 
 import pytest
+
+# Of two workers with two threads each on two cores, those that wait would spin in the way of those
+# that work. Read once, when torch loads OpenMP; processes that tests start inherit it.
+os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+
 import torch
 from hypothesis import settings
 
