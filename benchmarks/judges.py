@@ -118,7 +118,7 @@ def power(frame: pd.DataFrame) -> pd.DataFrame:
             std = difference.std()
             error = std / n**0.5
             t = stats.t(n - 1)
-            sees = t.ppf(1 - CHANCES[0] / 2) + t.ppf(CHANCES[1])
+            wide = t.ppf(1 - CHANCES[0] / 2)
             records.append(
                 {
                     "judge": judge,
@@ -127,10 +127,10 @@ def power(frame: pd.DataFrame) -> pd.DataFrame:
                     "loss": losses[quantizer].mean(),
                     "difference": difference.mean(),
                     "std": std,
-                    "low": difference.mean() - t.ppf(0.975) * error,
-                    "high": difference.mean() + t.ppf(0.975) * error,
+                    "low": difference.mean() - wide * error,
+                    "high": difference.mean() + wide * error,
                     "gap_ratio": gap / std if std else float("nan"),
-                    "detectable": sees * error,
+                    "detectable": (wide + t.ppf(CHANCES[1])) * error,
                 }
             )
     return pd.DataFrame(records)

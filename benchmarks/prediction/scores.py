@@ -41,7 +41,7 @@ def ceiling(difference: pd.DataFrame) -> float:
 
 def correlation(one: pd.Series, other: pd.Series) -> float:
     """Spearman's rank correlation; infinity is the largest number. NaN if one is constant."""
-    first, second = (np.asarray(_centred(stats.rankdata(each))) for each in (one, other))
+    first, second = (_centred(stats.rankdata(each)) for each in (one, other))
     size = float(np.linalg.norm(first) * np.linalg.norm(second))
     return float(first @ second) / size if size else float("nan")
 
