@@ -55,7 +55,7 @@ papers-quick: $(VENV)/.lab
 	$(BIN)/python -m reproduction --quick
 
 test: $(VENV)/.test
-	$(BIN)/python -m pytest -n auto
+	$(BIN)/python -m pytest -n auto --dist worksteal
 
 test-fast: $(VENV)/.test
 	$(BIN)/python -m pytest -n auto -m "not slow" tests

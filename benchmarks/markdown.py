@@ -6,6 +6,12 @@ from collections.abc import Iterable, Sequence
 
 from qmaps.lab.report.claim import Claim, Verdict
 
+UNTUNED = (
+    "The learning rates were not tuned, so a quantizer may end below 32 bits because it makes "
+    "steps larger; [judges.md]({}) has tuned workloads."
+)
+"""What pages say that rest on a workload's default rate; takes the path to the judges."""
+
 
 class Texts:
     """Lines, each with the cases that it holds for."""

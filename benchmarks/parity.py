@@ -1,4 +1,4 @@
-"""Final validation loss of every optimizer in 32, 8 and 4 bits.
+"""Final validation loss of every optimizer in 32, 8 and 4 bits, and with the 4-bit paper's pair.
 
 ``python -m benchmarks.parity digits stdlib-lm-tiny`` trains each with several seeds, goes on where
 it was stopped, and writes reports/parity.{csv,md}: the loss, and its distance to the same optimizer
@@ -20,6 +20,7 @@ import torch
 from torch import nn
 
 from benchmarks.command import command_line
+from benchmarks.markdown import UNTUNED
 from benchmarks.markdown import markdown as table_lines
 from qmaps import optim
 from qmaps.errors import BadValueError, QmapsError
@@ -27,7 +28,8 @@ from qmaps.lab import workloads
 from qmaps.lab.workloads import Workload, train
 from qmaps.storage.files import output_folder, replacing, write_text
 
-WIDTHS = ("32bit", "8bit", "4bit")
+WIDTHS = ("32bit", "8bit", "4bit", "paper-4bit")
+"""Presets; what reproduces the 4-bit paper reads the last one."""
 HEAD = ("optimizer", "width", "seeds", "loss", "spread", "minus 32 bits", "in spreads", "MiB")
 LIMIT = 2.0
 """Spreads beyond which a preset has to be explained."""
@@ -156,7 +158,7 @@ def markdown(table: pd.DataFrame, command: str) -> str:
         f"torch {torch.__version__}, {torch.get_num_threads()} threads. Final validation loss, "
         "mean over seeds. The difference to 32 bits is taken seed by seed, on the same weights and "
         f"batches; its unit is the spread of the 32-bit runs over seeds. Beyond {LIMIT:g} spreads "
-        "it stands in bold.",
+        "it stands in bold. " + UNTUNED.format("judges.md"),
     ]
     for workload, part in table.groupby("workload", sort=False):
         cells = []

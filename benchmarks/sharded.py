@@ -35,7 +35,10 @@ OPTIMIZERS: dict[str, Callable[..., torch.optim.Optimizer]] = {
     TORCH: torch.optim.AdamW,
     "AdamW8bit": AdamW8bit,
     "AdamW, 4-bit blocks for both moments": lambda params: AdamW(params, state_quantizers=BLOCKS),
-    "AdamW4bit, rank1 across ranks": AdamW4bit,
+    "AdamW4bit": AdamW4bit,
+    "AdamW, paper-4bit, rank1 across ranks": lambda params: AdamW(
+        params, state_quantizers="paper-4bit"
+    ),
 }
 RANKS = 2
 TIMEOUT_S = 120

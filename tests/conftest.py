@@ -2,11 +2,24 @@
 
 from __future__ import annotations
 
+import gc
+import os
 import signal
 from pathlib import Path
 
 import pytest
+
+# Of two workers with two threads each on two cores, those that wait would spin in the way of those
+# that work. Read once, when torch loads OpenMP; processes that tests start inherit it.
+os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+
 import torch
+from hypothesis import settings
+
+# The same examples every time, so that no change fails by chance; `make fuzz` draws others.
+settings.register_profile("repeatable", derandomize=True)
+if "QMAPS_FUZZ" not in os.environ:
+    settings.load_profile("repeatable")
 
 SLOW = (
     "benchmarks", "capture/conversion", "capture/integrations", "capture/test_interruption.py",
@@ -37,6 +50,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         again = params.get("isa") in ("avx2", "portable") or params.get("threads") == 2
         if again or _is_slow(item.path):
             item.add_marker(pytest.mark.slow)
+
+
+def pytest_collection_finish() -> None:
+    """Let no garbage collection look at modules and tests again: they stay to the end."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.fixture(autouse=True)

@@ -8,7 +8,7 @@ import pandas as pd
 import torch
 
 from benchmarks.ablations.study import WINDOW, WORKLOAD, Study, summary
-from benchmarks.markdown import markdown, verdicts
+from benchmarks.markdown import UNTUNED, markdown, verdicts
 from qmaps.lab.report.published import rows as published
 
 OURS = ("runs", "unstable", "loss", "minus baseline", "MiB")
@@ -17,7 +17,7 @@ EXPLAINED = (
     f"was NaN or infinite, or the median of {WINDOW} training losses in a row was above that of "
     "the first step. The loss is the median of the stable runs. The difference to the baseline, "
     "the same with 32 bits where the others have quantizers, is taken point by point, where both "
-    "are stable, and its median given."
+    "are stable, and its median given. " + UNTUNED.format("../judges.md")
 )
 
 

@@ -25,6 +25,7 @@ from qmaps.optim import AdamW
 EIGHT = "B256/DE@8s", "B256/DE-0@8u"
 RANDOM = "B256/random@8s", "B256/random-u@8u"
 FOUR = "B128/DE@4s", "B128/linear@4u"
+PRESET = "B128/DE@4s+sr", "B128/DE-0@4u"
 PAPER = "B128/DE@4s", "rank1/linear@4u"
 FUSED = "torch fused"
 TORCH: dict[str, dict[str, bool]] = {
@@ -151,6 +152,7 @@ CASES = (
         steps(FOUR, matrices, four_bit_peers()),
         {FUSED: 1.7, TORCHAO: 100},
     ),
+    Case("AdamW 4-bit preset, four matrices", steps(PRESET, matrices, four_bit_peers())),
     Case(
         "AdamW 4-bit of the paper, four matrices",
         steps(PAPER, matrices),

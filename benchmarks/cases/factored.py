@@ -65,7 +65,7 @@ _ADAFACTOR = {"torch Adafactor, foreach": _torch(torch.optim.Adafactor, lr=1e-3,
 CASES = (
     Case(
         "AdamW 4-bit, factored second moment, four matrices",
-        steps(optim.AdamW4bitFactor, {"lr": 1e-3}, _ADAMW, first="B128/DE@4s", readings=2),
+        steps(optim.AdamW4bitFactor, {"lr": 1e-3}, _ADAMW, first="B128/DE@4s+sr", readings=2),
         note="beside torch's AdamW",
     ),
     Case(

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 import qmaps
-from benchmarks.cases.adamw import EIGHT, FOUR, PAPER, RANDOM, ours
+from benchmarks.cases.adamw import EIGHT, FOUR, PAPER, PRESET, RANDOM, ours
 from benchmarks.cases.rounding import STOCHASTIC
 from benchmarks.data import generator, quantizer
 from benchmarks.gpu.place import Place
@@ -177,8 +177,15 @@ SPECS = (
     "B256/DE@8s", "B2048/DE-0@8u", "B128/DE@4s", "rank1/linear@4u", "B32x8/DE@4s", "row/DE@5s",
     "B256/random@8s", "B256/DE@8s+sr", "logB128/log2@8u",
 )  # fmt: skip
-PAIRS = {"8-bit": EIGHT, "4-bit": FOUR, "4-bit of the paper": PAPER, "any codebook": RANDOM,
-         "stochastic rounding": STOCHASTIC, "32-bit": (None, None)}  # fmt: skip
+PAIRS = {
+    "8-bit": EIGHT,
+    "4-bit": FOUR,
+    "4-bit preset": PRESET,
+    "4-bit of the paper": PAPER,
+    "any codebook": RANDOM,
+    "stochastic rounding": STOCHASTIC,
+    "32-bit": (None, None),
+}
 
 CHECKS: tuple[Check | EngineCheck, ...] = (
     EngineCheck("an engine for the device"),

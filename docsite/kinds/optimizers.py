@@ -57,8 +57,8 @@ def _index(found: list[Family]) -> Page:
         for family in found
     ]
     text = (
-        "# Optimizers\n\nEach rule knows no format: its states take any quantizers, by "
-        "`state_quantizers`, and classes of one width choose them. "
+        "# Optimizers\n\nEach rule accepts any quantizer for its states, by `state_quantizers`; "
+        "without one they are in 32 bits. Classes of one width choose the quantizers. "
         "[What all of them have](base.md): how states are chosen, saved, loaded and counted.\n\n"
         f"{table(['rule', 'states', 'of one width', 'runs on'], rows)}"
     )
@@ -72,7 +72,8 @@ def _page(family: Family) -> Page:
     maps = tuple({quantizer(spec).map: None for spec in _specs(family)})
     drawn = [f"![Codebooks of its states]({name}.svg)", "", "Codebooks of those.", ""]
     rows = [
-        (f"`{c.__name__}`", f"`{row.state}`", f"`{row.quantizer}`" if row.quantizer else row.why,
+        (f"`{c.__name__}`", f"`{row.state}`",
+         f"`{row.quantizer}`" if row.quantizer else f"32 bits: {row.why}",
          f"{8 * row.nbytes / 256**2:.3g}")
         for c in family for row in _memory(c)
     ]  # fmt: skip

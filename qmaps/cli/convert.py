@@ -25,7 +25,7 @@ def convert(
         typer.Option(
             help="32bit, 8bit, 4bit or fp8, as far as the target has them; for qmaps also a preset "
             "or STATE=SPEC, which may be repeated. By default codes are kept if the target can "
-            "hold them."
+            "hold them, and a checkpoint of torch becomes an 8-bit one."
         ),
     ] = None,
     zeros: Annotated[

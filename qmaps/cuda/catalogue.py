@@ -14,19 +14,22 @@ FORMATS = {
     "B256/DE@8s+sr": "Format<8, 256, false, true, true, 1>",
     "B2048/DE-0@8u": "Format<8, 2048, false, false, false, 1>",
     "B128/DE@4s": "Format<4, 128, false, false, true, 1>",
+    "B128/DE@4s+sr": "Format<4, 128, false, true, true, 1>",
     "B128/linear@4u": "Format<4, 128, false, false, false, 1>",
     "rank1/linear@4u": "Format<4, 0, false, false, false, 1>",
     "B64/DE@5s+sr": "Format<5, 64, false, true, true, 1>",
     "logB128/log2@8u": "Format<8, 128, true, false, false, 1>",
     "any codebook": "Format<8, 256, false, false, true, 4>",
 }
-"""Template arguments of kernels, by a quantizer that needs them."""
+"""Template arguments of kernels, by a quantizer that needs them; ``B128/DE-0@4u`` needs the same as
+``B128/linear@4u``."""
 
 PAIRS = (
     ("B256/DE@8s", "B2048/DE-0@8u"),
     ("B256/DE@8s+sr", "logB128/log2@8u"),
     ("B128/DE@4s", "B128/linear@4u"),
     ("B128/DE@4s", "rank1/linear@4u"),
+    ("B128/DE@4s+sr", "B128/linear@4u"),
     ("any codebook", None),
 )
 """Names in `FORMATS` of first and second moments; None means float32."""
@@ -35,7 +38,7 @@ PAIRS = (
 def entries(*, quick: bool = False) -> list[Entry]:
     """At least one entry for every kernel; with `quick` a few with most of the code."""
     if quick:
-        return [*_tensors(["float"], ["B256/DE@8s", "rank1/linear@4u"]), *_steps(PAIRS[3:4])]
+        return [*_tensors(["float"], ["B256/DE@8s", "rank1/linear@4u"]), *_steps(PAIRS[3:5])]
     types = ["float", "Bf16", "F16"]
     return [
         *_tensors(types, list(FORMATS)),

@@ -1,4 +1,4 @@
-"""Optimizers whose states are kept quantized.
+"""Optimizers whose states can be kept quantized.
 
 Every class in a file of this package that names its states is exported. The imports below tell
 type checkers of signatures; a class without one is found and exported as well.

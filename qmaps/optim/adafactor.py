@@ -98,8 +98,8 @@ class Adafactor(QuantizedOptimizer):
     States: `row_var` (R, shape (..., rows, 1)) and `col_var` (C, shape (..., 1, columns)), or
     `variance` (v), `exp_avg` (m) with beta1, and `step`; with APOLLO, of L, `low_variance` or
     `low_row_var` and `low_col_var`, and `low_exp_avg` (M); with CAME `residual_row` and
-    `residual_col`; with the limiter `update_norm`. They are in 32 bits by default: Adafactor is
-    here as a baseline for comparison. See `Adafactor8bit`.
+    `residual_col`; with the limiter `update_norm`. Adafactor is here as a baseline for comparison;
+    `Adafactor8bit` quantizes these states.
 
     A step waits for no device, unless that holds `lr`, `nonfinite` asks for a look at gradients, or
     a quantizer is fitted or keeps its scales in 8 bits.
@@ -133,8 +133,7 @@ class Adafactor(QuantizedOptimizer):
         **shared: the options that all optimizers share, which `QuantizedOptimizer` documents:
             `maximize`, `state_quantizers`, `overrides`, `min_quantized_size`, `refit_every`,
             `nonfinite`, `seed`, `stochastic_rounding`, `master_weights`, `foreach`, `fused`,
-            `capturable` and `differentiable`. By default `state_quantizers` is None here, so that
-            all states stay in 32 bits.
+            `capturable` and `differentiable`.
 
     Raises:
         BadValueError, BadTypeError, SpecError: an argument is not allowed.
@@ -213,7 +212,6 @@ class Adafactor(QuantizedOptimizer):
             "apollo_update_proj_gap": apollo_update_proj_gap,
             "apollo_factorize": apollo_factorize,
         }
-        shared.setdefault("state_quantizers", None)
         super().__init__(params, own, **shared)
 
     def check_group(self, group: dict[str, Any]) -> None:

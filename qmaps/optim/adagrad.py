@@ -1,4 +1,4 @@
-"""Adagrad with a quantized sum."""
+"""Adagrad, in 32 bits or with a quantized sum."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from qmaps.optim.terms import ascent, check_at_least_0, coupled
 
 
 class Adagrad(QuantizedOptimizer):
-    r"""Adagrad with a quantized sum of squares, which accepts any quantizer spec.
+    r"""Adagrad; its sum of squares accepts any quantizer spec.
 
     With gradient g (negated to maximize) and step t, in float32 and in this order:
 
@@ -125,12 +125,12 @@ class Adagrad8bit(EightBit, Adagrad):
 
 
 class Adagrad4bit(FourBit, Adagrad):
-    """`Adagrad` with a 4-bit sum: ``rank1/linear@4u``, which has no blocks to size.
+    """`Adagrad` with a 4-bit sum: ``B128/DE-0@4u``.
 
     Args:
         params, lr, lr_decay, weight_decay, initial_accumulator_value, eps: as for `Adagrad`.
-        block_size, blocksize: accepted, as by the other classes of one width, and checked. They
-            have no effect here.
+        block_size: elements per scale, at least 1; 128 if left out.
+        blocksize: the same option under the name that bitsandbytes uses.
         **shared: the options that all optimizers share, which `QuantizedOptimizer` documents:
             `maximize`, `state_quantizers`, `overrides`, `min_quantized_size`, `refit_every`,
             `nonfinite`, `seed`, `stochastic_rounding`, `master_weights`, `foreach`, `fused`,

@@ -1,4 +1,4 @@
-"""Adam with quantized moments."""
+"""Adam, in 32 bits or with quantized moments."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from qmaps.optim.terms import ascent, check_at_least_0, check_betas, coupled
 
 
 class Adam(QuantizedOptimizer):
-    r"""Adam with L2 weight decay and quantized moments; every state accepts any quantizer spec.
+    r"""Adam with L2 weight decay; every state accepts any quantizer spec.
 
     With gradient g (negated to maximize) and step t, in float32 and in this order:
 
@@ -51,7 +51,7 @@ class Adam(QuantizedOptimizer):
     >>> layer(torch.randn(4, 128)).square().mean().backward()
     >>> optimizer.step()
     >>> optimizer.state[layer.weight]["exp_avg"]
-    QuantizedTensor('B128/DE@4s', shape=(64, 128), 4352 bytes)
+    QuantizedTensor('B128/DE@4s+sr', shape=(64, 128), 4352 bytes)
     """
 
     states: ClassVar[Mapping[str, State]] = {"exp_avg": State(signed=True), "exp_avg_sq": State()}
@@ -144,11 +144,11 @@ class Adam8bit(EightBit, Adam):
 
 
 class Adam4bit(FourBit, Adam):
-    """`Adam` with 4-bit moments: ``B128/DE@4s`` and ``rank1/linear@4u``.
+    """`Adam` with 4-bit moments: ``B128/DE@4s+sr`` and ``B128/DE-0@4u``.
 
     Args:
         params, lr, betas, eps, weight_decay: as for `Adam`.
-        block_size: elements per scale of the first moment, at least 1; 128 if left out.
+        block_size: elements per scale, at least 1; 128 if left out.
         blocksize: the same option under the name that bitsandbytes uses.
         **shared: the options that all optimizers share, which `QuantizedOptimizer` documents:
             `maximize`, `state_quantizers`, `overrides`, `min_quantized_size`, `refit_every`,

@@ -1,4 +1,4 @@
-"""AdamW with quantized moments."""
+"""AdamW, in 32 bits or with quantized moments."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from qmaps.optim.terms import directed
 
 
 class AdamW(Adam):
-    r"""AdamW with quantized moments; every state accepts any quantizer spec.
+    r"""AdamW: Adam with decoupled weight decay; every state accepts any quantizer spec.
 
     With gradient g (negated to maximize) and step t, in float32 and in this order:
 
@@ -102,11 +102,15 @@ class AdamW8bit(EightBit, AdamW):
 
 
 class AdamW4bit(FourBit, AdamW):
-    """`AdamW` with the 4-bit moments of the paper: ``B128/DE@4s`` and ``rank1/linear@4u``.
+    """`AdamW` with 4-bit moments: ``B128/DE@4s+sr`` and ``B128/DE-0@4u``.
+
+    The first moment is rounded stochastically (``+sr``): rounded to the nearest of 16 values, it
+    does not change unless a step moves it by half the distance to the next one. The map of the
+    second leaves out zero. The paper's own pair is ``AdamW(..., state_quantizers="paper-4bit")``.
 
     Args:
         params, lr, betas, eps, weight_decay: as for `AdamW`.
-        block_size: elements per scale of the first moment, at least 1; 128 if left out.
+        block_size: elements per scale, at least 1; 128 if left out.
         blocksize: the same option under the name that bitsandbytes uses.
         **shared: the options that all optimizers share, which `QuantizedOptimizer` documents:
             `maximize`, `state_quantizers`, `overrides`, `min_quantized_size`, `refit_every`,
@@ -114,5 +118,5 @@ class AdamW4bit(FourBit, AdamW):
             `capturable` and `differentiable`. This class sets `state_quantizers` itself; passing it
             raises a `BadValueError`.
 
-    Source: 4-bit optimizers, section 5 ("4-bit AdamW").
+    Source: 4-bit optimizers, section 4.1 (``DE-0``).
     """

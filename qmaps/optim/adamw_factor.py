@@ -63,7 +63,7 @@ class AdamWFactor(AdamW):
     >>> optimizer.step()
     >>> state = optimizer.state[layer.weight]
     >>> state["exp_avg"], state["exp_avg_sq_row"].shape, state["exp_avg_sq_col"].shape
-    (QuantizedTensor('B128/DE@4s', shape=(64, 128), 4352 bytes), torch.Size([64, 1]),
+    (QuantizedTensor('B128/DE@4s+sr', shape=(64, 128), 4352 bytes), torch.Size([64, 1]),
      torch.Size([1, 128]))
     """
 
@@ -136,13 +136,14 @@ class AdamW8bitFactor(EightBit, AdamWFactor):
 
 
 class AdamW4bitFactor(FourBit, AdamWFactor):
-    """`AdamWFactor` with the 4-bit first moment of the paper, ``B128/DE@4s``.
+    """`AdamWFactor` with a 4-bit first moment, ``B128/DE@4s+sr``.
 
-    The second moment of tensors that are not factored is ``rank1/linear@4u``.
+    The second moment of tensors that are not factored is ``B128/DE-0@4u``. The paper's first moment
+    is rounded to nearest: ``AdamWFactor(..., state_quantizers="paper-4bit")``.
 
     Args:
         params, lr, betas, eps, weight_decay: as for `AdamWFactor`.
-        block_size: elements per scale of the first moment, at least 1; 128 if left out.
+        block_size: elements per scale, at least 1; 128 if left out.
         blocksize: the same option under the name that bitsandbytes uses.
         **shared: the options that all optimizers share, which `QuantizedOptimizer` documents:
             `maximize`, `state_quantizers`, `overrides`, `min_quantized_size`, `refit_every`,
@@ -150,5 +151,5 @@ class AdamW4bitFactor(FourBit, AdamWFactor):
             `capturable` and `differentiable`. This class sets `state_quantizers` itself; passing it
             raises a `BadValueError`.
 
-    Source: 4-bit optimizers, section 5 ("4-bit Factor").
+    Source: after 4-bit optimizers, section 5 ("4-bit Factor").
     """

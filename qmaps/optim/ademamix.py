@@ -1,4 +1,4 @@
-"""AdEMAMix with quantized moments."""
+"""AdEMAMix, in 32 bits or with quantized moments."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ class AdEMAMix(QuantizedOptimizer):
     >>> layer(torch.randn(4, 128)).square().mean().backward()
     >>> optimizer.step()
     >>> optimizer.state[layer.weight]["exp_avg_slow"]
-    QuantizedTensor('B128/DE@4s', shape=(64, 128), 4352 bytes)
+    QuantizedTensor('B128/DE@4s+sr', shape=(64, 128), 4352 bytes)
     """
 
     states: ClassVar[Mapping[str, State]] = {
@@ -170,14 +170,14 @@ class AdEMAMix8bit(EightBit, AdEMAMix):
 
 
 class AdEMAMix4bit(FourBit, AdEMAMix):
-    """`AdEMAMix` with 4-bit moments: ``B128/DE@4s`` twice and ``rank1/linear@4u``.
+    """`AdEMAMix` with 4-bit moments: ``B128/DE@4s+sr`` twice and ``B128/DE-0@4u``.
 
-    Rounding to the nearest of 16 values stops a moment as slow as n: a gradient moves it by
-    1e-4 of itself. With ``+sr`` on `exp_avg_slow` it moves on average.
+    Rounded to the nearest of 16 values, a moment as slow as n would stand still, since a gradient
+    moves it by 1e-4 of itself. Rounded stochastically (``+sr``), it moves in expectation.
 
     Args:
         params, lr, betas, alpha, t_alpha, t_beta3, eps, weight_decay: as for `AdEMAMix`.
-        block_size: elements per scale of the signed moments, at least 1; 128 if left out.
+        block_size: elements per scale, at least 1; 128 if left out.
         blocksize: the same option under the name that bitsandbytes uses.
         **shared: the options that all optimizers share, which `QuantizedOptimizer` documents:
             `maximize`, `state_quantizers`, `overrides`, `min_quantized_size`, `refit_every`,

@@ -1,4 +1,4 @@
-"""The base class of all optimizers with quantized states."""
+"""The base class of all optimizers, whose states can be quantized."""
 
 from __future__ import annotations
 
@@ -41,15 +41,17 @@ _PROBES = tuple(torch.empty((0,) * dims, device="meta") for dims in (1, 2, 8))
 
 
 class QuantizedOptimizer(UpdateRule, torch.optim.Optimizer):
-    """An optimizer that keeps its states quantized between steps.
+    """An optimizer that can keep its states quantized between steps.
 
     A step decodes a parameter's states to float32, applies the update rule, writes the
     parameter, and encodes the new states. Subclasses define the rule, by the members of
     `qmaps.optim.rule.UpdateRule`.
 
-    A state stays float32 where it has at most `min_quantized_size` elements, where its quantizer
-    is None, or where the parameter's module asks for that (`qmaps.nn.StableEmbedding`);
-    `memory` shows this for each state. All options are options of the parameter group, so each
+    Without a quantizer all states are float32, as in torch. A quantizer comes from
+    `state_quantizers`, from `overrides`, or from the classes of one width, such as `AdamW8bit`.
+    With one, a state stays float32 where it has at most `min_quantized_size` elements, or where the
+    parameter's module asks for that (`qmaps.nn.StableEmbedding`); `memory` shows this for each
+    state. All options are options of the parameter group, so each
     group can have its own: ``{"params": head.parameters(), "quantize": False}`` keeps all states
     of a group in 32 bits. `qmaps.optim.param_groups` makes groups by names and module types.
 
@@ -59,10 +61,11 @@ class QuantizedOptimizer(UpdateRule, torch.optim.Optimizer):
         maximize: ascend instead of descend.
         state_quantizers: "8bit", "4bit", "paper-8bit", "paper-4bit" or "32bit"
             (`qmaps.optim.PRESETS`), or a dict from state names to specs or quantizers, such as
-            ``{"exp_avg": "B128/DE@4s", "exp_avg_sq": "rank1/linear@4u"}``. None means 32 bits,
-            as does leaving a state out of the dict. ``"B128/DE@4s + rank1/linear@4u"`` gives
-            the first spec to states that can be negative and the second to the others;
-            ``32-bit`` in place of a spec keeps those states in 32 bits.
+            ``{"exp_avg": "B128/DE@4s", "exp_avg_sq": "rank1/linear@4u"}``. None, the default,
+            means 32 bits, as does leaving a state out of the dict.
+            ``"B128/DE@4s + rank1/linear@4u"`` gives the first spec to states that can be negative
+            and the second to the others; ``32-bit`` in place of a spec keeps those states in 32
+            bits.
         overrides: a dict from patterns of parameter names to quantizers for these parameters,
             which replace `state_quantizers` and have the same form:
             ``{"lm_head.*": None, "*.mlp.*": "4bit"}``. The first pattern that matches decides.
@@ -74,10 +77,11 @@ class QuantizedOptimizer(UpdateRule, torch.optim.Optimizer):
             and parameters, as in torch, and never turns into a finite number. "skip": the
             whole step is skipped and counted in `skipped_steps`. "raise": the step raises
             NonFiniteError before anything has changed.
-        seed: seed of stochastic rounding, an int from 0 to 2**32 - 1.
+        seed: seed of stochastic rounding, of states and of parameters; an int from 0 to 2**32 - 1.
         stochastic_rounding: round new bfloat16 parameters stochastically, which keeps small
             updates in expectation; see `qmaps.engines.bfloat16`. Parameters of other dtypes ignore
-            it. It cannot be combined with `master_weights`.
+            it. It cannot be combined with `master_weights`. It says nothing about states: those
+            are rounded stochastically where their quantizer has ``+sr``, as in the preset "4bit".
         master_weights: keep a float32 copy of each bfloat16 or float16 parameter, as the state
             `master_param`, and update that; see `qmaps.engines.masters`. Other parameters ignore
             it.
@@ -118,7 +122,7 @@ class QuantizedOptimizer(UpdateRule, torch.optim.Optimizer):
         defaults: dict[str, Any],
         *,
         maximize: bool = False,
-        state_quantizers: StateQuantizers = "8bit",
+        state_quantizers: StateQuantizers = None,
         overrides: Mapping[str, StateQuantizers] | None = None,
         min_quantized_size: int = 4096,
         refit_every: int = 100,

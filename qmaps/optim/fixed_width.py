@@ -17,8 +17,7 @@ class FixedWidth(QuantizedOptimizer):
     Args:
         params, *args, **options: as for the optimizer, but for `state_quantizers`, which the class
             sets itself.
-        block_size: elements per scale of block-wise quantizers, from 1 to 2**53; the preset's own
-            if left out. Other normalizers ignore it.
+        block_size: elements per scale, from 1 to 2**53; the preset's own if left out.
         blocksize: the same option under the name that bitsandbytes uses.
 
     Raises:
@@ -67,6 +66,6 @@ class EightBit(FixedWidth):
 
 
 class FourBit(FixedWidth):
-    """Signed states under ``B128/DE@4s``, the others under ``rank1/linear@4u``."""
+    """Signed states under ``B128/DE@4s+sr``, the others under ``B128/DE-0@4u``."""
 
     preset: ClassVar[str] = "4bit"

@@ -1,4 +1,4 @@
-"""LAMB with quantized moments."""
+"""LAMB, in 32 bits or with quantized moments."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ class LAMB(QuantizedOptimizer):
     >>> round(float((layer.weight.detach() - before).norm() / before.norm()), 4)
     0.01
     >>> optimizer.state[layer.weight]["exp_avg"]
-    QuantizedTensor('B128/DE@4s', shape=(64, 128), 4352 bytes)
+    QuantizedTensor('B128/DE@4s+sr', shape=(64, 128), 4352 bytes)
     """
 
     states: ClassVar[Mapping[str, State]] = {"exp_avg": State(signed=True), "exp_avg_sq": State()}
@@ -179,11 +179,11 @@ class LAMB8bit(EightBit, LAMB):
 
 
 class LAMB4bit(FourBit, LAMB):
-    """`LAMB` with 4-bit moments: ``B128/DE@4s`` and ``rank1/linear@4u``.
+    """`LAMB` with 4-bit moments: ``B128/DE@4s+sr`` and ``B128/DE-0@4u``.
 
     Args:
         params, lr, betas, eps, weight_decay, bias_correction, trust_clip, max_unorm: as for `LAMB`.
-        block_size: elements per scale of the first moment, at least 1; 128 if left out.
+        block_size: elements per scale, at least 1; 128 if left out.
         blocksize: the same option under the name that bitsandbytes uses.
         **shared: the options that all optimizers share, which `QuantizedOptimizer` documents:
             `maximize`, `state_quantizers`, `overrides`, `min_quantized_size`, `refit_every`,

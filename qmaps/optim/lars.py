@@ -1,4 +1,4 @@
-"""LARS with a quantized momentum buffer."""
+"""LARS, in 32 bits or with a quantized momentum buffer."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ class LARS(QuantizedOptimizer):
     >>> layer(torch.randn(4, 128)).square().mean().backward()
     >>> optimizer.step()
     >>> optimizer.state[layer.weight]["momentum_buffer"]
-    QuantizedTensor('B128/DE@4s', shape=(64, 128), 4352 bytes)
+    QuantizedTensor('B128/DE@4s+sr', shape=(64, 128), 4352 bytes)
     """
 
     states: ClassVar[Mapping[str, State]] = {"momentum_buffer": State(signed=True)}
@@ -172,7 +172,7 @@ class LARS8bit(EightBit, LARS):
 
 
 class LARS4bit(FourBit, LARS):
-    """`LARS` with a 4-bit momentum buffer: ``B128/DE@4s``.
+    """`LARS` with a 4-bit momentum buffer: ``B128/DE@4s+sr``.
 
     Args:
         params, lr, momentum, weight_decay, trust_coefficient, nesterov, max_unorm: as for `LARS`.

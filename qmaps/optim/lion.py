@@ -1,4 +1,4 @@
-"""Lion with a quantized momentum."""
+"""Lion, in 32 bits or with a quantized momentum."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from qmaps.optim.terms import ascent, check_at_least_0, check_betas, directed
 
 
 class Lion(QuantizedOptimizer):
-    r"""Lion with quantized momentum; its state accepts any quantizer spec.
+    r"""Lion, the sign of a momentum; its state accepts any quantizer spec.
 
     With gradient g (negated to maximize), in float32 and in this order:
 
@@ -50,7 +50,7 @@ class Lion(QuantizedOptimizer):
     >>> layer(torch.randn(4, 128)).square().mean().backward()
     >>> optimizer.step()
     >>> optimizer.state[layer.weight]["exp_avg"]
-    QuantizedTensor('B128/DE@4s', shape=(64, 128), 4352 bytes)
+    QuantizedTensor('B128/DE@4s+sr', shape=(64, 128), 4352 bytes)
     """
 
     states: ClassVar[Mapping[str, State]] = {"exp_avg": State(signed=True)}
@@ -115,7 +115,7 @@ class Lion8bit(EightBit, Lion):
 
 
 class Lion4bit(FourBit, Lion):
-    """`Lion` with a 4-bit momentum: ``B128/DE@4s``.
+    """`Lion` with a 4-bit momentum: ``B128/DE@4s+sr``.
 
     Args:
         params, lr, betas, weight_decay: as for `Lion`.

@@ -46,11 +46,13 @@ class Preset:
 PRESETS: dict[str, Preset] = {
     "32bit": Preset(None, None, 1),
     "8bit": Preset("B{block}/DE@8s", "B{block}/DE-0@8u", 256),
-    "4bit": Preset("B{block}/DE@4s", "rank1/linear@4u", 128),
+    "4bit": Preset("B{block}/DE@4s+sr", "B{block}/DE-0@4u", 128),
     "paper-8bit": Preset("B{block}/DE@8s", "B{block}/DE@8u", 2048),
     "paper-4bit": Preset("B{block}/DE@4s", "rank1/linear@4u", 128),
 }
-"""``paper-*`` as published; ``8bit`` and ``4bit`` keep second moments away from zero.
+"""``paper-*`` as published. ``8bit`` and ``4bit`` keep second moments away from zero. ``4bit``
+rounds states that can be negative stochastically (``+sr``): rounded to the nearest of 16 values, a
+moment does not change unless a step moves it by half the distance to the next one.
 
 Source: 8-bit optimizers, section 2; 4-bit optimizers, section 5.
 """

@@ -1,4 +1,4 @@
-"""RMSprop with quantized states."""
+"""RMSprop, in 32 bits or with quantized states."""
 
 from __future__ import annotations
 
@@ -155,11 +155,11 @@ class RMSprop8bit(EightBit, RMSprop):
 
 
 class RMSprop4bit(FourBit, RMSprop):
-    """`RMSprop` with 4-bit states: ``rank1/linear@4u``, signed ones ``B128/DE@4s``.
+    """`RMSprop` with 4-bit states: ``B128/DE-0@4u``, signed ones ``B128/DE@4s+sr``.
 
     Args:
         params, lr, alpha, eps, weight_decay, momentum, centered: as for `RMSprop`.
-        block_size: elements per scale of signed states, at least 1; 128 if left out.
+        block_size: elements per scale, at least 1; 128 if left out.
         blocksize: the same option under the name that bitsandbytes uses.
         **shared: the options that all optimizers share, which `QuantizedOptimizer` documents:
             `maximize`, `state_quantizers`, `overrides`, `min_quantized_size`, `refit_every`,

@@ -1,4 +1,4 @@
-"""Stochastic gradient descent with a quantized momentum buffer."""
+"""Stochastic gradient descent, in 32 bits or with a quantized momentum buffer."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ class SGD(QuantizedOptimizer):
     >>> layer(torch.randn(4, 128)).square().mean().backward()
     >>> optimizer.step()
     >>> optimizer.state[layer.weight]["momentum_buffer"]
-    QuantizedTensor('B128/DE@4s', shape=(64, 128), 4352 bytes)
+    QuantizedTensor('B128/DE@4s+sr', shape=(64, 128), 4352 bytes)
     """
 
     states: ClassVar[Mapping[str, State]] = {"momentum_buffer": State(signed=True)}
@@ -141,7 +141,7 @@ class SGD8bit(EightBit, SGD):
 
 
 class SGD4bit(FourBit, SGD):
-    """`SGD` with a 4-bit momentum buffer: ``B128/DE@4s``.
+    """`SGD` with a 4-bit momentum buffer: ``B128/DE@4s+sr``.
 
     Args:
         params, lr, momentum, dampening, weight_decay, nesterov: as for `SGD`.

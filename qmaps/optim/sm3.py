@@ -43,8 +43,8 @@ class SM3(QuantizedOptimizer):
     States: `accumulator_0`, `accumulator_1`, ... (A), one number for each index of a dimension,
     `momentum_buffer` (b), and `step`. Tensors of one dimension have one accumulator for each
     element, which makes the rule Adagrad's; tensors of more than eight are refused. Presets
-    quantize the buffer and leave the accumulators in 32 bits, as all states are by default: SM3 is
-    here as a baseline for comparison.
+    quantize the buffer and leave the accumulators in 32 bits. SM3 is here as a baseline for
+    comparison.
 
     Args:
         params: parameters, or groups of them.
@@ -54,8 +54,7 @@ class SM3(QuantizedOptimizer):
         **shared: the options that all optimizers share, which `QuantizedOptimizer` documents:
             `maximize`, `state_quantizers`, `overrides`, `min_quantized_size`, `refit_every`,
             `nonfinite`, `seed`, `stochastic_rounding`, `master_weights`, `foreach`, `fused`,
-            `capturable` and `differentiable`. By default `state_quantizers` is None here, so that
-            all states stay in 32 bits.
+            `capturable` and `differentiable`.
 
     Raises:
         BadValueError, BadTypeError, SpecError: an argument is not allowed.
@@ -90,7 +89,6 @@ class SM3(QuantizedOptimizer):
         **shared: Unpack[Shared],
     ) -> None:
         own = {"lr": lr, "momentum": momentum, "weight_decay": weight_decay}
-        shared.setdefault("state_quantizers", None)
         super().__init__(params, own, **shared)
 
     def check_group(self, group: dict[str, Any]) -> None:

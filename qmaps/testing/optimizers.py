@@ -20,8 +20,8 @@ Make = Callable[[list[Tensor]], QuantizedOptimizer]
 
 SHAPES = ((48, 40), (130,), (), (0, 3), (3, 4, 5))
 STEPS = 5  # odd: steps of signs do not cancel
-WIDTHS = (None, "8bit", "4bit")
-"""Presets of `state_quantizers`; None is 32 bits."""
+WIDTHS = (None, "8bit", "4bit", "paper-4bit")
+"""Presets of `state_quantizers`; None is 32 bits. The last one has scales of rows and columns."""
 
 
 def check_optimizer(cls: type[QuantizedOptimizer], **options: Any) -> None:

@@ -14,8 +14,8 @@ ROWS = {
     "Adafactor, beta1 = 0": ("Adafactor", "32bit"),
     "SM3": ("SM3", "32bit"),
     "8-bit AdamW": ("AdamW", "8bit"),
-    "4-bit AdamW": ("AdamW", "4bit"),
-    "4-bit Factor": ("AdamWFactor", "4bit"),
+    "4-bit AdamW": ("AdamW", "paper-4bit"),
+    "4-bit Factor": ("AdamWFactor", "paper-4bit"),
 }
 TASKS = {
     "NLG": committed.LANGUAGE,

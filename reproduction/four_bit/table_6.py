@@ -12,7 +12,7 @@ from reproduction.stand_ins import StandIn, in_place
 WIDTHS = {
     "none": "32bit",
     "first B128/DE": "B128/DE@4s + 32bit",
-    "first B128/DE and second rank-1/linear": "4bit",
+    "first B128/DE and second rank-1/linear": "paper-4bit",
     "second rank-1/linear": "32bit + rank1/linear@4u",
     "first B128/DE, rounded stochastically, and second rank-1/linear":
         "B128/DE@4s+sr + rank1/linear@4u",
@@ -32,7 +32,7 @@ def find(frames: Frames) -> Finding:
     for workload in frames["losses"]["workload"].unique():
         ours = committed.losses(frames["losses"], workload, keys)
         stand_ins.append(StandIn("accuracy", f"validation loss, {workload}", ours))
-        both, first = losses[workload, "4bit"], losses[workload, "B128/DE@4s + 32bit"]
+        both, first = (losses[workload, width] for width in ("paper-4bit", "B128/DE@4s + 32bit"))
         base = losses[workload, "32bit"]
         statements += [
             Claim(

@@ -33,12 +33,13 @@ def test_every_optimizer_trains_in_every_width(
     given = ["digits", "--seeds", "1", "--steps", "2", "--runs", str(tmp_path / "runs")]
     assert parity.main([*given, "--out", str(tmp_path)]) == 0
     frame = pd.read_csv(tmp_path / "parity.csv")
-    assert len(frame) == 3 * len(parity.FAMILIES)
+    assert len(frame) == 4 * len(parity.FAMILIES)
     assert frame["loss"].notna().all()
     # States get smaller with their width, but for those that presets leave in 32 bits.
     sizes = frame.pivot(index="optimizer", columns="width", values="state_mib")
     assert (sizes["8bit"] <= sizes["32bit"]).all()
-    assert (sizes["4bit"] < 0.6 * sizes["32bit"]).drop(["Adafactor", "SM3"]).all()
+    for four in ("4bit", "paper-4bit"):
+        assert (sizes[four] < 0.6 * sizes["32bit"]).drop(["Adafactor", "SM3"]).all()
     assert (tmp_path / "parity.md").read_text().count("\n| ") == 2 + len(frame)
 
 
@@ -47,7 +48,7 @@ def test_other_quantizers_for_adamw(tmp_path: Path) -> None:
     pairs = ["--pair", "B128/DE@4s+sr + 32bit", "--pair", "32bit + B128/DE-0@4u"]
     assert parity.main([*given, "--optimizer", "AdamW", *pairs, "--out", str(tmp_path)]) == 0
     frame = pd.read_csv(tmp_path / "parity.csv").set_index("width")["state_mib"]
-    assert list(frame.index[3:]) == pairs[1::2]
+    assert list(frame.index[4:]) == pairs[1::2]
     assert (frame["4bit"] < frame[pairs[1::2]]).all()
     assert (frame[pairs[1::2]] < frame["32bit"]).all()
 

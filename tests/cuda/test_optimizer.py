@@ -118,7 +118,7 @@ def assert_as_reference(
 
 
 @pytest.mark.parametrize(("kind", "options"), RULE_OPTIONS)
-@pytest.mark.parametrize("preset", ["8bit", "paper-4bit"])
+@pytest.mark.parametrize("preset", ["8bit", "4bit", "paper-4bit"])
 def test_every_rule(
     kind: type[QuantizedOptimizer],
     options: dict[str, Any],
@@ -178,7 +178,7 @@ def test_groups_and_changing_hyper_parameters(on_device: EmulatedEngine) -> None
             {"params": params[2:3], "state_quantizers": None},
             {"params": params[3:], "betas": (0.5, 0.9), "lr": torch.tensor(0.1).double()},
         ]
-        optimizer = optim.AdamW(groups, min_quantized_size=100)
+        optimizer = optim.AdamW(groups, state_quantizers="8bit", min_quantized_size=100)
         for number in range(4):
             set_gradients(params, number)
             if number == 2:

@@ -180,8 +180,8 @@ void sort(std::uint32_t* const keys) {
     for (int i = threadIdx.x; i < kSorted; i += kThreads) keys[i] = shared[sorted_word(i)];
     __syncthreads();
 }
-extern "C" void run(std::uint32_t* keys) {
-    emulation::launch(sort<LOG>, 1, kThreads, &keys);
+extern "C" void run(std::uint32_t* keys, bool fibers) {
+    emulation::launch(sort<LOG>, 1, kThreads, &keys, fibers);
 }
 """
 
@@ -194,10 +194,11 @@ def test_the_block_sorts(log: int, device: EmulatedEngine, request: pytest.Fixtu
     random = torch.randint(2**32, (layout.SORTED,), generator=generator())
     # Of zeros and ones, which a network sorts all or not at all.
     for keys in (random, random % 2 * (2**32 - 1), random % 5, random.sort().values):
-        words = keys.to(torch.uint32)
-        library.run(ctypes.c_void_p(words.data_ptr()))
         expected = keys.view(-1, size).sort(dim=1).values.view(-1)
-        assert torch.equal(words.to(torch.int64), expected)
+        for fibers in (True, False):
+            words = keys.to(torch.uint32)
+            library.run(ctypes.c_void_p(words.data_ptr()), fibers)
+            assert torch.equal(words.to(torch.int64), expected)
 
 
 @pytest.mark.skipif(bool(compiler.missing()), reason=compiler.missing())

@@ -22,13 +22,19 @@ def anew(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
     return monkeypatch
 
 
+@pytest.fixture
+def folder(device: EmulatedEngine) -> Path:
+    """Where headers are precompiled already; a library is found by all of its source."""
+    return device.folder
+
+
 def compiled(file: str, folder: Path) -> None:
     build(f'#include "block.hpp"\n{source.source_of(file)}', folder)
 
 
 @pytest.mark.parametrize("file", sorted(FILES))
-def test_structures_are_those_of_cpp(file: str, device: EmulatedEngine, tmp_path: Path) -> None:
-    compiled(file, tmp_path)
+def test_structures_are_those_of_cpp(file: str, folder: Path) -> None:
+    compiled(file, folder)
 
 
 def test_every_number_and_structure_is_compared() -> None:
@@ -42,34 +48,30 @@ def test_every_number_and_structure_is_compared() -> None:
     assert len(NUMBERS) > 25
 
 
-def test_a_number_that_differs_does_not_compile(
-    anew: pytest.MonkeyPatch, device: EmulatedEngine, tmp_path: Path
-) -> None:
+def test_a_number_that_differs_does_not_compile(anew: pytest.MonkeyPatch, folder: Path) -> None:
     anew.setitem(NUMBERS, "kMaxScalars", 23)
     with pytest.raises(AssertionError, match="kMaxScalars differs from"):
-        compiled("begin.cuh", tmp_path)
+        compiled("begin.cuh", folder)
 
 
-def test_a_field_in_another_place_does_not_compile(
-    anew: pytest.MonkeyPatch, device: EmulatedEngine, tmp_path: Path
-) -> None:
+def test_a_field_in_another_place_does_not_compile(anew: pytest.MonkeyPatch, folder: Path) -> None:
     names = list(layout.NOISE.names)
     names[0], names[1] = names[1], names[0]
     moved = np.dtype([(name, layout.NOISE[name]) for name in names])
     anew.setitem(layout.STRUCTURES, "Noise", moved)
     with pytest.raises(AssertionError, match="Noise differs from"):
-        compiled("begin.cuh", tmp_path)
+        compiled("begin.cuh", folder)
 
 
 def test_a_kind_of_constant_without_a_case_does_not_compile(
-    anew: pytest.MonkeyPatch, device: EmulatedEngine, tmp_path: Path
+    anew: pytest.MonkeyPatch, folder: Path
 ) -> None:
     kinds = list(step_scalars.KINDS)
     anew.setattr(source, "KINDS", kinds)
-    compiled("begin.cuh", tmp_path)
+    compiled("begin.cuh", folder)
     kinds.append(type("Halved", (), {}))
     with pytest.raises(AssertionError, match="kHalved"):
-        compiled("begin.cuh", tmp_path)
+        compiled("begin.cuh", folder)
 
 
 def test_enumerations_are_made_from_python() -> None:

@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 import torch
+import torch._dynamo  # by DistributedDataParallel otherwise, in each rank
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 from torch import Tensor, nn
@@ -35,7 +36,6 @@ from qmaps.engines.backends import use_backend
 from qmaps.errors import BadTypeError, BadValueError
 from qmaps.optim import (
     LAMB,
-    LARS,
     SGD,
     SM3,
     Adafactor,
@@ -45,6 +45,8 @@ from qmaps.optim import (
     AdamW4bitFactor,
     AdamW8bit,
     AdamWFactor,
+    LAMB8bit,
+    LARS8bit,
     QuantizedOptimizer,
 )
 from qmaps.optim.sharding import state_dims
@@ -59,6 +61,11 @@ def model(dtype: torch.dtype = torch.float32) -> nn.Sequential:
     torch.manual_seed(0)
     layers = nn.Sequential(nn.Linear(64, 128), nn.ReLU(), nn.Linear(128, 64, bias=False))
     return layers.to(dtype)
+
+
+def paper_4bit(params: Any, **options: Any) -> AdamW:
+    """An optimizer whose second moments have scales that span shards."""
+    return AdamW(params, state_quantizers="paper-4bit", **options)
 
 
 def sharded(net: nn.Sequential, mesh: Any = None) -> nn.Sequential:
@@ -113,7 +120,11 @@ def assert_same(ours: QuantizedOptimizer, theirs: QuantizedOptimizer) -> None:
 
 
 def check_blocks_are_those_of_the_whole() -> None:
-    for make in (AdamW8bit, lambda p: SGD(p, lr=0.1, momentum=0.9, state_quantizers="8bit")):
+    for make in (
+        AdamW8bit,
+        AdamW4bit,
+        lambda p: SGD(p, lr=0.1, momentum=0.9, state_quantizers="8bit"),
+    ):
         for engine in ("native", "reference"):
             with use_backend(engine):
                 ours, theirs = pair(make, 4)
@@ -185,12 +196,12 @@ def check_scales_that_span_shards_are_those_of_the_whole() -> None:
     for spec in SPANNING:
         specs = {"exp_avg": "B64/DE@4s", "exp_avg_sq": spec}
         assert_same(*pair(lambda p, specs=specs: AdamW(p, state_quantizers=specs), 4))
-    assert_same(*pair(AdamW4bit, 4))
+    assert_same(*pair(paper_4bit, 4))
 
 
 def check_one_collective_for_all_maxima() -> None:
     parts = sharded(model())
-    optimizer = AdamW4bit(parts.parameters())
+    optimizer = paper_4bit(parts.parameters())
     train(parts, optimizer, range(2))
     calls = []
     real = dist.all_reduce
@@ -228,8 +239,8 @@ def check_nan_reaches_all_that_shares_its_scale() -> None:
 def check_whole_tensor_rules() -> None:
     """Norms and factored statistics: those of the whole, but for the order of float64 sums."""
     makes: dict[str, Make] = {
-        "LAMB": lambda p: LAMB(p, lr=1e-2),
-        "LARS": lambda p: LARS(p, lr=1.0),
+        "LAMB": lambda p: LAMB8bit(p, lr=1e-2),
+        "LARS": lambda p: LARS8bit(p, lr=1.0),
         "AdamWFactor": lambda p: AdamWFactor(p, lr=1e-2, state_quantizers=None),
         "AdamW4bitFactor": lambda p: AdamW4bitFactor(p, lr=1e-2),
         "Adafactor": lambda p: Adafactor(p, beta1=0.9, fira_margin=0.01),
@@ -255,7 +266,7 @@ def check_whole_tensor_rules() -> None:
 
 def check_hybrid_sharding() -> None:
     mesh = dist.init_device_mesh("cpu", (2, WORLD // 2), mesh_dim_names=("copies", "shards"))
-    for make in (AdamW8bit, AdamW4bit, lambda p: LAMB(p, lr=1e-2)):
+    for make in (AdamW8bit, AdamW4bit, paper_4bit, lambda p: LAMB8bit(p, lr=1e-2)):
         ours, theirs = pair(make, 3, mesh=mesh)
         exact = not ours.takes_norms
         if exact:
@@ -435,8 +446,13 @@ def check_loads_from_2() -> None:
 
 def check_full_state_dicts() -> None:
     """Gathered to whole tensors, and loaded by one process and by all."""
+    for make in (AdamW4bit, paper_4bit):
+        full_state_dicts(make)
+
+
+def full_state_dicts(make: Make) -> None:
     parts, whole = sharded(model()), model()
-    ours, theirs = AdamW4bit(whole.parameters()), AdamW4bit(parts.parameters())
+    ours, theirs = make(whole.parameters()), make(parts.parameters())
     train(whole, ours, range(2))
     train(parts, theirs, range(2))
     gathered = get_optimizer_state_dict(
@@ -444,7 +460,7 @@ def check_full_state_dicts() -> None:
     )
     alone = model()
     alone.load_state_dict(whole.state_dict())
-    again = AdamW4bit(alone.parameters())
+    again = make(alone.parameters())
     set_optimizer_state_dict(alone, again, gathered)
     assert_same(ours, again)
     # What one process has saved with torch.save, each process cuts its part of.
@@ -544,7 +560,7 @@ def check_data_parallel() -> None:
 
 ZERO: dict[str, tuple[type[QuantizedOptimizer], dict[str, Any]]] = {
     "8bit": (AdamW8bit, {"lr": 1e-2}),
-    "4bit": (AdamW4bit, {"lr": 1e-2, "min_quantized_size": 64}),
+    "4bit": (AdamW, {"lr": 1e-2, "min_quantized_size": 64, "state_quantizers": "paper-4bit"}),
     "LAMB": (LAMB, {"lr": 1e-2, "state_quantizers": "8bit"}),
     "rounding": (AdamW, {"lr": 1e-2, **options()}),
 }

@@ -34,6 +34,7 @@ SPECS = (
 PAIRS = {
     "8bit": "8bit",
     "4bit": "4bit",
+    "paper-4bit": "paper-4bit",
     "blocks": {"exp_avg": "B128/DE@4s", "exp_avg_sq": "B128/linear@4u"},
     "x8": {"exp_avg": "B32x8/DE@4s", "exp_avg_sq": "rank1x8/linear@8u"},
     "sr": {"exp_avg": "B256/DE@8s+sr", "exp_avg_sq": "rank1/linear@4u+sr"},
@@ -230,7 +231,7 @@ def stepped(
 
 @sizes
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
-@pytest.mark.parametrize("preset", ["8bit", "4bit", "32bit"])
+@pytest.mark.parametrize("preset", ["8bit", "4bit", "paper-4bit", "32bit"])
 @pytest.mark.parametrize("family", FAMILIES, ids=label)
 def test_steps_of_every_rule(
     family: Family, preset: str, dtype: torch.dtype, shape: tuple[int, ...], launched: list[str]
@@ -323,7 +324,7 @@ def test_gradients_that_are_not_finite(shape: tuple[int, ...]) -> None:
         assert_same(answers)
 
 
-@pytest.mark.parametrize("pair", ["8bit", "4bit"])
+@pytest.mark.parametrize("pair", ["8bit", "4bit", "paper-4bit"])
 def test_a_side_stream_small(pair: str) -> None:
     expected = Stepping(adamw(pair), DEVICE, SIZES["small"], torch.float32)
     expected.take(4)
@@ -367,7 +368,7 @@ def test_a_recorded_step_is_an_eager_one(
     assert_equal(recorded, eager)
 
 
-@pytest.mark.parametrize("pair", ["8bit", "4bit"])
+@pytest.mark.parametrize("pair", ["8bit", "4bit", "paper-4bit"])
 def test_a_scaler_of_gradients_small(pair: str) -> None:
     expected = Stepping(adamw(pair), DEVICE, SIZES["small"], torch.float32)
     found = Stepping(adamw(pair), DEVICE, SIZES["small"], torch.float32)
@@ -422,7 +423,7 @@ def test_quantizing_unchecked_waits_for_nothing(spec: str) -> None:
         torch.cuda.set_sync_debug_mode("default")
 
 
-@pytest.mark.parametrize("pair", ["8bit", "4bit"])
+@pytest.mark.parametrize("pair", ["8bit", "4bit", "paper-4bit"])
 def test_a_step_needs_no_memory_for_each_element(pair: str) -> None:
     stepping = Stepping(adamw(pair), DEVICE, SIZES["large"], torch.float32)
     stepping.take(2)

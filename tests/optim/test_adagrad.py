@@ -59,7 +59,7 @@ def test_stochastic_rounding_lets_the_sum_go_on() -> None:
 
 
 def test_specs_of_fixed_widths() -> None:
-    for cls, spec in ((Adagrad8bit, "B256/DE-0@8u"), (Adagrad4bit, "rank1/linear@4u")):
+    for cls, spec in ((Adagrad8bit, "B256/DE-0@8u"), (Adagrad4bit, "B128/DE-0@4u")):
         assert cls([torch.zeros(1)]).param_groups[0]["state_quantizers"] == {"sum": spec}
 
 

@@ -119,7 +119,7 @@ def test_save_load_and_resume_is_bit_for_bit(name: str, dtype: torch.dtype) -> N
     assert equal(parameters(whole), parameters(net))
 
 
-@pytest.mark.parametrize("name", ["8bit", "4bit", "stochastic"])
+@pytest.mark.parametrize("name", ["8bit", "4bit", "paper-4bit", "stochastic"])
 def test_training_is_close_to_32_bits_and_reproducible(name: str) -> None:
     exact, net, same = model(), model(), model()
     target = train(exact, torch.optim.AdamW(exact.parameters(), lr=3e-3), range(150))
@@ -135,12 +135,14 @@ def test_sizes_named_optimizers_and_block_size() -> None:
     for optimizer, bytes_per_element in (
         (AdamW8bit(net.parameters()), 2 * (1 + 4 / 256)),
         (AdamW8bit(net.parameters(), block_size=64), 2 * (1 + 4 / 64)),
-        (AdamW4bit(net.parameters(), blocksize=64), 0.5 + 4 / 64 + 0.5),
+        (AdamW4bit(net.parameters(), blocksize=64), 2 * (0.5 + 4 / 64)),
+        (AdamW(net.parameters(), state_quantizers="paper-4bit"), 0.5 + 4 / 128 + 0.5),
     ):
         train(net, optimizer, range(1))
         numel = net[0].weight.numel() + net[2].weight.numel()
         small = sum(p.numel() for p in net.parameters()) - numel
-        scales = 0 if isinstance(optimizer, AdamW8bit) else 4 * (90 + 80 + 80 + 70)
+        ranks = optimizer.param_groups[0]["state_quantizers"]["exp_avg_sq"] == "rank1/linear@4u"
+        scales = 4 * (90 + 80 + 80 + 70) if ranks else 0
         expected = numel * bytes_per_element + scales + 8 * small
         assert optimizer.state_nbytes == pytest.approx(expected, abs=64)
     assert AdamW8bit(net.parameters()).param_groups[0]["state_quantizers"] == {
@@ -148,6 +150,11 @@ def test_sizes_named_optimizers_and_block_size() -> None:
         "exp_avg_sq": "B256/DE-0@8u",
     }
     assert AdamW4bit(net.parameters()).param_groups[0]["state_quantizers"] == {
+        "exp_avg": "B128/DE@4s+sr",
+        "exp_avg_sq": "B128/DE-0@4u",
+    }
+    paper = AdamW(net.parameters(), state_quantizers="paper-4bit")
+    assert paper.param_groups[0]["state_quantizers"] == {
         "exp_avg": "B128/DE@4s",
         "exp_avg_sq": "rank1/linear@4u",
     }

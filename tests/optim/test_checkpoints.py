@@ -157,7 +157,7 @@ def test_a_state_dict_of_another_kind() -> None:
 
 def test_checkpoints_of_other_optimizers() -> None:
     for saved, optimizer, message in (
-        (trained(SGD, momentum=0.9), trained(),
+        (trained(SGD, momentum=0.9, state_quantizers="8bit"), trained(),
          "state_quantizers names the state 'momentum_buffer', but AdamW8bit has exp_avg, "
          "exp_avg_sq; state_dict was written by SGD"),
         (trained(), trained(SGD, momentum=0.9),

@@ -16,7 +16,7 @@ from qmaps.nn import StableEmbedding
 from qmaps.optim import SGD, AdamW, AdamW4bit, AdamW8bit, keep_in_32_bits
 from qmaps.optim.choice import GLOBAL_NUMEL, global_numel
 
-EIGHT, FOUR = ("B256/DE@8s", "B256/DE-0@8u"), ("B128/DE@4s", "rank1/linear@4u")
+EIGHT, FOUR = ("B256/DE@8s", "B256/DE-0@8u"), ("B128/DE@4s+sr", "B128/DE-0@4u")
 FLOATS = (None, None)
 
 

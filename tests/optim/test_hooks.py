@@ -266,7 +266,7 @@ def test_groups_that_torch_takes() -> None:
     assert alike(play) == [(0, 0.01, None), (1, 0.5, "head"), None]
 
 
-@pytest.mark.parametrize("cls", [AdamW4bit, AdamW])
+@pytest.mark.parametrize("cls", [AdamW4bit, AdamW8bit, AdamW])
 def test_a_parameter_that_is_given_twice_steps_twice(cls: Any) -> None:
     found = []
     for kind in (torch.optim.AdamW, cls):

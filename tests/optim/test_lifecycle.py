@@ -134,6 +134,7 @@ def test_groups_differ_in_options_and_states(family: Family) -> None:
     a, b = (nn.Parameter(torch.ones(30, 4)) for _ in range(2))
     together = family.full(
         [{"params": [a], **first}, {"params": [b], **last, "state_quantizers": None}],
+        state_quantizers="8bit",
         min_quantized_size=0,
     )
     alone = []
@@ -154,7 +155,7 @@ def test_groups_differ_in_options_and_states(family: Family) -> None:
             assert torch.equal(floats(together.state[p][name]), floats(value))
 
 
-@pytest.mark.parametrize("specs", [None, "8bit", "4bit"], ids=str)
+@pytest.mark.parametrize("specs", [None, "8bit", "4bit", "paper-4bit"], ids=str)
 @pytest.mark.parametrize(("family", "options"), CASES, ids=label)
 def test_propagate_lets_no_nan_become_finite(
     family: Family, options: Options, specs: str | None

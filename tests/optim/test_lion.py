@@ -37,7 +37,7 @@ def test_the_sign_of_odd_values() -> None:
 
 
 def test_specs_of_fixed_widths() -> None:
-    for cls, spec in ((Lion8bit, "B256/DE@8s"), (Lion4bit, "B128/DE@4s")):
+    for cls, spec in ((Lion8bit, "B256/DE@8s"), (Lion4bit, "B128/DE@4s+sr")):
         assert cls([torch.zeros(1)]).param_groups[0]["state_quantizers"] == {"exp_avg": spec}
 
 

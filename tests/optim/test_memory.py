@@ -10,7 +10,7 @@ from torch import nn
 
 import qmaps
 from qmaps.nn import StableEmbedding
-from qmaps.optim import SGD, AdamW, AdamW4bit, AdamW8bit, RMSprop
+from qmaps.optim import SGD, AdamW, AdamW4bit, AdamW8bit, RMSprop8bit
 from tests.optim.families import FAMILIES, Family, label
 
 SHAPES = ((70, 90), (5000,), (3, 40, 50), (64,), (), (0,), (16, 33, 3, 3))
@@ -105,7 +105,7 @@ def test_rows_and_totals_in_a_script() -> None:
         "shape": (5000, 64),
         "dtype": "bfloat16",
         "state": "exp_avg",
-        "quantizer": "B128/DE@4s",
+        "quantizer": "B128/DE@4s+sr",
         "why": "state_quantizers",
         "nbytes": 170_000,
         "predicted": True,
@@ -160,7 +160,7 @@ def test_no_parameters_and_frozen_ones() -> None:
 def test_only_states_that_are_used_are_foreseen_and_all_that_are_there_counted() -> None:
     p = nn.Parameter(torch.randn(80, 80))
     assert len(SGD([p]).memory()) == 0
-    optimizer = RMSprop([p], momentum=0.9)
+    optimizer = RMSprop8bit([p], momentum=0.9)
     assert [row.state for row in optimizer.memory()] == ["square_avg", "momentum_buffer"]
     after_a_step(optimizer)
     optimizer.param_groups[0]["momentum"] = 0

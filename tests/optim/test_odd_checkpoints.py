@@ -20,7 +20,7 @@ from tests.helpers import examples
 from tests.odd import objects, refused, tensors
 
 AVAILABLE = {found.name for found in backends() if found.available}
-CLASSES: list[Any] = [optim.AdamW8bit, optim.SGD, optim.Adafactor8bit, optim.AdamWFactor,
+CLASSES: list[Any] = [optim.AdamW8bit, optim.SGD, optim.Adafactor8bit, optim.AdamW8bitFactor,
                       torch.optim.AdamW]  # fmt: skip
 
 
@@ -77,7 +77,7 @@ def test_anything_anywhere_is_loaded_or_refused(data: st.DataObject) -> None:
     saved = trained(cls).state_dict()
     place = data.draw(st.sampled_from(places(saved)))
     damaged = changed(saved, place, data.draw(objects()))
-    optimizer = trained(optim.AdamW if cls is torch.optim.AdamW else cls)
+    optimizer = trained(optim.AdamW8bit if cls is torch.optim.AdamW else cls)
     if not refused(optimizer.load_state_dict, damaged):
         refused(optimizer.step)
 
@@ -110,6 +110,18 @@ def test_anything_in_a_file_is_read_or_refused(data: st.DataObject, tmp_path: Pa
     refused(convert_file, path, tmp_path / "out.pt", to="torch", overwrite=True)
     refused(convert_file, path, tmp_path / "out.pt", to="bitsandbytes", overwrite=True)
     refused(convert_file, path, tmp_path / "out.pt", to="qmaps", states="8bit", overwrite=True)
+
+
+@pytest.mark.parametrize("value", [torch.empty(0), torch.ones(3), "yes", None])
+def test_options_of_any_type_are_compared_with_what_a_format_can_express(
+    value: object, tmp_path: Path
+) -> None:
+    saved = trained(optim.SGD).state_dict()
+    saved["param_groups"][0]["nesterov"] = value
+    torch.save(saved, tmp_path / "in.pt")
+    with pytest.raises(BadValueError, match=r"group 0 has nesterov=.* only nesterov=False"):
+        convert_file(tmp_path / "in.pt", tmp_path / "out.pt", to="bitsandbytes")
+    assert not (tmp_path / "out.pt").exists()
 
 
 META = torch.zeros(4, 6, device="meta")

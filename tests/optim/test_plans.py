@@ -13,7 +13,7 @@ from torch import nn
 import qmaps
 from qmaps import lpmm
 from qmaps.engines.backends import use_backend
-from qmaps.optim import SGD, AdamW, AdamW8bit
+from qmaps.optim import AdamW8bit, SGD8bit
 from qmaps.optim.stepper import Stepper
 
 pytestmark = pytest.mark.skipif(
@@ -27,7 +27,7 @@ def two() -> list[nn.Parameter]:
 
 def test_groups_that_change_places_keep_their_options() -> None:
     first, second = two()
-    optimizer = SGD(
+    optimizer = SGD8bit(
         [{"params": [first], "lr": 1.0}, {"params": [second], "lr": 1e-3}], momentum=0.9
     )
     for _ in range(2):
@@ -69,7 +69,7 @@ def test_observers_are_shown_steps_that_come_after_others() -> None:
 @pytest.mark.parametrize("engine", ["native", "reference"])
 def test_a_step_that_is_left_out_leaves_no_states(engine: str) -> None:
     (param, _) = two()
-    optimizer: Any = AdamW([param])
+    optimizer: Any = AdamW8bit([param])
     optimizer.found_inf = torch.ones(())
     param.grad = torch.ones_like(param)
     with use_backend("reference"):
@@ -99,7 +99,7 @@ def test_gradients_in_codes_are_divided_by_a_scale() -> None:
 
 def test_groups_that_do_not_step_are_not_asked() -> None:
     first, second = two()
-    optimizer = AdamW([{"params": [first]}, {"params": [second]}])
+    optimizer = AdamW8bit([{"params": [first]}, {"params": [second]}])
     optimizer.param_groups[1]["lr"] = None
     first.grad = torch.ones_like(first)
     optimizer.step()

@@ -46,7 +46,7 @@ class Signed(QuantizedOptimizer):
 
 def test_states_are_as_declared() -> None:
     params = [nn.Parameter(torch.zeros(100, 50)) for _ in range(2)]
-    optimizer = Signed(params)
+    optimizer = Signed(params, state_quantizers="8bit")
     for param in params:
         param.grad = torch.ones_like(param)
     optimizer.step()
@@ -92,7 +92,7 @@ def test_a_rule_as_version_0_1_declared_it_still_works() -> None:
                 param.sub_(states["average"] * scalars["lr"])
 
     param = nn.Parameter(torch.ones(100, 50))
-    optimizer = Old([param], {"lr": 0.5, "start": 3.0})
+    optimizer = Old([param], {"lr": 0.5, "start": 3.0}, state_quantizers="8bit")
     param.grad = torch.ones_like(param)
     optimizer.step()
     assert math.isclose(float(param.detach().mean()), 0.5, rel_tol=1e-3)
@@ -119,7 +119,7 @@ def test_single_members_of_version_0_1_still_work() -> None:
         param.grad = torch.ones_like(param)
         optimizer.step()
     assert isinstance(exact.state[params[0]]["exp_avg"], Tensor)
-    assert exact.state[params[0]]["exp_avg_sq"].quantizer.spec == "rank1/linear@4u"
+    assert exact.state[params[0]]["exp_avg_sq"].quantizer.spec == "B128/DE-0@4u"
     assert math.isclose(float(params[1].detach().mean()), -0.1 / 5**0.5, rel_tol=1e-3)
     with pytest.warns(DeprecationWarning, match="constants is now step_scalars"):
         assert exact.constants(exact.param_groups[0])["beta1"] == 0.9

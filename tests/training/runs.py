@@ -18,6 +18,7 @@ Make = Callable[..., QuantizedOptimizer]
 KINDS: dict[str, tuple[type[QuantizedOptimizer], dict[str, Any]]] = {
     "AdamW8bit": (optim.AdamW8bit, {}),
     "AdamW4bit": (optim.AdamW4bit, {}),
+    "AdamW, paper-4bit": (optim.AdamW, {"state_quantizers": "paper-4bit"}),
     "AdamW+sr": (
         optim.AdamW,
         {"state_quantizers": {"exp_avg": "B128/DE@4s+sr", "exp_avg_sq": "rank1/linear@4u+sr"}},

@@ -9,7 +9,7 @@ from torch.nn import functional as F
 
 import qmaps
 from qmaps.algebra.quantized import QuantizedTensor
-from qmaps.optim import AdamW, AdamW8bit
+from qmaps.optim import AdamW8bit
 from tests.helpers import Wrapped
 from tests.training.runs import EVERY, assert_same, gradients, make, net
 
@@ -262,7 +262,7 @@ def test_groups_of_a_frozen_base_and_a_trained_head(engine: str) -> None:
     for p in model[0].parameters():
         p.requires_grad_(False)
     trained = [p for p in model.parameters() if p.requires_grad]
-    optimizer = AdamW([{"params": trained}, {"params": model[0].parameters(), "lr": 1e-4}])
+    optimizer = AdamW8bit([{"params": trained}, {"params": model[0].parameters(), "lr": 1e-4}])
     model(torch.ones(2, 24)).square().mean().backward()
     optimizer.step()
     assert set(optimizer.state) == set(trained)

@@ -16,6 +16,7 @@ from benchmarks.cases.adamw import (
     FOUR,
     FUSED,
     PAPER,
+    PRESET,
     RANDOM,
     TORCH,
     Pair,
@@ -138,6 +139,13 @@ CASES = (
     GpuCase(
         "AdamW 4-bit B128/DE + B128/linear, a billion parameters",
         steps(FOUR, peers=four_bit_peers()),
+        BILLION,
+        NEEDED,
+        share=0.8,
+    ),
+    GpuCase(
+        "AdamW 4-bit preset, a billion parameters",
+        steps(PRESET, peers=four_bit_peers()),
         BILLION,
         NEEDED,
         share=0.8,

@@ -42,7 +42,8 @@ def convert_state_dict(
         to: the target format: "torch", "bitsandbytes", "torchao" or "qmaps".
         states: how to keep states: "32bit", "8bit", "4bit" or "fp8" as far as the target has
             them; for qmaps also another preset, or a dict from state names to specs. None keeps
-            codes where the target can hold them and takes its usual width otherwise.
+            codes where the target can hold them, and encodes a checkpoint in 32 bits in 8 bits,
+            unless the target is torch or both sides are qmaps.
         zeros: what to do with second moments that decode to 0 under a first moment that does not.
             "raise" gives them the smallest positive value that their codebook and scale have;
             "leave" keeps them. See `qmaps.capture.conversion.zeros`.
@@ -65,7 +66,7 @@ def convert_state_dict(
     >>> adam.step()
     >>> converted, report = convert_state_dict(adam.state_dict(), "qmaps", states="4bit")
     >>> converted["state"][0]["exp_avg"]["spec"], report.states[0].how
-    ('B128/DE@4s', 'quantized')
+    ('B128/DE@4s+sr', 'quantized')
     """
     if zeros not in POLICIES:
         raise BadValueError(f"zeros={zeros!r} must be one of {', '.join(POLICIES)}")

@@ -76,13 +76,17 @@ class StdlibLM(Workload):
         total = 0.0
         for number in range(self.validation_batches):
             generator = np.random.default_rng([VALIDATION_SEED, number])
-            total += float(self.loss(model, self._windows(corpus.load().validation, generator)))
+            total += float(self.loss(model, self._windows(self._held_out(), generator)))
         loss = total / self.validation_batches
         return {"loss": loss, "bits_per_byte": loss / math.log(2)}
 
     def data_digest(self) -> str:
         """Hash of the corpus."""
         return corpus.load().digest
+
+    def _held_out(self) -> NDArray[np.uint8]:
+        """Bytes that `validate` looks at."""
+        return corpus.load().validation
 
     def _windows(self, data: NDArray[np.uint8], generator: np.random.Generator) -> Batch:
         """Bytes at random places, and each one's successor."""

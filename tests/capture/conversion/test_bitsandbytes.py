@@ -166,7 +166,7 @@ def test_decay_that_is_coupled_is_noted() -> None:
 
 
 def test_a_parameter_kept_in_32_bits_stays_so() -> None:
-    _, adam = trained(AdamW, overrides={"0.*": None}, min_quantized_size=500)
+    _, adam = trained(AdamW8bit, overrides={"0.*": None}, min_quantized_size=500)
     report = convert_state_dict(adam.state_dict(), "bitsandbytes")[1]
     became = {row.parameter: row.became for row in report.states if row.state == "exp_avg"}
     assert became["0.weight"] == "32 bits"

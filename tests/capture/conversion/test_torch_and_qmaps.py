@@ -9,7 +9,7 @@ import torch
 import qmaps
 from qmaps.capture.conversion import convert_state_dict
 from qmaps.errors import BadTypeError, BadValueError, CaptureError
-from qmaps.optim import SGD, AdamW, AdamW8bit, AdEMAMix, Lion8bit, RMSprop
+from qmaps.optim import AdamW, AdamW8bit, AdEMAMix8bit, Lion8bit, RMSprop8bit, SGD8bit
 from tests.capture.conversion.nets import resumed, train, trained, weights
 
 
@@ -111,9 +111,9 @@ def test_own_codebooks_are_learned_from_a_checkpoint() -> None:
 @pytest.mark.parametrize(
     ("make", "options"),
     [
-        (SGD, {"momentum": 0.9, "lr": 1e-2}),
-        (RMSprop, {"momentum": 0.5, "centered": True}),
-        (AdEMAMix, {}),
+        (SGD8bit, {"momentum": 0.9, "lr": 1e-2}),
+        (RMSprop8bit, {"momentum": 0.5, "centered": True}),
+        (AdEMAMix8bit, {}),
         (Lion8bit, {}),
     ],
 )

@@ -122,8 +122,17 @@ def test_states_of_qmaps_keep_their_codes_and_block_size() -> None:
     assert state.dequantize().equal(adam.state[net[0].weight]["exp_avg"].dequantize())
     assert type(converted["state"][0]["exp_avg_sq"]) is Tensor
     resumed(net, ao.AdamW4bit, converted)
+    # The 4 bits of qmaps are blocks, whose codes torchao holds.
+    net, adam = trained(AdamW, state_quantizers="4bit")
+    converted, report = convert_state_dict(adam.state_dict(), "torchao")
+    assert report.lossless
+    for name in ("exp_avg", "exp_avg_sq"):
+        there, here = converted["state"][0][name], adam.state[net[0].weight][name]
+        assert type(there).__name__ == "OptimState4bit"
+        assert there.dequantize().equal(here.dequantize())
+    resumed(net, ao.AdamW4bit, converted)
     # What blocks of it cannot be, is encoded as torchao encodes.
-    _, adam = trained(AdamW, state_quantizers="4bit")
+    _, adam = trained(AdamW, state_quantizers="paper-4bit")
     report = convert_state_dict(adam.state_dict(), "torchao")[1]
     assert [row.became for row in report.states[:2]] == ["B128/DE@4s", "B128/linear@4u"]
 

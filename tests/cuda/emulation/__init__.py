@@ -1,7 +1,7 @@
 """Kernels of `qmaps.cuda` on the processor.
 
-The sources that NVRTC compiles, compiled by the C++ compiler of this machine: a thread of the
-system stands for each thread of a block (``block.hpp``). Everything but the compiler and the
+The sources that NVRTC compiles, compiled by the C++ compiler of this machine: a fiber or a thread
+of the system stands for each thread of a block (``block.hpp``). Everything but the compiler and the
 driver is that of a real device, for tensors on the CPU.
 """
 
@@ -31,28 +31,45 @@ CXX = shutil.which(os.environ.get("CXX", "c++"))
 FLAGS = (
     *("-std=c++20", "-O1", "-fPIC", "-shared", "-pthread", "-ffp-contract=off", "-fno-math-errno"),
     *("-fno-strict-aliasing", "-Wall", "-Wextra", "-Werror", "-Wno-unknown-pragmas"),
-    *("-Wno-unused-function", "-Wno-invalid-offsetof"),
+    *("-U_FORTIFY_SOURCE", "-Wno-unused-function", "-Wno-invalid-offsetof"),
 )
 """The answer to a warning is the same as on a device: one that matters is an error."""
+INCLUDE = [f"-I{at}" for at in (HERE, SOURCES, compiler.ROOT)]
 
 
 def build(source: str, folder: Path, flags: tuple[str, ...] = FLAGS) -> ctypes.CDLL:
     """A library from C++ that includes kernels, built once for each source."""
-    block = (HERE / "block.hpp").read_bytes()
-    parts = (source, compiler.source_digest(), " ".join(flags), hashlib.sha256(block).hexdigest())
-    path = folder / f"{hashlib.sha256(chr(0).join(parts).encode()).hexdigest()[:24]}.so"
+    block = hashlib.sha256((HERE / "block.hpp").read_bytes()).hexdigest()
+    own = " ".join(flags)
+    path = folder / f"{_name(source, compiler.source_digest(), own, block)}.so"
     if not path.exists():
-        assert CXX, "no C++ compiler"
-        include = [f"-I{at}" for at in (HERE, SOURCES, compiler.ROOT)]
-        with replacing(path) as temporary:
-            done = subprocess.run(
-                [CXX, *flags, *include, "-x", "c++", "-", "-o", str(temporary)],
-                input=source.encode(),
-                capture_output=True,
-                check=False,
-            )
-            assert done.returncode == 0, done.stderr.decode()
+        # The standard library in block.hpp takes half of the time; it is read once.
+        header = folder / _name(block, own) / "block.hpp.gch"
+        if not header.exists():
+            header.parent.mkdir(exist_ok=True)
+            _compile(flags, ["-x", "c++-header", str(HERE / "block.hpp")], header)
+        _compile(flags, [f"-I{header.parent}", *INCLUDE, "-x", "c++", "-"], path, source)
     return ctypes.CDLL(str(path))
+
+
+def _name(*parts: str) -> str:
+    return hashlib.sha256(chr(0).join(parts).encode()).hexdigest()[:24]
+
+
+def _compile(flags: tuple[str, ...], given: list[str], path: Path, source: str = "") -> None:
+    assert CXX, "no C++ compiler"
+    with replacing(path) as temporary:
+        done = subprocess.run(
+            [CXX, *flags, *given, "-o", str(temporary)],
+            input=source.encode(),
+            capture_output=True,
+            check=False,
+        )
+        assert done.returncode == 0, done.stderr.decode()
+
+
+_known: set[Entry] = set()
+"""Kernels that have run on threads of the system."""
 
 
 class EmulatedEngine(engine.Engine):
@@ -62,22 +79,24 @@ class EmulatedEngine(engine.Engine):
         self.device = torch.device("cpu")
         self.blocks = blocks
         self.launched: list[str] = []
-        self._folder = folder
+        self.folder = folder
         self._kernels: dict[Entry, Any] = {}
 
     def launch(self, entry: Entry, blocks: int, argument: np.ndarray) -> None:
         """Run a kernel; compiles it first if need be."""
         self.launched.append(entry.name)
+        fibers = entry in _known and os.environ.get("QMAPS_EMULATION") != "threads"
+        _known.add(entry)
         if entry not in self._kernels:
             library = build(
                 f'#include "block.hpp"\n{source_of(entry.file)}'
-                'extern "C" void run(int blocks, const void* argument) {\n'
-                f"    emulation::launch({entry.name}, blocks, {THREADS}, argument);\n}}\n",
-                self._folder,
+                'extern "C" void run(int blocks, const void* argument, bool fibers) {\n'
+                f"    emulation::launch({entry.name}, blocks, {THREADS}, argument, fibers);\n}}\n",
+                self.folder,
             )
             self._kernels[entry] = library.run
         argument = np.ascontiguousarray(argument)
-        self._kernels[entry](ctypes.c_int(blocks), ctypes.c_void_p(argument.ctypes.data))
+        self._kernels[entry](ctypes.c_int(blocks), ctypes.c_void_p(argument.ctypes.data), fibers)
 
 
 @contextmanager

@@ -6,5 +6,6 @@ from tests.distributed.comm import data_parallel, model_parallel, ranks
 
 CHECKS = data_parallel.CHECKS | model_parallel.CHECKS
 
-if __name__ == "__main__":
+
+def main() -> None:
     ranks.run(CHECKS)

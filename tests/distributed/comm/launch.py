@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 import subprocess
 import sys
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -17,32 +19,32 @@ LIMIT_S = 400
 def launch(module: str, world: int, folder: Path, *arguments: str) -> list[dict[str, Any] | None]:
     """Return what each rank of `module` wrote, or None for a rank that was killed.
 
-    A rank is ``python -m MODULE RANK WORLD FOLDER ARGUMENTS`` and writes FOLDER/RANK.json.
+    A rank is a fork in which ``main`` of `module` finds RANK WORLD FOLDER ARGUMENTS in ``sys.argv``
+    and writes FOLDER/RANK.json.
     """
     environment = os.environ | {"PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
-    ranks = [
-        subprocess.Popen(
-            [sys.executable, "-m", module, str(rank), str(world), str(folder), *arguments],
-            env=environment,
-            cwd=ROOT,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for rank in range(world)
-    ]
-    said = []
+    # A session of their own, so that all of them can be killed.
+    script = "tests.distributed.comm.forked"
+    parent = subprocess.Popen(
+        [sys.executable, "-m", script, module, str(world), str(folder), *arguments],
+        env=environment,
+        cwd=ROOT,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
     try:
-        said = [process.communicate(timeout=LIMIT_S)[1] for process in ranks]
+        said = parent.communicate(timeout=LIMIT_S)[1]
     finally:
-        for process in ranks:
-            if process.poll() is None:
-                process.kill()
-                process.communicate()
+        with suppress(ProcessLookupError):
+            os.killpg(parent.pid, signal.SIGKILL)
+        parent.wait()
+    assert parent.returncode == 0, said
     found: list[dict[str, Any] | None] = []
-    for rank, (process, words) in enumerate(zip(ranks, said, strict=True)):
-        if process.returncode < 0:
+    for rank, code in enumerate(json.loads((folder / "codes.json").read_text())):
+        if code < 0:
             found.append(None)
             continue
-        assert process.returncode == 0, f"rank {rank} failed:\n{words}"
+        assert code == 0, f"rank {rank} failed:\n{(folder / f'{rank}.err').read_text()}"
         found.append(json.loads((folder / f"{rank}.json").read_text()))
     return found

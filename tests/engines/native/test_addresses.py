@@ -17,7 +17,7 @@ from qmaps.engines import addresses
 from qmaps.engines.addresses import Kept, address, in_memory, look, plain
 from qmaps.engines.backends import use_backend
 from qmaps.errors import BadValueError
-from qmaps.optim import AdamW
+from qmaps.optim import AdamW8bit
 from tests.optim.changes import freed, negative, strided
 
 Q = quantizer("B64/DE@8s")
@@ -230,7 +230,7 @@ def test_parameters_that_share_memory(backend: str) -> None:
     p = torch.zeros(9000)
     params = [p[:6000].requires_grad_(), p[4000:].requires_grad_()]
     with use_backend(backend):
-        optimizer = AdamW(params, lr=0.1, weight_decay=0.0)
+        optimizer = AdamW8bit(params, lr=0.1, weight_decay=0.0)
         for _ in range(2):
             for each in params:
                 each.grad = torch.ones_like(each)

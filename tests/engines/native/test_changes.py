@@ -15,7 +15,7 @@ from torch import Tensor
 from qmaps import lpmm
 from qmaps.engines.backends import use_backend
 from qmaps.engines.native.plan import NativePlan
-from qmaps.optim import SGD, AdamW, QuantizedOptimizer
+from qmaps.optim import SGD, AdamW8bit, QuantizedOptimizer
 from tests.optim.changes import (
     OF_GRADIENTS,
     OF_PARAMETERS,
@@ -134,7 +134,7 @@ def test_messages() -> None:
 def test_hogwild() -> None:
     """States that go into shared memory after the first step are those that later steps write."""
     p = torch.zeros(5000, requires_grad=True)
-    optimizer = AdamW([p], lr=0.1)
+    optimizer = AdamW8bit([p], lr=0.1)
     with use_backend("native"):
         for _ in range(3):
             p.grad = torch.ones(5000)

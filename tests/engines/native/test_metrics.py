@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 import pandas as pd
 import pytest
@@ -23,6 +23,7 @@ from qmaps.maps import Codebook
 from qmaps.metrics import Sums
 from tests import helpers
 from tests.engines.native.test_tensors import wide
+from tests.helpers import about
 
 RTOL = 1e-12
 SETTINGS = settings(
@@ -67,13 +68,18 @@ def close(a: float, b: float, rtol: float = RTOL) -> bool:
     return a == b or (math.isnan(a) and math.isnan(b)) or abs(a - b) <= rtol * abs(b)
 
 
-def assert_sums(q: qmaps.Quantizer, x: Tensor) -> None:
-    ours, theirs = sums_of(q, x), expected_sums(q, x)
-    for name in ("numel", "largest", "nonzero", "zeroed"):
-        assert close(getattr(ours, name), getattr(theirs, name), 0), (q, name)
-    for name in ("absolute", "square", "signal", "relative"):
-        assert close(getattr(ours, name), getattr(theirs, name)), (q, name, ours, theirs)
-    assert torch.equal(ours.codes, theirs.codes), q
+def assert_sums(
+    q: qmaps.Quantizer, x: Tensor, each_isa: Callable[[], Iterable[str]] = lambda: [""]
+) -> None:
+    """On the instruction set that is set, or on each."""
+    theirs = expected_sums(q, x)
+    for isa in each_isa():
+        ours = sums_of(q, x)
+        for name in ("numel", "largest", "nonzero", "zeroed"):
+            assert close(getattr(ours, name), getattr(theirs, name), 0), (q, isa, name)
+        for name in ("absolute", "square", "signal", "relative"):
+            assert close(getattr(ours, name), getattr(theirs, name)), (q, isa, name, ours, theirs)
+        assert torch.equal(ours.codes, theirs.codes), (q, isa)
 
 
 def bits(sums: Sums) -> tuple[object, ...]:
@@ -82,25 +88,25 @@ def bits(sums: Sums) -> tuple[object, ...]:
 
 
 @pytest.mark.parametrize("normalizer", helpers.normalizers(), ids=str)
-def test_every_normalizer_and_map(normalizer: qmaps.normalize.base.Normalizer, isa: str) -> None:
+def test_every_normalizer_and_map(normalizer: qmaps.normalize.base.Normalizer, each_isa) -> None:
     for width in (4, 8):
         for q in helpers.compositions_of(normalizer, width):
             for shape in ((9,), (37, 66)):
                 x = helpers.sample(shape, q.map.signed)
                 frozen = q.fit(x)
                 if tensors.supports(frozen.normalizer, frozen.map, shape):
-                    assert_sums(frozen, x)
+                    assert_sums(frozen, x, each_isa)
 
 
 @pytest.mark.parametrize("spec", ["B64/DE@8s", "B7/DE@4s+sr", "rank1/linear@3s", "B128x8/nf4@4s"])
-def test_every_size_and_special_value(spec: str, isa: str, threads: int) -> None:
+def test_every_size_and_special_value(spec: str, each_isa, threads: int) -> None:
     q = qmaps.quantizer(spec)
     for numel in (1, 2, 15, 16, 17, 31, 1023, 1024, 1025, 16383, 16385, 50001):
-        assert_sums(q, wide((numel,), numel))
+        assert_sums(q, wide((numel,), numel), each_isa)
     for value in (0.0, -0.0, 1e-45, -1e-45, 1.0, 3.4e38, -3.4e38):
-        assert_sums(q, torch.full((300,), value))
+        assert_sums(q, torch.full((300,), value), each_isa)
     mixed = torch.tensor([0.0, -0.0, 1e-45, 3e38, -3e38, 1.0, 2.0**-126, -(2.0**-130)])
-    assert_sums(q, mixed.repeat(40))
+    assert_sums(q, mixed.repeat(40), each_isa)
 
 
 def test_values_that_overflow(isa: str) -> None:
@@ -316,15 +322,16 @@ def captured() -> dict[str, dict[str, Tensor]]:
     }
 
 
-def test_sweeps_agree(isa: str, threads: int) -> None:
-    frames = []
-    for backend in ("native", "reference"):
+def test_sweeps_agree(each_isa, threads: int) -> None:
+    def frames(backend: str) -> tuple[pd.DataFrame, pd.DataFrame]:
         with use_backend(backend):
-            frames.append(sweep.run(captured(), SPECS))
-            update = analyze.update_error(captured(), PAIRS)
-        frames.append(update)
-    pd.testing.assert_frame_equal(frames[0], frames[2], check_exact=False, rtol=RTOL, atol=0)
-    pd.testing.assert_frame_equal(frames[1], frames[3], check_exact=False, rtol=RTOL, atol=0)
+            return sweep.run(captured(), SPECS), analyze.update_error(captured(), PAIRS)
+
+    expected = frames("reference")
+    for isa in each_isa():
+        for ours, theirs in zip(frames("native"), expected, strict=True):
+            with about(isa):
+                pd.testing.assert_frame_equal(ours, theirs, check_exact=False, rtol=RTOL, atol=0)
 
 
 def test_a_native_sweep_decodes_nothing(isa: str, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,6 +20,7 @@ SHAPES = ((5,), (70, 90), (3, 40, 50), (16, 33, 3, 3), (9000,), (128, 128), (1,)
 QUANTIZERS = {
     "8bit": "8bit",
     "4bit": "4bit",
+    "paper-4bit": "paper-4bit",
     "32bit": "32bit",
     "stochastic": {"exp_avg": "B128/DE@4s+sr", "exp_avg_sq": "rank1/linear@4u+sr"},
     "eight-bit scales": {"exp_avg": "B32x8/DE@5s", "exp_avg_sq": "B64x8&rank1/linear@6u"},
@@ -94,8 +95,10 @@ def test_steps(quantizers, dtype: torch.dtype, each_isa, threads: int, taken: li
             assert_same(ours, expected)
 
 
-@pytest.mark.parametrize("quantizers", ["8bit", "stochastic", "eight-bit scales", "odd blocks"])
-def test_tensors_that_threads_share(quantizers: str, isa: str, threads: int) -> None:
+@pytest.mark.parametrize(
+    "quantizers", ["8bit", "4bit", "stochastic", "eight-bit scales", "odd blocks"]
+)
+def test_tensors_that_threads_share(quantizers: str, each_isa, threads: int) -> None:
     def run(backend: str):
         generator = torch.Generator().manual_seed(0)
         params = [torch.randn(401, 503, generator=generator).requires_grad_()]
@@ -105,13 +108,16 @@ def test_tensors_that_threads_share(quantizers: str, isa: str, threads: int) -> 
                 step(optimizer, params, generator)
         return params, optimizer
 
-    assert_same(run("native"), run("reference"))
+    expected = run("reference")
+    for isa in each_isa():
+        with about(isa):
+            assert_same(run("native"), expected)
 
 
 @pytest.mark.parametrize("make", [LAMB, LARS], ids=lambda cls: cls.__name__)
 @pytest.mark.parametrize("size", [4095, 4096, 4097, 201_703])
 def test_norms_of_tensors_that_threads_share(
-    make: type[QuantizedOptimizer], size: int, isa: str, threads: int, taken: list[int]
+    make: type[QuantizedOptimizer], size: int, each_isa, threads: int, taken: list[int]
 ) -> None:
     def run(backend: str):
         generator = torch.Generator().manual_seed(0)
@@ -122,9 +128,13 @@ def test_norms_of_tensors_that_threads_share(
                 step(optimizer, params, generator)
         return params, optimizer
 
-    ours = run("native")
-    assert taken == [2, 2]
-    assert_same(ours, run("reference"))
+    expected = run("reference")
+    for isa in each_isa():
+        taken.clear()
+        ours = run("native")
+        with about(isa):
+            assert taken == [2, 2]
+            assert_same(ours, expected)
 
 
 def test_options_and_groups(isa: str) -> None:
@@ -188,15 +198,19 @@ def test_what_it_cannot_follow_is_left_to_the_reference(taken: list[int], isa: s
     assert_same(ours, run("reference"))
 
 
-@pytest.mark.parametrize("quantizers", ["8bit", "4bit", "stochastic"])
+@pytest.mark.parametrize("quantizers", ["8bit", "4bit", "paper-4bit"])
 def test_bfloat16_parameters_that_round_stochastically(
-    quantizers, taken: list[int], isa: str, threads: int
+    quantizers, taken: list[int], each_isa, threads: int
 ) -> None:
     options = {"stochastic_rounding": True, "seed": 3}
     quantizers = QUANTIZERS[quantizers]
-    ours = train("native", quantizers, torch.bfloat16, **options)
-    assert taken == [len(SHAPES)] * 5
-    assert_same(ours, train("reference", quantizers, torch.bfloat16, **options))
+    expected = train("reference", quantizers, torch.bfloat16, **options)
+    for isa in each_isa():
+        taken.clear()
+        ours = train("native", quantizers, torch.bfloat16, **options)
+        with about(isa):
+            assert taken == [len(SHAPES)] * 5
+            assert_same(ours, expected)
 
 
 def test_rounding_that_comes_in_the_middle_of_a_run(taken: list[int], isa: str) -> None:
@@ -223,6 +237,7 @@ def kinds(family: Family) -> dict[str, object]:
     return {
         "8bit": "8bit",
         "4bit": "4bit",
+        "paper-4bit": "paper-4bit",
         "mixed": {name: spec and spec.format(sign[name]) for name, spec in mixed},
         "wide": {name: f"tensor/linear@7{sign[name]}" for name in names},
         "second wide": {name: f"tensor/linear@8{sign[name]}" for name in names[1:2]},

@@ -78,7 +78,7 @@ def test_every_scale_and_shape(normalizer: str, rounding: str, each_isa, threads
 
 
 @pytest.mark.parametrize("rounding", ["", "+sr"])
-def test_every_map(rounding: str, isa: str) -> None:
+def test_every_map(rounding: str, each_isa) -> None:
     x = wide((5000,), 1)
     for map_ in helpers.formula_maps():
         if map_.log_domain or map_.bits > 8:
@@ -86,11 +86,11 @@ def test_every_map(rounding: str, isa: str) -> None:
         q = qmaps.normalize.BlockWise(250) / map_
         q = qmaps.quantizer(q.spec, [map_] if isinstance(map_, Codebook) else [])
         q = qmaps.Quantizer(q.normalizer, map_, bool(rounding))
-        assert_as_reference(q, x if map_.signed else x.abs())
+        assert_as_reference(q, x if map_.signed else x.abs(), each_isa=each_isa)
 
 
 @pytest.mark.parametrize("rounding", ["", "+sr"])
-def test_codes_of_two_bytes(rounding: str, isa: str) -> None:
+def test_codes_of_two_bytes(rounding: str, each_isa) -> None:
     """Every width above 8 bits, ragged ends, scales of every kind."""
     x = wide((2053,), 2)
     x[7], x[8] = 0.0, -0.0
@@ -101,38 +101,40 @@ def test_codes_of_two_bytes(rounding: str, isa: str) -> None:
         values = x if map_.signed else x.abs()
         assert tensors.supports(q.normalizer, map_, tuple(x.shape))
         assert not tensors.measures(q.normalizer, map_, tuple(x.shape))
-        assert_as_reference(q, values)
+        assert_as_reference(q, values, each_isa=each_isa)
         if map_.bits in (11, 12):
             for count in range(1, 18):
-                assert_as_reference(q, values[:count])
+                assert_as_reference(q, values[:count], each_isa=each_isa)
     for normalizer in ("tensor", "rank1", "B8192", "B64x8"):
         q = qmaps.quantizer(f"{normalizer}/linear0@12s{rounding}")
-        assert_as_reference(q, wide((65, 130), 3))
+        assert_as_reference(q, wide((65, 130), 3), each_isa=each_isa)
     bad = wide((600,), 4)
     bad[3], bad[300] = math.nan, math.inf
-    assert_as_reference(qmaps.quantizer(f"B250/linear0@12s{rounding}"), bad, unchecked=True)
+    assert_as_reference(
+        qmaps.quantizer(f"B250/linear0@12s{rounding}"), bad, unchecked=True, each_isa=each_isa
+    )
 
 
 @pytest.mark.parametrize("map_", ["linear0@12s", "linear@10u", "linear0@16s"])
-def test_two_byte_values_at_and_beside_every_threshold(map_: str, isa: str) -> None:
+def test_two_byte_values_at_and_beside_every_threshold(map_: str, each_isa) -> None:
     q = qmaps.quantizer(f"tensor/{map_}")
     limits = thresholds(table(q.map))[::7]
     infinity = torch.tensor(math.inf)
     x = torch.cat([limits, limits.nextafter(infinity), limits.nextafter(-infinity)])
     x = torch.cat([x, torch.tensor([1.0])]).clamp(-1 if q.map.signed else 0, 1)
-    assert_as_reference(q, x)
+    assert_as_reference(q, x, each_isa=each_isa)
 
 
 @pytest.mark.parametrize("spec", ["logB256/log2@8u", "logB7/log2@4u", "logB64/log2@5u+sr"])
-def test_log2_ranges(spec: str, isa: str, threads: int) -> None:
+def test_log2_ranges(spec: str, each_isa, threads: int) -> None:
     q = qmaps.quantizer(spec)
     for number, shape in enumerate(SHAPES):
         x = wide(shape, number).abs()
         if x.numel() > 20:
             x.view(-1)[3:9] = 0
-        assert_as_reference(q, x)
+        assert_as_reference(q, x, each_isa=each_isa)
     extreme = torch.tensor([3.4028235e38, 1e-45, 0.0, 1.0, 2.0**-126, 2.0**127])
-    assert_as_reference(q, extreme)
+    assert_as_reference(q, extreme, each_isa=each_isa)
 
 
 @pytest.mark.parametrize(
@@ -142,7 +144,7 @@ def test_log2_ranges(spec: str, isa: str, threads: int) -> None:
         *("mantissa@8s", "DE@6u", "DE@4s"),
     ],
 )
-def test_values_at_and_beside_every_threshold(map_: str, isa: str) -> None:
+def test_values_at_and_beside_every_threshold(map_: str, each_isa) -> None:
     """At a scale of 1, so that a threshold is met in every bit."""
     q = qmaps.quantizer(f"tensor/{map_}")
     limits = thresholds(table(q.map))
@@ -157,7 +159,7 @@ def test_values_at_and_beside_every_threshold(map_: str, isa: str) -> None:
     special = torch.tensor([0.0, -0.0, 1.0, 1e-45, -1e-45, 2.0**-31, -(2.0**-31), 2.0**-126])
     x = torch.cat([*close, special, table(q.map)])
     x = x[(x.abs() <= 1) & (torch.tensor(q.map.signed) | (x >= 0))]
-    assert_as_reference(q, x)
+    assert_as_reference(q, x, each_isa=each_isa)
 
 
 @SETTINGS
@@ -166,7 +168,7 @@ def test_values_at_and_beside_every_threshold(map_: str, isa: str) -> None:
     seed=st.integers(0, 2**32 - 1),
     stochastic=st.booleans(),
 )
-def test_any_codebook(values: list[float], seed: int, stochastic: bool, isa: str) -> None:
+def test_any_codebook(values: list[float], seed: int, stochastic: bool, each_isa) -> None:
     values = sorted(set(np.float32(values) + np.float32(0)))
     if len(values) < 2:
         return
@@ -175,7 +177,7 @@ def test_any_codebook(values: list[float], seed: int, stochastic: bool, isa: str
     generator = torch.Generator().manual_seed(seed)
     near = torch.tensor(values)[torch.randint(len(values), (400,), generator=generator)]
     x = torch.cat([near, (near + near.flip(0)) / 2, torch.rand(99, generator=generator), -near])
-    assert_as_reference(q, torch.cat([x.clamp(-1, 1), torch.tensor([1.0])]))
+    assert_as_reference(q, torch.cat([x.clamp(-1, 1), torch.tensor([1.0])]), each_isa=each_isa)
 
 
 @SETTINGS
@@ -183,19 +185,19 @@ def test_any_codebook(values: list[float], seed: int, stochastic: bool, isa: str
     x=st.lists(st.floats(width=32), min_size=1, max_size=200),
     spec=st.sampled_from(["B16/DE@8s", "B16/DE@4s+sr", "tensor/linear@3s", "B8x8/DE@8s"]),
 )
-def test_any_float_even_nan(x: list[float], spec: str, isa: str) -> None:
-    assert_as_reference(qmaps.quantizer(spec), torch.tensor(x), unchecked=True)
+def test_any_float_even_nan(x: list[float], spec: str, each_isa) -> None:
+    assert_as_reference(qmaps.quantizer(spec), torch.tensor(x), unchecked=True, each_isa=each_isa)
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-def test_half_precision_and_views(dtype: torch.dtype, isa: str) -> None:
+def test_half_precision_and_views(dtype: torch.dtype, each_isa) -> None:
     every = torch.arange(-(2**15), 2**15, dtype=torch.int32).to(torch.int16).view(dtype)
     every = every[every.isfinite()]
     for spec in ("B64/DE@8s", "rank1/linear@4s+sr"):
-        assert_as_reference(qmaps.quantizer(spec), every)
+        assert_as_reference(qmaps.quantizer(spec), every, each_isa=each_isa)
     x = wide((60, 70), 3).to(dtype)
     for view in (x.t(), x[::2, 3:], x[:, ::3], x.expand(2, 60, 70)):
-        assert_as_reference(qmaps.quantizer("B64/DE@8s"), view)
+        assert_as_reference(qmaps.quantizer("B64/DE@8s"), view, each_isa=each_isa)
 
 
 def test_out_is_written_and_bad_input_leaves_it(isa: str, threads: int) -> None:
@@ -221,24 +223,25 @@ def test_out_is_written_and_bad_input_leaves_it(isa: str, threads: int) -> None:
 
 
 @pytest.mark.parametrize("spec", ["B256/DE@8s", "B128/DE@4s", "tensor/linear@8s"])
-def test_tensors_larger_than_caches(spec: str, isa: str) -> None:
+def test_tensors_larger_than_caches(spec: str, each_isa) -> None:
     """Those are stored past the caches, in whole lines, wherever the output begins."""
     x = torch.randn(2**22 + 1000, generator=torch.Generator().manual_seed(0))
     q = qmaps.quantizer(spec)
-    t = q.quantize_unchecked(x, out=q.quantize(torch.zeros_like(x)))
     with use_backend("reference"):
         expected = q.quantize(x)
         values = expected.dequantize()
-    assert torch.equal(t.packed, expected.packed)
-    for a, b in zip(t.scales, expected.scales, strict=True):
-        assert torch.equal(a, b)
-    for offset in (0, 1):
-        y = torch.empty(x.numel() + offset)[offset:]
-        assert torch.equal(t.dequantize(out=y), values)
+    for isa in each_isa():
+        t = q.quantize_unchecked(x, out=q.quantize(torch.zeros_like(x)))
+        assert torch.equal(t.packed, expected.packed), isa
+        for a, b in zip(t.scales, expected.scales, strict=True):
+            assert torch.equal(a, b), isa
+        for offset in (0, 1):
+            y = torch.empty(x.numel() + offset)[offset:]
+            assert torch.equal(t.dequantize(out=y), values), isa
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_codebooks_without_structure(seed: int, isa: str) -> None:
+def test_codebooks_without_structure(seed: int, each_isa) -> None:
     """Dense and sparse, one-sided, lopsided and tiny: every kind of first guess, and none."""
     generator = torch.Generator().manual_seed(seed)
     size = (256, 200, 100, 40, 17, 5)[seed % 6]
@@ -266,7 +269,7 @@ def test_codebooks_without_structure(seed: int, isa: str) -> None:
     x = x if book.signed else x.abs()
     for normalizer, rounding in (("B64", ""), ("tensor", ""), ("B256", "+sr")):
         spec = f"{normalizer}/any@{book.bits}{sign}{rounding}"
-        assert_as_reference(qmaps.quantizer(spec, codebooks=[book]), x)
+        assert_as_reference(qmaps.quantizer(spec, codebooks=[book]), x, each_isa=each_isa)
 
 
 def test_an_unknown_instruction_set_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -311,12 +314,12 @@ def test_of_equal_values_the_lowest_code_is_taken(
 
 @pytest.mark.parametrize("rounding", ["", "+sr"])
 @pytest.mark.parametrize("map_", ["lloyd@2s", "quantile@4u", "quantile@8s", "lloyd@8u"])
-def test_codebooks_fitted_to_few_values(map_: str, rounding: str, isa: str) -> None:
+def test_codebooks_fitted_to_few_values(map_: str, rounding: str, each_isa) -> None:
     q = qmaps.quantizer(f"tensor/{map_}{rounding}")
     generator = torch.Generator().manual_seed(0)
     few = torch.randint(1, 4, (300,), generator=generator).float()
     for x in (torch.ones(8), torch.zeros(70), few, torch.rand(9, generator=generator)):
-        assert_as_reference(q, x)
+        assert_as_reference(q, x, each_isa=each_isa)
 
 
 @pytest.mark.parametrize("rounding", ["", "+sr"])

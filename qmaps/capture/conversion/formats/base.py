@@ -305,11 +305,20 @@ def refuse_options(state: OptimizerState, needed: Mapping[str, object], name: st
     """
     for number, group in enumerate(state.groups):
         for option, value in needed.items():
-            if group.options.get(option, value) != value:
+            found = group.options.get(option, value)
+            if not _same(found, value):
                 raise BadValueError(
-                    f"group {number} has {option}={group.options[option]}, which {name} does not "
+                    f"group {number} has {option}={shown(found)}, which {name} does not "
                     f"support; only {option}={value} can be converted"
                 )
+
+
+def _same(found: object, value: object) -> bool:
+    """Whether an option has this value; a tensor without exactly one element has none."""
+    try:
+        return bool(found == value)
+    except (RuntimeError, ValueError):
+        return False
 
 
 def _groups(

@@ -1,0 +1,269 @@
+"""The judges' learning rates and their power.
+
+``python -m benchmarks.judges`` trains each judge with 32-bit AdamW at rates around its own, then
+at its own rate with the quantizers of `KNOWN`, goes on where it was stopped, and writes
+reports/judges.{csv,md,png}. A rate is right if it is the best of the sweep and not its first or
+last.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import pandas as pd
+import torch
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+from scipy import stats
+
+from benchmarks.command import command_line, count
+from benchmarks.markdown import markdown
+from benchmarks.trials import FULL, Trial, run_all
+from qmaps.errors import QmapsError
+from qmaps.lab.judges import JUDGES
+from qmaps.storage.files import output_folder, replacing, write_text
+
+
+@dataclass(frozen=True)
+class Effort:
+    """How much is trained on a judge.
+
+    Attributes:
+        factors: rates of the sweep, in units of the judge's own.
+        rate_seeds: seeds of the sweep.
+        seeds: seeds at the judge's own rate, with each of `KNOWN`.
+    """
+
+    factors: tuple[float, ...] = (0.25, 0.5, 1.0, 2.0, 4.0)
+    rate_seeds: int = 3
+    seeds: int = 8
+
+
+EFFORTS = {"minilm": Effort((0.5, 1.0, 2.0), 1, 3)}
+"""Efforts of judges whose runs take minutes."""
+PAPER = "B128/DE@4s + rank1/linear@4u"
+KNOWN = (
+    FULL,
+    "B256/DE@8s + B256/DE-0@8u",
+    PAPER,
+    "B128/DE@4s+sr + B128/DE-0@4u",
+)
+"""32 bits, 8 bits, the 4-bit paper's pair, and one of the same size with stochastic rounding."""
+CHANCES = 0.05, 0.8
+"""Level of the t-test, and the probability with which it is to see a difference."""
+
+
+def effort(name: str) -> Effort:
+    """The effort for a judge."""
+    return EFFORTS.get(name, Effort())
+
+
+def trials(name: str) -> list[Trial]:
+    """What is trained on a judge."""
+    much = effort(name)
+    own = [Trial(name, JUDGES[name], q, seed) for q in KNOWN for seed in range(much.seeds)]
+    rates = [
+        Trial(name, JUDGES[name], FULL, seed).at(factor)
+        for factor in much.factors
+        for seed in range(much.rate_seeds)
+    ]
+    return list({trial.key: trial for trial in [*rates, *own]}.values())
+
+
+def rates(frame: pd.DataFrame) -> pd.DataFrame:
+    """Loss by judge and learning rate.
+
+    Args:
+        frame: rows of `run_all`.
+
+    Returns:
+        `judge`, `lr`, `seeds`, `mean` and `std` of the final loss of 32-bit AdamW over the seeds
+        of the sweep, and `best`, whether no other rate of the judge has a lower mean.
+    """
+    most = frame["judge"].map(lambda name: effort(name).rate_seeds)
+    own = frame[(frame["quantizer"] == FULL) & (frame["seed"] < most)]
+    losses = own.groupby(["judge", "lr"], sort=False)["loss"]
+    table = pd.DataFrame(
+        {"seeds": losses.count(), "mean": losses.mean(), "std": losses.std()}
+    ).reset_index()
+    table["best"] = table["mean"] == table.groupby("judge")["mean"].transform("min")
+    return table.sort_values(["judge", "lr"], ignore_index=True)
+
+
+def power(frame: pd.DataFrame) -> pd.DataFrame:
+    """Differences to 32 bits at the judge's own rate, paired by seed.
+
+    Args:
+        frame: rows of `run_all`.
+
+    Returns:
+        `judge`, `quantizer`, `seeds`, `loss` (mean), `difference` (mean), `std` (standard
+        deviation of the differences over seeds), `low` and `high` (95 % confidence interval of
+        `difference`), `gap_ratio` (difference of the paper's 4-bit pair by `std`) and
+        `detectable` (the difference that a paired t-test at 5 % sees with a probability of 80 %
+        in as many seeds).
+    """
+    at_own = frame[[row.lr == JUDGES[row.judge].lr for row in frame.itertuples()]]
+    table = at_own.pivot_table("loss", ["judge", "seed"], "quantizer", sort=False)
+    records = []
+    for judge, losses in table.groupby(level="judge", sort=False):
+        gap = (losses[PAPER] - losses[FULL]).mean()
+        for quantizer in losses.columns:
+            difference = (losses[quantizer] - losses[FULL]).dropna()
+            n = len(difference)
+            std = difference.std()
+            error = std / n**0.5
+            t = stats.t(n - 1)
+            wide = t.ppf(1 - CHANCES[0] / 2)
+            records.append(
+                {
+                    "judge": judge,
+                    "quantizer": quantizer,
+                    "seeds": n,
+                    "loss": losses[quantizer].mean(),
+                    "difference": difference.mean(),
+                    "std": std,
+                    "low": difference.mean() - wide * error,
+                    "high": difference.mean() + wide * error,
+                    "gap_ratio": gap / std if std else float("nan"),
+                    "detectable": (wide + t.ppf(CHANCES[1])) * error,
+                }
+            )
+    return pd.DataFrame(records)
+
+
+def page(frame: pd.DataFrame, command: str) -> str:
+    """The report."""
+    swept, differences = rates(frame), power(frame)
+    lines = [
+        "# Judges",
+        "",
+        f"`{command}`",
+        "",
+        f"torch {torch.__version__}, one thread for each run. Losses are validation losses after "
+        "the last step, in the unit of the workload. Differences to 32 bits are taken seed by "
+        "seed, on the same weights and batches.",
+        "",
+        "A judge's learning rate is the best of a sweep for 32-bit AdamW, so that a quantizer "
+        "cannot win because it makes steps larger. **Power** is how much larger the difference "
+        "of the 4-bit paper's pair is than the standard deviation, over seeds, of a quantizer's "
+        "difference. **Detectable** is the difference that a paired t-test at the 5 % level sees "
+        "in 80 % of all experiments with as many seeds.",
+        "",
+        "![loss by rate, and differences](judges.png)",
+        "",
+        "## Learning rates of 32-bit AdamW",
+        "",
+    ]
+    steps = {name: work.steps for name, work in JUDGES.items()}
+    lines += markdown(
+        ("judge", "steps", "rate", "seeds", "loss", "spread"),
+        [
+            (
+                row.judge,
+                str(steps[row.judge]),
+                f"**{row.lr:g}**" if row.best else f"{row.lr:g}",
+                str(row.seeds),
+                f"{row.mean:.4f}",
+                "one seed" if row.seeds == 1 else f"{row.std:.4f}",
+            )
+            for row in swept.itertuples()
+        ],
+    )
+    lines += ["", "## At the best rate", ""]
+    seconds = frame[frame["quantizer"] == FULL].groupby("judge")["seconds"].median()
+    lines += markdown(
+        ("judge", "quantizer", "seeds", "loss", "minus 32 bits", "95 %", "std", "power",
+         "detectable"),
+        [
+            (
+                row.judge,
+                row.quantizer,
+                str(row.seeds),
+                f"{row.loss:.4f}",
+                f"{row.difference:+.4f}",
+                f"{row.low:+.4f} to {row.high:+.4f}",
+                f"{row.std:.4f}",
+                f"{row.gap_ratio:.1f}",
+                f"{row.detectable:.4f}",
+            )
+            for row in differences[differences["quantizer"] != FULL].itertuples()
+        ],
+    )  # fmt: skip
+    absent = [name for name in JUDGES if name not in set(frame["judge"])]
+    if absent:
+        lines += ["", f"Not measured in this report: {', '.join(absent)}."]
+    lines += [
+        "",
+        "A run of 32-bit AdamW took, on one core of a machine that was shared, "
+        + ", ".join(f"{value:.0f} s ({name})" for name, value in seconds.items())
+        + ".",
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def draw(frame: pd.DataFrame, path: Path) -> None:
+    """Write a PNG: loss by rate on top, differences of each seed below, a column per judge."""
+    names = list(dict.fromkeys(frame["judge"]))
+    figure = Figure(figsize=(3.4 * len(names), 6.4), layout="constrained")
+    FigureCanvasAgg(figure)
+    panels = figure.subplots(2, len(names), squeeze=False)
+    swept = rates(frame)
+    for column, name in enumerate(names):
+        top, below = panels[0, column], panels[1, column]
+        part = swept[swept["judge"] == name]
+        top.errorbar(part["lr"], part["mean"], part["std"], marker="o", color="#4269d0", capsize=3)
+        top.axvline(JUDGES[name].lr, color="#9498a0", linewidth=1, linestyle="--")
+        top.set_xscale("log")
+        top.set_xticks(part["lr"], [f"{lr:g}" for lr in part["lr"]], rotation=40)
+        top.minorticks_off()
+        top.set_title(f"{name}, {JUDGES[name].steps} steps")
+        top.set_xlabel("learning rate")
+        own = frame[(frame["judge"] == name) & (frame["lr"] == JUDGES[name].lr)]
+        table = own.pivot_table("loss", "seed", "quantizer", sort=False)
+        others = [q for q in KNOWN if q != FULL and q in table]
+        for place, quantizer in enumerate(others):
+            difference = table[quantizer] - table[FULL]
+            below.plot(difference, [place] * len(difference), "o", alpha=0.6, color="#4269d0")
+        below.axvline(0, color="black", linewidth=0.8)
+        below.locator_params(axis="x", nbins=4)
+        below.set_yticks(range(len(others)), others if column == 0 else [""] * len(others))
+        below.set_ylim(len(others) - 0.5, -0.5)
+        below.set_xlabel("loss minus 32 bits, each seed")
+    panels[0, 0].set_ylabel("validation loss")
+    figure.savefig(path, format="png", dpi=110)
+
+
+def main(given: Sequence[str] | None = None) -> int:
+    """Run the command line; returns the exit status."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.judges", description=__doc__)
+    parser.add_argument("judge", nargs="*", default=list(JUDGES), metavar="JUDGE",
+                        help=f"any of {', '.join(JUDGES)} (default: all)")  # fmt: skip
+    parser.add_argument("--workers", type=count, help="processes (default: one per core)")
+    parser.add_argument("--runs", type=Path, default=Path("runs/trials"), help="finished trials")
+    parser.add_argument("--out", type=Path, default=Path("reports"), help="folder of the results")
+    options = parser.parse_args(given)
+    unknown = [name for name in options.judge if name not in JUDGES]
+    if unknown:
+        parser.error(f"unknown judge {unknown[0]!r}; allowed are {', '.join(JUDGES)}")
+    try:
+        out = output_folder(options.out)
+        plan = [trial for name in options.judge for trial in trials(name)]
+        frame = run_all(plan, options.runs, workers=options.workers or 0)
+        with replacing(out / "judges.csv") as temporary:
+            frame.to_csv(temporary, index=False)
+        with replacing(out / "judges.png") as temporary:
+            draw(frame, temporary)
+        write_text(out / "judges.md", page(frame, command_line("benchmarks.judges", given)))
+    except QmapsError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,1 @@
+"""Whether errors over steps predict what a quantizer costs in training."""

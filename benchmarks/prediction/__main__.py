@@ -1,0 +1,86 @@
+"""Run the experiment of reports/prediction: ``python -m benchmarks.prediction``.
+
+It trains the parts, records and measures one run of each judge, goes on where it was stopped, and
+writes reports/prediction/{trials,measures,scores}.csv, results.md and one picture. Parts that are
+named run alone; the report is made of what has been finished.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import pandas as pd
+
+from benchmarks.command import command_line, count
+from benchmarks.prediction import measures, report
+from benchmarks.prediction.plan import PARTS, pairs
+from benchmarks.trials import kept, run_all
+from qmaps.errors import QmapsError
+from qmaps.storage.files import output_folder, read_frame, replacing, write_frame, write_text
+
+
+def main(given: Sequence[str] | None = None) -> int:
+    """Run the command line; returns the exit status."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.prediction", description=__doc__)
+    parser.add_argument("part", nargs="*", default=list(PARTS), metavar="PART",
+                        help=f"any of {', '.join(PARTS)} (default: all)")  # fmt: skip
+    parser.add_argument("--workers", type=count, help="processes (default: one per core)")
+    parser.add_argument("--runs", type=Path, default=Path("runs"), help="trials and recordings")
+    parser.add_argument("--out", type=Path, default=Path("reports/prediction"))
+    options = parser.parse_args(given)
+    unknown = [name for name in options.part if name not in PARTS]
+    if unknown:
+        parser.error(f"unknown part {unknown[0]!r}; allowed are {', '.join(PARTS)}")
+    try:
+        out = output_folder(options.out)
+        for name in options.part:
+            part = PARTS[name]
+            run_all(part.trials(), options.runs / "trials", workers=options.workers or 0)
+            measured(part.judge, options.runs / "prediction")
+        trials, found = finished(options.runs)
+        with replacing(out / "trials.csv") as temporary:
+            trials.to_csv(temporary, index=False)
+        with replacing(out / "measures.csv") as temporary:
+            found.to_csv(temporary, index=False)
+        scores = report.scores(trials, found)
+        with replacing(out / "scores.csv") as temporary:
+            scores.to_csv(temporary, index=False)
+        with replacing(out / "prediction.png") as temporary:
+            report.draw(trials, found, temporary)
+        command = command_line("benchmarks.prediction", given)
+        write_text(out / "results.md", report.page(scores, trials, command))
+    except QmapsError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    return 0
+
+
+def measured(judge: str, folder: Path) -> pd.DataFrame:
+    """The measures of all pairs on a judge, from the file if they are there already."""
+    path = folder / f"{judge}.parquet"
+    if path.exists():
+        return read_frame(path)
+    states = measures.record(judge, output_folder(folder / judge))
+    most = max(part.pairs for part in PARTS.values() if part.judge == judge)
+    frame = measures.measured(states, pairs()[:most])
+    write_frame(path, frame)
+    return frame
+
+
+def finished(runs: Path) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Trials and measures of the parts that are finished, with the column `part` or `judge`."""
+    trials, found = [], {}
+    for name, part in PARTS.items():
+        rows = [kept(runs / "trials", trial) for trial in part.trials()]
+        path = runs / "prediction" / f"{part.judge}.parquet"
+        if all(row is not None for row in rows) and path.exists():
+            trials.append(pd.DataFrame(rows).assign(part=name))
+            found[part.judge] = read_frame(path).assign(judge=part.judge)
+    return pd.concat(trials, ignore_index=True), pd.concat(found.values(), ignore_index=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,103 @@
+"""What is known of a pair before it trains: errors of one step, and a replay of one 32-bit run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pandas as pd
+import torch
+
+import qmaps
+from benchmarks.trials import FULL
+from qmaps import capture, sweep
+from qmaps.capture import Gradients, StateRecorder
+from qmaps.lab.compare import Contender
+from qmaps.lab.judges import JUDGES
+from qmaps.lab.workloads import train
+
+SEED = 1000
+"""Of the run that is recorded; no trial has it."""
+BYTES = 2**28
+"""Most bytes of recorded gradients; of larger models whole rows are sampled."""
+WINDOWS = 4
+"""The run is replayed as a whole, and in as many windows that each begin with exact states."""
+
+
+def snapshots(steps: int) -> list[int]:
+    """Steps whose states are recorded: the first, the ends of the windows but the last."""
+    return [1, *(steps * number // WINDOWS for number in range(1, WINDOWS))]
+
+
+def record(judge: str, folder: Path) -> Path:
+    """Train a judge in 32 bits with all gradients recorded; returns the states' folder.
+
+    Args:
+        judge: name of a judge.
+        folder: where the run and its states are kept; a finished run is not repeated.
+    """
+    work = JUDGES[judge]
+    due = snapshots(work.steps)
+
+    def recorder(optimizer: torch.optim.Optimizer, model: torch.nn.Module) -> StateRecorder:
+        return StateRecorder(
+            optimizer,
+            folder / "states",
+            names=model,
+            steps=due,
+            gradients=Gradients(work.steps, BYTES),
+        )
+
+    train(
+        work,
+        Contender(FULL).optimizer,
+        out=folder / "run",
+        label=FULL,
+        seed=SEED,
+        checkpoint_every=work.steps,  # a resumed run would lack its first gradients
+        validate_every=work.steps,
+        hooks=[recorder],
+    )
+    return folder / "states"
+
+
+def measured(
+    states: Path, pairs: Sequence[str], report: Callable[[str], None] = print
+) -> pd.DataFrame:
+    """One row per pair: `quantizer`, and the measures as columns.
+
+    Args:
+        states: what `record` returned.
+        pairs: the pairs of quantizers.
+        report: called with a line after each part.
+
+    Returns:
+        Columns ``step_*`` are those of `qmaps.sweep.summarize` of the updates, the mean over the
+        snapshots but the first. Columns ``replay_*`` are those of `qmaps.replay.summarize` over
+        the whole run, ``window_*`` their mean over the windows.
+    """
+    steps = capture.load(states).steps
+    ends = [*steps[1:], None]
+    frames = {"step": [], "replay": [], "window": []}  # type: dict[str, list[pd.DataFrame]]
+    frames["replay"].append(qmaps.replay.summarize(qmaps.replay.run(states_at(states, 1), pairs)))
+    report("replayed the whole run")
+    for start, end in zip(steps, ends, strict=True):
+        count = None if end is None else end - start
+        own = qmaps.replay.run(states_at(states, start), pairs, steps=count)
+        frames["window"].append(qmaps.replay.summarize(own))
+        if start > 1:
+            frames["step"].append(sweep.summarize(sweep.run(states_at(states, start), pairs)))
+        report(f"measured from step {start}")
+    parts = [_means(each).add_prefix(f"{name}_") for name, each in frames.items()]
+    return pd.concat(parts, axis=1).loc[list(pairs)].rename_axis("quantizer").reset_index()
+
+
+def states_at(states: Path, step: int) -> capture.CapturedStates:
+    """The snapshot of a step."""
+    return capture.load(states, step=step)
+
+
+def _means(frames: Sequence[pd.DataFrame]) -> pd.DataFrame:
+    """The mean of the frames' numbers, pair by pair."""
+    numbers = [frame.set_index("quantizer").select_dtypes("number") for frame in frames]
+    return sum(numbers[1:], numbers[0]) / len(numbers)

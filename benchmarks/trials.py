@@ -1,0 +1,156 @@
+"""Short training runs, several at once, each kept as one small file.
+
+A trial is AdamW with two quantizers on a workload with one seed. Its row is written when it ends,
+so a study that is stopped goes on with the trials that are left.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import multiprocessing
+import os
+import tempfile
+import time
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ProcessPoolExecutor, as_completed
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import torch
+
+from qmaps.errors import OutputError
+from qmaps.lab.compare import Contender
+from qmaps.lab.workloads import Workload, train
+from qmaps.storage.files import output_folder, read_record, write_record
+
+FULL = "32-bit"
+"""The quantizer of trials with both moments in 32 bits."""
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One training run.
+
+    Attributes:
+        judge: name of the workload's variant, for tables.
+        workload: what is trained, with its learning rate.
+        quantizer: a pair such as ``"B128/DE@4s + B128/DE-0@4u"``, or `FULL`.
+        seed: of weights and batches.
+    """
+
+    judge: str
+    workload: Workload
+    quantizer: str
+    seed: int
+
+    def at(self, factor: float) -> Trial:
+        """The same trial with the learning rate times `factor`."""
+        return replace(self, workload=replace(self.workload, lr=self.workload.lr * factor))
+
+    @property
+    def key(self) -> str:
+        """A hash of all that decides the result besides versions and the machine."""
+        told = {
+            "workload": self.workload.name,
+            **self.workload.settings(),
+            "steps": self.workload.steps,
+            "quantizer": self.quantizer,
+            "seed": self.seed,
+        }
+        text = json.dumps(told, sort_keys=True, default=asdict)
+        return hashlib.sha256(text.encode()).hexdigest()[:24]
+
+    def run(self) -> dict[str, Any]:
+        """Train, and return the row."""
+        given = None if self.quantizer == FULL else self.quantizer
+        start = time.perf_counter()
+        with tempfile.TemporaryDirectory() as folder:
+            done = train(
+                self.workload,
+                Contender(self.quantizer, given).optimizer,
+                out=folder,
+                label=self.quantizer,
+                seed=self.seed,
+                checkpoint_every=self.workload.steps,
+                validate_every=self.workload.steps,
+            )
+        return {
+            "judge": self.judge,
+            "quantizer": self.quantizer,
+            "lr": self.workload.lr,
+            "steps": self.workload.steps,
+            "seed": self.seed,
+            **done.final,
+            "state_mib": done.state_nbytes / 2**20,
+            "seconds": time.perf_counter() - start,
+        }
+
+
+def run_all(
+    trials: Iterable[Trial],
+    folder: str | os.PathLike[str],
+    *,
+    workers: int = 0,
+    report: Callable[[str], None] = print,
+) -> pd.DataFrame:
+    """Run every trial that `folder` has no row of, and return all rows in the order of `trials`.
+
+    Each process uses one thread, so that a result does not depend on the number of processes.
+
+    Args:
+        trials: the trials.
+        folder: where rows are kept, one JSON file each.
+        workers: number of processes; one per core if 0.
+        report: called with a line after each trial.
+
+    Returns:
+        One row per trial: `judge`, `quantizer`, `lr`, `steps`, `seed`, the metrics of the
+        workload after the last step (`loss` is one), `state_mib` and `seconds`.
+    """
+    trials = list(trials)
+    rows_in = output_folder(folder)
+    rows = {trial.key: row for trial in trials if (row := kept(rows_in, trial)) is not None}
+    left = {trial.key: trial for trial in trials if trial.key not in rows}
+    report(f"{len(rows)} of {len(rows) + len(left)} trials are done already")
+    for number, (trial, row) in enumerate(_run(list(left.values()), workers), 1):
+        write_record(rows_in / f"{trial.key}.json", row)
+        rows[trial.key] = row
+        report(
+            f"{number}/{len(left)} {trial.judge} {trial.quantizer} lr {trial.workload.lr:g} seed "
+            f"{trial.seed}: {row['loss']:.4f} ({row['seconds']:.0f} s)"
+        )
+    frame = pd.DataFrame([rows[trial.key] for trial in trials])
+    return frame.assign(judge=[trial.judge for trial in trials])
+
+
+def _run(trials: list[Trial], workers: int) -> Iterator[tuple[Trial, dict[str, Any]]]:
+    if not trials:
+        return
+    pool = ProcessPoolExecutor(
+        workers or os.cpu_count(),
+        multiprocessing.get_context("spawn"),
+        initializer=torch.set_num_threads,
+        initargs=(1,),
+    )
+    try:
+        waiting: dict[Future[dict[str, Any]], Trial] = {pool.submit(t.run): t for t in trials}
+        for done in as_completed(waiting):
+            yield waiting[done], done.result()
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+def kept(folder: Path, trial: Trial) -> dict[str, Any] | None:
+    """The row of a trial; None if it has not been run, or its file is damaged."""
+    path = folder / f"{trial.key}.json"
+    if not path.exists():
+        return None
+    try:
+        row = read_record(path)
+    except OutputError:
+        return None
+    return {name: math.nan if value is None else value for name, value in row.items()}

@@ -1,0 +1,41 @@
+"""Workloads on which quantizers are judged, each at the learning rate that is best for 32 bits.
+
+At a rate that is too small for the model, anything that makes steps larger lowers the loss, be it
+an error or not. At the best rate an error of the updates costs something whichever way it goes.
+``python -m benchmarks.judges`` finds the rates; reports/judges.md shows them, and how small a
+difference each judge can tell.
+"""
+
+from __future__ import annotations
+
+from qmaps.errors import BadValueError, nearest
+from qmaps.lab.workloads import Workload
+from qmaps.lab.workloads.digits import Digits
+from qmaps.lab.workloads.docstring_lm import DocstringLM
+from qmaps.lab.workloads.minilm import MiniLM
+from qmaps.lab.workloads.stdlib_lm import StdlibLMTiny
+
+JUDGES: dict[str, Workload] = {
+    "digits": Digits(steps=400, lr=16e-3, warmup_steps=40),
+    "lm-tiny": StdlibLMTiny(steps=300, lr=3e-3, warmup_steps=100),
+    "docstring-lm": DocstringLM(steps=200, lr=3e-3, warmup_steps=20),
+    "minilm": MiniLM(steps=200, lr=1e-4, warmup_steps=20, longest=20),
+}
+"""The judges by name; the last two begin from trained weights, the others from random ones.
+
+`docstring-lm` is the one whose differences are clear. The rate of `minilm` is the best of three
+with one seed, and is to be confirmed.
+"""
+
+
+def judge(name: str) -> Workload:
+    """The judge of that name.
+
+    Raises:
+        BadValueError: there is none.
+    """
+    if name not in JUDGES:
+        raise BadValueError(
+            f"judge={name!r} is unknown; allowed are {', '.join(JUDGES)}{nearest(name, JUDGES)}"
+        )
+    return JUDGES[name]

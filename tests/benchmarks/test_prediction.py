@@ -1,0 +1,103 @@
+"""The prediction experiment: its plan is fixed, and its statistics are what they are called."""
+
+from __future__ import annotations
+
+import hashlib
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+from benchmarks.prediction import measures, report, scores
+from benchmarks.prediction.plan import COUNT, PARTS, pairs
+from benchmarks.trials import FULL
+from qmaps.algebra.pair import Pair
+from qmaps.lab import judges
+from qmaps.lab.workloads.stdlib_lm import StdlibLMTiny
+
+
+def test_the_pairs_are_those_that_were_registered() -> None:
+    found = pairs()
+    assert len(set(found)) == len(found) == COUNT
+    assert [str(Pair.parse(pair)) for pair in found] == found
+    digest = hashlib.sha256("\n".join(found).encode()).hexdigest()
+    assert digest[:16] == "87641ea0786e71d2"
+
+
+def test_every_part_has_its_32_bit_runs_and_no_trial_twice() -> None:
+    for part in PARTS.values():
+        if judges.JUDGES[part.judge].missing():
+            continue  # its data is in a package that is not installed
+        trials = part.trials()
+        assert len({trial.key for trial in trials}) == len(trials)
+        full = [trial for trial in trials if trial.quantizer == FULL]
+        assert len(full) == part.seeds * len(part.factors)
+        assert measures.SEED not in {trial.seed for trial in trials}
+
+
+def frame(losses: dict[str, list[float]], lr: float = 0.003) -> pd.DataFrame:
+    rows = [(q, lr, seed, loss) for q, each in losses.items() for seed, loss in enumerate(each)]
+    return pd.DataFrame(rows, columns=["quantizer", "lr", "seed", "loss"]).assign(part="small")
+
+
+def test_outcomes_are_paired_and_what_is_no_number_is_worst() -> None:
+    found = scores.outcomes(frame({FULL: [1.0, 2.0], "a": [1.5, 2.25], "b": [np.nan, 2.0]}))
+    assert found.loc[(0.003, "a")].tolist() == [0.5, 0.25]
+    assert found.loc[(0.003, "b")].tolist() == [np.inf, 0.0]
+
+
+def test_correlations_of_ranks() -> None:
+    one = pd.Series([1.0, 2.0, 3.0, np.inf])
+    assert scores.correlation(one, one**3) == pytest.approx(1)
+    assert scores.correlation(one, pd.Series([4.0, 3.0, 2.0, -np.inf])) == pytest.approx(-1)
+    low, high = scores.interval(pd.Series(np.arange(40.0)), pd.Series(np.arange(40.0)))
+    assert (low, high) == (pytest.approx(1), pytest.approx(1))
+    same = pd.DataFrame({seed: [1.0, 2.0, 3.0] for seed in range(4)})
+    assert scores.ceiling(same) == pytest.approx(1)
+
+
+def test_net_loss_of_exact_updates_is_none_and_of_others_depends_on_the_rate() -> None:
+    rows = pd.DataFrame(
+        {"replay_progress": [1.0, 0.5], "replay_cost": [2.0, 2.0], "replay_spent_cost": [2.0, 0.5]}
+    )
+    assert scores.net_loss(rows).tolist() == [0, 0.25]  # half of a step: 2 / 2 - 1 / 4
+    assert scores.net_loss(rows, 2.0).tolist() == [0, -1]  # at double the rate it is the best one
+    assert scores.net_loss(rows, 0.5).tolist() == [0, 0.3125]
+
+
+def test_a_fitted_predictor_finds_the_column_that_matters() -> None:
+    random = np.random.default_rng(0)
+    rows = pd.DataFrame(random.normal(size=(60, 5))).add_prefix("replay_")
+    outcome = pd.Series(np.exp(rows["replay_2"]))
+    fit = scores.Fitted.of(rows, "replay_", outcome)
+    assert int(np.argmax(fit.weights)) == 2
+    other = pd.DataFrame(random.normal(size=(60, 5))).add_prefix("replay_")
+    assert scores.correlation(fit.predict(other), other["replay_2"]) > 0.95
+
+
+def test_a_judge_is_recorded_measured_and_reported(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    work = StdlibLMTiny(steps=12, warmup_steps=2, validation_batches=1)
+    monkeypatch.setitem(judges.JUDGES, "docstring-lm", work)
+    chosen = pairs()[:8]
+    states = measures.record("docstring-lm", tmp_path)
+    found = measures.measured(states, chosen, report=lambda line: None)
+    assert found["quantizer"].tolist() == chosen
+    assert found["replay_steps"].eq(11).all()
+    assert found["window_steps"].between(2, 3).all()
+    assert found["replay_progress"][0] == pytest.approx(1, abs=0.02)
+    assert {"step_mean_abs_error", "window_net_progress"} <= set(found.columns)
+    random = np.random.default_rng(1)
+    cost = dict(zip([FULL, *chosen], [0.0, *range(8)], strict=True))
+    losses = {q: list(value + random.normal(size=4) / 10) for q, value in cost.items()}
+    trials, known = frame(losses, work.lr), found.assign(judge="docstring-lm")
+    table = report.scores(trials, known)
+    assert "all" in set(table["chosen"])
+    assert table["correlation"].dropna().abs().le(1 + 1e-9).all()
+    assert table.set_index("predictor")["correlation"].notna()[[scores.NET, scores.FITTED]].all()
+    assert table["ceiling"].max() > 0.9
+    assert "net progress" in report.page(table, trials, "command")
+    report.draw(trials, known, tmp_path / "x.png")
+    assert (tmp_path / "x.png").stat().st_size > 5000
