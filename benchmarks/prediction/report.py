@@ -57,6 +57,8 @@ def predictions(
                 NET: rank.net_loss(rows, rate),
                 "net progress in windows": rank.net_loss(rows, rate, "window"),
                 "progress": -rows["replay_progress"],
+                "displacement error": rows["replay_displacement_error"],
+                "displacement error in windows": rows["window_displacement_error"],
                 ONE_STEP: rows["step_mean_abs_error"],
                 f"best of one step ({best.removeprefix('step_')})": rows[best],
                 **{name: fit.predict(rows) for name, fit in fitted.items()},
