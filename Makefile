@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: help lab papers papers-quick test test-fast fuzz compare lint types notebooks docs sanitize bench bench-gpu test-gpu sanitize-gpu clean
+.PHONY: help extras lab papers papers-quick test test-fast fuzz compare lint types notebooks docs sanitize bench bench-gpu test-gpu sanitize-gpu clean
 
 help:
 	@echo "make lab        train, capture, sweep, draw, report: runs/lab/report.html"
@@ -38,6 +38,11 @@ SOURCES := $(shell find qmaps -name '*.py')
 $(VENV)/.%: pyproject.toml constraints.txt $(NATIVE) $(VENV)/.torch
 	$(INSTALL) --editable ".[$*]"
 	@touch $@
+
+# What CI needs besides the tests, in one go, for each installation builds the extension anew.
+extras: $(VENV)/.torch
+	$(INSTALL) --editable ".[dev,notebooks,docs,lab]"
+	@touch $(addprefix $(VENV)/.,dev notebooks docs lab)
 
 lab: $(VENV)/.lab
 	$(BIN)/qmaps lab --out runs/lab
