@@ -22,6 +22,8 @@ BYTES = 2**28
 """Most bytes of recorded gradients; of larger models whole rows are sampled."""
 WINDOWS = 4
 """The run is replayed as a whole, and in as many windows that each begin with exact states."""
+SHARE = 0.25
+"""Share of each parameter that is replayed."""
 
 
 def snapshots(steps: int) -> list[int]:
@@ -79,11 +81,12 @@ def measured(
     steps = capture.load(states).steps
     ends = [*steps[1:], None]
     frames = {"step": [], "replay": [], "window": []}  # type: dict[str, list[pd.DataFrame]]
-    frames["replay"].append(qmaps.replay.summarize(qmaps.replay.run(states_at(states, 1), pairs)))
+    whole = qmaps.replay.run(states_at(states, 1), pairs, share=SHARE)
+    frames["replay"].append(qmaps.replay.summarize(whole))
     report("replayed the whole run")
     for start, end in zip(steps, ends, strict=True):
         count = None if end is None else end - start
-        own = qmaps.replay.run(states_at(states, start), pairs, steps=count)
+        own = qmaps.replay.run(states_at(states, start), pairs, steps=count, share=SHARE)
         frames["window"].append(qmaps.replay.summarize(own))
         if start > 1:
             frames["step"].append(sweep.summarize(sweep.run(states_at(states, start), pairs)))

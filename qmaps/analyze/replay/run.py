@@ -81,15 +81,20 @@ def run(
           at a learning rate of 1, on the next gradient; `kept_descent` is that of the quantized
           ones,
         - `progress`: kept_descent / descent; NaN where the exact updates do not descend,
-        - `cost`: sum over t < T of <sqrt(v(t) / (1 - beta2^t)) + eps, u(t)^2>, to which the
-          second-order cost of the exact updates is proportional if the curvature is to what Adam
-          divides by; `spent_cost` is that of the quantized updates u under the same curvature,
+        - `cost`: sum over t < T of <sqrt(v(t) / (1 - beta2^t)), u(t)^2>, to which the second-order
+          cost of the exact updates is proportional if the curvature is to what Adam divides by;
+          `spent_cost` is that of the quantized updates w under the same curvature, and
+          `shared_cost` the sum of <sqrt(v / (1 - beta2^t)), u w>,
+        - `update_gain`: shared_cost / cost: what part of the exact updates the quantized ones have.
+          Below 1 quantized updates are too short, as with a smaller learning rate,
+        - `update_noise`: the root of spent_cost / cost - update_gain^2: how large the rest is that
+          has nothing in common with the exact updates,
         - `net_progress`: 2 progress - spent_cost / cost. A step at rate r lowers the loss by
           r descent - r^2 c cost / 2; at the rate that is best for the exact updates this is
           r descent / 2, of which the quantized ones keep net_progress. At most 1 for updates that
           are the exact ones times a number; below 0 where the loss grows,
         - `displacement`: the squared length of sum over t < T of u(t), in which an element counts
-          as much as what Adam divides it by at the end; `displacement_gap`: the same of the
+          as much as the root of its second moment at the end; `displacement_gap`: the same of the
           difference of the quantized and the exact sums,
         - `displacement_error`: displacement_gap / displacement: how far from the exact parameters
           the quantized updates lead, at a constant learning rate. Errors that repeat in every step

@@ -8,9 +8,17 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from qmaps.analyze.replay.updates import share
+from qmaps.analyze.replay.updates import shares
 
-SUMMED = ("descent", "kept_descent", "cost", "spent_cost", "displacement", "displacement_gap")
+SUMMED = (
+    "descent",
+    "kept_descent",
+    "cost",
+    "spent_cost",
+    "shared_cost",
+    "displacement",
+    "displacement_gap",
+)
 LARGEST = ("largest_update",)
 
 
@@ -23,9 +31,10 @@ def summarize(frame: pd.DataFrame) -> pd.DataFrame:
     Returns:
         The frame's columns without `step`, `parameter` and `shape`, the most progress first:
 
-        - `numel`, `descent`, `kept_descent`, `cost`, `spent_cost`, `displacement` and
-          `displacement_gap` are sums, from which `progress`, `net_progress` and
-          `displacement_error` follow: those of steps of all parameters with the same learning rate,
+        - `numel`, `descent`, `kept_descent`, `cost`, `spent_cost`, `shared_cost`, `displacement`
+          and `displacement_gap` are sums, from which `progress`, `net_progress`, `update_gain`,
+          `update_noise` and `displacement_error` follow: those of steps of all parameters with the
+          same learning rate,
         - `largest_update` is the largest,
         - other measures are means over the parameters that have one, weighted by `numel`; each
           `stalled_share` by the number of elements that moved, so that it is the share over all,
@@ -46,17 +55,12 @@ def _record(spec: str, group: pd.DataFrame) -> dict[str, Any]:
         "steps": int(group["steps"].max()),
         "gradients": kinds[0] if len(kinds) == 1 else "mixed",
     }
+    sums = {name: float(group[name].sum()) for name in SUMMED}
+    known = {**sums, **shares(sums)}
     names = list(group.columns)
     for name in names[names.index("bits_per_element") :]:
-        if name in SUMMED:
-            record[name] = float(group[name].sum())
-        elif name == "progress":
-            record[name] = share(record["kept_descent"], record["descent"])
-        elif name == "net_progress":
-            spent = share(record["spent_cost"], record["cost"])
-            record[name] = 2 * record["progress"] - spent
-        elif name == "displacement_error":
-            record[name] = share(record["displacement_gap"], record["displacement"])
+        if name in known:
+            record[name] = known[name]
         elif name in LARGEST:
             record[name] = float(group[name].max())
         elif name.startswith("lag_"):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor
@@ -56,13 +56,14 @@ class Updates:
         count = len(pairs) + 1
         self._kept = torch.zeros(count, dtype=torch.float64)
         self._spent = torch.zeros(count, dtype=torch.float64)
+        self._shared = torch.zeros(count, dtype=torch.float64)
         self._path = torch.zeros(count, self._numel)
         self._largest = torch.zeros(count)
         self._exploded = torch.zeros(count, dtype=torch.int64)
         self._zeroed = torch.zeros(count, dtype=torch.int64)
         self._steps = self._checks = 0
-        self._unbias = 1.0
         self._denominators: Tensor | None = None
+        self._curvature: Tensor | None = None
 
     def add(self, m: Tensor, v: Tensor, following: Tensor, step: int) -> None:
         """Add the updates of a step.
@@ -83,7 +84,9 @@ class Updates:
             torch.sqrt(v[low : low + group], out=part)
             part.div_(math.sqrt(1 - beta2**step)).add_(self._eps).mul_(1 - beta1**step)
         self._steps += 1
-        self._unbias = 1 - beta1**step
+        # Without eps: where the exact moment is 0, the loss does not depend on the element.
+        self._curvature = v[0].div(1 - beta2**step).sqrt_()
+        exact = m[0].mul(self._curvature).div_(self._denominators[0])
         for low in range(0, self._pairs.shape[1], group):
             own = slice(low, low + group)
             first, second = self._pairs[:, own]
@@ -95,8 +98,8 @@ class Updates:
             self._largest[own] = torch.maximum(self._largest[own], largest)
             for row in (~(largest <= bound)).nonzero().view(-1).tolist():
                 self._exploded[low + row] += int((~(update[row].abs() <= bound)).sum())
-            spent = update.square_() @ self._denominators[0]
-            self._spent[own] += spent.double() / self._unbias
+            self._shared[own] += (update @ exact).double()
+            self._spent[own] += (update.square_() @ self._curvature).double()
 
     def check(self, m: Tensor, v: Tensor) -> None:
         """Look for zero points: second moments that decode to 0 though the exact one is not 0.
@@ -116,36 +119,56 @@ class Updates:
         """Return the measures of each pair after at least one step.
 
         Returns:
-            `descent`, `kept_descent`, `progress`, `cost`, `spent_cost`, `net_progress`,
-            `displacement`, `displacement_gap`, `displacement_error`, `explosion_share`,
-            `largest_update` and `zero_point_share`, as `qmaps.analyze.replay.run` defines them.
+            The sums that `shares` takes, its measures, `explosion_share`, `largest_update` and
+            `zero_point_share`, as `qmaps.analyze.replay.run` defines them.
         """
-        descent, cost = float(self._kept[0]), float(self._spent[0])
         length = self._curved(self._path[0])
         updates, looked = self._steps * self._numel, max(1, self._checks) * self._numel
-        return [
-            {
-                "descent": descent,
+        found = []
+        for index in range(1, self._pairs.shape[1]):
+            gap = self._curved(self._path[index] - self._path[0])
+            sums = {
+                "descent": float(self._kept[0]),
                 "kept_descent": float(self._kept[index]),
-                "progress": share(float(self._kept[index]), descent),
-                "cost": cost,
+                "cost": float(self._spent[0]),
                 "spent_cost": float(self._spent[index]),
-                "net_progress": 2 * share(float(self._kept[index]), descent)
-                - share(float(self._spent[index]), cost),
+                "shared_cost": float(self._shared[index]),
                 "displacement": length,
-                "displacement_gap": (gap := self._curved(self._path[index] - self._path[0])),
-                "displacement_error": share(gap, length),
-                "explosion_share": int(self._exploded[index]) / updates,
-                "largest_update": float(self._largest[index]),
-                "zero_point_share": int(self._zeroed[index]) / looked,
+                "displacement_gap": gap,
             }
-            for index in range(1, self._pairs.shape[1])
-        ]
+            found.append(
+                {
+                    **sums,
+                    **shares(sums),
+                    "explosion_share": int(self._exploded[index]) / updates,
+                    "largest_update": float(self._largest[index]),
+                    "zero_point_share": int(self._zeroed[index]) / looked,
+                }
+            )
+        return found
 
     def _curved(self, path: Tensor) -> float:
         """The squared length of a vector under the curvature of the last step."""
-        assert self._denominators is not None
-        return float(path.double().square() @ self._denominators[0].double()) / self._unbias
+        assert self._curvature is not None
+        return float(path.double().square() @ self._curvature.double())
+
+
+def shares(sums: Mapping[str, float]) -> dict[str, float]:
+    """The measures of `qmaps.analyze.replay.run` that are shares of sums over elements and steps.
+
+    Args:
+        sums: `descent`, `kept_descent`, `cost`, `spent_cost`, `shared_cost`, `displacement` and
+            `displacement_gap`, of one parameter or of several together.
+    """
+    progress = share(sums["kept_descent"], sums["descent"])
+    spent, gain = (share(sums[name], sums["cost"]) for name in ("spent_cost", "shared_cost"))
+    return {
+        "progress": progress,
+        "net_progress": 2 * progress - spent,
+        "update_gain": gain,
+        "update_noise": math.sqrt(max(0.0, spent - gain**2)) if spent == spent else math.nan,
+        "displacement_error": share(sums["displacement_gap"], sums["displacement"]),
+    }
 
 
 def share(one: float, other: float) -> float:

@@ -158,7 +158,7 @@ def expected(recording: Path, spec: str) -> dict[str, float]:
         m, v = (runs[label + each].y[k].double() for each in ("first", "second"))
         return m / (1 - 0.8**t) / ((v / (1 - 0.95**t)).sqrt() + EPS)
 
-    kept = descent = exploded = cost = spent = 0.0
+    kept = descent = exploded = cost = spent = shared = 0.0
     largest = 0.0
     paths = [torch.zeros(48, 128, dtype=torch.float64)] * 2
     for k in range(1, steps):
@@ -166,9 +166,10 @@ def expected(recording: Path, spec: str) -> dict[str, float]:
         descent += float((update("exact ", k) * following).sum())
         kept += float((update("", k) * following).sum())
         v = runs["exact second"].y[k].double()
-        curvature = (v / (1 - 0.95 ** (states.step + k))).sqrt() + EPS
+        curvature = (v / (1 - 0.95 ** (states.step + k))).sqrt()
         cost += float((update("exact ", k).square() * curvature).sum())
         spent += float((update("", k).square() * curvature).sum())
+        shared += float((update("", k) * update("exact ", k) * curvature).sum())
         paths = [path + update(label, k) for path, label in zip(paths, ("exact ", ""), strict=True)]
         sizes = update("", k).abs()
         exploded += int((sizes > largest_possible((0.8, 0.95), states.step + k)).sum())
@@ -185,6 +186,9 @@ def expected(recording: Path, spec: str) -> dict[str, float]:
         "progress": kept / descent,
         "cost": cost,
         "spent_cost": spent,
+        "shared_cost": shared,
+        "update_gain": shared / cost,
+        "update_noise": max(0.0, spent / cost - (shared / cost) ** 2) ** 0.5,
         "net_progress": 2 * kept / descent - spent / cost,
         "displacement": (length := float((paths[0].square() * curvature).sum())),
         "displacement_gap": (gap := float(((paths[1] - paths[0]).square() * curvature).sum())),
@@ -206,6 +210,8 @@ def test_every_measure_against_its_definition(
         close = {"rel": 2e-3 if name.startswith("lag") else 2e-5, "abs": 2e-6, "nan_ok": True}
         if name.endswith("share") or "share_" in name:
             close |= {"abs": 1.5 / 6144}
+        if name == "update_noise":  # the root of a difference of float32 sums
+            close |= {"abs": 1e-4}
         assert row[name] == pytest.approx(value, **close), name
     assert set(row) == set(wanted) | {
         "step", "parameter", "shape", "numel", "steps", "gradients", "quantizer", "first",
@@ -230,6 +236,8 @@ def test_the_measures_tell_quantizers_apart(frame: pd.DataFrame) -> None:
     assert exact["progress"] == pytest.approx(1, rel=1e-6)  # sums of float32 in another order
     assert exact["net_progress"] == pytest.approx(1, rel=1e-6)
     assert exact["displacement_error"] == 0
+    assert exact["update_gain"] == pytest.approx(1, rel=1e-6)
+    assert exact["update_noise"] < 1e-3
     assert exact["gain_first"] == 1
     assert exact["explosion_share"] == exact["zero_point_share"] == 0
     assert rows.loc["B128/DE@4s + B128/DE@4u", "explosion_share"] > 0
