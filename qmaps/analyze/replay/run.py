@@ -95,11 +95,14 @@ def run(
           are the exact ones times a number; below 0 where the loss grows,
         - `displacement`: the squared length of sum over t < T of u(t), in which an element counts
           as much as the root of its second moment at the end; `displacement_gap`: the same of the
-          difference of the quantized and the exact sums,
+          difference of the quantized and the exact sums; `displacement_shared`: their inner
+          product,
         - `displacement_error`: displacement_gap / displacement: how far from the exact parameters
           the quantized updates lead, at a constant learning rate. Errors that repeat in every step
           add up in it, while independent ones average out. It needs no next gradient, so it varies
           less between windows of a run than `net_progress`,
+        - `displacement_gain`: displacement_shared / displacement: how far the quantized updates
+          lead along the way of the exact ones,
         - `explosion_share`: share of the quantized updates that are larger than any exact Adam can
           make at this step (`largest_possible`; 7.27 at betas of 0.9 and 0.999),
         - `largest_update`: the largest magnitude of a quantized update,

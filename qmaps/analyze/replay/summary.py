@@ -18,6 +18,7 @@ SUMMED = (
     "shared_cost",
     "displacement",
     "displacement_gap",
+    "displacement_shared",
 )
 LARGEST = ("largest_update",)
 
@@ -31,10 +32,10 @@ def summarize(frame: pd.DataFrame) -> pd.DataFrame:
     Returns:
         The frame's columns without `step`, `parameter` and `shape`, the most progress first:
 
-        - `numel`, `descent`, `kept_descent`, `cost`, `spent_cost`, `shared_cost`, `displacement`
-          and `displacement_gap` are sums, from which `progress`, `net_progress`, `update_gain`,
-          `update_noise` and `displacement_error` follow: those of steps of all parameters with the
-          same learning rate,
+        - `numel`, `descent`, `kept_descent`, `cost`, `spent_cost`, `shared_cost`, `displacement`,
+          `displacement_gap` and `displacement_shared` are sums, from which `progress`,
+          `net_progress`, `update_gain`, `update_noise`, `displacement_error` and
+          `displacement_gain` follow: those of steps of all parameters with the same learning rate,
         - `largest_update` is the largest,
         - other measures are means over the parameters that have one, weighted by `numel`; each
           `stalled_share` by the number of elements that moved, so that it is the share over all,

@@ -122,11 +122,11 @@ class Updates:
             The sums that `shares` takes, its measures, `explosion_share`, `largest_update` and
             `zero_point_share`, as `qmaps.analyze.replay.run` defines them.
         """
-        length = self._curved(self._path[0])
+        length = self._curved(self._path[0], self._path[0])
         updates, looked = self._steps * self._numel, max(1, self._checks) * self._numel
         found = []
         for index in range(1, self._pairs.shape[1]):
-            gap = self._curved(self._path[index] - self._path[0])
+            own = self._path[index]
             sums = {
                 "descent": float(self._kept[0]),
                 "kept_descent": float(self._kept[index]),
@@ -134,7 +134,8 @@ class Updates:
                 "spent_cost": float(self._spent[index]),
                 "shared_cost": float(self._shared[index]),
                 "displacement": length,
-                "displacement_gap": gap,
+                "displacement_gap": self._curved(own - self._path[0], own - self._path[0]),
+                "displacement_shared": self._curved(own, self._path[0]),
             }
             found.append(
                 {
@@ -147,18 +148,18 @@ class Updates:
             )
         return found
 
-    def _curved(self, path: Tensor) -> float:
-        """The squared length of a vector under the curvature of the last step."""
+    def _curved(self, one: Tensor, other: Tensor) -> float:
+        """The inner product of two vectors under the curvature of the last step."""
         assert self._curvature is not None
-        return float(path.double().square() @ self._curvature.double())
+        return float((one.double() * other.double()) @ self._curvature.double())
 
 
 def shares(sums: Mapping[str, float]) -> dict[str, float]:
     """The measures of `qmaps.analyze.replay.run` that are shares of sums over elements and steps.
 
     Args:
-        sums: `descent`, `kept_descent`, `cost`, `spent_cost`, `shared_cost`, `displacement` and
-            `displacement_gap`, of one parameter or of several together.
+        sums: `descent`, `kept_descent`, `cost`, `spent_cost`, `shared_cost`, `displacement`,
+            `displacement_gap` and `displacement_shared`, of one parameter or of several together.
     """
     progress = share(sums["kept_descent"], sums["descent"])
     spent, gain = (share(sums[name], sums["cost"]) for name in ("spent_cost", "shared_cost"))
@@ -168,6 +169,7 @@ def shares(sums: Mapping[str, float]) -> dict[str, float]:
         "update_gain": gain,
         "update_noise": math.sqrt(max(0.0, spent - gain**2)) if spent == spent else math.nan,
         "displacement_error": share(sums["displacement_gap"], sums["displacement"]),
+        "displacement_gain": share(sums["displacement_shared"], sums["displacement"]),
     }
 
 

@@ -192,7 +192,9 @@ def expected(recording: Path, spec: str) -> dict[str, float]:
         "net_progress": 2 * kept / descent - spent / cost,
         "displacement": (length := float((paths[0].square() * curvature).sum())),
         "displacement_gap": (gap := float(((paths[1] - paths[0]).square() * curvature).sum())),
+        "displacement_shared": (along := float((paths[0] * paths[1] * curvature).sum())),
         "displacement_error": gap / length,
+        "displacement_gain": along / length,
         "explosion_share": exploded / (numel * (steps - 1)),
         "largest_update": largest,
         "zero_point_share": zeroed / (numel * len(checks)),
@@ -236,6 +238,7 @@ def test_the_measures_tell_quantizers_apart(frame: pd.DataFrame) -> None:
     assert exact["progress"] == pytest.approx(1, rel=1e-6)  # sums of float32 in another order
     assert exact["net_progress"] == pytest.approx(1, rel=1e-6)
     assert exact["displacement_error"] == 0
+    assert exact["displacement_gain"] == 1
     assert exact["update_gain"] == pytest.approx(1, rel=1e-6)
     assert exact["update_noise"] < 1e-3
     assert exact["gain_first"] == 1
