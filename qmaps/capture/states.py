@@ -28,6 +28,9 @@ class CapturedStates:
         optimizer: class name of the optimizer; ``unknown`` where the source does not say.
         source: where the states come from, for messages.
         skipped: ``parameter: state (type)`` of states that were not recorded.
+        naming: of a checkpoint, what the parameters' names are from, such as ``config.json and
+            model.safetensors``; ``numbers: `` and the reason where they could not be recovered;
+            empty for captures, which have names.
     """
 
     def __init__(
@@ -42,6 +45,7 @@ class CapturedStates:
         skipped: Sequence[str] = (),
         source: str = "memory",
         window: Window | None = None,
+        naming: str = "",
     ) -> None:
         self._tensors = {name: dict(states) for name, states in tensors.items()}
         self._hyperparameters = dict(hyperparameters or {})
@@ -51,6 +55,7 @@ class CapturedStates:
         self.steps = list(steps) if steps is not None else [step]
         self.optimizer = optimizer
         self.source = source
+        self.naming = naming
         self._window = window
 
     @classmethod

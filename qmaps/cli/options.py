@@ -29,6 +29,14 @@ States = Annotated[
     Path,
     typer.Argument(help="Captured states (folder or .safetensors), or an optimizer checkpoint."),
 ]
+CheckpointNames = Annotated[
+    Path | None,
+    typer.Option(
+        help="Names of the checkpoint's parameters: the model's file (model.safetensors, "
+        "pytorch_model.bin or an index of shards), or a text file with one name per line. By "
+        "default those of the model beside the checkpoint."
+    ),
+]
 StableEmbedding = Annotated[
     bool,
     typer.Option(
