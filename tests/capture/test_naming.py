@@ -125,8 +125,8 @@ def test_safetensors_do_not_tell_the_order_which_is_not_guessed(tmp_path: Path) 
     # k comes before q in the file, and has the same shapes.
     assert states.parameters()[0] == "group0.param0"
     assert states.naming == (
-        "numbers: model.safetensors does not keep the order of its parameters, and there is no "
-        "config.json beside it"
+        "numbers: model.safetensors keeps no order of parameters, and there is no config.json "
+        "beside it"
     )
     (tmp_path / "config.json").write_text('{"architectures": 7}')
     assert capture.load(tmp_path).naming.endswith(

@@ -60,7 +60,7 @@ def by_place(place: Path, groups: Sequence[Group]) -> tuple[list[str], str]:
     """
     path = _file(place)
     held = dict(_held(path))
-    reason = f"{path.name} does not keep the order of its parameters, and "
+    reason = f"{path.name} keeps no order of parameters, and "
     if ".bin" in path.suffixes:  # torch keeps the order of what it saves
         try:
             return fitted(Known(path.name, held), groups), path.name
