@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -46,6 +47,20 @@ StableEmbedding = Annotated[
 MinSize = Annotated[
     int, typer.Option(min=0, help="Leave out tensors of at most this many elements.")
 ]
+
+
+def refuse_given(context: typer.Context, names: Iterable[str], why: str) -> None:
+    """Raise if one of these options or arguments is on the command line.
+
+    Args:
+        context: the command's context.
+        names: names of its parameters.
+        why: what the error says after the option and its value.
+    """
+    for name in names:
+        source = context.get_parameter_source(name)
+        if source is not None and source.name == "COMMANDLINE":
+            raise BadValueError(f"{name}={str(context.params[name])!r} {why}")
 
 
 def workload_options(stable_embedding: bool) -> dict[str, Any]:

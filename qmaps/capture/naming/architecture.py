@@ -42,7 +42,12 @@ def known(folder: Path, held: Mapping[str, Shape], file: str) -> Known:
     cls = getattr(transformers, name, None)
     if not (isinstance(cls, type) and issubclass(cls, transformers.PreTrainedModel)):
         raise Unnamed(f"transformers has no model {name!r}, which {CONFIG} names")
-    model = _made(cls, folder)
+    verbosity = transformers.logging.get_verbosity()
+    transformers.logging.set_verbosity_error()  # advice on how to train or generate
+    try:
+        model = _made(cls, folder)
+    finally:
+        transformers.logging.set_verbosity(verbosity)
     _compare(model, held, file)
     return Known.of(model, f"{CONFIG} and {file}")
 
