@@ -37,7 +37,9 @@ def grid(title: str, header: Sequence[str], rows: Iterable[Sequence[str]], note:
 def _framed(title: str, lines: Iterable[Iterable[str]], note: str = "") -> str:
     body = "".join(f"<tr>{''.join(cells)}</tr>" for cells in lines)
     below = "<br>".join(_text(line) for line in note.splitlines())
-    return f"<div><b>{_text(title)}</b><table>{body}</table>{below}</div>"
+    # Said for pages in which tables do not inherit it, as those without a doctype.
+    inherited = 'style="color:inherit"'
+    return f"<div><b>{_text(title)}</b><table {inherited}>{body}</table>{below}</div>"
 
 
 def _cell(kind: str, value: object) -> str:

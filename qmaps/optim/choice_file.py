@@ -216,7 +216,7 @@ class Choice:
             for name, given in rows
             for state, spec in _states(_written(given))
         ]
-        about = (f"{name}: {value}" for name, value in self.provenance.items())
+        about = (f"{name}: {_told(value)}" for name, value in self.provenance.items())
         header = ("parameters", "state", "quantizer")
         return _html.grid(f"Choice for {self.optimizer}", header, lines, "\n".join(about))
 
@@ -283,6 +283,12 @@ def _written(given: Any) -> Any:
 
 def _states(written: str | Mapping[str, str]) -> Iterator[tuple[str, str]]:
     yield from [("", written)] if isinstance(written, str) else written.items()
+
+
+def _told(value: Any) -> str:
+    if isinstance(value, Mapping):
+        return ", ".join(f"{name} {member}" for name, member in value.items()) or "unknown"
+    return str(value)
 
 
 def _described(book: Codebook) -> dict[str, Any]:
