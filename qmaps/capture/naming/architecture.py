@@ -42,12 +42,13 @@ def known(folder: Path, held: Mapping[str, Shape], file: str) -> Known:
     cls = getattr(transformers, name, None)
     if not (isinstance(cls, type) and issubclass(cls, transformers.PreTrainedModel)):
         raise Unnamed(f"transformers has no model {name!r}, which {CONFIG} names")
-    verbosity = transformers.logging.get_verbosity()
-    transformers.logging.set_verbosity_error()  # advice on how to train or generate
+    messages: Any = transformers.logging
+    verbosity = messages.get_verbosity()
+    messages.set_verbosity_error()  # the others are advice on how to train and generate
     try:
         model = _made(cls, folder)
     finally:
-        transformers.logging.set_verbosity(verbosity)
+        messages.set_verbosity(verbosity)
     _compare(model, held, file)
     return Known.of(model, f"{CONFIG} and {file}")
 
