@@ -9,9 +9,12 @@ from typing import Any
 
 import torch
 
-from qmaps.capture import naming, snapshot
+from qmaps.capture import snapshot
 from qmaps.capture.collect import Collected, collect, plain_options
 from qmaps.capture.folder import KIND, claim, write_index
+from qmaps.capture.naming import fit, places
+from qmaps.capture.naming.fit import Group, Unnamed
+from qmaps.capture.naming.known import Known
 from qmaps.capture.states import CapturedStates
 from qmaps.errors import DAMAGE, BadTypeError, BadValueError, CaptureError, shown
 from qmaps.normalize.block import MOST
@@ -71,9 +74,9 @@ def read(path: Path, names: Names = None) -> CapturedStates:
     elif names is None and not any(map(_has_names, state_dicts)):
         try:
             if len(state_dicts) > 1:
-                raise naming.Unnamed("there are several optimizers")
-            labels, source = naming.by_place(path.parent, groups)
-        except naming.Unnamed as error:
+                raise Unnamed("there are several optimizers")
+            labels, source = places.by_place(path.parent, groups)
+        except Unnamed as error:
             source = f"numbers: {error}"
     named = list(zip(labels, states, strict=True))
     return CapturedStates(
@@ -224,7 +227,7 @@ def _place(names: Names) -> tuple[Path | None, Listed]:
     place = Path(names)
     if place.is_dir() or place.suffix in MODELS:
         return place, None
-    return None, naming.names_in_text(place)
+    return None, places.names_in_text(place)
 
 
 def _labels(slots: list[Slot], names: Listed, path: Path) -> list[str]:
@@ -261,14 +264,12 @@ def _has_names(state_dict: Mapping[str, Any]) -> bool:
     )
 
 
-def _groups(
-    state_dicts: Sequence[Mapping[str, Any]], states: Sequence[Collected]
-) -> list[naming.Group]:
+def _groups(state_dicts: Sequence[Mapping[str, Any]], states: Sequence[Collected]) -> list[Group]:
     """The groups of all optimizers, with what the states tell of their parameters."""
     rest = iter(states)
     return [
-        naming.Group(
-            [naming.parameter_shape(next(rest).tensors) for _ in group["params"]],
+        Group(
+            [fit.parameter_shape(next(rest).tensors) for _ in group["params"]],
             group.get("weight_decay"),
         )
         for state_dict in state_dicts
@@ -276,13 +277,13 @@ def _groups(
     ]
 
 
-def _by_place(place: Path, groups: list[naming.Group]) -> tuple[list[str], str]:
+def _by_place(place: Path, groups: list[Group]) -> tuple[list[str], str]:
     """Names from a model's file or folder that was given."""
     if not exists(place):
         raise BadValueError(f"names={str(place)!r} does not exist")
     try:
-        return naming.by_place(place, groups)
-    except naming.Unnamed as error:
+        return places.by_place(place, groups)
+    except Unnamed as error:
         raise BadValueError(
             f"names={str(place)!r}: {error}; give a text file with one name per line in the "
             "optimizer's order"
@@ -293,16 +294,16 @@ def _by_model(
     model: torch.nn.Module,
     labels: list[str],
     states: Sequence[Collected],
-    groups: list[naming.Group],
+    groups: list[Group],
     path: Path,
 ) -> list[str]:
     """Names from a model that was given; `labels` are its parameters in its own order."""
-    known = naming.Known.of(model, "the model")
+    known = Known.of(model, "the model")
     try:
-        return naming.fitted(known, groups)
-    except naming.Unnamed as error:
+        return fit.fitted(known, groups)
+    except Unnamed as error:
         for label, found in zip(labels, states, strict=True):
-            shape = naming.parameter_shape(found.tensors)
+            shape = fit.parameter_shape(found.tensors)
             if shape is not None and shape != known.shapes[label]:
                 raise BadValueError(
                     f"names gives {label!r} of shape {known.shapes[label]} a state of shape "
