@@ -11,6 +11,8 @@ from safetensors.torch import save_file
 from torch import nn
 
 from qmaps import capture
+from qmaps.capture.naming.fit import Group, Unnamed, fitted, parameter_shape
+from qmaps.capture.naming.known import Known
 from qmaps.errors import BadValueError
 
 
@@ -20,11 +22,11 @@ class Net(nn.Module):
     def __init__(self) -> None:
         super().__init__()
         self.embed = nn.Embedding(7, 4)
+        self.head = nn.Linear(4, 7, bias=False)
+        self.head.weight = self.embed.weight
         self.q = nn.Linear(4, 4)
         self.k = nn.Linear(4, 4)
         self.ln = nn.LayerNorm(4)
-        self.head = nn.Linear(4, 7, bias=False)
-        self.head.weight = self.embed.weight
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         return self.head(self.ln(self.k(self.q(self.embed(x)))))
@@ -156,3 +158,57 @@ def test_names_in_a_text_file(tmp_path: Path) -> None:
     assert_right(capture.load(tmp_path / "states"), net)
     with pytest.raises(BadValueError, match="names needs an optimizer checkpoint"):
         capture.load(tmp_path / "states", names=net)
+
+
+SHAPES = {"w": (3, 3), "gain": (2,), "l.bias": (3,), "ln.weight": (3,), "q_norm.weight": (4,)}
+DECAY, NO = 0.1, 0.0
+
+
+@pytest.mark.parametrize(
+    ("norms", "groups"),
+    [
+        # transformers 5: by the module's type, and by name.
+        ("ln.weight", [(["w", "gain"], DECAY), (["l.bias", "ln.weight", "q_norm.weight"], NO)]),
+        # transformers 4: by the module's type, and biases.
+        ("ln.weight", [(["w", "gain", "q_norm.weight"], DECAY), (["l.bias", "ln.weight"], NO)]),
+        # By dimensions; the group that does not decay may be the first.
+        ("", [(["w"], DECAY), (["gain", "l.bias", "ln.weight", "q_norm.weight"], NO)]),
+        ("", [(["gain", "l.bias", "ln.weight", "q_norm.weight"], NO), (["w"], DECAY)]),
+        ("", [(["w"], None), (["gain", "l.bias", "ln.weight", "q_norm.weight"], None)]),
+        # In the model's order, cut somewhere.
+        ("", [(["w", "gain", "l.bias", "ln.weight"], DECAY), (["q_norm.weight"], DECAY)]),
+    ],
+)
+def test_who_decays(norms: str, groups: list) -> None:
+    known = Known("here", SHAPES, frozenset({norms}))
+    found = fitted(known, [Group([SHAPES[n] for n in names], decay) for names, decay in groups])
+    assert found == [name for names, _ in groups for name in names]
+
+
+def test_names_that_cannot_be_told() -> None:
+    def reason(groups: list[Group], norms: str = "") -> str:
+        with pytest.raises(Unnamed) as caught:
+            fitted(Known("here", alike, frozenset({norms})), groups)
+        return str(caught.value)
+
+    one = (3,)
+    alike = {name: shape if len(shape) > 1 else one for name, shape in SHAPES.items()}
+    assert reason([Group([None, None])]) == "no state has the shape of its parameter"
+    assert reason([Group([one] * 6)]) == "here has 5 parameters and the optimizer 6"
+    assert reason([Group([one, (3, 3)])]) == (
+        "the states do not have the shapes of the parameters in here"
+    )
+    several = "the states fit the parameters in here in several orders"
+    assert reason([Group([(3, 3), one])]) == several
+    # As transformers 4 has the groups, or in the model's order, cut somewhere.
+    assert reason([Group([(3, 3), one, one], 0.1), Group([one] * 2, 0.0)], "ln.weight") == several
+
+
+def test_shapes_of_parameters() -> None:
+    def states(**shapes: tuple[int, ...]) -> dict[str, torch.Tensor]:
+        return {name: torch.empty(shape, device="meta") for name, shape in shapes.items()}
+
+    assert parameter_shape(states(other=(1,), state2=(5, 6))) == (5, 6)
+    factored = states(exp_avg_sq_row=(2, 5), exp_avg_sq_col=(2, 6))
+    assert parameter_shape(factored) == (2, 5, 6)
+    assert parameter_shape(states(other=(5, 6))) is None

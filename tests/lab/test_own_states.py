@@ -41,8 +41,9 @@ def trained(tmp_path: Path) -> Path:
 def test_an_interrupted_run_goes_on_to_a_whole_page(
     trained: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch
 ) -> None:
-    out = tmp_path / "run"
-    command = f"lab --checkpoint '{trained}' --out {out}"
+    out, names = tmp_path / "run", tmp_path / "names.txt"
+    names.write_text("\n".join("abcdef"))
+    command = f"lab --checkpoint '{trained}' --names {names} --out {out}"
     draw = own_states.draw
 
     def interrupted(*_: object, **__: object) -> None:
@@ -65,18 +66,18 @@ def test_an_interrupted_run_goes_on_to_a_whole_page(
     assert (code, err) == (0, "")
     assert json.loads(text) == {
         "out": str(out), "report": str(out / "report.html"), "captured_step": 3,
-        "naming": "pytorch_model.bin",
+        "naming": "names",
     }  # fmt: skip
     assert kept == {path: path.stat().st_mtime_ns for path in kept}
     page = (out / "report.html").read_text()
     assert len(re.findall(r'<img [^>]*src="data:image/png;base64,', page)) == 10
     for words in (
         "&lt;b&gt;-5</b>, step 3: 4,563 parameters in\n6 tensors, of which 1 have more than 4096",
-        "Parameter names: pytorch_model.bin.", "Beside the papers", "All 76 pairs",
+        "Parameter names: names.", "Beside the papers", "All 76 pairs",
     ):  # fmt: skip
         assert words in page
     assert "<b>-5" not in page
-    assert capture.load(out / "states").parameters()[:2] == ["0.weight", "2.weight"]
+    assert capture.load(out / "states").parameters() == list("abcdef")
     markdown = tmp_path / "claims.md"
     assert call(f"report {out} --markdown {markdown}", capsys)[0] == 0
     assert "<b>-5, 4,563 parameters, states of step 3" in markdown.read_text()
@@ -121,3 +122,18 @@ def test_options_of_checkpoints_need_one(tmp_path: Path, capsys) -> None:
     code, _, err = call(f"lab digits --names a.txt --out {tmp_path}/new", capsys)
     assert (code, err) == (2, "error: names='a.txt' needs --checkpoint\n")
     assert not (tmp_path / "new").exists()
+
+
+def test_captures_of_a_folder_have_names(trained: Path, tmp_path: Path, capsys) -> None:
+    out = tmp_path / "states"
+    code, text, _ = call(f"capture --checkpoint '{trained}' --out {out} --json", capsys)
+    assert (code, json.loads(text)["naming"]) == (0, "pytorch_model.bin")
+    assert capture.load(out).parameters()[:3] == ["0.weight", "2.weight", "0.bias"]
+    names = tmp_path / "names.txt"
+    names.write_text("\n".join("abcdef"))
+    again = f"capture --checkpoint '{trained}' --names {names} --out {tmp_path}/again"
+    code, text, _ = call(again, capsys)
+    assert (code, text.splitlines()[-1]) == (0, "parameter names: names")
+    assert capture.load(tmp_path / "again").parameters() == list("abcdef")
+    code, _, err = call(f"capture digits --names {names} --out {tmp_path}/new", capsys)
+    assert (code, err) == (2, f"error: names={str(names)!r} needs --checkpoint\n")
