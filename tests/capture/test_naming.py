@@ -95,6 +95,13 @@ def test_a_model_names_them_in_its_order_or_in_the_trainers(tmp_path: Path) -> N
     states = capture.load(tmp_path, names=net)
     assert states.parameters() == [name for name, _ in net.named_parameters()]
     assert torch.equal(states.tensor("k.bias", "exp_avg"), optimizer.state[net.k.bias]["exp_avg"])
+    # A checkpoint's own names count more than those of the model beside it.
+    torch.save(net.state_dict(), tmp_path / "pytorch_model.bin")
+    own = torch.optim.AdamW([(f"own.{name}", p) for name, p in net.named_parameters()])
+    own.step()
+    torch.save(own.state_dict(), tmp_path / "optimizer.pt")
+    states = capture.load(tmp_path)
+    assert (states.naming, states.parameters()[0]) == ("the checkpoint", "own.embed.weight")
 
 
 def test_frozen_parameters_are_left_out_or_the_names(tmp_path: Path) -> None:
@@ -160,7 +167,7 @@ def test_names_in_a_text_file(tmp_path: Path) -> None:
         capture.load(tmp_path / "states", names=net)
 
 
-SHAPES = {"w": (3, 3), "gain": (2,), "l.bias": (3,), "ln.weight": (3,), "q_norm.weight": (4,)}
+SHAPES = {"w": (3, 3), "l.bias": (3,), "gain": (2,), "ln.weight": (3,), "q_norm.weight": (4,)}
 DECAY, NO = 0.1, 0.0
 
 
@@ -172,11 +179,11 @@ DECAY, NO = 0.1, 0.0
         # transformers 4: by the module's type, and biases.
         ("ln.weight", [(["w", "gain", "q_norm.weight"], DECAY), (["l.bias", "ln.weight"], NO)]),
         # By dimensions; the group that does not decay may be the first.
-        ("", [(["w"], DECAY), (["gain", "l.bias", "ln.weight", "q_norm.weight"], NO)]),
-        ("", [(["gain", "l.bias", "ln.weight", "q_norm.weight"], NO), (["w"], DECAY)]),
-        ("", [(["w"], None), (["gain", "l.bias", "ln.weight", "q_norm.weight"], None)]),
+        ("", [(["w"], DECAY), (["l.bias", "gain", "ln.weight", "q_norm.weight"], NO)]),
+        ("", [(["l.bias", "gain", "ln.weight", "q_norm.weight"], NO), (["w"], DECAY)]),
+        ("", [(["w"], None), (["l.bias", "gain", "ln.weight", "q_norm.weight"], None)]),
         # In the model's order, cut somewhere.
-        ("", [(["w", "gain", "l.bias", "ln.weight"], DECAY), (["q_norm.weight"], DECAY)]),
+        ("", [(["w", "l.bias", "gain", "ln.weight"], DECAY), (["q_norm.weight"], DECAY)]),
     ],
 )
 def test_who_decays(norms: str, groups: list) -> None:

@@ -43,7 +43,7 @@ def test_an_interrupted_run_goes_on_to_a_whole_page(
 ) -> None:
     out, names = tmp_path / "run", tmp_path / "names.txt"
     names.write_text("\n".join("abcdef"))
-    command = f"lab --checkpoint '{trained}' --names {names} --out {out}"
+    command = f"lab --checkpoint '{trained}' --names {names} --min-quantized-size 100 --out {out}"
     draw = own_states.draw
 
     def interrupted(*_: object, **__: object) -> None:
@@ -59,7 +59,7 @@ def test_an_interrupted_run_goes_on_to_a_whole_page(
         for p in out.rglob("*.*")
         if p.suffix in (".safetensors", ".parquet")
     }
-    assert len(kept) == 1 + 2 + 8
+    assert len(kept) == 1 + 3 + 8
     del kept[out / "sweep" / "sweep.parquet"]  # put together anew from its parts
 
     code, text, err = call(f"{command} --json", capsys)
@@ -72,7 +72,7 @@ def test_an_interrupted_run_goes_on_to_a_whole_page(
     page = (out / "report.html").read_text()
     assert len(re.findall(r'<img [^>]*src="data:image/png;base64,', page)) == 10
     for words in (
-        "&lt;b&gt;-5</b>, step 3: 4,563 parameters in\n6 tensors, of which 1 have more than 4096",
+        "&lt;b&gt;-5</b>, step 3: 4,563 parameters in\n6 tensors, of which 2 have more than 100",
         "Parameter names: names.", "Beside the papers", "All 76 pairs",
     ):  # fmt: skip
         assert words in page

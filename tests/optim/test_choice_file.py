@@ -16,6 +16,7 @@ from qmaps.optim import AdamW, Choice
 
 # Values whose decimals are cut short in files, and one that is not its own shortest form.
 MINE = qmaps.Codebook([-1, -1 / 3, -1e-7 / 3, 0, 1 / 3, 0.7, 1], label="First-3fa9c1", bits=4)
+THIRD = qmaps.Codebook([0, 0.5, 1], label="third", signed=True)
 OTHER = qmaps.Codebook(torch.logspace(-6, 0, 200), label="second")
 
 
@@ -29,7 +30,7 @@ def choice() -> Choice:
                 "exp_avg_sq": qmaps.quantizer("B64/second@8u", [OTHER]),
             },
             "2.bias": "4bit",
-            '"é\U0001f600': "B64/DE@8s + 32-bit",
+            '"é\U0001f600': {"exp_avg": qmaps.quantizer("B64/third@2s", [THIRD])},
         },
         {"checkpoint": "checkpoint-5", "step": 5, "loss": float("nan")},
     )  # fmt: skip
@@ -59,7 +60,7 @@ def test_an_optimizer_from_a_file_equals_one_from_objects(ending: str, tmp_path:
     choice().save(path)
     read = Choice.load(path)
     assert list(read.overrides) == list(choice().overrides)  # the first that matches decides
-    assert read.codebooks() == {"First-3fa9c1": MINE, "second": OTHER}
+    assert read.codebooks() == {"First-3fa9c1": MINE, "second": OTHER, "third": THIRD}
     assert read == Choice(choice().state_quantizers, choice().overrides, read.provenance)
     assert read.provenance == {
         "checkpoint": "checkpoint-5", "step": 5, "loss": None,
