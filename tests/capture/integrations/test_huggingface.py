@@ -188,6 +188,14 @@ def test_a_checkpoint_has_the_models_names(make: Any, tmp_path: Path) -> None:
         assert torch.equal(states.tensor(name, "exp_avg"), own["exp_avg"]), name
 
     config = tmp_path / "checkpoint-1" / "config.json"
+    shards = tmp_path / "shards"
+    net.save_pretrained(shards, max_shard_size="20KB")
+    assert not (shards / "model.safetensors").exists()
+    index = shards / "model.safetensors.index.json"
+    sharded = capture.load(tmp_path / "checkpoint-1", names=index)
+    assert sharded.naming == "config.json and model.safetensors.index.json"
+    assert sharded.parameters() == states.parameters()
+
     text = config.read_text()
     for old, new, why in (
         ('_size": 64', '_size": 65', "model.safetensors does not hold '.*' of the model of config"),
