@@ -66,7 +66,7 @@ def read(path: Path, names: Names = None) -> CapturedStates:
     if not any(found.tensors for found in states):
         raise CaptureError(f"{str(path)!r} is an optimizer checkpoint that holds no states")
     groups = _groups(state_dicts, states)
-    source = "the checkpoint" if names is None else "names"
+    source = _source(names)
     if place is not None:
         labels, source = _by_place(place, groups)
     elif isinstance(given, torch.nn.Module):
@@ -218,6 +218,15 @@ def _parameters(state_dict: Mapping[str, Any]) -> Iterator[Slot]:
             if not isinstance(state, Mapping):
                 raise TypeError
             yield name, group, state
+
+
+def _source(names: Names) -> str:
+    """What `names` are from, where no file of a model tells."""
+    if names is None:
+        return "the checkpoint"
+    if isinstance(names, (str, os.PathLike)):
+        return Path(names).name
+    return "the model" if isinstance(names, torch.nn.Module) else "a list"
 
 
 def _place(names: Names) -> tuple[Path | None, Listed]:

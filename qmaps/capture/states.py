@@ -32,9 +32,9 @@ class CapturedStates:
         optimizer: class name of the optimizer; ``unknown`` where the source does not say.
         source: where the states come from, for messages.
         skipped: ``parameter: state (type)`` of states that were not recorded.
-        naming: of a checkpoint, what the parameters' names are from, such as ``config.json and
-            model.safetensors``; ``numbers: `` and the reason where they could not be recovered;
-            empty for captures, which have names.
+        naming: source of a checkpoint's parameter names, such as ``config.json and
+            model.safetensors``; ``numbers:`` and the reason where they could not be recovered;
+            empty for captured states, which have names.
     """
 
     def __init__(

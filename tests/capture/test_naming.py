@@ -149,7 +149,7 @@ def test_names_in_a_text_file(tmp_path: Path) -> None:
     path.write_text("\n".join([*DECAYING, "", *EXEMPT]) + "\n")
     states = capture.load(tmp_path, names=str(path))
     assert_right(states, net)
-    assert states.naming == "names"
+    assert states.naming == "names.txt"
     path.write_text("a\nb\n")
     with pytest.raises(BadValueError) as caught:
         capture.load(tmp_path, names=path)

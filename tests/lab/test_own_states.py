@@ -66,14 +66,14 @@ def test_an_interrupted_run_goes_on_to_a_whole_page(
     assert (code, err) == (0, "")
     assert json.loads(text) == {
         "out": str(out), "report": str(out / "report.html"), "captured_step": 3,
-        "naming": "names",
+        "naming": "names.txt",
     }  # fmt: skip
     assert kept == {path: path.stat().st_mtime_ns for path in kept}
     page = (out / "report.html").read_text()
     assert len(re.findall(r'<img [^>]*src="data:image/png;base64,', page)) == 10
     for words in (
         "&lt;b&gt;-5</b>, step 3: 4,563 parameters in\n6 tensors, of which 2 have more than 100",
-        "Parameter names: names.", "Beside the papers", "All 76 pairs",
+        "Parameter names: names.txt.", "Beside the papers", "All 76 pairs",
     ):  # fmt: skip
         assert words in page
     assert "<b>-5" not in page
@@ -133,7 +133,7 @@ def test_captures_of_a_folder_have_names(trained: Path, tmp_path: Path, capsys) 
     names.write_text("\n".join("abcdef"))
     again = f"capture --checkpoint '{trained}' --names {names} --out {tmp_path}/again"
     code, text, _ = call(again, capsys)
-    assert (code, text.splitlines()[-1]) == (0, "parameter names: names")
+    assert (code, text.splitlines()[-1]) == (0, "parameter names: names.txt")
     assert capture.load(tmp_path / "again").parameters() == list("abcdef")
     code, _, err = call(f"capture digits --names {names} --out {tmp_path}/new", capsys)
     assert (code, err) == (2, f"error: names={str(names)!r} needs --checkpoint\n")
