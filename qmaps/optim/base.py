@@ -18,8 +18,8 @@ from qmaps.optim import saved_states, version_0_1
 from qmaps.optim.checks import check_last_group
 from qmaps.optim.choice import (
     MARK,
-    Choice,
     Choices,
+    Decision,
     StateQuantizers,
     check_patterns,
     keep_in_32_bits,
@@ -231,7 +231,7 @@ class QuantizedOptimizer(UpdateRule, torch.optim.Optimizer):
         used = {name for probe in _PROBES for name in self.state_shapes(probe, group)}
         return tuple(name for name in self.states if name in used)
 
-    def choice_of(self, name: str, param: Tensor, group: dict[str, Any]) -> Choice:
+    def choice_of(self, name: str, param: Tensor, group: dict[str, Any]) -> Decision:
         """The quantizer of a parameter's state, and why it is this one.
 
         Args:
