@@ -60,9 +60,9 @@ class QuantizedOptimizer(UpdateRule, torch.optim.Optimizer):
         defaults: the rule's own hyper-parameters.
         maximize: ascend instead of descend.
         state_quantizers: "8bit", "4bit", "3bit", "2bit", "paper-8bit", "paper-4bit" or
-            "32bit" (`qmaps.optim.PRESETS`), or a dict from state names to specs or quantizers, such as
-            ``{"exp_avg": "B128/DE@4s", "exp_avg_sq": "rank1/linear@4u"}``. None, the default,
-            means 32 bits, as does leaving a state out of the dict.
+            "32bit" (`qmaps.optim.PRESETS`), or a dict from state names to specs or quantizers,
+            such as ``{"exp_avg": "B128/DE@4s", "exp_avg_sq": "rank1/linear@4u"}``. None, the
+            default, means 32 bits, as does leaving a state out of the dict.
             ``"B128/DE@4s + rank1/linear@4u"`` gives the first spec to states that can be negative
             and the second to the others; ``32-bit`` in place of a spec keeps those states in 32
             bits.

@@ -122,8 +122,8 @@ FILES = {
     "[" * 100_000: NO_CHOICE,
     '{"a": 1}': "it is no choice of quantizers; 'state_quantizers' is missing",
     '{"state_quantizers": "9bit"}': "state_quantizers='9bit' is not a preset; allowed are 32bit, "
-    "8bit, 4bit, paper-8bit, paper-4bit, 'SIGNED + UNSIGNED' of specs, or a dict from state names "
-    "to specs; nearest match: 8bit",
+    "8bit, 4bit, 3bit, 2bit, paper-8bit, paper-4bit, 'SIGNED + UNSIGNED' of specs, or a dict from "
+    "state names to specs; nearest match: 8bit",
     '{"state_quantizers": 4}': "state_quantizers=4 must be a preset's name, a dict from state "
     "names to specs, or None",
     '{"state_quantizers": {"exp_avg": "B8/mine@3s"}}': "unknown map",
