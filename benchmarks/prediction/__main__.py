@@ -2,7 +2,7 @@
 
 It trains the parts, records and measures one run of each judge, goes on where it was stopped, and
 writes reports/prediction/{trials,measures,scores}.csv, results.md and one picture. Parts that are
-named run alone; the report is made of what has been finished.
+named run alone; the report is made of the seeds that have been finished.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import argparse
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 
@@ -71,12 +72,18 @@ def measured(judge: str, folder: Path) -> pd.DataFrame:
 
 
 def finished(runs: Path) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Trials and measures of the parts that are finished, with the column `part` or `judge`."""
+    """Trials and measures, with the column `part` or `judge`.
+
+    Of a part that was stopped, the seeds are taken that all of its pairs have.
+    """
     trials, found = [], {}
     for name, part in PARTS.items():
-        rows = [kept(runs / "trials", trial) for trial in part.trials()]
         path = runs / "prediction" / f"{part.judge}.parquet"
-        if all(row is not None for row in rows) and path.exists():
+        seeds: dict[int, list[dict[str, Any] | None]] = {}
+        for trial in part.trials():
+            seeds.setdefault(trial.seed, []).append(kept(runs / "trials", trial))
+        rows = [row for own in seeds.values() if None not in own for row in own]
+        if rows and path.exists():
             trials.append(pd.DataFrame(rows).assign(part=name))
             found[part.judge] = read_frame(path).assign(judge=part.judge)
     return pd.concat(trials, ignore_index=True), pd.concat(found.values(), ignore_index=True)

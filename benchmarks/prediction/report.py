@@ -114,7 +114,12 @@ def page(found: pd.DataFrame, trials: pd.DataFrame, command: str) -> str:
     ]
     for (part, rate), own in found.groupby(["part", "rate"], sort=False):
         seeds = trials[trials["part"] == part]["seed"].nunique()
-        lines += ["", f"## {part}, {rate:g} x the tuned rate, {seeds} seeds", ""]
+        count = (
+            f"{seeds} of {PARTS[part].seeds} seeds"
+            if seeds < PARTS[part].seeds
+            else f"{seeds} seeds"
+        )
+        lines += ["", f"## {part}, {rate:g} x the tuned rate, {count}", ""]
         cells = []
         for name, both in own.groupby("predictor", sort=False):
             by = both.set_index("chosen")
