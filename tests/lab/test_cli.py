@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import shlex
+import shutil
 from pathlib import Path
 
 import pandas as pd
@@ -14,6 +15,7 @@ from safetensors.torch import load_file, save_file
 
 import qmaps
 from qmaps.cli import main
+from qmaps.figures import _declare
 
 
 def call(command: str, capsys: pytest.CaptureFixture[str]) -> tuple[int, str, str]:
@@ -30,6 +32,13 @@ def lab(tmp_path_factory: pytest.TempPathFactory) -> Path:
         main(["lab", "stdlib-lm-tiny", "--steps", "20", "--out", str(out)])
     assert not caught.value.code
     return out
+
+
+@pytest.fixture
+def few_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Draw two figures instead of eleven, where the others have a test already."""
+    two = dict(list(_declare._PICTURES.items())[:2])
+    monkeypatch.setattr(_declare, "_PICTURES", two)
 
 
 def test_the_lab_leaves_everything_in_its_folder(lab: Path) -> None:
@@ -54,7 +63,9 @@ def test_the_report_is_one_self_contained_page(lab: Path) -> None:
     assert page.count('class="verdict') == 7
 
 
-def test_running_again_finds_everything_done(lab: Path, capsys) -> None:
+@pytest.mark.usefixtures("few_pictures")
+def test_running_again_finds_everything_done(lab: Path, tmp_path: Path, capsys) -> None:
+    lab = Path(shutil.copytree(lab, tmp_path / "run"))
     result = lab / "train" / "32-bit-adamw-seed0" / "result.json"
     stamps = result.stat().st_mtime_ns, (lab / "sweep/parts/00000.parquet").stat().st_mtime_ns
     code, out, err = call(f"lab stdlib-lm-tiny --steps 20 --out {lab} --json", capsys)
@@ -95,6 +106,7 @@ def test_report_and_figures_of_a_run(lab: Path, capsys) -> None:
     assert "| dynamic | 4.8 ± 0.4 % |" in text
 
 
+@pytest.mark.usefixtures("few_pictures")
 def test_capture_sweep_figures_and_report_of_own_states(tmp_path: Path, capsys) -> None:
     states, run = tmp_path / "states", tmp_path / "run"
     code, out, _ = call(
