@@ -11,8 +11,7 @@ from __future__ import annotations
 
 import importlib
 from importlib.metadata import PackageNotFoundError, version
-from types import ModuleType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from qmaps import maps, metrics, normalize
 from qmaps.algebra import fitting, moved, plugins, quantiles
@@ -26,6 +25,7 @@ from qmaps.maps.codebook import Codebook
 if TYPE_CHECKING:
     from qmaps import analyze, capture, distributed, figures, lab, lpmm, nn, optim, sweep
     from qmaps.analyze import replay
+    from qmaps.capture import Monitor
 
 try:
     __version__ = version("qmaps")
@@ -47,24 +47,29 @@ _LAZY = (
 )
 _WITHIN = {"replay": "analyze.replay"}
 """Where those are that are no entry of the package's own."""
+_CLASSES = {"Monitor": "capture"}
+"""Classes that are imported on first use, and the package that has each."""
 
 fitting.install()
 moved.install()
 plugins.install()
 
 
-def __getattr__(name: str) -> ModuleType:
+def __getattr__(name: str) -> Any:
+    if name in _CLASSES:
+        return getattr(importlib.import_module(f"qmaps.{_CLASSES[name]}"), name)
     if name in _LAZY or name in moved.MODULES:
         return importlib.import_module(f"qmaps.{_WITHIN.get(name, name)}")
     raise AttributeError(f"module 'qmaps' has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:
-    return sorted([*globals(), *_LAZY])
+    return sorted([*globals(), *_LAZY, *_CLASSES])
 
 
 __all__ = [
     "Codebook",
+    "Monitor",
     "QmapsError",
     "QuantizedTensor",
     "Quantizer",

@@ -1,0 +1,72 @@
+"""What an optimizer's rule makes of sampled states when nothing is rounded."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from qmaps.optim.base import QuantizedOptimizer
+from qmaps.optim.rule import UpdateRule
+
+Values = dict[str, Tensor]
+"""States of sampled elements by name, float32."""
+
+
+def is_element_wise(
+    optimizer: QuantizedOptimizer, parameter: Tensor, group: dict[str, Any]
+) -> bool:
+    """Whether the next states of an element of `parameter` follow from that element alone."""
+    if type(optimizer).advance is not UpdateRule.advance or optimizer.takes_norms:
+        return False
+    shapes = optimizer.state_shapes(parameter, group).values()
+    return all(tuple(shape) == tuple(parameter.shape) for shape in shapes)
+
+
+class Exact:
+    """The exact states of several parameters' samples, stepped together.
+
+    The optimizer's own rule steps them in float32, as its reference does, but the states are never
+    encoded in between. An element-wise rule steps many samples in one call.
+
+    Args:
+        optimizer: an optimizer whose rule is element-wise.
+        group: the parameter group of all of them.
+        taken: number of steps that each of them has taken.
+        params: the sampled values of each parameter, float32.
+        states: the states of each sample, float32, all of the same names; they are copied.
+    """
+
+    def __init__(
+        self,
+        optimizer: QuantizedOptimizer,
+        group: dict[str, Any],
+        taken: int,
+        params: Sequence[Tensor],
+        states: Sequence[Values],
+    ) -> None:
+        self._optimizer, self._group, self._taken = optimizer, group, taken
+        self._sizes = [param.numel() for param in params]
+        self._param = torch.cat(list(params))
+        self._states = {name: torch.cat([each[name] for each in states]) for name in states[0]}
+
+    @torch.no_grad()
+    def step(self, gradients: Sequence[Tensor]) -> None:
+        """Take one step with the samples' gradients, float32 and not scaled."""
+        self._taken += 1
+        exact = self._optimizer.scalars(self._group, self._taken)
+        rounded = torch.tensor(list(exact.values()), dtype=torch.float64).float().tolist()
+        scalars = dict(zip(exact, rounded, strict=True))
+        self._optimizer.update(self._param, torch.cat(list(gradients)), self._states, scalars)
+
+    def states(self) -> list[Values]:
+        """The states of each sample after the steps so far, on the CPU."""
+        split = {
+            name: torch.split(value.cpu(), self._sizes) for name, value in self._states.items()
+        }
+        return [
+            {name: parts[index] for name, parts in split.items()}
+            for index in range(len(self._sizes))
+        ]
