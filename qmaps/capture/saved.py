@@ -39,14 +39,14 @@ SHAPED_AS_PARAMETER = ("exp_avg", "exp_avg_sq", "momentum_buffer", "square_avg",
 
 def read(path: Path, names: Names = None) -> CapturedStates:
     """The states of a checkpoint; see `qmaps.capture.load`."""
-    slots = _slots(state_dicts_in(load_safely(path), path), path)
-    labels = _labels(slots, names, path)
+    found_slots = slots_of(state_dicts_in(load_safely(path), path), path)
+    labels = labels_of(found_slots, names, path)
     tensors: dict[str, dict[str, Lazy]] = {}
     hyperparameters: dict[str, dict[str, Any]] = {}
     scalars: dict[str, dict[str, float]] = {}
     skipped: list[str] = []
     taken = 0
-    for label, (_, group, state) in zip(labels, slots, strict=True):
+    for label, (_, group, state) in zip(labels, found_slots, strict=True):
         try:
             found = collect(state)
             hyperparameters[label] = plain_options(group)
@@ -150,7 +150,7 @@ def state_dicts_in(loaded: Any, path: Path) -> list[Mapping[str, Any]]:
     )
 
 
-def _slots(state_dicts: Sequence[Mapping[str, Any]], path: Path) -> list[Slot]:
+def slots_of(state_dicts: Sequence[Mapping[str, Any]], path: Path) -> list[Slot]:
     """Every parameter in the order of the optimizers and their groups."""
     slots: list[Slot] = []
     for number, state_dict in enumerate(state_dicts):
@@ -182,7 +182,7 @@ def _parameters(state_dict: Mapping[str, Any]) -> Iterator[Slot]:
             yield name, group, state
 
 
-def _labels(slots: list[Slot], names: Names, path: Path) -> list[str]:
+def labels_of(slots: list[Slot], names: Names, path: Path) -> list[str]:
     """The parameters' names, in the checkpoint's order."""
     if names is None:
         labels = [label for label, _, _ in slots]

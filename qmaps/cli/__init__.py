@@ -19,6 +19,7 @@ from qmaps.cli.capture import capture
 from qmaps.cli.convert import convert
 from qmaps.cli.figures import figures
 from qmaps.cli.lab import lab
+from qmaps.cli.lint import lint
 from qmaps.cli.maps import maps
 from qmaps.cli.memory import memory
 from qmaps.cli.papers import papers
@@ -36,7 +37,10 @@ app = typer.Typer(
     help="Which quantizer is safe for your optimizer's states?\n\n"
     "Start with `qmaps lab`, which runs everything once on real data.",
 )
-COMMANDS = (lab, train, capture, convert, sweep, replay, figures, report, speedup, memory, maps)
+COMMANDS = (
+    *(lab, train, capture, convert, lint, sweep, replay),
+    *(figures, report, speedup, memory, maps),
+)
 """In the order of the help."""
 
 for command in COMMANDS:
