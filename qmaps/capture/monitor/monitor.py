@@ -74,7 +74,8 @@ class Monitor:
     rules whose states are Adam's two moments.
 
     A step that the optimizer skips is not measured, nor is a parameter without a gradient in one of
-    the window's steps, or the first step, before which there are no states.
+    the window's steps, or the first step, before which there are no states. A window is shorter if
+    a step in it was skipped, or if training or the monitor begins within it.
 
     Resuming: a new monitor goes on in the same file. A step that the file has already is not
     written again. In distributed training, monitor on one process; it measures its own shards.
@@ -208,10 +209,13 @@ class Monitor:
             return
         optimizer = self._optimizer
         if self._open is None:
-            step = (own_count(optimizer) or 0) + 1
+            taken = own_count(optimizer) or 0
+            step = taken + 1
             left = -step % self._every  # steps from this one to the measured one
             if left >= self._window:
                 self._wait = left - self._window + 1
+                return
+            if taken == 0:  # the states do not exist yet
                 return
             chosen = (each for each in labelled(optimizer, self._names) if self._wanted(each[0]))
             self._open, self._due = Window(optimizer, chosen, self._sample), step + left
@@ -225,7 +229,7 @@ class Monitor:
             self._wait -= 1
             return
         window = self._open
-        if window is None:  # this is the first step after the monitor was made within a step
+        if window is None:
             return
         window.after_step()
         if self._left:
