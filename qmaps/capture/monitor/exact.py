@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -35,8 +34,8 @@ class Exact:
         optimizer: an optimizer whose rule is element-wise.
         group: the parameter group of all of them.
         taken: number of steps that each of them has taken.
-        params: the sampled values of each parameter, float32.
-        states: the states of each sample, float32, all of the same names; they are copied.
+        param: the sampled values of the parameters, float32; changed by `step`.
+        states: the states of these elements, float32; changed by `step`.
     """
 
     def __init__(
@@ -44,29 +43,21 @@ class Exact:
         optimizer: QuantizedOptimizer,
         group: dict[str, Any],
         taken: int,
-        params: Sequence[Tensor],
-        states: Sequence[Values],
+        param: Tensor,
+        states: Values,
     ) -> None:
         self._optimizer, self._group, self._taken = optimizer, group, taken
-        self._sizes = [param.numel() for param in params]
-        self._param = torch.cat(list(params))
-        self._states = {name: torch.cat([each[name] for each in states]) for name in states[0]}
+        self._param, self._states = param, states
 
     @torch.no_grad()
-    def step(self, gradients: Sequence[Tensor]) -> None:
-        """Take one step with the samples' gradients, float32 and not scaled."""
+    def step(self, gradient: Tensor) -> None:
+        """Take one step with the elements' gradient, float32 and not scaled."""
         self._taken += 1
         exact = self._optimizer.scalars(self._group, self._taken)
         rounded = torch.tensor(list(exact.values()), dtype=torch.float64).float().tolist()
         scalars = dict(zip(exact, rounded, strict=True))
-        self._optimizer.update(self._param, torch.cat(list(gradients)), self._states, scalars)
+        self._optimizer.update(self._param, gradient, self._states, scalars)
 
-    def states(self) -> list[Values]:
-        """The states of each sample after the steps so far, on the CPU."""
-        split = {
-            name: torch.split(value.cpu(), self._sizes) for name, value in self._states.items()
-        }
-        return [
-            {name: parts[index] for name, parts in split.items()}
-            for index in range(len(self._sizes))
-        ]
+    def states(self) -> Values:
+        """The states after the steps so far, on the CPU."""
+        return {name: value.cpu() for name, value in self._states.items()}

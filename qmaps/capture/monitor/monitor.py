@@ -88,7 +88,7 @@ class Monitor:
         window: number of steps before and including a measured one over which `held_share`,
             `moved_share` and `stalled_share` are taken; 1 to `every`. If left out, 10, or `every`
             if that is smaller.
-        sample: number of elements to sample of each state, at least 8, in runs of 2048 that are
+        sample: number of elements to sample of each state, at least 8, in runs of 256 that are
             spread evenly; a smaller state is taken whole.
         parameters: which parameters to measure: names with wildcards (``"blocks.*.weight"``), or
             a function of the name; all if left out.
@@ -132,7 +132,7 @@ class Monitor:
         *,
         every: int = 100,
         window: int | None = None,
-        sample: int = 4096,
+        sample: int = 2048,
         parameters: Parameters = None,
         names: Names = None,
         log: Any = None,
@@ -238,6 +238,7 @@ class Monitor:
         self._open = None
         # It is another one if steps were skipped, or a checkpoint was loaded.
         if own_count(self._optimizer) == self._due:
+            self._wait = self._every - self._window
             self._measured(window.rows(), self._due)
 
     def _measured(self, rows: list[Row], step: int) -> None:
@@ -249,7 +250,7 @@ class Monitor:
             self._warner.look(self.rows, step)
         if self._file is not None:
             self._write(self._file, step)
-        values = scalars(rows)
+        values = scalars(rows) if self._logs else {}
         for log in self._logs:
             log(values, step)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-import math
+from collections.abc import Hashable, Sequence
 from dataclasses import replace
 
 import torch
@@ -17,89 +17,140 @@ from qmaps.normalize.block import BlockWise
 from qmaps.normalize.eight_bit import EightBit
 from qmaps.normalize.logblock import LogBlock
 
-RUN = 2048
-"""Consecutive elements that a sample takes together: whole blocks of the usual sizes."""
+RUN = 256
+"""Consecutive elements that a sample takes together."""
 BYTE = 8
 """Bits of a byte. This many codes of any width fill whole bytes."""
 
 
-@functools.lru_cache(maxsize=1024)
-def chosen(numel: int, most: int) -> Tensor:
-    """Choose elements of a flattened tensor: runs of 2048, spread evenly over it.
+class Places:
+    """Which elements of a flattened tensor a sample takes: runs of 256, spread evenly over it.
+
+    Their number is a multiple of 8, so that their codes fill whole bytes. What is computed from
+    them is kept, and must not be changed.
 
     Args:
         numel: number of elements of the tensor.
-        most: number of elements of the sample, at least 8; it is rounded down to whole runs.
+        most: largest number of elements of the sample, at least 8.
+        device: where the tensor is.
 
-    Returns:
-        Ascending indices, int64, not to be changed; of all elements if there are no more than
-        `most`.
-
-    >>> chosen(100, 4096).numel(), chosen(10**6, 4096)[[0, 2047, 2048, -1]].tolist()
-    (100, [249856, 251903, 749568, 751615])
+    Attributes:
+        index: ascending indices, int64; of all elements but the last 7 at most if there are no more
+            than `most`.
     """
-    if numel <= most:
-        return torch.arange(numel)
-    length = min(RUN, most) // BYTE * BYTE
-    wanted, runs = most // length, numel // length
-    starts = (2 * torch.arange(wanted) + 1) * runs // (2 * wanted) * length
-    return (starts[:, None] + torch.arange(length)).reshape(-1)
+
+    def __init__(self, numel: int, most: int, device: torch.device | str = "cpu") -> None:
+        if numel <= most:
+            index = torch.arange(numel // BYTE * BYTE)
+        else:
+            length = min(RUN, most) // BYTE * BYTE
+            wanted, runs = most // length, numel // length
+            starts = (2 * torch.arange(wanted) + 1) * runs // (2 * wanted) * length
+            index = (starts[:, None] + torch.arange(length)).reshape(-1)
+        self.index = index.to(device)
+        self._known: dict[tuple[int, ...], Tensor] = {}
+
+    def __len__(self) -> int:
+        return self.index.numel()
+
+    def bytes_of(self, bits: int) -> Tensor:
+        """Indices of the bytes that hold the codes of these elements."""
+        if (bits,) not in self._known:
+            within = torch.arange(bits, device=self.index.device)
+            places = (self.index[::BYTE] // BYTE * bits)[:, None] + within
+            self._known[bits,] = places.reshape(-1)
+        return self._known[bits,]
+
+    def scales_of(self, divisor: int, count: int) -> Tensor:
+        """Indices of the scales of these elements; see `qmaps.normalize.geometry`."""
+        if (divisor, count) not in self._known:
+            self._known[divisor, count] = (self.index // divisor) % count
+        return self._known[divisor, count]
 
 
-def values(x: Tensor, index: Tensor) -> Tensor:
+@functools.lru_cache(maxsize=256)
+def places(numel: int, most: int, device: torch.device) -> Places:
+    """The `Places` of these arguments, made once."""
+    return Places(numel, most, device)
+
+
+def values(x: Tensor, at: Places) -> Tensor:
     """A copy of some elements of a flattened tensor in float32, on its device.
 
     Args:
         x: a parameter, a gradient or a state, which may be sharded, or kept as codes.
-        index: indices of the elements, on the device of `x`.
+        at: which elements.
     """
     codes = codes_of(x)
     if codes is not None:
-        return quantized(codes, index).dequantize()
-    return torch.take(local(x).detach(), index).float()
+        return joined([(codes, at)]).dequantize()
+    return torch.take(local(x).detach(), at.index).float()
 
 
-def quantized(t: QuantizedTensor, index: Tensor) -> QuantizedTensor:
-    """Some elements of a quantized tensor, as a quantized tensor with a scale for each element.
+def kind(t: QuantizedTensor) -> Hashable:
+    """What quantized tensors must have in common to be `joined`."""
+    q = t.quantizer
+    return q.map, q.stochastic, q.normalizer.log_domain, t.device
 
-    It decodes to the same values, and shares no memory with `t`.
+
+def joined(tensors: Sequence[tuple[QuantizedTensor, Places]]) -> QuantizedTensor:
+    """Some elements of several quantized tensors, as one with a scale for each element.
+
+    It decodes to the same values, and shares no memory with the tensors.
 
     Args:
-        t: the quantized tensor.
-        index: ascending indices of the flattened tensor, from `chosen`, on the device of `t`.
+        tensors: at least one quantized tensor, each with the places of its elements; all of one
+            `kind`.
 
     Returns:
-        1-D.
+        1-D, the elements of one tensor after those of the other.
     """
-    q, count = t.quantizer, index.numel()
-    geometry, packed = q.normalizer.geometry(t.shape), _packed(t, index)
-    if geometry is None:
-        scale = q.normalizer.expand(t.scales, t.shape).expand(t.shape).reshape(-1)[index]
-        return QuantizedTensor(replace(q, normalizer=BlockWise(1)), (count,), packed, (scale,))
+    q = tensors[0][0].quantizer
+    packed = torch.cat([t.packed[at.bytes_of(q.map.bits)] for t, at in tensors])
+    parts = zip(*(_scales(t, at) for t, at in tensors), strict=True)
+    scales = tuple(torch.cat(part) for part in parts)
+    single = LogBlock(1) if q.normalizer.log_domain else BlockWise(1)
+    return QuantizedTensor(
+        replace(q, normalizer=single), (sum(len(at) for _, at in tensors),), packed, scales
+    )
+
+
+def split(t: QuantizedTensor, sizes: Sequence[int]) -> list[QuantizedTensor]:
+    """Undo `joined`; the results share memory with `t`.
+
+    Args:
+        t: what `joined` returned.
+        sizes: number of elements of each tensor.
+    """
+    bits = t.quantizer.map.bits
+    packed = torch.split(t.packed, [size * bits // BYTE for size in sizes])
+    scales = zip(*(torch.split(part, list(sizes)) for part in t.scales), strict=True)
+    return [
+        QuantizedTensor(t.quantizer, (size,), codes, parts)
+        for size, codes, parts in zip(sizes, packed, scales, strict=True)
+    ]
+
+
+def _scales(t: QuantizedTensor, at: Places) -> Scales:
+    """The scale of each element; of ``logB`` the lower and the upper end of its range."""
+    normalizer = t.quantizer.normalizer
+    geometry = normalizer.geometry(t.shape)
+    if geometry is None:  # a normalizer of another package
+        whole = normalizer.expand(t.scales, t.shape).expand(t.shape)
+        return (torch.take(whole, at.index),)
     parts = [
-        t.scales[part.array].reshape(-1)[(index // part.divisor) % part.count]
+        t.scales[part.array].reshape(-1)[at.scales_of(part.divisor, part.count)]
         for part in geometry.parts
     ]
     if geometry.log:
-        return QuantizedTensor(replace(q, normalizer=LogBlock(1)), (count,), packed, tuple(parts))
-    scales = [
-        scale if part.ends is None else _wide((scale, t.scales[part.ends]), count)
+        return tuple(parts)
+    wide = [
+        scale if part.ends is None else _wide((scale, t.scales[part.ends]), len(at))
         for part, scale in zip(geometry.parts, parts, strict=True)
     ]
-    smallest = functools.reduce(torch.minimum, scales)
-    return QuantizedTensor(replace(q, normalizer=BlockWise(1)), (count,), packed, (smallest,))
+    return (functools.reduce(torch.minimum, wide),)
 
 
 def _wide(codes_and_ends: Scales, count: int) -> Tensor:
     """Scales that are stored in 8 bits, as float32."""
     return EightBit(BlockWise(1)).expand(codes_and_ends, (count,))
-
-
-def _packed(t: QuantizedTensor, index: Tensor) -> Tensor:
-    """The packed codes of these elements."""
-    if index.numel() == math.prod(t.shape):
-        return t.packed.clone()
-    bits = t.quantizer.map.bits
-    within = torch.arange(bits, device=index.device)
-    places = (index[::BYTE] // BYTE * bits)[:, None] + within
-    return t.packed[places.reshape(-1)]

@@ -17,7 +17,7 @@ from qmaps import optim
 from qmaps.algebra.quantized import QuantizedTensor
 from qmaps.capture import Monitor, Thresholds
 from qmaps.capture.monitor import window
-from qmaps.capture.monitor.measures import Seen, of_state
+from qmaps.capture.monitor.measures import of_states
 from qmaps.errors import QmapsError, StateWarning
 from tests.training.runs import EVERY, assert_same, gradients, make, net
 
@@ -136,24 +136,29 @@ ELEMENT_WISE: dict[str, Callable[[Any], optim.QuantizedOptimizer]] = {
 
 @pytest.mark.parametrize("name", ELEMENT_WISE)
 def test_the_exact_step_encodes_to_the_codes_of_the_optimizer(name: str, monkeypatch: Any) -> None:
-    seen: list[Seen] = []
-    monkeypatch.setattr(window, "of_state", lambda one: seen.append(one) or of_state(one))
+    seen: list[tuple[QuantizedTensor, Tensor]] = []
+
+    def spy(first: Any, last: Any, drifted: Any, exact: Any, sizes: Any) -> Any:
+        seen.append((last, exact))
+        return of_states(first, last, drifted, exact, sizes)
+
+    monkeypatch.setattr(window, "of_states", spy)
     parameter = nn.Parameter(torch.randn(48, 48, generator=torch.Generator().manual_seed(1)))
     optimizer = ELEMENT_WISE[name]([parameter])
     if name == "Adam":  # engines that take part in torch.amp divide by the scale of a GradScaler
         monkeypatch.setenv("QMAPS_BACKEND", "reference")
         optimizer.grad_scale = torch.tensor(8.0)
-    with Monitor(optimizer, None, every=3, window=2, thresholds=None):
+    with Monitor(optimizer, None, every=3, window=2, sample=10**4, thresholds=None):
         steps(optimizer, 3)
     assert seen
-    for each in seen:
-        t = next(t for t in optimizer.state[parameter].values() if same_codes(t, each.last))
-        assert each.exact is not None
-        assert torch.equal(t.quantizer.quantize(each.exact.view(48, 48)).packed, t.packed)
+    for last, exact in seen:
+        states = optimizer.state[parameter].values()
+        (t,) = (t for t in states if is_quantized(t) and torch.equal(t.packed, last.packed))
+        assert torch.equal(t.quantizer.quantize(exact.view(48, 48)).packed, t.packed)
 
 
-def same_codes(t: object, other: QuantizedTensor) -> bool:
-    return isinstance(t, QuantizedTensor) and torch.equal(t.packed, other.packed)
+def is_quantized(t: object) -> bool:
+    return isinstance(t, QuantizedTensor)
 
 
 def test_skipped_steps_and_missing_gradients_are_not_measured() -> None:

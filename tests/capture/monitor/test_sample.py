@@ -20,12 +20,13 @@ def test_values_codes_and_no_shared_memory(spec: str) -> None:
     t = q.quantize(x if q.map.signed else x.abs())
     whole, codes = t.dequantize().reshape(-1), t.codes().reshape(-1)
     for most in (10**6, 6000, 60):
-        index = sample.chosen(x.numel(), most)
-        some = sample.quantized(t, index)
-        assert torch.equal(some.dequantize(), whole[index])
-        assert torch.equal(some.codes(), codes[index])
-    before = sample.quantized(t, sample.chosen(x.numel(), 10**6)).dequantize()
-    kept = sample.quantized(t, sample.chosen(x.numel(), 10**6))
+        at, few = sample.Places(x.numel(), most), sample.Places(x.numel(), 16)
+        both = sample.joined([(t, at), (t, few)])
+        for some, places in zip(sample.split(both, [len(at), len(few)]), (at, few), strict=True):
+            assert torch.equal(some.dequantize(), whole[places.index])
+            assert torch.equal(some.codes(), codes[places.index])
+    kept = sample.joined([(t, sample.Places(x.numel(), 10**6))])
+    before = kept.dequantize()
     t.packed.zero_()
     for part in t.scales:
         part.zero_()
@@ -33,11 +34,11 @@ def test_values_codes_and_no_shared_memory(spec: str) -> None:
 
 
 def test_runs_are_spread_over_the_tensor() -> None:
-    assert sample.chosen(5000, 5000).tolist() == list(range(5000))
-    index = sample.chosen(50_000, 3 * 2048 + 100)
-    assert index.numel() == 3 * 2048
-    starts = index[::2048]
-    assert (starts % 2048 == 0).all()
-    assert (index.view(3, -1) - starts[:, None] == torch.arange(2048)).all()
+    assert sample.Places(5003, 6000).index.tolist() == list(range(5000))
+    index = sample.Places(50_000, 3 * 256 + 100).index
+    assert index.numel() == 3 * 256
+    starts = index[::256]
+    assert (starts % 256 == 0).all()
+    assert (index.view(3, -1) - starts[:, None] == torch.arange(256)).all()
     assert starts[0] < 50_000 / 3 < starts[1] < 2 * 50_000 / 3 < starts[2]
-    assert sample.chosen(1000, 20).numel() == 16
+    assert len(sample.Places(1000, 20)) == 16
