@@ -124,18 +124,20 @@ def page(found: dict[str, dict[str, float]], about: dict[str, Any], every: int) 
         )
         for name, each in found.items()
     ]
+    threads = "1 thread" if about["threads"] == 1 else f"{about['threads']} threads"
     lines = [
         "# The cost of a monitor",
         "",
         f"`{about['command']}`",
         "",
-        f"{about['machine']['processor']}, torch {about['versions']['torch']}, {about['threads']} "
-        f"{'thread' if about['threads'] == 1 else 'threads'}, processor time. `qmaps.Monitor` with `every={every}` and otherwise its defaults, writing a CSV "
-        "file. Steps with a monitor and without one are taken in turns; their ratio is that of the "
-        "medians, with the quartiles of the rounds. Three columns have the median time within the "
-        "monitor's hooks: in a step outside the window, in a step of the window of 10 steps, and "
-        f"in the measured step. The last column is the sum of these over {every} steps, divided by "
-        f"the time of {every} steps without a monitor.",
+        f"{about['machine']['processor']}, torch {about['versions']['torch']}, {threads} of torch; "
+        "all times are of the processor, because other work shared the machine. `qmaps.Monitor` "
+        f"with `every={every}` and otherwise its defaults, writing a CSV file. Steps with a "
+        "monitor and without one are taken in turns; their ratio is that of the medians, with the "
+        "quartiles of the rounds. Three columns have the median time within the monitor's hooks: "
+        "in a step outside the window, in a step of the window of 10 steps, and in the measured "
+        f"step. The last column is the sum of these over {every} steps, divided by the time of "
+        f"{every} steps without a monitor.",
         "",
         *table_lines(HEAD, rows),
     ]
