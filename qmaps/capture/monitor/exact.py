@@ -34,8 +34,8 @@ class Exact:
         optimizer: an optimizer whose rule is element-wise.
         group: the parameter group of all of them.
         taken: number of steps that each of them has taken.
-        param: the sampled values of the parameters, float32; changed by `step`.
-        states: the states of these elements, float32; changed by `step`.
+        param: the sampled values of the parameters, float32; changed here.
+        states: the states of these elements, float32; changed here.
     """
 
     def __init__(
@@ -48,16 +48,23 @@ class Exact:
     ) -> None:
         self._optimizer, self._group, self._taken = optimizer, group, taken
         self._param, self._states = param, states
+        self._left: list[tuple[Tensor, dict[str, float]]] = []
 
-    @torch.no_grad()
     def step(self, gradient: Tensor) -> None:
-        """Take one step with the elements' gradient, float32 and not scaled."""
+        """Take one step with the elements' gradient, float32 and not scaled.
+
+        The rule is applied when the states are asked for: many steps in a row take less time than
+        one after each step of the training, which has filled the processor's caches.
+        """
         self._taken += 1
         exact = self._optimizer.scalars(self._group, self._taken)
         rounded = torch.tensor(list(exact.values()), dtype=torch.float64).float().tolist()
-        scalars = dict(zip(exact, rounded, strict=True))
-        self._optimizer.update(self._param, gradient, self._states, scalars)
+        self._left.append((gradient, dict(zip(exact, rounded, strict=True))))
 
+    @torch.no_grad()
     def states(self) -> Values:
         """The states after the steps so far, on the CPU."""
+        for gradient, scalars in self._left:
+            self._optimizer.update(self._param, gradient, self._states, scalars)
+        self._left.clear()
         return {name: value.cpu() for name, value in self._states.items()}
