@@ -88,7 +88,7 @@ def lint_file(
     for name, states, kinds, problems in parameters:
         findings += problems
         findings += checked(name, states, kinds)
-        one, other = _below_float16(states, kinds)
+        one, other = _below_float16(states)
         lost, total = lost + one, total + other
     if lost:
         message = f"saved in float16, {lost / total:.2%} of the non-zero exp_avg_sq would become 0"
@@ -190,10 +190,10 @@ def _other_quantizers(
             yield Finding(WARNING, "quantizer", label, name, 0, 0.0, message)
 
 
-def _below_float16(states: Mapping[str, State], kinds: Mapping[str, str]) -> tuple[int, int]:
+def _below_float16(states: Mapping[str, State]) -> tuple[int, int]:
     """Number of second moments that float16 makes 0, and of all that are not 0."""
     v = states.get("exp_avg_sq")
-    if not isinstance(v, Tensor) or kinds["exp_avg_sq"] == "float16":
+    if not isinstance(v, Tensor):
         return 0, 0
     nonzero = v != 0
     return int((nonzero & (v.half() == 0)).sum()), int(nonzero.sum())

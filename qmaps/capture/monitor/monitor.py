@@ -75,7 +75,8 @@ class Monitor:
 
     A step that the optimizer skips is not measured, nor is a parameter without a gradient in one of
     the window's steps, or the first step, before which there are no states. A window is shorter if
-    a step in it was skipped, or if training or the monitor begins within it.
+    a step in it was skipped, or if training or the monitor begins within it. Gradients are read
+    after the step, so no hook may empty them before that.
 
     Resuming: a new monitor goes on in the same file. A step that the file has already is not
     written again. In distributed training, monitor on one process; it measures its own shards.

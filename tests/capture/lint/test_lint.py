@@ -80,6 +80,7 @@ def test_values_that_no_state_has(tmp_path: Path) -> None:
     saved = trained(torch.optim.AdamW).state_dict()
     state = saved["state"]
     state[0]["exp_avg"][1, 2] = float("nan")
+    state[0]["exp_avg_sq"][5] = 0.0  # lost, not dead: its first moment is not 0
     state[1]["exp_avg_sq"][3] = -1.0
     state[2]["exp_avg"] = state[2]["exp_avg"][:1]
     state[2]["exp_avg_sq"][:] = 0
@@ -88,6 +89,7 @@ def test_values_that_no_state_has(tmp_path: Path) -> None:
     findings = found(saved, tmp_path)
     assert about(findings) == {
         ("error", "nonfinite", "0.weight", "exp_avg"),
+        ("error", "zeroed", "0.weight", "exp_avg_sq"),
         ("error", "negative", "0.bias", "exp_avg_sq"),
         ("error", "shape", "1.weight", "exp_avg_sq"),
         ("warning", "dead-rows", "1.weight", "exp_avg_sq"),

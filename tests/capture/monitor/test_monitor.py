@@ -128,7 +128,7 @@ ELEMENT_WISE: dict[str, Callable[[Any], optim.QuantizedOptimizer]] = {
     "Adam": lambda p: optim.Adam8bit(p, min_quantized_size=0, weight_decay=0.3, maximize=True),
     "SGD": lambda p: optim.SGD8bit(p, 0.1, 0.9, min_quantized_size=0, weight_decay=0.3),
     "Lion": lambda p: optim.Lion8bit(p, min_quantized_size=0),
-    "AdEMAMix": lambda p: optim.AdEMAMix8bit(p, min_quantized_size=0),
+    "AdEMAMix": lambda p: optim.AdEMAMix8bit(p, min_quantized_size=0, t_alpha=9, t_beta3=9),
     "RMSprop": lambda p: optim.RMSprop8bit(p, min_quantized_size=0, momentum=0.9, centered=True),
     "Adagrad": lambda p: optim.Adagrad8bit(p, min_quantized_size=0, lr_decay=0.1),
 }
@@ -181,6 +181,14 @@ def test_skipped_steps_and_missing_gradients_are_not_measured() -> None:
     assert {row["step"] for row in monitor.rows} == {8}
     assert "0.weight" not in {row["parameter"] for row in monitor.rows}
     assert {"2.weight", "0.bias"} <= {row["parameter"] for row in monitor.rows}
+
+
+def test_gradients_that_are_gone_after_the_step_are_not_taken_as_zeros() -> None:
+    optimizer = make("AdamW8bit", net().parameters())
+    optimizer.register_step_post_hook(lambda one, *_: one.zero_grad())
+    with Monitor(optimizer, None, every=2) as monitor:
+        steps(optimizer, 4)
+    assert monitor.rows == []
 
 
 def test_rules_that_are_not_element_wise_have_what_needs_no_rule() -> None:

@@ -46,7 +46,7 @@ def test_a_resumed_run_goes_on_without_repeating_a_step(tmp_path: Path) -> None:
             steps(again, 6, first=3)  # 4 to 9
         assert monitor.rows[0]["step"] == 8
     assert [row["step"] for row in rows(out)] == [*"2222", *"4444", *"6666", *"8888"]
-    assert out.read_text().startswith(whole)
+    assert out.read_text().startswith(whole + "8,0.weight,exp_avg,")
 
 
 def test_a_file_that_is_not_the_monitors_is_left_alone(tmp_path: Path, monkeypatch: Any) -> None:
