@@ -144,6 +144,11 @@ class Monitor:
                 f"optimizer must be one of qmaps.optim, got {type(optimizer).__name__}, which has "
                 "no quantized states"
             )
+        if optimizer.steps_codes:
+            raise BadTypeError(
+                f"optimizer must be one of qmaps.optim, got {type(optimizer).__name__}, which "
+                "drops its gradients within the step"
+            )
         if thresholds is not None and not isinstance(thresholds, Thresholds):
             raise BadTypeError(f"thresholds={shown(thresholds)} must be Thresholds or None")
         self._every = integer("every", every, 1)
@@ -244,7 +249,14 @@ class Monitor:
 
     def _measured(self, rows: list[Row], step: int) -> None:
         """Hand the rows of a step to all who want them."""
-        if not rows or (self._file is not None and self._file.inherited):
+        if self._file is not None and self._file.inherited:
+            return
+        if not rows:
+            self._tell(
+                f"the monitor measured nothing at step {step}: no chosen parameter has a quantized "
+                "state and kept its gradient in each step of the window",
+                topic="nothing",
+            )
             return
         self.rows = [{"step": step, **row} for row in rows]
         if self._warner is not None:
@@ -256,17 +268,21 @@ class Monitor:
             log(values, step)
 
     def _write(self, file: CsvFile, step: int) -> None:
-        problem = ""
         if step <= file.last:
-            problem = f"has rows up to step {file.last}; earlier steps are not written again"
-        else:
-            try:
-                file.append(self.rows, step)
-            except OSError as error:  # a full disk is no reason to lose a run
-                problem = f"cannot be written ({error.strerror or error})"
-        if problem and problem not in self._told:
-            self._told.add(problem)
-            warnings.warn(f"{str(file.path)!r} {problem}", stacklevel=2)
+            last = f"has rows up to step {file.last}; earlier steps are not written again"
+            self._tell(f"{str(file.path)!r} {last}", topic="earlier")
+            return
+        try:
+            file.append(self.rows, step)
+        except OSError as error:  # a full disk is no reason to lose a run
+            reason = f"cannot be written ({error.strerror or error})"
+            self._tell(f"{str(file.path)!r} {reason}", topic="written")
+
+    def _tell(self, text: str, *, topic: str) -> None:
+        """Warn once about each topic."""
+        if topic not in self._told:
+            self._told.add(topic)
+            warnings.warn(text, stacklevel=2)
 
 
 def _states(optimizer: QuantizedOptimizer, parameter: Tensor) -> Iterable[Any]:

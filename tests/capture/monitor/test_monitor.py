@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 import qmaps
-from qmaps import optim
+from qmaps import lpmm, optim
 from qmaps.algebra.quantized import QuantizedTensor
 from qmaps.capture import Monitor, Thresholds
 from qmaps.capture.monitor import window
@@ -186,9 +186,15 @@ def test_skipped_steps_and_missing_gradients_are_not_measured() -> None:
 def test_gradients_that_are_gone_after_the_step_are_not_taken_as_zeros() -> None:
     optimizer = make("AdamW8bit", net().parameters())
     optimizer.register_step_post_hook(lambda one, *_: one.zero_grad())
-    with Monitor(optimizer, None, every=2) as monitor:
-        steps(optimizer, 4)
+    with (
+        Monitor(optimizer, None, every=2) as monitor,
+        pytest.warns(
+            UserWarning, match="the monitor measured nothing at step 2: no chosen"
+        ) as told,
+    ):
+        steps(optimizer, 6)
     assert monitor.rows == []
+    assert len(told) == 1
 
 
 def test_rules_that_are_not_element_wise_have_what_needs_no_rule() -> None:
@@ -237,6 +243,8 @@ def test_bad_input_is_named_and_nothing_is_written(tmp_path: Path) -> None:
         "optimizer must be one of qmaps.optim, got AdamW, which has no quantized states": (
             lambda: Monitor(torch.optim.AdamW(model.parameters()), out)
         ),
+        "optimizer must be one of qmaps.optim, got LPMMSGD, which drops its gradients within the "
+        "step": lambda: Monitor(lpmm.LPMMSGD(model.parameters(), lr=0.1), out),
         "parameters='head.*' matches no parameter; the names are 0.weight, 0.bias, 2.weight, "
         "2.bias": lambda: Monitor(eight, out, parameters="head.*"),
         "names has none of the optimizer's parameters; pass the model that the optimizer trains": (
