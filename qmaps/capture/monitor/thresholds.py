@@ -18,14 +18,14 @@ class Thresholds:
 
     Attributes:
         stalled_share: largest allowed share of stalled elements among those that moved, if at
-            least a tenth of all moved. Nearest rounding of a second moment at a beta of 0.999
-            stalls up to 0.65 in 8-bit runs that lose nothing; at 0.9 nearly all movement is lost.
+            least a tenth of all moved. Nearest rounding at a beta of 0.999 stalls in 8 bits too
+            without harm, so only the loss of nearly all movement is reported.
         zero_point_share: largest allowed share of zero points. One of them is enough for an update
             of m / eps, so none is allowed by default.
-        saturated_share: largest allowed share of saturated elements. In blocks of normally
-            distributed values, 4-bit maps have up to 0.03.
+        saturated_share: largest allowed share of saturated elements. A 4-bit map with every code
+            equally often (`quantile`) has 2 / 16 of them at the ends.
         sqnr_db: smallest allowed SQNR in dB. At 10 dB the noise has a tenth of the power of the
-            state; 4-bit maps usually have 15 or more.
+            state.
         update_median_rel_error: largest allowed median relative error of the update. At 1 half of
             the updates are as wrong as no update.
 
@@ -35,7 +35,7 @@ class Thresholds:
 
     stalled_share: float | None = 0.9
     zero_point_share: float | None = 0.0
-    saturated_share: float | None = 0.1
+    saturated_share: float | None = 0.2
     sqnr_db: float | None = 10.0
     update_median_rel_error: float | None = 0.5
 
