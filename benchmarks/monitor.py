@@ -137,8 +137,8 @@ def page(found: dict[str, dict[str, float]], about: dict[str, Any], every: int) 
         "quartiles of the rounds. Three columns have the median time within the monitor's hooks: "
         "in a step outside the window, in a step of the window of 10 steps, and in the measured "
         f"step. The last column is the sum of these over {every} steps, divided by the time of "
-        f"{every} steps without a monitor. The times within the hooks contain the clock's own, which "
-        "is most of the time of a step outside the window.",
+        f"{every} steps without a monitor. The times within the hooks contain the clock's own, "
+        "which is most of the time of a step outside the window.",
         "",
         *table_lines(HEAD, rows),
     ]
