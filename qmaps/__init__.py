@@ -25,6 +25,7 @@ from qmaps.maps.codebook import Codebook
 if TYPE_CHECKING:
     from qmaps import analyze, capture, distributed, figures, lab, lpmm, nn, optim, sweep
     from qmaps.analyze import design, replay
+    from qmaps.capture import Monitor
     from qmaps.optim.choice_file import load_choice
 
 try:
@@ -48,6 +49,8 @@ _LAZY = (
 )
 _WITHIN = {"design": "analyze.design", "replay": "analyze.replay"}
 """Where those are that are no entry of the package's own."""
+_NAMES = {"Monitor": "capture", "load_choice": "optim.choice_file"}
+"""Names that are imported on first use, and the module that has each."""
 
 fitting.install()
 moved.install()
@@ -55,19 +58,20 @@ plugins.install()
 
 
 def __getattr__(name: str) -> Any:
-    if name == "load_choice":
-        return importlib.import_module("qmaps.optim.choice_file").load_choice
+    if name in _NAMES:
+        return getattr(importlib.import_module(f"qmaps.{_NAMES[name]}"), name)
     if name in _LAZY or name in moved.MODULES:
         return importlib.import_module(f"qmaps.{_WITHIN.get(name, name)}")
     raise AttributeError(f"module 'qmaps' has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:
-    return sorted([*globals(), *_LAZY, "load_choice"])
+    return sorted([*globals(), *_LAZY, *_NAMES])
 
 
 __all__ = [
     "Codebook",
+    "Monitor",
     "QmapsError",
     "QuantizedTensor",
     "Quantizer",

@@ -54,6 +54,10 @@ class CommunicationError(QmapsError, RuntimeError):
     """Another process has ended, failed, or is late."""
 
 
+class StateWarning(UserWarning):
+    """Quantized states lose so much that they may harm the training."""
+
+
 DAMAGE = (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError)
 """What taking apart an object of the wrong form may raise: parts of damaged files, say."""
 

@@ -97,3 +97,16 @@ def adam_update(m: Tensor, v: Tensor, eps: float) -> Tensor:
         float32 of the same shape. Where `v` and `eps` are 0 it is infinite, or NaN if `m` is 0 too.
     """
     return m / (sqrt(v) + eps)
+
+
+def zero_points(m: Tensor, v: Tensor, exact: Tensor) -> Tensor:
+    """Where a second moment decodes to 0 under a first moment that does not: bool of their shape.
+
+    The next update may be m / eps there.
+
+    Args:
+        m: the decoded first moment.
+        v: the decoded second moment.
+        exact: the second moment before it was encoded; where it is 0, nothing is lost.
+    """
+    return (exact != 0) & (v == 0) & (m != 0)

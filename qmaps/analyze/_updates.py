@@ -11,7 +11,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from qmaps.algebra.pair import adam_update
+from qmaps.algebra.pair import adam_update, zero_points
 from qmaps.algebra.quantized import QuantizedTensor
 from qmaps.algebra.quantizer import Quantizer
 from qmaps.cuda import updates as cuda
@@ -131,8 +131,7 @@ class Reference:
         absolute, relative = element_errors(exact.update, adam_update(m, v, exact.eps))
         self._absolute.append(absolute)
         self._relative.append(relative)
-        # The zero-point problem: the step becomes m / eps.
-        self._collapsed += int(((exact.v != 0) & (v == 0) & (m != 0)).sum())
+        self._collapsed += int(zero_points(m, v, exact.v).sum())
 
     def columns(self) -> dict[str, float]:
         absolute, relative = np.concatenate(self._absolute), np.concatenate(self._relative)

@@ -2,8 +2,17 @@
 
 from qmaps.capture.gradients import Gradients
 from qmaps.capture.load import load
+from qmaps.capture.monitor import Monitor, Thresholds
 from qmaps.capture.recorder import StateRecorder
 from qmaps.capture.saved import convert
 from qmaps.capture.states import CapturedStates
 
-__all__ = ["CapturedStates", "Gradients", "StateRecorder", "convert", "load"]
+__all__ = [
+    "CapturedStates",
+    "Gradients",
+    "Monitor",
+    "StateRecorder",
+    "Thresholds",
+    "convert",
+    "load",
+]

@@ -2,30 +2,34 @@
 
 from __future__ import annotations
 
-import fnmatch
-import operator
 import os
 import warnings
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
 import torch
-from torch import Tensor
 
 from qmaps.capture import gradients as recorded
 from qmaps.capture import snapshot
 from qmaps.capture.collect import collect, plain_options
 from qmaps.capture.folder import KIND, claim, write_index
 from qmaps.capture.gradients import Gradients, GradientWriter
-from qmaps.errors import BadTypeError, BadValueError, shown
-from qmaps.normalize.block import MOST
+from qmaps.capture.parameters import (
+    Names,
+    Parameters,
+    integer,
+    labelled,
+    members,
+    named,
+    no_match,
+    own_count,
+    predicate,
+)
+from qmaps.errors import BadTypeError, shown
 from qmaps.storage.locks import FolderLock
-
-Parameters = str | Iterable[str] | Callable[[str], bool] | None
-Names = torch.nn.Module | Iterable[tuple[str, Tensor]] | None
 
 
 class StateRecorder:
@@ -103,29 +107,22 @@ class StateRecorder:
                 f"optimizer must be a torch.optim.Optimizer, got {type(optimizer).__name__}"
             )
         self.optimizer = optimizer
-        self.every = _integer("every", every, 1)
-        self.max_bytes = None if max_bytes is None else _integer("max_bytes", max_bytes, 1)
+        self.every = integer("every", every, 1)
+        self.max_bytes = None if max_bytes is None else integer("max_bytes", max_bytes, 1)
         self._due = _due(steps, self.every)
-        self._wanted = _predicate("parameters", parameters)
-        self._wanted_state = _predicate("states", states)
-        self._names = _names(names, optimizer)
-        labels = [label for label, _, _ in self._parameters()]
-        self._shapes = {
-            label: list(parameter.shape)
-            for label, parameter, _ in self._parameters()
-            if self._wanted(label)
-        }
-        if not self._shapes:
-            some = ", ".join(labels[:5]) + (", ..." if len(labels) > 5 else "")
-            raise BadValueError(
-                f"parameters={shown(parameters)} matches no parameter; the names are {some}"
-            )
+        self._wanted = predicate("parameters", parameters)
+        self._wanted_state = predicate("states", states)
+        self._names = named(names, optimizer)
+        everything = {label: p for label, p, _ in labelled(optimizer, self._names)}
+        chosen = {label: p for label, p in everything.items() if self._wanted(label)}
+        self._shapes = {label: list(parameter.shape) for label, parameter in chosen.items()}
+        if not chosen:
+            raise no_match(parameters, list(everything))
         options = Gradients.of(gradients)
         self._writer: GradientWriter | None = None
         if options is not None:
-            chosen = {name: p for name, p, _ in self._parameters() if self._wanted(name)}
             self._writer = GradientWriter(options, chosen)
-        self._taken = 0 if start is None else _integer("start", start, 0)
+        self._taken = 0 if start is None else integer("start", start, 0)
         self._lock = FolderLock(out, KIND)
         try:
             self.folder = claim(self._lock, self._about(step=0))
@@ -174,7 +171,7 @@ class StateRecorder:
         scalars: dict[str, dict[str, float]] = {}
         skipped: list[str] = []
         hyperparameters: dict[str, dict[str, Any]] = {}
-        for label, parameter, group in self._parameters():
+        for label, parameter, group in labelled(self.optimizer, self._names):
             # `get`: indexing a parameter without state would give it an empty one.
             state = self.optimizer.state.get(parameter)
             if not state or not self._wanted(label):
@@ -219,7 +216,7 @@ class StateRecorder:
         """Write the gradients of the step that was just taken."""
         entries, sources, skipped = writer.prepare(
             (name, parameter.grad)
-            for name, parameter, _ in self._parameters()
+            for name, parameter, _ in labelled(self.optimizer, self._names)
             if self._wanted(name)
         )
         if not entries:
@@ -236,7 +233,7 @@ class StateRecorder:
 
     def _step(self) -> int:
         """The optimizer's own count, or the number of steps seen."""
-        count = _own_count(self.optimizer)
+        count = own_count(self.optimizer)
         return self._taken if count is None else count
 
     def _about(
@@ -256,22 +253,6 @@ class StateRecorder:
             skipped=skipped or [],
             parameters=self._shapes,
         )
-
-    def _parameters(self) -> Iterator[tuple[str, Tensor, dict[str, Any]]]:
-        """Name, parameter and group of each parameter, as the groups are now."""
-        seen = set()
-        for number, group in enumerate(self.optimizer.param_groups):
-            own = group.get("param_names")
-            for position, parameter in enumerate(group["params"]):
-                label = self._names.get(id(parameter))
-                if label is None:
-                    label = own[position] if own else f"group{number}.param{position}"
-                if label in seen:
-                    raise BadValueError(
-                        f"two parameters are named {label!r}; every name must be unique"
-                    )
-                seen.add(label)
-                yield label, parameter, group
 
     def _exceeds(self, path: Path, size: int, kind: str = "snapshot") -> bool:
         if self.max_bytes is None:
@@ -300,42 +281,6 @@ class StateRecorder:
             warnings.warn(text, stacklevel=3)
 
 
-def _own_count(optimizer: torch.optim.Optimizer) -> int | None:
-    """The largest ``state["step"]``, or None if no parameter has one."""
-    counts: list[float] = []
-    tensors: dict[torch.device, list[Tensor]] = {}
-    for state in optimizer.state.values():
-        # Hooks may keep entries of another kind.
-        step = state.get("step") if isinstance(state, Mapping) else None
-        if isinstance(step, Tensor) and step.numel() == 1:
-            tensors.setdefault(step.device, []).append(step.detach().reshape(()).double())
-        elif isinstance(step, (int, float)):
-            counts.append(step)
-    # One synchronization per device, not per parameter.
-    counts += [torch.stack(steps).max().item() for steps in tensors.values()]
-    return int(max(counts)) if counts else None
-
-
-def _integer(parameter: str, value: Any, least: int) -> int:
-    try:
-        number = None if isinstance(value, bool) else operator.index(value)
-    except (RuntimeError, TypeError, ValueError):
-        number = None
-    if number is None or number < least:
-        raise BadValueError(f"{parameter}={shown(value)} must be an int of at least {least}")
-    if number > MOST:
-        raise BadValueError(f"{parameter}={shown(value)} must be at most 2**53")
-    return number
-
-
-def _members(given: Any) -> list[Any] | None:
-    """Return the members of a collection, or None if the value is not a collection."""
-    try:
-        return list(given)
-    except (RuntimeError, TypeError):
-        return None
-
-
 def _due(
     steps: Collection[int] | Callable[[int], bool] | None, every: int
 ) -> Callable[[int], bool]:
@@ -344,53 +289,9 @@ def _due(
         return lambda step: step % every == 0
     if callable(steps):
         return steps
-    members = _members(steps)
-    if members is None:
+    found = members(steps)
+    if found is None:
         raise BadTypeError(
             f"steps={shown(steps)} must be a collection of ints or a function of the step"
         )
-    return frozenset(_integer("steps", step, 0) for step in members).__contains__
-
-
-def _predicate(argument: str, chosen: Parameters) -> Callable[[str], bool]:
-    """Whether a name is chosen."""
-    if chosen is None:
-        return lambda _: True
-    if callable(chosen):
-        return chosen
-    patterns = [chosen] if isinstance(chosen, str) else _members(chosen)
-    if patterns is None:
-        raise BadTypeError(
-            f"{argument}={shown(chosen)} must be names or wildcards, or a function of a name"
-        )
-    for pattern in patterns:
-        if not isinstance(pattern, str):
-            raise BadTypeError(
-                f"{argument} must hold names or wildcards, got {shown(pattern)} among them"
-            )
-    # Equality first: a name may hold brackets, which are wildcards as well.
-    return lambda name: name in patterns or any(fnmatch.fnmatchcase(name, p) for p in patterns)
-
-
-def _names(names: Names, optimizer: torch.optim.Optimizer) -> dict[int, str]:
-    """Names by the identity of the parameter; the first of a shared parameter's names."""
-    if names is None:
-        return {}
-    pairs = _members(names.named_parameters() if isinstance(names, torch.nn.Module) else names)
-    if pairs is None:
-        kind = type(names).__name__
-        raise BadTypeError(f"names must be a model or pairs of a name and a parameter, got {kind}")
-    found: dict[int, str] = {}
-    for pair in pairs:
-        fits = isinstance(pair, (tuple, list)) and len(pair) == 2
-        if not fits or not isinstance(pair[0], str) or not isinstance(pair[1], Tensor):
-            raise BadTypeError(
-                "names must be a model or pairs of a name and a parameter, got "
-                f"{type(pair).__name__} among them"
-            )
-        found.setdefault(id(pair[1]), pair[0])
-    if not any(id(p) in found for group in optimizer.param_groups for p in group["params"]):
-        raise BadValueError(
-            "names has none of the optimizer's parameters; pass the model that the optimizer trains"
-        )
-    return found
+    return frozenset(integer("steps", step, 0) for step in found).__contains__

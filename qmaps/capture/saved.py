@@ -51,12 +51,12 @@ def in_folder(folder: Path) -> Path | None:
 def read(path: Path, names: Names = None) -> CapturedStates:
     """The states of a checkpoint; see `qmaps.capture.load`."""
     state_dicts = state_dicts_in(load_safely(path), path)
-    slots = _slots(state_dicts, path)
+    found_slots = slots_of(state_dicts, path)
     place, given = _place(names)
-    labels = _labels(slots, given, path)
+    labels = labels_of(found_slots, given, path)
     states: list[Collected] = []
     options: list[dict[str, Any]] = []
-    for label, (_, group, state) in zip(labels, slots, strict=True):
+    for label, (_, group, state) in zip(labels, found_slots, strict=True):
         try:
             states.append(collect(state))
             options.append(plain_options(group))
@@ -188,7 +188,7 @@ def state_dicts_in(loaded: Any, path: Path) -> list[Mapping[str, Any]]:
     )
 
 
-def _slots(state_dicts: Sequence[Mapping[str, Any]], path: Path) -> list[Slot]:
+def slots_of(state_dicts: Sequence[Mapping[str, Any]], path: Path) -> list[Slot]:
     """Every parameter in the order of the optimizers and their groups."""
     slots: list[Slot] = []
     for number, state_dict in enumerate(state_dicts):
@@ -239,7 +239,7 @@ def _place(names: Names) -> tuple[Path | None, Listed]:
     return None, places.names_in_text(place)
 
 
-def _labels(slots: list[Slot], names: Listed, path: Path) -> list[str]:
+def labels_of(slots: list[Slot], names: Listed, path: Path) -> list[str]:
     """The parameters' names, in the checkpoint's order."""
     if names is None:
         labels = [label for label, _, _ in slots]

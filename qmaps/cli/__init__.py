@@ -20,6 +20,7 @@ from qmaps.cli.convert import convert
 from qmaps.cli.design import design
 from qmaps.cli.figures import figures
 from qmaps.cli.lab import lab
+from qmaps.cli.lint import lint
 from qmaps.cli.maps import maps
 from qmaps.cli.memory import memory
 from qmaps.cli.papers import papers
@@ -38,8 +39,9 @@ app = typer.Typer(
     "Start with `qmaps lab`, which runs everything once on real data.",
 )
 COMMANDS = (
-    lab, train, capture, convert, sweep, replay, design, figures, report, speedup, memory, maps
-)  # fmt: skip
+    *(lab, train, capture, convert, lint, sweep, replay),
+    *(design, figures, report, speedup, memory, maps),
+)
 """In the order of the help."""
 
 for command in COMMANDS:

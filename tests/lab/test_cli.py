@@ -289,8 +289,8 @@ def test_maps(capsys) -> None:
     assert "0.8875" in call("maps DE@4s", capsys)[1]
 
 
-@pytest.mark.parametrize("verb", ["", "lab", "train", "capture", "convert", "sweep", "replay",
-                                  "design", "figures", "report", "maps"])  # fmt: skip
+@pytest.mark.parametrize("verb", ["", "lab", "train", "capture", "convert", "lint", "sweep",
+                                  "replay", "design", "figures", "report", "maps"])  # fmt: skip
 def test_help_shows_examples(verb: str, capsys) -> None:
     code, out, _ = call(f"{verb} --help", capsys)
     assert code == 0
@@ -341,6 +341,8 @@ BAD = {
     "design {nan}": "holds 1 NaN or infinite",
     "design {states} --steps 2 --out {file}": "cannot be written",
     "capture --checkpoint {text} --gradients 9 --out {new}": "gradients=9 needs a workload",
+    "lint {text}": "is not a checkpoint that torch can load",
+    "lint {states} --step 7": "step=7 is not in .*; it has 1",
     "figures {states} --out {file}": "cannot be written",
     "figures {sgd} --out {new}": "has no Adam states",
     "figures --out {new}": "has no frames to draw",

@@ -7,9 +7,10 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from qmaps.algebra import gaps
 from qmaps.algebra.quantized import QuantizedTensor
 from qmaps.algebra.quantizer import Quantizer
-from qmaps.engines import dispatch, reference
+from qmaps.engines import dispatch
 from qmaps.engines.philox import RoundingKey
 
 GROUP = 2**18
@@ -104,7 +105,7 @@ class Recursion:
         if bool(changed.any()):
             moved = self.before[row] - decoded
             here, moved = decoded.view(self._shape), moved.view(self._shape)
-            still = moved.abs() < _gap(previous, codes, here, moved) / 2
+            still = moved.abs() < gaps.gap_at(previous, codes, here, moved) / 2
             self._sums["rerounded"][row - 1] += int((changed & still).sum())
 
     def _measure(self, rows: slice, z: Tensor, exact: Tensor) -> None:
@@ -136,10 +137,9 @@ class Recursion:
             bias = float(self._drift[index].double().square().sum()) / count
             resisted = _ratio(sums["resisted"], sums["pull"])
             beta = self._beta * (1 + resisted)
-            wide = gap(first, movement.view(self._shape)).view(-1)
-            moved = (movement.abs() > wide) & (wide > 0)
-            stalled = int((moved & self._held[index]).sum())
-            movers = int(moved.sum())
+            movers = gaps.moved(first, movement.view(self._shape)).view(-1)
+            stalled = int((movers & self._held[index]).sum())
+            moved = int(movers.sum())
             found.append(
                 {
                     "gain": _ratio(sums["along"], self._exact),
@@ -148,8 +148,8 @@ class Recursion:
                     "bias": _ratio(bias, self._exact) ** 0.5,
                     "noise": _ratio(max(0.0, sums["error"] - bias), self._exact) ** 0.5,
                     "amplification": _ratio(sums["error"], sums["rounding"]),
-                    "moved_share": movers / numel,
-                    "stalled_share": _ratio(stalled, movers),
+                    "moved_share": moved / numel,
+                    "stalled_share": _ratio(stalled, moved),
                     "rerounded_share": _ratio(sums["rerounded"], numel * self._checks),
                 }
             )
@@ -186,27 +186,6 @@ def exact_measures(beta: float) -> dict[str, float]:
         "stalled_share": nan,
         "rerounded_share": 0.0,
     }
-
-
-def gap(state: QuantizedTensor, movement: Tensor) -> Tensor:
-    """The distance from each decoded value to that of the next code, under the same scales.
-
-    Args:
-        state: the codes and scales.
-        movement: on which side the next code is: above where it is positive, else below.
-
-    Returns:
-        float32 of the state's shape, at least 0; 0 where there is no code on that side.
-    """
-    return _gap(state, state.codes(), state.dequantize(), movement)
-
-
-def _gap(state: QuantizedTensor, codes: Tensor, here: Tensor, movement: Tensor) -> Tensor:
-    """As `gap`, with the codes and the values that they decode to."""
-    last = len(state.quantizer.map.codebook()) - 1
-    beside = torch.where(movement > 0, codes + 1, codes - 1).clamp_(0, last)
-    q = state.quantizer
-    return reference.dequantize(beside, state.scales, q.normalizer, q.map).sub_(here).abs_()
 
 
 def _small(state: QuantizedTensor) -> Tensor:

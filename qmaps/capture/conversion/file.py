@@ -72,7 +72,7 @@ def convert_file(
         reports.append(report)
         return converted
 
-    _know_classes(file)
+    know_classes(file)
     loaded = load_safely(file)
     state_dicts_in(loaded, file)  # raises where there is none
     try:
@@ -83,7 +83,7 @@ def convert_file(
     return reports
 
 
-def _know_classes(path: Path) -> None:
+def know_classes(path: Path) -> None:
     """Let ``torch.load`` know the classes of formats that a file names; nothing is loaded."""
     try:
         names = torch.serialization.get_unsafe_globals_in_checkpoint(path)

@@ -75,7 +75,7 @@ def convert_state_dict(
         raise BadTypeError(
             "state_dict must be the state_dict of an optimizer, with 'state' and 'param_groups'"
         )
-    origin = _recognized(state_dict) if source is None else _format(source, "source")
+    origin = recognized(state_dict) if source is None else _format(source, "source")
     hint = None if optimizer is None else family(optimizer)
     try:
         old = origin.read(state_dict, hint)
@@ -102,7 +102,8 @@ def _format(name: str, option: str) -> Format:
     return FORMATS[name]
 
 
-def _recognized(state_dict: Mapping[str, Any]) -> Format:
+def recognized(state_dict: Mapping[str, Any]) -> Format:
+    """The format of a state_dict."""
     try:
         return next(known for known in FORMATS.values() if known.recognizes(state_dict))
     except DAMAGE:

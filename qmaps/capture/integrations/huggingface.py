@@ -1,4 +1,4 @@
-"""Capturing optimizer states in runs of ``transformers.Trainer``.
+"""Capturing and monitoring optimizer states in runs of ``transformers.Trainer``.
 
 The optimizers need nothing: ``Trainer(..., optimizer_cls_and_kwargs=(AdamW8bit, {"lr": 1e-3}))``.
 """
@@ -12,10 +12,30 @@ import torch
 from accelerate.optimizer import AcceleratedOptimizer
 from transformers import TrainerCallback
 
-from qmaps.capture.integrations.recording import Recording
+from qmaps.capture.integrations.recording import CAPTURE, MONITOR, Kind, Recording
 
 
-class CaptureCallback(TrainerCallback):
+class _Callback(TrainerCallback):
+    """Begins with training and ends with it."""
+
+    _kind: Kind
+
+    def __init__(self, out: str | os.PathLike[str] | None = None, **options: Any) -> None:
+        self._recording = Recording(type(self).__name__, self._kind, out, options)
+
+    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:  # noqa: ARG002
+        """Begin to record."""
+        if state.is_world_process_zero:
+            optimizer = _unwrapped(kwargs["optimizer"])
+            model = kwargs["model"]
+            self._recording.begin([optimizer], model, args.output_dir, state.global_step)
+
+    def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:  # noqa: ARG002
+        """Stop recording."""
+        self._recording.end()
+
+
+class CaptureCallback(_Callback):
     """Records optimizer states of a Trainer's run in a folder that `qmaps.capture.load` reads.
 
     It takes any optimizer that the Trainer trains with. Steps are numbered as the Trainer numbers
@@ -32,19 +52,26 @@ class CaptureCallback(TrainerCallback):
         OutputError: when training begins; see `StateRecorder`.
     """
 
-    def __init__(self, out: str | os.PathLike[str] | None = None, **options: Any) -> None:
-        self._recording = Recording(type(self).__name__, out, options)
+    _kind = CAPTURE
 
-    def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:  # noqa: ARG002
-        """Begin to record."""
-        if state.is_world_process_zero:
-            optimizer = _unwrapped(kwargs["optimizer"])
-            model = kwargs["model"]
-            self._recording.begin([optimizer], model, args.output_dir, state.global_step)
 
-    def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:  # noqa: ARG002
-        """Stop recording."""
-        self._recording.end()
+class MonitorCallback(_Callback):
+    """Measures the quantized states of a Trainer's run with a `qmaps.capture.Monitor`.
+
+    A resumed run goes on in the same file. In distributed training the first
+    process measures.
+
+    Args:
+        out: the CSV file; ``monitor.csv`` in the Trainer's `output_dir` if left out.
+        **options: `every`, `window`, `sample`, `parameters`, `log` and `thresholds` of
+            `qmaps.capture.Monitor`.
+
+    Raises:
+        BadTypeError: an option is none of these.
+        BadValueError, OutputError: when training begins; see `Monitor`.
+    """
+
+    _kind = MONITOR
 
 
 def _unwrapped(optimizer: Any) -> torch.optim.Optimizer:

@@ -1,4 +1,4 @@
-"""Capturing optimizer states in runs of Lightning.
+"""Capturing and monitoring optimizer states in runs of Lightning.
 
 The optimizers need nothing: ``configure_optimizers`` returns one, with a schedule or without.
 """
@@ -10,28 +10,16 @@ from typing import Any
 
 from lightning.pytorch import Callback
 
-from qmaps.capture.integrations.recording import Recording
+from qmaps.capture.integrations.recording import CAPTURE, MONITOR, Kind, Recording
 
 
-class CaptureCallback(Callback):
-    """Records optimizer states of a Trainer's run in a folder that `qmaps.capture.load` reads.
+class _Callback(Callback):
+    """Begins with training and ends with it."""
 
-    It takes any optimizers that `configure_optimizers` gives; several are recorded in folders of
-    their own, ``0``, ``1``, ... A resumed run goes on in the same folder. In distributed training
-    the first process records.
-
-    Args:
-        out: the folder; ``states`` in the Trainer's `default_root_dir` if left out.
-        **options: `every`, `steps`, `parameters`, `states`, `max_bytes` and `gradients` of
-            `qmaps.capture.StateRecorder`.
-
-    Raises:
-        BadTypeError: an option is none of these.
-        OutputError: when training begins; see `StateRecorder`.
-    """
+    _kind: Kind
 
     def __init__(self, out: str | os.PathLike[str] | None = None, **options: Any) -> None:
-        self._recording = Recording(type(self).__name__, out, options)
+        self._recording = Recording(type(self).__name__, self._kind, out, options)
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
         """Begin to record."""
@@ -48,3 +36,43 @@ class CaptureCallback(Callback):
     def on_exception(self, trainer: Any, pl_module: Any, exception: BaseException) -> None:  # noqa: ARG002
         """Stop recording."""
         self._recording.end()
+
+
+class CaptureCallback(_Callback):
+    """Records optimizer states of a Trainer's run in a folder that `qmaps.capture.load` reads.
+
+    It takes any optimizers that `configure_optimizers` gives; several are recorded in folders of
+    their own, ``0``, ``1``, ... A resumed run goes on in the same folder. In distributed training
+    the first process records.
+
+    Args:
+        out: the folder; ``states`` in the Trainer's `default_root_dir` if left out.
+        **options: `every`, `steps`, `parameters`, `states`, `max_bytes` and `gradients` of
+            `qmaps.capture.StateRecorder`.
+
+    Raises:
+        BadTypeError: an option is none of these.
+        OutputError: when training begins; see `StateRecorder`.
+    """
+
+    _kind = CAPTURE
+
+
+class MonitorCallback(_Callback):
+    """Measures the quantized states of a Trainer's run with a `qmaps.capture.Monitor`.
+
+    A resumed run goes on in the same file. Each of several optimizers has a file of its own,
+    ``monitor-0.csv``, ``monitor-1.csv``, ..., and all must have quantized states. In distributed
+    training the first process measures.
+
+    Args:
+        out: the CSV file; ``monitor.csv`` in the Trainer's `default_root_dir` if left out.
+        **options: `every`, `window`, `sample`, `parameters`, `log` and `thresholds` of
+            `qmaps.capture.Monitor`.
+
+    Raises:
+        BadTypeError: an option is none of these.
+        BadValueError, OutputError: when training begins; see `Monitor`.
+    """
+
+    _kind = MONITOR

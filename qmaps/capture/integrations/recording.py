@@ -3,43 +3,92 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from qmaps.capture import StateRecorder
+from qmaps.capture import Monitor, StateRecorder
 from qmaps.errors import BadTypeError
 
-OPTIONS = ("every", "steps", "parameters", "states", "max_bytes", "gradients")
-"""Arguments of `StateRecorder` that are a callback's too; a trainer knows the others."""
+Watcher = StateRecorder | Monitor
+
+
+@dataclass(frozen=True)
+class Kind:
+    """What a callback does while it is attached to an optimizer.
+
+    Attributes:
+        options: the arguments of the recorder or monitor that are a callback's too; a trainer knows
+            the others.
+        default: where it writes in the trainer's own folder.
+        begin: makes the recorder or monitor of an optimizer, given the optimizer, the path, the
+            model, the number of steps taken so far, and the options.
+    """
+
+    options: tuple[str, ...]
+    default: str
+    begin: Callable[..., Watcher]
+
+    def path(self, out: Path, number: int) -> Path:
+        """The path of one of several optimizers: a folder in `out`, or a file beside it."""
+        if Path(self.default).suffix:
+            return out.with_name(f"{out.stem}-{number}{out.suffix}")
+        return out / str(number)
+
+
+def _record(
+    optimizer: torch.optim.Optimizer, out: Path, model: torch.nn.Module, taken: int, **options: Any
+) -> StateRecorder:
+    return StateRecorder(optimizer, out, names=model, start=taken, **options)
+
+
+def _monitor(
+    optimizer: Any,
+    out: Path,
+    model: torch.nn.Module,
+    taken: int,  # noqa: ARG001 - optimizers of qmaps count their steps
+    **options: Any,
+) -> Monitor:
+    return Monitor(optimizer, out, names=model, **options)
+
+
+CAPTURE = Kind(
+    ("every", "steps", "parameters", "states", "max_bytes", "gradients"), "states", _record
+)
+MONITOR = Kind(
+    ("every", "window", "sample", "parameters", "log", "thresholds"), "monitor.csv", _monitor
+)
 
 
 class Recording:
-    """Recorders that begin and end with training.
+    """Recorders or monitors that begin and end with training.
 
     Args:
         owner: the callback's name, for error messages.
-        out: the folder, or None for ``states`` in the trainer's own folder.
-        options: the arguments of `StateRecorder` that `OPTIONS` names.
+        kind: what is done.
+        out: the folder or file, or None for the default in the trainer's own folder.
+        options: the arguments that `kind` names.
 
     Raises:
         BadTypeError: an option is none of these.
     """
 
     def __init__(
-        self, owner: str, out: str | os.PathLike[str] | None, options: dict[str, Any]
+        self, owner: str, kind: Kind, out: str | os.PathLike[str] | None, options: dict[str, Any]
     ) -> None:
         for name in options:
-            if name not in OPTIONS:
-                allowed = ", ".join(OPTIONS)
+            if name not in kind.options:
+                allowed = ", ".join(kind.options)
                 raise BadTypeError(
                     f"{name} is not an option of {owner}; allowed are out, {allowed}"
                 )
+        self._kind = kind
         self._out = None if out is None else Path(out)
         self._options = options
-        self._recorders: list[StateRecorder] = []
+        self._watchers: list[Watcher] = []
 
     def begin(
         self,
@@ -51,22 +100,20 @@ class Recording:
         """Record from now on.
 
         Args:
-            optimizers: the optimizers to record. A single one is recorded in the folder itself,
-                several in folders ``0``, ``1``, ... in it.
+            optimizers: the optimizers to record. A single one is recorded at the path itself,
+                several at paths with the numbers 0, 1, ...
             model: the model, which gives the parameters' names.
-            default_folder: the trainer's folder. If the user has named none, states go to its
-                folder ``states``.
+            default_folder: the trainer's folder, in which the default path is.
             taken: number of steps taken so far, for optimizers that do not count them.
         """
         self.end()
-        folder = self._out if self._out is not None else Path(default_folder) / "states"
+        kind = self._kind
+        path = self._out if self._out is not None else Path(default_folder) / kind.default
         for number, optimizer in enumerate(optimizers):
-            out = folder if len(optimizers) == 1 else folder / str(number)
-            self._recorders.append(
-                StateRecorder(optimizer, out, names=model, start=taken, **self._options)
-            )
+            out = path if len(optimizers) == 1 else kind.path(path, number)
+            self._watchers.append(kind.begin(optimizer, out, model, taken, **self._options))
 
     def end(self) -> None:
         """Record no longer; ending twice is allowed."""
-        while self._recorders:
-            self._recorders.pop().close()
+        while self._watchers:
+            self._watchers.pop().close()

@@ -18,7 +18,8 @@ from tests.training.runs import assert_same
 WHY = "the extra huggingface is not installed"
 transformers = pytest.importorskip("transformers", reason=WHY)
 pytest.importorskip("accelerate", reason=WHY)
-CaptureCallback = pytest.importorskip("qmaps.capture.integrations.huggingface").CaptureCallback
+callbacks_of = pytest.importorskip("qmaps.capture.integrations.huggingface")
+CaptureCallback, MonitorCallback = callbacks_of.CaptureCallback, callbacks_of.MonitorCallback
 
 
 @pytest.fixture(autouse=True)
@@ -77,8 +78,9 @@ CHOSEN = (
 def test_a_resumed_run_is_an_uninterrupted_one_with_its_capture(tmp_path: Path) -> None:
     def run(name: str, net: nn.Module, *callbacks: Any, resume: bool | str = False) -> Any:
         captured = CaptureCallback(tmp_path / f"{name}-states", every=2, gradients=2)
+        monitored = MonitorCallback(tmp_path / f"{name}.csv", every=2, thresholds=None)
         made = trainer(
-            tmp_path / name, net, (captured, *callbacks), optimizer_cls_and_kwargs=CHOSEN
+            tmp_path / name, net, (captured, monitored, *callbacks), optimizer_cls_and_kwargs=CHOSEN
         )
         made.train(resume_from_checkpoint=resume)
         return made
@@ -92,6 +94,9 @@ def test_a_resumed_run_is_an_uninterrupted_one_with_its_capture(tmp_path: Path) 
     weight = whole.model.transformer.h[0].attn.c_attn.weight
     assert isinstance(theirs.state[weight]["exp_avg"], QuantizedTensor)
 
+    measured = (tmp_path / "whole.csv").read_text()
+    assert "\n6,transformer.h.0.attn.c_attn.weight,exp_avg,B128/DE@4s+sr,2048," in measured
+    assert (tmp_path / "cut.csv").read_text() == measured
     first, second = (capture.load(tmp_path / f"{name}-states") for name in ("whole", "cut"))
     assert first.steps == second.steps == [2, 4, 6]
     # lm_head is tied to the embedding and has no name of its own.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -103,18 +104,24 @@ def test_a_resumed_run_is_an_uninterrupted_one_with_its_capture(
         )
 
     often = {"every": 2, "gradients": 2}
-    whole = fit(lightning, tmp_path, module(lightning, make), 8, callback(tmp_path / "a", **often))
+    monitor = importlib.import_module(callback.__module__).MonitorCallback
+    callbacks = callback(tmp_path / "a", **often), monitor(tmp_path / "a.csv", every=2)
+    whole = fit(lightning, tmp_path, module(lightning, make), 8, *callbacks)
     cut = module(lightning, make)
-    fit(lightning, tmp_path / "b", cut, 6, callback(**often), checkpoints())
+    fit(lightning, tmp_path / "b", cut, 6, callback(**often), monitor(every=2), checkpoints())
     again = module(lightning, make)
     saved = tmp_path / "saved" / "step=4.ckpt"
-    second = fit(lightning, tmp_path / "b", again, 8, callback(**often), resume=saved)
+    callbacks = callback(**often), monitor(every=2)
+    second = fit(lightning, tmp_path / "b", again, 8, *callbacks, resume=saved)
     assert second.global_step == 8
     assert len(again.losses) == 4  # an epoch; within one Lightning begins its data anew
     assert_same(second.optimizers[0], whole.optimizers[0])
     state = second.optimizers[0].state[again.net[0].weight]
     assert isinstance(state["exp_avg"], QuantizedTensor)
 
+    measured = (tmp_path / "a.csv").read_text()
+    assert measured.count("net.0.weight,exp_avg_sq,rank1/linear@4u+sr") == 4
+    assert (tmp_path / "b" / "monitor.csv").read_text() == measured
     one, other = capture.load(tmp_path / "a"), capture.load(tmp_path / "b" / "states")
     assert one.steps == other.steps == [2, 4, 6, 8]
     assert one.parameters() == [f"net.{name}" for name, _ in net().named_parameters()]

@@ -1,0 +1,182 @@
+"""What a monitor of quantized states costs a training step.
+
+``python -m benchmarks.monitor`` takes steps of each workload with a monitor and without one, in
+turns, and writes reports/monitor.{json,md}. A step is forward, backward, update and emptying of
+gradients. The time within the monitor's hooks is measured besides: it is so small that the noise of
+the steps covers it. All times are of the processor, so that other work on the machine counts less.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from itertools import count as counted
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from benchmarks import machine
+from benchmarks.command import count
+from benchmarks.markdown import markdown as table_lines
+from benchmarks.timing import WARM_UPS, Work, interleaved, ratio
+from qmaps.capture import Monitor
+from qmaps.errors import QmapsError
+from qmaps.lab import workloads
+from qmaps.lab.workloads import Workload
+from qmaps.optim import AdamW, QuantizedOptimizer
+from qmaps.storage.files import output_folder, write_json, write_text
+
+WORKLOADS = ("digits", "stdlib-lm-tiny", "stdlib-lm")
+PRESETS = ("8bit", "4bit")
+EVERY = 100
+HEAD = (
+    "net", "AdamW", "states", "step, ms", "with a monitor, times without", "steps to wait, µs",
+    "steps of the window, µs", "measured step, ms", "share of the training time",
+)  # fmt: skip
+
+
+class Timed(Monitor):
+    """A monitor that keeps the seconds of its hooks in each step."""
+
+    seconds: list[float]
+
+    def _before(self) -> None:
+        self._spent = self._timed(super()._before)
+
+    def _after(self) -> None:
+        self.seconds.append(self._spent + self._timed(super()._after))
+
+    @staticmethod
+    def _timed(work: Callable[[], None]) -> float:
+        return processor_time(work)
+
+
+def processor_time(work: Work) -> float:
+    """Seconds of the processor that one call takes, whatever else the machine does."""
+    start = time.process_time()
+    work()
+    return time.process_time() - start
+
+
+def stepping(workload: Workload, preset: str) -> tuple[Work, QuantizedOptimizer]:
+    """Training steps, one a call, and their optimizer."""
+    model = workload.model(0)
+    optimizer = AdamW(model.named_parameters(), lr=1e-3, state_quantizers=preset)
+    numbers = counted(1)
+
+    def step() -> None:
+        workload.loss(model, workload.batch(next(numbers), 0)).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+    return step, optimizer
+
+
+def measure(name: str, preset: str, rounds: int, every: int, folder: str) -> dict[str, float]:
+    """Times of one workload, in seconds."""
+    workload = workloads.get(name)
+    plain, _ = stepping(workload, preset)
+    watched, optimizer = stepping(workload, preset)
+    out = f"{folder}/{name}-{preset}.csv"
+    with Timed(optimizer, out, every=every, thresholds=None) as monitor:
+        monitor.seconds = []
+        works = {"plain": plain, "monitored": watched}
+        seconds, failed = interleaved(works, rounds, clock=processor_time)
+        for error in failed.values():
+            raise error
+        window = min(monitor._window, every)
+        states = len(monitor.rows)
+    kinds: dict[str, list[float]] = {"wait": [], "window": [], "measured": []}
+    for number, each in enumerate(monitor.seconds, start=1):
+        left = -number % every
+        kind = "measured" if left == 0 else "window" if left < window else "wait"
+        if number > WARM_UPS:
+            kinds[kind].append(each)
+    step = statistics.median(seconds["plain"])
+    own = {kind: statistics.median(each) if each else 0.0 for kind, each in kinds.items()}
+    cost = own["wait"] * (every - window) + own["window"] * (window - 1) + own["measured"]
+    return {
+        "states": states,
+        "step": step,
+        **ratio(seconds["monitored"], seconds["plain"]),
+        **own,
+        "share": cost / (every * step),
+    }
+
+
+def page(found: dict[str, dict[str, float]], about: dict[str, Any], every: int) -> str:
+    """The times in Markdown."""
+    rows = [
+        (
+            *name.split(", "),
+            f"{each['states']:.0f}",
+            f"{1e3 * each['step']:.1f}",
+            f"{each['ratio']:.3f} ({each['q1']:.3f} to {each['q3']:.3f})",
+            f"{1e6 * each['wait']:.1f}",
+            f"{1e6 * each['window']:.0f}",
+            f"{1e3 * each['measured']:.1f}",
+            f"{each['share']:.2%}",
+        )
+        for name, each in found.items()
+    ]
+    threads = "1 thread" if about["threads"] == 1 else f"{about['threads']} threads"
+    lines = [
+        "# The cost of a monitor",
+        "",
+        f"`{about['command']}`",
+        "",
+        f"{about['machine']['processor']}, torch {about['versions']['torch']}, {threads} of torch; "
+        "all times are of the processor, because other work shared the machine. `qmaps.Monitor` "
+        f"with `every={every}` and otherwise its defaults, writing a CSV file. Steps with a "
+        "monitor and without one are taken in turns; their ratio is that of the medians, with the "
+        "quartiles of the rounds. Three columns have the median time within the monitor's hooks: "
+        "in a step outside the window, in a step of the window of 10 steps, and in the measured "
+        f"step. The last column is the sum of these over {every} steps, divided by the time of "
+        f"{every} steps without a monitor. The times within the hooks contain the clock's own, "
+        "which is most of the time of a step outside the window.",
+        "",
+        *table_lines(HEAD, rows),
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def main(given: Sequence[str] | None = None) -> int:
+    """Run the command line; returns the exit status."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.monitor", description=__doc__)
+    parser.add_argument(
+        "workload", nargs="*", metavar="WORKLOAD", help=f"of {', '.join(WORKLOADS)}"
+    )
+    parser.add_argument("--rounds", type=count, default=400, help="that count (default 400)")
+    parser.add_argument("--threads", type=count, default=1, help="of torch (default 1)")
+    parser.add_argument("--every", type=count, default=EVERY, help=f"default {EVERY}")
+    parser.add_argument("--out", type=Path, default=Path("reports"), help="folder for results")
+    options = parser.parse_args(given)
+    if unknown := [name for name in options.workload if name not in WORKLOADS]:
+        parser.error(f"WORKLOAD={unknown[0]!r} is none of {', '.join(WORKLOADS)}")
+    try:
+        out = output_folder(options.out)
+        torch.set_num_threads(options.threads)
+        found = {}
+        with tempfile.TemporaryDirectory() as folder:
+            for name in options.workload or WORKLOADS:
+                for preset in PRESETS:
+                    torch.manual_seed(0)
+                    measured = measure(name, preset, options.rounds, options.every, folder)
+                    found[f"{name}, {preset}"] = measured
+        about = machine.about(sys.argv[1:] if given is None else given, "benchmarks.monitor")
+        write_json(out / "monitor.json", {"about": about, "found": found})
+        write_text(out / "monitor.md", page(found, about, options.every))
+    except QmapsError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    print((out / "monitor.md").read_text())
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,45 @@
+"""Distances between neighbouring codes, and whether a state that moved has left its code."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from qmaps.algebra.quantized import QuantizedTensor
+from qmaps.engines import reference
+
+
+def gap(state: QuantizedTensor, movement: Tensor) -> Tensor:
+    """The distance from each decoded value to that of the next code, under the same scales.
+
+    Args:
+        state: the codes and scales.
+        movement: on which side the next code is: above where it is positive, else below.
+
+    Returns:
+        float32 of the state's shape, at least 0; 0 where there is no code on that side.
+    """
+    return gap_at(state, state.codes(), state.dequantize(), movement)
+
+
+def gap_at(state: QuantizedTensor, codes: Tensor, here: Tensor, movement: Tensor) -> Tensor:
+    """As `gap`, with the codes and the values that they decode to."""
+    last = len(state.quantizer.map.codebook()) - 1
+    beside = torch.where(movement > 0, codes + 1, codes - 1).clamp_(0, last)
+    q = state.quantizer
+    return reference.dequantize(beside, state.scales, q.normalizer, q.map).sub_(here).abs_()
+
+
+def moved(state: QuantizedTensor, movement: Tensor) -> Tensor:
+    """Where the exact state has moved by more than the distance to the next code.
+
+    Args:
+        state: the codes and scales at the start.
+        movement: by how much the exact state has moved since then, float32 of the same shape.
+
+    Returns:
+        bool of the same shape; False where there is no code on that side. An element is stalled if
+        it has moved and still has its code.
+    """
+    wide = gap(state, movement)
+    return (movement.abs() > wide) & (wide > 0)

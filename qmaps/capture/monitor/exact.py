@@ -1,0 +1,70 @@
+"""What an optimizer's rule makes of sampled states when nothing is rounded."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from qmaps.optim.base import QuantizedOptimizer
+from qmaps.optim.rule import UpdateRule
+
+Values = dict[str, Tensor]
+"""States of sampled elements by name, float32."""
+
+
+def is_element_wise(
+    optimizer: QuantizedOptimizer, parameter: Tensor, group: dict[str, Any]
+) -> bool:
+    """Whether the next states of an element of `parameter` follow from that element alone."""
+    if type(optimizer).advance is not UpdateRule.advance or optimizer.takes_norms:
+        return False
+    shapes = optimizer.state_shapes(parameter, group).values()
+    return all(tuple(shape) == tuple(parameter.shape) for shape in shapes)
+
+
+class Exact:
+    """The exact states of several parameters' samples, stepped together.
+
+    The optimizer's own rule steps them in float32, as its reference does, but the states are never
+    encoded in between. An element-wise rule steps many samples in one call.
+
+    Args:
+        optimizer: an optimizer whose rule is element-wise.
+        group: the parameter group of all of them.
+        taken: number of steps that each of them has taken.
+        param: the sampled values of the parameters, float32; changed here.
+        states: the states of these elements, float32; changed here.
+    """
+
+    def __init__(
+        self,
+        optimizer: QuantizedOptimizer,
+        group: dict[str, Any],
+        taken: int,
+        param: Tensor,
+        states: Values,
+    ) -> None:
+        self._optimizer, self._group, self._taken = optimizer, group, taken
+        self._param, self._states = param, states
+        self._left: list[tuple[Tensor, dict[str, float]]] = []
+
+    def step(self, gradient: Tensor) -> None:
+        """Take one step with the elements' gradient, float32 and not scaled.
+
+        The rule is applied when the states are asked for: many steps in a row take less time than
+        one after each step of the training, which has filled the processor's caches.
+        """
+        self._taken += 1
+        exact = self._optimizer.scalars(self._group, self._taken)
+        rounded = torch.tensor(list(exact.values()), dtype=torch.float64).float().tolist()
+        self._left.append((gradient, dict(zip(exact, rounded, strict=True))))
+
+    @torch.no_grad()
+    def states(self) -> Values:
+        """The states after the steps so far, on the CPU."""
+        for gradient, scalars in self._left:
+            self._optimizer.update(self._param, gradient, self._states, scalars)
+        self._left.clear()
+        return {name: value.cpu() for name, value in self._states.items()}

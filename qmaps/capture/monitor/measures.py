@@ -1,0 +1,135 @@
+"""Measures of one step on samples of states; the samples of several parameters together."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from qmaps.algebra import gaps
+from qmaps.algebra.pair import adam_update, zero_points
+from qmaps.algebra.quantized import QuantizedTensor
+from qmaps.metrics import Sums, mean_rel_error, sqnr_db
+
+MOMENTS = ("exp_avg", "exp_avg_sq")
+
+MEASURES = (
+    "held_share",
+    "moved_share",
+    "stalled_share",
+    "saturated_share",
+    "sqnr_db",
+    "zero_point_share",
+    "update_mean_rel_error",
+    "update_median_rel_error",
+)
+"""Names of the measures, as `qmaps.capture.Monitor` defines them."""
+
+Measures = dict[str, float]
+
+
+def of_states(
+    first: QuantizedTensor | None,
+    last: QuantizedTensor,
+    drifted: Tensor | None,
+    exact: Tensor | None,
+    sizes: Sequence[int],
+) -> list[Measures]:
+    """The measures of several states; those of both moments together are NaN.
+
+    Args:
+        first: the sampled codes at the start of the window; None if the map has changed since.
+        last: those after the step, 1-D and on the CPU as all others here.
+        drifted: the exact values after all steps of the window; None if unknown.
+        exact: the exact values after the step, from the codes before it; None if unknown.
+        sizes: number of elements of each state's sample; the samples lie one after another.
+
+    Returns:
+        The measures of each state.
+    """
+    found = [dict.fromkeys(MEASURES, math.nan) for _ in sizes]
+    codes = last.codes()
+    shares: dict[str, Tensor] = {}
+    if first is not None:
+        held = shares["held_share"] = first.codes() == codes
+        if drifted is not None:
+            moved = shares["moved_share"] = gaps.moved(first, drifted - first.dequantize())
+            shares["stalled_share"] = moved & held
+    if exact is not None:
+        shares["saturated_share"] = _saturated(last, exact, codes)
+        wide = exact.double()
+        noise = (wide - last.dequantize()).square()
+        signals, noises = _sums(wide.square(), sizes), _sums(noise, sizes)
+        for each, size, signal, square in zip(found, sizes, signals, noises, strict=True):
+            each["sqnr_db"] = sqnr_db.from_sums(_of(size, signal=signal, square=square))
+    for name, where in shares.items():
+        for each, size, count in zip(found, sizes, _sums(where, sizes), strict=True):
+            each[name] = count / size
+    for each in found:  # the share of those that moved
+        moved_share = each["moved_share"]
+        each["stalled_share"] = each["stalled_share"] / moved_share if moved_share else math.nan
+    return found
+
+
+def of_moments(
+    first: Tensor,
+    second: Tensor,
+    exact: Mapping[str, Tensor] | None,
+    group: Mapping[str, Any],
+    step: int,
+    sizes: Sequence[int],
+) -> list[Measures]:
+    """The measures of Adam's two moments together, of several parameters.
+
+    Args:
+        first: the decoded first moments after the step, 1-D.
+        second: the decoded second moments after the step.
+        exact: all states of the rule before they were encoded, by name; None if unknown.
+        group: options of the parameter group, of which `eps` and `betas` are used.
+        step: number of the parameters' step.
+        sizes: number of elements of each parameter's sample.
+    """
+    v = torch.ones_like(second) if exact is None else exact["exp_avg_sq"]
+    zeroed = _sums(zero_points(first, second, v), sizes)
+    found = [{"zero_point_share": n / size} for n, size in zip(zeroed, sizes, strict=True)]
+    if exact is None or set(exact) != set(MOMENTS):  # AdEMAMix's update has a third state
+        return found
+    # Bias corrections multiply the whole update by a number if eps is multiplied as well.
+    eps = float(group["eps"]) * math.sqrt(1 - float(group["betas"][1]) ** step)
+    u, w = adam_update(exact["exp_avg"], v, eps), adam_update(first, second, eps)
+    kept, wide = u != 0, u.double()
+    relative = ((w - wide) / wide).abs()
+    totals, counts = _sums(torch.where(kept, relative, 0.0), sizes), _sums(kept, sizes)
+    parts = torch.split(torch.where(kept, relative, math.nan), list(sizes))
+    medians = [float(part.nanmedian()) for part in parts]
+    for each, size, total, count, median in zip(found, sizes, totals, counts, medians, strict=True):
+        sums = _of(size, relative=total, nonzero=int(count))
+        each["update_mean_rel_error"] = mean_rel_error.from_sums(sums)
+        each["update_median_rel_error"] = median
+    return found
+
+
+def _saturated(t: QuantizedTensor, exact: Tensor, codes: Tensor) -> Tensor:
+    """Where an element has an end code, though its magnitude is below its scale."""
+    ends = codes == len(t.quantizer.map.codebook()) - 1
+    if t.quantizer.map.signed:
+        ends |= codes == 0
+    return ends & (t.quantizer.normalizer.normalize(exact, t.scales).abs() < 1)
+
+
+def _sums(x: Tensor, sizes: Sequence[int]) -> list[float]:
+    """The sum of each part of a 1-D tensor."""
+    if len(set(sizes)) == 1:
+        rows: list[float] = x.view(len(sizes), -1).sum(dim=1).tolist()
+        return rows
+    return [part.sum().item() for part in torch.split(x, list(sizes))]
+
+
+def _of(numel: int, **known: float) -> Sums:
+    """Sums of which only some are known."""
+    nothing = dict.fromkeys(("absolute", "square", "signal", "relative", "largest"), math.nan)
+    counts: dict[str, Any] = {"nonzero": 0, "zeroed": 0, "codes": torch.empty(0)}
+    return Sums(numel=numel, **{**nothing, **counts, **known})

@@ -1,0 +1,156 @@
+"""Samples of tensors, and of quantized tensors without decoding the rest."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Hashable, Sequence
+from dataclasses import replace
+
+import torch
+from torch import Tensor
+
+from qmaps.algebra.quantized import QuantizedTensor
+from qmaps.distributed.shards import local
+from qmaps.engines.step import codes_of
+from qmaps.normalize.base import Scales
+from qmaps.normalize.block import BlockWise
+from qmaps.normalize.eight_bit import EightBit
+from qmaps.normalize.logblock import LogBlock
+
+RUN = 256
+"""Consecutive elements that a sample takes together."""
+BYTE = 8
+"""Bits of a byte. This many codes of any width fill whole bytes."""
+
+
+class Places:
+    """Which elements of a flattened tensor a sample takes: runs of 256, spread evenly over it.
+
+    Their number is a multiple of 8, so that their codes fill whole bytes. What is computed from
+    them is kept, and must not be changed.
+
+    Args:
+        numel: number of elements of the tensor.
+        most: largest number of elements of the sample, at least 8.
+        device: where the tensor is.
+
+    Attributes:
+        index: ascending indices, int64; of all elements but the last 7 at most if there are no more
+            than `most`.
+    """
+
+    def __init__(self, numel: int, most: int, device: torch.device | str = "cpu") -> None:
+        if numel <= most:
+            index = torch.arange(numel // BYTE * BYTE)
+        else:
+            length = min(RUN, most) // BYTE * BYTE
+            wanted, runs = most // length, numel // length
+            starts = (2 * torch.arange(wanted) + 1) * runs // (2 * wanted) * length
+            index = (starts[:, None] + torch.arange(length)).reshape(-1)
+        self.index = index.to(device)
+        self._known: dict[tuple[int, ...], Tensor] = {}
+
+    def __len__(self) -> int:
+        return self.index.numel()
+
+    def bytes_of(self, bits: int) -> Tensor:
+        """Indices of the bytes that hold the codes of these elements."""
+        if (bits,) not in self._known:
+            within = torch.arange(bits, device=self.index.device)
+            places = (self.index[::BYTE] // BYTE * bits)[:, None] + within
+            self._known[bits,] = places.reshape(-1)
+        return self._known[bits,]
+
+    def scales_of(self, divisor: int, count: int) -> Tensor:
+        """Indices of the scales of these elements; see `qmaps.normalize.geometry`."""
+        if (divisor, count) not in self._known:
+            self._known[divisor, count] = (self.index // divisor) % count
+        return self._known[divisor, count]
+
+
+@functools.lru_cache(maxsize=256)
+def places(numel: int, most: int, device: torch.device) -> Places:
+    """The `Places` of these arguments, made once."""
+    return Places(numel, most, device)
+
+
+def values(x: Tensor, at: Places) -> Tensor:
+    """A copy of some elements of a flattened tensor in float32, on its device.
+
+    Args:
+        x: a parameter, a gradient or a state, which may be sharded, or kept as codes.
+        at: which elements.
+    """
+    codes = codes_of(x)
+    if codes is not None:
+        return joined([(codes, at)]).dequantize()
+    return torch.take(local(x).detach(), at.index).float()
+
+
+def kind(t: QuantizedTensor) -> Hashable:
+    """What quantized tensors must have in common to be `joined`."""
+    q = t.quantizer
+    return q.map, q.stochastic, q.normalizer.log_domain, t.device
+
+
+def joined(tensors: Sequence[tuple[QuantizedTensor, Places]]) -> QuantizedTensor:
+    """Some elements of several quantized tensors, as one with a scale for each element.
+
+    It decodes to the same values, and shares no memory with the tensors.
+
+    Args:
+        tensors: at least one quantized tensor, each with the places of its elements; all of one
+            `kind`.
+
+    Returns:
+        1-D, the elements of one tensor after those of the other.
+    """
+    q = tensors[0][0].quantizer
+    packed = torch.cat([t.packed[at.bytes_of(q.map.bits)] for t, at in tensors])
+    parts = zip(*(_scales(t, at) for t, at in tensors), strict=True)
+    scales = tuple(torch.cat(part) for part in parts)
+    single = LogBlock(1) if q.normalizer.log_domain else BlockWise(1)
+    return QuantizedTensor(
+        replace(q, normalizer=single), (sum(len(at) for _, at in tensors),), packed, scales
+    )
+
+
+def split(t: QuantizedTensor, sizes: Sequence[int]) -> list[QuantizedTensor]:
+    """Undo `joined`; the results share memory with `t`.
+
+    Args:
+        t: what `joined` returned.
+        sizes: number of elements of each tensor.
+    """
+    bits = t.quantizer.map.bits
+    packed = torch.split(t.packed, [size * bits // BYTE for size in sizes])
+    scales = zip(*(torch.split(part, list(sizes)) for part in t.scales), strict=True)
+    return [
+        QuantizedTensor(t.quantizer, (size,), codes, parts)
+        for size, codes, parts in zip(sizes, packed, scales, strict=True)
+    ]
+
+
+def _scales(t: QuantizedTensor, at: Places) -> Scales:
+    """The scale of each element; of ``logB`` the lower and the upper end of its range."""
+    normalizer = t.quantizer.normalizer
+    geometry = normalizer.geometry(t.shape)
+    if geometry is None:  # a normalizer of another package
+        whole = normalizer.expand(t.scales, t.shape).expand(t.shape)
+        return (torch.take(whole, at.index),)
+    parts = [
+        t.scales[part.array].reshape(-1)[at.scales_of(part.divisor, part.count)]
+        for part in geometry.parts
+    ]
+    if geometry.log:
+        return tuple(parts)
+    wide = [
+        scale if part.ends is None else _wide((scale, t.scales[part.ends]), len(at))
+        for part, scale in zip(geometry.parts, parts, strict=True)
+    ]
+    return (functools.reduce(torch.minimum, wide),)
+
+
+def _wide(codes_and_ends: Scales, count: int) -> Tensor:
+    """Scales that are stored in 8 bits, as float32."""
+    return EightBit(BlockWise(1)).expand(codes_and_ends, (count,))

@@ -1,0 +1,134 @@
+"""Which parameters of an optimizer are meant, what they are called, and how many steps it took."""
+
+from __future__ import annotations
+
+import fnmatch
+import operator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from qmaps.errors import BadTypeError, BadValueError, shown
+from qmaps.normalize.block import MOST
+
+Parameters = str | Iterable[str] | Callable[[str], bool] | None
+Names = torch.nn.Module | Iterable[tuple[str, Tensor]] | None
+
+
+def labelled(
+    optimizer: torch.optim.Optimizer, names: Mapping[int, str]
+) -> Iterator[tuple[str, Tensor, dict[str, Any]]]:
+    """Yield name, parameter and group of each parameter, as the groups are now.
+
+    Args:
+        optimizer: the optimizer of the parameters.
+        names: names by the identity of the parameter, from `named`. A parameter without one has
+            the name that the optimizer was given, else ``group0.param3``.
+
+    Raises:
+        BadValueError: two parameters have the same name.
+    """
+    seen = set()
+    for number, group in enumerate(optimizer.param_groups):
+        own = group.get("param_names")
+        for position, parameter in enumerate(group["params"]):
+            label = names.get(id(parameter))
+            if label is None:
+                label = own[position] if own else f"group{number}.param{position}"
+            if label in seen:
+                raise BadValueError(
+                    f"two parameters are named {label!r}; every name must be unique"
+                )
+            seen.add(label)
+            yield label, parameter, group
+
+
+def no_match(parameters: Parameters, labels: Sequence[str]) -> BadValueError:
+    """The error for an argument `parameters` that chooses none of these names."""
+    some = ", ".join(labels[:5]) + (", ..." if len(labels) > 5 else "")
+    return BadValueError(
+        f"parameters={shown(parameters)} matches no parameter; the names are {some}"
+    )
+
+
+def own_count(optimizer: torch.optim.Optimizer) -> int | None:
+    """The largest ``state["step"]``, or None if no parameter has one."""
+    counts: list[float] = []
+    tensors: dict[torch.device, list[Tensor]] = {}
+    for state in optimizer.state.values():
+        # Hooks may keep entries of another kind.
+        step = state.get("step") if isinstance(state, Mapping) else None
+        if isinstance(step, Tensor) and step.numel() == 1:
+            tensors.setdefault(step.device, []).append(step.detach().reshape(()).double())
+        elif isinstance(step, (int, float)):
+            counts.append(step)
+    # One synchronization per device, not per parameter.
+    counts += [torch.stack(steps).max().item() for steps in tensors.values()]
+    return int(max(counts)) if counts else None
+
+
+def integer(parameter: str, value: Any, least: int) -> int:
+    """Return `value` as an int; raise `BadValueError` if it is none, or below `least`."""
+    try:
+        number = None if isinstance(value, bool) else operator.index(value)
+    except (RuntimeError, TypeError, ValueError):
+        number = None
+    if number is None or number < least:
+        raise BadValueError(f"{parameter}={shown(value)} must be an int of at least {least}")
+    if number > MOST:
+        raise BadValueError(f"{parameter}={shown(value)} must be at most 2**53")
+    return number
+
+
+def members(given: Any) -> list[Any] | None:
+    """Return the members of a collection, or None if the value is not a collection."""
+    try:
+        return list(given)
+    except (RuntimeError, TypeError):
+        return None
+
+
+def predicate(argument: str, chosen: Parameters) -> Callable[[str], bool]:
+    """Return a function that says whether a name is chosen."""
+    if chosen is None:
+        return lambda _: True
+    if callable(chosen):
+        return chosen
+    patterns = [chosen] if isinstance(chosen, str) else members(chosen)
+    if patterns is None:
+        raise BadTypeError(
+            f"{argument}={shown(chosen)} must be names or wildcards, or a function of a name"
+        )
+    for pattern in patterns:
+        if not isinstance(pattern, str):
+            raise BadTypeError(
+                f"{argument} must hold names or wildcards, got {shown(pattern)} among them"
+            )
+    # Equality first: a name may hold brackets, which are wildcards as well.
+    return lambda name: name in patterns or any(fnmatch.fnmatchcase(name, p) for p in patterns)
+
+
+def named(names: Names, optimizer: torch.optim.Optimizer) -> dict[int, str]:
+    """Names by the identity of the parameter; the first of a shared parameter's names."""
+    if names is None:
+        return {}
+    pairs = members(names.named_parameters() if isinstance(names, torch.nn.Module) else names)
+    if pairs is None:
+        kind = type(names).__name__
+        raise BadTypeError(f"names must be a model or pairs of a name and a parameter, got {kind}")
+    found: dict[int, str] = {}
+    for pair in pairs:
+        fits = isinstance(pair, (tuple, list)) and len(pair) == 2
+        if not fits or not isinstance(pair[0], str) or not isinstance(pair[1], Tensor):
+            raise BadTypeError(
+                "names must be a model or pairs of a name and a parameter, got "
+                f"{type(pair).__name__} among them"
+            )
+        found.setdefault(id(pair[1]), pair[0])
+    if not any(id(p) in found for group in optimizer.param_groups for p in group["params"]):
+        raise BadValueError(
+            "names has none of the optimizer's parameters; pass the model that the optimizer trains"
+        )
+    return found

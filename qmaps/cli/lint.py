@@ -1,0 +1,61 @@
+"""``qmaps lint``."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from qmaps.cli.options import AsJson, States
+from qmaps.cli.output import print_json, print_table
+
+
+def lint(
+    states: States,
+    step: Annotated[
+        int | None, typer.Option(help="Captured step of a folder; by default the last.")
+    ] = None,
+    names: Annotated[
+        Path | None,
+        typer.Option(
+            help="File with the parameters' names, one per line in the optimizer's order, for a "
+            "checkpoint without names."
+        ),
+    ] = None,
+    top: Annotated[int, typer.Option(min=1, help="Rows to print, errors first.")] = 20,
+    as_json: AsJson = False,
+) -> None:
+    """Find problems of saved optimizer states; the exit code is 1 if there is an error.
+
+    Errors are second moments that were lost (a checkpoint in float16), NaN and infinity, negative
+    second moments, and codes or scales that do not fit their quantizer. Rows without gradients and
+    quantizers that differ from the group's options are warnings.
+
+    Examples:
+
+        qmaps lint checkpoint-500/optimizer.pt
+
+        qmaps lint optimizer.pt --names names.txt --json
+    """
+    from qmaps.capture.lint import lint_file
+
+    labels = None if names is None else names.read_text(encoding="utf-8").splitlines()
+    findings = lint_file(states, step=step, names=labels)
+    if as_json:
+        print_json([asdict(found) for found in findings])
+    elif not findings:
+        print(f"{states}: no problems found")
+    else:
+        more = f"; the first {top}" if len(findings) > top else ""
+        print_table(
+            f"{states}: {len(findings)} findings{more}",
+            ["level", "parameter", "state", "about"],
+            [
+                [found.level, found.parameter or "all", found.state or "all", found.message]
+                for found in findings[:top]
+            ],
+        )
+    if any(found.level == "error" for found in findings):
+        raise typer.Exit(1)

@@ -1,0 +1,172 @@
+"""What is found in checkpoints."""
+
+from __future__ import annotations
+
+import copy
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from qmaps import optim
+from qmaps.capture import StateRecorder
+from qmaps.capture.lint import Finding, lint_file
+from qmaps.cli import main
+from qmaps.errors import CaptureError
+
+SPECS = {"exp_avg": "B64/DE@8s", "exp_avg_sq": "B64/DE-0@8u"}
+
+
+def trained(make: Any, scale: float = 1.0, **options: Any) -> torch.optim.Optimizer:
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Linear(16, 12), nn.Linear(12, 8))
+    optimizer = make(net.named_parameters(), **options)
+    for _ in range(3):
+        optimizer.zero_grad()
+        (net(torch.randn(4, 16)).square().mean() * scale).backward()
+        optimizer.step()
+    return optimizer
+
+
+def quantized(**options: Any) -> dict[str, Any]:
+    made = trained(optim.AdamW, min_quantized_size=0, state_quantizers=SPECS, **options)
+    return copy.deepcopy(made.state_dict())
+
+
+def found(state_dict: Any, folder: Path) -> list[Finding]:
+    torch.save(state_dict, folder / "o.pt")
+    return lint_file(folder / "o.pt")
+
+
+def about(findings: list[Finding]) -> set[tuple[str, str, str, str]]:
+    return {(each.level, each.check, each.parameter, each.state) for each in findings}
+
+
+def test_a_sound_checkpoint_has_no_findings(tmp_path: Path) -> None:
+    assert found(trained(torch.optim.AdamW).state_dict(), tmp_path) == []
+    assert found(quantized(), tmp_path) == []
+    fitted = {"exp_avg": "B64/quantile@8s", "exp_avg_sq": "B64/DE-0@8u"}
+    assert found({"optimizer": quantized()}, tmp_path) == []
+    made = trained(optim.AdamW, min_quantized_size=0, state_quantizers=fitted)
+    assert found(made.state_dict(), tmp_path) == []
+
+
+def test_a_save_in_float16_that_loses_second_moments(tmp_path: Path) -> None:
+    saved = trained(torch.optim.AdamW, scale=0.15).state_dict()
+    v = saved["state"][0]["exp_avg_sq"]
+    lost = int(((v != 0) & (v.half() == 0)).sum())
+    assert 0 < lost < v.numel()
+    (note,) = found(saved, tmp_path)
+    assert (note.level, note.check, note.parameter) == ("note", "float16", "")
+    assert note.message.startswith("saved in float16, ")
+    for state in saved["state"].values():
+        state |= {name: value.half() for name, value in state.items() if name != "step"}
+    findings = found({"ema": None, "optimizer": saved}, tmp_path)
+    weight = next(each for each in findings if each.parameter == "0.weight")
+    m, zero = saved["state"][0]["exp_avg"], saved["state"][0]["exp_avg_sq"] == 0
+    assert (weight.level, weight.check, weight.state) == ("error", "zeroed", "exp_avg_sq")
+    assert weight.count == int((zero & (m != 0)).sum()) > 0
+    assert weight.share == weight.count / int((m != 0).sum())
+    assert weight.message == (
+        f"0 in float16 under {weight.share:.2%} of the non-zero exp_avg; its true values were lost"
+    )
+    assert all(each.check == "zeroed" for each in findings)
+
+
+def test_values_that_no_state_has(tmp_path: Path) -> None:
+    saved = trained(torch.optim.AdamW).state_dict()
+    state = saved["state"]
+    state[0]["exp_avg"][1, 2] = float("nan")
+    state[0]["exp_avg_sq"][5] = 0.0  # lost, not dead: its first moment is not 0
+    state[1]["exp_avg_sq"][3] = -1.0
+    state[2]["exp_avg"] = state[2]["exp_avg"][:1]
+    state[2]["exp_avg_sq"][:] = 0
+    state[3]["exp_avg_sq"][:] = 0
+    state[3]["exp_avg"][:] = 0
+    findings = found(saved, tmp_path)
+    assert about(findings) == {
+        ("error", "nonfinite", "0.weight", "exp_avg"),
+        ("error", "zeroed", "0.weight", "exp_avg_sq"),
+        ("error", "negative", "0.bias", "exp_avg_sq"),
+        ("error", "shape", "1.weight", "exp_avg_sq"),
+        ("warning", "dead-rows", "1.weight", "exp_avg_sq"),
+    }
+    assert findings[0].message == (
+        "0.52% of the elements are NaN or infinite, the first at flat index 18"
+    )
+    assert findings[-1].message == (
+        "8 of 8 rows are all 0, so they had no gradient: 0, 1, 2, 3, 4, ..."
+    )
+
+
+def test_codes_and_scales_that_do_not_fit_and_do_not_hide_others(tmp_path: Path) -> None:
+    saved = quantized()
+    state = saved["state"]
+    state[0]["exp_avg"]["packed"] = state[0]["exp_avg"]["packed"][:-1]
+    state[0]["exp_avg_sq"]["scales"][0][1] = float("inf")
+    state[1]["exp_avg_sq"]["scales"] = [torch.ones(5)]
+    state[2]["exp_avg"]["spec"] = "B64/nonsense@8s"
+    saved["param_groups"][0]["state_quantizers"]["exp_avg"] = "B64/DE@4s"
+    findings = found(saved, tmp_path)
+    assert about(findings) == {
+        ("error", "damaged", "0.weight", "exp_avg"),
+        ("error", "scales", "0.weight", "exp_avg_sq"),
+        ("error", "nonfinite", "0.weight", "exp_avg_sq"),
+        ("error", "damaged", "0.bias", "exp_avg_sq"),
+        ("error", "damaged", "1.weight", "exp_avg"),
+        ("warning", "quantizer", "0.bias", "exp_avg"),
+        ("warning", "quantizer", "1.bias", "exp_avg"),
+    }
+    messages = {(each.check, each.parameter): each.message for each in findings}
+    assert messages["damaged", "0.weight"].startswith("packed has 191 elements of torch.uint8; ")
+    assert messages["scales", "0.weight"] == "1 of 3 scales of B64/DE-0@8u are NaN or infinite"
+    assert messages["quantizer", "1.bias"] == (
+        "it is B64/DE@8s, but the options of its group say B64/DE@4s"
+    )
+
+
+def test_quantized_zeros_and_captures(tmp_path: Path) -> None:
+    specs = {"exp_avg": "B64/DE@8s", "exp_avg_sq": "tensor/linear0@4u"}
+    made = trained(optim.AdamW, min_quantized_size=0, state_quantizers=specs)
+    findings = found(made.state_dict(), tmp_path)
+    zeroed = [each for each in findings if each.check == "zeroed"]
+    assert {each.level for each in zeroed} == {"warning"}
+    assert zeroed[0].message.startswith("0 in tensor/linear0@4u under ")
+    with StateRecorder(made, tmp_path / "states") as recorder:
+        recorder.record()
+    assert "zeroed" in {each.check for each in lint_file(tmp_path / "states")}
+
+
+def test_the_command_line(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def call(*arguments: str) -> tuple[int, str, str]:
+        with pytest.raises(SystemExit) as caught:
+            main(["lint", *arguments])
+        out, err = capsys.readouterr()
+        return int(caught.value.code or 0), out, err
+
+    saved = trained(torch.optim.AdamW).state_dict()
+    file = tmp_path / "o.pt"
+    torch.save(saved, file)
+    assert call(str(file)) == (0, f"{file}: no problems found\n", "")
+    saved["state"][0]["exp_avg"][0, 0] = float("inf")
+    torch.save(saved, file)
+    code, out, _ = call(str(file), "--json")
+    (row,) = json.loads(out)
+    assert (code, row["check"], row["parameter"], row["count"]) == (1, "nonfinite", "0.weight", 1)
+    code, out, _ = call(str(file))
+    assert code == 1
+    assert "0.weight" in out
+    (tmp_path / "names.txt").write_text("a\nb\n")
+    assert call(str(file), "--names", str(tmp_path / "names.txt")) == (
+        2,
+        "",
+        f"error: names has 2 entries, but {str(file)!r} has 4 parameters\n",
+    )
+    torch.save({"model": {}}, file)
+    code, _, err = call(str(file))
+    assert (code, err.count("\n")) == (2, 1)
+    with pytest.raises(CaptureError, match="does not exist"):
+        lint_file(tmp_path / "nothing.pt")

@@ -1,0 +1,270 @@
+"""Monitors of quantized states beside training."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import qmaps
+from qmaps import lpmm, optim
+from qmaps.algebra.quantized import QuantizedTensor
+from qmaps.capture import Monitor, Thresholds
+from qmaps.capture.monitor import window
+from qmaps.capture.monitor.measures import of_states
+from qmaps.errors import QmapsError, StateWarning
+from tests.training.runs import EVERY, assert_same, gradients, make, net
+
+PAIR = "B64/DE@8s + B64/DE@4u"
+LR, EPS, BETAS = 1e-2, 1e-8, (0.9, 0.999)
+
+
+def steps(optimizer: torch.optim.Optimizer, count: int, first: int = 0) -> None:
+    params = [p for group in optimizer.param_groups for p in group["params"]]
+    for number in range(first, first + count):
+        gradients(params, number)
+        optimizer.step()
+
+
+def adam(params: Any, **options: Any) -> optim.AdamW:
+    return optim.AdamW(params, lr=LR, min_quantized_size=0, **options)
+
+
+@EVERY
+def test_training_has_the_same_bits_with_a_monitor(kind: str, tmp_path: Path) -> None:
+    plain, watched = net(), net()
+    ours = make(kind, plain.parameters(), weight_decay=0.1)
+    theirs = make(kind, watched.parameters(), weight_decay=0.1)
+    steps(ours, 5)
+    with Monitor(theirs, tmp_path / "m.csv", every=2, thresholds=None) as monitor:
+        steps(theirs, 5)
+    assert {row["step"] for row in monitor.rows} == {4}
+    assert_same(ours, theirs)
+    for one, other in zip(plain.parameters(), watched.parameters(), strict=True):
+        assert torch.equal(one, other)
+
+
+class Oracle:
+    """Adam's moments by hand, on all elements, from the states that the optimizer has."""
+
+    def __init__(self, state: dict[str, Any]) -> None:
+        self.first = {name: state[name].clone() for name in ("exp_avg", "exp_avg_sq")}
+        self.m, self.v = (t.dequantize() for t in self.first.values())
+
+    def step(self, g: Tensor) -> None:
+        self.m = self.m * BETAS[0] + g * torch.tensor(1 - BETAS[0]).float()
+        self.v = self.v * BETAS[1] + (g * g) * torch.tensor(1 - BETAS[1]).float()
+
+
+def test_every_measure_is_that_of_its_definition() -> None:
+    parameter = nn.Parameter(torch.zeros(24, 32))
+    optimizer = adam([("w", parameter)], state_quantizers=PAIR)
+    monitor = Monitor(optimizer, None, every=8, window=4, thresholds=None)
+    grads = [torch.randn(24, 32, generator=torch.Generator().manual_seed(n)) ** 3 for n in range(8)]
+    for number, g in enumerate(grads):
+        if number == 4:
+            drifting = Oracle(optimizer.state[parameter])
+        if number == 7:
+            last = Oracle(optimizer.state[parameter])
+        parameter.grad = g
+        optimizer.step()
+        for oracle in (drifting, last) if number == 7 else (drifting,) if number >= 4 else ():
+            oracle.step(g)
+    found = {row["state"]: row for row in monitor.rows}
+    assert [row["step"] for row in monitor.rows] == [8, 8]
+    decoded = {}
+    for name, x, y in (
+        ("exp_avg", drifting.m, last.m),
+        ("exp_avg_sq", drifting.v, last.v),
+    ):
+        row, t, first = found[name], optimizer.state[parameter][name], drifting.first[name]
+        q = decoded[name] = t.dequantize()
+        assert (row["parameter"], row["quantizer"], row["numel"]) == ("w", t.quantizer.spec, 768)
+        noise = (y.double() - q.double()).square().sum()
+        assert row["sqnr_db"] == pytest.approx(
+            float(10 * (y.double().square().sum() / noise).log10())
+        )
+        held = first.codes() == t.codes()
+        book, scale = t.quantizer.map.codebook(), first.scales[0].repeat_interleave(64).view(24, 32)
+        codes, movement = first.codes(), x - first.dequantize()
+        beside = (codes + torch.where(movement > 0, 1, -1)).clamp(0, len(book) - 1)
+        gap = (book[beside] * scale - first.dequantize()).abs()
+        moved = (movement.abs() > gap) & (gap > 0)
+        assert row["held_share"] == float(held.double().mean())
+        assert row["moved_share"] == float(moved.double().mean()) > 0.05
+        assert row["stalled_share"] == pytest.approx(float((moved & held).sum() / moved.sum()))
+        end = t.codes() == len(book) - 1
+        end |= (t.codes() == 0) & t.quantizer.map.signed
+        new = t.scales[0].repeat_interleave(64).view(24, 32)
+        assert row["saturated_share"] == float((end & (y.abs() < new)).double().mean())
+    assert found["exp_avg_sq"]["stalled_share"] > 0
+    m, v = decoded.values()
+    zeros = float(((v == 0) & (m != 0) & (last.v > 0)).double().mean())
+    assert found["exp_avg_sq"]["zero_point_share"] == zeros > 0.01
+
+    def update(m: Tensor, v: Tensor) -> Tensor:
+        corrected = (v.double() / (1 - BETAS[1] ** 8)).sqrt() + EPS
+        return m.double() / (1 - BETAS[0] ** 8) / corrected
+
+    u, w = update(last.m, last.v), update(m, v)
+    relative = ((w - u) / u).abs().reshape(-1)
+    assert found["exp_avg_sq"]["update_mean_rel_error"] == pytest.approx(
+        float(relative.mean()), 1e-3
+    )
+    assert found["exp_avg_sq"]["update_median_rel_error"] == pytest.approx(
+        float(relative.median()), 1e-3
+    )
+    assert math.isnan(found["exp_avg"]["zero_point_share"])
+
+
+ELEMENT_WISE: dict[str, Callable[[Any], optim.QuantizedOptimizer]] = {
+    "AdamW": lambda p: adam(p, state_quantizers="8bit", weight_decay=0.3),
+    "Adam": lambda p: optim.Adam8bit(p, min_quantized_size=0, weight_decay=0.3, maximize=True),
+    "SGD": lambda p: optim.SGD8bit(p, 0.1, 0.9, min_quantized_size=0, weight_decay=0.3),
+    "Lion": lambda p: optim.Lion8bit(p, min_quantized_size=0),
+    "AdEMAMix": lambda p: optim.AdEMAMix8bit(p, min_quantized_size=0, t_alpha=9, t_beta3=9),
+    "RMSprop": lambda p: optim.RMSprop8bit(p, min_quantized_size=0, momentum=0.9, centered=True),
+    "Adagrad": lambda p: optim.Adagrad8bit(p, min_quantized_size=0, lr_decay=0.1),
+}
+
+
+@pytest.mark.parametrize("name", ELEMENT_WISE)
+def test_the_exact_step_encodes_to_the_codes_of_the_optimizer(name: str, monkeypatch: Any) -> None:
+    seen: list[tuple[QuantizedTensor, Tensor]] = []
+
+    def spy(first: Any, last: Any, drifted: Any, exact: Any, sizes: Any) -> Any:
+        seen.append((last, exact))
+        return of_states(first, last, drifted, exact, sizes)
+
+    monkeypatch.setattr(window, "of_states", spy)
+    parameter = nn.Parameter(torch.randn(48, 48, generator=torch.Generator().manual_seed(1)))
+    optimizer = ELEMENT_WISE[name]([parameter])
+    if name == "Adam":  # engines that take part in torch.amp divide by the scale of a GradScaler
+        monkeypatch.setenv("QMAPS_BACKEND", "reference")
+        optimizer.grad_scale = torch.tensor(8.0)
+    with Monitor(optimizer, None, every=3, window=2, sample=10**4, thresholds=None):
+        steps(optimizer, 3)
+    assert seen
+    for last, exact in seen:
+        states = optimizer.state[parameter].values()
+        (t,) = (t for t in states if is_quantized(t) and torch.equal(t.packed, last.packed))
+        assert torch.equal(t.quantizer.quantize(exact.view(48, 48)).packed, t.packed)
+
+
+def is_quantized(t: object) -> bool:
+    return isinstance(t, QuantizedTensor)
+
+
+def test_skipped_steps_and_missing_gradients_are_not_measured() -> None:
+    model = net()
+    optimizer = adam(model.named_parameters(), state_quantizers="8bit", nonfinite="skip")
+    weight = model[0].weight
+    with Monitor(optimizer, None, every=4, window=2, names=model, thresholds=None) as monitor:
+        steps(optimizer, 2)
+        gradients(model.parameters(), 9)
+        weight.grad[0, 0] = float("nan")
+        optimizer.step()  # skipped
+        steps(optimizer, 1)
+        assert monitor.rows == []  # it was step 3
+        steps(optimizer, 1)
+        assert {row["step"] for row in monitor.rows} == {4}
+        steps(optimizer, 3)
+        gradients(model.parameters(), 10)
+        weight.grad = None
+        optimizer.step()
+    assert {row["step"] for row in monitor.rows} == {8}
+    assert "0.weight" not in {row["parameter"] for row in monitor.rows}
+    assert {"2.weight", "0.bias"} <= {row["parameter"] for row in monitor.rows}
+
+
+def test_gradients_that_are_gone_after_the_step_are_not_taken_as_zeros() -> None:
+    optimizer = make("AdamW8bit", net().parameters())
+    optimizer.register_step_post_hook(lambda one, *_: one.zero_grad())
+    with (
+        Monitor(optimizer, None, every=2) as monitor,
+        pytest.warns(
+            UserWarning, match="the monitor measured nothing at step 2: no chosen"
+        ) as told,
+    ):
+        steps(optimizer, 6)
+    assert monitor.rows == []
+    assert len(told) == 1
+
+
+def test_rules_that_are_not_element_wise_have_what_needs_no_rule() -> None:
+    model = net()
+    optimizer = make("LAMB8bit", model.parameters())
+    with Monitor(optimizer, None, every=3) as monitor:
+        steps(optimizer, 3)
+    row = next(row for row in monitor.rows if row["state"] == "exp_avg_sq")
+    assert 0 <= row["held_share"] < 1
+    assert row["zero_point_share"] == 0
+    assert math.isnan(row["sqnr_db"])
+
+
+def test_a_warning_for_each_state_and_cause() -> None:
+    model = net()
+    optimizer = adam(model.parameters(), state_quantizers="B64/DE@4s + B64/DE@4u")
+    strict = Thresholds(sqnr_db=100.0, update_median_rel_error=None, stalled_share=None)
+    with (
+        warnings.catch_warnings(record=True) as told,
+        Monitor(optimizer, None, every=2, names=model, thresholds=strict),
+    ):
+        warnings.simplefilter("always")
+        steps(optimizer, 6)
+    assert all(each.category is StateWarning for each in told)
+    texts = [str(each.message) for each in told]
+    assert len(texts) == len({text.partition("=")[0] + text.split("'")[1] for text in texts})
+    (zeros,) = (text for text in texts if text.startswith("zero_point_share"))
+    assert "of state 'exp_avg_sq' (B64/DE@4u) of '" in zeros
+    assert "at step 2 is above 0, as in " in zeros
+    assert zeros.endswith("; use a map without 0, such as DE-0 or linear")
+    assert sum(text.startswith("sqnr_db") for text in texts) == 2
+
+
+def fails(make_one: Callable[[], object]) -> str:
+    with pytest.raises(QmapsError) as caught:
+        make_one()
+    return str(caught.value)
+
+
+def test_bad_input_is_named_and_nothing_is_written(tmp_path: Path) -> None:
+    model, out = net(), tmp_path / "m.csv"
+    eight = make("AdamW8bit", model.named_parameters())
+    cases = {
+        "optimizer=AdamW has no quantized states; a monitor needs at least one (state_quantizers, "
+        "min_quantized_size)": lambda: Monitor(adam(model.parameters()), out),
+        "optimizer must be one of qmaps.optim, got AdamW, which has no quantized states": (
+            lambda: Monitor(torch.optim.AdamW(model.parameters()), out)
+        ),
+        "optimizer must be one of qmaps.optim, got LPMMSGD, which drops its gradients within the "
+        "step": lambda: Monitor(lpmm.LPMMSGD(model.parameters(), lr=0.1), out),
+        "parameters='head.*' matches no parameter; the names are 0.weight, 0.bias, 2.weight, "
+        "2.bias": lambda: Monitor(eight, out, parameters="head.*"),
+        "names has none of the optimizer's parameters; pass the model that the optimizer trains": (
+            lambda: Monitor(eight, out, names=net())
+        ),
+        "every=0 must be an int of at least 1": lambda: Monitor(eight, out, every=0),
+        "window=20 must be at most every=10": lambda: Monitor(eight, out, every=10, window=20),
+        "sample=4 must be an int of at least 8": lambda: Monitor(eight, out, sample=4),
+        "log=3 must be a function of values and step, a SummaryWriter, or an object with a method "
+        "log(values, step=...)": lambda: Monitor(eight, out, log=3),
+        "thresholds=0.5 must be Thresholds or None": lambda: Monitor(eight, out, thresholds=0.5),
+        "sqnr_db='10' must be a number or None": lambda: Thresholds(sqnr_db="10"),
+        "sqnr_db=nan must be a finite number or None": lambda: Thresholds(sqnr_db=math.nan),
+    }
+    assert {message: fails(case) for message, case in cases.items()} == {m: m for m in cases}
+    assert list(tmp_path.iterdir()) == []
+    assert isinstance(eight.param_groups[0]["params"][0], nn.Parameter)
+    assert not eight._optimizer_step_post_hooks
+
+
+def test_it_is_a_name_of_the_package() -> None:
+    assert qmaps.Monitor is Monitor
+    assert "Monitor" in dir(qmaps)

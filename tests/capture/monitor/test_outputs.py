@@ -1,0 +1,121 @@
+"""The CSV file and the clients of other packages."""
+
+from __future__ import annotations
+
+import csv
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from qmaps.capture import Monitor
+from qmaps.capture.monitor.monitor import COLUMNS
+from qmaps.errors import OutputError
+from tests.capture.monitor.test_monitor import steps
+from tests.training.runs import make, net
+
+
+def rows(path: Path) -> list[dict[str, str]]:
+    with path.open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def test_a_resumed_run_goes_on_without_repeating_a_step(tmp_path: Path) -> None:
+    out = tmp_path / "runs" / "m.csv"
+    optimizer = make("AdamW8bit", net().named_parameters())
+    with Monitor(optimizer, out, every=2, parameters="*.weight"):
+        steps(optimizer, 3)
+        torch.save(optimizer.state_dict(), tmp_path / "o.pt")
+        steps(optimizer, 3, first=3)
+    whole = out.read_text()
+    assert [row["step"] for row in rows(out)] == [*"2222", *"4444", *"6666"]
+    assert tuple(rows(out)[0]) == COLUMNS
+    assert rows(out)[0]["quantizer"] == "B256/DE@8s"
+    assert float(rows(out)[0]["sqnr_db"]) > 20
+
+    again = make("AdamW8bit", net().named_parameters())
+    again.load_state_dict(torch.load(tmp_path / "o.pt", weights_only=True))
+    # The last row was cut off by a kill.
+    out.write_text(whole + "8,0.wei")
+    with Monitor(again, out, every=2, parameters="*.weight") as monitor:
+        with pytest.warns(
+            UserWarning, match="has rows up to step 6; earlier steps are not written"
+        ):
+            steps(again, 6, first=3)  # 4 to 9
+        assert monitor.rows[0]["step"] == 8
+    assert [row["step"] for row in rows(out)] == [*"2222", *"4444", *"6666", *"8888"]
+    assert out.read_text().startswith(whole + "8,0.weight,exp_avg,")
+
+
+def test_a_file_that_is_not_the_monitors_is_left_alone(tmp_path: Path, monkeypatch: Any) -> None:
+    monkeypatch.setattr("qmaps.storage.locks.PATIENCE", 0.01)
+    out = tmp_path / "m.csv"
+    out.write_text("step,loss\n1,2\n")
+    optimizer = make("AdamW8bit", net().parameters())
+    with pytest.raises(OutputError) as caught:
+        Monitor(optimizer, out)
+    assert str(caught.value) == (
+        f"out={str(out)!r} exists and is no file of a monitor with these columns; give another file"
+    )
+    assert out.read_text() == "step,loss\n1,2\n"
+    with Monitor(optimizer, tmp_path / "n.csv"), pytest.raises(OutputError, match="written"):
+        Monitor(optimizer, tmp_path / "n.csv")
+    Monitor(optimizer, tmp_path / "n.csv").close()
+
+
+def test_a_full_disk_does_not_end_the_training(tmp_path: Path, monkeypatch: Any) -> None:
+    optimizer = make("AdamW8bit", net().parameters())
+    with Monitor(optimizer, tmp_path / "m.csv", every=2, thresholds=None) as monitor:
+        steps(optimizer, 2)
+        before = (tmp_path / "m.csv").read_bytes()
+
+        def full(*_: Any, **options: Any) -> None:
+            raise OSError(28, "No space left on device")
+
+        monkeypatch.setattr(Path, "open", full)
+        with pytest.warns(UserWarning, match="cannot be written"):
+            steps(optimizer, 4)
+        monkeypatch.undo()
+        assert monitor.rows[0]["step"] == 6
+    assert (tmp_path / "m.csv").read_bytes() == before
+
+
+class Run:
+    """The part of a W&B or trackio run that is used: log(values, step=None)."""
+
+    def __init__(self) -> None:
+        self.logged: list[tuple[dict[str, Any], int | None]] = []
+
+    def log(self, data: dict[str, Any], step: int | None = None) -> None:
+        self.logged.append((data, step))
+
+
+class Writer:
+    """The part of torch.utils.tensorboard.SummaryWriter that is used."""
+
+    def __init__(self) -> None:
+        self.scalars: dict[tuple[str, int], float] = {}
+
+    def add_scalar(self, tag: str, scalar_value: float, global_step: int | None = None) -> None:
+        assert global_step is not None
+        self.scalars[tag, global_step] = scalar_value
+
+
+def test_clients_get_the_measures_by_name_and_step() -> None:
+    run, writer, seen = Run(), Writer(), []
+    model = net()
+    optimizer = make("AdamW8bit", model.parameters())
+    log = [run, writer, lambda values, step: seen.append((step, values)), run.log]
+    with Monitor(optimizer, None, every=2, names=model, log=log) as monitor:
+        steps(optimizer, 4)
+    assert [step for step, _ in seen] == [2, 4]
+    assert [step for _, step in run.logged] == [2, 2, 4, 4]
+    values = seen[1][1]
+    assert values == run.logged[-1][0]
+    assert {(name, 4): value for name, value in values.items()}.items() <= writer.scalars.items()
+    row = next(r for r in monitor.rows if (r["parameter"], r["state"]) == ("2.weight", "exp_avg"))
+    assert values["sqnr_db/2.weight.exp_avg"] == row["sqnr_db"]
+    assert "zero_point_share/2.weight.exp_avg" not in values
+    assert all(math.isfinite(value) for value in values.values())
