@@ -143,7 +143,7 @@ def draw(trials: pd.DataFrame, measures: pd.DataFrame, path: Path) -> None:
     for column, (part, rate, difference, table) in enumerate(found):
         cost = difference.mean(axis=1).to_numpy()
         worst = np.nanmax(cost[np.isfinite(cost)], initial=1.0)
-        for row, (name, low) in enumerate(((CHOSEN, 1e-2), (ONE_STEP, 1e-4))):
+        for row, (name, low) in enumerate(((CHOSEN, 0.1), (ONE_STEP, 1e-4))):
             axes = panels[row, column]
             x = table[name].to_numpy().clip(max=1e3)
             for explodes, colour in ((False, "#4269d0"), (True, "#ff725c")):
@@ -153,9 +153,15 @@ def draw(trials: pd.DataFrame, measures: pd.DataFrame, path: Path) -> None:
             axes.set_xscale("symlog", linthresh=low)
             axes.set_yscale("symlog", linthresh=0.01)
             axes.axhline(0, color="#9498a0", linewidth=0.8)
-            axes.set_xlabel(f"predicted by {name}")
+            axes.set_xlabel(name)
+            if name == CHOSEN:
+                axes.set_xticks(
+                    [-0.1, 0, 0.1, 1, 10, 100, 1000],
+                    ["-0.1", "0", "0.1", "1", "10", "100", "≥1000"],
+                )
             if column == 0:
                 axes.set_ylabel("loss minus 32 bits")
         panels[0, column].set_title(f"{part}, rate x {rate:g}")
-    panels[0, 0].legend(frameon=False)
+    if found[0][3]["explodes"].nunique() > 1:
+        panels[0, 0].legend(frameon=False)
     figure.savefig(path, format="png", dpi=110)
