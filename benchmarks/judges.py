@@ -1,7 +1,7 @@
 """The judges' learning rates and their power.
 
 ``python -m benchmarks.judges`` trains each judge with 32-bit AdamW at rates around its own, then
-at its own rate with the quantizers of `KNOWN`, goes on where it was stopped, and writes
+at its own rate with the quantizers of `KNOWN` and `FEWER`, goes on where it was stopped, and writes
 reports/judges.{csv,md,png}. A rate is right if it is the best of the sweep and not its first or
 last.
 """
@@ -35,7 +35,7 @@ class Effort:
     Attributes:
         factors: rates of the sweep, in units of the judge's own.
         rate_seeds: seeds of the sweep.
-        seeds: seeds at the judge's own rate, with each of `KNOWN`.
+        seeds: seeds at the judge's own rate, with each of `KNOWN` and `FEWER`.
     """
 
     factors: tuple[float, ...] = (0.25, 0.5, 1.0, 2.0, 4.0)
@@ -53,6 +53,8 @@ KNOWN = (
     "B128/DE@4s+sr + B128/DE-0@4u",
 )
 """32 bits, 8 bits, the 4-bit paper's pair, and one of the same size with stochastic rounding."""
+FEWER = ("B128/DE@3s+sr + B128/DE-0@3u", "B32x8/quantile-normal@2s+sr + B128/power3@2u")
+"""The presets of 3 and 2 bits."""
 CHANCES = 0.05, 0.8
 """Level of the t-test, and the probability with which it is to see a difference."""
 
@@ -65,7 +67,11 @@ def effort(name: str) -> Effort:
 def trials(name: str) -> list[Trial]:
     """What is trained on a judge."""
     much = effort(name)
-    own = [Trial(name, JUDGES[name], q, seed) for q in KNOWN for seed in range(much.seeds)]
+    own = [
+        Trial(name, JUDGES[name], quantizer, seed)
+        for quantizer in (*KNOWN, *FEWER)
+        for seed in range(much.seeds)
+    ]
     rates = [
         Trial(name, JUDGES[name], FULL, seed).at(factor)
         for factor in much.factors
@@ -225,7 +231,7 @@ def draw(frame: pd.DataFrame, path: Path) -> None:
         top.set_xlabel("learning rate")
         own = frame[(frame["judge"] == name) & (frame["lr"] == JUDGES[name].lr)]
         table = own.pivot_table("loss", "seed", "quantizer", sort=False)
-        others = [q for q in KNOWN if q != FULL and q in table]
+        others = [q for q in (*KNOWN, *FEWER) if q != FULL and q in table]
         for place, quantizer in enumerate(others):
             difference = table[quantizer] - table[FULL]
             below.plot(difference, [place] * len(difference), "o", alpha=0.6, color="#4269d0")

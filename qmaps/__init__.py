@@ -11,8 +11,7 @@ from __future__ import annotations
 
 import importlib
 from importlib.metadata import PackageNotFoundError, version
-from types import ModuleType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from qmaps import maps, metrics, normalize
 from qmaps.algebra import fitting, moved, plugins, quantiles
@@ -26,6 +25,7 @@ from qmaps.maps.codebook import Codebook
 if TYPE_CHECKING:
     from qmaps import analyze, capture, distributed, figures, lab, lpmm, nn, optim, sweep
     from qmaps.analyze import design, replay
+    from qmaps.optim.choice_file import load_choice
 
 try:
     __version__ = version("qmaps")
@@ -54,14 +54,16 @@ moved.install()
 plugins.install()
 
 
-def __getattr__(name: str) -> ModuleType:
+def __getattr__(name: str) -> Any:
+    if name == "load_choice":
+        return importlib.import_module("qmaps.optim.choice_file").load_choice
     if name in _LAZY or name in moved.MODULES:
         return importlib.import_module(f"qmaps.{_WITHIN.get(name, name)}")
     raise AttributeError(f"module 'qmaps' has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:
-    return sorted([*globals(), *_LAZY])
+    return sorted([*globals(), *_LAZY, "load_choice"])
 
 
 __all__ = [
@@ -80,6 +82,7 @@ __all__ = [
     "figures",
     "lab",
     "load",
+    "load_choice",
     "lpmm",
     "maps",
     "metrics",

@@ -14,7 +14,7 @@ from matplotlib.figure import Figure
 from benchmarks.markdown import markdown
 from benchmarks.prediction import scores as rank
 from benchmarks.prediction.plan import PARTS
-from benchmarks.prediction.scores import FITTED, FITTED_STEP, NET, ONE_STEP, Fitted
+from benchmarks.prediction.scores import CHOSEN, FITTED, FITTED_STEP, NET, ONE_STEP, Fitted
 from qmaps.lab.judges import JUDGES
 
 BASE = "small"
@@ -54,6 +54,7 @@ def predictions(
         rows = of_pairs(measures, part, difference.index)
         table = pd.DataFrame(
             {
+                CHOSEN: rank.chosen(rows),
                 NET: rank.net_loss(rows, rate),
                 "net progress in windows": rank.net_loss(rows, rate, "window"),
                 "progress": -rows["replay_progress"],
@@ -129,7 +130,7 @@ def _cell(row: pd.Series) -> str:
 
 
 def draw(trials: pd.DataFrame, measures: pd.DataFrame, path: Path) -> None:
-    """Write a PNG: outcomes against net progress above, against the error of one step below."""
+    """Write a PNG: outcomes against the chosen predictor, and against the error of one step."""
     found = list(predictions(trials, measures))
     figure = Figure(figsize=(3.3 * len(found), 6.4), layout="constrained")
     FigureCanvasAgg(figure)
@@ -137,7 +138,7 @@ def draw(trials: pd.DataFrame, measures: pd.DataFrame, path: Path) -> None:
     for column, (part, rate, difference, table) in enumerate(found):
         cost = difference.mean(axis=1).to_numpy()
         worst = np.nanmax(cost[np.isfinite(cost)], initial=1.0)
-        for row, (name, low) in enumerate(((NET, 1e-3), (ONE_STEP, 1e-4))):
+        for row, (name, low) in enumerate(((CHOSEN, 1e-2), (ONE_STEP, 1e-4))):
             axes = panels[row, column]
             x = table[name].to_numpy().clip(max=1e3)
             for explodes, colour in ((False, "#4269d0"), (True, "#ff725c")):

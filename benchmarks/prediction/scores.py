@@ -11,6 +11,7 @@ from scipy import stats
 from benchmarks.trials import FULL
 
 NET = "net progress"
+CHOSEN = "gain, noise and largest update"
 ONE_STEP = "mean abs. error of one step"
 FITTED = "fitted to the replay"
 FITTED_STEP = "fitted to errors of one step"
@@ -69,6 +70,18 @@ def net_loss(measures: pd.DataFrame, rate: float = 1.0, prefix: str = "replay") 
     progress = measures[f"{prefix}_progress"]
     spent = measures[f"{prefix}_spent_cost"] / measures[f"{prefix}_cost"]
     return (2 * rate - rate**2) - (2 * rate * progress - rate**2 * spent)
+
+
+def chosen(measures: pd.DataFrame) -> pd.Series:
+    """The predictor that was chosen on the part that predictors are fitted on.
+
+    The logarithm of what updates lack in length, a fiftieth of the square of their noise, and 0.03
+    for each factor of 10 by which the largest update is above 10.
+    """
+    gain = measures["replay_update_gain"].clip(lower=1e-3)
+    largest = measures["replay_largest_update"].clip(10, 1e9)
+    noise = measures["replay_update_noise"]
+    return -np.log(gain) + noise**2 / 50 + 0.03 * np.log10(largest / 10)
 
 
 @dataclass(frozen=True)

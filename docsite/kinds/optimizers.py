@@ -104,7 +104,8 @@ def _page(family: Family) -> Page:
 def _base() -> Page:
     names = [
         name
-        for name in ("QuantizedOptimizer", "State", "param_groups", "keep_in_32_bits", "PRESETS")
+        for name in ("QuantizedOptimizer", "State", "param_groups", "keep_in_32_bits", "PRESETS",
+                     "Choice")
         if name in optim.__all__
     ]  # fmt: skip
     shown = "\n".join(docstring_of(f"qmaps.optim.{name}", heading_level=2) for name in names)

@@ -16,6 +16,7 @@ from qmaps.engines import dispatch, packing
 from qmaps.engines.addresses import check_memory
 from qmaps.engines.dense import lack, overlaps_itself
 from qmaps.errors import DAMAGE, BadTypeError, BadValueError, shown
+from qmaps.maps import _html
 from qmaps.maps.base import Map, table
 from qmaps.maps.codebook import Codebook
 from qmaps.normalize.base import Normalizer, Scales
@@ -155,6 +156,19 @@ class QuantizedTensor:
 
     def __repr__(self) -> str:
         return f"QuantizedTensor({self.quantizer.spec!r}, shape={self.shape}, {self.nbytes} bytes)"
+
+    def _repr_html_(self) -> str:
+        """What notebooks show."""
+        return _html.table(
+            "QuantizedTensor",
+            [
+                ("quantizer", lambda: self.quantizer.spec),
+                ("shape", lambda: " x ".join(map(str, self.shape)) or "scalar"),
+                ("bytes", lambda: f"{self.nbytes:,}"),
+                ("bits per element", lambda: f"{self.bits_per_element:.4g}"),
+                ("device", lambda: self.device),
+            ],
+        )
 
     if not TYPE_CHECKING:  # hidden from type checkers, which would accept any attribute
 

@@ -17,6 +17,7 @@ from qmaps.engines.addresses import plain
 from qmaps.engines.dense import lack
 from qmaps.engines.philox import RoundingKey
 from qmaps.errors import BadTypeError, BadValueError, NonFiniteError, SpecError, shown
+from qmaps.maps import _html
 from qmaps.maps.base import Map, table
 from qmaps.maps.codebook import Codebook
 from qmaps.maps.fitted import FittedMap
@@ -84,6 +85,19 @@ class Quantizer:
 
     def __repr__(self) -> str:
         return f"quantizer({self.spec!r})"
+
+    def _repr_html_(self) -> str:
+        """What notebooks show; bits per element are those of a tensor of 1024 x 1024."""
+        return _html.table(
+            "Quantizer",
+            [
+                ("spec", lambda: self.spec),
+                ("normalizer", lambda: self.normalizer.spec),
+                ("map", lambda: self.map.spec),
+                ("rounding", "stochastic" if self.stochastic else "to nearest"),
+                ("bits per element", lambda: f"{8 * self.nbytes((1024, 1024)) / 2**20:.4g}"),
+            ],
+        )
 
     def nbytes(self, shape: Sequence[int]) -> int:
         """Bytes that a tensor of this shape takes: `QuantizedTensor.nbytes` before there is one."""

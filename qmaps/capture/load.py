@@ -24,35 +24,58 @@ def load(
         path: a folder that `StateRecorder` wrote, one of its ``.safetensors`` files, or a
             checkpoint: ``torch.save`` of an optimizer's ``state_dict()``, of a list of them, or
             of a larger checkpoint with one inside, such as a Hugging Face Trainer's
-            ``optimizer.pt`` or Lightning's ``.ckpt``. It is loaded without executing code.
+            ``optimizer.pt`` or Lightning's ``.ckpt``; or the Trainer's folder,
+            ``checkpoint-500``. It is loaded without executing code.
         step: which snapshot of a folder; the last if left out.
-        names: parameter names for a checkpoint without them: a list in the optimizer's order,
-            or a model whose trainable parameters the optimizer was given in that order. (A
-            Hugging Face Trainer sorts them into two groups first; give a list.) If left out,
-            the checkpoint's own, else ``group0.param3``.
+        names: parameter names for a checkpoint without them: a list in the optimizer's order, a
+            text file with one name per line in that order, the model, or the file or folder of a
+            Trainer's model (``model.safetensors``, ``pytorch_model.bin``, or the index of their
+            shards). A model's parameters may be in the optimizer in the model's order, or in two
+            groups as the Trainer makes them: those with weight decay, then the others. If left
+            out, the checkpoint's own names, else those of the model beside it. Where names cannot
+            be recovered, parameters are numbered, ``group0.param3``, and the attribute `naming` of
+            the result says why.
 
     Raises:
         CaptureError: nothing there, corrupt, truncated, no optimizer's states, or a checkpoint
             that would need code execution to load.
-        BadValueError: `step` was not captured, or `names` does not fit.
+        BadValueError: `step` was not captured, or `names` does not fit the states, fits in
+            several ways, or is given for captured states, which have names.
     """
     source = Path(path)
     if not exists(source):
         raise CaptureError(f"{str(source)!r} does not exist")
     if source.is_dir():
-        return _folder(source, step)
+        saved_here = saved.in_folder(source)
+        if saved_here is None or _steps(source):
+            _refuse(names, source)
+            return _folder(source, step)
+        source = saved_here
     if step is not None:
         raise BadValueError(f"step={step} needs a folder of captures; {str(source)!r} is one file")
     if source.suffix == ".safetensors":
+        _refuse(names, source)
         return _snapshot(source, None)
     return saved.read(source, names)
 
 
-def _folder(folder: Path, step: int | None) -> CapturedStates:
+def _refuse(names: Names, source: Path) -> None:
+    if names is not None:
+        raise BadValueError(
+            f"names needs an optimizer checkpoint; {str(source)!r} holds captured states, which "
+            "have names"
+        )
+
+
+def _steps(folder: Path) -> list[int]:
     try:
-        steps = snapshot.steps_in(folder)
+        return snapshot.steps_in(folder)
     except OSError as error:
         raise CaptureError(f"{str(folder)!r} cannot be read ({error.strerror})") from None
+
+
+def _folder(folder: Path, step: int | None) -> CapturedStates:
+    steps = _steps(folder)
     if not steps:
         raise CaptureError(f"{str(folder)!r} holds no captured steps (step-*.safetensors)")
     chosen = steps[-1] if step is None else step

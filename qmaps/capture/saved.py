@@ -10,9 +10,11 @@ from typing import Any
 import torch
 
 from qmaps.capture import snapshot
-from qmaps.capture.collect import collect, plain_options
+from qmaps.capture.collect import Collected, collect, plain_options
 from qmaps.capture.folder import KIND, claim, write_index
-from qmaps.capture.snapshot import Lazy
+from qmaps.capture.naming import fit, places
+from qmaps.capture.naming.fit import Group, Unnamed
+from qmaps.capture.naming.known import Known
 from qmaps.capture.states import CapturedStates
 from qmaps.errors import DAMAGE, BadTypeError, BadValueError, CaptureError, shown
 from qmaps.normalize.block import MOST
@@ -20,7 +22,14 @@ from qmaps.storage import checkpoint
 from qmaps.storage.files import exists
 from qmaps.storage.locks import FolderLock
 
-Names = torch.nn.Module | Iterable[str] | None
+Listed = torch.nn.Module | Iterable[str] | None
+Names = Listed | str | os.PathLike[str]
+
+FILES = ("optimizer.pt", "optimizer.bin")
+"""What trainers call the optimizer's file in the folder of a checkpoint."""
+
+MODELS = (".safetensors", ".bin", ".json")
+"""Endings of files that hold a model, or name its shards."""
 
 WRAPPERS = (
     "optimizer",
@@ -33,41 +42,55 @@ WRAPPERS = (
 )
 """Where larger checkpoints keep the optimizer's state_dict, or a list of them."""
 
-SHAPED_AS_PARAMETER = ("exp_avg", "exp_avg_sq", "momentum_buffer", "square_avg", "sum")
-"""States by which a wrong order of names shows."""
+
+def in_folder(folder: Path) -> Path | None:
+    """Return the optimizer's file in the folder of a checkpoint, or None."""
+    return next((folder / name for name in FILES if exists(folder / name)), None)
 
 
 def read(path: Path, names: Names = None) -> CapturedStates:
     """The states of a checkpoint; see `qmaps.capture.load`."""
-    slots = _slots(state_dicts_in(load_safely(path), path), path)
-    labels = _labels(slots, names, path)
-    tensors: dict[str, dict[str, Lazy]] = {}
-    hyperparameters: dict[str, dict[str, Any]] = {}
-    scalars: dict[str, dict[str, float]] = {}
-    skipped: list[str] = []
-    taken = 0
+    state_dicts = state_dicts_in(load_safely(path), path)
+    slots = _slots(state_dicts, path)
+    place, given = _place(names)
+    labels = _labels(slots, given, path)
+    states: list[Collected] = []
+    options: list[dict[str, Any]] = []
     for label, (_, group, state) in zip(labels, slots, strict=True):
         try:
-            found = collect(state)
-            hyperparameters[label] = plain_options(group)
-            taken = max(taken, _step(found.scalars.get("step", 0)))
+            states.append(collect(state))
+            options.append(plain_options(group))
+            _step(states[-1].scalars.get("step", 0))
         except DAMAGE as error:  # for example a quantized state whose parts do not fit
             raise CaptureError(f"{str(path)!r} is damaged at {label!r}: {error}") from None
-        scalars[label] = found.scalars
-        skipped += [f"{label}: {name} ({kind})" for name, kind in found.skipped.items()]
-        if found.tensors:
-            tensors[label] = found.tensors
-    if not tensors:
+    if not any(found.tensors for found in states):
         raise CaptureError(f"{str(path)!r} is an optimizer checkpoint that holds no states")
-    if isinstance(names, torch.nn.Module):
-        _check_shapes(names, tensors, path)
+    groups = _groups(state_dicts, states)
+    source = _source(names)
+    if place is not None:
+        labels, source = _by_place(place, groups)
+    elif isinstance(given, torch.nn.Module):
+        labels = _by_model(given, labels, states, groups, path)
+    elif names is None and not any(map(_has_names, state_dicts)):
+        try:
+            if len(state_dicts) > 1:
+                raise Unnamed("there are several optimizers")
+            labels, source = places.by_place(path.parent, groups)
+        except Unnamed as error:
+            source = f"numbers: {error}"
+    named = list(zip(labels, states, strict=True))
     return CapturedStates(
-        tensors,
-        step=taken,
-        hyperparameters=hyperparameters,
-        scalars=scalars,
-        skipped=skipped,
+        {label: found.tensors for label, found in named if found.tensors},
+        step=max(_step(found.scalars.get("step", 0)) for found in states),
+        hyperparameters=dict(zip(labels, options, strict=True)),
+        scalars={label: found.scalars for label, found in named},
+        skipped=[
+            f"{label}: {name} ({kind})"
+            for label, found in named
+            for name, kind in found.skipped.items()
+        ],
         source=str(path),
+        naming=source,
     )
 
 
@@ -85,7 +108,8 @@ def convert(
     Checkpoints of several steps of one training may go to one folder.
 
     Args:
-        checkpoint: a file that ``torch.save`` wrote, as for `qmaps.capture.load`.
+        checkpoint: a file that ``torch.save`` wrote, or the folder of a checkpoint, as for
+            `qmaps.capture.load`.
         out: the folder, created if need be.
         names: parameter names, where the checkpoint has none, as for `load`.
 
@@ -98,9 +122,23 @@ def convert(
     source = Path(checkpoint)
     if not exists(source):
         raise CaptureError(f"{str(source)!r} does not exist")
-    if source.is_dir():
+    found = in_folder(source) if source.is_dir() else source
+    if found is None:
         raise CaptureError(f"{str(source)!r} is a folder; expected an optimizer checkpoint")
-    states = read(source, names)
+    return write(read(found, names), out)
+
+
+def write(states: CapturedStates, out: str | os.PathLike[str]) -> Path:
+    """Write states as a snapshot of a capture folder, and return the new file.
+
+    Args:
+        states: the states of one step.
+        out: the folder, created if need be.
+
+    Raises:
+        CaptureError: a state cannot be read.
+        OutputError: the folder cannot be written, or holds states of something else.
+    """
     lazies = list(states.lazies())
     about = snapshot.About(
         step=states.step,
@@ -182,7 +220,26 @@ def _parameters(state_dict: Mapping[str, Any]) -> Iterator[Slot]:
             yield name, group, state
 
 
-def _labels(slots: list[Slot], names: Names, path: Path) -> list[str]:
+def _source(names: Names) -> str:
+    """What `names` are from, where no file of a model tells."""
+    if names is None:
+        return "the checkpoint"
+    if isinstance(names, (str, os.PathLike)):
+        return Path(names).name
+    return "the model" if isinstance(names, torch.nn.Module) else "a list"
+
+
+def _place(names: Names) -> tuple[Path | None, Listed]:
+    """Where a model is whose parameters have the names, or the names themselves, or neither."""
+    if not isinstance(names, (str, os.PathLike)):
+        return None, names
+    place = Path(names)
+    if place.is_dir() or place.suffix in MODELS:
+        return place, None
+    return None, places.names_in_text(place)
+
+
+def _labels(slots: list[Slot], names: Listed, path: Path) -> list[str]:
     """The parameters' names, in the checkpoint's order."""
     if names is None:
         labels = [label for label, _, _ in slots]
@@ -208,16 +265,63 @@ def _labels(slots: list[Slot], names: Names, path: Path) -> list[str]:
     return labels
 
 
-def _check_shapes(
-    model: torch.nn.Module, tensors: Mapping[str, Mapping[str, Lazy]], path: Path
-) -> None:
-    """Raise if the states cannot be those of the model's parameters in the model's order."""
-    shapes = {name: tuple(parameter.shape) for name, parameter in model.named_parameters()}
-    for label, states in tensors.items():
-        for name in SHAPED_AS_PARAMETER:
-            if name in states and states[name].shape != shapes[label]:
+def _has_names(state_dict: Mapping[str, Any]) -> bool:
+    """Whether a parameter of the checkpoint has a name of its own."""
+    return any(
+        group.get("param_names") or any(isinstance(key, str) for key in group["params"])
+        for group in state_dict["param_groups"]
+    )
+
+
+def _groups(state_dicts: Sequence[Mapping[str, Any]], states: Sequence[Collected]) -> list[Group]:
+    """The groups of all optimizers, with what the states tell of their parameters."""
+    rest = iter(states)
+    return [
+        Group(
+            [fit.parameter_shape(next(rest).tensors) for _ in group["params"]],
+            group.get("weight_decay"),
+        )
+        for state_dict in state_dicts
+        for group in state_dict["param_groups"]
+    ]
+
+
+def _by_place(place: Path, groups: list[Group]) -> tuple[list[str], str]:
+    """Names from a model's file or folder that was given."""
+    if not exists(place):
+        raise BadValueError(f"names={str(place)!r} does not exist")
+    try:
+        return places.by_place(place, groups)
+    except Unnamed as error:
+        raise BadValueError(
+            f"names={str(place)!r}: {error}; give a text file with one name per line in the "
+            "optimizer's order"
+        ) from None
+
+
+def _by_model(
+    model: torch.nn.Module,
+    labels: list[str],
+    states: Sequence[Collected],
+    groups: list[Group],
+    path: Path,
+) -> list[str]:
+    """Names from a model that was given; `labels` are its parameters in its own order."""
+    known = Known.of(model, "the model")
+    try:
+        return fit.fitted(known, groups)
+    except Unnamed as error:
+        for label, found in zip(labels, states, strict=True):
+            shape = fit.parameter_shape(found.tensors)
+            if shape is not None and shape != known.shapes[label]:
                 raise BadValueError(
-                    f"names gives {label!r} of shape {shapes[label]} a state {name!r} of shape "
-                    f"{states[name].shape} in {str(path)!r}; the optimizer orders its parameters "
-                    "differently, perhaps by groups: give the names as a list in its order"
-                )
+                    f"names gives {label!r} of shape {known.shapes[label]} a state of shape "
+                    f"{shape} in {str(path)!r}; the optimizer orders its parameters differently, "
+                    "perhaps by groups: give the names as a list in its order"
+                ) from None
+        if all(shape is None for group in groups for shape in group.shapes):
+            return labels
+        raise BadValueError(
+            f"names is a model whose parameters do not tell those of {str(path)!r}: {error}; "
+            "give the names as a list in the optimizer's order"
+        ) from None

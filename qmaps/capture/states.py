@@ -13,6 +13,10 @@ from torch import Tensor
 from qmaps.capture.gradients import Window
 from qmaps.capture.snapshot import Lazy
 from qmaps.errors import BadTypeError, BadValueError, CaptureError
+from qmaps.maps import _html
+
+SHOWN = 20
+"""Parameters that a notebook shows."""
 
 
 class CapturedStates:
@@ -28,6 +32,9 @@ class CapturedStates:
         optimizer: class name of the optimizer; ``unknown`` where the source does not say.
         source: where the states come from, for messages.
         skipped: ``parameter: state (type)`` of states that were not recorded.
+        naming: source of a checkpoint's parameter names, such as ``config.json and
+            model.safetensors``; ``numbers:`` and the reason where they could not be recovered;
+            empty for captured states, which have names.
     """
 
     def __init__(
@@ -42,6 +49,7 @@ class CapturedStates:
         skipped: Sequence[str] = (),
         source: str = "memory",
         window: Window | None = None,
+        naming: str = "",
     ) -> None:
         self._tensors = {name: dict(states) for name, states in tensors.items()}
         self._hyperparameters = dict(hyperparameters or {})
@@ -51,6 +59,7 @@ class CapturedStates:
         self.steps = list(steps) if steps is not None else [step]
         self.optimizer = optimizer
         self.source = source
+        self.naming = naming
         self._window = window
 
     @classmethod
@@ -284,6 +293,23 @@ class CapturedStates:
             f"CapturedStates({self.optimizer}, step {self.step}, {len(self._tensors)} parameters, "
             f"{self.numel} elements)"
         )
+
+    def _repr_html_(self) -> str:
+        """What notebooks show; no state is read."""
+        rows = [
+            (name, " x ".join(map(str, shape)) or "scalar", ", ".join(states))
+            for name, states in list(self._tensors.items())[:SHOWN]
+            for shape in [next(iter(states.values())).shape if states else ()]
+        ]
+        more = len(self._tensors) - len(rows)
+        notes = [
+            f"{more} more parameters" if more > 0 else "",
+            f"step {self.step} of {len(self.steps)} captured" if len(self.steps) > 1 else "",
+            f"parameter names: {self.naming}" if self.naming else "",
+            f"from {self.source}",
+        ]
+        header = ("parameter", "shape", "states")
+        return _html.grid(repr(self), header, rows, "\n".join(filter(None, notes)))
 
     def _entry(self, parameter: str, state: str | None = None) -> dict[str, Lazy]:
         if parameter not in self._tensors:

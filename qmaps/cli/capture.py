@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from qmaps.cli.options import AsJson, Seed, Steps, as_contender
+from qmaps.cli.options import AsJson, CheckpointNames, Seed, Steps, as_contender
 from qmaps.cli.output import print_json, progress
 from qmaps.errors import BadValueError
 
@@ -17,8 +17,12 @@ def capture(
     out: Annotated[Path, typer.Option(help="Folder of the captured states.")] = Path("states"),
     checkpoint: Annotated[
         Path | None,
-        typer.Option(help="Read this optimizer checkpoint (torch.save) instead of training."),
+        typer.Option(
+            help="Read this optimizer checkpoint (torch.save), or a folder with optimizer.pt, "
+            "instead of training."
+        ),
     ] = None,
+    names: CheckpointNames = None,
     every: Annotated[int, typer.Option(min=1, help="Steps between snapshots.")] = 50,
     parameters: Annotated[
         list[str] | None, typer.Option(help="Parameter names, with wildcards; may be repeated.")
@@ -37,22 +41,27 @@ def capture(
 
         qmaps capture stdlib-lm --out states --every 50
 
-        qmaps capture --checkpoint checkpoint-500/optimizer.pt --out states
+        qmaps capture --checkpoint checkpoint-500 --out states
     """
     from qmaps import capture as captures
-    from qmaps.capture import StateRecorder
+    from qmaps.capture import StateRecorder, saved
     from qmaps.lab import workloads
     from qmaps.storage.files import output_folder
 
     if (workload is None) == (checkpoint is None):
         raise BadValueError("give either a workload or --checkpoint, not both")
+    naming = ""
     if checkpoint is not None:
         if gradients is not None:
             raise BadValueError(
                 f"gradients={gradients} needs a workload to train; a checkpoint has no gradients"
             )
-        captures.convert(checkpoint, out)
+        given = captures.load(checkpoint, names=names)
+        saved.write(given, out)
+        naming = given.naming
     else:
+        if names is not None:
+            raise BadValueError(f"names={str(names)!r} needs --checkpoint")
         work = workloads.get(workload or "")
         contender = as_contender("32bit")
         if every > (total := work.steps if steps is None else steps):
@@ -86,8 +95,11 @@ def capture(
         "optimizer": states.optimizer,
         "parameters": len(states.parameters()),
         "elements": states.numel,
+        "naming": naming,
     }
     if as_json:
         print_json(about)
     else:
         print(f"{states} in {out}, captured at steps {', '.join(map(str, states.steps))}")
+        if naming:
+            print(f"parameter names: {naming}")

@@ -3,14 +3,42 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Annotated
 
-from qmaps.cli.options import AsJson, Out, Seed, StableEmbedding, Steps, Workload, workload_options
+import typer
+
+from qmaps.cli.options import (
+    AsJson,
+    CheckpointNames,
+    Out,
+    Seed,
+    StableEmbedding,
+    Steps,
+    Workload,
+    refuse_given,
+    workload_options,
+)
 from qmaps.cli.output import command_line, print_json, progress
 
 
 def lab(
+    context: typer.Context,
     workload: Workload = "stdlib-lm",
     out: Out = Path("runs/lab"),
+    checkpoint: Annotated[
+        Path | None,
+        typer.Option(
+            help="Read the states of this optimizer checkpoint (torch.save), or of a folder with "
+            "optimizer.pt, instead of training a workload."
+        ),
+    ] = None,
+    names: CheckpointNames = None,
+    min_quantized_size: Annotated[
+        int,
+        typer.Option(
+            min=0, help="Leave out tensors of a checkpoint of at most this many elements."
+        ),
+    ] = 4096,
     seed: Seed = 0,
     steps: Steps = None,
     stable_embedding: StableEmbedding = False,
@@ -18,24 +46,54 @@ def lab(
 ) -> None:
     """Run the whole laboratory: train, capture, sweep, draw, train quantized, report.
 
+    With --checkpoint nothing is trained: its states are captured, swept, drawn and reported. An
+    interrupted run goes on when the same command is given again.
+
     Examples:
 
         qmaps lab
 
         qmaps lab stdlib-lm-tiny --out runs/tiny
-    """
-    from qmaps.lab import run, workloads
 
-    with progress(quiet=as_json) as advance:
-        page = run(
-            workloads.get(workload, **workload_options(stable_embedding)),
-            out,
-            seed=seed,
-            steps=steps,
-            command=command_line(),
-            progress=advance,
-        )
-    if as_json:
-        print_json({"report": str(page), "out": str(out)})
+        qmaps lab --checkpoint checkpoint-500 --out runs/mine
+    """
+    from qmaps.lab import run, run_checkpoint, workloads
+    from qmaps.storage.files import read_record
+
+    if checkpoint is None:
+        refuse_given(context, ("names", "min_quantized_size"), "needs --checkpoint")
     else:
-        print(f"report: {page.resolve()}")
+        refuse_given(
+            context,
+            ("workload", "seed", "steps", "stable_embedding"),
+            "cannot be combined with --checkpoint, which trains nothing",
+        )
+    with progress(quiet=as_json) as advance:
+        if checkpoint is None:
+            page = run(
+                workloads.get(workload, **workload_options(stable_embedding)),
+                out,
+                seed=seed,
+                steps=steps,
+                command=command_line(),
+                progress=advance,
+            )
+        else:
+            page = run_checkpoint(
+                checkpoint,
+                out,
+                names=names,
+                min_quantized_size=min_quantized_size,
+                command=command_line(),
+                progress=advance,
+            )
+    told = {"report": str(page), "out": str(out)}
+    if checkpoint is not None:
+        about = read_record(page.parent / "about.json")
+        told |= {name: about[name] for name in ("captured_step", "naming")}
+    if as_json:
+        print_json(told)
+        return
+    if "naming" in told:
+        print(f"parameter names: {told['naming']}")
+    print(f"report: {page.resolve()}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -30,6 +31,14 @@ States = Annotated[
     Path,
     typer.Argument(help="Captured states (folder or .safetensors), or an optimizer checkpoint."),
 ]
+CheckpointNames = Annotated[
+    Path | None,
+    typer.Option(
+        help="Names of the checkpoint's parameters: the model's file (model.safetensors, "
+        "pytorch_model.bin or an index of shards), or a text file with one name per line. By "
+        "default those of the model beside the checkpoint."
+    ),
+]
 StableEmbedding = Annotated[
     bool,
     typer.Option(
@@ -39,6 +48,20 @@ StableEmbedding = Annotated[
 MinSize = Annotated[
     int, typer.Option(min=0, help="Leave out tensors of at most this many elements.")
 ]
+
+
+def refuse_given(context: typer.Context, names: Iterable[str], why: str) -> None:
+    """Raise if one of these options or arguments is on the command line.
+
+    Args:
+        context: the command's context.
+        names: names of its parameters.
+        why: what the error says after the option and its value.
+    """
+    for name in names:
+        source = context.get_parameter_source(name)
+        if source is not None and source.name == "COMMANDLINE":
+            raise BadValueError(f"{name}={str(context.params[name])!r} {why}")
 
 
 def workload_options(stable_embedding: bool) -> dict[str, Any]:

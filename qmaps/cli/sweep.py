@@ -76,4 +76,6 @@ def sweep(
                 for row in rows.to_dict("records")
             ],
         )
+    if loaded.naming.startswith("numbers"):
+        print(f"parameter names: {loaded.naming}")
     print(f"rows: {out / 'sweep' / 'sweep.parquet'}")

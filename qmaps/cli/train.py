@@ -25,8 +25,8 @@ def train(
     optimizer: Annotated[
         list[str] | None,
         typer.Option(
-            help="32bit (torch's AdamW), 8bit, 4bit, paper-8bit, paper-4bit, or a pair such as "
-            "'B128/DE@4s + rank1/linear@4u'. May be repeated; the others are compared with "
+            help="32bit (torch's AdamW), 8bit, 4bit, 3bit, 2bit, paper-8bit, paper-4bit, or a pair "
+            "such as 'B128/DE@4s + rank1/linear@4u'. May be repeated; the others are compared with "
             "the first one."
         ),
     ] = None,

@@ -2,6 +2,7 @@
 
 from qmaps.lab.compare import Contender, compare, loss_frame, summarize_losses
 from qmaps.lab.frames import analyze_states
+from qmaps.lab.own_states import run_checkpoint
 from qmaps.lab.pictures import draw
 from qmaps.lab.run import run
 
@@ -12,5 +13,6 @@ __all__ = [
     "draw",
     "loss_frame",
     "run",
+    "run_checkpoint",
     "summarize_losses",
 ]

@@ -27,6 +27,16 @@ PAPERS = (
 Progress = Callable[[str, int, int, str], None]
 
 
+def stage(progress: Progress | None, name: str) -> Callable[[int, int, str], None]:
+    """Return what reports the progress of one stage.
+
+    Args:
+        progress: as for `run`; None reports nothing.
+        name: name of the stage.
+    """
+    return lambda done, total, note: progress(name, done, total, note) if progress else None
+
+
 def run(
     workload: Workload,
     out: str | os.PathLike[str],
@@ -93,9 +103,6 @@ def _run(
         if progress:
             progress(f"train {label}", step, total, f"loss {loss:.3f}")
 
-    def stage(name: str) -> Callable[[int, int, str], None]:
-        return lambda done, total, note: progress(name, done, total, note) if progress else None
-
     base = compare(
         workload,
         [BASE],
@@ -106,14 +113,14 @@ def _run(
         progress=trained,
     )
     states = capture.load(folder / "states")
-    sweep.run(states, pairs, out=folder / "sweep", progress=stage("sweep quantizers"))
-    analyze_states(states, folder, progress=stage("analyze states"))
+    sweep.run(states, pairs, out=folder / "sweep", progress=stage(progress, "sweep quantizers"))
+    analyze_states(states, folder, progress=stage(progress, "analyze states"))
     runs = base + compare(
         workload, contenders, out=folder / "train", seeds=[seed], steps=steps, progress=trained
     )
     write_frame(folder / "frames" / "loss_curves.parquet", loss_frame(runs))
     write_frame(folder / "frames" / "losses.parquet", summarize_losses(runs))
-    draw(folder, progress=stage("draw figures"))
+    draw(folder, progress=stage(progress, "draw figures"))
     write_record(
         folder / "about.json",
         {

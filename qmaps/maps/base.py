@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from qmaps.errors import BadTypeError, BadValueError, shown
+from qmaps.maps import _html
 
 REGISTRY: dict[str, type[Map]] = {}
 """Every map class by its spec name."""
@@ -127,6 +128,26 @@ class Map(ABC):
 
     def __str__(self) -> str:
         return self.spec
+
+    def _repr_html_(self) -> str:
+        """What notebooks show."""
+        return _html.table(
+            type(self).__name__,
+            [
+                ("spec", lambda: self.spec),
+                ("width", lambda: f"{self.bits} bits, {'signed' if self.signed else 'unsigned'}"),
+                ("values", "fitted to data" if self.fitted else lambda: _some(self)),
+            ],
+        )
+
+
+def _some(map_: Map, most: int = 16) -> str:
+    """The values of a map; the first and the last ones where there are more than `most`."""
+    texts = [f"{value:.4g}" for value in table(map_).tolist()]
+    if len(texts) <= most:
+        return ", ".join(texts)
+    texts[most // 2 : -most // 2] = ["..."]
+    return f"{', '.join(texts)} ({len(table(map_))} values)"
 
 
 def check_range(name: str, value: object, low: int, high: int) -> None:

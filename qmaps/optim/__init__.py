@@ -15,6 +15,7 @@ from qmaps.optim.adamw_factor import AdamW4bitFactor, AdamW8bitFactor, AdamWFact
 from qmaps.optim.ademamix import AdEMAMix, AdEMAMix4bit, AdEMAMix8bit
 from qmaps.optim.base import QuantizedOptimizer
 from qmaps.optim.choice import keep_in_32_bits
+from qmaps.optim.choice_file import Choice
 from qmaps.optim.groups import param_groups
 from qmaps.optim.lamb import LAMB, LAMB4bit, LAMB8bit
 from qmaps.optim.lars import LARS, LARS4bit, LARS8bit
@@ -48,6 +49,7 @@ __all__ = [
     "AdamW8bit",
     "AdamW8bitFactor",
     "AdamWFactor",
+    "Choice",
     "LAMB4bit",
     "LAMB8bit",
     "LARS4bit",

@@ -18,8 +18,8 @@ from qmaps.optim import saved_states, version_0_1
 from qmaps.optim.checks import check_last_group
 from qmaps.optim.choice import (
     MARK,
-    Choice,
     Choices,
+    Decision,
     StateQuantizers,
     check_patterns,
     keep_in_32_bits,
@@ -59,10 +59,10 @@ class QuantizedOptimizer(UpdateRule, torch.optim.Optimizer):
         params: as for any torch optimizer; named parameters give better error messages.
         defaults: the rule's own hyper-parameters.
         maximize: ascend instead of descend.
-        state_quantizers: "8bit", "4bit", "paper-8bit", "paper-4bit" or "32bit"
-            (`qmaps.optim.PRESETS`), or a dict from state names to specs or quantizers, such as
-            ``{"exp_avg": "B128/DE@4s", "exp_avg_sq": "rank1/linear@4u"}``. None, the default,
-            means 32 bits, as does leaving a state out of the dict.
+        state_quantizers: "8bit", "4bit", "3bit", "2bit", "paper-8bit", "paper-4bit" or
+            "32bit" (`qmaps.optim.PRESETS`), or a dict from state names to specs or quantizers,
+            such as ``{"exp_avg": "B128/DE@4s", "exp_avg_sq": "rank1/linear@4u"}``. None, the
+            default, means 32 bits, as does leaving a state out of the dict.
             ``"B128/DE@4s + rank1/linear@4u"`` gives the first spec to states that can be negative
             and the second to the others; ``32-bit`` in place of a spec keeps those states in 32
             bits.
@@ -231,7 +231,7 @@ class QuantizedOptimizer(UpdateRule, torch.optim.Optimizer):
         used = {name for probe in _PROBES for name in self.state_shapes(probe, group)}
         return tuple(name for name in self.states if name in used)
 
-    def choice_of(self, name: str, param: Tensor, group: dict[str, Any]) -> Choice:
+    def choice_of(self, name: str, param: Tensor, group: dict[str, Any]) -> Decision:
         """The quantizer of a parameter's state, and why it is this one.
 
         Args:

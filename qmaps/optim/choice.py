@@ -27,7 +27,7 @@ GLOBAL_NUMEL = "qmaps_global_numel"
 _marks = 0
 
 
-class Choice(NamedTuple):
+class Decision(NamedTuple):
     """What is to become of one state of one parameter.
 
     Attributes:
@@ -91,7 +91,7 @@ class Choices:
         param: Tensor,
         group: Mapping[str, Any],
         shape: tuple[int, ...] | None = None,
-    ) -> Choice:
+    ) -> Decision:
         """The choice for one state, of the parameter's shape or of one of its own.
 
         The first of these that applies:
@@ -110,9 +110,9 @@ class Choices:
             shape: shape of the state, all shards together; None if it is the parameter's.
         """
         if not group["quantize"]:
-            return Choice(None, "quantize=False in the group")
+            return Decision(None, "quantize=False in the group")
         if (mark := getattr(param, MARK, None)) is not None:
-            return Choice(None, mark)
+            return Decision(None, mark)
         override, specs = group.get("override_key"), group["state_quantizers"]
         for pattern, others in group["overrides"].items():
             if fnmatchcase(self._name(param, group), pattern):
@@ -120,13 +120,17 @@ class Choices:
                 break
         spec = specs.get(state)
         if spec is None:
-            return Choice(None, f"override {override}" if override else f"no quantizer for {state}")
+            return Decision(
+                None, f"override {override}" if override else f"no quantizer for {state}"
+            )
         numel = global_numel(param) if shape is None else math.prod(shape)
         if numel <= (least := group["min_quantized_size"]):
-            return Choice(None, f"{numel} <= min_quantized_size={least}")
+            return Decision(None, f"{numel} <= min_quantized_size={least}")
         if spec not in self._known:
             self._known[spec] = quantizer(spec)
-        return Choice(self._known[spec], f"override {override}" if override else "state_quantizers")
+        return Decision(
+            self._known[spec], f"override {override}" if override else "state_quantizers"
+        )
 
     def specs(self, given: StateQuantizers, option: str = "state_quantizers") -> Specs:
         """`given` as specs by state name, all of them readable; quantizers are remembered."""

@@ -14,6 +14,7 @@ from torch import Tensor
 from qmaps.algebra.quantized import QuantizedTensor
 from qmaps.distributed.shards import local
 from qmaps.engines.masters import MASTER, has_master
+from qmaps.maps import _html
 from qmaps.optim.sharding import local_shapes
 
 if TYPE_CHECKING:
@@ -96,6 +97,17 @@ class Memory:
                 nothing but their number share a row, and if there are still more, the smallest
                 are summed up.
         """
+        lines = self._lines(longest)
+        widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+        texts = []
+        for line in lines:
+            # Numbers end in one column, words begin in one.
+            padded = [cell.ljust(width) for cell, width in zip(line, widths, strict=True)]
+            texts.append("  ".join([*padded[:-1], line[-1].rjust(widths[-1])]))
+        return "\n".join([*texts, "", self._totals()])
+
+    def _lines(self, longest: int) -> list[tuple[str, ...]]:
+        """The header and the rows of the table."""
         blocks = [list(rows) for _, rows in groupby(self.rows, key=lambda row: row.parameter)]
         if len(blocks) > longest:
             blocks = _merged(blocks)
@@ -107,13 +119,12 @@ class Memory:
             number = sum(block[0].count for block in rest)
             nbytes = sum(row.nbytes for block in rest for row in block)
             lines.append((f"{number} smaller ones", "", "", "", "", "", f"{nbytes:,}"))
-        widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-        texts = []
-        for line in lines:
-            # Numbers end in one column, words begin in one.
-            padded = [cell.ljust(width) for cell, width in zip(line, widths, strict=True)]
-            texts.append("  ".join([*padded[:-1], line[-1].rjust(widths[-1])]))
-        return "\n".join([*texts, "", self._totals()])
+        return lines
+
+    def _repr_html_(self) -> str:
+        """What notebooks show."""
+        header, *lines = self._lines(LONGEST)
+        return _html.grid("Memory of optimizer states", header, lines, self._totals())
 
     def _totals(self) -> str:
         whole = 8 * self.nbytes_in_32_bits / self.numel if self.numel else 0.0

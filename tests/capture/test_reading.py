@@ -195,12 +195,16 @@ def test_names_for_a_checkpoint(tmp_path: Path) -> None:
         states.tensor("0.bias", "exp_avg"), optimizer.state[model[0].bias]["exp_avg"]
     )
     shown = repr(str(path))
-    # A model has its parameters in another order than the groups: refused, not mixed up.
+    # A model has its parameters in another order than these groups, which is found out.
+    assert capture.load(path, names=model).fingerprint() == states.fingerprint()
+    odd = {**optimizer.state_dict(), "param_groups": [{"params": [1, 0, 2, 3]}]}
+    torch.save(odd, path)
     assert message(lambda: capture.load(path, names=model), BadValueError) == (
-        f"names gives '0.bias' of shape (4,) a state 'exp_avg' of shape (3, 4) in {shown}; "
+        f"names gives '0.weight' of shape (4, 5) a state of shape (3, 4) in {shown}; "
         "the optimizer orders its parameters differently, perhaps by groups: give the names "
         "as a list in its order"
     )
+    torch.save(optimizer.state_dict(), path)
     assert message(lambda: capture.load(path, names=["a", "b"]), BadValueError) == (
         f"names has 2 entries, but {shown} has 4 parameters"
     )

@@ -332,7 +332,7 @@ def test_fitted_maps_are_refitted_when_due() -> None:
         ({"nonfinite": "stop"}, "nonfinite='stop' must be one of 'propagate', 'skip', 'raise'"),
         ({"seed": -1}, "seed=-1 must be between 0 and 2**32 - 1"),
         ({"state_quantizers": "8bits"},
-         "state_quantizers='8bits' is not a preset; allowed are 32bit, 8bit, 4bit, "
+         "state_quantizers='8bits' is not a preset; allowed are 32bit, 8bit, 4bit, 3bit, 2bit, "
          "paper-8bit, paper-4bit, 'SIGNED + UNSIGNED' of specs, or a dict from state names "
          "to specs; nearest match: 8bit"),
         ({"state_quantizers": {"momentum": "B128/DE@4s"}},

@@ -296,7 +296,7 @@ LISTED = "tokens.weight, body.0.weight, body.0.bias, body.1.weight, body.1.bias 
         ({"head.*": None, "qqq": "8bit"}, BadValueError,
          f"overrides names 'qqq', which matches no parameter; there are {LISTED}"),
         ({"head.*": "9bit"}, BadValueError,
-         "overrides['head.*']='9bit' is not a preset; allowed are 32bit, 8bit, 4bit, "
+         "overrides['head.*']='9bit' is not a preset; allowed are 32bit, 8bit, 4bit, 3bit, 2bit, "
          "paper-8bit, paper-4bit, 'SIGNED + UNSIGNED' of specs, or a dict from state names "
          "to specs; nearest match: 8bit"),
         ({"head.*": {"m": None}}, BadValueError,

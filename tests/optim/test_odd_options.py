@@ -110,7 +110,8 @@ FIRST = [
     ({"maximize": 1}, BadTypeError, "maximize=1 must be True or False"),
     ({"fused": 3}, BadTypeError, "fused=3 must be True, False or None"),
     ({"state_quantizers": "x" * 1000}, BadValueError,
-     f"state_quantizers='{'x' * 57}...{'x' * 58}' is not a preset; allowed are 32bit, 8bit, 4bit, "
+     f"state_quantizers='{'x' * 57}...{'x' * 58}' is not a preset; allowed are 32bit, 8bit, "
+     "4bit, 3bit, 2bit, "
      "paper-8bit, paper-4bit, 'SIGNED + UNSIGNED' of specs, or a dict from state names to specs"),
 ]  # fmt: skip
 

@@ -6,6 +6,7 @@ import os
 from collections.abc import Iterable
 from pathlib import Path
 
+from qmaps.analyze._states import MIN_SIZE
 from qmaps.errors import CaptureError
 from qmaps.lab.report.claims import claims
 from qmaps.lab.report.page import read_about, read_frame
@@ -35,16 +36,22 @@ def write_markdown(run: str | os.PathLike[str], path: str | os.PathLike[str]) ->
     lines = ["# Beside the papers", ""]
     if about:
         versions = about["versions"]
-        lines += [
+        what = (
             f"{about['workload']}, {about['parameters']:,} parameters, {about['steps']} steps, "
-            f"seed {about['seed']}, states of step {about['captured_step']}; "
+            f"seed {about['seed']}"
+            if "workload" in about
+            else f"{about['checkpoint']}, {about['parameters']:,} parameters"
+        )
+        lines += [
+            f"{what}, states of step {about['captured_step']}; "
             f"`{about['command']}`; qmaps {versions['qmaps']}, torch {versions['torch']}, "
             f"{about['machine']}.",
             "",
         ]
+    least = about.get("min_quantized_size", MIN_SIZE)
     lines += [
         "Errors of the Adam update u = m / (sqrt(v) + eps) over all elements of all tensors with "
-        "more than 4096 elements; relative: |Δu| / |u| over elements with u ≠ 0. The papers' "
+        f"more than {least} elements; relative: |Δu| / |u| over elements with u ≠ 0. The papers' "
         "linear is `linear0`.",
         "",
     ]

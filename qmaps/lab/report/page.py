@@ -12,11 +12,15 @@ import jinja2
 import pandas as pd
 
 from qmaps import figures
+from qmaps.analyze._states import MIN_SIZE
 from qmaps.errors import CaptureError
 from qmaps.lab.report.claims import claims, number, percent
 from qmaps.storage import files
 from qmaps.storage.files import exists, write_text
 from qmaps.sweep import summarize
+
+UNKNOWN = {"workload": "", "checkpoint": "", "min_quantized_size": MIN_SIZE}
+"""What a page says of a run where its folder does not tell."""
 
 
 def write(run: str | os.PathLike[str]) -> Path:
@@ -51,7 +55,7 @@ def write(run: str | os.PathLike[str]) -> Path:
     if not pictures and errors is None and swept is None:
         raise CaptureError(f"run={str(folder)!r} must hold figures, frames or a sweep")
     page = _template().render(
-        about=read_about(folder),
+        about={**UNKNOWN, **read_about(folder)},
         claims=[] if errors is None else claims(errors, swept),
         losses=[] if losses is None else _losses(losses),
         pictures=pictures,

@@ -110,7 +110,8 @@ def test_the_optimizer_is_the_one_written_in_python(text: str) -> None:
         ),
         (
             "{state_quantizers: B128/DE@4s}",
-            "state_quantizers='B128/DE@4s' is not a preset; allowed are 32bit, 8bit, 4bit, "
+            "state_quantizers='B128/DE@4s' is not a preset; allowed are 32bit, 8bit, "
+            "4bit, 3bit, 2bit, "
             "paper-8bit, paper-4bit, 'SIGNED + UNSIGNED' of specs, or a dict from state names to "
             "specs",
         ),

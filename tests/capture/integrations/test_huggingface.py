@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -161,6 +162,62 @@ def test_captures_of_optimizers_that_do_not_count(tmp_path: Path) -> None:
     states = capture.load(out / "states")
     assert states.steps == [1, 4]
     assert {name.split(".")[1] for name in states.parameters()} == {"h"}
+
+
+def llama() -> nn.Module:
+    """Four projections of one shape in each layer, weights of norms in no nn.LayerNorm, a tie."""
+    config = transformers.LlamaConfig(
+        vocab_size=64, hidden_size=32, intermediate_size=48, num_hidden_layers=2,
+        num_attention_heads=2, tie_word_embeddings=True,
+    )  # fmt: skip
+    return transformers.LlamaForCausalLM(config)
+
+
+@pytest.mark.parametrize("make", [model, llama])
+def test_a_checkpoint_has_the_models_names(make: Any, tmp_path: Path) -> None:
+    net = make()
+    made = trainer(tmp_path, net, steps=1, save_steps=1, weight_decay=0.1)
+    made.train()
+    states = capture.load(tmp_path / "checkpoint-1")
+    assert states.naming == "config.json and model.safetensors"
+    named = dict(net.named_parameters())
+    assert sorted(states.parameters()) == sorted(named)
+    assert states.parameters() != list(named)  # the two groups
+    for name, parameter in named.items():
+        own = made.optimizer.optimizer.state[parameter]
+        assert torch.equal(states.tensor(name, "exp_avg"), own["exp_avg"]), name
+
+    config = tmp_path / "checkpoint-1" / "config.json"
+    shards = tmp_path / "shards"
+    net.save_pretrained(shards, max_shard_size="20KB")
+    assert not (shards / "model.safetensors").exists()
+    index = shards / "model.safetensors.index.json"
+    sharded = capture.load(tmp_path / "checkpoint-1", names=index)
+    assert sharded.naming == "config.json and model.safetensors.index.json"
+    assert sharded.parameters() == states.parameters()
+
+    text = config.read_text()
+    for old, new, why in (
+        ('_size": 64', '_size": 65', "model.safetensors does not hold '.*' of the model of config"),
+        (type(net).__name__, "Nothing", "transformers has no model 'Nothing', which config.json n"),
+        (type(net).__name__, "Trainer", "transformers has no model 'Trainer', which config.json n"),
+    ):
+        assert old in text
+        config.write_text(text.replace(old, new))
+        states = capture.load(tmp_path / "checkpoint-1")
+        assert states.parameters()[0] == "group0.param0"
+        reason = f"numbers: model.safetensors keeps no order of parameters, and {why}"
+        assert re.match(reason, states.naming)
+
+
+def test_a_checkpoint_with_frozen_parameters(tmp_path: Path) -> None:
+    net = model()
+    net.transformer.wte.weight.requires_grad_(False)
+    trainer(tmp_path, net, steps=1, save_steps=1).train()
+    states = capture.load(tmp_path / "checkpoint-1")
+    assert sorted(states.parameters()) == sorted(
+        name for name, parameter in net.named_parameters() if parameter.requires_grad
+    )
 
 
 def test_options_of_nobody_are_refused() -> None:

@@ -1,0 +1,1 @@
+"""Names for the parameters of a checkpoint that only numbers them."""

@@ -1,0 +1,105 @@
+"""Python code that makes an optimizer with chosen quantizers."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from textwrap import fill
+from typing import Any
+
+WIDTH = 100
+"""Characters of a line."""
+
+
+def of(
+    optimizer: str,
+    state_quantizers: Any,
+    overrides: Mapping[str, Any],
+    codebooks: Mapping[str, Mapping[str, Any]],
+) -> str:
+    """Return the code.
+
+    Args:
+        optimizer: name of a class of `qmaps.optim`.
+        state_quantizers: a preset's name, quantizers by state name, or None.
+        overrides: the same by pattern of parameter names.
+        codebooks: `bits`, `signed` and `values` of each codebook by its label.
+    """
+    lines = [f"from qmaps.optim import {optimizer}", ""]
+    if codebooks:
+        lines = ["import qmaps", *lines, "codebooks = ["]
+        for label, about in codebooks.items():
+            lines += _codebook(label, about)
+        lines += ["]", ""]
+    own = {label.lower() for label in codebooks}
+    lines += [f"optimizer = {optimizer}(", "    model.named_parameters(),"]
+    lines += _argument("state_quantizers", _written(state_quantizers, own), 4)
+    if overrides:
+        chosen = {pattern: _written(given, own) for pattern, given in overrides.items()}
+        lines += _argument("overrides", chosen, 4)
+    return "\n".join([*lines, ")"])
+
+
+def _codebook(label: str, about: Mapping[str, Any]) -> list[str]:
+    values = fill(
+        ", ".join(map(repr, about["values"])) + ",",
+        WIDTH,
+        initial_indent=" " * 12,
+        subsequent_indent=" " * 12,
+        break_on_hyphens=False,
+    )
+    options = f"bits={about['bits']}, signed={about['signed']}, label={_quoted(label)}"
+    return [
+        "    qmaps.Codebook(",
+        "        [",
+        values,
+        "        ],",
+        f"        {options},",
+        "    ),",
+    ]
+
+
+def _written(given: Any, own: set[str]) -> Any:
+    """Code of each quantizer, in the structure of `given`."""
+    if isinstance(given, Mapping):
+        return {state: _quantizer(q, own) for state, q in given.items()}
+    return "None" if given is None else _quoted(given)
+
+
+def _quantizer(q: Any, own: set[str]) -> str:
+    if q is None:
+        return "None"
+    label = getattr(q.map, "label", "")
+    spec = _quoted(q.spec)
+    return f"qmaps.quantizer({spec}, codebooks)" if label.lower() in own else spec
+
+
+def _argument(name: str, value: Any, indent: int) -> list[str]:
+    """``name=value,`` on one line, or on several if that is too long."""
+    before = " " * indent
+    whole = f"{before}{name}={_flat(value)},"
+    if len(whole) <= WIDTH or not isinstance(value, Mapping):
+        return [whole]
+    return [f"{before}{name}={{", *_entries(value, indent + 4), f"{before}}},"]
+
+
+def _entries(value: Mapping[str, Any], indent: int) -> list[str]:
+    before, lines = " " * indent, []
+    for key, member in value.items():
+        whole = f"{before}{_quoted(key)}: {_flat(member)},"
+        if len(whole) <= WIDTH or not isinstance(member, Mapping):
+            lines.append(whole)
+        else:
+            lines += [f"{before}{_quoted(key)}: {{", *_entries(member, indent + 4), f"{before}}},"]
+    return lines
+
+
+def _flat(value: Any) -> str:
+    if isinstance(value, Mapping):
+        members = [f"{_quoted(key)}: {_flat(member)}" for key, member in value.items()]
+        return f"{{{', '.join(members)}}}"
+    return str(value)
+
+
+def _quoted(text: str) -> str:
+    return json.dumps(text, ensure_ascii=False)

@@ -1,0 +1,361 @@
+"""A choice of quantizers as a file: JSON, or YAML where PyYAML is installed."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import torch
+
+from qmaps.algebra.quantizer import Quantizer, quantizer
+from qmaps.errors import DAMAGE, BadTypeError, BadValueError, QmapsError, nearest, shown
+from qmaps.maps import _html
+from qmaps.maps.base import table
+from qmaps.maps.codebook import Codebook
+from qmaps.optim import choice_code
+from qmaps.optim.choice import StateQuantizers
+from qmaps.optim.presets import preset
+from qmaps.storage.files import json_text, write_text
+
+FORMAT = 1
+KEYS = ("format", "optimizer", "state_quantizers", "overrides", "codebooks", "provenance")
+IN_32_BITS = ("32-bit", "32bit")
+"""What files, and the dicts of a `Choice`, call the absence of a quantizer; None does too."""
+
+Chosen = str | dict[str, Quantizer | None] | None
+"""A preset's name, quantizers by state name, or None for 32 bits."""
+
+
+@dataclass(frozen=True)
+class Choice:
+    """The quantizers of an optimizer's states, as a file can hold them.
+
+    Args:
+        state_quantizers: as the optimizers of `qmaps.optim` accept them: a preset's name, a dict
+            from state names to specs or quantizers, or None for 32 bits. ``"32-bit"`` in a dict
+            means 32 bits, as None does.
+        overrides: the same by parameter name, or pattern of names with ``*``, ``?`` and ``[...]``.
+            The first pattern that matches decides.
+        provenance: where the choice comes from, in values that JSON has, such as
+            ``{"checkpoint": "checkpoint-500", "step": 500}``. `versions`, of qmaps and torch, is
+            added if it is missing.
+        optimizer: the class of `qmaps.optim` that `code` shows.
+
+    Raises:
+        BadValueError, BadTypeError, SpecError: a value is not allowed, two codebooks have one
+            label, or a codebook belongs to one tensor.
+
+    >>> choice = Choice({"exp_avg": "B128/DE@4s+sr", "exp_avg_sq": "B128/DE-0@4u"},
+    ...                 overrides={"lm_head.*": None})
+    >>> print(choice.code)
+    from qmaps.optim import AdamW
+    <BLANKLINE>
+    optimizer = AdamW(
+        model.named_parameters(),
+        state_quantizers={"exp_avg": "B128/DE@4s+sr", "exp_avg_sq": "B128/DE-0@4u"},
+        overrides={"lm_head.*": None},
+    )
+    """
+
+    state_quantizers: StateQuantizers
+    overrides: Mapping[str, StateQuantizers] = field(default_factory=dict)
+    provenance: Mapping[str, Any] = field(default_factory=dict)
+    optimizer: str = "AdamW"
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.overrides, Mapping):
+            raise BadTypeError(
+                f"overrides={shown(self.overrides)} must be a dict from parameter names, or "
+                "patterns of names, to quantizers"
+            )
+        overrides = {}
+        for pattern, given in self.overrides.items():
+            if not isinstance(pattern, str):
+                raise BadTypeError(f"overrides has the key {shown(pattern)}; a key must be a str")
+            overrides[pattern] = _chosen(given, f"overrides[{pattern!r}]")
+        if not (isinstance(self.optimizer, str) and self.optimizer.isidentifier()):
+            raise BadValueError(f"optimizer={shown(self.optimizer)} must be the name of a class")
+        values = {
+            "state_quantizers": _chosen(self.state_quantizers, "state_quantizers"),
+            "overrides": overrides,
+            "provenance": _plain(self.provenance),
+        }
+        for name, value in values.items():
+            object.__setattr__(self, name, value)  # the way a frozen dataclass does it
+        self.codebooks()  # raises if they cannot be told apart
+
+    @property
+    def kwargs(self) -> dict[str, Any]:
+        """Keyword arguments of an optimizer: ``AdamW(params, **choice.kwargs)``."""
+        overrides = {"overrides": self.overrides} if self.overrides else {}
+        return {"state_quantizers": self.state_quantizers, **overrides}
+
+    @property
+    def code(self) -> str:
+        """Python code that makes the optimizer, to paste; it needs no file."""
+        books = {label: _described(book) for label, book in self.codebooks().items()}
+        return choice_code.of(self.optimizer, self.state_quantizers, self.overrides, books)
+
+    def codebooks(self) -> dict[str, Codebook]:
+        """The codebooks that are not maps with a name of their own, by label."""
+        found: dict[str, Codebook] = {}
+        for q in self._quantizers():
+            if not isinstance(q.map, Codebook):
+                continue
+            label = q.map.label
+            if q.map.per_tensor:
+                raise BadValueError(
+                    f"{q.spec} has a codebook that was fitted to one tensor; a choice accepts "
+                    "qmaps.Codebook(values, label=...)"
+                )
+            known = {name.lower(): book for name, book in found.items()}
+            if known.get(label.lower(), q.map) != q.map:
+                raise BadValueError(
+                    f"two codebooks have the label {label!r}; each needs its own label"
+                )
+            found[label] = q.map
+        return found
+
+    def to_json(self) -> str:
+        """The choice as JSON text, which `load_choice` reads from a file."""
+        return json_text(self._plain())
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the choice to a file; it appears whole or not at all.
+
+        Args:
+            path: a file that ends in ``.json``, ``.yaml`` or ``.yml``; an existing one is replaced.
+
+        Raises:
+            BadValueError: another ending, or YAML without PyYAML.
+            OutputError: the file cannot be written.
+        """
+        if _is_yaml(target := Path(path)):
+            write_text(target, _yaml(target).safe_dump(self._plain(), sort_keys=False))
+        else:
+            write_text(target, self.to_json() + "\n")
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> Choice:
+        """Read a file that `save` wrote, or one written by hand, which needs `state_quantizers`.
+
+        Args:
+            path: a file that ends in ``.json``, ``.yaml`` or ``.yml``.
+
+        Raises:
+            BadValueError: the file is missing, damaged, of a later format, or no choice; or YAML
+                without PyYAML.
+        """
+        source = Path(path)
+        read = _yaml(source).safe_load if _is_yaml(source) else json.loads
+        try:
+            return cls._of(_content(source, read))
+        except QmapsError as error:
+            raise BadValueError(f"{str(source)!r}: {error}") from None
+        except DAMAGE:
+            raise BadValueError(
+                f"{str(source)!r} is damaged: its parts do not fit together"
+            ) from None
+
+    @classmethod
+    def _of(cls, plain: Mapping[str, Any]) -> Choice:
+        books = [
+            Codebook(
+                [float(value) for value in about["values"]],
+                bits=about.get("bits"),
+                signed=about.get("signed"),
+                label=label,
+            )
+            for label, about in (plain.get("codebooks") or {}).items()
+        ]
+        overrides = plain.get("overrides") or {}
+        if not isinstance(overrides, Mapping):
+            raise BadTypeError(
+                f"overrides={shown(overrides)} must be a dict from parameter names, or patterns "
+                "of names, to quantizers"
+            )
+        return cls(
+            _known(plain["state_quantizers"], books),
+            {pattern: _known(given, books) for pattern, given in overrides.items()},
+            # Nobody knows the versions behind a file that does not say.
+            {"versions": {}, **(plain.get("provenance") or {})},
+            plain.get("optimizer", "AdamW"),
+        )
+
+    def _plain(self) -> dict[str, Any]:
+        books = self.codebooks()
+        parts = {
+            "overrides": {name: _written(given) for name, given in self.overrides.items()},
+            "codebooks": {label: _described(book) for label, book in books.items()},
+            "provenance": dict(self.provenance),
+        }
+        return {
+            "format": FORMAT,
+            "optimizer": self.optimizer,
+            "state_quantizers": _written(self.state_quantizers),
+            **{name: value for name, value in parts.items() if value},
+        }
+
+    def _quantizers(self) -> Iterator[Quantizer]:
+        for given in (self.state_quantizers, *self.overrides.values()):
+            if isinstance(given, Mapping):
+                yield from (q for q in given.values() if isinstance(q, Quantizer))
+
+    def _repr_html_(self) -> str:
+        """What notebooks show."""
+        rows = [("all parameters", self.state_quantizers), *self.overrides.items()]
+        lines = [
+            (name, state, str(spec))
+            for name, given in rows
+            for state, spec in _states(_written(given))
+        ]
+        about = (f"{name}: {_told(value)}" for name, value in self.provenance.items())
+        header = ("parameters", "state", "quantizer")
+        return _html.grid(f"Choice for {self.optimizer}", header, lines, "\n".join(about))
+
+
+def load_choice(path: str | os.PathLike[str]) -> dict[str, Any]:
+    """Read a choice of quantizers as keyword arguments of an optimizer.
+
+    ``AdamW(model.named_parameters(), **qmaps.load_choice("choice.json"))`` equals the optimizer
+    that is made of the same quantizers, bit for bit.
+
+    Args:
+        path: a file that `Choice.save` wrote, or one written by hand; it ends in ``.json``,
+            ``.yaml`` or ``.yml``.
+
+    Returns:
+        `state_quantizers`, and `overrides` if there are any.
+
+    Raises:
+        BadValueError: the file is missing, damaged, of a later format, or no choice; or YAML
+            without PyYAML.
+    """
+    return Choice.load(path).kwargs
+
+
+def _chosen(given: StateQuantizers, option: str) -> Chosen:
+    """Quantizers in place of specs; presets keep their names."""
+    if given is None or (isinstance(given, str) and given in IN_32_BITS):
+        return None
+    if isinstance(given, str):
+        preset(given, option)  # raises an error that lists the presets
+        return given
+    if not isinstance(given, Mapping):
+        raise BadTypeError(
+            f"{option}={shown(given)} must be a preset's name, a dict from state names to specs, "
+            "or None"
+        )
+    chosen = {}
+    for state, spec in given.items():
+        if not isinstance(state, str):
+            raise BadTypeError(f"{option} has the key {shown(state)}; a key must be a state's name")
+        absent = spec is None or (isinstance(spec, str) and spec in IN_32_BITS)
+        chosen[state] = None if spec is None or absent else quantizer(spec)
+    return chosen
+
+
+def _known(given: Any, books: list[Codebook]) -> Any:
+    """`given` with the quantizers of a file's own codebooks in place of their specs."""
+    if not isinstance(given, Mapping):
+        return given
+    return {
+        state: quantizer(spec, books) if isinstance(spec, str) and spec not in IN_32_BITS else spec
+        for state, spec in given.items()
+    }
+
+
+def _written(given: Any) -> Any:
+    """The form of `given` in a file."""
+    if given is None:
+        return IN_32_BITS[0]
+    if isinstance(given, str):
+        return given
+    return {state: IN_32_BITS[0] if q is None else q.spec for state, q in given.items()}
+
+
+def _states(written: str | Mapping[str, str]) -> Iterator[tuple[str, str]]:
+    yield from [("", written)] if isinstance(written, str) else written.items()
+
+
+def _told(value: Any) -> str:
+    if isinstance(value, Mapping):
+        return ", ".join(f"{name} {member}" for name, member in value.items()) or "unknown"
+    return str(value)
+
+
+def _described(book: Codebook) -> dict[str, Any]:
+    values = [_short(value) for value in table(book).tolist()]
+    return {"bits": book.bits, "signed": book.signed, "values": values}
+
+
+def _short(value: float) -> float:
+    """The number of fewest digits that becomes the same float32."""
+    short = float(str(np.float32(value)))
+    return short if float(np.float32(short)) == value else value
+
+
+def _plain(provenance: Mapping[str, Any]) -> dict[str, Any]:
+    """A provenance as JSON has it, with versions."""
+    from qmaps import __version__  # which the package has last
+
+    versions = {"qmaps": __version__, "torch": str(torch.__version__)}
+    try:
+        plain: dict[str, Any] = json.loads(json_text({"versions": versions, **provenance}))
+    except (TypeError, ValueError, RecursionError):
+        raise BadTypeError(
+            f"provenance={shown(provenance)} must be a dict of values that JSON has"
+        ) from None
+    return plain
+
+
+def _is_yaml(path: Path) -> bool:
+    if path.suffix not in (".json", ".yaml", ".yml"):
+        raise BadValueError(f"path={str(path)!r} must end in .json, .yaml or .yml")
+    return path.suffix != ".json"
+
+
+def _yaml(path: Path) -> ModuleType:
+    try:
+        return importlib.import_module("yaml")
+    except ImportError:
+        raise BadValueError(
+            f"path={str(path)!r} needs PyYAML, which is not installed (pip install pyyaml); "
+            "JSON needs nothing"
+        ) from None
+
+
+def _content(path: Path, read: Callable[[str], Any]) -> Mapping[str, Any]:
+    """The dict in a file, which has the keys of a choice."""
+    try:
+        text = path.read_bytes().decode()
+    except OSError as error:
+        raise BadValueError(f"it cannot be read ({error.strerror})") from None
+    except ValueError:
+        text = "\0"
+    try:
+        plain = read(text)
+    except Exception:  # PyYAML's errors have no base that is known here
+        plain = None
+    if not isinstance(plain, dict):
+        kind = path.suffix[1:].upper()
+        raise BadValueError(f"it is damaged or no choice of quantizers; expected {kind}, a dict")
+    if "state_quantizers" not in plain:
+        raise BadValueError("it is no choice of quantizers; 'state_quantizers' is missing")
+    version = plain.get("format", FORMAT)
+    if version != FORMAT:
+        raise BadValueError(f"format={shown(version)} is not supported; {FORMAT} is")
+    for key in plain:
+        if key not in KEYS:
+            raise BadValueError(
+                f"it has the key {shown(key)}; allowed are {', '.join(KEYS)}"
+                f"{nearest(str(key), KEYS)}"
+            )
+    return plain
