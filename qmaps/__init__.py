@@ -25,6 +25,7 @@ from qmaps.maps.codebook import Codebook
 if TYPE_CHECKING:
     from qmaps import analyze, capture, distributed, figures, lab, lpmm, nn, optim, sweep
     from qmaps.analyze import design, replay
+    from qmaps.analyze.recommend import run as recommend
     from qmaps.optim.choice_file import load_choice
 
 try:
@@ -48,6 +49,11 @@ _LAZY = (
 )
 _WITHIN = {"design": "analyze.design", "replay": "analyze.replay"}
 """Where those are that are no entry of the package's own."""
+_FUNCTIONS = {
+    "load_choice": ("qmaps.optim.choice_file", "load_choice"),
+    "recommend": ("qmaps.analyze.recommend", "run"),
+}
+"""Where functions are that are imported on first use."""
 
 fitting.install()
 moved.install()
@@ -55,15 +61,16 @@ plugins.install()
 
 
 def __getattr__(name: str) -> Any:
-    if name == "load_choice":
-        return importlib.import_module("qmaps.optim.choice_file").load_choice
+    if name in _FUNCTIONS:
+        module, function = _FUNCTIONS[name]
+        return getattr(importlib.import_module(module), function)
     if name in _LAZY or name in moved.MODULES:
         return importlib.import_module(f"qmaps.{_WITHIN.get(name, name)}")
     raise AttributeError(f"module 'qmaps' has no attribute {name!r}")
 
 
 def __dir__() -> list[str]:
-    return sorted([*globals(), *_LAZY, "load_choice"])
+    return sorted([*globals(), *_LAZY, *_FUNCTIONS])
 
 
 __all__ = [
@@ -91,6 +98,7 @@ __all__ = [
     "optim",
     "quantiles",
     "quantizer",
+    "recommend",
     "replay",
     "save",
     "sweep",

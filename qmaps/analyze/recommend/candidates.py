@@ -6,10 +6,12 @@ from qmaps.algebra.pair import Pair
 from qmaps.maps.lloyd import LloydMax
 from qmaps.optim.presets import PRESETS as OPTIMIZER_PRESETS
 
-LIMITS = (3.3, 4.3, 6.3, 8.3)
+LIMITS = (2.3, 3.3, 4.3, 6.3, 8.3)
 """Bits per element, scales included, up to which the best single pair is named."""
 
 MOMENTS = ("exp_avg", "exp_avg_sq")
+
+FULL = Pair(None, None)
 
 PRESETS = {
     Pair.parse(tuple(known.specs(MOMENTS, signed=MOMENTS[:1]).values())).spec: name  # type: ignore[arg-type]
@@ -20,25 +22,31 @@ PRESETS = {
 
 CANDIDATES = (
     *PRESETS,
-    "B128/DE@3s+sr + B128/DE-0@3u",
-    "B128/DE@3s+sr + B128/DE-0@3u+sr",
-    "B128/linear0@3s+sr + B128/DE-0@3u+sr",
-    "B128/linear0@3s+sr + B128/power2@3u+sr",
+    "B32x8/quantile-normal@2s+sr + B128/DE-0@3u",
+    "B32x8/quantile-normal@3s+sr + B128/DE-0@3u",
+    "B128/linear0@3s+sr + B128/power2@3u",
     "B128/DE@3s+sr + B128/DE-0@4u",
-    "B128/DE@4s + B128/DE-0@4u",
-    "B128/DE@4s+sr + B128/DE-0@4u+sr",
-    "B128/DE@4s+sr + B128/power2@4u+sr",
-    "B128/nf4@4s+sr + B128/power2@4u+sr",
+    "B128/DE@4s+sr + B128/DE-0@3u",
+    "B128/nf4@4s+sr + B128/DE-0@4u",
+    "B128/DE@4s+sr + B128/linear@4u",
     "B128/nf4@4s+sr + B128/linear@4u+sr",
-    "B128/DE@5s+sr + B128/DE-0@5u+sr",
+    "B128/DE@5s+sr + B128/DE-0@5u",
     "B128/DE@4s+sr + B256/DE-0@8u",
     "B256/DE@8s + B128/DE-0@4u",
     "B128/DE@6s + B128/DE-0@6u",
-    "B128/DE@6s+sr + B128/DE-0@6u+sr",
-    "B256/DE@8s+sr + B256/DE-0@8u+sr",
+    "B128/DE@6s+sr + B128/DE-0@6u",
 )
-"""Presets, and pairs of known maps from 3 to 8 bits. None has a second moment with a zero, which
-turns up as the fault it is only where the papers' own pair has it."""
+"""All presets, and pairs of known maps from 2.75 to 6.25 bits. Most round second moments to
+nearest."""
+
+DIAGNOSTICS = (
+    "B128/DE@4s+sr + 32-bit",
+    "32-bit + B128/DE-0@4u",
+    "B256/DE@8s + 32-bit",
+    "32-bit + B256/DE-0@8u",
+    "B128/lloyd@4s + B128/lloyd@4u",
+)
+"""Pairs that show which moment costs how much, and what maps that are fitted to the states reach."""
 
 
 def diagnostic(pair: Pair) -> bool:

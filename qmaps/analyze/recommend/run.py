@@ -1,71 +1,57 @@
-"""Which quantizers are safe for the states of a run, and which to take."""
+"""Which quantizers are safe for the states of a run, and which to use."""
 
 from __future__ import annotations
 
+import glob
 import math
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import pandas as pd
 
 from qmaps.algebra.pair import Pair
+from qmaps.algebra.quantizer import Quantizer
 from qmaps.analyze import replay
 from qmaps.analyze._states import MIN_SIZE, States, as_states
 from qmaps.analyze.design.choice import preferred
 from qmaps.analyze.recommend.budget import Option, choose
-from qmaps.analyze.recommend.candidates import CANDIDATES, LIMITS, MOMENTS, PRESETS, diagnostic
-from qmaps.analyze.recommend.verdict import LEVELS, verdict
+from qmaps.analyze.recommend.candidates import (
+    CANDIDATES,
+    DIAGNOSTICS,
+    FULL,
+    LIMITS,
+    MOMENTS,
+    PRESETS,
+    diagnostic,
+)
+from qmaps.analyze.recommend.result import Recommendation
+from qmaps.analyze.recommend.sizes import BITS, Sizes, check_budget
+from qmaps.analyze.recommend.verdict import LEVELS, dangerous, level, verdict
 from qmaps.analyze.replay.run import Given, check, chosen
+from qmaps.analyze.replay.summary import SUMMED
 from qmaps.capture import CapturedStates
-from qmaps.errors import BadTypeError, BadValueError, shown
+from qmaps.errors import BadTypeError, BadValueError, CaptureError, shown
 from qmaps.maps.codebook import Codebook
+from qmaps.optim import Choice
 
-BITS = 4.3
-STEPS = 200
+STEPS = 100
 """Steps of the replay, about."""
 ELEMENTS = 2**18
 """Elements that are replayed if the share is left out, about."""
-FULL = Pair(None, None)
-
-
-@dataclass(frozen=True)
-class Recommendation:
-    """Verdicts on pairs of quantizers, and the choice under a budget.
-
-    Attributes:
-        pair: the pair of most elements.
-        exceptions: other pairs by parameter name.
-        pairs: a row per candidate; see `run`.
-        tensors: a row per parameter and candidate; see `run`.
-        best: for each of `LIMITS` bits per element the best single pair, or None.
-        nbytes: what the states of the choice take, parameters that are not quantized included.
-        full_nbytes: what they take in 32 bits.
-        error: the displacement error of the choice.
-        gradients: ``recorded``, ``simulated`` or ``mixed``.
-        step: step of the states.
-        source: where they come from.
-    """
-
-    pair: Pair
-    exceptions: dict[str, Pair]
-    pairs: pd.DataFrame = field(repr=False)
-    tensors: pd.DataFrame = field(repr=False)
-    best: dict[float, Pair | None]
-    nbytes: int
-    full_nbytes: int
-    error: float
-    gradients: str
-    step: int
-    source: str
+DANGER = 1e3
+"""Added to the error of an option with zero points or very large updates: it comes last."""
+TIE, NOTHING = 1.05, 1e-3
+"""A single pair is preferred to exceptions that lower the error by less than this factor, or by
+less than this."""
 
 
 def run(
     states: States,
     *,
     bits: float | None = None,
-    nbytes: float | None = None,
+    nbytes: int | None = None,
     candidates: Iterable[Given] = CANDIDATES,
+    diagnostics: bool = False,
     codebooks: Iterable[Codebook] = (),
     steps: int = STEPS,
     share: float | None = None,
@@ -76,228 +62,268 @@ def run(
 ) -> Recommendation:
     """Judge pairs of quantizers on the states of a run, and choose one for each parameter.
 
-    Each candidate is replayed (`qmaps.replay.run`), and its `displacement_error` decides: the
-    updates of a pair lead that far from the exact ones. Parameters get different pairs where that
-    lowers the error of all together: each gets the candidate on the convex hull of its errors
-    over bytes that the budget allows (`qmaps.analyze.recommend.budget.choose`).
+    Each candidate is replayed (`qmaps.replay.run`), and its `step_cost` decides. A pair is
+
+    - ``unsafe`` if a second moment becomes 0 under a first moment that does not, if an update is as
+      large as 10,000 learning rates, or if the step cost is above 0.1,
+    - ``caution`` if the step cost is above 0.03, or if a parameter with at least 1 % of the cost of
+      all updates is unsafe by itself,
+    - ``safe`` otherwise.
+
+    Parameters get different pairs where that lowers the error within the budget. The error of a
+    parameter is its share of the cost of all updates multiplied by its own step cost, and each
+    parameter gets a pair on the convex hull of its errors over bytes
+    (`qmaps.analyze.recommend.budget.choose`). All parameters get the same pair if exceptions lower
+    the error by less than 5 %.
 
     Args:
         states: captured states, their path, or tensors by parameter and state name. Recorded
-            gradients are replayed about `steps` steps, round after round; without any, they are
-            simulated from the moments.
+            gradients are replayed, round after round; without any, gradients are simulated from the
+            moments. Parameters without recorded gradients beside others that have some stay in
+            32 bits.
         bits: most bits per element, scales included, as the mean over both moments of all
             parameters that may be quantized. 4.3 if `nbytes` is left out too.
         nbytes: most bytes of all states together, also of those that are not quantized.
         candidates: pairs of quantizers. Those with a moment in 32 bits, or with a map fitted to
-            the data, are judged and never chosen.
+            the data, are diagnostic: they are judged, but not chosen.
+        diagnostics: add diagnostic pairs to the candidates, and let diagnostic pairs be chosen.
         codebooks: codebooks of the caller's own that candidates name.
         steps: steps of the replay, about, at least 2.
         share: share of each parameter to replay, in (0, 1]: whole rows, spread evenly. By default
-            so many that about 262,144 elements are replayed.
-        parameters: names of parameters, with wildcards; all if left out.
-        min_quantized_size: parameters of at most this many elements stay in 32 bits.
+            so much that about 262,144 elements are replayed.
+        parameters: names of parameters that may be quantized, with wildcards; all if left out. The
+            others stay in 32 bits.
+        min_quantized_size: parameters of at most this many elements stay in 32 bits. If it is less
+            than 4096, give the optimizer the same.
         seed: of stochastic rounding and of simulated gradients, 0 to 2**32 - 1.
         progress: as in `qmaps.replay.run`.
 
     Returns:
-        The recommendation. Its frame `pairs` has the columns of `qmaps.replay.summarize` after
-        `preset` (name, or empty), `verdict` (``safe``, ``caution`` or ``unsafe``), `reason`,
-        `diagnostic` (bool) and `nbytes` (of all states); the safest come first, of these the
-        least error. `tensors` has the columns of `qmaps.replay.run` and `nbytes` (of both
-        moments), `verdict`, `chosen`.
+        The recommendation. Its frame `pairs` has one row per candidate: `quantizer`, `preset` (its
+        name, or empty), `diagnostic`, `up_to` (the first of 2.3, 3.3, 4.3, 6.3 and 8.3 bits per
+        element that it does not exceed, or infinity), `verdict`, `reason`, `nbytes` (of all
+        states), then the columns of `qmaps.replay.summarize`. The narrowest come first, of these
+        the safest. `tensors` has one row per parameter and candidate: the columns of
+        `qmaps.replay.run`, with sums and `numel` as of the whole parameter instead of the
+        `replayed` elements, then `nbytes` (of both moments), `error`, `verdict` and `chosen`. It
+        also has rows of ``32-bit + 32-bit``, which each parameter may get if the budget allows it.
 
     Raises:
+        SpecError: a candidate does not parse.
         BadValueError, BadTypeError: an argument is not allowed, `parameters` matches nothing, or
             no choice meets the budget; the message has the smallest that one does.
-        CaptureError: as in `qmaps.replay.run`.
+        CaptureError: as in `qmaps.replay.run`, or all updates are 0.
     """
-    _check_budget(bits, nbytes)
+    check_budget(bits, nbytes)
+    if not isinstance(diagnostics, bool):
+        raise BadTypeError(f"diagnostics={shown(diagnostics)} must be a bool")
     known = tuple(codebooks)
-    pairs = list(dict.fromkeys(Pair.parse(spec, known) for spec in candidates))
-    able = [pair for pair in pairs if not diagnostic(pair)]
+    given = [*candidates, *(DIAGNOSTICS if diagnostics else ())]
+    pairs = list(dict.fromkeys(Pair.parse(spec, known) for spec in given))
+    able = [pair for pair in pairs if (diagnostics or not diagnostic(pair)) and pair != FULL]
     if not able:
         raise BadValueError("candidates must hold at least one pair that quantizes both moments")
     check(steps, share=1.0 if share is None else share, seed=seed)
     captured = as_states(states)
-    names = chosen(captured, parameters, min_quantized_size)
-    sizes = _Sizes(captured, names)
-    budget = sizes.budget(bits, nbytes, able)
+    names = _replayed(captured, chosen(captured, parameters, min_quantized_size))
+    sizes = Sizes(captured, names)
+    budget = sizes.budget(bits, nbytes, [*able, FULL])
     window = len(captured.window())
-    rounds = max(1, -(-steps // window)) if window else 1
     frame = replay.run(
         captured,
-        pairs,
-        steps=None if window else steps,
-        rounds=rounds,
-        share=sizes.share() if share is None else share,
-        parameters=names,
+        dict.fromkeys([*pairs, FULL]),
+        steps=min(steps, window) if window else steps,
+        rounds=max(1, -(-steps // window)) if window else 1,
+        share=min(1.0, ELEMENTS / sizes.held) if share is None else share,
+        parameters=[glob.escape(name) for name in names],
         min_quantized_size=min_quantized_size,
         codebooks=known,
         seed=seed,
         progress=progress,
     )
-    tensors = _tensors(frame, sizes)
-    table = _pairs(tensors, sizes)
+    tensors = _tensors(frame, [*pairs, FULL], sizes)
+    if not tensors["cost"].sum() > 0:
+        raise CaptureError(
+            f"all exact updates of {captured.source!r} are 0; there is nothing to compare with"
+        )
+    table = _table(tensors, pairs, sizes)
     picks = _picks(tensors, able, budget)
-    tensors["chosen"] = [picks[row.parameter].spec == row.quantizer for row in tensors.itertuples()]
-    most = _of_most_elements(picks, sizes)
-    replayed = set(frame["parameter"])
+    single = _best(table, [p for p in able if sizes.total(p) <= budget], math.inf)
+    if single is not None:
+        alone = dict.fromkeys(picks, single)
+        if _error(tensors, alone) <= TIE * _error(tensors, picks) + NOTHING:
+            picks = alone
+    specs = {name: pair.spec for name, pair in picks.items()}
+    tensors["chosen"] = tensors["quantizer"] == tensors["parameter"].map(specs)
     taken = tensors[tensors["chosen"]]
+    measures = replay.summarize(_replay_only(taken.assign(quantizer="choice"))).to_dict("records")[0]
+    judged = verdict(measures, taken)
+    used = sum(sizes.of(name, pair) for name, pair in picks.items())
     return Recommendation(
-        pair=most,
-        exceptions={name: pair for name, pair in picks.items() if pair != most},
+        choice=_choice(
+            captured,
+            picks,
+            sizes,
+            min_quantized_size,
+            {
+                "source": captured.source,
+                "step": captured.step,
+                "parameters": len(picks),
+                "gradients": measures["gradients"],
+                "budget": {"bits": bits or BITS} if nbytes is None else {"nbytes": nbytes},
+            },
+        ),
+        verdict=judged.level,
+        reason=judged.reason,
+        step_cost=float(measures["step_cost"]),
+        nbytes=sizes.rest + used,
+        full_nbytes=sizes.rest + sizes.total(FULL),
+        bits_per_element=4 * used / sum(sizes.numel.values()),
+        best={limit: _best(table, able, limit) for limit in LIMITS},
+        gradients=measures["gradients"],
+        min_quantized_size=min_quantized_size,
         pairs=table,
         tensors=tensors,
-        best={limit: _best(table, able, limit) for limit in LIMITS},
-        nbytes=sizes.rest + sum(sizes.of(name, picks.get(name, FULL)) for name in names),
-        full_nbytes=sizes.rest + sum(sizes.of(name, FULL) for name in names),
-        error=float(taken["whole_gap"].sum() / taken["whole_displacement"].sum())
-        if replayed
-        else math.nan,
-        gradients=str(table["gradients"].iloc[0]),
-        step=captured.step,
-        source=captured.source,
     )
 
 
-class _Sizes:
-    """What the states of a run take, under any pair.
-
-    Args:
-        states: the captured states.
-        names: the parameters that may be quantized; all others stay in 32 bits.
-    """
-
-    def __init__(self, states: CapturedStates, names: Sequence[str]) -> None:
-        self._shapes = {name: states.shape(name, MOMENTS[0]) for name in names}
-        rows = {name: states.rows(name) for name in names}
-        self._held = sum(
-            math.prod(shape if (own := rows[name]) is None else (len(own), *shape[1:]))
-            for name, shape in self._shapes.items()
-        )
-        self.numel = {name: math.prod(shape) for name, shape in self._shapes.items()}
-        self.rest = sum(
-            4 * math.prod(states.shape(name, state))
-            for name in states.parameters()
-            if name not in self._shapes
-            for state in states.states(name)
-        )
-
-    def of(self, name: str, pair: Pair) -> int:
-        """Bytes of both moments of a parameter."""
-        return sum(
-            4 * self.numel[name] if q is None else q.nbytes(self._shapes[name])
-            for q in (pair.first, pair.second)
-        )
-
-    def share(self) -> float:
-        """The share of the elements that about `ELEMENTS` are."""
-        return min(1.0, ELEMENTS / self._held)
-
-    def budget(self, bits: float | None, nbytes: float | None, pairs: Sequence[Pair]) -> float:
-        """Bytes that the moments of these parameters may take.
-
-        Raises:
-            BadValueError: it is less than the fewest that one of the pairs takes.
-        """
-        numel = sum(self.numel.values())
-        least = sum(min(self.of(name, pair) for pair in pairs) for name in self.numel)
-        if nbytes is not None:
-            if nbytes < least + self.rest:
-                raise BadValueError(
-                    f"nbytes={shown(nbytes)} is less than any choice takes; the smallest takes "
-                    f"{least + self.rest}, {self.rest} of them for states that stay in 32 bits"
-                )
-            return nbytes - self.rest
-        wanted = BITS if bits is None else bits
-        if wanted * numel / 4 < least:
-            raise BadValueError(
-                f"bits={shown(wanted)} is less than any choice takes; the smallest takes "
-                f"{math.ceil(400 * least / numel) / 100:.2f} bits per element"
-            )
-        return wanted * numel / 4
+def _replayed(states: CapturedStates, names: list[str]) -> list[str]:
+    """The parameters that a replay has gradients of; all of `names` if it has them of none."""
+    if not states.window():
+        return names
+    return [name for name in names if len(states.window(name)) > 1] or names
 
 
-def _check_budget(bits: float | None, nbytes: float | None) -> None:
-    if bits is not None and nbytes is not None:
-        raise BadValueError(f"bits={shown(bits)} and nbytes={shown(nbytes)}: give one of them")
-    for name, value in (("bits", bits), ("nbytes", nbytes)):
-        if value is None:
-            continue
-        if isinstance(value, bool) or not isinstance(value, (int, float)):
-            raise BadTypeError(f"{name}={shown(value)} must be a number")
-        if not 0 < value < math.inf:
-            raise BadValueError(f"{name}={shown(value)} must be above 0 and finite")
-
-
-def _tensors(frame: pd.DataFrame, sizes: _Sizes) -> pd.DataFrame:
-    """The replay's frame with bytes, and with sums as of whole parameters instead of samples."""
-    whole = frame["parameter"].map(sizes.numel) / frame["numel"]
-    pairs = {spec: Pair.parse(spec) for spec in frame["quantizer"].unique()}
-    rows = [(row.parameter, pairs[row.quantizer]) for row in frame.itertuples()]
-    return frame.assign(
-        nbytes=[sizes.of(name, pair) for name, pair in rows],
-        whole_gap=frame["displacement_gap"] * whole,
-        whole_displacement=frame["displacement"] * whole,
+def _tensors(frame: pd.DataFrame, pairs: Iterable[Pair], sizes: Sizes) -> pd.DataFrame:
+    """The replay's frame with sums as of whole parameters, bytes, errors and verdicts."""
+    known = {pair.spec: pair for pair in pairs}
+    whole = frame["parameter"].map(sizes.numel)
+    ratio = whole / frame["numel"]
+    scaled = {name: frame[name] * ratio for name in SUMMED}
+    tensors = frame.assign(replayed=frame["numel"], numel=whole, **scaled)
+    full = tensors.loc[tensors["quantizer"] == FULL.spec, "cost"]
+    total = float(full[full > 0].sum())
+    rows = tensors.to_dict("records")
+    return tensors.assign(
+        nbytes=[sizes.of(row["parameter"], known[row["quantizer"]]) for row in rows],
+        error=[_lost(row, total) for row in rows],
+        verdict=[level(row) for row in rows],
     )
 
 
-def _pairs(tensors: pd.DataFrame, sizes: _Sizes) -> pd.DataFrame:
-    """A row per candidate, the safest first."""
-    parts = dict(list(tensors.groupby("quantizer")))
-    table = replay.summarize(tensors.drop(columns=["nbytes", "whole_gap", "whole_displacement"]))
-    found = [verdict(row, parts[row["quantizer"]]) for row in table.to_dict("records")]
-    about = pd.DataFrame(
-        {
-            "quantizer": table["quantizer"],
-            "preset": [PRESETS.get(spec, "") for spec in table["quantizer"]],
-            "verdict": [each.level for each in found],
-            "reason": [each.reason for each in found],
-            "nbytes": [sizes.rest + int(parts[s]["nbytes"].sum()) for s in table["quantizer"]],
+def _lost(row: Mapping[str, Any], total: float) -> float:
+    """The error of one option of one parameter; errors of parameters add up."""
+    error = DANGER if dangerous(row) else 0.0
+    if row["cost"] > 0:
+        cost = row["step_cost"]
+        error += row["cost"] / total * max(DANGER if math.isnan(cost) else cost, 0.0)
+    return float(error)
+
+
+def _replay_only(tensors: pd.DataFrame) -> pd.DataFrame:
+    """The columns that `qmaps.replay.summarize` knows."""
+    own = ["replayed", "nbytes", "error", "verdict", "chosen"]
+    return tensors.drop(columns=own, errors="ignore")
+
+
+def _table(tensors: pd.DataFrame, pairs: Sequence[Pair], sizes: Sizes) -> pd.DataFrame:
+    """A row per candidate, the narrowest first."""
+    by_spec = {pair.spec: pair for pair in pairs}
+    measured = replay.summarize(_replay_only(tensors[tensors["quantizer"].isin(list(by_spec))]))
+    numel = sum(sizes.numel.values())
+    records = []
+    for row in measured.to_dict("records"):
+        pair = by_spec[row["quantizer"]]
+        judged = verdict(row, tensors[tensors["quantizer"] == pair.spec])
+        bits = 4 * sizes.total(pair) / numel
+        about = {
+            "quantizer": pair.spec,
+            "preset": PRESETS.get(pair.spec, ""),
+            "diagnostic": diagnostic(pair),
+            "up_to": next((limit for limit in LIMITS if bits <= limit), math.inf),
+            "verdict": judged.level,
+            "reason": judged.reason,
+            "nbytes": sizes.rest + sizes.total(pair),
         }
-    )
-    table = about.merge(table, on="quantizer")
-    order = table["verdict"].map(LEVELS.index)
-    return (
-        table.assign(order=order)
-        .sort_values(["order", "displacement_error"], ignore_index=True)
-        .drop(columns="order")
-    )
+        records.append({**about, **row, "bits_per_element": bits})
+    records.sort(key=lambda r: (r["up_to"], LEVELS.index(r["verdict"]), r["step_cost"]))
+    return pd.DataFrame(records)
 
 
 def _picks(tensors: pd.DataFrame, pairs: Sequence[Pair], budget: float) -> dict[str, Pair]:
     """The pair of each parameter."""
-    names, options = [], []
-    for name, group in tensors.groupby("parameter", sort=False):
-        rows = group.set_index("quantizer")
-        own = [
-            Option(int(rows.at[p.spec, "nbytes"]), float(rows.at[p.spec, "whole_gap"]))
-            for p in pairs
-        ]
-        names.append(str(name))
-        options.append(own)
-    return {name: pairs[index] for name, index in zip(names, choose(options, budget), strict=True)}
+    options = [*pairs, FULL]
+    groups = {
+        str(name): group.set_index("quantizer")
+        for name, group in tensors.groupby("parameter", sort=False)
+    }
+    places = choose(
+        [
+            [Option(int(rows.at[p.spec, "nbytes"]), float(rows.at[p.spec, "error"])) for p in options]
+            for rows in groups.values()
+        ],
+        budget,
+    )
+    return {name: options[place] for name, place in zip(groups, places, strict=True)}
 
 
-def _of_most_elements(picks: dict[str, Pair], sizes: _Sizes) -> Pair:
-    total: dict[Pair, int] = {}
-    for name, pair in picks.items():
-        total[pair] = total.get(pair, 0) + sizes.numel[name]
-    return max(total, key=lambda pair: total[pair])
+def _error(tensors: pd.DataFrame, picks: Mapping[str, Pair]) -> float:
+    """The error of a choice for all parameters together."""
+    errors = tensors.set_index(["parameter", "quantizer"])["error"]
+    return float(sum(errors[name, pair.spec] for name, pair in picks.items()))
 
 
 def _best(table: pd.DataFrame, pairs: Sequence[Pair], limit: float) -> Pair | None:
     """The best single pair within bits per element, the simplest of equal ones."""
-    rows = table.set_index("quantizer")
+    rows = {row["quantizer"]: row for row in table.to_dict("records")}
     within = {
         pair: {
-            "selection_error": row["displacement_error"],
+            "selection_error": max(row["step_cost"], 0.0),
             "bits_per_element": row["bits_per_element"],
-            "designed": False,
-            "stochastic": "+sr" in pair.spec,
+            "designed": not _is_known(pair),
+            "stochastic": any(q is not None and q.stochastic for q in (pair.first, pair.second)),
         }
         for pair in pairs
-        if (row := rows.loc[pair.spec])["bits_per_element"] <= limit
-        and not math.isnan(row["displacement_error"])
+        if (row := rows[pair.spec])["bits_per_element"] <= limit
+        and not dangerous(row)
+        and not math.isnan(row["step_cost"])
     }
     return preferred(within) if within else None
+
+
+def _is_known(pair: Pair) -> bool:
+    return not any(q is not None and isinstance(q.map, Codebook) for q in (pair.first, pair.second))
+
+
+def _choice(
+    states: CapturedStates,
+    picks: Mapping[str, Pair],
+    sizes: Sizes,
+    min_quantized_size: int,
+    provenance: Mapping[str, Any],
+) -> Choice:
+    """The pair of most elements for all parameters, and overrides for the others."""
+    total: dict[Pair, int] = {}
+    for name, pair in picks.items():
+        total[pair] = total.get(pair, 0) + sizes.numel[name]
+    most = max(total, key=lambda pair: total[pair])
+    # What an optimizer would quantize though it is not to be.
+    least = min(MIN_SIZE, min_quantized_size)
+    kept = {
+        name: FULL
+        for name in states.parameters()
+        if name not in picks and MOMENTS[0] in states.states(name)
+        and math.prod(states.shape(name, MOMENTS[0])) > least
+    }  # fmt: skip
+    others = {name: pair for name, pair in {**picks, **kept}.items() if pair != most}
+    return Choice(
+        _quantizers(most),
+        {glob.escape(name): _quantizers(pair) for name, pair in others.items()},
+        provenance,
+    )
+
+
+def _quantizers(pair: Pair) -> dict[str, str | Quantizer | None] | None:
+    if pair == FULL:
+        return None
+    return dict(zip(MOMENTS, (pair.first, pair.second), strict=True))
