@@ -25,7 +25,7 @@ from qmaps.maps.codebook import Codebook
 if TYPE_CHECKING:
     from qmaps import analyze, capture, distributed, figures, lab, lpmm, nn, optim, sweep
     from qmaps.analyze import design, replay
-    from qmaps.analyze.recommend import run as recommend
+    from qmaps.analyze.recommend.run import run as recommend
     from qmaps.optim.choice_file import load_choice
 
 try:

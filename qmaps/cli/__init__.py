@@ -23,6 +23,7 @@ from qmaps.cli.lab import lab
 from qmaps.cli.maps import maps
 from qmaps.cli.memory import memory
 from qmaps.cli.papers import papers
+from qmaps.cli.recommend import recommend
 from qmaps.cli.replay import replay
 from qmaps.cli.report import report
 from qmaps.cli.speedup import speedup
@@ -38,7 +39,8 @@ app = typer.Typer(
     "Start with `qmaps lab`, which runs everything once on real data.",
 )
 COMMANDS = (
-    lab, train, capture, convert, sweep, replay, design, figures, report, speedup, memory, maps
+    lab, train, capture, convert, sweep, replay, design, recommend, figures, report, speedup,
+    memory, maps
 )  # fmt: skip
 """In the order of the help."""
 

@@ -46,7 +46,7 @@ DIAGNOSTICS = (
     "32-bit + B256/DE-0@8u",
     "B128/lloyd@4s + B128/lloyd@4u",
 )
-"""Pairs that show which moment costs how much, and what maps that are fitted to the states reach."""
+"""Pairs that show which moment costs how much, and what maps fitted to the states reach."""
 
 
 def diagnostic(pair: Pair) -> bool:

@@ -26,7 +26,7 @@ from qmaps.analyze.recommend.candidates import (
 )
 from qmaps.analyze.recommend.result import Recommendation
 from qmaps.analyze.recommend.sizes import BITS, Sizes, check_budget
-from qmaps.analyze.recommend.verdict import LEVELS, dangerous, level, verdict
+from qmaps.analyze.recommend.verdict import LEVELS, dangerous, level, records, verdict
 from qmaps.analyze.replay.run import Given, check, chosen
 from qmaps.analyze.replay.summary import SUMMED
 from qmaps.capture import CapturedStates
@@ -156,7 +156,7 @@ def run(
     specs = {name: pair.spec for name, pair in picks.items()}
     tensors["chosen"] = tensors["quantizer"] == tensors["parameter"].map(specs)
     taken = tensors[tensors["chosen"]]
-    measures = replay.summarize(_replay_only(taken.assign(quantizer="choice"))).to_dict("records")[0]
+    (measures,) = records(replay.summarize(_replay_only(taken.assign(quantizer="choice"))))
     judged = verdict(measures, taken)
     used = sum(sizes.of(name, pair) for name, pair in picks.items())
     return Recommendation(
@@ -203,7 +203,7 @@ def _tensors(frame: pd.DataFrame, pairs: Iterable[Pair], sizes: Sizes) -> pd.Dat
     tensors = frame.assign(replayed=frame["numel"], numel=whole, **scaled)
     full = tensors.loc[tensors["quantizer"] == FULL.spec, "cost"]
     total = float(full[full > 0].sum())
-    rows = tensors.to_dict("records")
+    rows = records(tensors)
     return tensors.assign(
         nbytes=[sizes.of(row["parameter"], known[row["quantizer"]]) for row in rows],
         error=[_lost(row, total) for row in rows],
@@ -231,8 +231,8 @@ def _table(tensors: pd.DataFrame, pairs: Sequence[Pair], sizes: Sizes) -> pd.Dat
     by_spec = {pair.spec: pair for pair in pairs}
     measured = replay.summarize(_replay_only(tensors[tensors["quantizer"].isin(list(by_spec))]))
     numel = sum(sizes.numel.values())
-    records = []
-    for row in measured.to_dict("records"):
+    found = []
+    for row in records(measured):
         pair = by_spec[row["quantizer"]]
         judged = verdict(row, tensors[tensors["quantizer"] == pair.spec])
         bits = 4 * sizes.total(pair) / numel
@@ -245,26 +245,20 @@ def _table(tensors: pd.DataFrame, pairs: Sequence[Pair], sizes: Sizes) -> pd.Dat
             "reason": judged.reason,
             "nbytes": sizes.rest + sizes.total(pair),
         }
-        records.append({**about, **row, "bits_per_element": bits})
-    records.sort(key=lambda r: (r["up_to"], LEVELS.index(r["verdict"]), r["step_cost"]))
-    return pd.DataFrame(records)
+        found.append({**about, **row, "bits_per_element": bits})
+    found.sort(key=lambda r: (r["up_to"], LEVELS.index(r["verdict"]), r["step_cost"]))
+    return pd.DataFrame(found)
 
 
 def _picks(tensors: pd.DataFrame, pairs: Sequence[Pair], budget: float) -> dict[str, Pair]:
     """The pair of each parameter."""
     options = [*pairs, FULL]
-    groups = {
-        str(name): group.set_index("quantizer")
-        for name, group in tensors.groupby("parameter", sort=False)
-    }
-    places = choose(
-        [
-            [Option(int(rows.at[p.spec, "nbytes"]), float(rows.at[p.spec, "error"])) for p in options]
-            for rows in groups.values()
-        ],
-        budget,
-    )
-    return {name: options[place] for name, place in zip(groups, places, strict=True)}
+    found: dict[str, dict[str, Option]] = {}
+    for row in records(tensors):
+        own = Option(int(row["nbytes"]), float(row["error"]))
+        found.setdefault(row["parameter"], {})[row["quantizer"]] = own
+    places = choose([[own[pair.spec] for pair in options] for own in found.values()], budget)
+    return {name: options[place] for name, place in zip(found, places, strict=True)}
 
 
 def _error(tensors: pd.DataFrame, picks: Mapping[str, Pair]) -> float:
@@ -275,7 +269,7 @@ def _error(tensors: pd.DataFrame, picks: Mapping[str, Pair]) -> float:
 
 def _best(table: pd.DataFrame, pairs: Sequence[Pair], limit: float) -> Pair | None:
     """The best single pair within bits per element, the simplest of equal ones."""
-    rows = {row["quantizer"]: row for row in table.to_dict("records")}
+    rows = {row["quantizer"]: row for row in records(table)}
     within = {
         pair: {
             "selection_error": max(row["step_cost"], 0.0),

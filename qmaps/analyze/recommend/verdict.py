@@ -11,8 +11,8 @@ import pandas as pd
 from qmaps.analyze.replay import step_cost
 
 SAFE, UNSAFE = 0.03, 0.1
-"""Step costs up to which a pair is safe, and above which it is unsafe. On `docstring-lm` a step cost
-of 0.1 went with about 0.012 nats of validation loss."""
+"""Step costs up to which a pair is safe, and above which it is unsafe. On `docstring-lm` a step
+cost of 0.1 went with about 0.012 nats of validation loss."""
 EXPLODING = 1e4
 """Learning rates of the largest update from which on a pair is unsafe. Exact Adam makes at most
 7.27 at betas of 0.9 and 0.999."""
@@ -32,6 +32,11 @@ class Verdict(NamedTuple):
 
     level: str
     reason: str
+
+
+def records(frame: pd.DataFrame) -> list[dict[str, Any]]:
+    """The rows of a frame."""
+    return [{str(name): value for name, value in row.items()} for row in frame.to_dict("records")]
 
 
 def dangerous(row: Mapping[str, Any]) -> bool:
@@ -73,7 +78,7 @@ def verdict(measures: Mapping[str, Any], parts: pd.DataFrame) -> Verdict:
         total = parts["cost"].sum()
         bad = [
             row
-            for row in parts.to_dict("records")
+            for row in records(parts)
             if row["cost"] >= WEIGHTY * total and level(row) == "unsafe"
         ]
         if bad:
@@ -98,8 +103,10 @@ def _reason(row: Mapping[str, Any]) -> str:
 
 def _number(value: float) -> str:
     """A number in few digits, such as 3e5 for 312,345."""
-    return f"{value:.0e}".replace("e+0", "e").replace("e+", "e") if value >= 1000 else f"{value:.3g}"
+    if value < 1000:
+        return f"{value:.3g}"
+    return f"{value:.0e}".replace("e+0", "e").replace("e+", "e")
 
 
 def _worst(parts: pd.DataFrame, measure: str) -> str:
-    return str(parts.loc[parts[measure].idxmax(), "parameter"])
+    return str(max(records(parts), key=lambda row: row[measure])["parameter"])
