@@ -53,7 +53,7 @@ def recommend(
             "gradients, or with any, or simply the last."
         ),
     ] = None,
-    steps: Annotated[int, typer.Option(help="Steps of the replay, about.")] = 100,
+    steps: Annotated[int, typer.Option(help="Steps of the replay, about.")] = 60,
     share: Annotated[
         float | None,
         typer.Option(

@@ -34,7 +34,7 @@ from qmaps.errors import BadTypeError, BadValueError, CaptureError, shown
 from qmaps.maps.codebook import Codebook
 from qmaps.optim import Choice
 
-STEPS = 100
+STEPS = 60
 """Steps of the replay, about."""
 ELEMENTS = 2**18
 """Elements that are replayed if the share is left out, about."""
@@ -133,7 +133,7 @@ def run(
         captured,
         dict.fromkeys([*pairs, FULL]),
         steps=min(steps, window) if window else steps,
-        rounds=max(1, -(-steps // window)) if window else 1,
+        rounds=max(1, round(steps / window)) if window else 1,
         share=min(1.0, ELEMENTS / sizes.held) if share is None else share,
         parameters=[glob.escape(name) for name in names],
         min_quantized_size=min_quantized_size,
