@@ -83,8 +83,8 @@ def verdict(measures: Mapping[str, Any], parts: pd.DataFrame) -> Verdict:
         ]
         if bad:
             worst = max(bad, key=lambda row: row["step_cost"])
-            more = f"; {len(bad) - 1} more are unsafe by themselves" if len(bad) > 1 else ""
-            return Verdict("caution", f"in {worst['parameter']} {_reason(worst)}{more}")
+            more = f" and {len(bad) - 1} more" if len(bad) > 1 else ""
+            return Verdict("caution", f"in {worst['parameter']}{more}: {_reason(worst)}")
     return Verdict(found, _reason(measures))
 
 

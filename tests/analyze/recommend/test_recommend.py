@@ -12,6 +12,7 @@ import qmaps
 from qmaps.algebra.pair import Pair
 from qmaps.analyze.recommend import Recommendation, run, write
 from qmaps.analyze.recommend.candidates import CANDIDATES, PRESETS, diagnostic
+from qmaps.analyze.recommend.run import _lost
 from qmaps.capture import CapturedStates
 from qmaps.errors import BadTypeError, BadValueError, CaptureError
 from qmaps.optim import AdamW, Choice
@@ -118,6 +119,31 @@ def test_pairs_are_judged_and_the_best_of_each_width_named(found: Recommendation
     assert best == {2.3: None, 3.3: None, 4.3: FOUR, 6.3: FOUR, 8.3: EIGHT}
     assert set(PRESETS.values()) == set(OPTIMIZER_PRESETS) - {"32bit"}
     assert not any(diagnostic(Pair.parse(spec)) for spec in CANDIDATES)
+
+
+def test_zero_points_come_last_and_longer_updates_are_no_gain(states: CapturedStates) -> None:
+    wide, short = "B256/DE@8s + B256/DE@8u", "B128/DE@4s + rank1/linear@4u"
+    found = recommend(states, bits=9, candidates=[short, wide])
+    rows = found.pairs.set_index("quantizer")
+    assert rows.loc[wide, "step_cost"] < rows.loc[short, "step_cost"] / 2
+    assert rows.loc[wide, "zero_point_share"] > 0
+    assert found.best[8.3] == Pair.parse(short)
+    chosen = found.tensors[found.tensors["chosen"]].set_index("parameter")
+    assert chosen.loc["c", "quantizer"] == short
+    assert set(chosen["quantizer"]) == {short, wide}  # it has zero points only in c
+    # Updates that are too long are no gain.
+    longer = {"zero_point_share": 0.0, "largest_update": 5.0, "cost": 1.0, "step_cost": -0.3}
+    assert _lost(longer, 2.0) == 0
+    assert _lost({**longer, "step_cost": 0.3}, 2.0) == 0.15
+
+
+def test_sums_are_those_of_whole_parameters(states: CapturedStates) -> None:
+    whole, part = (
+        recommend(states, candidates=[EIGHT], bits=9, share=share).tensors for share in (1.0, 0.4)
+    )
+    assert part["numel"].tolist() == whole["numel"].tolist() == whole["replayed"].tolist()
+    assert (part["replayed"] < 0.6 * whole["numel"]).all()
+    assert part["cost"].tolist() == pytest.approx(whole["cost"].tolist(), rel=0.2)  # of a third
 
 
 def test_one_pair_for_all_where_exceptions_gain_nothing(states: CapturedStates) -> None:
