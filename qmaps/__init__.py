@@ -25,6 +25,7 @@ from qmaps.maps.codebook import Codebook
 if TYPE_CHECKING:
     from qmaps import analyze, capture, distributed, figures, lab, lpmm, nn, optim, sweep
     from qmaps.analyze import design, replay
+    from qmaps.analyze.recommend.run import run as recommend
     from qmaps.capture import Monitor
     from qmaps.optim.choice_file import load_choice
 
@@ -49,8 +50,12 @@ _LAZY = (
 )
 _WITHIN = {"design": "analyze.design", "replay": "analyze.replay"}
 """Where those are that are no entry of the package's own."""
-_NAMES = {"Monitor": "capture", "load_choice": "optim.choice_file"}
-"""Names that are imported on first use, and the module that has each."""
+_NAMES = {
+    "Monitor": ("qmaps.capture", "Monitor"),
+    "load_choice": ("qmaps.optim.choice_file", "load_choice"),
+    "recommend": ("qmaps.analyze.recommend", "run"),
+}
+"""Where classes and functions are that are imported on first use."""
 
 fitting.install()
 moved.install()
@@ -59,7 +64,8 @@ plugins.install()
 
 def __getattr__(name: str) -> Any:
     if name in _NAMES:
-        return getattr(importlib.import_module(f"qmaps.{_NAMES[name]}"), name)
+        module, own = _NAMES[name]
+        return getattr(importlib.import_module(module), own)
     if name in _LAZY or name in moved.MODULES:
         return importlib.import_module(f"qmaps.{_WITHIN.get(name, name)}")
     raise AttributeError(f"module 'qmaps' has no attribute {name!r}")
@@ -95,6 +101,7 @@ __all__ = [
     "optim",
     "quantiles",
     "quantizer",
+    "recommend",
     "replay",
     "save",
     "sweep",

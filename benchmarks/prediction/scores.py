@@ -9,6 +9,7 @@ import pandas as pd
 from scipy import stats
 
 from benchmarks.trials import FULL
+from qmaps.analyze.replay import step_cost
 
 NET = "net progress"
 CHOSEN = "gain, noise and largest update"
@@ -73,15 +74,10 @@ def net_loss(measures: pd.DataFrame, rate: float = 1.0, prefix: str = "replay") 
 
 
 def chosen(measures: pd.DataFrame) -> pd.Series:
-    """The predictor that was chosen on the part that predictors are fitted on.
-
-    The logarithm of what updates lack in length, a fiftieth of the square of their noise, and 0.03
-    for each factor of 10 by which the largest update is above 10.
-    """
-    gain = measures["replay_update_gain"].clip(lower=1e-3)
-    largest = measures["replay_largest_update"].clip(10, 1e9)
-    noise = measures["replay_update_noise"]
-    return -np.log(gain) + noise**2 / 50 + 0.03 * np.log10(largest / 10)
+    """The predictor that was chosen on the part that predictors are fitted on: `step_cost`."""
+    names = ("update_gain", "update_noise", "largest_update")
+    columns = (measures[f"replay_{name}"] for name in names)
+    return pd.Series(list(map(step_cost, *columns)), index=measures.index)
 
 
 @dataclass(frozen=True)

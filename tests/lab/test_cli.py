@@ -220,6 +220,33 @@ def test_a_design_of_a_checkpoint_says_that_gradients_are_simulated(
     assert not record.exists()  # the rest may be of two designs
 
 
+def test_a_recommendation_is_printed_and_written(states: Path, tmp_path: Path, capsys) -> None:
+    run = tmp_path / "run"
+    pairs = ["B128/DE@4s + B128/DE-0@4u", "B256/DE@8s + B256/DE-0@8u", "B256/DE@8s + 32-bit"]
+    specs = " ".join(f"--spec '{pair}'" for pair in pairs)
+    command = f"recommend {states} {specs} --steps 4 --out {run}"
+    code, out, _ = call(f"{command} --bits 9", capsys)
+    assert code == 0
+    printed = " ".join(out.split())
+    for text in ("up to 4.3 bits per element", "more than 8.3 bits", "(8bit)", "(diagnostic)",
+                 "best up to 2.3 bits: none", f"best up to 8.3 bits: {pairs[1]}",
+                 "states: 14,632 bytes, 57,600 in 32 bits; 8.13 bits per element",
+                 "gradients were not recorded; they were simulated from the moments",
+                 "optimizer = AdamW( model.named_parameters(), state_quantizers={",
+                 str(run / "recommend" / "choice.json")):  # fmt: skip
+        assert text in printed
+    chosen = qmaps.load_choice(run / "recommend" / "choice.json")["state_quantizers"]
+    assert [q.spec for q in chosen.values()] == pairs[1].split(" + ")
+    names = {path.name for path in (run / "recommend").iterdir()}
+    assert names == {"choice.json", "pairs.parquet", "tensors.parquet"}
+    code, out, _ = call(f"{command} --bytes 8000 --json", capsys)
+    about = json.loads(out)
+    assert about["nbytes"] == 7656
+    assert about["choice"]["state_quantizers"]["exp_avg"] == "B128/DE@4s"
+    assert about["choice"] == json.loads((run / "recommend" / "choice.json").read_text())
+    assert [row["quantizer"] for row in about["pairs"]] == pairs
+
+
 def test_capture_of_a_checkpoint(tmp_path: Path, capsys) -> None:
     layer = torch.nn.Linear(100, 80)
     optimizer = torch.optim.AdamW(layer.named_parameters())
@@ -290,7 +317,8 @@ def test_maps(capsys) -> None:
 
 
 @pytest.mark.parametrize("verb", ["", "lab", "train", "capture", "convert", "lint", "sweep",
-                                  "replay", "design", "figures", "report", "maps"])  # fmt: skip
+                                  "replay", "design", "recommend", "figures", "report",
+                                  "maps"])  # fmt: skip
 def test_help_shows_examples(verb: str, capsys) -> None:
     code, out, _ = call(f"{verb} --help", capsys)
     assert code == 0
@@ -337,6 +365,13 @@ BAD = {
     "design {states} --parameters 'x*'": r"parameters=\['x\*'\] matches no parameter of",
     "design {states} --steps 1": "steps=1 must be 2 to",
     "design {states} --share 2": "share=2.0 must be above 0 and at most 1",
+    "recommend {states} --bits 2": "bits=2.0 is less than any choice takes; the smallest",
+    "recommend {states} --bytes 9": "nbytes=9 is less than any choice takes; the smallest takes",
+    "recommend {states} --bits 4 --bytes 9999": "bits=4.0 and nbytes=9999: give one of them",
+    "recommend {states} --parameters 'x*'": r"parameters=\['x\*'\] matches no parameter of",
+    "recommend {states} --spec 'B128/DE@4s + 32-bit'": "candidates must hold at least one pair",
+    "recommend {states} --steps 2 --out {file}": "cannot be written",
+    "recommend {sgd}": "has no Adam states",
     "design {sgd}": "has no Adam states",
     "design {nan}": "holds 1 NaN or infinite",
     "design {states} --steps 2 --out {file}": "cannot be written",
@@ -384,7 +419,7 @@ def test_bad_input_is_one_line_and_exit_code_2(
     layer(torch.ones(1, 90)).sum().backward()
     sgd.step()
     torch.save(sgd.state_dict(), places["sgd"])
-    if "--out" not in command and command.startswith(("sweep", "replay", "design")):
+    if "--out" not in command and command.startswith(("sweep", "replay", "design", "recommend")):
         command += " --out {new}"
 
     code, out, err = call(command.format(**places), capsys)

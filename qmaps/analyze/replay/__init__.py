@@ -2,5 +2,6 @@
 
 from qmaps.analyze.replay.run import run
 from qmaps.analyze.replay.summary import summarize
+from qmaps.analyze.replay.updates import step_cost
 
-__all__ = ["run", "summarize"]
+__all__ = ["run", "step_cost", "summarize"]

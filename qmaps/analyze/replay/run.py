@@ -106,6 +106,9 @@ def run(
         - `explosion_share`: share of the quantized updates that are larger than any exact Adam can
           make at this step (`largest_possible`; 7.27 at betas of 0.9 and 0.999),
         - `largest_update`: the largest magnitude of a quantized update,
+        - `step_cost`: -log(update_gain) + update_noise^2 / 50 + 0.03 log10(largest_update / 10),
+          one number that predicts what a pair costs in training
+          (`qmaps.analyze.replay.step_cost`),
         - `zero_point_share`: share of elements with v > 0 whose second moment decodes to 0 under a
           first moment that does not; the next update may be m / eps,
 

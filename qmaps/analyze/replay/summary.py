@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from qmaps.analyze.replay.updates import shares
+from qmaps.analyze.replay.updates import shares, step_cost
 
 SUMMED = (
     "descent",
@@ -36,7 +36,8 @@ def summarize(frame: pd.DataFrame) -> pd.DataFrame:
           `displacement_gap` and `displacement_shared` are sums, from which `progress`,
           `net_progress`, `update_gain`, `update_noise`, `displacement_error` and
           `displacement_gain` follow: those of steps of all parameters with the same learning rate,
-        - `largest_update` is the largest,
+        - `largest_update` is the largest, and `step_cost` follows from it, `update_gain` and
+          `update_noise`,
         - other measures are means over the parameters that have one, weighted by `numel`; each
           `stalled_share` by the number of elements that moved, so that it is the share over all,
         - `lag` follows from the mean `effective_beta`,
@@ -64,6 +65,10 @@ def _record(spec: str, group: pd.DataFrame) -> dict[str, Any]:
             record[name] = known[name]
         elif name in LARGEST:
             record[name] = float(group[name].max())
+        elif name == "step_cost":  # after the columns that it needs
+            record[name] = step_cost(
+                record["update_gain"], record["update_noise"], record["largest_update"]
+            )
         elif name.startswith("lag_"):
             beta = record[name.replace("lag", "effective_beta")]
             record[name] = beta / (1 - beta) if beta < 1 else math.inf

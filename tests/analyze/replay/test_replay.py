@@ -180,6 +180,8 @@ def expected(recording: Path, spec: str) -> dict[str, float]:
         for k in checks
     )  # fmt: skip
     numel = grads[0].numel()
+    noise = max(0.0, spent / cost - (shared / cost) ** 2) ** 0.5
+    beyond = max(0.0, math.log10(largest / 10))
     return found | {
         "descent": descent,
         "kept_descent": kept,
@@ -188,7 +190,8 @@ def expected(recording: Path, spec: str) -> dict[str, float]:
         "spent_cost": spent,
         "shared_cost": shared,
         "update_gain": shared / cost,
-        "update_noise": max(0.0, spent / cost - (shared / cost) ** 2) ** 0.5,
+        "update_noise": noise,
+        "step_cost": 0.03 * beyond + noise**2 / 50 - math.log(shared / cost),
         "net_progress": 2 * kept / descent - spent / cost,
         "displacement": (length := float((paths[0].square() * curvature).sum())),
         "displacement_gap": (gap := float(((paths[1] - paths[0]).square() * curvature).sum())),
@@ -454,6 +457,16 @@ def test_rules_that_are_not_adams(tmp_path: Path) -> None:
         )
 
 
+def test_the_step_cost_has_limits() -> None:
+    step_cost = qmaps.replay.step_cost
+    assert step_cost(1, 5, 10) == 0.5
+    assert step_cost(-1, 0, 7) == step_cost(1e-3, 0, 7) == pytest.approx(math.log(1000))
+    assert step_cost(1, 0, math.inf) == step_cost(1, 0, 1e9) == pytest.approx(0.24)
+    assert step_cost(1.1, 0, 7) < 0
+    for index in range(3):
+        assert math.isnan(step_cost(*(math.nan if index == k else 1 for k in range(3))))
+
+
 # Summaries
 
 
@@ -467,6 +480,10 @@ def test_a_summary_pools_the_parameters(recording: Path) -> None:
         assert row["numel"] == 6150
         assert row["progress"] == pytest.approx(rows["kept_descent"].sum() / rows["descent"].sum())
         assert row["largest_update"] == rows["largest_update"].max()
+        gain = rows["shared_cost"].sum() / rows["cost"].sum()
+        noise = max(0, rows["spent_cost"].sum() / rows["cost"].sum() - gain**2)
+        beyond = max(0, math.log10(row["largest_update"] / 10))
+        assert row["step_cost"] == pytest.approx(noise / 50 + 0.03 * beyond - math.log(gain))
         gap, length = rows["displacement_gap"].sum(), rows["displacement"].sum()
         assert row["displacement_error"] == pytest.approx(gap / length)
         weights = rows["numel"] / 6150

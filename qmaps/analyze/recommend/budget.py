@@ -1,0 +1,92 @@
+"""The best choice for each of several tensors under a budget of bytes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from qmaps.errors import BadValueError
+
+
+class Option(NamedTuple):
+    """What one quantizer pair makes of one tensor.
+
+    Attributes:
+        nbytes: what its states take.
+        error: what it costs; errors of tensors add up. Infinity or NaN is never chosen.
+    """
+
+    nbytes: int
+    error: float
+
+
+def hull(options: Sequence[Option]) -> list[int]:
+    """The options on the lower convex hull of error over bytes, the fewest bytes first.
+
+    Args:
+        options: the options; at least one of finite error.
+
+    Returns:
+        Indices into `options`. From each to the next bytes grow, the error falls, and it falls by
+        less and less per byte.
+    """
+    able = [index for index, option in enumerate(options) if math.isfinite(option.error)]
+    found: list[int] = []
+    for index in sorted(able, key=lambda i: (options[i].nbytes, options[i].error)):
+        option = options[index]
+        if found and option.error >= options[found[-1]].error:
+            continue
+        while len(found) > 1 and _gain(options, found[-2], found[-1]) <= _gain(
+            options, found[-1], index
+        ):
+            found.pop()
+        found.append(index)
+    return found
+
+
+def choose(tensors: Sequence[Sequence[Option]], nbytes: float) -> list[int]:
+    """The option of each tensor, of least total error within the budget.
+
+    Each tensor starts with the fewest bytes; then, again and again, the step along some tensor's
+    hull is taken that lowers the error most per byte, if it fits. Choices on the way are those
+    that a Lagrange multiplier finds, so each is the best one for the bytes it takes; the last
+    steps fill what is left.
+
+    Args:
+        tensors: the options of each tensor, each with at least one of finite error.
+        nbytes: most bytes of all tensors together.
+
+    Returns:
+        One index into its options for each tensor.
+
+    Raises:
+        BadValueError: the fewest bytes are more than `nbytes`; the message has both numbers.
+
+    Source: Shoham and Gersho (1988), "Efficient bit allocation for an arbitrary set of quantizers".
+    """
+    hulls = [hull(options) for options in tensors]
+    places = [0] * len(hulls)
+    taken = sum(options[own[0]].nbytes for options, own in zip(tensors, hulls, strict=True))
+    if taken > nbytes:
+        raise BadValueError(
+            f"no choice takes {nbytes:,.0f} bytes or less; the smallest takes {taken:,.0f}"
+        )
+    steps = sorted(
+        (-_gain(options, own[place], own[place + 1]), tensor, place)
+        for tensor, (options, own) in enumerate(zip(tensors, hulls, strict=True))
+        for place in range(len(own) - 1)
+    )
+    for _, tensor, place in steps:
+        options, own = tensors[tensor], hulls[tensor]
+        more = options[own[place + 1]].nbytes - options[own[place]].nbytes
+        if places[tensor] == place and taken + more <= nbytes:
+            places[tensor], taken = place + 1, taken + more
+    return [own[place] for own, place in zip(hulls, places, strict=True)]
+
+
+def _gain(options: Sequence[Option], one: int, other: int) -> float:
+    """By how much the error falls per byte from one option to a larger one."""
+    more = options[other].nbytes - options[one].nbytes
+    less = options[one].error - options[other].error
+    return less / more if more else math.inf

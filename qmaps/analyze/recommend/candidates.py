@@ -1,0 +1,55 @@
+"""The pairs of quantizers that a recommendation compares by default."""
+
+from __future__ import annotations
+
+from qmaps.algebra.pair import Pair
+from qmaps.maps.lloyd import LloydMax
+from qmaps.optim.presets import PRESETS as OPTIMIZER_PRESETS
+
+LIMITS = (2.3, 3.3, 4.3, 6.3, 8.3)
+"""Bits per element, scales included, up to which the best single pair is named."""
+
+MOMENTS = ("exp_avg", "exp_avg_sq")
+
+FULL = Pair(None, None)
+
+PRESETS = {
+    Pair.parse(tuple(known.specs(MOMENTS, signed=MOMENTS[:1]).values())).spec: name  # type: ignore[arg-type]
+    for name, known in OPTIMIZER_PRESETS.items()
+    if name != "32bit"
+}
+"""Names of the presets of `qmaps.optim` by the pair that Adam gets from them."""
+
+CANDIDATES = (
+    *PRESETS,
+    "B32x8/quantile-normal@2s+sr + B128/DE-0@3u",
+    "B32x8/quantile-normal@3s+sr + B128/DE-0@3u",
+    "B128/linear0@3s+sr + B128/power2@3u",
+    "B128/DE@3s+sr + B128/DE-0@4u",
+    "B128/DE@4s+sr + B128/DE-0@3u",
+    "B128/nf4@4s+sr + B128/DE-0@4u",
+    "B128/DE@4s+sr + B128/linear@4u",
+    "B128/nf4@4s+sr + B128/linear@4u+sr",
+    "B128/DE@5s+sr + B128/DE-0@5u",
+    "B128/DE@4s+sr + B256/DE-0@8u",
+    "B256/DE@8s + B128/DE-0@4u",
+    "B128/DE@6s + B128/DE-0@6u",
+    "B128/DE@6s+sr + B128/DE-0@6u",
+)
+"""All presets, and pairs of known maps from 2.75 to 6.25 bits. Most round second moments to
+nearest."""
+
+DIAGNOSTICS = (
+    "B128/DE@4s+sr + 32-bit",
+    "32-bit + B128/DE-0@4u",
+    "B256/DE@8s + 32-bit",
+    "32-bit + B256/DE-0@8u",
+    "B128/lloyd@4s + B128/lloyd@4u",
+)
+"""Pairs that show which moment costs how much, and what maps fitted to the states reach."""
+
+
+def diagnostic(pair: Pair) -> bool:
+    """Whether a pair only serves to compare: a moment in 32 bits, or a map fitted to the data."""
+    members = (pair.first, pair.second)
+    return any(q is None or isinstance(q.map, LloydMax) for q in members)

@@ -1,0 +1,81 @@
+"""What a recommendation holds, and how it shows itself."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass, field
+
+import pandas as pd
+
+from qmaps.algebra.pair import Pair
+from qmaps.analyze._states import MIN_SIZE
+from qmaps.maps import _html
+from qmaps.optim import Choice
+
+SHOWN = ("quantizer", "preset", "bits_per_element", "verdict", "reason")
+
+
+@dataclass(frozen=True)
+class Recommendation:
+    """Verdicts on pairs of quantizers, and the choice under a budget.
+
+    Attributes:
+        choice: the quantizers of every parameter, for an optimizer or a file.
+        verdict: the verdict on the choice: ``safe``, ``caution`` or ``unsafe``.
+        reason: the measure that decided it.
+        step_cost: the `step_cost` of the choice over all parameters.
+        nbytes: what the states of the choice take, those that stay in 32 bits included.
+        full_nbytes: what all take in 32 bits.
+        bits_per_element: of both moments of the parameters that may be quantized.
+        best: the best single pair for each of 2.3, 3.3, 4.3, 6.3 and 8.3 bits per element; None if
+            no pair of at most so many bits is free of zero points and of very large updates.
+        gradients: ``recorded``, ``simulated`` or ``mixed``.
+        min_quantized_size: parameters of at most this many elements stay in 32 bits.
+        pairs: a row per candidate; see `run`.
+        tensors: a row per parameter and candidate; see `run`.
+    """
+
+    choice: Choice
+    verdict: str
+    reason: str
+    step_cost: float
+    nbytes: int
+    full_nbytes: int
+    bits_per_element: float
+    best: dict[float, Pair | None]
+    gradients: str
+    min_quantized_size: int
+    pairs: pd.DataFrame = field(repr=False)
+    tensors: pd.DataFrame = field(repr=False)
+
+    @property
+    def code(self) -> str:
+        """Python code that makes the optimizer, to paste."""
+        if self.min_quantized_size >= MIN_SIZE:  # overrides say the rest
+            return self.choice.code
+        line = f"    min_quantized_size={self.min_quantized_size},\n)"
+        return self.choice.code.removesuffix(")") + line
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the choice to a file that `qmaps.load_choice` reads; see `Choice.save`."""
+        self.choice.save(path)
+
+    def __str__(self) -> str:
+        lines = [
+            f"{self.verdict}: {self.reason} (step cost {self.step_cost:.2g})",
+            f"states: {self.nbytes:,} bytes, {self.full_nbytes:,} in 32 bits; "
+            f"{self.bits_per_element:.2f} bits per element of quantized parameters",
+        ]
+        if self.gradients != "recorded":
+            lines.append("gradients were not recorded; they were simulated from the moments")
+        return "\n".join([*lines, "", self.code])
+
+    def _repr_html_(self) -> str:
+        """What notebooks show."""
+        rows = self.pairs[list(SHOWN)].to_dict("records")
+        texts = [{**row, "bits_per_element": f"{row['bits_per_element']:.2f}"} for row in rows]
+        table = [[str(row[name]) for name in SHOWN] for row in texts]
+        header = ("pair", "preset", "bits per element", "verdict", "reason")
+        note = str(self).split("\n\n")[0]
+        title = f"Recommendation: {self.verdict}"
+        return _html.grid(title, header, table, note) + self.choice._repr_html_()

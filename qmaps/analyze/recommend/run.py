@@ -1,0 +1,324 @@
+"""Which quantizers are safe for the states of a run, and which to use."""
+
+from __future__ import annotations
+
+import glob
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import pandas as pd
+
+from qmaps.algebra.pair import Pair
+from qmaps.algebra.quantizer import Quantizer
+from qmaps.analyze import replay
+from qmaps.analyze._states import MIN_SIZE, States, as_states
+from qmaps.analyze.design.choice import preferred
+from qmaps.analyze.recommend.budget import Option, choose
+from qmaps.analyze.recommend.candidates import (
+    CANDIDATES,
+    DIAGNOSTICS,
+    FULL,
+    LIMITS,
+    MOMENTS,
+    PRESETS,
+    diagnostic,
+)
+from qmaps.analyze.recommend.result import Recommendation
+from qmaps.analyze.recommend.sizes import BITS, Sizes, check_budget
+from qmaps.analyze.recommend.verdict import LEVELS, cost_of, dangerous, level, records, verdict
+from qmaps.analyze.replay.run import Given, check, chosen
+from qmaps.analyze.replay.summary import SUMMED
+from qmaps.capture import CapturedStates
+from qmaps.errors import BadTypeError, BadValueError, CaptureError, shown
+from qmaps.maps.codebook import Codebook
+from qmaps.optim import Choice
+
+STEPS = 60
+"""Steps of the replay, about."""
+ELEMENTS = 2**18
+"""Elements that are replayed if the share is left out, about."""
+DANGER = 1e3
+"""Added to the error of an option with zero points or very large updates: it comes last."""
+TIE, NOTHING = 1.05, 1e-3
+"""A single pair is preferred to exceptions that lower the error by less than this factor, or by
+less than this."""
+
+
+def run(
+    states: States,
+    *,
+    bits: float | None = None,
+    nbytes: int | None = None,
+    candidates: Iterable[Given] = CANDIDATES,
+    diagnostics: bool = False,
+    codebooks: Iterable[Codebook] = (),
+    steps: int = STEPS,
+    share: float | None = None,
+    parameters: str | Iterable[str] | None = None,
+    min_quantized_size: int = MIN_SIZE,
+    seed: int = 0,
+    progress: Callable[[int, int, str], None] | None = None,
+) -> Recommendation:
+    """Judge pairs of quantizers on the states of a run, and choose one for each parameter.
+
+    Each candidate is replayed (`qmaps.replay.run`), and its `step_cost` decides; updates that are
+    longer than the exact ones count as if they were of equal length. A pair is
+
+    - ``unsafe`` if a second moment becomes 0 under a first moment that does not, if an update is as
+      large as 10,000 learning rates, or if the step cost is above 0.1,
+    - ``caution`` if the step cost is above 0.03, or if a parameter with at least 1 % of the cost of
+      all updates is unsafe by itself,
+    - ``safe`` otherwise.
+
+    Parameters get different pairs where that lowers the error within the budget. The error of a
+    parameter is its share of the cost of all updates multiplied by its own step cost, and each
+    parameter gets a pair on the convex hull of its errors over bytes
+    (`qmaps.analyze.recommend.budget.choose`). All parameters get the same pair if exceptions lower
+    the error by less than 5 %.
+
+    Args:
+        states: captured states, their path, or tensors by parameter and state name. Recorded
+            gradients are replayed, round after round; without any, gradients are simulated from the
+            moments. Parameters without recorded gradients beside others that have some stay in
+            32 bits.
+        bits: most bits per element, scales included, as the mean over both moments of all
+            parameters that may be quantized. 4.3 if `nbytes` is left out too.
+        nbytes: most bytes of all states together, also of those that are not quantized.
+        candidates: pairs of quantizers. Those with a moment in 32 bits, or with a map fitted to
+            the data, are diagnostic: they are judged, but not chosen.
+        diagnostics: add diagnostic pairs to the candidates, and let diagnostic pairs be chosen.
+        codebooks: codebooks of the caller's own that candidates name.
+        steps: steps of the replay, about, at least 2.
+        share: share of each parameter to replay, in (0, 1]: whole rows, spread evenly. By default
+            so much that about 262,144 elements are replayed.
+        parameters: names of parameters that may be quantized, with wildcards; all if left out. The
+            others stay in 32 bits.
+        min_quantized_size: parameters of at most this many elements stay in 32 bits. If it is less
+            than 4096, give the optimizer the same.
+        seed: of stochastic rounding and of simulated gradients, 0 to 2**32 - 1.
+        progress: as in `qmaps.replay.run`.
+
+    Returns:
+        The recommendation. Its frame `pairs` has one row per candidate: `quantizer`, `preset` (its
+        name, or empty), `diagnostic`, `up_to` (the first of 2.3, 3.3, 4.3, 6.3 and 8.3 bits per
+        element that it does not exceed, or infinity), `verdict`, `reason`, `nbytes` (of all
+        states), then the columns of `qmaps.replay.summarize`. The narrowest come first, of these
+        the safest. `tensors` has one row per parameter and candidate: the columns of
+        `qmaps.replay.run`, with sums and `numel` as of the whole parameter instead of the
+        `replayed` elements, then `nbytes` (of both moments), `error`, `verdict` and `chosen`. It
+        also has rows of ``32-bit + 32-bit``, which each parameter may get if the budget allows it.
+
+    Raises:
+        SpecError: a candidate does not parse.
+        BadValueError, BadTypeError: an argument is not allowed, `parameters` matches nothing, or
+            no choice meets the budget; the message has the smallest that one does.
+        CaptureError: as in `qmaps.replay.run`, or all updates are 0.
+    """
+    check_budget(bits, nbytes)
+    if not isinstance(diagnostics, bool):
+        raise BadTypeError(f"diagnostics={shown(diagnostics)} must be a bool")
+    known = tuple(codebooks)
+    given = [*candidates, *(DIAGNOSTICS if diagnostics else ())]
+    pairs = list(dict.fromkeys(Pair.parse(spec, known) for spec in given))
+    able = [pair for pair in pairs if (diagnostics or not diagnostic(pair)) and pair != FULL]
+    if not able:
+        raise BadValueError("candidates must hold at least one pair that quantizes both moments")
+    check(steps, share=1.0 if share is None else share, seed=seed)
+    captured = as_states(states)
+    names = _replayed(captured, chosen(captured, parameters, min_quantized_size))
+    sizes = Sizes(captured, names)
+    budget = sizes.budget(bits, nbytes, [*able, FULL])
+    window = len(captured.window())
+    frame = replay.run(
+        captured,
+        dict.fromkeys([*pairs, FULL]),
+        steps=min(steps, window) if window else steps,
+        rounds=max(1, round(steps / window)) if window else 1,
+        share=min(1.0, ELEMENTS / sizes.held) if share is None else share,
+        parameters=[glob.escape(name) for name in names],
+        min_quantized_size=min_quantized_size,
+        codebooks=known,
+        seed=seed,
+        progress=progress,
+    )
+    tensors = _tensors(frame, [*pairs, FULL], sizes)
+    if not tensors["cost"].sum() > 0:
+        raise CaptureError(
+            f"all exact updates of {captured.source!r} are 0; there is nothing to compare with"
+        )
+    table = _table(tensors, pairs, sizes)
+    picks = _picks(tensors, able, budget)
+    single = _best(table, [p for p in able if sizes.total(p) <= budget], math.inf)
+    if single is not None:
+        alone = dict.fromkeys(picks, single)
+        if _error(tensors, alone) <= TIE * _error(tensors, picks) + NOTHING:
+            picks = alone
+    specs = {name: pair.spec for name, pair in picks.items()}
+    tensors["chosen"] = tensors["quantizer"] == tensors["parameter"].map(specs)
+    taken = tensors[tensors["chosen"]]
+    (measures,) = records(replay.summarize(_replay_only(taken.assign(quantizer="choice"))))
+    judged = verdict(measures, taken)
+    used = sum(sizes.of(name, pair) for name, pair in picks.items())
+    return Recommendation(
+        choice=_choice(
+            captured,
+            picks,
+            sizes,
+            min_quantized_size,
+            {
+                "source": captured.source,
+                "step": captured.step,
+                "parameters": len(picks),
+                "gradients": measures["gradients"],
+                "budget": {"bits": bits or BITS} if nbytes is None else {"nbytes": nbytes},
+            },
+        ),
+        verdict=judged.level,
+        reason=judged.reason,
+        step_cost=cost_of(measures),
+        nbytes=sizes.rest + used,
+        full_nbytes=sizes.rest + sizes.total(FULL),
+        bits_per_element=4 * used / sum(sizes.numel.values()),
+        best={limit: _best(table, able, limit) for limit in LIMITS},
+        gradients=measures["gradients"],
+        min_quantized_size=min_quantized_size,
+        pairs=table,
+        tensors=tensors,
+    )
+
+
+def _replayed(states: CapturedStates, names: list[str]) -> list[str]:
+    """The parameters that a replay has gradients of; all of `names` if it has them of none."""
+    if not states.window():
+        return names
+    return [name for name in names if len(states.window(name)) > 1] or names
+
+
+def _tensors(frame: pd.DataFrame, pairs: Iterable[Pair], sizes: Sizes) -> pd.DataFrame:
+    """The replay's frame with sums as of whole parameters, bytes, errors and verdicts."""
+    known = {pair.spec: pair for pair in pairs}
+    whole = frame["parameter"].map(sizes.numel)
+    ratio = whole / frame["numel"]
+    scaled = {name: frame[name] * ratio for name in SUMMED}
+    tensors = frame.assign(replayed=frame["numel"], numel=whole, **scaled)
+    full = tensors.loc[tensors["quantizer"] == FULL.spec, "cost"]
+    total = float(full[full > 0].sum())
+    rows = records(tensors)
+    return tensors.assign(
+        nbytes=[sizes.of(row["parameter"], known[row["quantizer"]]) for row in rows],
+        error=[_lost(row, total) for row in rows],
+        verdict=[level(row) for row in rows],
+    )
+
+
+def _lost(row: Mapping[str, Any], total: float) -> float:
+    """The error of one option of one parameter; errors of parameters add up."""
+    error = DANGER if dangerous(row) else 0.0
+    if row["cost"] > 0:
+        cost = cost_of(row)
+        error += row["cost"] / total * (DANGER if math.isnan(cost) else cost)
+    return float(error)
+
+
+def _replay_only(tensors: pd.DataFrame) -> pd.DataFrame:
+    """The columns that `qmaps.replay.summarize` knows."""
+    own = ["replayed", "nbytes", "error", "verdict", "chosen"]
+    return tensors.drop(columns=own, errors="ignore")
+
+
+def _table(tensors: pd.DataFrame, pairs: Sequence[Pair], sizes: Sizes) -> pd.DataFrame:
+    """A row per candidate, the narrowest first."""
+    by_spec = {pair.spec: pair for pair in pairs}
+    measured = replay.summarize(_replay_only(tensors[tensors["quantizer"].isin(list(by_spec))]))
+    numel = sum(sizes.numel.values())
+    found = []
+    for row in records(measured):
+        pair = by_spec[row["quantizer"]]
+        judged = verdict(row, tensors[tensors["quantizer"] == pair.spec])
+        bits = 4 * sizes.total(pair) / numel
+        about = {
+            "quantizer": pair.spec,
+            "preset": PRESETS.get(pair.spec, ""),
+            "diagnostic": diagnostic(pair),
+            "up_to": next((limit for limit in LIMITS if bits <= limit), math.inf),
+            "verdict": judged.level,
+            "reason": judged.reason,
+            "nbytes": sizes.rest + sizes.total(pair),
+        }
+        found.append({**about, **row, "bits_per_element": bits})
+    found.sort(key=lambda r: (r["up_to"], LEVELS.index(r["verdict"]), cost_of(r)))
+    return pd.DataFrame(found)
+
+
+def _picks(tensors: pd.DataFrame, pairs: Sequence[Pair], budget: float) -> dict[str, Pair]:
+    """The pair of each parameter."""
+    options = [*pairs, FULL]
+    found: dict[str, dict[str, Option]] = {}
+    for row in records(tensors):
+        own = Option(int(row["nbytes"]), float(row["error"]))
+        found.setdefault(row["parameter"], {})[row["quantizer"]] = own
+    places = choose([[own[pair.spec] for pair in options] for own in found.values()], budget)
+    return {name: options[place] for name, place in zip(found, places, strict=True)}
+
+
+def _error(tensors: pd.DataFrame, picks: Mapping[str, Pair]) -> float:
+    """The error of a choice for all parameters together."""
+    errors = tensors.set_index(["parameter", "quantizer"])["error"]
+    return float(sum(errors[name, pair.spec] for name, pair in picks.items()))
+
+
+def _best(table: pd.DataFrame, pairs: Sequence[Pair], limit: float) -> Pair | None:
+    """The best single pair within bits per element, the simplest of equal ones."""
+    rows = {row["quantizer"]: row for row in records(table)}
+    within = {
+        pair: {
+            "selection_error": cost_of(row),
+            "bits_per_element": row["bits_per_element"],
+            "designed": not _is_known(pair),
+            "stochastic": any(q is not None and q.stochastic for q in (pair.first, pair.second)),
+        }
+        for pair in pairs
+        if (row := rows[pair.spec])["bits_per_element"] <= limit
+        and not dangerous(row)
+        and not math.isnan(cost_of(row))
+    }
+    return preferred(within) if within else None
+
+
+def _is_known(pair: Pair) -> bool:
+    return not any(q is not None and isinstance(q.map, Codebook) for q in (pair.first, pair.second))
+
+
+def _choice(
+    states: CapturedStates,
+    picks: Mapping[str, Pair],
+    sizes: Sizes,
+    min_quantized_size: int,
+    provenance: Mapping[str, Any],
+) -> Choice:
+    """The pair of most elements for all parameters, and overrides for the others."""
+    total: dict[Pair, int] = {}
+    for name, pair in picks.items():
+        total[pair] = total.get(pair, 0) + sizes.numel[name]
+    most = max(total, key=lambda pair: total[pair])
+    # What an optimizer would quantize though it is not to be.
+    least = min(MIN_SIZE, min_quantized_size)
+    kept = {
+        name: FULL
+        for name in states.parameters()
+        if name not in picks and MOMENTS[0] in states.states(name)
+        and math.prod(states.shape(name, MOMENTS[0])) > least
+    }  # fmt: skip
+    others = {name: pair for name, pair in {**picks, **kept}.items() if pair != most}
+    return Choice(
+        _quantizers(most),
+        {glob.escape(name): _quantizers(pair) for name, pair in others.items()},
+        provenance,
+    )
+
+
+def _quantizers(pair: Pair) -> dict[str, str | Quantizer | None] | None:
+    if pair == FULL:
+        return None
+    return dict(zip(MOMENTS, (pair.first, pair.second), strict=True))

@@ -1,0 +1,161 @@
+"""``qmaps recommend``."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from qmaps.cli.options import AsJson, MinSize, Out, Seed, States, as_codebook, recorded
+from qmaps.cli.output import print_json, print_table, progress
+
+if TYPE_CHECKING:
+    from qmaps.analyze.recommend import Recommendation
+
+
+def recommend(
+    states: States,
+    bits: Annotated[
+        float | None,
+        typer.Option(
+            help="Most bits per element, scales included, as the mean of both moments; by default "
+            "4.3."
+        ),
+    ] = None,
+    nbytes: Annotated[
+        int | None, typer.Option("--bytes", help="Most bytes of all states, instead of --bits.")
+    ] = None,
+    spec: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="A pair of quantizers such as 'B128/DE@4s + rank1/linear@4u'; may be repeated. By "
+            "default all presets and 13 other pairs."
+        ),
+    ] = None,
+    codebook: Annotated[
+        list[str] | None,
+        typer.Option(help="NAME=FILE: your own map, one value per line; may be repeated."),
+    ] = None,
+    diagnostics: Annotated[
+        bool,
+        typer.Option(
+            "--diagnostics",
+            help="Add pairs with a moment in 32 bits or a fitted map, and let them be chosen.",
+        ),
+    ] = False,
+    step: Annotated[
+        int | None,
+        typer.Option(
+            help="Captured step to start from; by default the last with at least 10 recorded "
+            "gradients, or with any, or simply the last."
+        ),
+    ] = None,
+    steps: Annotated[int, typer.Option(help="Steps of the replay, about.")] = 60,
+    share: Annotated[
+        float | None,
+        typer.Option(
+            help="Share of each parameter to replay, in whole rows: 0.01 is 1 %. By default about "
+            "262,144 elements."
+        ),
+    ] = None,
+    parameters: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="Names of parameters that may be quantized, with wildcards; may be repeated."
+        ),
+    ] = None,
+    min_quantized_size: MinSize = 4096,
+    seed: Seed = 0,
+    out: Out = Path("runs/recommend"),
+    as_json: AsJson = False,
+) -> None:
+    """Recommend quantizers for Adam's moments; the choice goes to OUT/recommend/choice.json.
+
+    Pairs of quantizers are replayed on recorded gradients, or on simulated ones. Each gets a
+    verdict, and each parameter a pair within the budget. `qmaps.load_choice` reads the choice.
+
+    Examples:
+
+        qmaps capture stdlib-lm --out states --every 100 --gradients 50
+
+        qmaps recommend states --bits 4.3 --out runs/mine
+
+        qmaps recommend optimizer.pt --bytes 50000000
+    """
+    from qmaps.analyze import recommend as recommendations
+    from qmaps.analyze.recommend.candidates import CANDIDATES
+    from qmaps.storage.files import output_folder
+
+    folder = out / "recommend"
+    loaded = recorded(states, step, 10)
+    with progress(quiet=as_json) as advance:
+
+        def report(done: int, total: int, note: str) -> None:
+            if done == 0:  # the arguments are checked by now
+                output_folder(folder)
+            advance("replay states", done, total, note)
+
+        found = recommendations.run(
+            loaded,
+            bits=bits,
+            nbytes=nbytes,
+            candidates=spec or CANDIDATES,
+            diagnostics=diagnostics,
+            codebooks=[as_codebook(given) for given in codebook or []],
+            steps=steps,
+            share=share,
+            parameters=parameters,
+            min_quantized_size=min_quantized_size,
+            seed=seed,
+            progress=report,
+        )
+    recommendations.write(found, folder)
+    if as_json:
+        print_json(_record(found))
+        return
+    _print(found)
+    print(f"choice: {folder / 'choice.json'}")
+
+
+def _record(found: Recommendation) -> dict[str, Any]:
+    return {
+        "choice": json.loads(found.choice.to_json()),
+        "verdict": found.verdict,
+        "reason": found.reason,
+        "step_cost": found.step_cost,
+        "bits_per_element": found.bits_per_element,
+        "nbytes": found.nbytes,
+        "full_nbytes": found.full_nbytes,
+        "best": {str(limit): pair and pair.spec for limit, pair in found.best.items()},
+        "pairs": json.loads(found.pairs.to_json(orient="records")),
+        "code": found.code,
+    }
+
+
+def _print(found: Recommendation) -> None:
+    for limit, rows in found.pairs.groupby("up_to"):
+        # A group's limit is one of the column's numbers.
+        wider = math.isinf(float(limit))  # type: ignore[arg-type]
+        print_table(
+            "more than 8.3 bits per element" if wider else f"up to {limit:g} bits per element",
+            ["pair", "bits", "verdict", "about"],
+            [
+                [
+                    row["quantizer"]
+                    + f" ({row['preset']})" * bool(row["preset"])
+                    + " (diagnostic)" * row["diagnostic"],
+                    f"{row['bits_per_element']:.2f}",
+                    row["verdict"],
+                    row["reason"],
+                ]
+                for row in rows.to_dict("records")
+            ],
+        )
+    for limit, pair in found.best.items():
+        print(f"best up to {limit:g} bits: {'none' if pair is None else pair}")
+    print()
+    print(found)
+    print()

@@ -1,0 +1,59 @@
+"""Choices under a budget are those that trying every choice finds."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import random
+
+import pytest
+
+from qmaps.analyze.recommend.budget import Option, choose, hull
+from qmaps.errors import BadValueError
+
+
+def drawn(seed: int) -> list[list[Option]]:
+    random.seed(seed)
+    return [
+        [Option(8 * bits, 2.0 ** -bits * random.uniform(0.2, 5)) for bits in range(1, 5)]
+        for _ in range(4)
+    ]  # fmt: skip
+
+
+def total(tensors: list[list[Option]], picks: list[int]) -> Option:
+    own = [options[pick] for options, pick in zip(tensors, picks, strict=True)]
+    return Option(sum(o.nbytes for o in own), sum(o.error for o in own))
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_choices_are_optimal_for_the_bytes_they_take(seed: int) -> None:
+    tensors = drawn(seed)
+    every = [total(tensors, list(p)) for p in itertools.product(range(4), repeat=4)]
+    hulls = [hull(options) for options in tensors]
+    largest = math.inf
+    for budget in range(32, 130, 8):
+        found = total(tensors, choose(tensors, budget))
+        best = min(o.error for o in every if o.nbytes <= budget)
+        assert found.nbytes <= budget
+        assert best <= found.error <= largest
+        largest = found.error  # more bytes, less error
+    # With a multiplier: what a Lagrangian finds is found with its bytes as the budget.
+    for price in (0.001, 0.01, 0.02, 0.05):
+        costs = [[o.error + price * o.nbytes for o in options] for options in tensors]
+        picks = [own.index(min(own)) for own in costs]
+        assert all(pick in own for pick, own in zip(picks, hulls, strict=True))
+        wanted = total(tensors, picks)
+        found = total(tensors, choose(tensors, wanted.nbytes))
+        assert found.error == pytest.approx(wanted.error)
+        assert wanted.error == pytest.approx(
+            min(o.error for o in every if o.nbytes <= wanted.nbytes)
+        )
+
+
+def test_options_that_are_no_use_are_left_out() -> None:
+    options = [Option(4, 0.5), Option(2, 1.0), Option(3, math.nan), Option(3, 0.99), Option(5, 0.6),
+               Option(1, math.inf), Option(9, 0.0)]  # fmt: skip
+    assert hull(options) == [1, 0, 6]
+    with pytest.raises(BadValueError) as caught:
+        choose([options, options], 3)
+    assert str(caught.value) == "no choice takes 3 bytes or less; the smallest takes 4"

@@ -1,0 +1,233 @@
+"""Recommendations choose what costs least within a budget, and take the bytes they say."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import qmaps
+from qmaps.algebra.pair import Pair
+from qmaps.analyze.recommend import Recommendation, run, write
+from qmaps.analyze.recommend.candidates import CANDIDATES, PRESETS, diagnostic
+from qmaps.analyze.recommend.run import _lost
+from qmaps.capture import CapturedStates
+from qmaps.errors import BadTypeError, BadValueError, CaptureError
+from qmaps.optim import AdamW, Choice
+from qmaps.optim.presets import PRESETS as OPTIMIZER_PRESETS
+
+FOUR, EIGHT = "B128/DE@4s + B128/DE-0@4u", "B256/DE@8s + B256/DE-0@8u"
+ZERO = "B128/DE@4s + B128/DE@4u"
+ALONE = "B256/DE@8s + 32-bit"
+SPECS = [FOUR, EIGHT, ZERO, ALONE]
+SHAPES = {"a[0]": (48, 128), "b": (96, 128), "c": (64, 128), "small": (30,)}
+
+
+@pytest.fixture(scope="module")
+def states() -> CapturedStates:
+    """Parameters of which one has small updates, and one second moments that are hard."""
+    draw = torch.Generator().manual_seed(0)
+    tensors = {}
+    for number, (name, shape) in enumerate(SHAPES.items()):
+        v = torch.rand(shape, generator=draw) * 10.0 ** (-6 - number)
+        if name == "c":
+            v = v * 10.0 ** (-6 * torch.rand(shape, generator=draw))
+        m = torch.randn(shape, generator=draw) * v.sqrt() * 0.3
+        tensors[name] = {"exp_avg": m, "exp_avg_sq": v}
+    return CapturedStates.from_tensors(tensors, step=500)
+
+
+def recommend(states: object, **options: Any) -> Recommendation:
+    return run(states, **{"candidates": SPECS, "steps": 8, **options})  # type: ignore[arg-type]
+
+
+@pytest.fixture(scope="module")
+def found(states: CapturedStates) -> Recommendation:
+    return recommend(states, bits=6.3)
+
+
+class Model:
+    def named_parameters(self) -> list[tuple[str, torch.nn.Parameter]]:
+        return [(name, torch.nn.Parameter(torch.ones(shape))) for name, shape in SHAPES.items()]
+
+
+def built(choice: Choice, **options: Any) -> AdamW:
+    weights = Model().named_parameters()
+    optimizer = AdamW(weights, **choice.kwargs, **options)
+    for _, weight in weights:
+        weight.grad = torch.ones_like(weight)
+    optimizer.step()
+    return optimizer
+
+
+def test_the_choice_is_the_best_within_the_budget(found: Recommendation) -> None:
+    tensors = found.tensors.set_index(["parameter", "quantizer"])
+    chosen = found.tensors[found.tensors["chosen"]].set_index("parameter")
+    assert chosen.index.tolist() == ["a[0]", "b", "c"]
+    # One parameter gets more bits than others, and no single pair is as good.
+    assert set(chosen["quantizer"]) == {FOUR, EIGHT}
+    budget = 6.3 * (48 + 96 + 64) * 128 / 4
+    assert chosen["nbytes"].sum() <= budget
+    assert found.bits_per_element == 4 * chosen["nbytes"].sum() / (48 + 96 + 64) / 128
+    single = tensors.xs(FOUR, level="quantizer")["error"].sum()
+    assert chosen["error"].sum() < single / 1.05
+    for name, row in chosen.iterrows():  # by its step cost and its share of the cost
+        assert row["error"] == pytest.approx(
+            max(0, row["step_cost"]) * row["cost"] / chosen["cost"].sum()
+        )
+        better = tensors.loc[name]
+        better = better[better["error"] < row["error"] - 1e-3]
+        freed = better["nbytes"] - row["nbytes"]
+        assert (chosen["nbytes"].sum() + freed > budget).all()
+
+
+def test_the_choice_takes_the_bytes_that_it_says(found: Recommendation, tmp_path: Path) -> None:
+    optimizer = built(found.choice)
+    assert optimizer.memory().nbytes == found.nbytes
+    assert built(Choice(None)).memory().nbytes == found.full_nbytes
+    kept = {row.parameter: row.quantizer for row in optimizer.memory() if row.state == "exp_avg"}
+    chosen = found.tensors[found.tensors["chosen"]].set_index("parameter")["first"]
+    assert kept == {**chosen.to_dict(), "small": None}
+    found.save(tmp_path / "choice.json")
+    assert qmaps.load_choice(tmp_path / "choice.json") == found.choice.kwargs
+    about = found.choice.provenance
+    assert {name: about[name] for name in ("step", "parameters", "gradients", "budget")} == {
+        "step": 500, "parameters": 3, "gradients": "simulated", "budget": {"bits": 6.3},
+    }  # fmt: skip
+    scope: dict[str, Any] = {"model": Model()}
+    exec(found.code, scope)
+    assert scope["optimizer"].memory().nbytes == found.nbytes
+    assert str(found).endswith(found.code)
+    assert "simulated" in str(found)
+    for text in (found.verdict, found.reason, FOUR, "exp_avg_sq"):
+        assert text in found._repr_html_()
+
+
+def test_pairs_are_judged_and_the_best_of_each_width_named(found: Recommendation) -> None:
+    rows = found.pairs.set_index("quantizer")
+    assert rows.index[-1] == ALONE  # the widest
+    assert rows["up_to"].tolist() == sorted(rows["up_to"])
+    assert rows["diagnostic"].to_dict() == {FOUR: False, EIGHT: False, ZERO: False, ALONE: True}
+    assert rows["preset"].to_dict() == {FOUR: "", EIGHT: "8bit", ZERO: "", ALONE: ""}
+    assert rows.loc[ZERO, "verdict"] == "unsafe"
+    assert rows.loc[ZERO, "reason"].startswith("second moments become 0")
+    assert rows.loc[ZERO, "reason"].endswith("most in c)")
+    assert rows.loc[EIGHT, "verdict"] == "safe"
+    best = {limit: pair and pair.spec for limit, pair in found.best.items()}
+    assert best == {2.3: None, 3.3: None, 4.3: FOUR, 6.3: FOUR, 8.3: EIGHT}
+    assert set(PRESETS.values()) == set(OPTIMIZER_PRESETS) - {"32bit"}
+    assert not any(diagnostic(Pair.parse(spec)) for spec in CANDIDATES)
+
+
+def test_zero_points_come_last_and_longer_updates_are_no_gain(states: CapturedStates) -> None:
+    wide, short = "B256/DE@8s + B256/DE@8u", "B128/DE@4s + rank1/linear@4u"
+    found = recommend(states, bits=9, candidates=[short, wide])
+    rows = found.pairs.set_index("quantizer")
+    assert rows.loc[wide, "step_cost"] < rows.loc[short, "step_cost"] / 2
+    assert rows.loc[wide, "zero_point_share"] > 0
+    assert found.best[8.3] == Pair.parse(short)
+    chosen = found.tensors[found.tensors["chosen"]].set_index("parameter")
+    assert chosen.loc["c", "quantizer"] == short
+    assert set(chosen["quantizer"]) == {short, wide}  # it has zero points only in c
+    # Updates that are too long are no gain, and do not make up for noise.
+    row = {"zero_point_share": 0.0, "largest_update": 5.0, "cost": 1.0, "update_noise": 0.0}
+    assert _lost({**row, "update_gain": 1.3}, 2.0) == 0
+    assert _lost({**row, "update_gain": 1.3, "update_noise": 1.0}, 2.0) == 0.01
+    assert _lost({**row, "update_gain": math.exp(-0.3)}, 2.0) == pytest.approx(0.15)
+
+
+def test_sums_are_those_of_whole_parameters(states: CapturedStates) -> None:
+    whole, part = (
+        recommend(states, candidates=[EIGHT], bits=9, share=share).tensors for share in (1.0, 0.4)
+    )
+    assert part["numel"].tolist() == whole["numel"].tolist() == whole["replayed"].tolist()
+    assert (part["replayed"] < 0.6 * whole["numel"]).all()
+    assert part["cost"].tolist() == pytest.approx(whole["cost"].tolist(), rel=0.2)  # of a third
+
+
+def test_one_pair_for_all_where_exceptions_gain_nothing(states: CapturedStates) -> None:
+    found = recommend(states, bits=24)
+    assert found.choice.overrides == {}
+    assert found.tensors.loc[found.tensors["chosen"], "quantizer"].unique() == [EIGHT]
+    # By bytes, and in 32 bits where nothing else is free of zero points.
+    exact = recommend(states, nbytes=10**6, candidates=[ZERO], parameters=["c"])
+    assert exact.choice.state_quantizers is None
+    assert exact.nbytes == exact.full_nbytes
+    assert exact.choice.overrides == {}
+
+
+def test_diagnostic_pairs_are_not_chosen_unless_asked(states: CapturedStates) -> None:
+    options = {"bits": 20.1, "candidates": [FOUR, ALONE], "parameters": ["c"]}
+    chosen = [
+        each.tensors.loc[each.tensors["chosen"], "quantizer"].tolist()
+        for each in (recommend(states, **options),
+                     recommend(states, **options, diagnostics=True))
+    ]  # fmt: skip
+    assert chosen[0] == [FOUR]
+    assert chosen[1] != [FOUR]
+    assert diagnostic(Pair.parse(chosen[1][0]))
+
+
+def test_parameters_that_are_not_named_stay_in_32_bits(states: CapturedStates) -> None:
+    found = recommend(states, parameters=["a*", "c"])
+    assert found.choice.overrides["b"] is None
+    assert built(found.choice).memory().nbytes == found.nbytes
+    low = recommend(states, min_quantized_size=29, candidates=[EIGHT], bits=9)
+    assert built(low.choice, min_quantized_size=29).memory().nbytes == low.nbytes
+    assert "    min_quantized_size=29,\n)" in low.code
+
+
+def test_a_parameter_without_updates_costs_nothing() -> None:
+    ones = {"exp_avg": torch.full((48, 128), 0.1), "exp_avg_sq": torch.ones(48, 128)}
+    still = {name: torch.zeros(48, 128) for name in ones}
+    found = recommend({"moves": ones, "still": still}, bits=6.3)
+    chosen = found.tensors[found.tensors["chosen"]].set_index("parameter")
+    assert chosen.loc["still", "error"] == 0
+    assert chosen.loc["still", "verdict"] == "safe"
+    with pytest.raises(CaptureError, match=r"all exact updates of .* are 0; there is nothing"):
+        recommend({"still": still})
+
+
+BAD: list[tuple[dict[str, Any], str]] = [
+    ({"bits": 4}, "bits=4 is less than any choice takes; the smallest takes 4.25 bits per element"),
+    (
+        {"nbytes": 100},
+        "nbytes=100 is less than any choice takes; the smallest takes 28528, 240 of them for "
+        "states that stay in 32 bits",
+    ),
+    ({"bits": 4, "nbytes": 5}, "bits=4 and nbytes=5: give one of them"),
+    ({"bits": 0}, "bits=0 must be above 0 and finite"),
+    ({"bits": "4"}, "bits='4' must be a number"),
+    ({"diagnostics": 1}, "diagnostics=1 must be a bool"),
+    ({"candidates": [ALONE]}, "candidates must hold at least one pair that quantizes both moments"),
+    ({"steps": 1}, "steps=1 must be 2 to 2**32 - 1"),
+    (
+        {"parameters": "x*"},
+        "parameters='x*' matches no parameter of 'memory'; the names are a[0], b, c, small",
+    ),
+]
+
+
+@pytest.mark.parametrize(("options", "message"), BAD)
+def test_bad_input(options: dict[str, Any], message: str, states: CapturedStates) -> None:
+    with pytest.raises((BadValueError, BadTypeError)) as caught:
+        recommend(states, **options)
+    assert str(caught.value) == message
+
+
+def test_files_appear_whole(found: Recommendation, tmp_path: Path, monkeypatch) -> None:
+    write(found, tmp_path)
+    assert {path.name for path in tmp_path.iterdir()} == {
+        "choice.json", "pairs.parquet", "tensors.parquet",
+    }  # fmt: skip
+
+    def interrupted(*_: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("qmaps.analyze.recommend.files.write_frame", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        write(found, tmp_path)
+    assert not (tmp_path / "choice.json").exists()

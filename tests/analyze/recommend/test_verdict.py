@@ -1,0 +1,63 @@
+"""Verdicts follow their rules, and say which measure decided."""
+
+from __future__ import annotations
+
+import math
+
+import pandas as pd
+import pytest
+
+from qmaps.analyze.recommend.verdict import level, verdict
+from qmaps.analyze.replay import step_cost
+
+
+def row(gain: float = 1.0, noise: float = 0.0, largest: float = 5.0, **others: object) -> dict:
+    measures = {"update_gain": gain, "update_noise": noise, "largest_update": largest}
+    return {
+        "parameter": "w",
+        "cost": 1.0,
+        "zero_point_share": 0.0,
+        **measures,
+        "step_cost": step_cost(*measures.values()),
+        **others,
+    }
+
+
+@pytest.mark.parametrize(
+    ("measures", "found", "reason"),
+    [
+        (row(0.98), "safe", "updates keep 0.98 of their length"),
+        (row(1.2, 0.5), "safe", "noise 0.5 times the update"),
+        (row(0.96), "caution", "updates keep 0.96 of their length"),
+        (row(0.78, 1), "unsafe", "updates keep 0.78 of their length"),
+        (row(0.95, 2.9), "unsafe", "noise 2.9 times the update"),
+        (row(0.999, 0, 900), "caution", "updates of up to 900 learning rates"),
+        (row(1.0, 0, 9990), "caution", "updates of up to 1e4 learning rates"),
+        (row(2.0, 0, 3.1e5), "unsafe", "updates of up to 3e5 learning rates (most in w)"),
+        (row(2.0, 0, math.inf), "unsafe", "updates of up to inf learning rates (most in w)"),
+        (row(math.nan), "unsafe", "updates are not finite"),
+        (row(math.nan, cost=0.0), "safe", "there are no updates"),
+        (
+            row(zero_point_share=0.01, cost=0.0),
+            "unsafe",
+            "second moments become 0 under first moments that do not (0.01 of the elements, most "
+            "in w)",
+        ),
+    ],
+)
+def test_the_level_and_its_reason(measures: dict, found: str, reason: str) -> None:
+    assert verdict(measures, pd.DataFrame([measures])) == (found, reason)
+    assert level(measures) == found
+
+
+def test_a_parameter_that_is_unsafe_by_itself() -> None:
+    parts = [row(cost=97.0), row(0.5, parameter="a"), row(0.4, parameter="b")]
+    heavy = pd.DataFrame(parts)
+    assert verdict(row(0.99), heavy) == (
+        "caution",
+        "in b and 1 more: updates keep 0.40 of their length",
+    )
+    assert verdict(row(0.99), heavy.iloc[:2]).reason == "in a: updates keep 0.50 of their length"
+    light = heavy.assign(cost=[199.0, 0.9, 0.9])
+    assert verdict(row(0.99), light) == ("safe", "updates keep 0.99 of their length")
+    assert verdict(row(0.5), heavy).level == "unsafe"
