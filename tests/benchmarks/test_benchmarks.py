@@ -153,8 +153,9 @@ def test_memory_of_states_and_of_a_step() -> None:
     quantized = qmaps.quantizer("B64/DE@8s").quantize(torch.randn(1000))
     states = [{"step": shared[0], "m": quantized}, {"step": shared[1]}]
     assert state_bytes(states) == 400 + quantized.nbytes
-    risen = peak(lambda: torch.ones(8 << 20))
-    assert risen is None or 30 < risen < 40
+    # Above 32 MiB glibc always takes new memory, whatever other tests have given back.
+    risen = peak(lambda: torch.ones(16 << 20))
+    assert risen is None or 62 < risen < 72
 
 
 def test_the_command(tmp_path: Path) -> None:

@@ -112,13 +112,13 @@ def _in_torch_file(path: Path) -> Iterator[tuple[str, Shape]]:
     loaded = checkpoint.load(path, mmap=True)
     if not isinstance(loaded, Mapping):
         raise ValueError
-    seen: set[tuple[int, Shape]] = set()
+    seen: set[tuple[int, int, Shape]] = set()
     for name, tensor in loaded.items():
         if not (isinstance(name, str) and isinstance(tensor, Tensor)):
             raise ValueError
         shape = tuple(tensor.shape)
         # Tied parameters share memory; the optimizer has the first of them.
-        key = (tensor.data_ptr(), shape)
+        key = (tensor.untyped_storage().data_ptr(), tensor.storage_offset(), shape)
         if tensor.is_floating_point() and (key not in seen or not tensor.numel()):
             seen.add(key)
             yield name, shape
