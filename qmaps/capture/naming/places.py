@@ -118,7 +118,7 @@ def _in_torch_file(path: Path) -> Iterator[tuple[str, Shape]]:
             raise ValueError
         shape = tuple(tensor.shape)
         # Tied parameters share memory; the optimizer has the first of them.
-        key = (tensor.untyped_storage().data_ptr(), tensor.storage_offset(), shape)
+        key = (tensor.untyped_storage().data_ptr(), int(tensor.storage_offset()), shape)
         if tensor.is_floating_point() and (key not in seen or not tensor.numel()):
             seen.add(key)
             yield name, shape
