@@ -81,23 +81,19 @@ def measured(
     steps = capture.load(states).steps
     ends = [*steps[1:], None]
     frames = {"step": [], "replay": [], "window": []}  # type: dict[str, list[pd.DataFrame]]
-    whole = qmaps.replay.run(states_at(states, 1), pairs, share=SHARE)
+    whole = qmaps.replay.run(capture.load(states, step=1), pairs, share=SHARE)
     frames["replay"].append(qmaps.replay.summarize(whole))
     report("replayed the whole run")
     for start, end in zip(steps, ends, strict=True):
         count = None if end is None else end - start
-        own = qmaps.replay.run(states_at(states, start), pairs, steps=count, share=SHARE)
+        begun = capture.load(states, step=start)
+        own = qmaps.replay.run(begun, pairs, steps=count, share=SHARE)
         frames["window"].append(qmaps.replay.summarize(own))
         if start > 1:
-            frames["step"].append(sweep.summarize(sweep.run(states_at(states, start), pairs)))
+            frames["step"].append(sweep.summarize(sweep.run(begun, pairs)))
         report(f"measured from step {start}")
     parts = [_means(each).add_prefix(f"{name}_") for name, each in frames.items()]
     return pd.concat(parts, axis=1).loc[list(pairs)].rename_axis("quantizer").reset_index()
-
-
-def states_at(states: Path, step: int) -> capture.CapturedStates:
-    """The snapshot of a step."""
-    return capture.load(states, step=step)
 
 
 def _means(frames: Sequence[pd.DataFrame]) -> pd.DataFrame:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from qmaps.cli.options import AsJson, MinSize, Out, Seed, States, recorded
+from qmaps.cli.options import AsJson, MinSize, Out, RecordedStep, Seed, States, recorded
 from qmaps.cli.output import print_json, print_table, progress
 from qmaps.errors import BadValueError
 
@@ -28,13 +28,7 @@ def design(
         ),
     ] = None,
     out: Out = Path("runs/design"),
-    step: Annotated[
-        int | None,
-        typer.Option(
-            help="Captured step to start from; by default the last with at least 10 recorded "
-            "gradients, or with any, or simply the last."
-        ),
-    ] = None,
+    step: RecordedStep = None,
     steps: Annotated[int, typer.Option(help="Steps of each replay, about.")] = 300,
     share: Annotated[
         float | None,

@@ -45,6 +45,17 @@ StableEmbedding = Annotated[
         "--stable-embedding", help="Train the language models with qmaps.nn.StableEmbedding."
     ),
 ]
+RecordedStep = Annotated[
+    int | None,
+    typer.Option(
+        help="Captured step to start from; by default the last with at least 10 recorded "
+        "gradients, or with any, or simply the last."
+    ),
+]
+Codebooks = Annotated[
+    list[str] | None,
+    typer.Option(help="NAME=FILE: your own map, one value per line; may be repeated."),
+]
 MinSize = Annotated[
     int, typer.Option(min=0, help="Leave out tensors of at most this many elements.")
 ]

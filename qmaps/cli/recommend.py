@@ -9,7 +9,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from qmaps.cli.options import AsJson, MinSize, Out, Seed, States, as_codebook, recorded
+from qmaps.cli.options import (
+    AsJson,
+    Codebooks,
+    MinSize,
+    Out,
+    RecordedStep,
+    Seed,
+    States,
+    as_codebook,
+    recorded,
+)
 from qmaps.cli.output import print_json, print_table, progress
 
 if TYPE_CHECKING:
@@ -35,10 +45,7 @@ def recommend(
             "default all presets and 13 other pairs."
         ),
     ] = None,
-    codebook: Annotated[
-        list[str] | None,
-        typer.Option(help="NAME=FILE: your own map, one value per line; may be repeated."),
-    ] = None,
+    codebook: Codebooks = None,
     diagnostics: Annotated[
         bool,
         typer.Option(
@@ -46,13 +53,7 @@ def recommend(
             help="Add pairs with a moment in 32 bits or a fitted map, and let them be chosen.",
         ),
     ] = False,
-    step: Annotated[
-        int | None,
-        typer.Option(
-            help="Captured step to start from; by default the last with at least 10 recorded "
-            "gradients, or with any, or simply the last."
-        ),
-    ] = None,
+    step: RecordedStep = None,
     steps: Annotated[int, typer.Option(help="Steps of the replay, about.")] = 60,
     share: Annotated[
         float | None,

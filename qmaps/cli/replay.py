@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from qmaps.cli.options import AsJson, MinSize, Out, Seed, States, as_codebook, recorded
+from qmaps.cli.options import AsJson, Codebooks, MinSize, Out, Seed, States, as_codebook, recorded
 from qmaps.cli.output import print_json, print_table, progress
 
 
@@ -42,10 +42,7 @@ def replay(
     parameters: Annotated[
         list[str] | None, typer.Option(help="Parameter names, with wildcards; may be repeated.")
     ] = None,
-    codebook: Annotated[
-        list[str] | None,
-        typer.Option(help="NAME=FILE: your own map, one value per line; may be repeated."),
-    ] = None,
+    codebook: Codebooks = None,
     min_quantized_size: MinSize = 4096,
     seed: Seed = 0,
     top: Annotated[int, typer.Option(min=1, help="Rows to print.")] = 20,

@@ -8,7 +8,7 @@ from typing import Annotated
 
 import typer
 
-from qmaps.cli.options import AsJson, MinSize, Out, States, as_codebook
+from qmaps.cli.options import AsJson, Codebooks, MinSize, Out, States, as_codebook
 from qmaps.cli.output import print_json, print_table, progress
 
 
@@ -25,10 +25,7 @@ def sweep(
     step: Annotated[
         int | None, typer.Option(help="Captured step; by default the last one.")
     ] = None,
-    codebook: Annotated[
-        list[str] | None,
-        typer.Option(help="NAME=FILE: your own map, one value per line; may be repeated."),
-    ] = None,
+    codebook: Codebooks = None,
     min_quantized_size: MinSize = 4096,
     top: Annotated[int, typer.Option(min=1, help="Rows to print.")] = 20,
     as_json: AsJson = False,

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 
 import pandas as pd
 
 from qmaps.algebra.pair import Pair
 from qmaps.analyze import replay
-from qmaps.analyze.replay.source import Source, source
+from qmaps.analyze.replay.source import Source, share_of, source
 from qmaps.capture import CapturedStates
 from qmaps.errors import CaptureError
 
@@ -66,16 +65,7 @@ class Halves:
         self.held_out = not window or window >= SHORTEST
         self.half = steps if not window else window // 2 if self.held_out else window
         self.rounds = max(1, -(-steps // max(1, self.half)))
-        self._share = self._enough() if share is None else float(share)
-
-    def _enough(self) -> float:
-        """The share that about `ELEMENTS` elements are."""
-        total = 0
-        for name in self._names:
-            shape = self._states.shape(name, "exp_avg")
-            rows = self._states.rows(name)
-            total += math.prod(shape if rows is None else (len(rows), *shape[1:]))
-        return min(1.0, ELEMENTS / total)
+        self._share = share_of(states, names, ELEMENTS) if share is None else float(share)
 
     def sources(self, *, held_out: bool = False) -> list[Source]:
         """What is replayed of each parameter in one round.

@@ -28,6 +28,7 @@ from qmaps.analyze.recommend.result import Recommendation
 from qmaps.analyze.recommend.sizes import BITS, Sizes, check_budget
 from qmaps.analyze.recommend.verdict import LEVELS, cost_of, dangerous, level, records, verdict
 from qmaps.analyze.replay.run import Given, check, chosen
+from qmaps.analyze.replay.source import share_of
 from qmaps.analyze.replay.summary import SUMMED
 from qmaps.capture import CapturedStates
 from qmaps.errors import BadTypeError, BadValueError, CaptureError, shown
@@ -135,7 +136,7 @@ def run(
         dict.fromkeys([*pairs, FULL]),
         steps=min(steps, window) if window else steps,
         rounds=max(1, round(steps / window)) if window else 1,
-        share=min(1.0, ELEMENTS / sizes.held) if share is None else share,
+        share=share_of(captured, names, ELEMENTS) if share is None else share,
         parameters=[glob.escape(name) for name in names],
         min_quantized_size=min_quantized_size,
         codebooks=known,

@@ -23,18 +23,12 @@ class Sizes:
 
     Attributes:
         numel: elements of each of these parameters.
-        held: elements of all of them that a replay can use.
         rest: bytes of the states of all other parameters.
     """
 
     def __init__(self, states: CapturedStates, names: Sequence[str]) -> None:
         self._shapes = {name: states.shape(name, MOMENTS[0]) for name in names}
         self._known: dict[tuple[str, Pair], int] = {}
-        rows = {name: states.rows(name) for name in names}
-        self.held = sum(
-            math.prod(shape if (own := rows[name]) is None else (len(own), *shape[1:]))
-            for name, shape in self._shapes.items()
-        )
         self.numel = {name: math.prod(shape) for name, shape in self._shapes.items()}
         self.rest = sum(
             4 * math.prod(states.shape(name, state))

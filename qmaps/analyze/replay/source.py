@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain, islice
 from typing import Any
@@ -99,7 +99,7 @@ def source(
     available = len(states.window(parameter)) - skip if recorded else steps or DEFAULT
     count = available if steps is None else min(steps, available)
     rows = states.rows(parameter) if recorded else None
-    held = shape if rows is None else (len(rows), *shape[1:])
+    held = _held(shape, rows)
     chosen = sampling.rows_of(held, round(share * math.prod(shape))) if share < 1 else None
     final = rows if chosen is None else chosen if rows is None else rows[chosen]
     if final is not None:
@@ -134,6 +134,26 @@ def source(
         rounds * count,
         lambda: _again(islice(gradients(), skip, None), rounds),
     )
+
+
+def share_of(states: CapturedStates, parameters: Sequence[str], elements: int) -> float:
+    """The share of parameters that a number of elements is, of those that gradients are of.
+
+    Args:
+        states: the captured states.
+        parameters: names.
+        elements: the number.
+
+    Returns:
+        At most 1.
+    """
+    held = (_held(states.shape(name, "exp_avg"), states.rows(name)) for name in parameters)
+    return min(1.0, elements / sum(map(math.prod, held)))
+
+
+def _held(shape: tuple[int, ...], rows: Tensor | None) -> tuple[int, ...]:
+    """The shape of the rows that gradients were recorded of; `rows` is None for all."""
+    return shape if rows is None else (len(rows), *shape[1:])
 
 
 def _again(gradients: Iterator[Tensor], rounds: int) -> Iterator[Tensor]:

@@ -127,6 +127,7 @@ class Updates:
         found = []
         for index in range(1, self._pairs.shape[1]):
             own = self._path[index]
+            gap = own - self._path[0]
             sums = {
                 "descent": float(self._kept[0]),
                 "kept_descent": float(self._kept[index]),
@@ -134,7 +135,7 @@ class Updates:
                 "spent_cost": float(self._spent[index]),
                 "shared_cost": float(self._shared[index]),
                 "displacement": length,
-                "displacement_gap": self._curved(own - self._path[0], own - self._path[0]),
+                "displacement_gap": self._curved(gap, gap),
                 "displacement_shared": self._curved(own, self._path[0]),
             }
             measures, largest = shares(sums), float(self._largest[index])
@@ -171,7 +172,7 @@ def shares(sums: Mapping[str, float]) -> dict[str, float]:
         "progress": progress,
         "net_progress": 2 * progress - spent,
         "update_gain": gain,
-        "update_noise": math.sqrt(max(0.0, spent - gain**2)) if spent == spent else math.nan,
+        "update_noise": math.nan if math.isnan(spent) else math.sqrt(max(0.0, spent - gain**2)),
         "displacement_error": share(sums["displacement_gap"], sums["displacement"]),
         "displacement_gain": share(sums["displacement_shared"], sums["displacement"]),
     }

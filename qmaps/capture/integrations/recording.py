@@ -1,4 +1,4 @@
-"""The common part of the capture callbacks of all trainers."""
+"""The common part of the callbacks of all trainers."""
 
 from __future__ import annotations
 
