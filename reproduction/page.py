@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import base64
 import re
 from collections.abc import Sequence
-from importlib import resources
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +11,9 @@ import jinja2
 import pandas as pd
 from markupsafe import Markup, escape
 
+from qmaps.lab.report import templating
+from qmaps.lab.report.page import embedded
+from qmaps.lab.report.table import Cell, judged
 from qmaps.storage.files import output_folder, write_text
 from reproduction import words
 from reproduction.exhibit import Paper
@@ -50,33 +51,31 @@ def write(paper: Paper, results: Sequence[Result], about: dict[str, Any], out: P
 
 def template(name: str) -> jinja2.Template:
     """``NAME.html.jinja`` of this package."""
-    environment = jinja2.Environment(
-        autoescape=True,
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        loader=jinja2.FunctionLoader(_source),
-    )
-    environment.filters |= {
-        "embedded": _embedded,
+    filters = {
+        "embedded": embedded,
         "numbers": words.numbers,
-        "cell": words.cell,
-        "css": lambda verdict: verdict.replace(" ", "-"),
+        "cells": _cells,
         "raw": _raw,
         "further": further,
         "prose": _prose,
         "source": lambda result: source_of(result).replace("`", ""),
+        "shown": lambda frame: frame.head(SHOWN),
     }
-    environment.globals["shown"] = SHOWN
-    return environment.get_template(f"{name}.html.jinja")
+    made = templating.template(name, "reproduction", filters)
+    made.globals["most"] = SHOWN
+    return made
 
 
-def _source(name: str) -> str:
-    return resources.files("reproduction").joinpath("templates", name).read_text(encoding="utf-8")
-
-
-def _embedded(path: Path) -> str:
-    return base64.b64encode(path.read_bytes()).decode("ascii")
+def _cells(frame: pd.DataFrame) -> list[list[Cell]]:
+    """A frame's rows as cells of a sortable table; the last column may be a verdict."""
+    names = list(frame.columns)
+    return [
+        [
+            judged(text) if name == "verdict" == names[-1] else Cell(text, _raw(text))
+            for name, text in zip(names, map(words.cell, row), strict=True)
+        ]
+        for row in frame.itertuples(index=False)
+    ]
 
 
 def _prose(text: str) -> Markup:

@@ -10,6 +10,7 @@ from typing import Any
 import pandas as pd
 
 from qmaps.lab.report.claim import Verdict
+from qmaps.lab.report.table import Cell, cell, judged
 from qmaps.storage.files import write_text
 from reproduction import page
 from reproduction.exhibit import Paper
@@ -24,10 +25,26 @@ def write(found: Found, about: dict[str, Any], out: Path) -> Path:
     counted, verdicts = covered(found), numbers(found)
     write_text(out / "papers.md", _markdown(rows, left, counted, verdicts, about))
     text = page.template("summary").render(
-        rows=rows, left=left, counted=counted, verdicts=verdicts, about=about, rules=page.RULES
+        rows=list(map(_cells, rows)),
+        left=left,
+        counted=[[cell(value) for value in row.values()] for row in counted],
+        verdicts=verdicts,
+        about=about,
+        rules=page.RULES,
     )
     write_text(out / "papers.html", text)
     return out / "papers.html"
+
+
+def _cells(row: dict[str, str]) -> list[Cell]:
+    """An exhibit as a row of the table of all."""
+    link = f"{row['folder']}/index.html#{row['name']}"
+    return [
+        cell(row["paper"]),
+        Cell(row["label"], row["label"], href=link, after=f": {row['title']}"),
+        judged(row["verdict"]),
+        cell(row["tally"]),
+    ]
 
 
 def exhibits(found: Found) -> list[dict[str, str]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -115,25 +115,11 @@ def recommend(
         )
     recommendations.write(found, folder)
     if as_json:
-        print_json(_record(found))
+        pairs = json.loads(found.pairs.to_json(orient="records"))
+        print_json({**found.summary(), "pairs": pairs})
         return
     _print(found)
     print(f"choice: {folder / 'choice.json'}")
-
-
-def _record(found: Recommendation) -> dict[str, Any]:
-    return {
-        "choice": json.loads(found.choice.to_json()),
-        "verdict": found.verdict,
-        "reason": found.reason,
-        "step_cost": found.step_cost,
-        "bits_per_element": found.bits_per_element,
-        "nbytes": found.nbytes,
-        "full_nbytes": found.full_nbytes,
-        "best": {str(limit): pair and pair.spec for limit, pair in found.best.items()},
-        "pairs": json.loads(found.pairs.to_json(orient="records")),
-        "code": found.code,
-    }
 
 
 def _print(found: Recommendation) -> None:

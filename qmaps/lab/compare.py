@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -27,10 +27,12 @@ class Contender:
     Attributes:
         label: its name in figures and tables; its folder is named after it.
         state_quantizers: as for `qmaps.optim.AdamW`; None stands for ``torch.optim.AdamW``.
+        overrides: as for `qmaps.optim.AdamW`.
     """
 
     label: str
     state_quantizers: StateQuantizers = None
+    overrides: Mapping[str, StateQuantizers] | None = None
 
     def optimizer(self, model: nn.Module, workload: Workload) -> torch.optim.Optimizer:
         """Make the optimizer of a model with the workload's options."""
@@ -41,9 +43,10 @@ class Contender:
             "eps": workload.eps,
             "weight_decay": workload.weight_decay,
         }
-        if self.state_quantizers is None:
+        if self.state_quantizers is None and not self.overrides:
             return torch.optim.AdamW(parameters, **options)
-        return AdamW(parameters, state_quantizers=self.state_quantizers, **options)
+        own = {"state_quantizers": self.state_quantizers, "overrides": self.overrides}
+        return AdamW(parameters, **own, **options)
 
     def folder(self, seed: int) -> str:
         """Name of the run folder of one seed."""

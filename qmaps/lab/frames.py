@@ -14,6 +14,7 @@ from qmaps import analyze, maps
 from qmaps.analyze._states import MIN_SIZE, States, as_states
 from qmaps.capture import CapturedStates
 from qmaps.errors import OutputError
+from qmaps.lab.profiles import profiles
 from qmaps.storage.files import (
     exists,
     json_text,
@@ -114,6 +115,7 @@ def _write(
             captured, SECOND_MOMENT, min_quantized_size=min_quantized_size
         ),
         "outliers": lambda: _outliers(captured),
+        "profiles": lambda: profiles(captured, min_quantized_size=min_quantized_size),
     }
     files = []
     for done, (name, job) in enumerate(jobs.items()):

@@ -13,6 +13,7 @@ from qmaps.capture import CapturedStates, saved
 from qmaps.capture.saved import Names
 from qmaps.errors import CaptureError, OutputError
 from qmaps.lab import provenance, report
+from qmaps.lab.answer import answer
 from qmaps.lab.frames import analyze_states
 from qmaps.lab.pictures import draw
 from qmaps.lab.run import Progress, stage
@@ -30,10 +31,10 @@ def run_checkpoint(
     command: str = "",
     progress: Progress | None = None,
 ) -> Path:
-    """Capture the states of a checkpoint, sweep, draw, and report.
+    """Capture the states of a checkpoint, sweep, recommend, draw, and report.
 
     Everything is kept in `out`: ``states/`` (a copy, since trainers delete old checkpoints),
-    ``sweep/``, ``frames/``, ``figures/``, ``about.json``, ``report.html``. What is there already is
+    ``sweep/``, ``frames/``, ``recommend/``, ``figures/``, ``about.json``, ``report.html``. What is there already is
     kept, so a second call goes on where the first was interrupted.
 
     Args:
@@ -80,6 +81,12 @@ def run_checkpoint(
             folder,
             min_quantized_size=min_quantized_size,
             progress=stage(progress, "analyze states"),
+        )
+        answer(
+            states,
+            folder,
+            min_quantized_size=min_quantized_size,
+            progress=stage(progress, "recommend quantizers"),
         )
         draw(folder, progress=stage(progress, "draw figures"))
         shapes = [states.shape(name, "exp_avg") for name in _with_moments(states)]

@@ -9,8 +9,10 @@ from pathlib import Path
 import torch
 
 from qmaps import capture, sweep
-from qmaps.capture import StateRecorder
+from qmaps.analyze._states import MIN_SIZE
+from qmaps.capture import CapturedStates, Gradients, StateRecorder
 from qmaps.lab import provenance, report
+from qmaps.lab.answer import answer, contender
 from qmaps.lab.compare import Contender, compare, loss_frame, summarize_losses
 from qmaps.lab.frames import analyze_states
 from qmaps.lab.pictures import draw
@@ -23,6 +25,9 @@ PAPERS = (
     Contender("8-bit AdamW (B2048/DE)", "paper-8bit"),
     Contender("4-bit AdamW (B128/DE, rank1/linear)", "paper-4bit"),
 )
+
+GRADIENTS = Gradients(steps=60, max_bytes=2**26)
+"""What is recorded after the states in the middle of the 32-bit run."""
 
 Progress = Callable[[str, int, int, str], None]
 
@@ -48,10 +53,11 @@ def run(
     command: str = "",
     progress: Progress | None = None,
 ) -> Path:
-    """Train, capture, sweep, draw, train again with quantized states, and report.
+    """Train, capture, sweep, recommend, train again with quantized states, draw, and report.
 
     Everything is kept in `out`: ``train/`` (one folder per run), ``states/`` (captured from the
-    32-bit run), ``sweep/``, ``frames/``, ``figures/``, ``about.json``, ``report.html``. Training
+    32-bit run, with a window of gradients), ``sweep/``, ``frames/``, ``recommend/``, ``figures/``,
+    ``about.json``, ``report.html``. Training
     runs, sweeps and frames that are there already are kept, so a second call goes on where the
     first was interrupted.
 
@@ -62,7 +68,8 @@ def run(
         steps: number of steps of each training run; the workload's default if left out.
         pairs: quantizers of both moments to sweep, such as
             ``"B128/DE@4s + rank1/linear@4u"``.
-        contenders: the quantized optimizers to train with.
+        contenders: the quantized optimizers to train with; one with the recommended choice is
+            added.
         command: the command that the report names as the one that made it.
         progress: called with the name of a stage, the number of its steps done, the number of all
             its steps, and a note.
@@ -97,6 +104,7 @@ def _run(
             optimizer,
             folder / "states",
             steps=lambda step: step % every == 0 or step == steps,
+            gradients=GRADIENTS,
         )
 
     def trained(label: str, step: int, total: int, loss: float) -> None:
@@ -115,8 +123,14 @@ def _run(
     states = capture.load(folder / "states")
     sweep.run(states, pairs, out=folder / "sweep", progress=stage(progress, "sweep quantizers"))
     analyze_states(states, folder, progress=stage(progress, "analyze states"))
+    answer(
+        _before(folder / "states", states),
+        folder,
+        min_quantized_size=MIN_SIZE,
+        progress=stage(progress, "recommend quantizers"),
+    )
     runs = base + compare(
-        workload, contenders, out=folder / "train", seeds=[seed], steps=steps, progress=trained
+        workload, [*contenders, contender(folder)], out=folder / "train", seeds=[seed], steps=steps, progress=trained
     )
     write_frame(folder / "frames" / "loss_curves.parquet", loss_frame(runs))
     write_frame(folder / "frames" / "losses.parquet", summarize_losses(runs))
@@ -137,3 +151,12 @@ def _run(
         },
     )
     return report.write(folder)
+
+
+def _before(folder: Path, last: CapturedStates) -> CapturedStates:
+    """The last states that have recorded gradients after them; `last` if none have."""
+    for step in reversed(last.steps):
+        states = capture.load(folder, step=step)
+        if len(states.window()) > 1:
+            return states
+    return last

@@ -2,31 +2,63 @@
 
 from __future__ import annotations
 
+import json
 import os
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from qmaps.analyze.recommend.result import Recommendation
-from qmaps.storage.files import write_frame
+from qmaps.errors import OutputError
+from qmaps.storage.files import exists, json_text, read_frame, read_record, write_frame, write_record
 from qmaps.storage.locks import FolderLock
 
-CHOICE, PAIRS, TENSORS = "choice.json", "pairs.parquet", "tensors.parquet"
+CHOICE, SUMMARY, STATES = "choice.json", "summary.json", "states.json"
+PAIRS, TENSORS = "pairs.parquet", "tensors.parquet"
 
 
-def write(found: Recommendation, out: str | os.PathLike[str]) -> None:
-    """Write a recommendation to a folder: the choice, and the frames of pairs and of tensors.
+def write(
+    found: Recommendation, out: str | os.PathLike[str], states: Mapping[str, Any] | None = None
+) -> None:
+    """Write a recommendation to a folder: the choice, a summary, the frames of pairs and of tensors.
 
     ``choice.json`` is removed first and written last: where it is, the other files belong to it.
 
     Args:
         found: the recommendation.
         out: the folder, created if need be.
+        states: what tells the states that it is of, for `holds`.
 
     Raises:
         OutputError: the folder cannot be written, or another process writes to it.
     """
     with FolderLock(out, "recommendation"):
         folder = Path(out)
-        (folder / CHOICE).unlink(missing_ok=True)
+        for name in (CHOICE, STATES):
+            (folder / name).unlink(missing_ok=True)
         write_frame(folder / PAIRS, found.pairs)
         write_frame(folder / TENSORS, found.tensors)
+        write_record(folder / SUMMARY, found.summary())
+        if states is not None:
+            write_record(folder / STATES, states)
         found.save(folder / CHOICE)
+
+
+def holds(out: str | os.PathLike[str], states: Mapping[str, Any]) -> bool:
+    """Whether a folder has a whole recommendation for the states that `write` was told.
+
+    Args:
+        out: the folder.
+        states: what tells the states.
+    """
+    folder = Path(out)
+    if not all(exists(folder / name) for name in (CHOICE, STATES)):
+        return False
+    try:
+        for name in (PAIRS, TENSORS):
+            read_frame(folder / name)
+        read_record(folder / SUMMARY)
+        known: dict[str, Any] = read_record(folder / STATES)
+    except OutputError:  # damaged
+        return False
+    return known == json.loads(json_text(states))

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import os
 from dataclasses import dataclass, field
+from typing import Any
 
 import pandas as pd
 
@@ -29,6 +31,7 @@ class Recommendation:
         bits_per_element: of both moments of the parameters that may be quantized.
         best: the best single pair for each of 2.3, 3.3, 4.3, 6.3 and 8.3 bits per element; None if
             no pair of at most so many bits is free of zero points and of very large updates.
+        singles: these pairs as choices, for an optimizer or a file.
         gradients: ``recorded``, ``simulated`` or ``mixed``.
         min_quantized_size: parameters of at most this many elements stay in 32 bits.
         pairs: a row per candidate; see `run`.
@@ -43,6 +46,7 @@ class Recommendation:
     full_nbytes: int
     bits_per_element: float
     best: dict[float, Pair | None]
+    singles: dict[float, Choice]
     gradients: str
     min_quantized_size: int
     pairs: pd.DataFrame = field(repr=False)
@@ -51,10 +55,31 @@ class Recommendation:
     @property
     def code(self) -> str:
         """Python code that makes the optimizer, to paste."""
+        return self.code_of(self.choice)
+
+    def code_of(self, choice: Choice) -> str:
+        """The same for another choice, such as one of `singles`."""
         if self.min_quantized_size >= MIN_SIZE:  # overrides say the rest
-            return self.choice.code
+            return choice.code
         line = f"    min_quantized_size={self.min_quantized_size},\n)"
-        return self.choice.code.removesuffix(")") + line
+        return choice.code.removesuffix(")") + line
+
+    def summary(self) -> dict[str, Any]:
+        """All but the frames, in values that JSON has."""
+        return {
+            "choice": json.loads(self.choice.to_json()),
+            "verdict": self.verdict,
+            "reason": self.reason,
+            "step_cost": self.step_cost,
+            "bits_per_element": self.bits_per_element,
+            "nbytes": self.nbytes,
+            "full_nbytes": self.full_nbytes,
+            "gradients": self.gradients,
+            "min_quantized_size": self.min_quantized_size,
+            "best": {str(limit): pair and pair.spec for limit, pair in self.best.items()},
+            "singles": {str(limit): self.code_of(own) for limit, own in self.singles.items()},
+            "code": self.code,
+        }
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the choice to a file that `qmaps.load_choice` reads; see `Choice.save`."""

@@ -161,27 +161,28 @@ def run(
     (measures,) = records(replay.summarize(_replay_only(taken.assign(quantizer="choice"))))
     judged = verdict(measures, taken)
     used = sum(sizes.of(name, pair) for name, pair in picks.items())
+    provenance = {
+        "source": captured.source,
+        "step": captured.step,
+        "parameters": len(picks),
+        "gradients": measures["gradients"],
+        "budget": {"bits": bits or BITS} if nbytes is None else {"nbytes": nbytes},
+    }
+    best = {limit: _best(table, able, limit) for limit in LIMITS}
+
+    def choice(picks: Mapping[str, Pair]) -> Choice:
+        return _choice(captured, picks, sizes, min_quantized_size, provenance)
+
     return Recommendation(
-        choice=_choice(
-            captured,
-            picks,
-            sizes,
-            min_quantized_size,
-            {
-                "source": captured.source,
-                "step": captured.step,
-                "parameters": len(picks),
-                "gradients": measures["gradients"],
-                "budget": {"bits": bits or BITS} if nbytes is None else {"nbytes": nbytes},
-            },
-        ),
+        choice=choice(picks),
         verdict=judged.level,
         reason=judged.reason,
         step_cost=cost_of(measures),
         nbytes=sizes.rest + used,
         full_nbytes=sizes.rest + sizes.total(FULL),
         bits_per_element=4 * used / sum(sizes.numel.values()),
-        best={limit: _best(table, able, limit) for limit in LIMITS},
+        best=best,
+        singles={limit: choice(dict.fromkeys(picks, p)) for limit, p in best.items() if p},
         gradients=measures["gradients"],
         min_quantized_size=min_quantized_size,
         pairs=table,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import fnmatch
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from itertools import chain
 from typing import Any
 
@@ -244,26 +244,9 @@ def chosen(
 
 def _rows(step: int, given: Source, pairs: list[Pair], seed: int) -> list[dict[str, Any]]:
     """The rows of one parameter."""
-    chosen = [
-        list(dict.fromkeys(q for q in quantizers if q is not None))
-        for quantizers in zip(*((pair.first, pair.second) for pair in pairs), strict=True)
-    ]
-    first, second = (
-        Recursion(start, quantizers, beta, RoundingKey(seed=seed, tensor=given.number, state=state))
-        for state, (start, quantizers, beta) in enumerate(
-            zip((given.m, given.v), chosen, given.betas, strict=True)
-        )
-    )
-    places: list[dict[Quantizer | None, int]] = [
-        {None: 0, **{q: row for row, q in enumerate(own, start=1)}} for own in chosen
-    ]
-    updates = Updates(
-        [(places[0][pair.first], places[1][pair.second]) for pair in pairs],
-        given.betas,
-        given.eps,
-        given.m.numel(),
-    )
-    _replay(given, first, second, updates)
+    chosen, first, second, updates = recursions(given, pairs, seed)
+    for _ in replayed(given, first, second, updates):
+        pass
     measured: list[dict[Quantizer | None, dict[str, float]]] = [
         {None: exact_measures(beta), **dict(zip(own, recursion.measures(), strict=True))}
         for beta, own, recursion in zip(given.betas, chosen, (first, second), strict=True)
@@ -288,8 +271,36 @@ def _rows(step: int, given: Source, pairs: list[Pair], seed: int) -> list[dict[s
     ]
 
 
-def _replay(given: Source, first: Recursion, second: Recursion, updates: Updates) -> None:
-    """Take every step; an update is measured where there is a next gradient."""
+def recursions(
+    given: Source, pairs: list[Pair], seed: int
+) -> tuple[list[list[Quantizer]], Recursion, Recursion, Updates]:
+    """The quantizers of each moment, the recursions of both under them, and the pairs' updates."""
+    chosen = [
+        list(dict.fromkeys(q for q in quantizers if q is not None))
+        for quantizers in zip(*((pair.first, pair.second) for pair in pairs), strict=True)
+    ]
+    first, second = (
+        Recursion(start, quantizers, beta, RoundingKey(seed=seed, tensor=given.number, state=state))
+        for state, (start, quantizers, beta) in enumerate(
+            zip((given.m, given.v), chosen, given.betas, strict=True)
+        )
+    )
+    places: list[dict[Quantizer | None, int]] = [
+        {None: 0, **{q: row for row, q in enumerate(own, start=1)}} for own in chosen
+    ]
+    updates = Updates(
+        [(places[0][pair.first], places[1][pair.second]) for pair in pairs],
+        given.betas,
+        given.eps,
+        given.m.numel(),
+    )
+    return chosen, first, second, updates
+
+
+def replayed(
+    given: Source, first: Recursion, second: Recursion, updates: Updates
+) -> Iterator[int]:
+    """Take every step and yield its number; it is measured if there is a next gradient."""
     looked = {-(-number * given.steps // CHECKS) for number in range(1, CHECKS + 1)}
     flat = (gradient.reshape(-1) for gradient in given.gradients())
     gradient = next(flat)
@@ -302,6 +313,7 @@ def _replay(given: Source, first: Recursion, second: Recursion, updates: Updates
         if following is not None:
             updates.add(first.before, second.before, following, step)
             gradient = following
+            yield number
 
 
 def _bits(q: Quantizer | None, given: Source) -> float:

@@ -122,21 +122,16 @@ class Updates:
             The sums that `shares` takes, its measures, `explosion_share`, `largest_update`,
             `step_cost` and `zero_point_share`, as `qmaps.analyze.replay.run` defines them.
         """
-        length = self._curved(self._path[0], self._path[0])
         updates, looked = self._steps * self._numel, max(1, self._checks) * self._numel
         found = []
-        for index in range(1, self._pairs.shape[1]):
-            own = self._path[index]
-            gap = own - self._path[0]
+        for index, paths in enumerate(self.displacements(), start=1):
             sums = {
                 "descent": float(self._kept[0]),
                 "kept_descent": float(self._kept[index]),
                 "cost": float(self._spent[0]),
                 "spent_cost": float(self._spent[index]),
                 "shared_cost": float(self._shared[index]),
-                "displacement": length,
-                "displacement_gap": self._curved(gap, gap),
-                "displacement_shared": self._curved(own, self._path[0]),
+                **paths,
             }
             measures, largest = shares(sums), float(self._largest[index])
             found.append(
@@ -152,6 +147,24 @@ class Updates:
                 }
             )
         return found
+
+    def displacements(self) -> list[dict[str, float]]:
+        """Return how far the updates of each pair have led, after at least one step.
+
+        Returns:
+            `displacement`, `displacement_gap` and `displacement_shared`, as
+            `qmaps.analyze.replay.run` defines them.
+        """
+        exact = self._path[0]
+        length = self._curved(exact, exact)
+        return [
+            {
+                "displacement": length,
+                "displacement_gap": self._curved(own - exact, own - exact),
+                "displacement_shared": self._curved(own, exact),
+            }
+            for own in self._path[1:]
+        ]
 
     def _curved(self, one: Tensor, other: Tensor) -> float:
         """The inner product of two vectors under the curvature of the last step."""

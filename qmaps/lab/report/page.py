@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import base64
 import os
-from importlib import resources
 from pathlib import Path
 from typing import Any
 
-import jinja2
 import pandas as pd
 
 from qmaps import figures
 from qmaps.analyze._states import MIN_SIZE
 from qmaps.errors import CaptureError
+from qmaps.lab.report.answer import answer
 from qmaps.lab.report.claims import claims, number, percent
+from qmaps.lab.report.heatmap import heatmap
+from qmaps.lab.report.table import Cell, cell
+from qmaps.lab.report.templating import template
 from qmaps.storage import files
 from qmaps.storage.files import exists, write_text
 from qmaps.sweep import summarize
@@ -44,7 +46,7 @@ def write(run: str | os.PathLike[str]) -> Path:
             "id": picture.name,
             "title": picture.title,
             "caption": picture.caption,
-            "data": _embedded(path),
+            "data": embedded(path),
         }
         for picture, _ in figures.pictures()
         if exists(path := folder / "figures" / f"{picture.name}.png")
@@ -52,10 +54,16 @@ def write(run: str | os.PathLike[str]) -> Path:
     errors = read_frame(folder / "frames" / "update_error.parquet")
     losses = read_frame(folder / "frames" / "losses.parquet")
     swept = read_frame(folder / "sweep" / "sweep.parquet")
-    if not pictures and errors is None and swept is None:
-        raise CaptureError(f"run={str(folder)!r} must hold figures, frames or a sweep")
-    page = _template().render(
+    answered = answer(folder)
+    if not pictures and errors is None and swept is None and answered is None:
+        raise CaptureError(
+            f"run={str(folder)!r} must hold figures, frames, a sweep or a recommendation"
+        )
+    page = template("run").render(
         about={**UNKNOWN, **read_about(folder)},
+        folder=folder,
+        answer=answered,
+        heatmap=answered and heatmap(folder),
         claims=[] if errors is None else claims(errors, swept),
         losses=[] if losses is None else _losses(losses),
         pictures=pictures,
@@ -66,16 +74,8 @@ def write(run: str | os.PathLike[str]) -> Path:
     return out
 
 
-def _template() -> jinja2.Template:
-    source = (
-        resources.files("qmaps.lab.report").joinpath("page.html.jinja").read_text(encoding="utf-8")
-    )
-    environment = jinja2.Environment(autoescape=True, undefined=jinja2.StrictUndefined)
-    environment.globals["zip"] = zip
-    return environment.from_string(source)
-
-
-def _embedded(path: Path) -> str:
+def embedded(path: Path) -> str:
+    """The bytes of a file for an address of the kind ``data:``."""
     return base64.b64encode(path.read_bytes()).decode("ascii")
 
 
@@ -90,32 +90,30 @@ def read_about(folder: Path) -> dict[str, Any]:
     return files.read_record(path) if exists(path) else {}
 
 
-def _losses(frame: pd.DataFrame) -> list[dict[str, Any]]:
+def _losses(frame: pd.DataFrame) -> list[list[Cell]]:
     return [
-        {
-            "run": row["run"],
-            "loss": f"{row['mean']:.4f}",
-            "difference": f"{row['difference']:+.4f}",
-            "state": f"{row['state_mib']:.2f} MiB",
-            "nonfinite": int(row["nonfinite"]),
-        }
+        [
+            cell(row["run"]),
+            cell(f"{row['mean']:.4f}"),
+            cell(f"{row['difference']:+.4f}"),
+            cell(f"{row['state_mib']:.2f} MiB", row["state_mib"]),
+            cell(int(row["nonfinite"])),
+        ]
         for row in frame.to_dict("records")
     ]
 
 
-def _sweep(frame: pd.DataFrame) -> list[dict[str, str]]:
+def _sweep(frame: pd.DataFrame) -> list[list[Cell]]:
     """The pairs of a sweep, least mean absolute error first."""
     if not (frame["state"] == "update").any():
         return []
     table = summarize(frame).sort_values("mean_abs_error")
     return [
-        {
-            "quantizer": row["quantizer"],
-            "bits": f"{row['bits_per_element']:.2f}",
-            "abs": number(row["mean_abs_error"]),
-            "max": number(row["max_abs_error"]),
-            "rel": percent(row["mean_rel_error"]),
-            "zero": percent(row["zeroed_share"]),
-        }
+        [
+            cell(row["quantizer"]),
+            cell(f"{row['bits_per_element']:.2f}"),
+            *(cell(number(row[name]), row[name]) for name in ("mean_abs_error", "max_abs_error")),
+            *(cell(percent(row[name]), row[name]) for name in ("mean_rel_error", "zeroed_share")),
+        ]
         for row in table.to_dict("records")
     ]

@@ -1,0 +1,72 @@
+"""The recommendation of a run folder, and what its page shows beside it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from qmaps.analyze import recommend, replay
+from qmaps.analyze.recommend.candidates import PRESETS
+from qmaps.capture import CapturedStates
+from qmaps.lab.compare import Contender
+from qmaps.optim.choice_file import load_choice
+from qmaps.storage.files import output_folder, read_record, write_frame
+
+FOLDER, CURVES = "recommend", "curves.parquet"
+SHOWN = 64
+"""Parameters with replay curves: those with the most elements."""
+
+
+def answer(
+    states: CapturedStates,
+    run: Path,
+    *,
+    min_quantized_size: int,
+    progress: Callable[[int, int, str], None] | None = None,
+) -> None:
+    """Recommend quantizers for states, and replay some parameters step by step.
+
+    Everything goes to ``run/recommend``. What is there of the same states already is kept.
+
+    Args:
+        states: the captured states, with gradients where some were recorded.
+        run: the run folder.
+        min_quantized_size: parameters of at most this many elements stay in 32 bits.
+        progress: called before each parameter with the number of parameters done, the number of
+            all, and the parameter's name; at the end with an empty name.
+    """
+    folder = output_folder(run / FOLDER)
+    identity: dict[str, Any] = {
+        "states": states.fingerprint(),
+        "gradients": states.window(),
+        "min_quantized_size": min_quantized_size,
+    }
+    if recommend.holds(folder, identity):
+        return
+    found = recommend.run(states, min_quantized_size=min_quantized_size, progress=progress)
+    tensors = found.tensors.drop_duplicates("parameter")
+    largest = tensors.nlargest(SHOWN, "numel")["parameter"]
+    chosen = found.tensors.loc[found.tensors["chosen"], "quantizer"].unique()
+    write_frame(
+        folder / CURVES,
+        replay.curves(
+            states,
+            dict.fromkeys([*PRESETS, *chosen]),
+            steps=60,
+            parameters=list(largest),
+            min_quantized_size=min_quantized_size,
+        ),
+    )
+    recommend.write(found, folder, identity)
+
+
+def contender(run: Path) -> Contender:
+    """An AdamW with the choice of ``run/recommend``."""
+    folder = run / FOLDER
+    summary, choice = read_record(folder / "summary.json"), load_choice(folder / "choice.json")
+    return Contender(
+        f"recommended ({summary['bits_per_element']:.2f} bits)",
+        choice["state_quantizers"],
+        choice.get("overrides"),
+    )

@@ -1,0 +1,181 @@
+"""The heatmap of tensors and pairs of quantizers, and the card behind each of its rows."""
+
+from __future__ import annotations
+
+import base64
+import json
+import math
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+from markupsafe import Markup
+
+from qmaps.analyze.recommend.candidates import FULL
+from qmaps.analyze.recommend.verdict import LEVELS, cost_of, dangerous, records
+from qmaps.lab.report.answer import size
+from qmaps.storage.files import exists, read_frame
+
+STEPS = (0.003, 0.01, 0.03, 0.06, 0.1, 0.3, 1.0)
+"""Step costs at which the colour of a cell changes; 0.03 and 0.1 are where verdicts do."""
+
+
+def heatmap(folder: Path) -> dict[str, Any]:
+    """The columns and rows of the heatmap of ``folder/recommend``, and the data of the cards.
+
+    Returns:
+        `columns` (a dict per pair: `first`, `second`, `preset`, `bits`, `verdict`), `groups`
+        (limit of bits and number of columns), `rows` (a dict per tensor: `name`, `shape`,
+        `verdict` of its choice, and `cells`: `text`, `shade`, `title`, `chosen`), and `cards`
+        (JSON).
+    """
+    own = folder / "recommend"
+    pairs, tensors = (read_frame(own / f"{name}.parquet") for name in ("pairs", "tensors"))
+    pairs = pairs.sort_values(["up_to", "bits_per_element"], kind="stable")
+    specs = [str(spec) for spec in pairs["quantizer"]]
+    if (tensors["chosen"] & (tensors["quantizer"] == FULL.spec)).any():
+        specs.append(FULL.spec)
+    by_name = {str(name): group for name, group in tensors.groupby("parameter", sort=False)}
+    options = {name: _options(group, specs) for name, group in by_name.items()}
+    return {
+        "columns": [*map(_column, records(pairs))] + [_FULL] * (len(specs) - len(pairs)),
+        "groups": [(_limit(limit), len(rows)) for limit, rows in pairs.groupby("up_to")]
+        + [("32", 1)] * (len(specs) - len(pairs)),
+        "rows": [_row(name, own) for name, own in options.items()],
+        "cards": _cards(folder, specs, options),
+    }
+
+
+_FULL = {"first": "32-bit", "second": "32-bit", "preset": "", "bits": "32", "verdict": "safe"}
+
+
+def _limit(value: Any) -> str:
+    return "more" if math.isinf(float(value)) else f"≤ {value:g}"
+
+
+def _column(row: Mapping[str, Any]) -> dict[str, str]:
+    first, second = row["quantizer"].split(" + ")
+    return {
+        "first": first,
+        "second": second,
+        "preset": row["preset"],
+        "bits": f"{row['bits_per_element']:.2f}",
+        "verdict": row["verdict"],
+    }
+
+
+def _options(group: pd.DataFrame, specs: Sequence[str]) -> list[dict[str, Any]]:
+    """The rows of one tensor in the order of the columns."""
+    known = {row["quantizer"]: row for row in records(group)}
+    return [known[spec] for spec in specs]
+
+
+def _row(name: str, options: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    chosen = next(row for row in options if row["chosen"])
+    return {
+        "name": name,
+        "shape": str(options[0]["shape"]).replace("x", " × "),
+        "verdict": chosen["verdict"],
+        "cells": [
+            {
+                "text": _short(row),
+                "shade": _shade(row),
+                "chosen": bool(row["chosen"]),
+                "title": f"{row['quantizer']}: {row['verdict']}, step cost {_text(cost_of(row))}",
+            }
+            for row in options
+        ],
+    }
+
+
+def _shade(row: Mapping[str, Any]) -> int:
+    cost = cost_of(row)
+    if dangerous(row) or math.isnan(cost):
+        return len(STEPS)
+    return sum(cost > step for step in STEPS)
+
+
+def _short(row: Mapping[str, Any]) -> str:
+    """The step cost in hundredths; an exclamation mark for zero points and exploding updates."""
+    cost = cost_of(row)
+    if dangerous(row):
+        return "!"
+    return "-" if math.isnan(cost) else f"{100 * max(cost, 0):.2g}" if cost < 1 else f"{100 * cost:.0f}"
+
+
+def _text(value: float) -> str:
+    return "-" if math.isnan(value) else f"{value:.2g}"
+
+
+def _cards(
+    folder: Path, specs: Sequence[str], options: Mapping[str, Sequence[Mapping[str, Any]]]
+) -> Markup:
+    """What the page's script makes cards of, as JSON that HTML may hold."""
+    curves = _curves(folder / "recommend" / "curves.parquet")
+    moments = _moments(folder / "frames" / "profiles.parquet")
+    tensors = [
+        {
+            "name": name,
+            "shape": str(rows[0]["shape"]).replace("x", " × "),
+            "numel": int(rows[0]["numel"]),
+            "chosen": next(at for at, row in enumerate(rows) if row["chosen"]),
+            "options": [_option(row) for row in rows],
+            "moments": moments.get(name, {}),
+            "curves": curves.get(name, {}),
+        }
+        for name, rows in options.items()
+    ]
+    text = json.dumps({"specs": list(specs), "tensors": tensors}, separators=(",", ":"))
+    return Markup(text.replace("<", "\\u003c"))
+
+
+def _option(row: Mapping[str, Any]) -> dict[str, Any]:
+    numbers = {
+        "bits": row["bits_per_element"],
+        "cost": cost_of(row),
+        "gain": row["update_gain"],
+        "noise": row["update_noise"],
+        "largest": row["largest_update"],
+        "zero": row["zero_point_share"],
+        "first": row["stalled_share_first"],
+        "second": row["stalled_share_second"],
+    }
+    return {
+        **{name: _json(value) for name, value in numbers.items()},
+        "verdict": row["verdict"],
+        "level": LEVELS.index(row["verdict"]),
+        "size": size(row["nbytes"]),
+    }
+
+
+def _json(value: float) -> float | None:
+    return float(f"{value:.4g}") if math.isfinite(value) else None
+
+
+def _curves(path: Path) -> dict[str, dict[str, list[list[float | None]]]]:
+    """Points (step, gain) by parameter and pair."""
+    found: dict[str, dict[str, list[list[float | None]]]] = {}
+    if exists(path):
+        for row in records(read_frame(path)):
+            point = [int(row["step"]), _json(row["displacement_gain"])]
+            own = found.setdefault(row["parameter"], {})
+            own.setdefault(row["quantizer"], []).append(point)
+    return found
+
+
+def _moments(path: Path) -> dict[str, dict[str, Any]]:
+    """Histogram and picture by parameter and moment."""
+    found: dict[str, dict[str, Any]] = {}
+    for row in records(read_frame(path)) if exists(path) else ():
+        found.setdefault(row["parameter"], {})[row["state"]] = {
+            "lowest": int(row["lowest"]),
+            "counts": [int(count) for count in row["counts"]],
+            "zeros": int(row["zeros"]),
+            "rows": int(row["picture_rows"]),
+            "cols": int(row["picture_cols"]),
+            "picture": base64.b64encode(row["picture"]).decode("ascii"),
+        }
+    return found
+
+
