@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -51,7 +51,7 @@ def write(paper: Paper, results: Sequence[Result], about: dict[str, Any], out: P
 
 def template(name: str) -> jinja2.Template:
     """``NAME.html.jinja`` of this package."""
-    filters = {
+    filters: dict[str, Callable[..., Any]] = {
         "embedded": embedded,
         "numbers": words.numbers,
         "cells": _cells,

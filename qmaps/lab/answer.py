@@ -34,7 +34,8 @@ def answer(
         run: the run folder.
         min_quantized_size: parameters of at most this many elements stay in 32 bits.
         progress: called before each parameter with the number of parameters done, the number of
-            all, and the parameter's name; at the end with an empty name.
+            all, and the parameter's name, at the end with an empty name; then again for the
+            replays.
     """
     folder = output_folder(run / FOLDER)
     identity: dict[str, Any] = {
@@ -56,6 +57,7 @@ def answer(
             steps=60,
             parameters=list(largest),
             min_quantized_size=min_quantized_size,
+            progress=progress,
         ),
     )
     recommend.write(found, folder, identity)

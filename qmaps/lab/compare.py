@@ -45,8 +45,12 @@ class Contender:
         }
         if self.state_quantizers is None and not self.overrides:
             return torch.optim.AdamW(parameters, **options)
-        own = {"state_quantizers": self.state_quantizers, "overrides": self.overrides}
-        return AdamW(parameters, **own, **options)
+        return AdamW(
+            parameters,
+            state_quantizers=self.state_quantizers,
+            overrides=self.overrides,
+            **options,
+        )
 
     def folder(self, seed: int) -> str:
         """Name of the run folder of one seed."""

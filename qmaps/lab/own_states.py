@@ -34,8 +34,8 @@ def run_checkpoint(
     """Capture the states of a checkpoint, sweep, recommend, draw, and report.
 
     Everything is kept in `out`: ``states/`` (a copy, since trainers delete old checkpoints),
-    ``sweep/``, ``frames/``, ``recommend/``, ``figures/``, ``about.json``, ``report.html``. What is there already is
-    kept, so a second call goes on where the first was interrupted.
+    ``sweep/``, ``frames/``, ``recommend/``, ``figures/``, ``about.json``, ``report.html``. What is
+    there already is kept, so a second call goes on where the first was interrupted.
 
     Args:
         checkpoint: an optimizer's checkpoint, its folder, or captured states, as for
@@ -88,7 +88,7 @@ def run_checkpoint(
             min_quantized_size=min_quantized_size,
             progress=stage(progress, "recommend quantizers"),
         )
-        draw(folder, progress=stage(progress, "draw figures"))
+        draw(folder, keep=True, progress=stage(progress, "draw figures"))
         shapes = [states.shape(name, "exp_avg") for name in _with_moments(states)]
         write_record(
             folder / "about.json",

@@ -16,12 +16,16 @@ from qmaps.storage.files import exists, output_folder, read_frame
 
 
 def draw(
-    run: str | os.PathLike[str], *, progress: Callable[[int, int, str], None] | None = None
+    run: str | os.PathLike[str],
+    *,
+    keep: bool = False,
+    progress: Callable[[int, int, str], None] | None = None,
 ) -> list[Path]:
     """Draw the figures of a run folder to ``run/figures``.
 
     Args:
         run: a folder with ``frames/``, ``sweep/sweep.parquet``, or both.
+        keep: keep figures that are newer than their frames, instead of drawing them again.
         progress: called before each figure with the number of figures done, the number of all,
             and the figure's name; at the end with an empty name.
 
@@ -33,6 +37,10 @@ def draw(
         OutputError: one of these files is damaged, or a figure cannot be written.
     """
     folder = Path(run)
+    sources = {
+        picture.name: _source(folder, picture.frame or picture.name)
+        for picture, _ in figures.pictures()
+    }
     jobs = {
         picture.name: partial(_drawn, drawing, frame)
         for picture, drawing in figures.pictures()
@@ -47,8 +55,10 @@ def draw(
     for done, (name, job) in enumerate(jobs.items()):
         if progress:
             progress(done, len(jobs), name)
-        figures.save(job(), out / f"{name}.png")
-        files.append(out / f"{name}.png")
+        path = out / f"{name}.png"
+        if not (keep and _newer(path, sources[name])):
+            figures.save(job(), path)
+        files.append(path)
     if progress:
         progress(len(jobs), len(jobs), "")
     return files
@@ -60,11 +70,11 @@ def _drawn(drawing: Callable[..., Figure], frame: Callable[[], pd.DataFrame]) ->
 
 def _frame(folder: Path, name: str) -> Callable[[], pd.DataFrame] | None:
     """What reads or makes the frame of that name; None where the run folder has none."""
-    path, swept = folder / "frames" / f"{name}.parquet", folder / "sweep" / "sweep.parquet"
-    if exists(path):
-        return partial(read_frame, path)
+    path, swept = _source(folder, name), folder / "sweep" / "sweep.parquet"
+    if path != swept:
+        return partial(read_frame, path) if exists(path) else None
     state = name.removeprefix("pareto_")
-    if name not in ("sweep", "pareto_exp_avg", "pareto_exp_avg_sq") or not exists(swept):
+    if not exists(swept):
         return None
     sweep = read_frame(swept)
     if name == "sweep":
@@ -72,3 +82,15 @@ def _frame(folder: Path, name: str) -> Callable[[], pd.DataFrame] | None:
     if not (sweep["state"] == state).any():
         return None
     return partial(analyze.pareto, sweep, state=state)
+
+
+def _source(folder: Path, name: str) -> Path:
+    """The file that the frame of that name is read from, or made from."""
+    path = folder / "frames" / f"{name}.parquet"
+    if not exists(path) and name in ("sweep", "pareto_exp_avg", "pareto_exp_avg_sq"):
+        return folder / "sweep" / "sweep.parquet"
+    return path
+
+
+def _newer(path: Path, source: Path) -> bool:
+    return exists(path) and path.stat().st_mtime_ns > source.stat().st_mtime_ns

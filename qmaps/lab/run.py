@@ -130,11 +130,16 @@ def _run(
         progress=stage(progress, "recommend quantizers"),
     )
     runs = base + compare(
-        workload, [*contenders, contender(folder)], out=folder / "train", seeds=[seed], steps=steps, progress=trained
+        workload,
+        [*contenders, contender(folder)],
+        out=folder / "train",
+        seeds=[seed],
+        steps=steps,
+        progress=trained,
     )
     write_frame(folder / "frames" / "loss_curves.parquet", loss_frame(runs))
     write_frame(folder / "frames" / "losses.parquet", summarize_losses(runs))
-    draw(folder, progress=stage(progress, "draw figures"))
+    draw(folder, keep=True, progress=stage(progress, "draw figures"))
     write_record(
         folder / "about.json",
         {

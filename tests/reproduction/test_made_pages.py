@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from reproduction import PAPERS
-from tests.reproduction.browser import CHROMIUM, WHY_NOT, check
+from tests.browser import CHROMIUM, WHY_NOT, check
 
 ROOT = Path(__file__).parents[2]
 NAMED = os.environ.get("QMAPS_TEST_PAGES")

@@ -18,7 +18,7 @@ from reproduction.context import Context, NotYetError
 from reproduction.eight_bit import table_6
 from reproduction.eight_bit._maps import first_only
 from reproduction.exhibit import Needs
-from tests.reproduction.browser import CHROMIUM, WHY_NOT, check, look
+from tests.browser import CHROMIUM, WHY_NOT, check, look
 from tests.reproduction.conftest import adam_states
 
 OWN = {

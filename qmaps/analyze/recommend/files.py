@@ -4,13 +4,19 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from qmaps.analyze.recommend.result import Recommendation
 from qmaps.errors import OutputError
-from qmaps.storage.files import exists, json_text, read_frame, read_record, write_frame, write_record
+from qmaps.storage.files import (
+    exists,
+    json_text,
+    read_frame,
+    read_record,
+    write_frame,
+    write_record,
+)
 from qmaps.storage.locks import FolderLock
 
 CHOICE, SUMMARY, STATES = "choice.json", "summary.json", "states.json"
@@ -18,9 +24,9 @@ PAIRS, TENSORS = "pairs.parquet", "tensors.parquet"
 
 
 def write(
-    found: Recommendation, out: str | os.PathLike[str], states: Mapping[str, Any] | None = None
+    found: Recommendation, out: str | os.PathLike[str], states: dict[str, Any] | None = None
 ) -> None:
-    """Write a recommendation to a folder: the choice, a summary, the frames of pairs and of tensors.
+    """Write a recommendation to a folder: the choice, a summary, and both frames.
 
     ``choice.json`` is removed first and written last: where it is, the other files belong to it.
 
@@ -44,7 +50,7 @@ def write(
         found.save(folder / CHOICE)
 
 
-def holds(out: str | os.PathLike[str], states: Mapping[str, Any]) -> bool:
+def holds(out: str | os.PathLike[str], states: dict[str, Any]) -> bool:
     """Whether a folder has a whole recommendation for the states that `write` was told.
 
     Args:
@@ -61,4 +67,4 @@ def holds(out: str | os.PathLike[str], states: Mapping[str, Any]) -> bool:
         known: dict[str, Any] = read_record(folder / STATES)
     except OutputError:  # damaged
         return False
-    return known == json.loads(json_text(states))
+    return bool(known == json.loads(json_text(states)))

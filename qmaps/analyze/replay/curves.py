@@ -46,10 +46,10 @@ def curves(
         progress: as for `run`.
 
     Returns:
-        One row per parameter, pair and point, of which there are at most 24: `parameter`, `quantizer`, `step` (of the replay, from 1 on),
-        `displacement_gain` (how far the quantized updates have led along the way of the exact
-        ones) and `displacement_error`. Parameters without recorded gradients beside others that
-        have some are left out.
+        One row per parameter, pair and point, of which there are at most 24: `parameter`,
+        `quantizer`, `step` (of the replay, from 1 on), `displacement_gain` (how far the quantized
+        updates have led along the way of the exact ones) and `displacement_error`. Parameters
+        without recorded gradients beside others that have some are left out.
 
     Raises:
         As `run`; BadValueError also if `elements` is below 1.

@@ -297,9 +297,7 @@ def recursions(
     return chosen, first, second, updates
 
 
-def replayed(
-    given: Source, first: Recursion, second: Recursion, updates: Updates
-) -> Iterator[int]:
+def replayed(given: Source, first: Recursion, second: Recursion, updates: Updates) -> Iterator[int]:
     """Take every step and yield its number; it is measured if there is a next gradient."""
     looked = {-(-number * given.steps // CHECKS) for number in range(1, CHECKS + 1)}
     flat = (gradient.reshape(-1) for gradient in given.gradients())

@@ -80,7 +80,7 @@ def saved(nbytes: float, full: float) -> str:
 
 
 def _widths(summary: Mapping[str, Any], pairs: pd.DataFrame) -> Iterable[dict[str, Any]]:
-    """The best single pair at each width; a width that has no better one than the last is left out."""
+    """The best single pair at each width, if it is another than at the width before."""
     rows = {row["quantizer"]: row for row in records(pairs)}
     before = None
     for limit in map(str, LIMITS):

@@ -17,6 +17,7 @@ from qmaps.analyze.recommend.verdict import LEVELS, cost_of, dangerous, records
 from qmaps.lab.report.answer import size
 from qmaps.storage.files import exists, read_frame
 
+TIMES = " \N{MULTIPLICATION SIGN} "
 STEPS = (0.003, 0.01, 0.03, 0.06, 0.1, 0.3, 1.0)
 """Step costs at which the colour of a cell changes; 0.03 and 0.1 are where verdicts do."""
 
@@ -75,7 +76,7 @@ def _row(name: str, options: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     chosen = next(row for row in options if row["chosen"])
     return {
         "name": name,
-        "shape": str(options[0]["shape"]).replace("x", " × "),
+        "shape": str(options[0]["shape"]).replace("x", TIMES),
         "verdict": chosen["verdict"],
         "cells": [
             {
@@ -101,7 +102,13 @@ def _short(row: Mapping[str, Any]) -> str:
     cost = cost_of(row)
     if dangerous(row):
         return "!"
-    return "-" if math.isnan(cost) else f"{100 * max(cost, 0):.2g}" if cost < 1 else f"{100 * cost:.0f}"
+    return (
+        "-"
+        if math.isnan(cost)
+        else f"{100 * max(cost, 0):.2g}"
+        if cost < 1
+        else f"{100 * cost:.0f}"
+    )
 
 
 def _text(value: float) -> str:
@@ -117,7 +124,7 @@ def _cards(
     tensors = [
         {
             "name": name,
-            "shape": str(rows[0]["shape"]).replace("x", " × "),
+            "shape": str(rows[0]["shape"]).replace("x", TIMES),
             "numel": int(rows[0]["numel"]),
             "chosen": next(at for at, row in enumerate(rows) if row["chosen"]),
             "options": [_option(row) for row in rows],
@@ -177,5 +184,3 @@ def _moments(path: Path) -> dict[str, dict[str, Any]]:
             "picture": base64.b64encode(row["picture"]).decode("ascii"),
         }
     return found
-
-

@@ -221,7 +221,7 @@ def test_bad_input(options: dict[str, Any], message: str, states: CapturedStates
 def test_files_appear_whole(found: Recommendation, tmp_path: Path, monkeypatch) -> None:
     write(found, tmp_path)
     assert {path.name for path in tmp_path.iterdir()} == {
-        "choice.json", "pairs.parquet", "tensors.parquet",
+        "choice.json", "pairs.parquet", "summary.json", "tensors.parquet",
     }  # fmt: skip
 
     def interrupted(*_: object) -> None:

@@ -39,8 +39,10 @@ window.addEventListener("load", () => {
   // Windows of Chromium are no narrower than 500 pixels; a document can be.
   document.documentElement.style.width = "360px";
   answer.rightmost = Math.max(...[...document.querySelectorAll("body *")]
-    .filter(one => !one.parentElement.closest(".scroll"))
+    .filter(one => !one.parentElement.closest(".scroll, .wide"))
     .map(one => one.getBoundingClientRect().right));
+  document.documentElement.style.width = "";
+  /* more */
   const place = document.createElement("pre");
   place.id = "answer";
   place.textContent = JSON.stringify(answer);
@@ -50,12 +52,20 @@ window.addEventListener("load", () => {
 """
 
 
-def look(page: Path, *, dark: bool = False) -> tuple[dict[str, Any], list[str]]:
-    """Return the page's own report, and the lines that it wrote to the console."""
+def look(page: Path, *, dark: bool = False, more: str = "") -> tuple[dict[str, Any], list[str]]:
+    """Return the page's own report, and the lines that it wrote to the console.
+
+    Args:
+        page: an HTML file.
+        dark: whether the reader prefers dark pages.
+        more: further JavaScript of the probe, which adds to `answer`.
+    """
     assert CHROMIUM is not None
     with tempfile.TemporaryDirectory() as folder:
         copy = Path(folder) / page.name
-        copy.write_text(page.read_text(encoding="utf-8") + PROBE, encoding="utf-8")
+        copy.write_text(
+            page.read_text(encoding="utf-8") + PROBE.replace("/* more */", more), encoding="utf-8"
+        )
         scheme = 0 if dark else 1
         done = subprocess.run(
             [

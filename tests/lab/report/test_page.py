@@ -1,0 +1,166 @@
+"""The page of a run: what its first screen answers, and what a click opens."""
+
+from __future__ import annotations
+
+import base64
+import html
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pytest
+import torch
+
+from qmaps.analyze import recommend
+from qmaps.capture import CapturedStates
+from qmaps.lab import answer, report
+from qmaps.lab.profiles import profiles
+from tests.browser import CHROMIUM, WHY_NOT, check, look
+
+PIXEL = base64.b64decode(
+    "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
+)
+NAMES = ["layers.0.weight", 'odd<b>"name"', "layers.1.weight"]
+
+
+def moments(rows: int, cols: int, seed: int) -> dict[str, torch.Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    m = torch.randn(rows, cols, generator=generator) * 1e-3
+    return {"exp_avg": m, "exp_avg_sq": m.square() * torch.rand(rows, cols, generator=generator)}
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run folder with a recommendation of three tensors and a picture."""
+    tensors = {name: moments(64, 80, seed) for seed, name in enumerate(NAMES)}
+    tensors[NAMES[0]]["exp_avg_sq"][3] *= 1e4  # an outlier row
+    for state in tensors[NAMES[1]].values():
+        state[:8] = 0  # rows that no gradient reached
+    states = CapturedStates.from_tensors(tensors)
+    folder = tmp_path_factory.mktemp("page")
+    answer.answer(states, folder, min_quantized_size=4096)
+    (folder / "frames").mkdir()
+    profiles(states, min_quantized_size=4096).to_parquet(folder / "frames" / "profiles.parquet")
+    (folder / "figures").mkdir()
+    (folder / "figures" / "map_curves.png").write_bytes(PIXEL)
+    return report.write(folder).parent
+
+
+@pytest.fixture(scope="module")
+def page(run: Path) -> str:
+    return (run / "report.html").read_text(encoding="utf-8")
+
+
+def summary(run: Path) -> dict[str, Any]:
+    return json.loads((run / "recommend" / "summary.json").read_text())
+
+
+def test_the_first_screen_answers(run: Path, page: str) -> None:
+    first, said = page[: page.index('id="tensors"')], summary(run)
+    for text in (
+        f'<span class="verdict {said["verdict"]}">{said["verdict"]}</span>',
+        html.escape(said["reason"]),
+        f"{1 - said['nbytes'] / said['full_nbytes']:.0%} saved",
+        f'<pre id="code">{html.escape(said["code"], quote=True)}</pre>'.replace("&quot;", "&#34;"),
+        "Gradients were not recorded",
+        "Outlier rows: more than half of the largest 1 % of the second moments lie in 5 % of the "
+        "rows of layers.0.weight",
+        "More than 1 % of the second moments are 0 in odd&lt;b&gt;&#34;name&#34;",
+    ):
+        assert text in first, text
+    widths = {pair for pair in said["best"].values() if pair}
+    assert widths
+    for pair in widths:
+        assert f"<summary>{pair}" in first
+
+
+def test_the_heatmap_has_every_tensor_and_candidate(run: Path, page: str) -> None:
+    pairs = pd.read_parquet(run / "recommend" / "pairs.parquet")
+    rows = re.findall(r'<tr data-tensor="(\d+)">(.*?)</tr>', page, re.DOTALL)
+    assert [int(number) for number, _ in rows] == [0, 1, 2]
+    tensors = pd.read_parquet(run / "recommend" / "tensors.parquet")
+    for name, (_, row) in zip(NAMES, rows, strict=True):
+        assert row.count("<td") in (len(pairs), len(pairs) + 1)  # one more where 32 bits are chosen
+        assert row.count(" chosen") == 1
+        chosen = tensors[(tensors["parameter"] == name) & tensors["chosen"]]["quantizer"].item()
+        assert re.search(rf' chosen" title="{re.escape(chosen)}: ', row)
+    (text,) = re.findall(r'<script type="application/json" id="cards">(.*?)</script>', page)
+    cards = json.loads(text)
+    assert [card["name"] for card in cards["tensors"]] == NAMES
+    for card in cards["tensors"]:
+        assert set(card["moments"]) == {"exp_avg", "exp_avg_sq"}
+        for moment in card["moments"].values():
+            assert sum(moment["counts"]) + moment["zeros"] == 64 * 80
+            assert len(base64.b64decode(moment["picture"])) == moment["rows"] * moment["cols"]
+        assert cards["specs"][card["chosen"]] in card["curves"]
+    picture = base64.b64decode(cards["tensors"][0]["moments"]["exp_avg_sq"]["picture"])
+    cols = cards["tensors"][0]["moments"]["exp_avg_sq"]["cols"]
+    lines = [picture[at : at + cols] for at in range(0, len(picture), cols)]
+    assert max(range(len(lines)), key=lambda at: sum(lines[at])) == 1  # rows 2 and 3 share a cell
+
+
+def test_maps_have_the_papers_names(page: str) -> None:
+    section = page[page.index('id="maps"') :]
+    assert "the &#34;dynamic&#34; map of the 8-bit optimizers" in section
+    assert "8-bit optimizers, section 1.3" in section
+
+
+CLICKS = """
+  const shown = () => document.querySelectorAll("dialog[open]");
+  document.querySelector("tr[data-tensor='1'] td").click();
+  const card = shown()[0];
+  answer.card = {
+    title: card.querySelector("h2").textContent,
+    code: card.querySelector("pre").textContent,
+    plots: card.querySelectorAll("svg").length,
+    lines: card.querySelectorAll("polyline").length,
+    bars: card.querySelectorAll("rect").length,
+    options: card.querySelectorAll("tbody tr").length,
+    painted: [...card.querySelectorAll("canvas")].map(canvas =>
+      new Set(canvas.getContext("2d").getImageData(0, 0, canvas.width, canvas.height).data).size),
+  };
+  card.querySelector("button.close").click();
+  answer.closed = !card.open;
+  document.querySelector("figure img").click();
+  answer.zoomed = [...shown()].at(-1).querySelector("img").naturalWidth;
+  document.querySelector("dialog.zoom img").click();
+  const field = document.querySelector("input[data-table=heat]");
+  field.value = "LAYERS 1";
+  field.dispatchEvent(new Event("input"));
+  answer.kept = [...document.querySelectorAll("tr[data-tensor]")].filter(row => !row.hidden).length;
+  document.querySelector("button[data-copy=code]").click();
+"""
+
+
+@pytest.mark.skipif(CHROMIUM is None, reason=WHY_NOT)
+def test_in_a_browser(run: Path) -> None:
+    path = run / "report.html"
+    check(path)
+    found, console = look(path, dark=True, more=CLICKS)
+    assert console == []
+    red = int(re.findall(r"\d+", found["background"])[0])
+    assert red < 64
+    card = found["card"]
+    assert card["title"] == NAMES[1]
+    assert card["code"].startswith('overrides={"odd<b>\\"name\\"": {"exp_avg": "')
+    assert card["plots"] == 3
+    assert card["lines"] >= 5
+    assert card["bars"] > 10
+    assert card["options"] >= len(pd.read_parquet(run / "recommend" / "pairs.parquet"))
+    assert min(card["painted"]) > 10
+    assert (found["closed"], found["zoomed"], found["kept"]) == (True, 1, 1)
+
+
+def test_the_answer_is_kept_for_the_same_states(run: Path, monkeypatch) -> None:
+    tensors = {name: moments(64, 80, seed) for seed, name in enumerate(NAMES)}
+    calls = []
+    monkeypatch.setattr(recommend, "run", lambda *_, **__: calls.append(1) or 1 / 0)
+    with pytest.raises(ZeroDivisionError):  # these are other states
+        answer.answer(CapturedStates.from_tensors(tensors), run, min_quantized_size=4096)
+    tensors[NAMES[0]]["exp_avg_sq"][3] *= 1e4
+    for state in tensors[NAMES[1]].values():
+        state[:8] = 0
+    answer.answer(CapturedStates.from_tensors(tensors), run, min_quantized_size=4096)
+    assert len(calls) == 1
