@@ -52,7 +52,9 @@ def main(given: Sequence[str] | None = None) -> int:
         with replacing(out / "prediction.png") as temporary:
             report.draw(trials, found, temporary)
         command = command_line("benchmarks.prediction", given)
-        write_text(out / "results.md", report.page(scores, trials, command))
+        write_text(
+            out / "results.md", report.page(scores, trials, report.verdicts(trials, found), command)
+        )
     except QmapsError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2

@@ -98,6 +98,15 @@ def test_a_judge_is_recorded_measured_and_reported(
     assert table["correlation"].dropna().abs().le(1 + 1e-9).all()
     assert table.set_index("predictor")["correlation"].notna()[[scores.NET, scores.FITTED]].all()
     assert table["ceiling"].max() > 0.9
-    assert "net progress" in report.page(table, trials, "command")
+    judged = report.verdicts(trials, known)
+    assert judged["pairs"].sum() == len(chosen)
+    assert set(judged["verdict"]) <= {"safe", "caution", "unsafe"}
+    assert judged["most"].max() == pytest.approx(7, abs=0.3)
+    safe = judged.set_index("verdict").loc["safe"]
+    known["replay_zero_point_share"] = 0.1
+    assert report.verdicts(trials, known)["verdict"].tolist() == ["unsafe"]
+    page = report.page(table, trials, judged, "command")
+    assert "net progress" in page
+    assert f"| small, 1 x the rate | safe | {safe['pairs']} |" in page
     report.draw(trials, known, tmp_path / "x.png")
     assert (tmp_path / "x.png").stat().st_size > 5000
