@@ -22,6 +22,7 @@ from typing import Any
 import pandas as pd
 import torch
 
+import qmaps
 from qmaps.errors import OutputError
 from qmaps.lab.compare import Contender
 from qmaps.lab.workloads import Workload, train
@@ -40,12 +41,15 @@ class Trial:
         workload: what is trained, with its learning rate.
         quantizer: a pair such as ``"B128/DE@4s + B128/DE-0@4u"``, or `FULL`.
         seed: of weights and batches.
+        choice: a file of `qmaps.optim.Choice` whose quantizers are taken; `quantizer` is then only
+            a name for tables. Empty for none.
     """
 
     judge: str
     workload: Workload
     quantizer: str
     seed: int
+    choice: str = ""
 
     def at(self, factor: float) -> Trial:
         """The same trial with the learning rate times `factor`."""
@@ -61,17 +65,18 @@ class Trial:
             "quantizer": self.quantizer,
             "seed": self.seed,
         }
+        if self.choice:
+            told["choice"] = json.loads(Path(self.choice).read_text(encoding="utf-8"))
         text = json.dumps(told, sort_keys=True, default=asdict)
         return hashlib.sha256(text.encode()).hexdigest()[:24]
 
     def run(self) -> dict[str, Any]:
         """Train, and return the row."""
-        given = None if self.quantizer == FULL else self.quantizer
         start = time.perf_counter()
         with tempfile.TemporaryDirectory() as folder:
             done = train(
                 self.workload,
-                Contender(self.quantizer, given).optimizer,
+                self._contender().optimizer,
                 out=folder,
                 label=self.quantizer,
                 seed=self.seed,
@@ -88,6 +93,11 @@ class Trial:
             "state_mib": done.state_nbytes / 2**20,
             "seconds": time.perf_counter() - start,
         }
+
+    def _contender(self) -> Contender:
+        if self.choice:
+            return Contender(self.quantizer, **qmaps.load_choice(self.choice))
+        return Contender(self.quantizer, None if self.quantizer == FULL else self.quantizer)
 
 
 def run_all(
