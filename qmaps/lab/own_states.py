@@ -13,9 +13,9 @@ from qmaps.capture import CapturedStates, saved
 from qmaps.capture.saved import Names
 from qmaps.errors import CaptureError, OutputError
 from qmaps.lab import provenance, report
-from qmaps.lab.answer import answer
 from qmaps.lab.frames import analyze_states
 from qmaps.lab.pictures import draw
+from qmaps.lab.recommendation import recommend_for
 from qmaps.lab.run import Progress, stage
 from qmaps.storage.files import exists, write_record
 from qmaps.storage.locks import FolderLock
@@ -82,7 +82,7 @@ def run_checkpoint(
             min_quantized_size=min_quantized_size,
             progress=stage(progress, "analyze states"),
         )
-        answer(
+        recommend_for(
             states,
             folder,
             min_quantized_size=min_quantized_size,

@@ -12,10 +12,10 @@ from qmaps import capture, sweep
 from qmaps.analyze._states import MIN_SIZE
 from qmaps.capture import CapturedStates, Gradients, StateRecorder
 from qmaps.lab import provenance, report
-from qmaps.lab.answer import answer, contender
 from qmaps.lab.compare import Contender, compare, loss_frame, summarize_losses
 from qmaps.lab.frames import analyze_states
 from qmaps.lab.pictures import draw
+from qmaps.lab.recommendation import contender, recommend_for
 from qmaps.lab.workloads import Workload
 from qmaps.storage.files import write_frame, write_record
 from qmaps.storage.locks import FolderLock
@@ -123,7 +123,7 @@ def _run(
     states = capture.load(folder / "states")
     sweep.run(states, pairs, out=folder / "sweep", progress=stage(progress, "sweep quantizers"))
     analyze_states(states, folder, progress=stage(progress, "analyze states"))
-    answer(
+    recommend_for(
         _before(folder / "states", states),
         folder,
         min_quantized_size=MIN_SIZE,

@@ -7,6 +7,8 @@ import os
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
+
 from qmaps.analyze.recommend.result import Recommendation
 from qmaps.errors import OutputError
 from qmaps.storage.files import (
@@ -20,11 +22,15 @@ from qmaps.storage.files import (
 from qmaps.storage.locks import FolderLock
 
 CHOICE, SUMMARY, STATES = "choice.json", "summary.json", "states.json"
-PAIRS, TENSORS = "pairs.parquet", "tensors.parquet"
+PAIRS, TENSORS, CURVES = "pairs.parquet", "tensors.parquet", "curves.parquet"
 
 
 def write(
-    found: Recommendation, out: str | os.PathLike[str], states: dict[str, Any] | None = None
+    found: Recommendation,
+    out: str | os.PathLike[str],
+    *,
+    curves: pd.DataFrame | None = None,
+    states: dict[str, Any] | None = None,
 ) -> None:
     """Write a recommendation to a folder: the choice, a summary, and both frames.
 
@@ -33,6 +39,7 @@ def write(
     Args:
         found: the recommendation.
         out: the folder, created if need be.
+        curves: a frame of `qmaps.replay.curves` of the same states.
         states: what tells the states that it is of, for `holds`.
 
     Raises:
@@ -40,11 +47,13 @@ def write(
     """
     with FolderLock(out, "recommendation"):
         folder = Path(out)
-        for name in (CHOICE, STATES):
+        for name in (CHOICE, STATES, CURVES):
             (folder / name).unlink(missing_ok=True)
         write_frame(folder / PAIRS, found.pairs)
         write_frame(folder / TENSORS, found.tensors)
         write_record(folder / SUMMARY, found.summary())
+        if curves is not None:
+            write_frame(folder / CURVES, curves)
         if states is not None:
             write_record(folder / STATES, states)
         found.save(folder / CHOICE)
@@ -55,6 +64,7 @@ def holds(out: str | os.PathLike[str], states: dict[str, Any]) -> bool:
 
     Args:
         out: the folder.
+        curves: a frame of `qmaps.replay.curves` of the same states.
         states: what tells the states.
     """
     folder = Path(out)

@@ -15,8 +15,9 @@ import torch
 
 from qmaps.analyze import recommend
 from qmaps.capture import CapturedStates
-from qmaps.lab import answer, report
+from qmaps.lab import report
 from qmaps.lab.profiles import profiles
+from qmaps.lab.recommendation import recommend_for
 from tests.browser import CHROMIUM, WHY_NOT, check, look
 
 PIXEL = base64.b64decode(
@@ -40,7 +41,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
         state[:8] = 0  # rows that no gradient reached
     states = CapturedStates.from_tensors(tensors)
     folder = tmp_path_factory.mktemp("page")
-    answer.answer(states, folder, min_quantized_size=4096)
+    recommend_for(states, folder, min_quantized_size=4096)
     (folder / "frames").mkdir()
     profiles(states, min_quantized_size=4096).to_parquet(folder / "frames" / "profiles.parquet")
     (folder / "figures").mkdir()
@@ -158,9 +159,9 @@ def test_the_answer_is_kept_for_the_same_states(run: Path, monkeypatch) -> None:
     calls = []
     monkeypatch.setattr(recommend, "run", lambda *_, **__: calls.append(1) or 1 / 0)
     with pytest.raises(ZeroDivisionError):  # these are other states
-        answer.answer(CapturedStates.from_tensors(tensors), run, min_quantized_size=4096)
+        recommend_for(CapturedStates.from_tensors(tensors), run, min_quantized_size=4096)
     tensors[NAMES[0]]["exp_avg_sq"][3] *= 1e4
     for state in tensors[NAMES[1]].values():
         state[:8] = 0
-    answer.answer(CapturedStates.from_tensors(tensors), run, min_quantized_size=4096)
+    recommend_for(CapturedStates.from_tensors(tensors), run, min_quantized_size=4096)
     assert len(calls) == 1

@@ -11,14 +11,14 @@ from qmaps.analyze.recommend.candidates import PRESETS
 from qmaps.capture import CapturedStates
 from qmaps.lab.compare import Contender
 from qmaps.optim.choice_file import load_choice
-from qmaps.storage.files import output_folder, read_record, write_frame
+from qmaps.storage.files import read_record
 
-FOLDER, CURVES = "recommend", "curves.parquet"
+FOLDER = "recommend"
 SHOWN = 64
 """Parameters with replay curves: those with the most elements."""
 
 
-def answer(
+def recommend_for(
     states: CapturedStates,
     run: Path,
     *,
@@ -37,7 +37,7 @@ def answer(
             all, and the parameter's name, at the end with an empty name; then again for the
             replays.
     """
-    folder = output_folder(run / FOLDER)
+    folder = run / FOLDER
     identity: dict[str, Any] = {
         "states": states.fingerprint(),
         "gradients": states.window(),
@@ -49,18 +49,15 @@ def answer(
     tensors = found.tensors.drop_duplicates("parameter")
     largest = tensors.nlargest(SHOWN, "numel")["parameter"]
     chosen = found.tensors.loc[found.tensors["chosen"], "quantizer"].unique()
-    write_frame(
-        folder / CURVES,
-        replay.curves(
-            states,
-            dict.fromkeys([*PRESETS, *chosen]),
-            steps=60,
-            parameters=list(largest),
-            min_quantized_size=min_quantized_size,
-            progress=progress,
-        ),
+    curves = replay.curves(
+        states,
+        dict.fromkeys([*PRESETS, *chosen]),
+        steps=60,
+        parameters=list(largest),
+        min_quantized_size=min_quantized_size,
+        progress=progress,
     )
-    recommend.write(found, folder, identity)
+    recommend.write(found, folder, curves=curves, states=identity)
 
 
 def contender(run: Path) -> Contender:
