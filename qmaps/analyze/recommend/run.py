@@ -104,11 +104,12 @@ def run(
         The recommendation. Its frame `pairs` has one row per candidate: `quantizer`, `preset` (its
         name, or empty), `diagnostic`, `up_to` (the first of 2.3, 3.3, 4.3, 6.3 and 8.3 bits per
         element that it does not exceed, or infinity), `verdict`, `reason`, `nbytes` (of all
-        states), then the columns of `qmaps.replay.summarize`. The narrowest come first, of these
-        the safest. `tensors` has one row per parameter and candidate: the columns of
-        `qmaps.replay.run`, with sums and `numel` as of the whole parameter instead of the
-        `replayed` elements, then `nbytes` (of both moments), `error`, `verdict` and `chosen`. It
-        also has rows of ``32-bit + 32-bit``, which each parameter may get if the budget allows it.
+        states), then the columns of `qmaps.replay.summarize`; a gain above 1 counts as 1 in
+        `step_cost`, as it does in verdicts. The narrowest come first, of these the safest.
+        `tensors` has one row per parameter and candidate: the columns of `qmaps.replay.run`, with
+        sums and `numel` as of the whole parameter instead of the `replayed` elements, then `nbytes`
+        (of both moments), `error`, `verdict` and `chosen`. It also has rows of
+        ``32-bit + 32-bit``, which each parameter may get if the budget allows it.
 
     Raises:
         SpecError: a candidate does not parse.
@@ -211,6 +212,7 @@ def _tensors(frame: pd.DataFrame, pairs: Iterable[Pair], sizes: Sizes) -> pd.Dat
         nbytes=[sizes.of(row["parameter"], known[row["quantizer"]]) for row in rows],
         error=[_lost(row, total) for row in rows],
         verdict=[level(row) for row in rows],
+        step_cost=[cost_of(row) for row in rows],
     )
 
 
@@ -248,8 +250,8 @@ def _table(tensors: pd.DataFrame, pairs: Sequence[Pair], sizes: Sizes) -> pd.Dat
             "reason": judged.reason,
             "nbytes": sizes.rest + sizes.total(pair),
         }
-        found.append({**about, **row, "bits_per_element": bits})
-    found.sort(key=lambda r: (r["up_to"], LEVELS.index(r["verdict"]), cost_of(r)))
+        found.append({**about, **row, "bits_per_element": bits, "step_cost": cost_of(row)})
+    found.sort(key=lambda r: (r["up_to"], LEVELS.index(r["verdict"]), r["step_cost"]))
     return pd.DataFrame(found)
 
 
