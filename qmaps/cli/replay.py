@@ -96,17 +96,17 @@ def replay(
     rows = summary.head(top).to_dict("records")
     (kind,) = summary["gradients"].unique()
     print_table(
-        f"all parameters together, most progress first; {kind} gradients",
-        ["quantizer", "bits", "progress", "stalled 1st", "stalled 2nd", "exploded", "zero points"],
+        f"all parameters together, least step cost first; {kind} gradients",
+        ["pair", "bits", "step cost", "gain", "noise", "largest", "stalled"],
         [
             [
                 row["quantizer"],
                 f"{row['bits_per_element']:.2f}",
-                f"{row['progress']:.1%}",
-                f"{row['stalled_share_first']:.1%}",
-                f"{row['stalled_share_second']:.1%}",
-                f"{row['explosion_share']:.2g}",
-                f"{row['zero_point_share']:.2g}",
+                f"{row['step_cost']:.3f}",
+                f"{row['update_gain']:.2f}",
+                f"{row['update_noise']:.2f}",
+                f"{row['largest_update']:.2g}",
+                f"{row['stalled_share_first']:.0%}, {row['stalled_share_second']:.0%}",
             ]
             for row in rows
         ],

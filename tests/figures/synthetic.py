@@ -234,10 +234,12 @@ def replay() -> pd.DataFrame:
     return pd.DataFrame(
         {
             "quantizer": [PAIR, OTHER, "32-bit + B256/DE-0@8u"],
-            "progress": [0.91, -0.2, np.nan],
+            "step_cost": [0.005, 12.0, -0.2],
+            "update_gain": [0.91, -0.2, 1.2],
+            "update_noise": [0.0, 400.0, np.nan],
+            "largest_update": [6.5, np.inf, 3e5],
             "stalled_share_first": [0.25, 0.0, np.nan],
             "stalled_share_second": [1.0, np.nan, 0.5],
-            "explosion_share": [0.0, 3e-3, 2e-6],
         }
     )
 
@@ -466,8 +468,9 @@ SUBJECTS = {
     ),
     "replay": Subject(
         replay(),
-        "quantizer progress stalled_share_first stalled_share_second explosion_share",
-        3,
+        "quantizer step_cost update_gain update_noise largest_update stalled_share_first "
+        "stalled_share_second",
+        5,
     ),
     "stability": Subject(
         stability(),

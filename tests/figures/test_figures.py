@@ -610,13 +610,18 @@ def test_update_error_colours_groups() -> None:
 
 def test_replay_shows_each_pair_on_its_line() -> None:
     frame = FRAMES["replay"]
-    kept, stalled, exploded = draw("replay").axes
-    assert [label.get_text() for label in kept.get_yticklabels()] == frame["quantizer"].tolist()
-    assert kept.get_ylim()[0] > kept.get_ylim()[1]  # the first at the top
+    cost, gain, noise, largest, stalled = draw("replay").axes
+    assert [label.get_text() for label in cost.get_yticklabels()] == frame["quantizer"].tolist()
+    assert cost.get_ylim()[0] > cost.get_ylim()[1]  # the first at the top
+    frame = frame.replace(np.inf, np.nan)
+    frame["step_cost"] = frame["step_cost"].clip(-0.1, 10)
+    frame["update_gain"] = frame["update_gain"].clip(0, 1.5)
     for axis, columns, unit in (
-        (kept, ["progress"], 1),
+        (cost, ["step_cost"], 1),
+        (gain, ["update_gain"], 1),
+        (noise, ["update_noise"], 1),
+        (largest, ["largest_update"], 1),
         (stalled, ["stalled_share_first", "stalled_share_second"], 100),
-        (exploded, ["explosion_share"], 100),
     ):
         drawn = [line for line in axis.lines if len(line.get_xdata()) == len(frame)]
         assert len(drawn) == len(columns)

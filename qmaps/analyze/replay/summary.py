@@ -30,7 +30,7 @@ def summarize(frame: pd.DataFrame) -> pd.DataFrame:
         frame: a frame of `qmaps.replay.run`.
 
     Returns:
-        The frame's columns without `step`, `parameter` and `shape`, the most progress first:
+        The frame's columns without `step`, `parameter` and `shape`, the least step cost first:
 
         - `numel`, `descent`, `kept_descent`, `cost`, `spent_cost`, `shared_cost`, `displacement`,
           `displacement_gap` and `displacement_shared` are sums, from which `progress`,
@@ -44,7 +44,11 @@ def summarize(frame: pd.DataFrame) -> pd.DataFrame:
         - `gradients` is ``mixed`` where some were recorded and some simulated.
     """
     records = [_record(str(spec), group) for spec, group in frame.groupby("quantizer", sort=False)]
-    return pd.DataFrame(records).sort_values("progress", ascending=False, ignore_index=True)
+    return pd.DataFrame(records).sort_values(
+        ["step_cost", "update_noise"],
+        key=lambda column: column.clip(lower=0),  # longer updates are no advantage
+        ignore_index=True,
+    )
 
 
 def _record(spec: str, group: pd.DataFrame) -> dict[str, Any]:
