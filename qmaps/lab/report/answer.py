@@ -26,8 +26,13 @@ MANY_ROWS = 40
 """Rows, or columns, from which on 5 % of them are few."""
 
 
-def answer(folder: Path) -> dict[str, Any] | None:
+def answer(folder: Path, naming: str = "") -> dict[str, Any] | None:
     """What the first screen shows of ``folder/recommend``; None without a recommendation.
+
+    Args:
+        folder: the run folder.
+        naming: where the names of a checkpoint's parameters are from, as in
+            `qmaps.capture.CapturedStates`.
 
     Raises:
         OutputError: a file is damaged.
@@ -49,7 +54,7 @@ def answer(folder: Path) -> dict[str, Any] | None:
         "full_size": size(summary["full_nbytes"]),
         "saved": saved(summary["nbytes"], summary["full_nbytes"]),
         "widths": list(_widths(summary, pairs)),
-        "warnings": [*_of_choice(summary, chosen), *_of_states(profiles)],
+        "warnings": [*_of_names(naming), *_of_choice(summary, chosen), *_of_states(profiles)],
         "candidates": [_candidate(row) for row in records(pairs)],
         "step": int(tensors["step"].iloc[0]),
         "steps": int(tensors["steps"].max()),
@@ -113,6 +118,14 @@ def _candidate(row: Mapping[str, Any]) -> list[Cell]:
         Cell("-", "-") if math.isnan(cost) else cell(f"{cost:.2g}", cost),
         cell(size(row["nbytes"]), row["nbytes"]),
     ]
+
+
+def _of_names(naming: str) -> Iterable[str]:
+    if naming.startswith("numbers"):
+        yield (
+            f"Parameters have {naming}. Overrides fit the model only under its own names: give "
+            "them with --names."
+        )
 
 
 def _of_choice(summary: Mapping[str, Any], chosen: pd.DataFrame) -> Iterable[str]:

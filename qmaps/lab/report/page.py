@@ -21,7 +21,7 @@ from qmaps.storage import files
 from qmaps.storage.files import exists, write_text
 from qmaps.sweep import summarize
 
-UNKNOWN = {"workload": "", "checkpoint": "", "min_quantized_size": MIN_SIZE}
+UNKNOWN = {"workload": "", "checkpoint": "", "naming": "", "min_quantized_size": MIN_SIZE}
 """What a page says of a run where its folder does not tell."""
 
 
@@ -54,13 +54,14 @@ def write(run: str | os.PathLike[str]) -> Path:
     errors = read_frame(folder / "frames" / "update_error.parquet")
     losses = read_frame(folder / "frames" / "losses.parquet")
     swept = read_frame(folder / "sweep" / "sweep.parquet")
-    answered = answer(folder)
+    about = {**UNKNOWN, **read_about(folder)}
+    answered = answer(folder, about["naming"])
     if not pictures and errors is None and swept is None and answered is None:
         raise CaptureError(
             f"run={str(folder)!r} must hold figures, frames, a sweep or a recommendation"
         )
     page = template("run").render(
-        about={**UNKNOWN, **read_about(folder)},
+        about=about,
         folder=folder,
         answer=answered,
         heatmap=answered and heatmap(folder),

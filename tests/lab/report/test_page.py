@@ -6,6 +6,7 @@ import base64
 import html
 import json
 import re
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ from qmaps.capture import CapturedStates
 from qmaps.lab import report
 from qmaps.lab.profiles import profiles
 from qmaps.lab.recommendation import recommend_for
+from qmaps.storage.files import write_record
 from tests.browser import CHROMIUM, WHY_NOT, check, look
 
 PIXEL = base64.b64decode(
@@ -165,3 +167,10 @@ def test_the_answer_is_kept_for_the_same_states(run: Path, monkeypatch) -> None:
         state[:8] = 0
     recommend_for(CapturedStates.from_tensors(tensors), run, min_quantized_size=4096)
     assert len(calls) == 1
+
+
+def test_a_page_without_names_warns(run: Path, tmp_path: Path) -> None:
+    folder = shutil.copytree(run, tmp_path / "run")
+    write_record(folder / "about.json", {"naming": "numbers: no config.json"})
+    page = report.write(folder).read_text()
+    assert "Parameters have numbers: no config.json. Overrides fit the model only under" in page
