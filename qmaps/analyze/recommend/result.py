@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 import pandas as pd
 
 from qmaps.algebra.pair import Pair
-from qmaps.analyze._states import MIN_SIZE
 from qmaps.maps import _html
 from qmaps.optim import Choice
 
@@ -51,10 +50,7 @@ class Recommendation:
     @property
     def code(self) -> str:
         """Python code that makes the optimizer, to paste."""
-        if self.min_quantized_size >= MIN_SIZE:  # overrides say the rest
-            return self.choice.code
-        line = f"    min_quantized_size={self.min_quantized_size},\n)"
-        return self.choice.code.removesuffix(")") + line
+        return self.choice.code
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write the choice to a file that `qmaps.load_choice` reads; see `Choice.save`."""

@@ -34,6 +34,7 @@ from qmaps.capture import CapturedStates
 from qmaps.errors import BadTypeError, BadValueError, CaptureError, shown
 from qmaps.maps.codebook import Codebook
 from qmaps.optim import Choice
+from qmaps.optim.patterns import grouped
 
 STEPS = 60
 """Steps of the replay, about."""
@@ -95,8 +96,8 @@ def run(
             so much that about 262,144 elements are replayed.
         parameters: names of parameters that may be quantized, with wildcards; all if left out. The
             others stay in 32 bits.
-        min_quantized_size: parameters of at most this many elements stay in 32 bits. If it is less
-            than 4096, give the optimizer the same.
+        min_quantized_size: parameters of at most this many elements stay in 32 bits. Other values
+            than 4096 become part of the choice.
         seed: of stochastic rounding and of simulated gradients, 0 to 2**32 - 1.
         progress: as in `qmaps.replay.run`.
 
@@ -298,24 +299,30 @@ def _choice(
     min_quantized_size: int,
     provenance: Mapping[str, Any],
 ) -> Choice:
-    """The pair of most elements for all parameters, and overrides for the others."""
+    """The pair of most elements for all parameters, and overrides for the others.
+
+    Overrides are patterns that match the same parameters of the states, and no others.
+    """
     total: dict[Pair, int] = {}
     for name, pair in picks.items():
         total[pair] = total.get(pair, 0) + sizes.numel[name]
     most = max(total, key=lambda pair: total[pair])
     # What an optimizer would quantize though it is not to be.
-    least = min(MIN_SIZE, min_quantized_size)
     kept = {
         name: FULL
         for name in states.parameters()
         if name not in picks and MOMENTS[0] in states.states(name)
-        and math.prod(states.shape(name, MOMENTS[0])) > least
+        and math.prod(states.shape(name, MOMENTS[0])) > min_quantized_size
     }  # fmt: skip
     others = {name: pair for name, pair in {**picks, **kept}.items() if pair != most}
     return Choice(
         _quantizers(most),
-        {glob.escape(name): _quantizers(pair) for name, pair in others.items()},
+        {
+            pattern: _quantizers(pair)
+            for pattern, pair in grouped(others, states.parameters()).items()
+        },
         provenance,
+        min_quantized_size=None if min_quantized_size == MIN_SIZE else min_quantized_size,
     )
 
 

@@ -13,7 +13,8 @@ import qmaps
 from qmaps.algebra.pair import Pair
 from qmaps.analyze.recommend import Recommendation, run, write
 from qmaps.analyze.recommend.candidates import CANDIDATES, PRESETS, diagnostic
-from qmaps.analyze.recommend.run import _lost
+from qmaps.analyze.recommend.run import _choice, _lost, _quantizers
+from qmaps.analyze.recommend.sizes import Sizes
 from qmaps.capture import CapturedStates
 from qmaps.errors import BadTypeError, BadValueError, CaptureError
 from qmaps.optim import AdamW, Choice
@@ -176,8 +177,24 @@ def test_parameters_that_are_not_named_stay_in_32_bits(states: CapturedStates) -
     assert found.choice.overrides["b"] is None
     assert built(found.choice).memory().nbytes == found.nbytes
     low = recommend(states, min_quantized_size=29, candidates=[EIGHT], bits=9)
-    assert built(low.choice, min_quantized_size=29).memory().nbytes == low.nbytes
+    assert built(low.choice).memory().nbytes == low.nbytes
     assert "    min_quantized_size=29,\n)" in low.code
+    high = recommend(states, min_quantized_size=7000)
+    assert built(high.choice).memory().nbytes == high.nbytes
+    assert high.choice.overrides == {}  # the size leaves out what needs no override
+
+
+def test_overrides_are_patterns() -> None:
+    pair = {"exp_avg": torch.zeros(48, 128), "exp_avg_sq": torch.zeros(48, 128)}
+    names = [f"layers.{n}.{part}" for n in range(3) for part in ("weight", "scale", "bias")]
+    states = CapturedStates.from_tensors(dict.fromkeys([*names, "head"], pair))
+    picks = {name: Pair.parse(EIGHT if "bias" in name else FOUR) for name in names}
+    choice = _choice(states, picks, Sizes(states, names), 4096, {})
+    assert choice.overrides == {
+        "layers.*.bias": Choice(_quantizers(Pair.parse(EIGHT))).state_quantizers,
+        "head": None,
+    }
+    assert choice.min_quantized_size is None
 
 
 def test_a_parameter_without_updates_costs_nothing() -> None:
