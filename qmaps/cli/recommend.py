@@ -38,6 +38,14 @@ def recommend(
     nbytes: Annotated[
         int | None, typer.Option("--bytes", help="Most bytes of all states, instead of --bits.")
     ] = None,
+    loss: Annotated[
+        float | None,
+        typer.Option(
+            help="Most nats of validation loss above 32 bits, instead of --bits: the smallest "
+            "choice that is predicted to keep to it. The scale from step cost to loss is that of "
+            "one small fine-tuned model; your model's may differ."
+        ),
+    ] = None,
     spec: Annotated[
         list[str] | None,
         typer.Option(
@@ -85,6 +93,8 @@ def recommend(
         qmaps recommend states --bits 4.3 --out runs/mine
 
         qmaps recommend optimizer.pt --bytes 50000000
+
+        qmaps recommend states --loss 0.01
     """
     from qmaps.analyze import recommend as recommendations
     from qmaps.analyze.recommend.candidates import CANDIDATES
@@ -103,6 +113,7 @@ def recommend(
             loaded,
             bits=bits,
             nbytes=nbytes,
+            loss=loss,
             candidates=spec or CANDIDATES,
             diagnostics=diagnostics,
             codebooks=[as_codebook(given) for given in codebook or []],
@@ -127,6 +138,7 @@ def _record(found: Recommendation) -> dict[str, Any]:
         "verdict": found.verdict,
         "reason": found.reason,
         "step_cost": found.step_cost,
+        "loss": found.loss,
         "bits_per_element": found.bits_per_element,
         "nbytes": found.nbytes,
         "full_nbytes": found.full_nbytes,

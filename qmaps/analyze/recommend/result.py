@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 import pandas as pd
 
 from qmaps.algebra.pair import Pair
+from qmaps.analyze.recommend.loss import SCALE
 from qmaps.maps import _html
 from qmaps.optim import Choice
 
@@ -23,6 +24,9 @@ class Recommendation:
         verdict: the verdict on the choice: ``safe``, ``caution`` or ``unsafe``.
         reason: the measure that decided it.
         step_cost: the `step_cost` of the choice over all parameters.
+        loss: nats of validation loss above 32 bits that go with this step cost on one small
+            fine-tuned model (`qmaps.analyze.recommend.loss.NATS`); NaN with zero points or very
+            large updates. Your model's may differ.
         nbytes: what the states of the choice take, those that stay in 32 bits included.
         full_nbytes: what all take in 32 bits.
         bits_per_element: of both moments of the parameters that may be quantized.
@@ -38,6 +42,7 @@ class Recommendation:
     verdict: str
     reason: str
     step_cost: float
+    loss: float
     nbytes: int
     full_nbytes: int
     bits_per_element: float
@@ -62,6 +67,8 @@ class Recommendation:
             f"states: {self.nbytes:,} bytes, {self.full_nbytes:,} in 32 bits; "
             f"{self.bits_per_element:.2f} bits per element of quantized parameters",
         ]
+        if "loss" in self.choice.provenance.get("budget", {}):
+            lines.insert(1, f"predicted loss: {self.loss:.2g} nats, {SCALE}")
         if self.gradients != "recorded":
             lines.append("gradients were not recorded; they were simulated from the moments")
         return "\n".join([*lines, "", self.code])

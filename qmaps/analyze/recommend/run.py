@@ -13,8 +13,6 @@ from qmaps.algebra.pair import Pair
 from qmaps.algebra.quantizer import Quantizer
 from qmaps.analyze import replay
 from qmaps.analyze._states import MIN_SIZE, States, as_states
-from qmaps.analyze.design.choice import preferred
-from qmaps.analyze.recommend.budget import Option, choose
 from qmaps.analyze.recommend.candidates import (
     CANDIDATES,
     DIAGNOSTICS,
@@ -24,6 +22,8 @@ from qmaps.analyze.recommend.candidates import (
     PRESETS,
     diagnostic,
 )
+from qmaps.analyze.recommend.loss import predicted
+from qmaps.analyze.recommend.picks import best_of, least, measures_of, replay_only, rows_of, within
 from qmaps.analyze.recommend.result import Recommendation
 from qmaps.analyze.recommend.sizes import BITS, Sizes, check_budget
 from qmaps.analyze.recommend.verdict import LEVELS, cost_of, dangerous, level, records, verdict
@@ -42,9 +42,6 @@ ELEMENTS = 2**18
 """Elements that are replayed if the share is left out, about."""
 DANGER = 1e3
 """Added to the error of an option with zero points or very large updates: it comes last."""
-TIE, NOTHING = 1.05, 1e-3
-"""A single pair is preferred to exceptions that lower the error by less than this factor, or by
-less than this."""
 
 
 def run(
@@ -52,6 +49,7 @@ def run(
     *,
     bits: float | None = None,
     nbytes: int | None = None,
+    loss: float | None = None,
     candidates: Iterable[Given] = CANDIDATES,
     diagnostics: bool = False,
     codebooks: Iterable[Codebook] = (),
@@ -77,7 +75,7 @@ def run(
     parameter is its share of the cost of all updates multiplied by its own step cost, and each
     parameter gets a pair on the convex hull of its errors over bytes
     (`qmaps.analyze.recommend.budget.choose`). All parameters get the same pair if exceptions lower
-    the error by less than 5 %.
+    the error by less than 5 %, or the bytes if a `loss` is given.
 
     Args:
         states: captured states, their path, or tensors by parameter and state name. Recorded
@@ -85,8 +83,11 @@ def run(
             moments. Parameters without recorded gradients beside others that have some stay in
             32 bits.
         bits: most bits per element, scales included, as the mean over both moments of all
-            parameters that may be quantized. 4.3 if `nbytes` is left out too.
+            parameters that may be quantized. 4.3 if `nbytes` and `loss` are left out too.
         nbytes: most bytes of all states together, also of those that are not quantized.
+        loss: most nats of validation loss above 32 bits, as predicted from the step cost, instead
+            of a budget: the choice of fewest bytes that keeps to it. The scale is that of one small
+            fine-tuned model (`qmaps.analyze.recommend.loss.NATS`); your model's may differ.
         candidates: pairs of quantizers. Those with a moment in 32 bits, or with a map fitted to
             the data, are diagnostic: they are judged, but not chosen.
         diagnostics: add diagnostic pairs to the candidates, and let diagnostic pairs be chosen.
@@ -114,10 +115,10 @@ def run(
     Raises:
         SpecError: a candidate does not parse.
         BadValueError, BadTypeError: an argument is not allowed, `parameters` matches nothing, or
-            no choice meets the budget; the message has the smallest that one does.
+            no choice meets the budget or the loss; the message has the smallest that one does.
         CaptureError: as in `qmaps.replay.run`, or all updates are 0.
     """
-    check_budget(bits, nbytes)
+    check_budget(bits=bits, nbytes=nbytes, loss=loss)
     if not isinstance(diagnostics, bool):
         raise BadTypeError(f"diagnostics={shown(diagnostics)} must be a bool")
     known = tuple(codebooks)
@@ -130,7 +131,7 @@ def run(
     captured = as_states(states)
     names = _replayed(captured, chosen(captured, parameters, min_quantized_size))
     sizes = Sizes(captured, names)
-    budget = sizes.budget(bits, nbytes, [*able, FULL])
+    budget = math.inf if loss is not None else sizes.budget(bits, nbytes, [*able, FULL])
     window = len(captured.window())
     frame = replay.run(
         captured,
@@ -150,16 +151,13 @@ def run(
             f"all exact updates of {captured.source!r} are 0; there is nothing to compare with"
         )
     table = _table(tensors, pairs, sizes)
-    picks = _picks(tensors, able, budget)
-    single = _best(table, [p for p in able if sizes.total(p) <= budget], math.inf)
-    if single is not None:
-        alone = dict.fromkeys(picks, single)
-        if _error(tensors, alone) <= TIE * _error(tensors, picks) + NOTHING:
-            picks = alone
-    specs = {name: pair.spec for name, pair in picks.items()}
-    tensors["chosen"] = tensors["quantizer"] == tensors["parameter"].map(specs)
+    if loss is None:
+        picks = within(budget, tensors, table, able, sizes)
+    else:
+        picks = least(loss, tensors, able, sizes)
+    tensors["chosen"] = rows_of(tensors, picks)
     taken = tensors[tensors["chosen"]]
-    (measures,) = records(replay.summarize(_replay_only(taken.assign(quantizer="choice"))))
+    measures = measures_of(tensors, picks)
     judged = verdict(measures, taken)
     used = sum(sizes.of(name, pair) for name, pair in picks.items())
     return Recommendation(
@@ -173,16 +171,22 @@ def run(
                 "step": captured.step,
                 "parameters": len(picks),
                 "gradients": measures["gradients"],
-                "budget": {"bits": bits or BITS} if nbytes is None else {"nbytes": nbytes},
+                "budget": {
+                    name: value
+                    for name, value in (("bits", bits), ("nbytes", nbytes), ("loss", loss))
+                    if value is not None
+                }
+                or {"bits": BITS},
             },
         ),
         verdict=judged.level,
         reason=judged.reason,
         step_cost=cost_of(measures),
+        loss=predicted(measures),
         nbytes=sizes.rest + used,
         full_nbytes=sizes.rest + sizes.total(FULL),
         bits_per_element=4 * used / sum(sizes.numel.values()),
-        best={limit: _best(table, able, limit) for limit in LIMITS},
+        best={limit: best_of(table, able, limit) for limit in LIMITS},
         gradients=measures["gradients"],
         min_quantized_size=min_quantized_size,
         pairs=table,
@@ -223,16 +227,10 @@ def _lost(row: Mapping[str, Any], total: float) -> float:
     return float(error)
 
 
-def _replay_only(tensors: pd.DataFrame) -> pd.DataFrame:
-    """The columns that `qmaps.replay.summarize` knows."""
-    own = ["replayed", "nbytes", "error", "verdict", "chosen"]
-    return tensors.drop(columns=own, errors="ignore")
-
-
 def _table(tensors: pd.DataFrame, pairs: Sequence[Pair], sizes: Sizes) -> pd.DataFrame:
     """A row per candidate, the narrowest first."""
     by_spec = {pair.spec: pair for pair in pairs}
-    measured = replay.summarize(_replay_only(tensors[tensors["quantizer"].isin(list(by_spec))]))
+    measured = replay.summarize(replay_only(tensors[tensors["quantizer"].isin(list(by_spec))]))
     numel = sum(sizes.numel.values())
     found = []
     for row in records(measured):
@@ -251,45 +249,6 @@ def _table(tensors: pd.DataFrame, pairs: Sequence[Pair], sizes: Sizes) -> pd.Dat
         found.append({**about, **row, "bits_per_element": bits})
     found.sort(key=lambda r: (r["up_to"], LEVELS.index(r["verdict"]), cost_of(r)))
     return pd.DataFrame(found)
-
-
-def _picks(tensors: pd.DataFrame, pairs: Sequence[Pair], budget: float) -> dict[str, Pair]:
-    """The pair of each parameter."""
-    options = [*pairs, FULL]
-    found: dict[str, dict[str, Option]] = {}
-    for row in records(tensors):
-        own = Option(int(row["nbytes"]), float(row["error"]))
-        found.setdefault(row["parameter"], {})[row["quantizer"]] = own
-    places = choose([[own[pair.spec] for pair in options] for own in found.values()], budget)
-    return {name: options[place] for name, place in zip(found, places, strict=True)}
-
-
-def _error(tensors: pd.DataFrame, picks: Mapping[str, Pair]) -> float:
-    """The error of a choice for all parameters together."""
-    errors = tensors.set_index(["parameter", "quantizer"])["error"]
-    return float(sum(errors[name, pair.spec] for name, pair in picks.items()))
-
-
-def _best(table: pd.DataFrame, pairs: Sequence[Pair], limit: float) -> Pair | None:
-    """The best single pair within bits per element, the simplest of equal ones."""
-    rows = {row["quantizer"]: row for row in records(table)}
-    within = {
-        pair: {
-            "selection_error": cost_of(row),
-            "bits_per_element": row["bits_per_element"],
-            "designed": not _is_known(pair),
-            "stochastic": any(q is not None and q.stochastic for q in (pair.first, pair.second)),
-        }
-        for pair in pairs
-        if (row := rows[pair.spec])["bits_per_element"] <= limit
-        and not dangerous(row)
-        and not math.isnan(cost_of(row))
-    }
-    return preferred(within) if within else None
-
-
-def _is_known(pair: Pair) -> bool:
-    return not any(q is not None and isinstance(q.map, Codebook) for q in (pair.first, pair.second))
 
 
 def _choice(
