@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-import math
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -20,7 +20,8 @@ from qmaps.cli.options import (
     as_codebook,
     recorded,
 )
-from qmaps.cli.output import print_json, print_table, progress
+from qmaps.cli.output import print_json, progress
+from qmaps.cli.tables import by_width, label
 
 if TYPE_CHECKING:
     from qmaps.analyze.recommend import Recommendation
@@ -148,25 +149,14 @@ def _record(found: Recommendation) -> dict[str, Any]:
     }
 
 
+def _cells(row: Mapping[str, Any]) -> list[str]:
+    return [label(row), f"{row['bits_per_element']:.2f}", row["verdict"], row["reason"]]
+
+
 def _print(found: Recommendation) -> None:
-    for limit, rows in found.pairs.groupby("up_to"):
-        # A group's limit is one of the column's numbers.
-        wider = math.isinf(float(limit))  # type: ignore[arg-type]
-        print_table(
-            "more than 8.3 bits per element" if wider else f"up to {limit:g} bits per element",
-            ["pair", "bits", "verdict", "about"],
-            [
-                [
-                    row["quantizer"]
-                    + f" ({row['preset']})" * bool(row["preset"])
-                    + " (diagnostic)" * row["diagnostic"],
-                    f"{row['bits_per_element']:.2f}",
-                    row["verdict"],
-                    row["reason"],
-                ]
-                for row in rows.to_dict("records")
-            ],
-        )
+    header = ("pair", "bits", "verdict", "about")
+    for table in by_width(found.pairs, header, _cells):
+        table.show()
     for limit, pair in found.best.items():
         print(f"best up to {limit:g} bits: {'none' if pair is None else pair}")
     print()

@@ -21,6 +21,7 @@ from qmaps.analyze.recommend.candidates import (
     MOMENTS,
     PRESETS,
     diagnostic,
+    up_to,
 )
 from qmaps.analyze.recommend.loss import predicted
 from qmaps.analyze.recommend.picks import best_of, least, measures_of, replay_only, rows_of, within
@@ -241,7 +242,7 @@ def _table(tensors: pd.DataFrame, pairs: Sequence[Pair], sizes: Sizes) -> pd.Dat
             "quantizer": pair.spec,
             "preset": PRESETS.get(pair.spec, ""),
             "diagnostic": diagnostic(pair),
-            "up_to": next((limit for limit in LIMITS if bits <= limit), math.inf),
+            "up_to": up_to(bits),
             "verdict": judged.level,
             "reason": judged.reason,
             "nbytes": sizes.rest + sizes.total(pair),
