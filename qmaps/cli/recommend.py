@@ -11,6 +11,7 @@ import typer
 
 from qmaps.cli.options import (
     AsJson,
+    CheckpointNames,
     Codebooks,
     MinSize,
     Out,
@@ -62,6 +63,7 @@ def recommend(
             help="Add pairs with a moment in 32 bits or a fitted map, and let them be chosen.",
         ),
     ] = False,
+    names: CheckpointNames = None,
     step: RecordedStep = None,
     steps: Annotated[int, typer.Option(help="Steps of the replay, about.")] = 60,
     share: Annotated[
@@ -96,13 +98,15 @@ def recommend(
         qmaps recommend optimizer.pt --bytes 50000000
 
         qmaps recommend states --loss 0.01
+
+        qmaps recommend checkpoint-500/optimizer.pt --names checkpoint-500/model.safetensors
     """
     from qmaps.analyze import recommend as recommendations
     from qmaps.analyze.recommend.candidates import CANDIDATES
     from qmaps.storage.files import output_folder
 
     folder = out / "recommend"
-    loaded = recorded(states, step, 10)
+    loaded = recorded(states, step, 10, names)
     with progress(quiet=as_json) as advance:
 
         def report(done: int, total: int, note: str) -> None:
@@ -130,6 +134,8 @@ def recommend(
         print_json(_record(found))
         return
     _print(found)
+    if loaded.naming.startswith("numbers"):
+        print(f"parameter names: {loaded.naming}; --names gives them")
     print(f"choice: {folder / 'choice.json'}")
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from qmaps.cli.options import AsJson, Codebooks, MinSize, Out, States, as_codebook
+from qmaps.cli.options import AsJson, CheckpointNames, Codebooks, MinSize, Out, States, as_codebook
 from qmaps.cli.output import print_json, progress
 from qmaps.cli.tables import by_width, label, provenance, write_markdown
 
@@ -36,6 +36,7 @@ def sweep(
     step: Annotated[
         int | None, typer.Option(help="Captured step; by default the last one.")
     ] = None,
+    names: CheckpointNames = None,
     codebook: Codebooks = None,
     min_quantized_size: MinSize = 4096,
     top: Annotated[
@@ -64,7 +65,7 @@ def sweep(
     from qmaps import sweep as sweeps
     from qmaps.storage.files import output_file, output_folder
 
-    loaded = captures.load(states, step=step)
+    loaded = captures.load(states, step=step, names=names)
     output_folder(out)
     if markdown is not None:
         output_file(markdown, "markdown")
