@@ -24,6 +24,7 @@ from qmaps.cli.lint import lint
 from qmaps.cli.maps import maps
 from qmaps.cli.memory import memory
 from qmaps.cli.papers import papers
+from qmaps.cli.plot import plot
 from qmaps.cli.recommend import recommend
 from qmaps.cli.replay import replay
 from qmaps.cli.report import report
@@ -41,7 +42,7 @@ app = typer.Typer(
 )
 COMMANDS = (
     *(lab, train, capture, convert, lint, sweep, replay),
-    *(design, recommend, figures, report, speedup, memory, maps),
+    *(design, recommend, figures, plot, report, speedup, memory, maps),
 )
 """In the order of the help."""
 

@@ -26,7 +26,7 @@ LEAST = 1e-6
 """Below it the axis of explosions is linear, as most pairs have none."""
 
 
-@figure()
+@figure(file="replay/summary.parquet")
 def replay(frame: pd.DataFrame) -> Figure:
     """Progress, stalled states and explosions of each pair of quantizers, one line per pair.
 
