@@ -16,6 +16,7 @@ except ImportError as error:  # pragma: no cover - installed without the extra
     ) from None
 
 from qmaps.cli.capture import capture
+from qmaps.cli.compare import compare
 from qmaps.cli.convert import convert
 from qmaps.cli.design import design
 from qmaps.cli.figures import figures
@@ -42,7 +43,7 @@ app = typer.Typer(
 )
 COMMANDS = (
     *(lab, train, capture, convert, lint, sweep, replay),
-    *(design, recommend, figures, plot, report, speedup, memory, maps),
+    *(design, recommend, compare, figures, plot, report, speedup, memory, maps),
 )
 """In the order of the help."""
 

@@ -16,6 +16,7 @@ from qmaps.analyze.recommend.candidates import FULL
 from qmaps.analyze.recommend.loss import predicted, smallest
 from qmaps.analyze.recommend.sizes import Sizes
 from qmaps.analyze.recommend.verdict import cost_of, dangerous, records
+from qmaps.analyze.replay.summary import SUMMED
 from qmaps.errors import BadValueError, shown
 from qmaps.maps.codebook import Codebook
 
@@ -81,6 +82,19 @@ def _picks(tensors: pd.DataFrame, pairs: Sequence[Pair]) -> Callable[[float], di
         }
 
     return picked
+
+
+def scaled(frame: pd.DataFrame, numel: Mapping[str, int]) -> pd.DataFrame:
+    """A replay's frame with sums as of whole parameters, and `replayed`, the elements that were.
+
+    Args:
+        frame: of `qmaps.replay.run`.
+        numel: elements of each parameter.
+    """
+    whole = frame["parameter"].map(numel)
+    ratio = whole / frame["numel"]
+    sums = {name: frame[name] * ratio for name in SUMMED}
+    return frame.assign(replayed=frame["numel"], numel=whole, **sums)
 
 
 def rows_of(tensors: pd.DataFrame, picks: Mapping[str, Pair]) -> pd.Series:

@@ -24,13 +24,20 @@ from qmaps.analyze.recommend.candidates import (
     up_to,
 )
 from qmaps.analyze.recommend.loss import predicted
-from qmaps.analyze.recommend.picks import best_of, least, measures_of, replay_only, rows_of, within
+from qmaps.analyze.recommend.picks import (
+    best_of,
+    least,
+    measures_of,
+    replay_only,
+    rows_of,
+    scaled,
+    within,
+)
 from qmaps.analyze.recommend.result import Recommendation
 from qmaps.analyze.recommend.sizes import BITS, Sizes, check_budget
 from qmaps.analyze.recommend.verdict import LEVELS, cost_of, dangerous, level, records, verdict
 from qmaps.analyze.replay.run import Given, check, chosen
 from qmaps.analyze.replay.source import share_of
-from qmaps.analyze.replay.summary import SUMMED
 from qmaps.capture import CapturedStates
 from qmaps.errors import BadTypeError, BadValueError, CaptureError, shown
 from qmaps.maps.codebook import Codebook
@@ -205,10 +212,7 @@ def _replayed(states: CapturedStates, names: list[str]) -> list[str]:
 def _tensors(frame: pd.DataFrame, pairs: Iterable[Pair], sizes: Sizes) -> pd.DataFrame:
     """The replay's frame with sums as of whole parameters, bytes, errors and verdicts."""
     known = {pair.spec: pair for pair in pairs}
-    whole = frame["parameter"].map(sizes.numel)
-    ratio = whole / frame["numel"]
-    scaled = {name: frame[name] * ratio for name in SUMMED}
-    tensors = frame.assign(replayed=frame["numel"], numel=whole, **scaled)
+    tensors = scaled(frame, sizes.numel)
     full = tensors.loc[tensors["quantizer"] == FULL.spec, "cost"]
     total = float(full[full > 0].sum())
     rows = records(tensors)
