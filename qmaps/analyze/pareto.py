@@ -49,18 +49,32 @@ def pareto(sweep: pd.DataFrame, *, state: str = "exp_avg") -> pd.DataFrame:
     frame = frame.join(parts)
     frame["error_name"] = "relative squared error"
     frame["is_limit"] = frame["map"] == LIMIT
-    bits, error = frame["bits_per_element"].to_numpy(), frame["error"].to_numpy()
-    rivals = ~frame["is_limit"].to_numpy()
-    frame["on_frontier"] = [
+    frame["on_frontier"] = frontier(frame["bits_per_element"], frame["error"], ~frame["is_limit"])
+    return frame
+
+
+def frontier(bits: pd.Series, error: pd.Series, rivals: pd.Series) -> list[bool]:
+    """Which quantizers are on the Pareto frontier of error over bits.
+
+    Args:
+        bits: bits per element of each quantizer.
+        error: its error.
+        rivals: whether it counts.
+
+    Returns:
+        For each quantizer, whether it counts and no other that counts is at least as good in both
+        bits and error and better in one.
+    """
+    cost, lost, counts = bits.to_numpy(), error.to_numpy(), rivals.to_numpy()
+    return [
         bool(
-            rivals[i]
+            counts[i]
             and not np.any(
-                rivals
-                & (bits <= bits[i])
-                & (error <= error[i])
-                & ((bits < bits[i]) | (error < error[i]))
+                counts
+                & (cost <= cost[i])
+                & (lost <= lost[i])
+                & ((cost < cost[i]) | (lost < lost[i]))
             )
         )
-        for i in range(len(frame))
+        for i in range(len(cost))
     ]
-    return frame

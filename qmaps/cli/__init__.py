@@ -16,6 +16,7 @@ except ImportError as error:  # pragma: no cover - installed without the extra
     ) from None
 
 from qmaps.cli.capture import capture
+from qmaps.cli.compare import compare
 from qmaps.cli.convert import convert
 from qmaps.cli.design import design
 from qmaps.cli.figures import figures
@@ -24,6 +25,7 @@ from qmaps.cli.lint import lint
 from qmaps.cli.maps import maps
 from qmaps.cli.memory import memory
 from qmaps.cli.papers import papers
+from qmaps.cli.plot import plot
 from qmaps.cli.recommend import recommend
 from qmaps.cli.replay import replay
 from qmaps.cli.report import report
@@ -41,7 +43,7 @@ app = typer.Typer(
 )
 COMMANDS = (
     *(lab, train, capture, convert, lint, sweep, replay),
-    *(design, recommend, figures, report, speedup, memory, maps),
+    *(design, recommend, compare, figures, plot, report, speedup, memory, maps),
 )
 """In the order of the help."""
 

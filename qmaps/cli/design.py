@@ -7,7 +7,16 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from qmaps.cli.options import AsJson, MinSize, Out, RecordedStep, Seed, States, recorded
+from qmaps.cli.options import (
+    AsJson,
+    CheckpointNames,
+    MinSize,
+    Out,
+    RecordedStep,
+    Seed,
+    States,
+    recorded,
+)
 from qmaps.cli.output import print_json, print_table, progress
 from qmaps.errors import BadValueError
 
@@ -28,6 +37,7 @@ def design(
         ),
     ] = None,
     out: Out = Path("runs/design"),
+    names: CheckpointNames = None,
     step: RecordedStep = None,
     steps: Annotated[int, typer.Option(help="Steps of each replay, about.")] = 300,
     share: Annotated[
@@ -68,7 +78,7 @@ def design(
     from qmaps.storage.files import output_folder
 
     widths = _widths(bits)
-    loaded = recorded(states, step, SHORTEST)
+    loaded = recorded(states, step, SHORTEST, names)
     with progress(quiet=as_json) as advance:
 
         def report(stage: str, done: int, total: int, note: str) -> None:

@@ -7,14 +7,16 @@ from typing import Annotated
 
 import typer
 
-from qmaps.cli.options import AsJson, MinSize, Out
+from qmaps.cli.options import AsJson, CheckpointNames, MinSize, Out
 from qmaps.cli.output import print_json, progress
+from qmaps.errors import BadValueError
 
 
 def figures(
     states: Annotated[
         Path | None, typer.Argument(help="Captured states to analyze; leave out to draw again.")
     ] = None,
+    names: CheckpointNames = None,
     out: Out = Path("runs/sweep"),
     min_quantized_size: MinSize = 4096,
     as_json: AsJson = False,
@@ -25,14 +27,19 @@ def figures(
 
         qmaps figures states --out runs/mine
 
+        qmaps figures optimizer.pt --names names.txt
+
         qmaps figures --out runs/lab
     """
+    from qmaps import capture
     from qmaps.lab import analyze_states, draw
 
+    if names is not None and states is None:
+        raise BadValueError(f"names={str(names)!r} needs a checkpoint")
     with progress(quiet=as_json) as advance:
         if states is not None:
             analyze_states(
-                states,
+                capture.load(states, names=names),
                 out,
                 min_quantized_size=min_quantized_size,
                 progress=lambda done, total, note: advance("analyze states", done, total, note),

@@ -97,7 +97,9 @@ def as_contender(name: str) -> Contender:
     return Contender(f"AdamW {pair.spec}", moments)
 
 
-def recorded(states: Path, step: int | None, enough: int = 2) -> CapturedStates:
+def recorded(
+    states: Path, step: int | None, enough: int = 2, names: Path | None = None
+) -> CapturedStates:
     """Captured states of a step.
 
     Args:
@@ -105,10 +107,11 @@ def recorded(states: Path, step: int | None, enough: int = 2) -> CapturedStates:
         step: the step; None for the last with the gradients of at least `enough` steps after it, or
             with those of 2, or simply the last.
         enough: number of steps, at least 2.
+        names: names for the parameters of a checkpoint, as in `qmaps.capture.load`.
     """
     from qmaps import capture
 
-    loaded = capture.load(states, step=step)
+    loaded = capture.load(states, step=step, names=names)
     if step is not None or len(loaded.steps) == 1:
         return loaded
     every = [capture.load(states, step=number) for number in reversed(loaded.steps)]

@@ -61,7 +61,8 @@ def print_table(title: str, header: list[str], rows: list[list[str]]) -> None:
     """Print a table for readers, with numbers aligned to the right."""
     table = Table(title=title, title_justify="left")
     for index, name in enumerate(header):
-        table.add_column(name, justify="left" if index == 0 or name == "about" else "right")
+        left = index == 0 or name in ("about", "frame")
+        table.add_column(name, justify="left" if left else "right", overflow="fold")
     for row in rows:
         table.add_row(*row)
     _console().print(table)

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import json
-import math
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from qmaps.cli.options import (
     AsJson,
+    CheckpointNames,
     Codebooks,
     MinSize,
     Out,
@@ -20,7 +21,8 @@ from qmaps.cli.options import (
     as_codebook,
     recorded,
 )
-from qmaps.cli.output import print_json, print_table, progress
+from qmaps.cli.output import print_json, progress
+from qmaps.cli.tables import by_width, label
 
 if TYPE_CHECKING:
     from qmaps.analyze.recommend import Recommendation
@@ -38,6 +40,14 @@ def recommend(
     nbytes: Annotated[
         int | None, typer.Option("--bytes", help="Most bytes of all states, instead of --bits.")
     ] = None,
+    loss: Annotated[
+        float | None,
+        typer.Option(
+            help="Most nats of validation loss above 32 bits, instead of --bits: the smallest "
+            "choice that is predicted to keep to it. The scale from step cost to loss is that of "
+            "one small fine-tuned model; your model's may differ."
+        ),
+    ] = None,
     spec: Annotated[
         list[str] | None,
         typer.Option(
@@ -53,6 +63,7 @@ def recommend(
             help="Add pairs with a moment in 32 bits or a fitted map, and let them be chosen.",
         ),
     ] = False,
+    names: CheckpointNames = None,
     step: RecordedStep = None,
     steps: Annotated[int, typer.Option(help="Steps of the replay, about.")] = 60,
     share: Annotated[
@@ -85,13 +96,17 @@ def recommend(
         qmaps recommend states --bits 4.3 --out runs/mine
 
         qmaps recommend optimizer.pt --bytes 50000000
+
+        qmaps recommend states --loss 0.01
+
+        qmaps recommend checkpoint-500/optimizer.pt --names checkpoint-500/model.safetensors
     """
     from qmaps.analyze import recommend as recommendations
     from qmaps.analyze.recommend.candidates import CANDIDATES
     from qmaps.storage.files import output_folder
 
     folder = out / "recommend"
-    loaded = recorded(states, step, 10)
+    loaded = recorded(states, step, 10, names)
     with progress(quiet=as_json) as advance:
 
         def report(done: int, total: int, note: str) -> None:
@@ -103,6 +118,7 @@ def recommend(
             loaded,
             bits=bits,
             nbytes=nbytes,
+            loss=loss,
             candidates=spec or CANDIDATES,
             diagnostics=diagnostics,
             codebooks=[as_codebook(given) for given in codebook or []],
@@ -119,30 +135,23 @@ def recommend(
         print_json({**found.summary(), "pairs": pairs})
         return
     _print(found)
+    if loaded.naming.startswith("numbers"):
+        print(f"parameter names: {loaded.naming}; --names gives them")
     print(f"choice: {folder / 'choice.json'}")
 
 
+def _cells(row: Mapping[str, Any]) -> list[str]:
+    return [label(row), f"{row['bits_per_element']:.2f}", row["verdict"], row["reason"]]
+
+
 def _print(found: Recommendation) -> None:
-    for limit, rows in found.pairs.groupby("up_to"):
-        # A group's limit is one of the column's numbers.
-        wider = math.isinf(float(limit))  # type: ignore[arg-type]
-        print_table(
-            "more than 8.3 bits per element" if wider else f"up to {limit:g} bits per element",
-            ["pair", "bits", "verdict", "about"],
-            [
-                [
-                    row["quantizer"]
-                    + f" ({row['preset']})" * bool(row["preset"])
-                    + " (diagnostic)" * row["diagnostic"],
-                    f"{row['bits_per_element']:.2f}",
-                    row["verdict"],
-                    row["reason"],
-                ]
-                for row in rows.to_dict("records")
-            ],
-        )
+    header = ("pair", "bits", "verdict", "about")
+    for table in by_width(found.pairs, header, _cells):
+        table.show()
+    verdicts = found.pairs.set_index("quantizer")["verdict"]
     for limit, pair in found.best.items():
-        print(f"best up to {limit:g} bits: {'none' if pair is None else pair}")
+        best = "none" if pair is None else f"{pair} ({verdicts[pair.spec]})"
+        print(f"best up to {limit:g} bits: {best}")
     print()
     print(found)
     print()

@@ -8,7 +8,17 @@ from typing import Annotated
 
 import typer
 
-from qmaps.cli.options import AsJson, Codebooks, MinSize, Out, Seed, States, as_codebook, recorded
+from qmaps.cli.options import (
+    AsJson,
+    CheckpointNames,
+    Codebooks,
+    MinSize,
+    Out,
+    Seed,
+    States,
+    as_codebook,
+    recorded,
+)
 from qmaps.cli.output import print_json, print_table, progress
 
 
@@ -29,6 +39,7 @@ def replay(
             "simply the last."
         ),
     ] = None,
+    names: CheckpointNames = None,
     steps: Annotated[
         int | None,
         typer.Option(help="Gradients to replay; by default all recorded ones, or 100 simulated."),
@@ -65,7 +76,7 @@ def replay(
     from qmaps.analyze import replay as replays
     from qmaps.storage.files import output_folder, write_frame
 
-    loaded = recorded(states, step)
+    loaded = recorded(states, step, names=names)
     folder = out / "replay"
     with progress(quiet=as_json) as advance:
 

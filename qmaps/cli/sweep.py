@@ -3,13 +3,24 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from qmaps.cli.options import AsJson, Codebooks, MinSize, Out, States, as_codebook
-from qmaps.cli.output import print_json, print_table, progress
+from qmaps.cli.options import AsJson, CheckpointNames, Codebooks, MinSize, Out, States, as_codebook
+from qmaps.cli.output import print_json, progress
+from qmaps.cli.tables import by_width, label, provenance, write_markdown
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+HEADER = ("quantizer", "front", "bits", "mean abs", "max abs", "mean rel", "to zero")
+ORDER = (
+    "All tensors together, least mean absolute error first. *: on the Pareto front of bits and "
+    "mean absolute error; Lloyd-Max maps, which are fitted to the states, do not count."
+)
 
 
 def sweep(
@@ -25,25 +36,39 @@ def sweep(
     step: Annotated[
         int | None, typer.Option(help="Captured step; by default the last one.")
     ] = None,
+    names: CheckpointNames = None,
     codebook: Codebooks = None,
     min_quantized_size: MinSize = 4096,
-    top: Annotated[int, typer.Option(min=1, help="Rows to print.")] = 20,
+    top: Annotated[
+        int,
+        typer.Option(min=1, help="Rows of each width, beside those on the Pareto front."),
+    ] = 5,
+    markdown: Annotated[
+        Path | None, typer.Option(help="Also write the tables as Markdown to this file.")
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Measure quantizers on captured states; the rows go to OUT/sweep/sweep.parquet.
+
+    The tables are grouped by bits per element, scales included. A star marks the Pareto front: no
+    other quantizer has at most as many bits and at most the same mean absolute error.
 
     Examples:
 
         qmaps sweep states --out runs/mine
 
         qmaps sweep optimizer.pt --spec "B128/DE@4s + rank1/linear@4u" --spec B64/nf4@4s
+
+        qmaps sweep states --top 3 --markdown sweep.md
     """
     from qmaps import capture as captures
     from qmaps import sweep as sweeps
-    from qmaps.storage.files import output_folder
+    from qmaps.storage.files import output_file, output_folder
 
-    loaded = captures.load(states, step=step)
+    loaded = captures.load(states, step=step, names=names)
     output_folder(out)
+    if markdown is not None:
+        output_file(markdown, "markdown")
     with progress(quiet=as_json) as advance:
         frame = sweeps.run(
             loaded,
@@ -53,26 +78,48 @@ def sweep(
             codebooks=[as_codebook(given) for given in codebook or []],
             progress=lambda done, total, note: advance("sweep quantizers", done, total, note),
         )
+    tables = [
+        table
+        for state in frame["state"].unique()
+        for table in by_width(_summary(frame, state), HEADER, _cells, before=f"{state}, ", top=top)
+    ]
+    if markdown is not None:
+        about = provenance(loaded, frame["parameter"].nunique())
+        write_markdown(markdown, "Quantizers on captured states", about, tables, [ORDER])
     if as_json:
         print_json(json.loads(frame.to_json(orient="records")))
         return
-    for state in frame["state"].unique():
-        rows = sweeps.summarize(frame, state=state).sort_values("mean_abs_error").head(top)
-        print_table(
-            f"{state}: all tensors together, least mean absolute error first",
-            ["quantizer", "bits", "mean abs", "max abs", "mean rel", "to zero"],
-            [
-                [
-                    row["quantizer"],
-                    f"{row['bits_per_element']:.2f}",
-                    f"{row['mean_abs_error']:.3g}",
-                    f"{row['max_abs_error']:.3g}",
-                    f"{row['mean_rel_error']:.3g}",
-                    f"{row['zeroed_share']:.2%}",
-                ]
-                for row in rows.to_dict("records")
-            ],
-        )
+    for table in tables:
+        table.show()
+    print(ORDER)
     if loaded.naming.startswith("numbers"):
         print(f"parameter names: {loaded.naming}")
     print(f"rows: {out / 'sweep' / 'sweep.parquet'}")
+    if markdown is not None:
+        print(f"markdown: {markdown}")
+
+
+def _summary(frame: pd.DataFrame, state: str) -> pd.DataFrame:
+    """A row for each quantizer of a state, least error first, with presets and the front."""
+    from qmaps import sweep as sweeps
+    from qmaps.analyze.pareto import LIMIT, frontier
+    from qmaps.analyze.recommend.candidates import PRESETS
+
+    rows = sweeps.summarize(frame, state=state).sort_values("mean_abs_error")
+    attainable = ~rows["quantizer"].str.contains(rf"/{LIMIT}[@(]")
+    return rows.assign(
+        preset=rows["quantizer"].map(PRESETS).fillna(""),
+        on_front=frontier(rows["bits_per_element"], rows["mean_abs_error"], attainable),
+    )
+
+
+def _cells(row: Mapping[str, Any]) -> list[str]:
+    return [
+        label(row),
+        "*" if row["on_front"] else "",
+        f"{row['bits_per_element']:.2f}",
+        f"{row['mean_abs_error']:.3g}",
+        f"{row['max_abs_error']:.3g}",
+        f"{row['mean_rel_error']:.3g}",
+        f"{row['zeroed_share']:.2%}",
+    ]

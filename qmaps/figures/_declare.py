@@ -36,10 +36,15 @@ class Picture:
     frame: str = ""
 
 
+FILES: dict[str, str] = {}
+"""By the name of a figure, the file of a run folder with its frame, where no picture names it."""
+
 _PICTURES: dict[str, tuple[Picture, Callable[..., Figure]]] = {}
 
 
-def figure(*pictures: Picture) -> Callable[[Callable[P, Figure]], Callable[P, Figure]]:
+def figure(
+    *pictures: Picture, file: str = ""
+) -> Callable[[Callable[P, Figure]], Callable[P, Figure]]:
     """Declare a function that draws a frame as a figure of `qmaps.figures`.
 
     The function then runs in the shared style, with texts made literal.
@@ -47,11 +52,15 @@ def figure(*pictures: Picture) -> Callable[[Callable[P, Figure]], Callable[P, Fi
     Args:
         *pictures: pictures that the laboratory draws with it; left out if it has no frame for
             it.
+        file: where a run folder has its frame, such as ``replay/summary.parquet``, for a figure
+            without pictures.
     """
 
     def declared(draw: Callable[P, Figure]) -> Callable[P, Figure]:
         drawn = styled(draw)
         FIGURES[draw.__name__] = drawn
+        if file:
+            FILES[draw.__name__] = file
         _PICTURES.update({picture.name: (picture, drawn) for picture in pictures})
         return drawn
 

@@ -43,8 +43,11 @@ RC: dict[str, Any] = {
     "grid.linewidth": 0.6,
     "axes.axisbelow": True,
     "svg.hashsalt": "qmaps",
+    "pdf.fonttype": 42,
 }
-GROUPS = "axes figure font grid image legend lines mathtext patch path savefig svg text xtick ytick"
+GROUPS = (
+    "axes figure font grid image legend lines mathtext patch path pdf savefig svg text xtick ytick"
+)
 """Groups of matplotlib's settings that decide how a figure looks."""
 
 _LOCK = threading.RLock()

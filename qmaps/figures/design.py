@@ -40,7 +40,7 @@ KINDS = (
 )
 
 
-@figure()
+@figure(file="design/candidates.parquet")
 def design(frame: pd.DataFrame) -> Figure:
     """Displacement error and net progress of each candidate over its bits per element.
 

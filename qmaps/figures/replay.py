@@ -28,7 +28,7 @@ LIMITS = (0.03, 0.1)
 """Step costs where verdicts of `qmaps.recommend` change."""
 
 
-@figure()
+@figure(file="replay/summary.parquet")
 def replay(frame: pd.DataFrame) -> Figure:
     """Step cost of each pair of quantizers and what it is made of, and stalled states.
 

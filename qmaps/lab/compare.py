@@ -14,6 +14,7 @@ import pandas as pd
 import torch
 from torch import nn
 
+from qmaps.analyze._states import MIN_SIZE
 from qmaps.lab.workloads import TrainingRun, Workload, train
 from qmaps.lab.workloads.training import Hook
 from qmaps.optim import AdamW
@@ -28,11 +29,13 @@ class Contender:
         label: its name in figures and tables; its folder is named after it.
         state_quantizers: as for `qmaps.optim.AdamW`; None stands for ``torch.optim.AdamW``.
         overrides: as for `qmaps.optim.AdamW`.
+        min_quantized_size: as for `qmaps.optim.AdamW`.
     """
 
     label: str
     state_quantizers: StateQuantizers = None
     overrides: Mapping[str, StateQuantizers] | None = None
+    min_quantized_size: int = MIN_SIZE
 
     def optimizer(self, model: nn.Module, workload: Workload) -> torch.optim.Optimizer:
         """Make the optimizer of a model with the workload's options."""
@@ -49,6 +52,7 @@ class Contender:
             parameters,
             state_quantizers=self.state_quantizers,
             overrides=self.overrides,
+            min_quantized_size=self.min_quantized_size,
             **options,
         )
 

@@ -98,7 +98,45 @@ def _write(
     progress: Callable[[int, int, str], None] | None,
 ) -> list[Path]:
     """Write the frames; where their states are `known`, only those that are not there already."""
-    jobs: Mapping[str, Callable[[], pd.DataFrame]] = {
+    jobs = _jobs(captured, min_quantized_size)
+    files = []
+    for done, (name, job) in enumerate(jobs.items()):
+        if progress:
+            progress(done, len(jobs), name)
+        path = folder / f"{name}.parquet"
+        if not (known and _kept(path)):
+            write_frame(path, job())
+        files.append(path)
+    if progress:
+        progress(len(jobs), len(jobs), "")
+    return files
+
+
+def frame_of(
+    name: str, states: States, *, min_quantized_size: int = MIN_SIZE
+) -> pd.DataFrame | None:
+    """Compute one of the frames that `analyze_states` writes.
+
+    Args:
+        name: its name, such as ``update_error``.
+        states: captured states, their path, or tensors by parameter and state name.
+        min_quantized_size: parameters of at most this many elements are left out.
+
+    Returns:
+        The frame; None if no frame of states has that name.
+
+    Raises:
+        CaptureError: as in `analyze_states`.
+    """
+    job = _jobs(as_states(states), min_quantized_size).get(name)
+    return None if job is None else job()
+
+
+def _jobs(
+    captured: CapturedStates, min_quantized_size: int
+) -> Mapping[str, Callable[[], pd.DataFrame]]:
+    """What computes each frame."""
+    return {
         "update_error": lambda: analyze.update_error(
             captured, COMPARED, min_quantized_size=min_quantized_size
         ),
@@ -117,17 +155,6 @@ def _write(
         "outliers": lambda: _outliers(captured),
         "profiles": lambda: profiles(captured, min_quantized_size=min_quantized_size),
     }
-    files = []
-    for done, (name, job) in enumerate(jobs.items()):
-        if progress:
-            progress(done, len(jobs), name)
-        path = folder / f"{name}.parquet"
-        if not (known and _kept(path)):
-            write_frame(path, job())
-        files.append(path)
-    if progress:
-        progress(len(jobs), len(jobs), "")
-    return files
 
 
 def _claim(path: Path, identity: dict[str, Any]) -> bool:

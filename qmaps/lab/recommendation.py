@@ -63,9 +63,5 @@ def recommend_for(
 def contender(run: Path) -> Contender:
     """An AdamW with the choice of ``run/recommend``."""
     folder = run / FOLDER
-    summary, choice = read_record(folder / "summary.json"), load_choice(folder / "choice.json")
-    return Contender(
-        f"recommended ({summary['bits_per_element']:.2f} bits)",
-        choice["state_quantizers"],
-        choice.get("overrides"),
-    )
+    bits = read_record(folder / "summary.json")["bits_per_element"]
+    return Contender(f"recommended ({bits:.2f} bits)", **load_choice(folder / "choice.json"))

@@ -16,6 +16,7 @@ def of(
     state_quantizers: Any,
     overrides: Mapping[str, Any],
     codebooks: Mapping[str, Mapping[str, Any]],
+    options: Mapping[str, int],
 ) -> str:
     """Return the code.
 
@@ -24,6 +25,7 @@ def of(
         state_quantizers: a preset's name, quantizers by state name, or None.
         overrides: the same by pattern of parameter names.
         codebooks: `bits`, `signed` and `values` of each codebook by its label.
+        options: further arguments of the optimizer.
     """
     lines = [f"from qmaps.optim import {optimizer}", ""]
     if codebooks:
@@ -37,6 +39,7 @@ def of(
     if overrides:
         chosen = {pattern: _written(given, own) for pattern, given in overrides.items()}
         lines += _argument("overrides", chosen, 4)
+    lines += [f"    {name}={value}," for name, value in options.items()]
     return "\n".join([*lines, ")"])
 
 

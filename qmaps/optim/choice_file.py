@@ -25,7 +25,10 @@ from qmaps.optim.presets import preset
 from qmaps.storage.files import json_text, write_text
 
 FORMAT = 1
-KEYS = ("format", "optimizer", "state_quantizers", "overrides", "codebooks", "provenance")
+KEYS = (
+    *("format", "optimizer", "state_quantizers", "overrides", "min_quantized_size"),
+    *("codebooks", "provenance"),
+)
 IN_32_BITS = ("32-bit", "32bit")
 """What files, and the dicts of a `Choice`, call the absence of a quantizer; None does too."""
 
@@ -47,6 +50,8 @@ class Choice:
             ``{"checkpoint": "checkpoint-500", "step": 500}``. `versions`, of qmaps and torch, is
             added if it is missing.
         optimizer: the class of `qmaps.optim` that `code` shows.
+        min_quantized_size: as the optimizers accept it: states of at most this many elements stay
+            in 32 bits. None leaves the optimizer's own value, 4096.
 
     Raises:
         BadValueError, BadTypeError, SpecError: a value is not allowed, two codebooks have one
@@ -68,6 +73,7 @@ class Choice:
     overrides: Mapping[str, StateQuantizers] = field(default_factory=dict)
     provenance: Mapping[str, Any] = field(default_factory=dict)
     optimizer: str = "AdamW"
+    min_quantized_size: int | None = None
 
     def __post_init__(self) -> None:
         if not isinstance(self.overrides, Mapping):
@@ -82,6 +88,11 @@ class Choice:
             overrides[pattern] = _chosen(given, f"overrides[{pattern!r}]")
         if not (isinstance(self.optimizer, str) and self.optimizer.isidentifier()):
             raise BadValueError(f"optimizer={shown(self.optimizer)} must be the name of a class")
+        least = self.min_quantized_size
+        if least is not None and (isinstance(least, bool) or not isinstance(least, int)):
+            raise BadTypeError(f"min_quantized_size={shown(least)} must be an int or None")
+        if least is not None and not 0 <= least <= 2**53:
+            raise BadValueError(f"min_quantized_size={shown(least)} must be 0 to 2**53")
         values = {
             "state_quantizers": _chosen(self.state_quantizers, "state_quantizers"),
             "overrides": overrides,
@@ -95,13 +106,15 @@ class Choice:
     def kwargs(self) -> dict[str, Any]:
         """Keyword arguments of an optimizer: ``AdamW(params, **choice.kwargs)``."""
         overrides = {"overrides": self.overrides} if self.overrides else {}
-        return {"state_quantizers": self.state_quantizers, **overrides}
+        return {"state_quantizers": self.state_quantizers, **overrides, **self._least()}
 
     @property
     def code(self) -> str:
         """Python code that makes the optimizer, to paste; it needs no file."""
         books = {label: _described(book) for label, book in self.codebooks().items()}
-        return choice_code.of(self.optimizer, self.state_quantizers, self.overrides, books)
+        return choice_code.of(
+            self.optimizer, self.state_quantizers, self.overrides, books, self._least()
+        )
 
     def codebooks(self) -> dict[str, Codebook]:
         """The codebooks that are not maps with a name of their own, by label."""
@@ -187,6 +200,7 @@ class Choice:
             # Nobody knows the versions behind a file that does not say.
             {"versions": {}, **(plain.get("provenance") or {})},
             plain.get("optimizer", "AdamW"),
+            plain.get("min_quantized_size"),
         )
 
     def _plain(self) -> dict[str, Any]:
@@ -200,8 +214,14 @@ class Choice:
             "format": FORMAT,
             "optimizer": self.optimizer,
             "state_quantizers": _written(self.state_quantizers),
+            **self._least(),
             **{name: value for name, value in parts.items() if value},
         }
+
+    def _least(self) -> dict[str, int]:
+        """`min_quantized_size` as an argument, where it is given."""
+        least = self.min_quantized_size
+        return {} if least is None else {"min_quantized_size": least}
 
     def _quantizers(self) -> Iterator[Quantizer]:
         for given in (self.state_quantizers, *self.overrides.values()):
@@ -232,7 +252,7 @@ def load_choice(path: str | os.PathLike[str]) -> dict[str, Any]:
             ``.yaml`` or ``.yml``.
 
     Returns:
-        `state_quantizers`, and `overrides` if there are any.
+        `state_quantizers`, and `overrides` and `min_quantized_size` if the file has them.
 
     Raises:
         BadValueError: the file is missing, damaged, of a later format, or no choice; or YAML

@@ -11,8 +11,10 @@ import pytest
 
 from benchmarks.prediction import measures, report, scores
 from benchmarks.prediction.plan import COUNT, PARTS, pairs
+from benchmarks.prediction.scale import scale
 from benchmarks.trials import FULL
 from qmaps.algebra.pair import Pair
+from qmaps.analyze.recommend.loss import NATS
 from qmaps.lab import judges
 from qmaps.lab.workloads.stdlib_lm import StdlibLMTiny
 
@@ -110,3 +112,12 @@ def test_a_judge_is_recorded_measured_and_reported(
     assert f"| small, 1 x the rate | safe | {safe['pairs']} |" in page
     report.draw(trials, known, tmp_path / "x.png")
     assert (tmp_path / "x.png").stat().st_size > 5000
+
+
+def test_the_scale_of_losses_is_that_of_the_trials() -> None:
+    folder = Path(__file__).parents[2] / "reports" / "prediction"
+    found = scale(pd.read_csv(folder / "trials.csv"), pd.read_csv(folder / "measures.csv"))
+    assert round(found.slope, 2) == NATS
+    assert found.pairs == 25
+    assert (round(found.low, 2), round(found.high, 2)) == (-0.01, 0.15)  # as `NATS` says
+    assert found.noise < 0.01

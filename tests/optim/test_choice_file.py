@@ -108,13 +108,18 @@ def test_a_file_by_hand(tmp_path: Path) -> None:
     assert qmaps.load_choice(path) == {"state_quantizers": {}}
     Choice.load(path).save(path)
     assert qmaps.load_choice(path) == {"state_quantizers": {}}
+    path.write_text('{"state_quantizers": "8bit", "min_quantized_size": 0}')
+    assert qmaps.load_choice(path) == {"state_quantizers": "8bit", "min_quantized_size": 0}
+    Choice.load(path).save(path)
+    assert qmaps.load_choice(path)["min_quantized_size"] == 0
+    assert Choice.load(path).code.endswith('quantizers="8bit",\n    min_quantized_size=0,\n)')
     html = choice()._repr_html_()
     assert "B32x8/First-3fa9c1@4s+sr" in html
     assert "&quot;é" in html
 
 
 NO_CHOICE = "it is damaged or no choice of quantizers; expected JSON, a dict"
-KEYS = "format, optimizer, state_quantizers, overrides, codebooks, provenance"
+KEYS = "format, optimizer, state_quantizers, overrides, min_quantized_size, codebooks, provenance"
 FILES = {
     "": NO_CHOICE,
     "[]": NO_CHOICE,
@@ -138,6 +143,10 @@ FILES = {
     "class",
     '{"state_quantizers": "8bit", "codebooks": {"a": {"values": [1]}}}': "values has 1 entries; 2 "
     "to 65536 are allowed",
+    '{"state_quantizers": "8bit", "min_quantized_size": "9"}': "min_quantized_size='9' must be an "
+    "int or None",
+    '{"state_quantizers": "8bit", "min_quantized_size": -1}': "min_quantized_size=-1 must be 0 to "
+    "2**53",
     '{"state_quantizers": "8bit", "codebooks": {"a": 7}}': "damaged",
     '{"state_quantizers": "8bit", "provenance": [7]}': "damaged",
 }

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 from qmaps.algebra.pair import Pair
 from qmaps.maps.lloyd import LloydMax
 from qmaps.optim.presets import PRESETS as OPTIMIZER_PRESETS
@@ -47,6 +49,11 @@ DIAGNOSTICS = (
     "B128/lloyd@4s + B128/lloyd@4u",
 )
 """Pairs that show which moment costs how much, and what maps fitted to the states reach."""
+
+
+def up_to(bits: float) -> float:
+    """The first of `LIMITS` that so many bits per element do not exceed, or infinity."""
+    return next((limit for limit in LIMITS if bits <= limit), math.inf)
 
 
 def diagnostic(pair: Pair) -> bool:

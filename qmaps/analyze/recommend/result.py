@@ -10,7 +10,7 @@ from typing import Any
 import pandas as pd
 
 from qmaps.algebra.pair import Pair
-from qmaps.analyze._states import MIN_SIZE
+from qmaps.analyze.recommend.loss import SCALE
 from qmaps.maps import _html
 from qmaps.optim import Choice
 
@@ -26,6 +26,9 @@ class Recommendation:
         verdict: the verdict on the choice: ``safe``, ``caution`` or ``unsafe``.
         reason: the measure that decided it.
         step_cost: the `step_cost` of the choice over all parameters.
+        loss: nats of validation loss above 32 bits that go with this step cost on one small
+            fine-tuned model (`qmaps.analyze.recommend.loss.NATS`); NaN with zero points or very
+            large updates. Your model's may differ.
         nbytes: what the states of the choice take, those that stay in 32 bits included.
         full_nbytes: what all take in 32 bits.
         bits_per_element: of both moments of the parameters that may be quantized.
@@ -42,6 +45,7 @@ class Recommendation:
     verdict: str
     reason: str
     step_cost: float
+    loss: float
     nbytes: int
     full_nbytes: int
     bits_per_element: float
@@ -55,14 +59,7 @@ class Recommendation:
     @property
     def code(self) -> str:
         """Python code that makes the optimizer, to paste."""
-        return self.code_of(self.choice)
-
-    def code_of(self, choice: Choice) -> str:
-        """The same for another choice, such as one of `singles`."""
-        if self.min_quantized_size >= MIN_SIZE:  # overrides say the rest
-            return choice.code
-        line = f"    min_quantized_size={self.min_quantized_size},\n)"
-        return choice.code.removesuffix(")") + line
+        return self.choice.code
 
     def summary(self) -> dict[str, Any]:
         """All but the frames, in values that JSON has."""
@@ -71,13 +68,14 @@ class Recommendation:
             "verdict": self.verdict,
             "reason": self.reason,
             "step_cost": self.step_cost,
+            "loss": self.loss,
             "bits_per_element": self.bits_per_element,
             "nbytes": self.nbytes,
             "full_nbytes": self.full_nbytes,
             "gradients": self.gradients,
             "min_quantized_size": self.min_quantized_size,
             "best": {str(limit): pair and pair.spec for limit, pair in self.best.items()},
-            "singles": {str(limit): self.code_of(own) for limit, own in self.singles.items()},
+            "singles": {str(limit): own.code for limit, own in self.singles.items()},
             "code": self.code,
         }
 
@@ -91,6 +89,8 @@ class Recommendation:
             f"states: {self.nbytes:,} bytes, {self.full_nbytes:,} in 32 bits; "
             f"{self.bits_per_element:.2f} bits per element of quantized parameters",
         ]
+        if "loss" in self.choice.provenance.get("budget", {}):
+            lines.insert(1, f"predicted loss: {self.loss:.2g} nats, {SCALE}")
         if self.gradients != "recorded":
             lines.append("gradients were not recorded; they were simulated from the moments")
         return "\n".join([*lines, "", self.code])

@@ -13,8 +13,6 @@ from qmaps.algebra.pair import Pair
 from qmaps.algebra.quantizer import Quantizer
 from qmaps.analyze import replay
 from qmaps.analyze._states import MIN_SIZE, States, as_states
-from qmaps.analyze.design.choice import preferred
-from qmaps.analyze.recommend.budget import Option, choose
 from qmaps.analyze.recommend.candidates import (
     CANDIDATES,
     DIAGNOSTICS,
@@ -23,17 +21,28 @@ from qmaps.analyze.recommend.candidates import (
     MOMENTS,
     PRESETS,
     diagnostic,
+    up_to,
+)
+from qmaps.analyze.recommend.loss import predicted
+from qmaps.analyze.recommend.picks import (
+    best_of,
+    least,
+    measures_of,
+    replay_only,
+    rows_of,
+    scaled,
+    within,
 )
 from qmaps.analyze.recommend.result import Recommendation
 from qmaps.analyze.recommend.sizes import BITS, Sizes, check_budget
 from qmaps.analyze.recommend.verdict import LEVELS, cost_of, dangerous, level, records, verdict
 from qmaps.analyze.replay.run import Given, check, chosen
 from qmaps.analyze.replay.source import share_of
-from qmaps.analyze.replay.summary import SUMMED
 from qmaps.capture import CapturedStates
 from qmaps.errors import BadTypeError, BadValueError, CaptureError, shown
 from qmaps.maps.codebook import Codebook
 from qmaps.optim import Choice
+from qmaps.optim.patterns import grouped
 
 STEPS = 60
 """Steps of the replay, about."""
@@ -41,9 +50,6 @@ ELEMENTS = 2**18
 """Elements that are replayed if the share is left out, about."""
 DANGER = 1e3
 """Added to the error of an option with zero points or very large updates: it comes last."""
-TIE, NOTHING = 1.05, 1e-3
-"""A single pair is preferred to exceptions that lower the error by less than this factor, or by
-less than this."""
 
 
 def run(
@@ -51,6 +57,7 @@ def run(
     *,
     bits: float | None = None,
     nbytes: int | None = None,
+    loss: float | None = None,
     candidates: Iterable[Given] = CANDIDATES,
     diagnostics: bool = False,
     codebooks: Iterable[Codebook] = (),
@@ -76,7 +83,7 @@ def run(
     parameter is its share of the cost of all updates multiplied by its own step cost, and each
     parameter gets a pair on the convex hull of its errors over bytes
     (`qmaps.analyze.recommend.budget.choose`). All parameters get the same pair if exceptions lower
-    the error by less than 5 %.
+    the error by less than 5 %, or the bytes if a `loss` is given.
 
     Args:
         states: captured states, their path, or tensors by parameter and state name. Recorded
@@ -84,8 +91,11 @@ def run(
             moments. Parameters without recorded gradients beside others that have some stay in
             32 bits.
         bits: most bits per element, scales included, as the mean over both moments of all
-            parameters that may be quantized. 4.3 if `nbytes` is left out too.
+            parameters that may be quantized. 4.3 if `nbytes` and `loss` are left out too.
         nbytes: most bytes of all states together, also of those that are not quantized.
+        loss: most nats of validation loss above 32 bits, as predicted from the step cost, instead
+            of a budget: the choice of fewest bytes that keeps to it. The scale is that of one small
+            fine-tuned model (`qmaps.analyze.recommend.loss.NATS`); your model's may differ.
         candidates: pairs of quantizers. Those with a moment in 32 bits, or with a map fitted to
             the data, are diagnostic: they are judged, but not chosen.
         diagnostics: add diagnostic pairs to the candidates, and let diagnostic pairs be chosen.
@@ -95,8 +105,8 @@ def run(
             so much that about 262,144 elements are replayed.
         parameters: names of parameters that may be quantized, with wildcards; all if left out. The
             others stay in 32 bits.
-        min_quantized_size: parameters of at most this many elements stay in 32 bits. If it is less
-            than 4096, give the optimizer the same.
+        min_quantized_size: parameters of at most this many elements stay in 32 bits. Other values
+            than 4096 become part of the choice.
         seed: of stochastic rounding and of simulated gradients, 0 to 2**32 - 1.
         progress: as in `qmaps.replay.run`.
 
@@ -114,10 +124,10 @@ def run(
     Raises:
         SpecError: a candidate does not parse.
         BadValueError, BadTypeError: an argument is not allowed, `parameters` matches nothing, or
-            no choice meets the budget; the message has the smallest that one does.
+            no choice meets the budget or the loss; the message has the smallest that one does.
         CaptureError: as in `qmaps.replay.run`, or all updates are 0.
     """
-    check_budget(bits, nbytes)
+    check_budget(bits=bits, nbytes=nbytes, loss=loss)
     if not isinstance(diagnostics, bool):
         raise BadTypeError(f"diagnostics={shown(diagnostics)} must be a bool")
     known = tuple(codebooks)
@@ -130,7 +140,7 @@ def run(
     captured = as_states(states)
     names = _replayed(captured, chosen(captured, parameters, min_quantized_size))
     sizes = Sizes(captured, names)
-    budget = sizes.budget(bits, nbytes, [*able, FULL])
+    budget = math.inf if loss is not None else sizes.budget(bits, nbytes, [*able, FULL])
     window = len(captured.window())
     frame = replay.run(
         captured,
@@ -150,26 +160,25 @@ def run(
             f"all exact updates of {captured.source!r} are 0; there is nothing to compare with"
         )
     table = _table(tensors, pairs, sizes)
-    picks = _picks(tensors, able, budget)
-    single = _best(table, [p for p in able if sizes.total(p) <= budget], math.inf)
-    if single is not None:
-        alone = dict.fromkeys(picks, single)
-        if _error(tensors, alone) <= TIE * _error(tensors, picks) + NOTHING:
-            picks = alone
-    specs = {name: pair.spec for name, pair in picks.items()}
-    tensors["chosen"] = tensors["quantizer"] == tensors["parameter"].map(specs)
+    if loss is None:
+        picks = within(budget, tensors, table, able, sizes)
+    else:
+        picks = least(loss, tensors, able, sizes)
+    tensors["chosen"] = rows_of(tensors, picks)
     taken = tensors[tensors["chosen"]]
-    (measures,) = records(replay.summarize(_replay_only(taken.assign(quantizer="choice"))))
+    measures = measures_of(tensors, picks)
     judged = verdict(measures, taken)
     used = sum(sizes.of(name, pair) for name, pair in picks.items())
+    given_budget = {"bits": bits, "nbytes": nbytes, "loss": loss}
     provenance = {
         "source": captured.source,
         "step": captured.step,
         "parameters": len(picks),
         "gradients": measures["gradients"],
-        "budget": {"bits": bits or BITS} if nbytes is None else {"nbytes": nbytes},
+        "budget": {name: value for name, value in given_budget.items() if value is not None}
+        or {"bits": BITS},
     }
-    best = {limit: _best(table, able, limit) for limit in LIMITS}
+    best = {limit: best_of(table, able, limit) for limit in LIMITS}
 
     def choice(picks: Mapping[str, Pair]) -> Choice:
         return _choice(captured, picks, sizes, min_quantized_size, provenance)
@@ -179,6 +188,7 @@ def run(
         verdict=judged.level,
         reason=judged.reason,
         step_cost=cost_of(measures),
+        loss=predicted(measures),
         nbytes=sizes.rest + used,
         full_nbytes=sizes.rest + sizes.total(FULL),
         bits_per_element=4 * used / sum(sizes.numel.values()),
@@ -201,10 +211,7 @@ def _replayed(states: CapturedStates, names: list[str]) -> list[str]:
 def _tensors(frame: pd.DataFrame, pairs: Iterable[Pair], sizes: Sizes) -> pd.DataFrame:
     """The replay's frame with sums as of whole parameters, bytes, errors and verdicts."""
     known = {pair.spec: pair for pair in pairs}
-    whole = frame["parameter"].map(sizes.numel)
-    ratio = whole / frame["numel"]
-    scaled = {name: frame[name] * ratio for name in SUMMED}
-    tensors = frame.assign(replayed=frame["numel"], numel=whole, **scaled)
+    tensors = scaled(frame, sizes.numel)
     full = tensors.loc[tensors["quantizer"] == FULL.spec, "cost"]
     total = float(full[full > 0].sum())
     rows = records(tensors)
@@ -225,16 +232,10 @@ def _lost(row: Mapping[str, Any], total: float) -> float:
     return float(error)
 
 
-def _replay_only(tensors: pd.DataFrame) -> pd.DataFrame:
-    """The columns that `qmaps.replay.summarize` knows."""
-    own = ["replayed", "nbytes", "error", "verdict", "chosen"]
-    return tensors.drop(columns=own, errors="ignore")
-
-
 def _table(tensors: pd.DataFrame, pairs: Sequence[Pair], sizes: Sizes) -> pd.DataFrame:
     """A row per candidate, the narrowest first."""
     by_spec = {pair.spec: pair for pair in pairs}
-    measured = replay.summarize(_replay_only(tensors[tensors["quantizer"].isin(list(by_spec))]))
+    measured = replay.summarize(replay_only(tensors[tensors["quantizer"].isin(list(by_spec))]))
     numel = sum(sizes.numel.values())
     found = []
     for row in records(measured):
@@ -245,7 +246,7 @@ def _table(tensors: pd.DataFrame, pairs: Sequence[Pair], sizes: Sizes) -> pd.Dat
             "quantizer": pair.spec,
             "preset": PRESETS.get(pair.spec, ""),
             "diagnostic": diagnostic(pair),
-            "up_to": next((limit for limit in LIMITS if bits <= limit), math.inf),
+            "up_to": up_to(bits),
             "verdict": judged.level,
             "reason": judged.reason,
             "nbytes": sizes.rest + sizes.total(pair),
@@ -255,45 +256,6 @@ def _table(tensors: pd.DataFrame, pairs: Sequence[Pair], sizes: Sizes) -> pd.Dat
     return pd.DataFrame(found)
 
 
-def _picks(tensors: pd.DataFrame, pairs: Sequence[Pair], budget: float) -> dict[str, Pair]:
-    """The pair of each parameter."""
-    options = [*pairs, FULL]
-    found: dict[str, dict[str, Option]] = {}
-    for row in records(tensors):
-        own = Option(int(row["nbytes"]), float(row["error"]))
-        found.setdefault(row["parameter"], {})[row["quantizer"]] = own
-    places = choose([[own[pair.spec] for pair in options] for own in found.values()], budget)
-    return {name: options[place] for name, place in zip(found, places, strict=True)}
-
-
-def _error(tensors: pd.DataFrame, picks: Mapping[str, Pair]) -> float:
-    """The error of a choice for all parameters together."""
-    errors = tensors.set_index(["parameter", "quantizer"])["error"]
-    return float(sum(errors[name, pair.spec] for name, pair in picks.items()))
-
-
-def _best(table: pd.DataFrame, pairs: Sequence[Pair], limit: float) -> Pair | None:
-    """The best single pair within bits per element, the simplest of equal ones."""
-    rows = {row["quantizer"]: row for row in records(table)}
-    within = {
-        pair: {
-            "selection_error": cost_of(row),
-            "bits_per_element": row["bits_per_element"],
-            "designed": not _is_known(pair),
-            "stochastic": any(q is not None and q.stochastic for q in (pair.first, pair.second)),
-        }
-        for pair in pairs
-        if (row := rows[pair.spec])["bits_per_element"] <= limit
-        and not dangerous(row)
-        and not math.isnan(cost_of(row))
-    }
-    return preferred(within) if within else None
-
-
-def _is_known(pair: Pair) -> bool:
-    return not any(q is not None and isinstance(q.map, Codebook) for q in (pair.first, pair.second))
-
-
 def _choice(
     states: CapturedStates,
     picks: Mapping[str, Pair],
@@ -301,24 +263,30 @@ def _choice(
     min_quantized_size: int,
     provenance: Mapping[str, Any],
 ) -> Choice:
-    """The pair of most elements for all parameters, and overrides for the others."""
+    """The pair of most elements for all parameters, and overrides for the others.
+
+    Overrides are patterns that match the same parameters of the states, and no others.
+    """
     total: dict[Pair, int] = {}
     for name, pair in picks.items():
         total[pair] = total.get(pair, 0) + sizes.numel[name]
     most = max(total, key=lambda pair: total[pair])
     # What an optimizer would quantize though it is not to be.
-    least = min(MIN_SIZE, min_quantized_size)
     kept = {
         name: FULL
         for name in states.parameters()
         if name not in picks and MOMENTS[0] in states.states(name)
-        and math.prod(states.shape(name, MOMENTS[0])) > least
+        and math.prod(states.shape(name, MOMENTS[0])) > min_quantized_size
     }  # fmt: skip
     others = {name: pair for name, pair in {**picks, **kept}.items() if pair != most}
     return Choice(
         _quantizers(most),
-        {glob.escape(name): _quantizers(pair) for name, pair in others.items()},
+        {
+            pattern: _quantizers(pair)
+            for pattern, pair in grouped(others, states.parameters()).items()
+        },
         provenance,
+        min_quantized_size=None if min_quantized_size == MIN_SIZE else min_quantized_size,
     )
 
 

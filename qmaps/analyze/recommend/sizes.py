@@ -74,13 +74,13 @@ class Sizes:
         return wanted * numel / 4
 
 
-def check_budget(bits: float | None, nbytes: float | None) -> None:
-    """Raise if a budget is not allowed."""
-    if bits is not None and nbytes is not None:
-        raise BadValueError(f"bits={shown(bits)} and nbytes={shown(nbytes)}: give one of them")
-    for name, value in (("bits", bits), ("nbytes", nbytes)):
-        if value is None:
-            continue
+def check_budget(**budgets: float | None) -> None:
+    """Raise if a budget is not allowed, or if more than one is given."""
+    given = {name: value for name, value in budgets.items() if value is not None}
+    if len(given) > 1:
+        values = " and ".join(f"{name}={shown(value)}" for name, value in given.items())
+        raise BadValueError(f"{values}: give one of them")
+    for name, value in given.items():
         if isinstance(value, bool) or not isinstance(value, (int, float)):
             raise BadTypeError(f"{name}={shown(value)} must be a number")
         if not 0 < value < math.inf:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,11 @@ import qmaps
 from qmaps.algebra.pair import Pair
 from qmaps.analyze.recommend import Recommendation, run, write
 from qmaps.analyze.recommend.candidates import CANDIDATES, PRESETS, diagnostic
-from qmaps.analyze.recommend.run import _lost
+from qmaps.analyze.recommend.loss import NATS, predicted, smallest
+from qmaps.analyze.recommend.picks import measures_of, rows_of
+from qmaps.analyze.recommend.run import _choice, _lost, _quantizers
+from qmaps.analyze.recommend.sizes import Sizes
+from qmaps.analyze.recommend.verdict import cost_of, dangerous
 from qmaps.capture import CapturedStates
 from qmaps.errors import BadTypeError, BadValueError, CaptureError
 from qmaps.optim import AdamW, Choice
@@ -159,6 +164,45 @@ def test_one_pair_for_all_where_exceptions_gain_nothing(states: CapturedStates) 
     assert exact.choice.overrides == {}
 
 
+def test_a_loss_gets_the_smallest_choice_that_keeps_to_it(
+    states: CapturedStates, found: Recommendation
+) -> None:
+    # All choices there are: predicted loss and bytes.
+    every = []
+    for pairs in product(map(Pair.parse, (FOUR, EIGHT, "32-bit + 32-bit")), repeat=3):
+        picks = dict(zip(("a[0]", "b", "c"), pairs, strict=True))
+        measures = measures_of(found.tensors, picks)
+        nbytes = found.tensors.loc[rows_of(found.tensors, picks), "nbytes"].sum()
+        every.append((math.nan if dangerous(measures) else cost_of(measures), nbytes))
+    used = set()
+    for loss in (2e-4, 4e-3, 0.5):
+        least = recommend(states, loss=loss)
+        assert least.loss == NATS * least.step_cost <= loss
+        assert least.choice.provenance["budget"] == {"loss": loss}
+        assert f"predicted loss: {least.loss:.2g} nats, on the scale of one small" in str(least)
+        nbytes = least.tensors.loc[least.tensors["chosen"], "nbytes"].sum()
+        # A single pair may take 5 % more.
+        assert nbytes <= 1.05 * min(own for cost, own in every if NATS * cost <= loss)
+        used.add(nbytes)
+    assert len(used) == 3
+
+
+def test_a_loss_is_met_by_bisection() -> None:
+    tried = []
+
+    def at(budget: int) -> int:
+        tried.append(budget)
+        return budget // 7
+
+    assert smallest(at, lambda choice: choice >= 13, 0, 10**6) == 13
+    assert len(tried) < 25
+    assert smallest(at, lambda choice: choice >= 0, 0, 10) == 0
+    assert smallest(at, lambda choice: choice >= 99, 0, 10) is None
+    row = {"zero_point_share": 0.1, "largest_update": 5.0, "update_gain": 1.0, "update_noise": 0.0}
+    assert math.isnan(predicted(row))
+    assert predicted({**row, "zero_point_share": 0, "update_noise": 1.0}) == NATS / 50
+
+
 def test_diagnostic_pairs_are_not_chosen_unless_asked(states: CapturedStates) -> None:
     options = {"bits": 20.1, "candidates": [FOUR, ALONE], "parameters": ["c"]}
     chosen = [
@@ -176,8 +220,24 @@ def test_parameters_that_are_not_named_stay_in_32_bits(states: CapturedStates) -
     assert found.choice.overrides["b"] is None
     assert built(found.choice).memory().nbytes == found.nbytes
     low = recommend(states, min_quantized_size=29, candidates=[EIGHT], bits=9)
-    assert built(low.choice, min_quantized_size=29).memory().nbytes == low.nbytes
+    assert built(low.choice).memory().nbytes == low.nbytes
     assert "    min_quantized_size=29,\n)" in low.code
+    high = recommend(states, min_quantized_size=7000)
+    assert built(high.choice).memory().nbytes == high.nbytes
+    assert high.choice.overrides == {}  # the size leaves out what needs no override
+
+
+def test_overrides_are_patterns() -> None:
+    pair = {"exp_avg": torch.zeros(48, 128), "exp_avg_sq": torch.zeros(48, 128)}
+    names = [f"layers.{n}.{part}" for n in range(3) for part in ("weight", "scale", "bias")]
+    states = CapturedStates.from_tensors(dict.fromkeys([*names, "head"], pair))
+    picks = {name: Pair.parse(EIGHT if "bias" in name else FOUR) for name in names}
+    choice = _choice(states, picks, Sizes(states, names), 4096, {})
+    assert choice.overrides == {
+        "layers.*.bias": Choice(_quantizers(Pair.parse(EIGHT))).state_quantizers,
+        "head": None,
+    }
+    assert choice.min_quantized_size is None
 
 
 def test_a_parameter_without_updates_costs_nothing() -> None:
@@ -199,6 +259,13 @@ BAD: list[tuple[dict[str, Any], str]] = [
         "states that stay in 32 bits",
     ),
     ({"bits": 4, "nbytes": 5}, "bits=4 and nbytes=5: give one of them"),
+    ({"bits": 4, "loss": 0.1}, "bits=4 and loss=0.1: give one of them"),
+    ({"loss": 0}, "loss=0 must be above 0 and finite"),
+    ({"loss": True}, "loss=True must be a number"),
+    (
+        {"loss": 1e-12, "parameters": ["c"], "candidates": [FOUR]},
+        "loss=1e-12 is less than is predicted for any choice; the smallest is 1.6e-09",
+    ),
     ({"bits": 0}, "bits=0 must be above 0 and finite"),
     ({"bits": "4"}, "bits='4' must be a number"),
     ({"diagnostics": 1}, "diagnostics=1 must be a bool"),

@@ -1,0 +1,218 @@
+"""Two choices of quantizers: where they differ, what they take, and what they cost."""
+
+from __future__ import annotations
+
+import glob
+import math
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+from typing import Any
+
+import pandas as pd
+
+from qmaps.algebra.pair import Pair
+from qmaps.analyze import replay
+from qmaps.analyze._states import MIN_SIZE, States, as_states
+from qmaps.analyze.recommend.candidates import FULL, MOMENTS
+from qmaps.analyze.recommend.loss import predicted
+from qmaps.analyze.recommend.picks import measures_of, rows_of, scaled
+from qmaps.analyze.recommend.verdict import cost_of, verdict
+from qmaps.analyze.replay.source import share_of
+from qmaps.capture import CapturedStates
+from qmaps.errors import BadValueError
+from qmaps.optim import Choice
+from qmaps.optim.presets import preset
+
+CHOICES = ("A", "B")
+OTHERS = "all others"
+"""What stands for the parameters that no override names."""
+UNKNOWN = "depends"
+"""What stands for the pair of a pattern that the other choice's patterns may cut in parts."""
+SHAPE = (1024, 1024)
+"""The shape whose bits per element are told where there are no states."""
+STEPS, ELEMENTS = 60, 2**18
+"""Steps and elements of the replay, about, as in `qmaps.recommend`."""
+
+
+@dataclass(frozen=True)
+class ChoicesCompared:
+    """Two choices of quantizers, A and B.
+
+    Attributes:
+        parameters: one row per parameter of the states; without states one per pattern of the
+            overrides of either, and one for all other parameters. Columns: `parameter`, `A` and `B`
+            (specs of the pairs; ``depends`` for a pattern that only the other choice has, if this
+            one has overrides, too), `bits_A` and `bits_B` (per element; without states those of a
+            matrix of 1024 x 1024), `differs`; with states also `numel`, `bytes_A` and `bytes_B`.
+        summary: one row per choice: `choice`, `bits_per_element` and `nbytes` of both moments of
+            all parameters of the states, `step_cost`, `loss` (as in `qmaps.recommend`), `verdict`,
+            `reason`, `gradients`. Without states it is empty.
+    """
+
+    parameters: pd.DataFrame = field(repr=False)
+    summary: pd.DataFrame
+
+
+def choices(
+    a: Choice,
+    b: Choice,
+    states: States | None = None,
+    *,
+    steps: int = STEPS,
+    seed: int = 0,
+    progress: Callable[[int, int, str], None] | None = None,
+) -> ChoicesCompared:
+    """Compare two choices of quantizers for Adam's moments.
+
+    Args:
+        a: the one choice.
+        b: the other.
+        states: states that both are replayed on: captured states, their path, or tensors by
+            parameter and state name. Recorded gradients are replayed, or simulated ones.
+        steps: steps of the replay, about.
+        seed: of stochastic rounding and of simulated gradients, 0 to 2**32 - 1.
+        progress: as in `qmaps.replay.run`.
+
+    Raises:
+        BadValueError: a choice has quantizers of other states than Adam's.
+        CaptureError: as in `qmaps.replay.run`.
+    """
+    both = dict(zip(CHOICES, (a, b), strict=True))
+    if states is None:
+        return ChoicesCompared(_patterns(both), pd.DataFrame())
+    captured = as_states(states)
+    shapes = {
+        name: captured.shape(name, MOMENTS[0])
+        for name in captured.parameters()
+        if set(MOMENTS) <= set(captured.states(name))
+    }
+    picks = {
+        which: {name: _pair(choice, name, math.prod(shape)) for name, shape in shapes.items()}
+        for which, choice in both.items()
+    }
+    rows = []
+    for name, shape in shapes.items():
+        numel = math.prod(shape)
+        nbytes = {which: _nbytes(picks[which][name], shape) for which in CHOICES}
+        bits = {which: 4 * own / max(numel, 1) for which, own in nbytes.items()}
+        rows.append(_row(name, {which: picks[which][name] for which in CHOICES}, bits))
+        rows[-1] |= {"numel": numel} | {f"bytes_{which}": own for which, own in nbytes.items()}
+    frame = pd.DataFrame(rows)
+    return ChoicesCompared(frame, _summary(captured, frame, picks, steps, seed, progress))
+
+
+def _summary(
+    states: CapturedStates,
+    frame: pd.DataFrame,
+    picks: dict[str, dict[str, Pair]],
+    steps: int,
+    seed: int,
+    progress: Callable[[int, int, str], None] | None,
+) -> pd.DataFrame:
+    """What each choice takes and costs, from one replay of all pairs that occur."""
+    window = len(states.window())
+    names = [name for name in frame["parameter"] if len(states.window(name)) > 1 or not window]
+    pairs = dict.fromkeys([*(pair for own in picks.values() for pair in own.values()), FULL])
+    replayed = replay.run(
+        states,
+        pairs,
+        steps=min(steps, window) if window else steps,
+        rounds=max(1, round(steps / window)) if window else 1,
+        share=share_of(states, names, ELEMENTS),
+        parameters=[glob.escape(name) for name in names],
+        min_quantized_size=0,
+        seed=seed,
+        progress=progress,
+    )
+    whole = scaled(replayed, dict(zip(frame["parameter"], frame["numel"], strict=True)))
+    found = []
+    for which, own in picks.items():
+        measures = measures_of(whole, own)
+        judged = verdict(measures, whole[rows_of(whole, own)])
+        nbytes = int(frame[f"bytes_{which}"].sum())
+        found.append(
+            {
+                "choice": which,
+                "bits_per_element": 4 * nbytes / int(frame["numel"].sum()),
+                "nbytes": nbytes,
+                "step_cost": cost_of(measures),
+                "loss": predicted(measures),
+                "verdict": judged.level,
+                "reason": judged.reason,
+                "gradients": measures["gradients"],
+            }
+        )
+    return pd.DataFrame(found)
+
+
+def _patterns(both: dict[str, Choice]) -> pd.DataFrame:
+    """A row for each pattern of either choice, and one for all others."""
+    numel = math.prod(SHAPE)
+    rows = []
+    for pattern in dict.fromkeys(p for choice in both.values() for p in choice.overrides):
+        pairs = {which: _of_pattern(choice, pattern) for which, choice in both.items()}
+        rows.append((pattern, pairs))
+    others = {which: _members(choice, choice.state_quantizers) for which, choice in both.items()}
+    return pd.DataFrame(
+        _row(
+            name,
+            pairs,
+            {
+                which: math.nan if pair is None else 4 * _nbytes(pair, SHAPE) / numel
+                for which, pair in pairs.items()
+            },
+        )
+        for name, pairs in [*rows, (OTHERS, others)]
+    )
+
+
+def _of_pattern(choice: Choice, pattern: str) -> Pair | None:
+    """What a choice gives the parameters that a pattern matches; None if that depends on them."""
+    if pattern in choice.overrides:
+        return _members(choice, choice.overrides[pattern])
+    name = re.sub(r"\[([*?[])\]", r"\1", pattern)
+    if glob.escape(name) == pattern:  # it is the name of one parameter
+        return _pair(choice, name, math.prod(SHAPE))
+    return None if choice.overrides else _members(choice, choice.state_quantizers)
+
+
+def _row(name: str, pairs: Mapping[str, Pair | None], bits: dict[str, float]) -> dict[str, Any]:
+    specs = {which: UNKNOWN if pair is None else pair.spec for which, pair in pairs.items()}
+    return {
+        "parameter": name,
+        **specs,
+        **{f"bits_{which}": own for which, own in bits.items()},
+        "differs": len(set(specs.values())) > 1,
+    }
+
+
+def _pair(choice: Choice, name: str, numel: int) -> Pair:
+    """The quantizers that an optimizer gives a parameter, as `qmaps.optim.choice` decides it."""
+    least = MIN_SIZE if choice.min_quantized_size is None else choice.min_quantized_size
+    if numel <= least:
+        return FULL
+    matching = (given for p, given in choice.overrides.items() if fnmatchcase(name, p))
+    return _members(choice, next(matching, choice.state_quantizers))
+
+
+def _members(choice: Choice, given: Any) -> Pair:
+    """The pair of a preset's name, of quantizers by state name, or of None."""
+    if given is None:
+        return FULL
+    if isinstance(given, str):
+        specs = preset(given).specs(MOMENTS, signed=MOMENTS[:1])
+        return Pair.parse((specs[MOMENTS[0]], specs[MOMENTS[1]]))
+    for state in given:
+        if state not in MOMENTS:
+            raise BadValueError(
+                f"the choice for {choice.optimizer} has quantizers for {state!r}; only those of "
+                f"Adam's {' and '.join(MOMENTS)} can be compared"
+            )
+    return Pair(given.get(MOMENTS[0]), given.get(MOMENTS[1]))
+
+
+def _nbytes(pair: Pair, shape: tuple[int, ...]) -> int:
+    full = 4 * math.prod(shape)
+    return sum(full if q is None else q.nbytes(shape) for q in (pair.first, pair.second))

@@ -1,0 +1,91 @@
+"""``qmaps plot``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from qmaps.cli.options import AsJson, CheckpointNames, MinSize
+from qmaps.cli.output import print_json, print_table
+from qmaps.errors import BadValueError
+
+HEADER = ["figure", "frame", "about"]
+
+
+def plot(
+    figure: Annotated[
+        str | None, typer.Argument(help="Name of the figure; leave out to list all.")
+    ] = None,
+    run: Annotated[
+        Path | None, typer.Option(help="Run folder with the figure's frame, such as runs/lab.")
+    ] = None,
+    states: Annotated[
+        Path | None,
+        typer.Option(help="Captured states or a checkpoint to compute the frame from, instead."),
+    ] = None,
+    names: CheckpointNames = None,
+    frame: Annotated[
+        Path | None, typer.Option(help="Parquet file with the frame, instead.")
+    ] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(help="File that ends in .png, .svg or .pdf; by default FIGURE.png."),
+    ] = None,
+    min_quantized_size: MinSize = 4096,
+    every: Annotated[bool, typer.Option("--list", help="List the figures.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Draw one figure to a file: of a run folder, of captured states, or of a frame.
+
+    `qmaps figures` draws all figures of a run folder.
+
+    Examples:
+
+        qmaps plot --list
+
+        qmaps plot pareto_exp_avg --run runs/lab --out pareto.pdf
+
+        qmaps plot histogram_second --states states --out second.svg
+    """
+    from qmaps import capture, figures
+    from qmaps.figures.save import kind_of
+    from qmaps.lab import plot as named
+    from qmaps.storage.files import output_file
+
+    if figure is None or every:
+        _list(as_json)
+        return
+    each = named.plot(figure)
+    given = [source for source in (run, states, frame) if source is not None]
+    if len(given) != 1:
+        raise BadValueError(f"{len(given)} of --run, --states and --frame are given; give one")
+    if names is not None and states is None:
+        raise BadValueError(f"names={str(names)!r} needs --states")
+    target = Path(f"{figure}.png") if out is None else out
+    kind_of(target, "out")
+    output_file(target)
+    if run is not None:
+        drawn = named.of_run(each, run)
+    elif frame is not None:
+        drawn = named.of_frame(each, frame)
+    else:
+        loaded = capture.load(given[0], names=names)
+        drawn = named.of_states(each, loaded, min_quantized_size=min_quantized_size)
+    figures.save(drawn, target)
+    if as_json:
+        print_json({"figure": figure, "out": str(target)})
+    else:
+        print(target)
+
+
+def _list(as_json: bool) -> None:
+    from qmaps.lab.plot import plots
+
+    found = plots().values()
+    if as_json:
+        print_json([{"name": p.name, "title": p.title, "frame": p.file or None} for p in found])
+        return
+    rows = [[each.name, each.file or "any, by --frame", each.title] for each in found]
+    print_table("figures, and the file of a run folder with the frame of each", HEADER, rows)

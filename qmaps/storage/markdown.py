@@ -1,0 +1,27 @@
+"""Tables in Markdown."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+
+def table(header: Iterable[str], rows: Iterable[Iterable[str]]) -> list[str]:
+    r"""The lines of a table whose first column is aligned to the left, the others to the right.
+
+    Args:
+        header: title of each column.
+        rows: the cells of each row; ``|`` in them is escaped.
+
+    >>> print("\n".join(table(["map", "bits"], [["DE", "4"]])))
+    | map | bits |
+    |---|---:|
+    | DE | 4 |
+    """
+    titles = list(header)
+    rule = "|---|" + "---:|" * (len(titles) - 1)
+    return [_row(titles), rule, *map(_row, rows)]
+
+
+def _row(cells: Iterable[str]) -> str:
+    escaped: Iterator[str] = (cell.replace("|", "\\|") for cell in cells)
+    return f"| {' | '.join(escaped)} |"

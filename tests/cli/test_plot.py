@@ -1,0 +1,97 @@
+"""``qmaps plot``: one figure by name."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from qmaps import figures, lab
+from qmaps.lab.plot import plots
+from qmaps.storage.files import write_frame
+from tests.figures.synthetic import FRAMES
+
+PICTURES = {picture.name: (picture, draw) for picture, draw in figures.pictures()}
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("run")
+    (folder / "frames").mkdir()
+    write_frame(folder / "frames" / "loss_curves.parquet", FRAMES["loss_curves"])
+    return folder
+
+
+def test_every_figure_is_listed(call) -> None:
+    for command in ("plot", "plot replay --list"):
+        code, out, _ = call(command)
+        assert code == 0
+        assert all(name in out for name in plots())
+    found = {each["name"]: each for each in json.loads(call("plot --json")[1])}
+    assert set(PICTURES) <= set(found)
+    assert {each.draw for each in plots().values()} == set(figures.FIGURES.values())
+    assert found["pareto_exp_avg"]["title"] == PICTURES["pareto_exp_avg"][0].title
+    assert found["pareto_exp_avg"]["frame"] == "sweep/sweep.parquet"
+    assert found["replay"]["frame"] == "replay/summary.parquet"
+    assert found["design"]["frame"] == "design/candidates.parquet"
+    assert found["speedup"]["frame"] is None
+
+
+def test_a_run_draws_what_figures_draws(call, run: Path, tmp_path: Path) -> None:
+    code, out, _ = call(f"plot loss_curves --run {run} --out {tmp_path}/new/l.png")
+    assert (code, out) == (0, f"{tmp_path}/new/l.png\n")
+    (whole,) = lab.draw(run)
+    assert (tmp_path / "new" / "l.png").read_bytes() == whole.read_bytes()
+    (run / "replay").mkdir()
+    write_frame(run / "replay" / "summary.parquet", FRAMES["replay"])
+    code, out, _ = call(f"plot replay --run {run} --out {tmp_path}/r.pdf --json")
+    assert json.loads(out) == {"figure": "replay", "out": f"{tmp_path}/r.pdf"}
+    assert (tmp_path / "r.pdf").read_bytes().startswith(b"%PDF")
+
+
+def test_states_and_frames_are_drawn_without_a_run(call, place: Path, tmp_path: Path) -> None:
+    lab.analyze_states(place / "states", tmp_path)
+    options = f"--states optimizer.pt --names names.txt --out {tmp_path}/o.png"
+    assert call(f"plot outliers {options}")[0] == 0
+    assert call(f"plot outliers --run {tmp_path} --out {tmp_path}/r.png")[0] == 0
+    assert (tmp_path / "o.png").read_bytes() == (tmp_path / "r.png").read_bytes()
+    FRAMES["stability"].to_parquet(tmp_path / "s.parquet")
+    assert call(f"plot stability --frame {tmp_path}/s.parquet --out {tmp_path}/s.svg")[0] == 0
+    assert (tmp_path / "s.svg").read_text().startswith("<?xml")
+
+
+def test_a_pareto_figure_sweeps_the_states(call, place: Path, tmp_path: Path, monkeypatch) -> None:
+    from qmaps import sweep
+
+    monkeypatch.setattr(sweep, "STANDARD", ("B128/DE@4s", "B128/DE-0@4u", "B128/linear@4u"))
+    code, _, _ = call(f"plot pareto_exp_avg_sq --states states --out {tmp_path}/p.png")
+    assert code == 0
+    assert (tmp_path / "p.png").exists()
+
+
+BAD = {
+    "plot pareto --run .": "figure='pareto' is not a figure; qmaps plot --list shows all "
+    f"{len(plots())}; nearest match: pareto_exp_avg",
+    "plot replay": "0 of --run, --states and --frame are given; give one",
+    "plot replay --run . --states states": "2 of --run, --states and --frame are given; give one",
+    "plot replay --run . --names a": "names='a' needs --states",
+    "plot replay --run . --out x.jpg": "out='x.jpg' must end in .png, .svg, .pdf",
+    "plot replay --run .": "run='.' does not have the frame of replay (replay/summary.parquet)",
+    "plot outliers --run .": "run='.' does not have the frame of outliers "
+    "(frames/outliers.parquet)",
+    "plot speedup --run .": "run='.' does not have a frame for speedup",
+    "plot loss_curves --states states": "figure='loss_curves' cannot be drawn from states; give a "
+    "run folder or a frame",
+    "plot replay --frame names.txt": "frame='names.txt' cannot be read as a Parquet file",
+    "plot replay --frame none.parquet": "frame='none.parquet' cannot be read as a Parquet file",
+    "plot replay --run . --out /proc/none/x.png": "out='/proc/none' cannot be written (No such "
+    "file or directory); give a writable folder",
+}
+
+
+@pytest.mark.parametrize("command", BAD)
+def test_bad_input_writes_nothing(command: str, call, place: Path) -> None:
+    before = sorted(place.iterdir())
+    assert call(command) == (2, "", f"error: {BAD[command]}\n")
+    assert sorted(place.iterdir()) == before
