@@ -137,13 +137,15 @@ def _runs(
 
 def _tables(found: RunsCompared, top: int) -> list[Table]:
     """Both runs over all shared parameters, those that differ most, and those of one run."""
+    from qmaps.analyze.recommend.verdict import records
+
     whole = found.moments[found.moments["parameter"] == ""].sort_values("state", kind="stable")
     count = len(found.shared)
     tables = [
         Table(
             f"moments over the {count} parameters that both have: log10 of magnitudes",
             ["moment", "of", "median", "1 %", "99 %", "spread", "zero", "in rows", "in columns"],
-            [[row["state"], row["run"], *_magnitudes(row)] for row in whole.to_dict("records")],
+            [[row["state"], row["run"], *_magnitudes(row)] for row in records(whole)],
         ),
         Table(
             "error of the Adam update, over the same parameters",
@@ -179,12 +181,14 @@ def _tables(found: RunsCompared, top: int) -> list[Table]:
 
 def _beside(frame: pd.DataFrame, keys: list[str]) -> list[tuple[dict[str, Any], dict[str, Any]]]:
     """The rows of A and B with the same key."""
+    from qmaps.analyze.recommend.verdict import records
+
     if keys[0] == "":
         frame, keys = frame[frame["parameter"] == ""], keys[1:]
     else:
         frame = frame[frame["parameter"] != ""]
     first, second = (
-        {row[keys[0]]: row for row in frame[frame["run"] == run].to_dict("records")} for run in "AB"
+        {row[keys[0]]: row for row in records(frame[frame["run"] == run])} for run in "AB"
     )
     return [(row, second[key]) for key, row in first.items() if key in second]
 
@@ -221,11 +225,12 @@ def _choices(
     from qmaps.analyze import compare as comparisons
     from qmaps.optim import Choice
 
-    both = [Choice.load(path) for path in (a, b)]
+    one, other = (Choice.load(path) for path in (a, b))
     loaded = None if states is None else _load(states)
     with progress(quiet=quiet) as advance:
         found = comparisons.choices(
-            *both,
+            one,
+            other,
             loaded,
             progress=lambda done, total, note: advance("replay states", done, total, note),
         )

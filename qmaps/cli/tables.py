@@ -43,7 +43,7 @@ class Table:
 def label(row: Mapping[str, Any]) -> str:
     """A pair of quantizers with the preset that it is, and whether it only serves to compare."""
     preset = f" ({row['preset']})" * bool(row.get("preset"))
-    return row["quantizer"] + preset + " (diagnostic)" * bool(row.get("diagnostic"))
+    return f"{row['quantizer']}{preset}{' (diagnostic)' * bool(row.get('diagnostic'))}"
 
 
 def by_width(
@@ -66,6 +66,7 @@ def by_width(
     import numpy as np
 
     from qmaps.analyze.recommend.candidates import LIMITS, up_to
+    from qmaps.analyze.recommend.verdict import records
 
     tables = []
     groups = frame.groupby(frame["bits_per_element"].map(up_to))
@@ -76,7 +77,7 @@ def by_width(
         if top is not None and len(every) > top:
             rows = every[every["on_front"] | (np.arange(len(every)) < top)]
         count = f", {len(rows)} of {len(every)}" if top is not None else ""
-        found = [cells(row) for row in rows.to_dict("records")]
+        found = [cells(row) for row in records(rows)]
         tables.append(Table(f"{before}{width}{count}", list(header), found))
     return tables
 

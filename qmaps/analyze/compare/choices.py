@@ -150,11 +150,12 @@ def _summary(
 def _patterns(both: dict[str, Choice]) -> pd.DataFrame:
     """A row for each pattern of either choice, and one for all others."""
     numel = math.prod(SHAPE)
-    rows = []
+    rows: list[tuple[str, Mapping[str, Pair | None]]] = []
     for pattern in dict.fromkeys(p for choice in both.values() for p in choice.overrides):
         pairs = {which: _of_pattern(choice, pattern) for which, choice in both.items()}
         rows.append((pattern, pairs))
-    others = {which: _members(choice, choice.state_quantizers) for which, choice in both.items()}
+    own = {which: _members(choice, choice.state_quantizers) for which, choice in both.items()}
+    rows.append((OTHERS, own))
     return pd.DataFrame(
         _row(
             name,
@@ -164,7 +165,7 @@ def _patterns(both: dict[str, Choice]) -> pd.DataFrame:
                 for which, pair in pairs.items()
             },
         )
-        for name, pairs in [*rows, (OTHERS, others)]
+        for name, pairs in rows
     )
 
 

@@ -186,8 +186,11 @@ def _all_errors(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     frame = pd.DataFrame(rows)
     found = []
     for _, group in frame.groupby("quantizer", sort=False):
-        row = {**group.iloc[0].to_dict(), "parameter": "", "numel": int(group["numel"].sum())}
-        for name in ("bits_per_element", "zeroed_share", *group.filter(like="mean_")):
-            row[name] = float(np.average(group[name], weights=group["numel"]))
-        found.append(row | {name: float(group[name].max()) for name in group.filter(like="max_")})
+        row = {**records(group)[0], "parameter": "", "numel": int(group["numel"].sum())}
+        for name in row:
+            if name.startswith(("mean_", "bits_", "zeroed_")):
+                row[name] = float(np.average(group[name], weights=group["numel"]))
+            elif name.startswith("max_"):
+                row[name] = float(group[name].max())
+        found.append(row)
     return found
