@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -10,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from qmaps.cli.options import AsJson, MinSize, Out, refuse_given
-from qmaps.cli.output import print_json, progress
+from qmaps.cli.output import print_json, progress, rows_of
 from qmaps.cli.tables import Table, label, write_markdown
 from qmaps.errors import BadValueError
 
@@ -214,8 +213,8 @@ def _record(found: RunsCompared) -> dict[str, Any]:
         "shared": found.shared,
         "only_a": found.only["A"],
         "only_b": found.only["B"],
-        "moments": json.loads(found.moments.to_json(orient="records")),
-        "errors": json.loads(found.errors.to_json(orient="records")),
+        "moments": rows_of(found.moments),
+        "errors": rows_of(found.errors),
     }
 
 
@@ -239,8 +238,8 @@ def _choices(
         _choice_tables(found, top),
         about,
         {
-            "parameters": json.loads(found.parameters.to_json(orient="records")),
-            "choices": json.loads(found.summary.to_json(orient="records")),
+            "parameters": rows_of(found.parameters),
+            "choices": rows_of(found.summary),
         },
     )
 

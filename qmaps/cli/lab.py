@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -44,10 +44,11 @@ def lab(
     stable_embedding: StableEmbedding = False,
     as_json: AsJson = False,
 ) -> None:
-    """Run the whole laboratory: train, capture, sweep, draw, train quantized, report.
+    """Say which quantizers are safe: train, capture, sweep, recommend, train quantized, report.
 
-    With --checkpoint nothing is trained: its states are captured, swept, drawn and reported. An
-    interrupted run goes on when the same command is given again.
+    With --checkpoint nothing is trained: its states are captured, swept and drawn, quantizers are
+    recommended, and the page says all. An interrupted run goes on when the same command is given
+    again.
 
     Examples:
 
@@ -87,7 +88,9 @@ def lab(
                 command=command_line(),
                 progress=advance,
             )
-    told = {"report": str(page), "out": str(out)}
+    told: dict[str, Any] = {"report": str(page), "out": str(out)}
+    found = read_record(page.parent / "recommend" / "summary.json")
+    told |= {name: found[name] for name in ("verdict", "reason", "code")}
     if checkpoint is not None:
         about = read_record(page.parent / "about.json")
         told |= {name: about[name] for name in ("captured_step", "naming")}
@@ -96,4 +99,5 @@ def lab(
         return
     if "naming" in told:
         print(f"parameter names: {told['naming']}")
+    print(f"{found['verdict']}: {found['reason']}", found["code"], sep="\n\n", end="\n\n")
     print(f"report: {page.resolve()}")

@@ -6,7 +6,7 @@ import os
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.progress import (
@@ -21,6 +21,9 @@ from rich.table import Table
 
 from qmaps.errors import one_line
 from qmaps.storage.files import json_text
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 NARROWEST, WIDTH = 20, 80
 """Characters of a line that are too few for a table, and those that it gets then."""
@@ -55,6 +58,11 @@ def command_line() -> str:
 def print_json(value: Any) -> None:
     """Print `value` as strict JSON for scripts; NaN and infinity become null."""
     print(json_text(value))
+
+
+def rows_of(frame: pd.DataFrame) -> list[dict[str, Any]]:
+    """The rows of a frame for `print_json`, with every digit of its numbers."""
+    return [{str(name): value for name, value in row.items()} for row in frame.to_dict("records")]
 
 
 def print_table(title: str, header: list[str], rows: list[list[str]]) -> None:

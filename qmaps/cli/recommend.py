@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -21,7 +20,7 @@ from qmaps.cli.options import (
     as_codebook,
     recorded,
 )
-from qmaps.cli.output import print_json, progress
+from qmaps.cli.output import print_json, progress, rows_of
 from qmaps.cli.tables import by_width, label
 
 if TYPE_CHECKING:
@@ -131,7 +130,7 @@ def recommend(
         )
     recommendations.write(found, folder)
     if as_json:
-        pairs = json.loads(found.pairs.to_json(orient="records"))
+        pairs = rows_of(found.pairs)
         print_json({**found.summary(), "pairs": pairs})
         return
     _print(found)

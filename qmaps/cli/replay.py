@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Annotated
 
@@ -19,7 +18,7 @@ from qmaps.cli.options import (
     as_codebook,
     recorded,
 )
-from qmaps.cli.output import print_json, print_table, progress
+from qmaps.cli.output import print_json, print_table, progress, rows_of
 
 
 def replay(
@@ -102,7 +101,7 @@ def replay(
     write_frame(folder / "summary.parquet", summary)
     figures.save(figures.replay(summary), folder / "replay.png")
     if as_json:
-        print_json(json.loads(summary.to_json(orient="records")))
+        print_json(rows_of(summary))
         return
     rows = summary.head(top).to_dict("records")
     (kind,) = summary["gradients"].unique()

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from qmaps.cli.options import AsJson, Out
-from qmaps.cli.output import command_line, print_json, print_table, progress
+from qmaps.cli.output import command_line, print_json, print_table, progress, rows_of
 from qmaps.errors import BadValueError
 
 
@@ -84,8 +83,8 @@ def speedup(
                 "paths": {name: str(path) for name, path in paths.items()},
                 "hardware": place.name,
                 "job": job.name,
-                "best": json.loads(best.to_json(orient="records")),
-                "tables": json.loads(tables.to_json(orient="records")),
+                "best": rows_of(best),
+                "tables": rows_of(tables),
             }
         )
         return

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -10,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from qmaps.cli.options import AsJson, CheckpointNames, Codebooks, MinSize, Out, States, as_codebook
-from qmaps.cli.output import print_json, progress
+from qmaps.cli.output import print_json, progress, rows_of
 from qmaps.cli.tables import by_width, label, provenance, write_markdown
 
 if TYPE_CHECKING:
@@ -87,7 +86,7 @@ def sweep(
         about = provenance(loaded, frame["parameter"].nunique())
         write_markdown(markdown, "Quantizers on captured states", about, tables, [ORDER])
     if as_json:
-        print_json(json.loads(frame.to_json(orient="records")))
+        print_json(rows_of(frame))
         return
     for table in tables:
         table.show()

@@ -75,7 +75,10 @@ def test_running_again_finds_everything_done(lab: Path, tmp_path: Path, capsys) 
     stamps = [path.stat().st_mtime_ns for path in files]
     code, out, err = call(f"lab stdlib-lm-tiny --steps 20 --out {lab} --json", capsys)
     assert (code, err) == (0, "")
-    assert json.loads(out) == {"out": str(lab), "report": str(lab / "report.html")}
+    told = json.loads(out)
+    assert (told["out"], told["report"]) == (str(lab), str(lab / "report.html"))
+    assert told["verdict"] in ("safe", "caution", "unsafe")
+    assert told["code"].startswith("from qmaps.optim import AdamW")
     assert stamps == [path.stat().st_mtime_ns for path in files]
     code, _, err = call(f"lab stdlib-lm-tiny --steps 21 --out {lab}", capsys)
     assert code == 2
@@ -129,6 +132,9 @@ def test_capture_sweep_figures_and_report_of_own_states(tmp_path: Path, capsys) 
     assert set(rows["quantizer"]) == {
         "B128/DE@4s", "B64/mine@3s", "rank1/linear@4u", "B64/mine@3s + rank1/linear@4u",
     }  # fmt: skip
+    kept = pd.read_parquet(run / "sweep" / "sweep.parquet")
+    assert rows["mean_square"].min() < 1e-10
+    pd.testing.assert_series_equal(rows["mean_square"], kept["mean_square"], rtol=0, atol=0)
     assert call(f"figures {states} --out {run}", capsys)[0] == 0
     code, out, _ = call(f"report {run}", capsys)
     assert code == 0

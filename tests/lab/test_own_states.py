@@ -64,7 +64,11 @@ def test_an_interrupted_run_goes_on_to_a_whole_page(
 
     code, text, err = call(f"{command} --json", capsys)
     assert (code, err) == (0, "")
-    assert json.loads(text) == {
+    told = json.loads(text)
+    assert told.pop("verdict") in ("safe", "caution", "unsafe")
+    assert told.pop("reason")
+    assert told.pop("code").startswith("from qmaps.optim import AdamW")
+    assert told == {
         "out": str(out), "report": str(out / "report.html"), "captured_step": 3,
         "naming": "names.txt",
     }  # fmt: skip
