@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from qmaps import figures, lab
+from qmaps import analyze, figures, lab
 from qmaps.lab.plot import plots
 from qmaps.storage.files import write_frame
 from tests.figures.synthetic import FRAMES
@@ -67,7 +67,9 @@ def test_a_pareto_figure_sweeps_the_states(call, place: Path, tmp_path: Path, mo
     monkeypatch.setattr(sweep, "STANDARD", ("B128/DE@4s", "B128/DE-0@4u", "B128/linear@4u"))
     code, _, _ = call(f"plot pareto_exp_avg_sq --states states --out {tmp_path}/p.png")
     assert code == 0
-    assert (tmp_path / "p.png").exists()
+    frame = analyze.pareto(sweep.run(place / "states", sweep.STANDARD), state="exp_avg_sq")
+    figures.save(figures.pareto(frame), tmp_path / "q.png")
+    assert (tmp_path / "p.png").read_bytes() == (tmp_path / "q.png").read_bytes()
 
 
 BAD = {
