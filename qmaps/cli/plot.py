@@ -65,15 +65,15 @@ def plot(
         raise BadValueError(f"names={str(names)!r} needs --states")
     target = Path(f"{figure}.png") if out is None else out
     kind_of(target, "out")
-    output_file(target)
     if run is not None:
         drawn = named.of_run(each, run)
     elif frame is not None:
         drawn = named.of_frame(each, frame)
     else:
         loaded = capture.load(given[0], names=names)
+        output_file(target)  # before long work
         drawn = named.of_states(each, loaded, min_quantized_size=min_quantized_size)
-    figures.save(drawn, target)
+    figures.save(drawn, output_file(target))
     if as_json:
         print_json({"figure": figure, "out": str(target)})
     else:

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from qmaps import figures, lab
+from qmaps import analyze, figures, lab
+from qmaps.lab.frames import frame_of
 from qmaps.lab.plot import plots
 from qmaps.storage.files import write_frame
 from tests.figures.synthetic import FRAMES
@@ -51,7 +52,8 @@ def test_a_run_draws_what_figures_draws(call, run: Path, tmp_path: Path) -> None
 
 
 def test_states_and_frames_are_drawn_without_a_run(call, place: Path, tmp_path: Path) -> None:
-    lab.analyze_states(place / "states", tmp_path)
+    (tmp_path / "frames").mkdir()
+    write_frame(tmp_path / "frames" / "outliers.parquet", frame_of("outliers", place / "states"))
     options = f"--states optimizer.pt --names names.txt --out {tmp_path}/o.png"
     assert call(f"plot outliers {options}")[0] == 0
     assert call(f"plot outliers --run {tmp_path} --out {tmp_path}/r.png")[0] == 0
@@ -67,7 +69,9 @@ def test_a_pareto_figure_sweeps_the_states(call, place: Path, tmp_path: Path, mo
     monkeypatch.setattr(sweep, "STANDARD", ("B128/DE@4s", "B128/DE-0@4u", "B128/linear@4u"))
     code, _, _ = call(f"plot pareto_exp_avg_sq --states states --out {tmp_path}/p.png")
     assert code == 0
-    assert (tmp_path / "p.png").exists()
+    frame = analyze.pareto(sweep.run(place / "states", sweep.STANDARD), state="exp_avg_sq")
+    figures.save(figures.pareto(frame), tmp_path / "q.png")
+    assert (tmp_path / "p.png").read_bytes() == (tmp_path / "q.png").read_bytes()
 
 
 BAD = {
@@ -85,8 +89,11 @@ BAD = {
     "run folder or a frame",
     "plot replay --frame names.txt": "frame='names.txt' cannot be read as a Parquet file",
     "plot replay --frame none.parquet": "frame='none.parquet' cannot be read as a Parquet file",
-    "plot replay --run . --out /proc/none/x.png": "out='/proc/none' cannot be written (No such "
-    "file or directory); give a writable folder",
+    "plot outliers --states none --out new/x.png": "'none' does not exist",
+    "plot replay --run . --out new/x.png": "run='.' does not have the frame of replay "
+    "(replay/summary.parquet)",
+    "plot outliers --states states --out /proc/none/x.png": "out='/proc/none' cannot be "
+    "written (No such file or directory); give a writable folder",
 }
 
 

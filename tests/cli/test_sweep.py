@@ -51,6 +51,7 @@ def test_a_page_of_the_tables(call, place: Path, tmp_path: Path, monkeypatch) ->
         )
         assert (front == "*") == (not beaten.any() and "lloyd" not in spec)
     assert "| B256/DE@8s + B256/DE-0@8u (8bit) | * | 8.13 |" in text
+    assert "| B128/lloyd@8s |  |" in text  # the least error of all, but fitted to the states
 
 
 def test_the_top_rows_and_all_of_the_front() -> None:

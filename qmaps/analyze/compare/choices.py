@@ -20,7 +20,6 @@ from qmaps.analyze.recommend.loss import predicted
 from qmaps.analyze.recommend.picks import measures_of, rows_of, scaled
 from qmaps.analyze.recommend.verdict import cost_of, verdict
 from qmaps.analyze.replay.source import share_of
-from qmaps.capture import CapturedStates
 from qmaps.errors import BadValueError
 from qmaps.optim import Choice
 from qmaps.optim.presets import preset
@@ -61,6 +60,7 @@ def choices(
     states: States | None = None,
     *,
     steps: int = STEPS,
+    share: float | None = None,
     seed: int = 0,
     progress: Callable[[int, int, str], None] | None = None,
 ) -> ChoicesCompared:
@@ -72,6 +72,8 @@ def choices(
         states: states that both are replayed on: captured states, their path, or tensors by
             parameter and state name. Recorded gradients are replayed, or simulated ones.
         steps: steps of the replay, about.
+        share: share of each parameter to replay, in (0, 1]: whole rows, spread evenly. By default
+            so much that about 262,144 elements are replayed.
         seed: of stochastic rounding and of simulated gradients, 0 to 2**32 - 1.
         progress: as in `qmaps.replay.run`.
 
@@ -100,33 +102,27 @@ def choices(
         rows.append(_row(name, {which: picks[which][name] for which in CHOICES}, bits))
         rows[-1] |= {"numel": numel} | {f"bytes_{which}": own for which, own in nbytes.items()}
     frame = pd.DataFrame(rows)
-    return ChoicesCompared(frame, _summary(captured, frame, picks, steps, seed, progress))
-
-
-def _summary(
-    states: CapturedStates,
-    frame: pd.DataFrame,
-    picks: dict[str, dict[str, Pair]],
-    steps: int,
-    seed: int,
-    progress: Callable[[int, int, str], None] | None,
-) -> pd.DataFrame:
-    """What each choice takes and costs, from one replay of all pairs that occur."""
-    window = len(states.window())
-    names = [name for name in frame["parameter"] if len(states.window(name)) > 1 or not window]
-    pairs = dict.fromkeys([*(pair for own in picks.values() for pair in own.values()), FULL])
+    window = len(captured.window())
+    names = [name for name in shapes if len(captured.window(name)) > 1 or not window]
     replayed = replay.run(
-        states,
-        pairs,
+        captured,
+        dict.fromkeys([*(pair for own in picks.values() for pair in own.values()), FULL]),
         steps=min(steps, window) if window else steps,
         rounds=max(1, round(steps / window)) if window else 1,
-        share=share_of(states, names, ELEMENTS),
+        share=share_of(captured, names, ELEMENTS) if share is None else share,
         parameters=[glob.escape(name) for name in names],
         min_quantized_size=0,
         seed=seed,
         progress=progress,
     )
     whole = scaled(replayed, dict(zip(frame["parameter"], frame["numel"], strict=True)))
+    return ChoicesCompared(frame, _summary(whole, frame, picks))
+
+
+def _summary(
+    whole: pd.DataFrame, frame: pd.DataFrame, picks: dict[str, dict[str, Pair]]
+) -> pd.DataFrame:
+    """What each choice takes and costs, from one replay of all pairs that occur."""
     found = []
     for which, own in picks.items():
         measures = measures_of(whole, own)

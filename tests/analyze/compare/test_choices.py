@@ -49,14 +49,19 @@ def test_parameters_get_what_an_optimizer_gives_them(choice: Choice) -> None:
     assert (rows["differs"] == (rows["A"] != rows["B"])).all()
 
 
-def test_the_step_cost_is_that_of_the_recommendation() -> None:
-    found = recommend.run(states(), bits=6.3, candidates=[FOUR, EIGHT], steps=8, share=0.5)
-    both = choices(found.choice, Choice("8bit"), states(), steps=8).summary.set_index("choice")
+@pytest.mark.parametrize("share", [1.0, 0.1])
+def test_the_step_cost_is_that_of_the_recommendation(share: float) -> None:
+    given = states()
+    # A parameter of one row, which is always replayed whole.
+    given["small"] = {name: x.reshape(1, -1) * 0.1 for name, x in given["layers.0.w"].items()}
+    options = {"steps": 8, "share": share}
+    found = recommend.run(given, bits=6.3, candidates=[FOUR, EIGHT], **options)
+    assert found.choice.overrides
+    both = choices(found.choice, Choice("8bit"), given, **options).summary.set_index("choice")
     assert both.loc["A", "nbytes"] == found.nbytes
-    whole = recommend.run(states(), bits=6.3, candidates=[FOUR, EIGHT], steps=8)
-    both = choices(whole.choice, Choice("8bit"), states(), steps=8).summary.set_index("choice")
-    assert both.loc["A", "step_cost"] == pytest.approx(whole.step_cost, rel=0.01)  # small is in it
-    assert both.loc["A", "loss"] == pytest.approx(whole.loss, rel=0.01)
+    assert both.loc["A", "step_cost"] == pytest.approx(found.step_cost)
+    assert both.loc["A", "loss"] == pytest.approx(found.loss)
+    assert both.loc["A", ["verdict", "reason"]].tolist() == [found.verdict, found.reason]
     assert both.loc["B", "step_cost"] < both.loc["A", "step_cost"]
     assert both["gradients"].tolist() == ["simulated", "simulated"]
 
