@@ -23,13 +23,12 @@ from benchmarks import machine
 from benchmarks.case import forms, prepared, skip
 from benchmarks.cases.adamw import TORCH, eight_bit_peers
 from benchmarks.cases.factored import FIXED, MOMENTUM
-from benchmarks.command import count
+from benchmarks.command import count, one_line_errors
 from benchmarks.data import matrices, new_gradients, parameters
 from benchmarks.markdown import markdown as table_lines
 from benchmarks.neighbours import Neighbours
 from benchmarks.timing import Work, interleaved, ratio
 from qmaps import optim
-from qmaps.errors import QmapsError
 from qmaps.storage.files import output_folder, write_json, write_text
 
 OURS = "Adafactor8bit"
@@ -107,6 +106,7 @@ def _busy(share: float | None) -> list[str]:
     return [f"Other programs took {share:.0%} of the processors meanwhile."]
 
 
+@one_line_errors
 def main(given: Sequence[str] | None = None) -> int:
     """Run the command line; returns the exit status."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.adafactor", description=__doc__)
@@ -116,16 +116,12 @@ def main(given: Sequence[str] | None = None) -> int:
     options = parser.parse_args(given)
     if not 0 < options.scale <= 1:
         parser.error(f"--scale {options.scale:g} must be above 0 and at most 1")
-    try:
-        out = output_folder(options.out)
-        torch.set_num_threads(1)
-        found = measure(options.scale, options.rounds, budget=60.0)
-        about = machine.about(sys.argv[1:] if given is None else given, "benchmarks.adafactor")
-        write_json(out / "adafactor.json", {"about": about, **found})
-        write_text(out / "adafactor.md", page(found, about))
-    except QmapsError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
+    out = output_folder(options.out)
+    torch.set_num_threads(1)
+    found = measure(options.scale, options.rounds, budget=60.0)
+    about = machine.about(sys.argv[1:] if given is None else given, "benchmarks.adafactor")
+    write_json(out / "adafactor.json", {"about": about, **found})
+    write_text(out / "adafactor.md", page(found, about))
     print((out / "adafactor.md").read_text())
     return 0
 

@@ -21,9 +21,8 @@ from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812 - torch's own convention
 
 import qmaps
-from benchmarks.command import command_line
+from benchmarks.command import command_line, one_line_errors
 from benchmarks.markdown import markdown as table_lines
-from qmaps.errors import QmapsError
 from qmaps.lab.report.published import published
 from qmaps.lab.workloads.digits import Digits
 from qmaps.maps import Linear0, Mantissa, StaticTree
@@ -226,6 +225,7 @@ def markdown(frame: pd.DataFrame, command: str, count: int, steps: int) -> str:
     return "\n".join(lines) + "\n"
 
 
+@one_line_errors
 def main(given: Sequence[str] | None = None) -> int:
     """Run the command line; returns the exit status."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.approximation", description=__doc__)
@@ -235,17 +235,13 @@ def main(given: Sequence[str] | None = None) -> int:
     options = parser.parse_args(given)
     if options.samples < 1 or options.steps < 1:
         parser.error("--samples and --steps must be at least 1")
-    try:
-        output_folder(options.out)
-        frame = table(options.samples, options.steps)
-        command = command_line("benchmarks.approximation", given)
-        with replacing(options.out / "approximation.csv") as temporary:
-            frame.to_csv(temporary, index=False, float_format="%.6g")
-        page = markdown(frame, command, options.samples, options.steps)
-        write_text(options.out / "approximation.md", page)
-    except QmapsError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
+    output_folder(options.out)
+    frame = table(options.samples, options.steps)
+    command = command_line("benchmarks.approximation", given)
+    with replacing(options.out / "approximation.csv") as temporary:
+        frame.to_csv(temporary, index=False, float_format="%.6g")
+    page = markdown(frame, command, options.samples, options.steps)
+    write_text(options.out / "approximation.md", page)
     return 0
 
 

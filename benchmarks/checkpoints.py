@@ -16,10 +16,9 @@ import torch
 from torch import nn
 
 from benchmarks import machine
-from benchmarks.command import count
+from benchmarks.command import count, one_line_errors
 from benchmarks.markdown import markdown as table_lines
 from benchmarks.timing import interleaved, ratio
-from qmaps.errors import QmapsError
 from qmaps.optim import AdamW4bit, AdamW8bit
 from qmaps.storage import checkpoint
 from qmaps.storage.files import output_folder, write_json, write_text
@@ -107,23 +106,20 @@ def page(found: dict[str, dict[str, float]], width: int, rounds: int) -> str:
     return "\n".join(lines) + "\n"
 
 
+@one_line_errors
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.checkpoints", description=__doc__)
     parser.add_argument("--width", type=count, default=1024, help="of layers (default 1024)")
     parser.add_argument("--rounds", type=count, default=9, help="that count (default 9)")
     parser.add_argument("--out", type=Path, default=Path("reports"), help="folder for results")
     options = parser.parse_args(arguments)
-    try:
-        out = output_folder(options.out)
-        with tempfile.TemporaryDirectory() as folder:
-            found = measure(options.width, options.rounds, Path(folder))
-        given = sys.argv[1:] if arguments is None else list(arguments)
-        about = machine.about(given, "benchmarks.checkpoints")
-        write_json(out / "checkpoints.json", {"about": about, "found": found})
-        write_text(out / "checkpoints.md", page(found, options.width, options.rounds))
-    except QmapsError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
+    out = output_folder(options.out)
+    with tempfile.TemporaryDirectory() as folder:
+        found = measure(options.width, options.rounds, Path(folder))
+    given = sys.argv[1:] if arguments is None else list(arguments)
+    about = machine.about(given, "benchmarks.checkpoints")
+    write_json(out / "checkpoints.json", {"about": about, "found": found})
+    write_text(out / "checkpoints.md", page(found, options.width, options.rounds))
     print((out / "checkpoints.md").read_text())
     return 0
 

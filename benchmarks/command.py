@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import argparse
 import fnmatch
+import functools
 import math
 import shlex
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Protocol, TypeVar
+from typing import ParamSpec, Protocol, TypeVar
 
-from qmaps.errors import nearest
+from qmaps.errors import QmapsError, nearest
 
 
 def command_line(module: str, given: Sequence[str] | None) -> str:
@@ -24,6 +25,36 @@ def command_line(module: str, given: Sequence[str] | None) -> str:
     return shlex.join(["python", "-m", module, *(sys.argv[1:] if given is None else given)])
 
 
+def one_line_errors(main: Callable[P, int]) -> Callable[P, int]:
+    """Let a command end with one line on stderr and status 2 where qmaps raises an error."""
+
+    @functools.wraps(main)
+    def run(*given: P.args, **options: P.kwargs) -> int:
+        try:
+            return main(*given, **options)
+        except QmapsError as error:
+            print(f"error: {error}", file=sys.stderr)
+            return 2
+
+    return run
+
+
+def among(
+    parser: argparse.ArgumentParser, what: str, given: Sequence[str], known: Sequence[str]
+) -> None:
+    """Leave with a message if one of the names that were given is unknown.
+
+    Args:
+        parser: the command's.
+        what: what is named, for the message.
+        given: the names.
+        known: all that there are.
+    """
+    for name in given:
+        if name not in known:
+            parser.error(f"unknown {what} {name!r}; allowed are {', '.join(known)}")
+
+
 class Named(Protocol):
     """A case."""
 
@@ -33,6 +64,7 @@ class Named(Protocol):
         ...
 
 
+P = ParamSpec("P")
 N = TypeVar("N", bound=Named)
 
 

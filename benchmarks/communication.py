@@ -24,12 +24,12 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from benchmarks import machine
-from benchmarks.command import count
+from benchmarks.command import count, one_line_errors
 from benchmarks.markdown import markdown as table_lines
 from benchmarks.markdown import spread
 from benchmarks.timing import interleaved, quartiles, ratio
 from qmaps.distributed import comm
-from qmaps.errors import BadValueError, QmapsError
+from qmaps.errors import BadValueError
 from qmaps.storage.files import output_folder, write_json, write_text
 
 PLAIN = "plain DDP"
@@ -161,6 +161,7 @@ def markdown(result: dict[str, Any]) -> str:
     return "\n".join(lines) + "\n"
 
 
+@one_line_errors
 def main(given: Sequence[str] | None = None) -> int:
     """Run the command line; returns the exit status."""
     words = sys.argv[1:] if given is None else list(given)
@@ -175,17 +176,13 @@ def main(given: Sequence[str] | None = None) -> int:
     if options.worker is not None:
         worker(options.rank, options.world, options.worker, options.rounds, options.width)
         return 0
-    try:
-        output_folder(options.out)
-        load = os.getloadavg()[0] if hasattr(os, "getloadavg") else float("nan")
-        result = launch(options.world, options.rounds, options.width)
-        result |= {"about": machine.about(words, "benchmarks.communication")}
-        result |= {"world": options.world, "load": load, "cores": os.cpu_count()}
-        write_json(options.out / "communication.json", result)
-        write_text(options.out / "communication.md", markdown(result))
-    except QmapsError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
+    output_folder(options.out)
+    load = os.getloadavg()[0] if hasattr(os, "getloadavg") else float("nan")
+    result = launch(options.world, options.rounds, options.width)
+    result |= {"about": machine.about(words, "benchmarks.communication")}
+    result |= {"world": options.world, "load": load, "cores": os.cpu_count()}
+    write_json(options.out / "communication.json", result)
+    write_text(options.out / "communication.md", markdown(result))
     return 0
 
 

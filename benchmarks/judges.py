@@ -20,10 +20,9 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from scipy import stats
 
-from benchmarks.command import command_line, count
+from benchmarks.command import among, command_line, count, one_line_errors
 from benchmarks.markdown import markdown
 from benchmarks.trials import FULL, Trial, run_all
-from qmaps.errors import QmapsError
 from qmaps.lab.judges import JUDGES
 from qmaps.storage.files import output_folder, replacing, write_text
 
@@ -244,6 +243,7 @@ def draw(frame: pd.DataFrame, path: Path) -> None:
     figure.savefig(path, format="png", dpi=110)
 
 
+@one_line_errors
 def main(given: Sequence[str] | None = None) -> int:
     """Run the command line; returns the exit status."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.judges", description=__doc__)
@@ -253,21 +253,15 @@ def main(given: Sequence[str] | None = None) -> int:
     parser.add_argument("--runs", type=Path, default=Path("runs/trials"), help="finished trials")
     parser.add_argument("--out", type=Path, default=Path("reports"), help="folder of the results")
     options = parser.parse_args(given)
-    unknown = [name for name in options.judge if name not in JUDGES]
-    if unknown:
-        parser.error(f"unknown judge {unknown[0]!r}; allowed are {', '.join(JUDGES)}")
-    try:
-        out = output_folder(options.out)
-        plan = [trial for name in options.judge for trial in trials(name)]
-        frame = run_all(plan, options.runs, workers=options.workers or 0)
-        with replacing(out / "judges.csv") as temporary:
-            frame.to_csv(temporary, index=False)
-        with replacing(out / "judges.png") as temporary:
-            draw(frame, temporary)
-        write_text(out / "judges.md", page(frame, command_line("benchmarks.judges", given)))
-    except QmapsError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
+    among(parser, "judge", options.judge, list(JUDGES))
+    out = output_folder(options.out)
+    plan = [trial for name in options.judge for trial in trials(name)]
+    frame = run_all(plan, options.runs, workers=options.workers or 0)
+    with replacing(out / "judges.csv") as temporary:
+        frame.to_csv(temporary, index=False)
+    with replacing(out / "judges.png") as temporary:
+        draw(frame, temporary)
+    write_text(out / "judges.md", page(frame, command_line("benchmarks.judges", given)))
     return 0
 
 

@@ -18,11 +18,10 @@ import torch
 from torch import nn
 
 from benchmarks import machine
-from benchmarks.command import count
+from benchmarks.command import count, one_line_errors
 from benchmarks.markdown import markdown as table_lines
 from benchmarks.timing import Work, interleaved, ratio
 from qmaps import lpmm
-from qmaps.errors import QmapsError
 from qmaps.lab import workloads
 from qmaps.lab.workloads import Workload
 from qmaps.storage.files import output_folder, write_json, write_text
@@ -107,6 +106,7 @@ def page(found: dict[str, dict[str, dict[str, float]]], about: dict[str, Any]) -
     return "\n".join(lines) + "\n"
 
 
+@one_line_errors
 def main(given: Sequence[str] | None = None) -> int:
     """Run the command line; returns the exit status."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.lpmm_step", description=__doc__)
@@ -118,15 +118,11 @@ def main(given: Sequence[str] | None = None) -> int:
     options = parser.parse_args(given)
     if unknown := [name for name in options.workload if name not in WORKLOADS]:
         parser.error(f"WORKLOAD={unknown[0]!r} is none of {', '.join(WORKLOADS)}")
-    try:
-        out = output_folder(options.out)
-        found = {name: measure(name, options.rounds) for name in options.workload or WORKLOADS}
-        about = machine.about(sys.argv[1:] if given is None else given, "benchmarks.lpmm_step")
-        write_json(out / "step.json", {"about": about, "ratios": found})
-        write_text(out / "step.md", page(found, about))
-    except QmapsError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
+    out = output_folder(options.out)
+    found = {name: measure(name, options.rounds) for name in options.workload or WORKLOADS}
+    about = machine.about(sys.argv[1:] if given is None else given, "benchmarks.lpmm_step")
+    write_json(out / "step.json", {"about": about, "ratios": found})
+    write_text(out / "step.md", page(found, about))
     print((out / "step.md").read_text())
     return 0
 

@@ -21,11 +21,10 @@ from typing import Any
 import torch
 
 from benchmarks import machine
-from benchmarks.command import count
+from benchmarks.command import count, one_line_errors
 from benchmarks.markdown import markdown as table_lines
 from benchmarks.timing import WARM_UPS, Work, interleaved, ratio
 from qmaps.capture import Monitor
-from qmaps.errors import QmapsError
 from qmaps.lab import workloads
 from qmaps.lab.workloads import Workload
 from qmaps.optim import AdamW, QuantizedOptimizer
@@ -145,6 +144,7 @@ def page(found: dict[str, dict[str, float]], about: dict[str, Any], every: int) 
     return "\n".join(lines) + "\n"
 
 
+@one_line_errors
 def main(given: Sequence[str] | None = None) -> int:
     """Run the command line; returns the exit status."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.monitor", description=__doc__)
@@ -158,22 +158,18 @@ def main(given: Sequence[str] | None = None) -> int:
     options = parser.parse_args(given)
     if unknown := [name for name in options.workload if name not in WORKLOADS]:
         parser.error(f"WORKLOAD={unknown[0]!r} is none of {', '.join(WORKLOADS)}")
-    try:
-        out = output_folder(options.out)
-        torch.set_num_threads(options.threads)
-        found = {}
-        with tempfile.TemporaryDirectory() as folder:
-            for name in options.workload or WORKLOADS:
-                for preset in PRESETS:
-                    torch.manual_seed(0)
-                    measured = measure(name, preset, options.rounds, options.every, folder)
-                    found[f"{name}, {preset}"] = measured
-        about = machine.about(sys.argv[1:] if given is None else given, "benchmarks.monitor")
-        write_json(out / "monitor.json", {"about": about, "found": found})
-        write_text(out / "monitor.md", page(found, about, options.every))
-    except QmapsError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
+    out = output_folder(options.out)
+    torch.set_num_threads(options.threads)
+    found = {}
+    with tempfile.TemporaryDirectory() as folder:
+        for name in options.workload or WORKLOADS:
+            for preset in PRESETS:
+                torch.manual_seed(0)
+                measured = measure(name, preset, options.rounds, options.every, folder)
+                found[f"{name}, {preset}"] = measured
+    about = machine.about(sys.argv[1:] if given is None else given, "benchmarks.monitor")
+    write_json(out / "monitor.json", {"about": about, "found": found})
+    write_text(out / "monitor.md", page(found, about, options.every))
     print((out / "monitor.md").read_text())
     return 0
 

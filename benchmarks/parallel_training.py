@@ -27,9 +27,9 @@ from scipy import stats
 from torch import Tensor, nn
 
 import qmaps
-from benchmarks.command import command_line, count
+from benchmarks.command import command_line, count, one_line_errors
 from benchmarks.markdown import markdown as table_lines
-from qmaps.errors import OutputError, QmapsError
+from qmaps.errors import OutputError
 from qmaps.lab.workloads.base import seeded
 from qmaps.lab.workloads.digits import VALIDATION, Digits, images
 from qmaps.storage.files import output_folder, replacing, write_json, write_text
@@ -259,6 +259,7 @@ def _steps(frame: pd.DataFrame) -> dict[str, int]:
     return {str(k): int(v) for k, v in frame.groupby("net", sort=False)["steps"].first().items()}
 
 
+@one_line_errors
 def main(given: Sequence[str] | None = None) -> int:
     """Run the command line; returns the exit status."""
     parser = argparse.ArgumentParser(
@@ -272,33 +273,29 @@ def main(given: Sequence[str] | None = None) -> int:
     options = parser.parse_args(given)
     if options.seeds < 2:
         parser.error(f"--seeds={options.seeds} must be at least 2, for the tests")
-    try:
-        output_folder(options.out)
-        rows: list[dict[str, Any]] = []
-        points: list[dict[str, Any]] = []
-        names = options.net or list(NETS)
-        # Seed by seed, so that what there is of an interrupted run can be compared.
-        plan = list(product(range(options.seeds), names, PARALLEL, [FULL, *TYPES]))
-        for number, (seed, name, parallel, kind) in enumerate(plan, 1):
-            # In 32 bits there is nothing to tell data from model parallel.
-            where = "data" if kind == FULL else parallel
-            curve = run(name, where, kind, seed, options.steps, options.runs)
-            about = {"net": name, "parallel": parallel, "type": kind, "seed": seed}
-            points += [{**about, **point} for point in curve]
-            last = curve[-1]
-            rows.append({**about, "steps": last["step"], "error": last["test"]})
-            about_run = f"{name} {parallel} {kind} {seed}"
-            print(f"{number}/{len(plan)} {about_run}: {last['test']:.4f}", flush=True)
-        frame = pd.DataFrame(rows).sort_values(["net", "parallel"], kind="stable")
-        command = command_line("benchmarks.parallel_training", given)
-        with replacing(options.out / "parallel-training.csv") as temporary:
-            frame.to_csv(temporary, index=False)
-        with replacing(options.out / "parallel-training-curves.csv") as temporary:
-            curves(points).to_csv(temporary, index=False, float_format="%.5f")
-        write_text(options.out / "parallel-training.md", markdown(frame, command))
-    except QmapsError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
+    output_folder(options.out)
+    rows: list[dict[str, Any]] = []
+    points: list[dict[str, Any]] = []
+    names = options.net or list(NETS)
+    # Seed by seed, so that what there is of an interrupted run can be compared.
+    plan = list(product(range(options.seeds), names, PARALLEL, [FULL, *TYPES]))
+    for number, (seed, name, parallel, kind) in enumerate(plan, 1):
+        # In 32 bits there is nothing to tell data from model parallel.
+        where = "data" if kind == FULL else parallel
+        curve = run(name, where, kind, seed, options.steps, options.runs)
+        about = {"net": name, "parallel": parallel, "type": kind, "seed": seed}
+        points += [{**about, **point} for point in curve]
+        last = curve[-1]
+        rows.append({**about, "steps": last["step"], "error": last["test"]})
+        about_run = f"{name} {parallel} {kind} {seed}"
+        print(f"{number}/{len(plan)} {about_run}: {last['test']:.4f}", flush=True)
+    frame = pd.DataFrame(rows).sort_values(["net", "parallel"], kind="stable")
+    command = command_line("benchmarks.parallel_training", given)
+    with replacing(options.out / "parallel-training.csv") as temporary:
+        frame.to_csv(temporary, index=False)
+    with replacing(options.out / "parallel-training-curves.csv") as temporary:
+        curves(points).to_csv(temporary, index=False, float_format="%.5f")
+    write_text(options.out / "parallel-training.md", markdown(frame, command))
     return 0
 
 

@@ -19,11 +19,11 @@ import pandas as pd
 import torch
 from torch import nn
 
-from benchmarks.command import command_line
+from benchmarks.command import command_line, one_line_errors
 from benchmarks.markdown import UNTUNED
 from benchmarks.markdown import markdown as table_lines
 from qmaps import optim
-from qmaps.errors import BadValueError, QmapsError
+from qmaps.errors import BadValueError
 from qmaps.lab import workloads
 from qmaps.lab.workloads import Workload, train
 from qmaps.storage.files import output_folder, replacing, write_text
@@ -180,6 +180,7 @@ def markdown(table: pd.DataFrame, command: str) -> str:
     return "\n".join(lines) + "\n"
 
 
+@one_line_errors
 def main(given: Sequence[str] | None = None) -> int:
     """Run the command line; returns the exit status."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.parity", description=__doc__)
@@ -205,34 +206,30 @@ def main(given: Sequence[str] | None = None) -> int:
     parser.add_argument("--out", type=Path, default=Path("reports"), help="folder of the results")
     parser.add_argument("--name", default="parity", help="name of the results")
     options = parser.parse_args(given)
-    try:
-        output_folder(options.out)
-        for text in options.pair:
-            pair(text)
-        names = options.optimizer or list(FAMILIES)
-        found = []
-        plan = [
-            (workloads.get(work), name, width, seed)
-            for work in options.workload
-            for name in names
-            for width in [*WIDTHS, *(options.pair if name == "AdamW" else [])]
-            for seed in range(options.seeds)
-        ]
-        for number, (work, name, width, seed) in enumerate(plan, 1):
-            row = run(work, name, width, seed, options.steps, options.runs)
-            found.append(row)
-            print(
-                f"{number}/{len(plan)} {work.name} {name} {width} seed {seed}: {row['loss']:.4f}",
-                flush=True,
-            )
-        frame = pd.DataFrame(found)
-        command = command_line("benchmarks.parity", given)
-        with replacing(options.out / f"{options.name}.csv") as temporary:
-            frame.to_csv(temporary, index=False)
-        write_text(options.out / f"{options.name}.md", markdown(summary(frame), command))
-    except QmapsError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
+    output_folder(options.out)
+    for text in options.pair:
+        pair(text)
+    names = options.optimizer or list(FAMILIES)
+    found = []
+    plan = [
+        (workloads.get(work), name, width, seed)
+        for work in options.workload
+        for name in names
+        for width in [*WIDTHS, *(options.pair if name == "AdamW" else [])]
+        for seed in range(options.seeds)
+    ]
+    for number, (work, name, width, seed) in enumerate(plan, 1):
+        row = run(work, name, width, seed, options.steps, options.runs)
+        found.append(row)
+        print(
+            f"{number}/{len(plan)} {work.name} {name} {width} seed {seed}: {row['loss']:.4f}",
+            flush=True,
+        )
+    frame = pd.DataFrame(found)
+    command = command_line("benchmarks.parity", given)
+    with replacing(options.out / f"{options.name}.csv") as temporary:
+        frame.to_csv(temporary, index=False)
+    write_text(options.out / f"{options.name}.md", markdown(summary(frame), command))
     return 0
 
 

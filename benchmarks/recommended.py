@@ -17,12 +17,11 @@ import torch
 from scipy import stats
 
 import qmaps
-from benchmarks.command import command_line, count
+from benchmarks.command import among, command_line, count, one_line_errors
 from benchmarks.judges import PAPER, effort
 from benchmarks.markdown import markdown
 from benchmarks.prediction.measures import record, snapshots
 from benchmarks.trials import FULL, Trial, run_all
-from qmaps.errors import QmapsError
 from qmaps.lab.judges import JUDGES
 from qmaps.optim import Choice
 from qmaps.storage.files import exists, output_folder, replacing, write_text
@@ -124,6 +123,7 @@ def page(frame: pd.DataFrame, choices: dict[str, Path], command: str) -> str:
     return "\n".join(lines)
 
 
+@one_line_errors
 def main(given: Sequence[str] | None = None) -> int:
     """Run the command line; returns the exit status."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.recommended", description=__doc__)
@@ -133,21 +133,15 @@ def main(given: Sequence[str] | None = None) -> int:
     parser.add_argument("--runs", type=Path, default=Path("runs"), help="trials and recordings")
     parser.add_argument("--out", type=Path, default=Path("reports"), help="the report's folder")
     options = parser.parse_args(given)
-    unknown = [name for name in options.judge if name not in JUDGES]
-    if unknown:
-        parser.error(f"unknown judge {unknown[0]!r}; allowed are {', '.join(JUDGES)}")
-    try:
-        out = output_folder(options.out)
-        choices = {judge: choice(judge, options.runs) for judge in options.judge}
-        due = [trial for judge, file in choices.items() for trial in trials(judge, file)]
-        frame = run_all(due, options.runs / "trials", workers=options.workers or 0)
-        with replacing(out / "recommended.csv") as temporary:
-            frame.to_csv(temporary, index=False)
-        command = command_line("benchmarks.recommended", given)
-        write_text(out / "recommended.md", page(frame, choices, command))
-    except QmapsError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
+    among(parser, "judge", options.judge, list(JUDGES))
+    out = output_folder(options.out)
+    choices = {judge: choice(judge, options.runs) for judge in options.judge}
+    due = [trial for judge, file in choices.items() for trial in trials(judge, file)]
+    frame = run_all(due, options.runs / "trials", workers=options.workers or 0)
+    with replacing(out / "recommended.csv") as temporary:
+        frame.to_csv(temporary, index=False)
+    command = command_line("benchmarks.recommended", given)
+    write_text(out / "recommended.md", page(frame, choices, command))
     return 0
 
 

@@ -22,10 +22,9 @@ from torch import nn
 from torch.distributed.fsdp import fully_shard
 
 from benchmarks import machine
-from benchmarks.command import count
+from benchmarks.command import count, one_line_errors
 from benchmarks.markdown import markdown as table_lines
 from benchmarks.timing import interleaved, ratio
-from qmaps.errors import QmapsError
 from qmaps.optim import AdamW, AdamW4bit, AdamW8bit
 from qmaps.storage.files import output_folder, write_json, write_text
 
@@ -101,6 +100,7 @@ def page(ratios: dict[str, float], width: int, rounds: int) -> str:
     return "\n".join(lines) + "\n"
 
 
+@one_line_errors
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line; returns the exit status."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.sharded", description=__doc__)
@@ -108,20 +108,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--rounds", type=count, default=15, help="that count (default 15)")
     parser.add_argument("--out", type=Path, default=Path("reports"), help="folder for results")
     options = parser.parse_args(arguments)
-    try:
-        out = output_folder(options.out)
-        with tempfile.TemporaryDirectory() as folder:
-            torch.multiprocessing.spawn(
-                rank_main, (folder, options.width, options.rounds), nprocs=RANKS
-            )
-            ratios = json.loads(Path(folder, "ratios.json").read_text())
-        given = sys.argv[1:] if arguments is None else list(arguments)
-        about = machine.about(given, "benchmarks.sharded")
-        write_json(out / "sharded.json", {"about": about, "ratios": ratios})
-        write_text(out / "sharded.md", page(ratios, options.width, options.rounds))
-    except QmapsError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
+    out = output_folder(options.out)
+    with tempfile.TemporaryDirectory() as folder:
+        torch.multiprocessing.spawn(
+            rank_main, (folder, options.width, options.rounds), nprocs=RANKS
+        )
+        ratios = json.loads(Path(folder, "ratios.json").read_text())
+    given = sys.argv[1:] if arguments is None else list(arguments)
+    about = machine.about(given, "benchmarks.sharded")
+    write_json(out / "sharded.json", {"about": about, "ratios": ratios})
+    write_text(out / "sharded.md", page(ratios, options.width, options.rounds))
     print((out / "sharded.md").read_text())
     return 0
 

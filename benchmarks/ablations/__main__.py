@@ -17,14 +17,14 @@ import pandas as pd
 from benchmarks.ablations import eight_bit, four_bit
 from benchmarks.ablations.page import page
 from benchmarks.ablations.study import Study, run
-from benchmarks.command import command_line
+from benchmarks.command import command_line, one_line_errors
 from qmaps import figures
-from qmaps.errors import QmapsError
 from qmaps.storage.files import output_folder, replacing, write_text
 
 STUDIES = {study.name: study for study in (eight_bit.STUDY, four_bit.STUDY)}
 
 
+@one_line_errors
 def main(given: Sequence[str] | None = None) -> int:
     """Run the command line; returns the exit status."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.ablations", description=__doc__)
@@ -37,14 +37,10 @@ def main(given: Sequence[str] | None = None) -> int:
     if unknown := [name for name in options.study if name not in STUDIES]:
         parser.error(f"STUDY={unknown[0]!r} is none of {', '.join(STUDIES)}")
     command = command_line("benchmarks.ablations", given)
-    try:
-        output_folder(options.out)
-        for name in options.study or STUDIES:
-            study = replace(STUDIES[name], points=STUDIES[name].points[: options.points])
-            write(study, frame_of(study, options.steps, options.runs), command, options.out)
-    except QmapsError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
+    output_folder(options.out)
+    for name in options.study or STUDIES:
+        study = replace(STUDIES[name], points=STUDIES[name].points[: options.points])
+        write(study, frame_of(study, options.steps, options.runs), command, options.out)
     return 0
 
 

@@ -23,12 +23,11 @@ import pandas as pd
 import torch
 from torch import nn
 
-from benchmarks.command import command_line
+from benchmarks.command import command_line, one_line_errors
 from benchmarks.lpmm.claims import claims
 from benchmarks.markdown import markdown as table_lines
 from benchmarks.markdown import verdicts
 from qmaps import lpmm
-from qmaps.errors import QmapsError
 from qmaps.lab import workloads
 from qmaps.lab.workloads import Workload, train
 from qmaps.storage.files import output_folder, replacing, write_text
@@ -176,6 +175,7 @@ def markdown(table: pd.DataFrame, command: str) -> str:
     return "\n".join(lines) + "\n"
 
 
+@one_line_errors
 def main(given: Sequence[str] | None = None) -> int:
     """Run the command line; returns the exit status."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.lpmm", description=__doc__)
@@ -189,28 +189,24 @@ def main(given: Sequence[str] | None = None) -> int:
     options = parser.parse_args(given)
     chosen = list(HEADLINE) if options.headline else grid(options.most)
     name = "headline" if options.headline else "ablation"
-    try:
-        output_folder(options.out)
-        plan = [
-            (workloads.get(work), contender, seed)
-            for work in options.workload
-            for contender in chosen
-            for seed in range(options.seeds)
-        ]
-        found = []
-        for number, (work, contender, seed) in enumerate(plan, 1):
-            row = run(work, contender, seed, options.steps, options.runs)
-            found.append(row)
-            about = f"{work.name} {contender.label} seed {seed}"
-            print(f"{number}/{len(plan)} {about}: {row['loss']:.4f}", flush=True)
-        frame = pd.DataFrame(found)
-        command = command_line("benchmarks.lpmm", given)
-        with replacing(options.out / f"{name}.csv") as temporary:
-            frame.to_csv(temporary, index=False)
-        write_text(options.out / f"{name}.md", markdown(summary(frame), command))
-    except QmapsError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
+    output_folder(options.out)
+    plan = [
+        (workloads.get(work), contender, seed)
+        for work in options.workload
+        for contender in chosen
+        for seed in range(options.seeds)
+    ]
+    found = []
+    for number, (work, contender, seed) in enumerate(plan, 1):
+        row = run(work, contender, seed, options.steps, options.runs)
+        found.append(row)
+        about = f"{work.name} {contender.label} seed {seed}"
+        print(f"{number}/{len(plan)} {about}: {row['loss']:.4f}", flush=True)
+    frame = pd.DataFrame(found)
+    command = command_line("benchmarks.lpmm", given)
+    with replacing(options.out / f"{name}.csv") as temporary:
+        frame.to_csv(temporary, index=False)
+    write_text(options.out / f"{name}.md", markdown(summary(frame), command))
     return 0
 
 

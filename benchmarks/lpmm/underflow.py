@@ -18,11 +18,10 @@ from pathlib import Path
 import pandas as pd
 import torch
 
-from benchmarks.command import command_line
+from benchmarks.command import command_line, one_line_errors
 from benchmarks.lpmm.__main__ import Contender
 from benchmarks.markdown import markdown
 from qmaps import figures
-from qmaps.errors import QmapsError
 from qmaps.lab import workloads
 from qmaps.lab.workloads import Workload, train
 from qmaps.lpmm.quadratic import Case, beside_bound
@@ -221,6 +220,7 @@ def bounds(steps: int, n: int) -> pd.DataFrame:
     return pd.concat([beside_bound(case, steps=steps) for case in cases], ignore_index=True)
 
 
+@one_line_errors
 def main(given: Sequence[str] | None = None) -> int:
     """Run the command line; returns the exit status."""
     parser = argparse.ArgumentParser(
@@ -233,46 +233,42 @@ def main(given: Sequence[str] | None = None) -> int:
     parser.add_argument("--out", type=Path, default=Path("reports/lpmm"), help="of the results")
     options = parser.parse_args(given)
     n = options.micro_batches
-    try:
-        output_folder(options.out)
-        work = workloads.get(options.workload)
-        steps = work.steps if options.steps is None else options.steps
-        found = []
-        chosen = contenders(n)
-        for number, contender in enumerate(chosen, 1):
-            name = re.sub(r"\W+", "-", f"{work.name} {steps} of {n} {contender.label}".lower())
-            found.append(
-                kept(options.runs / name, lambda c=contender: observed(work, c, steps))  # type: ignore[misc]
-            )
-            print(f"{number}/{len(chosen)} {work.name} {contender.label}", flush=True)
-        joined = {
-            name: pd.concat([frames[name] for frames in found], ignore_index=True)
-            for name in ("ratios", "distribution", "losses")
-        }
-        beside = kept(
-            options.runs / f"bound-{min(steps, 300)}-{n}",
-            lambda: {"bound": bounds(min(steps, 300), n)},
-        )["bound"]
-        ratios, losses = joined["ratios"], joined["losses"]
-        distribution, largest = histograms(joined["distribution"], ratios)
-        shown = {
-            "bin-changes": (figures.bin_changes, bin_changes(ratios, steps)),
-            "update-histogram": (figures.update_histogram, distribution.drop(columns="count")),
-            "convergence": (figures.loss_curves, curves(losses).assign(unit=work.unit)),
-            "bound": (figures.convergence_bound, thinned(beside)),
-        }
-        for name, (draw, frame) in shown.items():
-            figures.save(draw(frame), options.out / f"{name}.png")
-            with replacing(options.out / f"{name}.csv") as temporary:
-                frame.to_csv(temporary, index=False, float_format=DIGITS)
-        table = summary(ratios, losses, steps)
-        with replacing(options.out / "underflow.csv") as temporary:
-            table.to_csv(temporary, index=False)
-        command = command_line("benchmarks.lpmm.underflow", given)
-        write_text(options.out / "underflow.md", page(table, work.name, largest, command))
-    except QmapsError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
+    output_folder(options.out)
+    work = workloads.get(options.workload)
+    steps = work.steps if options.steps is None else options.steps
+    found = []
+    chosen = contenders(n)
+    for number, contender in enumerate(chosen, 1):
+        name = re.sub(r"\W+", "-", f"{work.name} {steps} of {n} {contender.label}".lower())
+        found.append(
+            kept(options.runs / name, lambda c=contender: observed(work, c, steps))  # type: ignore[misc]
+        )
+        print(f"{number}/{len(chosen)} {work.name} {contender.label}", flush=True)
+    joined = {
+        name: pd.concat([frames[name] for frames in found], ignore_index=True)
+        for name in ("ratios", "distribution", "losses")
+    }
+    beside = kept(
+        options.runs / f"bound-{min(steps, 300)}-{n}",
+        lambda: {"bound": bounds(min(steps, 300), n)},
+    )["bound"]
+    ratios, losses = joined["ratios"], joined["losses"]
+    distribution, largest = histograms(joined["distribution"], ratios)
+    shown = {
+        "bin-changes": (figures.bin_changes, bin_changes(ratios, steps)),
+        "update-histogram": (figures.update_histogram, distribution.drop(columns="count")),
+        "convergence": (figures.loss_curves, curves(losses).assign(unit=work.unit)),
+        "bound": (figures.convergence_bound, thinned(beside)),
+    }
+    for name, (draw, frame) in shown.items():
+        figures.save(draw(frame), options.out / f"{name}.png")
+        with replacing(options.out / f"{name}.csv") as temporary:
+            frame.to_csv(temporary, index=False, float_format=DIGITS)
+    table = summary(ratios, losses, steps)
+    with replacing(options.out / "underflow.csv") as temporary:
+        table.to_csv(temporary, index=False)
+    command = command_line("benchmarks.lpmm.underflow", given)
+    write_text(options.out / "underflow.md", page(table, work.name, largest, command))
     return 0
 
 

@@ -15,14 +15,14 @@ from typing import Any
 
 import pandas as pd
 
-from benchmarks.command import command_line, count
+from benchmarks.command import among, command_line, count, one_line_errors
 from benchmarks.prediction import measures, report
 from benchmarks.prediction.plan import PARTS, pairs
 from benchmarks.trials import kept, run_all
-from qmaps.errors import QmapsError
 from qmaps.storage.files import output_folder, read_frame, replacing, write_frame, write_text
 
 
+@one_line_errors
 def main(given: Sequence[str] | None = None) -> int:
     """Run the command line; returns the exit status."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.prediction", description=__doc__)
@@ -32,32 +32,26 @@ def main(given: Sequence[str] | None = None) -> int:
     parser.add_argument("--runs", type=Path, default=Path("runs"), help="trials and recordings")
     parser.add_argument("--out", type=Path, default=Path("reports/prediction"))
     options = parser.parse_args(given)
-    unknown = [name for name in options.part if name not in PARTS]
-    if unknown:
-        parser.error(f"unknown part {unknown[0]!r}; allowed are {', '.join(PARTS)}")
-    try:
-        out = output_folder(options.out)
-        for name in options.part:
-            part = PARTS[name]
-            run_all(part.trials(), options.runs / "trials", workers=options.workers or 0)
-            measured(part.judge, options.runs / "prediction")
-        trials, found = finished(options.runs)
-        with replacing(out / "trials.csv") as temporary:
-            trials.to_csv(temporary, index=False)
-        with replacing(out / "measures.csv") as temporary:
-            found.to_csv(temporary, index=False)
-        scores = report.scores(trials, found)
-        with replacing(out / "scores.csv") as temporary:
-            scores.to_csv(temporary, index=False)
-        with replacing(out / "prediction.png") as temporary:
-            report.draw(trials, found, temporary)
-        command = command_line("benchmarks.prediction", given)
-        write_text(
-            out / "results.md", report.page(scores, trials, report.verdicts(trials, found), command)
-        )
-    except QmapsError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
+    among(parser, "part", options.part, list(PARTS))
+    out = output_folder(options.out)
+    for name in options.part:
+        part = PARTS[name]
+        run_all(part.trials(), options.runs / "trials", workers=options.workers or 0)
+        measured(part.judge, options.runs / "prediction")
+    trials, found = finished(options.runs)
+    with replacing(out / "trials.csv") as temporary:
+        trials.to_csv(temporary, index=False)
+    with replacing(out / "measures.csv") as temporary:
+        found.to_csv(temporary, index=False)
+    scores = report.scores(trials, found)
+    with replacing(out / "scores.csv") as temporary:
+        scores.to_csv(temporary, index=False)
+    with replacing(out / "prediction.png") as temporary:
+        report.draw(trials, found, temporary)
+    command = command_line("benchmarks.prediction", given)
+    write_text(
+        out / "results.md", report.page(scores, trials, report.verdicts(trials, found), command)
+    )
     return 0
 
 
