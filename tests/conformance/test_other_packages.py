@@ -150,7 +150,7 @@ rows = qmaps.sweep.run(states, ["B64/cubic@8s + whole/cubic@4u"])
 assert rows["bias"].notna().equals(rows["mse"].notna()) and rows["bias"].notna().any()
 frames = analyze_states(states, "run", min_quantized_size=0)
 drawn = {path.stem for path in draw("run")}
-assert {path.stem for path in frames} <= drawn | {"states"}, drawn
+assert {path.stem for path in frames} <= drawn | {"states", "profiles"}, drawn
 assert "dots" in drawn and "dots" in figures.__all__
 try:
     main(["maps", "--json"])
