@@ -17,7 +17,8 @@ def round_stochastically(x: Tensor, key: RoundingKey) -> Tensor:
 
     A finite element's bits, plus its 16 random bits (`qmaps.engines.philox.draws`), lose their
     lower 16 bits. So it becomes one of its two neighbours in bfloat16, itself if it is
-    representable, and its sign stays. The probabilities are exact: 16 bits are all that is lost. Above the largest finite bfloat16 (3.39e38) the upper neighbour is infinity, as in
+    representable, and its sign stays. The probabilities are exact, because no more than 16 bits
+    are lost. Above the largest finite bfloat16 (3.39e38) the upper neighbour is infinity, as in
     IEEE rounding. NaN and infinities are converted as usual. Elements are numbered in row-major
     order whatever the strides.
 

@@ -120,7 +120,7 @@ Codebook::Codebook(const std::vector<float>& given, const std::vector<float>& li
     lowest = lowest_equals<std::uint8_t>(given);
     fill(nearest, limits, brief);
     fill(stochastic, below, brief);
-    for (int c = 0; c < kMaxCodes; ++c) values.value[c] = given[c < size ? c : size - 1];
+    for (int c = 0; c <= kMaxCodes; ++c) values.value[c] = given[c < size ? c : size - 1];
     fill_planes(values.value, values.plane);
 }
 

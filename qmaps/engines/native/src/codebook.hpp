@@ -48,10 +48,10 @@ struct alignas(64) Search {
     std::unique_ptr<std::uint8_t[]> first;
 };
 
-// Floats by their codes.
+// Floats by their codes, and one more, so that each has one after it.
 struct alignas(64) Lookup {
-    float value[kMaxCodes];
-    std::uint8_t plane[4][kMaxCodes];
+    float value[kMaxCodes + 1];
+    alignas(64) std::uint8_t plane[4][kMaxCodes];
 };
 
 // The same two for more codes than a byte tells apart.

@@ -87,17 +87,13 @@ inline void round_log_codes(const Codec& codec, const ScaleView& view, const flo
     for (std::int64_t i = 0; i < count; i += kTile) {
         const std::int64_t some = count - i < kTile ? count - i : kTile;
         look_up(codebook.values, codes + i, false, scratch.low, some);
-        const int last = codebook.size - 1;
         for (std::int64_t j = 0; j < some; ++j)
-            scratch.high[j] = codebook.values.value[codes[i + j] < last ? codes[i + j] + 1 : last];
+            scratch.high[j] = codebook.values.value[codes[i + j] + 1];
         float low_ends[kTile], high_ends[kTile];
         log_values(view, at + i, some, scratch.low, low_ends, high_ends);
         log_values(view, at + i, some, scratch.high, low_ends, high_ends);
         const std::uint16_t* draws = draws_of(codec.noise, at + i, some, scratch);
-        for (std::int64_t j = 0; j < some; ++j) {
-            const bool up = rounds_up(draws[j], x[i + j], scratch.low[j], scratch.high[j]);
-            codes[i + j] += up && codes[i + j] < last ? 1 : 0;
-        }
+        raise(codes + i, codebook.size - 1, x + i, scratch.low, scratch.high, draws, some);
     }
 }
 

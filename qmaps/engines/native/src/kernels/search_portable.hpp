@@ -22,16 +22,15 @@ inline void round_codes(const Codec& codec, const float* n, std::int64_t first,
                         std::uint8_t* codes, std::int64_t count, Scratch& scratch) {
     const Codebook& codebook = *codec.codebook;
     const float* value = codebook.values.value;
-    const int last = codebook.size - 1;
     search_codes(codebook.stochastic, n, codes, count, scratch);
-    for (std::int64_t at = 0; at < count; at += kTile) {
-        const std::int64_t end = count - at < kTile ? count : at + kTile;
-        const std::uint16_t* draws = draws_of(codec.noise, first + at, end - at, scratch);
-        for (std::int64_t i = at; i < end; ++i) {
-            const int lower = codes[i], upper = lower < last ? lower + 1 : last;
-            const bool up = rounds_up(draws[i - at], n[i], value[lower], value[upper]);
-            codes[i] = static_cast<std::uint8_t>(up ? upper : lower);
+    for (std::int64_t i = 0; i < count; i += kTile) {
+        const std::int64_t some = count - i < kTile ? count - i : kTile;
+        for (std::int64_t j = 0; j < some; ++j) {
+            scratch.low[j] = value[codes[i + j]];
+            scratch.high[j] = value[codes[i + j] + 1];
         }
+        const std::uint16_t* draws = draws_of(codec.noise, first + i, some, scratch);
+        raise(codes + i, codebook.size - 1, n + i, scratch.low, scratch.high, draws, some);
     }
 }
 
