@@ -83,7 +83,8 @@ QMAPS_INLINE void decode_unit(const SharedBook& codebook, const Scales& scales, 
 
 // The 16 random bits of each of eight elements, two to a word; `first` is the number of the first.
 // They are those of one Philox block, unless a shard begins within a block.
-QMAPS_INLINE void unit_draws(const Noise& noise, std::uint64_t first, std::uint32_t (&draws)[kUnit / 2]) {
+QMAPS_INLINE void unit_draws(const Noise& noise, std::uint64_t first,
+                             std::uint32_t (&draws)[kUnit / 2]) {
     std::uint32_t found[kUnit] = {};
     const int skip = static_cast<int>(first % 8);
     for (int block = 0; block < 2; ++block) {
