@@ -97,7 +97,7 @@ def searches(map_: Map) -> tuple[Guesses, Guesses]:
 
 def _below(values: Tensor) -> Tensor:
     # n >= value is n > the float below it.
-    return torch.nextafter(values[1:-1], torch.tensor(-torch.inf))
+    return torch.nextafter(values[1:], torch.tensor(-torch.inf))
 
 
 class DeviceCodebook:

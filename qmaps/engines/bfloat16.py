@@ -9,22 +9,23 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from qmaps.engines.philox import RoundingKey, words
+from qmaps.engines.philox import RoundingKey, draws
 
 
 def round_stochastically(x: Tensor, key: RoundingKey) -> Tensor:
     """Float32 `x` in bfloat16, rounded up in magnitude with the probability that is unbiased.
 
-    A finite element's bits, plus the upper 16 bits of its Philox word, lose their lower 16 bits.
-    So it becomes one of its two neighbours in bfloat16, itself if it is representable, and its
-    sign stays. Above the largest finite bfloat16 (3.39e38) the upper neighbour is infinity, as in
+    A finite element's bits, plus its 16 random bits (`qmaps.engines.philox.draws`), lose their
+    lower 16 bits. So it becomes one of its two neighbours in bfloat16, itself if it is
+    representable, and its sign stays. The probabilities are exact, because no more than 16 bits
+    are lost. Above the largest finite bfloat16 (3.39e38) the upper neighbour is infinity, as in
     IEEE rounding. NaN and infinities are converted as usual. Elements are numbered in row-major
     order whatever the strides.
 
     >>> round_stochastically(torch.tensor([1.0, 1.0 + 2**-8, -0.0]), RoundingKey(seed=1))
     tensor([1.0000, 1.0078, -0.0000], dtype=torch.bfloat16)
     """
-    noise = (words(x.numel(), key, x.device) >> 16).to(torch.int32).view(x.shape)
+    noise = draws(x.numel(), key, x.device).to(torch.int32).view(x.shape)
     bits = (x.contiguous().view(torch.int32) + noise) & -0x10000
     # The remaining bits fit bfloat16, so the conversion is exact.
     return bits.view(torch.float32).where(x.isfinite(), x).to(torch.bfloat16)

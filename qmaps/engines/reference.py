@@ -65,18 +65,29 @@ def encode(n: Tensor, map_: Map) -> Tensor:
 
 
 def encode_stochastic(
-    n: Tensor, map_: Map, key: RoundingKey, position: Callable[[Tensor], Tensor] | None = None
+    n: Tensor,
+    map_: Map,
+    key: RoundingKey,
+    neighbours: Callable[[Tensor, Tensor], tuple[Tensor, Tensor, Tensor]] | None = None,
 ) -> Tensor:
     """One of the two codes around each value, at random so that the mean is the value.
 
-    The upper one is taken where ``uniform < (n - low) / (high - low)``, in float32. Where both
-    values are equal, the choice does not matter: the result is the lowest code of equal values.
+    With `low` the largest codebook value that is not above n, `high` the next one, and r from
+    `uniform`, the upper code is taken where ``r * (high - low) < n - low``, in float32 operations
+    that are rounded one by one, and the lower code otherwise. So
+
+    - the mean is the value to within 2**-17 of the gap, because r has 16 random bits, and to within
+      the rounding of the differences and the product;
+    - a value of the codebook keeps its code;
+    - values outside the codebook take its end codes, and NaN takes the last code.
+
+    The result is the lowest code of equal values.
 
     Args:
         n: normalized float32 values.
         map_: a map with a codebook.
         key: names the random numbers; element i of `n` in row-major order takes number i.
-        position: computes the fraction ``(x - low) / (high - low)`` from the lower codes, for
+        neighbours: computes from the lower and the upper codes the value, `low` and `high`, for
             normalizers whose decoding is not a product.
 
     Returns:
@@ -85,14 +96,13 @@ def encode_stochastic(
     codebook, _, lowest = _tables(map_, n.device)
     n = n.contiguous()
     last = codebook.numel() - 1
-    lower = (torch.bucketize(n, codebook, right=True, out_int32=True) - 1).clamp(0, last - 1)
-    if position is None:
-        low, high = codebook[lower], codebook[lower + 1]
-        fraction = (n - low) / (high - low)
-    else:
-        fraction = position(lower)
+    lower = (torch.bucketize(n, codebook, right=True, out_int32=True) - 1).clamp(0, last)
+    upper = (lower + 1).clamp(max=last)
+    value, low, high = (
+        (n, codebook[lower], codebook[upper]) if neighbours is None else neighbours(lower, upper)
+    )
     noise = uniform(n.numel(), key, n.device).view(n.shape)
-    return lowest[lower + (noise < fraction).to(torch.int32)]
+    return lowest[torch.where(noise * (high - low) < value - low, upper, lower)]
 
 
 def decode(codes: Tensor, map_: Map) -> Tensor:
@@ -130,12 +140,11 @@ def quantize(
     if not normalizer.log_domain:
         return encode_stochastic(n, map_, key), scales
 
-    def position(lower: Tensor) -> Tensor:
+    def neighbours(lower: Tensor, upper: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         low = dequantize(lower, scales, normalizer, map_)
-        high = dequantize(lower + 1, scales, normalizer, map_)
-        return (x - low) / (high - low)
+        return x, low, dequantize(upper, scales, normalizer, map_)
 
-    return encode_stochastic(n, map_, key, position), scales
+    return encode_stochastic(n, map_, key, neighbours), scales
 
 
 def dequantize(codes: Tensor, scales: Scales, normalizer: Normalizer, map_: Map) -> Tensor:

@@ -263,8 +263,8 @@ class QuantizedOptimizer(UpdateRule, torch.optim.Optimizer):
         params = [param for group in self.param_groups for param in group["params"]]
         # Parameters that are copied lose their marks.
         marked = [(param, getattr(param, MARK)) for param in params if hasattr(param, MARK)]
-        own = {"choices": self.choices, "_skipped": self.skipped_steps}
-        return {**super().__getstate__(), **own, "_marked": marked}
+        own = {"choices": self.choices, "_skipped": self.skipped_steps, "_marked": marked}
+        return {**super().__getstate__(), **own, "_stream": saved_states.STREAM}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         for param, why in state.pop("_marked", ()):
@@ -272,8 +272,10 @@ class QuantizedOptimizer(UpdateRule, torch.optim.Optimizer):
         if "_choices" in state:  # pickled by version 0.1
             state = {**state, "choices": state["_choices"], "_skipped": state.get("_skipped", 0)}
         skipped = state.pop("_skipped", None)
+        stream = state.pop("_stream", 1)
         super().__setstate__(state)
         if skipped is not None:  # a copy, or one from a pickle
+            saved_states.warn_of_stream(stream, self.param_groups, self.state, stacklevel=2)
             self._stepper = Stepper()
             self._stepper.skipped = skipped
 
@@ -337,4 +339,6 @@ class QuantizedOptimizer(UpdateRule, torch.optim.Optimizer):
     def _load(self, saved: Any) -> None:
         """What `load_state_dict` does, without hooks."""
         groups, states = saved_states.read(self, saved)
+        if (about := saved.get(saved_states.ABOUT)) is not None:  # torch's have none
+            saved_states.warn_of_stream(about.get("stream", 1), groups, states, stacklevel=3)
         self.__setstate__({"state": defaultdict(dict, states), "param_groups": groups})

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Mapping, Sequence
+import warnings
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -18,7 +19,7 @@ from qmaps.distributed.rows import write as write_rows
 from qmaps.distributed.shards import Shard, is_distributed, local, shard_of
 from qmaps.engines.dense import lack
 from qmaps.engines.masters import MASTER, has_master
-from qmaps.engines.step import COUNTER
+from qmaps.engines.step import COUNTER, codes_of
 from qmaps.errors import DAMAGE, BadTypeError, BadValueError, QmapsError, shown
 from qmaps.normalize.block import MOST
 from qmaps.optim.choice import Choices, check_patterns, listed
@@ -35,13 +36,19 @@ State = dict[str, Any]
 FORMAT = 1
 """Format of state_dicts. One without a number is older, or torch's, and is read as this format."""
 
+STREAM = 2
+"""Number of the stream of random numbers that stochastic rounding takes (`qmaps.engines.philox`).
+
+Stream 1, of versions up to 0.2, took 32 bits per element. Those versions did not store a number.
+"""
+
 ABOUT = "qmaps"
 """Key of a state_dict that holds its format and the name of its optimizer."""
 
 
 def about(optimizer: QuantizedOptimizer) -> dict[str, Any]:
     """The metadata of a state_dict."""
-    return {"format": FORMAT, "optimizer": type(optimizer).__name__}
+    return {"format": FORMAT, "optimizer": type(optimizer).__name__, "stream": STREAM}
 
 
 def written(optimizer: QuantizedOptimizer, name: str, value: Any, param: Tensor) -> Any:
@@ -152,6 +159,38 @@ def read(
         raise kind(f"{error}; state_dict was written by {written_by}") from None
     finally:
         choices.forget_names()
+
+
+def warn_of_stream(
+    stream: object, groups: Iterable[Group], states: Mapping[Any, Any], stacklevel: int
+) -> None:
+    """Warn if loaded states go on to be rounded stochastically, with other random numbers.
+
+    Args:
+        stream: number of the stream that they were rounded with.
+        groups: the parameter groups.
+        states: the states of each parameter.
+        stacklevel: of the warning, seen from the caller.
+    """
+    if stream == STREAM:
+        return
+    each = ((param, group) for group in groups for param in group["params"])
+    if any(_rounds_stochastically(param, group, states.get(param)) for param, group in each):
+        warnings.warn(
+            "this checkpoint was written by another version of qmaps; stochastic rounding goes on "
+            "with other random numbers",
+            UserWarning,
+            stacklevel=stacklevel + 1,
+        )
+
+
+def _rounds_stochastically(param: Tensor, group: Group, state: Any) -> bool:
+    gradients = getattr(param, "accumulator", None)
+    coded = [codes_of(param), None if gradients is None else gradients.total]
+    kept = list(state.values()) if isinstance(state, Mapping) else []
+    return (group.get("stochastic_rounding", False) and param.dtype == torch.bfloat16) or any(
+        isinstance(each, QuantizedTensor) and each.quantizer.stochastic for each in coded + kept
+    )
 
 
 def _read(

@@ -97,15 +97,14 @@ def error_is_at_most_half_a_gap_and_outside_values_clip(map_: Map, device: torch
 
 
 def stochastic_rounding_is_one_comparison(map_: Map, device: torch.device) -> None:
-    """The upper neighbour exactly where noise < (n - low) / (high - low), in float32."""
+    """The upper neighbour exactly where r * (high - low) < n - low, in float32."""
     codebook = map_.codebook()
     n = torch.cat([inside(codebook, 2000), codebook[:500]])
     key = RoundingKey(seed=4)
     values, noise = codebook.numpy(), uniform(n.numel(), key).numpy()
-    lower = (np.searchsorted(values, n.numpy(), side="right") - 1).clip(0, values.size - 2)
-    low, high = values[lower], values[lower + 1]
-    fraction = (n.numpy() - low) / (high - low)
-    expected = lower + (noise < fraction)
+    lower = np.searchsorted(values, n.numpy(), side="right") - 1
+    low, high = values[lower], np.append(values, values[-1])[lower + 1]
+    expected = lower + (noise * (high - low) < n.numpy() - low)
     found = reference.encode_stochastic(n.to(device), map_, key).cpu().numpy()
     assert np.array_equal(found, expected)
     assert np.array_equal(values[found[2000:]], codebook[:500].numpy())
@@ -115,7 +114,7 @@ def stochastic_rounding_never_moves_a_value_of_the_codebook(
     map_: Map, device: torch.device
 ) -> None:
     codebook = map_.codebook()
-    for extreme in (0.0, 1 - 2**-24):  # the least and the largest number that can be drawn
+    for extreme in (2**-17, 1 - 2**-17):  # the least and the largest number that can be drawn
 
         def drawn(count: int, *_: object, u: float = extreme) -> Tensor:
             return torch.full((count,), u)

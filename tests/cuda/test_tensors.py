@@ -66,6 +66,16 @@ def test_every_kind_of_scale(spec: str, rounding: str, on_device: EmulatedEngine
     assert on_device.launched
 
 
+@pytest.mark.parametrize("offset", [*range(9), 2**35 - 61])
+def test_stochastic_rounding_wherever_a_shard_begins(
+    offset: int, on_device: EmulatedEngine
+) -> None:
+    key = RoundingKey(seed=5, tensor=3, step=7, offset=offset)
+    for spec in ("B256/DE@8s+sr", "rank1/linear@4s+sr"):
+        x = sample((7, 131), torch.float32, signed=True)
+        assert_as_reference(qmaps.quantizer(spec), x, key)
+
+
 @pytest.mark.parametrize("spec", ["B256/DE@8s", "rank1/linear@4s", "B32x8/DE@4s"])
 def test_values_that_are_not_finite(spec: str, on_device: EmulatedEngine) -> None:
     q = qmaps.quantizer(spec)

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from qmaps.engines.bfloat16 import round_stochastically
-from qmaps.engines.philox import RoundingKey, words
+from qmaps.engines.philox import RoundingKey, draws
 
 
 def floats(bits: list[int] | np.ndarray) -> torch.Tensor:
@@ -28,20 +28,20 @@ pattern = st.integers(0, 2**32 - 1) | st.builds(
 
 
 @given(bits=st.lists(pattern, min_size=1, max_size=20), seed=st.integers(0, 2**32 - 1))
-def test_only_neighbours_and_by_the_elements_own_word(bits: list[int], seed: int) -> None:
+def test_only_neighbours_and_by_the_elements_own_bits(bits: list[int], seed: int) -> None:
     key = RoundingKey(seed=seed, purpose=1)
     x = floats(bits)
     found = round_stochastically(x, key)
     assert found.dtype == torch.bfloat16
-    for b, word, y, plain in zip(
-        bits, words(len(bits), key).tolist(), found, x.to(torch.bfloat16), strict=True
+    for b, draw, y, plain in zip(
+        bits, draws(len(bits), key).tolist(), found, x.to(torch.bfloat16), strict=True
     ):
         if b >> 23 & 0xFF == 0xFF:
             assert torch.equal(y, plain) or bool(y.isnan() & plain.isnan())
             continue
         # The magnitude's bits count bfloat16 numbers in their order, infinity after the largest.
         high, low = divmod(b, 2**16)
-        up = low + (word >> 16) >= 2**16
+        up = low + draw >= 2**16
         assert bits_of(y).item() == (high + up) << 16
 
 

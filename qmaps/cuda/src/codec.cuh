@@ -81,30 +81,36 @@ QMAPS_INLINE void decode_unit(const SharedBook& codebook, const Scales& scales, 
     }
 }
 
-// The words of eight elements; `first` is the number of the first.
-QMAPS_INLINE void unit_words(const Noise& noise, std::uint64_t first, std::uint32_t* words) {
-    std::uint32_t found[kUnit + 4] = {};
-    const int skip = static_cast<int>(first % 4);
-    for (int group = 0; group < 3; ++group) {
-        if (group == 2 && skip == 0) break;
-        const std::uint64_t number = first / 4 + static_cast<unsigned>(group);
+// The 16 random bits of each of eight elements, two to a word; `first` is the number of the first.
+// They are those of one Philox block, unless a shard begins within a block.
+QMAPS_INLINE void unit_draws(const Noise& noise, std::uint64_t first,
+                             std::uint32_t (&draws)[kUnit / 2]) {
+    std::uint32_t found[kUnit] = {};
+    const int skip = static_cast<int>(first % 8);
+    for (int block = 0; block < 2; ++block) {
+        if (block == 1 && skip == 0) break;
+        const std::uint64_t number = first / 8 + static_cast<unsigned>(block);
         auto c0 = static_cast<std::uint32_t>(number);
         auto c1 = static_cast<std::uint32_t>(number >> 32) | noise.word1;
         std::uint32_t c2 = noise.word2, c3 = noise.word3;
         std::uint32_t k0 = noise.key0, k1 = noise.key1;
-        for (int round = 0; round < 10; ++round, k0 += kWeyl0, k1 += kWeyl1)
+        for (int round = 0; round < kPhiloxRounds; ++round, k0 += kWeyl0, k1 += kWeyl1)
             philox_round(c0, c1, c2, c3, k0, k1);
-        found[4 * group] = c0;
-        found[4 * group + 1] = c1;
-        found[4 * group + 2] = c2;
-        found[4 * group + 3] = c3;
+        found[4 * block] = c0;
+        found[4 * block + 1] = c1;
+        found[4 * block + 2] = c2;
+        found[4 * block + 3] = c3;
     }
     // Registers have no addresses: every place is known to the compiler.
-    for (int j = 0; j < kUnit; ++j)
-        words[j] = skip == 0   ? found[j]
-                   : skip == 1 ? found[j + 1]
-                   : skip == 2 ? found[j + 2]
-                               : found[j + 3];
+    for (int one = 0; one < skip; ++one) {
+        for (int j = 0; j < kUnit - 1; ++j) found[j] = found[j] >> 16 | found[j + 1] << 16;
+        found[kUnit - 1] >>= 16;
+    }
+    for (int j = 0; j < kUnit / 2; ++j) draws[j] = found[j];
+}
+
+QMAPS_INLINE std::uint32_t draw_of(const std::uint32_t (&draws)[kUnit / 2], int j) {
+    return draws[j / 2] >> (16 * (j % 2)) & 0xFFFFu;
 }
 
 // Codes of a byte each from positions n in the codebook. `x`, `first` and `second` are the
@@ -114,9 +120,9 @@ QMAPS_INLINE std::uint64_t round_unit(const SharedBook& codebook, const Noise& n
                                       int count, const float* n, const float* x, float first,
                                       float second) {
     std::uint64_t codes = 0;
-    std::uint32_t words[kUnit] = {};
+    std::uint32_t draws[kUnit / 2] = {};
     if constexpr (F::kStochastic)
-        unit_words(noise, static_cast<std::uint64_t>(noise.offset + at), words);
+        unit_draws(noise, static_cast<std::uint64_t>(noise.offset + at), draws);
     for (int j = 0; j < kUnit; ++j) {
         int code = search_code<F>(codebook, n[j]);
         if constexpr (F::kStochastic) {
@@ -126,7 +132,7 @@ QMAPS_INLINE std::uint64_t round_unit(const SharedBook& codebook, const Noise& n
                 low = log_value(low, first, second);
                 high = log_value(high, first, second);
             }
-            code += rounds_up(words[j], F::kLog ? x[j] : n[j], low, high - low) ? 1 : 0;
+            code = rounds_up(draw_of(draws, j), F::kLog ? x[j] : n[j], low, high) ? above : code;
             if (codebook.ties)
                 while (code > 0 && codebook.value[code - 1] == codebook.value[code]) --code;
         }

@@ -48,7 +48,7 @@ struct Codebook {
     std::int64_t ties;            // whether some values are equal
 };
 
-// Names the random words of one tensor; see qmaps.engines.philox.
+// Names the random bits of one tensor; see qmaps.engines.philox.
 struct Noise {
     std::uint32_t key0, key1;
     std::uint32_t word1, word2, word3;

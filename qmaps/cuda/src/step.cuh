@@ -147,11 +147,12 @@ QMAPS_INLINE void store_parameter(const Parameter& parameter, typename K::Parame
                                   const Place& place, const float* p) {
     if constexpr (K::kRounds) {
         if (place.count == 0) return;
-        std::uint32_t words[kUnit];
-        unit_words(parameter.noise,
-                   static_cast<std::uint64_t>(parameter.noise.offset + place.at), words);
+        std::uint32_t draws[kUnit / 2];
+        unit_draws(parameter.noise,
+                   static_cast<std::uint64_t>(parameter.noise.offset + place.at), draws);
         float rounded[kUnit];
-        for (int j = 0; j < kUnit; ++j) rounded[j] = from_bf16(to_bf16_stochastic(p[j], words[j]));
+        for (int j = 0; j < kUnit; ++j)
+            rounded[j] = from_bf16(to_bf16_stochastic(p[j], draw_of(draws, j)));
         store_unit(rounded, to + place.at, place.count);
     } else {
         store_unit(p, to + place.at, place.count);

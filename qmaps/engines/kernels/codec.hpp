@@ -27,10 +27,9 @@ QMAPS_INLINE float log_value(float position, float low, float high) {
 // An end of a log2 range.
 QMAPS_INLINE float log_end(float x) { return x == 0.0f ? 0.0f : log2_of(x); }
 
-// Whether a value between two neighbours takes the upper one; `word` is its random number.
-// Infinity, which stands for NaN, stays.
-QMAPS_INLINE bool rounds_up(std::uint32_t word, float value, float low, float gap) {
-    return uniform_of(word) < (value - low) / gap && value != float_of(kInfinityBits);
+// Whether a value between two neighbours takes the upper one, by its 16 random bits.
+QMAPS_INLINE bool rounds_up(std::uint32_t draw, float value, float low, float high) {
+    return uniform_of(draw) * (high - low) < value - low;
 }
 
 // The number of limits below a value, where it is known to be `code` at least and `2^steps - 1`

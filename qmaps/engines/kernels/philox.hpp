@@ -1,5 +1,6 @@
-// Philox4x32-10; see qmaps.engines.philox for the meaning of its words.
+// Philox4x32-7; see qmaps.engines.philox for the meaning of its words.
 
+constexpr int kPhiloxRounds = 7;
 constexpr std::uint32_t kWeyl0 = 0x9E3779B9u, kWeyl1 = 0xBB67AE85u;
 
 QMAPS_INLINE void philox_round(std::uint32_t& c0, std::uint32_t& c1, std::uint32_t& c2,
@@ -13,7 +14,7 @@ QMAPS_INLINE void philox_round(std::uint32_t& c0, std::uint32_t& c1, std::uint32
     c3 = static_cast<std::uint32_t>(left);
 }
 
-// In [0, 1), a multiple of 2^-24.
-QMAPS_INLINE float uniform_of(std::uint32_t word) {
-    return static_cast<float>(static_cast<std::int32_t>(word >> 8)) * 5.9604644775390625e-08f;
+// Of 16 random bits, in (0, 1): (draw + 1/2) / 2^16, which is exact.
+QMAPS_INLINE float uniform_of(std::uint32_t draw) {
+    return (static_cast<float>(static_cast<std::int32_t>(draw)) + 0.5f) * 1.52587890625e-05f;
 }

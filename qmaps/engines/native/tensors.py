@@ -40,7 +40,7 @@ def codebook(map_: Map, *, brief: bool = False) -> Any:
     """The map's search tables; with `brief` they are quick to build, for few uses."""
     values = table(map_)
     # n >= value is n > the float below it.
-    below = torch.nextafter(values[1:-1], torch.tensor(-torch.inf))
+    below = torch.nextafter(values[1:], torch.tensor(-torch.inf))
     return core.Codebook(
         values.tolist(), thresholds(values).tolist(), below.tolist(), map_.bits, brief
     )

@@ -24,7 +24,7 @@ from qmaps.capture.conversion.formats.base import (
 from qmaps.capture.conversion.formats.fp8 import unit
 from qmaps.errors import BadTypeError, BadValueError
 from qmaps.optim.presets import PRESETS, preset
-from qmaps.optim.saved_states import ABOUT, FORMAT, check_form
+from qmaps.optim.saved_states import ABOUT, FORMAT, STREAM, check_form
 
 MIN_SIZE = 4096
 """The default of `min_quantized_size`."""
@@ -102,7 +102,7 @@ class Qmaps(Format):
         """The state_dict, with the groups' choices."""
         saved = written_states(state, lambda _, value: to_plain(value))
         written = assembled(state, [dict(group.options) for group in state.groups], saved)
-        return {**written, ABOUT: {"format": FORMAT}}
+        return {**written, ABOUT: {"format": FORMAT, "stream": STREAM}}
 
 
 def _chosen_by_qmaps(state: OptimizerState) -> bool:

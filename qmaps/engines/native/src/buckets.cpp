@@ -130,7 +130,6 @@ bool by_sign(const Search& search, int rounds, Buckets& buckets) {
 void find_buckets(Search& search) {
     using Kind = Buckets::Kind;
     Buckets& buckets = search.buckets;
-    if (search.count == 0) return;  // two values, rounded stochastically: the first
     // Beyond 1 - 2^-24 the exponents come again.
     if (search.limit[0] <= -1.0f || search.limit[search.count - 1] >= 1.0f) return;
     const int zero = limits_below(search, 0.0f);

@@ -120,14 +120,8 @@ Codebook::Codebook(const std::vector<float>& given, const std::vector<float>& li
     lowest = lowest_equals<std::uint8_t>(given);
     fill(nearest, limits, brief);
     fill(stochastic, below, brief);
-    for (int c = 0; c < kMaxCodes; ++c) {
-        values.value[c] = given[c < size ? c : size - 1];
-        next.value[c] = given[c + 1 < size ? c + 1 : size - 1];
-        gaps.value[c] = next.value[c] - values.value[c];
-    }
+    for (int c = 0; c <= kMaxCodes; ++c) values.value[c] = given[c < size ? c : size - 1];
     fill_planes(values.value, values.plane);
-    fill_planes(next.value, next.plane);
-    fill_planes(gaps.value, gaps.plane);
 }
 
 }  // namespace qmaps

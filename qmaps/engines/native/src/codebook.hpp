@@ -48,10 +48,10 @@ struct alignas(64) Search {
     std::unique_ptr<std::uint8_t[]> first;
 };
 
-// Floats by their codes.
+// Floats by their codes, and one more, so that each has one after it.
 struct alignas(64) Lookup {
-    float value[kMaxCodes];
-    std::uint8_t plane[4][kMaxCodes];
+    float value[kMaxCodes + 1];
+    alignas(64) std::uint8_t plane[4][kMaxCodes];
 };
 
 // The same two for more codes than a byte tells apart.
@@ -70,7 +70,7 @@ struct WideCodebook {
 
 struct Codebook {
     // values: ascending; limits: the largest float nearer to each lower neighbour; below: the
-    // largest float below each value but the first and the last. For few uses, `brief` leaves out
+    // largest float below each value but the first. For few uses, `brief` leaves out
     // the buckets, which are dear to find.
     Codebook(const std::vector<float>& values, const std::vector<float>& limits,
              const std::vector<float>& below, int bits, bool brief = false);
@@ -82,8 +82,6 @@ struct Codebook {
     Search stochastic;  // code of the lower of the two neighbours
     Lookup values;
     std::unique_ptr<std::uint8_t[]> lowest;  // of equal values' codes; null: there are none
-    Lookup next;  // the value after each code
-    Lookup gaps;  // from each value to the next
 };
 
 // Ascending unsigned order of floats by their upper 16 bits.

@@ -15,6 +15,8 @@ inline constexpr std::int64_t kTile = 1024;      // elements worked on at a time
 inline constexpr std::int64_t kChunk = 16384;      // elements that a thread takes at a time
 inline constexpr std::int64_t kStepChunk = 65536;  // the same of a step, which reads ahead
 
+inline constexpr std::int64_t kDrawsMore = 256;  // random numbers that are drawn together
+
 inline constexpr std::int64_t kNormChunk = 4096;   // elements whose squares are added first
 
 inline constexpr std::int64_t kCached = std::int64_t{1} << 22;  // elements, more than caches hold
@@ -48,7 +50,7 @@ struct Geometry {
     }
 };
 
-// Names the random words of one tensor; see qmaps.engines.philox.
+// Names the random bits of one tensor; see qmaps.engines.philox.
 struct NoiseKey {
     std::uint32_t key0 = 0, key1 = 0;
     std::uint32_t word1 = 0, word2 = 0, word3 = 0;
@@ -127,7 +129,7 @@ struct alignas(64) Scratch {
     float scale[kMaxLocal];
     float low[kTile];
     float high[kTile];
-    std::uint32_t words[kTile + 64];
+    alignas(64) std::uint16_t draws[kTile + 8 + kDrawsMore];
     std::uint8_t codes[kMaxLocal + 64];
     alignas(64) std::uint8_t bounds[kTile];
     std::uint16_t wide[kMaxLocal + 64];  // codes of more than 8 bits

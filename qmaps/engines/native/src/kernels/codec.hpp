@@ -78,32 +78,28 @@ inline void normalize_tile(const ScaleView& view, const float* x, std::int64_t a
     for (std::int64_t i = 0; i < count; ++i) n[i] = normalized(x[i], scratch.scale[i]);
 }
 
-// Codes of normalized values; x and view are needed by log2 maps alone.
-inline void round_stochastic(const Codec& codec, const ScaleView& view, const float* x,
-                             const float* n, std::int64_t at, std::int64_t count,
-                             std::uint8_t* codes, Scratch& scratch) {
+// Codes of positions n in log2 ranges, rounded stochastically between neighbours of the elements x.
+inline void round_log_codes(const Codec& codec, const ScaleView& view, const float* x,
+                            const float* n, std::int64_t at, std::int64_t count,
+                            std::uint8_t* codes, Scratch& scratch) {
     const Codebook& codebook = *codec.codebook;
+    search_codes(codebook.stochastic, n, codes, count, scratch);
     for (std::int64_t i = 0; i < count; i += kTile) {
         const std::int64_t some = count - i < kTile ? count - i : kTile;
-        search_codes(codebook.stochastic, n + i, codes + i, some, scratch);
-        random_words(codec.noise, at + i, some, scratch.words);
-        if (!view.log) {
-            round_up(codebook, n + i, codes + i, some, scratch);
-            continue;
-        }
         look_up(codebook.values, codes + i, false, scratch.low, some);
-        look_up(codebook.next, codes + i, false, scratch.high, some);
+        for (std::int64_t j = 0; j < some; ++j)
+            scratch.high[j] = codebook.values.value[codes[i + j] + 1];
         float low_ends[kTile], high_ends[kTile];
         log_values(view, at + i, some, scratch.low, low_ends, high_ends);
         log_values(view, at + i, some, scratch.high, low_ends, high_ends);
-        const float* value = x + i;
-        for (std::int64_t j = 0; j < some; ++j) {
-            const float gap = scratch.high[j] - scratch.low[j];
-            codes[i + j] += rounds_up(scratch.words[j], value[j], scratch.low[j], gap) ? 1 : 0;
-        }
+        const std::uint16_t* draws = draws_of(codec.noise, at + i, some, scratch);
+        raise(codes + i, codebook.size - 1, x + i, scratch.low, scratch.high, draws, some);
     }
-    if (codebook.lowest)
-        for (std::int64_t i = 0; i < count; ++i) codes[i] = codebook.lowest[codes[i]];
+}
+
+inline void take_lowest(const Codebook& codebook, std::uint8_t* codes, std::int64_t count) {
+    if (!codebook.lowest) return;
+    for (std::int64_t i = 0; i < count; ++i) codes[i] = codebook.lowest[codes[i]];
 }
 
 // Where the codes of a tile are made: in place if they are stored as bytes.
@@ -118,6 +114,7 @@ inline void store_codes_of(const Codec& codec, std::int64_t at, std::int64_t cou
         pack(scratch.codes, codec.codebook->bits, at, count, codec.packed);
 }
 
+// Codes of normalized values; x and view are needed by log2 maps alone.
 inline void encode_normalized(const Codec& codec, const ScaleView& view, const float* x,
                               const float* n, std::int64_t at, std::int64_t count,
                               Scratch& scratch) {
@@ -127,11 +124,14 @@ inline void encode_normalized(const Codec& codec, const ScaleView& view, const f
         return;
     }
     std::uint8_t* codes = codes_of(codec, at, scratch);
-    if (codec.stochastic) {
-        round_stochastic(codec, view, x, n, at, count, codes, scratch);
-    } else {
+    if (!codec.stochastic) {
         search_codes(codebook.nearest, n, codes, count, scratch);
+    } else if (view.log) {
+        round_log_codes(codec, view, x, n, at, count, codes, scratch);
+    } else {
+        round_codes(codec, n, at, codes, count, scratch);
     }
+    if (codec.stochastic) take_lowest(codebook, codes, count);
     store_codes_of(codec, at, count, scratch);
 }
 
@@ -203,9 +203,10 @@ inline std::uint32_t encode_blocks(const Codec& codec, const float* x, std::int6
             first[b] = float_of(largest);
             scratch.scale[b - at / block] = largest == 0 ? 1.0f : first[b];
         }
-        if (!codec.stochastic && !codec.codebook->wide && most < kInfinityBits) {
+        if (!codec.codebook->wide && most < kInfinityBits) {
             std::uint8_t* codes = codes_of(codec, at, scratch);
-            if (search_blocks(codec.codebook->nearest, x, scratch.scale, block, codes, count, scratch)) {
+            if (encode_divided(codec, x, scratch.scale, at, codes, count, scratch)) {
+                if (codec.stochastic) take_lowest(*codec.codebook, codes, count);
                 store_codes_of(codec, at, count, scratch);
                 return most;
             }

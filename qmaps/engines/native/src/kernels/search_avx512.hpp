@@ -188,12 +188,12 @@ ALWAYS_INLINE inline void store_codes(std::uint8_t* codes, std::int64_t rest, __
     }
 }
 
-// Second stage: as many steps up as `rounds`, each past a limit that is below the value.
-template <class Limits, class Source>
+// Second stage: as many steps up as `rounds`, each past a limit that is below the value. Calls
+// store<whole>(i, codes) with 64 codes in strided order.
+template <class Limits, class Source, class Store>
 inline void settle(const Source& source, int rounds, const float* n, const std::uint8_t* bounds,
-                   std::uint8_t* codes, std::int64_t count, bool streams) {
+                   std::int64_t count, const Store& store) {
     const Limits limits(source);
-    const __m512i natural = _mm512_load_si512(kOrders.natural);
     in_groups(count, [&]<bool whole>(std::int64_t i) ALWAYS_INLINE {
         __m512i code = _mm512_load_si512(bounds + i);
         for (int r = 0; r < rounds; ++r) {
@@ -209,47 +209,36 @@ inline void settle(const Source& source, int rounds, const float* n, const std::
             }
             code = _mm512_add_epi8(code, signs_of(above));
         }
-        const __m512i plain = _mm512_permutexvar_epi8(natural, code);
-        if (whole && streams) {
-            _mm512_stream_si512(reinterpret_cast<__m512i*>(codes + i), plain);
-        } else {
-            store_codes<whole>(codes + i, count - i, plain);
-        }
+        store.template operator()<whole>(i, code);
     });
 }
 
-// Round codes of the lower neighbours up by chance: scratch.words against how far n lies between.
-// Infinity, which stands for NaN, stays.
-inline void round_up(const Codebook& codebook, const float* n, std::uint8_t* codes, std::int64_t count,
-                     Scratch& scratch) {
-    look_up(codebook.values, codes, false, scratch.low, count);
-    const Planes gaps(codebook.gaps.plane);
+// Third stage of stochastic rounding: strided codes of the lower neighbours, rounded up by chance;
+// see rounds_up.
+template <class Values, class Source>
+inline void round_up(const Source& source, int size, const float* n, const std::uint16_t* draws,
+                     const std::uint8_t* lower, std::uint8_t* codes, std::int64_t count) {
+    const Values values(source);
+    const __m512i last = _mm512_set1_epi8(static_cast<char>(size - 1));
     const __m512i natural = _mm512_load_si512(kOrders.natural);
-    const __m512i strided = _mm512_load_si512(kOrders.strided);
-    const __m512 unit = _mm512_set1_ps(5.9604644775390625e-08f);  // 2^-24, as in uniform_of
-    const __m512 infinity = _mm512_set1_ps(float_of(kInfinityBits));
+    // With 128 before it, a draw is the mantissa of a float. Less 128 - 2^-17 it is uniform_of.
+    const __m512i before = _mm512_castps_si512(_mm512_set1_ps(128.0f));
+    const __m512 less = _mm512_set1_ps(127.99999237060546875f);
     in_groups(count, [&]<bool whole>(std::int64_t i) ALWAYS_INLINE {
-        const __mmask64 there = whole ? ~0ull : (1ull << (count - i)) - 1ull;
-        const __m512i plain = _mm512_maskz_loadu_epi8(there, codes + i);
-        const __m512i code = _mm512_permutexvar_epi8(strided, plain);
-        __m512 gap[4];
-        gaps.floats(code, gap);
-        __m512 chance[4];
+        const __m512i code = _mm512_load_si512(lower + i);
+        __m512 low[4], high[4], chance[4];
+        values.neighbours(code, low, high);
         for (int q = 0; q < 4; ++q) {
             const std::int64_t j = i + 16 * q;
-            const __m512 value = load_some<whole>(n + j, count - j);
-            const __m512 over = _mm512_sub_ps(value, load_some<whole>(scratch.low + j, count - j));
-            const __m512i word = _mm512_loadu_si512(scratch.words + j);  // has room for groups
-            const __m512 random =
-                _mm512_mul_ps(_mm512_cvtepi32_ps(_mm512_srli_epi32(word, 8)), unit);
-            const __mmask16 finite = _mm512_cmp_ps_mask(value, infinity, _CMP_NEQ_OQ);
-            // NaN, as 0 / 0 is, has a sign too: the maximum makes it 0.
-            const __m512 share = _mm512_max_ps(_mm512_maskz_div_ps(finite, over, gap[q]),
-                                               _mm512_setzero_ps());
-            // Negative where the random number is below.
-            chance[q] = _mm512_sub_ps(random, share);
+            const __m256i draw =  // the scratch has room for whole groups
+                _mm256_loadu_si256(reinterpret_cast<const __m256i*>(draws + j));
+            const __m512 random = _mm512_sub_ps(
+                _mm512_castsi512_ps(_mm512_or_si512(_mm512_cvtepu16_epi32(draw), before)), less);
+            const __m512 over = _mm512_sub_ps(load_some<whole>(n + j, count - j), low[q]);
+            const __m512 gap = _mm512_sub_ps(high[q], low[q]);
+            chance[q] = _mm512_sub_ps(_mm512_mul_ps(random, gap), over);
         }
-        const __m512i rounded = _mm512_add_epi8(code, signs_of(chance));
+        const __m512i rounded = _mm512_min_epu8(_mm512_adds_epu8(code, signs_of(chance)), last);
         store_codes<whole>(codes + i, count - i, _mm512_permutexvar_epi8(natural, rounded));
     });
 }
@@ -276,18 +265,56 @@ inline void bound(const Search& search, const Source& source, std::uint8_t* boun
     chosen(search, source, bounds, count, ahead);
 }
 
+// Both stages for a tile.
+template <class Source, class Store>
+inline void search_tile(const Search& search, const Source& tile, std::int64_t count,
+                        Scratch& scratch, const Store& store) {
+    const int rounds = search.buckets.rounds > 0 ? search.buckets.rounds : search.repeats;
+    bound(search, tile, scratch.bounds, count, scratch.ahead);
+    if (search.count < 32) {
+        settle<Few>(search.few, rounds, tile.kept, scratch.bounds, count, store);
+    } else {
+        settle<Planes>(search.plane, rounds, tile.kept, scratch.bounds, count, store);
+    }
+}
+
 template <class Source>
 inline void search_source(const Search& search, const Source& source, std::uint8_t* codes,
                           std::int64_t count, Scratch& scratch, bool streams) {
-    const int rounds = search.buckets.rounds > 0 ? search.buckets.rounds : search.repeats;
+    const __m512i natural = _mm512_load_si512(kOrders.natural);
+    for (std::int64_t at = 0; at < count; at += kTile) {
+        const std::int64_t some = count - at < kTile ? count - at : kTile;
+        search_tile(search, source.from(at), some, scratch,
+                    [&]<bool whole>(std::int64_t i, __m512i code) ALWAYS_INLINE {
+                        const __m512i plain = _mm512_permutexvar_epi8(natural, code);
+                        if (whole && streams) {
+                            _mm512_stream_si512(reinterpret_cast<__m512i*>(codes + at + i), plain);
+                        } else {
+                            store_codes<whole>(codes + at + i, some - i, plain);
+                        }
+                    });
+    }
+}
+
+// Codes that are rounded stochastically; the first value is element `first` of the tensor.
+template <class Source>
+inline void round_source(const Codec& codec, const Source& source, std::int64_t first,
+                         std::uint8_t* codes, std::int64_t count, Scratch& scratch) {
+    const Codebook& codebook = *codec.codebook;
+    const Lookup& values = codebook.values;
+    const int size = codebook.size;
+    std::uint8_t* lower = scratch.bounds;
     for (std::int64_t at = 0; at < count; at += kTile) {
         const std::int64_t some = count - at < kTile ? count - at : kTile;
         const Source tile = source.from(at);
-        bound(search, tile, scratch.bounds, some, scratch.ahead);
-        if (search.count < 32) {
-            settle<Few>(search.few, rounds, tile.kept, scratch.bounds, codes + at, some, streams);
+        search_tile(codebook.stochastic, tile, some, scratch,
+                    [&]<bool>(std::int64_t i, __m512i code)
+                        ALWAYS_INLINE { _mm512_store_si512(lower + i, code); });
+        const std::uint16_t* draws = draws_of(codec.noise, first + at, some, scratch);
+        if (size <= 32) {
+            round_up<Few>(values.value, size, tile.kept, draws, lower, codes + at, some);
         } else {
-            settle<Planes>(search.plane, rounds, tile.kept, scratch.bounds, codes + at, some, streams);
+            round_up<Planes>(values.plane, size, tile.kept, draws, lower, codes + at, some);
         }
     }
 }
@@ -297,14 +324,25 @@ inline void search_codes(const Search& search, const float* n, std::uint8_t* cod
     search_source(search, Normalized{n}, codes, count, scratch, false);
 }
 
-// The same for x / divisor, block by block, where that can be done in one go.
-inline bool search_blocks(const Search& search, const float* x, const float* divisor,
-                          std::int64_t block, std::uint8_t* codes, std::int64_t count,
-                          Scratch& scratch) {
+inline void round_codes(const Codec& codec, const float* n, std::int64_t first,
+                        std::uint8_t* codes, std::int64_t count, Scratch& scratch) {
+    round_source(codec, Normalized{n}, first, codes, count, scratch);
+}
+
+// Codes of x / divisor, block by block, where that can be done in one go.
+inline bool encode_divided(const Codec& codec, const float* x, const float* divisor,
+                           std::int64_t first, std::uint8_t* codes, std::int64_t count,
+                           Scratch& scratch) {
+    const std::int64_t block = codec.block;
     if (block < 64 || (block & (block - 1)) != 0) return false;
     const int shift = __builtin_ctzll(static_cast<unsigned long long>(block));
+    const InBlocks source{x, divisor, shift, scratch.n, 0};
+    if (codec.stochastic) {
+        round_source(codec, source, first, codes, count, scratch);
+        return true;
+    }
     // Codes of other widths are packed from a buffer, which stays in the caches.
     const bool streams = scratch.streams && codes != scratch.codes && is_line(codes);
-    search_source(search, InBlocks{x, divisor, shift, scratch.n, 0}, codes, count, scratch, streams);
+    search_source(codec.codebook->nearest, source, codes, count, scratch, streams);
     return true;
 }

@@ -17,9 +17,26 @@ inline void search_codes(const Search& search, const float* n, std::uint8_t* cod
     for (std::int64_t i = 0; i < count; ++i) codes[i] = search_one(search, n[i]);
 }
 
+// Codes that are rounded stochastically; the first value is element `first` of the tensor.
+inline void round_codes(const Codec& codec, const float* n, std::int64_t first,
+                        std::uint8_t* codes, std::int64_t count, Scratch& scratch) {
+    const Codebook& codebook = *codec.codebook;
+    const float* value = codebook.values.value;
+    search_codes(codebook.stochastic, n, codes, count, scratch);
+    for (std::int64_t i = 0; i < count; i += kTile) {
+        const std::int64_t some = count - i < kTile ? count - i : kTile;
+        for (std::int64_t j = 0; j < some; ++j) {
+            scratch.low[j] = value[codes[i + j]];
+            scratch.high[j] = value[codes[i + j] + 1];
+        }
+        const std::uint16_t* draws = draws_of(codec.noise, first + i, some, scratch);
+        raise(codes + i, codebook.size - 1, n + i, scratch.low, scratch.high, draws, some);
+    }
+}
+
 // No gain here in doing both at once.
-inline bool search_blocks(const Search&, const float*, const float*, std::int64_t, std::uint8_t*,
-                          std::int64_t, Scratch&) {
+inline bool encode_divided(const Codec&, const float*, const float*, std::int64_t, std::uint8_t*,
+                           std::int64_t, Scratch&) {
     return false;
 }
 
@@ -29,16 +46,6 @@ inline constexpr bool kReadsHalves = false;
 inline void look_up(const Lookup& lookup, const std::uint8_t* codes, bool, float* out,
                     std::int64_t count) {
     for (std::int64_t i = 0; i < count; ++i) out[i] = lookup.value[codes[i]];
-}
-
-// Round codes of the lower neighbours up by chance: scratch.words against how far n lies between.
-inline void round_up(const Codebook& codebook, const float* n, std::uint8_t* codes, std::int64_t count,
-                     Scratch& scratch) {
-    look_up(codebook.values, codes, false, scratch.low, count);
-    look_up(codebook.gaps, codes, false, scratch.high, count);
-    for (std::int64_t i = 0; i < count; ++i) {
-        codes[i] += rounds_up(scratch.words[i], n[i], scratch.low[i], scratch.high[i]) ? 1 : 0;
-    }
 }
 
 inline void look_up_elements(const Lookup& lookup, const std::uint8_t* codes, bool,

@@ -34,9 +34,9 @@ inline void store_stochastic(const float* from, std::uint16_t* to, const NoiseKe
                              std::int64_t at, std::int64_t count, Scratch& scratch) {
     for (std::int64_t i = 0; i < count; i += kTile) {
         const std::int64_t some = count - i < kTile ? count - i : kTile;
-        random_words(noise, at + i, some, scratch.words);
+        const std::uint16_t* draws = draws_of(noise, at + i, some, scratch);
         for (std::int64_t j = 0; j < some; ++j)
-            to[at + i + j] = to_bf16_stochastic(from[i + j], scratch.words[j]);
+            to[at + i + j] = to_bf16_stochastic(from[i + j], draws[j]);
     }
 }
 

@@ -109,12 +109,12 @@ inline void encode_wide(const Codec& codec, const float* n, std::int64_t at, std
     const float* value = codebook.value.get();
     for (std::int64_t i = 0; codec.stochastic && i < count; i += kTile) {
         const std::int64_t some = count - i < kTile ? count - i : kTile;
-        random_words(codec.noise, at + i, some, scratch.words);
+        const std::uint16_t* draws = draws_of(codec.noise, at + i, some, scratch);
         for (std::int64_t j = 0; j < some; ++j) {
             const int code = codes[i + j];
-            const float low = value[code], gap = value[code + 1] - low;
-            codes[i + j] = static_cast<std::uint16_t>(
-                code + (rounds_up(scratch.words[j], n[i + j], low, gap) ? 1 : 0));
+            const bool up = code < codec.codebook->size - 1 &&
+                            rounds_up(draws[j], n[i + j], value[code], value[code + 1]);
+            codes[i + j] = static_cast<std::uint16_t>(code + (up ? 1 : 0));
             if (codebook.lowest) codes[i + j] = codebook.lowest[codes[i + j]];
         }
     }
