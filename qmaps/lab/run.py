@@ -21,10 +21,7 @@ from qmaps.storage.files import write_frame, write_record
 from qmaps.storage.locks import FolderLock
 
 BASE = Contender("32-bit AdamW")
-PAPERS = (
-    Contender("8-bit AdamW (B2048/DE)", "paper-8bit"),
-    Contender("4-bit AdamW (B128/DE, rank1/linear)", "paper-4bit"),
-)
+PAPER = Contender("4-bit AdamW (B128/DE, rank1/linear)", "paper-4bit")
 
 GRADIENTS = Gradients(steps=60, max_bytes=2**26)
 """What is recorded after the states in the middle of the 32-bit run."""
@@ -49,7 +46,7 @@ def run(
     seed: int = 0,
     steps: int | None = None,
     pairs: Sequence[str] = sweep.STANDARD,
-    contenders: Sequence[Contender] = PAPERS,
+    contenders: Sequence[Contender] = (PAPER,),
     command: str = "",
     progress: Progress | None = None,
 ) -> Path:

@@ -9,14 +9,14 @@ import pandas as pd
 
 from qmaps import figures
 from qmaps.lab import workloads
+from qmaps.lab.compare import Contender
 from qmaps.lab.report.claim import Claim
-from qmaps.lab.run import PAPERS
 from qmaps.lab.workloads import Workload
 from reproduction.context import BASE, Context
 from reproduction.exhibit import Exhibit, Finding, Frames, Needs
 from reproduction.numbers import number
 
-EIGHT_BIT = PAPERS[0]
+EIGHT_BIT = Contender("8-bit AdamW (B2048/DE)", "paper-8bit")
 RATE = 3e-3
 """Of our model; the other three are the paper's."""
 VALUES: dict[str, tuple[float, ...]] = {

@@ -7,12 +7,11 @@ import pandas as pd
 from qmaps import figures
 from qmaps.lab import loss_frame, summarize_losses, workloads
 from qmaps.lab.report.claim import Claim
-from qmaps.lab.run import PAPERS
+from qmaps.lab.run import PAPER
 from reproduction.context import BASE, Context
 from reproduction.exhibit import Exhibit, Finding, Frames, Needs
 from reproduction.numbers import percent
 
-FOUR_BIT = PAPERS[1]
 CLOSE = 0.02
 """Losses that differ by less than this share are called aligned."""
 
@@ -20,8 +19,8 @@ CLOSE = 0.02
 def build(context: Context) -> Frames:
     """One seed of the headline, all seeds of the grid's workload."""
     name = context.size.headline
-    runs = context.trained(name, [BASE, FOUR_BIT], [0])
-    grid = context.trained(context.size.grid, [BASE, FOUR_BIT], range(context.size.seeds))
+    runs = context.trained(name, [BASE, PAPER], [0])
+    grid = context.trained(context.size.grid, [BASE, PAPER], range(context.size.seeds))
     return {
         "curves": loss_frame(runs).assign(unit=workloads.get(name).unit),
         "losses": pd.concat(
@@ -40,14 +39,14 @@ def find(frames: Frames) -> Finding:
     statements = []
     for workload, rows in losses.groupby("workload", sort=False):
         means = rows.set_index("run")["mean"]
-        apart = float(means[FOUR_BIT.label] / means[BASE.label] - 1)
+        apart = float(means[PAPER.label] / means[BASE.label] - 1)
         seeds = int(rows["seeds"].iloc[0])
         statements.append(
             Claim(
                 f"The loss of 4-bit AdamW is aligned with that of 32 bits ({workload}, "
                 f"{seeds} seed{'s' if seeds > 1 else ''}).",
                 abs(apart) < CLOSE,
-                f"Final validation loss {means[FOUR_BIT.label]:.4f} against "
+                f"Final validation loss {means[PAPER.label]:.4f} against "
                 f"{means[BASE.label]:.4f}, {percent(apart)} more.",
             )
         )

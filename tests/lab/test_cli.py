@@ -45,12 +45,12 @@ def test_the_lab_leaves_everything_in_its_folder(lab: Path) -> None:
     assert {path.name for path in lab.iterdir()} == {
         "about.json", "figures", "frames", "recommend", "report.html", "states", "sweep", "train",
     }  # fmt: skip
-    assert len(list((lab / "train").iterdir())) == 4
+    assert len(list((lab / "train").iterdir())) == 3
     assert qmaps.capture.load(lab / "states").steps == [10, 20]
     sweep = pd.read_parquet(lab / "sweep" / "sweep.parquet")
     assert sweep.loc[sweep["state"] == "update", "quantizer"].nunique() >= 60
     losses = pd.read_parquet(lab / "frames" / "losses.parquet")
-    assert losses["run"].str[:5].tolist() == ["32-bi", "8-bit", "4-bit", "recom"]
+    assert losses["run"].str[:5].tolist() == ["32-bi", "4-bit", "recom"]
     summary = json.loads((lab / "recommend" / "summary.json").read_text())
     assert summary["gradients"] == "recorded"  # of the steps after the middle
     assert losses["run"].iloc[-1] == f"recommended ({summary['bits_per_element']:.2f} bits)"

@@ -35,6 +35,8 @@ class Recommendation:
         best: the best single pair for each of 2.3, 3.3, 4.3, 6.3 and 8.3 bits per element; None if
             no pair of at most so many bits is free of zero points and of very large updates.
         singles: these pairs as choices, for an optimizer or a file.
+        simplest: the choice of the narrowest pair that is safe for all parameters; None if there
+            is none.
         gradients: ``recorded``, ``simulated`` or ``mixed``.
         min_quantized_size: parameters of at most this many elements stay in 32 bits.
         pairs: a row per candidate; see `run`.
@@ -51,6 +53,7 @@ class Recommendation:
     bits_per_element: float
     best: dict[float, Pair | None]
     singles: dict[float, Choice]
+    simplest: Choice | None
     gradients: str
     min_quantized_size: int
     pairs: pd.DataFrame = field(repr=False)
@@ -75,6 +78,7 @@ class Recommendation:
             "gradients": self.gradients,
             "min_quantized_size": self.min_quantized_size,
             "best": {str(limit): pair and pair.spec for limit, pair in self.best.items()},
+            "simplest": self.simplest and self.simplest.code,
             "singles": {str(limit): own.code for limit, own in self.singles.items()},
             "code": self.code,
         }

@@ -80,7 +80,8 @@ def run(
     - ``safe`` otherwise.
 
     Parameters get different pairs where that lowers the error within the budget. The error of a
-    parameter is its share of the cost of all updates multiplied by its own step cost, and each
+    parameter is its share of the cost of all updates multiplied by its own step cost; one whose
+    replayed updates are all 0 counts as if it behaved as all parameters together. Each
     parameter gets a pair on the convex hull of its errors over bytes
     (`qmaps.analyze.recommend.budget.choose`). All parameters get the same pair if exceptions lower
     the error by less than 5 %, or the bytes if a `loss` is given.
@@ -160,6 +161,7 @@ def run(
             f"all exact updates of {captured.source!r} are 0; there is nothing to compare with"
         )
     table = _table(tensors, pairs, sizes)
+    tensors = _unmeasured(tensors, table)
     if loss is None:
         picks = within(budget, tensors, table, able, sizes)
     else:
@@ -179,6 +181,7 @@ def run(
         or {"bits": BITS},
     }
     best = {limit: best_of(table, able, limit) for limit in LIMITS}
+    simplest = _narrowest_safe(table, able)
 
     def choice(picks: Mapping[str, Pair]) -> Choice:
         return _choice(captured, picks, sizes, min_quantized_size, provenance)
@@ -194,6 +197,7 @@ def run(
         bits_per_element=4 * used / sum(sizes.numel.values()),
         best=best,
         singles={limit: choice(dict.fromkeys(picks, p)) for limit, p in best.items() if p},
+        simplest=None if simplest is None else choice(dict.fromkeys(picks, simplest)),
         gradients=measures["gradients"],
         min_quantized_size=min_quantized_size,
         pairs=table,
@@ -232,6 +236,18 @@ def _lost(row: Mapping[str, Any], total: float) -> float:
     return float(error)
 
 
+def _unmeasured(tensors: pd.DataFrame, table: pd.DataFrame) -> pd.DataFrame:
+    """The tensors' frame, with errors of those parameters whose replayed updates are all 0.
+
+    Other elements of theirs may have updates, so they count as if they behaved as all parameters
+    together.
+    """
+    costs = {row["quantizer"]: DANGER if dangerous(row) else cost_of(row) for row in records(table)}
+    total = tensors.drop_duplicates("parameter")["numel"].sum()
+    like_all = tensors["quantizer"].map(costs).fillna(0) * tensors["numel"] / total
+    return tensors.assign(error=tensors["error"].where(tensors["cost"] > 0, like_all))
+
+
 def _table(tensors: pd.DataFrame, pairs: Sequence[Pair], sizes: Sizes) -> pd.DataFrame:
     """A row per candidate, the narrowest first."""
     by_spec = {pair.spec: pair for pair in pairs}
@@ -254,6 +270,14 @@ def _table(tensors: pd.DataFrame, pairs: Sequence[Pair], sizes: Sizes) -> pd.Dat
         found.append({**about, **row, "bits_per_element": bits, "step_cost": cost_of(row)})
     found.sort(key=lambda r: (r["up_to"], LEVELS.index(r["verdict"]), r["step_cost"]))
     return pd.DataFrame(found)
+
+
+def _narrowest_safe(table: pd.DataFrame, pairs: Sequence[Pair]) -> Pair | None:
+    """The safe pair of the fewest bits; None if none is safe."""
+    by_spec = {pair.spec: pair for pair in pairs}
+    safe = table[(table["verdict"] == "safe") & table["quantizer"].isin(list(by_spec))]
+    narrowest = safe.sort_values("nbytes")["quantizer"].head(1)
+    return by_spec[str(narrowest.iloc[0])] if len(narrowest) else None
 
 
 def _choice(

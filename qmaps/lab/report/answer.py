@@ -13,6 +13,7 @@ import pandas as pd
 from qmaps import maps
 from qmaps.algebra.quantizer import quantizer
 from qmaps.analyze.recommend.candidates import FULL, LIMITS
+from qmaps.analyze.recommend.sizes import BITS
 from qmaps.analyze.recommend.verdict import cost_of, records
 from qmaps.errors import QmapsError
 from qmaps.lab.report.table import Cell, cell, judged
@@ -54,8 +55,10 @@ def answer(folder: Path, naming: str = "") -> dict[str, Any] | None:
         "full_size": size(summary["full_nbytes"]),
         "saved": saved(summary["nbytes"], summary["full_nbytes"]),
         "widths": list(_widths(summary, pairs)),
-        "warnings": [*_of_names(naming), *_of_choice(summary, chosen), *_of_states(profiles)],
-        "candidates": [_candidate(row) for row in records(pairs)],
+        "first": [*_of_names(naming), *_of_gradients(summary)],
+        "warnings": [*_of_choice(chosen), *_of_states(profiles)],
+        "budget": _budget(summary["choice"]["provenance"].get("budget", {})),
+        "candidates": [_candidate(row) for row in records(pairs.sort_values("nbytes"))],
         "step": int(tensors["step"].iloc[0]),
         "steps": int(tensors["steps"].max()),
         "share": float(tensors["replayed"].sum() / tensors["numel"].sum()),
@@ -85,16 +88,22 @@ def saved(nbytes: float, full: float) -> str:
 
 
 def _widths(summary: Mapping[str, Any], pairs: pd.DataFrame) -> Iterable[dict[str, Any]]:
-    """The best single pair at each width, if it is another than at the width before."""
+    """The best single pair of each width, and the narrowest that is safe; by bytes."""
     rows = {row["quantizer"]: row for row in records(pairs)}
-    before = None
-    for limit in map(str, LIMITS):
-        spec = summary["best"].get(limit)
-        if spec is None or spec == before:
-            continue
-        before, row = spec, rows[spec]
+    found = {
+        spec: summary["singles"][limit]
+        for limit in map(str, LIMITS)
+        if (spec := summary["best"].get(limit)) is not None
+    }
+    simplest = ""
+    if summary["simplest"]:
+        safe = pairs[(pairs["verdict"] == "safe") & ~pairs["diagnostic"]]
+        simplest = str(safe.sort_values("nbytes")["quantizer"].iloc[0])
+        found[simplest] = summary["simplest"]
+    for spec in sorted(found, key=lambda each: rows[each]["nbytes"]):
+        row = rows[spec]
         yield {
-            "limit": limit,
+            "simplest": spec == simplest,
             "spec": spec,
             "preset": row["preset"],
             "bits": f"{row['bits_per_element']:.2f}",
@@ -102,7 +111,7 @@ def _widths(summary: Mapping[str, Any], pairs: pd.DataFrame) -> Iterable[dict[st
             "reason": row["reason"],
             "size": size(row["nbytes"]),
             "saved": saved(row["nbytes"], summary["full_nbytes"]),
-            "code": summary["singles"][limit],
+            "code": found[spec],
         }
 
 
@@ -128,13 +137,31 @@ def _of_names(naming: str) -> Iterable[str]:
         )
 
 
-def _of_choice(summary: Mapping[str, Any], chosen: pd.DataFrame) -> Iterable[str]:
-    """Warnings about the replay of the choice."""
+def _of_gradients(summary: Mapping[str, Any]) -> Iterable[str]:
     if summary["gradients"] != "recorded":
         yield (
-            "Gradients were not recorded, so they were simulated from the moments: verdicts hold "
-            "as far as gradients are independent from step to step. Record some with "
-            "StateRecorder(..., gradients=60)."
+            "Gradients were not recorded, so they were drawn at random with the mean and variance "
+            "that the moments tell. To replay real ones, record them while training: "
+            "qmaps.capture.StateRecorder(optimizer, folder, gradients=60)."
+        )
+
+
+def _budget(budget: Mapping[str, Any]) -> str:
+    """What was asked for."""
+    if "nbytes" in budget:
+        return f"at most {budget['nbytes']:,.0f} bytes"
+    if "loss" in budget:
+        return f"the fewest bytes with a predicted loss of at most {budget['loss']:g} nats"
+    return f"the least error within {budget.get('bits', BITS):g} bits per element"
+
+
+def _of_choice(chosen: pd.DataFrame) -> Iterable[str]:
+    """Warnings about the replay of the choice."""
+    unmeasured = chosen.loc[~(chosen["cost"] > 0), "parameter"]
+    if len(unmeasured):
+        yield (
+            f"Not measured: the replayed rows have no updates in {_names(unmeasured)}. They got a "
+            "pair that suits all tensors together."
         )
     zeroed = chosen.loc[chosen["zero_point_share"] > 0, "parameter"]
     if len(zeroed):
@@ -144,8 +171,9 @@ def _of_choice(summary: Mapping[str, Any], chosen: pd.DataFrame) -> Iterable[str
         stalled = chosen.loc[chosen[column] > HALF, "parameter"]
         if len(stalled):
             yield (
-                f"Stalled states: most of the {name} moments that should have moved by a code did "
-                f"not move in {_names(stalled)}."
+                f"Slow states: with their quantizers most {name} moments did not follow the exact "
+                f"ones within the replay in {_names(stalled)}. The verdict counts what this does "
+                "to updates."
             )
     kept = chosen.loc[chosen["quantizer"] == FULL.spec, "parameter"]
     if len(kept):
@@ -163,15 +191,16 @@ def _of_states(profiles: pd.DataFrame | None) -> Iterable[str]:
         if len(found):
             yield (
                 f"Outlier {lines}: more than half of the largest 1 % of the second moments lie in "
-                f"5 % of the {lines} of {_names(found)}. A scale that these share with others "
-                "makes others coarse."
+                f"5 % of the {lines} of {_names(found)}. One scale for all would leave few codes "
+                "for the others."
             )
     elements = second["counts"].map(sum) + second["zeros"]
-    dead = second.loc[second["zeros"] > 0.01 * elements, "parameter"]
+    none = second["zeros"] / elements
+    dead = second.loc[none > 0.01, "parameter"]
     if len(dead):
         yield (
-            f"More than 1 % of the second moments are 0 in {_names(dead)}: no gradient reached "
-            "these elements."
+            f"Second moments of 0, up to {none.max():.0%} of a tensor, in {_names(dead)}: no "
+            "gradient reached these elements."
         )
 
 

@@ -13,7 +13,7 @@ import pandas as pd
 from markupsafe import Markup
 
 from qmaps.analyze.recommend.candidates import FULL
-from qmaps.analyze.recommend.verdict import LEVELS, cost_of, dangerous, records
+from qmaps.analyze.recommend.verdict import cost_of, dangerous, records
 from qmaps.lab.report.answer import size
 from qmaps.storage.files import exists, read_frame
 
@@ -27,8 +27,8 @@ def heatmap(folder: Path) -> dict[str, Any]:
 
     Returns:
         `columns` (a dict per pair: `first`, `second`, `preset`, `bits`, `verdict`), `groups`
-        (limit of bits and number of columns), `rows` (a dict per tensor: `name`, `shape`,
-        `verdict` of its choice, and `cells`: `text`, `shade`, `title`, `chosen`), and `cards`
+        (limit of bits and number of columns), `rows` (a dict per tensor: `name`, `shape`
+        and `cells`: `text`, `shade`, `title`, `chosen`), and `cards`
         (JSON).
     """
     own = folder / "recommend"
@@ -73,25 +73,30 @@ def _options(group: pd.DataFrame, specs: Sequence[str]) -> list[dict[str, Any]]:
 
 
 def _row(name: str, options: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    chosen = next(row for row in options if row["chosen"])
     return {
         "name": name,
         "shape": str(options[0]["shape"]).replace("x", TIMES),
-        "verdict": chosen["verdict"],
         "cells": [
             {
                 "text": _short(row),
                 "shade": _shade(row),
                 "chosen": bool(row["chosen"]),
-                "title": f"{row['quantizer']}: {row['verdict']}, step cost {_text(cost_of(row))}",
+                "title": f"{row['quantizer']}: {_judged(row)}, step cost {_text(cost_of(row))}",
             }
             for row in options
         ],
     }
 
 
+def _judged(row: Mapping[str, Any]) -> str:
+    return str(row["verdict"]) if row["cost"] > 0 else "not measured"
+
+
 def _shade(row: Mapping[str, Any]) -> int:
+    """The number of the colour; -1 where nothing was measured."""
     cost = cost_of(row)
+    if not row["cost"] > 0:
+        return -1
     if dangerous(row) or math.isnan(cost):
         return len(STEPS)
     return sum(cost > step for step in STEPS)
@@ -100,6 +105,8 @@ def _shade(row: Mapping[str, Any]) -> int:
 def _short(row: Mapping[str, Any]) -> str:
     """The step cost in hundredths; an exclamation mark for zero points and exploding updates."""
     cost = cost_of(row)
+    if not row["cost"] > 0:
+        return "-"
     if dangerous(row):
         return "!"
     return (
@@ -150,8 +157,7 @@ def _option(row: Mapping[str, Any]) -> dict[str, Any]:
     }
     return {
         **{name: _json(value) for name, value in numbers.items()},
-        "verdict": row["verdict"],
-        "level": LEVELS.index(row["verdict"]),
+        "verdict": _judged(row),
         "size": size(row["nbytes"]),
     }
 
@@ -165,6 +171,8 @@ def _curves(path: Path) -> dict[str, dict[str, list[list[float | None]]]]:
     found: dict[str, dict[str, list[list[float | None]]]] = {}
     if exists(path):
         for row in records(read_frame(path)):
+            if not math.isfinite(row["displacement_gain"]):
+                continue
             point = [int(row["step"]), _json(row["displacement_gain"])]
             own = found.setdefault(row["parameter"], {})
             own.setdefault(row["quantizer"], []).append(point)

@@ -240,13 +240,15 @@ def test_overrides_are_patterns() -> None:
     assert choice.min_quantized_size is None
 
 
-def test_a_parameter_without_updates_costs_nothing() -> None:
+def test_a_parameter_without_updates_counts_as_all_together() -> None:
     ones = {"exp_avg": torch.full((48, 128), 0.1), "exp_avg_sq": torch.ones(48, 128)}
     still = {name: torch.zeros(48, 128) for name in ones}
     found = recommend({"moves": ones, "still": still}, bits=6.3)
     chosen = found.tensors[found.tensors["chosen"]].set_index("parameter")
-    assert chosen.loc["still", "error"] == 0
-    assert chosen.loc["still", "verdict"] == "safe"
+    costs = found.pairs.set_index("quantizer")["step_cost"]
+    own = chosen.loc["still"]
+    assert own["error"] == pytest.approx(costs[own["quantizer"]] / 2)  # half of the elements
+    assert found.tensors[found.tensors["parameter"] == "still"]["error"].nunique() > 1
     with pytest.raises(CaptureError, match=r"all exact updates of .* are 0; there is nothing"):
         recommend({"still": still})
 

@@ -70,13 +70,23 @@ def test_the_first_screen_answers(run: Path, page: str) -> None:
         "Gradients were not recorded",
         "Outlier rows: more than half of the largest 1 % of the second moments lie in 5 % of the "
         "rows of layers.0.weight",
-        "More than 1 % of the second moments are 0 in odd&lt;b&gt;&#34;name&#34;",
+        "Second moments of 0, up to 12% of a tensor, in odd&lt;b&gt;&#34;name&#34;",
+        "Asked for: the least error within 4.3 bits per element.",
     ):
         assert text in first, text
     widths = {pair for pair in said["best"].values() if pair}
     assert widths
     for pair in widths:
         assert f"<summary>{pair}" in first
+    pairs = pd.read_parquet(run / "recommend" / "pairs.parquet")
+    safe = pairs[pairs["verdict"] == "safe"].sort_values("nbytes")["quantizer"]
+    if len(safe):
+        assert re.search(
+            rf"<summary>{re.escape(safe.iloc[0])}.*<b>narrowest that is safe</b>", first
+        )
+        assert said["simplest"].count(safe.iloc[0].split(" + ")[0]) == 1
+    else:
+        assert said["simplest"] is None
 
 
 def test_the_heatmap_has_every_tensor_and_candidate(run: Path, page: str) -> None:
@@ -174,3 +184,20 @@ def test_a_page_without_names_warns(run: Path, tmp_path: Path) -> None:
     write_record(folder / "about.json", {"naming": "numbers: no config.json"})
     page = report.write(folder).read_text()
     assert "Parameters have numbers: no config.json. Overrides fit the model only under" in page
+
+
+def test_tensors_without_updates_are_not_called_safe(tmp_path: Path) -> None:
+    tensors = {"used": moments(64, 80, 0), "never": moments(64, 80, 1)}
+    for state in tensors["never"].values():
+        state.zero_()
+    states = CapturedStates.from_tensors(tensors)
+    recommend_for(states, tmp_path, min_quantized_size=4096)
+    page = report.write(tmp_path).read_text()
+    assert "Not measured: the replayed rows have no updates in never." in page
+    (row,) = re.findall(r'<tr data-tensor="1">(.*?)</tr>', page, re.DOTALL)
+    assert row.count('class="s-1') == row.count("<td")
+    assert "safe" not in row
+    chosen = pd.read_parquet(tmp_path / "recommend" / "tensors.parquet")
+    chosen = chosen[chosen["chosen"]].set_index("parameter")["quantizer"]
+    pairs = pd.read_parquet(tmp_path / "recommend" / "pairs.parquet").set_index("quantizer")
+    assert pairs.loc[chosen["never"], "verdict"] != "unsafe"
