@@ -18,7 +18,7 @@ from scipy import stats
 
 import qmaps
 from benchmarks.command import among, command_line, count, one_line_errors
-from benchmarks.judges import PAPER, effort
+from benchmarks.judges import PAPER
 from benchmarks.markdown import markdown
 from benchmarks.prediction.measures import record, snapshots
 from benchmarks.trials import FULL, Trial, run_all
@@ -27,6 +27,7 @@ from qmaps.optim import Choice
 from qmaps.storage.files import exists, output_folder, replacing, write_text
 
 BITS = 4.3
+SEEDS = 8
 NAME = "recommended"
 SIBLING = "B128/DE@4s+sr + B128/DE-0@4u"
 """The pair of the preset ``4bit``."""
@@ -57,7 +58,7 @@ def trials(judge: str, file: Path) -> list[Trial]:
     return [
         Trial(judge, work, name, seed, str(file) if name == NAME else "")
         for name in (NAME, *PRESETS, FULL)
-        for seed in range(effort(judge).seeds)
+        for seed in range(SEEDS)
     ]
 
 
