@@ -9,6 +9,7 @@ from typing import Any
 
 WIDTH = 100
 """Characters of a line."""
+OPTIONS = "# Give lr, weight_decay and the other options as before."
 
 
 def of(
@@ -34,7 +35,7 @@ def of(
             lines += _codebook(label, about)
         lines += ["]", ""]
     own = {label.lower() for label in codebooks}
-    lines += [f"optimizer = {optimizer}(", "    model.named_parameters(),"]
+    lines += [OPTIONS, f"optimizer = {optimizer}(", "    model.named_parameters(),"]
     lines += _argument("state_quantizers", _written(state_quantizers, own), 4)
     if overrides:
         chosen = {pattern: _written(given, own) for pattern, given in overrides.items()}

@@ -62,6 +62,7 @@ class Choice:
     >>> print(choice.code)
     from qmaps.optim import AdamW
     <BLANKLINE>
+    # Give lr, weight_decay and the other options as before.
     optimizer = AdamW(
         model.named_parameters(),
         state_quantizers={"exp_avg": "B128/DE@4s+sr", "exp_avg_sq": "B128/DE-0@4u"},

@@ -49,11 +49,13 @@ def answer(folder: Path, naming: str = "") -> dict[str, Any] | None:
     return {
         **summary,
         "main": counts.index[-1],
+        "main_share": f"{counts['sum'].iloc[-1] / counts['sum'].sum():.0%}",
         "others": int(counts["size"].iloc[:-1].sum()),
         "tensors": len(chosen),
         "size": size(summary["nbytes"]),
         "full_size": size(summary["full_nbytes"]),
         "saved": saved(summary["nbytes"], summary["full_nbytes"]),
+        "size8": _size_of("8bit", pairs),
         "widths": list(_widths(summary, pairs)),
         "first": [*_of_names(naming), *_of_gradients(summary)],
         "warnings": [*_of_choice(chosen), *_of_states(profiles)],
@@ -85,6 +87,12 @@ def size(nbytes: float) -> str:
 def saved(nbytes: float, full: float) -> str:
     """What is saved of `full`, in percent."""
     return f"{1 - nbytes / full:.0%}"
+
+
+def _size_of(preset: str, pairs: pd.DataFrame) -> str:
+    """What the states take under a preset; empty if it is not among the candidates."""
+    found = pairs.loc[pairs["preset"] == preset, "nbytes"]
+    return size(found.iloc[0]) if len(found) else ""
 
 
 def _widths(summary: Mapping[str, Any], pairs: pd.DataFrame) -> Iterable[dict[str, Any]]:

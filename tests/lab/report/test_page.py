@@ -19,6 +19,7 @@ from qmaps.capture import CapturedStates
 from qmaps.lab import report
 from qmaps.lab.profiles import profiles
 from qmaps.lab.recommendation import recommend_for
+from qmaps.lab.report.answer import size
 from qmaps.storage.files import write_record
 from tests.browser import CHROMIUM, WHY_NOT, check, look
 
@@ -62,10 +63,14 @@ def summary(run: Path) -> dict[str, Any]:
 
 def test_the_first_screen_answers(run: Path, page: str) -> None:
     first, said = page[: page.index('id="tensors"')], summary(run)
+    pairs = pd.read_parquet(run / "recommend" / "pairs.parquet")
+    eight = pairs[pairs["preset"] == "8bit"]
     for text in (
         f'<span class="verdict {said["verdict"]}">{said["verdict"]}</span>',
         html.escape(said["reason"]),
         f"{1 - said['nbytes'] / said['full_nbytes']:.0%} saved",
+        f"in 32 bits or {size(eight['nbytes'].item())} in 8,",
+        "Trainer(..., optimizers=(optimizer, None))",
         f'<pre id="code">{html.escape(said["code"], quote=True)}</pre>'.replace("&quot;", "&#34;"),
         "Gradients were not recorded",
         "Outlier rows: more than half of the largest 1 % of the second moments lie in 5 % of the "
@@ -78,7 +83,6 @@ def test_the_first_screen_answers(run: Path, page: str) -> None:
     assert widths
     for pair in widths:
         assert f"<summary>{pair}" in first
-    pairs = pd.read_parquet(run / "recommend" / "pairs.parquet")
     safe = pairs[pairs["verdict"] == "safe"].sort_values("nbytes")["quantizer"]
     if len(safe):
         assert re.search(
