@@ -30,6 +30,7 @@ Frames = Mapping[str, pd.DataFrame]
 KINDS = ("Figure", "Table")
 """In the order of a page; what is neither comes last."""
 LEFT_OUT = Path(__file__).with_name("left-out.csv")
+ERRORS = Path(__file__).with_name("errors-in-papers.csv")
 
 
 @dataclass(frozen=True)
@@ -163,6 +164,14 @@ class Paper:
         """
         items = pd.read_csv(LEFT_OUT)
         return items[items["paper"] == self.name][["item", "why"]].reset_index(drop=True)
+
+    @property
+    def errors(self) -> pd.DataFrame:
+        """What the paper itself, or arithmetic, speaks against: `where`, `printed`, `why`."""
+        items = pd.read_csv(ERRORS)
+        return items[items["paper"] == self.name][["where", "printed", "why"]].reset_index(
+            drop=True
+        )
 
     @property
     def wholly_left_out(self) -> pd.DataFrame:

@@ -28,7 +28,8 @@ RULES = (
     "paper's metric cannot be measured here, a quantity of ours stands in its place and only the "
     "ordering can be the same: no other row is better in one and worse in the other, and one at "
     "least lies alike in both (rows count as equal whose ± touch, or that the paper may have "
-    "rounded apart). A number of the paper without one of ours is not compared. A figure's or "
+    "rounded apart). A number that is not reproduced and contradicts others of its paper puts the "
+    "paper in doubt. A number of the paper without one of ours is not compared. A figure's or "
     "table's own verdict is the weakest of its numbers and statements; a statement alone does not "
     "speak for a table of which no number is compared."
 )
@@ -43,6 +44,7 @@ def write(paper: Paper, results: Sequence[Result], about: dict[str, Any], out: P
         results=results,
         about=about,
         rules=RULES,
+        errors=paper.errors.to_dict("records"),
         left_out=paper.left_out.to_dict("records"),
     )
     write_text(folder / "index.html", text)
@@ -151,6 +153,8 @@ def _markdown(paper: Paper, results: Sequence[Result], about: dict[str, Any]) ->
         if result.tables:
             links = ", ".join(f"[{name}.csv]({name}.csv)" for name in result.tables)
             lines += [f"Tables: {links}.", ""]
+    if len(paper.errors):
+        lines += ["## Errors in the paper", "", *table(paper.errors), ""]
     left_out = paper.left_out
     if len(left_out):
         lines += ["## Not made here", "", *table(left_out), ""]

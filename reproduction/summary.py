@@ -21,11 +21,12 @@ Found = Sequence[tuple[Paper, Sequence[Result]]]
 
 def write(found: Found, about: dict[str, Any], out: Path) -> Path:
     """Write ``out/papers.md`` and ``out/papers.html``; returns the latter."""
-    rows, left = exhibits(found), left_out(found)
+    rows, left, wrong = exhibits(found), left_out(found), errors(found)
     counted, verdicts = covered(found), numbers(found)
-    write_text(out / "papers.md", _markdown(rows, left, counted, verdicts, about))
+    write_text(out / "papers.md", _markdown(rows, wrong, left, counted, verdicts, about))
     text = page.template("summary").render(
         rows=list(map(_cells, rows)),
+        errors=wrong,
         left=left,
         counted=[[cell(value) for value in row.values()] for row in counted],
         verdicts=verdicts,
@@ -97,8 +98,18 @@ def left_out(found: Found) -> list[dict[str, str]]:
     ]
 
 
+def errors(found: Found) -> list[dict[str, str]]:
+    """What papers print that they themselves, or arithmetic, speak against."""
+    return [
+        {"paper": paper.title, **{str(name): str(value) for name, value in row.items()}}
+        for paper, _ in found
+        for row in paper.errors.to_dict("records")
+    ]
+
+
 def _markdown(
     rows: Sequence[dict[str, str]],
+    wrong: Sequence[dict[str, str]],
     left: Sequence[dict[str, str]],
     counted: Sequence[dict[str, Any]],
     verdicts: Mapping[str, int],
@@ -129,6 +140,8 @@ def _markdown(
             )
         ),
     ]
+    if wrong:
+        lines += ["", "## Errors in the papers", "", *page.table(pd.DataFrame(wrong))]
     if left:
         lines += ["", "## Left out", "", *page.table(pd.DataFrame(left))]
     return "\n".join(lines) + "\n"

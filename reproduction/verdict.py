@@ -24,10 +24,12 @@ def beside(paper: pd.DataFrame, ours: Measured, *, tolerance: float = TOLERANCE)
     """The paper's numbers with ours and a verdict on each.
 
     Each row is a `Claim` about a number. A wide spread of ours is no evidence. The others that a
-    number is ordered by are those of its quantity; what is equal in the paper may lie either way.
+    number is ordered by are those of its quantity that are not in doubt; what is equal in the paper
+    may lie either way.
 
     Args:
-        paper: `what`, `quantity`, `unit`, `paper`, `paper_spread`; a row per number.
+        paper: `what`, `quantity`, `unit`, `paper`, `paper_spread`; a row per number; `doubt`
+            where the paper itself speaks against it.
         ours: numbers by `what` and `quantity`; others than the paper's are added after them.
         tolerance: tolerance as a fraction.
 
@@ -46,6 +48,7 @@ def beside(paper: pd.DataFrame, ours: Measured, *, tolerance: float = TOLERANCE)
     )
     rows = pd.concat([paper, extra], ignore_index=True) if len(extra) else paper.copy()
     rows["stand_in"] = ""
+    rows["doubt"] = rows["doubt"].fillna("") if "doubt" in rows else ""
     pairs = [_pair(ours.get(key)) for key in zip(rows["what"], rows["quantity"], strict=True)]
     rows["ours"] = [value for value, _ in pairs]
     rows["ours_spread"] = [spread for _, spread in pairs]
@@ -64,7 +67,7 @@ def _pair(given: float | tuple[float, float] | None) -> tuple[float, float]:
 
 def _claim(group: pd.DataFrame, index: object, tolerance: float) -> Claim:
     row = group.loc[index]  # type: ignore[call-overload]
-    others = group[group.index != index].dropna(subset=["paper", "ours"])
+    others = group[(group.index != index) & (group["doubt"] == "")].dropna(subset=["paper", "ours"])
     apart = others[others["paper"] != row["paper"]]
     below = (apart["paper"] < row["paper"]) & (apart["ours"] < row["ours"])
     above = (apart["paper"] > row["paper"]) & (apart["ours"] > row["ours"])
@@ -73,6 +76,7 @@ def _claim(group: pd.DataFrame, index: object, tolerance: float) -> Claim:
         (below | above).tolist(),
         paper=row["paper"],
         spread=0.0 if pd.isna(row["paper_spread"]) else float(row["paper_spread"]),
+        doubt=row["doubt"],
         ours=row["ours"],
         tolerance=tolerance,
     )

@@ -20,6 +20,7 @@ KB = 1024
 """Bytes of the paper's kB."""
 OUTPUTS = 3072
 """Of the first fully connected layer."""
+LARGEST = "activations of 12288"
 WEIGHTS = 3 * 3 * 384 * 256
 """Of the largest convolution."""
 BITS = ("32 bits", "8 bits")
@@ -48,6 +49,10 @@ def printed() -> pd.DataFrame:
         for bits, number in zip(BITS, getattr(row, field), strict=True)
     ]
     inputs = pd.DataFrame(taken, columns=["what", "quantity", "unit", "paper"])
+    inputs["doubt"] = ""
+    inputs.loc[inputs["quantity"] == "size in 8 bits", "doubt"] = "sizes-of-4-bits"
+    latest = (inputs["quantity"] == "latency in 8 bits") & (inputs["what"] == LARGEST)
+    inputs.loc[latest, "doubt"] = "latency-of-12288"
     rows = pd.concat([published("8-bit-parallelism-2015", EXHIBIT.name), inputs])
     quantities = ["forward passes", *(f"{name} in {bits}" for name in columns for bits in BITS)]
     places = [
@@ -109,8 +114,7 @@ def find(frames: Frames) -> Finding:
             )
         ],
         why="Passes and sizes follow from the model: 96 GPUs of 128 samples, a node in 32 sends "
-        "its part, a kB has 1024 bytes; the tolerance is 2 %. The two fully connected rows "
-        "are half of what a 32nd of their outputs takes. Latencies are inputs of the paper's "
+        "its part, a kB has 1024 bytes; the tolerance is 2 %. Latencies are inputs of the paper's "
         "model, read off charts of InfiniBand; ours are times of messages of the due size "
         "between two processes of one machine, which wait for each other far longer than the "
         "bytes take, so that only the largest can be told apart.",

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
+from markupsafe import escape
 
 from qmaps import analyze
 from qmaps.errors import BadValueError
@@ -76,6 +77,11 @@ def test_the_summary_counts_and_links(pages: Path) -> None:
         for item in paper.left_out["item"]:
             assert f"| {item} |" in text
             assert f"<b>{item}</b>" in page
+        own = (pages / paper.name / "README.md").read_text()
+        for why in paper.errors["why"]:
+            assert why in text
+            assert why in own
+            assert str(escape(why)) in page
     left = sum(len(paper.wholly_left_out) for paper in PAPERS.values())
     assert f"and {left} are left out, each with the reason, as are parts of others." in text
 

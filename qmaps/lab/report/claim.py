@@ -17,6 +17,7 @@ class Verdict(StrEnum):
     REPRODUCED = "reproduced"
     PARTLY = "reproduced in part"
     ORDERING = "same ordering"
+    DOUBT = "paper in doubt"
     DIFFERS = "differs"
     NOT_COMPARED = "not compared"
     NOT_MADE = "not made yet"
@@ -29,7 +30,8 @@ class Claim:
     A statement is reproduced if it holds, and in part if some of its parts do. A number is
     reproduced if ours differs from it by at most `tolerance` of it plus its `spread`. Otherwise it
     has the same ordering if its order among the other numbers of its kind is that of the paper. A
-    number that only the paper has, or only this project, is not compared.
+    number that only the paper has, or only this project, is not compared. Where a number that is
+    not reproduced contradicts others of its paper, the paper is in doubt.
 
     Attributes:
         text: The claim.
@@ -42,6 +44,7 @@ class Claim:
         table: Rows to show, as column titles and cells.
         paper: The paper's number; None for a statement.
         spread: The ± of that number.
+        doubt: Why the paper's number cannot be right; empty if nothing speaks against it.
         ours: The number that this project measured.
         tolerance: Share of the paper's number; None where ours has another scale, so that only the
             ordering can be the same.
@@ -55,6 +58,7 @@ class Claim:
     table: Mapping[str, list[str]] = field(default_factory=dict)
     paper: float | None = None
     spread: float = 0.0
+    doubt: str = ""
     ours: float = math.nan
     tolerance: float | None = TOLERANCE
 
@@ -78,13 +82,21 @@ class Claim:
             allowed = self.tolerance * abs(self.paper) + self.spread
             if abs(self.ours - self.paper) <= allowed:
                 return Verdict.REPRODUCED
+        if self.doubt:
+            return Verdict.DOUBT
         return Verdict.ORDERING if ordered else Verdict.DIFFERS
 
 
 def weakest(verdicts: Iterable[Verdict]) -> Verdict:
     """The weakest verdict among those that compare something."""
     found = set(verdicts)
-    for verdict in (Verdict.DIFFERS, Verdict.PARTLY, Verdict.ORDERING, Verdict.REPRODUCED):
+    for verdict in (
+        Verdict.DIFFERS,
+        Verdict.PARTLY,
+        Verdict.ORDERING,
+        Verdict.DOUBT,
+        Verdict.REPRODUCED,
+    ):
         if verdict in found:
             return verdict
     return Verdict.NOT_COMPARED

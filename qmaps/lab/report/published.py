@@ -22,13 +22,14 @@ def published(paper: str, exhibit: str) -> pd.DataFrame:
     Returns:
         `what` (row of the table), `quantity` (its column), `unit`, `paper`, `paper_spread`
         (the ± of the paper; NaN without one), `better` (``more`` or ``less``: which way a metric
-        that cannot be measured here improves; else empty), `rounding` (half a unit of the last
-        digit that the paper prints).
+        that cannot be measured here improves; else empty), `doubt` (key of what the paper says
+        against its own number; else empty), `rounding` (half a unit of the last digit that the
+        paper prints).
 
     Raises:
         BadValueError: nothing is published under these names.
     """
-    frame = rows(paper, exhibit, FIELDS, better="")
+    frame = rows(paper, exhibit, FIELDS, better="", doubt="")
     return frame.assign(rounding=frame["paper"].map(_rounding), paper=pd.to_numeric(frame["paper"]))
 
 
