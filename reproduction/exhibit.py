@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
@@ -24,6 +25,14 @@ class Needs(StrEnum):
     TRAINING = "training runs"
     REPORTS = "committed tables"
     NOTHING = "nothing but the formulas"
+
+
+class Kind(StrEnum):
+    """What a number of ours is, which decides what it is evidence of."""
+
+    MEASURED = "measured"
+    COMPUTED = "computed"
+    GIVEN = "from the paper's own inputs"
 
 
 Frames = Mapping[str, pd.DataFrame]
@@ -63,6 +72,18 @@ class Finding:
         """The verdicts on every number and every statement."""
         of_numbers = [] if self.numbers is None else list(map(Verdict, self.numbers["verdict"]))
         return of_numbers + [statement.verdict for statement in self.statements]
+
+    def counts(self, kind_of: Callable[[str], Kind]) -> Counter[tuple[Kind, Verdict]]:
+        """Number of verdicts by kind and verdict; those without a comparison are left out.
+
+        Args:
+            kind_of: the kind of a quantity; statements have that of the quantity ``""``.
+        """
+        found = Counter((kind_of(""), statement.verdict) for statement in self.statements)
+        if self.numbers is not None:
+            pairs = zip(self.numbers["quantity"], self.numbers["verdict"], strict=True)
+            found += Counter((kind_of(quantity), Verdict(verdict)) for quantity, verdict in pairs)
+        return Counter({k: n for k, n in found.items() if k[1] is not Verdict.NOT_COMPARED})
 
     @property
     def missing(self) -> int:
@@ -106,6 +127,8 @@ class Exhibit:
         source: what the page says it is made from; ``{headline}`` and ``{grid}`` are replaced by
             the workloads and their seeds, or by a user's states.
         command: what made the frames that are read, where another command does.
+        kind: of its numbers and statements; None: computed if it needs nothing, else measured.
+        computed: quantities that are computed where others are measured.
         pretrained: whether it shows states of pretrained weights too, where they are installed.
         place: on the page, among those whose labels have no number.
     """
@@ -120,8 +143,16 @@ class Exhibit:
     captions: Mapping[str, str] = field(default_factory=dict)
     source: str = ""
     command: str = ""
+    kind: Kind | None = None
+    computed: tuple[str, ...] = ()
     pretrained: bool = False
     place: int = 0
+
+    def kind_of(self, quantity: str) -> Kind:
+        """The kind of a quantity's numbers; that of statements for ``""``."""
+        if quantity in self.computed:
+            return Kind.COMPUTED
+        return self.kind or (Kind.COMPUTED if self.needs is Needs.NOTHING else Kind.MEASURED)
 
     @property
     def label(self) -> str:

@@ -13,9 +13,14 @@ from qmaps.lab.report.claim import Verdict
 from qmaps.lab.report.table import Cell, cell, judged
 from qmaps.storage.files import write_text
 from reproduction import page
-from reproduction.exhibit import Paper
+from reproduction.exhibit import Kind, Paper
 from reproduction.results import Result
 
+KINDS = (
+    "Numbers and statements by what ours are. Only measured ones are evidence for or against a "
+    "paper. Computed ones are arithmetic, such as bytes of states, and show that the paper is read "
+    "rightly. Those from the paper's own inputs show that its model gives its results."
+)
 Found = Sequence[tuple[Paper, Sequence[Result]]]
 
 
@@ -30,6 +35,7 @@ def write(found: Found, about: dict[str, Any], out: Path) -> Path:
         left=left,
         counted=[[cell(value) for value in row.values()] for row in counted],
         verdicts=verdicts,
+        kinds=KINDS,
         about=about,
         rules=page.RULES,
     )
@@ -76,17 +82,17 @@ def covered(found: Found) -> list[dict[str, Any]]:
     return rows
 
 
-def numbers(found: Found) -> dict[str, int]:
-    """How many numbers and statements of all exhibits got each verdict."""
-    count = Counter(
-        verdict
-        for _, results in found
-        for result in results
-        if result.finding is not None
-        for verdict in result.finding.verdicts
-    )
-    compared = [each for each in Verdict if each is not Verdict.NOT_COMPARED]
-    return {each.value: count[each] for each in compared if count[each]}
+def numbers(found: Found) -> list[dict[str, Any]]:
+    """How many numbers and statements got each verdict, a row for each kind of evidence."""
+    count: Counter[tuple[Kind, Verdict]] = Counter()
+    for _, results in found:
+        for result in results:
+            if result.finding is not None:
+                count += result.finding.counts(result.exhibit.kind_of)
+    given = [each for each in Verdict if any(count[kind, each] for kind in Kind)]
+    return [
+        {"ours": kind.value, **{each.value: count[kind, each] for each in given}} for kind in Kind
+    ]
 
 
 def left_out(found: Found) -> list[dict[str, str]]:
@@ -112,10 +118,9 @@ def _markdown(
     wrong: Sequence[dict[str, str]],
     left: Sequence[dict[str, str]],
     counted: Sequence[dict[str, Any]],
-    verdicts: Mapping[str, int],
+    verdicts: Sequence[Mapping[str, Any]],
     about: dict[str, Any],
 ) -> str:
-    tally = ", ".join(f"{count} {name}" for name, count in verdicts.items())
     total = {key: sum(row[key] for row in counted) for key in ("made", "waiting", "left")}
     lines = [
         "# Figures and tables of the papers",
@@ -123,7 +128,11 @@ def _markdown(
         f"Of {sum(total.values())} figures, tables and measured appendices {total['made']} are made"
         f" here, {total['waiting']} wait for a table of another command ({Verdict.NOT_MADE}), and "
         f"{total['left']} are left out, each with the reason, as are parts of others. "
-        f"Numbers and statements: {tally}. {page.RULES}",
+        f"{page.RULES}",
+        "",
+        *page.table(pd.DataFrame(verdicts)),
+        "",
+        KINDS,
         "",
         page.provenance(about),
         "",

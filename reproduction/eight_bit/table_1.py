@@ -129,6 +129,7 @@ EXHIBIT = Exhibit(
     covers=("Table 1",),
     title="Metric, time and memory saved of 8-bit optimizers and Adafactor",
     needs=Needs.REPORTS,
+    computed=("memory saved",),
     build=build,
     find=find,
     command=f"{committed.PARITY}` and of `{committed.BENCH}",

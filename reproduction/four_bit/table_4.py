@@ -70,6 +70,7 @@ EXHIBIT = Exhibit(
     covers=("Table 4",),
     title="Memory saved, and time",
     needs=Needs.REPORTS,
+    computed=("memory saved",),
     build=build,
     find=find,
     command=committed.BENCH,

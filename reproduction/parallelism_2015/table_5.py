@@ -127,6 +127,7 @@ EXHIBIT = Exhibit(
     covers=("Table 5",),
     title="Messages of a cluster: forward passes, sizes and latencies",
     needs=Needs.REPORTS,
+    computed=("forward passes", "size in 32 bits", "size in 8 bits"),
     build=build,
     find=find,
     command=COMMAND,
