@@ -39,6 +39,7 @@ Frames = Mapping[str, pd.DataFrame]
 KINDS = ("Figure", "Table")
 """In the order of a page; what is neither comes last."""
 LEFT_OUT = Path(__file__).with_name("left-out.csv")
+IN_SHORT = Path(__file__).with_name("in-short.csv")
 ERRORS = Path(__file__).with_name("errors-in-papers.csv")
 
 
@@ -195,6 +196,13 @@ class Paper:
         """
         items = pd.read_csv(LEFT_OUT)
         return items[items["paper"] == self.name][["item", "why"]].reset_index(drop=True)
+
+    @property
+    def in_short(self) -> dict[str, list[str]]:
+        """What holds, what does not hold here, and what is open, in a sentence each."""
+        items = pd.read_csv(IN_SHORT)
+        own = items[items["paper"] == self.name]
+        return {str(name): list(rows["text"]) for name, rows in own.groupby("verdict", sort=False)}
 
     @property
     def errors(self) -> pd.DataFrame:

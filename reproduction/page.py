@@ -44,6 +44,7 @@ def write(paper: Paper, results: Sequence[Result], about: dict[str, Any], out: P
         results=results,
         about=about,
         rules=RULES,
+        in_short=in_short(paper, about),
         errors=paper.errors.to_dict("records"),
         left_out=paper.left_out.to_dict("records"),
     )
@@ -131,6 +132,8 @@ def _markdown(paper: Paper, results: Sequence[Result], about: dict[str, Any]) ->
         "",
         *_size_note(about),
     ]
+    for verdict, texts in in_short(paper, about).items():
+        lines += [f"**{verdict.capitalize()}**", "", *(f"- {text}" for text in texts), ""]
     for result in results:
         lines += [f"## {heading(result)}", ""]
         if result.finding is None:
@@ -159,6 +162,11 @@ def _markdown(paper: Paper, results: Sequence[Result], about: dict[str, Any]) ->
     if len(left_out):
         lines += ["## Not made here", "", *table(left_out), ""]
     return "\n".join(lines).rstrip() + "\n"
+
+
+def in_short(paper: Paper, about: dict[str, Any]) -> dict[str, list[str]]:
+    """`Paper.in_short`; empty on pages of other states than ours, or of a small size."""
+    return {} if about["quick"] or about["own"] else paper.in_short
 
 
 def _size_note(about: dict[str, Any]) -> list[str]:

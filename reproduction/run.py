@@ -126,6 +126,7 @@ def _about(context: Context, command: str) -> dict[str, Any]:
         "versions": provenance.versions(),
         "machine": provenance.machine(),
         "quick": context.quick,
+        "own": bool(context.own),
     }
 
 

@@ -1,15 +1,19 @@
-"""What numbers are evidence of."""
+"""What numbers are evidence of, and what a page says first."""
 
 from __future__ import annotations
 
 import math
 from collections import Counter
+from itertools import chain
+from pathlib import Path
 
 import pandas as pd
 import pytest
+from markupsafe import escape
 
+from qmaps.lab import provenance
 from qmaps.lab.report.claim import Claim, Verdict
-from reproduction import PAPERS
+from reproduction import PAPERS, page
 from reproduction.eight_bit import table_1
 from reproduction.exhibit import Finding, Kind, Needs
 from reproduction.parallelism_2015 import tables
@@ -55,3 +59,16 @@ def test_a_speed_up_counts_once() -> None:
     )
     assert not rows[speedups].duplicated().any()
     assert speedups.sum() == pytest.approx(14)
+
+
+def test_pages_of_our_own_runs_open_with_what_holds(tmp_path: Path) -> None:
+    about = {"command": "", "workload": "", "versions": provenance.versions(), "machine": ""}
+    for name, paper in PAPERS.items():
+        assert list(paper.in_short) == ["holds", "does not hold here", "open"]
+        for quick, own in ((False, False), (True, False), (False, True)):
+            page.write(paper, (), {**about, "quick": quick, "own": own}, tmp_path)
+            for file in ("README.md", "index.html"):
+                text = (tmp_path / name / file).read_text()
+                for sentence in chain.from_iterable(paper.in_short.values()):
+                    said = sentence if file == "README.md" else str(escape(sentence))
+                    assert (said in text) is not (quick or own)
