@@ -9,7 +9,7 @@ from qmaps.errors import BadTypeError, BadValueError, shown
 from qmaps.optim.doctor.findings import findings
 from qmaps.optim.doctor.machine import processor, versions
 from qmaps.optim.doctor.report import Report
-from qmaps.optim.doctor.speed import bandwidth, costs, step_times
+from qmaps.optim.doctor.speed import bandwidth, costs, matrix, step_times
 
 
 def doctor(parameters: int | None = None, *, seconds: float = 4.0) -> Report:
@@ -41,13 +41,15 @@ def doctor(parameters: int | None = None, *, seconds: float = 4.0) -> Report:
     backend()  # raises if QMAPS_BACKEND is wrong, before anything is measured
     here, engines = processor(), backends()
     moved = bandwidth(seconds / 2) if seconds else {}
-    times = step_times(seconds / 2) if seconds else {}
+    shape = matrix() if seconds else None
+    times = {} if shape is None else step_times(shape, seconds / 2)
     return Report(
         versions=versions(),
         backends=engines,
         processor=here,
         bandwidth=moved,
         steps=costs(times, moved.get("update"), parameters),
+        matrix=shape,
         parameters=parameters,
         findings=findings(engines, here),
     )

@@ -48,7 +48,7 @@ def _native() -> list[Finding]:
             Finding(
                 PROBLEM,
                 "The native engine is missing, so CPU tensors run on plain PyTorch: with the same "
-                f"results, but {build.SLOWER}. Reason: {native.reason.partition(';')[0]}.",
+                f"results, but {build.SLOWER}. Reason: {native.reason.rpartition(';')[0]}.",
                 "Install a C++20 compiler and run:",
                 build.command(),
             )

@@ -10,7 +10,7 @@ from typing import Any
 from qmaps.engines.backends import Backend
 from qmaps.optim.doctor.findings import PROBLEM, Finding
 from qmaps.optim.doctor.machine import Processor
-from qmaps.optim.doctor.speed import ELEMENTS, FLOAT, SHAPE, StepCost
+from qmaps.optim.doctor.speed import ELEMENTS, FLOAT, StepCost
 
 WIDTH = 80
 """Characters of a line."""
@@ -26,6 +26,7 @@ class Report:
         processor: the processor, and how much of it is used.
         bandwidth: bytes per second by kind of transfer; empty if not measured.
         steps: the cost of a step of AdamW, by width of the states.
+        matrix: the shape of the parameter whose step was measured; None if none was.
         parameters: number of parameters of the model that was asked about, or None.
         findings: what is wrong or worth knowing, problems first.
     """
@@ -35,6 +36,7 @@ class Report:
     processor: Processor
     bandwidth: Mapping[str, float]
     steps: Sequence[StepCost]
+    matrix: tuple[int, int] | None
     parameters: int | None
     findings: Sequence[Finding]
 
@@ -114,9 +116,10 @@ class Report:
         for row in rows:
             cells = [cell.rjust(width) for cell, width in zip(row, widths, strict=True)]
             yield "  " + "  ".join([row[0].ljust(widths[0]), *cells[1:]])
-        if any(each.ns_per_parameter is not None for each in self.steps):
+        if self.matrix is not None:
+            height, width = self.matrix
             about = (
-                f"The time of a step was measured on one matrix of {SHAPE[0]} x {SHAPE[1]}. Memory "
+                f"The time of a step was measured on one matrix of {height} x {width}. Memory "
                 "alone is the time to move a step's bytes at the speed of an update. Bits are "
                 "those of the states, with their scales."
             )

@@ -15,6 +15,7 @@ from statistics import median
 import torch
 
 from qmaps.algebra.quantizer import quantizer
+from qmaps.engines.backends import backend
 from qmaps.errors import BackendWarning
 from qmaps.optim.adamw import AdamW
 from qmaps.optim.presets import PRESETS
@@ -23,6 +24,8 @@ ELEMENTS = 1 << 25
 """Elements of each float32 array whose transfer is timed, 128 MiB: more than most caches hold."""
 SHAPE = (2048, 4096)
 """The parameter that is stepped: in 32 bits a step touches 128 MiB."""
+SMALL = (512, 2048)
+"""The same where the native engine does not run, and a step takes many times as long."""
 WIDTHS = {"32 bits": "32bit", "8 bits": "8bit", "4 bits": "4bit"}
 """The presets that are measured, by the name that a report shows."""
 FLOAT = 4
@@ -82,19 +85,27 @@ def bandwidth(seconds: float, clock: Clock = time.perf_counter) -> dict[str, flo
     return {kind: times * FLOAT * ELEMENTS / best[kind] for kind, (times, _) in kinds.items()}
 
 
-def step_times(seconds: float, clock: Clock = time.perf_counter) -> dict[str, float]:
+def matrix() -> tuple[int, int]:
+    """The shape of the parameter that is stepped: such that some seconds are enough."""
+    return SHAPE if backend() == "native" else SMALL
+
+
+def step_times(
+    shape: tuple[int, int], seconds: float, clock: Clock = time.perf_counter
+) -> dict[str, float]:
     """Nanoseconds per parameter of a step of AdamW, by width: the median of several steps.
 
     Args:
+        shape: of the parameter.
         seconds: how long to measure, about; at least one step of each width is measured.
         clock: seconds since any moment.
     """
     # Gradients far below the parameters, as in training: no value runs away.
     draw = torch.Generator().manual_seed(0)
-    gradient = torch.randn(SHAPE, generator=draw) * 1e-3
+    gradient = torch.randn(shape, generator=draw) * 1e-3
     optimizers = {}
     for width, preset in WIDTHS.items():
-        parameter = torch.nn.Parameter(torch.full(SHAPE, 0.1))
+        parameter = torch.nn.Parameter(torch.full(shape, 0.1))
         parameter.grad = gradient
         optimizers[width] = AdamW([parameter], state_quantizers=preset)
     found: dict[str, list[float]] = {width: [] for width in WIDTHS}

@@ -52,12 +52,12 @@ def test_a_sound_installation_has_no_findings() -> None:
 
 def test_a_missing_engine(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(native, "core", None)
-    monkeypatch.setattr(native, "reason", "it was not built (no such file); reinstall")
+    monkeypatch.setattr(native, "reason", "it was not built (none; or else); reinstall")
     assert findings(ALL_RUN, processor(instructions=None)) == [
         Finding(
             PROBLEM,
             "The native engine is missing, so CPU tensors run on plain PyTorch: with the same "
-            f"results, but {build.SLOWER}. Reason: it was not built (no such file).",
+            f"results, but {build.SLOWER}. Reason: it was not built (none; or else).",
             "Install a C++20 compiler and run:",
             "pip install THIS",
         )
@@ -155,13 +155,6 @@ def test_bandwidth_counts_bytes_read_and_written(monkeypatch: pytest.MonkeyPatch
     assert speed.bandwidth(0, ticking(2)) == {"copy": 8000 / 2, "update": 12000 / 2}
 
 
-@pytest.fixture
-def small(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(speed, "ELEMENTS", 1000)
-    monkeypatch.setattr(speed, "SHAPE", (128, 64))
-
-
-@pytest.mark.usefixtures("small")
 def test_times_are_per_parameter(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("QMAPS_BACKEND", "reference")
     taken = []
@@ -173,7 +166,7 @@ def test_times_are_per_parameter(monkeypatch: pytest.MonkeyPatch) -> None:
         taken.append(optimizer.state[parameter]["exp_avg"].nbytes)
 
     monkeypatch.setattr(speed.AdamW, "step", counted)
-    times = speed.step_times(0, ticking(1))
+    times = speed.step_times((128, 64), 0, ticking(1))
     assert times == dict.fromkeys(["32 bits", "8 bits", "4 bits"], 1e9 / (128 * 64))
     assert taken == 2 * [4 * 8192, 8192 + 4 * 32, 4096 + 4 * 64]  # one step warms up
 
@@ -196,11 +189,13 @@ def test_the_whole_report(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.undo()  # as this installation is
     monkeypatch.setattr(speed, "ELEMENTS", 1000)
     monkeypatch.setattr(speed, "SHAPE", (128, 64))
+    monkeypatch.setattr(speed, "SMALL", (64, 64))
     report = qmaps.doctor(10**9, seconds=1e-6)
     assert [each.name for each in report.backends] == ["reference", "native", "cuda"]
     assert report.backends == backends()
     assert set(report.bandwidth) == {"copy", "update"}
     assert all(each.milliseconds > 0 and each.ns_of_memory > 0 for each in report.steps)
+    assert report.matrix == ((64, 64) if native.core is None else (128, 64))
     text = str(report)
     title = "A step of AdamW on the CPU, for 1,000,000,000 parameters"
     for part in (
@@ -222,6 +217,7 @@ def report(**given: Any) -> Report:
         "processor": processor(),
         "bandwidth": {"copy": 12.34e9, "update": 23.45e9},
         "steps": speed.costs(dict.fromkeys(speed.WIDTHS, 123.4), 2e9, 10**12),
+        "matrix": (64, 32),
         "parameters": 10**12,
         "findings": [Finding(PROBLEM, "word " * 40, "Run:", "pip install this")],
     }
@@ -233,6 +229,9 @@ def test_a_report_fits_80_columns() -> None:
     assert max(map(len, lines)) <= 80
     assert lines[:3] == ["qmaps 1.2: 1 problem found", "", "problem: " + " ".join(["word"] * 14)]
     assert lines[5:7] == ["  Run:", "    pip install this"]
+    assert (
+        "  The time of a step was measured on one matrix of 64 x 32. Memory alone is the" in lines
+    )
     assert "  cuda       does not run: torch is built without CUDA" in lines
     assert "  copy    12.3 GB/s, one array to another" in lines
     assert (
@@ -242,7 +241,13 @@ def test_a_report_fits_80_columns() -> None:
 
 def test_a_report_without_measurements() -> None:
     text = str(
-        report(bandwidth={}, steps=speed.costs({}, None, None), parameters=None, findings=[])
+        report(
+            bandwidth={},
+            steps=speed.costs({}, None, None),
+            parameters=None,
+            matrix=None,
+            findings=[],
+        )
     )
     assert text.startswith("qmaps 1.2: no problems found\n\nVersions\n")
     assert "\n\nMemory bandwidth\n  not measured\n" in text
