@@ -51,15 +51,14 @@ class Report:
 
     def __str__(self) -> str:
         sections = (
-            ("", self._findings()),
             ("Versions", _pairs(self.versions.items())),
             ("Back ends", _pairs((each.name, _state(each)) for each in self.backends)),
             ("Processor", _pairs(self._processor())),
             ("Memory bandwidth", self._bandwidth()),
             (self._title(), self._steps()),
         )
-        texts = ["\n".join([title, *lines][not title :]) for title, lines in sections]
-        return "\n\n".join(texts)
+        texts = ["\n".join([title, *lines]) for title, lines in sections]
+        return "\n\n".join(["\n".join(self._findings()), *texts])
 
     __repr__ = __str__
 
