@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from qmaps.analyze.recommend.run import run as recommend
     from qmaps.capture import Monitor
     from qmaps.optim.choice_file import load_choice
+    from qmaps.optim.doctor import doctor
 
 try:
     __version__ = version("qmaps")
@@ -52,6 +53,7 @@ _WITHIN = {"design": "analyze.design", "replay": "analyze.replay"}
 """Where those are that are no entry of the package's own."""
 _NAMES = {
     "Monitor": ("qmaps.capture", "Monitor"),
+    "doctor": ("qmaps.optim.doctor", "doctor"),
     "load_choice": ("qmaps.optim.choice_file", "load_choice"),
     "recommend": ("qmaps.analyze.recommend", "run"),
 }
@@ -89,6 +91,7 @@ __all__ = [
     "capture",
     "design",
     "distributed",
+    "doctor",
     "figures",
     "lab",
     "load",

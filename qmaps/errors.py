@@ -54,6 +54,10 @@ class CommunicationError(QmapsError, RuntimeError):
     """Another process has ended, failed, or is late."""
 
 
+class BackendWarning(UserWarning):
+    """An engine is missing, and what runs instead is slow."""
+
+
 class StateWarning(UserWarning):
     """Quantized states lose so much that they may harm the training."""
 

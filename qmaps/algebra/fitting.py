@@ -5,7 +5,7 @@ from __future__ import annotations
 from torch import Tensor
 
 from qmaps.algebra import quantiles
-from qmaps.engines.backends import backend
+from qmaps.engines.backends import native_runs
 from qmaps.engines.least_squares import Cells
 from qmaps.engines.native.least_squares import NativeCells
 from qmaps.maps.fitted import fit_on
@@ -21,7 +21,7 @@ class Engine:
 
     def cells(self, values: Tensor, weights: Tensor | None) -> Cells:
         """`values` in ascending order, with prefix sums."""
-        fast = backend() == "native" and values.device.type == "cpu"
+        fast = values.device.type == "cpu" and native_runs()
         return (NativeCells if fast else Cells)(values, weights)
 
 

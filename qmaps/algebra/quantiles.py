@@ -20,7 +20,7 @@ from torch import Tensor
 
 from qmaps.cuda import quantiles as cuda
 from qmaps.engines.addresses import in_memory, plain
-from qmaps.engines.backends import backend, cuda_engine
+from qmaps.engines.backends import cuda_engine, native_runs
 from qmaps.engines.dense import lack
 from qmaps.engines.native import quantiles as native
 from qmaps.errors import BadTypeError, BadValueError, NonFiniteError, shown
@@ -249,7 +249,7 @@ def _add_quantiles(part: Tensor, size: int, levels: Tensor, sums: Tensor) -> Cou
 def _executor(flat: Tensor) -> Executor:
     if (device := cuda_engine(flat)) is not None:
         return cuda.Quantiles(device)
-    if backend() == "native" and flat.device.type == "cpu" and in_memory(flat):
+    if flat.device.type == "cpu" and native_runs() and in_memory(flat):
         return native
     return _Reference()
 

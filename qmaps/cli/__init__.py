@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from typing import Any
+from typing import Annotated, Any
 
 try:
     import typer
@@ -15,10 +15,12 @@ except ImportError as error:  # pragma: no cover - installed without the extra
         f'the qmaps command needs {error.name}; install it with pip install "qmaps[lab]"'
     ) from None
 
+from qmaps import __version__
 from qmaps.cli.capture import capture
 from qmaps.cli.compare import compare
 from qmaps.cli.convert import convert
 from qmaps.cli.design import design
+from qmaps.cli.doctor import doctor
 from qmaps.cli.figures import figures
 from qmaps.cli.lab import lab
 from qmaps.cli.lint import lint
@@ -43,12 +45,34 @@ app = typer.Typer(
 )
 COMMANDS = (
     *(lab, train, capture, convert, lint, sweep, replay),
-    *(design, recommend, compare, figures, plot, report, speedup, memory, maps),
+    *(design, recommend, compare, figures, plot, report, speedup, memory, maps, doctor),
 )
 """In the order of the help."""
 
+
+def _version(wanted: bool) -> None:
+    """Print the version, and nothing else, if it is asked for."""
+    if wanted:
+        print(f"qmaps {__version__}")
+        raise typer.Exit
+
+
 for command in COMMANDS:
     app.command()(command)
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version", help="Print the version and exit.", callback=_version, is_eager=True
+        ),
+    ] = False,
+) -> None:
+    pass
+
+
 ANY = {"allow_extra_args": True, "ignore_unknown_options": True}
 app.command(hidden=True, add_help_option=False, context_settings=ANY)(papers)
 

@@ -15,6 +15,7 @@ from qmaps.cuda import engine as cuda
 from qmaps.cuda.engine import Engine
 from qmaps.engines import native
 from qmaps.engines.addresses import in_memory
+from qmaps.engines.native import build
 from qmaps.errors import BadValueError, nearest
 
 NAMES = ("reference", "native", "cuda")
@@ -62,6 +63,17 @@ def backend() -> str:
     if _wanted() == "reference" or native.core is None:
         return "reference"
     return "native"
+
+
+def native_runs() -> bool:
+    """Whether the native engine runs CPU tensors.
+
+    Work on CPU tensors asks this. The first time that the engine is missing, and nobody asked for
+    the reference, it warns.
+    """
+    if native.core is None and _wanted() != "reference":
+        build.warn_once()
+    return backend() == "native"
 
 
 def cuda_engine(*tensors: Tensor) -> Engine | None:

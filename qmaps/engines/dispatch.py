@@ -15,7 +15,7 @@ from qmaps.cuda import metrics as cuda_metrics
 from qmaps.cuda import tensors as cuda_tensors
 from qmaps.engines import packing, reference
 from qmaps.engines.addresses import in_memory
-from qmaps.engines.backends import backend, cuda_engine
+from qmaps.engines.backends import cuda_engine, native_runs
 from qmaps.engines.native import metrics as native_metrics
 from qmaps.engines.native import tensors
 from qmaps.engines.philox import RoundingKey
@@ -30,7 +30,7 @@ R = TypeVar("R")
 def runs_native(*tensors_: Tensor) -> bool:
     """Whether the native engine is in use and can read all of these."""
     on_cpu = all(t.is_cpu for t in tensors_)
-    return on_cpu and backend() == "native" and all(map(in_memory, tensors_))
+    return on_cpu and native_runs() and all(map(in_memory, tensors_))
 
 
 def quantize(

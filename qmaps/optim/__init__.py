@@ -6,6 +6,7 @@ type checkers of signatures; a class without one is found and exported as well.
 
 from qmaps.algebra import plugins
 from qmaps.maps._registry import modules
+from qmaps.optim import other_libraries
 from qmaps.optim.adafactor import Adafactor
 from qmaps.optim.adafactor8bit import Adafactor8bit
 from qmaps.optim.adagrad import Adagrad, Adagrad4bit, Adagrad8bit
@@ -68,6 +69,8 @@ __all__ = [
     "param_groups",
 ]
 
+other_libraries.install()
+
 for _module in modules(__name__, list(__path__)):
     for _name, _found in vars(_module).items():
         if (
@@ -84,4 +87,5 @@ def __getattr__(name: str) -> type:
     """The optimizer of that name of another package (`qmaps.algebra.plugins`)."""
     if (found := plugins.optimizer(name)) is not None:
         return found
-    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    hint = other_libraries.instead_of_class(name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}{hint}")

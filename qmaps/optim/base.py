@@ -13,7 +13,7 @@ from qmaps.algebra.quantizer import Quantizer
 from qmaps.engines.masters import MASTER
 from qmaps.engines.philox import RoundingKey
 from qmaps.engines.step_scalars import StepScalar
-from qmaps.errors import BadTypeError, BadValueError, shown
+from qmaps.errors import BadTypeError, BadValueError
 from qmaps.optim import saved_states, version_0_1
 from qmaps.optim.checks import check_last_group
 from qmaps.optim.choice import (
@@ -27,12 +27,12 @@ from qmaps.optim.choice import (
 from qmaps.optim.memory import Memory, memory
 from qmaps.optim.nonfinite import check_policy
 from qmaps.optim.options import Shared
-from qmaps.optim.other_libraries import instead_of
 from qmaps.optim.presets import Preset
 from qmaps.optim.rule import State, UpdateRule
 from qmaps.optim.stepper import Stepper
 from qmaps.optim.terms import check_bool, check_int
 from qmaps.optim.torch_options import without_torch_options
+from qmaps.optim.unknown_options import OF_CLASSES, check_keys, refuse_option
 
 __all__ = ["QuantizedOptimizer", "Shared", "State"]
 
@@ -133,10 +133,8 @@ class QuantizedOptimizer(UpdateRule, torch.optim.Optimizer):
         **torch_options: Any,
     ) -> None:
         owner = type(self).__name__
-        for name in without_torch_options(owner, torch_options, self.torch_options):
-            raise BadTypeError(
-                f"{name}={shown(torch_options[name])} is not an option of {owner}{instead_of(name)}"
-            )
+        for name, value in without_torch_options(owner, torch_options, self.torch_options).items():
+            refuse_option(owner, name, value, [*defaults, *Shared.__annotations__, *OF_CLASSES])
         self.choices = Choices(owner, self.state_names, self.signed_states, self.exact_states)
         self._stepper = Stepper()
         shared = {
@@ -171,7 +169,9 @@ class QuantizedOptimizer(UpdateRule, torch.optim.Optimizer):
         """Add a parameter group; options left out take the optimizer's defaults."""
         if not isinstance(param_group, dict):
             super().add_param_group(param_group)  # its error message names the expected type
-        group = without_torch_options(type(self).__name__, param_group, self.torch_options)
+        owner = type(self).__name__
+        group = without_torch_options(owner, param_group, self.torch_options)
+        check_keys(owner, group, self.defaults)
         if "state_quantizers" in group:
             group["state_quantizers"] = self.choices.specs(group["state_quantizers"])
         if "overrides" in group:

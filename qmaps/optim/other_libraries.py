@@ -1,11 +1,14 @@
-"""Options of other libraries' optimizers that qmaps lacks, and what replaces each.
+"""Options and names of other libraries' optimizers that qmaps lacks, and what replaces each.
 
-`docs/bitsandbytes-and-torchao.md` prints this table.
+`docs/bitsandbytes-and-torchao.md` prints these tables.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import sys
+from collections.abc import Mapping, Sequence
+from importlib.abc import MetaPathFinder
+from types import ModuleType
 
 BITSANDBYTES, TORCHAO = "bitsandbytes", "torchao"
 
@@ -29,5 +32,87 @@ def instead_of(name: str) -> str:
     """The end of an error message about an unknown option; ``""`` if no other library has it."""
     if name not in INSTEAD:
         return ""
-    library, here = INSTEAD[name]
+    return _hint(*INSTEAD[name])
+
+
+IN_GROUPS: Mapping[str, tuple[str, str]] = {
+    "optim_bits": (
+        BITSANDBYTES,
+        "`'state_quantizers': '8bit'`, or `'quantize': False` for 32 bits",
+    ),
+}
+"""The same for options that are replaced by something else in a parameter group."""
+
+TAGS = frozenset({"args", "dampening"})
+"""Options of `INSTEAD` that are accepted in parameter groups, where other code may use the name."""
+
+
+def instead_in_groups(name: str) -> str:
+    """`instead_of`, for a key of a parameter group; ``""`` for keys that are accepted there."""
+    return (
+        _hint(*IN_GROUPS[name]) if name in IN_GROUPS else "" if name in TAGS else instead_of(name)
+    )
+
+
+def _paged(rule: str) -> dict[str, tuple[str, str]]:
+    """The paged classes of a rule."""
+    widths = {"": rule, "8bit": f"{rule}8bit", "32bit": rule}
+    return {
+        f"Paged{rule}{width}": (BITSANDBYTES, f"`{here}`; states stay on the parameter's device")
+        for width, here in widths.items()
+    }
+
+
+IN_32_BITS = ("AdEMAMix", "Adagrad", "Adam", "AdamW", "LAMB", "LARS", "Lion", "RMSprop", "SGD")
+FP8 = '`state_quantizers={"exp_avg": "B256/e4m3@8s", "exp_avg_sq": "B256/e4m3@8u"}`'
+
+NAMES: Mapping[str, tuple[str, str]] = {
+    **_paged("AdamW"),
+    **_paged("Adam"),
+    **_paged("AdEMAMix"),
+    **_paged("Lion"),
+    **{f"{rule}32bit": (BITSANDBYTES, f"`{rule}`") for rule in IN_32_BITS},
+    "PytorchLARS": (BITSANDBYTES, "`LARS`"),
+    "GlobalOptimManager": (
+        BITSANDBYTES,
+        "`overrides={'name*': None}`, groups with `'quantize': False`, or `param_groups`",
+    ),
+    "AdamWFp8": (TORCHAO, f"`AdamW` with {FP8}"),
+    "AdamFp8": (TORCHAO, f"`Adam` with {FP8}"),
+    "CPUOffloadOptimizer": (TORCHAO, "none; states stay on the parameter's device"),
+}
+"""By class: the library that has it, and what qmaps has instead, as the documentation prints."""
+
+
+def instead_of_class(name: str) -> str:
+    """The end of an error message about an unknown class; ``""`` if no other library has it."""
+    return _hint(*NAMES[name]) if name in NAMES else ""
+
+
+def _hint(library: str, here: str) -> str:
     return f"; {library} has it. In qmaps: {here.replace('`', '')}"
+
+
+class _Finder(MetaPathFinder):
+    """Lets ``from qmaps.optim import PagedAdamW8bit`` raise an error with the hint.
+
+    Python replaces the AttributeError of a module by a message of its own, but before that it
+    looks for a module of the name.
+    """
+
+    def find_spec(
+        self,
+        fullname: str,
+        path: Sequence[str] | None,  # noqa: ARG002
+        target: ModuleType | None = None,  # noqa: ARG002
+    ) -> None:
+        """Raise if the module would be a class of another library."""
+        package, _, name = fullname.rpartition(".")
+        if package == "qmaps.optim" and (hint := instead_of_class(name)):
+            raise ImportError(f"cannot import name {name!r} from {package!r}{hint}", name=fullname)
+
+
+def install() -> None:
+    """Let imports of other libraries' classes say what qmaps has instead."""
+    if not any(isinstance(finder, _Finder) for finder in sys.meta_path):
+        sys.meta_path.append(_Finder())  # last: another package's module of the name is found

@@ -13,7 +13,7 @@ from qmaps.algebra.quantized import QuantizedTensor
 from qmaps.cuda.plan import CudaSteps
 from qmaps.distributed.shards import any_distributed, local
 from qmaps.engines.addresses import overlapping, plain
-from qmaps.engines.backends import backend, cuda_engine_on
+from qmaps.engines.backends import cuda_engine_on, native_runs
 from qmaps.engines.native.leaving import forget_at_exit
 from qmaps.engines.native.plan import NativeEngine
 from qmaps.engines.plan import same
@@ -193,7 +193,7 @@ class Stepper:
         """The fused engine for a device; None if there is no such engine."""
         if (cuda := self._cuda_engine(optimizer, device)) is not None:
             return cuda
-        if optimizer.native_rule is None or device.type != "cpu" or backend() != "native":
+        if optimizer.native_rule is None or device.type != "cpu" or not native_runs():
             return None
         return _NATIVE
 

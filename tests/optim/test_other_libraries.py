@@ -14,7 +14,7 @@ from torch import nn
 
 from qmaps import optim
 from qmaps.errors import BadTypeError
-from qmaps.optim.other_libraries import BITSANDBYTES, INSTEAD, TORCHAO
+from qmaps.optim.other_libraries import BITSANDBYTES, INSTEAD, NAMES, TORCHAO
 from qmaps.optim.torch_options import TORCH_OPTIONS
 
 PAGE = Path(__file__).parents[2] / "docs" / "bitsandbytes-and-torchao.md"
@@ -22,7 +22,15 @@ PAGE = Path(__file__).parents[2] / "docs" / "bitsandbytes-and-torchao.md"
 
 def test_the_documentation_prints_the_table() -> None:
     found = re.findall(r"^\| `(\w+)` \| (bitsandbytes|torchao) \| (.*) \|$", PAGE.read_text(), re.M)
+    found = [row for row in found if row[0] not in NAMES]
     assert found == [(name, library, here) for name, (library, here) in INSTEAD.items()]
+
+
+def test_the_documentation_names_every_class() -> None:
+    rows = re.findall(r"^\| (.*) \| (bitsandbytes|torchao) \| (.*) \|$", PAGE.read_text(), re.M)
+    for name, (library, _) in NAMES.items():
+        printed = "32bit" if name.endswith("32bit") else f"`{name}`"  # one row for every rule
+        assert any(printed in wrote and own == library for wrote, own, _ in rows), name
 
 
 @pytest.mark.parametrize("name", INSTEAD)

@@ -12,6 +12,7 @@ import importlib
 from typing import Any
 
 from qmaps.engines.rules import check_build
+from qmaps.errors import BackendError
 
 core: Any = None
 """The extension module, or None where it was not built."""
@@ -26,6 +27,10 @@ except ImportError as error:
         "machine with a C++20 compiler"
     )
 else:
+    try:
+        core.isa()
+    except ValueError as error:  # QMAPS_ISA names none of this processor
+        raise BackendError(str(error)) from None
     check_build(core)
 
 

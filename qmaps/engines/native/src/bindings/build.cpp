@@ -43,6 +43,17 @@ void register_build(nb::module_& module) {
 #else
         false;
 #endif
+    // `qmaps doctor` reports it; __VERSION__ of Clang holds its name.
+    module.attr("compiler") =
+#if defined(__clang__)
+        __VERSION__;
+#elif defined(__GNUC__)
+        "GCC " __VERSION__;
+#elif defined(_MSC_VER)
+        "MSVC " + std::to_string(_MSC_VER);
+#else
+        "unknown";
+#endif
 }
 
 }  // namespace qmaps

@@ -1,0 +1,97 @@
+"""How the extension of this installation is built: the command, and whether sources are newer.
+
+It reads file times only, so it is cheap; `import qmaps` compares what the headers declare.
+"""
+
+from __future__ import annotations
+
+import json
+import shlex
+import warnings
+from importlib.metadata import PackageNotFoundError, distribution
+from pathlib import Path
+
+from qmaps.engines import native
+from qmaps.errors import BackendWarning
+
+PACKAGE = Path(__file__).parents[2]
+SOURCES = ("engines/native/src", "engines/kernels")
+"""Folders of the package with what the extension is compiled from."""
+SUFFIXES = (".cpp", ".hpp", ".inl")
+BUILD = ("engines/native/CMakeLists.txt", "engines/kernels/declarations.py")
+"""Further files that decide what is compiled."""
+
+SLOWER = "a step takes about 10 times as long, and 100 times with quantized states"
+"""What the reference costs; docs/engines.md has the measurement."""
+
+_told = False
+
+
+def checkout(package: Path = PACKAGE) -> Path | None:
+    """The folder of the source tree that the package is imported from; None for a wheel.
+
+    Args:
+        package: the folder of the package.
+    """
+    # Wheels leave this file out.
+    there = (package / BUILD[0]).is_file() and (package.parent / "pyproject.toml").is_file()
+    return package.parent if there else None
+
+
+def command(package: Path = PACKAGE) -> str:
+    """The command that builds the extension again, from where the package was installed from.
+
+    Args:
+        package: the folder of the package.
+    """
+    if (tree := checkout(package)) is not None:
+        return f"pip install --editable {shlex.quote(str(tree))}"
+    again = "pip install --force-reinstall --no-deps --no-cache-dir"
+    try:
+        about = json.loads(distribution("qmaps").read_text("direct_url.json") or "{}")
+    except (PackageNotFoundError, ValueError):
+        about = {}
+    url = str(about.get("url", ""))
+    if not url or url.endswith(".whl"):  # from an index
+        return f"{again} --no-binary qmaps qmaps"
+    if "vcs_info" in about:
+        url = f"{about['vcs_info']['vcs']}+{url}"
+    return f"{again} {shlex.quote(f'qmaps @ {url}')}"
+
+
+def newer_source(module: Path | None = None, package: Path = PACKAGE) -> Path | None:
+    """The newest source that was changed after the extension was built; None if there is none.
+
+    Args:
+        module: the file of the extension; by default that of the running one.
+        package: the folder of the package; only a source tree has sources.
+
+    Returns:
+        Its path in the source tree.
+    """
+    if module is None:
+        found = getattr(native.core, "__file__", None)
+        module = None if found is None else Path(found)
+    if module is None or checkout(package) is None:
+        return None
+    files = [package / name for name in BUILD]
+    for folder in SOURCES:
+        files += [each for each in (package / folder).rglob("*") if each.suffix in SUFFIXES]
+    newest = max((each for each in files if each.is_file()), key=lambda each: each.stat().st_mtime)
+    late = newest.stat().st_mtime > module.stat().st_mtime
+    return newest.relative_to(package.parent) if late else None
+
+
+def warn_once() -> None:
+    """Warn, once in a process, that there is no extension where it would have run."""
+    global _told
+    if _told:
+        return
+    _told = True
+    warnings.warn(
+        f"the native engine of qmaps is missing, so CPU tensors are quantized and stepped by plain "
+        f"PyTorch: with the same results, but {SLOWER}. To repair, install a C++20 compiler and "
+        f"run: {command()}",
+        BackendWarning,
+        stacklevel=3,
+    )

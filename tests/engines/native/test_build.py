@@ -1,0 +1,143 @@
+"""A missing or outdated extension: what is said, how often, and the command that repairs it."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import warnings
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+import qmaps
+from qmaps.engines import native
+from qmaps.engines.backends import use_backend
+from qmaps.engines.native import build
+from qmaps.errors import BackendWarning
+
+
+def tree(folder: Path) -> Path:
+    """A source tree with one source of each kind, all of time 100; its package."""
+    package = folder / "my tree" / "qmaps"
+    for name in ("engines/native/src/step.cpp", "engines/kernels/rules/adam.hpp", *build.BUILD):
+        path = package / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.touch()
+        os.utime(path, (100, 100))
+    (package.parent / "pyproject.toml").touch()
+    return package
+
+
+def test_sources_that_are_newer_than_the_extension(tmp_path: Path) -> None:
+    package = tree(tmp_path)
+    module = tmp_path / "_core.so"
+    module.touch()
+    os.utime(module, (200, 200))
+    assert build.newer_source(module, package) is None
+    for name in ("engines/native/src/step.cpp", "engines/kernels/rules/adam.hpp", *build.BUILD):
+        os.utime(package / name, (300, 300))
+        assert build.newer_source(module, package) == Path("qmaps") / name
+        os.utime(package / name, (100, 100))
+    os.utime(package / "engines/native/src/step.cpp", (300, 300))
+    (package.parent / "pyproject.toml").unlink()  # a wheel has no sources to compare with
+    assert build.newer_source(module, package) is None
+
+
+@pytest.mark.parametrize(
+    ("about", "command"),
+    [
+        (None, "--no-binary qmaps qmaps"),
+        ({"url": "file:///x/qmaps-1-cp311.whl", "archive_info": {}}, "--no-binary qmaps qmaps"),
+        ({"url": "file:///x/my tree", "dir_info": {}}, "'qmaps @ file:///x/my tree'"),
+        ({"url": "https://host/q.git", "vcs_info": {"vcs": "git"}}, "'qmaps @ git+https://host/q.git'"),
+    ],
+)  # fmt: skip
+def test_the_command_builds_what_was_installed(
+    about: object, command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = None if about is None else json.dumps(about)
+    monkeypatch.setattr(build, "distribution", lambda _: SimpleNamespace(read_text=lambda _: text))
+    start = "pip install --force-reinstall --no-deps --no-cache-dir "
+    assert build.command(tmp_path) == start + command
+    package = tree(tmp_path)
+    assert build.command(package) == f"pip install --editable '{package.parent}'"
+
+
+@pytest.fixture
+def without_engine(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(native, "core", None)
+    monkeypatch.setattr(build, "_told", False)
+    monkeypatch.delenv("QMAPS_BACKEND", raising=False)
+
+
+def used() -> None:
+    weight = torch.nn.Parameter(torch.zeros(80, 80))
+    optimizer = qmaps.optim.AdamW8bit([weight])
+    weight.grad = torch.ones(80, 80)
+    optimizer.step()
+    qmaps.quantizer("B64/quantile@4s").quantize(torch.randn(128))
+    qmaps.quantiles.exact(torch.randn(128), num=4)
+
+
+@pytest.mark.usefixtures("without_engine")
+def test_a_missing_engine_warns_once_at_its_first_use() -> None:
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        assert qmaps.backend() == "reference"  # only asked, nothing runs
+        assert not told
+        used()
+        used()
+    (warning,) = told
+    assert warning.category is BackendWarning
+    assert str(warning.message) == (
+        "the native engine of qmaps is missing, so CPU tensors are quantized and stepped by plain "
+        f"PyTorch: with the same results, but {build.SLOWER}. To repair, install a C++20 compiler "
+        f"and run: {build.command()}"
+    )
+
+
+@pytest.mark.usefixtures("without_engine")
+def test_who_asks_for_the_reference_is_not_warned(monkeypatch: pytest.MonkeyPatch) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        with use_backend("reference"):
+            used()
+        monkeypatch.setenv("QMAPS_BACKEND", "reference")
+        used()
+        monkeypatch.delenv("QMAPS_BACKEND")
+        meta = torch.nn.Parameter(torch.zeros(80, device="meta"))
+        meta.grad = torch.zeros(80, device="meta")
+        qmaps.optim.AdamW([meta]).step()  # no CPU tensor
+
+
+@pytest.mark.usefixtures("without_engine")
+@pytest.mark.parametrize("work", ["step", "quantize", "quantiles", "fit"])
+def test_each_use_warns(work: str) -> None:
+    x = torch.randn(128)
+    weight = torch.nn.Parameter(torch.zeros(80))
+    weight.grad = torch.ones(80)
+    calls = {
+        "step": qmaps.optim.AdamW([weight]).step,
+        "quantize": lambda: qmaps.quantizer("B64/DE@4s").quantize(x),
+        "quantiles": lambda: qmaps.quantiles.exact(x, num=4),
+        "fit": lambda: qmaps.quantizer("B64/lloyd@4s").fit(x),
+    }
+    with pytest.warns(BackendWarning, match="the native engine of qmaps is missing"):
+        calls[work]()
+
+
+def test_a_copy_without_the_extension_warns_in_a_process_of_its_own(tmp_path: Path) -> None:
+    hide = "import sys; sys.modules['qmaps.engines.native._core'] = None\n"
+    program = hide + (
+        "import qmaps, torch\nq = qmaps.quantizer('B64/DE@4s')\n"
+        "print(len([q.quantize(torch.ones(64)) for _ in range(3)]))"
+    )
+    command = [sys.executable, "-c", program]
+    env = {name: value for name, value in os.environ.items() if name != "QMAPS_BACKEND"}
+    done = subprocess.run(command, capture_output=True, text=True, check=True, env=env)
+    assert done.stdout == "3\n"
+    assert done.stderr.count("BackendWarning: the native engine of qmaps is missing") == 1

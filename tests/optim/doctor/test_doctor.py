@@ -1,0 +1,280 @@
+"""What `qmaps.doctor` says: every problem with its repair, and costs."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+import qmaps
+from qmaps.engines import native
+from qmaps.engines.backends import Backend, backends
+from qmaps.engines.native import build
+from qmaps.errors import BadTypeError, BadValueError
+from qmaps.optim.doctor import findings as findings_
+from qmaps.optim.doctor import machine, speed
+from qmaps.optim.doctor.findings import NOTE, PROBLEM, Finding, findings
+from qmaps.optim.doctor.machine import Processor
+from qmaps.optim.doctor.report import Report
+
+NO_CUDA = Backend("cuda", False, "torch is built without CUDA")
+ALL_RUN = [Backend("reference", True, ""), Backend("native", True, ""), Backend("cuda", True, "")]
+
+
+def processor(**given: Any) -> Processor:
+    known = {"name": "a CPU", "cores": 4, "threads": 4, "memory": 2**34, "instructions": "avx2"}
+    return Processor(**{**known, "others": ("portable",), **given})
+
+
+@pytest.fixture(autouse=True)
+def sound(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
+    """An installation without a fault, whatever this one has."""
+    core = SimpleNamespace(openmp=True, compiler="GCC 1.2", isa=lambda: "avx2")
+    core.isas = lambda: ["avx2", "portable"]
+    monkeypatch.setattr(native, "core", core)
+    monkeypatch.setattr(build, "newer_source", lambda: None)
+    monkeypatch.setattr(build, "command", lambda: "pip install THIS")
+    for name in ("OMP_NUM_THREADS", "QMAPS_BACKEND", "QMAPS_ISA"):
+        monkeypatch.delenv(name, raising=False)
+    return core
+
+
+def test_a_sound_installation_has_no_findings() -> None:
+    assert findings(ALL_RUN, processor()) == []
+    assert findings(ALL_RUN, processor(threads=2)) == []  # two threads per core
+
+
+def test_a_missing_engine(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(native, "core", None)
+    monkeypatch.setattr(native, "reason", "it was not built (none; or else); reinstall")
+    assert findings(ALL_RUN, processor(instructions=None)) == [
+        Finding(
+            PROBLEM,
+            "The native engine is missing, so CPU tensors run on plain PyTorch: with the same "
+            f"results, but {build.SLOWER}. Reason: it was not built (none; or else).",
+            "Install a C++20 compiler and run:",
+            "pip install THIS",
+        )
+    ]
+
+
+def test_an_engine_that_is_older_than_its_sources(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(build, "newer_source", lambda: Path("qmaps/engines/native/src/step.cpp"))
+    assert findings(ALL_RUN, processor()) == [
+        Finding(
+            PROBLEM,
+            "qmaps/engines/native/src/step.cpp was changed after the native engine was built.",
+            "Build it again:",
+            "pip install THIS",
+        )
+    ]
+
+
+def test_an_engine_without_threads(sound: SimpleNamespace) -> None:
+    sound.openmp = False
+    (found,) = findings(ALL_RUN, processor())
+    assert found == Finding(
+        PROBLEM,
+        "The native engine was built without OpenMP, so it uses one thread.",
+        "Install a compiler with OpenMP and run:",
+        "pip install THIS",
+    )
+
+
+def test_threads_and_cores(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert findings(ALL_RUN, processor(threads=8)) == [
+        Finding(PROBLEM, "8 threads share 4 cores; they wait for each other.",
+                "Set OMP_NUM_THREADS=4."),
+    ]  # fmt: skip
+    monkeypatch.setenv("OMP_NUM_THREADS", "1")
+    assert findings(ALL_RUN, processor(threads=1)) == [
+        Finding(NOTE, "1 thread is used, on 4 cores (OMP_NUM_THREADS=1).",
+                "Set OMP_NUM_THREADS=4, unless other processes need the other cores."),
+    ]  # fmt: skip
+    monkeypatch.setenv("OMP_NUM_THREADS", "2")
+    (found,) = findings(ALL_RUN, processor(threads=2, cores=1))
+    assert found.message == (
+        "2 threads share 1 core (OMP_NUM_THREADS=2); they wait for each other."
+    )
+
+
+def test_variables_that_choose_a_slower_engine(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("QMAPS_BACKEND", "reference")
+    found = findings([*ALL_RUN[:2], NO_CUDA], processor(instructions="portable"))
+    assert [(each.level, each.message) for each in found] == [
+        (NOTE, "QMAPS_BACKEND=reference turns off the native and CUDA engines."),
+        (NOTE, "QMAPS_ISA=portable keeps the native engine from using avx2."),
+        (NOTE, "There is no CUDA engine: torch is built without CUDA."),
+    ]
+    assert all(each.repair for each in found)
+
+
+def test_problems_come_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(findings_, "_native", lambda: [Finding(NOTE, "a", "")])
+    found = findings([*ALL_RUN[:2], NO_CUDA], processor(threads=8))
+    assert [each.level for each in found] == [PROBLEM, NOTE, NOTE]
+
+
+def test_cores_of_a_container(tmp_path: Path) -> None:
+    whole = machine.cores(tmp_path / "none")
+    assert whole >= 1
+    quota = tmp_path / "cpu.max"
+    for text, cores in {
+        "max 100000\n": whole,
+        "50000 100000": 1,
+        "99900000 100000\n": whole,
+    }.items():
+        quota.write_text(text)
+        assert machine.cores(quota) == cores
+    (tmp_path / "cpuinfo").write_text("processor\t: 0\nmodel name\t: Some CPU @ 2 GHz\n")
+    assert machine.name(tmp_path / "cpuinfo") == "Some CPU @ 2 GHz"
+
+
+def test_versions(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = machine.versions()
+    assert list(found) == ["qmaps", "torch", "numpy", "Python", "system", "compiler"]
+    assert (found["torch"], found["compiler"]) == (torch.__version__, "GCC 1.2")
+    monkeypatch.setattr(native, "core", SimpleNamespace())  # of an earlier version
+    assert machine.versions()["compiler"] == "unknown"
+    monkeypatch.setattr(native, "core", None)
+    assert machine.versions()["compiler"] == "none"
+
+
+def ticking(step: float) -> speed.Clock:
+    return itertools.count(0, step).__next__
+
+
+def test_bandwidth_counts_bytes_read_and_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(speed, "ELEMENTS", 1000)
+    assert speed.bandwidth(0, ticking(2)) == {"copy": 8000 / 2, "update": 12000 / 2}
+
+
+def test_times_are_per_parameter(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("QMAPS_BACKEND", "reference")
+    taken = []
+    step = speed.AdamW.step
+
+    def counted(optimizer: Any) -> None:
+        step(optimizer)
+        (parameter,) = optimizer.param_groups[0]["params"]
+        taken.append(optimizer.state[parameter]["exp_avg"].nbytes)
+
+    monkeypatch.setattr(speed.AdamW, "step", counted)
+    times = speed.step_times((128, 64), 0, ticking(1))
+    assert times == dict.fromkeys(["32 bits", "8 bits", "4 bits"], 1e9 / (128 * 64))
+    assert taken == 2 * [4 * 8192, 8192 + 4 * 32, 4096 + 4 * 64]  # one step warms up
+
+
+def test_costs_follow_from_bytes() -> None:
+    full, eight, four = speed.costs({"32 bits": 2.0, "8 bits": 1.0, "4 bits": 0.5}, 28e9, 7 * 10**9)
+    assert [each.state_bits_per_parameter for each in (full, eight, four)] == [64, 16.25, 8.5]
+    # g is read, p, m and v are read and written: 28 bytes in 32 bits.
+    assert full.ns_of_memory == pytest.approx(1.0)
+    assert eight.ns_of_memory == pytest.approx((12 + 2 * 16.25 / 8) / 28)
+    assert (full.milliseconds, four.milliseconds) == (14000, 3500)
+    assert (full.state_nbytes, eight.state_nbytes) == (56 * 10**9, 14_218_750_000)
+    assert (full.specs, four.specs["exp_avg"]) == (dict.fromkeys(four.specs), "B128/DE@4s+sr")
+    for each in speed.costs({}, None, None):
+        assert (each.ns_per_parameter, each.ns_of_memory, each.milliseconds) == (None, None, None)
+        assert each.state_nbytes is None
+
+
+def test_the_whole_report(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.undo()  # as this installation is
+    monkeypatch.setattr(speed, "ELEMENTS", 1000)
+    monkeypatch.setattr(speed, "SHAPE", (128, 64))
+    monkeypatch.setattr(speed, "SMALL", (64, 64))
+    report = qmaps.doctor(10**9, seconds=1e-6)
+    assert [each.name for each in report.backends] == ["reference", "native", "cuda"]
+    assert report.backends == backends()
+    assert set(report.bandwidth) == {"copy", "update"}
+    assert all(each.milliseconds > 0 and each.ns_of_memory > 0 for each in report.steps)
+    assert report.matrix == ((64, 64) if native.core is None else (128, 64))
+    text = str(report)
+    title = "A step of AdamW on the CPU, for 1,000,000,000 parameters"
+    for part in (
+        "Versions",
+        "Back ends",
+        "Processor",
+        "Memory bandwidth",
+        torch.__version__,
+        title,
+    ):
+        assert part in text, part
+    assert json.loads(json.dumps(report.as_dict()))["steps"][1]["state_nbytes"] == 2031250000
+
+
+def report(**given: Any) -> Report:
+    known: dict[str, Any] = {
+        "versions": {"qmaps": "1.2", "system": "x" * 40 + " " + "y" * 60},
+        "backends": [*ALL_RUN[:2], NO_CUDA],
+        "processor": processor(),
+        "bandwidth": {"copy": 12.34e9, "update": 23.45e9},
+        "steps": speed.costs(dict.fromkeys(speed.WIDTHS, 123.4), 2e9, 10**12),
+        "matrix": (64, 32),
+        "parameters": 10**12,
+        "findings": [Finding(PROBLEM, "word " * 40, "Run:", "pip install this")],
+    }
+    return Report(**{**known, **given})
+
+
+def test_a_report_fits_80_columns() -> None:
+    lines = str(report()).splitlines()
+    assert max(map(len, lines)) <= 80
+    assert lines[:3] == ["qmaps 1.2: 1 problem found", "", "problem: " + " ".join(["word"] * 14)]
+    assert lines[5:7] == ["  Run:", "    pip install this"]
+    assert (
+        "  The time of a step was measured on one matrix of 64 x 32. Memory alone is the" in lines
+    )
+    assert "  cuda       does not run: torch is built without CUDA" in lines
+    assert "  copy    12.3 GB/s, one array to another" in lines
+    assert (
+        "  32 bits        123.40         14.00           64.00  123,400.0 s  7,450.58 GiB" in lines
+    )
+
+
+def test_a_report_without_measurements() -> None:
+    text = str(
+        report(
+            bandwidth={},
+            steps=speed.costs({}, None, None),
+            parameters=None,
+            matrix=None,
+            findings=[],
+        )
+    )
+    assert text.startswith("qmaps 1.2: no problems found\n\nVersions\n")
+    assert "\n\nMemory bandwidth\n  not measured\n" in text
+    assert text.endswith("\n  not measured")
+    assert "  4 bits              -             -            8.50\n" in text
+
+
+@pytest.mark.parametrize(
+    ("options", "error", "message"),
+    [
+        ({"parameters": 0}, BadValueError, "parameters=0 must be an int from 1 to 2**53"),
+        ({"parameters": "7B"}, BadTypeError, "parameters='7B' must be an int or None"),
+        ({"seconds": -1}, BadValueError, "seconds=-1 must be at least 0 and finite"),
+        ({"seconds": None}, BadTypeError, "seconds=None must be a number"),
+    ],
+)
+def test_arguments_that_are_refused(options: Any, error: Any, message: str) -> None:
+    with pytest.raises(error) as caught:
+        qmaps.doctor(**options)
+    assert str(caught.value) == message
+
+
+def test_a_name_of_no_engine_is_refused_before_anything_is_measured(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("QMAPS_BACKEND", "nativ")
+    monkeypatch.setattr(speed, "bandwidth", None)
+    with pytest.raises(BadValueError, match="nearest match: native"):
+        qmaps.doctor()
+    assert os.environ["QMAPS_BACKEND"] == "nativ"
