@@ -59,7 +59,7 @@ def papers(
             reports=reports,
             states=[captures.load(path) for path in states or []],
             quick=quick,
-            command=command_line(),
+            command=command_line("python -m reproduction"),
             progress=advance,
         )
     if as_json:

@@ -125,7 +125,7 @@ def _markdown(paper: Paper, results: Sequence[Result], about: dict[str, Any]) ->
     lines = [
         f"# {paper.title}",
         "",
-        f"{paper.source}. Figures and tables made here, beside the paper's numbers. {RULES} "
+        f"{paper.source}. Figures and tables made here, beside the paper's numbers. "
         "The same page in one file: `index.html`.",
         "",
         provenance(about),
@@ -134,6 +134,7 @@ def _markdown(paper: Paper, results: Sequence[Result], about: dict[str, Any]) ->
     ]
     for verdict, texts in in_short(paper, about).items():
         lines += [f"**{verdict.capitalize()}**", "", *(f"- {text}" for text in texts), ""]
+    lines += [RULES, ""]
     for result in results:
         lines += [f"## {heading(result)}", ""]
         if result.finding is None:

@@ -50,9 +50,9 @@ def print_error(message: str) -> None:
     errors.print(f"error: {one_line(message)}", markup=False, highlight=False, soft_wrap=True)
 
 
-def command_line() -> str:
+def command_line(program: str = "qmaps") -> str:
     """Return this command as pages show it."""
-    return " ".join(["qmaps", *sys.argv[1:]])
+    return " ".join([program, *sys.argv[1:]])
 
 
 def print_json(value: Any) -> None:

@@ -22,7 +22,8 @@ def versions() -> dict[str, str]:
 
 def machine() -> str:
     """Architecture, cores, threads and the engine that runs here."""
+    threads = torch.get_num_threads()
     return (
-        f"{platform.machine()}, {os.cpu_count()} cores, {torch.get_num_threads()} threads, "
+        f"{platform.machine()}, {os.cpu_count()} cores, {threads} thread{'s' * (threads > 1)}, "
         f"{qmaps.backend()} back end"
     )

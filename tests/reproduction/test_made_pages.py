@@ -26,3 +26,9 @@ def test_a_page_that_was_made(file: str) -> None:
     if NAMED is None and not page.exists():
         pytest.skip(f"reports/{file} is not there yet; `make papers` makes it")
     check(page)
+
+
+def test_committed_pages_say_how_they_are_made() -> None:
+    for file in (ROOT / "reports" / "papers.md", *(ROOT / "reports").glob("*/README.md")):
+        if file.parent.name in PAPERS or file.name == "papers.md":
+            assert "\n`python -m reproduction`; " in file.read_text(encoding="utf-8"), file
