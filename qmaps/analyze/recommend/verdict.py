@@ -94,8 +94,8 @@ def verdict(measures: Mapping[str, Any], parts: pd.DataFrame) -> Verdict:
         ]
         if bad:
             worst = max(bad, key=cost_of)
-            more = f" and {len(bad) - 1} more" if len(bad) > 1 else ""
-            return Verdict("caution", f"in {worst['parameter']}{more}: {_reason(worst)}")
+            whose = f" and {len(bad) - 1} more are" if len(bad) > 1 else " is"
+            return Verdict("caution", f"{worst['parameter']}{whose} unsafe: {_reason(worst)}")
     return Verdict(found, _reason(measures))
 
 

@@ -14,11 +14,13 @@ from qmaps import maps
 from qmaps.algebra.quantizer import quantizer
 from qmaps.analyze.recommend.candidates import FULL, LIMITS
 from qmaps.analyze.recommend.sizes import BITS
-from qmaps.analyze.recommend.verdict import cost_of, records
+from qmaps.analyze.recommend.verdict import cost_of, dangerous, records
 from qmaps.errors import QmapsError
 from qmaps.lab.report.table import Cell, cell, judged
 from qmaps.storage.files import exists, read_frame, read_record
 
+PAPERS = ("paper-8bit", "paper-4bit")
+"""Presets that papers train with."""
 HALF = 0.5
 """Share of stalled elements, or of outliers in few rows, from which on a tensor is named."""
 NAMED = 3
@@ -49,16 +51,16 @@ def answer(folder: Path, naming: str = "") -> dict[str, Any] | None:
     return {
         **summary,
         "main": counts.index[-1],
-        "main_share": f"{counts['sum'].iloc[-1] / counts['sum'].sum():.0%}",
-        "others": int(counts["size"].iloc[:-1].sum()),
-        "tensors": len(chosen),
+        "mixed": len(counts),
         "size": size(summary["nbytes"]),
         "full_size": size(summary["full_nbytes"]),
         "saved": saved(summary["nbytes"], summary["full_nbytes"]),
-        "size8": _size_of("8bit", pairs),
+        **_beside_8_bits(summary, pairs),
         "widths": list(_widths(summary, pairs)),
+        "papers": [row for row in records(pairs) if row["preset"] in PAPERS],
+        "first_name": next((spec.split(" + ")[0] for spec in counts.index[::-1]), ""),
         "first": [*_of_names(naming), *_of_gradients(summary)],
-        "warnings": [*_of_choice(chosen), *_of_states(profiles)],
+        "warnings": [*_hardest(tensors, profiles), *_of_choice(chosen), *_of_states(profiles)],
         "budget": _budget(summary["choice"]["provenance"].get("budget", {})),
         "candidates": [_candidate(row) for row in records(pairs.sort_values("nbytes"))],
         "step": int(tensors["step"].iloc[0]),
@@ -89,10 +91,13 @@ def saved(nbytes: float, full: float) -> str:
     return f"{1 - nbytes / full:.0%}"
 
 
-def _size_of(preset: str, pairs: pd.DataFrame) -> str:
-    """What the states take under a preset; empty if it is not among the candidates."""
-    found = pairs.loc[pairs["preset"] == preset, "nbytes"]
-    return size(found.iloc[0]) if len(found) else ""
+def _beside_8_bits(summary: Mapping[str, Any], pairs: pd.DataFrame) -> dict[str, str]:
+    """What the states take under the preset of 8 bits, and what is saved of it; empty without."""
+    found = pairs.loc[pairs["preset"] == "8bit", "nbytes"]
+    if not len(found) or found.iloc[0] <= summary["nbytes"]:
+        return {"size8": "", "saved8": ""}
+    eight = float(found.iloc[0])
+    return {"size8": size(eight), "saved8": saved(summary["nbytes"], eight)}
 
 
 def _widths(summary: Mapping[str, Any], pairs: pd.DataFrame) -> Iterable[dict[str, Any]]:
@@ -118,6 +123,7 @@ def _widths(summary: Mapping[str, Any], pairs: pd.DataFrame) -> Iterable[dict[st
             "verdict": row["verdict"],
             "reason": row["reason"],
             "size": size(row["nbytes"]),
+            "cost": f"{cost_of(row):.2g}",
             "saved": saved(row["nbytes"], summary["full_nbytes"]),
             "code": found[spec],
         }
@@ -161,6 +167,27 @@ def _budget(budget: Mapping[str, Any]) -> str:
     if "loss" in budget:
         return f"the fewest bytes with a predicted loss of at most {budget['loss']:g} nats"
     return f"the least error within {budget.get('bits', BITS):g} bits per element"
+
+
+def _hardest(tensors: pd.DataFrame, profiles: pd.DataFrame | None) -> Iterable[str]:
+    """The tensor that most candidates cost most, and what its states look like."""
+    measured = tensors[(tensors["cost"] > 0) & (tensors["quantizer"] != FULL.spec)].copy()
+    if measured["parameter"].nunique() < 2:
+        return
+    measured["order"] = [math.inf if dangerous(row) else cost_of(row) for row in records(measured)]
+    worst = measured.loc[measured.groupby("quantizer")["order"].idxmax(), "parameter"]
+    name, times = worst.value_counts().index[0], int(worst.value_counts().iloc[0])
+    found = f"Hardest to quantize: {name}, which costs most under {times} of {len(worst)} pairs."
+    if profiles is not None:
+        own = profiles[(profiles["parameter"] == name) & (profiles["state"] == "exp_avg_sq")]
+        for row in records(own):
+            decades = len(row["counts"]) / 4  # bins are quarters
+            found += f" Its second moments span {decades:.0f} decades"
+            share, lines = max((row["in_rows"], "rows"), (row["in_cols"], "columns"))
+            if share > HALF:
+                found += f", and {share:.0%} of the largest 1 % lie in 5 % of the {lines}"
+            found += "."
+    yield found
 
 
 def _of_choice(chosen: pd.DataFrame) -> Iterable[str]:

@@ -55,9 +55,12 @@ def test_a_parameter_that_is_unsafe_by_itself() -> None:
     heavy = pd.DataFrame(parts)
     assert verdict(row(0.99), heavy) == (
         "caution",
-        "in b and 1 more: updates keep 0.40 of their length",
+        "b and 1 more are unsafe: updates keep 0.40 of their length",
     )
-    assert verdict(row(0.99), heavy.iloc[:2]).reason == "in a: updates keep 0.50 of their length"
+    assert (
+        verdict(row(0.99), heavy.iloc[:2]).reason
+        == "a is unsafe: updates keep 0.50 of their length"
+    )
     light = heavy.assign(cost=[199.0, 0.9, 0.9])
     assert verdict(row(0.99), light) == ("safe", "updates keep 0.99 of their length")
     assert verdict(row(0.5), heavy).level == "unsafe"

@@ -77,6 +77,10 @@ def test_the_first_screen_answers(run: Path, page: str) -> None:
         "rows of layers.0.weight",
         "Second moments of 0, up to 12% of a tensor, in odd&lt;b&gt;&#34;name&#34;",
         "Asked for: the least error within 4.3 bits per element.",
+        f"({1 - said['nbytes'] / eight['nbytes'].item():.0%} against 8 bits)",
+        "Hardest to quantize: layers.0.weight, which costs most under",
+        "How to read <code>",
+        "<code>paper-4bit</code> is <span class=",
     ):
         assert text in first, text
     widths = {pair for pair in said["best"].values() if pair}
@@ -85,6 +89,7 @@ def test_the_first_screen_answers(run: Path, page: str) -> None:
         assert f"<summary>{pair}" in first
     safe = pairs[pairs["verdict"] == "safe"].sort_values("nbytes")["quantizer"]
     if len(safe):
+        assert f"Simpler: one pair for all tensors, <b>{safe.iloc[0]}</b>" in first
         assert re.search(
             rf"<summary>{re.escape(safe.iloc[0])}.*<b>narrowest that is safe</b>", first
         )
