@@ -50,14 +50,6 @@ struct BlockScales {
     float of(float value, std::int64_t i) const { return value * scale[(at + i) >> shift]; }
 };
 
-struct ElementScales {
-    const float* scale;
-    __m512 of(__m512 value, std::int64_t i, int q) const {
-        return _mm512_mul_ps(value, _mm512_loadu_ps(scale + i + 16 * q));
-    }
-    float of(float value, std::int64_t i) const { return value * scale[i]; }
-};
-
 template <class Codes, class Scales>
 inline void look_up_from(const Lookup& lookup, const std::uint8_t* codes, const Scales& scales,
                          float* out, std::int64_t count) {
@@ -88,11 +80,6 @@ inline constexpr bool kReadsHalves = true;
 inline void look_up(const Lookup& lookup, const std::uint8_t* codes, bool halves, float* out,
                     std::int64_t count) {
     look_up_scaled(lookup, codes, halves, Unscaled{}, out, count);
-}
-
-inline void look_up_elements(const Lookup& lookup, const std::uint8_t* codes, bool halves,
-                             const float* scale, float* out, std::int64_t count) {
-    look_up_scaled(lookup, codes, halves, ElementScales{scale}, out, count);
 }
 
 // Values times the scale of their block, where that can be done in one go; at: of the first.

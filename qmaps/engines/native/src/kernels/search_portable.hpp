@@ -48,11 +48,6 @@ inline void look_up(const Lookup& lookup, const std::uint8_t* codes, bool, float
     for (std::int64_t i = 0; i < count; ++i) out[i] = lookup.value[codes[i]];
 }
 
-inline void look_up_elements(const Lookup& lookup, const std::uint8_t* codes, bool,
-                             const float* scale, float* out, std::int64_t count) {
-    for (std::int64_t i = 0; i < count; ++i) out[i] = lookup.value[codes[i]] * scale[i];
-}
-
 inline bool look_up_blocks(const Lookup&, const std::uint8_t*, bool, const float*, std::int64_t,
                            std::int64_t, float*, std::int64_t) {
     return false;
