@@ -25,10 +25,8 @@ inline void decode_codes(const Codec& codec, const ScaleView& view, const std::u
         return;
     }
     const PartView& part = view.part[0];
-    const bool blocks =
-        view.parts == 1 && !part.codes && part.count * part.divisor >= at + count;
-    if (blocks && look_up_blocks(codebook.values, codes, halves, part.values, part.divisor, at, out,
-                                 count))
+    const bool blocks = view.parts == 1 && part.count * part.divisor >= at + count;
+    if (blocks && look_up_blocks(codebook.values, codes, halves, part, at, out, count))
         return;
     look_up(codebook.values, codes, halves, out, count);
     multiply(view, at, count, out);
@@ -219,7 +217,7 @@ inline std::uint32_t encode_blocks(const Codec& codec, const float* x, std::int6
         }
         if (!codec.codebook->wide && most < kInfinityBits) {
             std::uint8_t* codes = codes_of(codec, at, scratch);
-            if (encode_divided(codec, x, scratch.scale, at, codes, count, scratch)) {
+            if (encode_divided(codec, x, scratch.scale, block, at, codes, count, scratch)) {
                 store_codes_of(codec, at, codes, count, scratch);
                 return most;
             }
@@ -231,9 +229,28 @@ inline std::uint32_t encode_blocks(const Codec& codec, const float* x, std::int6
     return most;
 }
 
+// Encode a tile under fresh scales of whole blocks, where that can be done in one go.
+inline bool encode_fresh_blocks(const Codec& codec, const PartView& part, const float* x,
+                                std::int64_t at, std::int64_t count, Scratch& scratch) {
+    const std::int64_t block = part.divisor;
+    if (at % block != 0 || at + count > block * part.count) return false;
+    const float* scale = part.values + at / block;
+    for (std::int64_t b = 0; b * block < count; ++b) {
+        if (bits_of(scale[b]) >= kInfinityBits) return false;
+        scratch.scale[b] = scale[b] == 0.0f ? 1.0f : scale[b];
+    }
+    std::uint8_t* codes = codes_of(codec, at, scratch);
+    if (!encode_divided(codec, x, scratch.scale, block, at, codes, count, scratch)) return false;
+    store_codes_of(codec, at, codes, count, scratch);
+    return true;
+}
+
 // Encode a tile under the fresh scales.
 inline void encode_fresh(const Codec& codec, const ScaleView& view, const float* x,
                          std::int64_t at, std::int64_t count, Scratch& scratch) {
+    if (view.parts == 1 && !codec.codebook->wide &&
+        encode_fresh_blocks(codec, view.part[0], x, at, count, scratch))
+        return;
     normalize_tile(view, x, at, count, scratch.n, scratch);
     encode_normalized(codec, view, x, scratch.n, at, count, scratch);
 }
