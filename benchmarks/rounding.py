@@ -1,8 +1,9 @@
 """What stochastic rounding and other scales than those of blocks cost a step of AdamW.
 
-``python -m benchmarks.rounding`` steps the same parameters with each pair of quantizers in its turn,
-round after round on one thread, and prints how many times as long a step takes as with the plain
-pair of its group. `QMAPS_ISA=avx2` before the command chooses the instruction set.
+``python -m benchmarks.rounding`` steps the same parameters with each pair of quantizers in its
+turn, round after round on one thread, and prints how many times as long a step takes as with the
+plain pair of its group: the median over rounds, their quartiles, and the ratio of the shortest
+times. `QMAPS_ISA=avx2` before the command chooses the instruction set.
 """
 
 from __future__ import annotations
@@ -20,10 +21,10 @@ from benchmarks import machine
 from benchmarks.command import count, one_line_errors, positive
 from benchmarks.data import matrices, new_gradients, parameters
 from benchmarks.markdown import markdown
-from benchmarks.timing import Work, interleaved, ratio
+from benchmarks.timing import Work, interleaved, quartiles
 from qmaps.optim import AdamW
 
-HEAD = ("first moment", "second moment", "ratio of medians", "quartiles", "ratio of minima")
+HEAD = ("first moment", "second moment", "times as long", "quartiles", "by minima")
 Pair = tuple[str, str]
 GROUPS: dict[str, tuple[Pair, ...]] = {
     "rounding, 4 bits": (
@@ -75,14 +76,14 @@ def measure(scale: float, rounds: int) -> dict[str, dict[Pair, list[float]]]:
 
 
 def table(found: Mapping[Pair, Sequence[float]]) -> list[str]:
-    """Ratios to the first pair, in Markdown."""
+    """Ratios to the first pair, round by round, in Markdown."""
     plain = next(iter(found.values()))
     rows = []
     for pair, seconds in found.items():
-        each = ratio(seconds, plain)
+        each = quartiles([mine / its for mine, its in zip(seconds, plain, strict=True)])
         rows.append((
             *(f"`{spec}`" for spec in pair),
-            f"{each['ratio']:.2f}",
+            f"{each['median']:.2f}",
             f"{each['q1']:.2f} to {each['q3']:.2f}",
             f"{min(seconds) / min(plain):.2f}",
         ))  # fmt: skip
@@ -93,9 +94,12 @@ def table(found: Mapping[Pair, Sequence[float]]) -> list[str]:
 def main(given: Sequence[str] | None = None) -> int:
     """Run the command line; returns the exit status."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.rounding", description=__doc__)
-    parser.add_argument("--rounds", type=count, default=41, help="that count (default 41)")
+    parser.add_argument("--rounds", type=count, default=101, help="that count (default 101)")
     parser.add_argument(
-        "--scale", type=positive, default=0.25, help="of four matrices (default 0.25: 2048 x 2048)"
+        "--scale",
+        type=positive,
+        default=1 / 16,
+        help="of four matrices (default 1/16: 1024 x 1024)",
     )
     options = parser.parse_args(given)
     torch.set_num_threads(1)

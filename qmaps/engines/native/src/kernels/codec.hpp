@@ -73,7 +73,7 @@ inline void normalize_tile(const ScaleView& view, const float* x, std::int64_t a
         return;
     }
     in_scales(view, at, count,
-              [&](std::int64_t i, std::int64_t some, float all, const float* each) {
+              [&](std::int64_t i, std::int64_t some, float all, const float* each) ALWAYS_INLINE {
         const float* from = x + i;
         float* __restrict to = n + i;
         if (each) {

@@ -42,7 +42,7 @@ inline float scale_at(const PartView& part, std::int64_t index) {
 inline void part_scales(const PartView& part, std::int64_t at, std::int64_t count,
                         float* __restrict out) {
     in_stretches(&part, 1, at, count,
-                 [&](std::int64_t i, std::int64_t some, const std::int64_t* index) {
+                 [&](std::int64_t i, std::int64_t some, const std::int64_t* index) ALWAYS_INLINE {
         if (!goes_on(part)) {
             const float scale = scale_at(part, *index);
             for (std::int64_t j = 0; j < some; ++j) out[i + j] = scale;
@@ -60,11 +60,11 @@ inline float smaller_of(float all, float each) { return all < each ? all : each;
 // each[j]). So it is formed in a register, where it is used. At most a tile where several parts go on.
 template <class Run>
 inline void in_scales(const ScaleView& view, std::int64_t at, std::int64_t count, const Run& run) {
+    float more[kTile];  // where several parts go on
     in_stretches(view.part, view.parts, at, count,
-                 [&](std::int64_t i, std::int64_t some, const std::int64_t* index) {
+                 [&](std::int64_t i, std::int64_t some, const std::int64_t* index) ALWAYS_INLINE {
         float all = float_of(kInfinityBits);
         const float* each = nullptr;
-        float more[kTile];
         for (int p = 0; p < view.parts; ++p) {
             const PartView& part = view.part[p];
             if (!goes_on(part)) {
@@ -84,7 +84,7 @@ inline void in_scales(const ScaleView& view, std::int64_t at, std::int64_t count
 // The scale of each element.
 inline void element_scales(const ScaleView& view, std::int64_t at, std::int64_t count, float* out) {
     in_scales(view, at, count,
-              [&](std::int64_t i, std::int64_t some, float all, const float* each) {
+              [&](std::int64_t i, std::int64_t some, float all, const float* each) ALWAYS_INLINE {
         float* __restrict to = out + i;
         for (std::int64_t j = 0; j < some; ++j) to[j] = each ? smaller_of(all, each[j]) : all;
     });
@@ -93,7 +93,7 @@ inline void element_scales(const ScaleView& view, std::int64_t at, std::int64_t 
 // Multiply values by their scales.
 inline void multiply(const ScaleView& view, std::int64_t at, std::int64_t count, float* values) {
     in_scales(view, at, count,
-              [&](std::int64_t i, std::int64_t some, float all, const float* each) {
+              [&](std::int64_t i, std::int64_t some, float all, const float* each) ALWAYS_INLINE {
         float* __restrict to = values + i;
         if (each) {
             for (std::int64_t j = 0; j < some; ++j) to[j] = to[j] * smaller_of(all, each[j]);
@@ -146,7 +146,7 @@ inline void fold_parts(const Geometry& geometry, const float* x, std::int64_t at
     const Part* part = geometry.parts.data();
     const int parts = static_cast<int>(geometry.parts.size());
     in_stretches(part, parts, at, count,
-                 [&](std::int64_t i, std::int64_t some, const std::int64_t* index) {
+                 [&](std::int64_t i, std::int64_t some, const std::int64_t* index) ALWAYS_INLINE {
         std::uint32_t most = 0;
         bool known = false;
         for (int p = 0; p < parts; ++p) {
