@@ -90,7 +90,7 @@ struct Codec {
     std::int64_t block = 0;           // geometry->local_block()
     float* fresh[kMaxParts] = {};     // new maxima of each part where block == 0
     std::vector<float> grids;         // 256 scales for each 8-bit part, as stored
-    std::vector<float> decoded;       // all scales of 8-bit parts of which each element takes another
+    std::vector<float> decoded;       // scales of 8-bit parts where each element takes another
     std::vector<float> fresh_memory;  // what `fresh` points into
     std::vector<std::uint8_t> fresh_codes;  // of the same scales, where they have 8 bits
 };

@@ -57,7 +57,8 @@ inline float smaller_of(float all, float each) { return all < each ? all : each;
 
 // Call run(first, count, all, each) for stretches of elements [at, at + count): the scale of
 // element j, the minimum over the parts, is `all`, or, unless `each` is null, smaller_of(all,
-// each[j]). So it is formed in a register, where it is used. At most a tile where several parts go on.
+// each[j]). So it is formed in a register, where it is used. Where several parts go on, `count` is
+// at most a tile.
 template <class Run>
 inline void in_scales(const ScaleView& view, std::int64_t at, std::int64_t count, const Run& run) {
     float more[kTile];  // where several parts go on
