@@ -333,9 +333,12 @@ def test_counters_of_a_saved_optimizer_are_numbers_of_their_own(isa: str) -> Non
 
 
 @pytest.mark.parametrize("bad", [float("nan"), float("inf")])
-def test_non_finite_gradients_propagate_as_in_the_reference(bad: float, isa: str) -> None:
+@pytest.mark.parametrize("quantizers", ["8bit", "paper-4bit", "eight-bit scales"])
+def test_non_finite_gradients_propagate_as_in_the_reference(
+    quantizers: str, bad: float, isa: str
+) -> None:
     def run(backend: str):
-        params, optimizer = train(backend, "8bit", torch.float32, steps=1)
+        params, optimizer = train(backend, QUANTIZERS[quantizers], torch.float32, steps=1)
         params[1].grad[3, 4] = bad
         with use_backend(backend):
             optimizer.step()

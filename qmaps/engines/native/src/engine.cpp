@@ -24,6 +24,12 @@ bool shared_by_all(const Part& part, std::int64_t numel) {
     return part.divisor == 1 && part.count < numel;
 }
 
+// Codes of the fresh scales of part `p`.
+template <class C>
+auto* codes_of(C& codec, std::size_t p) {
+    return codec.fresh_codes.data() + (codec.fresh[p] - codec.fresh[0]);
+}
+
 }  // namespace
 
 Scratch& scratch() {
@@ -40,6 +46,7 @@ void prepare(Codec& codec, const Kernels& set, std::int64_t numel, bool stored_s
     const Geometry& geometry = *codec.geometry;
     codec.block = geometry.local_block(numel);
     codec.grids.clear();
+    codec.decoded.clear();
     for (const Part& part : geometry.parts) {
         if (part.ends < 0) continue;
         float grid[256] = {};
@@ -48,6 +55,9 @@ void prepare(Codec& codec, const Kernels& set, std::int64_t numel, bool stored_s
             set.eight_bit_grid(ends[0], ends[1], grid);
         }
         codec.grids.insert(codec.grids.end(), grid, grid + 256);
+        if (!stored_scales || part.divisor > 1) continue;
+        const auto* codes = static_cast<const std::uint8_t*>(codec.arrays[part.array]);
+        for (std::int64_t i = 0; i < part.count; ++i) codec.decoded.push_back(grid[codes[i]]);
     }
 }
 
@@ -55,6 +65,7 @@ void reserve_fresh(Codec& codec) {
     std::int64_t total = 0;
     for (const Part& part : codec.geometry->parts) total += part.count;
     codec.fresh_memory.assign(static_cast<std::size_t>(total), 0.0f);
+    codec.fresh_codes.resize(codec.grids.empty() ? 0 : static_cast<std::size_t>(total));
     float* next = codec.fresh_memory.data();
     int p = 0;
     for (const Part& part : codec.geometry->parts) {
@@ -123,20 +134,14 @@ void round_up_scales(Codec& codec, const Kernels& set, std::vector<Ends>& ends) 
         float grid[256];
         set.eight_bit_grid(found.low, found.high, grid);
         for (std::size_t p = first; p < last; ++p)
-            for (std::int64_t i = 0; i < parts[p].count; ++i) {
-                float& scale = codec.fresh[p][i];
-                if (scale == 0.0f) continue;
-                const float* above = std::lower_bound(grid + 1, grid + 256, scale);
-                scale = *std::min<const float*>(above, grid + 255);
-            }
+            set.raise_to_grid(grid, codec.fresh[p], parts[p].count, codes_of(codec, p));
         first = last;
     }
 }
 
-void commit_scales(const Codec& codec, const Kernels& set, const std::vector<Ends>& ends) {
+void commit_scales(const Codec& codec, const std::vector<Ends>& ends) {
     const auto& parts = codec.geometry->parts;
     int previous = -1, group = -1;
-    float grid[256];
     for (std::size_t p = 0; p < parts.size(); ++p) {
         const Part& part = parts[p];
         if (part.ends < 0 && part.count == 0) continue;
@@ -150,16 +155,8 @@ void commit_scales(const Codec& codec, const Kernels& set, const std::vector<End
             auto* stored = static_cast<float*>(codec.arrays[part.ends]);
             stored[0] = found.low;
             stored[1] = found.high;
-            set.eight_bit_grid(found.low, found.high, grid);
         }
-        auto* codes = static_cast<std::uint8_t*>(codec.arrays[part.array]);
-        for (std::int64_t i = 0; i < part.count; ++i) {
-            const float scale = codec.fresh[p][i];
-            const auto at = std::lower_bound(grid + 1, grid + 256, scale) - grid;
-            // Under a grid of NaN, as the reference has it, all but zero take the last code.
-            const long code = std::isfinite(grid[255]) ? std::min<long>(at, 255) : 255;
-            codes[i] = scale == 0.0f ? 0 : static_cast<std::uint8_t>(code);
-        }
+        std::memcpy(codec.arrays[part.array], codes_of(codec, p), part.count);
     }
 }
 
@@ -198,7 +195,7 @@ int encode(QuantizeTask& task, int threads, const EncodeRange& local, const Enco
     std::vector<Ends> ends;
     round_up_scales(task.codec, set, ends);
     in_ranges(fresh);
-    commit_scales(task.codec, set, ends);
+    commit_scales(task.codec, ends);
     return flags;
 }
 

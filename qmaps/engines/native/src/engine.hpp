@@ -42,7 +42,7 @@ struct Ends {
 void round_up_scales(Codec& codec, const Kernels& set, std::vector<Ends>& ends);
 
 // Write the fresh scales where scales are stored.
-void commit_scales(const Codec& codec, const Kernels& set, const std::vector<Ends>& ends);
+void commit_scales(const Codec& codec, const std::vector<Ends>& ends);
 
 // Items of work that a tensor makes for `encode`.
 std::int64_t items_of(const QuantizeTask& task);

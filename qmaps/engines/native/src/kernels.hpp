@@ -38,6 +38,9 @@ struct Kernels {
     Rules rules;
     // The 256 scales of an 8-bit grid between two ends, 0 first.
     void (*eight_bit_grid)(float low, float high, float* grid);
+    // Raise scales to such a grid; `codes` are their places in it.
+    void (*raise_to_grid)(const float* grid, float* scales, std::int64_t count,
+                          std::uint8_t* codes);
     Selection selection;
     MetricKernels metrics;
     LeastSquares least_squares;

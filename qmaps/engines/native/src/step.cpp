@@ -237,7 +237,7 @@ void Step::run(int threads) {
         if (!multi_block[number]) continue;
         for (std::size_t w = 0; w < multi_block[number]->state.size(); ++w) {
             Codec& codec = tasks_[number].state[multi_block[number]->state[w]].codec;
-            commit_scales(codec, set_, multi_block[number]->ends[w]);
+            commit_scales(codec, multi_block[number]->ends[w]);
             codec.fresh_memory = {};
         }
     }

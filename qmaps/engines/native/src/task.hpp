@@ -63,7 +63,8 @@ struct NoiseKey {
     }
 };
 
-// Where one part's scales are read from: floats, or codes and the 256 scales they stand for.
+// Where one part's scales are read from: floats, or codes and the 256 scales they stand for. Where
+// each element takes another scale, there are floats.
 struct PartView {
     std::int64_t divisor = 1;
     std::int64_t count = 1;
@@ -89,7 +90,9 @@ struct Codec {
     std::int64_t block = 0;           // geometry->local_block()
     float* fresh[kMaxParts] = {};     // new maxima of each part where block == 0
     std::vector<float> grids;         // 256 scales for each 8-bit part, as stored
+    std::vector<float> decoded;       // scales of 8-bit parts where each element takes another
     std::vector<float> fresh_memory;  // what `fresh` points into
+    std::vector<std::uint8_t> fresh_codes;  // of the same scales, where they have 8 bits
 };
 
 struct QuantizeTask {
@@ -124,13 +127,14 @@ struct Ahead {
 struct alignas(64) Scratch {
     Ahead ahead;
     bool streams = false;  // codes are stored past the caches
-    float x[kMaxLocal];
-    float n[kMaxLocal];
-    float scale[kMaxLocal];
-    float low[kTile];
-    float high[kTile];
+    // On cache lines: registers that cross them take twice as long to read and write.
+    alignas(64) float x[kMaxLocal];
+    alignas(64) float n[kMaxLocal];
+    alignas(64) float scale[kMaxLocal];
+    alignas(64) float low[kTile];
+    alignas(64) float high[kTile];
     alignas(64) std::uint16_t draws[kTile + 8 + kDrawsMore];
-    std::uint8_t codes[kMaxLocal + 64];
+    alignas(64) std::uint8_t codes[kMaxLocal + 64];
     alignas(64) std::uint8_t bounds[kTile];
     std::uint16_t wide[kMaxLocal + 64];  // codes of more than 8 bits
 };

@@ -25,13 +25,11 @@ inline void decode_codes(const Codec& codec, const ScaleView& view, const std::u
         return;
     }
     const PartView& part = view.part[0];
-    const bool blocks =
-        view.parts == 1 && !part.codes && part.count * part.divisor >= at + count;
-    if (blocks && look_up_blocks(codebook.values, codes, halves, part.values, part.divisor, at, out,
-                                 count))
+    const bool blocks = view.parts == 1 && part.count * part.divisor >= at + count;
+    if (blocks && look_up_blocks(codebook.values, codes, halves, part, at, out, count))
         return;
-    element_scales(view, at, count, scratch.scale);
-    look_up_elements(codebook.values, codes, halves, scratch.scale, out, count);
+    look_up(codebook.values, codes, halves, out, count);
+    multiply(view, at, count, out);
 }
 
 inline void decode_tile(const Codec& codec, const ScaleView& view, std::int64_t at,
@@ -74,8 +72,17 @@ inline void normalize_tile(const ScaleView& view, const float* x, std::int64_t a
         log_positions(x, scratch.low, scratch.high, count, n);
         return;
     }
-    element_scales(view, at, count, scratch.scale);
-    for (std::int64_t i = 0; i < count; ++i) n[i] = normalized(x[i], scratch.scale[i]);
+    in_scales(view, at, count,
+              [&](std::int64_t i, std::int64_t some, float all, const float* each) ALWAYS_INLINE {
+        const float* from = x + i;
+        float* __restrict to = n + i;
+        if (each) {
+            for (std::int64_t j = 0; j < some; ++j)
+                to[j] = normalized(from[j], smaller_of(all, each[j]));
+        } else {
+            divide(from, all, some, to);
+        }
+    });
 }
 
 // Codes of positions n in log2 ranges, rounded stochastically between neighbours of the elements x.
@@ -108,8 +115,9 @@ inline std::uint8_t* codes_of(const Codec& codec, std::int64_t at, Scratch& scra
 }
 
 // Store codes that were made there. Without storage they stay there.
-inline void store_codes_of(const Codec& codec, std::int64_t at, std::int64_t count,
-                           Scratch& scratch) {
+inline void store_codes_of(const Codec& codec, std::int64_t at, std::uint8_t* codes,
+                           std::int64_t count, Scratch& scratch) {
+    if (codec.stochastic) take_lowest(*codec.codebook, codes, count);
     if (codec.packed && codec.codebook->bits != 8)
         pack(scratch.codes, codec.codebook->bits, at, count, codec.packed);
 }
@@ -131,8 +139,7 @@ inline void encode_normalized(const Codec& codec, const ScaleView& view, const f
     } else {
         round_codes(codec, n, at, codes, count, scratch);
     }
-    if (codec.stochastic) take_lowest(codebook, codes, count);
-    store_codes_of(codec, at, count, scratch);
+    store_codes_of(codec, at, codes, count, scratch);
 }
 
 // The stored scales.
@@ -140,6 +147,7 @@ inline ScaleView stored(const Codec& codec) {
     ScaleView view;
     view.log = codec.geometry->log;
     int grids = 0;
+    const float* decoded = codec.decoded.data();
     for (const Part& part : codec.geometry->parts) {
         PartView& seen = view.part[view.parts++];
         seen.divisor = part.divisor;
@@ -149,6 +157,10 @@ inline ScaleView stored(const Codec& codec) {
         } else {
             seen.codes = static_cast<const std::uint8_t*>(codec.arrays[part.array]);
             seen.grid = codec.grids.data() + 256 * grids++;
+        }
+        if (seen.codes && part.divisor == 1) {
+            seen.values = decoded;
+            decoded += part.count;
         }
     }
     return view;
@@ -205,9 +217,8 @@ inline std::uint32_t encode_blocks(const Codec& codec, const float* x, std::int6
         }
         if (!codec.codebook->wide && most < kInfinityBits) {
             std::uint8_t* codes = codes_of(codec, at, scratch);
-            if (encode_divided(codec, x, scratch.scale, at, codes, count, scratch)) {
-                if (codec.stochastic) take_lowest(*codec.codebook, codes, count);
-                store_codes_of(codec, at, count, scratch);
+            if (encode_divided(codec, x, scratch.scale, block, at, codes, count, scratch)) {
+                store_codes_of(codec, at, codes, count, scratch);
                 return most;
             }
         }
@@ -218,9 +229,28 @@ inline std::uint32_t encode_blocks(const Codec& codec, const float* x, std::int6
     return most;
 }
 
+// Encode a tile under fresh scales of whole blocks, where that can be done in one go.
+inline bool encode_fresh_blocks(const Codec& codec, const PartView& part, const float* x,
+                                std::int64_t at, std::int64_t count, Scratch& scratch) {
+    const std::int64_t block = part.divisor;
+    if (at % block != 0 || at + count > block * part.count) return false;
+    const float* scale = part.values + at / block;
+    for (std::int64_t b = 0; b * block < count; ++b) {
+        if (bits_of(scale[b]) >= kInfinityBits) return false;
+        scratch.scale[b] = scale[b] == 0.0f ? 1.0f : scale[b];
+    }
+    std::uint8_t* codes = codes_of(codec, at, scratch);
+    if (!encode_divided(codec, x, scratch.scale, block, at, codes, count, scratch)) return false;
+    store_codes_of(codec, at, codes, count, scratch);
+    return true;
+}
+
 // Encode a tile under the fresh scales.
 inline void encode_fresh(const Codec& codec, const ScaleView& view, const float* x,
                          std::int64_t at, std::int64_t count, Scratch& scratch) {
+    if (view.parts == 1 && !codec.codebook->wide &&
+        encode_fresh_blocks(codec, view.part[0], x, at, count, scratch))
+        return;
     normalize_tile(view, x, at, count, scratch.n, scratch);
     encode_normalized(codec, view, x, scratch.n, at, count, scratch);
 }

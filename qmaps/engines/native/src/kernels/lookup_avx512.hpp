@@ -39,23 +39,20 @@ struct Unscaled {
     static float of(float value, std::int64_t) { return value; }
 };
 
-// A scale for each block of 2^shift elements, at least 64; the first lies `at` into the tensor.
+// A scale for each block of 2^shift elements, at least 16; the first lies `at` into the tensor.
+template <bool coded>
 struct BlockScales {
-    const float* scale;
+    const PartView& part;
     std::int64_t at;
     int shift;
-    __m512 of(__m512 value, std::int64_t i, int) const {
-        return _mm512_mul_ps(value, _mm512_set1_ps(scale[(at + i) >> shift]));
+    float scale(std::int64_t i) const {
+        const std::int64_t block = (at + i) >> shift;
+        return coded ? part.grid[part.codes[block]] : part.values[block];
     }
-    float of(float value, std::int64_t i) const { return value * scale[(at + i) >> shift]; }
-};
-
-struct ElementScales {
-    const float* scale;
     __m512 of(__m512 value, std::int64_t i, int q) const {
-        return _mm512_mul_ps(value, _mm512_loadu_ps(scale + i + 16 * q));
+        return _mm512_mul_ps(value, _mm512_set1_ps(scale(i + 16 * q)));
     }
-    float of(float value, std::int64_t i) const { return value * scale[i]; }
+    float of(float value, std::int64_t i) const { return value * scale(i); }
 };
 
 template <class Codes, class Scales>
@@ -90,17 +87,20 @@ inline void look_up(const Lookup& lookup, const std::uint8_t* codes, bool halves
     look_up_scaled(lookup, codes, halves, Unscaled{}, out, count);
 }
 
-inline void look_up_elements(const Lookup& lookup, const std::uint8_t* codes, bool halves,
-                             const float* scale, float* out, std::int64_t count) {
-    look_up_scaled(lookup, codes, halves, ElementScales{scale}, out, count);
+// Whether 16 elements, from `at` on, always lie in one block, and shifts tell which.
+inline bool in_whole_lanes(std::int64_t block, std::int64_t at) {
+    return block >= 16 && (block & (block - 1)) == 0 && at % 16 == 0;
 }
 
 // Values times the scale of their block, where that can be done in one go; at: of the first.
 inline bool look_up_blocks(const Lookup& lookup, const std::uint8_t* codes, bool halves,
-                           const float* scale, std::int64_t block, std::int64_t at, float* out,
-                           std::int64_t count) {
-    if (block < 64 || (block & (block - 1)) != 0 || at % 64 != 0) return false;
-    const int shift = __builtin_ctzll(static_cast<unsigned long long>(block));
-    look_up_scaled(lookup, codes, halves, BlockScales{scale, at, shift}, out, count);
+                           const PartView& part, std::int64_t at, float* out, std::int64_t count) {
+    if (!in_whole_lanes(part.divisor, at)) return false;
+    const int shift = __builtin_ctzll(static_cast<unsigned long long>(part.divisor));
+    if (part.codes) {
+        look_up_scaled(lookup, codes, halves, BlockScales<true>{part, at, shift}, out, count);
+    } else {
+        look_up_scaled(lookup, codes, halves, BlockScales<false>{part, at, shift}, out, count);
+    }
     return true;
 }

@@ -64,9 +64,7 @@ static int maxima(const QuantizeTask& task, std::int64_t begin, std::int64_t end
         const std::int64_t count = end - at < kTile ? end - at : kTile;
         const float* x = floats(task.x, task.dtype, at, count, scratch.x);
         if (task.check) flags |= seen_flags(x, count, !task.refuse_negative);
-        int p = 0;
-        for (const Part& part : task.codec.geometry->parts)
-            fold_part(part, x, at, count, slots[p++]);
+        fold_parts(*task.codec.geometry, x, at, count, slots);
     }
     return flags;
 }

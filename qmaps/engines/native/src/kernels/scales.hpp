@@ -1,57 +1,107 @@
 // Reading and folding scales: which scale belongs to which element.
 
-// Call run(first, count, index, step) for stretches of elements [at, at + count): the first of a
-// stretch takes scale number `index`, and each after it the same (step 0) or the next (step 1).
-template <class Run>
-inline void in_runs(const PartView& part, std::int64_t at, std::int64_t count, const Run& run) {
-    const bool each = part.divisor == 1;
-    const std::int64_t length = each ? part.count : part.divisor;
-    std::int64_t index = each ? at % part.count : at / part.divisor % part.count;
-    std::int64_t rest = each ? part.count - index : part.divisor - at % part.divisor;
-    for (std::int64_t i = 0; i < count;) {
-        if (rest > count - i) rest = count - i;
-        run(i, rest, index);
-        i += rest;
-        rest = length;
-        index = each || index + 1 == part.count ? 0 : index + 1;
+// Whether each element takes another scale than the one before it.
+template <class P>
+inline bool goes_on(const P& part) { return part.divisor == 1 && part.count > 1; }
+
+// Call run(first, count, index) for stretches of elements [at, at + count) in which no part takes
+// another scale but those that go on: the first element of a stretch takes scale number index[p]
+// of part p.
+template <class P, class Run>
+inline void in_stretches(const P* part, int parts, std::int64_t at, std::int64_t count,
+                         const Run& run) {
+    std::int64_t index[kMaxParts], rest[kMaxParts];
+    for (int p = 0; p < parts; ++p) {
+        index[p] = at / part[p].divisor % part[p].count;
+        rest[p] = part[p].count == 1  ? count
+                  : goes_on(part[p]) ? part[p].count - index[p]
+                                     : part[p].divisor - at % part[p].divisor;
     }
+    for (std::int64_t i = 0; i < count;) {
+        std::int64_t some = count - i;
+        for (int p = 0; p < parts; ++p)
+            if (rest[p] < some) some = rest[p];
+        run(i, some, index);
+        i += some;
+        for (int p = 0; p < parts; ++p) {
+            const bool each = goes_on(part[p]);
+            rest[p] -= some;
+            index[p] += each ? some : rest[p] == 0 ? 1 : 0;
+            if (rest[p] > 0) continue;
+            if (index[p] == part[p].count) index[p] = 0;
+            rest[p] = each ? part[p].count : part[p].divisor;
+        }
+    }
+}
+
+inline float scale_at(const PartView& part, std::int64_t index) {
+    return part.codes ? part.grid[part.codes[index]] : part.values[index];
 }
 
 // The part's scales at elements [at, at + count).
 inline void part_scales(const PartView& part, std::int64_t at, std::int64_t count,
                         float* __restrict out) {
-    in_runs(part, at, count, [&](std::int64_t i, std::int64_t some, std::int64_t index) {
-        if (part.divisor > 1) {
-            const float scale = part.codes ? part.grid[part.codes[index]] : part.values[index];
+    in_stretches(&part, 1, at, count,
+                 [&](std::int64_t i, std::int64_t some, const std::int64_t* index) ALWAYS_INLINE {
+        if (!goes_on(part)) {
+            const float scale = scale_at(part, *index);
             for (std::int64_t j = 0; j < some; ++j) out[i + j] = scale;
-        } else if (part.codes) {
-            for (std::int64_t j = 0; j < some; ++j) out[i + j] = part.grid[part.codes[index + j]];
         } else {
-            __builtin_memcpy(out + i, part.values + index, some * sizeof(float));
+            __builtin_memcpy(out + i, part.values + *index, some * sizeof(float));
         }
     });
 }
 
-// The scale of each element: the minimum over the parts.
-inline void element_scales(const ScaleView& view, std::int64_t at, std::int64_t count,
-                           float* __restrict out) {
-    part_scales(view.part[0], at, count, out);
-    for (int p = 1; p < view.parts; ++p) {
-        const PartView& part = view.part[p];
-        in_runs(part, at, count, [&](std::int64_t i, std::int64_t some, std::int64_t index) {
-            float* __restrict to = out + i;
-            if (part.divisor > 1) {
-                const float scale = part.codes ? part.grid[part.codes[index]] : part.values[index];
-                for (std::int64_t j = 0; j < some; ++j) to[j] = smaller_scale(to[j], scale);
-            } else if (part.codes) {
-                for (std::int64_t j = 0; j < some; ++j)
-                    to[j] = smaller_scale(to[j], part.grid[part.codes[index + j]]);
+// smaller_scale where `all` is not NaN, which processors have an instruction for.
+inline float smaller_of(float all, float each) { return all < each ? all : each; }
+
+// Call run(first, count, all, each) for stretches of elements [at, at + count): the scale of
+// element j, the minimum over the parts, is `all`, or, unless `each` is null, smaller_of(all,
+// each[j]). So it is formed in a register, where it is used. Where several parts go on, `count` is
+// at most a tile.
+template <class Run>
+inline void in_scales(const ScaleView& view, std::int64_t at, std::int64_t count, const Run& run) {
+    float more[kTile];  // where several parts go on
+    in_stretches(view.part, view.parts, at, count,
+                 [&](std::int64_t i, std::int64_t some, const std::int64_t* index) ALWAYS_INLINE {
+        float all = float_of(kInfinityBits);
+        const float* each = nullptr;
+        for (int p = 0; p < view.parts; ++p) {
+            const PartView& part = view.part[p];
+            if (!goes_on(part)) {
+                all = smaller_scale(all, scale_at(part, index[p]));
+            } else if (!each) {
+                each = part.values + index[p];
             } else {
-                const float* scale = part.values + index;
-                for (std::int64_t j = 0; j < some; ++j) to[j] = smaller_scale(to[j], scale[j]);
+                const float* scale = part.values + index[p];
+                for (std::int64_t j = 0; j < some; ++j) more[j] = smaller_scale(each[j], scale[j]);
+                each = more;
             }
-        });
-    }
+        }
+        run(i, some, all, is_nan(all) ? nullptr : each);
+    });
+}
+
+// The scale of each element.
+inline void element_scales(const ScaleView& view, std::int64_t at, std::int64_t count, float* out) {
+    in_scales(view, at, count,
+              [&](std::int64_t i, std::int64_t some, float all, const float* each) ALWAYS_INLINE {
+        float* __restrict to = out + i;
+        for (std::int64_t j = 0; j < some; ++j) to[j] = each ? smaller_of(all, each[j]) : all;
+    });
+}
+
+// Multiply values by their scales.
+inline void multiply(const ScaleView& view, std::int64_t at, std::int64_t count, float* values) {
+    in_scales(view, at, count,
+              [&](std::int64_t i, std::int64_t some, float all, const float* each) ALWAYS_INLINE {
+        float* __restrict to = values + i;
+        if (each) {
+            for (std::int64_t j = 0; j < some; ++j) to[j] = to[j] * smaller_of(all, each[j]);
+        } else {
+            for (std::int64_t j = 0; j < some; ++j) to[j] = to[j] * all;
+        }
+    });
 }
 
 // The largest magnitude as bits, by which NaN is above infinity.
@@ -79,34 +129,36 @@ inline void raise_to(float* slot, std::uint32_t bits) {
     }
 }
 
-// Fold the magnitudes of elements [at, at + count) into the maxima of one part.
-inline void fold_part(const Part& part, const float* x, std::int64_t at, std::int64_t count,
-                      float* maxima) {
-    std::int64_t i = 0;
-    if (part.divisor == 1) {
-        std::int64_t index = at % part.count;
-        while (i < count) {
-            const std::int64_t run = count - i < part.count - index ? count - i : part.count - index;
-            auto* slots = reinterpret_cast<std::uint32_t*>(maxima + index);
-            for (std::int64_t j = 0; j < run; ++j) {
-                const std::uint32_t magnitude = bits_of(x[i + j]) & 0x7FFFFFFFu;
-                slots[j] = magnitude > slots[j] ? magnitude : slots[j];
-            }
-            i += run;
-            index = 0;
+// Raise maxima side by side to the magnitudes of as many elements, and return the largest of these.
+inline std::uint32_t raise_each(float* maxima, const float* __restrict x, std::int64_t count) {
+    auto* __restrict slots = reinterpret_cast<std::uint32_t*>(maxima);
+    std::uint32_t most = 0;
+    for (std::int64_t i = 0; i < count; ++i) {
+        const std::uint32_t magnitude = bits_of(x[i]) & 0x7FFFFFFFu;
+        most = magnitude > most ? magnitude : most;
+        slots[i] = magnitude > slots[i] ? magnitude : slots[i];
+    }
+    return most;
+}
+
+// Fold the magnitudes of elements [at, at + count) into the maxima of each part.
+inline void fold_parts(const Geometry& geometry, const float* x, std::int64_t at,
+                       std::int64_t count, float* const* maxima) {
+    const Part* part = geometry.parts.data();
+    const int parts = static_cast<int>(geometry.parts.size());
+    in_stretches(part, parts, at, count,
+                 [&](std::int64_t i, std::int64_t some, const std::int64_t* index) ALWAYS_INLINE {
+        std::uint32_t most = 0;
+        bool known = false;
+        for (int p = 0; p < parts; ++p) {
+            if (!goes_on(part[p])) continue;
+            most = raise_each(maxima[p] + index[p], x + i, some);
+            known = true;
         }
-        return;
-    }
-    std::int64_t index = at / part.divisor;
-    std::int64_t run = part.divisor - at % part.divisor;
-    if (index >= part.count) index %= part.count;
-    while (i < count) {
-        if (run > count - i) run = count - i;
-        raise_to(maxima + index, largest_bits(x + i, run));
-        i += run;
-        run = part.divisor;
-        if (++index == part.count) index = 0;
-    }
+        if (!known) most = largest_bits(x + i, some);
+        for (int p = 0; p < parts; ++p)
+            if (!goes_on(part[p])) raise_to(maxima[p] + index[p], most);
+    });
 }
 
 // See qmaps.normalize.eight_bit: 0, then 255 scales on a log2 grid with exact ends.
@@ -127,5 +179,20 @@ inline void eight_bit_grid(float low, float high, float* grid) {
         const float scale = grid_scale(j, low, high, low_log2, width);
         most = scale > most ? scale : most;
         grid[j + 1] = most;
+    }
+}
+
+// Raise scales to their grid, of which they take these codes.
+static void raise_to_grid(const float* grid, float* scales, std::int64_t count,
+                          std::uint8_t* codes) {
+    // Under a grid of NaN, as the reference has it, all but zero take the last code.
+    const int least = bits_of(grid[kGridSteps + 1]) < kInfinityBits ? 0 : kGridSteps;
+    for (std::int64_t i = 0; i < count; ++i) {
+        int below = refined(grid + 1, 0, 8, scales[i]);
+        below = below > least ? below : least;
+        below = below < kGridSteps ? below : kGridSteps;
+        const int code = scales[i] == 0.0f ? 0 : below + 1;
+        codes[i] = static_cast<std::uint8_t>(code);
+        scales[i] = grid[code];
     }
 }

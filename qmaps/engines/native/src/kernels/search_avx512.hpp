@@ -16,7 +16,7 @@ struct Normalized {
     Normalized from(std::int64_t at) const { return {kept + at}; }
 };
 
-// Values yet to be divided by the scale of their block of 2^shift elements, at least 64.
+// Values yet to be divided by the scale of their block of 2^shift elements, at least 16.
 struct InBlocks {
     const float* x;
     const float* divisor;
@@ -25,6 +25,7 @@ struct InBlocks {
     std::int64_t first;
     template <bool whole>
     ALWAYS_INLINE __m512 load(std::int64_t i, std::int64_t count) const {
+        if (!whole && i >= count) return _mm512_setzero_ps();
         const __m512 scale = _mm512_set1_ps(divisor[(first + i) >> shift]);
         const __m512 value = _mm512_div_ps(load_some<whole>(x + first + i, count - i), scale);
         _mm512_storeu_ps(kept + i, value);  // the scratch has room for whole groups
@@ -329,12 +330,12 @@ inline void round_codes(const Codec& codec, const float* n, std::int64_t first,
     round_source(codec, Normalized{n}, first, codes, count, scratch);
 }
 
-// Codes of x / divisor, block by block, where that can be done in one go.
+// Codes of x / divisor, block by block, where that can be done in one go. The first value begins
+// a block.
 inline bool encode_divided(const Codec& codec, const float* x, const float* divisor,
-                           std::int64_t first, std::uint8_t* codes, std::int64_t count,
-                           Scratch& scratch) {
-    const std::int64_t block = codec.block;
-    if (block < 64 || (block & (block - 1)) != 0) return false;
+                           std::int64_t block, std::int64_t first, std::uint8_t* codes,
+                           std::int64_t count, Scratch& scratch) {
+    if (!in_whole_lanes(block, 0)) return false;
     const int shift = __builtin_ctzll(static_cast<unsigned long long>(block));
     const InBlocks source{x, divisor, shift, scratch.n, 0};
     if (codec.stochastic) {

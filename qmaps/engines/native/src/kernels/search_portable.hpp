@@ -35,8 +35,8 @@ inline void round_codes(const Codec& codec, const float* n, std::int64_t first,
 }
 
 // No gain here in doing both at once.
-inline bool encode_divided(const Codec&, const float*, const float*, std::int64_t, std::uint8_t*,
-                           std::int64_t, Scratch&) {
+inline bool encode_divided(const Codec&, const float*, const float*, std::int64_t, std::int64_t,
+                           std::uint8_t*, std::int64_t, Scratch&) {
     return false;
 }
 
@@ -48,13 +48,8 @@ inline void look_up(const Lookup& lookup, const std::uint8_t* codes, bool, float
     for (std::int64_t i = 0; i < count; ++i) out[i] = lookup.value[codes[i]];
 }
 
-inline void look_up_elements(const Lookup& lookup, const std::uint8_t* codes, bool,
-                             const float* scale, float* out, std::int64_t count) {
-    for (std::int64_t i = 0; i < count; ++i) out[i] = lookup.value[codes[i]] * scale[i];
-}
-
-inline bool look_up_blocks(const Lookup&, const std::uint8_t*, bool, const float*, std::int64_t,
-                           std::int64_t, float*, std::int64_t) {
+inline bool look_up_blocks(const Lookup&, const std::uint8_t*, bool, const PartView&, std::int64_t,
+                           float*, std::int64_t) {
     return false;
 }
 

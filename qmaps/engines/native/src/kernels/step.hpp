@@ -102,11 +102,8 @@ static void step_range(const ParamTask& task, std::int64_t begin, std::int64_t e
         for (int k = 0; k < task.rule->states; ++k)
             if (task.state[k].codec.codebook)
                 encode_range(task.state[k], states[k], at, count, memory.scratch);
-        if (slices) {
-            int part = 0;
-            for (const Part& each : task.factored.slices.parts)
-                fold_part(each, states[task.rule->states], at, count, slices[part++]);
-        }
+        if (slices)
+            fold_parts(task.factored.slices, states[task.rule->states], at, count, slices);
     }
 }
 
@@ -143,10 +140,8 @@ static void step_maxima(const ParamTask& task, std::int64_t begin, std::int64_t 
             ahead_of(next_of(task.g, task.g_dtype, task, at, kTile), kTile, nullptr, 2);
         task.rule->advance(p, g, states, count, task.scalars, wanted, memory.scratch.ahead);
         for (int k = 0; k < task.rule->states; ++k) {
-            if (!(wanted >> k & 1u)) continue;
-            int part = 0;
-            for (const Part& each : task.state[k].codec.geometry->parts)
-                fold_part(each, states[k], at, count, slots[k][part++]);
+            if (wanted >> k & 1u)
+                fold_parts(*task.state[k].codec.geometry, states[k], at, count, slots[k]);
         }
     }
 }

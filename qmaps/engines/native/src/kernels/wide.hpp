@@ -96,9 +96,9 @@ inline void decode_wide(const Codec& codec, const ScaleView& view, std::int64_t 
                         std::int64_t count, float* out, Scratch& scratch) {
     const WideCodebook& codebook = *codec.codebook->wide;
     unpack_wide(codec.packed, codec.codebook->bits, at, count, scratch.wide);
-    element_scales(view, at, count, scratch.scale);
     const float* value = codebook.value.get();
-    for (std::int64_t i = 0; i < count; ++i) out[i] = value[scratch.wide[i]] * scratch.scale[i];
+    for (std::int64_t i = 0; i < count; ++i) out[i] = value[scratch.wide[i]];
+    multiply(view, at, count, out);
 }
 
 inline void encode_wide(const Codec& codec, const float* n, std::int64_t at, std::int64_t count,
