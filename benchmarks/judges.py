@@ -42,7 +42,7 @@ class Effort:
     seeds: int = 8
 
 
-EFFORTS = {"minilm": Effort((0.5, 1.0, 2.0), 1, 3)}
+EFFORTS = {"minilm": Effort((0.5, 1.0, 2.0), 4, 3)}
 """Efforts of judges whose runs take minutes."""
 PAPER = "B128/DE@4s + rank1/linear@4u"
 KNOWN = (
