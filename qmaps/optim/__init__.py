@@ -17,10 +17,11 @@ from qmaps.optim.ademamix import AdEMAMix, AdEMAMix4bit, AdEMAMix8bit
 from qmaps.optim.base import QuantizedOptimizer
 from qmaps.optim.choice import keep_in_32_bits
 from qmaps.optim.choice_file import Choice
-from qmaps.optim.groups import param_groups
+from qmaps.optim.groups import muon_groups, param_groups
 from qmaps.optim.lamb import LAMB, LAMB4bit, LAMB8bit
 from qmaps.optim.lars import LARS, LARS4bit, LARS8bit
 from qmaps.optim.lion import Lion, Lion4bit, Lion8bit
+from qmaps.optim.muon import Muon, Muon4bit, Muon8bit
 from qmaps.optim.presets import PRESETS
 from qmaps.optim.rmsprop import RMSprop, RMSprop4bit, RMSprop8bit
 from qmaps.optim.rule import State
@@ -58,6 +59,9 @@ __all__ = [
     "Lion",
     "Lion4bit",
     "Lion8bit",
+    "Muon",
+    "Muon4bit",
+    "Muon8bit",
     "QuantizedOptimizer",
     "RMSprop",
     "RMSprop4bit",
@@ -66,6 +70,7 @@ __all__ = [
     "SGD8bit",
     "State",
     "keep_in_32_bits",
+    "muon_groups",
     "param_groups",
 ]
 

@@ -43,6 +43,8 @@ def check_parameter(optimizer: QuantizedOptimizer, number: int, param: Tensor) -
             f"the dtype of {label_of(optimizer, number)} must be one of {_ALLOWED}, got "
             f"{_plain(param)}"
         )
+    if why := optimizer.lack(param):
+        raise BadValueError(f"{label_of(optimizer, number)} {why}")
     if stepped_by := getattr(type(param), "stepped_by", ""):
         raise BadTypeError(
             f"{label_of(optimizer, number)} is a {type(param).__name__}, which "

@@ -261,11 +261,11 @@ def check_patterns(groups: Sequence[Mapping[str, Any]]) -> None:
             raise BadValueError(matches_nothing(pattern, names))
 
 
-def matches_nothing(pattern: str, names: Sequence[str]) -> str:
-    """The error for a pattern that none of these names matches."""
+def matches_nothing(pattern: str, names: Sequence[str], option: str = "overrides") -> str:
+    """The error for a pattern of an option that none of these names matches."""
     plain = pattern.replace("*", "")
     return (
-        f"overrides names {shown(pattern)}, which matches no parameter; there are {listed(names)}"
+        f"{option} names {shown(pattern)}, which matches no parameter; there are {listed(names)}"
         f"{nearest(plain, names)}"
     )
 

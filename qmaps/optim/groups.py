@@ -11,6 +11,8 @@ from torch import nn
 from qmaps.errors import BadTypeError, BadValueError, shown
 from qmaps.optim.choice import StateQuantizers, listed, matches_nothing
 
+Key = str | type[nn.Module]
+
 
 def param_groups(
     model: nn.Module,
@@ -44,14 +46,8 @@ def param_groups(
     >>> optimizer = AdamW8bit(groups, lr=1e-3)
     """
     overrides = {} if overrides is None else overrides
-    members: dict[nn.Parameter, list[str]] = {}
-    for name, param in model.named_parameters(remove_duplicate=False):
-        if param.requires_grad:
-            members.setdefault(param, []).append(name)
-    found = {key: _members(model, key, members) for key in overrides}
-    for key in overrides:
-        if not found[key]:
-            raise _no_member(model, key, [name for names in members.values() for name in names])
+    members = _trainable(model)
+    found = _found(model, "overrides", overrides, members)
     groups: dict[tuple[Any, bool], dict[str, Any]] = {}
     for param, names in members.items():
         chosen = next((key for key in overrides if param in found[key]), None)
@@ -68,26 +64,86 @@ def param_groups(
     return list(groups.values())
 
 
+def muon_groups(
+    model: nn.Module, *, exclude: Sequence[str | type[nn.Module]] = ()
+) -> tuple[list[tuple[str, nn.Parameter]], list[tuple[str, nn.Parameter]]]:
+    """The matrices of a model's hidden layers, for `Muon`, and the others, for another optimizer.
+
+    Args:
+        model: its parameters are taken under their names, frozen ones left out.
+        exclude: what else than embeddings and parameters without two dimensions Muon is not to
+            step, such as the head: names, patterns with ``*``, ``?`` and ``[...]``, or module
+            types. A tied parameter has all its names.
+
+    Returns:
+        Names and parameters for `Muon`, and the others, in the model's order.
+
+    Raises:
+        BadValueError, BadTypeError: a member of `exclude` matches no parameter, or is of another
+            kind.
+
+    >>> import torch
+    >>> from qmaps.optim import AdamW8bit, Muon8bit
+    >>> model = torch.nn.Sequential(
+    ...     torch.nn.Embedding(100, 64), torch.nn.Linear(64, 64), torch.nn.Linear(64, 100)
+    ... )
+    >>> matrices, others = muon_groups(model, exclude=["2.*"])
+    >>> [name for name, _ in matrices], [name for name, _ in others]
+    (['1.weight'], ['0.weight', '1.bias', '2.weight', '2.bias'])
+    >>> optimizers = Muon8bit(matrices, lr=0.02), AdamW8bit(others, lr=3e-4)
+    """
+    members = _trainable(model)
+    found = _found(model, "exclude", exclude, members)
+    apart = set().union(*found.values(), _members(model, "exclude", nn.Embedding, members))
+    matrices: list[tuple[str, nn.Parameter]] = []
+    others: list[tuple[str, nn.Parameter]] = []
+    for param, names in members.items():
+        chosen = matrices if param.dim() == 2 and param not in apart else others
+        chosen.append((names[0], param))
+    return matrices, others
+
+
+def _trainable(model: nn.Module) -> dict[nn.Parameter, list[str]]:
+    """Parameters that are trained, with all their names."""
+    members: dict[nn.Parameter, list[str]] = {}
+    for name, param in model.named_parameters(remove_duplicate=False):
+        if param.requires_grad:
+            members.setdefault(param, []).append(name)
+    return members
+
+
+def _found(
+    model: nn.Module, option: str, keys: Iterable[Key], members: Mapping[nn.Parameter, list[str]]
+) -> dict[Key, set[nn.Parameter]]:
+    """The parameters that each key means; an error if one means none."""
+    found = {key: _members(model, option, key, members) for key in keys}
+    for key in found:
+        if not found[key]:
+            every = [name for names in members.values() for name in names]
+            raise _no_member(model, option, key, every)
+    return found
+
+
 def _members(
-    model: nn.Module, key: str | type[nn.Module], members: Mapping[nn.Parameter, Iterable[str]]
+    model: nn.Module, option: str, key: Key, members: Mapping[nn.Parameter, Iterable[str]]
 ) -> set[nn.Parameter]:
-    """The parameters that a key of overrides means."""
+    """The parameters that a key of an option means."""
     if isinstance(key, str):
         return {p for p, names in members.items() if any(fnmatchcase(n, key) for n in names)}
     if not (isinstance(key, type) and issubclass(key, nn.Module)):
         raise BadTypeError(
-            f"overrides has the key {shown(key)}; a key must be a parameter's name, a pattern of "
+            f"{option} has the key {shown(key)}; a key must be a parameter's name, a pattern of "
             "names, or a module type"
         )
     inside = (m.parameters() for m in model.modules() if isinstance(m, key))
     return {param for params in inside for param in params if param in members}
 
 
-def _no_member(model: nn.Module, key: str | type[nn.Module], names: Sequence[str]) -> BadValueError:
+def _no_member(model: nn.Module, option: str, key: Key, names: Sequence[str]) -> BadValueError:
     if isinstance(key, str):
-        return BadValueError(matches_nothing(key, names))
+        return BadValueError(matches_nothing(key, names, option))
     types = sorted({type(module).__name__ for module in model.modules()})
     return BadValueError(
-        f"overrides names {key.__name__}, but no such module holds a trainable parameter; the "
+        f"{option} names {key.__name__}, but no such module holds a trainable parameter; the "
         f"model's modules are {listed(types)}"
     )

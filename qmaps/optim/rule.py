@@ -70,6 +70,10 @@ class UpdateRule:
     def check_group(self, group: dict[str, Any]) -> None:
         """Raise if an option of a parameter group has a value that is not allowed."""
 
+    def lack(self, param: Tensor) -> str:  # noqa: ARG002
+        """Why the rule cannot step a parameter, as the end of a sentence; empty if it can."""
+        return ""
+
     @abstractmethod
     def step_scalars(self, group: dict[str, Any]) -> dict[str, float | StepScalar]:
         """The step scalars of the rule: numbers, or descriptions of changing numbers.

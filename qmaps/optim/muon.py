@@ -1,0 +1,204 @@
+"""Muon, in 32 bits or with a quantized momentum."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from typing import Any, ClassVar, Unpack
+
+from torch import Tensor
+
+from qmaps.engines.step import Context
+from qmaps.engines.step_scalars import Decoupled, StepScalar
+from qmaps.errors import BadTypeError, BadValueError, shown
+from qmaps.optim.base import QuantizedOptimizer, Shared, State
+from qmaps.optim.fixed_width import EightBit, FourBit
+from qmaps.optim.newton_schulz import COEFFICIENTS, EPS, MOST_STEPS, STEPS, orthogonal
+from qmaps.optim.terms import ascent, check_at_least_0, check_bool, check_int, directed
+
+ADJUSTMENTS = (None, "original", "match_rms_adamw")
+
+
+class Muon(QuantizedOptimizer):
+    r"""Muon, which orthogonalizes a momentum; its state accepts any quantizer spec.
+
+    With gradient g (negated to maximize), in float32 and in this order:
+
+        m = momentum * m + (1 - momentum) * g
+        u = (1 - momentum) * g + momentum * m    with nesterov, else m
+        o = NS(u)                                Newton-Schulz iteration, in bfloat16
+        p = p * (1 - lr * weight_decay)
+        p = p - lr * a * o                       a = sqrt(max(1, rows / columns)), or 0.2 *
+                                                 sqrt(max(rows, columns)) with "match_rms_adamw"
+
+    Parameters must be matrices: hidden layers of a network. Give embeddings, heads, norms and
+    biases to another optimizer; `muon_groups` separates them:
+
+        matrices, others = muon_groups(model, exclude=["embed*", "lm_head*"])
+        optimizers = [Muon8bit(matrices, lr=0.02), AdamW8bit(others, lr=3e-4)]
+
+    The state is named `momentum_buffer` (m), as in `torch.optim.Muon`, whose arguments and
+    arithmetic these are; `step` counts the steps. Products of matrices are torch's, so that bits
+    depend on torch and the device. Sharded parameters are not supported: the iteration needs the
+    whole matrix.
+
+    Args:
+        params: matrices, or groups of them.
+        lr: learning rate, at least 0: a number or a tensor with one element.
+        weight_decay: decoupled, at least 0.
+        momentum: decay of the momentum, in [0, 1).
+        nesterov: whether the update looks one step ahead.
+        ns_coefficients: the three coefficients of the iteration.
+        eps: least norm that the update is divided by, at least 0.
+        ns_steps: number of iterations, from 1 to 99.
+        adjust_lr_fn: how the learning rate follows the shape: "original" or None as in Jordan's
+            Muon, "match_rms_adamw" for updates as large as AdamW's.
+        **shared: the options that all optimizers share, which `QuantizedOptimizer` documents:
+            `maximize`, `state_quantizers`, `overrides`, `min_quantized_size`, `refit_every`,
+            `nonfinite`, `seed`, `stochastic_rounding`, `master_weights`, `foreach`, `fused`,
+            `capturable` and `differentiable`.
+
+    Raises:
+        BadValueError, BadTypeError, SpecError: an argument is not allowed, or a parameter is no
+            matrix.
+
+    Source: Jordan et al. (2024), "Muon: an optimizer for hidden layers in neural networks";
+    "match_rms_adamw": Liu et al. (2025), "Muon is scalable for LLM training", section 2.2.
+
+    >>> import torch
+    >>> layer = torch.nn.Linear(128, 64, bias=False)
+    >>> optimizer = Muon(layer.parameters(), state_quantizers="4bit")
+    >>> layer(torch.randn(4, 128)).square().mean().backward()
+    >>> optimizer.step()
+    >>> optimizer.state[layer.weight]["momentum_buffer"]
+    QuantizedTensor('B128/DE@4s+sr', shape=(64, 128), 4352 bytes)
+    """
+
+    states: ClassVar[Mapping[str, State]] = {"momentum_buffer": State(signed=True, dims=None)}
+
+    def __init__(
+        self,
+        params: Iterable[Any],
+        lr: float | Tensor = 1e-3,
+        weight_decay: float = 0.1,
+        momentum: float = 0.95,
+        nesterov: bool = True,
+        ns_coefficients: tuple[float, float, float] = COEFFICIENTS,
+        eps: float = EPS,
+        ns_steps: int = STEPS,
+        adjust_lr_fn: str | None = None,
+        **shared: Unpack[Shared],
+    ) -> None:
+        defaults = {
+            "lr": lr,
+            "weight_decay": weight_decay,
+            "momentum": momentum,
+            "nesterov": nesterov,
+            "ns_coefficients": ns_coefficients,
+            "eps": eps,
+            "ns_steps": ns_steps,
+            "adjust_lr_fn": adjust_lr_fn,
+        }
+        super().__init__(params, defaults, **shared)
+
+    def check_group(self, group: dict[str, Any]) -> None:
+        """Raise if an option of a parameter group has a value that is not allowed."""
+        super().check_group(group)
+        check_at_least_0(group, "lr", "weight_decay", "momentum", "eps")
+        check_bool(group, "nesterov")
+        check_int("ns_steps", group["ns_steps"], 1)
+        if group["ns_steps"] > MOST_STEPS:
+            raise BadValueError(f"ns_steps={group['ns_steps']} must be at most {MOST_STEPS}")
+        if not float(group["momentum"]) < 1:
+            raise BadValueError(f"momentum={shown(group['momentum'])} must be at least 0, below 1")
+        if group["adjust_lr_fn"] not in ADJUSTMENTS:
+            raise BadValueError(
+                f"adjust_lr_fn={shown(group['adjust_lr_fn'])} is unknown; allowed are "
+                f"{', '.join(map(repr, ADJUSTMENTS))}"
+            )
+        given = group["ns_coefficients"]
+        try:
+            three = [float(number) for number in given]
+        except (TypeError, ValueError):
+            three = []
+        if len(three) != 3 or not all(map(math.isfinite, three)):
+            raise BadTypeError(f"ns_coefficients={shown(given)} must be three finite numbers")
+
+    def lack(self, param: Tensor) -> str:
+        """Why the rule cannot step a parameter; empty if it can."""
+        if param.ndim == 2:
+            return ""
+        return (
+            f"has shape {tuple(param.shape)}, and Muon steps matrices only; give it to AdamW "
+            "(qmaps.optim.muon_groups separates them)"
+        )
+
+    def step_scalars(self, group: dict[str, Any]) -> dict[str, float | StepScalar]:
+        """Step scalars of a group, in float64."""
+        lr, momentum = group["lr"], float(group["momentum"])
+        return {
+            "decay": Decoupled(lr, float(group["weight_decay"])),
+            "momentum": momentum,
+            "rest": 1 - momentum,
+            "step_size": StepScalar(lr),
+            "sign": ascent(group),
+        }
+
+    def advance(
+        self,
+        context: Context,
+        param: Tensor,
+        grad: Tensor,
+        states: dict[str, Tensor],
+        scalars: dict[str, float],
+    ) -> None:
+        """The rule in the class's docstring."""
+        s, group = scalars, context.group
+        m = states["momentum_buffer"]
+        grad = directed(grad, s)
+        m.mul_(s["momentum"]).add_(grad * s["rest"])
+        update = grad * s["rest"] + m * s["momentum"] if group["nesterov"] else m
+        a, b, c = map(float, group["ns_coefficients"])
+        direction = orthogonal(update, (a, b, c), group["ns_steps"], float(group["eps"]))
+        param.mul_(s["decay"])
+        param.sub_(direction.float() * (s["step_size"] * _ratio(param, group["adjust_lr_fn"])))
+
+
+def _ratio(param: Tensor, adjustment: str | None) -> float:
+    """By what the learning rate is multiplied for a matrix."""
+    rows, columns = param.shape
+    if adjustment == "match_rms_adamw":
+        return 0.2 * math.sqrt(max(rows, columns))
+    return math.sqrt(max(1.0, rows / max(columns, 1)))
+
+
+class Muon8bit(EightBit, Muon):
+    """`Muon` with an 8-bit momentum: ``B256/DE@8s``.
+
+    Args:
+        params, lr, weight_decay, momentum, nesterov, ns_coefficients, eps, ns_steps, adjust_lr_fn:
+            as for `Muon`.
+        block_size: elements per scale, at least 1; 256 if left out.
+        blocksize: the same option under the name that bitsandbytes uses.
+        **shared: the options that all optimizers share, which `QuantizedOptimizer` documents:
+            `maximize`, `state_quantizers`, `overrides`, `min_quantized_size`, `refit_every`,
+            `nonfinite`, `seed`, `stochastic_rounding`, `master_weights`, `foreach`, `fused`,
+            `capturable` and `differentiable`. This class sets `state_quantizers` itself; passing it
+            raises a `BadValueError`.
+    """
+
+
+class Muon4bit(FourBit, Muon):
+    """`Muon` with a 4-bit momentum: ``B128/DE@4s+sr``.
+
+    Args:
+        params, lr, weight_decay, momentum, nesterov, ns_coefficients, eps, ns_steps, adjust_lr_fn:
+            as for `Muon`.
+        block_size: elements per scale, at least 1; 128 if left out.
+        blocksize: the same option under the name that bitsandbytes uses.
+        **shared: the options that all optimizers share, which `QuantizedOptimizer` documents:
+            `maximize`, `state_quantizers`, `overrides`, `min_quantized_size`, `refit_every`,
+            `nonfinite`, `seed`, `stochastic_rounding`, `master_weights`, `foreach`, `fused`,
+            `capturable` and `differentiable`. This class sets `state_quantizers` itself; passing it
+            raises a `BadValueError`.
+    """
