@@ -10,11 +10,20 @@ from torch import Tensor
 
 from qmaps.engines.step import Context
 from qmaps.engines.step_scalars import Decoupled, StepScalar
-from qmaps.errors import BadTypeError, BadValueError, shown
+from qmaps.errors import BadValueError, shown
 from qmaps.optim.base import QuantizedOptimizer, Shared, State
 from qmaps.optim.fixed_width import EightBit, FourBit
-from qmaps.optim.newton_schulz import COEFFICIENTS, EPS, MOST_STEPS, STEPS, orthogonal
-from qmaps.optim.terms import ascent, check_at_least_0, check_bool, check_int, directed
+from qmaps.optim.newton_schulz import COEFFICIENTS, EPS, LARGEST, MOST_STEPS, STEPS, orthogonal
+from qmaps.optim.terms import (
+    ascent,
+    check_at_least_0,
+    check_bool,
+    check_decay,
+    check_int,
+    check_pair,
+    directed,
+    number,
+)
 
 ADJUSTMENTS = (None, "original", "match_rms_adamw")
 
@@ -104,27 +113,27 @@ class Muon(QuantizedOptimizer):
     def check_group(self, group: dict[str, Any]) -> None:
         """Raise if an option of a parameter group has a value that is not allowed."""
         super().check_group(group)
-        check_at_least_0(group, "lr", "weight_decay", "momentum", "eps")
+        check_at_least_0(group, "lr", "weight_decay", "eps")
+        check_decay("momentum", group["momentum"])
         check_bool(group, "nesterov")
         check_int("ns_steps", group["ns_steps"], 1)
         if group["ns_steps"] > MOST_STEPS:
             raise BadValueError(f"ns_steps={group['ns_steps']} must be at most {MOST_STEPS}")
-        if not float(group["momentum"]) < 1:
-            raise BadValueError(f"momentum={shown(group['momentum'])} must be at least 0, below 1")
-        if group["adjust_lr_fn"] not in ADJUSTMENTS:
+        check_pair("ns_coefficients", group["ns_coefficients"], "three numbers", 3)
+        for index, value in enumerate(group["ns_coefficients"]):
+            if not abs(number(f"ns_coefficients[{index}]", value)) <= LARGEST:
+                raise BadValueError(
+                    f"ns_coefficients[{index}]={shown(value)} must be a number of bfloat16"
+                )
+        adjust = group["adjust_lr_fn"]
+        if not (adjust is None or (isinstance(adjust, str) and adjust in ADJUSTMENTS)):
             raise BadValueError(
-                f"adjust_lr_fn={shown(group['adjust_lr_fn'])} is unknown; allowed are "
+                f"adjust_lr_fn={shown(adjust)} is unknown; allowed are "
                 f"{', '.join(map(repr, ADJUSTMENTS))}"
             )
-        given = group["ns_coefficients"]
-        try:
-            three = [float(number) for number in given]
-        except (TypeError, ValueError):
-            three = []
-        if len(three) != 3 or not all(map(math.isfinite, three)):
-            raise BadTypeError(f"ns_coefficients={shown(given)} must be three finite numbers")
 
-    def lack(self, param: Tensor) -> str:
+    @classmethod
+    def lack(cls, param: Tensor) -> str:
         """Why the rule cannot step a parameter; empty if it can."""
         if param.ndim == 2:
             return ""

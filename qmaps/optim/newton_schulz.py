@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import torch
 from torch import Tensor
 
 COEFFICIENTS = (3.4445, -4.7750, 2.0315)
@@ -9,6 +10,7 @@ COEFFICIENTS = (3.4445, -4.7750, 2.0315)
 STEPS = 5
 MOST_STEPS = 99
 EPS = 1e-7
+LARGEST = torch.finfo(torch.bfloat16).max
 
 
 def orthogonal(
@@ -33,7 +35,7 @@ def orthogonal(
     tall = matrix.shape[0] > matrix.shape[1]
     x: Tensor = matrix.bfloat16()
     x = x.T if tall else x
-    x = x / x.norm().clamp(min=eps)
+    x = x / x.norm().clamp(min=min(eps, LARGEST))
     for _ in range(steps):
         gram = x @ x.T
         x = x.addmm(gram.addmm(gram, gram, beta=b, alpha=c), x, beta=a)

@@ -70,7 +70,8 @@ class UpdateRule:
     def check_group(self, group: dict[str, Any]) -> None:
         """Raise if an option of a parameter group has a value that is not allowed."""
 
-    def lack(self, param: Tensor) -> str:  # noqa: ARG002
+    @classmethod
+    def lack(cls, param: Tensor) -> str:  # noqa: ARG003
         """Why the rule cannot step a parameter, as the end of a sentence; empty if it can."""
         return ""
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import io
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from itertools import product
 from typing import Any
 
@@ -16,12 +17,33 @@ from qmaps.errors import BadTypeError, NonFiniteError
 from qmaps.optim.base import QuantizedOptimizer
 from qmaps.testing._data import about, refused
 
-Make = Callable[[list[Tensor]], QuantizedOptimizer]
-
 SHAPES = ((48, 40), (130,), (), (0, 3), (3, 4, 5))
 STEPS = 5  # odd: steps of signs do not cancel
 WIDTHS = (None, "8bit", "4bit", "paper-4bit")
 """Presets of `state_quantizers`; None is 32 bits. The last one has scales of rows and columns."""
+
+
+@dataclass(frozen=True)
+class Make:
+    """Makes optimizers of one class.
+
+    Attributes:
+        cls: the class.
+        options: its options besides the parameters.
+    """
+
+    cls: type[QuantizedOptimizer]
+    options: Mapping[str, Any]
+
+    def __call__(self, params: list[Tensor]) -> QuantizedOptimizer:
+        """An optimizer of these parameters."""
+        return self.cls(params, **self.options)
+
+    def parameters(self) -> list[Tensor]:
+        """Parameters of several shapes that the class takes, one of them empty."""
+        generator = torch.Generator().manual_seed(0)
+        found = [torch.nn.Parameter(torch.randn(shape, generator=generator)) for shape in SHAPES]
+        return [param for param in found if not self.cls.lack(param)]
 
 
 def check_optimizer(cls: type[QuantizedOptimizer], **options: Any) -> None:
@@ -45,19 +67,9 @@ def check_optimizer(cls: type[QuantizedOptimizer], **options: Any) -> None:
     if not (isinstance(cls, type) and issubclass(cls, QuantizedOptimizer)):
         raise BadTypeError(f"cls must be a subclass of QuantizedOptimizer, got {cls!r:.50}")
     for width, check in product(WIDTHS, CHECKS):
-
-        def make(params: list[Tensor], width: str | None = width) -> QuantizedOptimizer:
-            quantized = {"state_quantizers": width, "min_quantized_size": 0}
-            return cls(params, **(quantized | options))
-
+        make = Make(cls, {"state_quantizers": width, "min_quantized_size": 0, **options})
         with about(f"{check.__name__} of {cls.__name__}, {width or '32 bits'}"):
             check(make)
-
-
-def parameters() -> list[Tensor]:
-    """Parameters of several shapes, one of them empty."""
-    generator = torch.Generator().manual_seed(0)
-    return [torch.nn.Parameter(torch.randn(shape, generator=generator)) for shape in SHAPES]
 
 
 def steps(optimizer: QuantizedOptimizer, params: list[Tensor], first: int, count: int) -> None:
@@ -71,7 +83,7 @@ def steps(optimizer: QuantizedOptimizer, params: list[Tensor], first: int, count
 
 def trained(make: Make) -> tuple[QuantizedOptimizer, list[Tensor]]:
     """An optimizer after a few steps, and its parameters."""
-    params = parameters()
+    params = make.parameters()
     optimizer = make(params)
     steps(optimizer, params, 0, STEPS)
     return optimizer, params
@@ -98,8 +110,8 @@ def assert_same(ours: list[Tensor], theirs: list[Tensor]) -> None:
 
 def parameters_move_and_stay_finite(make: Make) -> None:
     """All elements; parameters stay where they are in memory."""
-    before = parameters()
-    params = parameters()
+    before = make.parameters()
+    params = make.parameters()
     places = [param.untyped_storage()._cdata for param in params]
     steps(make(params), params, 0, STEPS)
     assert places == [param.untyped_storage()._cdata for param in params]

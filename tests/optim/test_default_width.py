@@ -36,7 +36,8 @@ def options_of(cls: type[QuantizedOptimizer]) -> dict[str, Any]:
 
 def stepped(cls: type[QuantizedOptimizer], **options: Any) -> tuple[nn.Module, QuantizedOptimizer]:
     net = model()
-    optimizer = cls(net.named_parameters(), **options_of(cls), **options)
+    named = [(name, param) for name, param in net.named_parameters() if not cls.lack(param)]
+    optimizer = cls(named, **options_of(cls), **options)
     train(net, optimizer, range(3))
     return net, optimizer
 

@@ -33,10 +33,10 @@ OF_OTHERS = {  # torch's schedulers and SWA, timm, Lightning, transformers, GaLo
 
 @pytest.mark.parametrize("cls", CLASSES)
 def test_keys_of_other_code_are_kept(cls: Any) -> None:
-    own = cls([nn.Parameter(torch.zeros(3))]).defaults
+    own = cls([nn.Parameter(torch.zeros(3, 3))]).defaults
     keys: dict[Any, Any] = {key: value for key, value in OF_OTHERS.items() if key not in own}
-    optimizer = cls([{"params": [nn.Parameter(torch.zeros(3))], **keys}])
-    optimizer.add_param_group({"params": [nn.Parameter(torch.zeros(3))], **keys})
+    optimizer = cls([{"params": [nn.Parameter(torch.zeros(3, 3))], **keys}])
+    optimizer.add_param_group({"params": [nn.Parameter(torch.zeros(3, 3))], **keys})
     for group in optimizer.param_groups:
         assert {key: group[key] for key in keys} == keys
     again = copy.deepcopy(optimizer)
