@@ -21,6 +21,8 @@ from qmaps.storage.files import exists, read_frame, read_record
 
 PAPERS = ("paper-8bit", "paper-4bit")
 """Presets that papers train with."""
+EARLY = 100
+"""Steps before which second moments with the usual beta2 of 0.999 hardly have their size."""
 HALF = 0.5
 """Share of stalled elements, or of outliers in few rows, from which on a tensor is named."""
 NAMED = 3
@@ -59,7 +61,7 @@ def answer(folder: Path, naming: str = "") -> dict[str, Any] | None:
         "widths": list(_widths(summary, pairs)),
         "papers": [row for row in records(pairs) if row["preset"] in PAPERS],
         "first_name": next((spec.split(" + ")[0] for spec in counts.index[::-1]), ""),
-        "first": [*_of_names(naming), *_of_gradients(summary)],
+        "first": [*_of_names(naming), *_of_gradients(summary), *_of_step(tensors)],
         "warnings": [*_hardest(tensors, profiles), *_of_choice(chosen), *_of_states(profiles)],
         "budget": _budget(summary["choice"]["provenance"].get("budget", {})),
         "candidates": [_candidate(row) for row in records(pairs.sort_values("nbytes"))],
@@ -157,6 +159,15 @@ def _of_gradients(summary: Mapping[str, Any]) -> Iterable[str]:
             "Gradients were not recorded, so they were drawn at random with the mean and variance "
             "that the moments tell. To replay real ones, record them while training: "
             "qmaps.capture.StateRecorder(optimizer, folder, gradients=60)."
+        )
+
+
+def _of_step(tensors: pd.DataFrame) -> Iterable[str]:
+    step = int(tensors["step"].iloc[0])
+    if step < EARLY:
+        yield (
+            f"Step {step} is early: second moments average about a thousand gradients and have "
+            "seen few. Ask again with a later checkpoint."
         )
 
 

@@ -61,6 +61,10 @@ def summary(run: Path) -> dict[str, Any]:
     return json.loads((run / "recommend" / "summary.json").read_text())
 
 
+def summary_step(run: Path) -> int:
+    return int(pd.read_parquet(run / "recommend" / "tensors.parquet")["step"].iloc[0])
+
+
 def test_the_first_screen_answers(run: Path, page: str) -> None:
     first, said = page[: page.index('id="tensors"')], summary(run)
     pairs = pd.read_parquet(run / "recommend" / "pairs.parquet")
@@ -80,6 +84,7 @@ def test_the_first_screen_answers(run: Path, page: str) -> None:
         f"({1 - said['nbytes'] / eight['nbytes'].item():.0%} against 8 bits)",
         "Hardest to quantize: layers.0.weight, which costs most under",
         "How to read <code>",
+        f"Step {summary_step(run)} is early: ",
         "<code>paper-4bit</code> is <span class=",
     ):
         assert text in first, text
