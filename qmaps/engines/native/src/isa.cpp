@@ -24,6 +24,7 @@ bool has_avx512() {
 std::vector<const Kernels*> available() {
     std::vector<const Kernels*> found;
 #if defined(QMAPS_X86)
+    __builtin_cpu_init();  // not every compiler's library does it by itself
     if (has_avx512()) found.push_back(&avx512_kernels());
     if (has_avx2()) found.push_back(&avx2_kernels());
 #endif
