@@ -46,7 +46,7 @@ def load(
     if not exists(source):
         raise CaptureError(f"{str(source)!r} does not exist")
     if source.is_dir():
-        saved_here = saved.in_folder(source)
+        saved_here = saved.found(source)
         if saved_here is None or _steps(source):
             _refuse(names, source)
             return _folder(source, step)

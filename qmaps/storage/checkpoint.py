@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import io
 import os
 import re
 import warnings
 import zipfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
+from types import MappingProxyType
 from typing import IO, Any, cast
 
 import torch
@@ -46,6 +50,7 @@ def load(
     *,
     map_location: str | torch.device = "cpu",
     mmap: bool = False,
+    stand_ins: Mapping[str, type] = MappingProxyType({}),
 ) -> Any:
     """Load a file of `save` or ``torch.save``, with ``weights_only=True``.
 
@@ -58,6 +63,8 @@ def load(
         map_location: the device of the tensors, as in ``torch.load``.
         mmap: whether to leave tensors on disk until they are read; it is ignored for torch's format
             from before 1.6. The checksums still take one pass over the file.
+        stand_ins: classes of our own by the full names of those in the file that they are loaded
+            in place of.
 
     Returns:
         What was saved.
@@ -65,18 +72,51 @@ def load(
     Raises:
         BadValueError: the file is missing, damaged, truncated, of another kind, or would run code.
     """
-    shown = repr(str(path))
-    try:
+    with _reading(path):
         if Path(path).stat().st_size == 0:
-            raise BadValueError(f"{shown} is empty")
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # torch's advice on other kinds of file
-            archive = zipfile.is_zipfile(path)
-            if archive:
-                checksums.check_archive(Path(path))
+            raise BadValueError(f"{str(path)!r} is empty")
+        archive = zipfile.is_zipfile(path)
+        if archive:
+            checksums.check_archive(Path(path))
+        with torch.serialization.safe_globals([(kind, name) for name, kind in stand_ins.items()]):
             return torch.load(
                 path, map_location=map_location, weights_only=True, mmap=mmap and archive
             )
+
+
+def load_part(path: str | os.PathLike[str], offset: int, length: int) -> Any:
+    """Load a stream of ``torch.save`` that is part of a larger file, as `load` does.
+
+    Args:
+        path: the file.
+        offset: where the stream begins.
+        length: bytes of the stream.
+
+    Returns:
+        What was saved, on the CPU.
+
+    Raises:
+        BadValueError: as `load`, or the file ends before the stream does.
+    """
+    with _reading(path):
+        with Path(path).open("rb") as file:
+            file.seek(offset)
+            content = file.read(length)
+        part = io.BytesIO(content)
+        if zipfile.is_zipfile(part):
+            checksums.check_archive(part)
+        part.seek(0)
+        return torch.load(part, map_location="cpu", weights_only=True)
+
+
+@contextmanager
+def _reading(path: str | os.PathLike[str]) -> Iterator[None]:
+    """Turn what torch raises on a file that it cannot load into one line."""
+    shown = repr(str(path))
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # torch's advice on other kinds of file
+            yield
     except BadValueError:
         raise
     except (FileNotFoundError, PermissionError, IsADirectoryError) as error:

@@ -16,6 +16,7 @@ import zipfile
 from collections.abc import Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import IO
 
 import torch
 import xxhash
@@ -102,8 +103,11 @@ def in_metadata(metadata: Mapping[str, str], tensors: Collection[str]) -> dict[s
     return dict(zip(sorted(tensors), others, strict=True))
 
 
-def check_archive(path: Path) -> None:
+def check_archive(path: Path | IO[bytes]) -> None:
     """Verify the checksum of every record of a zip archive, reading all of it once.
+
+    Args:
+        path: the archive, or a file that is open for reading.
 
     Archives without checksums, as after ``torch.serialization.set_crc32_options(False)``, are not
     verified.
