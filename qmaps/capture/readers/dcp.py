@@ -94,9 +94,11 @@ class _Optimizer:
         """The state_dict, with the objects of groups loaded."""
         groups = self._groups()
         names = {name for group in groups for name in group["params"]}
+        by_text = {str(name): name for name in names}  # numbers are stored as text
         state: dict[Any, Any] = {}
         for rest, leaf in self.states:
             parameter, *within = rest if len(rest) > 1 else _split(str(rest[0]), names)
+            parameter = by_text.get(str(parameter), parameter)
             if isinstance(leaf, Part):
                 leaf = leaf.load()
             _put(state.setdefault(parameter, {}), tuple(within), leaf)
