@@ -11,6 +11,7 @@ import torch
 
 from qmaps.capture import snapshot
 from qmaps.capture.collect import Collected, collect, plain_options
+from qmaps.capture.decoded import decoded
 from qmaps.capture.folder import KIND, claim, write_index
 from qmaps.capture.naming import fit, places
 from qmaps.capture.naming.fit import Group, Unnamed
@@ -66,7 +67,7 @@ def read(path: Path, names: Names = None) -> CapturedStates:
     options: list[dict[str, Any]] = []
     for label, (_, group, state) in zip(labels, found_slots, strict=True):
         try:
-            states.append(collect(state))
+            states.append(collect(decoded(state)))
             options.append(plain_options(group))
             _step(states[-1].scalars.get("step", 0))
         except DAMAGE as error:  # for example a quantized state whose parts do not fit
