@@ -26,8 +26,8 @@ def decoded(state: Mapping[Any, Any]) -> Mapping[Any, Any]:
     if "state1" not in state and not any(str(name).startswith("__bnb") for name in state):
         return state
     # Imported here because reading other states needs no quantizer.
-    from qmaps.capture.conversion.formats.bitsandbytes_ import SLOTS, WRAPPED, slot_state
     from qmaps.capture.conversion.form import values_of
+    from qmaps.capture.conversion.formats.bitsandbytes_ import SLOTS, WRAPPED, slot_state
 
     flat = {**state, **state.get(WRAPPED, {})}
     if "state1" not in flat:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def convert(
-    checkpoint: Annotated[Path, typer.Argument(help="An optimizer checkpoint (torch.save).")],
+    checkpoint: Annotated[Path, typer.Argument(help="An optimizer checkpoint, a file or folder.")],
     out: Annotated[Path, typer.Argument(help="The file to write.")],
     to: Annotated[str, typer.Option(help="Format, such as torch, bitsandbytes, torchao or qmaps.")],
     states: Annotated[
@@ -61,6 +61,8 @@ def convert(
         qmaps convert optimizer.pt converted.pt --to bitsandbytes --json
 
         qmaps convert in.pt out.pt --to qmaps --states exp_avg=B128/DE@4s --zeros leave
+
+        qmaps convert global_step500 optimizer.pt --to qmaps --states 4bit
     """
     from qmaps.capture.conversion import convert_file
 

@@ -50,6 +50,7 @@ def load(
     *,
     map_location: str | torch.device = "cpu",
     mmap: bool = False,
+    verify_large: bool = True,
     stand_ins: Mapping[str, type] = MappingProxyType({}),
 ) -> Any:
     """Load a file of `save` or ``torch.save``, with ``weights_only=True``.
@@ -63,6 +64,8 @@ def load(
         map_location: the device of the tensors, as in ``torch.load``.
         mmap: whether to leave tensors on disk until they are read; it is ignored for torch's format
             from before 1.6. The checksums still take one pass over the file.
+        verify_large: whether the checksums of tensors of more than 256 KiB are verified, too. If
+            not, call `verify` before such a tensor is used.
         stand_ins: classes of our own by the full names of those in the file that they are loaded
             in place of.
 
@@ -77,11 +80,22 @@ def load(
             raise BadValueError(f"{str(path)!r} is empty")
         archive = zipfile.is_zipfile(path)
         if archive:
-            checksums.check_archive(Path(path))
+            checksums.check_archive(Path(path), large=verify_large)
         with torch.serialization.safe_globals([(kind, name) for name, kind in stand_ins.items()]):
             return torch.load(
                 path, map_location=map_location, weights_only=True, mmap=mmap and archive
             )
+
+
+def verify(path: str | os.PathLike[str]) -> None:
+    """Verify all checksums of a file that `load` has loaded.
+
+    Raises:
+        BadValueError: the file is damaged.
+    """
+    with _reading(path):
+        if zipfile.is_zipfile(path):
+            checksums.check_archive(Path(path))
 
 
 def load_part(path: str | os.PathLike[str], offset: int, length: int) -> Any:

@@ -13,7 +13,9 @@ from qmaps.capture.conversion.formats import FORMATS
 from qmaps.capture.conversion.formats.base import Wanted
 from qmaps.capture.conversion.report import Report
 from qmaps.capture.conversion.state_dict import convert_state_dict
-from qmaps.capture.saved import WRAPPERS, load_safely, state_dicts_in
+from qmaps.capture.readers import reader_of
+from qmaps.capture.readers.base import materialized
+from qmaps.capture.saved import WRAPPERS, found, load_safely, state_dicts_in
 from qmaps.errors import BadValueError, CaptureError, OutputError
 from qmaps.storage import checkpoint
 from qmaps.storage.files import exists, output_file
@@ -30,14 +32,18 @@ def convert_file(
     optimizer: str | None = None,
     overwrite: bool = False,
 ) -> list[Report]:
-    """Convert an optimizer checkpoint that ``torch.save`` wrote.
+    """Convert an optimizer checkpoint to a file of ``torch.save``.
 
-    Only tensors, numbers, strings and containers are read (and torchao's quantized tensors, where
-    torchao is installed): nothing in the file is executed. A checkpoint with more in it, such as a
-    model's weights, keeps that as it is. `out` appears whole or not at all.
+    The checkpoint is a file of ``torch.save``, or of another format that `qmaps.capture.load`
+    reads, such as a folder of torch.distributed.checkpoint or DeepSpeed. Only tensors, numbers,
+    strings and containers are read (and torchao's quantized tensors, where torchao is installed):
+    nothing in the file is executed. A file with more in it, such as a model's weights, keeps that
+    as it is; of a folder, only the optimizer's state_dict is written. `out` appears whole or not
+    at all.
 
     Args:
-        path: the file to read: a state_dict, or a checkpoint that has one under a usual name.
+        path: what to read: a file with a state_dict, or with one under a usual name; or the folder
+            of a checkpoint.
         out: the file to write.
         to: the target format, as for `convert_state_dict`.
         states: how to keep states, as for `convert_state_dict`.
@@ -58,7 +64,8 @@ def convert_file(
     file, target = Path(path), Path(out)
     if not exists(file):
         raise CaptureError(f"{str(file)!r} does not exist")
-    if file.is_dir():
+    holder = found(file)
+    if holder is None:
         raise CaptureError(f"{str(file)!r} is a folder; expected an optimizer checkpoint")
     if exists(target) and not overwrite:
         raise OutputError(f"{str(target)!r} already exists; give another name or allow overwriting")
@@ -72,15 +79,24 @@ def convert_file(
         reports.append(report)
         return converted
 
-    know_classes(file)
-    loaded = load_safely(file)
-    state_dicts_in(loaded, file)  # raises where there is none
+    loaded = _loaded(holder)
     try:
         converted = _replaced(loaded, convert)
     except CaptureError as error:
-        raise CaptureError(f"{str(file)!r}: {error}") from None
+        raise CaptureError(f"{str(holder)!r}: {error}") from None
     checkpoint.save(converted, target)
     return reports
+
+
+def _loaded(path: Path) -> Any:
+    """What a file holds, or the optimizer's state_dict in a folder of another package."""
+    if reader := reader_of(path):
+        state_dicts = materialized(reader.read(path))
+        return state_dicts[0] if len(state_dicts) == 1 else state_dicts
+    know_classes(path)
+    loaded = load_safely(path)
+    state_dicts_in(loaded, path)  # raises where there is none
+    return loaded
 
 
 def know_classes(path: Path) -> None:

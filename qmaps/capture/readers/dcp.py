@@ -126,7 +126,9 @@ class _Optimizer:
             return [_listed(nested[key]) for key in sorted(nested, key=int)]
         groups: list[dict[str, Any]] = []
         for parameter, options in by_parameter.items():
-            alike = next((g for g in groups if {**g, "params": 0} == {**options, "params": 0}), None)
+            alike = next(
+                (g for g in groups if {**g, "params": 0} == {**options, "params": 0}), None
+            )
             if alike is None:
                 groups.append(alike := {**options, "params": []})
             alike["params"].append(parameter)

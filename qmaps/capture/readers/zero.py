@@ -6,6 +6,7 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -56,6 +57,12 @@ class Rank:
     states: Mapping[Any, Mapping[str, Any]]
     groups: Sequence[Mapping[str, Any]]
 
+    @cached_property
+    def intact(self) -> bool:
+        """True; raises BadValueError on first use if a tensor of the file is damaged."""
+        checkpoint.verify(self.path)
+        return True
+
 
 @dataclass(frozen=True)
 class Piece:
@@ -97,7 +104,7 @@ class Zero(Reader):
         folder = _folder(path) or path
         files = _files(folder)
         ranks = [_rank(file) for file in files.values()]
-        shapes = _shapes(folder)
+        shapes = shapes_in(folder)
         try:
             _check(files, ranks)
             return [_state_dict(ranks, shapes)]
@@ -144,9 +151,10 @@ def _files(folder: Path) -> dict[int, Path]:
     return dict(sorted(found.items()))
 
 
-def _load(path: Path) -> Mapping[str, Any]:
+def load_file(path: Path) -> Mapping[str, Any]:
+    """A file of DeepSpeed's; its large tensors are not verified yet."""
     try:
-        loaded = checkpoint.load(path, mmap=True, stand_ins=STAND_INS)
+        loaded = checkpoint.load(path, mmap=True, verify_large=False, stand_ins=STAND_INS)
     except BadValueError as error:
         raise CaptureError(str(error)) from None
     if not isinstance(loaded, Mapping):
@@ -156,7 +164,7 @@ def _load(path: Path) -> Mapping[str, Any]:
 
 def _rank(path: Path) -> Rank:
     try:
-        optimizer = _load(path)["optimizer_state_dict"]
+        optimizer = load_file(path)["optimizer_state_dict"]
         inner = optimizer.get("base_optimizer_state") or optimizer["optimizer_state_dict"]
         return Rank(path, optimizer, inner["state"], inner["param_groups"])
     except CaptureError:
@@ -168,10 +176,10 @@ def _rank(path: Path) -> Rank:
         ) from None
 
 
-def _shapes(folder: Path) -> list[dict[str, tuple[int, ...]]]:
+def shapes_in(folder: Path) -> list[dict[str, tuple[int, ...]]]:
     """Names and shapes of each group's parameters, in the order in which they are flattened."""
     path = next((folder / name for name in MODELS if exists(folder / name)), folder / MODELS[0])
-    found = _load(path).get("param_shapes")
+    found = load_file(path).get("param_shapes")
     try:
         groups = [found] if isinstance(found, Mapping) else list(found or ())
         return [{str(n): tuple(map(int, shape)) for n, shape in g.items()} for g in groups]
@@ -305,9 +313,7 @@ def _joined(
     states: dict[str, Any] = {}
     for state, value in flats[id(pieces[0].rank), pieces[0].flat].items():
         parts = [flats[id(piece.rank), piece.flat].get(state) for piece in pieces]
-        if isinstance(value, Tensor) and value.numel() == 1 and state == "step":
-            states[state] = value
-        elif not isinstance(value, (Tensor, Lazy)):
+        if state == "step" or not isinstance(value, (Tensor, Lazy)):
             states[state] = value
         elif all(_holds(part, piece) for part, piece in zip(parts, pieces, strict=True)):
             states[state] = Lazy(shape, value.dtype, reading(_reader(shape, pieces, parts)))
@@ -324,6 +330,7 @@ def _reader(shape: tuple[int, ...], pieces: list[Piece], parts: list[Any]) -> An
     def read() -> Tensor:
         cut = []
         for piece, part in zip(pieces, parts, strict=True):
+            assert piece.rank.intact
             flat = part.read() if isinstance(part, Lazy) else part
             cut.append(flat.reshape(-1)[piece.start : piece.start + piece.numel])
         return torch.cat(cut)[: math.prod(shape)].reshape(shape)
