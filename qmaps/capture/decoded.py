@@ -12,19 +12,59 @@ from qmaps.capture.snapshot import Lazy
 
 
 def decoded(state: Mapping[Any, Any]) -> Mapping[Any, Any]:
-    """Put torch's names in place of bitsandbytes' `state1`, `absmax1`, `qmap1` and so on.
+    """Put one state in place of the parts that bitsandbytes or a sharded qmaps keep of it.
 
-    A single state keeps the name `state1`, for the checkpoint does not say what it is.
+    Bitsandbytes has `state1`, `absmax1`, `qmap1` and so on. Its states take torch's names; a single
+    one keeps the name `state1`, for the checkpoint does not say what it is.
 
     Args:
         state: one parameter's state; tensors may be `Lazy`.
 
     Returns:
-        `state` itself if it has no `state1`; otherwise a copy in which each state is a float32
-        `Lazy`, decoded when it is read.
+        A copy in which each state that was in parts is a float32 `Lazy`, decoded when it is read.
     """
-    if "state1" not in state and not any(str(name).startswith("__bnb") for name in state):
-        return state
+    whole = {name: _of_rows(value) if _in_rows(value) else value for name, value in state.items()}
+    if "state1" in whole or any(str(name).startswith("__bnb") for name in whole):
+        return _of_bitsandbytes(whole)
+    return whole
+
+
+def in_memory(value: Any) -> Any:
+    """A state_dict with every `Lazy` in it read; quantized states of qmaps are not decoded."""
+    if isinstance(value, Lazy):
+        return value.read()
+    if isinstance(value, Mapping):
+        members = {key: in_memory(member) for key, member in value.items()}
+        return _joined(members) if _in_rows(members) else members
+    if isinstance(value, (list, tuple)):
+        return type(value)(in_memory(member) for member in value)
+    return value
+
+
+def _in_rows(value: Any) -> bool:
+    """Whether `value` is a quantized state as `qmaps.distributed.rows` writes it."""
+    return isinstance(value, Mapping) and {"codes", "rows", "spec"} <= value.keys()
+
+
+def _of_rows(value: Mapping[str, Any]) -> Lazy:
+    from qmaps.distributed import rows
+
+    def read() -> Tensor:
+        return rows.read({name: _read(part) for name, part in value.items()}, None).decoded()
+
+    return Lazy(tuple(value["rows"]), torch.float32, read)
+
+
+def _joined(value: Mapping[str, Any]) -> Any:
+    """The quantized tensor in its plain form; decoded if shards had blocks of their own."""
+    from qmaps.algebra.quantized import to_plain
+    from qmaps.distributed import rows
+
+    found = rows.read(value, None)
+    return to_plain(found.joined()) if found.aligned else found.decoded()
+
+
+def _of_bitsandbytes(state: Mapping[Any, Any]) -> Mapping[Any, Any]:
     # Imported here because reading other states needs no quantizer.
     from qmaps.capture.conversion.form import values_of
     from qmaps.capture.conversion.formats.bitsandbytes_ import SLOTS, WRAPPED, slot_state

@@ -7,7 +7,7 @@ import os
 import re
 import warnings
 import zipfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from types import MappingProxyType
@@ -98,13 +98,21 @@ def verify(path: str | os.PathLike[str]) -> None:
             checksums.check_archive(Path(path))
 
 
-def load_part(path: str | os.PathLike[str], offset: int, length: int) -> Any:
+def load_part(
+    path: str | os.PathLike[str],
+    offset: int,
+    length: int,
+    *,
+    know: Callable[[Collection[str]], None] | None = None,
+) -> Any:
     """Load a stream of ``torch.save`` that is part of a larger file, as `load` does.
 
     Args:
         path: the file.
         offset: where the stream begins.
         length: bytes of the stream.
+        know: called with the full names of classes in the stream that ``torch.load`` does not
+            know, if there are any; it may make some of them known.
 
     Returns:
         What was saved, on the CPU.
@@ -120,7 +128,21 @@ def load_part(path: str | os.PathLike[str], offset: int, length: int) -> Any:
         if zipfile.is_zipfile(part):
             checksums.check_archive(part)
         part.seek(0)
+        if know is not None and (names := unknown_classes(part)):
+            know(names)
+        part.seek(0)
         return torch.load(part, map_location="cpu", weights_only=True)
+
+
+def unknown_classes(path: str | os.PathLike[str] | IO[bytes]) -> list[str]:
+    """Full names of the classes in a file that ``torch.load`` refuses; nothing is loaded.
+
+    It is empty for a file that cannot be read: loading says why.
+    """
+    try:
+        return list(torch.serialization.get_unsafe_globals_in_checkpoint(path))
+    except Exception:  # torch raises many kinds on damaged files
+        return []
 
 
 @contextmanager

@@ -12,6 +12,7 @@ import math
 import os
 import pickle
 from collections import OrderedDict
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,9 @@ from qmaps.errors import DAMAGE, BadValueError
 from qmaps.storage import checkpoint
 
 METADATA = ".metadata"
+
+Know = Callable[[Collection[str]], None]
+"""What makes classes known to ``torch.load``, by their full names."""
 
 
 @dataclass(frozen=True)
@@ -39,9 +43,9 @@ class Part:
     start: int
     length: int
 
-    def load(self) -> Any:
-        """What was saved; raises BadValueError as `qmaps.storage.checkpoint.load_part`."""
-        return checkpoint.load_part(self.path, self.start, self.length)
+    def load(self, know: Know | None = None) -> Any:
+        """What was saved; see `qmaps.storage.checkpoint.load_part`."""
+        return checkpoint.load_part(self.path, self.start, self.length, know=know)
 
 
 @dataclass(frozen=True)
@@ -75,15 +79,20 @@ class StoredTensor:
     dtype: torch.dtype
     chunks: tuple[Chunk, ...]
 
-    def read(self) -> Tensor:
+    def read(self, know: Know | None = None) -> Tensor:
         """Assemble the tensor; one chunk at a time is in memory beside it.
+
+        Chunks of quantized subclasses of tensors are decoded.
+
+        Args:
+            know: as for `qmaps.storage.checkpoint.load_part`.
 
         Raises:
             BadValueError: a chunk is damaged, or has another shape than the metadata says.
         """
         whole = torch.empty(self.shape, dtype=self.dtype)
         for chunk in self.chunks:
-            found = chunk.part.load()
+            found = chunk.part.load(know)
             if not isinstance(found, Tensor) or tuple(found.shape) != chunk.sizes:
                 kind = tuple(found.shape) if isinstance(found, Tensor) else type(found).__name__
                 raise BadValueError(
@@ -94,6 +103,8 @@ class StoredTensor:
                 slice(start, start + size)
                 for start, size in zip(chunk.offsets, chunk.sizes, strict=True)
             )
+            if type(found) is not Tensor and hasattr(found, "dequantize"):
+                found = found.dequantize()
             whole[place] = found.detach()
         return whole
 

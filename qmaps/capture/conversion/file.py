@@ -7,14 +7,12 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-import torch
-
-from qmaps.capture.conversion.formats import FORMATS
+from qmaps.capture.conversion.formats import know
 from qmaps.capture.conversion.formats.base import Wanted
 from qmaps.capture.conversion.report import Report
 from qmaps.capture.conversion.state_dict import convert_state_dict
+from qmaps.capture.decoded import in_memory
 from qmaps.capture.readers import reader_of
-from qmaps.capture.readers.base import materialized
 from qmaps.capture.saved import WRAPPERS, found, load_safely, state_dicts_in
 from qmaps.errors import BadValueError, CaptureError, OutputError
 from qmaps.storage import checkpoint
@@ -91,7 +89,7 @@ def convert_file(
 def _loaded(path: Path) -> Any:
     """What a file holds, or the optimizer's state_dict in a folder of another package."""
     if reader := reader_of(path):
-        state_dicts = materialized(reader.read(path))
+        state_dicts = in_memory(reader.read(path))
         return state_dicts[0] if len(state_dicts) == 1 else state_dicts
     know_classes(path)
     loaded = load_safely(path)
@@ -102,12 +100,7 @@ def _loaded(path: Path) -> Any:
 def know_classes(path: Path) -> None:
     """Let ``torch.load`` know the classes of formats that a file names; nothing is loaded."""
     try:
-        names = torch.serialization.get_unsafe_globals_in_checkpoint(path)
-    except Exception:  # damaged, of another kind or unreadable: loading says which
-        return
-    try:
-        for known in FORMATS.values():
-            known.know(names)
+        know(checkpoint.unknown_classes(path))
     except BadValueError as error:
         raise CaptureError(f"{str(path)!r}: {error}") from None
 

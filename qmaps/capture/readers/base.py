@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, ClassVar
 
 from torch import Tensor
 
-from qmaps.capture.snapshot import Lazy
 from qmaps.errors import BadValueError, CaptureError
 
 StateDict = dict[str, Any]
@@ -58,14 +57,3 @@ def reading(read: Callable[[], Tensor]) -> Callable[[], Tensor]:
             raise CaptureError(str(error)) from None
 
     return wrapped
-
-
-def materialized(value: Any) -> Any:
-    """A state_dict with every `Lazy` in it read."""
-    if isinstance(value, Lazy):
-        return value.read()
-    if isinstance(value, Mapping):
-        return {key: materialized(member) for key, member in value.items()}
-    if isinstance(value, (list, tuple)):
-        return type(value)(materialized(member) for member in value)
-    return value

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -158,7 +159,14 @@ def _leaf(stored: Stored, key: str) -> Lazy | Part:
     if key in stored.others:
         return stored.others[key]
     tensor = stored.tensors[key]
-    return Lazy(tensor.shape, tensor.dtype, reading(tensor.read))
+    return Lazy(tensor.shape, tensor.dtype, reading(partial(tensor.read, _know)))
+
+
+def _know(classes: Collection[str]) -> None:
+    # Imported here because reading plain tensors needs no other library's classes.
+    from qmaps.capture.conversion.formats import know
+
+    know(classes)
 
 
 def _split(key: str, names: set[Any]) -> list[str]:
