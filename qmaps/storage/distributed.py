@@ -165,30 +165,13 @@ class _Record:
             self.arguments = state
 
 
-RECORDS = frozenset(
-    {f"torch.distributed.checkpoint.metadata.{name}" for name in (
-        "BytesStorageMetadata",
-        "ChunkStorageMetadata",
-        "Metadata",
-        "MetadataIndex",
-        "StorageMeta",
-        "TensorProperties",
-        "TensorStorageMetadata",
-        "_MEM_FORMAT_ENCODING",
-    )}
-    | {
-        "pathlib.Path",
-        "pathlib.PosixPath",
-        "pathlib.PurePosixPath",
-        "pathlib.PureWindowsPath",
-        "pathlib.WindowsPath",
-        "pathlib._local.PosixPath",
-        "pathlib._local.WindowsPath",
-        "torch.distributed.checkpoint.filesystem._StorageInfo",
-        "torch.serialization._get_layout",
-    }
-)  # fmt: skip
-"""Names in the metadata that are read as `_Record`."""
+MODULES = (
+    "megatron.core.dist_checkpointing.",
+    "pathlib.",
+    "torch.distributed.checkpoint.",
+    "torch.serialization._get_layout",
+)
+"""Beginnings of the names in the metadata that are read as `_Record`."""
 
 PLAIN: dict[str, Any] = {"torch.Size": torch.Size, "collections.OrderedDict": OrderedDict}
 """Names in the metadata that are what they say."""
@@ -201,7 +184,7 @@ class _Unpickler(pickle.Unpickler):
 
     def find_class(self, module: str, name: str) -> Any:
         full = f"{module}.{name}"
-        if full in RECORDS:
+        if full.startswith(MODULES):
             return _Record
         if full in PLAIN:
             return PLAIN[full]

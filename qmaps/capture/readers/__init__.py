@@ -9,13 +9,17 @@ from qmaps.maps._registry import modules
 
 __all__ = ["READERS", "Reader", "StateDict", "reader_of"]
 
-READERS: dict[str, Reader] = {
-    found.name: found()
+_classes: list[type[Reader]] = [
+    found
     for module in modules(__name__, list(__path__))
     for found in vars(module).values()
     if isinstance(found, type) and issubclass(found, Reader) and hasattr(found, "name")
+]
+
+READERS: dict[str, Reader] = {
+    known.name: known() for known in sorted(_classes, key=lambda cls: (cls.asked, cls.name))
 }
-"""By name."""
+"""By name; a checkpoint is of the first that detects it."""
 
 
 def reader_of(path: Path) -> Reader | None:

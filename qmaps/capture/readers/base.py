@@ -20,9 +20,11 @@ class Reader(ABC):
 
     Attributes:
         name: name of the format.
+        asked: readers with a smaller number are asked first whether they detect a checkpoint.
     """
 
     name: ClassVar[str]
+    asked: ClassVar[int] = 0
 
     @abstractmethod
     def detect(self, path: Path) -> bool:

@@ -40,6 +40,7 @@ class DistributedCheckpoint(Reader):
     """
 
     name: ClassVar[str] = "torch.distributed.checkpoint"
+    asked: ClassVar[int] = 1  # it detects those of Megatron, too
 
     def detect(self, path: Path) -> bool:
         """Whether there is the file ``.metadata``."""

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 from torch import Tensor
 
 from qmaps.capture.readers.base import Reader, StateDict, reading
-from qmaps.capture.readers.zero import load_file, shapes_in
+from qmaps.capture.readers.zero import load_file, shapes_in, with_names
 from qmaps.capture.snapshot import Lazy
 from qmaps.errors import DAMAGE, BadValueError, CaptureError
 from qmaps.storage import checkpoint
@@ -63,8 +63,9 @@ class Universal(Reader):
                 f"{str(about.parent / missing[0])!r} does not exist; the model's file has a "
                 "parameter of this name"
             )
-        if len(shapes) == len(groups) and known.keys() == state.keys():
-            named = [{**group, "params": [*own]} for group, own in zip(groups, shapes, strict=True)]
+        flats = [flat for group in groups for flat in group["params"]]
+        if len(shapes) == len(flats) and known.keys() == state.keys():
+            named = with_names(groups, shapes)
         else:
             named = [{"params": list(state)}]
         return [{"state": state, "param_groups": named}]

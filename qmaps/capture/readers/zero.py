@@ -177,7 +177,7 @@ def _rank(path: Path) -> Rank:
 
 
 def shapes_in(folder: Path) -> list[dict[str, tuple[int, ...]]]:
-    """Names and shapes of each group's parameters, in the order in which they are flattened."""
+    """Names and shapes of the parameters of each flat tensor, in their order in it."""
     path = next((folder / name for name in MODELS if exists(folder / name)), folder / MODELS[0])
     found = load_file(path).get("param_shapes")
     try:
@@ -227,39 +227,50 @@ def _step(rank: Rank) -> float | None:
 
 def _state_dict(ranks: list[Rank], shapes: list[dict[str, tuple[int, ...]]]) -> StateDict:
     first = ranks[0]
-    if len(first.groups) != len(shapes):
+    flats = [flat for group in first.groups for flat in group["params"]]
+    if len(flats) != len(shapes):
         raise CaptureError(
-            f"{str(first.path)!r} has {len(first.groups)} parameter groups, but the model's file "
-            f"has {len(shapes)}"
+            f"{str(first.path)!r} has {len(flats)} flat tensors, but the model's file has the "
+            f"parameters of {len(shapes)}"
         )
-    flats = {
+    states = {
         (id(rank), flat): decoded(state) for rank in ranks for flat, state in rank.states.items()
     }
-    by_stage = _pieces_of_groups if "single_partition_of_fp32_groups" in first.optimizer else _cut
+    in_parts = _parts if "single_partition_of_fp32_groups" in first.optimizer else _cut
     state: dict[str, dict[str, Any]] = {}
-    groups: list[dict[str, Any]] = []
-    for number, (group, named) in enumerate(zip(first.groups, shapes, strict=True)):
-        options = {name: value for name, value in group.items() if name != "params"}
-        groups.append({**options, "params": list(named)})
-        for name, pieces in by_stage(ranks, number, named).items():
-            state[name] = _joined(name, named[name], pieces, flats)
-            if "step" in options:  # DeepSpeed's own optimizers count by group
-                state[name].setdefault("step", options["step"])
+    groups = with_names(first.groups, shapes)
+    for number, (flat, named) in enumerate(zip(flats, shapes, strict=True)):
+        for name, pieces in in_parts(ranks, number, flat, named).items():
+            state[name] = _joined(name, named[name], pieces, states)
+    for group in groups:  # DeepSpeed's own optimizers count the steps of a group
+        if (step := group.pop("step", None)) is not None:
+            for name in group["params"]:
+                state[name].setdefault("step", step)
     return {"state": state, "param_groups": groups}
 
 
-def _pieces_of_groups(
-    ranks: list[Rank], number: int, named: Mapping[str, tuple[int, ...]]
+def with_names(
+    groups: Sequence[Mapping[str, Any]], shapes: list[dict[str, tuple[int, ...]]]
+) -> list[dict[str, Any]]:
+    """Groups of flat tensors as groups of parameters; `shapes` has those of each flat tensor."""
+    rest = iter(shapes)
+    return [
+        {**group, "params": [name for _ in group["params"] for name in next(rest)]}
+        for group in groups
+    ]
+
+
+def _parts(
+    ranks: list[Rank], number: int, flat: Any, named: Mapping[str, tuple[int, ...]]
 ) -> dict[str, list[Piece]]:
-    """Stages 1 and 2: where each rank says that it has parts of the group's parameters."""
+    """Stages 1 and 2: where each rank says that it has parts of the parameters of a group."""
     pieces: dict[str, list[Piece]] = {name: [] for name in named}
-    (flat,) = ranks[0].groups[number]["params"]
     if "param_slice_mappings" in ranks[0].optimizer:
         for rank in ranks:
             for name, part in rank.optimizer["param_slice_mappings"][number].items():
                 pieces[name].append(Piece(rank, flat, int(part.start), int(part.numel)))
         return pieces
-    # Versions before 0.7 do not say it: there the parameters follow each other without gaps.
+    # Old versions do not say it: there the parameters follow each other without gaps.
     size = max(
         value.numel() for value in ranks[0].states[flat].values() if isinstance(value, Tensor)
     )
@@ -275,22 +286,16 @@ def _pieces_of_groups(
 
 
 def _cut(
-    ranks: list[Rank], number: int, named: Mapping[str, tuple[int, ...]]
+    ranks: list[Rank],
+    number: int,  # noqa: ARG001
+    flat: Any,
+    named: Mapping[str, tuple[int, ...]],
 ) -> dict[str, list[Piece]]:
-    """Stage 3: every rank has an equal part of each parameter, the last ones with padding.
-
-    A group may be in several flat tensors, of whole parameters each.
-    """
+    """Stage 3: every rank has an equal part of each parameter, the last ones with padding."""
     pieces: dict[str, list[Piece]] = {}
-    flats = iter(ranks[0].groups[number]["params"])
-    flat, start, size = next(flats), 0, 0
-    sizes = ranks[0].optimizer["fp32_flat_groups"]
-    size = sizes[flat].numel()
+    start = 0
     for name, shape in named.items():
         each = -(-math.prod(shape) // len(ranks))
-        if start == size and each:
-            flat, start = next(flats), 0
-            size = sizes[flat].numel()
         pieces[name] = [Piece(rank, flat, start, each) for rank in ranks]
         start += each
     return pieces
