@@ -59,6 +59,7 @@ class DistributedCheckpoint(Reader):
                 root, kind, rest = found
                 leaf = _leaf(stored, key)
                 optimizers.setdefault(root, _Optimizer()).add(kind, rest, leaf)
+        _check_steps(stored)
         with_groups = [found for found in optimizers.values() if found.states and found.groups]
         complete = with_groups or [found for found in optimizers.values() if found.is_usual]
         if not complete:
@@ -76,6 +77,27 @@ class DistributedCheckpoint(Reader):
             raise CaptureError(
                 f"{str(folder)!r} holds an optimizer state_dict whose parts do not fit together"
             ) from None
+
+
+def _check_steps(stored: Stored) -> None:
+    """Raise if files have parameters of different steps, each file those of one step."""
+    by_file: dict[Path, list[float]] = {}
+    for key, tensor in stored.tensors.items():
+        if key.rpartition(".")[2] == "step" and tensor.shape == () and len(tensor.chunks) == 1:
+            try:
+                step = tensor.read().item()
+            except BadValueError as error:
+                raise CaptureError(str(error)) from None
+            by_file.setdefault(tensor.chunks[0].part.path, []).append(step)
+    # One parameter may well be behind the others, for example where it had no gradient at first.
+    (first, expected), *others = [*by_file.items()] or [(Path(), [])]
+    for path, steps in others:
+        uniform = len({*expected}) == len({*steps}) == 1 and min(len(expected), len(steps)) > 1
+        if uniform and steps[0] != expected[0]:
+            raise CaptureError(
+                f"{str(path)!r} is of step {steps[0]:.0f}, but {first.name!r} is of step "
+                f"{expected[0]:.0f}; files of two checkpoints are mixed"
+            )
 
 
 class _Optimizer:

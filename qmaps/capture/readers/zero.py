@@ -241,7 +241,7 @@ def _state_dict(ranks: list[Rank], shapes: list[dict[str, tuple[int, ...]]]) -> 
     groups = with_names(first.groups, shapes)
     for number, (flat, named) in enumerate(zip(flats, shapes, strict=True)):
         for name, pieces in in_parts(ranks, number, flat, named).items():
-            state[name] = _joined(name, named[name], pieces, states)
+            state[name] = _joined(name, named[name], pieces, states, first.path.parent)
     for group in groups:  # DeepSpeed's own optimizers count the steps of a group
         if (step := group.pop("step", None)) is not None:
             for name in group["params"]:
@@ -287,7 +287,7 @@ def _parts(
 
 def _cut(
     ranks: list[Rank],
-    number: int,  # noqa: ARG001
+    number: int,
     flat: Any,
     named: Mapping[str, tuple[int, ...]],
 ) -> dict[str, list[Piece]]:
@@ -298,6 +298,12 @@ def _cut(
         each = -(-math.prod(shape) // len(ranks))
         pieces[name] = [Piece(rank, flat, start, each) for rank in ranks]
         start += each
+    found = ranks[0].optimizer["fp32_flat_groups"][number].numel()
+    if found != start:
+        raise CaptureError(
+            f"{str(ranks[0].path)!r} has {found} elements in flat tensor {number}, but the "
+            f"parameters of the model's file take {start}"
+        )
     return pieces
 
 
@@ -306,14 +312,14 @@ def _joined(
     shape: tuple[int, ...],
     pieces: list[Piece],
     flats: Mapping[tuple[int, Any], Mapping[str, Any]],
+    folder: Path,
 ) -> dict[str, Any]:
     """The states of one parameter."""
-    numel = math.prod(shape)
-    if sum(piece.numel for piece in pieces) < numel:
-        found = sum(piece.numel for piece in pieces)
+    found = sum(piece.numel for piece in pieces)
+    if found < math.prod(shape) or not pieces:
         raise CaptureError(
-            f"{str(pieces[0].rank.path if pieces else '')!r} and the other ranks have {found} "
-            f"elements of {name!r}, whose shape is {shape}"
+            f"{str(folder)!r}: the ranks have {found} elements of {name!r}, but the model's file "
+            f"says that its shape is {shape}"
         )
     states: dict[str, Any] = {}
     for state, value in flats[id(pieces[0].rank), pieces[0].flat].items():
