@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from qmaps.capture.conversion import folder
 from qmaps.capture.conversion.formats import know
 from qmaps.capture.conversion.formats.base import Wanted
 from qmaps.capture.conversion.report import Report
@@ -17,6 +18,9 @@ from qmaps.capture.saved import WRAPPERS, found, load_safely, state_dicts_in
 from qmaps.errors import BadValueError, CaptureError, OutputError
 from qmaps.storage import checkpoint
 from qmaps.storage.files import exists, output_file
+
+SHARDED = ("torch", "qmaps")
+"""Formats whose optimizers load folders of torch.distributed.checkpoint."""
 
 
 def convert_file(
@@ -29,6 +33,7 @@ def convert_file(
     source: str | None = None,
     optimizer: str | None = None,
     overwrite: bool = False,
+    distributed: str | None = None,
 ) -> list[Report]:
     """Convert an optimizer checkpoint to a file of ``torch.save``.
 
@@ -49,6 +54,10 @@ def convert_file(
         source: the format of the checkpoint; found out if left out.
         optimizer: the family of its optimizer, as for `convert_state_dict`.
         overwrite: whether `out` may exist already; `out` may then be `path`.
+        distributed: None to write a file of ``torch.save``; otherwise `out` is a folder of
+            torch.distributed.checkpoint, such as FSDP trainings load, with the optimizer's
+            state_dict under this key. It is for "torch" and "qmaps", needs a checkpoint of one
+            optimizer with the parameters' names, and is never overwritten.
 
     Returns:
         A report for each optimizer in the file.
@@ -65,9 +74,17 @@ def convert_file(
     holder = found(file)
     if holder is None:
         raise CaptureError(f"{str(file)!r} is a folder; expected an optimizer checkpoint")
+    if distributed is not None and to not in SHARDED:
+        raise BadValueError(
+            f"distributed={distributed!r} needs one of the formats {', '.join(SHARDED)}; got "
+            f"to={to!r}"
+        )
+    if exists(target) and distributed is not None:
+        raise OutputError(f"{str(target)!r} already exists; give another name")
     if exists(target) and not overwrite:
         raise OutputError(f"{str(target)!r} already exists; give another name or allow overwriting")
-    output_file(target)
+    if distributed is None:
+        output_file(target)
     reports: list[Report] = []
 
     def convert(state_dict: Mapping[str, Any]) -> dict[str, Any]:
@@ -82,7 +99,16 @@ def convert_file(
         converted = _replaced(loaded, convert)
     except CaptureError as error:
         raise CaptureError(f"{str(holder)!r}: {error}") from None
-    checkpoint.save(converted, target)
+    if distributed is None:
+        checkpoint.save(converted, target)
+        return reports
+    (state_dict, *others) = state_dicts_in(converted, holder)
+    if others:
+        raise BadValueError(
+            f"distributed={distributed!r} needs a checkpoint of one optimizer; {str(holder)!r} has "
+            f"{len(others) + 1}"
+        )
+    folder.save(state_dict, target, distributed)
     return reports
 
 
