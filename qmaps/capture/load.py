@@ -56,7 +56,10 @@ def load(
             return _folder(source, step)
         source = saved_here
     if step is not None:
-        raise BadValueError(f"step={step} needs a folder of captures; {str(source)!r} is one file")
+        kind = "checkpoint" if source.is_dir() else "file"
+        raise BadValueError(
+            f"step={step} needs a folder of captures; {str(source)!r} is one {kind}"
+        )
     if source.suffix == ".safetensors" and reader_of(source) is None:
         _refuse(names, source)
         return _snapshot(source, None)

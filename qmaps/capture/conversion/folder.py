@@ -28,6 +28,7 @@ def save(state_dict: Mapping[str, Any], folder: Path, key: str) -> None:
         OutputError: the folder cannot be written.
     """
     # Imported here because it takes long.
+    from torch.distributed.checkpoint.api import CheckpointException
     from torch.distributed.checkpoint.state_dict_saver import save as save_folder
 
     state = state_dict["state"]
@@ -54,6 +55,8 @@ def save(state_dict: Mapping[str, Any], folder: Path, key: str) -> None:
         temporary.rename(folder)
     except OSError as error:
         raise OutputError(f"{str(folder)!r} cannot be written ({error.strerror})") from error
+    except CheckpointException as error:
+        raise OutputError(f"{str(folder)!r} cannot be written ({error.failures[0][0]})") from error
     finally:
         if temporary is not None:
             shutil.rmtree(temporary, ignore_errors=True)

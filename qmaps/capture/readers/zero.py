@@ -119,16 +119,20 @@ class Zero(Reader):
 
 
 def _folder(path: Path) -> Path | None:
-    if not path.is_dir():
-        return None
-    if any(FILE.fullmatch(found.name) for found in path.iterdir()):
+    if _is_here(path):
         return path
     try:
         step = path / (path / LATEST).read_text().strip()
     except (OSError, ValueError):
         return None
-    inside = step.parent == path and step.is_dir()
-    return step if inside and any(FILE.fullmatch(f.name) for f in step.iterdir()) else None
+    return step if step.parent == path and _is_here(step) else None
+
+
+def _is_here(path: Path) -> bool:
+    try:
+        return any(FILE.fullmatch(found.name) for found in path.iterdir())
+    except OSError:  # a file, or unreadable
+        return False
 
 
 def _files(folder: Path) -> dict[int, Path]:

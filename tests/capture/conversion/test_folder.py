@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 from torch import nn
+from torch.distributed.checkpoint import FileSystemWriter
 
 from qmaps.algebra.quantized import from_plain
 from qmaps.capture import load
@@ -78,3 +79,13 @@ def test_what_cannot_be_written_is_refused(tmp_path: Path) -> None:
     message = f"{str(out)!r} cannot be written (File exists)"
     refused(OutputError, message, "dcp/fsdp2", out, "torch")
     assert [path.name for path in tmp_path.iterdir()] == ["file"]
+
+
+def test_a_full_disk_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(FileSystemWriter, "write_data", full)
+    message = f"{str(tmp_path / 'out')!r} cannot be written ([Errno 28] No space left on device)"
+    refused(OutputError, message, "dcp/fsdp2", tmp_path / "out", "torch")
+    assert list(tmp_path.iterdir()) == []

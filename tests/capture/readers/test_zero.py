@@ -10,7 +10,7 @@ import torch
 
 from qmaps.capture import load
 from qmaps.capture.readers.zero import STAND_INS
-from qmaps.errors import CaptureError
+from qmaps.errors import BadValueError, CaptureError
 from qmaps.storage import checkpoint
 from tests.capture.fixtures import HERE, PARAMETERS, copied, expect
 
@@ -242,3 +242,10 @@ def test_model_parallel_ranks_are_refused(tmp_path: Path) -> None:
         f"{str(path)!r} is of a model-parallel rank; only data-parallel ones are read: make the "
         "checkpoint universal with DeepSpeed's ds_to_universal",
     )
+
+
+def test_a_step_cannot_be_asked_for() -> None:
+    folder = HERE / "deepspeed/zero1"
+    message = f"step=3 needs a folder of captures; {str(folder)!r} is one checkpoint"
+    with pytest.raises(BadValueError, match=f"^{re.escape(message)}$"):
+        load(folder, step=3)
