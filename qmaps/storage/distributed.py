@@ -103,9 +103,7 @@ class StoredTensor:
                 slice(start, start + size)
                 for start, size in zip(chunk.offsets, chunk.sizes, strict=True)
             )
-            if type(found) is not Tensor and hasattr(found, "dequantize"):
-                found = found.dequantize()
-            whole[place] = found.detach()
+            whole[place] = found.detach()  # which decodes quantized subclasses, too
         return whole
 
 

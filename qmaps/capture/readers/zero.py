@@ -58,10 +58,13 @@ class Rank:
     groups: Sequence[Mapping[str, Any]]
 
     @cached_property
-    def intact(self) -> bool:
-        """True; raises BadValueError on first use if a tensor of the file is damaged."""
-        checkpoint.verify(self.path)
-        return True
+    def damage(self) -> BadValueError | None:
+        """What is wrong with the file's large tensors; all of it is read once to find out."""
+        try:
+            checkpoint.verify(self.path)
+        except BadValueError as error:
+            return error
+        return None
 
 
 @dataclass(frozen=True)
@@ -345,7 +348,8 @@ def _reader(shape: tuple[int, ...], pieces: list[Piece], parts: list[Any]) -> An
     def read() -> Tensor:
         cut = []
         for piece, part in zip(pieces, parts, strict=True):
-            assert piece.rank.intact
+            if piece.rank.damage:
+                raise piece.rank.damage
             flat = part.read() if isinstance(part, Lazy) else part
             cut.append(flat.reshape(-1)[piece.start : piece.start + piece.numel])
         return torch.cat(cut)[: math.prod(shape)].reshape(shape)

@@ -14,7 +14,7 @@ from qmaps.errors import BadValueError, CaptureError
 from qmaps.storage import checkpoint
 from tests.capture.fixtures import HERE, PARAMETERS, copied, expect
 
-PLAIN = ("zero1", "zero2", "zero2-round-robin", "zero3", "zero3-sub-groups")
+PLAIN = ("zero1", "zero1-bf16", "zero2", "zero2-round-robin", "zero3", "zero3-sub-groups")
 BITSANDBYTES = ("zero2-bitsandbytes", "zero3-bitsandbytes")
 
 
@@ -64,6 +64,18 @@ def test_options_that_count_the_steps_of_a_group(tmp_path: Path) -> None:
         kept = {k: v for k, v in optimizer.items() if k not in ("loss_scaler", "zero_stage")}
         torch.save({"optimizer_state_dict": kept}, path)
     assert load(folder).step == 7
+
+
+def test_states_that_are_no_flat_tensors_are_skipped(tmp_path: Path) -> None:
+    folder = copied("deepspeed/zero3", tmp_path) / "global_step3"
+    for path in folder.glob("*_optim_states.pt"):
+        optimizer = raw(path)
+        optimizer["optimizer_state_dict"]["state"][1]["worker_error"] = torch.zeros(2)
+        kept = {k: v for k, v in optimizer.items() if k not in ("loss_scaler", "zero_stage")}
+        torch.save({"optimizer_state_dict": kept}, path)
+    states = load(folder)
+    expect(states, "deepspeed/zero3")
+    assert states.skipped == [f"{name}: worker_error (Other)" for name in PARAMETERS[2:]]
 
 
 def refused(folder: Path, message: str, *, reads: bool = False) -> None:
