@@ -1,0 +1,49 @@
+"""Maps whose values are those of a small binary floating-point format."""
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+from torch import Tensor
+
+from qmaps.maps.base import Map, mirror
+
+
+@dataclass(frozen=True)
+class FloatMap(Map):
+    """The finite values of a format of `format_bits`: sign, `exponent_bits`, the rest mantissa.
+
+    The values are divided by `largest`, the greatest finite value, so that they end at 1. Bias and
+    subnormals are those of IEEE formats; codes above `largest` (infinities and NaN) are left out.
+    Signed in [-1, 1] with one zero; unsigned keeps the values from 0 to 1 and leaves half of the
+    codes unused.
+    """
+
+    format_bits: ClassVar[int]
+    """Width of the format, and of a code."""
+    exponent_bits: ClassVar[int]
+    """Width of the exponent, at least 1."""
+    largest: ClassVar[float]
+    """The greatest finite value before scaling, such as 448.0 for e4m3."""
+
+    def widths(self, signed: bool) -> range:
+        return range(self.format_bits, self.format_bits + 1)
+
+    def values(self) -> Tensor:
+        magnitudes = [value / self.largest for value in self.magnitudes()]
+        return mirror(magnitudes, signed=self.signed)
+
+    @classmethod
+    def magnitudes(cls) -> list[float]:
+        """The format's finite values from 0 on, ascending, before scaling."""
+        mantissa_bits = cls.format_bits - 1 - cls.exponent_bits
+        bias = 2 ** (cls.exponent_bits - 1) - 1
+        found = []
+        for code in range(2 ** (cls.format_bits - 1)):
+            exponent, fraction = divmod(code, 2**mantissa_bits)
+            if exponent == 0:
+                value = fraction * 2.0 ** (1 - bias - mantissa_bits)
+            else:
+                value = (2**mantissa_bits + fraction) * 2.0 ** (exponent - bias - mantissa_bits)
+            if value <= cls.largest:
+                found.append(value)
+        return found
