@@ -24,7 +24,7 @@ from qmaps.errors import BadValueError, NonFiniteError
 from qmaps.maps.base import Map
 from qmaps.maps.codebook import Codebook
 from qmaps.normalize.base import Normalizer
-from qmaps.testing._data import LARGEST, SMALLEST, about, exact_codes, refused, sample
+from qmaps.testing._data import LARGEST, SMALLEST, about, codes_of, refused, sample
 
 Maps = Sequence[Map]
 Check = Callable[[Normalizer, Maps, torch.device], None]
@@ -102,12 +102,12 @@ def one_division_the_nearest_code_one_product(
             codebook = t.quantizer.map.codebook()
             if normalizer.log_domain:
                 n = normalizer.normalize(x, t.scales)
-                assert t.codes().reshape(-1).tolist() == exact_codes(n, codebook)
+                assert t.codes().reshape(-1).tolist() == codes_of(n, t.quantizer.map)
                 continue
             scale = normalizer.expand(t.scales, (9, 30)).expand(9, 30).numpy()
             n = torch.from_numpy(x.numpy() / scale)
             assert bool((n.abs() <= 1).all())
-            assert t.codes().reshape(-1).tolist() == exact_codes(n, codebook)
+            assert t.codes().reshape(-1).tolist() == codes_of(n, t.quantizer.map)
             decoded = codebook.numpy()[t.codes().numpy()] * scale
             assert np.array_equal(t.dequantize().numpy(), decoded)
 

@@ -49,6 +49,9 @@ SIZES = {
     "nf4": lambda b, s: 16,
     "power2": lambda b, s: 2**b,
     "power3": lambda b, s: 2**b,
+    "softsign": lambda b, s: 2**b - s,
+    "sqrt": lambda b, s: 2**b - s,
+    "mu-law": lambda b, s: 2**b - s,
     "quantile-normal": lambda b, s: 2**b,
     # 10 m 10^-(e+1) = m 10^-e: every mantissa divisible by 10 repeats one of the next decade.
     "mantissa": lambda b, s: (

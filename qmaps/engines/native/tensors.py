@@ -16,8 +16,7 @@ from qmaps.engines.addresses import address
 from qmaps.engines.kernels.declarations import Dtype
 from qmaps.engines.native import core
 from qmaps.engines.philox import RoundingKey
-from qmaps.engines.reference import thresholds
-from qmaps.maps.base import Map, table
+from qmaps.maps.base import Map, limits, table
 from qmaps.normalize.base import Normalizer, Scales
 
 DTYPES = {
@@ -42,7 +41,7 @@ def codebook(map_: Map, *, brief: bool = False) -> Any:
     # n >= value is n > the float below it.
     below = torch.nextafter(values[1:], torch.tensor(-torch.inf))
     return core.Codebook(
-        values.tolist(), thresholds(values).tolist(), below.tolist(), map_.bits, brief
+        values.tolist(), limits(map_).tolist(), below.tolist(), map_.bits, brief
     )
 
 

@@ -15,8 +15,8 @@ from torch import Tensor
 import qmaps
 from qmaps.engines.backends import use_backend
 from qmaps.engines.native import tensors
-from qmaps.engines.reference import thresholds
 from qmaps.maps import Codebook
+from qmaps.maps.base import limits as thresholds_of
 from qmaps.maps.base import table
 from tests import helpers
 from tests.helpers import about, same_bits
@@ -131,7 +131,7 @@ def test_codes_of_two_bytes(rounding: str, each_isa) -> None:
 @pytest.mark.parametrize("map_", ["linear0@12s", "linear@10u", "linear0@16s"])
 def test_two_byte_values_at_and_beside_every_threshold(map_: str, each_isa) -> None:
     q = qmaps.quantizer(f"tensor/{map_}")
-    limits = thresholds(table(q.map))[::7]
+    limits = thresholds_of(q.map)[::7]
     infinity = torch.tensor(math.inf)
     x = torch.cat([limits, limits.nextafter(infinity), limits.nextafter(-infinity)])
     x = torch.cat([x, torch.tensor([1.0])]).clamp(-1 if q.map.signed else 0, 1)
@@ -154,13 +154,13 @@ def test_log2_ranges(spec: str, each_isa, threads: int) -> None:
     "map_",
     [
         *("DE@8s", "DE-0@8u", "linear@8s", "e4m3@8s", "inverse@8s", "quantile-normal@8s"),
-        *("mantissa@8s", "DE@6u", "DE@4s"),
+        *("mantissa@8s", "DE@6u", "DE@4s", "softsign@8s", "sqrt@8u", "sqrt@5s", "mu-law@8s"),
     ],
 )
 def test_values_at_and_beside_every_threshold(map_: str, each_isa) -> None:
     """At a scale of 1, so that a threshold is met in every bit."""
     q = qmaps.quantizer(f"tensor/{map_}")
-    limits = thresholds(table(q.map))
+    limits = thresholds_of(q.map)
     infinity = torch.tensor(math.inf)
     close = [limits]
     for _ in range(3):
@@ -309,7 +309,7 @@ def test_of_equal_values_the_lowest_code_is_taken(
     map_ = Codebook(values, label="lloyd@8s", signed=True, per_tensor=True)
     q = qmaps.Quantizer(qmaps.normalize.PerTensor(), map_, stochastic=bool(rounding))
     book = map_.codebook()
-    limits = thresholds(book)
+    limits = thresholds_of(map_)
     below, above = (torch.nextafter(limits, torch.tensor(e)) for e in (-math.inf, math.inf))
     near = torch.cat([book, limits, below, above, torch.linspace(-1, 1, 4001), torch.tensor([1.0])])
     x = near[near.abs() <= 1]
