@@ -60,7 +60,8 @@ class Quantizer:
 
     Attributes:
         normalizer: gives the scales.
-        map: gives the codebook.
+        map: gives the codebook; a floating-point format becomes that of `Map.for_scales` under
+            scales that are powers of two.
         stochastic: round at random to one of the two neighbours, unbiased (``+sr``).
     """
 
@@ -74,11 +75,17 @@ class Quantizer:
                 f"{self.normalizer.spec}/{self.map.spec}: the normalizer logB<n> and the map log2 "
                 "only work with each other"
             )
+        if self.normalizer.powers_of_two:
+            # The way a frozen dataclass does it.
+            object.__setattr__(self, "map", self.map.for_scales(powers_of_two=True))
 
     @property
     def spec(self) -> str:
         """The canonical spec; `quantizer` reads it back."""
-        return f"{self.normalizer.spec}/{self.map.spec}{'+sr' if self.stochastic else ''}"
+        map_ = self.map
+        if self.normalizer.powers_of_two:  # which says it already
+            map_ = map_.for_scales(powers_of_two=False)
+        return f"{self.normalizer.spec}/{map_.spec}{'+sr' if self.stochastic else ''}"
 
     def __str__(self) -> str:
         return self.spec
@@ -298,6 +305,8 @@ def fit_each(quantizers: Sequence[Quantizer], x: Tensor) -> list[Quantizer]:
     scales = normalizer.scales(x)
     scale = normalizer.expand(scales, tuple(x.shape)).expand(x.shape)
     n = normalizer.normalize(x, scales)
+    if normalizer.clips:
+        n = n.clamp(-1, 1)  # a codebook that ends beyond would decode to more than the scale
     # If the sum is finite, all terms are.
     if not math.isfinite(n.double().sum() + scale.double().sum()):
         finite = n.isfinite() & scale.isfinite()

@@ -1,11 +1,13 @@
 """Maps whose values are those of a small binary floating-point format."""
 
-from dataclasses import dataclass
+import math
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
+import torch
 from torch import Tensor
 
-from qmaps.maps.base import Map, mirror
+from qmaps.maps.base import Map, mirror, table
 
 
 @dataclass(frozen=True)
@@ -16,7 +18,16 @@ class FloatMap(Map):
     subnormals are those of IEEE formats; codes above `largest` (infinities and NaN) are left out.
     Signed in [-1, 1] with one zero; unsigned keeps the values from 0 to 1 and leaves half of the
     codes unused.
+
+    With `mx` the values are divided by the power of two above `largest` instead, so that they are
+    exact in float32, and ties go to the value whose last bit is 0. This is the map under scales
+    that are powers of two (``xe8m0``), and elements up to twice its end saturate.
+
+    Attributes:
+        mx: as in the OCP microscaling formats.
     """
+
+    mx: bool = False
 
     format_bits: ClassVar[int]
     """Width of the format, and of a code."""
@@ -29,8 +40,21 @@ class FloatMap(Map):
         return range(self.format_bits, self.format_bits + 1)
 
     def values(self) -> Tensor:
-        magnitudes = [value / self.largest for value in self.magnitudes()]
-        return mirror(magnitudes, signed=self.signed)
+        end = 2.0 ** math.frexp(self.largest)[1] if self.mx else self.largest
+        return mirror([value / end for value in self.magnitudes()], signed=self.signed)
+
+    def thresholds(self) -> Tensor:
+        between = super().thresholds()
+        if not self.mx:
+            return between
+        # Both midpoints and values are exact: below a value of odd index a tie goes up. The other
+        # sign mirrors that.
+        index = torch.arange(len(between)) - (len(table(self)) // 2 if self.signed else 0)
+        up = index % 2 == 1
+        return torch.where(up, torch.nextafter(between, torch.tensor(-torch.inf)), between)
+
+    def for_scales(self, *, powers_of_two: bool) -> Map:
+        return replace(self, mx=powers_of_two)
 
     @classmethod
     def magnitudes(cls) -> list[float]:

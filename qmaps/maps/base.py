@@ -127,6 +127,14 @@ class Map(ABC):
         """
         return thresholds(table(self))
 
+    def for_scales(self, *, powers_of_two: bool) -> Map:
+        """This map under scales that are powers of two, or under others.
+
+        A floating-point format then has values that are exact in binary; every other map is the
+        same under both.
+        """
+        return self
+
     @property
     def spec(self) -> str:
         """The map's part of a spec, such as ``DE@8s`` or ``mantissa(offset=2)@8s``."""

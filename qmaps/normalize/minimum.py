@@ -47,6 +47,14 @@ class Minimum(Normalizer):
             arrays += found.arrays
         return Geometry(joined, arrays)
 
+    @property
+    def clips(self) -> bool:
+        return any(part.clips for part in self.parts)
+
+    @property
+    def powers_of_two(self) -> bool:
+        return all(part.powers_of_two for part in self.parts)
+
     def extents(self, dims: int) -> tuple[Extent, ...] | None:
         found = [part.extents(dims) for part in self.parts]
         if any(each is None for each in found):

@@ -74,7 +74,9 @@ def rounds_to_nearest(map_: Map) -> bool:
 def codes_of(n: Tensor, map_: Map) -> list[int]:
     """The code of each value: the nearest, or by the thresholds that a map gives itself."""
     if rounds_to_nearest(map_):
-        return exact_codes(n, map_.codebook())
+        book = map_.codebook().tolist()
+        # Of equal values the lowest code is taken.
+        return [bisect.bisect_left(book, book[code]) for code in exact_codes(n, map_.codebook())]
     between = limits(map_).tolist()
     return [bisect.bisect_left(between, value) for value in n.reshape(-1).tolist()]
 

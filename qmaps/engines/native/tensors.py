@@ -40,9 +40,7 @@ def codebook(map_: Map, *, brief: bool = False) -> Any:
     values = table(map_)
     # n >= value is n > the float below it.
     below = torch.nextafter(values[1:], torch.tensor(-torch.inf))
-    return core.Codebook(
-        values.tolist(), limits(map_).tolist(), below.tolist(), map_.bits, brief
-    )
+    return core.Codebook(values.tolist(), limits(map_).tolist(), below.tolist(), map_.bits, brief)
 
 
 @functools.lru_cache(maxsize=4096)
