@@ -61,7 +61,7 @@ class Quantizer:
     Attributes:
         normalizer: gives the scales.
         map: gives the codebook; a floating-point format becomes that of `Map.for_scales` under
-            scales that are powers of two.
+            scales that are powers of two or 1.
         stochastic: round at random to one of the two neighbours, unbiased (``+sr``).
     """
 
@@ -75,16 +75,17 @@ class Quantizer:
                 f"{self.normalizer.spec}/{self.map.spec}: the normalizer logB<n> and the map log2 "
                 "only work with each other"
             )
-        if self.normalizer.powers_of_two:
+        scales = {"powers_of_two": self.normalizer.powers_of_two, "ones": self.normalizer.ones}
+        if any(scales.values()):
             # The way a frozen dataclass does it.
-            object.__setattr__(self, "map", self.map.for_scales(powers_of_two=True))
+            object.__setattr__(self, "map", self.map.for_scales(**scales))
 
     @property
     def spec(self) -> str:
         """The canonical spec; `quantizer` reads it back."""
         map_ = self.map
-        if self.normalizer.powers_of_two:  # which says it already
-            map_ = map_.for_scales(powers_of_two=False)
+        if self.normalizer.powers_of_two or self.normalizer.ones:  # which says it already
+            map_ = map_.for_scales()
         return f"{self.normalizer.spec}/{map_.spec}{'+sr' if self.stochastic else ''}"
 
     def __str__(self) -> str:

@@ -18,6 +18,9 @@ from qmaps.maps.codebook import Codebook
 from qmaps.normalize.minimum import Minimum
 from qmaps.normalize.scale_format import SUFFIXES
 
+SHORT = {"bf16": "unscaled/bf16@16s", "fp16": "unscaled/fp16@16s"}
+"""Specs with a short form, which may be followed by ``+sr``."""
+
 LONGEST = 500
 """Characters of a spec, at most."""
 
@@ -43,7 +46,8 @@ def parse(
         raise SpecError(
             f"spec={shown(spec)} has {len(stripped)} characters; at most {LONGEST} are allowed"
         )
-    match = _SPEC.fullmatch(stripped)
+    name, *rounding = stripped.lower().partition("+")
+    match = _SPEC.fullmatch(SHORT[name] + "".join(rounding) if name in SHORT else stripped)
     if match is None:
         raise SpecError(f"spec={shown(spec)} does not have the form {GRAMMAR}, such as B128/DE@4s")
     try:

@@ -7,7 +7,8 @@ from typing import ClassVar
 import torch
 from torch import Tensor
 
-from qmaps.maps.base import Map, mirror, table
+from qmaps.errors import BadTypeError, BadValueError, shown
+from qmaps.maps.base import Map, mirror
 
 
 @dataclass(frozen=True)
@@ -21,13 +22,16 @@ class FloatMap(Map):
 
     With `mx` the values are divided by the power of two above `largest` instead, so that they are
     exact in float32, and ties go to the value whose last bit is 0. This is the map under scales
-    that are powers of two (``xe8m0``), and elements up to twice its end saturate.
+    that are powers of two (``xe8m0``), and elements up to twice its end saturate. With `raw` they
+    are not divided, which is the map without scales (``unscaled``); ties go as with `mx`.
 
     Attributes:
         mx: as in the OCP microscaling formats.
+        raw: the values of the format as they are.
     """
 
     mx: bool = False
+    raw: bool = False
 
     format_bits: ClassVar[int]
     """Width of the format, and of a code."""
@@ -36,25 +40,39 @@ class FloatMap(Map):
     largest: ClassVar[float]
     """The greatest finite value before scaling, such as 448.0 for e4m3."""
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name, value in (("mx", self.mx), ("raw", self.raw)):
+            if not isinstance(value, bool):
+                raise BadTypeError(f"{name}={shown(value)} must be True or False")
+        if self.mx and self.raw:
+            raise BadValueError(f"mx=True of {self.spec_name} does not go with raw=True")
+
     def widths(self, signed: bool) -> range:
         return range(self.format_bits, self.format_bits + 1)
 
     def values(self) -> Tensor:
+        if self.raw:
+            return mirror(self.magnitudes(), signed=self.signed)
         end = 2.0 ** math.frexp(self.largest)[1] if self.mx else self.largest
-        return mirror([value / end for value in self.magnitudes()], signed=self.signed)
+        scaled = [value / end for value in self.magnitudes()]
+        # What is smaller has not the format's digits in float32.
+        kept = [value for value in scaled if value == 0 or value >= torch.finfo(torch.float32).tiny]
+        return mirror(kept, signed=self.signed)
 
     def thresholds(self) -> Tensor:
         between = super().thresholds()
-        if not self.mx:
+        if not (self.mx or self.raw):
             return between
         # Both midpoints and values are exact: below a value of odd index a tie goes up. The other
         # sign mirrors that.
-        index = torch.arange(len(between)) - (len(table(self)) // 2 if self.signed else 0)
-        up = index % 2 == 1
+        index = torch.arange(len(between)) - (len(between) // 2 if self.signed else 0)
+        left_out = len(self.magnitudes()) - (len(between) // (1 + self.signed) + 1)
+        up = (index + left_out) % 2 == 1
         return torch.where(up, torch.nextafter(between, torch.tensor(-torch.inf)), between)
 
-    def for_scales(self, *, powers_of_two: bool) -> Map:
-        return replace(self, mx=powers_of_two)
+    def for_scales(self, *, powers_of_two: bool = False, ones: bool = False) -> Map:
+        return replace(self, mx=powers_of_two, raw=ones)
 
     @classmethod
     def magnitudes(cls) -> list[float]:

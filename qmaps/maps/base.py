@@ -127,11 +127,11 @@ class Map(ABC):
         """
         return thresholds(table(self))
 
-    def for_scales(self, *, powers_of_two: bool) -> Map:
-        """This map under scales that are powers of two, or under others.
+    def for_scales(self, *, powers_of_two: bool = False, ones: bool = False) -> Map:
+        """This map under scales that are powers of two, or 1, or under others.
 
-        A floating-point format then has values that are exact in binary; every other map is the
-        same under both.
+        A floating-point format then has values that are exact in binary, or those of the format;
+        every other map is the same under all.
         """
         return self
 

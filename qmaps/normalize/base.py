@@ -88,6 +88,11 @@ class Normalizer(ABC):
         return False
 
     @property
+    def ones(self) -> bool:
+        """Whether every scale is 1; see `Map.for_scales`."""
+        return False
+
+    @property
     def powers_of_two(self) -> bool:
         """Whether every scale is a power of two; see `Map.for_scales`."""
         return False
@@ -141,9 +146,11 @@ def largest(x: Tensor, dims: Sequence[int] | None = None) -> Tensor:
     return x.abs().amax() if dims is None else x.abs().amax(dim=tuple(dims))
 
 
-def refuse_log_domain(parts: Sequence[Normalizer], role: str) -> None:
-    """Raise if one of `parts` spans a log2 range, for which `role` has no meaning."""
+def refuse_combined(parts: Sequence[Normalizer], role: str) -> None:
+    """Raise if one of `parts` does not divide by maxima, so that `role` has no meaning for it."""
     for part in parts:
+        if part.ones:
+            raise SpecError(f"{part.spec} cannot be combined with {role}; it works alone")
         if part.log_domain:
             raise SpecError(
                 f"{part.spec} cannot be combined with {role}; it works alone, with the map log2"

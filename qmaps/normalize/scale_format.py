@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from qmaps.errors import SpecError
-from qmaps.normalize.base import Layout, Normalizer, Scales, Shape, refuse_log_domain
+from qmaps.normalize.base import Layout, Normalizer, Scales, Shape, refuse_combined
 from qmaps.normalize.extent import Extent
 from qmaps.normalize.minimum import Minimum
 
@@ -41,7 +41,7 @@ class ScaleFormat(Normalizer):
             SUFFIXES[suffix] = cls
 
     def __post_init__(self) -> None:
-        refuse_log_domain([self.inner], f"'{self.suffix}'")
+        refuse_combined([self.inner], f"'{self.suffix}'")
         if isinstance(self.inner, (ScaleFormat, Minimum)):
             raise SpecError(
                 f"{self.inner.spec} cannot be followed by '{self.suffix}'; '{self.suffix}' follows "

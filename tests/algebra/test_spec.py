@@ -139,12 +139,16 @@ def specs(draw: st.DrawFn) -> tuple[str, str]:
         object.__setattr__(probe, field.name, fields.get(field.name, field.default))
     width = draw(st.sampled_from(probe.widths(signed)))
     parts = []
+    kinds = [c for c in normalize.REGISTRY if c.log_domain == log and c.spec_name != "unscaled"]
     for _ in range(1 if log else draw(st.integers(1, 3))):
-        kind = draw(st.sampled_from([c for c in normalize.REGISTRY if c.log_domain == log]))
-        part = kind.spec_name.replace("<n>", str(draw(size)))
+        part = draw(st.sampled_from(kinds)).spec_name.replace("<n>", str(draw(size)))
         parts.append(part + draw(st.sampled_from([""] if log else ["", *SUFFIXES])))
-    if all(part.endswith("xe8m0") for part in parts):
-        fields.pop("mx", None)  # which those scales say already
+    if not log and draw(st.integers(0, 9)) == 0:
+        parts = ["unscaled"]
+    if all(part.endswith("xe8m0") for part in parts) or parts == ["unscaled"]:
+        fields = {key: value for key, value in fields.items() if key not in ("mx", "raw")}
+    if fields.get("mx"):
+        fields.pop("raw", None)
     map_ = cls(bits=width, signed=signed, **fields)
     spec = f"{'&'.join(parts)}/{map_.spec}{draw(st.sampled_from(['', '+sr']))}"
     odd = draw(st.sampled_from([str.upper, str.lower, str.title]))(spec)

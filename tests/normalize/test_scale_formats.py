@@ -141,6 +141,56 @@ def test_mx_values_belong_to_the_scales() -> None:
     assert qmaps.quantizer("B8xe8m0/DE@4s").map == qmaps.quantizer("B8/DE@4s").map
 
 
+@pytest.mark.parametrize(
+    ("name", "dtype"),
+    [
+        ("bf16", torch.bfloat16),
+        ("fp16", torch.float16),
+        ("unscaled/e4m3@8s", torch.float8_e4m3fn),
+        ("unscaled/e5m2@8s", torch.float8_e5m2),
+    ],
+)
+def test_without_scales_a_float_is_that_of_torch(name: str, dtype: torch.dtype) -> None:
+    largest = torch.finfo(dtype).max
+    x = sample((20000,), signed=True).clamp(-largest, largest)
+    numbers = torch.arange(256, dtype=torch.uint8).view(torch.float8_e5m2).float()
+    ties = x.to(dtype).float() * (1 + torch.finfo(dtype).eps / 2)
+    small = torch.tensor([SMALLEST, 2.0**-134, 3 * 2.0**-134, 2.0**-25, 1e-40, -(2.0**-133), 0.0])
+    x = torch.cat([x, numbers[numbers.isfinite()], ties, small]).clamp(-largest, largest)
+    t = qmaps.quantizer(name).quantize(x)
+    assert torch.equal(t.dequantize(), x.to(dtype).float())
+    assert t.nbytes == dtype.itemsize * x.numel() + 4
+    # What is not finite stays so; what is too large takes the end.
+    assert qmaps.quantizer(name).quantize(torch.tensor([LARGEST])).dequantize().item() == min(
+        largest, float(torch.finfo(dtype).max)
+    )
+    bad = qmaps.quantizer(name).quantize_unchecked(torch.tensor([1.0, math.inf]))
+    assert not bad.dequantize().isfinite().any()
+    assert not qmaps.quantizer(name).quantize(torch.zeros(5)).dequantize().any()
+
+
+def test_exponents_and_bfloat16_give_bfloat16() -> None:
+    x = sample((6400,), signed=True)
+    ties = x.bfloat16().float() * (1 + 2.0**-8)
+    for values in (x, ties):
+        q = qmaps.quantizer("B32xe8m0/bf16@16s")
+        t = q.quantize(values)
+        scale = q.normalizer.expand(t.scales, tuple(x.shape))
+        below = values.abs() < (1 - 2.0**-8) * scale  # what is above saturates
+        assert int(below.sum()) > 6300
+        assert torch.equal(t.dequantize()[below], values.bfloat16().float()[below])
+
+
+def test_short_names() -> None:
+    assert str(qmaps.quantizer("bf16")) == "unscaled/bf16@16s"
+    assert str(qmaps.quantizer(" FP16+SR ")) == "unscaled/fp16@16s+sr"
+    assert str(qmaps.algebra.pair.Pair.parse("bf16+sr + 32-bit")) == (
+        "unscaled/bf16@16s+sr + 32-bit"
+    )
+    with pytest.raises(qmaps.errors.SpecError):
+        qmaps.quantizer("bf16+x")
+
+
 def test_nvfp4_is_that_of_torchao() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -208,6 +258,12 @@ def test_bytes(spec: str, nbytes: int) -> None:
          "one normalizer"),
         (lambda: Float16(BlockWise(4) & Rank1()),
          "B4&rank1 cannot be followed by 'xf16'; 'xf16' follows the name of one normalizer"),
+        (lambda: of("unscaled&B4"),
+         "spec='unscaled&B4/linear@4s': unscaled cannot be combined with '&'; it works alone"),
+        (lambda: of("unscaledx8"),
+         "spec='unscaledx8/linear@4s': unscaled cannot be combined with 'x8'; it works alone"),
+        (lambda: qmaps.quantizer("tensor/e4m3(mx=true,raw=true)@8s"),
+         "spec='tensor/e4m3(mx=true,raw=true)@8s': mx=True of e4m3 does not go with raw=True"),
         (lambda: qmaps.quantizer("logB4xe8m0/log2@4u"),
          "spec='logB4xe8m0/log2@4u': logB4 cannot be combined with 'xe8m0'; it works alone, with "
          "the map log2"),
