@@ -4,18 +4,29 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
-from qmaps.normalize.base import Scales
+from qmaps.normalize.base import Scales, Shape
+from qmaps.normalize.geometry import Geometry, Stored
 from qmaps.normalize.scale_format import ScaleFormat
 
 
 @dataclass(frozen=True)
 class FloatScales(ScaleFormat):
     """A format whose scales do not depend on each other."""
+
+    kind: ClassVar[Stored | None] = None
+    """How engines are told; None leaves it to the reference."""
+
+    def geometry(self, shape: Shape) -> Geometry | None:
+        inner = self.inner.geometry(shape)
+        if inner is None or self.kind is None:
+            return None
+        return replace(inner, parts=tuple(replace(p, stored=self.kind) for p in inner.parts))
 
     @property
     def clips(self) -> bool:

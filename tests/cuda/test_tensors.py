@@ -201,3 +201,11 @@ def test_log2_ranges_of_zeros_and_of_what_is_below(spec: str, on_device: Emulate
     x[-1] = -0.5
     for each in (-torch.zeros(70), x, -x.abs(), torch.where(torch.arange(70) % 4 == 0, 0.0, x)):
         assert_as_reference(q, each)
+
+
+def test_formats_of_scales_are_left_to_the_reference(on_device: EmulatedEngine) -> None:
+    for spec in ("B32xf16/DE@8s", "B32xe8m0/e2m1@4s", "B16xe4m3/e2m1@4s", "B32xbf16&row/DE@8s"):
+        q = qmaps.quantizer(spec)
+        assert not tensors.supports(q.normalizer, q.map, (64, 64))
+        assert_as_reference(q, sample((64, 64), torch.float32, signed=True))
+    assert not on_device.launched

@@ -13,16 +13,24 @@ from torch import Tensor
 
 from qmaps.engines import packing
 from qmaps.engines.addresses import address
-from qmaps.engines.kernels.declarations import Dtype
+from qmaps.engines.kernels.declarations import Dtype, ScaleKind
 from qmaps.engines.native import core
 from qmaps.engines.philox import RoundingKey
 from qmaps.maps.base import Map, limits, table
 from qmaps.normalize.base import Normalizer, Scales
+from qmaps.normalize.geometry import Stored
 
 DTYPES = {
     torch.float32: Dtype.FLOAT32.value,
     torch.float16: Dtype.FLOAT16.value,
     torch.bfloat16: Dtype.BFLOAT16.value,
+}
+KINDS = {
+    Stored.FLOAT32: ScaleKind.SCALE_FLOAT32,
+    Stored.FLOAT16: ScaleKind.SCALE_FLOAT16,
+    Stored.BFLOAT16: ScaleKind.SCALE_BFLOAT16,
+    Stored.FLOAT16_SQUARED: ScaleKind.SCALE_FLOAT16_SQUARED,
+    Stored.POWER_OF_TWO: ScaleKind.SCALE_POWER_OF_TWO,
 }
 BYTE, MAX_BITS = 8, 16
 MAX_LOG_BLOCK = 1024
@@ -52,7 +60,13 @@ def geometry(normalizer: Normalizer, shape: tuple[int, ...]) -> Any:
     if found.log and found.parts[0].divisor > MAX_LOG_BLOCK:
         return None
     parts = [
-        (part.divisor, part.count, part.array, -1 if part.ends is None else part.ends)
+        (
+            part.divisor,
+            part.count,
+            part.array,
+            -1 if part.ends is None else part.ends,
+            KINDS[part.stored].value,
+        )
         for part in found.parts
     ]
     return core.Geometry(parts, found.log, found.arrays)

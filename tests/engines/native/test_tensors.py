@@ -349,3 +349,42 @@ def test_log2_ranges_of_zeros_and_of_what_is_below(count: int, rounding: str, is
         decoded = q.quantize_unchecked(negative).dequantize()
         last = slice((count - 1) // 16 * 16, count)
         assert decoded[last].isnan().equal(negative[last] != 0)
+
+
+FORMATS = ("xf16", "xbf16", "xf16sq", "xe8m0")
+
+
+@pytest.mark.parametrize("rounding", ["", "+sr"])
+@pytest.mark.parametrize("suffix", FORMATS)
+def test_formats_of_scales(suffix: str, rounding: str, each_isa, threads: int) -> None:
+    for normalizer in ("B1", "B7", "B32", "B64", "B256", "B9000", "tensor", "rank1", "col"):
+        for map_ in ("DE@8s", "linear@4s", "e2m1@4s", "softsign@5s", "linear0@12s"):
+            q = qmaps.quantizer(f"{normalizer}{suffix}/{map_}{rounding}")
+            for number, shape in enumerate(((), (9,), (65, 130), (3, 40, 50), (0,))):
+                assert tensors.supports(q.normalizer, q.map, shape)
+                assert_as_reference(q, wide(shape, number), each_isa=each_isa)
+    for spec in (f"B64{suffix}&rank1/DE@4s", f"B32{suffix}&B16x8/DE@8s", f"col&row{suffix}/DE@8s"):
+        q = qmaps.quantizer(spec + rounding)
+        assert_as_reference(q, wide((65, 130), 1), each_isa=each_isa)
+
+
+@pytest.mark.parametrize("suffix", FORMATS)
+def test_scales_at_the_ends_of_their_formats(suffix: str, each_isa) -> None:
+    """Every exponent of float32, ties and their neighbours, and elements far above the scale."""
+    powers = torch.exp2(torch.arange(-149, 128).double()).float()
+    steps = torch.tensor([1.0, 1 + 2**-11, 1 + 2**-9, 1 + 2**-8, 1.5, 1 + 3 * 2**-9, 2 - 2**-23])
+    tops = (powers[:, None] * steps).reshape(-1)
+    beside = [tops, tops.nextafter(torch.tensor(0.0)), tops.nextafter(torch.tensor(math.inf))]
+    tops = torch.cat(beside)
+    tops = tops[tops.isfinite() & (tops > 0)]
+    x = torch.stack([tops, -tops * 0.7, tops * 0.13, torch.zeros_like(tops)], dim=1)
+    for block in ("B4", "row", "B32"):
+        for map_ in ("DE@8s", "e4m3@8s", "linear@4s", "softsign@8s", "DE@8u", "e2m1@4s+sr"):
+            q = qmaps.quantizer(f"{block}{suffix}/{map_}")
+            assert_as_reference(q, x if q.map.signed else x.abs(), each_isa=each_isa)
+    for bad in (math.nan, math.inf, -math.inf):
+        broken = x.clone()
+        broken[3, 2] = broken[90, 0] = bad
+        for block in ("B4", "col"):
+            q = qmaps.quantizer(f"{block}{suffix}/DE@8s")
+            assert_as_reference(q, broken, unchecked=True, each_isa=each_isa)
