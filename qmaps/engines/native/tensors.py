@@ -93,10 +93,13 @@ def measures(normalizer: Normalizer, map_: Map, shape: tuple[int, ...]) -> bool:
     """Whether this engine can also read single codes, as error metrics need them.
 
     Args:
-        normalizer: as in `supports`.
+        normalizer: as in `supports`; its scales are float32 or codes of 8-bit grids.
         map_: as in `supports`, of at most 8 bits: codes are unpacked to one byte each.
         shape: the shape of the tensor.
     """
+    found = normalizer.geometry(shape)
+    if found is None or any(part.ends is None and not part.plain for part in found.parts):
+        return False
     return map_.bits <= BYTE and supports(normalizer, map_, shape)
 
 
