@@ -192,6 +192,7 @@ def check_uneven_shards_have_blocks_of_their_own() -> None:
 SPANNING = (
     "rank1/linear@4u", "col/DE-0@8u", "row/DE-0@8u", "tensor/DE@8u", "B64&row/linear@8u",
     "B64x8/linear@8u", "rank1x8/linear@4u", "col&rank1/linear@4u+sr",
+    "rank1xf16sq/linear@4u", "B64xe4m3/linear@4u", "colxe8m0/linear@8u",
 )  # fmt: skip
 
 
