@@ -67,6 +67,11 @@ def _detail(row: pd.Series[float]) -> str:
     return ", ".join(f"{band} {number(row[band])}" for band in BANDS) + "."
 
 
+def named(codes: pd.DataFrame) -> pd.DataFrame:
+    """With the paper's names of the maps."""
+    return codes.replace({"quantizer": {first_only(name): name for name in NAMES}})
+
+
 EXHIBIT = Exhibit(
     name="figure-5",
     covers=("Figure 5",),
@@ -75,6 +80,10 @@ EXHIBIT = Exhibit(
     source="states of {headline}",
     build=build,
     find=find,
-    draw=lambda frames: {"figure-5": figures.first_code_error(frames["codes"])},
-    captions={"figure-5": "Codes scaled to [-1, 1]; a line breaks where a code is not used."},
+    draw=lambda frames: {"figure-5": figures.first_code_error(named(frames["codes"]))},
+    captions={
+        "figure-5": "Codes scaled to [-1, 1]; a line breaks where a code is not used. "
+        + "; ".join(f"{name}: {first_only(name)}" for name in NAMES)
+        + "."
+    },
 )

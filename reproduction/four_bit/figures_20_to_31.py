@@ -145,10 +145,11 @@ def _of(errors: pd.DataFrame, of_it: str) -> list[Claim]:
 
 def draw(frames: Frames) -> dict[str, Figure]:
     """A figure per kind."""
-    return {
-        str(name): figures.histogram(part)
-        for name, part in frames["histograms"].groupby("figure", sort=False)
-    }
+    drawn = {}
+    for name, part in frames["histograms"].groupby("figure", sort=False):
+        drawn[str(name)] = figures.histogram(part)
+        drawn[str(name)].suptitle(str(part["tensor"].iloc[0]), fontsize=10.5)
+    return drawn
 
 
 EXHIBIT = Exhibit(

@@ -19,7 +19,7 @@ ROOT = Path(__file__).parents[2]
 NUMBERS = ROOT / "qmaps" / "lab" / "report" / "papers"
 ORDER = {
     "8-bit-optimizers": "figure-3 figure-4 figure-5 figure-6 table-1 table-2 table-3 table-5 "
-    "table-6 appendix-c appendix-f",
+    "table-6 appendix-b appendix-c appendix-e appendix-f section-2-2",
     "4-bit-optimizers": "figure-1 figure-3 figure-4 figures-5-to-19 figures-20-to-31 figure-32 "
     "table-1 table-2 table-4 table-5 table-6 theorem-1",
     "8-bit-parallelism-2015": "figure-1 figure-2 tables-1-3-4-6-7 table-2 table-5 section-3-2",
