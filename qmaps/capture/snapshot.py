@@ -252,18 +252,27 @@ def read_tensor(path: Path, number: int) -> Tensor:
     return tensor
 
 
-def digest(path: Path) -> str:
-    """Return a digest of what a snapshot holds, from the checksums in its header.
+def metadata(path: Path) -> dict[str, str]:
+    """The metadata in the header of a safetensors file, without reading a tensor.
 
     Raises:
         CaptureError: the file is missing, truncated or damaged.
     """
     try:
         with safe_open(path, framework="pt") as file:
-            metadata = file.metadata() or {}
+            return dict(file.metadata() or {})
     except (OSError, SafetensorError) as error:
         raise unreadable(path, error) from None
-    return checksums.of("".join(metadata[key] for key in sorted(metadata)).encode())
+
+
+def digest(path: Path) -> str:
+    """Return a digest of what a snapshot holds, from the checksums in its header.
+
+    Raises:
+        CaptureError: the file is missing, truncated or damaged.
+    """
+    found = metadata(path)
+    return checksums.of("".join(found[key] for key in sorted(found)).encode())
 
 
 def dtype_of(entry: Entry) -> torch.dtype:
