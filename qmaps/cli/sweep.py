@@ -60,6 +60,13 @@ def sweep(
             "the shards together."
         ),
     ] = None,
+    sample: Annotated[
+        str | None,
+        typer.Option(
+            help="Measure only this share of each tensor, such as 1%, with a confidence interval "
+            "beside each mean in the rows."
+        ),
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Measure quantizers on captured states; the rows go to OUT/sweep/sweep.parquet.
@@ -76,7 +83,7 @@ def sweep(
 
         qmaps sweep states --top 3 --markdown sweep.md
 
-        qmaps sweep states --workers 8
+        qmaps sweep states --workers 8 --sample 1%
 
         qmaps sweep states --shard 3/64 --out runs/mine
     """
@@ -102,6 +109,7 @@ def sweep(
             progress=lambda done, total, note: advance("sweep quantizers", done, total, note),
             workers=workers,
             shard=part,
+            sample=None if sample is None else _share(sample),
         )
     if part is not None:
         if as_json:
@@ -144,6 +152,16 @@ def _summary(frame: pd.DataFrame, state: str) -> pd.DataFrame:
         preset=rows["quantizer"].map(PRESETS).fillna(""),
         on_front=frontier(rows["bits_per_element"], rows["mean_abs_error"], attainable),
     )
+
+
+def _share(text: str) -> float:
+    """The share that ``1%`` or ``0.01`` names."""
+    try:
+        return float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
+    except ValueError:
+        raise BadValueError(
+            f"sample={text!r} must be a share such as 1% or 0.01, above 0 and at most 1"
+        ) from None
 
 
 def _cells(row: Mapping[str, Any]) -> list[str]:

@@ -41,31 +41,12 @@ def rows(
         An iterator over rows as `qmaps.sweep.run` has them.
     """
     tensors = {name: states.tensor(parameter, name) for name in names}
-    adam = tensors.keys() >= MOMENTS
-    wanted: dict[str, list[Quantizer]] = {
-        name: [q for q in singles if q.map.signed or not bool((tensor < 0).any())]
-        for name, tensor in tensors.items()
-    }
-    paired: set[tuple[str, Quantizer | None]] = set()
-    if adam:
-        for pair in pairs:
-            paired |= {("exp_avg", pair.first), ("exp_avg_sq", pair.second)}
-        wanted["exp_avg"] += [pair.first for pair in pairs if pair.first]
-        wanted["exp_avg_sq"] += [pair.second for pair in pairs if pair.second]
-
-    wanted = {name: list(dict.fromkeys(chosen)) for name, chosen in wanted.items()}
-    frozen = _fitted(tensors, wanted)
+    wanted, paired = wanted_of(tensors, singles, pairs)
+    frozen = fitted(tensors, wanted)
     moments: dict[tuple[str, Quantizer | None], tuple[Moment, float]] = {}
     for name, tensor in tensors.items():
-        about = {
-            "step": states.step,
-            "parameter": parameter,
-            "shape": "x".join(map(str, tensor.shape)),
-            "numel": tensor.numel(),
-            "state": name,
-        }
-        # In numpy: torch's sums depend on the number of threads.
-        mean_square = float(np.square(tensor.numpy().ravel(), dtype=np.float64).mean())
+        known = about(states, parameter, name, tensor)
+        mean_square = mean_square_of(tensor)
         moments[name, None] = (tensor, 32.0)
         work = [(frozen.get((name, q), q), (name, q) in paired) for q in wanted[name]]
         results = dispatch.each(partial(_measured, tensor), work, tensor)
@@ -74,7 +55,7 @@ def rows(
             if moment is not None:
                 moments[name, q] = (moment, bits)
             yield {
-                **about,
+                **known,
                 "quantizer": q.spec,
                 "first": None,
                 "second": None,
@@ -82,7 +63,7 @@ def rows(
                 "mean_square": mean_square,
                 **measured,
             }
-    if not (adam and pairs):
+    if not (tensors.keys() >= MOMENTS and pairs):
         return
     exact = Exact.of(tensors["exp_avg"], tensors["exp_avg_sq"], states.eps(parameter))
     collectors = _Collectors()
@@ -99,7 +80,7 @@ def rows(
             moments["exp_avg_sq", pair.second][1],
         )
         yield {
-            **about,
+            **known,
             "state": "update",
             "quantizer": pair.spec,
             "first": spec_of(pair.first),
@@ -109,7 +90,40 @@ def rows(
         }
 
 
-def _fitted(
+def about(states: CapturedStates, parameter: str, state: str, tensor: Tensor) -> dict[str, Any]:
+    """The columns of a row that say what it is of."""
+    return {
+        "step": states.step,
+        "parameter": parameter,
+        "shape": "x".join(map(str, tensor.shape)),
+        "numel": tensor.numel(),
+        "state": state,
+    }
+
+
+def wanted_of(
+    tensors: dict[str, Tensor], singles: Sequence[Quantizer], pairs: Sequence[Pair]
+) -> tuple[dict[str, list[Quantizer]], set[tuple[str, Quantizer | None]]]:
+    """The quantizers to measure on each state, and which of them pairs need."""
+    wanted = {
+        name: [q for q in singles if q.map.signed or not bool((tensor < 0).any())]
+        for name, tensor in tensors.items()
+    }
+    paired: set[tuple[str, Quantizer | None]] = set()
+    if tensors.keys() >= MOMENTS:
+        for pair in pairs:
+            paired |= {("exp_avg", pair.first), ("exp_avg_sq", pair.second)}
+        wanted["exp_avg"] += [pair.first for pair in pairs if pair.first]
+        wanted["exp_avg_sq"] += [pair.second for pair in pairs if pair.second]
+    return {name: list(dict.fromkeys(chosen)) for name, chosen in wanted.items()}, paired
+
+
+def mean_square_of(tensor: Tensor) -> float:
+    """The mean of the squares, by numpy: torch's sums depend on the number of threads."""
+    return float(np.square(tensor.numpy().ravel(), dtype=np.float64).mean())
+
+
+def fitted(
     tensors: dict[str, Tensor], wanted: dict[str, list[Quantizer]]
 ) -> dict[tuple[str, Quantizer], Quantizer]:
     """Quantizers with fitted maps, frozen; those of one normalizer share the work."""

@@ -22,6 +22,7 @@ from qmaps.maps.codebook import Codebook
 from qmaps.storage.files import exists
 from qmaps.sweep.identity import digest_of
 from qmaps.sweep.measure import MOMENTS, rows
+from qmaps.sweep.sample import check_share, sampled_rows
 
 Spec = str | Quantizer | Pair | tuple[str | Quantizer | None, str | Quantizer | None]
 
@@ -40,6 +41,7 @@ class Item:
         singles: quantizers to measure alone.
         pairs: quantizers of both moments.
         sweep: digest of the sweep that the item is of; empty where nothing is written.
+        sample: the share of the parameter that is measured; None for all of it.
     """
 
     number: int
@@ -51,6 +53,7 @@ class Item:
     singles: tuple[Quantizer, ...] = field(repr=False)
     pairs: tuple[Pair, ...] = field(repr=False)
     sweep: str = ""
+    sample: float | None = None
 
     @property
     def digest(self) -> str:
@@ -73,7 +76,11 @@ class Item:
         if states is None:
             states = _opened(self.source, _changed(self.source))
             name = states.parameters()[self.position]  # names may have been given by the caller
-        found = rows(states, name, self.states, self.singles, self.pairs)
+        found = None
+        if self.sample is not None:
+            found = sampled_rows(states, name, self.states, self.singles, self.pairs, self.sample)
+        if found is None:
+            found = rows(states, name, self.states, self.singles, self.pairs)
         return pd.DataFrame([{**row, "parameter": self.parameter} for row in found])
 
 
@@ -83,6 +90,7 @@ def plan(
     *,
     min_quantized_size: int = MIN_SIZE,
     codebooks: Iterable[Codebook] = (),
+    sample: float | None = None,
 ) -> list[Item]:
     """Divide a sweep into items that any process can measure by itself.
 
@@ -95,6 +103,7 @@ def plan(
         specs: quantizers and pairs, as for `qmaps.sweep.run`.
         min_quantized_size: parameters of at most this many elements are left out.
         codebooks: codebooks of the caller's own that the specs name.
+        sample: the share of each tensor to measure, as for `qmaps.sweep.run`.
 
     Returns:
         One item per parameter, in the order of the states.
@@ -103,6 +112,7 @@ def plan(
         SpecError: a spec does not parse.
         CaptureError: there are no states, none is large enough, or a pair is given and no
             parameter has both moments.
+        BadValueError: `sample` is not above 0 and at most 1.
 
     >>> import torch
     >>> states = {"weight": {"exp_avg": torch.randn(100, 100)}}
@@ -113,7 +123,7 @@ def plan(
     ['B128/DE@4s', 'B128/linear@4s']
     """
     captured = as_states(states)
-    items = items_of(captured, specs, min_quantized_size, tuple(codebooks))
+    items = items_of(captured, specs, min_quantized_size, tuple(codebooks), sample)
     return identified(items, captured, min_quantized_size)
 
 
@@ -122,8 +132,11 @@ def items_of(
     specs: Iterable[Spec],
     min_quantized_size: int,
     codebooks: tuple[Codebook, ...],
+    sample: float | None,
 ) -> list[Item]:
     """The items of `plan` without the digest of the sweep, for which states may have to be read."""
+    if sample is not None:
+        check_share(sample)
     singles, pairs = _parse(specs, codebooks)
     chosen = _parameters(states, min_quantized_size)
     if pairs:
@@ -140,6 +153,7 @@ def items_of(
             max(math.prod(states.shape(parameter, name)) for name in names),
             singles,
             pairs,
+            sample=sample,
         )
         for number, (parameter, names) in enumerate(chosen.items())
     ]
@@ -157,6 +171,8 @@ def identified(items: list[Item], states: CapturedStates, min_quantized_size: in
         "min_quantized_size": min_quantized_size,
         "states": digest_of(states),
     }
+    if items[0].sample is not None:
+        about["sample"] = items[0].sample
     text = json.dumps(about, sort_keys=True)
     sweep = hashlib.sha256(text.encode()).hexdigest()
     return [replace(item, sweep=sweep) for item in items]

@@ -32,6 +32,7 @@ def run(
     executor: Executor | None = None,
     workers: int | None = None,
     shard: tuple[int, int] | None = None,
+    sample: float | None = None,
 ) -> pd.DataFrame:
     """Measure quantizers on every tensor of captured states.
 
@@ -60,6 +61,13 @@ def run(
             calls this needs ``if __name__ == "__main__":``.
         shard: ``(3, 64)`` measures the third of 64 shards and writes only its parts to `out`;
             `qmaps.sweep.merge` puts the shards together.
+        sample: the share of each tensor to measure, such as 0.01: whole rows and whole blocks,
+            chosen by a fixed rule (`qmaps.sweep.units`), at least 128 units of them. Scales and
+            fitted maps are still those of the whole tensor. Beside each mean are the ends of its
+            95 % confidence interval, ``mean_abs_error_low`` and ``mean_abs_error_high``; both are
+            NaN where a tensor is so small that all of it is measured. An interval is too narrow
+            where few elements hold most of an error, as for relative errors of maps without 0.
+            Maxima, code entropy and codes used are those of the sample. `mean_square` is exact.
 
     Returns:
         One row per parameter, state and quantizer, and one per parameter and pair. The columns
@@ -78,13 +86,13 @@ def run(
         CaptureError: there are no states, none is large enough, a pair is given and no parameter
             has both moments, or a state holds NaN or infinity.
         BadValueError: states without a path are given to workers, `executor` and `workers` are
-            combined, or `shard` is none or lacks `out`.
+            combined, `shard` is none or lacks `out`, or `sample` is not above 0 and at most 1.
         OutputError: `out` cannot be written, holds another sweep, or is being written by
             another process.
         CommunicationError: workers were killed again and again.
     """
     captured = as_states(states)
-    items = items_of(captured, specs, min_quantized_size, tuple(codebooks))
+    items = items_of(captured, specs, min_quantized_size, tuple(codebooks), sample)
     executors.check(items, executor, workers)
     if shard is not None and out is None:
         raise BadValueError(f"shard={shard[0]}/{shard[1]} needs out, the folder of its parts")

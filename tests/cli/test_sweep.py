@@ -135,3 +135,15 @@ def test_lines_of_progress_without_a_terminal(
         advance("sweep quantizers", 3, 9, "a.weight")
         time.sleep(0.2)
     assert capsys.readouterr().err == ""
+
+
+def test_a_share_of_each_tensor(call, tmp_path: Path) -> None:
+    code, out, _ = call(f"sweep states {OPTIONS} --out {tmp_path} --sample 50% --json")
+    assert code == 0
+    assert call(f"sweep states --out {tmp_path} --sample some") == (
+        2,
+        "",
+        "error: sample='some' must be a share such as 1% or 0.01, above 0 and at most 1\n",
+    )
+    kept = sweep.run("states", SPECS, sample=0.5, out=tmp_path / "sweep")  # the same sweep goes on
+    assert len(kept) == len(json.loads(out))
