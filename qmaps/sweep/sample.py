@@ -89,8 +89,9 @@ def _rows(
         scales: dict[Normalizer, Scales] = {}
         for q in wanted[name]:
             if q.normalizer not in scales:
-                whole = q.normalizer.scales(tensor)
-                scales[q.normalizer] = chosen.restricted(whole, q.normalizer, tensor.dim())
+                scales[q.normalizer] = chosen.restricted(
+                    q.normalizer.scales(tensor), q.normalizer, tensor.dim()
+                )
             map_ = frozen.get((name, q), q).map
             key = RoundingKey() if q.stochastic else None
             codes, parts = reference.quantize(x, q.normalizer, map_, key, scales[q.normalizer])

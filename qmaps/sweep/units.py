@@ -151,4 +151,5 @@ def _hashes(parameter: str, count: int) -> NDArray[np.uint64]:
     z = seed + np.arange(1, count + 1, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)
     z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return z ^ (z >> np.uint64(31))
+    found: NDArray[np.uint64] = z ^ (z >> np.uint64(31))
+    return found
