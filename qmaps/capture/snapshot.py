@@ -266,7 +266,7 @@ def _read(path: Path, key: str) -> Tensor:
         begin, end = entry["data_offsets"]
         content = torch.empty(end - begin, dtype=torch.uint8)
         file.seek(8 + length + begin)
-        if content.numel() and file.readinto(memoryview(content.numpy())) != content.numel():  # type: ignore[attr-defined]
+        if content.numel() and file.readinto(content.numpy().data) != content.numel():
             raise OSError("the file ends early")
     return content.view(_BY_CODE[entry["dtype"]]).view(entry["shape"])
 
