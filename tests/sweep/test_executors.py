@@ -18,6 +18,7 @@ import torch
 from qmaps import capture, sweep
 from qmaps.errors import BadValueError, CaptureError, CommunicationError
 from qmaps.sweep import executors
+from qmaps.sweep.merge import joined
 from tests.sweep.data import SPECS, Deadly, on_disk, same, tensors
 
 
@@ -86,7 +87,7 @@ def test_items_of_a_killed_worker_run_again(
     pools = counted(monkeypatch)
     items = deadly(path, tmp_path / "died", 1)
     frames = {item.number: frame for item, frame in executors.in_pool(items, 2)}
-    same(pd.concat([frames[item.number] for item in items], ignore_index=True), serial)
+    same(joined([frames[item.number] for item in items]), serial)
     assert (tmp_path / "died").read_text() == "x"
     assert pools == [2, 1] or pools == [2, 2]
 
