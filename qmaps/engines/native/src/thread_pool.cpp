@@ -26,6 +26,8 @@ constexpr int kLooks = 5000;
 void pause() {
 #if defined(__x86_64__) || defined(_M_X64)
     _mm_pause();
+#elif defined(__aarch64__)
+    __asm__ volatile("yield");
 #endif
 }
 
