@@ -14,6 +14,12 @@ from matplotlib.lines import Line2D
 COLOURS = ("#4269d0", "#efb118", "#ff725c", "#3ca951", "#a463f2", "#6cc5b0", "#9c6b4e", "#97bbf5")
 OTHER = "#9498a0"
 """Peers beyond the colours at hand."""
+MARKERS = "os^DvPX*"
+"""Peers are told apart by these too, without colours."""
+
+
+Look = tuple[str, str]
+"""A colour and a marker."""
 
 
 def draw(results: dict[str, Any], path: Path) -> None:
@@ -30,15 +36,18 @@ def draw(results: dict[str, Any], path: Path) -> None:
 def ratios(axes: Axes, rows: Sequence[dict[str, Any]]) -> list[Line2D]:
     """Draw the ratios to peers, one line for each row; returns what a legend shows."""
     peers = list(dict.fromkeys(peer for row in rows for peer in row["ratios"]))
-    colours = {peer: COLOURS[i] if i < len(COLOURS) else OTHER for i, peer in enumerate(peers)}
+    looks = {
+        peer: (COLOURS[i] if i < len(COLOURS) else OTHER, MARKERS[i % len(MARKERS)])
+        for i, peer in enumerate(peers)
+    }
     axes.set_xscale("log")
     axes.axvline(1, color="black", linewidth=0.8)
     for line, row in enumerate(rows):
-        _line(axes, line, row, colours)
+        _line(axes, line, row, looks)
     name_lines(axes, [row["name"] for row in rows])
     axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}x")
     axes.set_xlabel("time of the peer / time of qmaps (more than 1: qmaps is faster)")
-    return _legend(colours)
+    return _legend(looks)
 
 
 def name_lines(axes: Axes, names: Sequence[str]) -> None:
@@ -50,19 +59,22 @@ def name_lines(axes: Axes, names: Sequence[str]) -> None:
     axes.spines[["top", "right"]].set_visible(False)
 
 
-def _line(axes: Axes, line: int, row: dict[str, Any], colours: dict[str, str]) -> None:
+def _line(axes: Axes, line: int, row: dict[str, Any], looks: dict[str, Look]) -> None:
     for peer, value in row["ratios"].items():
-        colour, missed = colours[peer], row["reached"].get(peer) is False
+        (colour, marker), missed = looks[peer], row["reached"].get(peer) is False
         axes.plot([value["q1"], value["q3"]], [line, line], color=colour, linewidth=2.5, alpha=0.5)
         face = "white" if missed else colour
-        axes.plot(value["ratio"], line, "o", color=colour, markerfacecolor=face, markersize=7)
+        axes.plot(value["ratio"], line, marker, color=colour, markerfacecolor=face, markersize=7)
         if (floor := row["floors"].get(peer)) is not None:
             axes.plot(floor, line, "|", color=colour, markersize=17, markeredgewidth=2.5)
 
 
-def _legend(colours: dict[str, str]) -> list[Line2D]:
+def _legend(looks: dict[str, Look]) -> list[Line2D]:
     style = {"linestyle": "none", "markersize": 7}
-    handles = [Line2D([], [], marker="o", color=c, label=p, **style) for p, c in colours.items()]
+    handles = [
+        Line2D([], [], marker=marker, color=colour, label=peer, **style)
+        for peer, (colour, marker) in looks.items()
+    ]
     grey = {"color": "#555555", "linestyle": "none"}
     bar = Line2D([], [], marker="|", markersize=13, markeredgewidth=2.5, label="floor", **grey)
     hollow = Line2D(

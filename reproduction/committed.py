@@ -2,51 +2,172 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from typing import Any
 
 import pandas as pd
+from scipy import stats
 
+from qmaps.lab.report.claim import Claim
 from reproduction.context import Context
+from reproduction.differences import Difference
+from reproduction.numbers import number, percent
+from reproduction.stand_ins import StandIn
 
 PARITY = "python -m benchmarks.parity digits stdlib-lm-tiny"
-FIRST_MOMENT = "python -m benchmarks.parity --out reports/parity-first-moment"
+FULL = "32-bit"
+"""AdamW in 32 bits among the runs of judges."""
+EIGHT = "python -m benchmarks.parity stdlib-lm --seeds 8 --name parity-adamw"
+LONG = "python -m benchmarks.parity stdlib-lm --name parity-stdlib-lm"
+FIRST_MOMENT = "python -m benchmarks.parity, with the options of reports/parity-first-moment.md"
+TUNED = "python -m benchmarks.tuned"
+JUDGES = "python -m benchmarks.judges"
+RECOMMENDED = "python -m benchmarks.recommended lm-tiny docstring-lm minilm"
 ABLATIONS = "python -m benchmarks.ablations"
 BENCH = "python -m benchmarks"
-ON_A_CPU = (
-    "How a step in few bits compares with torch's fused one depends on the CPU; reports/bench has "
-    "two."
-)
-LANGUAGE, VISION = "stdlib-lm-tiny", "digits"
+CLOSE = 0.02
+"""Losses that differ by less than this share count as the same."""
+BUSY = 0.75
+"""Share of the memory's bandwidth above which a step waits for memory."""
+LANGUAGE, LONGER, VISION = "stdlib-lm-tiny", "stdlib-lm", "digits"
 """Workloads that replace language and image tasks of the papers."""
-STEP = "optimizer's step, times torch's fused"
+STEP = "step, times torch's fused"
 PEER = "torch fused"
+Loss = tuple[float, float]
+"""A mean loss and its standard error."""
 
 
 def ablation(context: Context, name: str) -> pd.DataFrame:
     """Stability of training, a row per setting.
 
     Returns:
-        `setting`, `runs`, `unstable` (percent), `loss` (median of stable runs), `error` (their
+        `setting`, `runs`, `failed` (how many), `unstable` (percent), `loss` (median of stable
+        runs), `error` (their
         standard error, which includes the effect of hyperparameters).
     """
     frame = context.table(f"ablations/{name}.csv", ABLATIONS)
     grouped = frame.groupby("setting", sort=False)
     stable = frame[~frame["unstable"]].groupby("setting")["loss"]
     summary = pd.DataFrame(
-        {"runs": grouped.size(), "unstable": 100 * grouped["unstable"].mean()}
+        {
+            "runs": grouped.size(),
+            "failed": grouped["unstable"].sum(),
+            "unstable": 100 * grouped["unstable"].mean(),
+        }
     ).join(pd.DataFrame({"loss": stable.median(), "error": stable.sem()}))
     return summary.reset_index()
 
 
+def counts(summary: pd.DataFrame) -> dict[str, tuple[int, int]]:
+    """How many runs of each setting were unstable, of how many; see `ablation`."""
+    return {
+        str(row["setting"]): (int(row["failed"]), int(row["runs"]))
+        for row in summary.to_dict("records")
+    }
+
+
 def parity(context: Context) -> pd.DataFrame:
-    """Mean final losses: `workload`, `optimizer`, `width`, `loss`, `state_mib`, `seeds`."""
-    return _means(_of_today(context.table("parity.csv", PARITY)))
+    """Mean final losses: `workload`, `optimizer`, `width`, `loss`, `error`, `state_mib`, `seeds`.
+
+    Those of all workloads, at rates that were not tuned.
+    """
+    return means(
+        _joined(context, {"parity": PARITY, "parity-adamw": EIGHT, "parity-stdlib-lm": LONG})
+    )
 
 
 def first_moment(context: Context) -> pd.DataFrame:
-    """The same with one moment quantized."""
-    return _means(_of_today(context.table("parity-first-moment.csv", FIRST_MOMENT)))
+    """The runs with one moment quantized, and with a factored second one, seed by seed."""
+    files = {"parity-first-moment": FIRST_MOMENT, "parity-b2048": FIRST_MOMENT, "parity": PARITY}
+    frame = _joined(context, files)
+    return frame[frame["optimizer"].isin(["AdamW", "AdamWFactor"])].reset_index(drop=True)
+
+
+def judges(context: Context) -> pd.DataFrame:
+    """Differences to 32-bit AdamW at the rate that is best for it, seed by seed.
+
+    Returns:
+        `judge`, `quantizer`; `base`, the mean loss of 32 bits; `seeds`; `difference`, the mean
+        over seeds; `low` and `high`, the ends of its 95 % interval by a t-test; `error`.
+    """
+    runs = context.table("judges.csv", JUDGES)
+    more = context.table("recommended.csv", RECOMMENDED)
+    runs = pd.concat([runs, more]).drop_duplicates(["judge", "quantizer", "lr", "seed"])
+    rows = []
+    for judge, of_judge in runs.groupby("judge", sort=False):
+        full = of_judge[of_judge["quantizer"] == FULL]
+        best = full.groupby("lr")["loss"].mean().idxmin()
+        chosen = of_judge[of_judge["lr"] == best].set_index("seed")
+        base = chosen[chosen["quantizer"] == FULL]["loss"]
+        for quantizer, part in chosen.groupby("quantizer", sort=False):
+            apart = (part["loss"] - base).dropna()
+            error = float(stats.sem(apart.to_numpy(float)))
+            half = float(stats.t.ppf(0.975, len(apart) - 1)) * error
+            mean = float(apart.mean())
+            rows.append(
+                {"judge": judge, "quantizer": quantizer, "base": float(base[apart.index].mean()),
+                 "seeds": len(apart), "difference": mean, "low": mean - half, "high": mean + half,
+                 "error": error}
+            )  # fmt: skip
+    return pd.DataFrame(rows)
+
+
+def alike(judges: pd.DataFrame, quantizer: str, name: str) -> list[Claim]:
+    """That a quantizer ends where 32 bits do, judge by judge.
+
+    It does where the whole interval of the difference lies within `CLOSE` of the loss. A judge
+    whose interval is wider than that cannot tell, and is not compared.
+    """
+    claims = []
+    for row in judges[judges["quantizer"] == quantizer].to_dict("records"):
+        margin = CLOSE * row["base"]
+        tells = row["high"] - row["low"] < 2 * margin
+        claims.append(
+            Claim(
+                f"{name} ends where 32-bit AdamW does, at the rate that is best for it "
+                f"({row['judge']}, {row['seeds']} seeds).",
+                bool(-margin < row["low"] and row["high"] < margin) if tells else (),
+                f"{row['difference']:+.4f} ({row['low']:+.4f} to {row['high']:+.4f}), of "
+                f"{row['base']:.4f}.",
+            )
+        )
+    return claims
+
+
+def tuned(context: Context) -> pd.DataFrame:
+    """The runs of each row of the 4-bit paper's table 2 at its own best rate, as `parity`."""
+    runs = context.table("tuned.csv", TUNED)
+    runs["loss"] = runs["loss"].fillna(math.inf)
+    keys = ["workload", "optimizer", "width"]
+    found = runs.groupby([*keys, "rate"], sort=False)["loss"].mean().reset_index()
+    best = found.loc[found.groupby(keys)["loss"].idxmin(), [*keys, "rate"]]
+    return means(runs.merge(best, on=[*keys, "rate"]))
+
+
+def judged(judges: pd.DataFrame, judge: str, names: Mapping[str, str]) -> dict[str, Loss]:
+    """Losses at the rate that is best for 32 bits, by name.
+
+    Args:
+        judges: the frame that `judges` returns.
+        judge: its name.
+        names: quantizers by name. The ± of 32 bits is 0, and that of the others is the standard
+            error of their difference to it, seed by seed.
+    """
+    rows = judges[judges["judge"] == judge].set_index("quantizer")
+    base = float(rows["base"][FULL])  # some quantizers have fewer seeds
+    return {
+        name: (base + float(rows["difference"][spec]), float(rows["error"][spec]))
+        for name, spec in names.items()
+        if spec in rows.index
+    }
+
+
+def _joined(context: Context, commands: Mapping[str, str]) -> pd.DataFrame:
+    """The runs of several files of parity, those of all under today's names, each once."""
+    files = [_of_today(context.table(f"{name}.csv", each)) for name, each in commands.items()]
+    keys = ["workload", "optimizer", "width", "seed"]
+    return pd.concat(files, ignore_index=True).drop_duplicates(keys)
 
 
 def _of_today(frame: pd.DataFrame) -> pd.DataFrame:
@@ -60,29 +181,30 @@ def _of_today(frame: pd.DataFrame) -> pd.DataFrame:
     return frame.replace({"width": {"4bit": "paper-4bit"}})
 
 
-def by_key(means: pd.DataFrame) -> dict[tuple[str, str, str], dict[str, float]]:
+def by_key(frame: pd.DataFrame) -> dict[tuple[str, str, str], dict[str, float]]:
     """`loss`, its standard `error` and `state_mib` by workload, optimizer and width."""
     numbers = ("loss", "error", "state_mib")
     return {
         (str(row["workload"]), str(row["optimizer"]), str(row["width"])): {
             name: float(row[name]) for name in numbers
         }
-        for row in means.to_dict("records")
+        for row in frame.to_dict("records")
     }
 
 
-def _means(frame: pd.DataFrame) -> pd.DataFrame:
+def means(frame: pd.DataFrame) -> pd.DataFrame:
+    """Means over seeds, and their standard errors, of rows of parity."""
     keys = ["workload", "optimizer", "width"]
     grouped = frame.groupby(keys, sort=False)
-    means = grouped[["loss", "state_mib"]].mean()
-    return means.assign(error=grouped["loss"].sem(), seeds=grouped.size()).reset_index()
+    found = grouped[["loss", "state_mib"]].mean()
+    return found.assign(error=grouped["loss"].sem(), seeds=grouped.size()).reset_index()
 
 
 def losses(
-    means: pd.DataFrame, workload: str, keys: Mapping[str, tuple[str, str]]
+    frame: pd.DataFrame, workload: str, keys: Mapping[str, tuple[str, str]]
 ) -> dict[str, tuple[float, float]]:
     """Loss and standard error by name, of those optimizers and widths that the workload has."""
-    found = by_key(means)
+    found = by_key(frame)
     rows = {name: found.get((workload, *key)) for name, key in keys.items()}
     return {name: (row["loss"], row["error"]) for name, row in rows.items() if row is not None}
 
@@ -91,45 +213,126 @@ def relative_steps(context: Context) -> pd.DataFrame:
     """Times of qmaps' steps relative to torch's fused steps, timed alternately.
 
     Returns:
-        `case`; `ratio`, the time of a step in multiples of torch's; `spread`, half of the
-        interquartile range over rounds.
+        `machine`; `case`; `ratio`, the time of a step in multiples of torch's; `spread`, half of
+        the interquartile range over rounds; `bandwidth` and `bandwidth_fused`, the shares of the
+        machine's memory bandwidth that our step and torch's reach.
     """
     rows = []
-    for case in _cases(context):
-        peer = case["ratios"].get(PEER)
-        if peer:
+    for machine, cases in machines(context).items():
+        for case in cases:
+            peer = case["ratios"].get(PEER)
+            if not peer:
+                continue
             low, ratio, high = (1 / peer[name] for name in ("q3", "ratio", "q1"))
-            rows.append({"case": case["name"], "ratio": ratio, "spread": (high - low) / 2})
+            share = case["share_of_bandwidth"]
+            rows.append(
+                {
+                    "machine": machine,
+                    "case": case["name"],
+                    "ratio": ratio,
+                    "spread": (high - low) / 2,
+                    "bandwidth": share.get("qmaps"),
+                    "bandwidth_fused": share.get(PEER),
+                }
+            )
     return pd.DataFrame(rows)
 
 
-def step_of(
-    steps: pd.DataFrame, cases: Mapping[str, str], full: Iterable[str]
-) -> dict[str, float | tuple[float, float]]:
-    """Relative step times by name; those in `full` are torch's own, 1 by definition.
+def stand_in_steps(
+    steps: pd.DataFrame, quantity: str, cases: Mapping[str, str], full: str
+) -> list[StandIn]:
+    """Steps in the place of a paper's times, a stand-in for each machine.
 
     Args:
         steps: the frame that `relative_steps` returns.
-        cases: cases of the frame by name.
-        full: names of 32-bit optimizers.
+        quantity: the paper's times.
+        cases: cases of the frame by row of the paper.
+        full: the row of the 32-bit optimizer, whose step is torch's own: 1 by definition.
     """
-    rows = {str(row["case"]): row for row in steps.to_dict("records")}
-    found: dict[str, float | tuple[float, float]] = dict.fromkeys(full, 1.0)
-    for name, case in cases.items():
-        if case in rows:
-            found[name] = (float(rows[case]["ratio"]), float(rows[case]["spread"]))
+    found = []
+    for machine, rows in steps.groupby("machine", sort=False):
+        by_case = {str(row["case"]): row for row in rows.to_dict("records")}
+        ours: dict[str, float | tuple[float, float]] = {full: 1.0}
+        for name, case in cases.items():
+            if case in by_case:
+                ours[name] = (float(by_case[case]["ratio"]), float(by_case[case]["spread"]))
+        found.append(StandIn(quantity, f"{STEP}, {machine}", ours))
     return found
 
 
+def slower(steps: pd.DataFrame, cases: Iterable[str], of: str) -> list[Difference]:
+    """Why steps in few bits are slower than torch's fused one where they are, by machine.
+
+    The machine makes the difference if it takes no step longer that waits for memory, of which
+    fewer bits need less: a step is faster on another machine, or it moves its bytes at less than
+    `BUSY` of the bandwidth where torch's step reaches more.
+
+    Args:
+        steps: the frame that `relative_steps` returns.
+        cases: the cases that are compared.
+        of: what differs, see `Difference.of`; the machine's name is added.
+    """
+    faster = steps[steps["ratio"] < 1].set_index("case")
+    found = []
+    for machine, rows in steps.groupby("machine", sort=False):
+        late = rows[rows["case"].isin(list(cases)) & (rows["ratio"] > 1)]
+        if late.empty:
+            continue
+        busy = float(rows["bandwidth_fused"].max())
+        idle = (late["bandwidth"] < BUSY) & (busy > BUSY)
+        parts = [
+            f"{row['case']}, {number(row['ratio'])} times as long at {percent(row['bandwidth'])}"
+            + _elsewhere(faster, row["case"])
+            for row in late.to_dict("records")
+        ]
+        found.append(
+            Difference(
+                f"On {machine} torch's fused step moves its bytes at up to {percent(busy)} of the "
+                f"memory's bandwidth, and ours wait for arithmetic: {'; '.join(parts)}.",
+                bool((idle | late["case"].isin(faster.index)).all()),
+                f"{of}.*{machine}",
+            )
+        )
+    return found
+
+
+def _elsewhere(faster: pd.DataFrame, case: str) -> str:
+    """The machine where a step is faster, if there is one."""
+    if case not in faster.index:
+        return ""
+    row = faster.loc[[case]].to_dict("records")[0]
+    return f" ({number(row['ratio'])} times on {row['machine']})"
+
+
 def steps(context: Context) -> pd.DataFrame:
-    """Times of optimizer steps: `case`, `contender`, `nanoseconds` (median, per element)."""
+    """Times of optimizer steps.
+
+    Returns:
+        `machine`, `case`, `contender`, `nanoseconds` (median, per element), `spread` (half of the
+        interquartile range), `bandwidth` (share of the machine's, NaN where bytes are unknown).
+    """
     return pd.DataFrame(
-        {"case": case["name"], "contender": name, "nanoseconds": value["median"]}
-        for case in _cases(context)
+        {
+            "machine": machine,
+            "case": case["name"],
+            "contender": name,
+            "nanoseconds": value["median"],
+            "spread": (value["q3"] - value["q1"]) / 2,
+            "bandwidth": case["share_of_bandwidth"].get(name, math.nan),
+        }
+        for machine, cases in machines(context).items()
+        for case in cases
         if case["unit"] == "ns per element"
         for name, value in case["values"].items()
     )
 
 
-def _cases(context: Context) -> list[dict[str, Any]]:
-    return list(context.json("bench/cpu.json", BENCH)["cases"])
+def machines(context: Context) -> dict[str, list[dict[str, Any]]]:
+    """The cases of the benchmark by processor; all machines whose results are committed."""
+    found = {}
+    for file in ("bench/cpu.json", "bench/amd-epyc/cpu.json", "bench/lamb-lars/cpu.json"):
+        result = context.json(file, BENCH)
+        processor = str(result["about"]["machine"]["processor"])
+        name = processor.replace("(R)", "").removesuffix(" Processor")
+        found[f"{name}, one thread" if name in found else name] = list(result["cases"])
+    return found

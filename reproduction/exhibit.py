@@ -16,6 +16,7 @@ from matplotlib.figure import Figure
 
 from qmaps.lab.report.claim import Claim, Verdict, weakest
 from reproduction.context import Context
+from reproduction.differences import Difference
 
 
 class Needs(StrEnum):
@@ -54,6 +55,7 @@ class Finding:
         why: explains differences, and how to read them, for any states.
         why_ours: explains differences that are specific to the workloads of this project; pages
             of a user's own states leave it out.
+        differences: what differs, and why; see `reproduction.differences.explain`.
         tables: other tables worth a CSV file, by name.
     """
 
@@ -61,6 +63,7 @@ class Finding:
     statements: Sequence[Claim] = ()
     why: str = ""
     why_ours: str = ""
+    differences: Sequence[Difference] = ()
     tables: Frames = field(default_factory=dict)
 
     @property
@@ -77,12 +80,17 @@ class Finding:
     def counts(self, kind_of: Callable[[str], Kind]) -> Counter[tuple[Kind, Verdict]]:
         """Number of verdicts by kind and verdict; those without a comparison are left out.
 
+        A measurement that stands for several numbers of the paper counts once for each verdict.
+
         Args:
             kind_of: the kind of a quantity; statements have that of the quantity ``""``.
         """
         found = Counter((kind_of(""), statement.verdict) for statement in self.statements)
         if self.numbers is not None:
-            pairs = zip(self.numbers["quantity"], self.numbers["verdict"], strict=True)
+            stands = self.numbers["stand_in"] != ""
+            again = self.numbers.duplicated(["what", "stand_in", "ours", "verdict"]) & stands
+            rows = self.numbers[~again]
+            pairs = zip(rows["quantity"], rows["verdict"], strict=True)
             found += Counter((kind_of(quantity), Verdict(verdict)) for quantity, verdict in pairs)
         return Counter({k: n for k, n in found.items() if k[1] is not Verdict.NOT_COMPARED})
 
@@ -103,7 +111,8 @@ class Finding:
             (self.numbers["verdict"] != Verdict.NOT_COMPARED).any()
         )
         covered = any(statement.covers for statement in self.statements)
-        if self.missing and not compared and not covered and found is not Verdict.DIFFERS:
+        good = found not in (Verdict.DIFFERS, Verdict.CONTRADICTS, Verdict.ELSEWHERE)
+        if self.missing and not compared and not covered and good:
             return Verdict.NOT_COMPARED
         return found
 

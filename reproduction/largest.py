@@ -11,7 +11,15 @@ from qmaps.lab.report.published import rows
 from qmaps.optim import AdamW
 from reproduction.context import Context
 from reproduction.exhibit import Finding, Frames
-from reproduction.memory import GIB, STATES, architectures, largest, quantizers, state_bytes
+from reproduction.memory import (
+    GIB,
+    RESERVE,
+    STATES,
+    architectures,
+    largest,
+    quantizers,
+    state_bytes,
+)
 
 TOKENS = 512
 CHECKED = ("digits", "stdlib-lm-tiny", "stdlib-lm")
@@ -95,7 +103,20 @@ def find(frames: Frames) -> Finding:
         statements=statements,
         why="Mixed precision: weights in 32 and 16 bits, gradients in 32, both moments, and the "
         f"activations of one sequence of {TOKENS} tokens in 16 bits by a published formula; GB are "
-        "2^30 bytes, all of them free. What a device itself takes is not counted, so models within "
-        "half a GB of the limit may not fit in fact.",
+        f"2^30 bytes, of which the device itself takes {RESERVE:g}: a context of CUDA, and what "
+        f"the allocator rounds up. {_close(frames)}",
         tables={"largest": frames["largest"], "totals": frames["totals"], "checked": checked},
     )
+
+
+def _close(frames: Frames) -> str:
+    """The models that only the reserve keeps out, or brings within it of the limit."""
+    near = [
+        f"{row['model']} with {name} needs {row[column]:.2f} of {asked['memory_gb']}"
+        for asked in frames["largest"].to_dict("records")
+        for row in frames["totals"].to_dict("records")
+        for column, name in (("gib_32bit", "32 bits"), ("gib_low", "fewer"))
+        if row["model"].startswith(asked["family"])
+        and 0 <= asked["memory_gb"] - row[column] < 2 * RESERVE
+    ]
+    return f"Near a limit: {'; '.join(near)}." if near else "No model is near a limit."

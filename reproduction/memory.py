@@ -15,6 +15,9 @@ from qmaps.optim.presets import preset
 Shape = tuple[int, ...]
 GIB = 2**30
 STATES = ("exp_avg", "exp_avg_sq")
+RESERVE = 0.5
+"""GiB of a device's memory that no tensor of the training gets. A context of CUDA takes 0.3 to 0.5
+GiB, and what the allocator rounds up comes on top."""
 MIN_QUANTIZED_SIZE = 4096
 FACTORED = "factored"
 """A second moment as means of rows and columns."""
@@ -140,10 +143,13 @@ def architectures() -> dict[str, Architecture]:
 
 
 def largest(family: str, memory_gb: float, low: dict[str, str | None], tokens: int) -> str:
-    """The largest model of a family that can be trained in so many GiB; ``none`` if none can."""
+    """The largest model of a family that can be trained in so many GiB; ``none`` if none can.
+
+    The device itself, its driver and the fragments of its allocator take `RESERVE` of them.
+    """
     fitting = [
         model
         for name, model in architectures().items()
-        if name.startswith(family) and model.training(low, tokens) <= memory_gb * GIB
+        if name.startswith(family) and model.training(low, tokens) <= (memory_gb - RESERVE) * GIB
     ]
     return max(fitting, key=lambda model: model.parameters).name if fitting else "none"

@@ -15,7 +15,7 @@ from qmaps.lab.report import templating
 from qmaps.lab.report.page import embedded
 from qmaps.lab.report.table import Cell, judged
 from qmaps.storage.files import output_folder, write_text
-from reproduction import words
+from reproduction import differences, words
 from reproduction.exhibit import Paper
 from reproduction.results import Result
 
@@ -23,13 +23,16 @@ SHOWN = 40
 """Most rows of a further table on a page; the CSV file has all rows."""
 
 RULES = (
-    "A number is reproduced if it is within a tenth of the paper's, plus the paper's spread; it "
-    "has the same ordering if it lies to the others of its kind as the paper's does. Where the "
+    "A number is reproduced if it is within a tenth of the paper's, plus the paper's spread, or "
+    "equal as the paper prints it; it has the same ordering if it lies to the others of its kind "
+    "as the paper's does. Where the "
     "paper's metric cannot be measured here, a quantity of ours stands in its place and only the "
     "ordering can be the same: no other row is better in one and worse in the other, and one at "
     "least lies alike in both (rows count as equal whose ± touch, or that the paper may have "
-    "rounded apart). A number that is not reproduced and contradicts others of its paper puts the "
-    "paper in doubt. A number of the paper without one of ours is not compared. A figure's or "
+    "rounded apart). A claim that is not reproduced and contradicts others of its paper puts the "
+    "paper in doubt. What differs is laid to another model, data or machine where a control shows "
+    "that these make the difference, which the page then names; where none does, it contradicts "
+    "the paper. A number of the paper without one of ours is not compared. A figure's or "
     "table's own verdict is the weakest of its numbers and statements; a statement alone does not "
     "speak for a table of which no number is compared."
 )
@@ -149,6 +152,8 @@ def _markdown(paper: Paper, results: Sequence[Result], about: dict[str, Any]) ->
             for statement in finding.statements
         ]
         lines += [""] if finding.statements else []
+        if finding.differences:
+            lines += ["Differences:", "", *differences.lines(finding.differences), ""]
         if finding.numbers is not None:
             lines += [*table(words.numbers(finding.numbers)), ""]
         for name in result.pictures:

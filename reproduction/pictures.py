@@ -1,4 +1,4 @@
-"""Pictures that are small enough for the repository."""
+"""Pictures of the pages."""
 
 from __future__ import annotations
 
@@ -11,14 +11,15 @@ from qmaps import figures
 from qmaps.storage.files import replacing
 
 DPI = 100
-COLOURS = 128
-"""Colours of a palette, which takes a third of the bytes without a visible difference."""
 
 
 def save(figure: Figure, path: Path) -> None:
-    """Write `figure` as a PNG with a palette; equal figures give equal bytes."""
+    """Write `figure` as a PNG in all its colours; equal figures give equal bytes.
+
+    A palette would take a third of the bytes, and draws bands into heat maps.
+    """
     figures.save(figure, path, dpi=DPI)
     with Image.open(path) as picture:
-        small = picture.convert("RGB").quantize(COLOURS, dither=Image.Dither.NONE)
+        opaque = picture.convert("RGB")
     with replacing(path) as temporary:
-        small.save(temporary, format="PNG", optimize=True)
+        opaque.save(temporary, format="PNG", optimize=True)

@@ -29,6 +29,7 @@ from qmaps.storage.locks import FolderLock
 from reproduction import page, sources, summary
 from reproduction.catalogue import PAPERS
 from reproduction.context import FULL, QUICK, Context, NotYetError, Progress
+from reproduction.differences import explain
 from reproduction.exhibit import Exhibit, Frames, Needs, Paper
 from reproduction.pictures import save
 from reproduction.results import Made, Result
@@ -137,8 +138,9 @@ def _make(paper: Paper, exhibit: Exhibit, context: Context, folder: Path) -> Res
     except NotYetError as missing:
         return Result(exhibit, pending=str(missing))
     finding = exhibit.find(frames)
-    if context.own:
-        finding = replace(finding, why_ours="")
+    if context.own:  # the evidence for what differs is that of our models
+        finding = replace(finding, why_ours="", differences=())
+    finding = explain(finding)
     output_folder(folder)
     pictures = {name: _picture(figure, folder / f"{name}.png")
                 for name, figure in exhibit.draw(frames).items()}  # fmt: skip

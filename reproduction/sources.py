@@ -16,6 +16,7 @@ SHOWING = ("cli", "figures", "capture/integrations", "lab/report")
 PAGES = (
     "__main__",
     "catalogue",
+    "differences",
     "page",
     "pictures",
     "results",

@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from itertools import combinations
 
 import pandas as pd
 
@@ -19,6 +20,9 @@ class Better(StrEnum):
 
     MORE = "more"
     LESS = "less"
+
+
+Scale = tuple["pd.Series[float]", "pd.Series[float]", Better]
 
 
 @dataclass(frozen=True)
@@ -80,18 +84,44 @@ def in_place(
     return frame.iloc[order].reset_index(drop=True)
 
 
-def _rows(paper: pd.DataFrame, given: StandIn) -> pd.DataFrame:
-    """The rows of one quantity with one stand-in."""
-    rows = beside(paper, {(what, given.quantity): value for what, value in given.ours.items()})
+def opposed(paper: pd.DataFrame, given: StandIn) -> list[tuple[str, str]]:
+    """Pairs of rows of which one is better in the paper and the other in ours.
+
+    Args:
+        paper: of `qmaps.lab.report.published.published`.
+        given: what stands for one of its quantities.
+    """
+    rows = paper[paper["quantity"] == given.quantity]
+    known = beside(rows, _measured(given)).dropna(subset=["paper", "ours"])
+    scales = _scales(rows, known, given)
+    return [
+        (str(known.at[one, "what"]), str(known.at[two, "what"]))
+        for one, two in combinations(known.index, 2)
+        if math.prod(_relation(*scale, one, two) for scale in scales) < 0
+    ]
+
+
+def _measured(given: StandIn) -> dict[tuple[str, str], float | tuple[float, float]]:
+    return {(what, given.quantity): value for what, value in given.ours.items()}
+
+
+def _scales(paper: pd.DataFrame, known: pd.DataFrame, given: StandIn) -> tuple[Scale, Scale]:
+    """Values, spreads and direction of the paper's metric, and of ours."""
     theirs = _better(paper, given.quantity)
-    rows["stand_in"] = given.name
-    known = rows.dropna(subset=["paper", "ours"])
-    rounding = dict(zip(paper["what"], paper["rounding"], strict=True))
-    paper_spread = known["paper_spread"].fillna(0)
-    scales = (
-        (known["paper"], paper_spread.clip(lower=known["what"].map(rounding)), theirs),
+    rounding = known["what"].map(dict(zip(paper["what"], paper["rounding"], strict=True)))
+    spread = known["paper_spread"].fillna(0).clip(lower=rounding)
+    return (
+        (known["paper"], spread, theirs),
         (known["ours"], known["ours_spread"].fillna(0), given.better),
     )
+
+
+def _rows(paper: pd.DataFrame, given: StandIn) -> pd.DataFrame:
+    """The rows of one quantity with one stand-in."""
+    rows = beside(paper, _measured(given))
+    rows["stand_in"] = given.name
+    known = rows.dropna(subset=["paper", "ours"])
+    scales = _scales(paper, known, given)
     rows["verdict"] = Verdict.NOT_COMPARED.value
     for index in known.index if len(known) > 1 else ():
         pairs = [

@@ -21,6 +21,11 @@ KINDS = (
     "paper. Computed ones are arithmetic, such as bytes of states, and show that the paper is read "
     "rightly. Those from the paper's own inputs show that its model gives its results."
 )
+BEFORE = Path(__file__).with_name("counts-before.csv")
+EARLIER = (
+    "The same before differences were traced, in version 0.2.0: each number that a measurement "
+    "stood for counted, learning rates were those of no sweep, and step times those of one machine."
+)
 Found = Sequence[tuple[Paper, Sequence[Result]]]
 
 
@@ -28,13 +33,16 @@ def write(found: Found, about: dict[str, Any], out: Path) -> Path:
     """Write ``out/papers.md`` and ``out/papers.html``; returns the latter."""
     rows, left, wrong = exhibits(found), left_out(found), errors(found)
     counted, verdicts = covered(found), numbers(found)
-    write_text(out / "papers.md", _markdown(rows, wrong, left, counted, verdicts, about))
+    before = [] if about["quick"] or about["own"] else earlier()
+    write_text(out / "papers.md", _markdown(rows, wrong, left, counted, verdicts, before, about))
     text = page.template("summary").render(
         rows=list(map(_cells, rows)),
         errors=wrong,
         left=left,
         counted=[[cell(value) for value in row.values()] for row in counted],
         verdicts=verdicts,
+        before=before,
+        earlier=EARLIER,
         kinds=KINDS,
         about=about,
         rules=page.RULES,
@@ -95,6 +103,14 @@ def numbers(found: Found) -> list[dict[str, Any]]:
     ]
 
 
+def earlier() -> list[dict[str, Any]]:
+    """What `numbers` gave before differences were traced."""
+    return [
+        {str(name): value for name, value in row.items()}
+        for row in pd.read_csv(BEFORE).to_dict("records")
+    ]
+
+
 def left_out(found: Found) -> list[dict[str, str]]:
     """Figures and tables that are not made, and parts of them, with the reason."""
     return [
@@ -119,6 +135,7 @@ def _markdown(
     left: Sequence[dict[str, str]],
     counted: Sequence[dict[str, Any]],
     verdicts: Sequence[Mapping[str, Any]],
+    before: Sequence[Mapping[str, Any]],
     about: dict[str, Any],
 ) -> str:
     total = {key: sum(row[key] for row in counted) for key in ("made", "waiting", "left")}
@@ -134,6 +151,7 @@ def _markdown(
         "",
         KINDS,
         "",
+        *([EARLIER, "", *page.table(pd.DataFrame(before)), ""] if before else []),
         page.provenance(about),
         "",
         *page.table(pd.DataFrame(counted)),

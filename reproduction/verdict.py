@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
+from typing import Any
 
 import pandas as pd
 
@@ -10,17 +11,24 @@ from qmaps.lab.report.claim import TOLERANCE, Claim
 
 KEYS = ("what", "quantity")
 COLUMNS = (
-    "what", "quantity", "unit", "paper", "paper_spread", "stand_in", "ours", "ours_spread",
-    "verdict",
+    "what", "quantity", "unit", "paper", "paper_spread", "printed", "stand_in", "ours",
+    "ours_spread", "verdict",
 )  # fmt: skip
-"""`stand_in` names what ours is where it is not the paper's quantity; see `stand_ins`."""
+"""`printed` is how the paper prints its number, empty if it is not known. `stand_in` names what
+ours is where it is not the paper's quantity; see `stand_ins`."""
 
 
 Measured = Mapping[tuple[str, str], float | tuple[float, float]]
 """A number, or a number and its spread, by row and by quantity."""
 
 
-def beside(paper: pd.DataFrame, ours: Measured, *, tolerance: float = TOLERANCE) -> pd.DataFrame:
+def beside(
+    paper: pd.DataFrame,
+    ours: Measured,
+    *,
+    tolerance: float = TOLERANCE,
+    unordered: Collection[str] = (),
+) -> pd.DataFrame:
     """The paper's numbers with ours and a verdict on each.
 
     Each row is a `Claim` about a number. A wide spread of ours is no evidence. The others that a
@@ -28,10 +36,12 @@ def beside(paper: pd.DataFrame, ours: Measured, *, tolerance: float = TOLERANCE)
     may lie either way.
 
     Args:
-        paper: `what`, `quantity`, `unit`, `paper`, `paper_spread`; a row per number; `doubt`
-            where the paper itself speaks against it.
+        paper: `what`, `quantity`, `unit`, `paper`, `paper_spread`; a row per number. Optional
+            are `doubt`, where the paper itself speaks against it, `rounding`, half a unit of the
+            last digit printed, and `printed`.
         ours: numbers by `what` and `quantity`; others than the paper's are added after them.
         tolerance: tolerance as a fraction.
+        unordered: quantities whose order is no evidence, because it follows from what is counted.
 
     Returns:
         The columns of `COLUMNS`; numbers that are missing are NaN.
@@ -48,14 +58,16 @@ def beside(paper: pd.DataFrame, ours: Measured, *, tolerance: float = TOLERANCE)
     )
     rows = pd.concat([paper, extra], ignore_index=True) if len(extra) else paper.copy()
     rows["stand_in"] = ""
-    rows["doubt"] = rows["doubt"].fillna("") if "doubt" in rows else ""
+    for column, nothing in (("doubt", ""), ("printed", ""), ("rounding", 0.0)):
+        rows[column] = rows[column].fillna(nothing) if column in rows else nothing
     pairs = [_pair(ours.get(key)) for key in zip(rows["what"], rows["quantity"], strict=True)]
     rows["ours"] = [value for value, _ in pairs]
     rows["ours_spread"] = [spread for _, spread in pairs]
     rows["verdict"] = ""
-    for _, group in rows.groupby("quantity", sort=False):
+    for quantity, group in rows.groupby("quantity", sort=False):
+        others = group.iloc[:0] if quantity in unordered else group
         for index in group.index:
-            rows.loc[index, "verdict"] = _claim(group, index, tolerance).verdict.value
+            rows.loc[index, "verdict"] = _claim(group.loc[index], others, tolerance).verdict.value
     return rows[list(COLUMNS)]
 
 
@@ -65,9 +77,9 @@ def _pair(given: float | tuple[float, float] | None) -> tuple[float, float]:
     return given if isinstance(given, tuple) else (given, float("nan"))
 
 
-def _claim(group: pd.DataFrame, index: object, tolerance: float) -> Claim:
-    row = group.loc[index]  # type: ignore[call-overload]
-    others = group[(group.index != index) & (group["doubt"] == "")].dropna(subset=["paper", "ours"])
+def _claim(row: pd.Series[Any], group: pd.DataFrame, tolerance: float) -> Claim:
+    others = group[(group.index != row.name) & (group["doubt"] == "")]
+    others = others.dropna(subset=["paper", "ours"])
     apart = others[others["paper"] != row["paper"]]
     below = (apart["paper"] < row["paper"]) & (apart["ours"] < row["ours"])
     above = (apart["paper"] > row["paper"]) & (apart["ours"] > row["ours"])
@@ -76,6 +88,7 @@ def _claim(group: pd.DataFrame, index: object, tolerance: float) -> Claim:
         (below | above).tolist(),
         paper=row["paper"],
         spread=0.0 if pd.isna(row["paper_spread"]) else float(row["paper_spread"]),
+        rounding=row["rounding"],
         doubt=row["doubt"],
         ours=row["ours"],
         tolerance=tolerance,

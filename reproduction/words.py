@@ -25,7 +25,12 @@ def numbers(frame: pd.DataFrame) -> pd.DataFrame:
                 f"{quantity} ({unit})" if isinstance(unit, str) and unit else quantity
                 for quantity, unit in zip(frame["quantity"], frame["unit"], strict=True)
             ],
-            "paper": list(map(_plain, frame["paper"], frame["paper_spread"])),
+            "paper": [
+                printed or _plain(value, spread)
+                for printed, value, spread in zip(
+                    frame["printed"], frame["paper"], frame["paper_spread"], strict=True
+                )
+            ],
             "ours": list(map(measured, frame["ours"], frame["ours_spread"])),
             "verdict": frame["verdict"],
         }

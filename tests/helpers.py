@@ -15,6 +15,7 @@ from qmaps.maps.base import Map
 from qmaps.maps.codebook import Codebook
 from qmaps.maps.fitted import FittedMap
 from qmaps.normalize.base import Normalizer
+from qmaps.normalize.scale_format import SUFFIXES
 from qmaps.testing import forms, registered
 from qmaps.testing._data import LARGEST, SMALLEST, about, sample
 from qmaps.testing.normalizers import composed
@@ -52,7 +53,7 @@ def fitted_maps(bits: int) -> list[FittedMap]:
 
 
 def normalizers() -> list[Normalizer]:
-    """Every normalizer that a spec can name, plain and with x8, and pairs under ``&``."""
+    """Every normalizer that a spec can name, plain and with suffixes, and pairs under ``&``."""
     plain = [
         parsed
         for cls in normalize.REGISTRY
@@ -60,11 +61,15 @@ def normalizers() -> list[Normalizer]:
         if (parsed := cls.parse(name)) is not None
     ]
     plain = list(dict.fromkeys(plain))
-    dividing = [n for n in plain if not n.log_domain]
+    dividing = [n for n in plain if not (n.log_domain or n.ones)]
     eight = [normalize.eight_bit.EightBit(n) for n in dividing]
+    spread = [n for n in dividing if n.spec in ("B64", "rank1", "tensor")]
+    others = [cls for cls in SUFFIXES.values() if cls is not normalize.eight_bit.EightBit]
+    formats: list[Normalizer] = [cls(n) for cls in others for n in spread]
     both = [dividing[i] & dividing[(i + 1) % len(dividing)] for i in range(len(dividing))]
     mixed = [eight[0] & dividing[-1], dividing[1] & eight[-1], dividing[0] & both[2]]
-    return [*plain, *eight, *both, *mixed]
+    mixed += [formats[i] & dividing[i % len(dividing)] for i in range(0, len(formats), 4)]
+    return [*plain, *eight, *formats, *both, *mixed]
 
 
 @functools.cache

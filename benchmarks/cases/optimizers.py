@@ -15,6 +15,7 @@ from benchmarks.peers import BITSANDBYTES, need
 from benchmarks.timing import Work
 from qmaps import optim
 
+WIDE = "qmaps, 32 bits"
 RATE = {"lr": 1e-3}
 MOMENTUM = RATE | {"momentum": 0.9}
 UNFUSED = {name: options for name, options in TORCH.items() if name != FUSED}
@@ -28,6 +29,7 @@ def steps(
     kinds: Mapping[str, Mapping[str, bool]],
     *,
     norms: bool = False,
+    wide: Callable[..., torch.optim.Optimizer] | None = None,
 ) -> Callable[[float], Setup]:
     """An optimizer beside that of torch and bitsandbytes' of the same name.
 
@@ -38,6 +40,7 @@ def steps(
         theirs: torch's class; None where torch has none.
         kinds: the forms that torch's has.
         norms: whether parameter, gradient and states are read once before, for their norms.
+        wide: our class with states in 32 bits, where torch has none to compare with.
     """
 
     def step(cls: Callable[..., Any], params: list[Tensor], kind: Mapping[str, bool]) -> Work:
@@ -53,6 +56,8 @@ def steps(
         if theirs is not None:
             for name, kind in kinds.items():
                 contenders[name] = lambda kind=kind: step(theirs, params, kind)
+        if wide is not None:
+            contenders[WIDE] = lambda: step(wide, params, {"state_quantizers": None})
         contenders[BITSANDBYTES] = lambda: step(
             getattr(need("bitsandbytes").optim, ours.__name__), params, {}
         )
@@ -95,12 +100,22 @@ CASES = (
     ),
     Case(
         "LAMB 8-bit, four matrices",
-        steps(optim.LAMB8bit, EIGHT, RATE | {"max_unorm": 1.0}, None, {}, norms=True),
+        steps(
+            optim.LAMB8bit, EIGHT, RATE | {"max_unorm": 1.0}, None, {}, norms=True, wide=optim.LAMB
+        ),
         note=NONE,
     ),
     Case(
         "LARS 8-bit, four matrices",
-        steps(optim.LARS8bit, [SIGNED], MOMENTUM | {"max_unorm": 0.02}, None, {}, norms=True),
+        steps(
+            optim.LARS8bit,
+            [SIGNED],
+            MOMENTUM | {"max_unorm": 0.02},
+            None,
+            {},
+            norms=True,
+            wide=optim.LARS,
+        ),
         note=NONE,
     ),
 )

@@ -14,7 +14,8 @@ from docsite.page import CLASS_ALONE, Page, docstring_of, first_sentence, source
 from docsite.pictures import picture
 from qmaps.figures._style import style
 from qmaps.maps import Linear, Log2
-from qmaps.normalize import REGISTRY, BlockWise, EightBit, Minimum, Normalizer, Rank1
+from qmaps.normalize import REGISTRY, BlockWise, Minimum, Normalizer, Rank1
+from qmaps.normalize.scale_format import SUFFIXES, ScaleFormat
 
 TITLE = "Normalizers"
 SHAPE = (48, 96)
@@ -26,7 +27,8 @@ def pages() -> list[Page]:
     """One page for all normalizers, and one for each."""
     classes = sorted(REGISTRY, key=lambda cls: cls.spec_name.lower())
     shown: list[Normalizer] = [_example(cls) for cls in classes]
-    shown += [EightBit(BlockWise(BLOCK)), Minimum(BlockWise(BLOCK), Rank1())]
+    shown += [SUFFIXES[suffix](BlockWise(BLOCK)) for suffix in sorted(SUFFIXES)]
+    shown += [Minimum(BlockWise(BLOCK), Rank1())]
     return [_index(shown), *map(_page, shown)]
 
 
@@ -114,8 +116,8 @@ def _example(cls: type[Normalizer]) -> Normalizer:
 
 
 def _name(part: Normalizer) -> str:
-    if isinstance(part, EightBit):
-        return "…x8"
+    if isinstance(part, ScaleFormat):
+        return f"…{part.suffix}"
     return "…&…" if isinstance(part, Minimum) else type(part).spec_name
 
 

@@ -105,7 +105,7 @@ def _base() -> Page:
     names = [
         name
         for name in ("QuantizedOptimizer", "State", "param_groups", "keep_in_32_bits", "PRESETS",
-                     "Choice")
+                     "Choice", "CPUOffloadOptimizer")
         if name in optim.__all__
     ]  # fmt: skip
     shown = "\n".join(docstring_of(f"qmaps.optim.{name}", heading_level=2) for name in names)

@@ -60,7 +60,8 @@ class Quantizer:
 
     Attributes:
         normalizer: gives the scales.
-        map: gives the codebook.
+        map: gives the codebook; a floating-point format becomes that of `Map.for_scales` under
+            scales that are powers of two or 1.
         stochastic: round at random to one of the two neighbours, unbiased (``+sr``).
     """
 
@@ -74,11 +75,18 @@ class Quantizer:
                 f"{self.normalizer.spec}/{self.map.spec}: the normalizer logB<n> and the map log2 "
                 "only work with each other"
             )
+        scales = {"powers_of_two": self.normalizer.powers_of_two, "ones": self.normalizer.ones}
+        if any(scales.values()):
+            # The way a frozen dataclass does it.
+            object.__setattr__(self, "map", self.map.for_scales(**scales))
 
     @property
     def spec(self) -> str:
         """The canonical spec; `quantizer` reads it back."""
-        return f"{self.normalizer.spec}/{self.map.spec}{'+sr' if self.stochastic else ''}"
+        map_ = self.map
+        if self.normalizer.powers_of_two or self.normalizer.ones:  # which says it already
+            map_ = map_.for_scales()
+        return f"{self.normalizer.spec}/{map_.spec}{'+sr' if self.stochastic else ''}"
 
     def __str__(self) -> str:
         return self.spec
@@ -298,6 +306,8 @@ def fit_each(quantizers: Sequence[Quantizer], x: Tensor) -> list[Quantizer]:
     scales = normalizer.scales(x)
     scale = normalizer.expand(scales, tuple(x.shape)).expand(x.shape)
     n = normalizer.normalize(x, scales)
+    if normalizer.clips:
+        n = n.clamp(-1, 1)  # a codebook that ends beyond would decode to more than the scale
     # If the sum is finite, all terms are.
     if not math.isfinite(n.double().sum() + scale.double().sum()):
         finite = n.isfinite() & scale.isfinite()

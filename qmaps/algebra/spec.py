@@ -1,7 +1,8 @@
 """Spec strings such as ``B128/DE@4s``, ``B32x8&rank1/linear@4u+sr``.
 
-``NORM["x8"]["&"NORM["x8"]]"/"MAP["("field=value,...")"]"@"BITS["s"|"u"]["+sr"]``, read without
-regard to case and written in one canonical form.
+``NORM[SUFFIX]["&"NORM[SUFFIX]]"/"MAP["("field=value,...")"]"@"BITS["s"|"u"]["+sr"]``, read without
+regard to case and written in one canonical form. A suffix such as ``x8`` tells in which format
+scales are stored (`qmaps.normalize.scale_format`).
 """
 
 from __future__ import annotations
@@ -14,13 +15,16 @@ from typing import Any
 from qmaps import maps, normalize
 from qmaps.errors import BadValueError, SpecError, nearest, shown
 from qmaps.maps.codebook import Codebook
-from qmaps.normalize.eight_bit import EightBit
 from qmaps.normalize.minimum import Minimum
+from qmaps.normalize.scale_format import SUFFIXES
+
+SHORT = {"bf16": "unscaled/bf16@16s", "fp16": "unscaled/fp16@16s"}
+"""Specs with a short form, which may be followed by ``+sr``."""
 
 LONGEST = 500
 """Characters of a spec, at most."""
 
-GRAMMAR = 'NORM["x8"]["&"NORM["x8"]]/MAP@BITS["s"|"u"]["+sr"]'
+GRAMMAR = 'NORM[SUFFIX]["&"NORM[SUFFIX]]/MAP@BITS["s"|"u"]["+sr"]'
 
 _MAP = r"(?P<map>[^@/()]+)(?:\((?P<fields>[^()]*)\))?@(?P<bits>\d+)(?P<sign>[su]?)"
 _FLAGS = re.IGNORECASE | re.ASCII
@@ -42,7 +46,8 @@ def parse(
         raise SpecError(
             f"spec={shown(spec)} has {len(stripped)} characters; at most {LONGEST} are allowed"
         )
-    match = _SPEC.fullmatch(stripped)
+    name, *rounding = stripped.lower().partition("+")
+    match = _SPEC.fullmatch(SHORT[name] + "".join(rounding) if name in SHORT else stripped)
     if match is None:
         raise SpecError(f"spec={shown(spec)} does not have the form {GRAMMAR}, such as B128/DE@4s")
     try:
@@ -78,16 +83,18 @@ def _one_normalizer(text: str) -> normalize.Normalizer:
     for cls in normalize.REGISTRY:
         if (found := cls.parse(text)) is not None:
             return found
-    while text.lower().endswith("x8x8x8"):
-        text = text[:-2]  # stop here: hundreds of "x8" would recurse too deeply
-    if text.lower().endswith("x8"):
-        return EightBit(_one_normalizer(text[:-2]))
+    for suffix, format_ in SUFFIXES.items():
+        if text.lower().endswith(suffix):
+            inner = text[: -len(suffix)]
+            while inner.lower().endswith(2 * suffix):
+                inner = inner[: -len(suffix)]  # hundreds of them would recurse too deeply
+            return format_(_one_normalizer(inner))
     # B<n> is compared with the number written, so that "C128" is near "B128".
     number = re.search(r"\d+", text, re.ASCII)
     written = [name.replace("<n>", number[0] if number else "<n>") for name in normalize.names()]
     raise SpecError(
         f"unknown normalizer {shown(text)}; allowed are {', '.join(normalize.names())}, "
-        f"each with or without x8{nearest(text, written)}"
+        f"each with or without one of {', '.join(sorted(SUFFIXES))}{nearest(text, written)}"
     )
 
 

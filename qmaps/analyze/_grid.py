@@ -42,36 +42,48 @@ class Grid:
     second: Tensor
 
 
-def accumulate(states: States, pair: Pair, min_quantized_size: int) -> Grid:
+def accumulate(
+    states: States, pair: Pair, min_quantized_size: int, *, exact_second: bool = False
+) -> Grid:
     """Compute the sums of one pair of quantizers, one parameter at a time.
 
     Args:
         states: captured states, their path, or tensors by parameter and state name.
         pair: quantizers of both moments; neither may be None.
         min_quantized_size: parameters of at most this many elements are left out.
+        exact_second: whether the second moment may stay in 32 bits; it then counts as one code,
+            of the value NaN.
 
     Returns:
         The sums over all parameters that have both moments and are large enough.
 
     Raises:
-        SpecError: `pair` leaves a moment in 32 bits.
+        SpecError: `pair` leaves a moment in 32 bits that must be quantized.
         CaptureError: no parameter is large enough or has both moments, or a moment holds NaN or
             infinity.
     """
-    if pair.first is None or pair.second is None:
+    if pair.first is None or (pair.second is None and not exact_second):
+        which = "the first moment" if exact_second else "a moment"
+        must = "it" if exact_second else "both moments"
         raise SpecError(
-            f"pair={pair.spec!r} leaves a moment in 32 bits; both moments must be quantized here"
+            f"pair={pair.spec!r} leaves {which} in 32 bits; {must} must be quantized here"
         )
     sums = None
     numel = 0
     for _, m, v, eps in adam_pairs(states, min_quantized_size):
-        tm, tv = pair.first.quantize(m), pair.second.quantize(v)
-        first, second = (t.quantizer.map.codebook().double() for t in (tm, tv))
+        tm, tv = pair.first.quantize(m), pair.second.quantize(v) if pair.second else None
+        first = tm.quantizer.map.codebook().double()
+        second = first.new_full((1,), torch.nan)
+        if tv is not None:
+            second = tv.quantizer.map.codebook().double()
         if sums is None:
             shape = (4, first.numel(), second.numel())
             sums = torch.zeros(shape, dtype=torch.float64, device=m.device)
             codebooks = torch.zeros_like(first), torch.zeros_like(second)
-        _add(sums, Exact.of(m, v, eps), tm, tv)
+        if tv is None:
+            _add_exact(sums, Exact.of(m, v, eps), tm, v)
+        else:
+            _add(sums, Exact.of(m, v, eps), tm, tv)
         for total, codebook in zip(codebooks, (first, second), strict=True):
             total += codebook * m.numel()
         numel += m.numel()
@@ -88,13 +100,22 @@ def _add(sums: Tensor, exact: Exact, tm: QuantizedTensor, tv: QuantizedTensor) -
     if dispatch.runs_native(sums) and native.supports_tensor(tm) and native.supports_tensor(tv):
         native.add_update_grid(exact.update, tm, tv, exact.eps, list(sums))
         return
-    u = exact.update.reshape(-1).double()
-    w = adam_update(tm.dequantize(), tv.dequantize(), exact.eps).reshape(-1).double()
+    w = adam_update(tm.dequantize(), tv.dequantize(), exact.eps)
+    _count(sums, exact, w, tm.codes().long() * sums.shape[2] + tv.codes().long())
+
+
+def _add_exact(sums: Tensor, exact: Exact, tm: QuantizedTensor, v: Tensor) -> None:
+    """The same with a second moment that stays as it is, which has one column."""
+    _count(sums, exact, adam_update(tm.dequantize(), v, exact.eps), tm.codes().long())
+
+
+def _count(sums: Tensor, exact: Exact, update: Tensor, cells: Tensor) -> None:
+    """Add the errors of `update` to the cells that its elements belong to."""
+    u, w, cell = exact.update.reshape(-1).double(), update.reshape(-1).double(), cells.reshape(-1)
     error = (u - w).abs()
     kept = u != 0
     fraction = torch.where(kept, error / u.abs(), 0.0)
     _, rows, columns = sums.shape
-    cell = (tm.codes().long() * columns + tv.codes().long()).reshape(-1)
     for target, weight in zip(sums, (None, error, fraction, kept.double()), strict=True):
         found = torch.bincount(cell, weight, minlength=rows * columns)
         target += found.view(rows, columns).to(sums.device)

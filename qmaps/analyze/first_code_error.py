@@ -20,6 +20,7 @@ def first_code_error(
     Args:
         states: captured states, their path, or tensors by parameter and state name.
         pairs: quantizers of both moments, such as ``"B2048/DE@8s + B2048/DE@8u"``; at least one.
+            With ``"... + 32-bit"`` the second moment stays exact, and all errors are the first's.
         min_quantized_size: parameters of at most this many elements are left out.
 
     Returns:
@@ -29,7 +30,7 @@ def first_code_error(
         |u|, over elements with u != 0). Errors of codes that do not occur are NaN.
 
     Raises:
-        SpecError: a pair does not parse, or leaves a moment in 32 bits.
+        SpecError: a pair does not parse, or leaves the first moment in 32 bits.
         CaptureError: no parameter is large enough or has both moments, or a moment holds NaN or
             infinity.
 
@@ -38,7 +39,7 @@ def first_code_error(
     frames = []
     for given in pairs:
         pair = Pair.parse(given)
-        grid = accumulate(states, pair, min_quantized_size)
+        grid = accumulate(states, pair, min_quantized_size, exact_second=True)
         count, nonzero = grid.count.sum(1).numpy(), grid.nonzero.sum(1).numpy()
         with np.errstate(invalid="ignore"):
             absolute = grid.absolute.sum(1).numpy() / count

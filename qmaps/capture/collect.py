@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -103,6 +104,8 @@ def _leaves(name: str, value: Any) -> Iterator[tuple[str, Any]]:
 def _number(name: str, value: Any) -> float | None:
     if isinstance(value, (bool, int, float)):
         return value
+    if name == "step" and isinstance(value, Lazy) and math.prod(value.shape) == 1:
+        value = value.read()
     if name == "step" and isinstance(value, Tensor) and not lack(value) and value.numel() == 1:
         number: float = value.item()
         return number
@@ -111,6 +114,8 @@ def _number(name: str, value: Any) -> float | None:
 
 def _lazy(value: Any) -> Lazy | None:
     """Return a lazy form of `value`, or None if a snapshot cannot hold it."""
+    if isinstance(value, Lazy):
+        return value if value.dtype in DTYPES else None
     if _is_packed(value):
         # Imported here because reading plain captures needs no quantizer.
         from qmaps.algebra.quantized import from_plain
@@ -128,6 +133,8 @@ def _lazy(value: Any) -> Lazy | None:
 
 
 def _kind(value: Any) -> str:
+    if isinstance(value, Lazy):
+        return str(value.dtype).removeprefix("torch.")
     if type(value) in (Tensor, torch.nn.Parameter):
         return f"{value.dtype} {value.layout}".replace("torch.", "")
     return type(value).__name__

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from qmaps.capture import saved, snapshot
 from qmaps.capture.gradients import Window
+from qmaps.capture.readers import reader_of
 from qmaps.capture.saved import Names
 from qmaps.capture.snapshot import Lazy
 from qmaps.capture.states import CapturedStates
@@ -24,8 +25,11 @@ def load(
         path: a folder that `StateRecorder` wrote, one of its ``.safetensors`` files, or a
             checkpoint: ``torch.save`` of an optimizer's ``state_dict()``, of a list of them, or
             of a larger checkpoint with one inside, such as a Hugging Face Trainer's
-            ``optimizer.pt`` or Lightning's ``.ckpt``; or the Trainer's folder,
-            ``checkpoint-500``. It is loaded without executing code.
+            ``optimizer.pt`` or Lightning's ``.ckpt``; the Trainer's folder, ``checkpoint-500``; a
+            folder of torch.distributed.checkpoint (FSDP) or of DeepSpeed (ZeRO 1, 2 and 3, and
+            universal checkpoints); or a ``.safetensors`` file with tensors named
+            ``PARAMETER.exp_avg``. It is loaded without executing code, and the tensors of folders
+            and of safetensors files one at a time, when they are asked for.
         step: which snapshot of a folder; the last if left out.
         names: parameter names for a checkpoint without them: a list in the optimizer's order, a
             text file with one name per line in that order, the model, or the file or folder of a
@@ -46,14 +50,17 @@ def load(
     if not exists(source):
         raise CaptureError(f"{str(source)!r} does not exist")
     if source.is_dir():
-        saved_here = saved.in_folder(source)
+        saved_here = saved.found(source)
         if saved_here is None or _steps(source):
             _refuse(names, source)
             return _folder(source, step)
         source = saved_here
     if step is not None:
-        raise BadValueError(f"step={step} needs a folder of captures; {str(source)!r} is one file")
-    if source.suffix == ".safetensors":
+        kind = "checkpoint" if source.is_dir() else "file"
+        raise BadValueError(
+            f"step={step} needs a folder of captures; {str(source)!r} is one {kind}"
+        )
+    if source.suffix == ".safetensors" and reader_of(source) is None:
         _refuse(names, source)
         return _snapshot(source, None)
     return saved.read(source, names)

@@ -11,10 +11,12 @@ import torch
 
 from qmaps.capture import snapshot
 from qmaps.capture.collect import Collected, collect, plain_options
+from qmaps.capture.decoded import decoded
 from qmaps.capture.folder import KIND, claim, write_index
 from qmaps.capture.naming import fit, places
 from qmaps.capture.naming.fit import Group, Unnamed
 from qmaps.capture.naming.known import Known
+from qmaps.capture.readers import reader_of
 from qmaps.capture.states import CapturedStates
 from qmaps.errors import DAMAGE, BadTypeError, BadValueError, CaptureError, shown
 from qmaps.normalize.block import MOST
@@ -43,14 +45,21 @@ WRAPPERS = (
 """Where larger checkpoints keep the optimizer's state_dict, or a list of them."""
 
 
-def in_folder(folder: Path) -> Path | None:
-    """Return the optimizer's file in the folder of a checkpoint, or None."""
-    return next((folder / name for name in FILES if exists(folder / name)), None)
+def found(path: Path) -> Path | None:
+    """Return what holds the optimizer's states: a file, or a folder of a known format; or None.
+
+    Args:
+        path: a file, or the folder of a checkpoint.
+    """
+    if not path.is_dir():
+        return path
+    files = (path / name for name in FILES if exists(path / name))
+    return next(files, path if reader_of(path) else None)
 
 
 def read(path: Path, names: Names = None) -> CapturedStates:
     """The states of a checkpoint; see `qmaps.capture.load`."""
-    state_dicts = state_dicts_in(load_safely(path), path)
+    state_dicts = state_dicts_of(path)
     found_slots = slots_of(state_dicts, path)
     place, given = _place(names)
     labels = labels_of(found_slots, given, path)
@@ -58,12 +67,12 @@ def read(path: Path, names: Names = None) -> CapturedStates:
     options: list[dict[str, Any]] = []
     for label, (_, group, state) in zip(labels, found_slots, strict=True):
         try:
-            states.append(collect(state))
+            states.append(collect(decoded(state)))
             options.append(plain_options(group))
             _step(states[-1].scalars.get("step", 0))
         except DAMAGE as error:  # for example a quantized state whose parts do not fit
             raise CaptureError(f"{str(path)!r} is damaged at {label!r}: {error}") from None
-    if not any(found.tensors for found in states):
+    if not any(each.tensors for each in states):
         raise CaptureError(f"{str(path)!r} is an optimizer checkpoint that holds no states")
     groups = _groups(state_dicts, states)
     source = _source(names)
@@ -80,14 +89,14 @@ def read(path: Path, names: Names = None) -> CapturedStates:
             source = f"numbers: {error}"
     named = list(zip(labels, states, strict=True))
     return CapturedStates(
-        {label: found.tensors for label, found in named if found.tensors},
-        step=max(_step(found.scalars.get("step", 0)) for found in states),
+        {label: each.tensors for label, each in named if each.tensors},
+        step=max(_step(each.scalars.get("step", 0)) for each in states),
         hyperparameters=dict(zip(labels, options, strict=True)),
-        scalars={label: found.scalars for label, found in named},
+        scalars={label: each.scalars for label, each in named},
         skipped=[
             f"{label}: {name} ({kind})"
-            for label, found in named
-            for name, kind in found.skipped.items()
+            for label, each in named
+            for name, kind in each.skipped.items()
         ],
         source=str(path),
         naming=source,
@@ -122,10 +131,10 @@ def convert(
     source = Path(checkpoint)
     if not exists(source):
         raise CaptureError(f"{str(source)!r} does not exist")
-    found = in_folder(source) if source.is_dir() else source
-    if found is None:
+    holder = found(source)
+    if holder is None:
         raise CaptureError(f"{str(source)!r} is a folder; expected an optimizer checkpoint")
-    return write(read(found, names), out)
+    return write(read(holder, names), out)
 
 
 def write(states: CapturedStates, out: str | os.PathLike[str]) -> Path:
@@ -157,6 +166,15 @@ def write(states: CapturedStates, out: str | os.PathLike[str]) -> Path:
 
 Slot = tuple[str, Mapping[str, Any], Mapping[Any, Any]]
 """A parameter of a checkpoint: its name without further knowledge, its group, its state."""
+
+
+def state_dicts_of(path: Path) -> list[Mapping[str, Any]]:
+    """The optimizers' state_dicts in a file, or in a folder of a known format.
+
+    Tensors of a file are on disk until they are used; in place of those of a folder are `Lazy`.
+    """
+    reader = reader_of(path)
+    return [*reader.read(path)] if reader else state_dicts_in(load_safely(path), path)
 
 
 def load_safely(path: Path) -> Any:
@@ -311,8 +329,8 @@ def _by_model(
     try:
         return fit.fitted(known, groups)
     except Unnamed as error:
-        for label, found in zip(labels, states, strict=True):
-            shape = fit.parameter_shape(found.tensors)
+        for label, each in zip(labels, states, strict=True):
+            shape = fit.parameter_shape(each.tensors)
             if shape is not None and shape != known.shapes[label]:
                 raise BadValueError(
                     f"names gives {label!r} of shape {known.shapes[label]} a state of shape "

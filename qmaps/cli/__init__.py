@@ -26,6 +26,7 @@ from qmaps.cli.lab import lab
 from qmaps.cli.lint import lint
 from qmaps.cli.maps import maps
 from qmaps.cli.memory import memory
+from qmaps.cli.merge import merge
 from qmaps.cli.papers import papers
 from qmaps.cli.plot import plot
 from qmaps.cli.recommend import recommend
@@ -44,7 +45,7 @@ app = typer.Typer(
     "Start with `qmaps lab`, which runs everything once on real data.",
 )
 COMMANDS = (
-    *(lab, train, capture, convert, lint, sweep, replay),
+    *(lab, train, capture, convert, lint, sweep, merge, replay),
     *(design, recommend, compare, figures, plot, report, speedup, memory, maps, doctor),
 )
 """In the order of the help."""

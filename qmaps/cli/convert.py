@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
 
 def convert(
-    checkpoint: Annotated[Path, typer.Argument(help="An optimizer checkpoint (torch.save).")],
-    out: Annotated[Path, typer.Argument(help="The file to write.")],
+    checkpoint: Annotated[Path, typer.Argument(help="An optimizer checkpoint, a file or folder.")],
+    out: Annotated[Path, typer.Argument(help="The file or folder to write.")],
     to: Annotated[str, typer.Option(help="Format, such as torch, bitsandbytes, torchao or qmaps.")],
     states: Annotated[
         list[str] | None,
@@ -45,6 +45,14 @@ def convert(
             "not say which."
         ),
     ] = None,
+    distributed: Annotated[
+        str | None,
+        typer.Option(
+            metavar="KEY",
+            help="Write a folder of torch.distributed.checkpoint, such as FSDP loads, with the "
+            "state_dict under this key.",
+        ),
+    ] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace OUT.")] = False,
     top: Annotated[int, typer.Option(min=1, help="Rows to print, largest errors first.")] = 20,
     as_json: AsJson = False,
@@ -61,6 +69,10 @@ def convert(
         qmaps convert optimizer.pt converted.pt --to bitsandbytes --json
 
         qmaps convert in.pt out.pt --to qmaps --states exp_avg=B128/DE@4s --zeros leave
+
+        qmaps convert global_step500 optimizer.pt --to qmaps --states 4bit
+
+        qmaps convert step-500 step-500-4bit --to qmaps --states 4bit --distributed optimizer
     """
     from qmaps.capture.conversion import convert_file
 
@@ -73,6 +85,7 @@ def convert(
         source=source,
         optimizer=optimizer,
         overwrite=overwrite,
+        distributed=distributed,
     )
     if as_json:
         print_json([report.as_dict() for report in reports])

@@ -8,6 +8,7 @@ import typer
 
 from qmaps.cli.options import AsJson
 from qmaps.cli.output import print_json, print_table
+from qmaps.normalize.scale_format import SUFFIXES
 
 
 def maps(
@@ -57,7 +58,11 @@ def maps(
             for r in rows
         ],
     )
-    print("normalizers: " + ", ".join(normalize.names()) + "; each but logB<n> also with x8, and &")
+    suffixes = ", ".join(sorted(SUFFIXES))
+    print(
+        f"normalizers: {', '.join(normalize.names())}; each but logB<n> also with &, and with one"
+    )
+    print(f"  of the formats of scales: {suffixes}")
 
 
 def _span(widths: range) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
@@ -87,15 +88,46 @@ def _console(**options: Any) -> Console:
 errors = _console(stderr=True)
 
 
+EVERY = 10.0
+"""Seconds between lines of progress where there is no terminal."""
+
+
+class Lines:
+    """Prints the latest progress every `EVERY` seconds, from a thread of its own."""
+
+    def __init__(self) -> None:
+        self._latest = ""
+        self._end = threading.Event()
+        self._thread = threading.Thread(target=self._print, daemon=True)
+        self._thread.start()
+
+    def tell(self, stage: str, done: int, total: int, note: str) -> None:
+        """Say how far a stage is."""
+        self._latest = f"{stage}: {done} of {total}{f', {note}' if note else ''}"
+
+    def close(self) -> None:
+        """Print no more."""
+        self._end.set()
+        self._thread.join()
+
+    def _print(self) -> None:
+        while not self._end.wait(EVERY):
+            if self._latest:
+                errors.print(self._latest, markup=False, highlight=False, soft_wrap=True)
+
+
 class Bars:
     """One progress bar per stage; nothing is shown before the first has begun."""
 
-    def __init__(self, progress: Progress) -> None:
+    def __init__(self, progress: Progress, lines: Lines | None = None) -> None:
         self.progress = progress
+        self.lines = lines
         self.tasks: dict[str, TaskID] = {}
 
     def __call__(self, stage: str, done: int, total: int, note: str) -> None:
         """Update the progress of a stage; the first call shows the bars."""
+        if self.lines is not None:
+            self.lines.tell(stage, done, total, note)
         self.progress.start()
         if stage not in self.tasks:
             self.tasks[stage] = self.progress.add_task(stage, total=total, note="")
@@ -104,7 +136,7 @@ class Bars:
 
 @contextmanager
 def progress(quiet: bool) -> Iterator[Bars]:
-    """Progress bars on stderr; none where the output is for a script."""
+    """Progress on stderr: bars on a terminal, else lines; none where the output is for a script."""
     columns = (
         TextColumn("{task.description}"),
         BarColumn(),
@@ -112,9 +144,12 @@ def progress(quiet: bool) -> Iterator[Bars]:
         TimeRemainingColumn(),
         TextColumn("{task.fields[note]}"),
     )
-    bars = Bars(Progress(*columns, console=errors, disable=quiet))
+    lines = None if quiet or errors.is_terminal else Lines()
+    bars = Bars(Progress(*columns, console=errors, disable=quiet), lines)
     try:
         yield bars
     finally:
+        if lines is not None:
+            lines.close()
         if bars.tasks:
             bars.progress.stop()

@@ -11,6 +11,7 @@ import typer
 from qmaps.cli.options import AsJson, CheckpointNames, Codebooks, MinSize, Out, States, as_codebook
 from qmaps.cli.output import print_json, progress, rows_of
 from qmaps.cli.tables import by_width, label, provenance, write_markdown
+from qmaps.errors import BadValueError
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -45,12 +46,34 @@ def sweep(
     markdown: Annotated[
         Path | None, typer.Option(help="Also write the tables as Markdown to this file.")
     ] = None,
+    workers: Annotated[
+        int | None,
+        typer.Option(
+            min=1,
+            help="Number of processes, which read the states themselves; by default only one.",
+        ),
+    ] = None,
+    shard: Annotated[
+        str | None,
+        typer.Option(
+            help="K/N: measure the K-th of N shards only, as one job of an array; qmaps merge puts "
+            "the shards together."
+        ),
+    ] = None,
+    sample: Annotated[
+        str | None,
+        typer.Option(
+            help="Measure only this share of each tensor, such as 1%, with a confidence interval "
+            "beside each mean in the rows."
+        ),
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Measure quantizers on captured states; the rows go to OUT/sweep/sweep.parquet.
 
     The tables are grouped by bits per element, scales included. A star marks the Pareto front: no
-    other quantizer has at most as many bits and at most the same mean absolute error.
+    other quantizer has at most as many bits and at most the same mean absolute error. The rows
+    are the same, bit for bit, for any number of workers and shards.
 
     Examples:
 
@@ -59,11 +82,19 @@ def sweep(
         qmaps sweep optimizer.pt --spec "B128/DE@4s + rank1/linear@4u" --spec B64/nf4@4s
 
         qmaps sweep states --top 3 --markdown sweep.md
+
+        qmaps sweep states --workers 8 --sample 1%
+
+        qmaps sweep states --shard 3/64 --out runs/mine
     """
     from qmaps import capture as captures
     from qmaps import sweep as sweeps
     from qmaps.storage.files import output_file, output_folder
+    from qmaps.sweep.merge import parse_shard
 
+    part = None if shard is None else parse_shard(shard)
+    if part is not None and markdown is not None:
+        raise BadValueError(f"markdown={str(markdown)!r} needs all rows; give it without --shard")
     loaded = captures.load(states, step=step, names=names)
     output_folder(out)
     if markdown is not None:
@@ -76,7 +107,18 @@ def sweep(
             min_quantized_size=min_quantized_size,
             codebooks=[as_codebook(given) for given in codebook or []],
             progress=lambda done, total, note: advance("sweep quantizers", done, total, note),
+            workers=workers,
+            shard=part,
+            sample=None if sample is None else _share(sample),
         )
+    if part is not None:
+        if as_json:
+            print_json(rows_of(frame))
+            return
+        parameters = frame["parameter"].nunique() if len(frame) else 0
+        print(f"shard {shard}: {parameters} parameters, {len(frame)} rows")
+        print(f"parts: {out / 'sweep' / 'parts'}")
+        return
     tables = [
         table
         for state in frame["state"].unique()
@@ -110,6 +152,16 @@ def _summary(frame: pd.DataFrame, state: str) -> pd.DataFrame:
         preset=rows["quantizer"].map(PRESETS).fillna(""),
         on_front=frontier(rows["bits_per_element"], rows["mean_abs_error"], attainable),
     )
+
+
+def _share(text: str) -> float:
+    """The share that ``1%`` or ``0.01`` names."""
+    try:
+        return float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
+    except ValueError:
+        raise BadValueError(
+            f"sample={text!r} must be a share such as 1% or 0.01, above 0 and at most 1"
+        ) from None
 
 
 def _cells(row: Mapping[str, Any]) -> list[str]:

@@ -11,8 +11,7 @@ from torch import Tensor
 
 from qmaps.cuda import layout
 from qmaps.engines.addresses import address
-from qmaps.engines.reference import thresholds
-from qmaps.maps.base import Map, table
+from qmaps.maps.base import Map, limits, table
 
 MANTISSA_BITS = 23
 MAX_STEPS = 8
@@ -92,7 +91,7 @@ def _counted(limits: np.ndarray, shift: int, first: int, buckets: int) -> Guesse
 def searches(map_: Map) -> tuple[Guesses, Guesses]:
     """The guesses for the nearest code, and those for the lower of the two codes around a value."""
     values = table(map_)
-    return guesses(thresholds(values).numpy()), guesses(_below(values).numpy())
+    return guesses(limits(map_).numpy()), guesses(_below(values).numpy())
 
 
 def _below(values: Tensor) -> Tensor:
@@ -110,7 +109,7 @@ class DeviceCodebook:
 
     def __init__(self, map_: Map, device: torch.device) -> None:
         values = table(map_)
-        limits_of = (thresholds(values), _below(values))
+        pair = (limits(map_), _below(values))
         padded = np.full(layout.MAX_CODES, values[-1].item(), dtype=np.float32)
         padded[: values.numel()] = values.numpy()
         pieces = [padded.tobytes()]
@@ -118,9 +117,9 @@ class DeviceCodebook:
         self.described["size"] = values.numel()
         self.described["ties"] = bool((values[1:] == values[:-1]).any())
         offsets = [0]
-        for limits, found in zip(limits_of, searches(map_), strict=True):
+        for above, found in zip(pair, searches(map_), strict=True):
             filled = np.full(2 * layout.MAX_CODES, np.inf, dtype=np.float32)
-            filled[: limits.numel()] = limits.numpy()
+            filled[: above.numel()] = above.numpy()
             counts = found.counts.tobytes()
             offsets += [sum(map(len, pieces)), sum(map(len, pieces)) + _LIMIT_BYTES]
             pieces += [filled.tobytes(), counts + b"\0" * (-len(counts) % 16)]

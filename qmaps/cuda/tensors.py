@@ -19,7 +19,7 @@ from qmaps.engines.packing import packed_bytes
 from qmaps.engines.philox import RoundingKey
 from qmaps.maps.base import Map
 from qmaps.normalize.base import Normalizer, Scales
-from qmaps.normalize.geometry import Geometry
+from qmaps.normalize.geometry import Geometry, Stored
 
 DTYPES = {torch.float32: "float", torch.bfloat16: "Bf16", torch.float16: "F16"}
 MAX_BITS = 8
@@ -50,6 +50,8 @@ def layout_of(normalizer: Normalizer, shape: tuple[int, ...]) -> ScaleLayout | N
     """The layout of a normalizer's scales, or None where kernels do not support it."""
     found = normalizer.geometry(shape)
     if found is None or not found.parts or len(found.parts) > layout.MAX_PARTS:
+        return None
+    if any(part.stored is not Stored.FLOAT32 for part in found.parts):
         return None
     first, numel = found.parts[0], torch.Size(shape).numel()
     own = found.log or (len(found.parts) == 1 and first.ends is None)

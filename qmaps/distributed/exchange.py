@@ -1,8 +1,8 @@
 """Scales of whole tensors that several processes keep in shards.
 
 A scale that spans shards, such as a column's maximum under `rank1` where rows are split, is the
-maximum over the shards. All maxima of a step go into one collective for each process group. The
-ends of 8-bit grids of scales, which depend on them, go into a second one.
+maximum over the shards. All maxima of a step go into one collective for each process group. What a
+format of scales, such as 8-bit grids, needs to know of all of them goes into a second one.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from torch import Tensor
 from qmaps.distributed.over_shards import largest_bits
 from qmaps.distributed.shards import Groups, Shard
 from qmaps.normalize.base import Normalizer, Scales
-from qmaps.normalize.eight_bit import EightBit
 from qmaps.normalize.minimum import Minimum
+from qmaps.normalize.scale_format import ScaleFormat
 
 _TOP = 0x7FFFFFFF
 
@@ -68,12 +68,16 @@ def shared_scales(requests: Sequence[Request]) -> list[Scales]:
             leaf.scales[number] = next(found[groups]).view(torch.float32)
 
     bits = defaultdict(list)
-    eight = [(leaf, leaf.request.shard.groups()) for leaf in leaves if leaf.eight is not None]
-    for leaf, groups in eight:
+    formatted = [leaf for leaf in leaves if leaf.format is not None]
+    shared = [(leaf, leaf.request.shard.groups()) for leaf in formatted if leaf.shares]
+    for leaf, groups in shared:
         bits[groups].append(leaf.end_bits())
     found = {groups: iter(largest_bits(given, groups)) for groups, given in bits.items()}
-    for leaf, groups in eight:
+    for leaf, groups in shared:
         leaf.finish(next(found[groups]))
+    for leaf in formatted:
+        if not leaf.shares:
+            leaf.finish(None)
 
     results = iter(leaves)
     return [
@@ -93,14 +97,19 @@ class _Leaf:
 
     request: Request
     inner: Normalizer
-    eight: EightBit | None
+    format: ScaleFormat | None
     scales: list[Tensor]
 
     @staticmethod
     def of(request: Request, normalizer: Normalizer) -> _Leaf:
-        eight = normalizer if isinstance(normalizer, EightBit) else None
-        inner = normalizer if eight is None else eight.inner
-        return _Leaf(request, inner, eight, list(inner.scales(request.x)))
+        format_ = normalizer if isinstance(normalizer, ScaleFormat) else None
+        inner = normalizer if format_ is None else format_.inner
+        return _Leaf(request, inner, format_, list(inner.scales(request.x)))
+
+    @property
+    def shares(self) -> bool:
+        """Whether its format depends on the scales of all shards."""
+        return self.format is not None and self.format.shared > 0
 
     def wide(self) -> list[tuple[int, Groups]]:
         """Which scales span shards, and over which groups."""
@@ -114,17 +123,20 @@ class _Leaf:
 
     def end_bits(self) -> Tensor:
         """The ends of the local grid, so that the largest bits are those of the whole grid's."""
-        assert self.eight is not None
-        bits = self.eight.ends(self.scales).abs().view(torch.int32)
+        assert self.format is not None
+        bits = self.format.ends(self.scales).abs().view(torch.int32)
         # No scale but zeros: anything is below its lower end.
         low = torch.where(bits[1] == 0, 0, _TOP - bits[0])
         return torch.stack([low, bits[1]])
 
-    def finish(self, bits: Tensor) -> None:
-        """Round scales up to the grid between these ends."""
-        assert self.eight is not None
-        low = torch.where(bits[1] == 0, 0, _TOP - bits[0])
-        ends = torch.stack([low, bits[1]]).to(torch.int32).view(torch.float32)
-        # NaN wins both comparisons, as without shards.
-        ends = torch.where(ends[1].isnan(), ends[1], ends)
-        self.scales = list(self.eight.stored(self.scales, ends))
+    def finish(self, bits: Tensor | None) -> None:
+        """Store the scales in their format; `bits` are those of `end_bits` over all shards."""
+        assert self.format is not None
+        if bits is None:
+            ends = torch.zeros(2)
+        else:
+            low = torch.where(bits[1] == 0, 0, _TOP - bits[0])
+            ends = torch.stack([low, bits[1]]).to(torch.int32).view(torch.float32)
+            # NaN wins both comparisons, as without shards.
+            ends = torch.where(ends[1].isnan(), ends[1], ends)
+        self.scales = list(self.format.stored(self.scales, ends))

@@ -31,10 +31,10 @@ from qmaps.errors import DAMAGE, BadValueError, shown
 from qmaps.maps.base import Map, table
 from qmaps.normalize.base import Normalizer, Shape
 from qmaps.normalize.block import BlockWise
-from qmaps.normalize.eight_bit import EightBit
 from qmaps.normalize.extent import Extent
 from qmaps.normalize.logblock import LogBlock
 from qmaps.normalize.minimum import Minimum
+from qmaps.normalize.scale_format import ScaleFormat
 
 FORMAT = 1
 
@@ -345,8 +345,8 @@ def _by_element(normalizer: Normalizer, dims: int) -> Normalizer:
     """The same with a scale for every element instead of every block."""
     if isinstance(normalizer, Minimum):
         return Minimum(*(_by_element(part, dims) for part in normalizer.parts))
-    if isinstance(normalizer, EightBit):
-        return EightBit(_by_element(normalizer.inner, dims))
+    if isinstance(normalizer, ScaleFormat):
+        return replace(normalizer, inner=_by_element(normalizer.inner, dims))
     if normalizer.log_domain:
         return LogBlock(1)
     extents = normalizer.extents(dims) or ()

@@ -140,8 +140,7 @@ def _instruction_sets() -> str:
     used = native.core.isa()
     others = [isa for isa in (best, *others) if isa != used]
     also = f"; QMAPS_ISA also allows {', '.join(others)}" if others else ""
-    threads = "" if native.core.openmp else "; one thread, because it was built without OpenMP"
-    return f"C++, CPU tensors, {used}{also}{threads}"
+    return f"C++, CPU tensors, {used}{also}"
 
 
 def _devices() -> str:

@@ -1,7 +1,8 @@
 """The plain PyTorch engine that defines every answer, for CPU and CUDA tensors.
 
-Faster engines must return the same bits. A code is the index of the nearest codebook value in
-real arithmetic, a tie going to the lower code; values outside the codebook take its end codes.
+Faster engines must return the same bits. A code is the number of a map's thresholds below the
+value. For most maps that is the index of the nearest codebook value in real arithmetic, a tie going
+to the lower code. Values outside the codebook take its end codes.
 Codebooks fitted to data may hold equal values; of these the lowest code is taken, in rounding to
 nearest as in stochastic rounding.
 """
@@ -16,38 +17,10 @@ import torch
 from torch import Tensor
 
 from qmaps.engines.philox import RoundingKey, uniform
-from qmaps.maps.base import Map, table
+from qmaps.maps.base import Map, limits, table
 
 if TYPE_CHECKING:
     from qmaps.normalize.base import Normalizer, Scales
-
-
-def thresholds(codebook: Tensor) -> Tensor:
-    """For each pair of neighbours, the largest float32 that is not nearer to the upper one.
-
-    Then ``code = number of thresholds below n`` is exact without any arithmetic on n. The
-    midpoint is kept as an unevaluated float64 sum (two-sum), so its rounding is known. Equal
-    neighbours take the threshold after them. Equal neighbours at the end of the codebook take the
-    largest finite float32, which only infinity exceeds.
-
-    Args:
-        codebook: ascending float32 values of shape (size,).
-
-    Returns:
-        Ascending float32 values of shape (size - 1,).
-    """
-    low, high = codebook[:-1].double(), codebook[1:].double()
-    total = low + high
-    virtual = total - low
-    lost = (low - (total - virtual)) + (high - virtual)  # low + high == total + lost, exactly
-    middle = total / 2
-    rounded = middle.float()
-    wide = rounded.double()
-    above = (wide > middle) | ((wide == middle) & (lost < 0))
-    down = torch.nextafter(rounded, torch.tensor(-torch.inf, device=codebook.device))
-    limits = torch.where(above, down, rounded)
-    limits = torch.where(low == high, torch.finfo(torch.float32).max, limits)
-    return limits.flip(0).cummin(0).values.flip(0)
 
 
 @functools.lru_cache(maxsize=512)
@@ -55,13 +28,13 @@ def _tables(map_: Map, device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
     """Codebook, thresholds, and the lowest code of each value's equals, on `device`."""
     codebook = table(map_)
     lowest = torch.searchsorted(codebook, codebook, out_int32=True)
-    return codebook.to(device), thresholds(codebook).to(device), lowest.to(device)
+    return codebook.to(device), limits(map_).to(device), lowest.to(device)
 
 
 def encode(n: Tensor, map_: Map) -> Tensor:
-    """The int32 code nearest to each normalized float32 value; NaN takes the last code."""
-    _, limits, _ = _tables(map_, n.device)
-    return torch.bucketize(n.contiguous(), limits, out_int32=True)
+    """The int32 code of each normalized float32 value; NaN takes the last code."""
+    _, between, _ = _tables(map_, n.device)
+    return torch.bucketize(n.contiguous(), between, out_int32=True)
 
 
 def encode_stochastic(

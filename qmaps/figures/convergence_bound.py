@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from qmaps.figures._declare import figure
-from qmaps.figures._style import COLOURS, axes, hide_unused, legend_below, new, require
+from qmaps.figures._style import COLOURS, SMALL, axes, hide_unused, legend_below, new, require
 
 NEEDED = ("setting", "seed", "step", "gap", "bound")
 COLUMNS = 2
@@ -20,7 +20,7 @@ COLUMNS = 2
 def convergence_bound(frame: pd.DataFrame) -> Figure:
     """Distance of f from its minimum over steps, each run, their mean, and the bound on the mean.
 
-    Both axes are logarithmic; a panel per setting.
+    Both axes are logarithmic; a panel per setting, which says how loose the bound is at the end.
 
     Args:
         frame: of `qmaps.lpmm.quadratic.beside_bound`: `setting` (label), `seed`, `step` (from 1
@@ -50,6 +50,11 @@ def convergence_bound(frame: pd.DataFrame) -> Figure:
         axis.plot(averaged.index, averaged["gap"], **mean)
         axis.plot(averaged.index, averaged["bound"], **limit)
         axis.set_title(setting, loc="left")
+        loose = averaged["bound"].iloc[-1] / averaged["gap"].iloc[-1]
+        axis.text(
+            0.97, 0.95, f"at the end the bound is\n{loose:,.0f} times the mean",
+            transform=axis.transAxes, ha="right", va="top", fontsize=SMALL,
+        )  # fmt: skip
     grid[0][0].set_xscale("log")
     grid[0][0].set_yscale("log")
     figure.supylabel("$f$(mean of the iterates) $- f^*$", fontsize=10)

@@ -7,12 +7,12 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from qmaps.figures._declare import Picture, figure
-from qmaps.figures._style import axes, legend_below, look, new, require
+from qmaps.figures._style import COLOURS, SMALL, axes, new, require
 
 PANELS = (
-    ("mean_abs_error", "mean |Δu|, u = m / (sqrt(v) + eps)"),
-    ("mean_rel_error", "mean |Δu| / |u| (fraction)"),
-    ("use", "use (share of elements)"),
+    ("mean_abs_error", "mean |Δu|,\nu = m / (sqrt(v) + eps)"),
+    ("mean_rel_error", "mean |Δu| / |u|\n(fraction)"),
+    ("use", "use\n(share of elements)"),
 )
 FEW = 64
 """Maps of at most this many codes get a dot at each."""
@@ -29,8 +29,8 @@ FEW = 64
 def first_code_error(frame: pd.DataFrame) -> Figure:
     """The Adam update's error, and the use, for each code of the first moment.
 
-    Three panels with logarithmic ordinates, one line per pair of quantizers. A line breaks at
-    codes that do not occur and where the value is 0.
+    A column of panels for each pair of quantizers, a row for each quantity, with logarithmic
+    ordinates that a row shares. A line breaks at codes that do not occur and where the value is 0.
 
     Args:
         frame: of `qmaps.analyze.first_code_error`: `quantizer`, `position` (code scaled to
@@ -43,28 +43,29 @@ def first_code_error(frame: pd.DataFrame) -> Figure:
     Source: 8-bit optimizers, figure 5.
     """
     require(frame, ("quantizer", "position", *(name for name, _ in PANELS)), "first_code_error")
-    figure = new(10.5, 4.2)
-    row = axes(figure, 1, len(PANELS))[0]
-    for axis, (name, label) in zip(row, PANELS, strict=True):
-        for index, (quantizer, rows) in enumerate(frame.groupby("quantizer", sort=False)):
-            values = rows[name].where(rows[name] > 0)
+    names = list(frame["quantizer"].unique())
+    figure = new(max(6.4, 2.7 * len(names) + 0.7), 6.6)
+    grid = axes(figure, len(PANELS), len(names), sharex=True, sharey="row")
+    for row, (column, label) in zip(grid, PANELS, strict=True):
+        row[0].set_ylabel(label)
+        for index, (axis, name) in enumerate(zip(row, names, strict=True)):
+            rows = frame[frame["quantizer"] == name]
+            values = rows[column].where(rows[column] > 0)
             axis.plot(
                 rows["position"],
                 values,
-                label=str(quantizer),
+                color=COLOURS[index % len(COLOURS)],
                 linewidth=1.2,
                 marker=".",
                 markersize=4 if len(rows) > FEW else 6,
                 markevery=_dotted(values),
-                **look(index),
             )
-        axis.set_yscale("log")
-        axis.set_ylabel(label)
-        axis.set_xlim(-1.04, 1.04)
-        axis.set_xticks([-1, -0.5, 0, 0.5, 1])
-        axis.set_xlabel("code, scaled to [-1, 1]")
-    row[1].set_xlabel("code of the first moment, scaled to [-1, 1]")
-    legend_below(figure, row[0].get_legend_handles_labels()[0], 2)
+            axis.set_yscale("log")
+            axis.set_xlim(-1.04, 1.04)
+            axis.set_xticks([-1, -0.5, 0, 0.5, 1])
+    for axis, name in zip(grid[0], names, strict=True):
+        axis.set_title(str(name).replace(" + ", " +\n"), fontsize=SMALL + 0.5)
+    figure.supxlabel("code of the first moment, scaled to [-1, 1]", fontsize=10)
     return figure
 
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pandas as pd
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
@@ -10,6 +13,8 @@ from qmaps.errors import BadValueError
 from qmaps.figures._declare import Picture, figure
 from qmaps.figures._style import axes, legend_below, look, mark, new, require
 
+SEVERAL = 3
+"""Seeds from which on a run is a band."""
 SPLITS = ("train", "val")
 DEFAULT_UNIT = "nats"
 
@@ -25,7 +30,8 @@ DEFAULT_UNIT = "nats"
 def loss_curves(frame: pd.DataFrame, *, unit: str | None = None) -> Figure:
     """Training and validation loss of several runs, and the difference to the first.
 
-    Every seed is a line of its own; nothing is averaged or smoothed.
+    Every seed is a line of its own; from three seeds on a line is the mean over them, in a band
+    from the lowest to the highest. Nothing is smoothed.
 
     Args:
         frame: `run` (label), `seed`, `step` (optimizer steps), `split` ("train" or "val"),
@@ -57,6 +63,13 @@ def loss_curves(frame: pd.DataFrame, *, unit: str | None = None) -> Figure:
         style = look(index)
         dotted = style | mark(index) | {"markersize": 4, "linewidth": 1.2}
         handles.append(Line2D([], [], label=str(name), **dotted))
+        columns = [("train", train, "loss"), ("val", validation, "loss")]
+        columns += [("val", axis, "difference") for axis in rest if index]
+        if rows["seed"].nunique() >= SEVERAL:
+            for split, axis, column in columns:
+                shown = dotted if split == "val" else style | {"linewidth": 1.2}
+                _band(axis, rows[rows["split"] == split], column, shown)
+            continue
         for _, part in rows.groupby("seed", sort=False):
             on_train = part[part["split"] == "train"].sort_values("step")
             held_out = part[part["split"] == "val"].sort_values("step")
@@ -85,3 +98,10 @@ def loss_curves(frame: pd.DataFrame, *, unit: str | None = None) -> Figure:
         axis.set_xlabel("step")
     legend_below(figure, handles, 4)
     return figure
+
+
+def _band(axis: Axes, rows: pd.DataFrame, column: str, style: dict[str, Any]) -> None:
+    """The mean over seeds, and a band from the lowest of them to the highest."""
+    seeds = rows.groupby("step")[column].agg(["mean", "min", "max"])
+    axis.plot(seeds.index, seeds["mean"], **style)
+    axis.fill_between(seeds.index, seeds["min"], seeds["max"], color=style["color"], alpha=0.18)

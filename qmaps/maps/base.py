@@ -14,6 +14,7 @@ from torch import Tensor
 
 from qmaps.errors import BadTypeError, BadValueError, shown
 from qmaps.maps import _html
+from qmaps.maps.nearest import thresholds
 
 REGISTRY: dict[str, type[Map]] = {}
 """Every map class by its spec name."""
@@ -114,6 +115,26 @@ class Map(ABC):
         """The codebook: ascending float32 values on the CPU, at most ``2**bits`` of them."""
         return table(self).clone()
 
+    def thresholds(self) -> Tensor:
+        """For each pair of neighbours, the largest float32 that takes the lower code.
+
+        Here a value takes the nearest code, and a tie goes to the lower one. A map may place its
+        thresholds elsewhere, as one does that rounds in another domain.
+
+        Returns:
+            Ascending float32 values on the CPU, one fewer than the codebook has. Each is at least
+            the lower of its two neighbours and below the upper one.
+        """
+        return thresholds(table(self))
+
+    def for_scales(self, *, powers_of_two: bool = False, ones: bool = False) -> Map:
+        """This map under scales that are powers of two, or 1, or under others.
+
+        A floating-point format then has values that are exact in binary, or those of the format;
+        every other map is the same under all.
+        """
+        return self
+
     @property
     def spec(self) -> str:
         """The map's part of a spec, such as ``DE@8s`` or ``mantissa(offset=2)@8s``."""
@@ -173,6 +194,12 @@ def check_range(name: str, value: object, low: int, high: int) -> None:
 def table(map_: Map) -> Tensor:
     """The float32 codebook of `map_`, shared between callers: do not write to it."""
     return map_.values().to(torch.float32)
+
+
+@functools.lru_cache(maxsize=512)
+def limits(map_: Map) -> Tensor:
+    """The thresholds of `map_`, shared between callers: do not write to it."""
+    return map_.thresholds()
 
 
 def mirror(magnitudes: Sequence[float], *extra: float, signed: bool) -> Tensor:

@@ -51,7 +51,7 @@ class Normalizer(ABC):
 
     @classmethod
     def parse(cls, text: str) -> Normalizer | None:
-        """The normalizer that `text` names (without ``x8`` and ``&``), or None."""
+        """The normalizer that `text` names (without suffixes and ``&``), or None."""
         names = (cls.spec_name, *cls.aliases)
         return cls() if text.lower() in {name.lower() for name in names} else None
 
@@ -81,6 +81,21 @@ class Normalizer(ABC):
     def geometry(self, shape: Shape) -> Geometry | None:
         """The same as `expand` in numbers, for the fast engines; None leaves it to `reference`."""
         return None
+
+    @property
+    def clips(self) -> bool:
+        """Whether an element can be larger than its scale, which was rounded down."""
+        return False
+
+    @property
+    def ones(self) -> bool:
+        """Whether every scale is 1; see `Map.for_scales`."""
+        return False
+
+    @property
+    def powers_of_two(self) -> bool:
+        """Whether every scale is a power of two; see `Map.for_scales`."""
+        return False
 
     def extents(self, dims: int) -> tuple[Extent, ...] | None:
         """What each stored part spans in a tensor of `dims` dimensions.
@@ -131,9 +146,11 @@ def largest(x: Tensor, dims: Sequence[int] | None = None) -> Tensor:
     return x.abs().amax() if dims is None else x.abs().amax(dim=tuple(dims))
 
 
-def refuse_log_domain(parts: Sequence[Normalizer], role: str) -> None:
-    """Raise if one of `parts` spans a log2 range, for which `role` has no meaning."""
+def refuse_combined(parts: Sequence[Normalizer], role: str) -> None:
+    """Raise if one of `parts` does not divide by maxima, so that `role` has no meaning for it."""
     for part in parts:
+        if part.ones:
+            raise SpecError(f"{part.spec} cannot be combined with {role}; it works alone")
         if part.log_domain:
             raise SpecError(
                 f"{part.spec} cannot be combined with {role}; it works alone, with the map log2"

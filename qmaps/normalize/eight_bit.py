@@ -5,22 +5,21 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
-from qmaps.errors import SpecError
 from qmaps.normalize._float32 import exp2, log2
-from qmaps.normalize.base import Layout, Normalizer, Scales, Shape, refuse_log_domain
-from qmaps.normalize.extent import Extent
+from qmaps.normalize.base import Scales, Shape
 from qmaps.normalize.geometry import Geometry
-from qmaps.normalize.minimum import Minimum
+from qmaps.normalize.scale_format import ScaleFormat
 
 STEPS = 254
 
 
 @dataclass(frozen=True)
-class EightBit(Normalizer):
+class EightBit(ScaleFormat, suffix="x8"):
     """``inner`` with its scales in 8 bits, which makes small blocks affordable.
 
     Code 0 is scale 0; codes 1 to 255 are a log2 grid from the tensor's smallest to its
@@ -28,45 +27,14 @@ class EightBit(Normalizer):
     besides the codes: the two ends of the grid, float32.
     """
 
-    inner: Normalizer
-
-    def __post_init__(self) -> None:
-        refuse_log_domain([self.inner], "'x8'")
-        if isinstance(self.inner, (EightBit, Minimum)):
-            raise SpecError(
-                f"{self.inner.spec} cannot be followed by 'x8'; 'x8' follows the name of one "
-                "normalizer"
-            )
-
-    @property
-    def spec(self) -> str:
-        return f"{self.inner.spec}x8"
-
-    def layout(self, shape: Shape) -> Layout:
-        codes = tuple((torch.uint8, part) for _, part in self.inner.layout(shape))
-        return (*codes, (torch.float32, (2,)))
+    dtype: ClassVar[torch.dtype] = torch.uint8
+    shared: ClassVar[int] = 2
 
     def geometry(self, shape: Shape) -> Geometry | None:
         if (inner := self.inner.geometry(shape)) is None:
             return None
         parts = tuple(replace(part, ends=inner.arrays) for part in inner.parts)
         return Geometry(parts, inner.arrays + 1)
-
-    def extents(self, dims: int) -> tuple[Extent, ...] | None:
-        inner = self.inner.extents(dims)
-        return None if inner is None else (*inner, Extent(ends=True))
-
-    def scales(self, x: Tensor) -> Scales:
-        parts = self.inner.scales(x)
-        return self.stored(parts, self.ends(parts))
-
-    def ends(self, parts: Sequence[Tensor]) -> Tensor:
-        """The smallest and the largest of float32 scales that are not 0."""
-        joined = torch.cat([part.reshape(-1) for part in parts])
-        positive = joined[joined != 0]
-        if positive.numel():
-            return torch.stack([positive.amin(), positive.amax()])  # NaN wins both comparisons
-        return joined.new_zeros(2)
 
     def stored(self, parts: Sequence[Tensor], ends: Tensor) -> Scales:
         """Float32 scales rounded up to the grid between these ends, in the parts of `layout`."""
@@ -78,10 +46,10 @@ class EightBit(Normalizer):
         split = [c.view(p.shape) for c, p in zip(torch.split(codes, sizes), parts, strict=True)]
         return (*split, ends)
 
-    def expand(self, scales: Scales, shape: Shape) -> Tensor:
+    def read(self, scales: Scales) -> Scales:
         *codes, ends = scales
         table = torch.cat([ends.new_zeros(1), _grid(ends)])
-        return self.inner.expand(tuple(table[part.long()] for part in codes), shape)
+        return tuple(table[part.long()] for part in codes)
 
 
 def _grid(ends: Tensor) -> Tensor:

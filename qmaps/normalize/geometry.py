@@ -9,6 +9,17 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from enum import Enum, auto
+
+
+class Stored(Enum):
+    """The formats of scales that are not codes of a grid; see `qmaps.normalize.scale_format`."""
+
+    FLOAT32 = auto()
+    FLOAT16 = auto()
+    BFLOAT16 = auto()
+    FLOAT16_SQUARED = auto()
+    POWER_OF_TWO = auto()
 
 
 @dataclass(frozen=True)
@@ -19,13 +30,20 @@ class Part:
         divisor: consecutive elements that share a scale.
         count: number of scales.
         array: which of the stored parts (see `Normalizer.layout`) holds it.
-        ends: which holds the two ends of its 8-bit grid; None where it is float32.
+        ends: which holds the two ends of its 8-bit grid; None where it has none.
+        stored: the format of scales that are no codes of a grid.
     """
 
     divisor: int
     count: int
     array: int = 0
     ends: int | None = None
+    stored: Stored = Stored.FLOAT32
+
+    @property
+    def plain(self) -> bool:
+        """Whether the scales are stored in float32."""
+        return self.ends is None and self.stored is Stored.FLOAT32
 
 
 def slice_part(shape: tuple[int, ...], dimension: int, array: int = 0) -> Part:

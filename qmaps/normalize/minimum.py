@@ -8,7 +8,7 @@ from functools import reduce
 import torch
 from torch import Tensor
 
-from qmaps.normalize.base import Layout, Made, Normalizer, Scales, Shape, refuse_log_domain
+from qmaps.normalize.base import Layout, Made, Normalizer, Scales, Shape, refuse_combined
 from qmaps.normalize.extent import Extent
 from qmaps.normalize.geometry import Geometry
 from qmaps.normalize.geometry import Part as GeometryPart
@@ -26,7 +26,7 @@ class Minimum(Normalizer):
     parts: tuple[Normalizer, ...]
 
     def __init__(self, *parts: Normalizer) -> None:
-        refuse_log_domain(parts, "'&'")
+        refuse_combined(parts, "'&'")
         flat = [p for part in parts for p in (part.parts if isinstance(part, Minimum) else (part,))]
         object.__setattr__(self, "parts", tuple(flat))  # the way a frozen dataclass does it
 
@@ -46,6 +46,14 @@ class Minimum(Normalizer):
             joined += found.shifted(arrays)
             arrays += found.arrays
         return Geometry(joined, arrays)
+
+    @property
+    def clips(self) -> bool:
+        return any(part.clips for part in self.parts)
+
+    @property
+    def powers_of_two(self) -> bool:
+        return all(part.powers_of_two for part in self.parts)
 
     def extents(self, dims: int) -> tuple[Extent, ...] | None:
         found = [part.extents(dims) for part in self.parts]

@@ -22,6 +22,7 @@ from qmaps.optim.lamb import LAMB, LAMB4bit, LAMB8bit
 from qmaps.optim.lars import LARS, LARS4bit, LARS8bit
 from qmaps.optim.lion import Lion, Lion4bit, Lion8bit
 from qmaps.optim.muon import Muon, Muon4bit, Muon8bit
+from qmaps.optim.offload import CPUOffloadOptimizer
 from qmaps.optim.presets import PRESETS
 from qmaps.optim.rmsprop import RMSprop, RMSprop4bit, RMSprop8bit
 from qmaps.optim.rule import State
@@ -51,6 +52,7 @@ __all__ = [
     "AdamW8bit",
     "AdamW8bitFactor",
     "AdamWFactor",
+    "CPUOffloadOptimizer",
     "Choice",
     "LAMB4bit",
     "LAMB8bit",

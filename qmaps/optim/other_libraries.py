@@ -17,13 +17,13 @@ INSTEAD: Mapping[str, tuple[str, str]] = {
     "min_8bit_size": (BITSANDBYTES, "`min_quantized_size`: above that size, not from it on"),
     "percentile_clipping": (BITSANDBYTES, "none; use `torch.nn.utils.clip_grad_norm_`"),
     "block_wise": (BITSANDBYTES, "the normalizer of a spec: `B256`, or `tensor` for one scale"),
-    "is_paged": (BITSANDBYTES, "none; states stay on the parameter's device"),
+    "is_paged": (BITSANDBYTES, "none; `CPUOffloadOptimizer` keeps states in the CPU's memory"),
     "args": (BITSANDBYTES, "none; pass the options themselves"),
     "adam_w_mode": (BITSANDBYTES, "none; trust ratios also scale weight decay, as in the paper"),
     "dampening": (BITSANDBYTES, "none; only `SGD` has it"),
     "bf16_stochastic_round": (TORCHAO, "`stochastic_rounding`"),
-    "offload_gradients": (TORCHAO, "none; gradients stay on the parameter's device"),
-    "minimal_size": (TORCHAO, "none; states stay on the parameter's device"),
+    "offload_gradients": (TORCHAO, "`CPUOffloadOptimizer(..., offload_gradients=True)`"),
+    "minimal_size": (TORCHAO, "none; `CPUOffloadOptimizer` offloads all parameters"),
 }  # fmt: skip
 """By option: the library that has it, and what qmaps has instead, as the documentation prints."""
 
@@ -58,7 +58,10 @@ def _paged(rule: str) -> dict[str, tuple[str, str]]:
     """The paged classes of a rule."""
     widths = {"": rule, "8bit": f"{rule}8bit", "32bit": rule}
     return {
-        f"Paged{rule}{width}": (BITSANDBYTES, f"`{here}`; states stay on the parameter's device")
+        f"Paged{rule}{width}": (
+            BITSANDBYTES,
+            f"`{here}`; `CPUOffloadOptimizer` keeps its states in the CPU's memory",
+        )
         for width, here in widths.items()
     }
 
@@ -79,7 +82,6 @@ NAMES: Mapping[str, tuple[str, str]] = {
     ),
     "AdamWFp8": (TORCHAO, f"`AdamW` with {FP8}"),
     "AdamFp8": (TORCHAO, f"`Adam` with {FP8}"),
-    "CPUOffloadOptimizer": (TORCHAO, "none; states stay on the parameter's device"),
 }
 """By class: the library that has it, and what qmaps has instead, as the documentation prints."""
 

@@ -16,6 +16,7 @@ import zipfile
 from collections.abc import Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import IO
 
 import torch
 import xxhash
@@ -102,8 +103,12 @@ def in_metadata(metadata: Mapping[str, str], tensors: Collection[str]) -> dict[s
     return dict(zip(sorted(tensors), others, strict=True))
 
 
-def check_archive(path: Path) -> None:
+def check_archive(path: Path | IO[bytes], *, large: bool = True) -> None:
     """Verify the checksum of every record of a zip archive, reading all of it once.
+
+    Args:
+        path: the archive, or a file that is open for reading.
+        large: whether to verify records of more than 256 KiB, too.
 
     Archives without checksums, as after ``torch.serialization.set_crc32_options(False)``, are not
     verified.
@@ -125,12 +130,12 @@ def check_archive(path: Path) -> None:
                     pass
 
         # Small records are faster to read here than in a thread.
-        large = [record for record in records if record.file_size > CHUNK]
+        rest = [record for record in records if large and record.file_size > CHUNK]
         for record in records:
             if record.file_size <= CHUNK:
                 read(record)
         with ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as threads:
-            for _ in threads.map(read, large):
+            for _ in threads.map(read, rest):
                 pass
 
 

@@ -11,6 +11,9 @@ from itertools import pairwise
 import torch
 from torch import Tensor
 
+from qmaps.maps.base import Map, limits, table
+from qmaps.maps.nearest import thresholds
+
 LARGEST = torch.finfo(torch.float32).max
 SMALLEST = 2.0**-149
 
@@ -61,6 +64,21 @@ def exact_codes(n: Tensor, codebook: Tensor) -> list[int]:
         bisect.bisect_left(gaps, True, key=lambda gap: not upper_is_nearer(value, *gap))
         for value in n.reshape(-1).tolist()
     ]
+
+
+def rounds_to_nearest(map_: Map) -> bool:
+    """Whether the thresholds of a map are those of rounding to the nearest value."""
+    return torch.equal(limits(map_), thresholds(table(map_)))
+
+
+def codes_of(n: Tensor, map_: Map) -> list[int]:
+    """The code of each value: the nearest, or by the thresholds that a map gives itself."""
+    if rounds_to_nearest(map_):
+        book = map_.codebook().tolist()
+        # Of equal values the lowest code is taken.
+        return [bisect.bisect_left(book, book[code]) for code in exact_codes(n, map_.codebook())]
+    between = limits(map_).tolist()
+    return [bisect.bisect_left(between, value) for value in n.reshape(-1).tolist()]
 
 
 @contextmanager

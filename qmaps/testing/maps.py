@@ -13,7 +13,13 @@ from torch import Tensor
 from qmaps.engines import reference
 from qmaps.engines.philox import RoundingKey, uniform
 from qmaps.maps.base import Map
-from qmaps.testing._data import exact_codes, inside, outside, upper_is_nearer
+from qmaps.testing._data import (
+    codes_of,
+    inside,
+    outside,
+    rounds_to_nearest,
+    upper_is_nearer,
+)
 
 Check = Callable[[Map, torch.device], None]
 
@@ -49,15 +55,20 @@ def every_value_encodes_to_its_own_code_and_decodes_to_itself(
 def every_threshold_is_exact(map_: Map, device: torch.device) -> None:
     """Each is the last float32 not nearer to the upper code, and the next one takes that code.
 
-    With the codebook ascending this decides the code of every float32 there is.
+    With the codebook ascending this decides the code of every float32 there is. The thresholds that
+    a map gives itself lie between their neighbours.
     """
     codebook = map_.codebook()
-    limits = reference.thresholds(codebook.to(device)).cpu()
+    limits = map_.thresholds()
+    assert limits.dtype == torch.float32
+    assert limits.shape == (codebook.numel() - 1,)
     after = torch.nextafter(limits, torch.tensor(torch.inf))
     gaps = zip(limits.tolist(), after.tolist(), pairwise(codebook.tolist()), strict=True)
+    nearest = rounds_to_nearest(map_)
     for last, first, (low, high) in gaps:
-        assert not upper_is_nearer(last, low, high)
-        assert upper_is_nearer(first, low, high)
+        assert low <= last < high
+        assert not (nearest and upper_is_nearer(last, low, high))
+        assert not nearest or upper_is_nearer(first, low, high)
     lower = list(range(codebook.numel() - 1))
     assert reference.encode(limits.to(device), map_).tolist() == lower
     assert reference.encode(after.to(device), map_).tolist() == [code + 1 for code in lower]
@@ -66,14 +77,14 @@ def every_threshold_is_exact(map_: Map, device: torch.device) -> None:
 def nearest_code_is_exact(map_: Map, device: torch.device) -> None:
     """Against exact arithmetic: inside, outside, and on both sides of codes and thresholds."""
     codebook = map_.codebook()
-    points = torch.cat([codebook, reference.thresholds(codebook)])
+    points = torch.cat([codebook, map_.thresholds()])
     points = points[torch.linspace(0, points.numel() - 1, 100).long()]
     inf = torch.tensor(torch.inf)
     around = [points, torch.nextafter(points, inf), torch.nextafter(points, -inf)]
     n = torch.cat([*around, inside(codebook, 300), outside(codebook), torch.tensor([0.0, -0.0])])
-    expected = exact_codes(n, codebook)
+    expected = codes_of(n, map_)
     assert reference.encode(n.to(device), map_).tolist() == expected
-    if codebook.numel() <= 256:
+    if codebook.numel() <= 256 and rounds_to_nearest(map_):
         # In float64 the distance to the nearest differs from the least by rounding only.
         distance = (n.double()[:, None] - codebook.double()).abs()
         chosen = distance.gather(1, torch.tensor(expected)[:, None])[:, 0]
@@ -88,8 +99,8 @@ def error_is_at_most_half_a_gap_and_outside_values_clip(map_: Map, device: torch
     error = (n.double() - exact[codes]).abs()
     left = exact[codes] - exact[(codes - 1).clamp(min=0)]
     right = exact[(codes + 1).clamp(max=codebook.numel() - 1)] - exact[codes]
-    half_gap = torch.where(n < codebook[codes], left, right) / 2
-    assert bool((error <= half_gap).all())
+    gap = torch.where(n < codebook[codes], left, right)
+    assert bool((error <= (gap / 2 if rounds_to_nearest(map_) else gap)).all())
     last = codebook.numel() - 1
     assert reference.encode(outside(codebook), map_).tolist() == [0, 0, last, last]
     sr = reference.encode_stochastic(outside(codebook), map_, RoundingKey())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pandas as pd
+from matplotlib.figure import Figure
 
 from qmaps import figures
 from qmaps.lab import Contender, loss_frame, summarize_losses, workloads
@@ -18,6 +19,7 @@ CONTENDERS = {
     for name, spec in (("log", LOG), ("dynamic", DYNAMIC), ("linear", LINEAR))
 }
 """The first moment stays in 32 bits, so that nothing else differs."""
+UNSTABLE = "log-space-quantization-unstable"
 CLOSE = 0.02
 """Losses that differ by less than this share match."""
 
@@ -81,6 +83,15 @@ def shown(curves: pd.DataFrame) -> pd.DataFrame:
     return curves[curves["run"] != CONTENDERS["linear"].label]
 
 
+def unstable(curves: pd.DataFrame) -> Figure:
+    """All runs, on a logarithmic scale; without the differences, which have signs."""
+    short = {run.label: run.label.rpartition("second moment ")[2] for run in CONTENDERS.values()}
+    figure = figures.loss_curves(curves.drop(columns="difference").replace({"run": short}))
+    for axis in figure.axes:
+        axis.set_yscale("log")
+    return figure
+
+
 EXHIBIT = Exhibit(
     name="log-space-quantization",
     covers=("Log-Space Quantization",),
@@ -89,7 +100,15 @@ EXHIBIT = Exhibit(
     source="training runs of {grid}",
     build=build,
     find=find,
-    draw=lambda frames: {"log-space-quantization": figures.loss_curves(shown(frames["curves"]))},
-    captions={"log-space-quantization": "Same weights and batches; without the linear map."},
+    draw=lambda frames: {
+        "log-space-quantization": figures.loss_curves(shown(frames["curves"])),
+        UNSTABLE: unstable(frames["curves"]),
+    },
+    captions={
+        "log-space-quantization": "Same weights and batches; without the linear map. Lines are "
+        "means over seeds, bands reach from the lowest to the highest.",
+        UNSTABLE: "The same with the linear map, whose losses need a logarithmic scale. Runs are "
+        "named by their second moment.",
+    },
     place=2,
 )

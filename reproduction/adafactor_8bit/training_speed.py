@@ -6,6 +6,7 @@ import pandas as pd
 
 from qmaps.lab.report.claim import Claim
 from reproduction.context import Context
+from reproduction.differences import Difference
 from reproduction.exhibit import Exhibit, Finding, Frames, Needs
 from reproduction.numbers import number
 
@@ -40,6 +41,14 @@ def find(frames: Frames) -> Finding:
             )
             for peer in PEERS
             if peer in times.index
+        ],
+        differences=[
+            Difference(
+                "Beside the AdamW8bit of this package the step takes longer, beside those of other "
+                "packages a fraction of theirs. Which AdamW8bit the page means, and on which GPU, "
+                "it does not say; no control of ours says that a GPU would change it.",
+                elsewhere=False,
+            )
         ],
         why="The page speaks of GPUs; here are the steps of this package's Adafactor8bit on a CPU, "
         f"one thread, in processor time. Comparable: at most {number(COMPARABLE)} times as long. "

@@ -86,6 +86,13 @@ EXHIBIT = Exhibit(
     source="states of {headline}",
     build=build,
     find=find,
-    draw=lambda frames: {"figure-4": figures.code_pairs(frames["cells"])},
-    captions={"figure-4": "Rows: linear, dynamic, block-wise dynamic. Grey: never used."},
+    draw=lambda frames: {
+        "figure-4": figures.code_pairs(
+            frames["cells"].replace({"quantizer": {spec: name for name, spec in PAIRS.items()}})
+        )
+    },
+    captions={
+        "figure-4": "; ".join(f"{name}: {spec}" for name, spec in PAIRS.items())
+        + ". Grey: never used."
+    },
 )

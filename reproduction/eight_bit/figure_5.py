@@ -7,7 +7,7 @@ import pandas as pd
 from qmaps import analyze, figures
 from qmaps.lab.report.claim import Claim
 from reproduction.context import Context
-from reproduction.eight_bit._maps import NAMES, both
+from reproduction.eight_bit._maps import NAMES, first_only
 from reproduction.exhibit import Exhibit, Finding, Frames, Needs
 from reproduction.numbers import number
 
@@ -17,7 +17,7 @@ BANDS = {"small": (0.0, 0.25), "intermediate": (0.25, 0.9), "large": (0.9, 1.0)}
 
 def build(context: Context) -> Frames:
     """Errors of every code."""
-    return {"codes": analyze.first_code_error(context.states, [both(name) for name in NAMES])}
+    return {"codes": analyze.first_code_error(context.states, [first_only(name) for name in NAMES])}
 
 
 def bands(codes: pd.DataFrame) -> pd.DataFrame:
@@ -28,7 +28,7 @@ def bands(codes: pd.DataFrame) -> pd.DataFrame:
     """
     rows = []
     for name in NAMES:
-        part = codes[codes["quantizer"] == both(name)]
+        part = codes[codes["quantizer"] == first_only(name)]
         away = part["position"].abs()
         errors = {
             band: float(part.loc[(away >= low) & (away <= high), "mean_abs_error"].median())
@@ -56,15 +56,20 @@ def find(frames: Frames) -> Finding:
                 _detail(dynamic),
             ),
         ],
-        why="Medians over codes of a code's mean |Δu|. Codes are the tensor's own positions from "
-        "-1 to 1; second moments are quantized too, and a second moment near zero makes a large "
-        "error under any first moment.",
+        why="Medians over codes of a code's mean |Δu|. Codes are positions from -1 to 1. Second "
+        "moments are exact: quantized too, one near zero makes a large error under any code of the "
+        "first moment.",
         tables={"bands": table},
     )
 
 
 def _detail(row: pd.Series[float]) -> str:
     return ", ".join(f"{band} {number(row[band])}" for band in BANDS) + "."
+
+
+def named(codes: pd.DataFrame) -> pd.DataFrame:
+    """With the paper's names of the maps."""
+    return codes.replace({"quantizer": {first_only(name): name for name in NAMES}})
 
 
 EXHIBIT = Exhibit(
@@ -75,6 +80,10 @@ EXHIBIT = Exhibit(
     source="states of {headline}",
     build=build,
     find=find,
-    draw=lambda frames: {"figure-5": figures.first_code_error(frames["codes"])},
-    captions={"figure-5": "Codes scaled to [-1, 1]; a line breaks where a code is not used."},
+    draw=lambda frames: {"figure-5": figures.first_code_error(named(frames["codes"]))},
+    captions={
+        "figure-5": "Codes scaled to [-1, 1]; a line breaks where a code is not used. "
+        + "; ".join(f"{name}: {first_only(name)}" for name in NAMES)
+        + "."
+    },
 )

@@ -12,6 +12,7 @@ from reproduction.exhibit import Exhibit, Finding, Frames, Needs
 from reproduction.numbers import percent
 
 MAPS = ("linear0@8s", "DE@8s", "quantile-normal@8s")
+PAPERS_NAMES = dict(zip(MAPS, ("linear", "dynamic", "quantile (normal)"), strict=True))
 SMALL = 0.01
 
 
@@ -55,6 +56,12 @@ EXHIBIT = Exhibit(
     needs=Needs.NOTHING,
     build=build,
     find=find,
-    draw=lambda frames: {"figure-6": figures.map_curves(frames["curves"])},
-    captions={"figure-6": "Value of each code, and its magnitude on a logarithmic scale."},
+    draw=lambda frames: {
+        "figure-6": figures.map_curves(frames["curves"].replace({"map": PAPERS_NAMES}))
+    },
+    captions={
+        "figure-6": "Value of each code, and its magnitude on a logarithmic scale. "
+        + "; ".join(f"{name}: {spec}" for spec, name in PAPERS_NAMES.items())
+        + "."
+    },
 )

@@ -31,6 +31,14 @@ def matrices(states: CapturedStates, state: str) -> dict[str, Tensor]:
     return found
 
 
+def seen(moments: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Those without rows of nothing but 0, of words that never came; all if none is left.
+
+    All values of such an embedding lie in few rows, large or not.
+    """
+    return {name: m for name, m in moments.items() if bool(m.any(dim=1).all())} or moments
+
+
 def blocks(names: list[str], most: int = BLOCKS) -> dict[str, list[str]]:
     """Names by what stands up to their last number; the rest is in no block.
 

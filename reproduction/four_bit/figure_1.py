@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 import pandas as pd
 from matplotlib.figure import Figure
 from torch import Tensor
@@ -15,7 +13,7 @@ from qmaps.lab.report.claim import Claim
 from reproduction.context import Context
 from reproduction.exhibit import Exhibit, Finding, Frames, Needs
 from reproduction.four_bit import _pretrained
-from reproduction.four_bit._matrices import matrices
+from reproduction.four_bit._matrices import matrices, seen
 from reproduction.numbers import number, percent
 
 SMALL, LARGE = "B128/DE@4s", "B2048/DE@4s"
@@ -49,13 +47,9 @@ def build(context: Context) -> Frames:
     }
 
 
-def _patterns(moments: Mapping[str, Tensor]) -> tuple[dict[str, pd.DataFrame], str]:
-    """`lines`, `patterns` of those with most in rows and in columns, the latter's name.
-
-    Embeddings with rows of nothing but 0, of words that never came, are left out: all of their
-    values lie in few rows, large or not.
-    """
-    moments = {name: m for name, m in moments.items() if bool(m.any(dim=1).all())} or moments
+def _patterns(moments: dict[str, Tensor]) -> tuple[dict[str, pd.DataFrame], str]:
+    """`lines`, `patterns` of those with most in rows and in columns, the latter's name."""
+    moments = seen(moments)
     lines = analyze.outlier_lines(moments)
     by_column = str(lines["tensor"][lines["in_cols"].argmax()])
     by_row = str(lines["tensor"][lines["in_rows"].argmax()])

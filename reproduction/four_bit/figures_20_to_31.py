@@ -10,8 +10,10 @@ import qmaps
 from qmaps import analyze, figures
 from qmaps.lab.report.claim import Claim
 from reproduction.context import Context
+from reproduction.differences import Difference
 from reproduction.exhibit import Exhibit, Finding, Frames, Needs
-from reproduction.four_bit._matrices import matrices
+from reproduction.four_bit import _pretrained
+from reproduction.four_bit._matrices import matrices, seen
 
 SECOND = ("B128/DE@4u", "B128/DE-0@4u", "rank1/DE-0@4u", "B2048/DE-0@4u")
 FIRST = ("B128/DE@4s", "B2048/DE@4s")
@@ -29,14 +31,9 @@ CAPTIONS = {
 
 def build(context: Context) -> Frames:
     """Errors on every matrix, and histograms of those that show most."""
-    first = matrices(context.states, "exp_avg")
-    second = matrices(context.states, "exp_avg_sq")
-    errors = pd.DataFrame(
-        {"tensor": title, "quantizer": spec, **_measured(tensor, spec)}
-        for specs, moments in ((FIRST, first), (SECOND, second))
-        for title, tensor in moments.items()
-        for spec in specs
-    )
+    first = seen(matrices(context.states, "exp_avg"))
+    second = seen(matrices(context.states, "exp_avg_sq"))
+    errors = _errors(first, second)
     relative = errors.pivot(index="tensor", columns="quantizer", values="mean_rel_error")
     zeros = errors.pivot(index="tensor", columns="quantizer", values="zeroed_share")
     rank = relative[SECOND[2]] / relative[SECOND[1]]
@@ -55,7 +52,21 @@ def build(context: Context) -> Frames:
         analyze.histogram(moments[str(title)], specs).assign(figure=name, tensor=str(title))
         for name, (moments, title, specs) in chosen.items()
     ]
-    return {"errors": errors, "histograms": pd.concat(histograms, ignore_index=True)}
+    frames = {"errors": errors, "histograms": pd.concat(histograms, ignore_index=True)}
+    if context.pretrained is not None:
+        both = [seen(matrices(context.pretrained, name)) for name in ("exp_avg", "exp_avg_sq")]
+        frames[_pretrained.PREFIX + "errors"] = _errors(*both)
+    return frames
+
+
+def _errors(first: dict[str, Tensor], second: dict[str, Tensor]) -> pd.DataFrame:
+    """Errors of every quantizer on every matrix of its moment."""
+    return pd.DataFrame(
+        {"tensor": title, "quantizer": spec, **_measured(tensor, spec)}
+        for specs, moments in ((FIRST, first), (SECOND, second))
+        for title, tensor in moments.items()
+        for spec in specs
+    )
 
 
 def _measured(tensor: Tensor, spec: str) -> dict[str, float]:
@@ -65,50 +76,80 @@ def _measured(tensor: Tensor, spec: str) -> dict[str, float]:
 
 def find(frames: Frames) -> Finding:
     """How often each quantizer is the better one."""
-    errors = frames["errors"]
+    pretrained = frames.get(_pretrained.PREFIX + "errors")
+    statements = _of(frames["errors"], "")
+    if pretrained is not None:
+        statements += _of(pretrained, _pretrained.OF_IT)
+    others = [] if pretrained is None else [_rank_1(pretrained)]
+    return Finding(
+        statements=statements,
+        differences=[
+            Difference(
+                f"In matrices of pretrained weights rank-1 is better in {each.sum()} and worse in "
+                f"{(~each).sum()}: which one is follows from the outliers of the model.",
+                bool(each.any() and not each.all()),
+                "^Rank-1 is better",
+            )
+            for each in others
+        ],
+        why="Better means less mean relative error. Of each kind the matrix that shows it most is "
+        "drawn; the table has all. Matrices with rows of nothing but 0, of words that never came, "
+        "are left out.",
+        why_ours=_pretrained.note(frames),
+        tables={name: frames[name] for name in frames if name.endswith("errors")},
+    )
+
+
+def _rank_1(errors: pd.DataFrame) -> pd.Series[bool]:
+    """Whether rank-1 is better than blocks of 128, by matrix."""
+    relative = errors.pivot(index="tensor", columns="quantizer", values="mean_rel_error")
+    better: pd.Series[bool] = (relative[SECOND[2]] < relative[SECOND[1]]).loc[
+        relative[SECOND[2]].notna()
+    ]
+    return better
+
+
+def _of(errors: pd.DataFrame, of_it: str) -> list[Claim]:
+    """The paper's statements, on the matrices of one model."""
     relative = errors.pivot(index="tensor", columns="quantizer", values="mean_rel_error")
     zeros = errors.pivot(index="tensor", columns="quantizer", values="zeroed_share")
     total = len(relative)
-    rank = relative[SECOND[2]] < relative[SECOND[1]]
+    rank = _rank_1(errors)
     first = relative[FIRST[0]] < relative[FIRST[1]]
     second = relative[SECOND[1]] < relative[SECOND[3]]
-    return Finding(
-        statements=[
-            Claim(
-                "B128/DE sends second moments to zero, B128/DE-0 does not (figures 20 to 22).",
-                bool((zeros[SECOND[0]] > 0).any() and (zeros[SECOND[1]] == 0).all()),
-                f"Zeros in {(zeros[SECOND[0]] > 0).sum()} of {total} matrices with B128/DE, in "
-                f"{(zeros[SECOND[1]] > 0).sum()} with B128/DE-0.",
-            ),
-            Claim(
-                "Rank-1 is better than blocks of 128 in some matrices and worse in others "
-                "(figures 23 to 28).",
-                bool(rank.any() and not rank.all()),
-                f"Less mean relative error in {rank.sum()} of {total}.",
-            ),
-            Claim(
-                "Blocks of 128 are better than of 2048 for first moments (figures 29 and 30).",
-                bool(first.mean() > 0.5),
-                f"In {first.sum()} of {total}.",
-            ),
-            Claim(
-                "And for second moments (figure 31).",
-                bool(second.mean() > 0.5),
-                f"In {second.sum()} of {total}.",
-            ),
-        ],
-        why="Better means less mean relative error. Of each kind the matrix that shows it most is "
-        "drawn; the table has all.",
-        tables={"errors": errors},
-    )
+    return [
+        Claim(
+            f"B128/DE sends second moments to zero, B128/DE-0 does not (figures 20 to 22){of_it}.",
+            bool((zeros[SECOND[0]] > 0).any() and (zeros[SECOND[1]] == 0).all()),
+            f"Zeros in {(zeros[SECOND[0]] > 0).sum()} of {total} matrices with B128/DE, in "
+            f"{(zeros[SECOND[1]] > 0).sum()} with B128/DE-0.",
+        ),
+        Claim(
+            "Rank-1 is better than blocks of 128 in some matrices and worse in others "
+            f"(figures 23 to 28){of_it}.",
+            bool(rank.any() and not rank.all()),
+            f"Less mean relative error in {rank.sum()} of {total}.",
+        ),
+        Claim(
+            f"Blocks of 128 are better than of 2048 for first moments (figures 29 and 30){of_it}.",
+            bool(first.mean() > 0.5),
+            f"In {first.sum()} of {total}.",
+        ),
+        Claim(
+            f"And for second moments (figure 31){of_it}.",
+            bool(second.mean() > 0.5),
+            f"In {second.sum()} of {total}.",
+        ),
+    ]
 
 
 def draw(frames: Frames) -> dict[str, Figure]:
     """A figure per kind."""
-    return {
-        str(name): figures.histogram(part)
-        for name, part in frames["histograms"].groupby("figure", sort=False)
-    }
+    drawn = {}
+    for name, part in frames["histograms"].groupby("figure", sort=False):
+        drawn[str(name)] = figures.histogram(part)
+        drawn[str(name)].suptitle(str(part["tensor"].iloc[0]), fontsize=10.5)
+    return drawn
 
 
 EXHIBIT = Exhibit(
@@ -121,4 +162,5 @@ EXHIBIT = Exhibit(
     find=find,
     draw=draw,
     captions=CAPTIONS,
+    pretrained=True,
 )

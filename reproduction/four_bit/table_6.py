@@ -7,47 +7,65 @@ from qmaps.lab.report.published import published
 from reproduction import committed
 from reproduction.context import Context
 from reproduction.exhibit import Exhibit, Finding, Frames, Needs
+from reproduction.numbers import ratio_interval, smaller
 from reproduction.stand_ins import StandIn, in_place
 
-WIDTHS = {
-    "none": "32bit",
-    "first B128/DE": "B128/DE@4s + 32bit",
-    "first B128/DE and second rank-1/linear": "paper-4bit",
-    "second rank-1/linear": "32bit + rank1/linear@4u",
+ROWS = {
+    "none": ("AdamW", "32bit"),
+    "first B2048/DE": ("AdamW", "B2048/DE@4s + 32bit"),
+    "first B128/DE": ("AdamW", "B128/DE@4s + 32bit"),
+    "first B128/DE and second rank-1/linear": ("AdamW", "paper-4bit"),
+    "first B128/DE and second factorized": ("AdamWFactor", "paper-4bit"),
+    "second rank-1/linear": ("AdamW", "32bit + rank1/linear@4u"),
     "first B128/DE, rounded stochastically, and second rank-1/linear":
-        "B128/DE@4s+sr + rank1/linear@4u",
+        ("AdamW", "B128/DE@4s+sr + rank1/linear@4u"),
 }  # fmt: skip
+SAID = (
+    ("Smaller blocks of the first moment lower the loss", "first B128/DE", "first B2048/DE"),
+    (
+        "Factorizing the second moment lowers it",
+        "first B128/DE and second factorized",
+        "first B128/DE and second rank-1/linear",
+    ),
+)
+"""What the paper says of its table: a statement, the better row, the worse one."""
+PAIR = "B128/DE@4s + rank1/linear@4u"
 
 
 def build(context: Context) -> Frames:
     """Runs with one moment quantized, or both."""
-    return {"losses": committed.first_moment(context)}
+    return {"losses": committed.first_moment(context), "judges": committed.judges(context)}
 
 
 def find(frames: Frames) -> Finding:
     """Losses in place of accuracy."""
-    losses = frames["losses"].set_index(["workload", "width"])["loss"]
-    keys = {name: ("AdamW", width) for name, width in WIDTHS.items()}
+    runs = frames["losses"]
+    means = committed.means(runs)
     statements, stand_ins = [], []
-    for workload in frames["losses"]["workload"].unique():
-        ours = committed.losses(frames["losses"], workload, keys)
+    for workload in means["workload"].unique():
+        ours = committed.losses(means, workload, ROWS)
         stand_ins.append(StandIn("accuracy", f"validation loss, {workload}", ours))
-        both, first = (losses[workload, width] for width in ("paper-4bit", "B128/DE@4s + 32bit"))
-        base = losses[workload, "32bit"]
-        statements += [
-            Claim(
-                f"Quantizing the second moment costs little beside the first ({workload}).",
-                bool(abs(both - first) < abs(first - base)),
-                f"First {first - base:+.4f}, both {both - base:+.4f}.",
+        by_seed = runs[runs["workload"] == workload].pivot(
+            index="seed", columns=["optimizer", "width"], values="loss"
+        )
+        for text, better, worse in SAID:
+            pair = list(by_seed[ROWS[better]]), list(by_seed[ROWS[worse]])
+            ratio, low, high = ratio_interval(*pair)
+            statements.append(
+                Claim(
+                    f"{text} ({workload}, {len(by_seed)} seeds).",
+                    smaller(*pair),
+                    f"{ratio:.3f} times the loss ({low:.3f} to {high:.3f}).",
+                )
             )
-        ]
     return Finding(
         numbers=in_place(published("4-bit-optimizers", EXHIBIT.name), stand_ins),
-        statements=statements,
+        statements=statements + committed.alike(frames["judges"], PAIR, "4-bit AdamW"),
         why="The paper's are accuracies of Swin-T on ImageNet, which cannot be had here; in their "
         "place stand losses (lower is better) of small models, of text and of images, ± the "
-        "standard error over seeds. First moments in blocks of 2048 and factorized second moments "
-        "beside 4-bit first ones are not among these runs.",
+        "standard error over seeds, at rates that were not tuned. Statements are those of the "
+        "paper: intervals are at 95 % over seeds, and one that holds 1 cannot tell. That both "
+        "moments together cost little is asked at the rate that is best for 32 bits.",
     )
 
 
@@ -58,5 +76,5 @@ EXHIBIT = Exhibit(
     needs=Needs.REPORTS,
     build=build,
     find=find,
-    command="python -m benchmarks.parity, with the options of reports/parity-first-moment.md",
+    command=committed.FIRST_MOMENT,
 )

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pandas as pd
+from matplotlib.figure import Figure
 
 from qmaps import figures
 from qmaps.lab.report.claim import Claim
 from reproduction.context import Context
 from reproduction.exhibit import Exhibit, Finding, Frames, Needs
 from reproduction.lpmm._ablation import NEAREST, STOCHASTIC
+from reproduction.lpmm._underflow import COMMAND, WORKLOADS, tables
 from reproduction.numbers import number
 
-COMMAND = "python -m benchmarks.lpmm.underflow digits"
 LATE = 0.8
 """The part of training after which it is late."""
 HARDLY = 0.1
@@ -20,7 +23,7 @@ HARDLY = 0.1
 
 def build(context: Context) -> Frames:
     """The committed curves."""
-    return {"ratios": context.table("lpmm/bin-changes.csv", COMMAND)}
+    return {"ratios": tables(context, "bin-changes.csv")}
 
 
 def late(ratios: pd.DataFrame) -> pd.DataFrame:
@@ -35,7 +38,19 @@ def late(ratios: pd.DataFrame) -> pd.DataFrame:
 
 def find(frames: Frames) -> Finding:
     """Means of the curves' ends."""
-    table = late(frames["ratios"])
+    parts = {str(name): late(rows) for name, rows in frames["ratios"].groupby("workload")}
+    return Finding(
+        statements=[each for name, table in parts.items() for each in _of(name, table)],
+        why="The four largest matrices of each net, gradients and momentum in 8 bits. Numbers: "
+        f"means over these and over the last {1 - LATE:.0%} of training. Hardly: less than "
+        f"{HARDLY:g} delta on average; significantly: more than twice. A parameter also moves a "
+        "little where its scale changes, rounded to nearest too.",
+        tables={"late": pd.concat(parts, names=["workload"]).reset_index()},
+    )
+
+
+def _of(workload: str, table: pd.DataFrame) -> list[Claim]:
+    """The paper's statements, on one workload."""
     several = next(name for name in table.columns if name not in (NEAREST, STOCHASTIC))
     fewest, least = str(table.index[-1]), float(table[NEAREST].iloc[-1])
     by_width = {str(name): table[name] for name in table.columns}
@@ -70,14 +85,15 @@ def find(frames: Frames) -> Finding:
             + ".",
         ),
     ]
-    return Finding(
-        statements=statements,
-        why="The four largest matrices of digits' net, gradients and momentum in 8 bits. Numbers: "
-        f"means over these and over the last {1 - LATE:.0%} of training. Hardly: less than "
-        f"{HARDLY:g} delta on average; significantly: more than twice. A parameter also moves a "
-        "little where its scale changes, rounded to nearest too.",
-        tables={"late": table.reset_index()},
-    )
+    return [replace(each, text=f"{each.text[:-1]} ({workload}).") for each in statements]
+
+
+def pictures(frames: Frames) -> dict[str, Figure]:
+    """A figure for each workload."""
+    return {
+        f"figure-2-{name}": figures.bin_changes(rows)
+        for name, rows in frames["ratios"].groupby("workload", sort=False)
+    }
 
 
 EXHIBIT = Exhibit(
@@ -87,7 +103,10 @@ EXHIBIT = Exhibit(
     needs=Needs.REPORTS,
     build=build,
     find=find,
-    draw=lambda frames: {"figure-2": figures.bin_changes(frames["ratios"])},
-    captions={"figure-2": "Steps are micro-batches; a point is a mean over some of them."},
+    draw=pictures,
+    captions={
+        f"figure-2-{name}": f"{name}. Steps are micro-batches; a point is a mean over some of them."
+        for name in WORKLOADS
+    },
     command=COMMAND,
 )

@@ -12,17 +12,21 @@ from qmaps import figures
 from qmaps.lab.report.claim import Claim
 from reproduction.context import Context
 from reproduction.exhibit import Exhibit, Finding, Frames, Needs
+from reproduction.lpmm import _ablation
 from reproduction.lpmm._ablation import NEAREST, STOCHASTIC
-from reproduction.lpmm.figure_2 import COMMAND
+from reproduction.lpmm._underflow import COMMAND, WORKLOADS, tables
 
 APART = 0.05
 """Losses that differ by a larger share are called apart."""
 
 
 def build(context: Context) -> Frames:
-    """The committed curves of one micro-batch a step."""
-    curves = context.table("lpmm/convergence.csv", COMMAND)
-    return {"curves": curves[curves["setting"].isin([NEAREST, STOCHASTIC])]}
+    """The committed curves of one micro-batch a step, and the ends of several seeds."""
+    curves = tables(context, "convergence.csv")
+    return {
+        "curves": curves[curves["setting"].isin([NEAREST, STOCHASTIC])],
+        "runs": _ablation.ablation(context),
+    }
 
 
 def ends(curves: pd.DataFrame) -> pd.DataFrame:
@@ -54,51 +58,68 @@ def ends(curves: pd.DataFrame) -> pd.DataFrame:
 
 def find(frames: Frames) -> Finding:
     """Where the curves end, and where they part."""
-    table = ends(frames["curves"])
+    curves = frames["curves"]
+    parts = {str(name): ends(rows) for name, rows in curves.groupby("workload", sort=False)}
+    statements, differences = [], []
+    for runs in _ablation.each(frames["runs"]):
+        statements += [_behind(runs, bits) for bits in _ablation.WIDTHS]
+        statements += _parting(runs.workload, parts[runs.workload], curves["step"].max())
+        differences.append(_ablation.easy(runs))
+    return Finding(
+        statements=statements,
+        differences=differences,
+        why="Behind: the mean over seeds ends more than two standard deviations over seeds of full "
+        "precision behind (the runs of table 2). The curves are of one seed, all runs on the same "
+        f"batches; they are apart where the smoothed training losses differ by more than "
+        f"{APART:.0%}.",
+        tables={"ends": pd.concat(parts, names=["workload"]).reset_index(0)},
+    )
+
+
+def _behind(runs: _ablation.Runs, bits: int) -> Claim:
+    """That rounding to nearest costs what seeds can show."""
+    apart = runs.loss(bits, NEAREST) - runs.loss(bits)
+    spread = runs.of("spread", _ablation.FULL)
+    return Claim(
+        f"Rounded to nearest, runs of {bits} bits end behind stochastic rounding "
+        f"({runs.workload}, {runs.seeds} seeds).",
+        apart > _ablation.WITHIN * spread,
+        f"Final validation loss {runs.said(bits, NEAREST)} against {runs.said(bits)}, "
+        f"{apart:+.4f}; a standard deviation over seeds is {spread:.4f}.",
+    )
+
+
+def _parting(workload: str, table: pd.DataFrame, last: float) -> list[Claim]:
+    """When the curves part."""
     after = table["apart_after"].tolist()
     parts = ", ".join(
         f"{width} " + (f"step {step:.0f}" if math.isfinite(step) else "not at all")
         for width, step in zip(table["width"], after, strict=True)
     )
-    statements = [
+    return [
         Claim(
-            f"Rounded to nearest a run ends behind stochastic rounding ({row['width']}).",
-            bool(row[NEAREST] > (1 + APART) * row[STOCHASTIC]),
-            f"Final validation loss {row[NEAREST]:.4f} against {row[STOCHASTIC]:.4f}.",
-        )
-        for row in table.to_dict("records")
-    ]
-    statements += [
-        Claim(
-            "With 12 bits the curves lie on each other in the early stage.",
-            after[0] > frames["curves"]["step"].max() / 5,
+            f"With 12 bits the curves lie on each other in the early stage ({workload}).",
+            after[0] > last / 5,
             f"They part for good: {parts}.",
         ),
         Claim(
-            "With fewer bits they part earlier.",
+            f"With fewer bits they part earlier ({workload}).",
             all(few <= many for many, few in itertools.pairwise(after))
             and math.isfinite(after[-1]),
             f"They part for good: {parts}.",
         ),
     ]
-    return Finding(
-        statements=statements,
-        why="One seed of digits, all runs on the same batches. Behind, and apart: by more than "
-        f"{APART:.0%}. The training loss is smoothed. How spreads over seeds compare with what "
-        "rounding costs: table 2.",
-        tables={"ends": table},
-    )
 
 
 def pictures(frames: Frames) -> dict[str, Figure]:
-    """One for each width, with the difference to stochastic rounding."""
+    """One for each workload and width, with the difference to stochastic rounding."""
     drawn = {}
-    for width, part in frames["curves"].groupby("width", sort=False):
+    for (workload, width), part in frames["curves"].groupby(["workload", "width"], sort=False):
         rows = part.sort_values("setting", ascending=False, kind="stable")  # stochastic is first
         first = rows[rows["setting"] == STOCHASTIC].set_index(["split", "step"])["loss"]
         rows = rows.join(first.rename("first"), on=["split", "step"])
         rows = rows.assign(difference=rows["loss"] - rows["first"])
-        drawn[f"figure-4-{str(width).replace(' ', '-')}"] = figures.loss_curves(rows)
+        drawn[f"figure-4-{workload}-{str(width).replace(' ', '-')}"] = figures.loss_curves(rows)
     return drawn
 
 
@@ -110,6 +131,10 @@ EXHIBIT = Exhibit(
     build=build,
     find=find,
     draw=pictures,
-    captions={f"figure-4-{bits}-bits": f"{bits}-bit parameters." for bits in (12, 10, 8)},
+    captions={
+        f"figure-4-{name}-{bits}-bits": f"{name}, {bits}-bit parameters."
+        for name in WORKLOADS
+        for bits in _ablation.WIDTHS
+    },
     command=COMMAND,
 )

@@ -30,6 +30,11 @@ def find(frames: Frames) -> Finding:
     return Finding(
         numbers=in_place(published("low-precision-model-memory", EXHIBIT.name), stand_ins),
         statements=statements,
+        differences=[
+            each
+            for found in runs.each(frames["runs"])
+            for each in (runs.sums(found), runs.easy(found))
+        ],
         why="The paper's numbers follow from its table 3; those of rounding to nearest are not in "
         "our copy. Ours are final validation losses, ± the standard error over seeds (± the spread "
         "over seeds in the statements), so that lower is better; micro-batches: the best N above "

@@ -33,6 +33,11 @@ def find(frames: Frames) -> Finding:
     return Finding(
         numbers=in_place(paper, stand_ins),
         statements=statements,
+        differences=[
+            each
+            for found in runs.each(frames["runs"])
+            for each in (runs.sums(found), runs.easy(found))
+        ],
         why="The paper prints accuracies on ImageNet, of which more is better; in their place "
         "stand final validation losses, of which less is better, ± the standard error over seeds. "
         "All rounding is stochastic. All runs see the same "

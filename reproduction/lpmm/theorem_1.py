@@ -8,7 +8,7 @@ from qmaps import figures
 from qmaps.lab.report.claim import Claim
 from reproduction.context import Context
 from reproduction.exhibit import Exhibit, Finding, Frames, Needs
-from reproduction.lpmm.figure_2 import COMMAND
+from reproduction.lpmm._underflow import COMMAND
 from reproduction.numbers import number
 
 ONE = ", N = 1"

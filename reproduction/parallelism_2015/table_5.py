@@ -10,12 +10,14 @@ from qmaps.distributed.speedup.write import read
 from qmaps.lab.report.claim import Claim
 from qmaps.lab.report.published import published
 from reproduction.context import Context
+from reproduction.differences import Difference
 from reproduction.exhibit import Exhibit, Finding, Frames, Needs
 from reproduction.numbers import number
 from reproduction.verdict import beside
 
 COMMAND = "qmaps speedup --calibrate --nodes 1 --gpus-per-node 8 --out reports/speedup/measured"
 TOLERANCE = 0.02
+SMALL_KB = 50
 KB = 1024
 """Bytes of the paper's kB."""
 OUTPUTS = 3072
@@ -23,6 +25,10 @@ OUTPUTS = 3072
 LARGEST = "activations of 12288"
 WEIGHTS = 3 * 3 * 384 * 256
 """Of the largest convolution."""
+UNSURE = " (?)"
+"""The paper's own question mark, after the latency of its largest message."""
+UNORDERED = tuple(f"{name} in {bits} bits" for name in ("size", "latency") for bits in (32, 8))
+"""Larger messages take longer, whatever the network is: their order is no evidence."""
 BITS = ("32 bits", "8 bits")
 """Of the paper's messages."""
 QUANTIZERS = {f"{bits} bits": qmaps.quantizer(f"tensor/tree@{bits}s") for bits in (8, 4)}
@@ -50,6 +56,9 @@ def printed() -> pd.DataFrame:
     ]
     inputs = pd.DataFrame(taken, columns=["what", "quantity", "unit", "paper"])
     inputs["doubt"] = ""
+    inputs["printed"] = inputs["paper"].map(number)
+    unsure = inputs["paper"].eq(5) & inputs["unit"].eq("ms")
+    inputs.loc[unsure, "printed"] += UNSURE
     inputs.loc[inputs["quantity"] == "size in 8 bits", "doubt"] = "sizes-of-4-bits"
     latest = (inputs["quantity"] == "latency in 8 bits") & (inputs["what"] == LARGEST)
     inputs.loc[latest, "doubt"] = "latency-of-12288"
@@ -104,13 +113,15 @@ def find(frames: Frames) -> Finding:
     claimed = (sizes["size in 8 bits"] / sizes["size in 32 bits"]).max()
     four = (due["4 bits"] / due["32 bits"]).max()
     return Finding(
-        numbers=beside(theirs, ours, tolerance=TOLERANCE),
+        numbers=beside(theirs, ours, tolerance=TOLERANCE, unordered=UNORDERED),
+        differences=[_floor(sent)],
         statements=[
             Claim(
                 "An 8-bit message takes an eighth of a 32-bit one (by the sizes printed).",
                 bool(abs(share - claimed) <= TOLERANCE * claimed),
                 f"Printed are {number(claimed)} of it, due {number(share)}; 4 bits would take "
                 f"{number(four)}.",
+                doubt="sizes-of-4-bits",
             )
         ],
         why="Passes and sizes follow from the model: 96 GPUs of 128 samples, a node in 32 sends "
@@ -119,6 +130,21 @@ def find(frames: Frames) -> Finding:
         "between two processes of one machine, which wait for each other far longer than the "
         "bytes take, so that only the largest can be told apart.",
         tables={"messages": sent},
+    )
+
+
+def _floor(sent: pd.DataFrame) -> Difference:
+    """Whether our two processes wait for each other, and not for bytes."""
+    small = sent[sent["kb"] < SMALL_KB]
+    times = small["kb"].max() / small["kb"].min()
+    late = small["ms"].max() / small["ms"].min()
+    return Difference(
+        f"Latencies are those of another network. Here messages of {number(small['kb'].min())} to "
+        f"{number(small['kb'].max())} kB all take {number(small['ms'].min())} to "
+        f"{number(small['ms'].max())} ms: two processes on one machine wait for each other, where "
+        "InfiniBand's hardware answers in a tenth of that.",
+        bool(late < times**0.5),
+        "^latency",
     )
 
 

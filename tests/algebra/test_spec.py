@@ -11,6 +11,7 @@ from qmaps import maps, normalize
 from qmaps.algebra.pair import Pair
 from qmaps.maps import DynamicExponent, Linear
 from qmaps.normalize import BlockWise, EightBit, Rank1
+from qmaps.normalize.scale_format import SUFFIXES
 
 
 def test_division_and_spec_make_the_same_quantizer() -> None:
@@ -36,7 +37,8 @@ def test_fields_of_a_map_are_shown_where_they_differ_from_the_default() -> None:
 
 
 FORM = (
-    'does not have the form NORM["x8"]["&"NORM["x8"]]/MAP@BITS["s"|"u"]["+sr"], such as B128/DE@4s'
+    'does not have the form NORM[SUFFIX]["&"NORM[SUFFIX]]/MAP@BITS["s"|"u"]["+sr"], such as '
+    "B128/DE@4s"
 )
 OURS = (
     "DE, DE-0, DE-table, e4m3, e5m2, inverse, linear, linear0, lloyd, log2, mantissa, nf4, power2, "
@@ -52,7 +54,7 @@ def with_further(ours: str, registered: list[str]) -> str:
 MAPS = with_further(OURS, maps.names())
 NORMS = (
     with_further("B<n>, col, logB<n>, rank1, row, tensor", normalize.names())
-    + ", each with or without x8"
+    + ", each with or without one of x8, xbf16, xe4m3, xe8m0, xf16, xf16sq"
 )
 
 
@@ -135,12 +137,19 @@ def specs(draw: st.DrawFn) -> tuple[str, str]:
     probe = object.__new__(cls)
     for field in dataclasses.fields(cls):
         object.__setattr__(probe, field.name, fields.get(field.name, field.default))
-    map_ = cls(bits=draw(st.sampled_from(probe.widths(signed))), signed=signed, **fields)
+    width = draw(st.sampled_from(probe.widths(signed)))
     parts = []
+    kinds = [c for c in normalize.REGISTRY if c.log_domain == log and c.spec_name != "unscaled"]
     for _ in range(1 if log else draw(st.integers(1, 3))):
-        kind = draw(st.sampled_from([c for c in normalize.REGISTRY if c.log_domain == log]))
-        part = kind.spec_name.replace("<n>", str(draw(size)))
-        parts.append(part + draw(st.sampled_from(["", "" if log else "x8"])))
+        part = draw(st.sampled_from(kinds)).spec_name.replace("<n>", str(draw(size)))
+        parts.append(part + draw(st.sampled_from([""] if log else ["", *SUFFIXES])))
+    if not log and draw(st.integers(0, 9)) == 0:
+        parts = ["unscaled"]
+    if all(part.endswith("xe8m0") for part in parts) or parts == ["unscaled"]:
+        fields = {key: value for key, value in fields.items() if key not in ("mx", "raw")}
+    if fields.get("mx"):
+        fields.pop("raw", None)
+    map_ = cls(bits=width, signed=signed, **fields)
     spec = f"{'&'.join(parts)}/{map_.spec}{draw(st.sampled_from(['', '+sr']))}"
     odd = draw(st.sampled_from([str.upper, str.lower, str.title]))(spec)
     gaps = draw(st.sampled_from(["", " "]))

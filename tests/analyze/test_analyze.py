@@ -9,6 +9,7 @@ import torch
 
 import qmaps
 from qmaps import analyze
+from qmaps.analyze._states import adam_pairs
 from qmaps.errors import BadValueError, CaptureError, SpecError
 
 EPS = 1e-8
@@ -107,6 +108,20 @@ def test_first_code_error_sums_the_grid() -> None:
     assert np.array_equal(used["count"], counts)
     assert np.allclose(used["mean_abs_error"], by_code / counts)
     assert curve["mean_abs_error"][curve["count"] == 0].isna().all()
+
+
+def test_first_code_error_of_the_first_moment_alone() -> None:
+    one = {"a": states()["a"]}
+    ((_, m, v, eps),) = adam_pairs(one, 4096)
+    first = qmaps.quantizer("B128/DE@4s").quantize(m)
+    exact = v.double().sqrt() + eps
+    error = ((first.dequantize().double() - m.double()) / exact).abs().reshape(-1)
+    curve = analyze.first_code_error(one, ["B128/DE@4s + 32-bit"])
+    for code in curve[curve["count"] > 0]["code"]:
+        of_code = error[first.codes().reshape(-1) == code]
+        row = curve.loc[code]
+        assert row["count"] == of_code.numel()
+        assert row["mean_abs_error"] == pytest.approx(float(of_code.mean()), rel=1e-3)
 
 
 def test_a_moment_in_32_bits_has_no_codes() -> None:

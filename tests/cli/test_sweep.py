@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import json
 import re
+import time
 from pathlib import Path
 
+import numpy as np
 import pandas as pd
+import pytest
 
 from qmaps import sweep
+from qmaps.cli import output
 from qmaps.cli.tables import by_width
 
 SPECS = [
@@ -81,3 +86,64 @@ def test_the_terminal_has_the_same_tables(call, tmp_path: Path) -> None:
         f"error: markdown={str(tmp_path)!r} cannot be written (Is a directory); give a writable "
         "file\n",
     )
+
+
+def test_workers_shards_and_every_digit(call, place: Path, tmp_path: Path) -> None:
+    expected = sweep.run(place / "states", SPECS)
+    code, out, err = call(f"sweep states {OPTIONS} --out {tmp_path}/one --workers 2 --json")
+    assert (code, err) == (0, "")
+    columns = [name for name in expected if expected[name].dtype == "float64"]
+    rows = json.loads(out)
+    for name in columns:
+        assert [row[name] for row in rows] == expected[name].replace(np.nan, None).tolist()
+    for k in (1, 2):
+        found = call(f"sweep states {OPTIONS} --out {tmp_path}/two --shard {k}/2")
+        parts = tmp_path / "two" / "sweep" / "parts"
+        assert found[:2] == (0, f"shard {k}/2: 1 parameters, 17 rows\nparts: {parts}\n")
+    code, out, _ = call(f"merge {tmp_path}/two --out {tmp_path}/three")
+    assert (code, out) == (
+        0, f"2 parameters, {len(expected)} rows\nrows: {tmp_path}/three/sweep/sweep.parquet\n"
+    )  # fmt: skip
+    merged = pd.read_parquet(tmp_path / "three" / "sweep" / "sweep.parquet")
+    pd.testing.assert_frame_equal(merged, expected, check_exact=True)
+
+
+def test_shards_that_cannot_be(call, tmp_path: Path) -> None:
+    for options, message in {
+        "--shard 3": "shard='3' must be K/N, such as 3/64 for the third of 64",
+        "--shard 3/2": "shard=3/2 must be from 1/2 to 2/2",
+        "--shard 1/2 --markdown t.md": "markdown='t.md' needs all rows; give it without --shard",
+    }.items():
+        assert call(f"sweep states --out {tmp_path} {options}") == (2, "", f"error: {message}\n")
+    assert call(f"merge {tmp_path}") == (
+        2,
+        "",
+        f"error: folder={str(tmp_path)!r} holds no sweep (sweep.json); give a folder of shards\n",
+    )
+
+
+def test_lines_of_progress_without_a_terminal(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(output, "EVERY", 0.05)
+    with output.progress(quiet=False) as advance:
+        advance("sweep quantizers", 3, 9, "a.weight (1.5M elements/s, 4 s left)")
+        time.sleep(0.3)
+    line = "sweep quantizers: 3 of 9, a.weight (1.5M elements/s, 4 s left)\n"
+    assert capsys.readouterr().err.count(line) >= 2
+    with output.progress(quiet=True) as advance:
+        advance("sweep quantizers", 3, 9, "a.weight")
+        time.sleep(0.2)
+    assert capsys.readouterr().err == ""
+
+
+def test_a_share_of_each_tensor(call, tmp_path: Path) -> None:
+    code, out, _ = call(f"sweep states {OPTIONS} --out {tmp_path} --sample 50% --json")
+    assert code == 0
+    assert call(f"sweep states --out {tmp_path} --sample some") == (
+        2,
+        "",
+        "error: sample='some' must be a share such as 1% or 0.01, above 0 and at most 1\n",
+    )
+    kept = sweep.run("states", SPECS, sample=0.5, out=tmp_path / "sweep")  # the same sweep goes on
+    assert len(kept) == len(json.loads(out))

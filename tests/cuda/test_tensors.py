@@ -12,9 +12,9 @@ from qmaps.cuda import layout, tensors
 from qmaps.cuda.codebooks import guesses
 from qmaps.engines.backends import use_backend
 from qmaps.engines.philox import RoundingKey
-from qmaps.engines.reference import thresholds
 from qmaps.errors import BadValueError, NonFiniteError
 from qmaps.maps import Codebook
+from qmaps.maps.base import limits as thresholds_of
 from qmaps.maps.base import table
 from qmaps.normalize import PerTensor
 from tests.cuda.emulation import EmulatedEngine
@@ -123,7 +123,7 @@ def test_codebooks_without_structure(size: int, on_device: EmulatedEngine) -> No
         if codebook.size < 2:
             continue
         map_ = Codebook(codebook.tolist(), bits=8)
-        n = np.concatenate([codebook, thresholds(table(map_)).numpy()])
+        n = np.concatenate([codebook, thresholds_of(map_).numpy()])
         near = [n, np.nextafter(n, np.float32(-2)), np.nextafter(n, np.float32(2))]
         x = torch.from_numpy(np.concatenate([*near, [1, -1]]))
         for rounding in (None, RoundingKey(seed=1)):
@@ -132,10 +132,19 @@ def test_codebooks_without_structure(size: int, on_device: EmulatedEngine) -> No
             assert_as_reference(q, positive, rounding)
 
 
+@pytest.mark.parametrize("map_", ["softsign@8s", "sqrt@8u", "sqrt@5s", "mu-law@8s"])
+def test_thresholds_that_a_map_gives(map_: str, on_device: EmulatedEngine) -> None:
+    q = qmaps.quantizer(f"tensor/{map_}")
+    limits = thresholds_of(q.map)
+    beside = [limits, limits.nextafter(torch.tensor(2.0)), limits.nextafter(torch.tensor(-2.0))]
+    x = torch.cat([*beside, q.map.codebook()])
+    assert_as_reference(q, x[x >= (-1 if q.map.signed else 0)])
+
+
 def test_guesses_are_lower_bounds_that_the_halvings_reach() -> None:
     generator = np.random.default_rng(0)
     for spec in ("DE@8s", "DE-0@8u", "linear@8s", "e4m3@8s", "inverse@8s", "nf4@4s", "tree@8s"):
-        limits = thresholds(table(qmaps.quantizer(f"tensor/{spec}").map)).numpy()
+        limits = thresholds_of(qmaps.quantizer(f"tensor/{spec}").map).numpy()
         found = guesses(limits)
         assert len(found.counts) <= layout.MAX_GUESSES
         assert found.steps <= 1, spec  # one comparison for maps with structure
@@ -192,3 +201,11 @@ def test_log2_ranges_of_zeros_and_of_what_is_below(spec: str, on_device: Emulate
     x[-1] = -0.5
     for each in (-torch.zeros(70), x, -x.abs(), torch.where(torch.arange(70) % 4 == 0, 0.0, x)):
         assert_as_reference(q, each)
+
+
+def test_formats_of_scales_are_left_to_the_reference(on_device: EmulatedEngine) -> None:
+    for spec in ("B32xf16/DE@8s", "B32xe8m0/e2m1@4s", "B16xe4m3/e2m1@4s", "B32xbf16&row/DE@8s"):
+        q = qmaps.quantizer(spec)
+        assert not tensors.supports(q.normalizer, q.map, (64, 64))
+        assert_as_reference(q, sample((64, 64), torch.float32, signed=True))
+    assert not on_device.launched

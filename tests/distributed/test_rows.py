@@ -16,6 +16,7 @@ from tests.helpers import sample
 SPECS = (
     "B64/DE@4s", "B64x8/DE@3s", "logB16/log2@8u", "rank1/linear@4u", "row/DE@8s", "col/DE@8s",
     "tensor/linear@5u", "B16&col/DE@6s", "rank1x8/DE@4s", "B7/linear@12s",
+    "B32xf16/DE@8s", "B32xe8m0/e2m1@4s", "B16xe4m3/e2m1@4s", "rowxbf16/DE@4s",
 )  # fmt: skip
 
 

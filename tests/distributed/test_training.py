@@ -21,6 +21,7 @@ EVERYWHERE = (
     "data_parallel",
 )
 TWO = (
+    "converted_folders",
     "one_collective_for_all_maxima",
     "stochastic_rounding_is_that_of_the_whole",
     "scales_that_span_shards_are_those_of_the_whole",
@@ -37,7 +38,16 @@ FOUR = ("hybrid_sharding", "other_placements")
 def test_one_two_and_four_processes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(worker, "FOLDER", tmp_path)
     worker.save_alone()
-    launch(2, tmp_path, *EVERYWHERE, *TWO, "loads_from_1", "saves", "full_state_dicts")
+    launch(
+        2,
+        tmp_path,
+        *EVERYWHERE,
+        *TWO,
+        "loads_from_1",
+        "saves",
+        "full_state_dicts",
+        "converted_folders",
+    )
     launch(4, tmp_path, *EVERYWHERE, *FOUR, "loads_from_2")
     worker.load_alone()
 

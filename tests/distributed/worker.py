@@ -18,6 +18,7 @@ import torch._dynamo  # by DistributedDataParallel otherwise, in each rank
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
 from torch import Tensor, nn
+from torch.distributed.checkpoint.default_planner import DefaultLoadPlanner
 from torch.distributed.checkpoint.state_dict import (
     StateDictOptions,
     get_model_state_dict,
@@ -30,6 +31,8 @@ from torch.distributed.tensor import Replicate, Shard, distribute_tensor
 
 from qmaps import lpmm
 from qmaps.algebra.quantized import QuantizedTensor
+from qmaps.capture import load
+from qmaps.capture.conversion import convert_file
 from qmaps.distributed.rows import by_rows
 from qmaps.distributed.shards import local, shard_of
 from qmaps.engines.backends import use_backend
@@ -189,6 +192,7 @@ def check_uneven_shards_have_blocks_of_their_own() -> None:
 SPANNING = (
     "rank1/linear@4u", "col/DE-0@8u", "row/DE-0@8u", "tensor/DE@8u", "B64&row/linear@8u",
     "B64x8/linear@8u", "rank1x8/linear@4u", "col&rank1/linear@4u+sr",
+    "rank1xf16sq/linear@4u", "B64xe4m3/linear@4u", "colxe8m0/linear@8u",
 )  # fmt: skip
 
 
@@ -407,6 +411,53 @@ def check_saves() -> None:
         assert torch.equal(floats(optimizer.state[uneven.w][name]), value), name
     if RANK == 0:
         torch.save(whole, FOLDER / f"uneven{WORLD}.pt")
+
+
+def check_converted_folders() -> None:
+    """Shards of torch's AdamW go on in 4 bits, and back."""
+    parts = sharded(model())
+    exact = torch.optim.AdamW(parts.parameters(), lr=1e-2)
+    train(parts, exact, range(3))
+    dcp.save(saved_state(parts, exact), checkpoint_id=FOLDER / "exact")
+    if RANK == 0:
+        (report,) = convert_file(
+            FOLDER / "exact", FOLDER / "4bit", to="qmaps", states="4bit", distributed="optimizer"
+        )
+        assert {row.how for row in report.states} == {"quantized", "same values"}
+    dist.barrier()
+    exact.zero_grad()  # with gradients, torch would not make states to load into
+    small = AdamW4bit(parts.parameters(), lr=1.0, seed=8)
+    state = {"optimizer": get_optimizer_state_dict(parts, small)}
+    options_stay = DefaultLoadPlanner(allow_partial_load=True)
+    dcp.load(state, checkpoint_id=FOLDER / "4bit", planner=options_stay)
+    set_optimizer_state_dict(parts, small, state["optimizer"])
+    assert [small.param_groups[0][name] for name in ("lr", "seed")] == [1e-2, 8]
+    converted = load(FOLDER / "4bit")
+    kinds = set()
+    for name, p in parts.named_parameters():
+        for key, value in small.state[p].items():
+            if key == "step":
+                assert value == 3
+                continue
+            kinds.add(type(value))
+            assert torch.equal(local(floats(value)), cut(p, converted.tensor(name, key))), name
+    assert QuantizedTensor in kinds
+    train(parts, small, range(3, 4))
+    small.zero_grad()
+
+    dcp.save(saved_state(parts, small), checkpoint_id=FOLDER / "small")
+    if RANK == 0:
+        convert_file(FOLDER / "small", FOLDER / "back", to="torch", distributed="optimizer")
+    dist.barrier()
+    state = {"optimizer": get_optimizer_state_dict(parts, exact)}
+    options_stay = DefaultLoadPlanner(allow_partial_load=True)
+    dcp.load(state, checkpoint_id=FOLDER / "back", planner=options_stay)
+    set_optimizer_state_dict(parts, exact, state["optimizer"])
+    decoded = load(FOLDER / "small")
+    for name, p in parts.named_parameters():
+        assert exact.state[p]["step"] == 4
+        for key in ("exp_avg", "exp_avg_sq"):
+            assert torch.equal(exact.state[p][key].full_tensor(), decoded.tensor(name, key))
 
 
 def go_on(net: nn.Module, source: str) -> None:

@@ -17,6 +17,7 @@ from docsite.page import ROOT, fenced
 from qmaps import optim
 from qmaps.maps import REGISTRY, Map
 from qmaps.normalize import REGISTRY as NORMALIZERS
+from qmaps.normalize.scale_format import SUFFIXES
 
 
 @pytest.fixture(autouse=True)
@@ -61,7 +62,9 @@ def test_a_map_that_is_declared_has_a_page() -> None:
 def test_every_normalizer_has_a_page() -> None:
     titles = [page.title for page in normalizers.pages()]
     names = sorted((cls.spec_name for cls in NORMALIZERS), key=str.lower)
-    assert titles == ["All normalizers", *names, "…x8", "…&…"]
+    formats = [f"…{suffix}" for suffix in sorted(SUFFIXES)]
+    assert titles == ["All normalizers", *names, *formats, "…&…"]
+    assert {"…x8", "…xe8m0", "…xf16"} <= set(formats)
 
 
 def test_every_optimizer_stands_on_a_page_with_its_states() -> None:

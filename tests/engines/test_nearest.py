@@ -47,7 +47,7 @@ def test_nearest_of_hard_codebooks(values: list[float], free: list[float]) -> No
     codebook = map_.codebook()
     assert codebook.tolist() == values
     up, down = torch.tensor(torch.inf), torch.tensor(-torch.inf)
-    points = torch.cat([codebook, reference.thresholds(codebook), torch.tensor(free)])
+    points = torch.cat([codebook, map_.thresholds(), torch.tensor(free)])
     n = torch.cat([points, torch.nextafter(points, up), torch.nextafter(points, down)])
     n = n[n.isfinite()]
     exact = [Fraction(value) for value in values]
@@ -87,7 +87,7 @@ def test_stochastic_rounding_of_hard_codebooks_takes_a_neighbour(
 ) -> None:
     map_ = Codebook(values, label="hard")
     codebook = map_.codebook()
-    limits = reference.thresholds(codebook)
+    limits = map_.thresholds()
     codes = reference.encode_stochastic(limits, map_, RoundingKey(seed=seed)).tolist()
     assert all(code in (lower, lower + 1) for lower, code in enumerate(codes))
     held = reference.encode_stochastic(codebook, map_, RoundingKey(seed=seed))

@@ -424,7 +424,7 @@ SUBJECTS = {
     "first_code_error": Subject(
         first_code_error(),
         "quantizer position mean_abs_error mean_rel_error use",
-        3,
+        6,
     ),
     "histogram": Subject(
         histogram(),

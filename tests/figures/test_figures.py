@@ -297,17 +297,22 @@ def test_code_pairs_without_any_error_are_drawn() -> None:
 def test_first_code_error_shows_the_curves() -> None:
     frame = FRAMES["first_code_error"]
     figure = draw("first_code_error")
-    for axis, name in zip(figure.axes, ["mean_abs_error", "mean_rel_error", "use"], strict=True):
+    panels = [
+        (name, part)
+        for name in ("mean_abs_error", "mean_rel_error", "use")
+        for _, part in frame.groupby("quantizer", sort=False)
+    ]
+    for axis, (name, part) in zip(figure.axes, panels, strict=True):
         assert axis.get_yscale() == "log"
-        assert len(axis.lines) == 2
-        for line, (_, part) in zip(axis.lines, frame.groupby("quantizer", sort=False), strict=True):
-            expected = part[name].where(part[name] > 0)
-            assert np.array_equal(line.get_xdata(), part["position"])
-            assert np.array_equal(line.get_ydata(), expected, equal_nan=True)
-    assert legend(figure) == [PAIR, OTHER]
-    one, other = figure.axes[0].lines
-    assert one.get_linestyle() != other.get_linestyle()
+        (line,) = axis.lines
+        expected = part[name].where(part[name] > 0)
+        assert np.array_equal(line.get_xdata(), part["position"])
+        assert np.array_equal(line.get_ydata(), expected, equal_nan=True)
+    titles = [axis.get_title().replace("\n", " ") for axis in figure.axes[:2]]
+    assert titles == [PAIR, OTHER]
+    one, other = (axis.lines[0] for axis in figure.axes[:2])
     assert one.get_color() != other.get_color()
+    assert figure.axes[0].get_ylim() == figure.axes[1].get_ylim()
 
 
 def test_first_code_error_dots_a_code_that_no_line_reaches() -> None:
@@ -554,6 +559,20 @@ def test_loss_curves_draw_what_is_smoothed_over_the_raw_loss() -> None:
     assert smoothed.get_alpha() is None
 
 
+def test_loss_curves_of_three_seeds_are_a_mean_in_a_band() -> None:
+    frame = FRAMES["loss_curves"]
+    more = frame[frame["seed"] == 0].assign(seed=2, loss=lambda rows: rows["loss"] + 0.1)
+    figure = draw("loss_curves", pd.concat([frame, more], ignore_index=True))
+    for axis, split in zip(figure.axes, ["train", "val"], strict=True):
+        assert len(axis.lines) == len(axis.collections) == 3
+        part = frame[(frame["run"] == "32-bit AdamW") & (frame["split"] == split)]
+        lowest = part[part["seed"] == 0]["loss"].to_numpy()
+        assert np.allclose(axis.lines[0].get_ydata(), lowest + (0.02 + 0.1) / 3)
+        band = axis.collections[0].get_paths()[0].vertices[:, 1]
+        assert np.isclose(band.min(), lowest.min())
+        assert np.isclose(band.max(), lowest.max() + 0.1)
+
+
 def test_loss_curves_name_the_unit() -> None:
     frame = FRAMES["loss_curves"]
     assert draw("loss_curves").axes[0].get_ylabel() == "training loss (nats)"
@@ -787,6 +806,8 @@ def test_convergence_bound_draws_runs_their_mean_and_the_bound() -> None:
         assert np.allclose(runs[2], (first + second) / 2)
         assert np.allclose(runs[3], part["bound"][:100])
         assert axis.get_xscale() == axis.get_yscale() == "log"
+        loose = runs[3][-1] / runs[2][-1]
+        assert axis.texts[0].get_text() == f"at the end the bound is\n{loose:,.0f} times the mean"
     assert legend(figure) == ["runs", "mean", "bound"]
 
 

@@ -43,9 +43,17 @@ SIZES = {
     "log2": lambda b, s: 2**b,
     "e4m3": lambda b, s: 253 if s else 127,
     "e5m2": lambda b, s: 247 if s else 124,
+    "e2m1": lambda b, s: 15 if s else 8,
+    "e2m3": lambda b, s: 63 if s else 32,
+    "e3m2": lambda b, s: 63 if s else 32,
+    "bf16": lambda b, s: 32259 if s else 16130,
+    "fp16": lambda b, s: 63487 if s else 31744,
     "nf4": lambda b, s: 16,
     "power2": lambda b, s: 2**b,
     "power3": lambda b, s: 2**b,
+    "softsign": lambda b, s: 2**b - s,
+    "sqrt": lambda b, s: 2**b - s,
+    "mu-law": lambda b, s: 2**b - s,
     "quantile-normal": lambda b, s: 2**b,
     # 10 m 10^-(e+1) = m 10^-e: every mantissa divisible by 10 repeats one of the next decade.
     "mantissa": lambda b, s: (
@@ -59,6 +67,11 @@ WIDTHS = {
     "DE-table": (range(8, 9), range(8, 9)),
     "e4m3": (range(8, 9), range(8, 9)),
     "e5m2": (range(8, 9), range(8, 9)),
+    "e2m1": (range(4, 5), range(4, 5)),
+    "e2m3": (range(6, 7), range(6, 7)),
+    "e3m2": (range(6, 7), range(6, 7)),
+    "bf16": (range(16, 17), range(16, 17)),
+    "fp16": (range(16, 17), range(16, 17)),
     "nf4": (range(4, 5), range(0)),
     "tree": (range(3, 9), range(2, 9)),
     "static-tree": (range(5, 9), range(4, 9)),
@@ -166,6 +179,27 @@ def test_float8_formats_match_torch() -> None:
         finite = decoded[decoded.isfinite()].double().unique() / top
         assert finite.float().tolist() == values(f"{name}@8s")
         assert finite[finite >= 0].float().tolist() == values(f"{name}@8u")
+
+
+# As the package gfloat 0.5.2 decodes the codes of these formats whose sign bit is 0.
+SMALL_FLOATS = {
+    "e2m1@4": [0, 0.5, 1, 1.5, 2, 3, 4, 6],
+    "e2m3@6": [
+        0, 0.125, 0.25, 0.375, 0.5, 0.625, 0.75, 0.875, 1, 1.125, 1.25, 1.375, 1.5, 1.625, 1.75,
+        1.875, 2, 2.25, 2.5, 2.75, 3, 3.25, 3.5, 3.75, 4, 4.5, 5, 5.5, 6, 6.5, 7, 7.5,
+    ],
+    "e3m2@6": [
+        0, 0.0625, 0.125, 0.1875, 0.25, 0.3125, 0.375, 0.4375, 0.5, 0.625, 0.75, 0.875, 1, 1.25,
+        1.5, 1.75, 2, 2.5, 3, 3.5, 4, 5, 6, 7, 8, 10, 12, 14, 16, 20, 24, 28,
+    ],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", SMALL_FLOATS)
+def test_small_floats_match_gfloat(name: str) -> None:
+    unsigned = [value / SMALL_FLOATS[name][-1] for value in SMALL_FLOATS[name]]
+    close(values(f"{name}u"), unsigned)
+    close(values(f"{name}s"), [-value for value in unsigned[:0:-1]] + unsigned)
 
 
 def test_nf4_is_the_formula_of_qlora() -> None:

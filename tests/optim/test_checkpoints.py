@@ -251,6 +251,9 @@ PLAIN: list[tuple[type[QuantizedOptimizer], dict[str, Any]]] = [
     (AdamW4bit, {"seed": 3}),
     (AdamW, {"state_quantizers": {"exp_avg": MINE, "exp_avg_sq": "rank1/linear@4u+sr"}}),
     (AdamW, {"state_quantizers": {"exp_avg": "B128/quantile@4s"}, "min_quantized_size": 0}),
+    (AdamW, {"state_quantizers": "B32xf16/softsign@8s + B32xf16sq/sqrt@8u"}),
+    (AdamW, {"state_quantizers": "B16xe4m3/e2m1@4s+sr + B32xe8m0/e4m3@8u"}),
+    (AdamW, {"state_quantizers": "bf16+sr + fp16"}),
     (SGD, {"momentum": 0.9, "state_quantizers": "8bit"}),
     (Adafactor8bit, {"beta1": 0.9, "min_quantized_size": 8}),
 ]

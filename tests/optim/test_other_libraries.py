@@ -53,7 +53,7 @@ def options(library: str) -> Iterator[tuple[type[optim.QuantizedOptimizer], str]
         other = getattr(theirs, name, None)
         if inspect.isclass(cls) and inspect.isclass(other):
             for option in inspect.signature(other.__init__).parameters:
-                if option not in {"self", "params", *TORCH_OPTIONS}:
+                if option not in {"self", "params", "kwargs", *TORCH_OPTIONS}:
                     yield cls, option
 
 

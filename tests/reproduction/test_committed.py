@@ -18,7 +18,8 @@ def parity(folder: Path, losses: dict[str, float]) -> dict[str, float]:
          "state_mib": 1.0}
         for width, loss in losses.items() for seed in range(2)
     ]  # fmt: skip
-    pd.DataFrame(rows).to_csv(folder / "parity.csv", index=False)
+    for name in ("parity", "parity-adamw", "parity-stdlib-lm"):
+        pd.DataFrame(rows).to_csv(folder / f"{name}.csv", index=False)
     found = committed.parity(Context(folder, reports=folder))
     return {str(width): float(loss) for width, loss in found.set_index("width")["loss"].items()}
 

@@ -345,8 +345,9 @@ def ratios(**late: list[float]) -> pd.DataFrame:
     names = {"nearest": "nearest", "stochastic": "stochastic", "several": "stochastic, N = 4"}
     return pd.DataFrame(
         [
-            {"parameter": parameter, "width": f"{bits} bits", "setting": names[name],
-             "step": step, "bin_change": share * value if step > 80 else 9 * value}
+            {"workload": "w", "parameter": parameter, "width": f"{bits} bits",
+             "setting": names[name], "step": step,
+             "bin_change": share * value if step > 80 else 9 * value}
             for parameter, share in (("a", 0.5), ("b", 1.5))
             for name, values in late.items()
             for bits, value in zip((12, 10, 8), values, strict=True)
@@ -378,8 +379,9 @@ def updates(*shares: tuple[int, int, float, float]) -> pd.DataFrame:
     """Histograms of three bins: width, N, and the shares below delta / 8 and delta / 2."""
     return pd.DataFrame(
         [
-            {"parameter": f"{bits} bits", "width": f"{bits} bits", "N": n, "setting": f"N = {n}",
-             "bin_left": left, "bin_right": right, "share": share, "cumulative": total}
+            {"workload": "w", "parameter": f"{bits} bits", "width": f"{bits} bits", "N": n,
+             "setting": f"N = {n}", "bin_left": left, "bin_right": right, "share": share,
+             "cumulative": total}
             for bits, n, eighth, half in shares
             for left, right, share, total in (
                 (0, 0.125, eighth, eighth), (0.125, 0.5, half - eighth, half),
@@ -394,19 +396,22 @@ def updates(*shares: tuple[int, int, float, float]) -> pd.DataFrame:
     [
         ((0.2, 0.6, 0.1, 0.5), []),
         (
-            (0.2, 0.49, 0.1, 0.4),
-            ["Without micro-batches more than half of the updates are below delta / 2"],
+            (0.2, 0.49, 0.1, 0.4, 0.48),
+            [
+                "Without micro-batches more than half of the updates are below delta / 2, at one "
+                "width at least"
+            ],
         ),
         ((0.2, 0.6, 0.1, 0.61), ["Micro-batches reduce the updates below delta / 2"]),
         ((0.2, 0.6, 0.2, 0.5), ["Micro-batches reduce the updates below delta / 8"]),
     ],
 )
-def test_figure_3(shares: tuple[float, float, float, float], wrong: list[str]) -> None:
-    one, several = shares[:2], shares[2:]
-    frame = updates((12, 1, *one), (12, 4, *several), (8, 1, 0.5, 0.9), (8, 4, 0.3, 0.7))
+def test_figure_3(shares: tuple[float, ...], wrong: list[str]) -> None:
+    one, several, few = shares[:2], shares[2:4], (*shares, 0.9)[4]
+    frame = updates((12, 1, *one), (12, 4, *several), (8, 1, 0.4, few), (8, 4, 0.3, few - 0.02))
     finding = figure_3.find({"updates": frame})
     assert failing(finding) == wrong
-    assert "8 bits: 90 % with N = 1, 70 % with N = 4" in detail(
+    assert f"8 bits: {100 * few:g} % with N = 1, {100 * few - 2:g} % with N = 4" in detail(
         finding, "Micro-batches reduce the updates below delta / 2"
     )
 
@@ -415,8 +420,9 @@ def curves(**behind: list[float]) -> pd.DataFrame:
     """Both curves of each width, and by what share rounding to nearest is behind at each step."""
     return pd.DataFrame(
         [
-            {"width": f"{width[1:]} bits", "setting": setting, "step": 10 * (step + 1),
-             "split": split, "loss": loss, "smoothed": loss, "run": f"{width} {setting}",
+            {"workload": "w", "width": f"{width[1:]} bits", "setting": setting,
+             "step": 10 * (step + 1), "split": split, "loss": loss, "smoothed": loss,
+             "run": f"{width} {setting}",
              "seed": 0}
             for width, shares in behind.items()
             for setting in ("nearest", "stochastic")
@@ -432,23 +438,25 @@ def curves(**behind: list[float]) -> pd.DataFrame:
     [
         ({"b12": [0, 0, 0, 0.1], "b8": [0, 0.1, 0.2, 0.3]}, [], "12 bits step 40, 8 bits step 20"),
         # Once behind, then not: the curves do not part there.
-        ({"b12": [0.1, 0, 0, 0], "b8": [0.1, 0.2, 0.2, 0.3]},
-         ["Rounded to nearest a run ends behind stochastic rounding"],
+        ({"b12": [0.1, 0, 0, 0], "b8": [0.1, 0.2, 0.2, 0.3]}, [],
          "12 bits not at all, 8 bits step 10"),
         ({"b12": [0.1] * 10, "b8": [0, *[0.1] * 9]},
          ["With 12 bits the curves lie on each other in the early stage",
           "With fewer bits they part earlier"], "12 bits step 10, 8 bits step 20"),
-        ({"b12": [0, 0, 0, 0], "b8": [0, 0, 0, 0.04]},
-         ["Rounded to nearest a run ends behind stochastic rounding"] * 2
-         + ["With fewer bits they part earlier"], "12 bits not at all, 8 bits not at all"),
+        ({"b12": [0, 0, 0, 0], "b8": [0, 0, 0, 0.04]}, ["With fewer bits they part earlier"],
+         "12 bits not at all, 8 bits not at all"),
     ],
 )  # fmt: skip
 def test_figure_4(behind: dict[str, list[float]], wrong: list[str], parts: str) -> None:
     frame = curves(**behind)
-    finding = figure_4.find({"curves": frame})
+    frames = {"curves": frame, "runs": runs.summary(ablation({(12, "nearest", 1): 1.5}))}
+    finding = figure_4.find(frames)
     assert failing(finding) == wrong
+    frames["runs"] = runs.summary(ablation({(10, "nearest", 1): 1.2}))
+    behind_no_more = "Rounded to nearest, runs of {} bits end behind stochastic rounding"
+    assert failing(figure_4.find(frames))[:2] == [behind_no_more.format(n) for n in (12, 10)]
     assert detail(finding, "With fewer bits") == f"They part for good: {parts}."
-    assert set(figure_4.pictures({"curves": frame})) == {"figure-4-12-bits", "figure-4-8-bits"}
+    assert set(figure_4.pictures({"curves": frame})) == {"figure-4-w-12-bits", "figure-4-w-8-bits"}
 
 
 @pytest.mark.parametrize(

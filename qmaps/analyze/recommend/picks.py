@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -21,27 +22,35 @@ from qmaps.errors import BadValueError, shown
 from qmaps.maps.codebook import Codebook
 
 TIE, NOTHING = 1.05, 1e-3
-"""A single pair is preferred to exceptions that lower the error by less than this factor, or by
-less than this; under a loss, to exceptions that lower the bytes by less than the factor."""
+"""A simpler choice is preferred to one that lowers the error by less than this factor, or by less
+than this; under a loss, to one that lowers the bytes by less than the factor."""
 
 
 def within(
     budget: float, tensors: pd.DataFrame, table: pd.DataFrame, pairs: Sequence[Pair], sizes: Sizes
 ) -> dict[str, Pair]:
-    """The pair of each parameter within a budget of bytes; one for all where that is as good."""
-    picks = _picks(tensors, pairs)(budget)
+    """The pair of each parameter within a budget of bytes.
+
+    It is one pair for all parameters, or one for each kind, where that is as good.
+    """
+    picks = _Options(tensors, pairs, str).within(budget)
+    simpler = []
     single = best_of(table, [p for p in pairs if sizes.total(p) <= budget], math.inf)
     if single is not None:
-        alone = dict.fromkeys(picks, single)
-        if _error(tensors, alone) <= TIE * _error(tensors, picks) + NOTHING:
-            return alone
-    return picks
+        simpler.append(dict.fromkeys(picks, single))
+    kinds = _Options(tensors, pairs, kind)
+    if kinds.smallest <= budget:
+        simpler.append(kinds.within(budget))
+    most = TIE * _error(tensors, picks) + NOTHING
+    return next((one for one in simpler if _error(tensors, one) <= most), picks)
 
 
 def least(
     loss: float, tensors: pd.DataFrame, pairs: Sequence[Pair], sizes: Sizes
 ) -> dict[str, Pair]:
-    """The pair of each parameter, in the fewest bytes for a loss; one for all if that is as small.
+    """The pair of each parameter, in the fewest bytes for a loss.
+
+    It is one pair for all parameters, or one for each kind, where that is as small.
 
     Raises:
         BadValueError: the loss is less than is predicted for any choice.
@@ -53,35 +62,66 @@ def least(
     def total(picks: Mapping[str, Pair]) -> int:
         return sum(sizes.of(name, pair) for name, pair in picks.items())
 
-    picked = _picks(tensors, pairs)
-    each = [[sizes.of(name, pair) for pair in [*pairs, FULL]] for name in sizes.numel]
-    picks = smallest(picked, fits, sum(map(min, each)), sum(map(max, each)))
+    each, kinds = (_Options(tensors, pairs, key) for key in (str, kind))
+    picks = smallest(each.within, fits, each.smallest, each.largest)
     if picks is None:
-        best = predicted(measures_of(tensors, picked(math.inf)))
+        best = predicted(measures_of(tensors, each.within(math.inf)))
         raise BadValueError(
             f"loss={shown(loss)} is less than is predicted for any choice; the smallest is "
             f"{best:.2g}"
         )
     singles = (dict.fromkeys(picks, pair) for pair in sorted(pairs, key=sizes.total))
     alone = next((one for one in singles if fits(one)), None)
-    return alone if alone is not None and total(alone) <= TIE * total(picks) else picks
+    by_kind = smallest(kinds.within, fits, kinds.smallest, kinds.largest)
+    most = TIE * total(picks)
+    return next((one for one in (alone, by_kind) if one and total(one) <= most), picks)
 
 
-def _picks(tensors: pd.DataFrame, pairs: Sequence[Pair]) -> Callable[[float], dict[str, Pair]]:
-    """What chooses the pair of each parameter within a budget of bytes."""
-    options = [*pairs, FULL]
-    found: dict[str, dict[str, Option]] = {}
-    for row in records(tensors):
-        own = Option(int(row["nbytes"]), float(row["error"]))
-        found.setdefault(row["parameter"], {})[row["quantizer"]] = own
-    able = [[own[pair.spec] for pair in options] for own in found.values()]
+def kind(parameter: str) -> str:
+    """The name without the numbers of its layers: parameters with the same one are of a kind.
 
-    def picked(budget: float) -> dict[str, Pair]:
-        return {
-            name: options[place] for name, place in zip(found, choose(able, budget), strict=True)
+    >>> kind("layers.11.mlp.up.weight")
+    'layers.*.mlp.up.weight'
+    """
+    return re.sub(r"(?<![^.])[0-9]+(?![^.])", "*", parameter)
+
+
+class _Options:
+    """What the pairs cost and take, for each group of parameters that get the same pair.
+
+    Args:
+        tensors: a row per parameter and pair.
+        pairs: those that may be chosen, besides 32 bits.
+        key: the group of a parameter, by name.
+
+    Attributes:
+        smallest, largest: bytes of the smallest choice, and of the largest.
+    """
+
+    def __init__(
+        self, tensors: pd.DataFrame, pairs: Sequence[Pair], key: Callable[[str], str]
+    ) -> None:
+        self._pairs = [*pairs, FULL]
+        self._groups = {name: key(name) for name in dict.fromkeys(tensors["parameter"])}
+        sums: dict[tuple[str, str], Option] = {}
+        for row in records(tensors):
+            place = self._groups[row["parameter"]], row["quantizer"]
+            nbytes, error = sums.get(place, (0, 0.0))
+            sums[place] = Option(nbytes + int(row["nbytes"]), error + float(row["error"]))
+        self._options = {
+            group: [sums[group, pair.spec] for pair in self._pairs]
+            for group in self._groups.values()
         }
+        self.smallest, self.largest = (
+            sum(limit(option.nbytes for option in own) for own in self._options.values())
+            for limit in (min, max)
+        )
 
-    return picked
+    def within(self, budget: float) -> dict[str, Pair]:
+        """The pair of each parameter within a budget of bytes."""
+        places = choose(list(self._options.values()), budget)
+        pairs = dict(zip(self._options, (self._pairs[place] for place in places), strict=True))
+        return {name: pairs[group] for name, group in self._groups.items()}
 
 
 def scaled(frame: pd.DataFrame, numel: Mapping[str, int]) -> pd.DataFrame:

@@ -83,8 +83,9 @@ def run(
     parameter is its share of the cost of all updates multiplied by its own step cost; one whose
     replayed updates are all 0 counts as if it behaved as all parameters together. Each
     parameter gets a pair on the convex hull of its errors over bytes
-    (`qmaps.analyze.recommend.budget.choose`). All parameters get the same pair if exceptions lower
-    the error by less than 5 %, or the bytes if a `loss` is given.
+    (`qmaps.analyze.recommend.budget.choose`). All parameters get the same pair, or all of one kind
+    (those whose names differ only in numbers, such as ``layers.3.up`` and ``layers.7.up``), if
+    exceptions lower the error by less than 5 %, or the bytes if a `loss` is given.
 
     Args:
         states: captured states, their path, or tensors by parameter and state name. Recorded

@@ -135,7 +135,8 @@ def _scales(t: QuantizedTensor, at: Places) -> Scales:
     """The scale of each element; of ``logB`` the lower and the upper end of its range."""
     normalizer = t.quantizer.normalizer
     geometry = normalizer.geometry(t.shape)
-    if geometry is None:  # a normalizer of another package
+    # A normalizer of another package, or a format of scales that is not a grid.
+    if geometry is None or any(part.ends is None and not part.plain for part in geometry.parts):
         whole = normalizer.expand(t.scales, t.shape).expand(t.shape)
         return (torch.take(whole, at.index),)
     parts = [

@@ -41,7 +41,17 @@ class Dtype(IntEnum):
     BFLOAT16 = 2
 
 
-ENUMERATIONS: tuple[type[Enum], ...] = (Flags, Factoring, Dtype)
+class ScaleKind(IntEnum):
+    """The formats of scales that are not codes of a grid."""
+
+    SCALE_FLOAT32 = 0
+    SCALE_FLOAT16 = 1
+    SCALE_BFLOAT16 = 2
+    SCALE_FLOAT16_SQUARED = 3
+    SCALE_POWER_OF_TWO = 4
+
+
+ENUMERATIONS: tuple[type[Enum], ...] = (Flags, Factoring, Dtype, ScaleKind)
 
 
 @dataclass(frozen=True)

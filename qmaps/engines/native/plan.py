@@ -145,7 +145,7 @@ def _local(t: QuantizedTensor) -> bool:
     part = found.parts[0]
     comes_again = part.divisor * part.count < math.prod(t.shape)
     whole = part.divisor * (8 if part.divisor % 8 else 1)
-    return part.ends is None and not comes_again and whole <= LONGEST_BLOCK
+    return part.plain and not comes_again and whole <= LONGEST_BLOCK
 
 
 def _described(t: QuantizedTensor) -> tuple[Any, ...]:

@@ -13,17 +13,24 @@ from torch import Tensor
 
 from qmaps.engines import packing
 from qmaps.engines.addresses import address
-from qmaps.engines.kernels.declarations import Dtype
+from qmaps.engines.kernels.declarations import Dtype, ScaleKind
 from qmaps.engines.native import core
 from qmaps.engines.philox import RoundingKey
-from qmaps.engines.reference import thresholds
-from qmaps.maps.base import Map, table
+from qmaps.maps.base import Map, limits, table
 from qmaps.normalize.base import Normalizer, Scales
+from qmaps.normalize.geometry import Stored
 
 DTYPES = {
     torch.float32: Dtype.FLOAT32.value,
     torch.float16: Dtype.FLOAT16.value,
     torch.bfloat16: Dtype.BFLOAT16.value,
+}
+KINDS = {
+    Stored.FLOAT32: ScaleKind.SCALE_FLOAT32,
+    Stored.FLOAT16: ScaleKind.SCALE_FLOAT16,
+    Stored.BFLOAT16: ScaleKind.SCALE_BFLOAT16,
+    Stored.FLOAT16_SQUARED: ScaleKind.SCALE_FLOAT16_SQUARED,
+    Stored.POWER_OF_TWO: ScaleKind.SCALE_POWER_OF_TWO,
 }
 BYTE, MAX_BITS = 8, 16
 MAX_LOG_BLOCK = 1024
@@ -41,9 +48,7 @@ def codebook(map_: Map, *, brief: bool = False) -> Any:
     values = table(map_)
     # n >= value is n > the float below it.
     below = torch.nextafter(values[1:], torch.tensor(-torch.inf))
-    return core.Codebook(
-        values.tolist(), thresholds(values).tolist(), below.tolist(), map_.bits, brief
-    )
+    return core.Codebook(values.tolist(), limits(map_).tolist(), below.tolist(), map_.bits, brief)
 
 
 @functools.lru_cache(maxsize=4096)
@@ -55,7 +60,13 @@ def geometry(normalizer: Normalizer, shape: tuple[int, ...]) -> Any:
     if found.log and found.parts[0].divisor > MAX_LOG_BLOCK:
         return None
     parts = [
-        (part.divisor, part.count, part.array, -1 if part.ends is None else part.ends)
+        (
+            part.divisor,
+            part.count,
+            part.array,
+            -1 if part.ends is None else part.ends,
+            KINDS[part.stored].value,
+        )
         for part in found.parts
     ]
     return core.Geometry(parts, found.log, found.arrays)
@@ -82,10 +93,13 @@ def measures(normalizer: Normalizer, map_: Map, shape: tuple[int, ...]) -> bool:
     """Whether this engine can also read single codes, as error metrics need them.
 
     Args:
-        normalizer: as in `supports`.
+        normalizer: as in `supports`; its scales are float32 or codes of 8-bit grids.
         map_: as in `supports`, of at most 8 bits: codes are unpacked to one byte each.
         shape: the shape of the tensor.
     """
+    found = normalizer.geometry(shape)
+    if found is None or any(part.ends is None and not part.plain for part in found.parts):
+        return False
     return map_.bits <= BYTE and supports(normalizer, map_, shape)
 
 

@@ -18,6 +18,8 @@ class Verdict(StrEnum):
     PARTLY = "reproduced in part"
     ORDERING = "same ordering"
     DOUBT = "paper in doubt"
+    ELSEWHERE = "another model, data or machine"
+    CONTRADICTS = "contradicts"
     DIFFERS = "differs"
     NOT_COMPARED = "not compared"
     NOT_MADE = "not made yet"
@@ -28,10 +30,10 @@ class Claim:
     """One claim of a paper: a statement, or a number.
 
     A statement is reproduced if it holds, and in part if some of its parts do. A number is
-    reproduced if ours differs from it by at most `tolerance` of it plus its `spread`. Otherwise it
-    has the same ordering if its order among the other numbers of its kind is that of the paper. A
-    number that only the paper has, or only this project, is not compared. Where a number that is
-    not reproduced contradicts others of its paper, the paper is in doubt.
+    reproduced if ours differs from it by at most `tolerance` of it plus its `spread`, or by its
+    `rounding`. Otherwise it has the same ordering if its order among the other numbers of its kind
+    is that of the paper. A number that only the paper has, or only this project, is not compared.
+    Where a claim that is not reproduced contradicts others of its paper, the paper is in doubt.
 
     Attributes:
         text: The claim.
@@ -44,7 +46,10 @@ class Claim:
         table: Rows to show, as column titles and cells.
         paper: The paper's number; None for a statement.
         spread: The ± of that number.
-        doubt: Why the paper's number cannot be right; empty if nothing speaks against it.
+        rounding: Half a unit of the last digit that the paper prints.
+        doubt: Why the paper's claim cannot be right; empty if nothing speaks against it.
+        difference: The verdict if the claim does not hold: what the difference comes from, where
+            that is known.
         ours: The number that this project measured.
         tolerance: Share of the paper's number; None where ours has another scale, so that only the
             ordering can be the same.
@@ -58,7 +63,9 @@ class Claim:
     table: Mapping[str, list[str]] = field(default_factory=dict)
     paper: float | None = None
     spread: float = 0.0
+    rounding: float = 0.0
     doubt: str = ""
+    difference: Verdict = Verdict.DIFFERS
     ours: float = math.nan
     tolerance: float | None = TOLERANCE
 
@@ -72,7 +79,9 @@ class Claim:
             return Verdict.NOT_COMPARED
         if all(parts):
             return Verdict.REPRODUCED
-        return Verdict.PARTLY if any(parts) else Verdict.DIFFERS
+        if any(parts):
+            return Verdict.PARTLY
+        return Verdict.DOUBT if self.doubt else self.difference
 
     def _of_number(self, ordered: bool) -> Verdict:
         assert self.paper is not None
@@ -80,18 +89,21 @@ class Claim:
             return Verdict.NOT_COMPARED
         if self.tolerance is not None:
             allowed = self.tolerance * abs(self.paper) + self.spread
-            if abs(self.ours - self.paper) <= allowed:
+            off = abs(self.ours - self.paper)
+            if off <= allowed or off < self.rounding * (1 + 1e-9):
                 return Verdict.REPRODUCED
         if self.doubt:
             return Verdict.DOUBT
-        return Verdict.ORDERING if ordered else Verdict.DIFFERS
+        return Verdict.ORDERING if ordered else self.difference
 
 
 def weakest(verdicts: Iterable[Verdict]) -> Verdict:
     """The weakest verdict among those that compare something."""
     found = set(verdicts)
     for verdict in (
+        Verdict.CONTRADICTS,
         Verdict.DIFFERS,
+        Verdict.ELSEWHERE,
         Verdict.PARTLY,
         Verdict.ORDERING,
         Verdict.DOUBT,

@@ -9,6 +9,8 @@ import pandas as pd
 
 from qmaps.errors import BadValueError
 
+PRINTED = {"paper": str, "paper_spread": str}
+"""Columns that are read as text: the last digits that are printed count."""
 FIELDS = ("what", "quantity", "unit", "paper", "paper_spread")
 
 
@@ -24,13 +26,18 @@ def published(paper: str, exhibit: str) -> pd.DataFrame:
         (the ± of the paper; NaN without one), `better` (``more`` or ``less``: which way a metric
         that cannot be measured here improves; else empty), `doubt` (key of what the paper says
         against its own number; else empty), `rounding` (half a unit of the last digit that the
-        paper prints).
+        paper prints), `printed` (the number and its ± as the paper prints them).
 
     Raises:
         BadValueError: nothing is published under these names.
     """
     frame = rows(paper, exhibit, FIELDS, better="", doubt="")
-    return frame.assign(rounding=frame["paper"].map(_rounding), paper=pd.to_numeric(frame["paper"]))
+    return frame.assign(
+        rounding=frame["paper"].map(_rounding),
+        printed=frame["paper"] + (" ± " + frame["paper_spread"]).fillna(""),
+        paper=pd.to_numeric(frame["paper"]),
+        paper_spread=pd.to_numeric(frame["paper_spread"]),
+    )
 
 
 def _rounding(printed: str) -> float:
@@ -43,7 +50,7 @@ def rows(paper: str, exhibit: str, columns: tuple[str, ...], **optional: str) ->
     if not file.is_file():
         raise BadValueError(f"exhibit={exhibit!r} of {paper!r} has no published numbers")
     with file.open(encoding="utf-8") as lines:
-        frame = pd.read_csv(lines, comment="#", skipinitialspace=True, dtype={"paper": str})
+        frame = pd.read_csv(lines, comment="#", skipinitialspace=True, dtype=PRINTED)
     missing = [column for column in columns if column not in frame.columns]
     if missing:
         raise BadValueError(f"{paper}/{exhibit}.csv lacks {', '.join(missing)}")

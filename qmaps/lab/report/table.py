@@ -40,4 +40,4 @@ def judged(verdict: str) -> Cell:
 
 def css(verdict: str) -> str:
     """The class of a verdict."""
-    return verdict.replace(" ", "-")
+    return verdict.replace(",", "").replace(" ", "-")

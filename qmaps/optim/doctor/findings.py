@@ -57,10 +57,6 @@ def _native() -> list[Finding]:
     if (source := build.newer_source()) is not None:
         message = f"{source.as_posix()} was changed after the native engine was built."
         found.append(Finding(PROBLEM, message, "Build it again:", build.command()))
-    if not native.core.openmp:
-        message = "The native engine was built without OpenMP, so it uses one thread."
-        repair = "Install a compiler with OpenMP and run:"
-        found.append(Finding(PROBLEM, message, repair, build.command()))
     return found
 
 

@@ -7,15 +7,16 @@ from itertools import product
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import pytest
 import torch
 
 import qmaps
 from qmaps.algebra.pair import Pair
 from qmaps.analyze.recommend import Recommendation, run, write
-from qmaps.analyze.recommend.candidates import CANDIDATES, PRESETS, diagnostic
+from qmaps.analyze.recommend.candidates import CANDIDATES, FULL, PRESETS, diagnostic
 from qmaps.analyze.recommend.loss import NATS, predicted, smallest
-from qmaps.analyze.recommend.picks import measures_of, rows_of
+from qmaps.analyze.recommend.picks import kind, measures_of, rows_of, within
 from qmaps.analyze.recommend.run import _choice, _lost, _quantizers
 from qmaps.analyze.recommend.sizes import Sizes
 from qmaps.analyze.recommend.verdict import cost_of, dangerous
@@ -164,6 +165,60 @@ def test_one_pair_for_all_where_exceptions_gain_nothing(states: CapturedStates) 
     assert exact.choice.overrides == {}
 
 
+class Unaffordable(Sizes):
+    """Sizes under which no single pair is within a budget."""
+
+    def __init__(self) -> None:
+        pass
+
+    def total(self, pair: Pair) -> int:
+        return 10**9
+
+
+@pytest.mark.parametrize(
+    ("errors", "wide"),
+    [
+        # Bytes for one more y do not lower the error enough to part it from the others.
+        ({"x": (0.10, 0.11, 0.09), "y": (4e-4, 5e-4, 3e-4)}, {"x": {0, 1, 2}, "y": set()}),
+        ({"x": (0.10, 0.11, 0.09), "y": (0.02, 0.03, 0.01)}, {"x": {0, 1, 2}, "y": {1}}),
+        ({"x": (0.10, 0.11, 0.09), "y": (0.0, 0.0, 0.2)}, {"x": {0, 1, 2}, "y": {2}}),
+    ],
+)
+def test_parameters_of_a_kind_get_the_same_pair_where_that_is_as_good(
+    errors: dict[str, tuple[float, ...]], wide: dict[str, set[int]]
+) -> None:
+    rows = [
+        {"parameter": f"layers.{n}.{part}", "quantizer": spec, "nbytes": size, "error": error}
+        for part, each in errors.items()
+        for n, own in enumerate(each)
+        for spec, size, error in ((FOUR, 10, own), (EIGHT, 20, 0.0), (FULL.spec, 80, 0.0))
+    ]
+    pairs = [Pair.parse(FOUR), Pair.parse(EIGHT)]
+    picks = within(100, pd.DataFrame(rows), pd.DataFrame(), pairs, Unaffordable())
+    found = {
+        part: {n for n in range(3) if picks[f"layers.{n}.{part}"] == pairs[1]} for part in errors
+    }
+    assert found == wide
+
+
+def test_kinds_under_a_loss() -> None:
+    draw = torch.Generator().manual_seed(0)
+    tensors = {}
+    for name in [f"layers.{n}.{part}" for n in range(12) for part in ("one", "other")]:
+        v = torch.rand(40, 128, generator=draw) * 1e-6
+        if "other" in name:
+            v *= 10.0 ** (-1 - 4 * torch.rand(40, 128, generator=draw))
+        tensors[name] = {
+            "exp_avg": torch.randn(40, 128, generator=draw) * v.sqrt() * 0.3, "exp_avg_sq": v
+        }  # fmt: skip
+    states = CapturedStates.from_tensors(tensors, step=500)
+    found = recommend(states, loss=1e-3)  # without kinds one of them gets fewer bits
+    rows = found.tensors[found.tensors["chosen"]]
+    kinds = rows.groupby(rows["parameter"].map(kind))["quantizer"]
+    assert kinds.nunique().tolist() == [1, 1]
+    assert rows["quantizer"].nunique() == 2
+
+
 def test_a_loss_gets_the_smallest_choice_that_keeps_to_it(
     states: CapturedStates, found: Recommendation
 ) -> None:
@@ -181,7 +236,7 @@ def test_a_loss_gets_the_smallest_choice_that_keeps_to_it(
         assert least.choice.provenance["budget"] == {"loss": loss}
         assert f"predicted loss: {least.loss:.2g} nats, on the scale of one small" in str(least)
         nbytes = least.tensors.loc[least.tensors["chosen"], "nbytes"].sum()
-        # A single pair may take 5 % more.
+        # A simpler choice may take 5 % more.
         assert nbytes <= 1.05 * min(own for cost, own in every if NATS * cost <= loss)
         used.add(nbytes)
     assert len(used) == 3

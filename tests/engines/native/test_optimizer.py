@@ -26,6 +26,13 @@ QUANTIZERS = {
     "eight-bit scales": {"exp_avg": "B32x8/DE@5s", "exp_avg_sq": "B64x8&rank1/linear@6u"},
     "log2": {"exp_avg": "tensor/DE@8s", "exp_avg_sq": "logB256/log2@8u"},
     "mixed widths": {"exp_avg": None, "exp_avg_sq": "col/linear@3u+sr"},
+    "FlashOptim": "B32xf16/softsign@8s + B32xf16sq/sqrt@8u",
+    "MX": {"exp_avg": "B32xe8m0/e2m1@4s+sr", "exp_avg_sq": "B32xe8m0/e4m3@8u"},
+    "formats of scales that span": {
+        "exp_avg": "rank1xbf16/DE@4s",
+        "exp_avg_sq": "colxf16sq/sqrt@8u",
+    },
+    "formats in two passes": {"exp_avg": "B4096xe8m0/DE@8s", "exp_avg_sq": "B384xbf16/DE-0@8u"},
     "odd blocks": {"exp_avg": "B7/DE@8s", "exp_avg_sq": "B100/DE-0@8u"},
     "blocks that do not line up": {"exp_avg": "B4096/DE@8s", "exp_avg_sq": "B384/DE-0@8u"},
     "fitted": {"exp_avg": "B64/quantile@8s", "exp_avg_sq": "B64/lloyd@4u"},
@@ -96,7 +103,8 @@ def test_steps(quantizers, dtype: torch.dtype, each_isa, threads: int, taken: li
 
 
 @pytest.mark.parametrize(
-    "quantizers", ["8bit", "4bit", "stochastic", "eight-bit scales", "odd blocks"]
+    "quantizers",
+    ["8bit", "4bit", "stochastic", "eight-bit scales", "odd blocks", "FlashOptim", "MX"],
 )
 def test_tensors_that_threads_share(quantizers: str, each_isa, threads: int) -> None:
     def run(backend: str):

@@ -15,8 +15,8 @@ from torch import Tensor
 import qmaps
 from qmaps.engines.backends import use_backend
 from qmaps.engines.native import tensors
-from qmaps.engines.reference import thresholds
 from qmaps.maps import Codebook
+from qmaps.maps.base import limits as thresholds_of
 from qmaps.maps.base import table
 from tests import helpers
 from tests.helpers import about, same_bits
@@ -131,7 +131,7 @@ def test_codes_of_two_bytes(rounding: str, each_isa) -> None:
 @pytest.mark.parametrize("map_", ["linear0@12s", "linear@10u", "linear0@16s"])
 def test_two_byte_values_at_and_beside_every_threshold(map_: str, each_isa) -> None:
     q = qmaps.quantizer(f"tensor/{map_}")
-    limits = thresholds(table(q.map))[::7]
+    limits = thresholds_of(q.map)[::7]
     infinity = torch.tensor(math.inf)
     x = torch.cat([limits, limits.nextafter(infinity), limits.nextafter(-infinity)])
     x = torch.cat([x, torch.tensor([1.0])]).clamp(-1 if q.map.signed else 0, 1)
@@ -154,13 +154,13 @@ def test_log2_ranges(spec: str, each_isa, threads: int) -> None:
     "map_",
     [
         *("DE@8s", "DE-0@8u", "linear@8s", "e4m3@8s", "inverse@8s", "quantile-normal@8s"),
-        *("mantissa@8s", "DE@6u", "DE@4s"),
+        *("mantissa@8s", "DE@6u", "DE@4s", "softsign@8s", "sqrt@8u", "sqrt@5s", "mu-law@8s"),
     ],
 )
 def test_values_at_and_beside_every_threshold(map_: str, each_isa) -> None:
     """At a scale of 1, so that a threshold is met in every bit."""
     q = qmaps.quantizer(f"tensor/{map_}")
-    limits = thresholds(table(q.map))
+    limits = thresholds_of(q.map)
     infinity = torch.tensor(math.inf)
     close = [limits]
     for _ in range(3):
@@ -309,7 +309,7 @@ def test_of_equal_values_the_lowest_code_is_taken(
     map_ = Codebook(values, label="lloyd@8s", signed=True, per_tensor=True)
     q = qmaps.Quantizer(qmaps.normalize.PerTensor(), map_, stochastic=bool(rounding))
     book = map_.codebook()
-    limits = thresholds(book)
+    limits = thresholds_of(map_)
     below, above = (torch.nextafter(limits, torch.tensor(e)) for e in (-math.inf, math.inf))
     near = torch.cat([book, limits, below, above, torch.linspace(-1, 1, 4001), torch.tensor([1.0])])
     x = near[near.abs() <= 1]
@@ -349,3 +349,42 @@ def test_log2_ranges_of_zeros_and_of_what_is_below(count: int, rounding: str, is
         decoded = q.quantize_unchecked(negative).dequantize()
         last = slice((count - 1) // 16 * 16, count)
         assert decoded[last].isnan().equal(negative[last] != 0)
+
+
+FORMATS = ("xf16", "xbf16", "xf16sq", "xe8m0")
+
+
+@pytest.mark.parametrize("rounding", ["", "+sr"])
+@pytest.mark.parametrize("suffix", FORMATS)
+def test_formats_of_scales(suffix: str, rounding: str, each_isa, threads: int) -> None:
+    for normalizer in ("B1", "B7", "B32", "B64", "B256", "B9000", "tensor", "rank1", "col"):
+        for map_ in ("DE@8s", "linear@4s", "e2m1@4s", "softsign@5s", "linear0@12s"):
+            q = qmaps.quantizer(f"{normalizer}{suffix}/{map_}{rounding}")
+            for number, shape in enumerate(((), (9,), (65, 130), (3, 40, 50), (0,))):
+                assert tensors.supports(q.normalizer, q.map, shape)
+                assert_as_reference(q, wide(shape, number), each_isa=each_isa)
+    for spec in (f"B64{suffix}&rank1/DE@4s", f"B32{suffix}&B16x8/DE@8s", f"col&row{suffix}/DE@8s"):
+        q = qmaps.quantizer(spec + rounding)
+        assert_as_reference(q, wide((65, 130), 1), each_isa=each_isa)
+
+
+@pytest.mark.parametrize("suffix", FORMATS)
+def test_scales_at_the_ends_of_their_formats(suffix: str, each_isa) -> None:
+    """Every exponent of float32, ties and their neighbours, and elements far above the scale."""
+    powers = torch.exp2(torch.arange(-149, 128).double()).float()
+    steps = torch.tensor([1.0, 1 + 2**-11, 1 + 2**-9, 1 + 2**-8, 1.5, 1 + 3 * 2**-9, 2 - 2**-23])
+    tops = (powers[:, None] * steps).reshape(-1)
+    beside = [tops, tops.nextafter(torch.tensor(0.0)), tops.nextafter(torch.tensor(math.inf))]
+    tops = torch.cat(beside)
+    tops = tops[tops.isfinite() & (tops > 0)]
+    x = torch.stack([tops, -tops * 0.7, tops * 0.13, torch.zeros_like(tops)], dim=1)
+    for block in ("B4", "row", "B32"):
+        for map_ in ("DE@8s", "e4m3@8s", "linear@4s", "softsign@8s", "DE@8u", "e2m1@4s+sr"):
+            q = qmaps.quantizer(f"{block}{suffix}/{map_}")
+            assert_as_reference(q, x if q.map.signed else x.abs(), each_isa=each_isa)
+    for bad in (math.nan, math.inf, -math.inf):
+        broken = x.clone()
+        broken[3, 2] = broken[90, 0] = bad
+        for block in ("B4", "col"):
+            q = qmaps.quantizer(f"{block}{suffix}/DE@8s")
+            assert_as_reference(q, broken, unchecked=True, each_isa=each_isa)

@@ -35,7 +35,7 @@ def processor(**given: Any) -> Processor:
 @pytest.fixture(autouse=True)
 def sound(monkeypatch: pytest.MonkeyPatch) -> SimpleNamespace:
     """An installation without a fault, whatever this one has."""
-    core = SimpleNamespace(openmp=True, compiler="GCC 1.2", isa=lambda: "avx2")
+    core = SimpleNamespace(compiler="GCC 1.2", isa=lambda: "avx2")
     core.isas = lambda: ["avx2", "portable"]
     monkeypatch.setattr(native, "core", core)
     monkeypatch.setattr(build, "newer_source", lambda: None)
@@ -74,17 +74,6 @@ def test_an_engine_that_is_older_than_its_sources(monkeypatch: pytest.MonkeyPatc
             "pip install THIS",
         )
     ]
-
-
-def test_an_engine_without_threads(sound: SimpleNamespace) -> None:
-    sound.openmp = False
-    (found,) = findings(ALL_RUN, processor())
-    assert found == Finding(
-        PROBLEM,
-        "The native engine was built without OpenMP, so it uses one thread.",
-        "Install a compiler with OpenMP and run:",
-        "pip install THIS",
-    )
 
 
 def test_threads_and_cores(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from importlib.metadata import entry_points
 
 from qmaps.capture.conversion.formats.base import Format
 from qmaps.maps._registry import brought, ignored, modules
 
-__all__ = ["FORMATS", "Format"]
+__all__ = ["FORMATS", "Format", "know"]
 
 _classes: list[type[Format]] = [
     found
@@ -25,3 +26,16 @@ FORMATS: dict[str, Format] = {
     known.name: known() for known in sorted(_classes, key=lambda cls: (cls.asked, cls.name))
 }
 """By name; a state_dict is of the first that recognizes it."""
+
+
+def know(classes: Collection[str]) -> None:
+    """Let ``torch.load`` know those classes that are of a format here.
+
+    Args:
+        classes: full names of the classes in a file that ``torch.load`` does not know.
+
+    Raises:
+        BadValueError: the library that they are of is not installed.
+    """
+    for known in FORMATS.values():
+        known.know(classes)

@@ -124,19 +124,19 @@ class BitsAndBytes(Format):
                 raise BadValueError(f"{name} must be a tensor, got {type(flat[name]).__name__}")
         first, second = flat["state1"], flat.get("state2")
         if second is None:
-            return {"state1": _state(flat, 1, first, flat.get("absmax1"))}
+            return {"state1": slot_state(flat, 1, first, flat.get("absmax1"))}
         if first.dim() != second.dim() + 1:
             pairs = (("state1", 1, first), ("state2", 2, second))
-            return {n: _state(flat, i, value, flat.get(f"absmax{i}")) for n, i, value in pairs}
+            return {n: slot_state(flat, i, value, flat.get(f"absmax{i}")) for n, i, value in pairs}
         absmax = flat.get("absmax1", (None, None))
         if len(first) != 2 or len(absmax) != 2:
             raise BadValueError(
                 f"state1 has shape {tuple(first.shape)}; it must consist of two halves"
             )
         return {
-            "state1": _state(flat, 1, first[0], absmax[0]),
-            SLOW: _state(flat, 1, first[1], absmax[1]),
-            "state2": _state(flat, 2, second, flat.get("absmax2")),
+            "state1": slot_state(flat, 1, first[0], absmax[0]),
+            SLOW: slot_state(flat, 1, first[1], absmax[1]),
+            "state2": slot_state(flat, 2, second, flat.get("absmax2")),
         }
 
     def named(self, states: dict[str, State], hint: Family | None) -> dict[str, State]:
@@ -201,7 +201,7 @@ class BitsAndBytes(Format):
         return assembled(state, options, saved)
 
 
-def _state(flat: Mapping[str, Any], index: int, value: Any, absmax: Any) -> State:
+def slot_state(flat: Mapping[str, Any], index: int, value: Any, absmax: Any) -> State:
     """Return `state1` or `state2`, or a half of it."""
     if not isinstance(value, Tensor) or value.dtype != torch.uint8:
         return float_state(value)

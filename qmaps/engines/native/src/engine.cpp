@@ -48,6 +48,12 @@ void prepare(Codec& codec, const Kernels& set, std::int64_t numel, bool stored_s
     codec.grids.clear();
     codec.decoded.clear();
     for (const Part& part : geometry.parts) {
+        if (part.kind != kScaleFloat32 && stored_scales) {
+            const std::size_t before = codec.decoded.size();
+            codec.decoded.resize(before + static_cast<std::size_t>(part.count));
+            set.widen_scales(part.kind, codec.arrays[part.array], part.count,
+                             codec.decoded.data() + before);
+        }
         if (part.ends < 0) continue;
         float grid[256] = {};
         if (stored_scales) {
@@ -114,6 +120,8 @@ void round_up_scales(Codec& codec, const Kernels& set, std::vector<Ends>& ends) 
     // Parts that share their ends lie side by side.
     for (std::size_t first = 0; first < parts.size();) {
         if (parts[first].ends < 0) {
+            if (parts[first].kind != kScaleFloat32)
+                set.round_scales(parts[first].kind, codec.fresh[first], parts[first].count);
             ++first;
             continue;
         }
@@ -145,6 +153,10 @@ void commit_scales(const Codec& codec, const std::vector<Ends>& ends) {
     for (std::size_t p = 0; p < parts.size(); ++p) {
         const Part& part = parts[p];
         if (part.ends < 0 && part.count == 0) continue;
+        if (part.kind != kScaleFloat32) {
+            kernels().store_scales(part.kind, codec.fresh[p], part.count, codec.arrays[part.array]);
+            continue;
+        }
         if (part.ends < 0) {
             std::memcpy(codec.arrays[part.array], codec.fresh[p], part.count * sizeof(float));
             continue;

@@ -5,27 +5,52 @@
 
 #include "kernels.hpp"
 
+#if defined(QMAPS_X86)
+#include <cpuid.h>
+#endif
+
 namespace qmaps {
 namespace {
 
 #if defined(QMAPS_X86)
-bool has_avx2() {
-    return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("bmi2") &&
-           __builtin_cpu_supports("fma");
-}
-bool has_avx512() {
-    return has_avx2() && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-           __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl") &&
-           __builtin_cpu_supports("avx512vbmi") && __builtin_cpu_supports("avx512bitalg") &&
-           __builtin_cpu_supports("gfni");
-}
+// What the processor can do, and the system lets programs use. Asked of the processor itself:
+// __builtin_cpu_supports answers no to everything in a wheel that Zig's compiler makes.
+class Processor {
+public:
+    Processor() {
+        unsigned a, b, c, d;
+        if (!__get_cpuid(1, &a, &b, &c, &d) || !bit(c, 27)) return;  // the system keeps no wide registers
+        fma_ = bit(c, 12);
+        unsigned low, high;
+        __asm__("xgetbv" : "=a"(low), "=d"(high) : "c"(0));
+        kept_ = low;
+        if (!__get_cpuid_count(7, 0, &a, &ebx_, &ecx_, &d)) ebx_ = ecx_ = 0;
+    }
+
+    // AVX2, BMI2 and FMA.
+    bool has_avx2() const { return keeps(0x06) && bit(ebx_, 5) && bit(ebx_, 8) && fma_; }
+
+    // F, DQ, BW and VL; VBMI, GFNI and BITALG.
+    bool has_avx512() const {
+        return has_avx2() && keeps(0xe6) && bit(ebx_, 16) && bit(ebx_, 17) && bit(ebx_, 30) &&
+               bit(ebx_, 31) && bit(ecx_, 1) && bit(ecx_, 8) && bit(ecx_, 12);
+    }
+
+private:
+    static bool bit(unsigned word, int number) { return (word >> number & 1) != 0; }
+    bool keeps(unsigned registers) const { return (kept_ & registers) == registers; }
+
+    bool fma_ = false;
+    unsigned kept_ = 0, ebx_ = 0, ecx_ = 0;
+};
 #endif
 
 std::vector<const Kernels*> available() {
     std::vector<const Kernels*> found;
 #if defined(QMAPS_X86)
-    if (has_avx512()) found.push_back(&avx512_kernels());
-    if (has_avx2()) found.push_back(&avx2_kernels());
+    static const Processor processor;
+    if (processor.has_avx512()) found.push_back(&avx512_kernels());
+    if (processor.has_avx2()) found.push_back(&avx2_kernels());
 #endif
     found.push_back(&portable_kernels());
     return found;

@@ -41,6 +41,10 @@ struct Kernels {
     // Raise scales to such a grid; `codes` are their places in it.
     void (*raise_to_grid)(const float* grid, float* scales, std::int64_t count,
                           std::uint8_t* codes);
+    // Scales of a ScaleKind: as floats; rounded to it; and as they are stored.
+    void (*widen_scales)(int kind, const void* stored, std::int64_t count, float* scales);
+    void (*round_scales)(int kind, float* scales, std::int64_t count);
+    void (*store_scales)(int kind, const float* scales, std::int64_t count, void* stored);
     Selection selection;
     MetricKernels metrics;
     LeastSquares least_squares;

@@ -27,7 +27,8 @@ struct Part {
     std::int64_t divisor;
     std::int64_t count;
     int array;  // which of the tensor's scale arrays holds it
-    int ends;   // which holds the ends of its 8-bit grid; -1 where scales are float32
+    int ends;   // which holds the ends of its 8-bit grid; -1 for other formats of scales
+    int kind = kScaleFloat32;  // that format
 };
 
 // An element's scale is the minimum over the parts. With `log` there are two parts instead, the
@@ -90,7 +91,9 @@ struct Codec {
     std::int64_t block = 0;           // geometry->local_block()
     float* fresh[kMaxParts] = {};     // new maxima of each part where block == 0
     std::vector<float> grids;         // 256 scales for each 8-bit part, as stored
-    std::vector<float> decoded;       // scales of 8-bit parts where each element takes another
+    // Scales that are stored in other formats, as floats; of 8-bit parts only where each element
+    // takes another.
+    std::vector<float> decoded;
     std::vector<float> fresh_memory;  // what `fresh` points into
     std::vector<std::uint8_t> fresh_codes;  // of the same scales, where they have 8 bits
 };

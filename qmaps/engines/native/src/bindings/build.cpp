@@ -37,12 +37,6 @@ void register_build(nb::module_& module) {
             return names;
         },
         "Every instruction set that this build and this processor have, best first.");
-    module.attr("openmp") =
-#if defined(_OPENMP)
-        true;
-#else
-        false;
-#endif
     // `qmaps doctor` reports it; __VERSION__ of Clang holds its name.
     module.attr("compiler") =
 #if defined(__clang__)

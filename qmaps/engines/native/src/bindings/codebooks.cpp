@@ -13,13 +13,13 @@ void register_codebooks(nb::module_& module) {
     nb::class_<Geometry>(module, "Geometry")
         .def(
             "__init__",
-            [](Geometry* self, const std::vector<std::tuple<std::int64_t, std::int64_t, int, int>>& parts,
+            [](Geometry* self, const std::vector<std::tuple<std::int64_t, std::int64_t, int, int, int>>& parts,
                bool log, int arrays) {
                 if (parts.empty() || parts.size() > kMaxParts || arrays > kMaxParts)
                     throw std::invalid_argument("a geometry has 1 to 8 parts and arrays");
                 new (self) Geometry();
-                for (const auto& [divisor, count, array, ends] : parts)
-                    self->parts.push_back({divisor, count, array, ends});
+                for (const auto& [divisor, count, array, ends, kind] : parts)
+                    self->parts.push_back({divisor, count, array, ends, kind});
                 self->log = log;
                 self->arrays = arrays;
             },

@@ -33,7 +33,8 @@ const Kernels& QMAPS_KERNELS() {
                                       quantize_fresh, dequantize, step_range, step_maxima,
                                       step_norms, factored_sums, row_sum,
                                       {kRules, sizeof kRules / sizeof kRules[0]}, eight_bit_grid,
-                                      raise_to_grid, kSelection, kMetrics, kLeastSquares};
+                                      raise_to_grid, widen_scales, round_scales, store_scales,
+                                      kSelection, kMetrics, kLeastSquares};
     return table;
 }
 

@@ -147,12 +147,16 @@ inline ScaleView stored(const Codec& codec) {
     ScaleView view;
     view.log = codec.geometry->log;
     int grids = 0;
-    const float* decoded = codec.decoded.data();
+    const float* decoded = codec.decoded.empty() ? nullptr : codec.decoded.data();
     for (const Part& part : codec.geometry->parts) {
         PartView& seen = view.part[view.parts++];
         seen.divisor = part.divisor;
         seen.count = part.count;
-        if (part.ends < 0) {
+        if (part.kind != kScaleFloat32) {
+            if (!decoded) continue;  // they are about to be made
+            seen.values = decoded;
+            decoded += part.count;
+        } else if (part.ends < 0) {
             seen.values = static_cast<const float*>(codec.arrays[part.array]);
         } else {
             seen.codes = static_cast<const std::uint8_t*>(codec.arrays[part.array]);
@@ -178,6 +182,13 @@ inline ScaleView fresh(const Codec& codec) {
     return view;
 }
 
+// Searches want values below 2. What lies beyond the codebook takes the code of its end.
+inline void clamp_to_ends(const Codebook& codebook, float* n, std::int64_t count) {
+    const float* value = codebook.wide ? codebook.wide->value.get() : codebook.values.value;
+    const float low = value[0], high = value[codebook.size - 1];
+    for (std::int64_t i = 0; i < count; ++i) n[i] = n[i] < low ? low : n[i] > high ? high : n[i];
+}
+
 // Set the two ends of a log2 range.
 inline void log_ends(const float* x, std::int64_t count, float* low_end, float* high_end) {
     float high = x[0];
@@ -196,10 +207,13 @@ inline void log_ends(const float* x, std::int64_t count, float* low_end, float* 
 inline std::uint32_t encode_blocks(const Codec& codec, const float* x, std::int64_t at,
                                    std::int64_t count, Scratch& scratch) {
     const std::int64_t block = codec.block;
-    auto* first = static_cast<float*>(codec.arrays[codec.geometry->parts[0].array]);
+    void* kept = codec.arrays[codec.geometry->parts[0].array];
+    const int kind = codec.geometry->parts[0].kind;
     const ScaleView view = stored(codec);
     std::uint32_t most = 0;
+    bool far = false;  // beyond the largest scale of a format
     if (view.log) {
+        auto* first = static_cast<float*>(kept);
         auto* second = static_cast<float*>(codec.arrays[codec.geometry->parts[1].array]);
         for (std::int64_t i = 0, b = at / block; i < count; i += block, ++b)
             log_ends(x + i, count - i < block ? count - i : block, first + b, second + b);
@@ -212,10 +226,11 @@ inline std::uint32_t encode_blocks(const Codec& codec, const float* x, std::int6
             const std::int64_t some = count - i < block ? count - i : block;
             const std::uint32_t largest = largest_bits(x + i, some);
             most = largest > most ? largest : most;
-            first[b] = float_of(largest);
-            scratch.scale[b - at / block] = largest == 0 ? 1.0f : first[b];
+            const float scale = keep_scale(kind, float_of(largest), kept, b);
+            scratch.scale[b - at / block] = largest == 0 ? 1.0f : scale;
+            if (kind != kScaleFloat32) far |= float_of(largest) > 1.5f * scale;
         }
-        if (!codec.codebook->wide && most < kInfinityBits) {
+        if (!codec.codebook->wide && most < kInfinityBits && !far) {
             std::uint8_t* codes = codes_of(codec, at, scratch);
             if (encode_divided(codec, x, scratch.scale, block, at, codes, count, scratch)) {
                 store_codes_of(codec, at, codes, count, scratch);
@@ -223,7 +238,9 @@ inline std::uint32_t encode_blocks(const Codec& codec, const float* x, std::int6
             }
         }
         for (std::int64_t i = 0, b = at / block; i < count; i += block, ++b)
-            divide(x + i, first[b], count - i < block ? count - i : block, scratch.n + i);
+            divide(x + i, scratch.scale[b - at / block], count - i < block ? count - i : block,
+                   scratch.n + i);
+        if (far) clamp_to_ends(*codec.codebook, scratch.n, count);
     }
     encode_normalized(codec, view, x, scratch.n, at, count, scratch);
     return most;
@@ -248,9 +265,12 @@ inline bool encode_fresh_blocks(const Codec& codec, const PartView& part, const 
 // Encode a tile under the fresh scales.
 inline void encode_fresh(const Codec& codec, const ScaleView& view, const float* x,
                          std::int64_t at, std::int64_t count, Scratch& scratch) {
-    if (view.parts == 1 && !codec.codebook->wide &&
+    bool formats = false;
+    for (const Part& part : codec.geometry->parts) formats |= part.kind != kScaleFloat32;
+    if (view.parts == 1 && !codec.codebook->wide && !formats &&
         encode_fresh_blocks(codec, view.part[0], x, at, count, scratch))
         return;
     normalize_tile(view, x, at, count, scratch.n, scratch);
+    if (formats) clamp_to_ends(*codec.codebook, scratch.n, count);
     encode_normalized(codec, view, x, scratch.n, at, count, scratch);
 }

@@ -196,3 +196,79 @@ static void raise_to_grid(const float* grid, float* scales, std::int64_t count,
         scales[i] = grid[code];
     }
 }
+
+// See qmaps.normalize._float_scales: finite scales stay finite, and those that are not 0 stay so.
+inline std::uint16_t scale_to_f16(float scale) {
+    const std::uint16_t half = to_f16(scale > 65504.0f && scale <= kLargest ? 65504.0f : scale);
+    return half == 0 && scale > 0.0f ? 1 : half;
+}
+
+inline std::uint16_t scale_to_bf16(float scale) {
+    const float largest = float_of(0x7F7F0000u);
+    const std::uint16_t half = to_bf16(scale > largest && scale <= kLargest ? largest : scale);
+    return half == 0 && scale > 0.0f ? 1 : half;
+}
+
+// See qmaps.normalize.e8m0.
+inline std::uint16_t scale_to_exponent(float scale) {
+    const std::uint32_t bits = bits_of(scale) & 0x7FFFFFFFu;
+    const std::uint32_t exponent = bits >> 23;
+    const std::uint32_t above = exponent < 253 ? exponent + 1 : exponent == 255 ? 255 : 254;
+    return static_cast<std::uint16_t>(bits == 0 ? 0 : above);
+}
+
+// The bits that a scale is stored as, in a format other than float32; and the scale they stand for.
+inline std::uint16_t scale_bits(int kind, float scale) {
+    if (kind == kScaleFloat16) return scale_to_f16(scale);
+    if (kind == kScaleBfloat16) return scale_to_bf16(scale);
+    if (kind == kScaleFloat16Squared) return scale_to_f16(root_of(scale));
+    return scale_to_exponent(scale);
+}
+
+inline float scale_of_bits(int kind, std::uint16_t bits) {
+    if (kind == kScaleFloat16) return from_f16(bits);
+    if (kind == kScaleBfloat16) return from_bf16(bits);
+    if (kind == kScaleFloat16Squared) return from_f16(bits) * from_f16(bits);
+    return float_of(static_cast<std::uint32_t>(bits) << 23);
+}
+
+inline void put_scale_bits(int kind, std::uint16_t bits, void* stored, std::int64_t index) {
+    if (kind == kScalePowerOfTwo) {
+        static_cast<std::uint8_t*>(stored)[index] = static_cast<std::uint8_t>(bits);
+    } else {
+        static_cast<std::uint16_t*>(stored)[index] = bits;
+    }
+}
+
+// Store a scale in its format, and return what it stands for there.
+inline float keep_scale(int kind, float scale, void* stored, std::int64_t index) {
+    if (kind == kScaleFloat32) {
+        static_cast<float*>(stored)[index] = scale;
+        return scale;
+    }
+    const std::uint16_t bits = scale_bits(kind, scale);
+    put_scale_bits(kind, bits, stored, index);
+    return scale_of_bits(kind, bits);
+}
+
+static void widen_scales(int kind, const void* stored, std::int64_t count, float* scales) {
+    const auto* bytes = static_cast<const std::uint8_t*>(stored);
+    const auto* halves = static_cast<const std::uint16_t*>(stored);
+    for (std::int64_t i = 0; i < count; ++i)
+        scales[i] = scale_of_bits(kind, kind == kScalePowerOfTwo ? bytes[i] : halves[i]);
+}
+
+static void round_scales(int kind, float* scales, std::int64_t count) {
+    for (std::int64_t i = 0; i < count; ++i)
+        scales[i] = scale_of_bits(kind, scale_bits(kind, scales[i]));
+}
+
+// Of scales that round_scales rounded.
+static void store_scales(int kind, const float* scales, std::int64_t count, void* stored) {
+    for (std::int64_t i = 0; i < count; ++i) {
+        const bool power = kind == kScalePowerOfTwo;
+        const auto bits = power ? static_cast<std::uint16_t>(bits_of(scales[i]) >> 23)
+                                : scale_bits(kind, scales[i]);
+        put_scale_bits(kind, bits, stored, i);
+    }
+}

@@ -1,0 +1,66 @@
+"""Writing a converted state_dict as a folder of torch.distributed.checkpoint."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+import warnings
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from qmaps.algebra.quantized import from_plain
+from qmaps.distributed import rows
+from qmaps.errors import BadValueError, OutputError, shown
+
+
+def save(state_dict: Mapping[str, Any], folder: Path, key: str) -> None:
+    """Write a state_dict for ``dcp.load``, on any number of processes.
+
+    Args:
+        state_dict: an optimizer's, with names of parameters as keys. Quantized states of qmaps are
+            written by rows (`qmaps.distributed.rows`), as its sharded optimizers write them.
+        folder: the folder, which must not exist; it appears whole or not at all.
+        key: the entry that the training has the optimizer's state_dict under.
+
+    Raises:
+        BadValueError: a parameter has no name.
+        OutputError: the folder cannot be written.
+    """
+    # Imported here because it takes long.
+    from torch.distributed.checkpoint.api import CheckpointException
+    from torch.distributed.checkpoint.state_dict_saver import save as save_folder
+
+    state = state_dict["state"]
+    if numbered := [name for name in state if not isinstance(name, str)]:
+        raise BadValueError(
+            f"the checkpoint names a parameter {shown(numbered[0])}; a folder of "
+            "torch.distributed.checkpoint needs the parameters' own names"
+        )
+    whole = {
+        "state": {
+            name: {s: _by_rows(value) for s, value in members.items()}
+            for name, members in state.items()
+        },
+        "param_groups": [dict(group) for group in state_dict["param_groups"]],
+    }
+    temporary = None
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        temporary = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # that this is one process
+            save_folder({key: whole}, checkpoint_id=temporary, no_dist=True)
+        temporary.chmod(0o755)  # mkdtemp's own is 0o700
+        temporary.rename(folder)
+    except OSError as error:
+        raise OutputError(f"{str(folder)!r} cannot be written ({error.strerror})") from error
+    except CheckpointException as error:
+        raise OutputError(f"{str(folder)!r} cannot be written ({error.failures[0][0]})") from error
+    finally:
+        if temporary is not None:
+            shutil.rmtree(temporary, ignore_errors=True)
+
+
+def _by_rows(value: Any) -> Any:
+    return rows.write(from_plain(value), None) if isinstance(value, Mapping) else value

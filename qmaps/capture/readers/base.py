@@ -1,0 +1,61 @@
+"""What every reader of checkpoints does."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, ClassVar
+
+from torch import Tensor
+
+from qmaps.errors import BadValueError, CaptureError
+
+StateDict = dict[str, Any]
+"""An optimizer's state_dict with `Lazy` in place of tensors."""
+
+
+class Reader(ABC):
+    """How one package stores an optimizer's states in files.
+
+    Attributes:
+        name: name of the format.
+        asked: readers with a smaller number are asked first whether they detect a checkpoint.
+    """
+
+    name: ClassVar[str]
+    asked: ClassVar[int] = 0
+
+    @abstractmethod
+    def detect(self, path: Path) -> bool:
+        """Whether a file or folder is of this format, by names of files; nothing is loaded."""
+
+    @abstractmethod
+    def read(self, path: Path) -> list[StateDict]:
+        """Read all but the tensors.
+
+        Args:
+            path: a file or folder that `detect` accepts.
+
+        Returns:
+            For each optimizer a state_dict as ``torch.optim`` has it, with `state` and
+            `param_groups`, in which every tensor is a `Lazy`. Parameters are named by strings
+            where the checkpoint has their names.
+
+        Raises:
+            CaptureError: a file is missing, damaged, would run code, or does not fit the others.
+        """
+
+
+def reading(read: Callable[[], Tensor]) -> Callable[[], Tensor]:
+    """`read` with errors of files turned into CaptureError."""
+
+    def wrapped() -> Tensor:
+        try:
+            return read()
+        except CaptureError:
+            raise
+        except BadValueError as error:
+            raise CaptureError(str(error)) from None
+
+    return wrapped

@@ -1,0 +1,218 @@
+"""torch.distributed.checkpoint: FSDP2, FSDP1, and nested dicts of any other training."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any, ClassVar
+
+from qmaps.capture.readers.base import Reader, StateDict, reading
+from qmaps.capture.snapshot import Lazy
+from qmaps.errors import DAMAGE, BadValueError, CaptureError, shown
+from qmaps.storage import distributed
+from qmaps.storage.distributed import Part, Stored
+from qmaps.storage.files import exists
+
+WITHIN = ("", "optimizer_0", "optimizer")
+"""Where the folder of a checkpoint may have one of torch.distributed.checkpoint: here, or where
+Hugging Face's Accelerate puts it."""
+
+KINDS = ("state", "param_groups")
+"""The two entries of an optimizer's state_dict."""
+
+FLAT = re.compile(r"(.+?)\.(state|param_groups)\.(.+)")
+"""A key of a checkpoint that does not say what was nested in what."""
+
+USUAL = frozenset({"exp_avg", "exp_avg_sq", "momentum_buffer", "square_avg", "state1", "sum"})
+"""Names of states by which an optimizer is known that was saved without its groups."""
+
+Path_ = tuple[str | int, ...]
+
+
+class DistributedCheckpoint(Reader):
+    """A folder with ``.metadata`` and ``.distcp`` files, as ``dcp.save`` writes it.
+
+    The optimizer's state_dict may be anywhere in what was saved: nested, or flattened by
+    ``StateDictOptions(flatten_optimizer_state_dict=True)``. Entries of other kinds, such as the
+    model's, are not read.
+    """
+
+    name: ClassVar[str] = "torch.distributed.checkpoint"
+    asked: ClassVar[int] = 1  # it detects those of Megatron, too
+
+    def detect(self, path: Path) -> bool:
+        """Whether there is the file ``.metadata``."""
+        return _folder(path) is not None
+
+    def read(self, path: Path) -> list[StateDict]:
+        """See `Reader.read`."""
+        folder = _folder(path) or path
+        try:
+            stored = distributed.contents(folder)
+        except BadValueError as error:
+            raise CaptureError(str(error)) from None
+        optimizers: dict[Path_, _Optimizer] = {}
+        for key in [*stored.tensors, *stored.others]:
+            if (found := _place(stored.paths.get(key, (key,)))) is not None:
+                root, kind, rest = found
+                leaf = _leaf(stored, key)
+                optimizers.setdefault(root, _Optimizer()).add(kind, rest, leaf)
+        _check_steps(stored)
+        with_groups = [found for found in optimizers.values() if found.states and found.groups]
+        complete = with_groups or [found for found in optimizers.values() if found.is_usual]
+        if not complete:
+            keys = [*stored.tensors, *stored.others]
+            some = ", ".join(keys[:4]) + (", ..." if len(keys) > 4 else "")
+            raise CaptureError(
+                f"{str(folder)!r} must hold an optimizer state_dict ('state' and 'param_groups'), "
+                f"but holds {some or 'nothing'}"
+            )
+        try:
+            return [found.state_dict() for found in complete]
+        except BadValueError as error:
+            raise CaptureError(str(error)) from None
+        except DAMAGE:
+            raise CaptureError(
+                f"{str(folder)!r} holds an optimizer state_dict whose parts do not fit together"
+            ) from None
+
+
+def _check_steps(stored: Stored) -> None:
+    """Raise if files have parameters of different steps, each file those of one step."""
+    by_file: dict[Path, list[float]] = {}
+    for key, tensor in stored.tensors.items():
+        if key.rpartition(".")[2] == "step" and tensor.shape == () and len(tensor.chunks) == 1:
+            try:
+                step = tensor.read().item()
+            except BadValueError as error:
+                raise CaptureError(str(error)) from None
+            by_file.setdefault(tensor.chunks[0].part.path, []).append(step)
+    # One parameter may well be behind the others, for example where it had no gradient at first.
+    (first, expected), *others = [*by_file.items()] or [(Path(), [])]
+    for path, steps in others:
+        uniform = len({*expected}) == len({*steps}) == 1 and min(len(expected), len(steps)) > 1
+        if uniform and steps[0] != expected[0]:
+            raise CaptureError(
+                f"{str(path)!r} is of step {steps[0]:.0f}, but {first.name!r} is of step "
+                f"{expected[0]:.0f}; files of two checkpoints are mixed"
+            )
+
+
+class _Optimizer:
+    """The entries of one state_dict, as they are found."""
+
+    def __init__(self) -> None:
+        self.states: list[tuple[Path_, Any]] = []
+        self.groups: list[tuple[Path_, Any]] = []
+
+    def add(self, kind: str, rest: Path_, leaf: Any) -> None:
+        (self.states if kind == "state" else self.groups).append((rest, leaf))
+
+    @property
+    def is_usual(self) -> bool:
+        return any(str(rest[-1]).rpartition(".")[2] in USUAL for rest, _ in self.states)
+
+    def state_dict(self) -> StateDict:
+        """The state_dict, with the objects of groups loaded."""
+        groups = self._groups()
+        names = {name for group in groups for name in group["params"]}
+        by_text = {str(name): name for name in names}  # numbers are stored as text
+        state: dict[Any, Any] = {}
+        for rest, leaf in self.states:
+            parameter, *within = rest if len(rest) > 1 else _split(str(rest[0]), names)
+            parameter = by_text.get(str(parameter), parameter)
+            if isinstance(leaf, Part):
+                leaf = leaf.load()
+            _put(state.setdefault(parameter, {}), tuple(within), leaf)
+        if not groups:
+            groups = [{"params": list(state)}]
+        if lost := [name for name in state if all(name not in g["params"] for g in groups)]:
+            raise BadValueError(f"the checkpoint has states of {shown(lost[0])}, in no group")
+        return {"state": state, "param_groups": groups}
+
+    def _groups(self) -> list[dict[str, Any]]:
+        whole = [leaf.load() for rest, leaf in self.groups if not rest and isinstance(leaf, Part)]
+        if whole:
+            return [dict(group) for group in whole[0]]
+        nested: dict[Any, Any] = {}
+        by_parameter: dict[str, dict[str, Any]] = {}
+        for rest, leaf in self.groups:
+            value = leaf.load() if isinstance(leaf, Part) else leaf.read()
+            if len(rest) > 1:
+                _put(nested, rest, value)
+            else:
+                parameter, _, option = str(rest[0]).rpartition(".")
+                by_parameter.setdefault(parameter, {})[option] = value
+        if all("params" in options for options in by_parameter.values()):
+            nested |= by_parameter  # keys such as 0.lr, of a list
+            return [_listed(nested[key]) for key in sorted(nested, key=int)]
+        groups: list[dict[str, Any]] = []
+        for parameter, options in by_parameter.items():
+            alike = next(
+                (g for g in groups if {**g, "params": 0} == {**options, "params": 0}), None
+            )
+            if alike is None:
+                groups.append(alike := {**options, "params": []})
+            alike["params"].append(parameter)
+        return groups
+
+
+def _folder(path: Path) -> Path | None:
+    if not path.is_dir():
+        return None
+    return next((path / at for at in WITHIN if exists(path / at / distributed.METADATA)), None)
+
+
+def _place(path: Path_) -> tuple[Path_, str, Path_] | None:
+    """The optimizer that a key is of, which of its two entries, and where in that; or None."""
+    for number, step in enumerate(path):
+        if step in KINDS:
+            return path[:number], str(step), path[number + 1 :]
+        head, dot, rest = str(step).partition(".")
+        if head in KINDS and dot:
+            return path[:number], head, (rest, *path[number + 1 :])
+    if len(path) == 1 and (found := FLAT.fullmatch(str(path[0]))):
+        return (found[1],), found[2], (found[3],)
+    return None
+
+
+def _leaf(stored: Stored, key: str) -> Lazy | Part:
+    if key in stored.others:
+        return stored.others[key]
+    tensor = stored.tensors[key]
+    return Lazy(tensor.shape, tensor.dtype, reading(partial(tensor.read, _know)))
+
+
+def _know(classes: Collection[str]) -> None:
+    # Imported here because reading plain tensors needs no other library's classes.
+    from qmaps.capture.conversion.formats import know
+
+    know(classes)
+
+
+def _split(key: str, names: set[Any]) -> list[str]:
+    """The parameter and the state of a flattened key; a name of a state may have dots in it."""
+    known = [name for name in names if key.startswith(f"{name}.")]
+    name = max(known, key=len) if known else key.rpartition(".")[0]
+    return [name, key[len(name) + 1 :]]
+
+
+def _listed(value: Any) -> Any:
+    """`value` with lists in place of dicts whose keys are positions."""
+    if not isinstance(value, Mapping):
+        return value
+    members = {key: _listed(member) for key, member in value.items()}
+    if members and set(members) == set(range(len(members))):
+        return [members[position] for position in range(len(members))]
+    return members
+
+
+def _put(into: dict[Any, Any], path: Path_, leaf: Any) -> None:
+    *steps, last = path
+    for step in steps:
+        into = into.setdefault(step, {})
+        if not isinstance(into, Mapping):
+            raise TypeError
+    into[last] = leaf

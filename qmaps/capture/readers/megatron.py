@@ -1,0 +1,104 @@
+"""Megatron-core: checkpoints of the format ``torch_dist``, which torch's writer is underneath."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, ClassVar
+
+from qmaps.capture.readers.base import Reader, StateDict, reading
+from qmaps.capture.snapshot import Lazy
+from qmaps.errors import DAMAGE, BadValueError, CaptureError, shown
+from qmaps.storage import checkpoint, distributed
+from qmaps.storage.files import exists
+
+ABOUT = "metadata.json"
+COMMON = "common.pt"
+LATEST = "latest_checkpointed_iteration.txt"
+"""The file that names the newest checkpoint in a folder of several."""
+
+WEIGHTS = frozenset({"param", "fp32_param"})
+"""The parameter itself, which lies with its states."""
+
+
+class Megatron(Reader):
+    """The distributed optimizer, saved as ``fully_reshardable``, or an optimizer in one piece.
+
+    Layers of one kind may be one parameter, with the layer as its first dimension. Megatron does
+    not save which parameters a group has, so options that differ between groups are left out.
+    """
+
+    name: ClassVar[str] = "megatron"
+
+    def detect(self, path: Path) -> bool:
+        """Whether ``metadata.json`` says ``torch_dist``."""
+        return _folder(path) is not None
+
+    def read(self, path: Path) -> list[StateDict]:
+        """See `Reader.read`."""
+        folder = _folder(path) or path
+        common = folder / COMMON
+        try:
+            stored = distributed.contents(folder)
+            saved = checkpoint.load(common)
+        except BadValueError as error:
+            raise CaptureError(str(error)) from None
+        state: dict[str, dict[str, Any]] = {}
+        for key, tensor in stored.tensors.items():
+            _, found, rest = key.partition("optimizer.state.")
+            name, dot, parameter = rest.partition(".")
+            if found and dot and name not in WEIGHTS:
+                lazy = Lazy(tensor.shape, tensor.dtype, reading(tensor.read))
+                state.setdefault(parameter, {})[name] = lazy
+        try:
+            about = saved["optimizer"]
+            kind = about.get("param_state_sharding_type")
+            groups = about["optimizer"]["param_groups"] if state else []
+        except DAMAGE:
+            raise CaptureError(
+                f"{str(common)!r} must have the optimizer's param_groups, as Megatron-core saves "
+                "them"
+            ) from None
+        if not state:
+            raise CaptureError(
+                f"{str(folder)!r} has no states by parameter, but "
+                f"param_state_sharding_type={shown(kind)}; only 'fully_reshardable' says which "
+                "parameters they are of"
+            )
+        options = _alike(groups)
+        if (step := options.pop("step", None)) is not None:
+            for states in state.values():
+                states["step"] = step
+        return [{"state": state, "param_groups": [{**options, "params": list(state)}]}]
+
+
+def _folder(path: Path) -> Path | None:
+    if not path.is_dir():
+        return None
+    if _is_here(path):
+        return path
+    try:
+        step = path / f"iter_{int((path / LATEST).read_text()):07d}"
+    except (OSError, ValueError):
+        return None
+    return step if _is_here(step) else None
+
+
+def _is_here(path: Path) -> bool:
+    try:
+        about = json.loads((path / ABOUT).read_text())
+    except (OSError, ValueError):
+        return False
+    is_dist = isinstance(about, Mapping) and about.get("sharded_backend") == "torch_dist"
+    return is_dist and exists(path / distributed.METADATA)
+
+
+def _alike(groups: list[Mapping[str, Any]]) -> dict[str, Any]:
+    """The options that all groups share."""
+    first, *others = groups
+    return {
+        name: value
+        for name, value in first.items()
+        if all(name in group and group[name] == value for group in others)
+    }

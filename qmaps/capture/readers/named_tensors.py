@@ -1,0 +1,90 @@
+"""Safetensors files of optimizer states whose names say what each tensor is."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any, ClassVar
+
+from safetensors import SafetensorError, safe_open
+from torch import Tensor
+
+from qmaps.capture import snapshot
+from qmaps.capture.readers.base import Reader, StateDict
+from qmaps.capture.snapshot import Lazy
+from qmaps.errors import CaptureError, shown
+
+PREFIX = re.compile(r"(?:(?:optim|optimizer)\.)?state\.")
+"""What may stand before all names."""
+
+OF_PARTS = ("state1", "state2", "absmax1", "absmax2", "qmap1", "qmap2", "step")
+"""Names of what is kept of one state, and of the number of steps."""
+
+DTYPES = {name: dtype for dtype, name in snapshot.DTYPES.items()}
+
+
+class NamedTensors(Reader):
+    """Tensors named ``PARAMETER.exp_avg``, perhaps with ``state.`` before all names.
+
+    Files that `StateRecorder` wrote are not of this kind: they say in their metadata what each
+    tensor is.
+    """
+
+    name: ClassVar[str] = "safetensors"
+
+    def detect(self, path: Path) -> bool:
+        """Whether it is a safetensors file of another package with a state's name in it."""
+        if path.suffix != ".safetensors" or path.is_dir():
+            return False
+        try:
+            with safe_open(path, "pt") as file:
+                ours = snapshot.KEY in (file.metadata() or {})
+                return not ours and any(_state(key) for key in file.keys())  # noqa: SIM118
+        except (OSError, SafetensorError):
+            return False  # what is wrong with it is said where our own files are read
+
+    def read(self, path: Path) -> list[StateDict]:
+        """See `Reader.read`."""
+        state: dict[str, dict[str, Any]] = {}
+        with safe_open(path, "pt") as file:
+            keys = list(file.keys())
+            prefixed = all(PREFIX.match(key) for key in keys)
+            for key in keys:
+                name = PREFIX.sub("", key, count=1) if prefixed else key
+                parameter, dot, _ = name.rpartition(".")
+                if not (dot and (found := _state(key))):
+                    raise CaptureError(
+                        f"{str(path)!r} has the tensor {shown(key)}; in a file of optimizer states "
+                        "every name must be PARAMETER.STATE, such as layer.weight.exp_avg"
+                    )
+                entry = file.get_slice(key)
+                dtype = DTYPES.get(entry.get_dtype())
+                if dtype is None:
+                    raise CaptureError(
+                        f"{str(path)!r} has {shown(key)} in {entry.get_dtype()}, which is not read"
+                    )
+                lazy = Lazy(tuple(entry.get_shape()), dtype, _reader(path, key))
+                state.setdefault(parameter, {})[found] = lazy
+        return [{"state": state, "param_groups": [{"params": list(state)}]}]
+
+
+def _state(key: str) -> str | None:
+    """The state's name at the end of a tensor's; None if there is none."""
+    # Imported here because reading other files needs no optimizer.
+    from qmaps.capture.conversion.families import FAMILIES
+
+    last = key.rpartition(".")[2]
+    known = last in OF_PARTS or any(last in family.states for family in FAMILIES.values())
+    return last if known else None
+
+
+def _reader(path: Path, key: str) -> Any:
+    def read() -> Tensor:
+        try:
+            with safe_open(path, "pt") as file:
+                tensor: Tensor = file.get_tensor(key)
+                return tensor
+        except (OSError, SafetensorError, RuntimeError) as error:
+            raise CaptureError(f"{str(path)!r} cannot be read ({error})") from None
+
+    return read

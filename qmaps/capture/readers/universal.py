@@ -1,0 +1,139 @@
+"""DeepSpeed's universal checkpoints: a folder for each parameter, a file for each of its states."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, ClassVar
+
+from torch import Tensor
+
+from qmaps.capture.readers.base import Reader, StateDict, reading
+from qmaps.capture.readers.zero import load_file, shapes_in, with_names
+from qmaps.capture.snapshot import Lazy
+from qmaps.errors import DAMAGE, BadValueError, CaptureError
+from qmaps.storage import checkpoint
+from qmaps.storage.files import exists
+
+OPTIMIZER = "optimizer_state.pt"
+LATEST = "latest_universal"
+"""The file that names the newest checkpoint in a folder of several."""
+
+WEIGHTS = "fp32"
+"""The parameter itself, which lies with its states."""
+
+
+class Universal(Reader):
+    """What DeepSpeed's ``ds_to_universal`` makes of the checkpoint of any number of ranks.
+
+    Groups are those of ``optimizer_state.pt``; which parameters they have is in the model's file
+    that lies in the same folder, and without it all parameters are in one group. Made of ZeRO 3,
+    states are flat and take their shapes from there, too.
+    """
+
+    name: ClassVar[str] = "deepspeed-universal"
+
+    def detect(self, path: Path) -> bool:
+        """Whether there is the file ``zero/optimizer_state.pt``."""
+        return _folder(path) is not None
+
+    def read(self, path: Path) -> list[StateDict]:
+        """See `Reader.read`."""
+        folder = _folder(path) or path
+        about = folder / "zero" / OPTIMIZER
+        try:
+            common = load_file(about)
+            groups = [dict(group) for group in common["param_groups"]]
+            step = _step(common)
+        except CaptureError:
+            raise
+        except DAMAGE:
+            raise CaptureError(
+                f"{str(about)!r} must have param_groups, the groups of the optimizer"
+            ) from None
+        shapes = shapes_in(folder) if any(folder.glob("*model_states.pt")) else []
+        known = {name: shape for group in shapes for name, shape in group.items()}
+        state = {name: _states(place, known.get(name)) for name, place in _parameters(about.parent)}
+        for states in state.values():
+            if states and step is not None:
+                states.setdefault("step", step)
+        if missing := [name for name in known if name not in state]:
+            raise CaptureError(
+                f"{str(about.parent / missing[0])!r} does not exist; the model's file has a "
+                "parameter of this name"
+            )
+        flats = [flat for group in groups for flat in group["params"]]
+        if len(shapes) == len(flats) and known.keys() == state.keys():
+            named = with_names(groups, shapes)
+        else:
+            named = [{"params": list(state)}]
+        return [{"state": state, "param_groups": named}]
+
+
+def _folder(path: Path) -> Path | None:
+    if not path.is_dir():
+        return None
+    if exists(path / "zero" / OPTIMIZER):
+        return path
+    try:
+        step = path / (path / LATEST).read_text().strip()
+    except (OSError, ValueError):
+        return None
+    return step if step.parent == path and exists(step / "zero" / OPTIMIZER) else None
+
+
+def _step(common: Mapping[str, Any]) -> Any:
+    """The number of steps of a checkpoint of ZeRO 3, which does not lie with the parameters."""
+    inner = common.get("optimizer_state_dict") or {}
+    return next((s["step"] for s in inner.get("state", {}).values() if "step" in s), None)
+
+
+def _parameters(folder: Path) -> Iterator[tuple[str, Path]]:
+    """The parameters and their folders; a name may have slashes."""
+    for path in sorted({found.parent for found in folder.rglob("*.pt")} - {folder}):
+        yield path.relative_to(folder).as_posix(), path
+
+
+def _states(place: Path, shape: tuple[int, ...] | None) -> dict[str, Any]:
+    states: dict[str, Any] = {}
+    for file in sorted(place.glob("*.pt")):
+        if file.stem == WEIGHTS:
+            continue
+        value = _value(file, verify_large=False)
+        # Those of ZeRO 3 have no dict around them, and their padding at the end.
+        tensor = value["param"] if isinstance(value, Mapping) else value
+        if not isinstance(tensor, Tensor):
+            states[file.stem] = tensor
+        elif tensor.dim() == 0:
+            states[file.stem] = tensor.clone()
+        else:
+            own = tuple(tensor.shape)
+            flat = not isinstance(value, Mapping) and shape is not None
+            if flat and shape is not None and math.prod(shape) > tensor.numel():
+                raise CaptureError(
+                    f"{str(file)!r} has {tensor.numel()} elements, but the model's file says that "
+                    f"the parameter's shape is {shape}"
+                )
+            wanted = shape if flat and shape is not None else own
+            states[file.stem] = Lazy(wanted, tensor.dtype, reading(_reader(file, wanted)))
+    return states
+
+
+def _value(file: Path, *, verify_large: bool = True) -> Any:
+    try:
+        value = checkpoint.load(file, mmap=True, verify_large=verify_large)
+    except BadValueError as error:
+        raise CaptureError(str(error)) from None
+    if isinstance(value, Mapping) and "param" not in value:
+        raise CaptureError(f"{str(file)!r} must have the entry 'param', a state of one parameter")
+    return value
+
+
+def _reader(file: Path, shape: tuple[int, ...]) -> Any:
+    def read() -> Tensor:
+        value = _value(file)
+        tensor: Tensor = value["param"] if isinstance(value, Mapping) else value
+        return tensor.reshape(-1)[: math.prod(shape)].reshape(shape)
+
+    return read

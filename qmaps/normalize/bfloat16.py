@@ -1,0 +1,30 @@
+"""Scales stored in bfloat16."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from qmaps.normalize._float_scales import FloatScales, nearest_float
+from qmaps.normalize.geometry import Stored
+
+
+@dataclass(frozen=True)
+class BFloat16(FloatScales, suffix="xbf16"):
+    """``inner`` with its scales in bfloat16, rounded to nearest, a tie going to the even number.
+
+    Elements above a scale that was rounded down take the codebook's end. Its range is that of
+    float32, whose largest numbers become the largest of bfloat16.
+    """
+
+    dtype: ClassVar[torch.dtype] = torch.bfloat16
+    kind: ClassVar[Stored | None] = Stored.BFLOAT16
+
+    def rounded(self, scale: Tensor) -> Tensor:
+        return nearest_float(scale, self.dtype)
+
+    def widened(self, stored: Tensor) -> Tensor:
+        return stored.float()

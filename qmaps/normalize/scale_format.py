@@ -1,0 +1,88 @@
+"""Scales that are stored in other formats than float32."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor
+
+from qmaps.errors import SpecError
+from qmaps.normalize.base import Layout, Normalizer, Scales, Shape, refuse_combined
+from qmaps.normalize.extent import Extent
+from qmaps.normalize.minimum import Minimum
+
+SUFFIXES: dict[str, type[ScaleFormat]] = {}
+"""Every scale format by its suffix, such as ``x8``."""
+
+
+@dataclass(frozen=True)
+class ScaleFormat(Normalizer):
+    """``inner`` with its scales in another format.
+
+    One declared with a suffix, ``class Half(ScaleFormat, suffix="xhalf")``, is found in specs
+    after the name of any normalizer that divides: ``B32xhalf``, ``rowxhalf``.
+    """
+
+    suffix: ClassVar[str] = ""
+    dtype: ClassVar[torch.dtype]
+    """Of each stored scale."""
+    shared: ClassVar[int] = 0
+    """Float32 numbers that are stored besides, which depend on all scales of the tensor."""
+    inner: Normalizer
+
+    def __init_subclass__(cls, *, suffix: str | None = None) -> None:
+        super().__init_subclass__()
+        if suffix is not None:
+            cls.suffix = suffix
+            SUFFIXES[suffix] = cls
+
+    def __post_init__(self) -> None:
+        refuse_combined([self.inner], f"'{self.suffix}'")
+        if isinstance(self.inner, (ScaleFormat, Minimum)):
+            raise SpecError(
+                f"{self.inner.spec} cannot be followed by '{self.suffix}'; '{self.suffix}' follows "
+                "the name of one normalizer"
+            )
+
+    @property
+    def spec(self) -> str:
+        return f"{self.inner.spec}{self.suffix}"
+
+    def layout(self, shape: Shape) -> Layout:
+        parts = tuple((self.dtype, part) for _, part in self.inner.layout(shape))
+        return (*parts, (torch.float32, (self.shared,))) if self.shared else parts
+
+    def extents(self, dims: int) -> tuple[Extent, ...] | None:
+        inner = self.inner.extents(dims)
+        if inner is None or not self.shared:
+            return inner
+        return (*inner, Extent(ends=True))
+
+    def scales(self, x: Tensor) -> Scales:
+        parts = self.inner.scales(x)
+        return self.stored(parts, self.ends(parts))
+
+    def ends(self, parts: Sequence[Tensor]) -> Tensor:
+        """The smallest and the largest of float32 scales that are not 0."""
+        joined = torch.cat([part.reshape(-1) for part in parts])
+        if not self.shared:
+            return joined.new_zeros(2)  # which `stored` does not look at
+        positive = joined[joined != 0]
+        if positive.numel():
+            return torch.stack([positive.amin(), positive.amax()])  # NaN wins both comparisons
+        return joined.new_zeros(2)
+
+    @abstractmethod
+    def stored(self, parts: Sequence[Tensor], ends: Tensor) -> Scales:
+        """Float32 scales in the parts of `layout`; `ends` are those of the whole tensor."""
+
+    @abstractmethod
+    def read(self, scales: Scales) -> Scales:
+        """The float32 scales that those of `stored` stand for, in the parts of ``inner``."""
+
+    def expand(self, scales: Scales, shape: Shape) -> Tensor:
+        return self.inner.expand(self.read(scales), shape)

@@ -1,0 +1,44 @@
+"""No normalization: the scale 1."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from qmaps.normalize.base import Layout, Normalizer, Scales, Shape, largest
+from qmaps.normalize.extent import Extent
+
+
+@dataclass(frozen=True)
+class Unscaled(Normalizer, name="unscaled"):
+    """The scale 1, whatever the tensor holds: elements above the codebook's end take that end.
+
+    One float32 is stored for the whole tensor: 1; 0 if all elements are zeros; NaN if one of them
+    is not finite, so that none becomes a finite number. It combines with no other normalizer.
+
+    Under it the floating-point maps hold the values of their formats as they are:
+    ``unscaled/bf16@16s``, or ``bf16`` for short, rounds to bfloat16.
+    """
+
+    @property
+    def spec(self) -> str:
+        return "unscaled"
+
+    @property
+    def ones(self) -> bool:
+        return True
+
+    def layout(self, shape: Shape) -> Layout:
+        return ((torch.float32, ()),)
+
+    def extents(self, dims: int) -> tuple[Extent, ...]:
+        return (Extent(),)
+
+    def scales(self, x: Tensor) -> Scales:
+        amax = largest(x)
+        return (torch.where(amax.isfinite(), (amax > 0).float(), torch.nan),)
+
+    def expand(self, scales: Scales, shape: Shape) -> Tensor:
+        return scales[0]

@@ -1,0 +1,213 @@
+"""Optimizers that run on the CPU, for parameters of a GPU."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any, NoReturn, overload
+
+import torch
+from torch import Tensor
+
+from qmaps.distributed.shards import is_distributed
+from qmaps.errors import BadTypeError, shown
+from qmaps.optim.adamw import AdamW8bit
+from qmaps.optim.choice import MARK, keep_in_32_bits
+from qmaps.optim.host_copies import HostCopy
+
+_NAMES = "param_names"
+
+
+class CPUOffloadOptimizer(torch.optim.Optimizer):
+    """Keeps the states of an optimizer in the CPU's memory and takes its steps there.
+
+    The GPU holds parameters and gradients only. A step copies the gradients to the CPU, steps
+    copies of the parameters there, and copies the new parameters back. The results have the same
+    bits as a step of `optimizer_class` on the CPU.
+
+    Learning-rate schedulers, gradient clipping and gradient accumulation work as with any
+    optimizer. `state_dict` is that of `optimizer_class`, so that a checkpoint can be loaded with
+    and without offloading. Each step copies the parameters to the CPU as well, so that it starts
+    from the values of the model even if other code has changed them.
+
+    Parameters that ``fully_shard`` shards need no such class: shard them with
+    ``offload_policy=CPUOffloadPolicy()`` and construct the optimizer as usual.
+
+    Args:
+        params: parameters, named parameters or parameter groups, as for `optimizer_class`.
+        optimizer_class: the optimizer, of `qmaps.optim` or of torch.
+        offload_gradients: copy each gradient to the CPU as soon as the backward pass has computed
+            it, and free it on the GPU. Gradients of several backward passes are added up on the
+            CPU until `zero_grad` is called. ``param.grad`` is None then, so clip the gradients of
+            `host_parameters`; a `torch.amp.GradScaler` finds none to unscale.
+        **kwargs: options of `optimizer_class`, such as `lr`.
+
+    Raises:
+        BadTypeError: `optimizer_class` is not a class of optimizers, or a parameter is sharded.
+        BadValueError, BadTypeError: an option is refused by `optimizer_class`.
+
+    Attributes:
+        host_optimizer: the optimizer of the copies. Its `memory` shows the states.
+
+    >>> import torch
+    >>> from qmaps.optim import AdamW8bit, CPUOffloadOptimizer
+    >>> model = torch.nn.Linear(256, 256)  # on a GPU
+    >>> optimizer = CPUOffloadOptimizer(model.parameters(), AdamW8bit, lr=1e-3)
+    >>> model(torch.randn(4, 256)).square().mean().backward()
+    >>> optimizer.step()
+    >>> optimizer.state[model.weight]["exp_avg"]
+    QuantizedTensor('B256/DE@8s', shape=(256, 256), 66560 bytes)
+    """
+
+    def __init__(
+        self,
+        params: Iterable[Any],
+        optimizer_class: type[torch.optim.Optimizer] = AdamW8bit,
+        *,
+        offload_gradients: bool = False,
+        **kwargs: Any,
+    ) -> None:
+        if not (
+            isinstance(optimizer_class, type)
+            and issubclass(optimizer_class, torch.optim.Optimizer)
+            and not issubclass(optimizer_class, CPUOffloadOptimizer)
+        ):
+            raise BadTypeError(
+                "optimizer_class must be a class of optimizers, such as qmaps.optim.AdamW8bit, got "
+                f"{shown(optimizer_class)}"
+            )
+        if not isinstance(offload_gradients, bool):
+            raise BadTypeError(
+                f"offload_gradients={shown(offload_gradients)} must be True or False"
+            )
+        self._offload_gradients = offload_gradients
+        self._copies: dict[Tensor, HostCopy] = {}
+        self._constructing = True
+        super().__init__(params, {})
+        self._constructing = False
+        self.host_optimizer = optimizer_class(
+            [self._host_group(group) for group in self.param_groups], **kwargs
+        )
+        self.defaults = self.host_optimizer.defaults
+        self._take_options()
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """Add a parameter group."""
+        super().add_param_group(param_group)
+        if self._constructing:
+            return
+        try:
+            self.host_optimizer.add_param_group(self._host_group(self.param_groups[-1]))
+        except Exception:
+            self.param_groups.pop()
+            raise
+        self._take_options()
+
+    def host_parameters(self) -> Iterator[Tensor]:
+        """The copies of the parameters on the CPU, in the order of the parameter groups."""
+        for group in self.param_groups:
+            yield from (self._copies[param].param for param in group["params"])
+
+    @overload
+    def step(self, closure: None = None) -> None: ...
+
+    @overload
+    def step(self, closure: Callable[[], float]) -> float: ...
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], float] | None = None) -> float | None:
+        """Take one step.
+
+        Args:
+            closure: evaluates the model anew and returns the loss.
+        """
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        self._give_options()
+        for copy in self._copies.values():
+            if self._offload_gradients:
+                copy.take_gradient()
+            else:
+                copy.fetch_gradient()
+        stepping = [copy for copy in self._copies.values() if copy.param.grad is not None]
+        for copy in stepping:
+            copy.fetch_values()
+        for copy in stepping:
+            copy.wait()
+        self.host_optimizer.step()
+        for copy in stepping:
+            copy.send_values()
+        self._share_states()
+        return loss
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """Reset the gradients of the parameters and of their copies."""
+        super().zero_grad(set_to_none)
+        self.host_optimizer.zero_grad(set_to_none)
+
+    def state_dict(self) -> dict[str, Any]:
+        """The state_dict of `host_optimizer`."""
+        self._give_options()
+        return self.host_optimizer.state_dict()
+
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+        """Load a state_dict of `optimizer_class`, whether it ran on the CPU or on a GPU."""
+        self.host_optimizer.load_state_dict(dict(state_dict))
+        self._take_options()
+        self.state.clear()
+        self._share_states()
+
+    def __getstate__(self) -> NoReturn:
+        raise BadTypeError("a CPUOffloadOptimizer cannot be copied or pickled; use its state_dict")
+
+    def _host_group(self, group: dict[str, Any]) -> dict[str, Any]:
+        """A group of `host_optimizer`, with copies of the parameters."""
+        for param in group["params"]:
+            if is_distributed(param):
+                raise BadTypeError(
+                    "params has a sharded parameter (DTensor); call fully_shard with "
+                    "offload_policy=CPUOffloadPolicy() and construct the optimizer without "
+                    "CPUOffloadOptimizer"
+                )
+        copies = []
+        for param in group["params"]:
+            copy = self._copies[param] = HostCopy(param)
+            if (mark := getattr(param, MARK, None)) is not None:
+                keep_in_32_bits(copy.param, mark)
+            if self._offload_gradients and param.requires_grad:
+                param.register_post_accumulate_grad_hook(_taking(copy))
+            copies.append(copy.param)
+        named = zip(group[_NAMES], copies, strict=True) if _NAMES in group else copies
+        options = {key: value for key, value in group.items() if key != _NAMES}
+        return {**options, "params": list(named)}
+
+    def _give_options(self) -> None:
+        """Let `host_optimizer` have the options of the groups, which schedulers change."""
+        for group, host in zip(self.param_groups, self.host_optimizer.param_groups, strict=True):
+            host.update(
+                {key: value for key, value in group.items() if key not in ("params", _NAMES)}
+            )
+
+    def _take_options(self) -> None:
+        """Take all options of `host_optimizer`, its defaults included, into the groups."""
+        for group, host in zip(self.param_groups, self.host_optimizer.param_groups, strict=True):
+            group.update({key: value for key, value in host.items() if key != "params"})
+
+    def _share_states(self) -> None:
+        """Let `state` hold the states of the copies under the parameters."""
+        for param, copy in self._copies.items():
+            if copy.param in self.host_optimizer.state:
+                self.state[param] = self.host_optimizer.state[copy.param]
+
+
+def _taking(copy: HostCopy) -> Callable[[Tensor], None]:
+    """A hook that moves a parameter's gradient to its copy, as long as the copy is in use."""
+    reference = weakref.ref(copy)
+
+    def hook(_: Tensor) -> None:
+        if (found := reference()) is not None:
+            found.take_gradient()
+
+    return hook

@@ -1,0 +1,289 @@
+"""Folders of ``torch.distributed.checkpoint``: one tensor is read at a time, and no code is run.
+
+The file ``.metadata`` is a pickle that says where in the ``.distcp`` files each tensor's chunks
+are. It is read with classes of our own in place of torch's, so no name in it is ever imported.
+Each chunk is a stream of ``torch.save``.
+"""
+
+from __future__ import annotations
+
+import io
+import math
+import os
+import pickle
+from collections import OrderedDict
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from qmaps.errors import DAMAGE, BadValueError
+from qmaps.storage import checkpoint
+
+METADATA = ".metadata"
+
+Know = Callable[[Collection[str]], None]
+"""What makes classes known to ``torch.load``, by their full names."""
+
+
+@dataclass(frozen=True)
+class Part:
+    """Where a stream of ``torch.save`` is.
+
+    Attributes:
+        path: the file.
+        start: its first byte.
+        length: its number of bytes.
+    """
+
+    path: Path
+    start: int
+    length: int
+
+    def load(self, know: Know | None = None) -> Any:
+        """What was saved; see `qmaps.storage.checkpoint.load_part`."""
+        return checkpoint.load_part(self.path, self.start, self.length, know=know)
+
+
+@dataclass(frozen=True)
+class Chunk:
+    """A block of a tensor.
+
+    Attributes:
+        offsets: index of its first element in the tensor.
+        sizes: its shape.
+        part: where it is.
+    """
+
+    offsets: tuple[int, ...]
+    sizes: tuple[int, ...]
+    part: Part
+
+
+@dataclass(frozen=True)
+class StoredTensor:
+    """A tensor in chunks.
+
+    Attributes:
+        key: its key in the checkpoint.
+        shape: its shape.
+        dtype: its dtype.
+        chunks: the blocks that it consists of.
+    """
+
+    key: str
+    shape: tuple[int, ...]
+    dtype: torch.dtype
+    chunks: tuple[Chunk, ...]
+
+    def read(self, know: Know | None = None) -> Tensor:
+        """Assemble the tensor; one chunk at a time is in memory beside it.
+
+        Chunks of quantized subclasses of tensors are decoded.
+
+        Args:
+            know: as for `qmaps.storage.checkpoint.load_part`.
+
+        Raises:
+            BadValueError: a chunk is damaged, or has another shape than the metadata says.
+        """
+        whole = torch.empty(self.shape, dtype=self.dtype)
+        for chunk in self.chunks:
+            found = chunk.part.load(know)
+            if not isinstance(found, Tensor) or tuple(found.shape) != chunk.sizes:
+                kind = tuple(found.shape) if isinstance(found, Tensor) else type(found).__name__
+                raise BadValueError(
+                    f"{str(chunk.part.path)!r} has {kind} at byte {chunk.part.start}, where the "
+                    f"metadata says that {self.key!r} has a chunk of shape {chunk.sizes}"
+                )
+            place = tuple(
+                slice(start, start + size)
+                for start, size in zip(chunk.offsets, chunk.sizes, strict=True)
+            )
+            whole[place] = found.detach()  # which decodes quantized subclasses, too
+        return whole
+
+
+@dataclass(frozen=True)
+class Stored:
+    """What a folder of ``torch.distributed.checkpoint`` holds.
+
+    Attributes:
+        tensors: by key.
+        others: where other objects are, by key.
+        paths: the keys and indices of the nested dict that was saved which lead to a key, for keys
+            of which the checkpoint says it.
+    """
+
+    tensors: dict[str, StoredTensor] = field(default_factory=dict)
+    others: dict[str, Part] = field(default_factory=dict)
+    paths: dict[str, tuple[str | int, ...]] = field(default_factory=dict)
+
+
+def contents(folder: str | os.PathLike[str]) -> Stored:
+    """Read the metadata of a folder; no tensor is read.
+
+    Args:
+        folder: the folder, with ``.metadata`` and ``.distcp`` files.
+
+    Raises:
+        BadValueError: the metadata is missing, damaged, or names a class of another kind; a file is
+            missing or too short; or a tensor's chunks do not make up the tensor.
+    """
+    path = Path(folder) / METADATA
+    metadata = _unpickled(path)
+    try:
+        stored = _taken_apart(metadata, Path(folder))
+    except BadValueError:
+        raise
+    except DAMAGE:
+        raise BadValueError(
+            f"{str(path)!r} is not the metadata of torch.distributed.checkpoint; it is corrupt, or "
+            "a file of another kind"
+        ) from None
+    _check_files(stored)
+    for tensor in stored.tensors.values():
+        _check_chunks(tensor, path)
+    return stored
+
+
+class _Record:
+    """In place of a class of torch's: it keeps what the pickle says of the object."""
+
+    def __init__(self, *arguments: Any) -> None:
+        self.arguments = arguments
+
+    def __setstate__(self, state: Any) -> None:
+        if isinstance(state, dict):
+            self.__dict__.update(state)
+        else:
+            self.arguments = state
+
+
+MODULES = (
+    "megatron.core.dist_checkpointing.",
+    "pathlib.",
+    "torch.distributed.checkpoint.",
+    "torch.serialization._get_layout",
+)
+"""Beginnings of the names in the metadata that are read as `_Record`."""
+
+PLAIN: dict[str, Any] = {"torch.Size": torch.Size, "collections.OrderedDict": OrderedDict}
+"""Names in the metadata that are what they say."""
+
+
+class _Unpickler(pickle.Unpickler):
+    def __init__(self, file: io.BytesIO, shown: str) -> None:
+        super().__init__(file)
+        self.shown = shown
+
+    def find_class(self, module: str, name: str) -> Any:
+        full = f"{module}.{name}"
+        if full.startswith(MODULES):
+            return _Record
+        if full in PLAIN:
+            return PLAIN[full]
+        if module == "torch" and isinstance(dtype := getattr(torch, name, None), torch.dtype):
+            return dtype
+        raise BadValueError(
+            f"{self.shown} would have to run code to load ({full}); only the metadata of "
+            "torch.distributed.checkpoint is read"
+        )
+
+
+def _unpickled(path: Path) -> Any:
+    shown = repr(str(path))
+    try:
+        return _Unpickler(io.BytesIO(path.read_bytes()), shown).load()
+    except BadValueError:
+        raise
+    except OSError as error:
+        raise BadValueError(f"{shown} cannot be read ({error.strerror})") from None
+    except Exception:  # pickle raises many kinds on damaged files
+        raise BadValueError(
+            f"{shown} is not the metadata of torch.distributed.checkpoint; it is corrupt, "
+            "truncated, or a file of another kind"
+        ) from None
+
+
+def _taken_apart(metadata: Any, folder: Path) -> Stored:
+    parts: dict[tuple[str, tuple[int, ...]], Part] = {}
+    for index, info in metadata.storage_data.items():
+        if getattr(info, "transform_descriptors", None):
+            raise BadValueError(
+                f"{str(folder / METADATA)!r} says that {index.fqn!r} is compressed or encrypted; "
+                "save without extensions of the writer"
+            )
+        part = Part(_inside(folder, info.relative_path), int(info.offset), int(info.length))
+        parts[index.fqn, tuple(getattr(index, "offset", None) or ())] = part
+    stored = Stored()
+    for key, entry in metadata.state_dict_metadata.items():
+        if not hasattr(entry, "chunks"):
+            stored.others[key] = parts[key, ()]
+            continue
+        chunks = tuple(
+            Chunk(tuple(chunk.offsets), tuple(chunk.sizes), parts[key, tuple(chunk.offsets)])
+            for chunk in entry.chunks
+        )
+        dtype = entry.properties.arguments[0]
+        if not isinstance(dtype, torch.dtype):
+            raise TypeError
+        stored.tensors[key] = StoredTensor(key, tuple(entry.size), dtype, chunks)
+    paths = metadata.planner_data
+    if isinstance(paths, dict):
+        stored.paths.update(
+            (key, tuple(found)) for key, found in paths.items() if isinstance(found, tuple)
+        )
+    return stored
+
+
+def _inside(folder: Path, name: str) -> Path:
+    """A file of the folder; anything else could be a file of another owner."""
+    if Path(name).name != name:
+        raise BadValueError(
+            f"{str(folder / METADATA)!r} names the file {name!r}, which is not in its folder"
+        )
+    return folder / name
+
+
+def _check_files(stored: Stored) -> None:
+    """Raise if a file is missing, or ends before the last stream that is said to be in it."""
+    ends: dict[Path, tuple[int, str]] = {}
+    places = [(part, key) for key, part in stored.others.items()]
+    places += [(chunk.part, t.key) for t in stored.tensors.values() for chunk in t.chunks]
+    for part, key in places:
+        ends[part.path] = max(ends.get(part.path, (0, "")), (part.start + part.length, key))
+    for path, (end, key) in ends.items():
+        try:
+            size = path.stat().st_size
+        except OSError as error:
+            raise BadValueError(
+                f"{str(path)!r} cannot be read ({error.strerror}); the metadata says that a part "
+                f"of {key!r} is in it"
+            ) from None
+        if size < end:
+            raise BadValueError(
+                f"{str(path)!r} is truncated: it has {size} bytes, and the metadata says that "
+                f"{key!r} ends at byte {end}"
+            )
+
+
+def _check_chunks(tensor: StoredTensor, path: Path) -> None:
+    """Raise unless the chunks lie within the tensor and have as many elements together."""
+    whole = len({chunk.offsets for chunk in tensor.chunks if 0 not in chunk.sizes}) == sum(
+        0 not in chunk.sizes for chunk in tensor.chunks
+    )
+    for chunk in tensor.chunks:
+        whole &= len(chunk.offsets) == len(chunk.sizes) == len(tensor.shape) and all(
+            0 <= start <= start + size <= most
+            for start, size, most in zip(chunk.offsets, chunk.sizes, tensor.shape, strict=False)
+        )
+    found = sum(math.prod(chunk.sizes) for chunk in tensor.chunks)
+    if not whole or found != math.prod(tensor.shape):
+        raise BadValueError(
+            f"{str(path)!r} has chunks of {found} elements for {tensor.key!r} of shape "
+            f"{tensor.shape}; the chunks must make up the tensor"
+        )

@@ -1,0 +1,138 @@
+"""Measuring the items of a sweep one after another, in a pool of processes, or on any executor."""
+
+from __future__ import annotations
+
+import multiprocessing
+import signal
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import BrokenExecutor, Executor, ProcessPoolExecutor, as_completed
+
+import pandas as pd
+import torch
+
+from qmaps.capture import CapturedStates
+from qmaps.errors import BadValueError, CommunicationError
+from qmaps.sweep.plan import Item
+
+RESTARTS = 3
+"""Pools that are made in place of broken ones until an item is done again."""
+
+Results = Iterator[tuple[Item, pd.DataFrame]]
+
+
+def check(items: Sequence[Item], executor: Executor | None, workers: int | None) -> None:
+    """Raise if the items cannot be measured by these workers.
+
+    Raises:
+        BadValueError: there are both an executor and workers, fewer than one worker, or states
+            that only this process has.
+    """
+    if executor is not None and workers is not None:
+        raise BadValueError(
+            f"workers={workers} cannot be combined with an executor, which has workers of its own"
+        )
+    if workers is not None and workers < 1:
+        raise BadValueError(f"workers={workers} must be at least 1")
+    if (executor is not None or workers is not None) and not items[0].source:
+        raise BadValueError(
+            "states in memory cannot be read by workers; give the path of captured states or of a "
+            "checkpoint"
+        )
+
+
+def serially(
+    items: Sequence[Item], states: CapturedStates, before: Callable[[Item], None]
+) -> Results:
+    """Yield each item with its rows, measured here.
+
+    Args:
+        items: the items in their order.
+        states: the states that the items are of.
+        before: called before each item.
+    """
+    for item in items:
+        before(item)
+        yield item, item.measure(states)
+
+
+def on_executor(items: Sequence[Item], executor: Executor) -> Results:
+    """Yield each item with its rows as workers finish them.
+
+    Args:
+        items: the items; the largest begin first.
+        executor: where they are measured; it is not shut down.
+
+    Raises:
+        CommunicationError: the executor lost its workers.
+    """
+    try:
+        yield from _finished(items, executor)
+    except BrokenExecutor:
+        raise CommunicationError(
+            f"executor={type(executor).__name__} has lost a worker, perhaps for lack of memory; "
+            "call again with a new executor, and the sweep goes on from its parts"
+        ) from None
+
+
+def in_pool(items: Sequence[Item], workers: int) -> Results:
+    """Yield each item with its rows as processes of a pool finish them.
+
+    Where a worker is killed, the items without rows are measured by a new pool.
+
+    Args:
+        items: the items; the largest begin first.
+        workers: number of processes.
+
+    Raises:
+        CommunicationError: `RESTARTS` pools in a row have lost a worker and finished no item.
+    """
+    waiting = {item.number: item for item in items}
+    restarts = 0
+    while waiting:
+        pool = new_pool(min(workers, len(waiting)))
+        try:
+            for item, frame in _finished(list(waiting.values()), pool):
+                del waiting[item.number]
+                restarts = 0
+                yield item, frame
+        except BrokenExecutor:
+            restarts += 1
+            if restarts > RESTARTS:
+                raise CommunicationError(
+                    f"workers={workers}: a worker was killed {restarts} times in a row, perhaps "
+                    "for lack of memory; use fewer workers, and the sweep goes on from its parts"
+                ) from None
+        finally:
+            pool.shutdown(cancel_futures=True)
+
+
+def new_pool(workers: int) -> Executor:
+    """A pool of processes that are started afresh: OpenMP of a forked one would hang."""
+    context = multiprocessing.get_context("spawn")
+    return ProcessPoolExecutor(workers, mp_context=context, initializer=_end_at_interrupt)
+
+
+def _end_at_interrupt() -> None:
+    """Let Ctrl-C end a worker silently; what remains to be said is said by the main process."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+
+
+def _finished(items: Sequence[Item], executor: Executor) -> Results:
+    largest_first = sorted(items, key=lambda item: -item.numel)
+    futures = {executor.submit(_measured, item): item for item in largest_first}
+    try:
+        for future in as_completed(futures):
+            yield futures[future], future.result()
+    finally:
+        for future in futures:
+            future.cancel()
+
+
+def _measured(item: Item) -> pd.DataFrame:
+    """Measure an item with one thread: there are as many workers as processors."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        return item.measure()
+    finally:
+        torch.set_num_threads(threads)

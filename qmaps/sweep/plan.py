@@ -1,0 +1,239 @@
+"""The items of a sweep: what can be measured by itself, by any process that can read the states."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
+from functools import lru_cache
+from pathlib import Path
+
+import pandas as pd
+
+from qmaps import capture
+from qmaps.algebra.pair import Pair
+from qmaps.algebra.quantizer import Quantizer, quantizer
+from qmaps.analyze._states import MIN_SIZE, States, as_states
+from qmaps.capture import CapturedStates
+from qmaps.errors import CaptureError
+from qmaps.maps.codebook import Codebook
+from qmaps.storage.files import exists
+from qmaps.sweep.identity import digest_of
+from qmaps.sweep.measure import MOMENTS, rows
+from qmaps.sweep.sample import check_share, sampled_rows
+
+Spec = str | Quantizer | Pair | tuple[str | Quantizer | None, str | Quantizer | None]
+
+
+@dataclass(frozen=True)
+class Item:
+    """One parameter of a sweep. It is small and can be pickled; workers read the states.
+
+    Attributes:
+        number: its place in the sweep, from 0 on; parts are named by it.
+        source: the file or folder of the states; empty for states in memory.
+        position: the parameter's place among those of the source.
+        parameter: its name.
+        states: names of the states that are measured.
+        numel: number of elements of the largest of them.
+        singles: quantizers to measure alone.
+        pairs: quantizers of both moments.
+        sweep: digest of the sweep that the item is of; empty where nothing is written.
+        sample: the share of the parameter that is measured; None for all of it.
+    """
+
+    number: int
+    source: str
+    position: int
+    parameter: str
+    states: tuple[str, ...]
+    numel: int
+    singles: tuple[Quantizer, ...] = field(repr=False)
+    pairs: tuple[Pair, ...] = field(repr=False)
+    sweep: str = ""
+    sample: float | None = None
+
+    @property
+    def digest(self) -> str:
+        """A SHA-256 that tells the item from those of other sweeps and from others of its own."""
+        return hashlib.sha256(f"{self.sweep}:{self.number}".encode()).hexdigest()
+
+    def measure(self, states: CapturedStates | None = None) -> pd.DataFrame:
+        """Measure the item in this process.
+
+        Args:
+            states: the states, if they are open already; by default they are read from `source`.
+
+        Returns:
+            The rows of `qmaps.sweep.run` for this parameter.
+
+        Raises:
+            CaptureError: the states cannot be read, or hold NaN or infinity.
+        """
+        name = self.parameter
+        if states is None:
+            states = _opened(self.source, _changed(self.source))
+            name = states.parameters()[self.position]  # names may have been given by the caller
+        found = None
+        if self.sample is not None:
+            found = sampled_rows(states, name, self.states, self.singles, self.pairs, self.sample)
+        if found is None:
+            found = rows(states, name, self.states, self.singles, self.pairs)
+        return pd.DataFrame([{**row, "parameter": self.parameter} for row in found])
+
+
+def plan(
+    states: States,
+    specs: Iterable[Spec],
+    *,
+    min_quantized_size: int = MIN_SIZE,
+    codebooks: Iterable[Codebook] = (),
+    sample: float | None = None,
+) -> list[Item]:
+    """Divide a sweep into items that any process can measure by itself.
+
+    The items depend on the states and the specs alone. The rows of `qmaps.sweep.run` are those of
+    the items in their order, whoever measures them.
+
+    Args:
+        states: captured states, their path, or tensors by parameter and state name. Only items
+            of states with a path can be measured by other processes.
+        specs: quantizers and pairs, as for `qmaps.sweep.run`.
+        min_quantized_size: parameters of at most this many elements are left out.
+        codebooks: codebooks of the caller's own that the specs name.
+        sample: the share of each tensor to measure, as for `qmaps.sweep.run`.
+
+    Returns:
+        One item per parameter, in the order of the states.
+
+    Raises:
+        SpecError: a spec does not parse.
+        CaptureError: there are no states, none is large enough, or a pair is given and no
+            parameter has both moments.
+        BadValueError: `sample` is not above 0 and at most 1.
+
+    >>> import torch
+    >>> states = {"weight": {"exp_avg": torch.randn(100, 100)}}
+    >>> [item] = plan(states, ["B128/DE@4s", "B128/linear@4s"])
+    >>> item.parameter, item.states, item.numel
+    ('weight', ('exp_avg',), 10000)
+    >>> item.measure(as_states(states))["quantizer"].tolist()
+    ['B128/DE@4s', 'B128/linear@4s']
+    """
+    captured = as_states(states)
+    items = items_of(captured, specs, min_quantized_size, tuple(codebooks), sample)
+    return identified(items, captured, min_quantized_size)
+
+
+def items_of(
+    states: CapturedStates,
+    specs: Iterable[Spec],
+    min_quantized_size: int,
+    codebooks: tuple[Codebook, ...],
+    sample: float | None,
+) -> list[Item]:
+    """The items of `plan` without the digest of the sweep, for which states may have to be read."""
+    if sample is not None:
+        check_share(sample)
+    singles, pairs = _parse(specs, codebooks)
+    chosen = _parameters(states, min_quantized_size)
+    if pairs:
+        _require_adam(chosen, states)
+    source = states.source if exists(Path(states.source)) else ""
+    positions = {name: position for position, name in enumerate(states.parameters())}
+    return [
+        Item(
+            number,
+            source,
+            positions[parameter],
+            parameter,
+            names,
+            max(math.prod(states.shape(parameter, name)) for name in names),
+            singles,
+            pairs,
+            sample=sample,
+        )
+        for number, (parameter, names) in enumerate(chosen.items())
+    ]
+
+
+def identified(items: list[Item], states: CapturedStates, min_quantized_size: int) -> list[Item]:
+    """The items with the digest of their sweep: specs, sizes, and what the states hold."""
+    about = {
+        "specs": specs_of(items),
+        "step": states.step,
+        "parameters": {
+            name: {s: list(states.shape(name, s)) for s in states.states(name)}
+            for name in states.parameters()
+        },
+        "min_quantized_size": min_quantized_size,
+        "states": digest_of(states),
+    }
+    if items[0].sample is not None:
+        about["sample"] = items[0].sample
+    text = json.dumps(about, sort_keys=True)
+    sweep = hashlib.sha256(text.encode()).hexdigest()
+    return [replace(item, sweep=sweep) for item in items]
+
+
+def specs_of(items: list[Item]) -> list[str]:
+    """The specs of a sweep, of which there is at least one item."""
+    return [str(q) for q in (*items[0].singles, *items[0].pairs)]
+
+
+@lru_cache(maxsize=1)
+def _opened(source: str, changed: int) -> CapturedStates:  # noqa: ARG001
+    """The states at `source`, which a worker opens once until they are changed."""
+    return capture.load(source)
+
+
+def _changed(source: str) -> int:
+    try:
+        return Path(source).stat().st_mtime_ns
+    except OSError:
+        raise CaptureError(f"{source!r} does not exist") from None
+
+
+def _parse(
+    specs: Iterable[Spec], codebooks: tuple[Codebook, ...]
+) -> tuple[tuple[Quantizer, ...], tuple[Pair, ...]]:
+    singles: list[Quantizer] = []
+    pairs: list[Pair] = []
+    for spec in specs:
+        if isinstance(spec, Quantizer):
+            singles.append(spec)
+        elif isinstance(spec, str) and " + " not in spec:
+            singles.append(quantizer(spec, codebooks))
+        else:
+            pairs.append(Pair.parse(spec, codebooks))
+    return tuple(dict.fromkeys(singles)), tuple(dict.fromkeys(pairs))
+
+
+def _parameters(states: CapturedStates, min_quantized_size: int) -> dict[str, tuple[str, ...]]:
+    """State names of each parameter that is large enough."""
+    chosen = {}
+    for parameter in states.parameters():
+        names = tuple(
+            name
+            for name in states.states(parameter)
+            if math.prod(states.shape(parameter, name)) > min_quantized_size
+        )
+        if names:
+            chosen[parameter] = names
+    if not chosen:
+        raise CaptureError(
+            f"no state has more than min_quantized_size={min_quantized_size} elements, so there is "
+            "nothing to quantize"
+        )
+    return chosen
+
+
+def _require_adam(by_parameter: dict[str, tuple[str, ...]], states: CapturedStates) -> None:
+    """Raise if no parameter that is large enough has both moments."""
+    if not any(set(names) >= MOMENTS for names in by_parameter.values()):
+        next(states.adam_pairs())  # raises an error that lists the states if no parameter has both
+        raise CaptureError(
+            "no parameter with both exp_avg and exp_avg_sq is large enough to be quantized"
+        )

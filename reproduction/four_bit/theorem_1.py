@@ -1,0 +1,55 @@
+"""Theorem 1 (appendix H): the bound on convergence of SGD with a quantized momentum."""
+
+from __future__ import annotations
+
+from qmaps import figures
+from qmaps.lab.report.claim import Claim
+from reproduction.context import Context
+from reproduction.exhibit import Exhibit, Finding, Frames, Needs
+from reproduction.numbers import number
+
+COMMAND = "python -m benchmarks.lpmm.underflow digits"
+MOMENTUM = "momentum"
+"""How the settings of this bound begin; the others are those of LPMM."""
+
+
+def build(context: Context) -> Frames:
+    """The committed runs with a quantized momentum."""
+    runs = context.table("lpmm/bound.csv", COMMAND)
+    return {"runs": runs[runs["setting"].str.startswith(MOMENTUM)].reset_index(drop=True)}
+
+
+def find(frames: Frames) -> Finding:
+    """Whether the bound is one, and how loose it is."""
+    runs = frames["runs"]
+    means = runs.groupby(["setting", "step"], sort=False)[["gap", "bound"]].mean().reset_index()
+    statements = [
+        Claim(
+            f"The mean over runs stays below the bound ({setting}).",
+            bool((part["gap"] <= part["bound"]).all()),
+            f"After {part['step'].max()} steps {number(part['gap'].iloc[-1])}, bound "
+            f"{number(part['bound'].iloc[-1])}, "
+            f"{number(part['bound'].iloc[-1] / part['gap'].iloc[-1])} times it.",
+        )
+        for setting, part in means.groupby("setting", sort=False)
+    ]
+    return Finding(
+        statements=statements,
+        why="SGD whose momentum is kept in 4 bits, rounded stochastically, on a convex quadratic "
+        f"of 64 elements with noisy gradients ({runs['seed'].nunique()} seeds); the bound takes "
+        "the largest variance of rounding that the runs met.",
+        tables={"means": means},
+    )
+
+
+EXHIBIT = Exhibit(
+    name="theorem-1",
+    covers=("Theorem 1",),
+    title="The bound on convergence beside runs",
+    needs=Needs.REPORTS,
+    build=build,
+    find=find,
+    draw=lambda frames: {"theorem-1": figures.convergence_bound(frames["runs"])},
+    captions={"theorem-1": "Distance from the minimum at the mean of the iterates so far."},
+    command=COMMAND,
+)

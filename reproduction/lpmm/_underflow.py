@@ -1,0 +1,22 @@
+"""Tables of the runs that the figures are drawn from."""
+
+from __future__ import annotations
+
+import pandas as pd
+
+from reproduction.context import Context
+
+WORKLOADS = {"digits": "lpmm", "stdlib-lm-tiny": "lpmm/stdlib-lm-tiny"}
+"""Folder of each workload's tables."""
+COMMAND = "python -m benchmarks.lpmm.underflow digits` and of `... stdlib-lm-tiny"
+
+
+def tables(context: Context, file: str) -> pd.DataFrame:
+    """That file of every workload, with a column `workload`."""
+    parts = [
+        context.table(f"{folder}/{file}", f"python -m benchmarks.lpmm.underflow {name}").assign(
+            workload=name
+        )
+        for name, folder in WORKLOADS.items()
+    ]
+    return pd.concat(parts, ignore_index=True)

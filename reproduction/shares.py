@@ -1,0 +1,47 @@
+"""Shares of few runs, which chance alone can set apart."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import pandas as pd
+from scipy import stats
+
+LEVEL = 0.05
+"""Shares that differ by as much in fewer experiments than this are apart."""
+
+
+def widened(
+    paper: pd.DataFrame, counts: Mapping[str, tuple[int, int]], runs: int | None = None
+) -> pd.DataFrame:
+    """The paper's shares with a `rounding` that takes in what chance can do.
+
+    Where the number of the paper's runs is known, two shares are the same unless Fisher's exact
+    test sets them apart; otherwise unless the paper's lies outside the 95 % interval of ours
+    (Clopper and Pearson's).
+
+    Args:
+        paper: of `qmaps.lab.report.published.published`, shares in percent.
+        counts: how many of our runs, of how many, by row.
+        runs: number of the paper's runs; None if it does not say.
+    """
+    rows = paper.copy()
+    for index, row in rows.iterrows():
+        if row["what"] not in counts:
+            continue
+        ours, total = counts[row["what"]]
+        theirs = float(row["paper"]) / 100
+        if same(ours, total, theirs, runs):
+            off = abs(100 * ours / total - 100 * theirs)
+            rows.loc[index, "rounding"] = max(float(row["rounding"]), off)
+    return rows
+
+
+def same(ours: int, total: int, theirs: float, runs: int | None) -> bool:
+    """Whether chance can set `ours` of `total` runs apart from the share `theirs` (0 to 1)."""
+    if runs is not None:
+        count = round(theirs * runs)
+        table = [[ours, total - ours], [count, runs - count]]
+        return float(stats.fisher_exact(table).pvalue) >= LEVEL
+    found = stats.binomtest(ours, total).proportion_ci(1 - LEVEL)
+    return bool(found.low <= theirs <= found.high)

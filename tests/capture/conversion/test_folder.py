@@ -1,0 +1,91 @@
+"""Folders of torch.distributed.checkpoint, written for a training that is in shards.
+
+What several processes load from them is in ``tests/distributed/worker.py``.
+"""
+
+import re
+from pathlib import Path
+
+import pytest
+import torch
+from torch import nn
+from torch.distributed.checkpoint import FileSystemWriter
+
+from qmaps.algebra.quantized import from_plain
+from qmaps.capture import load
+from qmaps.capture.conversion import convert_file
+from qmaps.errors import BadValueError, OutputError, QmapsError
+from tests.capture.fixtures import HERE, expect
+
+
+def test_there_and_back_bit_for_bit(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    layer = nn.Linear(96, 96)
+    optimizer = torch.optim.AdamW(layer.named_parameters())
+    layer(torch.randn(8, 96)).square().mean().backward()
+    optimizer.step()
+    state = {"state": {}, "param_groups": [{**optimizer.state_dict()["param_groups"][0]}]}
+    names = [name for name, _ in layer.named_parameters()]
+    state["param_groups"][0]["params"] = names
+    state["state"] = dict(zip(names, optimizer.state_dict()["state"].values(), strict=True))
+    torch.save(state, tmp_path / "exact.pt")
+    for out in ({}, {"distributed": "optim"}):
+        convert_file(tmp_path / "exact.pt", tmp_path / f"4bit{len(out)}", to="qmaps",
+                     states="4bit", **out)  # fmt: skip
+    assert (tmp_path / "4bit1/.metadata").exists()
+    file, folder = load(tmp_path / "4bit0"), load(tmp_path / "4bit1")
+    assert file.fingerprint() == folder.fingerprint()
+    (report,) = convert_file(tmp_path / "4bit1", tmp_path / "back.pt", to="qmaps")
+    assert report.lossless
+    one, two = (torch.load(tmp_path / n, weights_only=True) for n in ("4bit0", "back.pt"))
+    for name in ("exp_avg", "exp_avg_sq"):
+        codes = [from_plain(each["state"]["weight"][name]) for each in (one, two)]
+        assert codes[0].packed.equal(codes[1].packed)
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        "4bit0", "4bit1", "back.pt", "exact.pt",
+    ]  # fmt: skip
+
+
+def test_deepspeed_becomes_a_folder_that_fsdp_loads(tmp_path: Path) -> None:
+    convert_file(HERE / "deepspeed/zero3", tmp_path / "out", to="torch", distributed="optim")
+    expect(load(tmp_path / "out"), "deepspeed/zero3")
+
+
+def refused(error: type[QmapsError], message: str, source: str, out: Path, to: str) -> None:
+    with pytest.raises(error, match=f"^{re.escape(message)}$"):
+        convert_file(HERE / source, out, to=to, distributed="optim", overwrite=True)
+
+
+def test_what_cannot_be_written_is_refused(tmp_path: Path) -> None:
+    refused(
+        BadValueError,
+        "distributed='optim' needs one of the formats torch, qmaps; got to='bitsandbytes'",
+        "dcp/fsdp2",
+        tmp_path / "out",
+        "bitsandbytes",
+    )
+    refused(
+        BadValueError,
+        "the checkpoint names a parameter 0; a folder of torch.distributed.checkpoint needs the "
+        "parameters' own names",
+        "dcp/plain",
+        tmp_path / "out",
+        "torch",
+    )
+    message = f"{str(tmp_path)!r} already exists; give another name"
+    refused(OutputError, message, "dcp/fsdp2", tmp_path, "torch")
+    (tmp_path / "file").write_text("")
+    out = tmp_path / "file/out"
+    message = f"{str(out)!r} cannot be written (File exists)"
+    refused(OutputError, message, "dcp/fsdp2", out, "torch")
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
+
+
+def test_a_full_disk_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(FileSystemWriter, "write_data", full)
+    message = f"{str(tmp_path / 'out')!r} cannot be written ([Errno 28] No space left on device)"
+    refused(OutputError, message, "dcp/fsdp2", tmp_path / "out", "torch")
+    assert list(tmp_path.iterdir()) == []

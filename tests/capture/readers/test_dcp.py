@@ -1,0 +1,298 @@
+"""torch.distributed.checkpoint: every way in which FSDP saves an optimizer, and damaged folders."""
+
+import pickle
+import re
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+import torch.distributed.checkpoint as dcp
+from torch import nn
+from torch.distributed.checkpoint.state_dict import get_optimizer_state_dict
+
+import qmaps
+from qmaps.capture import load
+from qmaps.capture.conversion import convert_file
+from qmaps.distributed.rows import by_rows
+from qmaps.errors import CaptureError
+from qmaps.storage.distributed import StoredTensor, contents
+from tests.capture.fixtures import HERE, PARAMETERS, copied, expect
+
+SAVED = ("fsdp2", "fsdp2-flattened", "fsdp1-sharded", "fsdp1-full")
+
+
+pytestmark = pytest.mark.filterwarnings("ignore:torch.distributed is disabled")
+
+
+@pytest.mark.parametrize("name", SAVED)
+def test_fsdp(name: str) -> None:
+    states = load(HERE / "dcp" / name)
+    expect(states, f"dcp/{name}")
+    assert states.parameters() == PARAMETERS
+    assert (states.step, states.skipped, states.naming) == (3, [], "the checkpoint")
+    decay = [states.hyperparameters(name)["weight_decay"] for name in PARAMETERS]
+    assert decay == [0.01, 0.01, 0.0, 0.0]
+    assert [states.eps(name) for name in PARAMETERS] == [1e-6] * 4
+
+
+def test_numbered_parameters_take_names() -> None:
+    saved = torch.load(HERE / "dcp/plain/expected.pt", weights_only=True)
+    states = load(HERE / "dcp/plain", names=PARAMETERS)
+    for number, name in enumerate(PARAMETERS):
+        for state in ("exp_avg", "exp_avg_sq"):
+            assert states.tensor(name, state).equal(saved["state"][number][state])
+    assert load(HERE / "dcp/plain").parameters()[3] == "group1.param1"
+
+
+def test_fingerprints_are_those_of_the_states() -> None:
+    found = [load(HERE / "dcp" / name).fingerprint() for name in SAVED]
+    assert len(set(found)) == 1  # FSDP1 and FSDP2 took the same steps
+    assert load(HERE / "dcp/bitsandbytes").fingerprint() != found[0]
+
+
+def test_states_of_bitsandbytes_are_decoded() -> None:
+    stored = contents(HERE / "dcp/bitsandbytes")
+    (key,) = [key for key in stored.tensors if key.endswith(".state1")]
+    assert stored.tensors[key].dtype == torch.uint8
+    expect(load(HERE / "dcp/bitsandbytes"), "dcp/bitsandbytes")
+
+
+def test_states_of_torchao_are_decoded() -> None:
+    pytest.importorskip("torchao")
+    expect(load(HERE / "dcp/fsdp2-torchao"), "dcp/fsdp2-torchao")
+
+
+def test_states_of_qmaps_are_decoded_and_converted_bit_for_bit(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    layer = nn.Linear(96, 96)
+    optimizer = qmaps.optim.AdamW4bit(layer.parameters(), lr=1e-2)
+    layer(torch.randn(4, 96)).square().sum().backward()
+    optimizer.step()
+    with by_rows():
+        state = {"optimizer": get_optimizer_state_dict(layer, optimizer)}
+        dcp.save(state, checkpoint_id=tmp_path / "saved", no_dist=True)
+    states = load(tmp_path / "saved")
+    own = optimizer.state[layer.weight]
+    for name in ("exp_avg", "exp_avg_sq"):
+        assert states.tensor("weight", name).equal(own[name].dequantize())
+    (report,) = convert_file(tmp_path / "saved", tmp_path / "o.pt", to="qmaps")
+    assert (report.source, report.lossless) == ("qmaps", True)
+    saved = torch.load(tmp_path / "o.pt", weights_only=True)["state"]["weight"]["exp_avg"]
+    assert saved["packed"].equal(own["exp_avg"].packed)
+
+
+def test_one_tensor_is_read_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    read: list[str] = []
+    whole = StoredTensor.read
+
+    def recorded(self: StoredTensor, *args: object) -> torch.Tensor:
+        read.append(self.key)
+        return whole(self, *args)
+
+    monkeypatch.setattr(StoredTensor, "read", recorded)
+    states = load(HERE / "dcp/fsdp2")
+    assert not [key for key in read if not key.endswith(".step")]
+    read.clear()
+    states.tensor("0.bias", "exp_avg")
+    assert read == ["optim.state.0.bias.exp_avg"]
+
+
+@pytest.mark.parametrize("within", ["optimizer_0", "optimizer"])
+def test_folders_of_accelerate(within: str, tmp_path: Path) -> None:
+    (tmp_path / "checkpoint-3").mkdir()
+    copied("dcp/fsdp2", tmp_path).rename(tmp_path / "checkpoint-3" / within)
+    assert load(tmp_path / "checkpoint-3").parameters() == PARAMETERS
+
+
+def test_without_the_paths_that_torch_stores(tmp_path: Path) -> None:
+    folder = copied("dcp/fsdp2", tmp_path)
+    rewritten(folder, lambda metadata: setattr(metadata, "planner_data", None))
+    expect(load(folder), "dcp/fsdp2")
+
+
+def rewritten(folder: Path, change: Callable[[object], None]) -> None:
+    metadata = pickle.loads((folder / ".metadata").read_bytes())
+    change(metadata)
+    (folder / ".metadata").write_bytes(pickle.dumps(metadata))
+
+
+def refused(folder: Path, message: str, *, reads: bool = False) -> None:
+    """Loading raises this; or `reads`, reading the first tensor does."""
+    states = load(folder) if reads else None
+    with pytest.raises(CaptureError, match=f"^{re.escape(message)}$"):
+        load(folder) if states is None else list(states.items())
+
+
+def test_missing_and_truncated_files_are_refused(tmp_path: Path) -> None:
+    folder = copied("dcp/fsdp2", tmp_path)
+    last = folder / "__1_0.distcp"
+    content = last.read_bytes()
+    last.write_bytes(content[:20000])
+    end, key = max(
+        (chunk.part.start + chunk.part.length, key)
+        for key, tensor in contents(HERE / "dcp/fsdp2").tensors.items()
+        for chunk in tensor.chunks
+        if chunk.part.path.name == last.name
+    )
+    assert end == len(content)
+    refused(
+        folder,
+        f"{str(last)!r} is truncated: it has 20000 bytes, and the metadata says that {key!r} ends "
+        f"at byte {end}",
+    )
+    last.unlink()
+    refused(
+        folder,
+        f"{str(last)!r} cannot be read (No such file or directory); the metadata says that a part "
+        f"of {key!r} is in it",
+    )
+
+
+def test_damaged_chunks_are_refused(tmp_path: Path) -> None:
+    folder = copied("dcp/fsdp2", tmp_path)
+    (chunk, _) = contents(folder).tensors["optim.state.0.weight.exp_avg"].chunks
+    whole = bytearray(chunk.part.path.read_bytes())
+    values = torch.load(folder / "expected.pt")["state"]["0.weight"]["exp_avg"][:3]
+    place = whole.index(values.numpy().tobytes(), chunk.part.start)
+    whole[place] ^= 1
+    chunk.part.path.write_bytes(whole)
+    refused(
+        folder,
+        f"{str(chunk.part.path)!r} is not a checkpoint that torch can load; it is corrupt, "
+        "truncated, or a file of another kind",
+        reads=True,
+    )
+
+
+class Hostile:
+    def __reduce__(self) -> tuple[object, ...]:
+        return (exec, ("raise SystemExit('executed')",))
+
+
+def test_metadata_that_would_run_code_is_refused(tmp_path: Path) -> None:
+    folder = copied("dcp/fsdp2", tmp_path)
+    path = folder / ".metadata"
+    rewritten(folder, lambda metadata: setattr(metadata, "planner_data", Hostile()))
+    refused(
+        folder,
+        f"{str(path)!r} would have to run code to load (builtins.exec); only the metadata of "
+        "torch.distributed.checkpoint is read",
+    )
+    for content in (b"", path.read_bytes()[:500], b"text"):
+        path.write_bytes(content)
+        refused(
+            folder,
+            f"{str(path)!r} is not the metadata of torch.distributed.checkpoint; it is corrupt, "
+            "truncated, or a file of another kind",
+        )
+
+
+def test_chunks_that_would_run_code_are_refused(tmp_path: Path) -> None:
+    folder = copied("dcp/fsdp2", tmp_path)
+    (chunk, _) = contents(folder).tensors["optim.state.0.weight.exp_avg"].chunks
+    torch.save({"tensor": Hostile()}, tmp_path / "hostile.pt")
+    content = (tmp_path / "hostile.pt").read_bytes()
+    assert len(content) <= chunk.part.length
+    with chunk.part.path.open("r+b") as file:
+        file.seek(chunk.part.start)
+        file.write(content)
+
+    def shorter(metadata) -> None:
+        for index, info in metadata.storage_data.items():
+            if index.fqn == "optim.state.0.weight.exp_avg" and info.offset == chunk.part.start:
+                info.length = len(content)
+
+    rewritten(folder, shorter)
+    refused(
+        folder,
+        f"{str(chunk.part.path)!r} would have to run code to load (exec); save the optimizer's "
+        "state_dict() with plain tensors and numbers",
+        reads=True,
+    )
+
+
+def test_files_outside_the_folder_are_refused(tmp_path: Path) -> None:
+    folder = copied("dcp/fsdp2", tmp_path)
+
+    def outside(metadata) -> None:
+        next(iter(metadata.storage_data.values())).relative_path = "../other.distcp"
+
+    rewritten(folder, outside)
+    refused(
+        folder,
+        f"{str(folder / '.metadata')!r} names the file '../other.distcp', which is not in its "
+        "folder",
+    )
+
+
+def test_metadata_of_another_world_size_is_refused(tmp_path: Path) -> None:
+    folder = copied("dcp/fsdp2", tmp_path)
+    rewritten(folder, lambda m: m.state_dict_metadata["optim.state.0.bias.exp_avg"].chunks.pop())
+    refused(
+        folder,
+        f"{str(folder / '.metadata')!r} has chunks of 3 elements for 'optim.state.0.bias.exp_avg' "
+        "of shape (5,); the chunks must make up the tensor",
+    )
+    shutil.copy(HERE / "dcp/fsdp1-full/.metadata", folder)
+    (folder / "__1_0.distcp").write_bytes(bytes(10**5))
+    (folder / "__0_0.distcp").write_bytes(bytes(10**5))
+    refused(
+        folder,
+        f"{str(folder / '__0_0.distcp')!r} is not a checkpoint that torch can load; it is corrupt, "
+        "truncated, or a file of another kind",
+    )
+
+
+def test_chunks_of_another_shape_are_refused(tmp_path: Path) -> None:
+    folder = copied("dcp/fsdp2", tmp_path)
+    stored = contents(folder)
+    place = stored.tensors["optim.state.0.weight.exp_avg"].chunks[0].part
+    other = stored.tensors["optim.state.0.bias.exp_avg"].chunks[0].part
+
+    def swapped(metadata) -> None:
+        for index, info in metadata.storage_data.items():
+            if index.fqn == "optim.state.0.weight.exp_avg" and info.offset == place.start:
+                info.offset, info.length = other.start, other.length
+
+    rewritten(folder, swapped)
+    refused(
+        folder,
+        f"{str(place.path)!r} has (3,) at byte {other.start}, where the metadata says that "
+        "'optim.state.0.weight.exp_avg' has a chunk of shape (3, 6)",
+        reads=True,
+    )
+
+
+def test_files_of_two_steps_are_refused(tmp_path: Path) -> None:
+    layers = nn.Sequential(*(nn.Linear(3, 3) for _ in range(4)))
+    optimizer = torch.optim.AdamW(layers.parameters())
+    for step in (1, 2):
+        layers(torch.ones(1, 3)).sum().backward()
+        optimizer.step()
+        folder = tmp_path / f"step-{step}"
+        writer = dcp.FileSystemWriter(folder, thread_count=2)
+        state = {"optimizer": get_optimizer_state_dict(layers, optimizer)}
+        dcp.save(state, storage_writer=writer, no_dist=True)
+    assert load(tmp_path / "step-1").step == 1
+    one, two = sorted((tmp_path / "step-2").glob("*.distcp"))
+    shutil.copy(tmp_path / "step-1" / two.name, two)
+    stored = contents(tmp_path / "step-2")
+    files = [t.chunks[0].part.path for k, t in stored.tensors.items() if k.endswith(".step")]
+    assert files.count(one) > 1 < files.count(two)
+    first, other = (one, two) if files[0] == one else (two, one)
+    refused(
+        tmp_path / "step-2",
+        f"{str(other)!r} is of step {2 - (other == two)}, but {first.name!r} is of step "
+        f"{2 - (first == two)}; files of two checkpoints are mixed",
+    )
+
+
+def test_checkpoints_without_an_optimizer_are_refused(tmp_path: Path) -> None:
+    dcp.save({"model": nn.Linear(2, 2).state_dict()}, checkpoint_id=tmp_path, no_dist=True)
+    refused(
+        tmp_path,
+        f"{str(tmp_path)!r} must hold an optimizer state_dict ('state' and 'param_groups'), but "
+        "holds model.weight, model.bias",
+    )

@@ -1,0 +1,55 @@
+"""Megatron-core's distributed optimizer, saved as ``torch_dist``."""
+
+import re
+from pathlib import Path
+
+import pytest
+import torch
+
+from qmaps.capture import load
+from qmaps.errors import CaptureError
+from tests.capture.fixtures import HERE, copied, expect
+
+SAVED = "megatron/fully_reshardable"
+
+
+def test_fully_reshardable(tmp_path: Path) -> None:
+    states = load(HERE / SAVED)
+    expect(states, SAVED)
+    assert (states.step, states.skipped, states.naming) == (3, [], "the checkpoint")
+    options = states.hyperparameters("module.first.bias")
+    assert (options["lr"], options["eps"]) == (0.01, 1e-6)
+    assert not {"wd_mult", "step"} & options.keys()  # groups differ in the first
+    copied(SAVED, tmp_path).rename(tmp_path / "iter_0000003")
+    (tmp_path / "latest_checkpointed_iteration.txt").write_text("3")
+    assert load(tmp_path).fingerprint() == states.fingerprint()
+
+
+def refused(folder: Path, message: str) -> None:
+    with pytest.raises(CaptureError, match=f"^{re.escape(message)}$"):
+        load(folder)
+
+
+def test_what_does_not_name_parameters_is_refused() -> None:
+    folder = HERE / "megatron/dp_reshardable"
+    refused(
+        folder,
+        f"{str(folder)!r} has no states by parameter, but "
+        "param_state_sharding_type='dp_reshardable'; only 'fully_reshardable' says which "
+        "parameters they are of",
+    )
+
+
+def test_damaged_checkpoints_are_refused(tmp_path: Path) -> None:
+    folder = copied(SAVED, tmp_path)
+    common = folder / "common.pt"
+    torch.save({"iteration": 3}, common)
+    refused(
+        folder,
+        f"{str(common)!r} must have the optimizer's param_groups, as Megatron-core saves them",
+    )
+    common.unlink()
+    refused(folder, f"{str(common)!r} cannot be read (No such file or directory)")
+    (folder / "__0_1.distcp").unlink()
+    with pytest.raises(CaptureError, match=r"__0_1.distcp' cannot be read \(No such file"):
+        load(folder)

@@ -1,0 +1,263 @@
+"""DeepSpeed's ZeRO 1, 2 and 3: what it wrote itself, and folders with files missing or mixed."""
+
+import re
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from qmaps.capture import load
+from qmaps.capture.readers.zero import STAND_INS
+from qmaps.errors import BadValueError, CaptureError
+from qmaps.storage import checkpoint
+from tests.capture.fixtures import HERE, PARAMETERS, copied, expect
+
+PLAIN = ("zero1", "zero1-bf16", "zero2", "zero2-round-robin", "zero3", "zero3-sub-groups")
+BITSANDBYTES = ("zero2-bitsandbytes", "zero3-bitsandbytes")
+
+
+@pytest.mark.parametrize("name", [*PLAIN, *BITSANDBYTES])
+def test_stages(name: str) -> None:
+    states = load(HERE / "deepspeed" / name)
+    expect(states, f"deepspeed/{name}")
+    assert states.parameters() == PARAMETERS
+    assert (states.step, states.skipped, states.naming) == (3, [], "the checkpoint")
+    decay = [states.hyperparameters(name)["weight_decay"] for name in PARAMETERS]
+    assert decay == [0.01, 0.01, 0.0, 0.0]
+    assert [states.eps(name) for name in PARAMETERS] == [1e-6] * 4
+    assert load(HERE / "deepspeed" / name / "global_step3").fingerprint() == states.fingerprint()
+
+
+@pytest.mark.parametrize("name", BITSANDBYTES)
+def test_partitions_of_bitsandbytes_have_8_bits(name: str) -> None:
+    path = next((HERE / "deepspeed" / name).glob("*/*_optim_states.pt"))
+    loaded = raw(path)
+    inner = loaded.get("base_optimizer_state") or loaded["optimizer_state_dict"]
+    assert inner["state"][0]["__bnb_optimizer_quant_state__"]["state1"].dtype == torch.uint8
+
+
+def raw(path: Path) -> dict[str, Any]:
+    loaded: dict[str, Any] = checkpoint.load(path, stand_ins=STAND_INS)["optimizer_state_dict"]
+    return loaded
+
+
+def test_versions_that_do_not_say_where_parameters_are(tmp_path: Path) -> None:
+    folder = copied("deepspeed/zero1", tmp_path) / "global_step3"
+    for path in folder.glob("*_optim_states.pt"):
+        optimizer = raw(path)
+        for name in ("param_slice_mappings", "loss_scaler", "zero_stage"):
+            del optimizer[name]
+        torch.save({"optimizer_state_dict": optimizer}, path)
+    expect(load(folder), "deepspeed/zero1")
+
+
+def test_options_that_count_the_steps_of_a_group(tmp_path: Path) -> None:
+    folder = copied("deepspeed/zero3", tmp_path) / "global_step3"
+    for path in folder.glob("*_optim_states.pt"):
+        optimizer = raw(path)
+        for state in optimizer["optimizer_state_dict"]["state"].values():
+            del state["step"]
+        for group in optimizer["optimizer_state_dict"]["param_groups"]:
+            group["step"] = 7
+        kept = {k: v for k, v in optimizer.items() if k not in ("loss_scaler", "zero_stage")}
+        torch.save({"optimizer_state_dict": kept}, path)
+    assert load(folder).step == 7
+
+
+def test_states_that_are_no_flat_tensors_are_skipped(tmp_path: Path) -> None:
+    folder = copied("deepspeed/zero3", tmp_path) / "global_step3"
+    for path in folder.glob("*_optim_states.pt"):
+        optimizer = raw(path)
+        optimizer["optimizer_state_dict"]["state"][1]["worker_error"] = torch.zeros(2)
+        kept = {k: v for k, v in optimizer.items() if k not in ("loss_scaler", "zero_stage")}
+        torch.save({"optimizer_state_dict": kept}, path)
+    states = load(folder)
+    expect(states, "deepspeed/zero3")
+    assert states.skipped == [f"{name}: worker_error (Other)" for name in PARAMETERS[2:]]
+
+
+def refused(folder: Path, message: str, *, reads: bool = False) -> None:
+    """Loading raises this; or `reads`, reading the tensors does."""
+    states = load(folder) if reads else None
+    with pytest.raises(CaptureError, match=f"^{re.escape(message)}$"):
+        load(folder) if states is None else list(states.items())
+
+
+@pytest.mark.parametrize("name", ["zero1", "zero3"])
+def test_missing_ranks_are_refused(name: str, tmp_path: Path) -> None:
+    folder = copied(f"deepspeed/{name}", tmp_path) / "global_step3"
+    first, second = sorted(folder.glob("*_optim_states.pt"))
+    content = second.read_bytes()
+    for missing in (first, second):
+        kept = missing.read_bytes()
+        missing.unlink()
+        refused(
+            folder,
+            f"{str(missing)!r} does not exist; the checkpoint was written by 2 ranks",
+        )
+        missing.write_bytes(kept)
+    third = folder / second.name.replace("rank_1", "rank_2")
+    third.write_bytes(content)
+    refused(
+        folder,
+        f"{str(third)!r} is of one rank too many; {first.name!r} was written by 2 ranks",
+    )
+    third.unlink()
+    model = next(folder.glob("*model_states.pt"))
+    for other in folder.glob("*model_states.pt"):
+        other.unlink()
+    if name == "zero1":
+        refused(folder, f"{str(model)!r} cannot be read (No such file or directory)")
+
+
+def test_files_of_two_steps_are_refused(tmp_path: Path) -> None:
+    folder = copied("deepspeed/zero1", tmp_path) / "global_step3"
+    first, second = sorted(folder.glob("*_optim_states.pt"))
+    shutil.copy(HERE / "deepspeed/zero1-later/global_step5" / second.name, folder)
+    refused(
+        folder,
+        f"{str(second)!r} is of step 5.0, but {first.name!r} is of step 3.0; files of two "
+        "checkpoints are mixed",
+    )
+    shutil.copy(folder / first.name, folder / f"bf16_{first.name}")
+    refused(
+        folder,
+        f"{str(first)!r} and 'bf16_{first.name}' are both of rank 0; files of two checkpoints are "
+        "mixed",
+    )
+
+
+def test_files_of_two_world_sizes_are_refused(tmp_path: Path) -> None:
+    folder = copied("deepspeed/zero3", tmp_path) / "global_step3"
+    first, second = sorted(folder.glob("*_optim_states.pt"))
+    optimizer = raw(second)
+    kept = {k: v for k, v in optimizer.items() if k not in ("loss_scaler", "zero_stage")}
+    torch.save({"optimizer_state_dict": {**kept, "partition_count": 4}}, second)
+    refused(
+        folder,
+        f"{str(second)!r} is written by 4 ranks, but {first.name!r} is written by 2 ranks; files "
+        "of two checkpoints are mixed",
+    )
+
+
+def test_a_model_of_another_training_is_refused(tmp_path: Path) -> None:
+    folder = copied("deepspeed/zero3", tmp_path) / "global_step3"
+    for path in (HERE / "deepspeed/zero3-sub-groups/global_step3").glob("*model_states.pt"):
+        shutil.copy(path, folder)
+    path = folder / "zero_pp_rank_0_mp_rank_00_optim_states.pt"
+    refused(
+        folder,
+        f"{str(path)!r} has 2 flat tensors, but the model's file has the parameters of 3",
+    )
+    wider = HERE / "deepspeed/zero2-bitsandbytes/global_step3/mp_rank_00_model_states.pt"
+    shutil.copy(wider, folder)
+    refused(
+        folder,
+        f"{str(path)!r} has 23 elements in flat tensor 0, but the parameters of the model's file "
+        "take 302",
+    )
+    folder = copied("deepspeed/zero2", tmp_path) / "global_step3"
+    shutil.copy(wider, folder)
+    refused(
+        folder,
+        f"{str(folder)!r}: the ranks have 30 elements of '0.weight', but the model's file says "
+        "that its shape is (67, 6)",
+    )
+
+
+def test_truncated_and_damaged_files_are_refused(tmp_path: Path) -> None:
+    folder = copied("deepspeed/zero2", tmp_path) / "global_step3"
+    path = sorted(folder.glob("*_optim_states.pt"))[1]
+    message = (
+        f"{str(path)!r} is not a checkpoint that torch can load; it is corrupt, truncated, or a "
+        "file of another kind"
+    )
+    whole = path.read_bytes()
+    for length in (1, len(whole) // 2, len(whole) - 1):
+        path.write_bytes(whole[:length])
+        refused(folder, message)
+    path.write_bytes(b"")
+    refused(folder, f"{str(path)!r} is empty")
+    flipped = bytearray(whole)
+    values = raw(HERE / "deepspeed/zero2/global_step3" / path.name)["base_optimizer_state"]
+    flipped[whole.index(values["state"][0]["exp_avg"].numpy().tobytes())] ^= 1
+    path.write_bytes(flipped)
+    refused(folder, message)
+
+
+def test_large_tensors_are_verified_when_they_are_read(tmp_path: Path) -> None:
+    folder = copied("deepspeed/zero3", tmp_path) / "global_step3"
+    for path in folder.glob("*model_states.pt"):
+        shapes = [{"0.weight": torch.Size([300, 500])}, {"0.bias": torch.Size([8])}]
+        torch.save({"param_shapes": shapes}, path)
+    for path in sorted(folder.glob("*_optim_states.pt")):
+        state = {
+            number: {"step": torch.tensor(3.0), "exp_avg": torch.full((size,), 0.7)}
+            for number, size in enumerate((75000, 4))
+        }
+        groups = [{"params": [0]}, {"params": [1]}]
+        optimizer = {
+            "partition_count": 2,
+            "fp32_flat_groups": [each["exp_avg"] for each in state.values()],
+            "optimizer_state_dict": {"state": state, "param_groups": groups},
+        }
+        torch.save({"optimizer_state_dict": optimizer}, path)
+    assert load(folder).tensor("0.weight", "exp_avg").eq(torch.tensor(0.7)).all()
+    content = bytearray(path.read_bytes())
+    content[150000] ^= 1
+    path.write_bytes(content)
+    refused(
+        folder,
+        f"{str(path)!r} is not a checkpoint that torch can load; it is corrupt, truncated, or a "
+        "file of another kind",
+        reads=True,
+    )
+
+
+class Hostile:
+    def __reduce__(self) -> tuple[object, ...]:
+        return (exec, ("raise SystemExit('executed')",))
+
+
+def test_files_that_would_run_code_are_refused(tmp_path: Path) -> None:
+    folder = copied("deepspeed/zero2", tmp_path) / "global_step3"
+    path = sorted(folder.glob("*_optim_states.pt"))[1]
+    torch.save({"optimizer_state_dict": raw(path) | {"loss_scaler": Hostile()}}, path)
+    refused(
+        folder,
+        f"{str(path)!r} would have to run code to load (exec); save the optimizer's state_dict() "
+        "with plain tensors and numbers",
+    )
+
+
+def test_other_objects_are_refused(tmp_path: Path) -> None:
+    folder = copied("deepspeed/zero2", tmp_path) / "global_step3"
+    path = sorted(folder.glob("*_optim_states.pt"))[1]
+    torch.save({"optimizer_state_dict": {"fp32_flat_groups": []}}, path)
+    refused(
+        folder,
+        f"{str(path)!r} does not hold the optimizer states of ZeRO 1, 2 or 3 as a rank of "
+        "DeepSpeed saves them",
+    )
+    torch.save([1, 2], path)
+    refused(folder, f"{str(path)!r} holds a list; expected a dict")
+
+
+def test_model_parallel_ranks_are_refused(tmp_path: Path) -> None:
+    folder = copied("deepspeed/zero1", tmp_path) / "global_step3"
+    path = folder / "zero_pp_rank_0_mp_rank_01_optim_states.pt"
+    shutil.copy(folder / "zero_pp_rank_0_mp_rank_00_optim_states.pt", path)
+    refused(
+        folder,
+        f"{str(path)!r} is of a model-parallel rank; only data-parallel ones are read: make the "
+        "checkpoint universal with DeepSpeed's ds_to_universal",
+    )
+
+
+def test_a_step_cannot_be_asked_for() -> None:
+    folder = HERE / "deepspeed/zero1"
+    message = f"step=3 needs a folder of captures; {str(folder)!r} is one checkpoint"
+    with pytest.raises(BadValueError, match=f"^{re.escape(message)}$"):
+        load(folder, step=3)

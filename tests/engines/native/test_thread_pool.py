@@ -1,0 +1,86 @@
+"""The engine's threads: after a fork, for callers at the same time, and when the process ends."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+import torch
+
+import qmaps
+from qmaps.optim import AdamW8bit
+
+TRAINING = """
+import hashlib, os, sys
+import torch
+from qmaps.optim import AdamW8bit
+
+torch.set_num_threads(2)
+param = torch.nn.Parameter(torch.randn(300_000))
+param.grad = torch.randn(300_000)
+optimizer = AdamW8bit([param])
+optimizer.step()
+"""
+FORK = """
+def stepped():
+    # torch's own threads hang in a child, so nothing here may need them.
+    optimizer.step()
+    return hashlib.sha256(param.detach().numpy().tobytes()).digest()
+
+read, write = os.pipe()
+if os.fork() == 0:
+    os.write(write, stepped())
+    os._exit(0)
+sys.exit(0 if stepped() == os.read(read, 32) else 1)
+"""
+
+
+def run(program: str) -> int:
+    # A process of its own: nobody knows which threads this one has. A hang ends with an error.
+    return subprocess.run([sys.executable, "-c", program], check=False, timeout=120).returncode
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_a_forked_child_steps_with_threads_of_its_own() -> None:
+    assert run(TRAINING + FORK) == 0
+
+
+def test_a_process_ends_while_threads_wait() -> None:
+    assert run(TRAINING) == 0
+
+
+def test_callers_at_the_same_time_get_the_same_bits() -> None:
+    q = qmaps.quantizer("B256/DE@8s")
+    tensors = [torch.randn(200_000) for _ in range(8)]
+    expected = [q.quantize(x).codes() for x in tensors]
+    threads = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        with ThreadPoolExecutor(4) as callers:
+            for _ in range(20):
+                found = callers.map(lambda x: q.quantize(x).codes(), tensors)
+                assert all(map(torch.equal, found, expected))
+    finally:
+        torch.set_num_threads(threads)
+
+
+@pytest.mark.parametrize("threads", [2, 3, 16])
+def test_bits_for_any_number_of_threads(threads: int) -> None:
+    def stepped(count: int) -> torch.Tensor:
+        torch.manual_seed(1)
+        param = torch.nn.Parameter(torch.randn(500_000))
+        optimizer = AdamW8bit([param])
+        torch.set_num_threads(count)
+        for _ in range(5):
+            param.grad = torch.randn(500_000, generator=torch.Generator().manual_seed(0))
+            optimizer.step()
+        return param.detach()
+
+    before = torch.get_num_threads()
+    try:
+        assert torch.equal(stepped(1), stepped(threads))
+    finally:
+        torch.set_num_threads(before)

@@ -1,0 +1,139 @@
+"""Rules that judge numbers of few runs and models near a limit: each can fail."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from reproduction import committed, largest, memory, shares
+from reproduction.context import Context
+from reproduction.eight_bit import appendix_c, table_2
+from reproduction.four_bit import figure_3, table_6
+from reproduction.memory import quantizers
+from reproduction.numbers import ratio_interval, smaller
+from reproduction.verdict import beside
+
+REPORTS = Path(__file__).parents[2] / "reports"
+
+
+@pytest.mark.parametrize(
+    ("ours", "total", "theirs", "runs", "same"),
+    [
+        (10, 10, 2 / 3, 3, True),  # Fisher: p = 0.23
+        (10, 10, 1 / 3, 3, False),  # p = 0.04
+        (0, 10, 0, 3, True),
+        (81, 81, 0.9, None, False),  # the interval of 81 of 81 begins at 95.5 %
+        (9, 10, 0.6, None, True),
+        (9, 10, 0.5, None, False),  # it begins at 55.5 %
+    ],
+)
+def test_shares_of_few_runs(
+    ours: int, total: int, theirs: float, runs: int | None, same: bool
+) -> None:
+    assert shares.same(ours, total, theirs, runs) is same
+    paper = pd.DataFrame(
+        {"what": ["row"], "quantity": "unstable", "unit": "%", "paper": [100 * theirs],
+         "paper_spread": math.nan, "rounding": 0.5}
+    )  # fmt: skip
+    wide = shares.widened(paper, {"row": (ours, total)}, runs)
+    (verdict,) = beside(wide, {("row", "unstable"): 100 * ours / total})["verdict"]
+    assert (verdict == "reproduced") is same
+
+
+def test_seeds_that_cannot_tell_say_nothing() -> None:
+    assert smaller([1.0, 1.1, 0.9], [2.0, 2.1, 2.2]) is True
+    assert smaller([2.0, 2.1, 2.2], [1.0, 1.1, 0.9]) is False
+    assert smaller([1.0, 3.0, 2.0], [2.0, 1.0, 3.0]) == ()
+    assert ratio_interval([1.0, 2.0], [2.0, 4.0]) == pytest.approx((0.5, 0.5, 0.5))
+    assert ratio_interval([1.0], [2.0])[1:] == (0.0, math.inf)
+
+
+def test_a_device_keeps_half_a_gib_and_a_model_at_the_limit_does_not_fit(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    full = quantizers("32bit")
+    need = memory.architectures()["mT5-large"].training(full, 512) / memory.GIB
+    assert 23.5 < need < 24
+    assert memory.largest("mT5", 24, full, 512) == "mT5-base"
+    assert memory.largest("mT5", need + 0.51, full, 512) == "mT5-large"
+    monkeypatch.setattr(memory, "RESERVE", 0.0)
+    assert memory.largest("mT5", 24, full, 512) == "mT5-large"
+
+
+def test_the_page_names_the_models_near_a_limit(tmp_path: Path) -> None:
+    finding = largest.find(table_2.build(Context(tmp_path)))
+    assert "mT5-large with 32 bits needs 23.54 of 24" in finding.why
+    assert all(each.holds for each in finding.statements)
+
+
+def errors(blocks: float, noise: float) -> pd.DataFrame:
+    rows = []
+    for seed in range(5):
+        for factor, spec in zip(
+            (1.0, blocks * (1 + noise * seed)), appendix_c.PAIRS.values(), strict=True
+        ):
+            value = factor * 10.0**seed
+            row = dict.fromkeys(appendix_c.COLUMNS.values(), value)
+            rows.append({"quantizer": spec, "zeroed_share": 0.0, **row})
+    return pd.DataFrame(rows)
+
+
+@pytest.mark.parametrize(
+    ("blocks", "noise", "holds", "verdict"),
+    [
+        (0.5, 0.0, True, "same ordering"),  # however far apart the seeds are
+        (1.5, 0.0, False, "not compared"),
+        (0.5, 0.9, False, "not compared"),
+    ],
+)
+def test_appendix_c_is_judged_by_our_own_seeds(
+    blocks: float, noise: float, holds: bool, verdict: str
+) -> None:
+    frame = errors(blocks, noise)
+    finding = appendix_c.find({"by-seed": frame, "compared": frame})
+    assert [each.holds for each in finding.statements] == [holds] * 2
+    assert finding.numbers is not None
+    printed = finding.numbers[finding.numbers["paper"].notna()]
+    assert set(printed["verdict"]) == {verdict}
+
+
+def test_most_of_a_tensor_must_fall_to_zero(tmp_path: Path) -> None:
+    def holds(share: float) -> bool:
+        rows = [
+            {"tensor": "w", "quantizer": spec, "zeroed": zeroed, "zeroed_twice_the_decades": 0.9}
+            for spec, zeroed in ((figure_3.WITH, share), (figure_3.WITHOUT, 0.0))
+        ]
+        histogram = pd.DataFrame(
+            {"quantizer": [figure_3.WITH, figure_3.WITHOUT], "zero_share": [share, 0.0]}
+        )
+        found = figure_3.find({"shares": pd.DataFrame(rows), "histogram": histogram})
+        return found.statements[0].holds is True
+
+    assert holds(0.6)
+    assert not holds(0.4)
+
+
+def test_table_6_asks_what_the_paper_says() -> None:
+    frame = committed.first_moment(Context(Path(), reports=REPORTS))
+    judges = committed.judges(Context(Path(), reports=REPORTS))
+    good = table_6.find({"losses": frame, "judges": judges})
+    small = "Smaller blocks of the first moment lower the loss (digits, 5 seeds)."
+    assert [each.holds for each in good.statements if each.text == small] == [True]
+    swapped = {"B2048/DE@4s + 32bit": "B128/DE@4s + 32bit"}
+    swapped |= {new: old for old, new in swapped.items()}
+    worse = table_6.find({"losses": frame.replace({"width": swapped}), "judges": judges})
+    assert [each.holds for each in worse.statements if each.text == small] == [False]
+
+
+def test_a_judge_that_cannot_tell_is_not_compared() -> None:
+    def holds(low: float, high: float) -> list[object]:
+        row = {"judge": "w", "quantizer": "q", "base": 1.0, "seeds": 8,
+               "difference": (low + high) / 2, "low": low, "high": high}  # fmt: skip
+        return [each.holds for each in committed.alike(pd.DataFrame([row]), "q", "4 bits")]
+
+    assert holds(-0.01, 0.01) == [True]
+    assert holds(0.015, 0.03) == [False]
+    assert holds(-0.03, 0.03) == [()]

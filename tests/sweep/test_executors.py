@@ -1,0 +1,203 @@
+"""Sweeps by several processes: the same bits, whoever measures, and whoever is killed."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from concurrent.futures import Executor, ThreadPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from dataclasses import asdict
+from pathlib import Path
+
+import pandas as pd
+import pytest
+import torch
+
+from qmaps import capture, sweep
+from qmaps.errors import BadValueError, CaptureError, CommunicationError
+from qmaps.sweep import executors
+from qmaps.sweep.merge import joined
+from tests.sweep.data import SPECS, Deadly, on_disk, same, tensors
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return on_disk(tmp_path_factory.mktemp("sweep"))
+
+
+@pytest.fixture(scope="module")
+def serial(path: Path) -> pd.DataFrame:
+    threads = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        return sweep.run(path, SPECS)
+    finally:
+        torch.set_num_threads(threads)
+
+
+def test_a_pool_gives_the_same_bits(path: Path, serial: pd.DataFrame, tmp_path: Path) -> None:
+    told: list[tuple[int, int, str]] = []
+    found = sweep.run(
+        path, SPECS, workers=2, out=tmp_path, progress=lambda *given: told.append(given)
+    )
+    same(found, serial)
+    same(pd.read_parquet(tmp_path / "sweep.parquet"), serial)
+    assert told[0] == (0, 5, "5 parameters on workers")
+    assert told[-1] == (5, 5, "")
+    assert [done for done, _, _ in told] == [0, 1, 2, 3, 4, 5, 5]
+
+
+def test_states_that_were_renamed(path: Path, tmp_path: Path) -> None:
+    file = tmp_path / "optimizer.pt"
+    model = torch.nn.Linear(90, 60)
+    optimizer = torch.optim.AdamW(model.parameters())
+    model(torch.randn(8, 90)).square().sum().backward()
+    optimizer.step()
+    torch.save(optimizer.state_dict(), file)
+    states = capture.load(file, names=["mine.weight", "mine.bias"])
+    expected = sweep.run(states, SPECS[:2])
+    assert set(expected["parameter"]) == {"mine.weight"}
+    with ThreadPoolExecutor(2) as executor:
+        same(sweep.run(states, SPECS[:2], executor=executor), expected)
+
+
+def test_dask_gives_the_same_bits(path: Path, serial: pd.DataFrame) -> None:
+    distributed = pytest.importorskip("distributed")
+    with (
+        distributed.LocalCluster(
+            n_workers=2, threads_per_worker=1, processes=True, dashboard_address=None
+        ) as cluster,
+        distributed.Client(cluster) as client,
+    ):
+        same(sweep.run(path, SPECS, executor=client.get_executor()), serial)
+
+
+def deadly(path: Path, place: Path, lives: int) -> list[sweep.Item]:
+    """The items of a sweep, of which the last kills its worker."""
+    items = sweep.plan(path, SPECS)
+    last = {name: getattr(items[-1], name) for name in asdict(items[-1])}
+    return [*items[:-1], Deadly(**last, place=str(place), lives=lives)]
+
+
+def test_items_of_a_killed_worker_run_again(
+    path: Path, serial: pd.DataFrame, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pools = counted(monkeypatch)
+    items = deadly(path, tmp_path / "died", 1)
+    frames = {item.number: frame for item, frame in executors.in_pool(items, 2)}
+    same(joined([frames[item.number] for item in items]), serial)
+    assert (tmp_path / "died").read_text() == "x"
+    assert pools == [2, 1] or pools == [2, 2]
+
+
+def test_a_worker_that_dies_again_and_again(
+    path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(executors, "RESTARTS", 1)
+    items = deadly(path, tmp_path / "died", 99)
+    with pytest.raises(CommunicationError) as caught:
+        list(executors.in_pool(items[-1:], 2))
+    assert str(caught.value) == (
+        "workers=2: a worker was killed 2 times in a row, perhaps for lack of memory; use fewer "
+        "workers, and the sweep goes on from its parts"
+    )
+    assert (tmp_path / "died").read_text() == "xx"
+
+
+def counted(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The number of workers of each pool that is made."""
+    made: list[int] = []
+    original = executors.new_pool
+
+    def new_pool(workers: int) -> Executor:
+        made.append(workers)
+        return original(workers)
+
+    monkeypatch.setattr(executors, "new_pool", new_pool)
+    return made
+
+
+KILLED = """
+import os, signal, sys
+from qmaps import sweep
+
+def stop(done, total, note):
+    if done == 2:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+sweep.run(sys.argv[1], sys.argv[3:], out=sys.argv[2], progress=stop)
+"""
+
+
+def test_a_killed_sweep_goes_on(path: Path, serial: pd.DataFrame, tmp_path: Path) -> None:
+    command = [sys.executable, "-c", KILLED, str(path), str(tmp_path), *SPECS]
+    done = subprocess.run(command, check=False)
+    assert done.returncode == -signal.SIGKILL
+    kept = {part: part.stat().st_mtime_ns for part in (tmp_path / "parts").iterdir()}
+    assert sorted(part.name for part in kept) == ["00000.parquet", "00001.parquet"]
+    same(sweep.run(path, SPECS, out=tmp_path, workers=1), serial)
+    assert all(part.stat().st_mtime_ns == stamp for part, stamp in kept.items())
+
+
+def test_an_executor_that_lost_its_workers(path: Path) -> None:
+    class Broken(ThreadPoolExecutor):
+        def submit(self, function: Callable, /, *given: object, **named: object):  # type: ignore[no-untyped-def]
+            raise BrokenProcessPool
+
+    with Broken() as executor, pytest.raises(CommunicationError) as caught:
+        sweep.run(path, SPECS, executor=executor)
+    assert str(caught.value) == (
+        "executor=Broken has lost a worker, perhaps for lack of memory; call again with a new "
+        "executor, and the sweep goes on from its parts"
+    )
+
+
+def test_what_workers_cannot_do(path: Path) -> None:
+    cases = {
+        "states in memory cannot be read by workers; give the path of captured states or of a "
+        "checkpoint": (tensors(), {"workers": 2}),
+        "workers=0 must be at least 1": (path, {"workers": 0}),
+        "workers=2 cannot be combined with an executor, which has workers of its own": (
+            path,
+            {"workers": 2, "executor": ThreadPoolExecutor(1)},
+        ),
+    }
+    for message, (states, given) in cases.items():
+        with pytest.raises(BadValueError) as caught:
+            sweep.run(states, SPECS, **given)
+        assert str(caught.value) == message
+
+
+def test_an_error_in_a_worker_is_that_of_one_process(tmp_path: Path) -> None:
+    bad = tensors()
+    bad["c"]["exp_avg"][3, 7] = float("nan")
+    from qmaps.capture.saved import write
+
+    path = write(capture.CapturedStates.from_tensors(bad), tmp_path / "bad")
+    messages = []
+    for workers in (None, 1):
+        with pytest.raises(CaptureError) as caught:
+            sweep.run(path, SPECS, workers=workers)
+        messages.append(str(caught.value))
+    assert messages[0] == messages[1]
+    assert "'exp_avg' of parameter 'c'" in messages[0]
+
+
+def test_a_worker_has_one_thread_and_others_keep_theirs(path: Path) -> None:
+    seen = []
+
+    class Looking(sweep.Item):
+        def measure(self, states: capture.CapturedStates | None = None) -> pd.DataFrame:
+            seen.append(torch.get_num_threads())
+            return super().measure(states)
+
+    [item, *_] = sweep.plan(path, SPECS)
+    threads = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        executors._measured(Looking(**{name: getattr(item, name) for name in asdict(item)}))
+        assert (seen, torch.get_num_threads()) == ([1], 2)
+    finally:
+        torch.set_num_threads(threads)
