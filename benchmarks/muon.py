@@ -32,7 +32,7 @@ from qmaps.storage.files import output_folder, replacing, write_text
 
 WORKLOADS: Mapping[str, Workload] = {
     "lm-tiny": JUDGES["lm-tiny"],
-    "stdlib-lm": StdlibLM(steps=250, lr=2e-3, warmup_steps=25),
+    "stdlib-lm": StdlibLM(steps=250, lr=1e-3, warmup_steps=25),
 }
 
 
@@ -53,7 +53,7 @@ class Sweep:
 
 SWEEPS = {
     "lm-tiny": Sweep((0.25, 0.5, 1.0, 2.0, 4.0), (0.005, 0.01, 0.02, 0.04, 0.08), 3),
-    "stdlib-lm": Sweep((0.5, 1.0, 2.0), (0.01, 0.02, 0.04), 2),
+    "stdlib-lm": Sweep((0.5, 1.0, 2.0), (0.02, 0.04, 0.08, 0.16), 2),
 }
 SEEDS = 8
 
