@@ -21,6 +21,7 @@ from typing import Any
 
 import pandas as pd
 import torch
+from torch import nn
 
 import qmaps
 from qmaps.errors import OutputError
@@ -76,7 +77,7 @@ class Trial:
         with tempfile.TemporaryDirectory() as folder:
             done = train(
                 self.workload,
-                self._contender().optimizer,
+                self.optimizer,
                 out=folder,
                 label=self.quantizer,
                 seed=self.seed,
@@ -94,10 +95,14 @@ class Trial:
             "seconds": time.perf_counter() - start,
         }
 
-    def _contender(self) -> Contender:
+    def optimizer(self, model: nn.Module, workload: Workload) -> torch.optim.Optimizer:
+        """The optimizer that is trained."""
         if self.choice:
-            return Contender(self.quantizer, **qmaps.load_choice(self.choice))
-        return Contender(self.quantizer, None if self.quantizer == FULL else self.quantizer)
+            contender = Contender(self.quantizer, **qmaps.load_choice(self.choice))
+        else:
+            quantizers = None if self.quantizer == FULL else self.quantizer
+            contender = Contender(self.quantizer, quantizers)
+        return contender.optimizer(model, workload)
 
 
 def run_all(

@@ -1,0 +1,279 @@
+"""Muon with its momentum in 32, 8 and 4 bits, beside AdamW.
+
+``python -m benchmarks.muon`` trains each model with AdamW at several learning rates, then with
+Muon for the hidden matrices and AdamW at its best rate for everything else, at several rates of
+Muon. At the best rates it trains with quantized states. It goes on where it was stopped, and writes
+reports/muon.{csv,md}.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import torch
+from scipy import stats
+from torch import nn
+
+from benchmarks.command import among, command_line, count, one_line_errors
+from benchmarks.markdown import markdown
+from benchmarks.trials import FULL, Trial, run_all
+from qmaps.lab.judges import JUDGES
+from qmaps.lab.workloads import Workload
+from qmaps.lab.workloads.stdlib_lm import StdlibLM
+from qmaps.optim import AdamW, Muon, muon_groups
+from qmaps.storage.files import output_folder, replacing, write_text
+
+WORKLOADS: Mapping[str, Workload] = {
+    "lm-tiny": JUDGES["lm-tiny"],
+    "stdlib-lm": StdlibLM(steps=250, lr=1e-3, warmup_steps=25),
+}
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """The learning rates that are tried, and with how many seeds.
+
+    Attributes:
+        factors: AdamW's rates, in units of the workload's own.
+        rates: Muon's rates.
+        seeds: number of seeds.
+    """
+
+    factors: tuple[float, ...]
+    rates: tuple[float, ...]
+    seeds: int
+
+
+SWEEPS = {
+    "lm-tiny": Sweep((0.25, 0.5, 1.0, 2.0, 4.0), (0.005, 0.01, 0.02, 0.04, 0.08), 3),
+    "stdlib-lm": Sweep((0.5, 1.0, 2.0), (0.02, 0.04, 0.08, 0.16), 2),
+}
+SEEDS = 8
+
+ADAMW, ADAMW_8BIT = "AdamW", "AdamW8bit"
+MUON = "Muon + AdamW"
+WIDTHS = {
+    MUON: (None, None),
+    "Muon B256/DE@8s + AdamW8bit": ("B256/DE@8s", "8bit"),
+    "Muon B128/DE@4s + AdamW8bit": ("B128/DE@4s", "8bit"),
+    "Muon B128/DE@4s+sr + AdamW8bit": ("B128/DE@4s+sr", "8bit"),
+}
+"""Quantizer of Muon's momentum and preset of AdamW's moments, by the names of the optimizers."""
+
+
+class MuonAndAdamW(torch.optim.Optimizer):
+    """Muon for the hidden matrices of a model and AdamW for its other parameters, as one."""
+
+    def __init__(
+        self, model: nn.Module, workload: Workload, rate: float, muon: str | None, adamw: str | None
+    ) -> None:
+        matrices, others = muon_groups(model, exclude=["head.*"])
+        decay = workload.weight_decay
+        self.both = (
+            Muon(
+                matrices,
+                lr=rate,
+                weight_decay=decay,
+                state_quantizers={"momentum_buffer": muon},
+            ),
+            AdamW(
+                others,
+                lr=workload.lr,
+                betas=workload.betas,
+                eps=workload.eps,
+                weight_decay=decay,
+                state_quantizers=adamw,
+            ),
+        )
+        super().__init__([group for one in self.both for group in one.param_groups], {})
+        # The groups themselves, not copies, so that schedules reach both.
+        self.param_groups = [group for one in self.both for group in one.param_groups]
+
+    def step(self, closure: Callable[[], float] | None = None) -> None:  # type: ignore[override]
+        """Take a step of both."""
+        assert closure is None
+        for one in self.both:
+            one.step()
+        self.state = {**self.both[0].state, **self.both[1].state}  # type: ignore[assignment]
+
+
+@dataclass(frozen=True)
+class MuonTrial(Trial):
+    """A trial with Muon for the hidden matrices.
+
+    Attributes:
+        rate: Muon's learning rate; that of the workload is AdamW's.
+    """
+
+    rate: float = 0.02
+
+    @property
+    def key(self) -> str:
+        """A hash of all that decides the result."""
+        return hashlib.sha256(f"{super().key} {self.rate}".encode()).hexdigest()[:24]
+
+    def run(self) -> dict[str, Any]:
+        """Train, and return the row."""
+        return {**super().run(), "rate": self.rate}
+
+    def optimizer(self, model: nn.Module, workload: Workload) -> torch.optim.Optimizer:
+        """Muon and AdamW."""
+        return MuonAndAdamW(model, workload, self.rate, *WIDTHS[self.quantizer])
+
+
+def adamw_sweep(name: str) -> list[Trial]:
+    """AdamW at rates around the workload's."""
+    return [
+        Trial(name, WORKLOADS[name], FULL, seed).at(factor)
+        for factor in SWEEPS[name].factors
+        for seed in range(SWEEPS[name].seeds)
+    ]
+
+
+def muon_sweep(name: str, lr: float) -> list[MuonTrial]:
+    """Muon at several rates, with AdamW at its best."""
+    work = replace(WORKLOADS[name], lr=lr)
+    return [
+        MuonTrial(name, work, MUON, seed, rate=rate)
+        for rate in SWEEPS[name].rates
+        for seed in range(SWEEPS[name].seeds)
+    ]
+
+
+def contest(name: str, lr: float, rate: float) -> list[Trial]:
+    """All optimizers at the best rates."""
+    work = replace(WORKLOADS[name], lr=lr)
+    eight = "B256/DE@8s + B256/DE-0@8u"
+    return [
+        trial
+        for seed in range(SEEDS)
+        for trial in (
+            Trial(name, work, FULL, seed),
+            Trial(name, work, eight, seed),
+            *(MuonTrial(name, work, label, seed, rate=rate) for label in WIDTHS),
+        )
+    ]
+
+
+def best(frame: pd.DataFrame, rate: str) -> float:
+    """The rate with the lowest mean loss; raises if it is the first or the last of the sweep."""
+    means = frame.groupby(rate)["loss"].mean()
+    found = float(means.idxmin())
+    if found in (means.index.min(), means.index.max()):
+        raise SystemExit(f"the best {rate}, {found:g}, is at the end of the sweep: widen it")
+    return found
+
+
+def differences(frame: pd.DataFrame) -> pd.DataFrame:
+    """Losses with the same seed, compared.
+
+    Args:
+        frame: rows of `contest`.
+
+    Returns:
+        `workload`, `one`, `other`, `seeds`, `loss` (of `one`, mean), `difference` (mean), `low` and
+        `high` (95 % confidence interval of the difference), and `state_mib` of `one`.
+    """
+    records = []
+    for name, rows in frame.groupby("judge", sort=False):
+        losses = rows.pivot_table("loss", "seed", "optimizer", sort=False)
+        states = rows.groupby("optimizer")["state_mib"].mean()
+        compared = [(ADAMW_8BIT, ADAMW), (MUON, ADAMW)]
+        compared += [(label, MUON) for label in WIDTHS if label != MUON]
+        for one, other in compared:
+            difference = (losses[one] - losses[other]).dropna()
+            n = len(difference)
+            wide = stats.t(n - 1).ppf(0.975) * difference.std() / n**0.5
+            mean = difference.mean()
+            records.append(
+                {"workload": name, "one": one, "other": other, "seeds": n,
+                 "loss": losses[one].mean(), "difference": mean, "low": mean - wide,
+                 "high": mean + wide, "state_mib": states[one]}
+            )  # fmt: skip
+    return pd.DataFrame(records)
+
+
+def page(frame: pd.DataFrame, command: str) -> str:
+    """The report."""
+    lines = [
+        "# Muon with quantized momentum",
+        "",
+        f"`{command}`",
+        "",
+        f"torch {torch.__version__}, one thread for each run. Muon steps the hidden matrices, and "
+        "AdamW the embeddings, the head, norms and biases. AdamW's learning rate is the best of a "
+        "sweep with AdamW alone, and Muon's the best of a sweep beside it; both lie inside their "
+        "sweeps. The final validation losses are compared seed by seed; 95 % "
+        "is the confidence interval of a t-test.",
+        "",
+    ]
+    contested = frame[frame["part"] == "contest"]
+    lines += markdown(
+        ("model", "optimizer", "states, MiB", "loss", "minus", "difference", "95 %", "seeds"),
+        [
+            (
+                row.workload,
+                row.one,
+                f"{row.state_mib:.2f}",
+                f"{row.loss:.4f}",
+                row.other,
+                f"{row.difference:+.4f}",
+                f"{row.low:+.4f} to {row.high:+.4f}",
+                str(row.seeds),
+            )
+            for row in differences(contested).itertuples()
+        ],
+    )
+    lines += ["", "## Learning rates", ""]
+    for part, rate in (("AdamW", "lr"), ("Muon", "rate")):
+        swept = frame[frame["part"] == part].groupby(["judge", rate], sort=False)["loss"]
+        lines += [f"{part}:", ""]
+        lines += markdown(
+            ("model", "learning rate", "seeds", "loss"),
+            [
+                (name, f"{value:g}", str(len(losses)), f"{losses.mean():.4f}")
+                for (name, value), losses in swept
+            ],
+        )
+        lines += [""]
+    return "\n".join(lines)
+
+
+@one_line_errors
+def main(given: Sequence[str] | None = None) -> int:
+    """Run the command line; returns the exit status."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.muon", description=__doc__)
+    parser.add_argument("workload", nargs="*", default=list(WORKLOADS), metavar="WORKLOAD",
+                        help=f"any of {', '.join(WORKLOADS)} (default: all)")  # fmt: skip
+    parser.add_argument("--workers", type=count, help="processes (default: one per core)")
+    parser.add_argument("--runs", type=Path, default=Path("runs"), help="where trials are kept")
+    parser.add_argument("--out", type=Path, default=Path("reports"), help="the report's folder")
+    options = parser.parse_args(given)
+    among(parser, "workload", options.workload, list(WORKLOADS))
+    out, kept, workers = output_folder(options.out), options.runs / "trials", options.workers or 0
+    parts = []
+    for name in options.workload:
+        swept = run_all(adamw_sweep(name), kept, workers=workers).assign(part="AdamW")
+        lr = best(swept, "lr")
+        muon = run_all(muon_sweep(name, lr), kept, workers=workers).assign(part="Muon")
+        due = contest(name, lr, best(muon, "rate"))
+        found = run_all(due, kept, workers=workers).assign(part="contest")
+        parts += [swept, muon, found]
+    frame = pd.concat(parts, ignore_index=True)
+    frame["optimizer"] = frame["quantizer"].map(lambda one: one if one in WIDTHS else ADAMW_8BIT)
+    frame.loc[frame["quantizer"] == FULL, "optimizer"] = ADAMW
+    with replacing(out / "muon.csv") as temporary:
+        frame.to_csv(temporary, index=False)
+    write_text(out / "muon.md", page(frame, command_line("benchmarks.muon", given)))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
