@@ -46,7 +46,6 @@ def test_one_two_and_four_processes(tmp_path: Path, monkeypatch: pytest.MonkeyPa
         "loads_from_1",
         "saves",
         "full_state_dicts",
-        "converted_folders",
     )
     launch(4, tmp_path, *EVERYWHERE, *FOUR, "loads_from_2")
     worker.load_alone()
