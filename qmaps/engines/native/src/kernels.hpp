@@ -48,6 +48,9 @@ struct Kernels {
     Selection selection;
     MetricKernels metrics;
     LeastSquares least_squares;
+    // For benchmarks; see kernels/limits.hpp.
+    void (*divisions)(std::int64_t count);
+    void (*roots)(std::int64_t count);
 };
 
 const Kernels& portable_kernels();

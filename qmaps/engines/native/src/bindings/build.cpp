@@ -37,6 +37,14 @@ void register_build(nb::module_& module) {
             return names;
         },
         "Every instruction set that this build and this processor have, best first.");
+    module.def(
+        "divisions", [](std::int64_t count) { kernels().divisions(count); }, nb::arg("count"),
+        nb::call_guard<nb::gil_scoped_release>(),
+        "256 divisions, so many times over: benchmarks take their time.");
+    module.def(
+        "roots", [](std::int64_t count) { kernels().roots(count); }, nb::arg("count"),
+        nb::call_guard<nb::gil_scoped_release>(),
+        "256 square roots, so many times over: benchmarks take their time.");
     // `qmaps doctor` reports it; __VERSION__ of Clang holds its name.
     module.attr("compiler") =
 #if defined(__clang__)

@@ -26,6 +26,7 @@ namespace {
 #include "factored.hpp"
 #include "step.hpp"
 #include "selection.hpp"
+#include "limits.hpp"
 }  // namespace
 
 const Kernels& QMAPS_KERNELS() {
@@ -34,7 +35,7 @@ const Kernels& QMAPS_KERNELS() {
                                       step_norms, factored_sums, row_sum,
                                       {kRules, sizeof kRules / sizeof kRules[0]}, eight_bit_grid,
                                       raise_to_grid, widen_scales, round_scales, store_scales,
-                                      kSelection, kMetrics, kLeastSquares};
+                                      kSelection, kMetrics, kLeastSquares, divisions, roots};
     return table;
 }
 
