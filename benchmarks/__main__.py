@@ -19,6 +19,7 @@ from benchmarks.bandwidth import bandwidth
 from benchmarks.case import OURS, Measured, Options, failure
 from benchmarks.cases import CASES
 from benchmarks.command import folder, selected, shared_options
+from benchmarks.limits import Limits, arithmetic, shares
 from benchmarks.machine import about
 from benchmarks.plot import draw
 from benchmarks.table import table
@@ -37,7 +38,7 @@ def arguments(given: Sequence[str]) -> argparse.Namespace:
 
 def measure(cases: Sequence[Measured], options: Options) -> dict[str, Any]:
     """Bandwidth and all rows; a case that fails is a row that says so."""
-    rates = [bandwidth(options.rounds, options.scale)]
+    rates = [bandwidth(options.rounds, options.scale) | arithmetic(options.rounds)]
     rows: list[dict[str, Any]] = []
     for number, case in enumerate(cases, 1):
         start = time.perf_counter()
@@ -51,15 +52,24 @@ def measure(cases: Sequence[Measured], options: Options) -> dict[str, Any]:
         took = time.perf_counter() - start
         print(f"{number}/{len(cases)} {_brief(found[0])} ({took:.1f} s)", flush=True)
     # Once more: other programs may have been at work at the beginning.
-    rates.append(bandwidth(options.rounds, options.scale))
-    kernels = {name: max(each[name] for each in rates) for name in rates[0]}
+    rates.append(bandwidth(options.rounds, options.scale) | arithmetic(options.rounds))
+    kernels = {
+        name: None if rate is None else max(rate, rates[1][name]) for name, rate in rates[0].items()
+    }
+    dividing = {name: kernels.pop(name) for name in ("divisions", "roots")}
     best = max(kernels.values())
+    limits = Limits(best, **dividing)
     for row in rows:
         row["share_of_bandwidth"] = {
             name: 1e9 * nbytes / row["values"][name]["median"] / best
             for name, nbytes in row.get("bytes_per_element", {}).items()
         }
-    return {"bytes_per_second": {"best": best, "kernels": kernels}, "cases": rows}
+        row["roofline"] = shares(row, limits)
+    return {
+        "bytes_per_second": {"best": best, "kernels": kernels},
+        "per_second": dividing,
+        "cases": rows,
+    }
 
 
 def write(results: dict[str, Any], out: Path) -> None:

@@ -40,6 +40,7 @@ class Setup:
         contenders: by name, what prepares its work. One that raises is reported as skipped.
         elements: times are given per element.
         nbytes: by contender, bytes per element that must cross the memory bus.
+        divider: by contender, how often it must divide, and take a root, per element.
         refresh: given the round's number, changes the inputs; not timed.
         check: measures whether the answers are right, after the timing.
     """
@@ -47,6 +48,7 @@ class Setup:
     contenders: Mapping[str, Callable[[], Work]]
     elements: int
     nbytes: Mapping[str, float] = field(default_factory=dict)
+    divider: Mapping[str, tuple[float, float]] = field(default_factory=dict)
     refresh: Callable[[int], None] | None = None
     check: Callable[[], dict[str, float]] | None = None
 
@@ -73,12 +75,14 @@ class Case:
         make: given the scale, the work.
         floors: by peer, the least ratio of its time to ours that is asked for.
         note: what a reader of the table has to know.
+        goal: the least share of what bounds it (`benchmarks.limits`) that is asked for.
     """
 
     name: str
     make: Callable[[float], Setup]
     floors: Mapping[str, float] = field(default_factory=dict)
     note: str = ""
+    goal: float | None = None
 
     def measure(self, options: Options) -> list[dict[str, Any]]:
         """One row."""
@@ -102,6 +106,10 @@ class Case:
             | {
                 "elements": setup.elements,
                 "bytes_per_element": nbytes,
+                "divider_per_element": {
+                    name: [*setup.divider.get(name, (0, 0))] for name in nbytes
+                },
+                "goal": self.goal,
                 "checks": checks,
                 "forms": forms(works, values),
                 "others_cpu": neighbours.share,

@@ -47,7 +47,7 @@ def ratios(axes: Axes, rows: Sequence[dict[str, Any]]) -> list[Line2D]:
     name_lines(axes, [row["name"] for row in rows])
     axes.xaxis.set_major_formatter(lambda value, _: f"{value:g}x")
     axes.set_xlabel("time of the peer / time of qmaps (more than 1: qmaps is faster)")
-    return _legend(looks)
+    return _legend(looks, floors=any(row["floors"] for row in rows))
 
 
 def name_lines(axes: Axes, names: Sequence[str]) -> None:
@@ -69,12 +69,14 @@ def _line(axes: Axes, line: int, row: dict[str, Any], looks: dict[str, Look]) ->
             axes.plot(floor, line, "|", color=colour, markersize=17, markeredgewidth=2.5)
 
 
-def _legend(looks: dict[str, Look]) -> list[Line2D]:
+def _legend(looks: dict[str, Look], *, floors: bool) -> list[Line2D]:
     style = {"linestyle": "none", "markersize": 7}
     handles = [
         Line2D([], [], marker=marker, color=colour, label=peer, **style)
         for peer, (colour, marker) in looks.items()
     ]
+    if not floors:
+        return handles
     grey = {"color": "#555555", "linestyle": "none"}
     bar = Line2D([], [], marker="|", markersize=13, markeredgewidth=2.5, label="floor", **grey)
     hollow = Line2D(

@@ -17,9 +17,9 @@ def table(results: dict[str, Any]) -> str:
     rows = results["cases"]
     parts = [
         ["# qmaps beside its peers on a CPU", ""],
-        _about(results["about"], results["bytes_per_second"]),
+        _about(results["about"], results["bytes_per_second"], results["per_second"]),
         _asked(rows),
-        ["![ratios and floors](cpu.png)", ""],
+        ["![ratios of times to peers](cpu.png)", ""],
         _all(rows),
         checks(rows),
         notes(rows),
@@ -27,10 +27,11 @@ def table(results: dict[str, Any]) -> str:
     return "\n".join(line for part in parts for line in part).rstrip() + "\n"
 
 
-def _about(about: dict[str, Any], rates: dict[str, Any]) -> list[str]:
+def _about(about: dict[str, Any], rates: dict[str, Any], per_second: dict[str, Any]) -> list[str]:
     machine = about["machine"]
     versions = ", ".join(f"{name} {value}" for name, value in about["versions"].items() if value)
     kernels = ", ".join(f"{name} {giga(rate)}" for name, rate in rates["kernels"].items())
+    dividing = [f"{giga(rate)} {name}" for name, rate in per_second.items() if rate is not None]
     cores = f", {machine['cores']} cores" if machine["cores"] else ""
     isa = f", {about['isa']}" if about["isa"] else ""
     lines = [
@@ -42,16 +43,21 @@ def _about(about: dict[str, Any], rates: dict[str, Any]) -> list[str]:
         f"{about['threads']} threads",
         f"- {versions}",
         f"- engine: {about['backend']['name']}{isa} ({about['backend']['reason']})",
-        f"- memory: {kernels} GB/s; shares are of the largest",
+        f"- memory: {kernels} GB/s",
+        f"- divider: {' and '.join(dividing) or 'not measured'}, in 1e9 a second",
         "",
         "Contenders take turns in one process, on the same data. Times are medians with quartiles; "
         "ratios are a peer's median over that of qmaps, with the quartiles of the rounds, so more "
         "than 1 means that qmaps is faster.",
         "",
+        "The roofline is the least time that a case could take here if nothing else took any: that "
+        "of its bytes at the largest bandwidth, or of its divisions and square roots, whichever is "
+        "longer. Other arithmetic, such as the search for codes, is not in it.",
+        "",
     ]
     if about["scale"] != 1:
         lines += [
-            f"**The sizes are scaled by {about['scale']:g}; floors are meant for full size.**",
+            f"**Sizes are scaled by {about['scale']:g}; what is asked is meant for full size.**",
             "",
         ]
     return lines
@@ -64,18 +70,29 @@ def _asked(rows: Sequence[Row]) -> list[str]:
             ratio = row["ratios"].get(peer)
             if ratio is None:
                 verdict = f"not measured: {row['skipped'].get(peer, row['skipped'].get(OURS, ''))}"
-                cells.append([_name(row), peer, "", f"{floor:g}", verdict])
+                cells.append([_name(row), peer, "", f"at least {floor:.3g}", verdict])
                 continue
             verdict = "reached" if row["reached"][peer] else "**missed**"
-            cells.append([_name(row), peer, spread(ratio, "ratio"), f"{floor:g}", verdict])
+            cells.append(
+                [_name(row), peer, spread(ratio, "ratio"), f"at least {floor:.3g}", verdict]
+            )
+        if row.get("goal") is not None and OURS in row["roofline"]:
+            reached = row["roofline"][OURS]
+            verdict = "reached" if reached["share"] >= row["goal"] else "**missed**"
+            goal = f"at least {row['goal']:.0%}"
+            cells.append([_name(row), "roofline", _share(reached), goal, verdict])
         if "limit" in row:
             ours = f"{number(row['values'][OURS]['median'])} {row['unit']}"
             verdict = "kept" if row["kept"] else "**exceeded**"
             cells.append([_name(row), "", ours, f"at most {row['limit']:g}", verdict])
     if not cells:
         return []
-    head = ["case", "peer", "ratio", "floor", ""]
+    head = ["case", "beside", "measured", "asked", ""]
     return ["## What is asked", "", *markdown(head, cells), ""]
+
+
+def _share(found: dict[str, Any]) -> str:
+    return f"{found['share']:.0%} of {found['bound']}"
 
 
 def _all(rows: Sequence[Row]) -> list[str]:
@@ -84,7 +101,7 @@ def _all(rows: Sequence[Row]) -> list[str]:
         first = _name(row)
         for contender, value in row["values"].items():
             ratio = row["ratios"].get(contender)
-            share = row.get("share_of_bandwidth", {}).get(contender)
+            share = row.get("roofline", {}).get(contender)
             cells.append(
                 [
                     first,
@@ -92,11 +109,11 @@ def _all(rows: Sequence[Row]) -> list[str]:
                     f"{spread(value, 'median')} {row['unit']}",
                     str(len(row["samples"][contender])),
                     "" if ratio is None else spread(ratio, "ratio"),
-                    "" if share is None else f"{share:.0%}",
+                    "" if share is None else _share(share),
                 ]
             )
             first = ""
-    head = ["case", "contender", "median (quartiles)", "rounds", "ratio", "bandwidth"]
+    head = ["case", "contender", "median (quartiles)", "rounds", "ratio", "roofline"]
     return ["## All that was measured", "", *markdown(head, cells), ""]
 
 

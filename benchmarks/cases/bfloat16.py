@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from benchmarks.case import OURS, Case, Setup
-from benchmarks.cases.adamw import EIGHT, FUSED, TORCH, matches, traffic
+from benchmarks.cases.adamw import EIGHT, FUSED, TORCH, dividing, matches, traffic
 from benchmarks.data import matrices, new_gradients, parameters
 from benchmarks.peers import BITSANDBYTES, TORCHAO, need, torchao
 from qmaps.optim import AdamW8bit
@@ -35,6 +35,7 @@ def beside(params: list[Tensor]) -> Setup:
         },
         elements=sum(p.numel() for p in params),
         nbytes=dict.fromkeys((OURS, NEAREST), traffic(EIGHT, size=2)) | {FUSED: TORCH_TRAFFIC},
+        divider=dict.fromkeys((OURS, NEAREST), dividing(EIGHT)),
         refresh=new_gradients(params),
     )
 

@@ -64,10 +64,11 @@ def case(ours, peer) -> Case:
             {OURS: ours, "peer": peer},
             elements=round(1000 * scale),
             nbytes={OURS: 4.0},
+            divider={OURS: (1.0, 0.0)},
             check=lambda: {"share of equal codes": 1.0},
         )
 
-    return Case("a case", make, {"peer": 0.0}, note="what to know")
+    return Case("a case", make, {"peer": 0.0}, note="what to know", goal=0.75)
 
 
 def missing() -> None:
@@ -113,6 +114,7 @@ def test_results_become_json_a_table_and_a_picture(tmp_path: Path) -> None:
     assert "share of equal codes: 1" in text
     assert "what to know" in text
     assert "scaled by 0.001" in text
+    assert "| roofline |" in text
     assert (tmp_path / "cpu.png").read_bytes().startswith(b"\x89PNG")
 
 
