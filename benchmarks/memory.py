@@ -135,6 +135,14 @@ def peak(work: Callable[[], object]) -> float | None:
         return None
 
 
+def resident() -> float | None:
+    """MiB of this process in memory; None if unknown."""
+    try:
+        return _status("VmRSS") / 1024
+    except (OSError, LookupError):
+        return None
+
+
 def _status(field: str) -> int:
     """A size of this process in KiB."""
     text = Path("/proc/self/status").read_text()

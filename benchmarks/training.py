@@ -1,0 +1,233 @@
+"""What a training step costs as a whole: forward, backward and AdamW, in time and memory.
+
+``python -m benchmarks.training`` trains workloads of the laboratory with AdamW in 32, 8 and 4 bits
+and with those of torch, bitsandbytes and torchao, in turns in one process, and measures memory in a
+fresh process for each. It writes reports/bench/training.{json,md}.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from benchmarks import machine
+from benchmarks.case import UnavailableError, prepared, reason
+from benchmarks.cases.adamw import FUSED, TORCH
+from benchmarks.command import among, count, one_line_errors
+from benchmarks.markdown import markdown
+from benchmarks.memory import ALLOCATOR, peak, resident
+from benchmarks.peers import BITSANDBYTES, TORCHAO, need, torchao
+from benchmarks.timing import Work, interleaved, quartiles, ratio
+from qmaps import optim
+from qmaps.lab import workloads
+from qmaps.storage.files import output_folder, write_json, write_text
+
+DEFAULT = ("stdlib-lm", "minilm")
+WARM_UPS = 3
+Step = Callable[[list[Tensor]], Work]
+
+
+def _bound(make: Callable[[list[Tensor]], torch.optim.Optimizer]) -> Step:
+    return lambda params: make(params).step
+
+
+CONTENDERS: dict[str, Step] = {
+    FUSED: _bound(lambda params: torch.optim.AdamW(params, lr=1e-4, **TORCH[FUSED])),
+    "torch foreach": _bound(lambda params: torch.optim.AdamW(params, lr=1e-4, foreach=True)),
+    "qmaps 32 bits": _bound(lambda params: optim.AdamW(params, lr=1e-4)),
+    "qmaps 8 bits": _bound(lambda params: optim.AdamW8bit(params, lr=1e-4)),
+    "qmaps 4 bits": _bound(lambda params: optim.AdamW4bit(params, lr=1e-4)),
+    f"{BITSANDBYTES} 8 bits": _bound(
+        lambda params: need("bitsandbytes").optim.AdamW8bit(params, lr=1e-4)
+    ),
+    f"{TORCHAO} 8 bits": torchao("AdamW8bit", lr=1e-4),
+    f"{TORCHAO} 4 bits": torchao("AdamW4bit", lr=1e-4),
+}
+
+
+class Training:
+    """A model that is trained, a step at each call.
+
+    Attributes:
+        seconds: of the optimizer's part of each step.
+    """
+
+    def __init__(self, workload: workloads.Workload, step: Step) -> None:
+        self.workload = workload
+        self.model = workload.model(0)
+        self.params = [p for p in self.model.parameters() if p.requires_grad]
+        self.step = step(self.params)
+        self.seconds: list[float] = []
+        self.number = 0
+
+    def __call__(self) -> None:
+        """One step."""
+        self.number += 1
+        loss = self.workload.loss(self.model, self.workload.batch(self.number, 0))
+        for p in self.params:
+            p.grad = None
+        loss.backward()  # type: ignore[no-untyped-call]
+        seconds, _ = interleaved({"step": self.step}, 1, warm_ups=0)
+        self.seconds += seconds["step"]
+
+
+def times(name: str, rounds: int) -> dict[str, Any]:
+    """Seconds of whole steps and of optimizers, by contender, and who cannot run."""
+    workload = workloads.get(name)
+    works, skipped = prepared(
+        {each: lambda step=step: Training(workload, step) for each, step in CONTENDERS.items()}
+    )
+    seconds, failed = interleaved(works, rounds, warm_ups=WARM_UPS)
+    skipped |= {each: reason(error) for each, error in failed.items()}
+    parts = {each: works[each].seconds[-len(seconds[each]) :] for each in seconds}
+    return {"seconds": seconds, "optimizer": parts, "skipped": skipped}
+
+
+def memory(name: str, contender: str) -> dict[str, float | None]:
+    """MiB of this process from the model on: between steps, and at most in one."""
+    workload = workloads.get(name)
+    workload.batch(1, 0)  # data and packages are there before the model
+    before = resident()
+    training = Training(workload, CONTENDERS[contender])
+    for _ in range(WARM_UPS):
+        training()
+    between = resident()
+    more = peak(training)
+    if before is None or between is None or more is None:
+        return {"resident": None, "peak": None}
+    return {"resident": between - before, "peak": between - before + more}
+
+
+def in_fresh_process(name: str, contender: str) -> dict[str, Any]:
+    """`memory` where nothing else has been.
+
+    Raises:
+        UnavailableError: the process failed; the last line of its output says why.
+    """
+    command = [sys.executable, "-m", "benchmarks.training", name, "--memory-of", contender]
+    done = subprocess.run(
+        command,
+        cwd=Path(__file__).parents[1],
+        env={**os.environ, **ALLOCATOR},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if done.returncode:
+        lines = done.stderr.strip().splitlines() or [f"exit code {done.returncode}"]
+        raise UnavailableError(lines[-1])
+    result: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
+    return result
+
+
+def measure(name: str, rounds: int) -> dict[str, Any]:
+    """All of one workload."""
+    found = times(name, rounds)
+    skipped, held = found["skipped"], {}
+    for contender in found["seconds"]:
+        try:
+            held[contender] = in_fresh_process(name, contender)
+        except UnavailableError as error:
+            skipped[f"memory of {contender}"] = str(error)
+    return {**found, "memory": held}
+
+
+def rows(found: Mapping[str, Any]) -> list[tuple[str, ...]]:
+    """Cells of a workload's table."""
+    base = found["seconds"].get(FUSED)
+    cells = []
+    for name, seconds in found["seconds"].items():
+        whole = quartiles(seconds)["median"]
+        part = quartiles(found["optimizer"][name])["median"]
+        held = found["memory"].get(name, {})
+        beside = ratio(seconds, base) if base else None
+        cells.append(
+            (
+                name,
+                f"{1e3 * whole:.0f}",
+                f"{part / whole:.1%}",
+                f"{beside['ratio']:.3f} ({beside['q1']:.3f} to {beside['q3']:.3f})"
+                if beside
+                else "",
+                *(_mebibytes(held.get(key)) for key in ("resident", "peak")),
+            )
+        )
+    return cells
+
+
+def _mebibytes(value: float | None) -> str:
+    return "" if value is None else f"{value:.0f}"
+
+
+def page(results: Mapping[str, Any]) -> str:
+    """The report."""
+    about = results["about"]
+    here = about["machine"]
+    versions = ", ".join(f"{name} {each}" for name, each in about["versions"].items() if each)
+    lines = [
+        "# A whole training step",
+        "",
+        f"`{about['command']}`",
+        "",
+        f"{about['date']}, {here['processor']} ({here['architecture']}, {here['system']}), "
+        f"{here['cores']} cores, {about['threads']} threads; {versions}.",
+        "",
+        "Forward, backward and AdamW's step of the laboratory's workloads. Contenders take turns "
+        "in one process; times are medians, ratios those of the medians with the quartiles of the "
+        "rounds. Memory is that of a fresh process from the model on: parameters, gradients and "
+        "states between two steps, and with activations at most in one.",
+        "",
+    ]
+    head = ("AdamW", "ms a step", "of it AdamW", "beside torch fused", "MiB between", "MiB at most")
+    for name, found in results["workloads"].items():
+        lines += [
+            f"## {name}",
+            "",
+            f"{found['parameters'] / 1e6:.1f} million parameters.",
+            "",
+            *markdown(head, rows(found)),
+            "",
+            *(f"- {each} is left out: {why}" for each, why in found["skipped"].items()),
+        ]
+    return "\n".join(lines).rstrip() + "\n"
+
+
+@one_line_errors
+def main(given: Sequence[str] | None = None) -> int:
+    """Run the command line; returns the exit status."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.training", description=__doc__)
+    parser.add_argument("workload", nargs="*", default=list(DEFAULT), metavar="WORKLOAD",
+                        help=f"any of {', '.join(workloads.names())}")  # fmt: skip
+    parser.add_argument("--rounds", type=count, default=15)
+    parser.add_argument("--out", type=Path, default=Path("reports/bench"))
+    parser.add_argument("--memory-of", metavar="NAME", help=argparse.SUPPRESS)
+    options = parser.parse_args(given)
+    among(parser, "workload", options.workload, list(workloads.names()))
+    if options.memory_of:
+        print(json.dumps(memory(options.workload[0], options.memory_of)))
+        return 0
+    out = output_folder(options.out)
+    results: dict[str, Any] = {
+        "about": machine.about(sys.argv[1:] if given is None else given, "benchmarks.training"),
+        "workloads": {},
+    }
+    for name in options.workload:
+        model = workloads.get(name).model(0)
+        parameters = sum(p.numel() for p in model.parameters())
+        results["workloads"][name] = {"parameters": parameters, **measure(name, options.rounds)}
+    write_json(out / "training.json", results)
+    write_text(out / "training.md", page(results))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

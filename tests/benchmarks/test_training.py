@@ -1,0 +1,50 @@
+"""The benchmark of whole training steps."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from benchmarks import training
+from benchmarks.training import FUSED, page, rows
+
+
+def test_rows() -> None:
+    found = {
+        "seconds": {FUSED: [0.2, 0.2, 0.2], "ours": [0.1, 0.1, 0.1]},
+        "optimizer": {FUSED: [0.1, 0.1, 0.1], "ours": [0.02, 0.02, 0.02]},
+        "memory": {FUSED: {"resident": 100.4, "peak": 200.0}},
+    }
+    assert rows(found) == [
+        (FUSED, "200", "50.0%", "1.000 (1.000 to 1.000)", "100", "200"),
+        ("ours", "100", "20.0%", "0.500 (0.500 to 0.500)", "", ""),
+    ]
+
+
+def test_steps_and_memory_of_a_workload(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    chosen = {name: training.CONTENDERS[name] for name in (FUSED, "qmaps 4 bits")}
+    monkeypatch.setattr(training, "CONTENDERS", chosen)
+    assert training.main(["digits", "--rounds", "2", "--out", str(tmp_path)]) == 0
+    results = json.loads((tmp_path / "training.json").read_text())
+    found = results["workloads"]["digits"]
+    assert list(found["seconds"]) == [FUSED, "qmaps 4 bits"]
+    for name in chosen:
+        assert len(found["seconds"][name]) == 2
+        wholes_and_parts = zip(found["seconds"][name], found["optimizer"][name], strict=True)
+        assert all(0 < part < whole for whole, part in wholes_and_parts)
+        assert 0 < found["memory"][name]["resident"] <= found["memory"][name]["peak"]
+    text = (tmp_path / "training.md").read_text()
+    assert text == page(results)
+    assert "## digits" in text
+
+
+def test_who_cannot_run_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    def missing(_) -> None:
+        raise training.UnavailableError("not installed")
+
+    monkeypatch.setattr(training, "CONTENDERS", {"peer": missing})
+    found = training.measure("digits", 1)
+    assert found["skipped"] == {"peer": "not installed"}
+    assert rows(found) == []
