@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks import training
-from benchmarks.training import FUSED, page, rows
+from benchmarks.training import FUSED, rows
 
 
 def test_rows() -> None:
@@ -29,15 +29,15 @@ def test_steps_and_memory_of_a_workload(tmp_path: Path, monkeypatch: pytest.Monk
     assert training.main(["digits", "--rounds", "2", "--out", str(tmp_path)]) == 0
     results = json.loads((tmp_path / "training.json").read_text())
     found = results["workloads"]["digits"]
-    assert list(found["seconds"]) == [FUSED, "qmaps 4 bits"]
+    assert set(found["seconds"]) == set(chosen)
     for name in chosen:
         assert len(found["seconds"][name]) == 2
         wholes_and_parts = zip(found["seconds"][name], found["optimizer"][name], strict=True)
         assert all(0 < part < whole for whole, part in wholes_and_parts)
         assert 0 < found["memory"][name]["resident"] <= found["memory"][name]["peak"]
     text = (tmp_path / "training.md").read_text()
-    assert text == page(results)
     assert "## digits" in text
+    assert text.index("| torch fused |") < text.index("| qmaps 4 bits |")
 
 
 def test_who_cannot_run_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
