@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 from torch import Tensor
 
-from qmaps.capture.readers.base import Reader, StateDict, reading
+from qmaps.capture.readers.base import Reader, StateDict, named_by, reading
 from qmaps.capture.readers.zero import load_file, shapes_in, with_names
 from qmaps.capture.snapshot import Lazy
 from qmaps.errors import DAMAGE, BadValueError, CaptureError
@@ -66,6 +66,7 @@ class Universal(Reader):
         flats = [flat for group in groups for flat in group["params"]]
         if len(shapes) == len(flats) and known.keys() == state.keys():
             named = with_names(groups, shapes)
+            _check_names(named, state, about.parent)
         else:
             named = [{"params": list(state)}]
         return [{"state": state, "param_groups": named}]
@@ -76,11 +77,8 @@ def _folder(path: Path) -> Path | None:
         return None
     if exists(path / "zero" / OPTIMIZER):
         return path
-    try:
-        step = path / (path / LATEST).read_text().strip()
-    except (OSError, ValueError):
-        return None
-    return step if step.parent == path and exists(step / "zero" / OPTIMIZER) else None
+    step = named_by(path, LATEST)
+    return step if step is not None and exists(step / "zero" / OPTIMIZER) else None
 
 
 def _step(common: Mapping[str, Any]) -> Any:
@@ -93,6 +91,20 @@ def _parameters(folder: Path) -> Iterator[tuple[str, Path]]:
     """The parameters and their folders; a name may have slashes."""
     for path in sorted({found.parent for found in folder.rglob("*.pt")} - {folder}):
         yield path.relative_to(folder).as_posix(), path
+
+
+def _check_names(
+    groups: list[dict[str, Any]], state: Mapping[str, Mapping[str, Any]], folder: Path
+) -> None:
+    """Raise if parameters of a group differ in their states, as where a file is missing."""
+    for group in groups:
+        names = {s for parameter in group["params"] for s in state[parameter]}
+        for parameter in group["params"]:
+            for name in sorted(names - state[parameter].keys()):
+                raise CaptureError(
+                    f"{str(folder / parameter / f'{name}.pt')!r} does not exist; other parameters "
+                    "of its group have this state"
+                )
 
 
 def _states(place: Path, shape: tuple[int, ...] | None) -> dict[str, Any]:

@@ -1,5 +1,6 @@
 """torch.distributed.checkpoint: every way in which FSDP saves an optimizer, and damaged folders."""
 
+import dataclasses
 import pickle
 import re
 import shutil
@@ -242,6 +243,29 @@ def test_metadata_of_another_world_size_is_refused(tmp_path: Path) -> None:
         folder,
         f"{str(folder / '__0_0.distcp')!r} is not a checkpoint that torch can load; it is corrupt, "
         "truncated, or a file of another kind",
+    )
+
+
+def test_chunks_that_overlap_are_refused(tmp_path: Path) -> None:
+    folder = copied("dcp/fsdp2", tmp_path)
+    key = "optim.state.0.weight.exp_avg"
+    moved = torch.Size([1, 0])
+
+    def overlapping(metadata) -> None:  # of the right size, but nothing is left for the last row
+        entry = metadata.state_dict_metadata[key]
+        size = entry.chunks[0].sizes[0]
+        entry.size = torch.Size([2 * size, entry.size[1]])
+        entry.chunks[1].sizes = entry.chunks[0].sizes
+        entry.chunks[1].offsets = moved
+        (index,) = [i for i in metadata.storage_data if i.fqn == key and any(i.offset)]
+        info = metadata.storage_data.pop(index)
+        metadata.storage_data[dataclasses.replace(index, offset=moved)] = info
+
+    rewritten(folder, overlapping)
+    refused(
+        folder,
+        f"{str(folder / '.metadata')!r} has chunks of 36 elements for {key!r} of shape (6, 6); the "
+        "chunks must make up the tensor",
     )
 
 

@@ -68,6 +68,17 @@ def test_missing_and_truncated_files_are_refused(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.parametrize("name", SAVED)
+def test_a_missing_state_is_refused(name: str, tmp_path: Path) -> None:
+    folder = copied(f"deepspeed/{name}-universal", tmp_path)
+    path = folder / "global_step3/zero/0.weight/exp_avg_sq.pt"
+    path.unlink()
+    refused(
+        folder,
+        f"{str(path)!r} does not exist; other parameters of its group have this state",
+    )
+
+
 class Hostile:
     def __reduce__(self) -> tuple[object, ...]:
         return (exec, ("raise SystemExit('executed')",))
