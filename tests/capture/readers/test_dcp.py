@@ -38,6 +38,21 @@ def test_fsdp(name: str) -> None:
     assert [states.eps(name) for name in PARAMETERS] == [1e-6] * 4
 
 
+@pytest.mark.parametrize("around", ["state", "param_groups", "app"])
+def test_dicts_around_the_optimizer_may_have_any_name(around: str, tmp_path: Path) -> None:
+    layers = nn.ModuleDict({"state": nn.Linear(3, 3), "param_groups": nn.Linear(3, 3)})
+    optimizer = torch.optim.AdamW(layers.parameters())
+    layers["param_groups"](layers["state"](torch.ones(1, 3))).sum().backward()
+    optimizer.step()
+    saved = get_optimizer_state_dict(layers, optimizer)
+    dcp.save({around: {"optim": saved, "epoch": 3}}, checkpoint_id=tmp_path, no_dist=True)
+    states = load(tmp_path)
+    assert states.parameters() == list(dict(layers.named_parameters()))
+    for name, param in layers.named_parameters():
+        assert states.hyperparameters(name)["lr"] == 1e-3
+        assert states.tensor(name, "exp_avg").equal(optimizer.state[param]["exp_avg"])
+
+
 def test_numbered_parameters_take_names() -> None:
     saved = torch.load(HERE / "dcp/plain/expected.pt", weights_only=True)
     states = load(HERE / "dcp/plain", names=PARAMETERS)
