@@ -24,6 +24,9 @@ WEIGHTS = "fp32"
 """The parameter itself, which lies with its states."""
 
 
+STEP = "step"
+
+
 class Universal(Reader):
     """What DeepSpeed's ``ds_to_universal`` makes of the checkpoint of any number of ranks.
 
@@ -108,28 +111,37 @@ def _check_names(
 
 
 def _states(place: Path, shape: tuple[int, ...] | None) -> dict[str, Any]:
+    weights = place / f"{WEIGHTS}.pt"
+    expected = _tensor(_value(weights, verify_large=False)) if exists(weights) else None
     states: dict[str, Any] = {}
     for file in sorted(place.glob("*.pt")):
-        if file.stem == WEIGHTS:
+        if file == weights:
             continue
         value = _value(file, verify_large=False)
-        # Those of ZeRO 3 have no dict around them, and their padding at the end.
-        tensor = value["param"] if isinstance(value, Mapping) else value
-        if not isinstance(tensor, Tensor):
-            states[file.stem] = tensor
-        elif tensor.dim() == 0:
-            states[file.stem] = tensor.clone()
-        else:
-            own = tuple(tensor.shape)
-            flat = not isinstance(value, Mapping) and shape is not None
-            if flat and shape is not None and math.prod(shape) > tensor.numel():
-                raise CaptureError(
-                    f"{str(file)!r} has {tensor.numel()} elements, but the model's file says that "
-                    f"the parameter's shape is {shape}"
-                )
-            wanted = shape if flat and shape is not None else own
-            states[file.stem] = Lazy(wanted, tensor.dtype, reading(_reader(file, wanted)))
+        tensor = _tensor(value)
+        if file.stem == STEP or not isinstance(tensor, Tensor):
+            states[file.stem] = tensor.clone() if isinstance(tensor, Tensor) else tensor
+            continue
+        own = wanted = tuple(tensor.shape)
+        if shape is not None and not isinstance(value, Mapping):
+            wanted = shape  # those of ZeRO 3 are flat and end with padding
+        if math.prod(wanted) > math.prod(own):
+            raise CaptureError(
+                f"{str(file)!r} has {math.prod(own)} elements, but the model's file says that "
+                f"the parameter's shape is {wanted}"
+            )
+        if isinstance(expected, Tensor) and own != tuple(expected.shape):
+            raise CaptureError(
+                f"{str(file)!r} has the shape {own}, but {weights.name!r} beside it has "
+                f"{tuple(expected.shape)}; files of two parameters are mixed"
+            )
+        states[file.stem] = Lazy(wanted, tensor.dtype, reading(_reader(file, wanted)))
     return states
+
+
+def _tensor(value: Any) -> Any:
+    """The state itself; those of ZeRO 3 have no dict around them."""
+    return value["param"] if isinstance(value, Mapping) else value
 
 
 def _value(file: Path, *, verify_large: bool = True) -> Any:
@@ -144,8 +156,7 @@ def _value(file: Path, *, verify_large: bool = True) -> Any:
 
 def _reader(file: Path, shape: tuple[int, ...]) -> Any:
     def read() -> Tensor:
-        value = _value(file)
-        tensor: Tensor = value["param"] if isinstance(value, Mapping) else value
+        tensor: Tensor = _tensor(_value(file))
         return tensor.reshape(-1)[: math.prod(shape)].reshape(shape)
 
     return read

@@ -79,6 +79,24 @@ def test_a_missing_state_is_refused(name: str, tmp_path: Path) -> None:
     )
 
 
+def test_files_of_two_parameters_are_refused(tmp_path: Path) -> None:
+    folder = copied("deepspeed/zero1-universal", tmp_path)
+    place = folder / "global_step3/zero"
+    path = place / "0.weight/exp_avg_sq.pt"
+    shutil.copy(place / "2.weight/exp_avg.pt", path)
+    refused(
+        folder,
+        f"{str(path)!r} has the shape (3, 5), but 'fp32.pt' beside it has (5, 6); files of two "
+        "parameters are mixed",
+    )
+    shutil.copy(place / "0.weight/step.pt", path)
+    refused(
+        folder,
+        f"{str(path)!r} has 1 elements, but the model's file says that the parameter's shape is "
+        "(5, 6)",
+    )
+
+
 class Hostile:
     def __reduce__(self) -> tuple[object, ...]:
         return (exec, ("raise SystemExit('executed')",))
