@@ -206,7 +206,10 @@ class QuantizedOptimizer(UpdateRule, torch.optim.Optimizer):
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
-        self._stepper.step(self)
+        step = self._stepper.step
+        if torch.compiler.is_compiling():
+            step = torch.compiler.disable(step)  # calls of an engine cannot be traced
+        step(self)
         return loss
 
     @property
