@@ -207,8 +207,8 @@ class QuantizedOptimizer(UpdateRule, torch.optim.Optimizer):
             with torch.enable_grad():
                 loss = closure()
         step = self._stepper.step
-        if torch.compiler.is_compiling():
-            step = torch.compiler.disable(step)  # calls of an engine cannot be traced
+        if torch.compiler.is_compiling():  # calls of an engine cannot be traced
+            step = torch.compiler.disable(step)  # type: ignore[no-untyped-call]
         step(self)
         return loss
 

@@ -49,7 +49,8 @@ class CPUOffloadOptimizer(torch.optim.Optimizer):
         BadValueError, BadTypeError: an option is refused by `optimizer_class`.
 
     Attributes:
-        host_optimizer: the optimizer of the copies. Its `memory` shows the states.
+        host_optimizer: the optimizer of the copies. Its `memory` shows the states, and
+            `qmaps.Monitor` accepts it.
 
     >>> import torch
     >>> from qmaps.optim import AdamW8bit, CPUOffloadOptimizer
