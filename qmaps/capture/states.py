@@ -158,7 +158,14 @@ class CapturedStates:
                 f"state {state!r} of parameter {parameter!r} in {self.source!r} is complex; only "
                 "real states can be analyzed"
             )
-        tensor = lazy.read().detach().to("cpu", torch.float32)
+        try:
+            tensor = lazy.read().detach().to("cpu", torch.float32)
+        except CaptureError:
+            raise
+        except (LookupError, TypeError, ValueError) as error:  # parts that do not fit together
+            raise CaptureError(
+                f"state {state!r} of parameter {parameter!r} in {self.source!r} is damaged: {error}"
+            ) from None
         if check:
             bad = ~tensor.isfinite()
             if count := int(bad.sum()):

@@ -214,7 +214,8 @@ def mirror(magnitudes: Sequence[float], *extra: float, signed: bool) -> Tensor:
         float64 of one dimension; equal values occur once.
     """
     negatives = [-magnitude for magnitude in magnitudes] if signed else []
-    return torch.tensor(sorted({*negatives, *magnitudes, *extra}), dtype=torch.float64)
+    # The first of two equal numbers stays, so that zero has no sign.
+    return torch.tensor(sorted({*extra, *magnitudes, *negatives}), dtype=torch.float64)
 
 
 def cell_midpoints(levels: int, low: float = 0.1, high: float = 1.0) -> list[float]:

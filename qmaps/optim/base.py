@@ -14,7 +14,7 @@ from qmaps.engines.masters import MASTER
 from qmaps.engines.philox import RoundingKey
 from qmaps.engines.step_scalars import StepScalar
 from qmaps.errors import BadTypeError, BadValueError
-from qmaps.optim import saved_states, version_0_1
+from qmaps.optim import hooks, saved_states, version_0_1
 from qmaps.optim.checks import check_last_group
 from qmaps.optim.choice import (
     MARK,
@@ -206,7 +206,10 @@ class QuantizedOptimizer(UpdateRule, torch.optim.Optimizer):
         if closure is not None:
             with torch.enable_grad():
                 loss = closure()
-        self._stepper.step(self)
+        step = self._stepper.step
+        if torch.compiler.is_compiling():  # calls of an engine cannot be traced
+            step = torch.compiler.disable(step)  # type: ignore[no-untyped-call]
+        step(self)
         return loss
 
     @property
@@ -303,13 +306,7 @@ class QuantizedOptimizer(UpdateRule, torch.optim.Optimizer):
         `torch.distributed.checkpoint`; see `qmaps.distributed.rows`. Hooks are called as torch
         calls them: the last ones receive, and may replace, the result.
         """
-        for before in self._optimizer_state_dict_pre_hooks.values():
-            before(self)
-        saved = self._saved()
-        for after in self._optimizer_state_dict_post_hooks.values():
-            changed = after(self, saved)
-            saved = saved if changed is None else changed
-        return saved
+        return hooks.save(self, self._saved)
 
     def _saved(self) -> dict[str, Any]:
         """What `state_dict` returns, before hooks."""
@@ -328,17 +325,11 @@ class QuantizedOptimizer(UpdateRule, torch.optim.Optimizer):
                 optimizer does not have, has other parameters, is of a newer format, or is
                 damaged.
         """
-        saved: Any = dict(state_dict) if isinstance(state_dict, Mapping) else state_dict
-        for before in self._optimizer_load_state_dict_pre_hooks.values():
-            changed = before(self, saved)
-            saved = saved if changed is None else changed
-        self._load(saved)
-        for after in self._optimizer_load_state_dict_post_hooks.values():
-            after(self)
+        hooks.load(self, state_dict, self._load)
 
     def _load(self, saved: Any) -> None:
         """What `load_state_dict` does, without hooks."""
         groups, states = saved_states.read(self, saved)
         if (about := saved.get(saved_states.ABOUT)) is not None:  # torch's have none
-            saved_states.warn_of_stream(about.get("stream", 1), groups, states, stacklevel=3)
+            saved_states.warn_of_stream(about.get("stream", 1), groups, states, stacklevel=4)
         self.__setstate__({"state": defaultdict(dict, states), "param_groups": groups})

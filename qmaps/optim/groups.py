@@ -13,6 +13,8 @@ from qmaps.optim.choice import StateQuantizers, listed, matches_nothing
 
 Key = str | type[nn.Module]
 
+EMBEDDINGS = (nn.Embedding, nn.EmbeddingBag)
+
 
 def param_groups(
     model: nn.Module,
@@ -92,9 +94,14 @@ def muon_groups(
     (['1.weight'], ['0.weight', '1.bias', '2.weight', '2.bias'])
     >>> optimizers = Muon8bit(matrices, lr=0.02), AdamW8bit(others, lr=3e-4)
     """
+    if isinstance(exclude, (str, type)):
+        raise BadTypeError(
+            f"exclude={shown(exclude)} must be a list of names, patterns or module types"
+        )
     members = _trainable(model)
     found = _found(model, "exclude", exclude, members)
-    apart = set().union(*found.values(), _members(model, "exclude", nn.Embedding, members))
+    embedded = [_members(model, "exclude", kind, members) for kind in EMBEDDINGS]
+    apart = set().union(*found.values(), *embedded)
     matrices: list[tuple[str, nn.Parameter]] = []
     others: list[tuple[str, nn.Parameter]] = []
     for param, names in members.items():

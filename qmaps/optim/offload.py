@@ -11,6 +11,7 @@ from torch import Tensor
 
 from qmaps.distributed.shards import is_distributed
 from qmaps.errors import BadTypeError, shown
+from qmaps.optim import hooks
 from qmaps.optim.adamw import AdamW8bit
 from qmaps.optim.choice import MARK, keep_in_32_bits
 from qmaps.optim.host_copies import HostCopy
@@ -38,7 +39,8 @@ class CPUOffloadOptimizer(torch.optim.Optimizer):
         optimizer_class: the optimizer, of `qmaps.optim` or of torch.
         offload_gradients: copy each gradient to the CPU as soon as the backward pass has computed
             it, and free it on the GPU. Gradients of several backward passes are added up on the
-            CPU until `zero_grad` is called. ``param.grad`` is None then, so clip the gradients of
+            CPU. A step uses them up, and `zero_grad` of the optimizer (not that of the model, which
+            does not see them) discards them. ``param.grad`` is None, so clip the gradients of
             `host_parameters`; a `torch.amp.GradScaler` finds none to unscale.
         **kwargs: options of `optimizer_class`, such as `lr`.
 
@@ -47,7 +49,8 @@ class CPUOffloadOptimizer(torch.optim.Optimizer):
         BadValueError, BadTypeError: an option is refused by `optimizer_class`.
 
     Attributes:
-        host_optimizer: the optimizer of the copies. Its `memory` shows the states.
+        host_optimizer: the optimizer of the copies. Its `memory` shows the states, and
+            `qmaps.Monitor` accepts it.
 
     >>> import torch
     >>> from qmaps.optim import AdamW8bit, CPUOffloadOptimizer
@@ -96,17 +99,24 @@ class CPUOffloadOptimizer(torch.optim.Optimizer):
         super().add_param_group(param_group)
         if self._constructing:
             return
+        before = dict(self._copies)
         try:
             self.host_optimizer.add_param_group(self._host_group(self.param_groups[-1]))
         except Exception:
             self.param_groups.pop()
+            self._copies = before
             raise
         self._take_options()
 
     def host_parameters(self) -> Iterator[Tensor]:
-        """The copies of the parameters on the CPU, in the order of the parameter groups."""
+        """The copies of the parameters on the CPU, in the order of the parameter groups.
+
+        With `offload_gradients` they have the gradients; transfers are waited for.
+        """
         for group in self.param_groups:
-            yield from (self._copies[param].param for param in group["params"])
+            for param in group["params"]:
+                self._copies[param].wait()
+                yield self._copies[param].param
 
     @overload
     def step(self, closure: None = None) -> None: ...
@@ -139,22 +149,32 @@ class CPUOffloadOptimizer(torch.optim.Optimizer):
         self.host_optimizer.step()
         for copy in stepping:
             copy.send_values()
+            if self._offload_gradients:  # model.zero_grad() would not reset them
+                copy.param.grad = None
         self._share_states()
         return loss
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Reset the gradients of the parameters and of their copies."""
         super().zero_grad(set_to_none)
+        for copy in self._copies.values():
+            copy.wait()  # a transfer that ends later would undo it
         self.host_optimizer.zero_grad(set_to_none)
 
     def state_dict(self) -> dict[str, Any]:
         """The state_dict of `host_optimizer`."""
-        self._give_options()
-        return self.host_optimizer.state_dict()
+        return hooks.save(self, self._saved)
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Load a state_dict of `optimizer_class`, whether it ran on the CPU or on a GPU."""
-        self.host_optimizer.load_state_dict(dict(state_dict))
+        hooks.load(self, state_dict, self._load)
+
+    def _saved(self) -> dict[str, Any]:
+        self._give_options()
+        return self.host_optimizer.state_dict()
+
+    def _load(self, saved: Any) -> None:
+        self.host_optimizer.load_state_dict(saved)
         self._take_options()
         self.state.clear()
         self._share_states()
@@ -173,6 +193,9 @@ class CPUOffloadOptimizer(torch.optim.Optimizer):
                 )
         copies = []
         for param in group["params"]:
+            if param in self._copies:  # a parameter that is listed twice steps twice, as in torch
+                copies.append(self._copies[param].param)
+                continue
             copy = self._copies[param] = HostCopy(param)
             if (mark := getattr(param, MARK, None)) is not None:
                 keep_in_32_bits(copy.param, mark)

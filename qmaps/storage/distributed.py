@@ -12,7 +12,7 @@ import math
 import os
 import pickle
 from collections import OrderedDict
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -272,18 +272,36 @@ def _check_files(stored: Stored) -> None:
 
 
 def _check_chunks(tensor: StoredTensor, path: Path) -> None:
-    """Raise unless the chunks lie within the tensor and have as many elements together."""
-    whole = len({chunk.offsets for chunk in tensor.chunks if 0 not in chunk.sizes}) == sum(
-        0 not in chunk.sizes for chunk in tensor.chunks
-    )
-    for chunk in tensor.chunks:
-        whole &= len(chunk.offsets) == len(chunk.sizes) == len(tensor.shape) and all(
-            0 <= start <= start + size <= most
-            for start, size, most in zip(chunk.offsets, chunk.sizes, tensor.shape, strict=False)
-        )
+    """Raise unless the chunks lie within the tensor, do not overlap, and fill it."""
     found = sum(math.prod(chunk.sizes) for chunk in tensor.chunks)
-    if not whole or found != math.prod(tensor.shape):
+    within = all(_lies_within(chunk, tensor.shape) for chunk in tensor.chunks)
+    if not within or found != math.prod(tensor.shape) or _overlap(tensor.chunks):
         raise BadValueError(
             f"{str(path)!r} has chunks of {found} elements for {tensor.key!r} of shape "
             f"{tensor.shape}; the chunks must make up the tensor"
         )
+
+
+def _lies_within(chunk: Chunk, shape: tuple[int, ...]) -> bool:
+    return len(chunk.offsets) == len(chunk.sizes) == len(shape) and all(
+        0 <= start <= start + size <= most
+        for start, size, most in zip(chunk.offsets, chunk.sizes, shape, strict=True)
+    )
+
+
+def _overlap(chunks: Sequence[Chunk]) -> bool:
+    """Whether two chunks have an element in common; they have offsets of the same length."""
+    filled = [chunk for chunk in chunks if 0 not in chunk.sizes]
+    near: list[Chunk] = []  # those that reach as far in the first dimension as the next begins
+    for chunk in sorted(filled, key=lambda each: each.offsets):
+        near = [other for other in near if _meet(other, chunk, 1)]
+        if any(_meet(other, chunk, len(chunk.sizes)) for other in near):
+            return True
+        near.append(chunk)
+    return False
+
+
+def _meet(one: Chunk, other: Chunk, dims: int) -> bool:
+    """Whether two chunks have indices in common in each of the first `dims` dimensions."""
+    spans = zip(one.offsets, one.sizes, other.offsets, other.sizes, strict=True)
+    return all(a < b + n and b < a + m for a, m, b, n in list(spans)[:dims])

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import multiprocessing
+import os
 import signal
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import BrokenExecutor, Executor, ProcessPoolExecutor, as_completed
 
@@ -109,12 +111,19 @@ def in_pool(items: Sequence[Item], workers: int) -> Results:
 def new_pool(workers: int) -> Executor:
     """A pool of processes that are started afresh: OpenMP of a forked one would hang."""
     context = multiprocessing.get_context("spawn")
-    return ProcessPoolExecutor(workers, mp_context=context, initializer=_end_at_interrupt)
+    return ProcessPoolExecutor(workers, mp_context=context, initializer=_end_with_the_sweep)
 
 
-def _end_at_interrupt() -> None:
-    """Let Ctrl-C end a worker silently; what remains to be said is said by the main process."""
+def _end_with_the_sweep() -> None:
+    """Let a worker end silently at Ctrl-C, and when the main process is killed."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
+    threading.Thread(target=_end_after_parent, daemon=True).start()
+
+
+def _end_after_parent() -> None:
+    if (parent := multiprocessing.parent_process()) is not None:
+        parent.join()
+        os._exit(1)
 
 
 def _finished(items: Sequence[Item], executor: Executor) -> Results:

@@ -41,7 +41,7 @@ class Parts:
                 )
             return
         for unknown in found:
-            unknown.unlink()
+            unknown.unlink(missing_ok=True)  # other shards may do the same
         about = {
             "sweep": items[0].sweep,
             "specs": specs_of(list(items)),

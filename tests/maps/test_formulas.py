@@ -127,3 +127,9 @@ def test_every_value_is_that_of_the_formula(map_: Map) -> None:
     )
     exact_float32 = np.array([float(v) for v in expected], dtype=np.float64).astype(np.float32)
     assert np.mean(found == exact_float32) > 0.95
+
+
+@pytest.mark.parametrize("map_", formula_maps(), ids=str)
+def test_zero_has_no_sign(map_: Map) -> None:
+    values = map_.codebook().numpy()
+    assert not np.signbit(values[values == 0]).any()

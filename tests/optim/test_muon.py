@@ -150,6 +150,17 @@ def test_groups_of_a_model() -> None:
             muon_groups(model, exclude=exclude)
     with pytest.raises(BadTypeError, match="exclude has the key 3"):
         muon_groups(model, exclude=[3])  # type: ignore[list-item]
+    with pytest.raises(BadTypeError) as caught:
+        muon_groups(model, exclude="head.*")
+    assert str(caught.value) == (
+        "exclude='head.*' must be a list of names, patterns or module types"
+    )
+
+
+def test_embedding_bags_are_embeddings() -> None:
+    matrices, others = muon_groups(nn.Sequential(nn.EmbeddingBag(50, 16), nn.Linear(16, 16)))
+    assert [name for name, _ in matrices] == ["1.weight"]
+    assert [name for name, _ in others] == ["0.weight", "1.bias"]
 
 
 @pytest.mark.parametrize(

@@ -16,6 +16,7 @@ from qmaps.algebra.quantized import QuantizedTensor
 from qmaps.errors import BadTypeError, NonFiniteError
 from qmaps.nn import StableEmbedding
 from qmaps.optim import AdamW4bit, AdamW8bit, CPUOffloadOptimizer, Lion8bit, SGD8bit
+from qmaps.optim.host_copies import HostCopy
 
 Loop = Callable[[nn.Module, torch.optim.Optimizer], None]
 DEVICES = [
@@ -84,6 +85,13 @@ def zeroed_in_place(model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
         optimizer.zero_grad(set_to_none=False)
 
 
+def zeroed_by_the_model(model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
+    for number in range(4):
+        model.zero_grad()
+        backward(model, number)
+        optimizer.step()
+
+
 def changed_behind_its_back(model: nn.Module, optimizer: torch.optim.Optimizer) -> None:
     plain(model, optimizer)
     for param in model.parameters():
@@ -106,7 +114,7 @@ def with_and_without_gradients(model: nn.Module, optimizer: torch.optim.Optimize
 
 
 LOOPS = [
-    plain, scheduled, accumulated, zeroed_in_place, changed_behind_its_back,
+    plain, scheduled, accumulated, zeroed_in_place, zeroed_by_the_model, changed_behind_its_back,
     with_and_without_gradients,
 ]  # fmt: skip
 OPTIMIZERS = [
@@ -186,7 +194,6 @@ def test_gradients_leave_the_device(device: str) -> None:
     assert all(param.grad is None for param in model.parameters())
     expected = net()
     backward(expected, 0)
-    optimizer.step()  # waits for the transfers
     for host, param in zip(optimizer.host_parameters(), expected.parameters(), strict=True):
         assert torch.equal(host.grad, param.grad)
 
@@ -288,13 +295,53 @@ def test_groups_and_their_options() -> None:
     check_same(list(model.parameters()), list(other.parameters()))
 
 
-def test_a_refused_group_leaves_no_trace() -> None:
+@pytest.mark.parametrize("offload_gradients", [False, True])
+def test_a_refused_group_leaves_no_trace(offload_gradients: bool) -> None:
     model = net()
-    optimizer = CPUOffloadOptimizer(model[0].parameters(), AdamW8bit)
+    optimizer = CPUOffloadOptimizer(
+        model[0].parameters(), AdamW8bit, offload_gradients=offload_gradients
+    )
     with pytest.raises(BadTypeError, match="optim_bits"):
         optimizer.add_param_group({"params": [model[2].weight], "optim_bits": 8})
     assert len(optimizer.param_groups) == 1
     plain(model, optimizer)
+    assert model[2].weight.grad is not None  # another optimizer may need it
+
+
+def test_a_parameter_that_is_listed_twice_steps_twice() -> None:
+    found, expected = nn.Parameter(torch.ones(5)), nn.Parameter(torch.ones(5))
+    found.grad = expected.grad = torch.ones(5)
+    with pytest.warns(UserWarning, match="duplicate parameters"):
+        CPUOffloadOptimizer([found, found], SGD8bit, lr=0.1, momentum=0.9).step()
+    with pytest.warns(UserWarning, match="duplicate parameters"):
+        SGD8bit([expected, expected], lr=0.1, momentum=0.9).step()
+    assert torch.equal(found, expected)
+
+
+def test_transfers_are_waited_for_before_gradients_are_used() -> None:
+    class Late:
+        """A copy whose transfers end when they are waited for, as those of a stream may."""
+
+        def __init__(self, copy: HostCopy) -> None:
+            self.copy = copy
+            self.arriving: Tensor | None = None
+
+        def synchronize(self) -> None:
+            if self.arriving is not None:
+                self.copy.param.grad.copy_(self.arriving)
+                self.arriving = None
+
+    param = nn.Parameter(torch.ones(3))
+    optimizer = CPUOffloadOptimizer([param], offload_gradients=True)
+    late = Late(optimizer._copies[param])
+    optimizer._copies[param]._stream = late
+    (host,) = (copy.param for copy in optimizer._copies.values())
+    host.grad, late.arriving = torch.zeros(3), torch.ones(3)
+    assert [each.grad.sum() for each in optimizer.host_parameters()] == [3]
+    late.arriving = torch.ones(3)
+    optimizer.zero_grad(set_to_none=False)
+    optimizer._copies[param].wait()
+    assert host.grad.sum() == 0
 
 
 def test_marked_parameters_stay_in_32_bits() -> None:

@@ -141,6 +141,27 @@ def test_a_killed_sweep_goes_on(path: Path, serial: pd.DataFrame, tmp_path: Path
     assert all(part.stat().st_mtime_ns == stamp for part, stamp in kept.items())
 
 
+ALONE = """
+import os, signal
+from qmaps.sweep.executors import new_pool
+
+if __name__ == "__main__":
+    print(new_pool(1).submit(os.getpid).result(), flush=True)
+    os.kill(os.getpid(), signal.SIGKILL)
+"""
+
+
+def test_workers_end_with_the_main_process(tmp_path: Path) -> None:
+    (tmp_path / "alone.py").write_text(ALONE)
+    # The worker has the pipe of the output, too: a read ends when both have ended.
+    done = subprocess.run(
+        [sys.executable, str(tmp_path / "alone.py")],
+        check=False, stdout=subprocess.PIPE, timeout=60,
+    )  # fmt: skip
+    assert done.returncode == -signal.SIGKILL
+    assert int(done.stdout) > 0
+
+
 def test_an_executor_that_lost_its_workers(path: Path) -> None:
     class Broken(ThreadPoolExecutor):
         def submit(self, function: Callable, /, *given: object, **named: object):  # type: ignore[no-untyped-def]

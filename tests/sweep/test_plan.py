@@ -57,6 +57,20 @@ def test_digests_tell_items_and_sweeps_apart(tmp_path: Path) -> None:
         assert {item.digest for item in found}.isdisjoint(item.digest for item in items)
 
 
+def test_digests_tell_codebooks_of_one_label_apart(tmp_path: Path) -> None:
+    path = on_disk(tmp_path)
+    x = tensors()["a"]["exp_avg"]
+    for spec in ("B64/mine@3s", "B64/mine@3s + 32-bit"):
+        digests = [
+            sweep.plan(path, [spec], codebooks=[qmaps.Codebook(values, label="mine")])[0].digest
+            for values in ([-1, -0.25, 0, 0.25, 1], [-1, -0.5, 0, 0.5, 1], [-1, -0.25, 0, 0.25, 1])
+        ]
+        assert digests[0] == digests[2] != digests[1]
+    fitted = qmaps.quantizer("B64/lloyd@4s")
+    plans = [sweep.plan(path, [q]) for q in (fitted, fitted.fit(x), fitted.fit(x.abs()))]
+    assert len({items[0].digest for items in plans}) == 3
+
+
 def test_states_with_checksums_are_not_read_for_a_plan(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

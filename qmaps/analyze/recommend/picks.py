@@ -95,7 +95,7 @@ class _Options:
         key: the group of a parameter, by name.
 
     Attributes:
-        smallest, largest: bytes of the smallest choice, and of the largest.
+        smallest, largest: bytes of the smallest choice of finite error, and of the largest.
     """
 
     def __init__(
@@ -113,7 +113,10 @@ class _Options:
             for group in self._groups.values()
         }
         self.smallest, self.largest = (
-            sum(limit(option.nbytes for option in own) for own in self._options.values())
+            sum(
+                limit(option.nbytes for option in own if math.isfinite(option.error))
+                for own in self._options.values()
+            )
             for limit in (min, max)
         )
 

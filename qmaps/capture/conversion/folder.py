@@ -50,9 +50,9 @@ def save(state_dict: Mapping[str, Any], folder: Path, key: str) -> None:
         temporary = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # that this is one process
-            save_folder({key: whole}, checkpoint_id=temporary, no_dist=True)
-        temporary.chmod(0o755)  # mkdtemp's own is 0o700
-        temporary.rename(folder)
+            save_folder({key: whole}, checkpoint_id=temporary / "new", no_dist=True)
+        # It has the usual permissions; those of `temporary` are 0o700.
+        (temporary / "new").rename(folder)
     except OSError as error:
         raise OutputError(f"{str(folder)!r} cannot be written ({error.strerror})") from error
     except CheckpointException as error:

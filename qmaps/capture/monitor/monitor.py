@@ -28,6 +28,7 @@ from qmaps.capture.parameters import (
 )
 from qmaps.errors import BadTypeError, BadValueError, shown
 from qmaps.optim.base import QuantizedOptimizer
+from qmaps.optim.offload import CPUOffloadOptimizer
 
 COLUMNS = ("step", "parameter", "state", "quantizer", "numel", *MEASURES)
 WINDOW = 10
@@ -140,10 +141,10 @@ class Monitor:
         thresholds: Thresholds | None = Thresholds(),  # noqa: B008 - it is immutable
     ) -> None:
         if not isinstance(optimizer, QuantizedOptimizer):
-            raise BadTypeError(
-                f"optimizer must be one of qmaps.optim, got {type(optimizer).__name__}, which has "
-                "no quantized states"
-            )
+            found = f"optimizer must be one of qmaps.optim, got {type(optimizer).__name__}"
+            if isinstance(optimizer, CPUOffloadOptimizer):
+                raise BadTypeError(f"{found}; give its host_optimizer")
+            raise BadTypeError(f"{found}, which has no quantized states")
         if optimizer.steps_codes:
             raise BadTypeError(
                 f"optimizer must be one of qmaps.optim, got {type(optimizer).__name__}, which "

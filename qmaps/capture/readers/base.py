@@ -47,6 +47,17 @@ class Reader(ABC):
         """
 
 
+def named_by(folder: Path, file: str) -> Path | None:
+    """The folder in `folder` that a text file such as ``latest`` names; None if it names none."""
+    try:
+        name = (folder / file).read_text().strip()
+    except (OSError, ValueError):
+        return None
+    # Anything else could lead to files of another owner.
+    plain = name not in ("", "..") and "\0" not in name and Path(name).name == name
+    return folder / name if plain else None
+
+
 def reading(read: Callable[[], Tensor]) -> Callable[[], Tensor]:
     """`read` with errors of files turned into CaptureError."""
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
@@ -53,12 +53,17 @@ class DistributedCheckpoint(Reader):
             stored = distributed.contents(folder)
         except BadValueError as error:
             raise CaptureError(str(error)) from None
+        places = {
+            key: list(_places(stored.paths.get(key, (key,))))
+            for key in [*stored.tensors, *stored.others]
+        }
+        kinds = {(root, kind) for found in places.values() for root, kind, _ in found}
         optimizers: dict[Path_, _Optimizer] = {}
-        for key in [*stored.tensors, *stored.others]:
-            if (found := _place(stored.paths.get(key, (key,)))) is not None:
-                root, kind, rest = found
-                leaf = _leaf(stored, key)
-                optimizers.setdefault(root, _Optimizer()).add(kind, rest, leaf)
+        for key, found in places.items():
+            # Something else may be called "state" as well: the dict around, or a parameter.
+            whole = [each for each in found if all((each[0], kind) in kinds for kind in KINDS)]
+            for root, kind, rest in (whole or found)[:1]:
+                optimizers.setdefault(root, _Optimizer()).add(kind, rest, _leaf(stored, key))
         _check_steps(stored)
         with_groups = [found for found in optimizers.values() if found.states and found.groups]
         complete = with_groups or [found for found in optimizers.values() if found.is_usual]
@@ -165,17 +170,17 @@ def _folder(path: Path) -> Path | None:
     return next((path / at for at in WITHIN if exists(path / at / distributed.METADATA)), None)
 
 
-def _place(path: Path_) -> tuple[Path_, str, Path_] | None:
-    """The optimizer that a key is of, which of its two entries, and where in that; or None."""
+def _places(path: Path_) -> Iterator[tuple[Path_, str, Path_]]:
+    """Each optimizer that a key may be of, which of its two entries, and where in that."""
     for number, step in enumerate(path):
         if step in KINDS:
-            return path[:number], str(step), path[number + 1 :]
-        head, dot, rest = str(step).partition(".")
-        if head in KINDS and dot:
-            return path[:number], head, (rest, *path[number + 1 :])
+            yield path[:number], str(step), path[number + 1 :]
+        else:
+            head, dot, rest = str(step).partition(".")
+            if head in KINDS and dot:
+                yield path[:number], head, (rest, *path[number + 1 :])
     if len(path) == 1 and (found := FLAT.fullmatch(str(path[0]))):
-        return (found[1],), found[2], (found[3],)
-    return None
+        yield (found[1],), found[2], (found[3],)
 
 
 def _leaf(stored: Stored, key: str) -> Lazy | Part:

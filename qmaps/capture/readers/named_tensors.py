@@ -59,7 +59,8 @@ class NamedTensors(Reader):
                     )
                 entry = file.get_slice(key)
                 dtype = DTYPES.get(entry.get_dtype())
-                if dtype is None:
+                # Integers would be codes whose scales are elsewhere.
+                if dtype is None or not (dtype.is_floating_point or found in OF_PARTS):
                     raise CaptureError(
                         f"{str(path)!r} has {shown(key)} in {entry.get_dtype()}, which is not read"
                     )

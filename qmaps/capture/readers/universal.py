@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 from torch import Tensor
 
-from qmaps.capture.readers.base import Reader, StateDict, reading
+from qmaps.capture.readers.base import Reader, StateDict, named_by, reading
 from qmaps.capture.readers.zero import load_file, shapes_in, with_names
 from qmaps.capture.snapshot import Lazy
 from qmaps.errors import DAMAGE, BadValueError, CaptureError
@@ -22,6 +22,9 @@ LATEST = "latest_universal"
 
 WEIGHTS = "fp32"
 """The parameter itself, which lies with its states."""
+
+
+STEP = "step"
 
 
 class Universal(Reader):
@@ -66,6 +69,7 @@ class Universal(Reader):
         flats = [flat for group in groups for flat in group["params"]]
         if len(shapes) == len(flats) and known.keys() == state.keys():
             named = with_names(groups, shapes)
+            _check_names(named, state, about.parent)
         else:
             named = [{"params": list(state)}]
         return [{"state": state, "param_groups": named}]
@@ -76,11 +80,8 @@ def _folder(path: Path) -> Path | None:
         return None
     if exists(path / "zero" / OPTIMIZER):
         return path
-    try:
-        step = path / (path / LATEST).read_text().strip()
-    except (OSError, ValueError):
-        return None
-    return step if step.parent == path and exists(step / "zero" / OPTIMIZER) else None
+    step = named_by(path, LATEST)
+    return step if step is not None and exists(step / "zero" / OPTIMIZER) else None
 
 
 def _step(common: Mapping[str, Any]) -> Any:
@@ -95,29 +96,52 @@ def _parameters(folder: Path) -> Iterator[tuple[str, Path]]:
         yield path.relative_to(folder).as_posix(), path
 
 
+def _check_names(
+    groups: list[dict[str, Any]], state: Mapping[str, Mapping[str, Any]], folder: Path
+) -> None:
+    """Raise if parameters of a group differ in their states, as where a file is missing."""
+    for group in groups:
+        names = {s for parameter in group["params"] for s in state[parameter]}
+        for parameter in group["params"]:
+            for name in sorted(names - state[parameter].keys()):
+                raise CaptureError(
+                    f"{str(folder / parameter / f'{name}.pt')!r} does not exist; other parameters "
+                    "of its group have this state"
+                )
+
+
 def _states(place: Path, shape: tuple[int, ...] | None) -> dict[str, Any]:
+    weights = place / f"{WEIGHTS}.pt"
+    expected = _tensor(_value(weights, verify_large=False)) if exists(weights) else None
     states: dict[str, Any] = {}
     for file in sorted(place.glob("*.pt")):
-        if file.stem == WEIGHTS:
+        if file == weights:
             continue
         value = _value(file, verify_large=False)
-        # Those of ZeRO 3 have no dict around them, and their padding at the end.
-        tensor = value["param"] if isinstance(value, Mapping) else value
-        if not isinstance(tensor, Tensor):
-            states[file.stem] = tensor
-        elif tensor.dim() == 0:
-            states[file.stem] = tensor.clone()
-        else:
-            own = tuple(tensor.shape)
-            flat = not isinstance(value, Mapping) and shape is not None
-            if flat and shape is not None and math.prod(shape) > tensor.numel():
-                raise CaptureError(
-                    f"{str(file)!r} has {tensor.numel()} elements, but the model's file says that "
-                    f"the parameter's shape is {shape}"
-                )
-            wanted = shape if flat and shape is not None else own
-            states[file.stem] = Lazy(wanted, tensor.dtype, reading(_reader(file, wanted)))
+        tensor = _tensor(value)
+        if file.stem == STEP or not isinstance(tensor, Tensor):
+            states[file.stem] = tensor.clone() if isinstance(tensor, Tensor) else tensor
+            continue
+        own = wanted = tuple(tensor.shape)
+        if shape is not None and not isinstance(value, Mapping):
+            wanted = shape  # those of ZeRO 3 are flat and end with padding
+        if math.prod(wanted) > math.prod(own):
+            raise CaptureError(
+                f"{str(file)!r} has {math.prod(own)} elements, but the model's file says that "
+                f"the parameter's shape is {wanted}"
+            )
+        if isinstance(expected, Tensor) and own != tuple(expected.shape):
+            raise CaptureError(
+                f"{str(file)!r} has the shape {own}, but {weights.name!r} beside it has "
+                f"{tuple(expected.shape)}; files of two parameters are mixed"
+            )
+        states[file.stem] = Lazy(wanted, tensor.dtype, reading(_reader(file, wanted)))
     return states
+
+
+def _tensor(value: Any) -> Any:
+    """The state itself; those of ZeRO 3 have no dict around them."""
+    return value["param"] if isinstance(value, Mapping) else value
 
 
 def _value(file: Path, *, verify_large: bool = True) -> Any:
@@ -132,8 +156,7 @@ def _value(file: Path, *, verify_large: bool = True) -> Any:
 
 def _reader(file: Path, shape: tuple[int, ...]) -> Any:
     def read() -> Tensor:
-        value = _value(file)
-        tensor: Tensor = value["param"] if isinstance(value, Mapping) else value
+        tensor: Tensor = _tensor(_value(file))
         return tensor.reshape(-1)[: math.prod(shape)].reshape(shape)
 
     return read

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from qmaps.capture.decoded import decoded
-from qmaps.capture.readers.base import Reader, StateDict, reading
+from qmaps.capture.readers.base import Reader, StateDict, named_by, reading
 from qmaps.capture.snapshot import Lazy
 from qmaps.errors import DAMAGE, BadValueError, CaptureError
 from qmaps.storage import checkpoint
@@ -124,11 +124,8 @@ class Zero(Reader):
 def _folder(path: Path) -> Path | None:
     if _is_here(path):
         return path
-    try:
-        step = path / (path / LATEST).read_text().strip()
-    except (OSError, ValueError):
-        return None
-    return step if step.parent == path and _is_here(step) else None
+    step = named_by(path, LATEST)
+    return step if step is not None and _is_here(step) else None
 
 
 def _is_here(path: Path) -> bool:
@@ -224,12 +221,21 @@ def _check(files: dict[int, Path], ranks: list[Rank]) -> None:
                     f"{str(rank.path)!r} is {what.format(found)}, but {first.path.name!r} is "
                     f"{what.format(expected)}; files of two checkpoints are mixed"
                 )
+        if _names(rank) != _names(first):
+            raise CaptureError(
+                f"{str(rank.path)!r} has other states than {first.path.name!r}; files of two "
+                "checkpoints are mixed"
+            )
 
 
 def _step(rank: Rank) -> float | None:
     steps = [state["step"] for state in rank.states.values() if "step" in state]
     steps += [group["step"] for group in rank.groups if "step" in group]
     return float(steps[0]) if steps else None
+
+
+def _names(rank: Rank) -> list[set[str]]:
+    return [{*state} for state in rank.states.values()]
 
 
 def _state_dict(ranks: list[Rank], shapes: list[dict[str, tuple[int, ...]]]) -> StateDict:
@@ -302,8 +308,12 @@ def _cut(
     pieces: dict[str, list[Piece]] = {}
     start = 0
     for name, shape in named.items():
-        each = -(-math.prod(shape) // len(ranks))
-        pieces[name] = [Piece(rank, flat, start, each) for rank in ranks]
+        rest = math.prod(shape)
+        each = -(-rest // len(ranks))
+        pieces[name] = []
+        for rank in ranks:
+            pieces[name].append(Piece(rank, flat, start, min(each, rest)))
+            rest -= pieces[name][-1].numel
         start += each
     found = ranks[0].optimizer["fp32_flat_groups"][number].numel()
     if found != start:
@@ -323,7 +333,7 @@ def _joined(
 ) -> dict[str, Any]:
     """The states of one parameter."""
     found = sum(piece.numel for piece in pieces)
-    if found < math.prod(shape) or not pieces:
+    if found != math.prod(shape) or not pieces:
         raise CaptureError(
             f"{str(folder)!r}: the ranks have {found} elements of {name!r}, but the model's file "
             f"says that its shape is {shape}"
@@ -352,6 +362,6 @@ def _reader(shape: tuple[int, ...], pieces: list[Piece], parts: list[Any]) -> An
                 raise piece.rank.damage
             flat = part.read() if isinstance(part, Lazy) else part
             cut.append(flat.reshape(-1)[piece.start : piece.start + piece.numel])
-        return torch.cat(cut)[: math.prod(shape)].reshape(shape)
+        return torch.cat(cut).reshape(shape)
 
     return read

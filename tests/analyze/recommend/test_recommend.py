@@ -201,6 +201,17 @@ def test_parameters_of_a_kind_get_the_same_pair_where_that_is_as_good(
     assert found == wide
 
 
+def test_a_kind_that_is_too_large_as_a_whole_gets_pairs_by_parameter() -> None:
+    rows = [
+        {"parameter": f"layers.{n}.x", "quantizer": spec, "nbytes": size, "error": error}
+        for n, own in enumerate((0.1, math.inf))
+        for spec, size, error in ((FOUR, 10, own), (EIGHT, 20, 0.0), (FULL.spec, 80, 0.0))
+    ]
+    pairs = [Pair.parse(FOUR), Pair.parse(EIGHT)]
+    picks = within(30, pd.DataFrame(rows), pd.DataFrame(), pairs, Unaffordable())
+    assert picks == dict(zip(("layers.0.x", "layers.1.x"), pairs, strict=True))
+
+
 def test_kinds_under_a_loss() -> None:
     draw = torch.Generator().manual_seed(0)
     tensors = {}

@@ -3,6 +3,7 @@
 What several processes load from them is in ``tests/distributed/worker.py``.
 """
 
+import os
 import re
 from pathlib import Path
 
@@ -49,6 +50,17 @@ def test_there_and_back_bit_for_bit(tmp_path: Path) -> None:
 def test_deepspeed_becomes_a_folder_that_fsdp_loads(tmp_path: Path) -> None:
     convert_file(HERE / "deepspeed/zero3", tmp_path / "out", to="torch", distributed="optim")
     expect(load(tmp_path / "out"), "deepspeed/zero3")
+
+
+@pytest.mark.parametrize("mask", [0o077, 0o002])
+def test_permissions_are_the_usual_ones(mask: int, tmp_path: Path) -> None:
+    before = os.umask(mask)
+    try:
+        convert_file(HERE / "dcp/fsdp2", tmp_path / "out", to="qmaps", distributed="optim")
+    finally:
+        os.umask(before)
+    assert (tmp_path / "out").stat().st_mode & 0o777 == 0o777 & ~mask
+    assert list(tmp_path.iterdir()) == [tmp_path / "out"]
 
 
 def refused(error: type[QmapsError], message: str, source: str, out: Path, to: str) -> None:

@@ -243,6 +243,9 @@ def test_bad_input_is_named_and_nothing_is_written(tmp_path: Path) -> None:
         "optimizer must be one of qmaps.optim, got AdamW, which has no quantized states": (
             lambda: Monitor(torch.optim.AdamW(model.parameters()), out)
         ),
+        "optimizer must be one of qmaps.optim, got CPUOffloadOptimizer; give its host_optimizer": (
+            lambda: Monitor(optim.CPUOffloadOptimizer(model.parameters()), out)
+        ),
         "optimizer must be one of qmaps.optim, got LPMMSGD, which drops its gradients within the "
         "step": lambda: Monitor(lpmm.LPMMSGD(model.parameters(), lr=0.1), out),
         "parameters='head.*' matches no parameter; the names are 0.weight, 0.bias, 2.weight, "

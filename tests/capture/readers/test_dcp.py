@@ -1,5 +1,6 @@
 """torch.distributed.checkpoint: every way in which FSDP saves an optimizer, and damaged folders."""
 
+import dataclasses
 import pickle
 import re
 import shutil
@@ -35,6 +36,21 @@ def test_fsdp(name: str) -> None:
     decay = [states.hyperparameters(name)["weight_decay"] for name in PARAMETERS]
     assert decay == [0.01, 0.01, 0.0, 0.0]
     assert [states.eps(name) for name in PARAMETERS] == [1e-6] * 4
+
+
+@pytest.mark.parametrize("around", ["state", "param_groups", "app"])
+def test_dicts_around_the_optimizer_may_have_any_name(around: str, tmp_path: Path) -> None:
+    layers = nn.ModuleDict({"state": nn.Linear(3, 3), "param_groups": nn.Linear(3, 3)})
+    optimizer = torch.optim.AdamW(layers.parameters())
+    layers["param_groups"](layers["state"](torch.ones(1, 3))).sum().backward()
+    optimizer.step()
+    saved = get_optimizer_state_dict(layers, optimizer)
+    dcp.save({around: {"optim": saved, "epoch": 3}}, checkpoint_id=tmp_path, no_dist=True)
+    states = load(tmp_path)
+    assert states.parameters() == list(dict(layers.named_parameters()))
+    for name, param in layers.named_parameters():
+        assert states.hyperparameters(name)["lr"] == 1e-3
+        assert states.tensor(name, "exp_avg").equal(optimizer.state[param]["exp_avg"])
 
 
 def test_numbered_parameters_take_names() -> None:
@@ -242,6 +258,29 @@ def test_metadata_of_another_world_size_is_refused(tmp_path: Path) -> None:
         folder,
         f"{str(folder / '__0_0.distcp')!r} is not a checkpoint that torch can load; it is corrupt, "
         "truncated, or a file of another kind",
+    )
+
+
+def test_chunks_that_overlap_are_refused(tmp_path: Path) -> None:
+    folder = copied("dcp/fsdp2", tmp_path)
+    key = "optim.state.0.weight.exp_avg"
+    moved = torch.Size([1, 0])
+
+    def overlapping(metadata) -> None:  # of the right size, but nothing is left for the last row
+        entry = metadata.state_dict_metadata[key]
+        size = entry.chunks[0].sizes[0]
+        entry.size = torch.Size([2 * size, entry.size[1]])
+        entry.chunks[1].sizes = entry.chunks[0].sizes
+        entry.chunks[1].offsets = moved
+        (index,) = [i for i in metadata.storage_data if i.fqn == key and any(i.offset)]
+        info = metadata.storage_data.pop(index)
+        metadata.storage_data[dataclasses.replace(index, offset=moved)] = info
+
+    rewritten(folder, overlapping)
+    refused(
+        folder,
+        f"{str(folder / '.metadata')!r} has chunks of 36 elements for {key!r} of shape (6, 6); the "
+        "chunks must make up the tensor",
     )
 
 

@@ -40,6 +40,23 @@ def test_other_names_are_refused(tmp_path: Path) -> None:
         load(path)
 
 
+def test_codes_without_scales_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "o.safetensors"
+    codes = torch.ones(2, 3, dtype=torch.uint8)
+    save_file({**TENSORS, "layer.weight.exp_avg": codes}, path)
+    message = f"{str(path)!r} has 'layer.weight.exp_avg' in U8, which is not read"
+    with pytest.raises(CaptureError, match=f"^{re.escape(message)}$"):
+        load(path)
+    save_file({"layer.weight.state1": codes}, path)
+    message = (
+        f"state 'state1' of parameter 'layer.weight' in {str(path)!r} is damaged: the 8-bit states "
+        "lack qmap1, absmax1"
+    )
+    states = load(path)
+    with pytest.raises(CaptureError, match=f"^{re.escape(message)}$"):
+        states.tensor("layer.weight", "state1")
+
+
 def test_models_and_truncated_files_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "o.safetensors"
     save_file({"layer.weight": torch.ones(2)}, path)

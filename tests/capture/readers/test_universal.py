@@ -68,6 +68,35 @@ def test_missing_and_truncated_files_are_refused(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.parametrize("name", SAVED)
+def test_a_missing_state_is_refused(name: str, tmp_path: Path) -> None:
+    folder = copied(f"deepspeed/{name}-universal", tmp_path)
+    path = folder / "global_step3/zero/0.weight/exp_avg_sq.pt"
+    path.unlink()
+    refused(
+        folder,
+        f"{str(path)!r} does not exist; other parameters of its group have this state",
+    )
+
+
+def test_files_of_two_parameters_are_refused(tmp_path: Path) -> None:
+    folder = copied("deepspeed/zero1-universal", tmp_path)
+    place = folder / "global_step3/zero"
+    path = place / "0.weight/exp_avg_sq.pt"
+    shutil.copy(place / "2.weight/exp_avg.pt", path)
+    refused(
+        folder,
+        f"{str(path)!r} has the shape (3, 5), but 'fp32.pt' beside it has (5, 6); files of two "
+        "parameters are mixed",
+    )
+    shutil.copy(place / "0.weight/step.pt", path)
+    refused(
+        folder,
+        f"{str(path)!r} has 1 elements, but the model's file says that the parameter's shape is "
+        "(5, 6)",
+    )
+
+
 class Hostile:
     def __reduce__(self) -> tuple[object, ...]:
         return (exec, ("raise SystemExit('executed')",))

@@ -167,6 +167,37 @@ def test_a_model_of_another_training_is_refused(tmp_path: Path) -> None:
     )
 
 
+def test_a_smaller_model_is_refused(tmp_path: Path) -> None:
+    folder = copied("deepspeed/zero2", tmp_path) / "global_step3"
+    path = folder / "mp_rank_00_model_states.pt"
+    shapes = [{"0.weight": torch.Size([4, 6]), "2.weight": torch.Size([3, 5])}, {}]
+    shapes[1] = {"0.bias": torch.Size([5]), "2.bias": torch.Size([3])}
+    torch.save({"param_shapes": shapes}, path)
+    refused(
+        folder,
+        f"{str(folder)!r}: the ranks have 30 elements of '0.weight', but the model's file says "
+        "that its shape is (4, 6)",
+    )
+
+
+def test_files_of_two_optimizers_are_refused(tmp_path: Path) -> None:
+    folder = copied("deepspeed/zero2-round-robin", tmp_path) / "global_step3"
+    first, second = sorted(folder.glob("*_optim_states.pt"))
+    shutil.copy(HERE / "deepspeed/zero2-bitsandbytes/global_step3" / second.name, folder)
+    refused(
+        folder,
+        f"{str(second)!r} has other states than {first.name!r}; files of two checkpoints are mixed",
+    )
+
+
+@pytest.mark.parametrize("name", ["..", "../zero2/global_step3", "global\0step3", "", "x" * 999])
+def test_latest_names_a_folder_beside_it(name: str, tmp_path: Path) -> None:
+    folder = copied("deepspeed/zero2", tmp_path)
+    shutil.copytree(folder / "global_step3", tmp_path, dirs_exist_ok=True)
+    (folder / "latest").write_text(name)
+    refused(folder, f"{str(folder)!r} holds no captured steps (step-*.safetensors)")
+
+
 def test_truncated_and_damaged_files_are_refused(tmp_path: Path) -> None:
     folder = copied("deepspeed/zero2", tmp_path) / "global_step3"
     path = sorted(folder.glob("*_optim_states.pt"))[1]

@@ -20,17 +20,19 @@ public:
     Processor() {
         unsigned a, b, c, d;
         if (!__get_cpuid(1, &a, &b, &c, &d) || !bit(c, 27)) return;  // the system keeps no wide registers
-        fma_ = bit(c, 12);
+        f16c_ = bit(c, 29);
         unsigned low, high;
         __asm__("xgetbv" : "=a"(low), "=d"(high) : "c"(0));
         kept_ = low;
         if (!__get_cpuid_count(7, 0, &a, &ebx_, &ecx_, &d)) ebx_ = ecx_ = 0;
     }
 
-    // AVX2, BMI2 and FMA.
-    bool has_avx2() const { return keeps(0x06) && bit(ebx_, 5) && bit(ebx_, 8) && fma_; }
+    // AVX2, BMI, BMI2 and F16C: what CMakeLists.txt lets the compiler use.
+    bool has_avx2() const {
+        return keeps(0x06) && bit(ebx_, 5) && bit(ebx_, 3) && bit(ebx_, 8) && f16c_;
+    }
 
-    // F, DQ, BW and VL; VBMI, GFNI and BITALG.
+    // These, and F, DQ, BW and VL; VBMI, GFNI and BITALG.
     bool has_avx512() const {
         return has_avx2() && keeps(0xe6) && bit(ebx_, 16) && bit(ebx_, 17) && bit(ebx_, 30) &&
                bit(ebx_, 31) && bit(ecx_, 1) && bit(ecx_, 8) && bit(ecx_, 12);
@@ -40,7 +42,7 @@ private:
     static bool bit(unsigned word, int number) { return (word >> number & 1) != 0; }
     bool keeps(unsigned registers) const { return (kept_ & registers) == registers; }
 
-    bool fma_ = false;
+    bool f16c_ = false;
     unsigned kept_ = 0, ebx_ = 0, ecx_ = 0;
 };
 #endif

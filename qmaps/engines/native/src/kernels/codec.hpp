@@ -182,11 +182,13 @@ inline ScaleView fresh(const Codec& codec) {
     return view;
 }
 
-// Searches want values below 2. What lies beyond the codebook takes the code of its end.
+// Searches want values below 2. What lies beyond the codebook takes the code of its end; NaN, which
+// is infinity here, takes the last code.
 inline void clamp_to_ends(const Codebook& codebook, float* n, std::int64_t count) {
     const float* value = codebook.wide ? codebook.wide->value.get() : codebook.values.value;
     const float low = value[0], high = value[codebook.size - 1];
-    for (std::int64_t i = 0; i < count; ++i) n[i] = n[i] < low ? low : n[i] > high ? high : n[i];
+    for (std::int64_t i = 0; i < count; ++i)
+        n[i] = n[i] < low ? low : n[i] > high && n[i] <= kLargest ? high : n[i];
 }
 
 // Set the two ends of a log2 range.
