@@ -27,8 +27,9 @@ inline int encode_local(const QuantizeTask& task, std::int64_t begin, std::int64
         const bool range = task.codec.geometry->log;
         if (task.check && (range || task.refuse_negative))
             flags |= seen_flags(x, count, !task.refuse_negative);
-        const bool more = task.dtype == Dtype::kFloat32 && at + stretch < task.numel;
-        scratch.ahead = ahead_of(more ? x + stretch : nullptr, stretch, nullptr, 1);
+        const bool more = at + stretch < task.numel;
+        scratch.ahead = ahead_of(more ? lines_of(task.x, task.dtype, at + stretch, stretch) : Lines{},
+                                 {}, stretch, 1);
         if (encode_blocks(task.codec, x, at, count, scratch) >= kInfinityBits) flags |= kNonFinite;
         then(x, at, count);
     }

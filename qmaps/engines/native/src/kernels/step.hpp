@@ -22,12 +22,15 @@ inline void encode_range(const StateTask& state, const float* values, std::int64
     }
 }
 
-// Where the next stretch lies, or null where it needs no asking for.
-inline const float* next_of(const void* data, Dtype dtype, const ParamTask& task, std::int64_t at,
-                            std::int64_t stretch) {
-    return data && dtype == Dtype::kFloat32 && at + stretch < task.numel
-               ? static_cast<const float*>(data) + at + stretch
-               : nullptr;
+// Where the next stretch lies; nothing where it needs no asking for.
+inline Lines next_of(const void* data, Dtype dtype, const ParamTask& task, std::int64_t at,
+                     std::int64_t stretch) {
+    if (!data || at + stretch >= task.numel) return {};
+    return lines_of(data, dtype, at + stretch, stretch);
+}
+
+inline void ask_after(const void* data, Dtype dtype, std::int64_t at) {
+    if (data) __builtin_prefetch(lines_of(data, dtype, at, 0).at, 0, 2);
 }
 
 inline void store_stochastic(const float* from, std::uint16_t* to, const NoiseKey& noise,
@@ -62,13 +65,12 @@ static void step_range(const ParamTask& task, std::int64_t begin, std::int64_t e
         const std::int64_t count = end - at < task.stretch ? end - at : task.stretch;
         // Meanwhile the next gradients and parameters come in. A rule takes two turns.
         memory.scratch.ahead =
-            ahead_of(next_of(task.g, task.g_dtype, task, at, task.stretch), task.stretch,
-                     next_of(task.p, task.p_dtype, task, at, task.stretch), 2 + quantized);
+            ahead_of(next_of(task.g, task.g_dtype, task, at, task.stretch),
+                     next_of(task.p, task.p_dtype, task, at, task.stretch), task.stretch,
+                     2 + quantized);
         // One line of the stretch after that: its page is then known by the time.
-        if (task.g)
-            __builtin_prefetch(static_cast<const float*>(task.g) + at + 2 * task.stretch, 0, 2);
-        if (task.p)
-            __builtin_prefetch(static_cast<const float*>(task.p) + at + 2 * task.stretch, 0, 2);
+        ask_after(task.g, task.g_dtype, at + 2 * task.stretch);
+        ask_after(task.p, task.p_dtype, at + 2 * task.stretch);
         float* states[kMaxStates] = {};
         for (int k = 0; k < task.rule->states; ++k) {
             const StateTask& state = task.state[k];
@@ -137,7 +139,7 @@ static void step_maxima(const ParamTask& task, std::int64_t begin, std::int64_t 
         const float* p =
             read_from(task.p_codec, task.p, task.p_dtype, at, count, memory.p, memory.scratch);
         memory.scratch.ahead =
-            ahead_of(next_of(task.g, task.g_dtype, task, at, kTile), kTile, nullptr, 2);
+            ahead_of(next_of(task.g, task.g_dtype, task, at, kTile), {}, kTile, 2);
         task.rule->advance(p, g, states, count, task.scalars, wanted, memory.scratch.ahead);
         for (int k = 0; k < task.rule->states; ++k) {
             if (wanted >> k & 1u)
