@@ -191,7 +191,7 @@ struct alignas(64) StepScratch {
     float p[kMaxLocal];
     float g[kMaxLocal];
     float state[kMaxStates][kMaxLocal];
-    double squares[2][kNormChunk];
+    double squares[2][kNormChunk / 2];
     Scratch scratch;
 };
 

@@ -155,12 +155,26 @@ inline double added(double* x, std::int64_t count) {
     return x[0];
 }
 
+// Squares of a tile, stored or added.
+inline void add_squares(const float* from, std::int64_t count, bool adds, double* __restrict to,
+                        Ahead& ahead) {
+    for (std::int64_t i = 0; i < count; i += 64) {
+        ask(ahead, ahead.unit);
+        const std::int64_t end = count - i < 64 ? count : i + 64;
+        for (std::int64_t j = i; j < end; ++j) {
+            const double x = from[j];
+            to[j] = adds ? to[j] + x * x : x * x;
+        }
+    }
+}
+
 static void step_norms(const ParamTask& task, std::int64_t chunk, double* sums,
                        StepScratch& memory) {
+    constexpr std::int64_t kHalf = kNormChunk / 2;
+    static_assert(kHalf % kTile == 0);
     const std::int64_t begin = chunk * kNormChunk;
     const std::int64_t end = task.numel - begin < kNormChunk ? task.numel : begin + kNormChunk;
     const unsigned read = task.rule->measures(task.scalars);
-    memory.scratch.ahead = {};
     for (std::int64_t at = begin; at < end; at += kTile) {
         const std::int64_t count = end - at < kTile ? end - at : kTile;
         float* states[kMaxStates] = {};
@@ -182,15 +196,15 @@ static void step_norms(const ParamTask& task, std::int64_t chunk, double* sums,
             read_from(task.p_codec, task.p, task.p_dtype, at, count, memory.p, memory.scratch);
         float* measured = memory.scratch.x;
         task.rule->measured(p, g, states, count, task.scalars, measured);
-        const float* each[2] = {p, measured};
-        for (int which = 0; which < 2; ++which)
-            for (std::int64_t i = 0; i < count; ++i) {
-                const double x = each[which][i];
-                memory.squares[which][at - begin + i] = x * x;
-            }
+        Ahead ahead = ahead_of(next_of(task.g, task.g_dtype, task, at, kTile),
+                               next_of(task.p, task.p_dtype, task, at, kTile), kTile, 2);
+        // The second half of the chunk is added to the first at once.
+        const std::int64_t offset = at - begin, to = offset % kHalf;
+        add_squares(p, count, offset >= kHalf, memory.squares[0] + to, ahead);
+        add_squares(measured, count, offset >= kHalf, memory.squares[1] + to, ahead);
     }
     for (int which = 0; which < 2; ++which) {
-        for (std::int64_t i = end - begin; i < kNormChunk; ++i) memory.squares[which][i] = 0;
-        sums[which] = added(memory.squares[which], kNormChunk);
+        for (std::int64_t i = end - begin; i < kHalf; ++i) memory.squares[which][i] = 0;
+        sums[which] = added(memory.squares[which], kHalf);
     }
 }
