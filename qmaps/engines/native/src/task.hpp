@@ -178,6 +178,7 @@ struct ParamTask {
     float scalars[kMaxScalars] = {};
     bool p_stochastic = false;
     NoiseKey p_noise;
+    void* rounded = nullptr;  // takes the new values rounded to bfloat16
     // Parameters and gradients that are codes have a codebook here, and no memory above.
     Codec p_codec;
     Codec g_codec;

@@ -101,6 +101,7 @@ static void step_range(const ParamTask& task, std::int64_t begin, std::int64_t e
         } else if (task.p_dtype != Dtype::kFloat32) {
             store(p, task.p, task.p_dtype, at, count);
         }
+        if (task.rounded) store(p, task.rounded, Dtype::kBfloat16, at, count);
         for (int k = 0; k < task.rule->states; ++k)
             if (task.state[k].codec.codebook)
                 encode_range(task.state[k], states[k], at, count, memory.scratch);
