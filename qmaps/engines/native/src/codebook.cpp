@@ -121,10 +121,7 @@ Codebook::Codebook(const std::vector<float>& given, const std::vector<float>& li
     fill(nearest, limits, brief);
     fill(stochastic, below, brief);
     for (int c = 0; c <= kMaxCodes; ++c) values.value[c] = given[c < size ? c : size - 1];
-    for (int c = 0; c < kMaxCodes; ++c) gaps.value[c] = values.value[c + 1] - values.value[c];
-    gaps.value[kMaxCodes] = 0;
     fill_planes(values.value, values.plane);
-    fill_planes(gaps.value, gaps.plane);
 }
 
 }  // namespace qmaps

@@ -81,7 +81,6 @@ struct Codebook {
     Search nearest;     // code of the nearest value
     Search stochastic;  // code of the lower of the two neighbours
     Lookup values;
-    Lookup gaps;        // from each value to the next
     std::unique_ptr<std::uint8_t[]> lowest;  // of equal values' codes; null: there are none
 };
 

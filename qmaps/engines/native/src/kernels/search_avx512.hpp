@@ -216,10 +216,10 @@ inline void settle(const Source& source, int rounds, const float* n, const std::
 
 // Third stage of stochastic rounding: strided codes of the lower neighbours, rounded up by chance;
 // see rounds_up.
-template <class Values>
-inline void round_up(const Values& values, const Values& gaps, int size, const float* n,
-                     const std::uint16_t* draws, const std::uint8_t* lower, std::uint8_t* codes,
-                     std::int64_t count) {
+template <class Values, class Source>
+inline void round_up(const Source& source, int size, const float* n, const std::uint16_t* draws,
+                     const std::uint8_t* lower, std::uint8_t* codes, std::int64_t count) {
+    const Values values(source);
     const __m512i last = _mm512_set1_epi8(static_cast<char>(size - 1));
     const __m512i natural = _mm512_load_si512(kOrders.natural);
     // With 128 before it, a draw is the mantissa of a float. Less 128 - 2^-17 it is uniform_of.
@@ -227,9 +227,8 @@ inline void round_up(const Values& values, const Values& gaps, int size, const f
     const __m512 less = _mm512_set1_ps(127.99999237060546875f);
     in_groups(count, [&]<bool whole>(std::int64_t i) ALWAYS_INLINE {
         const __m512i code = _mm512_load_si512(lower + i);
-        __m512 low[4], gap[4], chance[4];
-        values.floats(code, low);
-        gaps.floats(code, gap);
+        __m512 low[4], high[4], chance[4];
+        values.neighbours(code, low, high);
         for (int q = 0; q < 4; ++q) {
             const std::int64_t j = i + 16 * q;
             const __m256i draw =  // the scratch has room for whole groups
@@ -237,7 +236,8 @@ inline void round_up(const Values& values, const Values& gaps, int size, const f
             const __m512 random = _mm512_sub_ps(
                 _mm512_castsi512_ps(_mm512_or_si512(_mm512_cvtepu16_epi32(draw), before)), less);
             const __m512 over = _mm512_sub_ps(load_some<whole>(n + j, count - j), low[q]);
-            chance[q] = _mm512_sub_ps(_mm512_mul_ps(random, gap[q]), over);
+            const __m512 gap = _mm512_sub_ps(high[q], low[q]);
+            chance[q] = _mm512_sub_ps(_mm512_mul_ps(random, gap), over);
         }
         const __m512i rounded = _mm512_min_epu8(_mm512_adds_epu8(code, signs_of(chance)), last);
         store_codes<whole>(codes + i, count - i, _mm512_permutexvar_epi8(natural, rounded));
@@ -302,7 +302,7 @@ template <class Source>
 inline void round_source(const Codec& codec, const Source& source, std::int64_t first,
                          std::uint8_t* codes, std::int64_t count, Scratch& scratch) {
     const Codebook& codebook = *codec.codebook;
-    const Lookup &values = codebook.values, &gaps = codebook.gaps;
+    const Lookup& values = codebook.values;
     const int size = codebook.size;
     std::uint8_t* lower = scratch.bounds;
     for (std::int64_t at = 0; at < count; at += kTile) {
@@ -313,11 +313,9 @@ inline void round_source(const Codec& codec, const Source& source, std::int64_t 
                         ALWAYS_INLINE { _mm512_store_si512(lower + i, code); });
         const std::uint16_t* draws = draws_of(codec.noise, first + at, some, scratch);
         if (size <= 32) {
-            round_up(Few(values.value), Few(gaps.value), size, tile.kept, draws, lower, codes + at,
-                     some);
+            round_up<Few>(values.value, size, tile.kept, draws, lower, codes + at, some);
         } else {
-            round_up(Planes(values.plane), Planes(gaps.plane), size, tile.kept, draws, lower,
-                     codes + at, some);
+            round_up<Planes>(values.plane, size, tile.kept, draws, lower, codes + at, some);
         }
     }
 }

@@ -66,6 +66,11 @@ struct Planes {
         out[2] = _mm512_castsi512_ps(_mm512_unpacklo_epi16(high01, high23));
         out[3] = _mm512_castsi512_ps(_mm512_unpackhi_epi16(high01, high23));
     }
+    // Also those after them, but for the last.
+    ALWAYS_INLINE void neighbours(__m512i strided, __m512 (&out)[4], __m512 (&next)[4]) const {
+        floats(strided, out);
+        floats(_mm512_add_epi8(strided, _mm512_set1_epi8(1)), next);
+    }
 };
 
 // 32 floats by their index.
@@ -81,6 +86,16 @@ struct Few {
         out[1] = _mm512_permutex2var_ps(low, _mm512_srli_epi32(bytes, 8), high);
         out[2] = _mm512_permutex2var_ps(low, _mm512_srli_epi32(bytes, 16), high);
         out[3] = _mm512_permutex2var_ps(low, _mm512_srli_epi32(bytes, 24), high);
+    }
+    // Also those after them, but for the last.
+    ALWAYS_INLINE void neighbours(__m512i strided, __m512 (&out)[4], __m512 (&next)[4]) const {
+        Few after = *this;
+        after.low = _mm512_castsi512_ps(_mm512_alignr_epi32(_mm512_castps_si512(high),
+                                                            _mm512_castps_si512(low), 1));
+        after.high = _mm512_castsi512_ps(_mm512_alignr_epi32(_mm512_castps_si512(high),
+                                                             _mm512_castps_si512(high), 1));
+        floats(strided, out);
+        after.floats(strided, next);
     }
 };
 
