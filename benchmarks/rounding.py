@@ -75,19 +75,21 @@ def measure(scale: float, rounds: int) -> dict[str, dict[Pair, list[float]]]:
     }
 
 
-def table(found: Mapping[Pair, Sequence[float]]) -> list[str]:
-    """Ratios to the first pair, round by round, in Markdown."""
+def table(
+    found: Mapping[tuple[str, ...], Sequence[float]], head: tuple[str, ...] = HEAD
+) -> list[str]:
+    """Ratios to the first row, round by round, in Markdown."""
     plain = next(iter(found.values()))
-    rows = []
-    for pair, seconds in found.items():
+    rows: list[tuple[str, ...]] = []
+    for names, seconds in found.items():
         each = quartiles([mine / its for mine, its in zip(seconds, plain, strict=True)])
         rows.append((
-            *(f"`{spec}`" for spec in pair),
+            *(f"`{name}`" for name in names),
             f"{each['median']:.2f}",
             f"{each['q1']:.2f} to {each['q3']:.2f}",
             f"{min(seconds) / min(plain):.2f}",
         ))  # fmt: skip
-    return markdown(HEAD, rows)
+    return markdown(head, rows)
 
 
 @one_line_errors

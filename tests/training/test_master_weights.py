@@ -78,12 +78,19 @@ def test_the_native_engine_steps_copies(
     monkeypatch.setattr(
         NativePlan, "run", lambda p, given: (taken.append(len(p._params)), run(p, given))
     )
+    copied = []
+    copy_ = torch._foreach_copy_
+    monkeypatch.setattr(
+        torch, "_foreach_copy_", lambda to, of: (copied.append(len(to)), copy_(to, of))
+    )
     monkeypatch.setenv("QMAPS_BACKEND", "native")
     pair = both(kind, dtype)
     for number in range(3):
         step_both(*pair, number=number)
     # The float32 run's steps between.
     assert taken == [4] * 6
+    # The engine rounds to bfloat16 by itself.
+    assert copied == ([] if dtype == torch.bfloat16 else [4] * 3)
     assert_masters(*pair[2:])
 
 

@@ -82,9 +82,8 @@ QMAPS_INLINE std::uint16_t to_bf16(float value) {
 
 // Rounded up with the chance that the bits below say, by 16 random bits; infinity and NaN as ever.
 QMAPS_INLINE std::uint16_t to_bf16_stochastic(float value, std::uint32_t draw) {
-    const std::uint32_t bits = bits_of(value);
-    const bool finite = (bits & kInfinityBits) != kInfinityBits;
-    return finite ? static_cast<std::uint16_t>((bits + draw) >> 16) : to_bf16(value);
+    // Infinity has no bits below, so that no draw changes it.
+    return is_nan(value) ? 0x7FC0u : static_cast<std::uint16_t>((bits_of(value) + draw) >> 16);
 }
 
 QMAPS_INLINE float from_f16(std::uint16_t half) {

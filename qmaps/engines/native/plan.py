@@ -79,8 +79,11 @@ class NativePlan(FusedPlan):
     def _describe(self) -> None:
         self._groups = [given.group for given in self._given]
         self._step = core.Step()
-        for given, target in zip(self._given, self._targets, strict=True):
+        for index, (given, target) in enumerate(zip(self._given, self._targets, strict=True)):
             self._add(given, target)
+            if index in self._masters and _rounded_here(given.param):
+                self._step.add_rounded(address(given.param))
+                del self._masters[index]
 
     def _add(self, given: ParameterStep, target: Tensor) -> None:
         step, gradient = self._step, given.gradient
@@ -117,6 +120,11 @@ class NativePlan(FusedPlan):
                 step.add_factored_quantized(torch.Size(value.shape).numel(), *stored)
             else:
                 step.add_quantized(*stored)
+
+
+def _rounded_here(param: Tensor) -> bool:
+    """Whether the engine itself rounds the master copy into this parameter."""
+    return param.dtype == torch.bfloat16 and param.is_contiguous()
 
 
 def _codes_supported(given: ParameterStep) -> bool:

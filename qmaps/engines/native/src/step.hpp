@@ -20,6 +20,8 @@ class Step {
                        int p_dtype, int g_dtype);
     // New values of the bfloat16 parameter added last are rounded stochastically.
     void add_rounding(const NoiseKey& noise);
+    // The parameter added last is a master copy, and rounded to bfloat16 there after each step.
+    void add_rounded(void* rounded) { tasks_.back().rounded = rounded; }
     // The parameter added last, and its gradient, are codes. The parameter's scales belong to
     // blocks that fit into the scratch.
     void add_parameter_codes(Codec codec);

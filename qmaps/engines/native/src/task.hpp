@@ -178,6 +178,7 @@ struct ParamTask {
     float scalars[kMaxScalars] = {};
     bool p_stochastic = false;
     NoiseKey p_noise;
+    void* rounded = nullptr;  // takes the new values rounded to bfloat16
     // Parameters and gradients that are codes have a codebook here, and no memory above.
     Codec p_codec;
     Codec g_codec;
@@ -191,7 +192,7 @@ struct alignas(64) StepScratch {
     float p[kMaxLocal];
     float g[kMaxLocal];
     float state[kMaxStates][kMaxLocal];
-    double squares[2][kNormChunk];
+    double squares[2][kNormChunk / 2];
     Scratch scratch;
 };
 

@@ -10,6 +10,8 @@ void register_step(nb::module_& module) {
         .def("add_parameter", &Step::add_parameter, nb::arg("rule"), nb::arg("states"),
              nb::arg("numel"), nb::arg("p_dtype"), nb::arg("g_dtype"))
         .def("add_rounding", [](Step& self, const Key& key) { self.add_rounding(noise_key(key)); })
+        .def("add_rounded",
+             [](Step& self, Address rounded) { self.add_rounded(reinterpret_cast<void*>(rounded)); })
         .def(
             "add_parameter_codes",
             [](Step& self, const Codebook& codebook, const Geometry& geometry, Address packed,

@@ -49,10 +49,20 @@ ALWAYS_INLINE inline void ask(Ahead& ahead, int lines) {
     }
 }
 
-// `count` floats and then as many others (null for none), over `turns` turns of 64 elements each.
-inline Ahead ahead_of(const float* now, std::int64_t count, const float* then, int turns) {
-    const std::int64_t lines = count / 16;
-    const int units = (now ? 4 : 0) + (then ? 4 : 0);
-    return {reinterpret_cast<const char*>(now), now ? lines : 0,
-            reinterpret_cast<const char*>(then), then ? lines : 0, (units + turns - 1) / turns};
+// Memory that is asked for: where it begins, and its whole cache lines.
+struct Lines {
+    const char* at = nullptr;
+    std::int64_t count = 0;
+};
+
+inline Lines lines_of(const void* data, Dtype dtype, std::int64_t at, std::int64_t count) {
+    const std::int64_t size = dtype == Dtype::kFloat32 ? 4 : 2;
+    return {static_cast<const char*>(data) + at * size, count * size / 64};
+}
+
+// One and then the other, over `turns` turns of 64 elements each of `count`.
+inline Ahead ahead_of(Lines now, Lines then, std::int64_t count, int turns) {
+    const std::int64_t each = (now.count + then.count) * 64;
+    return {now.at, now.count, then.at, then.count,
+            static_cast<int>((each + turns * count - 1) / (turns * count))};
 }

@@ -1,9 +1,15 @@
 // Whole tensors, a range at a time.
 
 inline int seen_flags(const float* x, std::int64_t count, bool is_signed_book) {
-    int flags = largest_bits(x, count) >= kInfinityBits ? kNonFinite : 0;
-    if (!is_signed_book && any_negative(x, count)) flags |= kNegative;
-    return flags;
+    if (is_signed_book) return largest_bits(x, count) >= kInfinityBits ? kNonFinite : 0;
+    std::uint32_t most = 0;
+    int negative = 0;
+    for (std::int64_t i = 0; i < count; ++i) {
+        const std::uint32_t magnitude = bits_of(x[i]) & 0x7FFFFFFFu;
+        most = magnitude > most ? magnitude : most;
+        negative |= x[i] < 0.0f ? 1 : 0;
+    }
+    return (most >= kInfinityBits ? kNonFinite : 0) | (negative ? kNegative : 0);
 }
 
 // How many elements to take at a time: whole blocks, whole bytes of codes, about a tile.
@@ -27,8 +33,9 @@ inline int encode_local(const QuantizeTask& task, std::int64_t begin, std::int64
         const bool range = task.codec.geometry->log;
         if (task.check && (range || task.refuse_negative))
             flags |= seen_flags(x, count, !task.refuse_negative);
-        const bool more = task.dtype == Dtype::kFloat32 && at + stretch < task.numel;
-        scratch.ahead = ahead_of(more ? x + stretch : nullptr, stretch, nullptr, 1);
+        const bool more = at + stretch < task.numel;
+        scratch.ahead = ahead_of(more ? lines_of(task.x, task.dtype, at + stretch, stretch) : Lines{},
+                                 {}, stretch, 1);
         if (encode_blocks(task.codec, x, at, count, scratch) >= kInfinityBits) flags |= kNonFinite;
         then(x, at, count);
     }

@@ -114,12 +114,6 @@ inline std::uint32_t largest_bits(const float* x, std::int64_t count) {
     return most;
 }
 
-inline bool any_negative(const float* x, std::int64_t count) {
-    int found = 0;
-    for (std::int64_t i = 0; i < count; ++i) found |= x[i] < 0.0f ? 1 : 0;
-    return found != 0;
-}
-
 // Raise a shared maximum; magnitudes order as their bits do.
 inline void raise_to(float* slot, std::uint32_t bits) {
     auto* shared = reinterpret_cast<std::uint32_t*>(slot);

@@ -22,12 +22,15 @@ inline void encode_range(const StateTask& state, const float* values, std::int64
     }
 }
 
-// Where the next stretch lies, or null where it needs no asking for.
-inline const float* next_of(const void* data, Dtype dtype, const ParamTask& task, std::int64_t at,
-                            std::int64_t stretch) {
-    return data && dtype == Dtype::kFloat32 && at + stretch < task.numel
-               ? static_cast<const float*>(data) + at + stretch
-               : nullptr;
+// Where the next stretch lies; nothing where it needs no asking for.
+inline Lines next_of(const void* data, Dtype dtype, const ParamTask& task, std::int64_t at,
+                     std::int64_t stretch) {
+    if (!data || at + stretch >= task.numel) return {};
+    return lines_of(data, dtype, at + stretch, stretch);
+}
+
+inline void ask_after(const void* data, Dtype dtype, std::int64_t at) {
+    if (data) __builtin_prefetch(lines_of(data, dtype, at, 0).at, 0, 2);
 }
 
 inline void store_stochastic(const float* from, std::uint16_t* to, const NoiseKey& noise,
@@ -62,13 +65,12 @@ static void step_range(const ParamTask& task, std::int64_t begin, std::int64_t e
         const std::int64_t count = end - at < task.stretch ? end - at : task.stretch;
         // Meanwhile the next gradients and parameters come in. A rule takes two turns.
         memory.scratch.ahead =
-            ahead_of(next_of(task.g, task.g_dtype, task, at, task.stretch), task.stretch,
-                     next_of(task.p, task.p_dtype, task, at, task.stretch), 2 + quantized);
+            ahead_of(next_of(task.g, task.g_dtype, task, at, task.stretch),
+                     next_of(task.p, task.p_dtype, task, at, task.stretch), task.stretch,
+                     2 + quantized);
         // One line of the stretch after that: its page is then known by the time.
-        if (task.g)
-            __builtin_prefetch(static_cast<const float*>(task.g) + at + 2 * task.stretch, 0, 2);
-        if (task.p)
-            __builtin_prefetch(static_cast<const float*>(task.p) + at + 2 * task.stretch, 0, 2);
+        ask_after(task.g, task.g_dtype, at + 2 * task.stretch);
+        ask_after(task.p, task.p_dtype, at + 2 * task.stretch);
         float* states[kMaxStates] = {};
         for (int k = 0; k < task.rule->states; ++k) {
             const StateTask& state = task.state[k];
@@ -99,6 +101,7 @@ static void step_range(const ParamTask& task, std::int64_t begin, std::int64_t e
         } else if (task.p_dtype != Dtype::kFloat32) {
             store(p, task.p, task.p_dtype, at, count);
         }
+        if (task.rounded) store(p, task.rounded, Dtype::kBfloat16, at, count);
         for (int k = 0; k < task.rule->states; ++k)
             if (task.state[k].codec.codebook)
                 encode_range(task.state[k], states[k], at, count, memory.scratch);
@@ -137,7 +140,7 @@ static void step_maxima(const ParamTask& task, std::int64_t begin, std::int64_t 
         const float* p =
             read_from(task.p_codec, task.p, task.p_dtype, at, count, memory.p, memory.scratch);
         memory.scratch.ahead =
-            ahead_of(next_of(task.g, task.g_dtype, task, at, kTile), kTile, nullptr, 2);
+            ahead_of(next_of(task.g, task.g_dtype, task, at, kTile), {}, kTile, 2);
         task.rule->advance(p, g, states, count, task.scalars, wanted, memory.scratch.ahead);
         for (int k = 0; k < task.rule->states; ++k) {
             if (wanted >> k & 1u)
@@ -153,12 +156,26 @@ inline double added(double* x, std::int64_t count) {
     return x[0];
 }
 
+// Squares of a tile, stored or added.
+inline void add_squares(const float* from, std::int64_t count, bool adds, double* __restrict to,
+                        Ahead& ahead) {
+    for (std::int64_t i = 0; i < count; i += 64) {
+        ask(ahead, ahead.unit);
+        const std::int64_t end = count - i < 64 ? count : i + 64;
+        for (std::int64_t j = i; j < end; ++j) {
+            const double x = from[j];
+            to[j] = adds ? to[j] + x * x : x * x;
+        }
+    }
+}
+
 static void step_norms(const ParamTask& task, std::int64_t chunk, double* sums,
                        StepScratch& memory) {
+    constexpr std::int64_t kHalf = kNormChunk / 2;
+    static_assert(kHalf % kTile == 0);
     const std::int64_t begin = chunk * kNormChunk;
     const std::int64_t end = task.numel - begin < kNormChunk ? task.numel : begin + kNormChunk;
     const unsigned read = task.rule->measures(task.scalars);
-    memory.scratch.ahead = {};
     for (std::int64_t at = begin; at < end; at += kTile) {
         const std::int64_t count = end - at < kTile ? end - at : kTile;
         float* states[kMaxStates] = {};
@@ -180,15 +197,15 @@ static void step_norms(const ParamTask& task, std::int64_t chunk, double* sums,
             read_from(task.p_codec, task.p, task.p_dtype, at, count, memory.p, memory.scratch);
         float* measured = memory.scratch.x;
         task.rule->measured(p, g, states, count, task.scalars, measured);
-        const float* each[2] = {p, measured};
-        for (int which = 0; which < 2; ++which)
-            for (std::int64_t i = 0; i < count; ++i) {
-                const double x = each[which][i];
-                memory.squares[which][at - begin + i] = x * x;
-            }
+        Ahead ahead = ahead_of(next_of(task.g, task.g_dtype, task, at, kTile),
+                               next_of(task.p, task.p_dtype, task, at, kTile), kTile, 2);
+        // The second half of the chunk is added to the first at once.
+        const std::int64_t offset = at - begin, to = offset % kHalf;
+        add_squares(p, count, offset >= kHalf, memory.squares[0] + to, ahead);
+        add_squares(measured, count, offset >= kHalf, memory.squares[1] + to, ahead);
     }
     for (int which = 0; which < 2; ++which) {
-        for (std::int64_t i = end - begin; i < kNormChunk; ++i) memory.squares[which][i] = 0;
-        sums[which] = added(memory.squares[which], kNormChunk);
+        for (std::int64_t i = end - begin; i < kHalf; ++i) memory.squares[which][i] = 0;
+        sums[which] = added(memory.squares[which], kHalf);
     }
 }

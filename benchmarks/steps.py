@@ -1,0 +1,112 @@
+"""Steps of one optimizer beside another: every rule beside 8-bit AdamW, bfloat16 beside torch.
+
+``python -m benchmarks.steps`` steps the same parameters with each optimizer in its turn, round
+after round on one thread, and prints how many times as long a step takes as that of the first of
+its group: the median over rounds, their quartiles, and the ratio of the shortest times. The first
+of ``bfloat16 parameters`` is torch's fused AdamW, which keeps its moments in bfloat16 and rounds
+parameters to nearest.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from benchmarks import machine
+from benchmarks.command import count, one_line_errors, positive
+from benchmarks.data import matrices, new_gradients, parameters
+from benchmarks.rounding import table
+from benchmarks.timing import interleaved
+from qmaps import optim
+
+HEAD = ("optimizer", "times as long", "quartiles", "by minima")
+Make = Callable[[list[Tensor]], Any]
+SR: dict[str, Any] = {"stochastic_rounding": True}
+MASTER: dict[str, Any] = {"master_weights": True}
+GROUPS: dict[str, tuple[torch.dtype, dict[str, Make]]] = {
+    "rules, float32 parameters": (
+        torch.float32,
+        {
+            "AdamW8bit": optim.AdamW8bit,
+            "AdamW4bit": optim.AdamW4bit,
+            "AdamW4bitFactor": optim.AdamW4bitFactor,
+            "AdEMAMix8bit": optim.AdEMAMix8bit,
+            "LAMB8bit": optim.LAMB8bit,
+            "LARS8bit(momentum=0.9)": partial(optim.LARS8bit, momentum=0.9),
+            "Adafactor8bit": optim.Adafactor8bit,
+            "Adafactor8bit(beta1=0.9)": partial(optim.Adafactor8bit, beta1=0.9),
+            "SM3": optim.SM3,
+            "SGD8bit(momentum=0.9)": partial(optim.SGD8bit, momentum=0.9),
+            "RMSprop8bit": optim.RMSprop8bit,
+            "Adagrad8bit": optim.Adagrad8bit,
+            "Lion8bit": optim.Lion8bit,
+        },
+    ),
+    "bfloat16 parameters": (
+        torch.bfloat16,
+        {
+            "torch.optim.AdamW(fused=True)": partial(torch.optim.AdamW, fused=True),
+            "AdamW(stochastic_rounding=True)": partial(optim.AdamW, **SR),
+            "AdamW8bit": optim.AdamW8bit,
+            "AdamW8bit(stochastic_rounding=True)": partial(optim.AdamW8bit, **SR),
+            "AdamW8bit(master_weights=True)": partial(optim.AdamW8bit, **MASTER),
+            "AdamW4bit": optim.AdamW4bit,
+            "AdamW4bit(stochastic_rounding=True)": partial(optim.AdamW4bit, **SR),
+            "AdamW4bit(master_weights=True)": partial(optim.AdamW4bit, **MASTER),
+        },
+    ),
+}
+"""Optimizers by what makes them, the one that others are compared to first."""
+
+
+def measure(scale: float, rounds: int) -> dict[str, dict[tuple[str, ...], list[float]]]:
+    """Seconds of each round, by group and optimizer."""
+    found = {}
+    for group, (dtype, makers) in GROUPS.items():
+        params = parameters(matrices(scale), dtype)
+        works = {name: make(params).step for name, make in makers.items()}
+        seconds, failed = interleaved(works, rounds, refresh=new_gradients(params))
+        for error in failed.values():
+            raise error
+        found[group] = {(name,): seconds[name] for name in makers}
+    return found
+
+
+def lines(found: Mapping[str, Mapping[tuple[str, ...], Sequence[float]]]) -> list[str]:
+    """A table for each group, in Markdown."""
+    made = []
+    for group, seconds in found.items():
+        (first,), times = next(iter(seconds.items()))
+        made += [f"{group} (a step of {first}: {1e3 * statistics.median(times):.1f} ms)", ""]
+        made += [*table(seconds, HEAD), ""]
+    return made
+
+
+@one_line_errors
+def main(given: Sequence[str] | None = None) -> int:
+    """Run the command line; returns the exit status."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.steps", description=__doc__)
+    parser.add_argument("--rounds", type=count, default=51, help="that count (default 51)")
+    parser.add_argument(
+        "--scale",
+        type=positive,
+        default=1 / 16,
+        help="of four matrices (default 1/16: 1024 x 1024)",
+    )
+    options = parser.parse_args(given)
+    torch.set_num_threads(1)
+    about = machine.about(sys.argv[1:] if given is None else given, "benchmarks.steps")
+    print(f"{about['machine']['processor']}, {about['isa']}\n")
+    print("\n".join(lines(measure(options.scale, options.rounds))))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
