@@ -1,49 +1,103 @@
 """How a sweep's time falls with workers: measured here, and a model of more.
 
-``python -m benchmarks.scale`` sweeps the same snapshot in one process and with 1 and 2 workers, in
-turns, and writes reports/scale.{json,md}. Times are ratios of medians to one process. The model for
-more workers has measured parts: the time to read the states and the time to measure them.
+``python -m benchmarks.scale`` makes states of the shapes of GPT-2 small, sweeps them in one process
+and with 1 and 2 workers, in turns, and writes reports/scale.{csv,md}. Times are ratios of medians
+to one process, costs are processor time. The model for more workers has measured parts: the time to
+read the states and the time to measure them.
 """
 
 from __future__ import annotations
 
 import argparse
+import math
+import os
+import resource
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import Executor
+from functools import partial
 from pathlib import Path
 from statistics import median
 from typing import Any
 
+import pandas as pd
 import torch
 
 from benchmarks import machine
 from benchmarks.command import count, one_line_errors
 from benchmarks.markdown import markdown as table_lines
-from benchmarks.timing import interleaved, ratio
+from benchmarks.timing import interleaved, ratio, stopwatch
 from qmaps import capture, sweep
 from qmaps.capture import CapturedStates
 from qmaps.capture.saved import write
-from qmaps.storage.files import output_folder, write_json, write_text
+from qmaps.capture.snapshot import Lazy
+from qmaps.storage.files import output_folder, write_text
 from qmaps.sweep import executors
+from qmaps.sweep.plan import items_of
 
 MODELLED = (1, 2, 4, 8, 16, 32, 64)
-HEAD = ("workers", "measured, times one process", "model")
+HEAD = ("workers", "measured, times one process", "model of these states", "model of GPT-2 small")
+GOAL = 120 * 2
+"""Seconds of a core for 100 pairs on all of GPT-2 small: two minutes on two cores."""
+
+PAIRS = (
+    *sweep.STANDARD,
+    *(
+        f"{norm}/{first}@4s + {norm}/{second}@4u"
+        for norm in ("B64", "B512", "row", "B128x8")
+        for first, second in (
+            ("DE", "DE-0"), ("linear", "linear"), ("nf4", "power2"),
+            ("inverse", "inverse"), ("DE", "power3"), ("linear0", "linear"),
+        )
+    ),
+)  # fmt: skip
+"""A hundred pairs: those of every sweep, and some more at 4 bits."""
 
 
-def snapshot(side: int, matrices: int, folder: Path) -> Path:
-    """A snapshot of square matrices with both moments."""
-    draw = torch.Generator().manual_seed(0)
-    tensors = {}
-    for number in range(matrices):
-        noise = torch.randn(2, side, side, generator=draw)
-        size = torch.randn(side, 1, generator=draw).exp()
-        tensors[f"layer{number}.weight"] = {
-            "exp_avg": noise[0] * size * 1e-3,
-            "exp_avg_sq": (noise[1] * size).square() * 1e-6,
+LAYERS = 12
+"""Those of GPT-2 small."""
+
+
+def shapes(layers: int = LAYERS, width: int = 768) -> dict[str, tuple[int, ...]]:
+    """The matrices of GPT-2 small, or of some layers and as large a share of the embeddings."""
+    found = {"wte": (50257 * layers // LAYERS, width), "wpe": (1024 * layers // LAYERS, width)}
+    for layer in range(layers):
+        for name, columns in (("c_attn", 3 * width), ("c_proj", width), ("c_fc", 4 * width)):
+            found[f"h.{layer}.{name}"] = (width, columns)
+        found[f"h.{layer}.mlp.c_proj"] = (4 * width, width)
+    return found
+
+
+def snapshot(by_name: Mapping[str, tuple[int, ...]], folder: Path) -> Path:
+    """A snapshot of both moments in these shapes."""
+
+    def drawn(number: int, shape: tuple[int, ...], *, second: bool) -> torch.Tensor:
+        draw = torch.Generator().manual_seed(2 * number + second)
+        x = torch.randn(shape, generator=draw) * torch.randn(shape[0], 1, generator=draw).exp()
+        return (x * 1e-3).square_() if second else x * 1e-3
+
+    states = {
+        f"{name}.weight": {
+            state: Lazy(shape, torch.float32, partial(drawn, number, shape, second=bool(place)))
+            for place, state in enumerate(("exp_avg", "exp_avg_sq"))
         }
-    return write(CapturedStates.from_tensors(tensors, optimizer="AdamW"), folder / "states")
+        for number, (name, shape) in enumerate(by_name.items())
+    }
+    return write(CapturedStates(states, step=1, optimizer="AdamW"), folder / "states")
+
+
+def planned(pairs: Sequence[str]) -> list[sweep.Item]:
+    """The items of a sweep of all of GPT-2 small, whose states nobody reads."""
+
+    def absent() -> torch.Tensor:
+        raise AssertionError
+
+    states = {
+        name: dict.fromkeys(("exp_avg", "exp_avg_sq"), Lazy(shape, torch.float32, absent))
+        for name, shape in shapes().items()
+    }
+    return items_of(CapturedStates(states, step=1), pairs, 4096, (), None, None)
 
 
 def read(path: Path) -> None:
@@ -53,10 +107,10 @@ def read(path: Path) -> None:
 
 
 def parallel_share(items: Sequence[sweep.Item], workers: int) -> float:
-    """The share of the elements that the busiest worker has, the largest begun first."""
+    """The share of the work that the busiest worker has, the items with most begun first."""
     loads = [0] * workers
-    for numel in sorted((item.numel for item in items), reverse=True):
-        loads[loads.index(min(loads))] += numel
+    for work in sorted((item.work for item in items), reverse=True):
+        loads[loads.index(min(loads))] += work
     return max(loads) / sum(loads)
 
 
@@ -75,43 +129,109 @@ def on(pool: Executor, items: Sequence[sweep.Item]) -> None:
         pass
 
 
-def measure(path: Path, pairs: Sequence[str], rounds: int) -> dict[str, list[float]]:
-    """Seconds in every round of each way, by its name."""
+def spin() -> int:
+    """About a second of one core."""
+    return sum(range(50_000_000))
+
+
+def spins(pool: Executor, number: int) -> None:
+    """As many at once in a pool that is warm: what the machine gives to so many processes."""
+    for spun in [pool.submit(spin) for _ in range(number)]:
+        spun.result()
+
+
+def processor_seconds() -> float:
+    """Processor time of this process so far."""
+    used = resource.getrusage(resource.RUSAGE_SELF)
+    return used.ru_utime + used.ru_stime
+
+
+def measure(
+    path: Path, pairs: Sequence[str], rounds: int
+) -> tuple[dict[str, list[float]], list[float]]:
+    """Seconds in every round of each way, by its name; and processor seconds of one process."""
+    spent = []
+
+    def one_process() -> None:
+        before = processor_seconds()
+        sweep.run(path, pairs)
+        spent.append(processor_seconds() - before)
+
     items = sweep.plan(path, pairs)
     pools = {count: executors.new_pool(count) for count in (1, 2)}
     try:
         seconds, failed = interleaved(
             {
-                "one process": lambda: sweep.run(path, pairs),
+                "one process": one_process,
                 "reading": lambda: read(path),
-                **{str(count): lambda pool=pool: on(pool, items) for count, pool in pools.items()},
+                **{str(count): partial(on, pool, items) for count, pool in pools.items()},
+                **{f"{count} spins": partial(spins, pools[2], count) for count in pools},
             },
             rounds,
+            warm_ups=1,
         )
     finally:
         for pool in pools.values():
             pool.shutdown()
     if failed:
         raise next(iter(failed.values()))
-    return seconds
+    return seconds, spent[-rounds:]
+
+
+def whole(pairs: Sequence[str]) -> float:
+    """Seconds of one sweep of all of GPT-2 small by two workers, their start included."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = snapshot(shapes(), Path(folder))
+        return stopwatch(lambda: sweep.run(path, pairs, workers=2))
+
+
+def frame(
+    found: dict[str, list[float]], items: Sequence[sweep.Item], pairs: Sequence[str]
+) -> pd.DataFrame:
+    """A row for each number of workers."""
+    one = found["one process"]
+    reading = ratio(found["reading"], one)["ratio"]
+    every = planned(pairs)
+    return pd.DataFrame(
+        {
+            "workers": workers,
+            "measured": ratio(found[str(workers)], one)["ratio"] if str(workers) in found else None,
+            "model": model(items, workers, reading),
+            "model_gpt2": model(every, workers, reading),
+        }
+        for workers in MODELLED
+    )
 
 
 def page(
-    found: dict[str, list[float]], items: Sequence[sweep.Item], about: dict[str, Any], pairs: int
+    rows: pd.DataFrame,
+    found: dict[str, list[float]],
+    spent: Sequence[float],
+    items: Sequence[sweep.Item],
+    about: dict[str, Any],
+    taken: float | None,
+    load: float,
 ) -> str:
-    whole = found["one process"]
-    reading = ratio(found["reading"], whole)["ratio"]
-    elements = sum(item.numel for item in items)
-    rows = [
-        (
-            str(workers),
-            f"{ratio(found[str(workers)], whole)['ratio']:.2f}" if str(workers) in found else "",
-            f"{model(items, workers, reading):.3f}",
-        )
-        for workers in MODELLED
-    ]
-    each = median(whole) / elements * 1e9
+    """The report."""
+    count = len(items[0].pairs)
+    elements = sum({item.parameter: item.numel for item in items}.values())
+    every = sum(math.prod(shape) for shape in shapes().values())
+    every_item = planned([pair.spec for pair in items[0].pairs])
+    each = median(spent) / elements / count * 1e9
+    goal = GOAL / every / 100 * 1e9
+    reading = ratio(found["reading"], found["one process"])["ratio"]
+    control = ratio(found["2 spins"], found["1 spins"])["ratio"]
     rate = 8 * elements / median(found["reading"]) / 1e9
+    lines = [
+        ("" if pd.isna(value) else f"{value:.3g}" for value in row)
+        for row in rows.itertuples(index=False)
+    ]
+    alone = (
+        ""
+        if taken is None
+        else f" One sweep of all {every / 1e6:.0f}M elements by two workers took {taken:.0f} s, "
+        "their start included, while other work shared the two cores."
+    )
     return "\n".join(
         [
             "# How a sweep's time falls with workers",
@@ -119,19 +239,27 @@ def page(
             f"`{about['command']}`",
             "",
             f"{about['machine']['processor']}, {about['machine']['cores']} cores, one thread for "
-            f"each process. {pairs} pairs over {len(items)} matrices of {items[0].numel} elements "
-            f"with both moments: {each:.0f} ns for each element and all pairs; reading both "
-            f"moments and looking for NaN: {rate:.2g} GB/s from the page cache, {reading:.2%} of "
-            "the time. Measured: medians of rounds in turns, pools started before. Absolute "
-            "numbers belong to this machine and moment, whose cores other work shared.",
+            f"each process; {count} pairs over {elements / 1e6:.3g}M elements in matrices of "
+            "GPT-2 small, random moments. Absolute numbers belong to this machine and hour: other "
+            f"work shared its cores, and the load average was {load:.1f} before the first round.",
             "",
-            *table_lines(HEAD, rows),
+            f"- One process spends {each:.1f} ns of processor time for each element and pair: "
+            f"{each * every * 100 / 1e9:.0f} s of a core for 100 pairs on all {every / 1e6:.0f}M "
+            f"elements. The goal, two minutes on two cores, is {GOAL} s, or {goal:.1f} ns.{alone}",
+            f"- Reading both moments and looking for NaN takes {reading:.2%} of the time, at "
+            f"{rate:.2g} GB/s from the page cache.",
             "",
-            "The model is the larger of two times: reading, which all workers share, and the share "
-            "of the busiest worker, where the largest parameters begin first and no parameter is "
-            "divided. It assumes that every worker has a core and that memory bandwidth is not the "
-            "limit; nothing above 2 workers was measured. A model's largest parameter (an "
-            "embedding) bounds the time from below, whatever the number of workers.",
+            *table_lines(HEAD, lines),
+            "",
+            "Measured: ratio of medians over rounds in turns; pools were started before. The model "
+            "is the larger of two times: reading, which all workers share, and the share of the "
+            "busiest worker, where the items with the most work begin first. It assumes that every "
+            "worker has a core and that memory bandwidth is not the limit; nothing above 2 workers "
+            "was measured. The control: two processes that only count took "
+            f"{control:.2f} times as long at once as one of them alone. That is 1 where two cores "
+            "are free; near 2, two workers have no more than one core, and their row says nothing "
+            f"of the sweep. GPT-2 small is divided into {len(every_item)} items; the largest of "
+            "them bounds the time from below, whatever the number of workers.",
             "",
         ]
     )
@@ -140,27 +268,32 @@ def page(
 @one_line_errors
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.scale", description=__doc__)
-    parser.add_argument("--side", type=count, default=256, help="of matrices (default 256)")
-    parser.add_argument("--matrices", type=count, default=32, help="(default 32)")
-    parser.add_argument("--pairs", type=count, default=len(sweep.STANDARD), help="(default all)")
+    parser.add_argument("--layers", type=count, default=1, help="of 12 (default 1)")
+    parser.add_argument("--width", type=count, default=768, help="of matrices (default 768)")
+    parser.add_argument("--pairs", type=count, default=len(PAIRS), help="(default all)")
     parser.add_argument("--rounds", type=count, default=5, help="that count (default 5)")
+    parser.add_argument(
+        "--whole", action="store_true", help="also sweep all of GPT-2 small once with two workers"
+    )
     parser.add_argument("--out", type=Path, default=Path("reports"), help="folder for results")
     options = parser.parse_args(arguments)
     out = output_folder(options.out)
-    pairs = sweep.STANDARD[: options.pairs]
-    threads = torch.get_num_threads()
+    pairs = PAIRS[: options.pairs]
+    threads, (load, *_) = torch.get_num_threads(), os.getloadavg()
     torch.set_num_threads(1)
     try:
         with tempfile.TemporaryDirectory() as folder:
-            path = snapshot(options.side, options.matrices, Path(folder))
-            found = measure(path, pairs, options.rounds)
+            path = snapshot(shapes(options.layers, options.width), Path(folder))
+            found, spent = measure(path, pairs, options.rounds)
             items = sweep.plan(path, pairs)
+        taken = whole(pairs) if options.whole else None
     finally:
         torch.set_num_threads(threads)
     given = sys.argv[1:] if arguments is None else list(arguments)
     about = machine.about(given, "benchmarks.scale")
-    write_json(out / "scale.json", {"about": about, "found": found})
-    write_text(out / "scale.md", page(found, items, about, len(pairs)))
+    rows = frame(found, items, pairs)
+    write_text(out / "scale.csv", rows.to_csv(index=False, float_format="%.4g"))
+    write_text(out / "scale.md", page(rows, found, spent, items, about, taken, load))
     print((out / "scale.md").read_text())
     return 0
 

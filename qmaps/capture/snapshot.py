@@ -246,7 +246,7 @@ def read_tensor(path: Path, number: int) -> Tensor:
     try:
         with safe_open(path, framework="numpy") as file:
             found = _checksums(path, file.metadata() or {}, file.keys())
-        tensor = _read(path, str(number))
+        tensor = read_named(path, str(number))
     except (OSError, KeyError, SafetensorError) as error:
         raise unreadable(path, error) from None
     if found and checksums.of_tensor(tensor) != found[str(number)]:
@@ -254,11 +254,15 @@ def read_tensor(path: Path, number: int) -> Tensor:
     return tensor
 
 
-def _read(path: Path, key: str) -> Tensor:
+def read_named(path: Path, key: str) -> Tensor:
     """One tensor of a safetensors file whose header is known to be right.
 
     The library maps the whole file into memory as if it would be written to, which systems refuse
     for files larger than memory.
+
+    Raises:
+        OSError: the file cannot be read, or ends early.
+        KeyError: there is no such tensor, or its dtype is not in `DTYPES`.
     """
     with path.open("rb") as file:
         (length,) = struct.unpack("<Q", file.read(8))

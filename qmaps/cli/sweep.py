@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -67,6 +68,13 @@ def sweep(
             "beside each mean in the rows."
         ),
     ] = None,
+    memory: Annotated[
+        str | None,
+        typer.Option(
+            help="Bytes for a worker's states, such as 2GiB: the pairs of large parameters are "
+            "divided among more items where these would need more. By default there is no limit."
+        ),
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
     """Measure quantizers on captured states; the rows go to OUT/sweep/sweep.parquet.
@@ -82,6 +90,8 @@ def sweep(
         qmaps sweep optimizer.pt --spec "B128/DE@4s + rank1/linear@4u" --spec B64/nf4@4s
 
         qmaps sweep states --top 3 --markdown sweep.md
+
+        qmaps sweep states --workers 8 --memory 2GiB
 
         qmaps sweep states --workers 8 --sample 1%
 
@@ -110,6 +120,7 @@ def sweep(
             workers=workers,
             shard=part,
             sample=None if sample is None else _share(sample),
+            memory=None if memory is None else _bytes(memory),
         )
     if part is not None:
         if as_json:
@@ -162,6 +173,15 @@ def _share(text: str) -> float:
         raise BadValueError(
             f"sample={text!r} must be a share such as 1% or 0.01, above 0 and at most 1"
         ) from None
+
+
+def _bytes(text: str) -> int:
+    """The number of bytes that ``2GiB`` or ``500MB`` names."""
+    match = re.fullmatch(r"([0-9]*\.?[0-9]+) ?([MG]i?B)", text, re.ASCII)
+    if match is None:
+        raise BadValueError(f"memory={text!r} must be a number with MB, MiB, GB or GiB, as in 2GiB")
+    units = {"MB": 10**6, "MiB": 2**20, "GB": 10**9, "GiB": 2**30}
+    return int(float(match[1]) * units[match[2]])
 
 
 def _cells(row: Mapping[str, Any]) -> list[str]:

@@ -61,7 +61,7 @@ def on_executor(items: Sequence[Item], executor: Executor) -> Results:
     """Yield each item with its rows as workers finish them.
 
     Args:
-        items: the items; the largest begin first.
+        items: the items; those with the most work begin first.
         executor: where they are measured; it is not shut down.
 
     Raises:
@@ -82,7 +82,7 @@ def in_pool(items: Sequence[Item], workers: int) -> Results:
     Where a worker is killed, the items without rows are measured by a new pool.
 
     Args:
-        items: the items; the largest begin first.
+        items: the items; those with the most work begin first.
         workers: number of processes.
 
     Raises:
@@ -127,8 +127,8 @@ def _end_after_parent() -> None:
 
 
 def _finished(items: Sequence[Item], executor: Executor) -> Results:
-    largest_first = sorted(items, key=lambda item: -item.numel)
-    futures = {executor.submit(_measured, item): item for item in largest_first}
+    most_first = sorted(items, key=lambda item: -item.work)
+    futures = {executor.submit(_measured, item): item for item in most_first}
     try:
         for future in as_completed(futures):
             yield futures[future], future.result()

@@ -20,13 +20,16 @@ from qmaps.normalize.base import Normalizer
 
 MOMENTS = {"exp_avg", "exp_avg_sq"}
 
+Specs = tuple[Sequence[Quantizer], Sequence[Pair]]
+"""Quantizers that are measured alone, and pairs."""
+
 
 def rows(
     states: CapturedStates,
     parameter: str,
     names: Sequence[str],
-    singles: Sequence[Quantizer],
-    pairs: Sequence[Pair],
+    specs: Specs,
+    earlier: Specs = ((), ()),
 ) -> Iterator[dict[str, Any]]:
     """Yield the rows of one parameter; every quantizer encodes a state once.
 
@@ -34,18 +37,20 @@ def rows(
         states: the states that hold the parameter.
         parameter: its name.
         names: its states that are measured.
-        singles: quantizers to measure alone.
-        pairs: quantizers of both moments, for parameters with `MOMENTS`.
+        specs: quantizers to measure alone, and pairs for parameters with `MOMENTS`.
+        earlier: specs whose rows exist already; what they say of states is not repeated.
 
     Returns:
         An iterator over rows as `qmaps.sweep.run` has them.
     """
     tensors = {name: states.tensor(parameter, name) for name in names}
-    wanted, paired = wanted_of(tensors, singles, pairs)
+    _, pairs = specs
+    wanted, paired = wanted_of(tensors, *specs)
+    known, _ = wanted_of(tensors, *earlier)
     frozen = fitted(tensors, wanted)
     moments: dict[tuple[str, Quantizer | None], tuple[Moment, float]] = {}
     for name, tensor in tensors.items():
-        known = about(states, parameter, name, tensor)
+        described = about(states, parameter, name, tensor)
         mean_square = mean_square_of(tensor)
         moments[name, None] = (tensor, 32.0)
         work = [(frozen.get((name, q), q), (name, q) in paired) for q in wanted[name]]
@@ -54,8 +59,10 @@ def rows(
             bits = measured.pop("bits_per_element")
             if moment is not None:
                 moments[name, q] = (moment, bits)
+            if q in known[name]:
+                continue
             yield {
-                **known,
+                **described,
                 "quantizer": q.spec,
                 "first": None,
                 "second": None,
@@ -80,7 +87,7 @@ def rows(
             moments["exp_avg_sq", pair.second][1],
         )
         yield {
-            **known,
+            **described,
             "state": "update",
             "quantizer": pair.spec,
             "first": spec_of(pair.first),

@@ -33,7 +33,7 @@ def parse_shard(text: str) -> tuple[int, int]:
 def shard_of(items: Sequence[Item], shard: tuple[int, int]) -> list[Item]:
     """The items of one shard, in their order.
 
-    The largest item goes to the shard with the fewest elements so far, then the next, so shards
+    The item with the most work goes to the shard with the least so far, then the next, so shards
     are of similar size, and every process that divides the same sweep divides it in the same way.
 
     Args:
@@ -48,17 +48,33 @@ def shard_of(items: Sequence[Item], shard: tuple[int, int]) -> list[Item]:
         raise BadValueError(f"shard={which}/{count} must be from 1/{count} to {count}/{count}")
     shards: list[list[Item]] = [[] for _ in range(count)]
     sizes = [0] * count
-    for item in sorted(items, key=lambda item: (-item.numel, item.number)):
+    for item in sorted(items, key=lambda item: (-item.work, item.number)):
         least = sizes.index(min(sizes))
         shards[least].append(item)
-        sizes[least] += item.numel
+        sizes[least] += item.work
     return sorted(shards[which - 1], key=lambda item: item.number)
 
 
-def joined(frames: Sequence[pd.DataFrame]) -> pd.DataFrame:
-    """The rows of all items, in the order of the items."""
+def joined(frames: Sequence[pd.DataFrame], states: Sequence[Sequence[str]]) -> pd.DataFrame:
+    """The rows of all items: by parameter, then by state with updates last, then by item.
+
+    Args:
+        frames: the rows of each item, in the order of the items, of which there is at least one.
+        states: names of the states of each item.
+    """
     # A column without a text in one frame has another dtype there.
-    return pd.concat(frames, ignore_index=True).infer_objects()
+    frame = pd.concat(frames, ignore_index=True).infer_objects()
+    if frame.empty:
+        return frame
+    parameter = frame["parameter"].ne(frame["parameter"].shift()).cumsum()
+    own = pd.Series(range(len(frames))).repeat([len(rows) for rows in frames])
+    place = [
+        states[item].index(state) if state in states[item] else len(states[item])
+        for item, state in zip(own, frame["state"], strict=True)
+    ]
+    order = pd.DataFrame({"parameter": parameter, "place": place})
+    rows = order.sort_values(["parameter", "place"], kind="stable").index
+    return frame.loc[rows].reset_index(drop=True)
 
 
 def merge(
@@ -88,7 +104,7 @@ def merge(
                 f"folder={str(place)!r} holds a shard of another sweep than {str(places[0])!r}; "
                 "merge shards of the same states and specs"
             )
-    parameters = records[0]["parameters"]
+    parameters, states = records[0]["parameters"], records[0]["states"]
     frames, missing = [], []
     for number, parameter in enumerate(parameters):
         rows = next(
@@ -104,7 +120,7 @@ def merge(
             f"folder={str(places[0])!r}: {len(missing)} of {len(parameters)} parts are missing or "
             f"damaged{first}; run the shards that are missing and merge again"
         )
-    result = joined(frames)
+    result = joined(frames, states)
     write_frame(output_folder(out) / RESULT, result)
     return result
 

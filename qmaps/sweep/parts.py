@@ -46,6 +46,7 @@ class Parts:
             "sweep": items[0].sweep,
             "specs": specs_of(list(items)),
             "parameters": [item.parameter for item in items],
+            "states": [item.states for item in items],
         }
         write_record(self.folder / RECORD, about)
 
@@ -90,7 +91,9 @@ def record(folder: Path, parameter: str) -> dict[str, Any]:
     """
     try:
         found = read_record(folder / RECORD)
-        return {"sweep": str(found["sweep"]), "parameters": found.get("parameters", [])}
+        parameters = found.get("parameters", [])
+        states = found.get("states", [[]] * len(parameters))  # not of folders of version 0.1
+        return {"sweep": str(found["sweep"]), "parameters": parameters, "states": states}
     except (OutputError, KeyError):
         raise OutputError(
             f"{parameter}={str(folder)!r} has a damaged {RECORD}; delete the folder or give "

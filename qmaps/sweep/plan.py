@@ -20,8 +20,9 @@ from qmaps.capture import CapturedStates
 from qmaps.errors import CaptureError
 from qmaps.maps.codebook import Codebook
 from qmaps.storage.files import exists
+from qmaps.sweep.divide import divided
 from qmaps.sweep.identity import digest_of
-from qmaps.sweep.measure import MOMENTS, rows
+from qmaps.sweep.measure import MOMENTS, Specs, rows
 from qmaps.sweep.sample import check_share, sampled_rows
 
 Spec = str | Quantizer | Pair | tuple[str | Quantizer | None, str | Quantizer | None]
@@ -29,7 +30,7 @@ Spec = str | Quantizer | Pair | tuple[str | Quantizer | None, str | Quantizer | 
 
 @dataclass(frozen=True)
 class Item:
-    """One parameter of a sweep. It is small and can be pickled; workers read the states.
+    """A parameter of a sweep, with all specs or with some. It is small; workers read the states.
 
     Attributes:
         number: its place in the sweep, from 0 on; parts are named by it.
@@ -38,8 +39,10 @@ class Item:
         parameter: its name.
         states: names of the states that are measured.
         numel: number of elements of the largest of them.
-        singles: quantizers to measure alone.
-        pairs: quantizers of both moments.
+        singles: quantizers that the sweep measures alone.
+        pairs: quantizers of both moments that it measures.
+        part: of a parameter that is divided, which of the specs, singles first, the item measures:
+            from the first number on, up to and without the second. None for all of them.
         sweep: digest of the sweep that the item is of; empty where nothing is written.
         sample: the share of the parameter that is measured; None for all of it.
     """
@@ -52,6 +55,7 @@ class Item:
     numel: int
     singles: tuple[Quantizer, ...] = field(repr=False)
     pairs: tuple[Pair, ...] = field(repr=False)
+    part: tuple[int, int] | None = None
     sweep: str = ""
     sample: float | None = None
 
@@ -60,6 +64,12 @@ class Item:
         """A SHA-256 that tells the item from those of other sweeps and from others of its own."""
         return hashlib.sha256(f"{self.sweep}:{self.number}".encode()).hexdigest()
 
+    @property
+    def work(self) -> int:
+        """Elements times specs that are measured, by which items are compared."""
+        begin, end = self.part or (0, len(self.singles) + len(self.pairs))
+        return self.numel * max(1, end - begin)
+
     def measure(self, states: CapturedStates | None = None) -> pd.DataFrame:
         """Measure the item in this process.
 
@@ -67,7 +77,8 @@ class Item:
             states: the states, if they are open already; by default they are read from `source`.
 
         Returns:
-            The rows of `qmaps.sweep.run` for this parameter.
+            The rows of `qmaps.sweep.run` for this parameter. Of a divided one, those that no
+            earlier item of it has.
 
         Raises:
             CaptureError: the states cannot be read, or hold NaN or infinity.
@@ -80,8 +91,17 @@ class Item:
         if self.sample is not None:
             found = sampled_rows(states, name, self.states, self.singles, self.pairs, self.sample)
         if found is None:
-            found = rows(states, name, self.states, self.singles, self.pairs)
+            found = rows(states, name, self.states, *self._specs())
         return pd.DataFrame([{**row, "parameter": self.parameter} for row in found])
+
+    def _specs(self) -> tuple[Specs, Specs]:
+        """The specs that this item measures, and those of earlier items of the parameter."""
+        count = len(self.singles)
+        begin, end = self.part or (0, count + len(self.pairs))
+        return (
+            (self.singles[begin:end], self.pairs[max(0, begin - count) : max(0, end - count)]),
+            (self.singles[:begin], self.pairs[: max(0, begin - count)]),
+        )
 
 
 def plan(
@@ -91,10 +111,12 @@ def plan(
     min_quantized_size: int = MIN_SIZE,
     codebooks: Iterable[Codebook] = (),
     sample: float | None = None,
+    memory: int | None = None,
 ) -> list[Item]:
     """Divide a sweep into items that any process can measure by itself.
 
-    The items depend on the states and the specs alone. The rows of `qmaps.sweep.run` are those of
+    The items depend on the arguments alone. The specs of a large parameter are divided among
+    several items (`qmaps.sweep.divide`). The rows of `qmaps.sweep.run` are those of
     the items in their order, whoever measures them.
 
     Args:
@@ -104,15 +126,17 @@ def plan(
         min_quantized_size: parameters of at most this many elements are left out.
         codebooks: codebooks of the caller's own that the specs name.
         sample: the share of each tensor to measure, as for `qmaps.sweep.run`.
+        memory: bytes that a worker may use, as for `qmaps.sweep.run`.
 
     Returns:
-        One item per parameter, in the order of the states.
+        The items, those of a parameter side by side, in the order of the states.
 
     Raises:
         SpecError: a spec does not parse.
         CaptureError: there are no states, none is large enough, or a pair is given and no
             parameter has both moments.
-        BadValueError: `sample` is not above 0 and at most 1.
+        BadValueError: `sample` is not above 0 and at most 1, or `memory` is not enough for a
+            parameter.
 
     >>> import torch
     >>> states = {"weight": {"exp_avg": torch.randn(100, 100)}}
@@ -123,7 +147,7 @@ def plan(
     ['B128/DE@4s', 'B128/linear@4s']
     """
     captured = as_states(states)
-    items = items_of(captured, specs, min_quantized_size, tuple(codebooks), sample)
+    items = items_of(captured, specs, min_quantized_size, tuple(codebooks), sample, memory)
     return identified(items, captured, min_quantized_size)
 
 
@@ -133,6 +157,7 @@ def items_of(
     min_quantized_size: int,
     codebooks: tuple[Codebook, ...],
     sample: float | None,
+    memory: int | None,
 ) -> list[Item]:
     """The items of `plan` without the digest of the sweep, for which states may have to be read."""
     if sample is not None:
@@ -143,20 +168,17 @@ def items_of(
         _require_adam(chosen, states)
     source = states.source if exists(Path(states.source)) else ""
     positions = {name: position for position, name in enumerate(states.parameters())}
-    return [
-        Item(
-            number,
-            source,
-            positions[parameter],
-            parameter,
-            names,
-            max(math.prod(states.shape(parameter, name)) for name in names),
-            singles,
-            pairs,
-            sample=sample,
-        )
-        for number, (parameter, names) in enumerate(chosen.items())
-    ]
+    items: list[Item] = []
+    for parameter, names in chosen.items():
+        shapes = {name: states.shape(parameter, name) for name in names}
+        numel = max(map(math.prod, shapes.values()))
+        parts: list[tuple[int, int] | None] = [None]
+        if sample is None:  # a sample is chosen for all specs
+            parts = divided(parameter, shapes, (singles, pairs), memory)
+        for part in parts:
+            where = (len(items), source, positions[parameter], parameter)
+            items.append(Item(*where, names, numel, singles, pairs, part, sample=sample))
+    return items
 
 
 def identified(items: list[Item], states: CapturedStates, min_quantized_size: int) -> list[Item]:
@@ -173,9 +195,14 @@ def identified(items: list[Item], states: CapturedStates, min_quantized_size: in
     }
     if items[0].sample is not None:
         about["sample"] = items[0].sample
+<<<<<<< HEAD
     given = [*items[0].singles, *(q for pair in items[0].pairs for q in (pair.first, pair.second))]
     if books := [repr(q.map) for q in given if q is not None and isinstance(q.map, Codebook)]:
         about["codebooks"] = books  # of which a spec has the label alone
+=======
+    if any(item.part for item in items):
+        about["parts"] = [(item.parameter, item.part) for item in items]
+>>>>>>> scale
     text = json.dumps(about, sort_keys=True)
     sweep = hashlib.sha256(text.encode()).hexdigest()
     return [replace(item, sweep=sweep) for item in items]

@@ -9,7 +9,7 @@ from qmaps.sweep.plan import Item
 
 
 class Meter:
-    """Counts elements that were measured.
+    """Counts the work that was done, and tells it in elements measured with all specs.
 
     Args:
         items: the items that are to be measured.
@@ -19,12 +19,13 @@ class Meter:
     def __init__(self, items: Sequence[Item], clock: Callable[[], float] = time.monotonic) -> None:
         self._clock = clock
         self._begun = clock()
-        self._all = sum(item.numel for item in items)
+        self._all = sum(item.work for item in items)
+        self._numel = sum({item.position: item.numel for item in items}.values())
         self._done = 0
 
     def add(self, item: Item) -> None:
         """Count an item that was measured."""
-        self._done += item.numel
+        self._done += item.work
 
     def note(self, item: Item) -> str:
         """The name of an item's parameter, with throughput and time left once they are known."""
@@ -33,7 +34,8 @@ class Meter:
             return item.parameter
         rate = self._done / seconds
         left = (self._all - self._done) / rate
-        return f"{item.parameter} ({amount(rate)} elements/s, {duration(left)} left)"
+        elements = amount(rate * self._numel / self._all)
+        return f"{item.parameter} ({elements} elements/s, {duration(left)} left)"
 
 
 def amount(number: float) -> str:

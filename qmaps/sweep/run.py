@@ -33,6 +33,7 @@ def run(
     workers: int | None = None,
     shard: tuple[int, int] | None = None,
     sample: float | None = None,
+    memory: int | None = None,
 ) -> pd.DataFrame:
     """Measure quantizers on every tensor of captured states.
 
@@ -44,16 +45,16 @@ def run(
     Args:
         states: captured states, their path, or tensors by parameter and state name.
         specs: quantizers (``"B128/DE@4s"``) and pairs (``"B128/DE@4s + rank1/linear@4u"``).
-        out: a folder for the result. One file per parameter is written into its folder ``parts``
+        out: a folder for the result. One file per item is written into its folder ``parts``
             as the sweep proceeds, and ``sweep.parquet`` at the end. An interrupted sweep goes on
             from the parts; damaged ones are measured again.
         min_quantized_size: parameters of at most this many elements are left out, as
             optimizers leave them in 32 bits.
         codebooks: codebooks of the caller's own that the specs name.
-        progress: called before each parameter, or with workers after each, with the number of
-            parameters done, the number of all, and the parameter's name with the throughput and
-            the time left; at the end with an empty text.
-        executor: where parameters are measured, each by one thread: any
+        progress: called before each item, or with workers after each, with the number of items
+            done, the number of all, and the name of its parameter with the throughput and the
+            time left; at the end with an empty text.
+        executor: where items are measured, each by one thread: any
             `concurrent.futures.Executor`, such as ``Client.get_executor()`` of Dask. Its workers
             read the states themselves, which therefore must have a path that they can read.
         workers: number of processes to start for the sweep, in place of an executor. The items
@@ -68,6 +69,9 @@ def run(
             NaN where a tensor is so small that all of it is measured. An interval is too narrow
             where few elements hold most of an error, as for relative errors of maps without 0.
             Maxima, code entropy and codes used are those of the sample. `mean_square` is exact.
+        memory: bytes that a worker may use for its item; None sets no limit. The specs of large
+            parameters are divided among more items where they would need more. A parameter that
+            needs more for a single spec is refused. It changes no result.
 
     Returns:
         One row per parameter, state and quantizer, and one per parameter and pair. The columns
@@ -86,13 +90,14 @@ def run(
         CaptureError: there are no states, none is large enough, a pair is given and no parameter
             has both moments, or a state holds NaN or infinity.
         BadValueError: states without a path are given to workers, `executor` and `workers` are
-            combined, `shard` is none or lacks `out`, or `sample` is not above 0 and at most 1.
+            combined, `shard` is none or lacks `out`, `sample` is not above 0 and at most 1, or
+            `memory` is not enough for a parameter.
         OutputError: `out` cannot be written, holds another sweep, or is being written by
             another process.
         CommunicationError: workers were killed again and again.
     """
     captured = as_states(states)
-    items = items_of(captured, specs, min_quantized_size, tuple(codebooks), sample)
+    items = items_of(captured, specs, min_quantized_size, tuple(codebooks), sample, memory)
     executors.check(items, executor, workers)
     if shard is not None and out is None:
         raise BadValueError(f"shard={shard[0]}/{shard[1]} needs out, the folder of its parts")
@@ -105,7 +110,7 @@ def run(
         frames = _measure(chosen, captured, parts, progress, executor, workers)
         if not frames:
             return pd.DataFrame()
-        result = joined(frames)
+        result = joined(frames, [item.states for item in chosen])
         if parts is not None and shard is None:
             parts.finish(result)
     return result
@@ -142,7 +147,7 @@ def _measure(
     else:
         results = executors.serially(todo, states, before)
     if parallel and todo:
-        tell(f"{len(todo)} parameters on workers")
+        tell(f"{len(todo)} items on workers")
     for item, frame in results:
         frames[item.number] = frame
         if parts is not None:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
+import pandas as pd
 import pytest
 import torch
 
@@ -13,14 +13,23 @@ from qmaps import sweep
 
 
 def test_measured_and_modelled(tmp_path: Path) -> None:
-    options = ["--side", "80", "--matrices", "3", "--pairs", "2", "--rounds", "2"]
-    assert scale.main([*options, "--out", str(tmp_path)]) == 0
-    found = json.loads((tmp_path / "scale.json").read_text())["found"]
-    assert set(found) == {"one process", "reading", "1", "2"}
-    assert all(len(seconds) == 2 for seconds in found.values())
+    options = ["--width", "48", "--pairs", "2", "--rounds", "2", "--out", str(tmp_path)]
+    assert scale.main(options) == 0
+    rows = pd.read_csv(tmp_path / "scale.csv")
+    assert rows["workers"].tolist() == list(scale.MODELLED)
+    assert rows["measured"].notna().tolist() == [True, True, *[False] * 5]
     page = (tmp_path / "scale.md").read_text()
-    assert "2 pairs over 3 matrices of 6400 elements" in page
+    assert "2 pairs over 0.226M elements in matrices of GPT-2 small" in page
+    assert "two minutes on two cores, is 240 s, or 19.3 ns." in page
     assert all(f"| {workers} |" in page for workers in scale.MODELLED)
+
+
+def test_states_of_gpt2_small_and_a_hundred_pairs() -> None:
+    assert len(set(scale.PAIRS)) == len(scale.PAIRS) == 100
+    items = scale.planned(scale.PAIRS)
+    elements = {item.parameter: item.numel for item in items}
+    assert sum(elements.values()) == 50257 * 768 + 1024 * 768 + 12 * 12 * 768**2
+    assert len([item for item in items if item.parameter == "wte"]) == 4
 
 
 def test_the_busiest_worker_and_the_reading_bound_the_time() -> None:

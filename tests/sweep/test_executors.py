@@ -44,7 +44,7 @@ def test_a_pool_gives_the_same_bits(path: Path, serial: pd.DataFrame, tmp_path: 
     )
     same(found, serial)
     same(pd.read_parquet(tmp_path / "sweep.parquet"), serial)
-    assert told[0] == (0, 5, "5 parameters on workers")
+    assert told[0] == (0, 5, "5 items on workers")
     assert told[-1] == (5, 5, "")
     assert [done for done, _, _ in told] == [0, 1, 2, 3, 4, 5, 5]
 
@@ -87,7 +87,8 @@ def test_items_of_a_killed_worker_run_again(
     pools = counted(monkeypatch)
     items = deadly(path, tmp_path / "died", 1)
     frames = {item.number: frame for item, frame in executors.in_pool(items, 2)}
-    same(joined([frames[item.number] for item in items]), serial)
+    found = joined([frames[item.number] for item in items], [item.states for item in items])
+    same(found, serial)
     assert (tmp_path / "died").read_text() == "x"
     assert pools == [2, 1] or pools == [2, 2]
 

@@ -37,7 +37,7 @@ class NamedTensors(Reader):
         if path.suffix != ".safetensors" or path.is_dir():
             return False
         try:
-            with safe_open(path, "pt") as file:
+            with safe_open(path, "numpy") as file:
                 ours = snapshot.KEY in (file.metadata() or {})
                 return not ours and any(_state(key) for key in file.keys())  # noqa: SIM118
         except (OSError, SafetensorError):
@@ -46,7 +46,7 @@ class NamedTensors(Reader):
     def read(self, path: Path) -> list[StateDict]:
         """See `Reader.read`."""
         state: dict[str, dict[str, Any]] = {}
-        with safe_open(path, "pt") as file:
+        with safe_open(path, "numpy") as file:
             keys = list(file.keys())
             prefixed = all(PREFIX.match(key) for key in keys)
             for key in keys:
@@ -82,10 +82,8 @@ def _state(key: str) -> str | None:
 def _reader(path: Path, key: str) -> Any:
     def read() -> Tensor:
         try:
-            with safe_open(path, "pt") as file:
-                tensor: Tensor = file.get_tensor(key)
-                return tensor
-        except (OSError, SafetensorError, RuntimeError) as error:
+            return snapshot.read_named(path, key)
+        except (OSError, KeyError) as error:
             raise CaptureError(f"{str(path)!r} cannot be read ({error})") from None
 
     return read
