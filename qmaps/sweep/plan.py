@@ -195,14 +195,11 @@ def identified(items: list[Item], states: CapturedStates, min_quantized_size: in
     }
     if items[0].sample is not None:
         about["sample"] = items[0].sample
-<<<<<<< HEAD
     given = [*items[0].singles, *(q for pair in items[0].pairs for q in (pair.first, pair.second))]
     if books := [repr(q.map) for q in given if q is not None and isinstance(q.map, Codebook)]:
         about["codebooks"] = books  # of which a spec has the label alone
-=======
     if any(item.part for item in items):
         about["parts"] = [(item.parameter, item.part) for item in items]
->>>>>>> scale
     text = json.dumps(about, sort_keys=True)
     sweep = hashlib.sha256(text.encode()).hexdigest()
     return [replace(item, sweep=sweep) for item in items]
