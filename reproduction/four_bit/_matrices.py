@@ -31,12 +31,14 @@ def matrices(states: CapturedStates, state: str) -> dict[str, Tensor]:
     return found
 
 
-def seen(moments: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Those without rows of nothing but 0, of words that never came; all if none is left.
+def in_blocks(moments: dict[str, Tensor]) -> dict[str, Tensor]:
+    """The matrices of blocks; all if there are no blocks.
 
-    All values of such an embedding lie in few rows, large or not.
+    Embeddings and output layers have rows of tokens that hardly ever came. All large values of
+    such a matrix lie in the other rows, whatever the model.
     """
-    return {name: m for name, m in moments.items() if bool(m.any(dim=1).all())} or moments
+    members = blocks(list(moments), max(2, len(moments))).values()
+    return {name: moments[name] for names in members for name in names}
 
 
 def blocks(names: list[str], most: int = BLOCKS) -> dict[str, list[str]]:
