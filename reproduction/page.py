@@ -16,6 +16,7 @@ from qmaps.lab.report.page import embedded
 from qmaps.lab.report.table import Cell, judged
 from qmaps.storage.files import output_folder, write_text
 from reproduction import differences, words
+from reproduction.deviations import deviations
 from reproduction.exhibit import Paper
 from reproduction.results import Result
 
@@ -50,6 +51,7 @@ def write(paper: Paper, results: Sequence[Result], about: dict[str, Any], out: P
         in_short=in_short(paper, about),
         errors=paper.errors.to_dict("records"),
         left_out=paper.left_out.to_dict("records"),
+        deviations=_deviations(paper, about).to_dict("records"),
     )
     write_text(folder / "index.html", text)
     return folder / "index.html"
@@ -162,6 +164,9 @@ def _markdown(paper: Paper, results: Sequence[Result], about: dict[str, Any]) ->
         if result.tables:
             links = ", ".join(f"[{name}.csv]({name}.csv)" for name in result.tables)
             lines += [f"Tables: {links}.", ""]
+    deviating = _deviations(paper, about)
+    if len(deviating):
+        lines += ["## Inputs that are not the paper's", "", *table(deviating), ""]
     if len(paper.errors):
         lines += ["## Errors in the paper", "", *table(paper.errors), ""]
     left_out = paper.left_out
@@ -173,6 +178,12 @@ def _markdown(paper: Paper, results: Sequence[Result], about: dict[str, Any]) ->
 def in_short(paper: Paper, about: dict[str, Any]) -> dict[str, list[str]]:
     """`Paper.in_short`; empty on pages of other states than ours, or of a small size."""
     return {} if about["quick"] or about["own"] else paper.in_short
+
+
+def _deviations(paper: Paper, about: dict[str, Any]) -> pd.DataFrame:
+    """`deviations`; empty on pages of other states than ours, or of a small size."""
+    found = deviations(paper.name)
+    return found.iloc[:0] if about["quick"] or about["own"] else found
 
 
 def _size_note(about: dict[str, Any]) -> list[str]:
