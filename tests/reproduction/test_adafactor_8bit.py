@@ -102,7 +102,9 @@ def test_training_can_fail() -> None:
 def test_what_diverges_does_not_hide_the_others() -> None:
     labels = [run.label for run in log_space_quantization.CONTENDERS.values()]
     curves = pd.DataFrame({"run": [BASE.label, *labels]})
-    assert log_space_quantization.shown(curves)["run"].tolist() == [BASE.label, *labels[:2]]
+    shown = log_space_quantization.shown(curves)["run"].tolist()
+    assert shown == [BASE.label, "log space", "dynamic"]
+    assert log_space_quantization.named(curves)["run"].tolist() == [*shown, "linear"]
 
 
 def test_equal_losses_of_equal_states_prove_nothing() -> None:
