@@ -61,9 +61,7 @@ def tune(work: str, row: tuple[str, str], seeds: int, runs: Path) -> list[dict[s
         elif best == max(tried) and best < LIMITS[1]:
             tried.append(best * 4)
         elif more := [
-            f
-            for f in (best / 2, best * 2)
-            if f not in tried and LIMITS[0] <= f <= LIMITS[1]
+            f for f in (best / 2, best * 2) if f not in tried and LIMITS[0] <= f <= LIMITS[1]
         ]:
             tried += more
         else:

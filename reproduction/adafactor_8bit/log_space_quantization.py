@@ -73,7 +73,8 @@ def find(frames: Frames) -> Finding:
         statements=statements,
         why="AdamW in 32 bits but for its second moment, in blocks of 256. Losses match if they "
         f"differ by less than {percent(CLOSE)}, those of Adafactor ({committed.PARITY}) also if by "
-        "less than two standard errors over seeds." + (none if untouched else ""),
+        "less than two standard errors over seeds. The learning rates were not tuned."
+        + (none if untouched else ""),
         tables={"losses": frames["losses"], "adafactor": frames["adafactor"]},
     )
 
@@ -87,7 +88,9 @@ def named(curves: pd.DataFrame) -> pd.DataFrame:
     """Runs by what their second moment is kept in."""
     specs = (LOG, DYNAMIC, LINEAR)
     labels = (run.label for run in CONTENDERS.values())
-    return curves.replace({"run": {each: NAMES[spec] for each, spec in zip(labels, specs, strict=True)}})
+    return curves.replace(
+        {"run": {each: NAMES[spec] for each, spec in zip(labels, specs, strict=True)}}
+    )
 
 
 def unstable(curves: pd.DataFrame) -> Figure:
@@ -111,8 +114,8 @@ EXHIBIT = Exhibit(
         UNSTABLE: unstable(frames["curves"]),
     },
     captions={
-        "log-space-quantization": f"AdamW with the second moment in {LOG} (log space), in {DYNAMIC} "
-        "(dynamic) and in 32 bits; the first stays in 32 bits. Same weights and batches. Lines are "
+        "log-space-quantization": f"AdamW with the second moment in {LOG} (log space), in "
+        f"{DYNAMIC} (dynamic) and in 32 bits; the first stays in 32 bits. Same weights and batches. Lines are "
         "means over seeds, bands reach from the lowest to the highest.",
         UNSTABLE: f"The same with {LINEAR} (linear), whose losses need a logarithmic scale.",
     },

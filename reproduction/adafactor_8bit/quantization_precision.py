@@ -114,13 +114,15 @@ EXHIBIT = Exhibit(
     build=build,
     find=find,
     draw=lambda frames: {
-        f"quantization-precision-{name}": figures.error_per_decade(frame.replace({"quantizer": NAMES}))
+        f"quantization-precision-{name}": figures.error_per_decade(
+            frame.replace({"quantizer": NAMES})
+        )
         for name, frame in frames.items()
     },
     captions={
         "quantization-precision-moments": f"Whole second moments. {SPECS}",
-        "quantization-precision-sides": "What Adafactor keeps: means over rows and over columns. The same "
-        "quantizers.",
+        "quantization-precision-sides": "What Adafactor keeps: means over rows and over columns. The "
+        "same quantizers.",
     },
     place=1,
 )

@@ -35,10 +35,12 @@ def in_blocks(moments: dict[str, Tensor]) -> dict[str, Tensor]:
     """The matrices of blocks; all if there are no blocks.
 
     Embeddings and output layers have rows of tokens that hardly ever came. All large values of
-    such a matrix lie in the other rows, whatever the model.
+    such a matrix lie in the other rows, whatever the model. Matrices with rows of nothing but 0 are
+    left out for the same reason, unless there are no others.
     """
     members = blocks(list(moments), max(2, len(moments))).values()
-    return {name: moments[name] for names in members for name in names}
+    found = {name: moments[name] for names in members for name in names}
+    return {name: m for name, m in found.items() if bool(m.any(dim=1).all())} or found
 
 
 def blocks(names: list[str], most: int = BLOCKS) -> dict[str, list[str]]:

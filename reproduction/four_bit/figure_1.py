@@ -122,8 +122,8 @@ EXHIBIT = Exhibit(
         f"from {SMALL} and from {LARGE}. All three have the same colours.",
         "figure-1-histogram": f"Magnitudes of the same matrix on their way through {SMALL} (above) "
         f"and {LARGE} (below).",
-        "figure-2": "Of all matrices in blocks: that with most outliers in few rows (left), and that with most "
-        "in few columns (right).",
+        "figure-2": "Of all matrices in blocks: that with most outliers in few rows (left), and "
+        "that with most in few columns (right).",
         PRETRAINED: f"{_pretrained.CAPTION}the same of its matrices.",
     },
     pretrained=True,

@@ -77,7 +77,9 @@ EXHIBIT = Exhibit(
     source="states of {headline}",
     build=build,
     find=find,
-    draw=lambda frames: {"figure-3": figures.inverse_sqrt(renamed(frames["histogram"], "quantizer"))},
+    draw=lambda frames: {
+        "figure-3": figures.inverse_sqrt(renamed(frames["histogram"], "quantizer"))
+    },
     captions={
         "figure-3": "h(v) = 1 / (sqrt(v) + 1e-6) in 32 bits, with B128/DE@4u and with "
         "B128/DE-0@4u; all tensors together."

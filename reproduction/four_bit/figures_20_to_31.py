@@ -58,9 +58,7 @@ def build(context: Context) -> Frames:
     ]
     frames = {"errors": errors, "histograms": pd.concat(histograms, ignore_index=True)}
     if context.pretrained is not None:
-        both = [
-            in_blocks(matrices(context.pretrained, name)) for name in ("exp_avg", "exp_avg_sq")
-        ]
+        both = [in_blocks(matrices(context.pretrained, name)) for name in ("exp_avg", "exp_avg_sq")]
         frames[_pretrained.PREFIX + "errors"] = _errors(*both)
     return frames
 

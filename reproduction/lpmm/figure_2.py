@@ -107,8 +107,8 @@ EXHIBIT = Exhibit(
     find=find,
     draw=pictures,
     captions={
-        f"figure-2-{name}": f"{name}, one seed. Steps are micro-batches, and a point is a mean over "
-        "some of them. Deterministic: rounded to nearest."
+        f"figure-2-{name}": f"{name}, one seed. Steps are micro-batches, and a point is a mean "
+        "over some of them. Deterministic: rounded to nearest."
         for name in WORKLOADS
     },
     command=COMMAND,

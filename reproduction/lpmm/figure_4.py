@@ -71,7 +71,7 @@ def find(frames: Frames) -> Finding:
         why="Behind: the mean over seeds ends more than two standard deviations over seeds of full "
         "precision behind (the runs of table 2). The curves are of one seed, all runs on the same "
         f"batches; they are apart where the smoothed training losses differ by more than "
-        f"{APART:.0%}.",
+        f"{APART:.0%}. {_ablation.UNTUNED}",
         tables={"ends": pd.concat(parts, names=["workload"]).reset_index(0)},
     )
 
@@ -133,8 +133,8 @@ EXHIBIT = Exhibit(
     find=find,
     draw=pictures,
     captions={
-        f"figure-4-{name}-{bits}-bits": f"{name}, {bits}-bit parameters, one seed, so that there is "
-        "no band. Faint: training losses; over them, the same smoothed. Deterministic: rounded to "
+        f"figure-4-{name}-{bits}-bits": f"{name}, {bits}-bit parameters, one seed, so that there "
+        "is no band. Faint: training losses; over them, the same smoothed. Deterministic: rounded to "
         "nearest."
         for name in WORKLOADS
         for bits in _ablation.WIDTHS

@@ -19,9 +19,7 @@ def train(monkeypatch: pytest.MonkeyPatch, losses: dict[float, float]) -> list[f
     """Put a table of losses by factor in the place of training; returns what is trained."""
     trained = []
 
-    def run(
-        work: Any, name: str, width: str, seed: int, steps: None, out: Path
-    ) -> dict[str, Any]:
+    def run(work: Any, name: str, width: str, seed: int, steps: None, out: Path) -> dict[str, Any]:
         factor = work.lr / RATE
         assert (name, width, out.name) == (*ADAMW, f"{factor:g}")
         trained.append(factor)
