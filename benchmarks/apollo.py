@@ -106,7 +106,8 @@ def page(frame: pd.DataFrame, command: str) -> str:
         f"`{command}`",
         "",
         f"torch {torch.__version__}, one thread for each run. `Adafactor8bit` on the judge "
-        f"{JUDGE}, {contest['steps'].iloc[0]:.0f} steps, with a fixed beta2 of 0.999: second moments as "
+        f"{JUDGE}, {contest['steps'].iloc[0]:.0f} steps, with a fixed beta2 of 0.999: second "
+        "moments as "
         f"means of rows and columns (factored), or of gradients projected to rank {RANK} with "
         "Fira's limiter (APOLLO). Final validation losses, each at its own best rate of a sweep "
         "inside which it lies.",

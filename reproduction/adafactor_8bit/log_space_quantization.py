@@ -115,7 +115,8 @@ EXHIBIT = Exhibit(
     },
     captions={
         "log-space-quantization": f"AdamW with the second moment in {LOG} (log space), in "
-        f"{DYNAMIC} (dynamic) and in 32 bits; the first stays in 32 bits. Same weights and batches. Lines are "
+        f"{DYNAMIC} (dynamic) and in 32 bits; the first stays in 32 bits. Same weights and "
+        "batches. Lines are "
         "means over seeds, bands reach from the lowest to the highest.",
         UNSTABLE: f"The same with {LINEAR} (linear), whose losses need a logarithmic scale.",
     },

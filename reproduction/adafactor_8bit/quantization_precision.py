@@ -121,7 +121,8 @@ EXHIBIT = Exhibit(
     },
     captions={
         "quantization-precision-moments": f"Whole second moments. {SPECS}",
-        "quantization-precision-sides": "What Adafactor keeps: means over rows and over columns. The "
+        "quantization-precision-sides": "What Adafactor keeps: means over rows and over columns. "
+        "The "
         "same quantizers.",
     },
     place=1,

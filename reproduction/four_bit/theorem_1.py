@@ -39,7 +39,8 @@ def find(frames: Frames) -> Finding:
     return Finding(
         statements=statements,
         why="SGD whose momentum is kept in 4 bits and rounded stochastically (B128/DE@4s+sr), "
-        f"on a convex quadratic of 64 elements with noisy gradients ({runs['seed'].nunique()} seeds); the bound takes "
+        f"on a convex quadratic of 64 elements with noisy gradients ({runs['seed'].nunique()} "
+        "seeds); the bound takes "
         "the largest variance of rounding that the runs met.",
         tables={"means": means},
     )

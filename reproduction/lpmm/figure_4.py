@@ -134,7 +134,8 @@ EXHIBIT = Exhibit(
     draw=pictures,
     captions={
         f"figure-4-{name}-{bits}-bits": f"{name}, {bits}-bit parameters, one seed, so that there "
-        "is no band. Faint: training losses; over them, the same smoothed. Deterministic: rounded to "
+        "is no band. Faint: training losses; over them, the same smoothed. Deterministic: rounded "
+        "to "
         "nearest."
         for name in WORKLOADS
         for bits in _ablation.WIDTHS

@@ -56,7 +56,8 @@ def find(frames: Frames) -> Finding:
     return Finding(
         statements=statements,
         why="LPMM-SGDM with parameters in linear0 and blocks of 2048, on a convex quadratic of 64 "
-        "elements with noisy gradients; the bound takes the largest variances of rounding that the runs met. Half of the largest learning rate "
+        "elements with noisy gradients; the bound takes the largest variances of rounding that "
+        "the runs met. Half of the largest learning rate "
         "that the theorem states, which falls with N.",
         tables={"means": table},
     )
