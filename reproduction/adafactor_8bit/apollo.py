@@ -25,7 +25,8 @@ def find(frames: Frames) -> Finding:
     losses = runs.pivot_table(values="loss", index="seed", columns="quantizer")
     apart = losses[APOLLO] - losses[FACTORED]
     mean = float(apart.mean())
-    half = float(stats.t.ppf(0.975, len(apart) - 1)) * float(apart.sem())
+    error = float(stats.sem(apart.to_numpy(float)))
+    half = float(stats.t.ppf(0.975, len(apart) - 1)) * error
     judge, steps = runs["judge"].iloc[0], int(runs["steps"].iloc[0])
     return Finding(
         statements=[

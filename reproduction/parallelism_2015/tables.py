@@ -91,7 +91,7 @@ def _differences(tables: pd.DataFrame) -> list[Difference]:
     return found
 
 
-def _converted(row: dict[str, Any], megabytes: float) -> Difference:
+def _converted(row: dict[Any, Any], megabytes: float) -> Difference:
     """Whether compressing and decompressing can explain what an 8-bit message takes longer."""
     printed, sent = float(row["printed"]), float(row["model"])
     others = inputs.FOUR_GPUS.gpus - 1
