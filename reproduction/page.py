@@ -24,18 +24,18 @@ SHOWN = 40
 """Most rows of a further table on a page; the CSV file has all rows."""
 
 RULES = (
-    "A number is reproduced if it is within a tenth of the paper's, plus the paper's spread, or "
-    "equal as the paper prints it; it has the same ordering if it lies to the others of its kind "
-    "as the paper's does. Where the "
-    "paper's metric cannot be measured here, a quantity of ours stands in its place and only the "
-    "ordering can be the same: no other row is better in one and worse in the other, and one at "
-    "least lies alike in both (rows count as equal whose ± touch, or that the paper may have "
-    "rounded apart). A claim that is not reproduced and contradicts others of its paper puts the "
-    "paper in doubt. What differs is laid to another model, data or machine where a control shows "
-    "that these make the difference, which the page then names; where none does, it contradicts "
-    "the paper. A number of the paper without one of ours is not compared. A figure's or "
-    "table's own verdict is the weakest of its numbers and statements; a statement alone does not "
-    "speak for a table of which no number is compared."
+    "A number is reproduced if it is within a tenth of the paper's, plus the paper's spread, or if "
+    "it is equal as the paper prints it. It has the same ordering if it lies to the others of its "
+    "kind as the paper's does. Where the paper's metric cannot be measured here, a quantity of "
+    "ours stands in its place, and only the ordering can be the same: no other row is better in "
+    "one and worse in the other, and at least one compares alike in both (rows count as equal if "
+    "their ± touch, or if the paper may have rounded them apart). A claim that is not reproduced "
+    "and contradicts others of its paper puts the paper in doubt. A difference is attributed to "
+    "another model, data or machine if a control shows that these make the difference; the page "
+    "names the control. A difference without such a control contradicts the paper. A number of "
+    "the paper for which there is none of ours is not compared. The verdict of a figure or table "
+    "is the weakest of its numbers and statements; a statement alone does not decide about a table "
+    "of which no number is compared."
 )
 
 

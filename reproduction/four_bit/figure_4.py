@@ -50,7 +50,7 @@ def find(frames: Frames) -> Finding:
         statements.append(
             Claim(
                 f"The loss of 4-bit AdamW is aligned with that of 32 bits, at a rate that was not "
-                f"tuned ({workload}, {seeds} seeds).",
+                f"tuned ({workload}, {'1 seed' if seeds == 1 else f'{seeds} seeds'}).",
                 _aligned(rows.set_index("run")) if seeds > 1 else (),
                 f"Final validation loss {means[PAPER.label]:.4f} against "
                 f"{means[BASE.label]:.4f}, {percent(apart)} more.",

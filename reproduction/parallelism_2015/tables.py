@@ -72,7 +72,8 @@ def _differences(tables: pd.DataFrame) -> list[Difference]:
         speed = transfers[row["row"]] / (printed + rounding)
         found.append(
             Difference(
-                f"{row['row']}: the printed {row['printed']} ms take at least {speed:.2f} GB/s. "
+                f"{row['row']}, 32-bit: the printed {row['printed']} ms take at least {speed:.2f} "
+                "GB/s. "
                 "The paper says that buses reach about 5, less for small buffers, and at most "
                 f"{FASTEST}.",
                 speed <= FASTEST,
