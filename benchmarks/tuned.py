@@ -8,6 +8,7 @@ until the best lies inside their range.
 from __future__ import annotations
 
 import argparse
+import math
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
@@ -49,7 +50,8 @@ def tune(work: str, row: tuple[str, str], seeds: int, runs: Path) -> list[dict[s
                 for seed in range(seeds)
             ]
             print(f"{work} {name} {width} at {factor:g} times its rate", flush=True)
-        return sum(each["loss"] for each in found[factor]) / seeds
+        mean = sum(each["loss"] for each in found[factor]) / seeds
+        return float("inf") if math.isnan(mean) else mean  # no number is less than NaN
 
     tried = list(FACTORS)
     while True:
@@ -58,7 +60,9 @@ def tune(work: str, row: tuple[str, str], seeds: int, runs: Path) -> list[dict[s
             tried.append(best / 4)
         elif best == max(tried) and best < LIMITS[1]:
             tried.append(best * 4)
-        elif more := [f for f in (best / 2, best * 2) if f not in tried]:
+        elif more := [
+            f for f in (best / 2, best * 2) if f not in tried and LIMITS[0] <= f <= LIMITS[1]
+        ]:
             tried += more
         else:
             return [each for rows in found.values() for each in rows]

@@ -16,6 +16,7 @@ from qmaps.lab.report.page import embedded
 from qmaps.lab.report.table import Cell, judged
 from qmaps.storage.files import output_folder, write_text
 from reproduction import differences, words
+from reproduction.deviations import deviations
 from reproduction.exhibit import Paper
 from reproduction.results import Result
 
@@ -23,18 +24,18 @@ SHOWN = 40
 """Most rows of a further table on a page; the CSV file has all rows."""
 
 RULES = (
-    "A number is reproduced if it is within a tenth of the paper's, plus the paper's spread, or "
-    "equal as the paper prints it; it has the same ordering if it lies to the others of its kind "
-    "as the paper's does. Where the "
-    "paper's metric cannot be measured here, a quantity of ours stands in its place and only the "
-    "ordering can be the same: no other row is better in one and worse in the other, and one at "
-    "least lies alike in both (rows count as equal whose ± touch, or that the paper may have "
-    "rounded apart). A claim that is not reproduced and contradicts others of its paper puts the "
-    "paper in doubt. What differs is laid to another model, data or machine where a control shows "
-    "that these make the difference, which the page then names; where none does, it contradicts "
-    "the paper. A number of the paper without one of ours is not compared. A figure's or "
-    "table's own verdict is the weakest of its numbers and statements; a statement alone does not "
-    "speak for a table of which no number is compared."
+    "A number is reproduced if it is within a tenth of the paper's, plus the paper's spread, or if "
+    "it is equal as the paper prints it. It has the same ordering if it lies to the others of its "
+    "kind as the paper's does. Where the paper's metric cannot be measured here, a quantity of "
+    "ours stands in its place, and only the ordering can be the same: no other row is better in "
+    "one and worse in the other, and at least one compares alike in both (rows count as equal if "
+    "their ± touch, or if the paper may have rounded them apart). A claim that is not reproduced "
+    "and contradicts others of its paper puts the paper in doubt. A difference is attributed to "
+    "another model, data or machine if a control shows that these make the difference; the page "
+    "names the control. A difference without such a control contradicts the paper. A number of "
+    "the paper for which there is none of ours is not compared. The verdict of a figure or table "
+    "is the weakest of its numbers and statements; a statement alone does not decide about a table "
+    "of which no number is compared."
 )
 
 
@@ -50,6 +51,7 @@ def write(paper: Paper, results: Sequence[Result], about: dict[str, Any], out: P
         in_short=in_short(paper, about),
         errors=paper.errors.to_dict("records"),
         left_out=paper.left_out.to_dict("records"),
+        deviations=_deviations(paper, about).to_dict("records"),
     )
     write_text(folder / "index.html", text)
     return folder / "index.html"
@@ -162,6 +164,9 @@ def _markdown(paper: Paper, results: Sequence[Result], about: dict[str, Any]) ->
         if result.tables:
             links = ", ".join(f"[{name}.csv]({name}.csv)" for name in result.tables)
             lines += [f"Tables: {links}.", ""]
+    deviating = _deviations(paper, about)
+    if len(deviating):
+        lines += ["## Inputs that are not the paper's", "", *table(deviating), ""]
     if len(paper.errors):
         lines += ["## Errors in the paper", "", *table(paper.errors), ""]
     left_out = paper.left_out
@@ -173,6 +178,12 @@ def _markdown(paper: Paper, results: Sequence[Result], about: dict[str, Any]) ->
 def in_short(paper: Paper, about: dict[str, Any]) -> dict[str, list[str]]:
     """`Paper.in_short`; empty on pages of other states than ours, or of a small size."""
     return {} if about["quick"] or about["own"] else paper.in_short
+
+
+def _deviations(paper: Paper, about: dict[str, Any]) -> pd.DataFrame:
+    """`deviations`; empty on pages of other states than ours, or of a small size."""
+    found = deviations(paper.name)
+    return found.iloc[:0] if about["quick"] or about["own"] else found
 
 
 def _size_note(about: dict[str, Any]) -> list[str]:

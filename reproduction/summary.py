@@ -17,14 +17,16 @@ from reproduction.exhibit import Kind, Paper
 from reproduction.results import Result
 
 KINDS = (
-    "Numbers and statements by what ours are. Only measured ones are evidence for or against a "
-    "paper. Computed ones are arithmetic, such as bytes of states, and show that the paper is read "
-    "rightly. Those from the paper's own inputs show that its model gives its results."
+    "The table counts numbers and statements, by how ours were obtained. Only measured ones are "
+    "evidence for or against a paper. Computed ones are arithmetic, such as bytes of states, and "
+    "show that the paper was read correctly. Those from the paper's own inputs show whether its "
+    "model gives its results."
 )
 BEFORE = Path(__file__).with_name("counts-before.csv")
 EARLIER = (
-    "The same before differences were traced, in version 0.2.0: each number that a measurement "
-    "stood for counted, learning rates were those of no sweep, and step times those of one machine."
+    "The same counts in version 0.2.0, before the causes of differences were looked for. A "
+    "measurement that stands for several numbers was counted several times then, no learning rate "
+    "was tuned, and step times were those of one machine."
 )
 Found = Sequence[tuple[Paper, Sequence[Result]]]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from typing import Any
 
 import pandas as pd
@@ -11,6 +12,8 @@ from reproduction.numbers import number
 
 DIGITS = 5
 """Digits before and after the point of a number with a spread; longer ones are shortened."""
+LONGEST = 8
+"""Decimals of a number that is written without an exponent."""
 
 
 def numbers(frame: pd.DataFrame) -> pd.DataFrame:
@@ -31,13 +34,42 @@ def numbers(frame: pd.DataFrame) -> pd.DataFrame:
                     frame["printed"], frame["paper"], frame["paper_spread"], strict=True
                 )
             ],
-            "ours": list(map(measured, frame["ours"], frame["ours_spread"])),
+            "ours": [
+                _decimals(printed, value) or measured(value, spread)
+                if pd.isna(spread) and not stand_in
+                else measured(value, spread)
+                for printed, value, spread, stand_in in zip(
+                    frame["printed"],
+                    frame["ours"],
+                    frame["ours_spread"],
+                    frame["stand_in"],
+                    strict=True,
+                )
+            ],
             "verdict": frame["verdict"],
         }
     )
     if frame["stand_in"].any():
         shown.insert(3, "in its place", [name or "-" for name in frame["stand_in"]])
     return shown
+
+
+def _decimals(printed: str, value: float) -> str:
+    """The number with as many decimals as the paper prints, and three digits at least.
+
+    Empty where the paper prints none, or where that would be longer than `LONGEST` decimals.
+
+    >>> _decimals("0.236719", 0.23671875), _decimals("0.2", 0.2), _decimals("650", 649.0)
+    ('0.236719', '0.2', '')
+    """
+    if not re.fullmatch(r"\d+\.\d+", printed) or not math.isfinite(value) or value == 0:
+        return ""
+    least = len(printed.partition(".")[2])
+    places = max(least, 2 - math.floor(math.log10(abs(value))))
+    if places > LONGEST:
+        return ""
+    whole, _, decimals = f"{value:,.{places}f}".partition(".")
+    return f"{whole}.{decimals[:least]}{decimals[least:].rstrip('0')}"
 
 
 def _plain(value: float, spread: float) -> str:

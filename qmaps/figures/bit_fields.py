@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from itertools import groupby
 
+import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.colors import to_rgba
@@ -16,6 +17,8 @@ from qmaps.figures._style import COLOURS, SMALL, axes, new, require
 NEEDED = ("map", "value", "decoded", "bit", "set", "field")
 TINT = 0.3
 """Opacity of a field's colour, under black digits."""
+LONGEST = 12
+"""Characters of a number that is written without an exponent."""
 ROOM = 3.0
 """Space for the decoded number, in widths of a bit."""
 
@@ -45,7 +48,7 @@ def bit_fields(frame: pd.DataFrame) -> Figure:
         for place, name in enumerate(names):
             part = frame[(frame["map"] == name) & (frame["value"] == value)].sort_values("bit")
             _draw(axis, part, place, colours)
-        axis.set_title(f"{value:.7g}", loc="left")
+        axis.set_title(_digits(value, 7), loc="left")
         axis.set_xlim(-0.6, bits - 0.5 + ROOM)
         axis.set_ylim(len(names) - 0.3, -0.75)
         axis.set_xticks(range(bits), [str(bit + 1) for bit in range(bits)])
@@ -57,6 +60,13 @@ def bit_fields(frame: pd.DataFrame) -> Figure:
             spine.set_visible(False)
     row[0].set_ylabel("data type")
     return figure
+
+
+def _digits(value: float, most: int) -> str:
+    """The number, rounded to so many digits, without an exponent unless it is long."""
+    rounded = float(f"{value:.{most}g}")
+    plain = np.format_float_positional(rounded, trim="-")
+    return plain if len(plain) <= LONGEST else f"{rounded:g}"
 
 
 def _draw(axis: Axes, part: pd.DataFrame, place: int, colours: dict[str, str]) -> None:
@@ -76,6 +86,6 @@ def _draw(axis: Axes, part: pd.DataFrame, place: int, colours: dict[str, str]) -
         axis.add_patch(outline)
         middle = (own[0] + own[-1]) / 2
         axis.text(middle, place - 0.28, field, ha="center", va="bottom", fontsize=SMALL)
-    decoded = f"= {part['decoded'].iloc[0]:.6g}"
+    decoded = f"= {_digits(part['decoded'].iloc[0], 6)}"
     end = max(bit for bit, _, _ in cells) + 0.7
     axis.text(end, place + 0.05, decoded, ha="left", va="center", fontsize=SMALL)

@@ -12,7 +12,7 @@ from qmaps.figures._declare import figure
 from qmaps.figures._style import COLOURS, SMALL, axes, hide_unused, legend_below, new, require
 
 NEEDED = ("setting", "seed", "step", "gap", "bound")
-COLUMNS = 2
+COLUMNS = 3
 """Panels in a row."""
 
 
@@ -36,7 +36,7 @@ def convergence_bound(frame: pd.DataFrame) -> Figure:
     settings = list(frame["setting"].unique())
     columns = min(COLUMNS, len(settings))
     lines = -(-len(settings) // columns)
-    figure = new(4.6 * columns + 0.4, 2.9 * lines + 0.6)
+    figure = new(3.5 * columns + 1.0, 2.9 * lines + 0.6)
     grid = axes(figure, lines, columns, sharex=True, sharey=True)
     hide_unused(grid, len(settings))
     runs: dict[str, Any] = {"color": COLOURS[4], "linewidth": 0.6}

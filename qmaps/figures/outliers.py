@@ -27,7 +27,7 @@ LONGEST = 36
         place=80,
     ),
 )
-def outliers(frame: pd.DataFrame) -> Figure:
+def outliers(frame: pd.DataFrame, *, one_scale: bool = False) -> Figure:
     """Magnitudes of matrices over their median; stripes are outlier rows or columns.
 
     There is one panel per matrix. Its colours are logarithmic and start at the median, as nothing
@@ -38,6 +38,8 @@ def outliers(frame: pd.DataFrame) -> Figure:
         frame: of `qmaps.analyze.outliers`: `tensor` (title), `row`, `col` (index of the cell's
             first element), `rows`, `cols` (elements of the matrix along each axis), `magnitude`
             (largest |x| of the cell in multiples of the matrix's median |x|).
+        one_scale: whether all panels have the colours of the panel that reaches furthest, for
+            panels that are compared with each other.
 
     Raises:
         BadValueError: columns or rows are missing.
@@ -53,12 +55,15 @@ def outliers(frame: pd.DataFrame) -> Figure:
     grid = axes(figure, tall, wide)
     colours = colormaps["viridis"]
     colours = colours.with_extremes(bad=colours(0.0))  # 0 has no logarithm
+    tops = {name: _top(rows["magnitude"]) for name, rows in frame.groupby("tensor")}
+    if one_scale:
+        tops = dict.fromkeys(tops, max(tops.values()))
     for number, name in enumerate(names):
         axis = grid[number // wide][number % wide]
         part = frame[frame["tensor"] == name]
         cells = part.pivot(index="row", columns="col", values="magnitude").to_numpy()
         rows, cols = int(part["rows"].iloc[0]), int(part["cols"].iloc[0])
-        top = max(10.0, float(np.nanquantile(cells, 0.999)))
+        top = tops[name]
         mesh = axis.imshow(
             cells,
             norm=LogNorm(1.0, top, clip=True),
@@ -81,6 +86,11 @@ def outliers(frame: pd.DataFrame) -> Figure:
             bar.set_label("|x| / median |x|")
     hide_unused(grid, len(names))
     return figure
+
+
+def _top(magnitudes: pd.Series[float]) -> float:
+    """Where a panel's colours end."""
+    return max(10.0, float(np.nanquantile(magnitudes.to_numpy(float), 0.999)))
 
 
 def _title(name: str) -> str:

@@ -9,7 +9,7 @@ from qmaps import figures
 from qmaps.lab import Contender, loss_frame, summarize_losses, workloads
 from qmaps.lab.report.claim import Claim
 from reproduction import committed
-from reproduction.adafactor_8bit._maps import DYNAMIC, LINEAR, LOG
+from reproduction.adafactor_8bit._maps import DYNAMIC, LINEAR, LOG, NAMES
 from reproduction.context import BASE, Context
 from reproduction.exhibit import Exhibit, Finding, Frames, Needs
 from reproduction.numbers import number, percent
@@ -73,20 +73,29 @@ def find(frames: Frames) -> Finding:
         statements=statements,
         why="AdamW in 32 bits but for its second moment, in blocks of 256. Losses match if they "
         f"differ by less than {percent(CLOSE)}, those of Adafactor ({committed.PARITY}) also if by "
-        "less than two standard errors over seeds." + (none if untouched else ""),
+        "less than two standard errors over seeds. The learning rates were not tuned."
+        + (none if untouched else ""),
         tables={"losses": frames["losses"], "adafactor": frames["adafactor"]},
     )
 
 
 def shown(curves: pd.DataFrame) -> pd.DataFrame:
     """All but linear quantization, beside whose losses the others could not be told apart."""
-    return curves[curves["run"] != CONTENDERS["linear"].label]
+    return named(curves[curves["run"] != CONTENDERS["linear"].label])
+
+
+def named(curves: pd.DataFrame) -> pd.DataFrame:
+    """Runs by what their second moment is kept in."""
+    specs = (LOG, DYNAMIC, LINEAR)
+    labels = (run.label for run in CONTENDERS.values())
+    return curves.replace(
+        {"run": {each: NAMES[spec] for each, spec in zip(labels, specs, strict=True)}}
+    )
 
 
 def unstable(curves: pd.DataFrame) -> Figure:
     """All runs, on a logarithmic scale; without the differences, which have signs."""
-    short = {run.label: run.label.rpartition("second moment ")[2] for run in CONTENDERS.values()}
-    figure = figures.loss_curves(curves.drop(columns="difference").replace({"run": short}))
+    figure = figures.loss_curves(named(curves).drop(columns="difference"))
     for axis in figure.axes:
         axis.set_yscale("log")
     return figure
@@ -105,10 +114,11 @@ EXHIBIT = Exhibit(
         UNSTABLE: unstable(frames["curves"]),
     },
     captions={
-        "log-space-quantization": "Same weights and batches; without the linear map. Lines are "
+        "log-space-quantization": f"AdamW with the second moment in {LOG} (log space), in "
+        f"{DYNAMIC} (dynamic) and in 32 bits; the first stays in 32 bits. Same weights and "
+        "batches. Lines are "
         "means over seeds, bands reach from the lowest to the highest.",
-        UNSTABLE: "The same with the linear map, whose losses need a logarithmic scale. Runs are "
-        "named by their second moment.",
+        UNSTABLE: f"The same with {LINEAR} (linear), whose losses need a logarithmic scale.",
     },
     place=2,
 )

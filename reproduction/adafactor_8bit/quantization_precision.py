@@ -11,7 +11,7 @@ from qmaps import analyze, figures
 from qmaps.analyze._states import adam_pairs
 from qmaps.lab.report.claim import Claim
 from qmaps.optim.reductions import column_means, row_means
-from reproduction.adafactor_8bit._maps import DYNAMIC, LINEAR, LOG, OTHERS
+from reproduction.adafactor_8bit._maps import DYNAMIC, LINEAR, LOG, NAMES, OTHERS
 from reproduction.context import Context
 from reproduction.exhibit import Exhibit, Finding, Frames, Needs
 from reproduction.numbers import percent
@@ -23,6 +23,7 @@ SMALL = 2
 """Decades from this on hold small second moments: less than a hundredth of the largest."""
 FEW = 10
 """Decades with fewer elements are drawn, but decide nothing."""
+SPECS = "In the legend: " + ", ".join(f"{name} is {spec}" for spec, name in NAMES.items()) + "."
 WHOLE, SIDES = "second moments", "means of rows and columns"
 
 
@@ -113,12 +114,16 @@ EXHIBIT = Exhibit(
     build=build,
     find=find,
     draw=lambda frames: {
-        f"quantization-precision-{name}": figures.error_per_decade(frame)
+        f"quantization-precision-{name}": figures.error_per_decade(
+            frame.replace({"quantizer": NAMES})
+        )
         for name, frame in frames.items()
     },
     captions={
-        "quantization-precision-moments": "Whole second moments, in blocks of 256.",
-        "quantization-precision-sides": "What Adafactor keeps: means over rows and over columns.",
+        "quantization-precision-moments": f"Whole second moments. {SPECS}",
+        "quantization-precision-sides": "What Adafactor keeps: means over rows and over columns. "
+        "The "
+        "same quantizers.",
     },
     place=1,
 )

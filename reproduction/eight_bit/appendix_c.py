@@ -9,7 +9,7 @@ from qmaps.lab.frames import COMPARED
 from qmaps.lab.report.claim import Claim, Verdict
 from qmaps.lab.report.published import published
 from reproduction.context import Context
-from reproduction.eight_bit._maps import both
+from reproduction.eight_bit._maps import NAMES, both, first_only
 from reproduction.exhibit import Exhibit, Finding, Frames, Needs
 from reproduction.numbers import mean_and_error, number, ratio_interval
 from reproduction.verdict import beside
@@ -71,6 +71,14 @@ def find(frames: Frames) -> Finding:
     )
 
 
+def named(compared: pd.DataFrame) -> pd.DataFrame:
+    """The pairs of maps that the paper names, by its names; the others by their specs."""
+    names = {both(name): name for name in NAMES}
+    names |= {first_only(name): f"{name}, first moment only" for name in NAMES}
+    names[PAIRS["block-wise dynamic"]] = "block-wise dynamic (B2048)"
+    return compared.replace({"quantizer": names})
+
+
 EXHIBIT = Exhibit(
     name="appendix-c",
     covers=("Appendix C",),
@@ -79,6 +87,10 @@ EXHIBIT = Exhibit(
     source="states of {grid}; the figure: {headline}",
     build=build,
     find=find,
-    draw=lambda frames: {"appendix-c": figures.update_error(frames["compared"])},
-    captions={"appendix-c": "All pairs of quantizers that these pages compare, same states."},
+    draw=lambda frames: {"appendix-c": figures.update_error(named(frames["compared"]))},
+    captions={
+        "appendix-c": "All pairs of quantizers that these pages compare, on the same states: the "
+        "first eight in whole tensors (tensor/...), with the second moment in 8 bits or in 32. "
+        "Linear is linear0, dynamic is DE."
+    },
 )

@@ -31,12 +31,16 @@ def matrices(states: CapturedStates, state: str) -> dict[str, Tensor]:
     return found
 
 
-def seen(moments: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Those without rows of nothing but 0, of words that never came; all if none is left.
+def in_blocks(moments: dict[str, Tensor]) -> dict[str, Tensor]:
+    """The matrices of blocks; all if there are no blocks.
 
-    All values of such an embedding lie in few rows, large or not.
+    Embeddings and output layers have rows of tokens that hardly ever came. All large values of
+    such a matrix lie in the other rows, whatever the model. Matrices with rows of nothing but 0 are
+    left out for the same reason, unless there are no others.
     """
-    return {name: m for name, m in moments.items() if bool(m.any(dim=1).all())} or moments
+    members = blocks(list(moments), max(2, len(moments))).values()
+    found = {name: moments[name] for names in members for name in names}
+    return {name: m for name, m in found.items() if bool(m.any(dim=1).all())} or found
 
 
 def blocks(names: list[str], most: int = BLOCKS) -> dict[str, list[str]]:

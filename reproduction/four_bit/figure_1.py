@@ -13,7 +13,8 @@ from qmaps.lab.report.claim import Claim
 from reproduction.context import Context
 from reproduction.exhibit import Exhibit, Finding, Frames, Needs
 from reproduction.four_bit import _pretrained
-from reproduction.four_bit._matrices import matrices, seen
+from reproduction.four_bit._matrices import in_blocks, matrices
+from reproduction.four_bit._names import printed, renamed
 from reproduction.numbers import number, percent
 
 SMALL, LARGE = "B128/DE@4s", "B2048/DE@4s"
@@ -33,7 +34,7 @@ def build(context: Context) -> Frames:
     chosen = moments[by_column]
     decoded = {spec: qmaps.quantizer(spec).quantize(chosen).dequantize() for spec in (SMALL, LARGE)}
     shown = {f"{by_column}: 32 bits": chosen}
-    shown |= {f"{by_column}: {spec}": values for spec, values in decoded.items()}
+    shown |= {f"{by_column}: {printed(spec)}": values for spec, values in decoded.items()}
     errors = [
         {"tensor": title, "quantizer": spec,
          "sqnr_db": qmaps.quantizer(spec).error(tensor)["sqnr_db"]}
@@ -49,7 +50,7 @@ def build(context: Context) -> Frames:
 
 def _patterns(moments: dict[str, Tensor]) -> tuple[dict[str, pd.DataFrame], str]:
     """`lines`, `patterns` of those with most in rows and in columns, the latter's name."""
-    moments = seen(moments)
+    moments = in_blocks(moments)
     lines = analyze.outlier_lines(moments)
     by_column = str(lines["tensor"][lines["in_cols"].argmax()])
     by_row = str(lines["tensor"][lines["in_rows"].argmax()])
@@ -99,8 +100,8 @@ def find(frames: Frames) -> Finding:
 def draw(frames: Frames) -> dict[str, Figure]:
     """The approximated moment, and the patterns."""
     shown = {
-        "figure-1": figures.outliers(frames["approximated"]),
-        "figure-1-histogram": figures.histogram(frames["histogram"]),
+        "figure-1": figures.outliers(frames["approximated"], one_scale=True),
+        "figure-1-histogram": figures.histogram(renamed(frames["histogram"], "quantizer")),
         "figure-2": figures.outliers(frames["patterns"]),
     }
     others = frames.get(_pretrained.PREFIX + "patterns")
@@ -117,10 +118,13 @@ EXHIBIT = Exhibit(
     find=find,
     draw=draw,
     captions={
-        "figure-1": "The matrix with most of its outliers in few columns: in 32 bits, and decoded.",
-        "figure-1-histogram": "Its magnitudes on their way through both quantizers.",
-        "figure-2": "Most in few rows (left), most in few columns (right).",
-        PRETRAINED: f"{_pretrained.CAPTION}most in few rows (left), most in few columns (right).",
+        "figure-1": "The matrix with most of its outliers in few columns: in 32 bits, and decoded "
+        f"from {SMALL} and from {LARGE}. All three have the same colours.",
+        "figure-1-histogram": f"Magnitudes of the same matrix on their way through {SMALL} (above) "
+        f"and {LARGE} (below).",
+        "figure-2": "Of all matrices in blocks: that with most outliers in few rows (left), and "
+        "that with most in few columns (right).",
+        PRETRAINED: f"{_pretrained.CAPTION}the same of its matrices.",
     },
     pretrained=True,
 )

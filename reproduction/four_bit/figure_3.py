@@ -11,6 +11,7 @@ from reproduction.context import Context
 from reproduction.differences import Difference
 from reproduction.exhibit import Exhibit, Finding, Frames, Needs
 from reproduction.four_bit._matrices import matrices
+from reproduction.four_bit._names import renamed
 from reproduction.numbers import percent
 
 WITH, WITHOUT = "B128/DE@4u", "B128/DE-0@4u"
@@ -76,6 +77,11 @@ EXHIBIT = Exhibit(
     source="states of {headline}",
     build=build,
     find=find,
-    draw=lambda frames: {"figure-3": figures.inverse_sqrt(frames["histogram"])},
-    captions={"figure-3": "h(v) = 1 / (sqrt(v) + 1e-6) in 32 bits, with B128/DE and B128/DE-0."},
+    draw=lambda frames: {
+        "figure-3": figures.inverse_sqrt(renamed(frames["histogram"], "quantizer"))
+    },
+    captions={
+        "figure-3": "h(v) = 1 / (sqrt(v) + 1e-6) in 32 bits, with B128/DE@4u and with "
+        "B128/DE-0@4u; all tensors together."
+    },
 )

@@ -9,6 +9,7 @@ from qmaps import analyze, figures
 from qmaps.lab.report.published import published
 from reproduction.context import Context
 from reproduction.exhibit import Exhibit, Finding, Frames, Needs
+from reproduction.four_bit._names import renamed
 from reproduction.verdict import beside
 
 MAPS = ("linear@4s", "DE@4s", "linear@4u", "DE@4u", "DE-0@4u")
@@ -37,8 +38,11 @@ def draw(frames: Frames) -> dict[str, Figure]:
     """Signed and unsigned maps apart."""
     curves = frames["curves"]
     return {
-        "figure-32-signed": figures.map_curves(curves[curves["map"].str.endswith("s")]),
-        "figure-32-unsigned": figures.map_curves(curves[curves["map"].str.endswith("u")]),
+        f"figure-32-{name}": figures.map_curves(renamed(curves[of_it], "map"))
+        for name, of_it in (
+            ("signed", curves["map"].str.endswith("s")),
+            ("unsigned", curves["map"].str.endswith("u")),
+        )
     }
 
 
@@ -50,5 +54,9 @@ EXHIBIT = Exhibit(
     build=build,
     find=find,
     draw=draw,
-    captions={"figure-32-signed": "Signed.", "figure-32-unsigned": "Unsigned; DE-0 has no zero."},
+    captions={
+        "figure-32-signed": "Signed: linear@4s and DE@4s.",
+        "figure-32-unsigned": "Unsigned: linear@4u, DE@4u and DE-0@4u, of which the last has no "
+        "zero.",
+    },
 )

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import pandas as pd
+from matplotlib.figure import Figure
 
 from qmaps import figures
 from qmaps.lab import loss_frame, summarize_losses, workloads
 from qmaps.lab.report.claim import Claim
 from qmaps.lab.run import PAPER
 from reproduction import committed
-from reproduction.context import BASE, Context
+from reproduction.context import BASE, FULL, Context
 from reproduction.differences import Difference
 from reproduction.exhibit import Exhibit, Finding, Frames, Needs
 from reproduction.numbers import percent
 
 PAIR = "B128/DE@4s + rank1/linear@4u"
+SEEDS = "figure-4-seeds"
 
 
 def build(context: Context) -> Frames:
@@ -24,6 +26,7 @@ def build(context: Context) -> Frames:
     grid = context.trained(context.size.grid, [BASE, PAPER], range(context.size.seeds))
     return {
         "curves": loss_frame(runs).assign(unit=workloads.get(name).unit),
+        "seeds": loss_frame(grid).assign(unit=workloads.get(context.size.grid).unit),
         "losses": pd.concat(
             [
                 summarize_losses(runs).assign(workload=name),
@@ -47,7 +50,7 @@ def find(frames: Frames) -> Finding:
         statements.append(
             Claim(
                 f"The loss of 4-bit AdamW is aligned with that of 32 bits, at a rate that was not "
-                f"tuned ({workload}, {seeds} seeds).",
+                f"tuned ({workload}, {'1 seed' if seeds == 1 else f'{seeds} seeds'}).",
                 _aligned(rows.set_index("run")) if seeds > 1 else (),
                 f"Final validation loss {means[PAPER.label]:.4f} against "
                 f"{means[BASE.label]:.4f}, {percent(apart)} more.",
@@ -81,6 +84,13 @@ def _aligned(rows: pd.DataFrame) -> bool:
     return bool(apart < committed.CLOSE * full["mean"])
 
 
+def draw(frames: Frames) -> dict[str, Figure]:
+    """The curves of one seed of a larger net, and of several seeds of a small one."""
+    short = {PAPER.label: "4-bit AdamW"}
+    drawn = {"figure-4": frames["curves"], SEEDS: frames["seeds"]}
+    return {name: figures.loss_curves(curves.replace(short)) for name, curves in drawn.items()}
+
+
 EXHIBIT = Exhibit(
     name="figure-4",
     covers=("Figure 4",),
@@ -89,6 +99,11 @@ EXHIBIT = Exhibit(
     source="training runs of {headline}, and of {grid}",
     build=build,
     find=find,
-    draw=lambda frames: {"figure-4": figures.loss_curves(frames["curves"])},
-    captions={"figure-4": "Same weights and batches; right: the distance to 32 bits."},
+    draw=draw,
+    captions={
+        "figure-4": f"{FULL.headline}, one seed: the same weights and batches for both. On the "
+        f"right the distance to 32 bits. 4-bit AdamW is {PAIR}.",
+        SEEDS: f"{FULL.grid}, {FULL.seeds} seeds: lines are means, bands reach from the lowest to "
+        "the highest.",
+    },
 )

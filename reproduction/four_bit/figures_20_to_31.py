@@ -13,7 +13,8 @@ from reproduction.context import Context
 from reproduction.differences import Difference
 from reproduction.exhibit import Exhibit, Finding, Frames, Needs
 from reproduction.four_bit import _pretrained
-from reproduction.four_bit._matrices import matrices, seen
+from reproduction.four_bit._matrices import in_blocks, matrices
+from reproduction.four_bit._names import renamed
 
 SECOND = ("B128/DE@4u", "B128/DE-0@4u", "rank1/DE-0@4u", "B2048/DE-0@4u")
 FIRST = ("B128/DE@4s", "B2048/DE@4s")
@@ -21,18 +22,21 @@ ZERO = "figures-20-to-22"
 BETTER, WORSE = "figures-23-25-27", "figures-24-26-28"
 BLOCKS, SECOND_BLOCKS = "figures-29-and-30", "figure-31"
 CAPTIONS = {
-    ZERO: "Second moment: B128/DE above, B128/DE-0 below; the matrix with most zeros.",
-    BETTER: "Second moment: B128/DE-0 above, rank-1/DE-0 below, where rank-1 does best.",
-    WORSE: "The same where rank-1 does worst.",
-    BLOCKS: "First moment: B128/DE above, B2048/DE below, where small blocks gain most.",
-    SECOND_BLOCKS: "Second moment: B128/DE-0 above, B2048/DE-0 below, where they gain most.",
+    ZERO: "Second moment: B128/DE@4u above, B128/DE-0@4u below; the matrix with most zeros.",
+    BETTER: "Second moment: B128/DE-0@4u above, rank1/DE-0@4u below; the matrix where Rank-1 gains "
+    "most.",
+    WORSE: "The same; the matrix where Rank-1 gains least, or loses.",
+    BLOCKS: "First moment: B128/DE@4s above, B2048/DE@4s below; the matrix where small blocks gain "
+    "most.",
+    SECOND_BLOCKS: "Second moment: B128/DE-0@4u above, B2048/DE-0@4u below; the matrix where small "
+    "blocks gain most.",
 }
 
 
 def build(context: Context) -> Frames:
     """Errors on every matrix, and histograms of those that show most."""
-    first = seen(matrices(context.states, "exp_avg"))
-    second = seen(matrices(context.states, "exp_avg_sq"))
+    first = in_blocks(matrices(context.states, "exp_avg"))
+    second = in_blocks(matrices(context.states, "exp_avg_sq"))
     errors = _errors(first, second)
     relative = errors.pivot(index="tensor", columns="quantizer", values="mean_rel_error")
     zeros = errors.pivot(index="tensor", columns="quantizer", values="zeroed_share")
@@ -54,7 +58,7 @@ def build(context: Context) -> Frames:
     ]
     frames = {"errors": errors, "histograms": pd.concat(histograms, ignore_index=True)}
     if context.pretrained is not None:
-        both = [seen(matrices(context.pretrained, name)) for name in ("exp_avg", "exp_avg_sq")]
+        both = [in_blocks(matrices(context.pretrained, name)) for name in ("exp_avg", "exp_avg_sq")]
         frames[_pretrained.PREFIX + "errors"] = _errors(*both)
     return frames
 
@@ -93,8 +97,8 @@ def find(frames: Frames) -> Finding:
             for each in others
         ],
         why="Better means less mean relative error. Of each kind the matrix that shows it most is "
-        "drawn; the table has all. Matrices with rows of nothing but 0, of words that never came, "
-        "are left out.",
+        "drawn; the table has all. Only matrices of blocks are counted: those of tokens have rows "
+        "of tokens that hardly ever came, which rule their histograms.",
         why_ours=_pretrained.note(frames),
         tables={name: frames[name] for name in frames if name.endswith("errors")},
     )
@@ -147,7 +151,7 @@ def draw(frames: Frames) -> dict[str, Figure]:
     """A figure per kind."""
     drawn = {}
     for name, part in frames["histograms"].groupby("figure", sort=False):
-        drawn[str(name)] = figures.histogram(part)
+        drawn[str(name)] = figures.histogram(renamed(part, "quantizer"))
         drawn[str(name)].suptitle(str(part["tensor"].iloc[0]), fontsize=10.5)
     return drawn
 

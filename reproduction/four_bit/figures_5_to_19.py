@@ -12,7 +12,7 @@ from qmaps.lab.report.claim import Claim
 from reproduction.context import Context
 from reproduction.exhibit import Exhibit, Finding, Frames, Needs
 from reproduction.four_bit import _pretrained
-from reproduction.four_bit._matrices import BLOCKS, blocks, matrices
+from reproduction.four_bit._matrices import BLOCKS, blocks, in_blocks, matrices
 from reproduction.numbers import percent
 
 CELLS = 128
@@ -39,9 +39,8 @@ def _patterns(states: CapturedStates, most: int) -> dict[str, pd.DataFrame]:
         analyze.outliers({name: moments[name] for name in members}, cells=CELLS).assign(block=block)
         for block, members in blocks(list(moments), most).items()
     ]
-    everywhere = blocks(list(moments), max(2, len(moments)))
-    kept = {name: moments[name] for members in everywhere.values() for name in members}
-    return {"cells": pd.concat(cells, ignore_index=True), "lines": analyze.outlier_lines(kept)}
+    lines = analyze.outlier_lines(in_blocks(moments))
+    return {"cells": pd.concat(cells, ignore_index=True), "lines": lines}
 
 
 def kinds(lines: pd.DataFrame) -> pd.Series[str]:
@@ -105,6 +104,11 @@ EXHIBIT = Exhibit(
     find=find,
     draw=draw,
     captions={
+        f"figures-5-to-19-{number}": "The matrices of a block, as the checkpoint names "
+        "them. The colours of each start at its own median."
+        for number in range(BLOCKS)
+    }
+    | {
         f"figures-5-to-19-{_pretrained.PREFIX}{number}": f"{_pretrained.CAPTION}{block} block."
         for number, block in enumerate(("the first", "a middle", "the last"))
     },

@@ -11,12 +11,15 @@ from reproduction.numbers import number
 COMMAND = "python -m benchmarks.lpmm.underflow digits"
 MOMENTUM = "momentum"
 """How the settings of this bound begin; the others are those of LPMM."""
+NAMES = {"momentum B128/DE@4s+sr": "4-bit momentum"}
+"""The settings as the page names them."""
 
 
 def build(context: Context) -> Frames:
     """The committed runs with a quantized momentum."""
     runs = context.table("lpmm/bound.csv", COMMAND)
-    return {"runs": runs[runs["setting"].str.startswith(MOMENTUM)].reset_index(drop=True)}
+    runs = runs[runs["setting"].str.startswith(MOMENTUM)].reset_index(drop=True)
+    return {"runs": runs.replace({"setting": NAMES})}
 
 
 def find(frames: Frames) -> Finding:
@@ -35,8 +38,9 @@ def find(frames: Frames) -> Finding:
     ]
     return Finding(
         statements=statements,
-        why="SGD whose momentum is kept in 4 bits, rounded stochastically, on a convex quadratic "
-        f"of 64 elements with noisy gradients ({runs['seed'].nunique()} seeds); the bound takes "
+        why="SGD whose momentum is kept in 4 bits and rounded stochastically (B128/DE@4s+sr), "
+        f"on a convex quadratic of 64 elements with noisy gradients ({runs['seed'].nunique()} "
+        "seeds); the bound takes "
         "the largest variance of rounding that the runs met.",
         tables={"means": means},
     )
@@ -50,6 +54,9 @@ EXHIBIT = Exhibit(
     build=build,
     find=find,
     draw=lambda frames: {"theorem-1": figures.convergence_bound(frames["runs"])},
-    captions={"theorem-1": "Distance from the minimum at the mean of the iterates so far."},
+    captions={
+        "theorem-1": "Distance of f from its minimum at the mean of the iterates so far. The "
+        "momentum is B128/DE@4s+sr."
+    },
     command=COMMAND,
 )

@@ -15,6 +15,8 @@ COMMAND = "python -m benchmarks.lpmm digits stdlib-lm-tiny"
 HEADLINE = "python -m benchmarks.lpmm stdlib-lm --headline"
 FULL, WIDTHS = 32, (12, 10, 8)
 NEAREST, STOCHASTIC = "nearest", "stochastic"
+UNTUNED = "The learning rate was not tuned, and is the same for all runs."
+"""What pages say of these runs."""
 WITHIN = 2.0
 """Spreads over seeds within which two losses count as one."""
 

@@ -10,6 +10,16 @@ WORKLOADS = {"digits": "lpmm", "stdlib-lm-tiny": "lpmm/stdlib-lm-tiny"}
 """Folder of each workload's tables."""
 COMMAND = "python -m benchmarks.lpmm.underflow digits` and of `... stdlib-lm-tiny"
 
+PRINTED = {"nearest": "deterministic"}
+"""Roundings as the paper names them."""
+LAYERS = {
+    "0.weight": "convolution 1",
+    "2.weight": "convolution 2",
+    "6.weight": "linear 1",
+    "8.weight": "linear 2",
+}
+"""The layers of `digits`, whose parameters have numbers for names."""
+
 
 def tables(context: Context, file: str) -> pd.DataFrame:
     """That file of every workload, with a column `workload`."""

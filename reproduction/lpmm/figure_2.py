@@ -12,7 +12,7 @@ from qmaps.lab.report.claim import Claim
 from reproduction.context import Context
 from reproduction.exhibit import Exhibit, Finding, Frames, Needs
 from reproduction.lpmm._ablation import NEAREST, STOCHASTIC
-from reproduction.lpmm._underflow import COMMAND, WORKLOADS, tables
+from reproduction.lpmm._underflow import COMMAND, LAYERS, PRINTED, WORKLOADS, tables
 from reproduction.numbers import number
 
 LATE = 0.8
@@ -91,7 +91,9 @@ def _of(workload: str, table: pd.DataFrame) -> list[Claim]:
 def pictures(frames: Frames) -> dict[str, Figure]:
     """A figure for each workload."""
     return {
-        f"figure-2-{name}": figures.bin_changes(rows)
+        f"figure-2-{name}": figures.bin_changes(
+            rows.replace({"setting": PRINTED, "parameter": LAYERS})
+        )
         for name, rows in frames["ratios"].groupby("workload", sort=False)
     }
 
@@ -105,7 +107,8 @@ EXHIBIT = Exhibit(
     find=find,
     draw=pictures,
     captions={
-        f"figure-2-{name}": f"{name}. Steps are micro-batches; a point is a mean over some of them."
+        f"figure-2-{name}": f"{name}, one seed. Steps are micro-batches, and a point is a mean "
+        "over some of them. Deterministic: rounded to nearest."
         for name in WORKLOADS
     },
     command=COMMAND,

@@ -116,8 +116,8 @@ EXHIBIT = Exhibit(
     find=find,
     draw=pictures,
     captions={
-        f"figure-3-{name}": f"{name}. Bars: share of elements in an octave; the first holds all "
-        "below it."
+        f"figure-3-{name}": f"{name}, one seed, rounded stochastically. A bar is the share of "
+        "elements in an octave; the first bar holds all updates below it, those of 0 too."
         for name in WORKLOADS
     },
     command=COMMAND,

@@ -34,7 +34,7 @@ def find(frames: Frames) -> Finding:
         "lacks the accuracies. Final validation losses of small models stand for them, ± the "
         "standard error over seeds; all rounding is stochastic, a step takes one micro-batch. No "
         "accuracy is lost where the loss is at most two spreads over seeds of full precision "
-        "behind (± in the statements).",
+        f"behind (± in the statements). {runs.UNTUNED}",
         tables={"runs": pd.concat(list(frames.values()), ignore_index=True)},
     )
 

@@ -41,7 +41,7 @@ def find(frames: Frames) -> Finding:
         "1. The paper's 8-bit runs collapse when they are rounded to nearest; here a run fails "
         "that ends more than two spreads over seeds behind full precision. N gradients are summed "
         "at one learning rate over the same data, so that steps are N times as "
-        "long and N times as few, for full precision too.",
+        f"long and N times as few, for full precision too. {runs.UNTUNED}",
         tables={"runs": frames["runs"]},
     )
 

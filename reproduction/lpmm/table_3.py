@@ -42,7 +42,8 @@ def find(frames: Frames) -> Finding:
         "stand final validation losses, of which less is better, ± the standard error over seeds. "
         "All rounding is stochastic. All runs see the same "
         "micro-batches at one learning rate, so that a run of N takes an N-th of the steps with "
-        "the sum of N gradients: what full precision makes of the same N stands below.",
+        "the sum of N gradients: what full precision makes of the same N stands below. The rate "
+        "was not tuned.",
         tables={"runs": frames["runs"]},
     )
 

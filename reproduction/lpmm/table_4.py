@@ -83,7 +83,8 @@ def find(frames: Frames) -> Finding:
         "scores. Parameters and gradients are linear, both moments dynamic, all in 8 bits with "
         "stochastic rounding; the second moment's map holds no zero, as this package's presets "
         "have it. Lossless: at most two spreads over seeds behind torch's Adam (± in the "
-        "statements; ± the standard error in the table). Same weights, batches and learning rate.",
+        "statements; ± the standard error in the table). Same weights, batches and learning rate, "
+        "which was not tuned.",
         tables={"losses": losses},
     )
 

@@ -433,6 +433,16 @@ def test_outliers_shows_every_cell_where_it_lies() -> None:
     assert bars == ["", "|x| / median |x|"]
 
 
+def test_outliers_that_are_compared_have_the_same_colours() -> None:
+    frame = FRAMES["outliers"]
+    far = frame["tensor"] == frame["tensor"].iloc[-1]
+    frame = frame.assign(magnitude=frame["magnitude"].where(~far, 1e6))
+    for one_scale, tops in ((False, 2), (True, 1)):
+        figure = figures.outliers(frame, one_scale=one_scale)
+        ends = [axis.images[0].norm.vmax for axis in figure.axes if axis.images]
+        assert (len(set(ends)), max(ends)) == (tops, 1e6)
+
+
 def test_outliers_keep_the_whole_of_a_long_name() -> None:
     long = "model.decoder.layers.11.self_attn.q_proj.weight: exp_avg_sq"
     title = draw("outliers", FRAMES["outliers"].assign(tensor=long).drop_duplicates(
@@ -888,6 +898,10 @@ def test_bit_fields_write_each_bit_under_its_field() -> None:
             expected += list(zip(middles.index, middles, strict=True))
             assert here[:-1] == expected
             assert here[-1][0] == f"= {1.1 * value:g}"
+    small = draw("bit_fields", frame.replace({"value": {0.01: 0.0000234}}))
+    assert small.axes[1].get_title("left") == "0.0000234"
+    smaller = draw("bit_fields", frame.replace({"value": {0.01: 1.25e-12}}))
+    assert smaller.axes[1].get_title("left") == "1.25e-12"
     faces = {}
     for cell, field in zip(figure.axes[0].patches[:4], frame["field"][:4], strict=True):
         faces[field] = cell.get_facecolor()

@@ -12,6 +12,7 @@ import pytest
 from qmaps import analyze
 from reproduction import PAPERS
 from reproduction.adafactor_8bit import (
+    apollo,
     log_space_quantization,
     memory_footprint,
     quantization_precision,
@@ -102,7 +103,9 @@ def test_training_can_fail() -> None:
 def test_what_diverges_does_not_hide_the_others() -> None:
     labels = [run.label for run in log_space_quantization.CONTENDERS.values()]
     curves = pd.DataFrame({"run": [BASE.label, *labels]})
-    assert log_space_quantization.shown(curves)["run"].tolist() == [BASE.label, *labels[:2]]
+    shown = log_space_quantization.shown(curves)["run"].tolist()
+    assert shown == [BASE.label, "log space", "dynamic"]
+    assert log_space_quantization.named(curves)["run"].tolist() == [*shown, "linear"]
 
 
 def test_equal_losses_of_equal_states_prove_nothing() -> None:
@@ -177,4 +180,35 @@ def test_the_committed_times_have_the_peers() -> None:
     frames = training_speed.build(Context(Path("runs")))
     assert {training_speed.OURS, *training_speed.PEERS} <= set(frames["steps"]["optimizer"])
     assert np.isfinite(frames["steps"]["times"]).all()
-    assert PAPER.exhibits[-1].command == "python -m benchmarks.adafactor"
+    assert PAPER.exhibits[-2].command == "python -m benchmarks.adafactor"
+
+
+# APOLLO
+
+
+def contest(*apart: float) -> Frames:
+    """Final losses with APOLLO that are so far from the factored ones, seed by seed."""
+    rows = [
+        {"judge": "w", "quantizer": name, "lr": 0.1, "steps": 200, "seed": seed, "state_mib": 1.0,
+         "loss": 2.0 + 0.1 * seed + off * (name == apollo.APOLLO)}
+        for seed, off in enumerate(apart) for name in (apollo.FACTORED, apollo.APOLLO)
+    ]  # fmt: skip
+    return {"runs": pd.DataFrame(rows)}
+
+
+def test_apollo_is_faster_slower_or_neither() -> None:
+    exhibit = apollo.EXHIBIT
+    assert holds(exhibit, contest(-0.1, -0.11, -0.12)) == [True]
+    assert holds(exhibit, contest(0.1, 0.11, 0.12)) == [False]
+    assert holds(exhibit, contest(-0.1, 0.1, 0.01)) == [()]
+    (statement,) = exhibit.find(contest(0.1, 0.11, 0.12)).statements
+    assert statement.detail == "After 200 steps +0.1100 (+0.0852 to +0.1348), of 2.1000."
+
+
+def test_apollo_takes_the_contest_alone(tmp_path: Path) -> None:
+    runs = contest(0.1, 0.2)["runs"].assign(part="contest")
+    swept = runs.assign(part="sweep", loss=9.0)
+    pd.concat([swept, runs]).to_csv(tmp_path / "apollo.csv", index=False)
+    frames = apollo.build(Context(tmp_path, tmp_path))
+    assert len(frames["runs"]) == 4
+    assert frames["runs"]["loss"].max() < 9

@@ -26,7 +26,7 @@ ORDER = {
     "low-precision-model-memory": "figure-2 figure-3 figure-4 table-1 table-2 table-3 table-4 "
     "table-5 table-6 theorem-1",
     "8-bit-adafactor": "quantization-precision log-space-quantization memory-footprint "
-    "training-speed",
+    "training-speed apollo",
 }
 EXHIBIT = '''
 """Table 8: an exhibit that nothing but this file knows of."""

@@ -9,6 +9,13 @@ import torch
 from qmaps.capture import CapturedStates
 from reproduction.context import Context
 from reproduction.four_bit import figure_1
+from reproduction.four_bit._matrices import in_blocks
+
+
+def test_matrices_of_tokens_are_left_out_where_there_are_blocks() -> None:
+    moment = torch.ones(80, 64)
+    names = ("tokens", "blocks.0.up", "blocks.0.down", "blocks.1.up", "blocks.1.down", "head")
+    assert list(in_blocks(dict.fromkeys(names, moment))) == list(names[1:-1])
 
 
 def states(*, with_layers: bool) -> CapturedStates:

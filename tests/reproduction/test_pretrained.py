@@ -65,7 +65,7 @@ def test_pretrained_weights_are_shown_as_soon_as_they_are_there(make: Make) -> N
     assert "Made from states of stdlib-lm, seed 0, and of minilm, seed 0, after 7 steps in " in (
         markdown
     )
-    for caption in ("the first block", "a middle block", "the last block", "most in few rows"):
+    for caption in ("the first block", "a middle block", "the last block", "the same"):
         assert f"whose pretrained weights were fine-tuned: {caption}" in markdown
     lines = pd.read_csv(folder / "figures-5-to-19-pretrained-lines.csv")
     assert len(lines) == 10  # those of all five layers

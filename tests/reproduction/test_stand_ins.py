@@ -104,6 +104,30 @@ def test_rows_hold_both_numbers_in_the_papers_order() -> None:
 
 
 @pytest.mark.parametrize(
+    ("printed", "value", "shown"),
+    [
+        ("0.236719", 0.23671875, "0.236719"),
+        ("0.000015", 0.0000149, "0.0000149"),
+        ("0.2", 0.2, "0.2"),
+        ("104.1", 94.5, "94.5"),
+        ("1.5", 1234.56, "1,234.6"),
+        ("650", 649.0, "649"),
+        ("5 (?)", 4.62, "4.62"),
+        ("0.004", 1.04e-9, "1.04e-09"),
+        ("0.4", 0.0, "0"),
+        ("0.4", math.nan, "-"),
+    ],
+)
+def test_numbers_of_ours_have_the_decimals_that_the_paper_prints(
+    printed: str, value: float, shown: str
+) -> None:
+    row = {"what": "x", "quantity": "q", "unit": "", "paper": 1.0, "paper_spread": math.nan,
+           "printed": printed, "stand_in": "", "ours": value, "ours_spread": math.nan,
+           "verdict": "reproduced"}  # fmt: skip
+    assert words.numbers(pd.DataFrame([row]))["ours"].tolist() == [shown]
+
+
+@pytest.mark.parametrize(
     ("value", "spread", "expected"),
     [
         (2.88649, 0.01781, "2.886 ± 0.018"),

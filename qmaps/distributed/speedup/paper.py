@@ -97,18 +97,22 @@ KRIZHEVSKY = "3.66"
 """What Krizhevsky (2014) measured with convnet2's kernels on four GPUs (appendix A.1.3)."""
 
 TRANSFERS = (
-    ("conv 11x11, stride 4, 3-64", 0.045, 8, "0.05"),
-    ("conv 5x5, 64-192", 0.29, 8, "0.45"),
-    ("conv 3x3, 192-384", 0.63, 8, "1"),
-    ("conv 3x3, 384-256", 0.85, 8, "1.3"),
-    ("conv 3x3, 256-256", 0.56, 8, "0.9"),
-    ("activations of the last convolution", 1.125, 4, "0.9"),
-    ("fc 9216x3072", 1.5, 4, "1.1"),
-    ("fc 3072x3072", 1.5, 4, "1.1"),
-    ("fc 3072x1000", 0.5, 4, "0.4"),
+    ("conv 11x11, stride 4, 3-64", 0.045, 8, "0.05", ""),
+    ("conv 5x5, 64-192", 0.29, 8, "0.45", ""),
+    ("conv 3x3, 192-384", 0.63, 8, "1", ""),
+    ("conv 3x3, 384-256", 0.85, 8, "1.3", ""),
+    ("conv 3x3, 256-256", 0.56, 8, "0.9", ""),
+    ("activations of the last convolution", 1.125, 4, "0.9", "0.4"),
+    ("fc 9216x3072", 1.5, 4, "1.1", "0.5"),
+    ("fc 3072x3072", 1.5, 4, "1.1", "0.5"),
+    ("fc 3072x1000", 0.5, 4, "0.4", "0.25"),
 )
 """Table 3: layer, MB of a transfer, messages that the printed time stands for at 5 GB/s (gradients
-are exchanged twice, activations once, each time four messages), printed ms in 32 bits."""
+are exchanged twice, activations once, each time four messages), printed ms in 32 and in 8
+bits (empty where there is none)."""
+
+COMPRESS_NS, DECOMPRESS_NS = 1.0, 0.5
+"""Times for a number (section 3.2)."""
 
 CONVOLUTIONS_MS = ((4, 1, 3.5), (10, 11, 11), (5, 6, 5), (6.5, 5.5, 6.5), (4, 4, 5))
 """Table 4: forward, backward, update of the five convolutions with their pooling."""

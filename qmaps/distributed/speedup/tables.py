@@ -60,9 +60,11 @@ def _one() -> Iterator[Line]:
 
 
 def _three() -> Iterator[Line]:
-    for name, megabytes, messages, printed in paper.TRANSFERS:
-        model = messages * paper.HARDWARE.local.ms(megabytes * 1e6)
-        yield "3", name, "synchronization, ms", FULL, printed, model
+    for name, megabytes, messages, *printed in paper.TRANSFERS:
+        for kind, text, share in zip(KINDS, printed, (1, 0.25), strict=True):
+            model = messages * paper.HARDWARE.local.ms(share * megabytes * 1e6)
+            if text:
+                yield "3", name, "synchronization, ms", kind, text, model
 
 
 def _four() -> Iterator[Line]:

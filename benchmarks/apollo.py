@@ -1,0 +1,166 @@
+"""Adafactor8bit with APOLLO's projections, beside its factored second moments.
+
+``python -m benchmarks.apollo`` trains a judge at several learning rates with each, then with more
+seeds at the rate that is best for each. It goes on where it was stopped, and writes
+reports/apollo.{csv,md}.
+"""
+
+from __future__ import annotations
+
+import argparse
+import hashlib
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import torch
+from scipy import stats
+from torch import nn
+
+from benchmarks.command import command_line, count, one_line_errors
+from benchmarks.markdown import markdown
+from benchmarks.muon import best
+from benchmarks.trials import Trial, run_all
+from qmaps.lab.judges import JUDGES
+from qmaps.lab.workloads import Workload
+from qmaps.optim import Adafactor8bit
+from qmaps.storage.files import output_folder, replacing, write_text
+
+JUDGE = "docstring-lm"
+FACTORED, APOLLO = "factored", "APOLLO"
+RANK = 16
+"""A quarter of the judge's width."""
+OPTIONS: dict[str, dict[str, Any]] = {FACTORED: {}, APOLLO: {"apollo_rank": RANK}}
+"""Options of `Adafactor8bit`, by the names of tables."""
+RATES = (0.03, 0.06, 0.12, 0.24)
+SWEPT, SEEDS = 2, 8
+"""Seeds of the sweep, and of the contest."""
+
+
+@dataclass(frozen=True)
+class ApolloTrial(Trial):
+    """A trial of `Adafactor8bit`; `quantizer` names its options."""
+
+    @property
+    def key(self) -> str:
+        """A hash of all that decides the result."""
+        told = f"{super().key} {sorted(OPTIONS[self.quantizer].items())}"
+        return hashlib.sha256(told.encode()).hexdigest()[:24]
+
+    def optimizer(self, model: nn.Module, workload: Workload) -> torch.optim.Optimizer:
+        """As on the project's page: its own schedule is off, and beta2 does not change."""
+        return Adafactor8bit(
+            model.parameters(),
+            lr=workload.lr,
+            beta2=0.999,
+            relative_step=False,
+            weight_decay=workload.weight_decay,
+            **OPTIONS[self.quantizer],
+        )
+
+
+def trials(name: str, rates: Sequence[float], seeds: int) -> list[ApolloTrial]:
+    """One for each rate and seed."""
+    work = JUDGES[JUDGE]
+    return [
+        ApolloTrial(JUDGE, replace(work, lr=rate), name, seed)
+        for rate in rates
+        for seed in range(seeds)
+    ]
+
+
+def difference(frame: pd.DataFrame) -> dict[str, float]:
+    """APOLLO's final losses minus those of the factored optimizer, seed by seed.
+
+    Args:
+        frame: rows of the contest.
+
+    Returns:
+        `seeds`; `factored` and `apollo`, the mean losses; `difference`, `low` and `high`: its mean
+        and the ends of its 95 % confidence interval by a t-test.
+    """
+    losses = frame.pivot_table(values="loss", index="seed", columns="quantizer")
+    apart = losses[APOLLO] - losses[FACTORED]
+    half = float(stats.t.ppf(0.975, len(apart) - 1)) * float(apart.sem())
+    mean = float(apart.mean())
+    return {
+        "seeds": len(apart),
+        "factored": float(losses[FACTORED].mean()),
+        "apollo": float(losses[APOLLO].mean()),
+        "difference": mean,
+        "low": mean - half,
+        "high": mean + half,
+    }
+
+
+def page(frame: pd.DataFrame, command: str) -> str:
+    """The report."""
+    contest = frame[frame["part"] == "contest"]
+    found = difference(contest)
+    lines = [
+        "# APOLLO's projections",
+        "",
+        f"`{command}`",
+        "",
+        f"torch {torch.__version__}, one thread for each run. `Adafactor8bit` on the judge "
+        f"{JUDGE}, {contest['steps'].iloc[0]:.0f} steps, with a fixed beta2 of 0.999: second "
+        "moments as "
+        f"means of rows and columns (factored), or of gradients projected to rank {RANK} with "
+        "Fira's limiter (APOLLO). Final validation losses, each at its own best rate of a sweep "
+        "inside which it lies.",
+        "",
+    ]
+    states = contest.groupby("quantizer")["state_mib"].mean()
+    rates = contest.groupby("quantizer")["lr"].first()
+    lines += markdown(
+        ("second moments", "learning rate", "loss", "states, MiB"),
+        [
+            (name, f"{rates[name]:g}", f"{found[key]:.4f}", f"{states[name]:.3f}")
+            for name, key in ((FACTORED, "factored"), (APOLLO, "apollo"))
+        ],
+    )
+    lines += [
+        "",
+        f"APOLLO minus factored, seed by seed ({found['seeds']:.0f} seeds): "
+        f"{found['difference']:+.4f}, 95 % from {found['low']:+.4f} to {found['high']:+.4f}.",
+        "",
+        "## Learning rates",
+        "",
+    ]
+    swept = frame[frame["part"] == "sweep"].groupby(["quantizer", "lr"], sort=False)["loss"]
+    lines += markdown(
+        ("second moments", "learning rate", "seeds", "loss"),
+        [
+            (name, f"{rate:g}", str(len(losses)), f"{losses.mean():.4f}")
+            for (name, rate), losses in swept
+        ],
+    )
+    return "\n".join(lines) + "\n"
+
+
+@one_line_errors
+def main(given: Sequence[str] | None = None) -> int:
+    """Run the command line; returns the exit status."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.apollo", description=__doc__)
+    parser.add_argument("--workers", type=count, help="processes (default: one per core)")
+    parser.add_argument("--runs", type=Path, default=Path("runs"), help="where trials are kept")
+    parser.add_argument("--out", type=Path, default=Path("reports"), help="the report's folder")
+    options = parser.parse_args(given)
+    out, kept, workers = output_folder(options.out), options.runs / "trials", options.workers or 0
+    parts = []
+    for name in OPTIONS:
+        swept = run_all(trials(name, RATES, SWEPT), kept, workers=workers)
+        contest = run_all(trials(name, [best(swept, "lr")], SEEDS), kept, workers=workers)
+        parts += [swept.assign(part="sweep"), contest.assign(part="contest")]
+    frame = pd.concat(parts, ignore_index=True)
+    with replacing(out / "apollo.csv") as temporary:
+        frame.to_csv(temporary, index=False)
+    write_text(out / "apollo.md", page(frame, command_line("benchmarks.apollo", given)))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

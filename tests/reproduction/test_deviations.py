@@ -1,0 +1,69 @@
+"""The tables of inputs that are not the papers'."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from qmaps.lab import workloads
+from reproduction import PAPERS
+from reproduction.deviations import DEVIATIONS, deviations
+from reproduction.page import write
+
+ABOUT = {
+    "command": "python -m reproduction", "workload": "w", "machine": "m", "quick": False,
+    "own": False, "versions": {"qmaps": "1", "torch": "2", "python": "3"},
+}  # fmt: skip
+
+
+def labels(where: str) -> set[str]:
+    """``Table 1``, ``Table 2`` and ``Table 3`` for ``Tables 1 to 3``."""
+    found = set()
+    for kind, numbers in re.findall(r"(Table|Figure)s? ([\d to,and]*\d)", where):
+        for first, last in re.findall(r"(\d+)(?: to (\d+))?", numbers):
+            found |= {f"{kind} {number}" for number in range(int(first), int(last or first) + 1)}
+    return found | set(re.findall(r"Section [\d.]+|Appendix [A-Z]", where))
+
+
+def test_labels_of_ranges() -> None:
+    assert labels("Tables 1 and 3, Figures 2 to 4, Appendix C") == {
+        "Table 1", "Table 3", "Figure 2", "Figure 3", "Figure 4", "Appendix C",
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("name", PAPERS)
+def test_they_are_of_exhibits_that_are_made(name: str) -> None:
+    covered = {label for exhibit in PAPERS[name].exhibits for label in exhibit.covers}
+    found = deviations(name)
+    assert len(found)
+    for where in found["where"]:
+        assert labels(where) <= covered or where in covered, where
+        assert labels(where) or where in covered, where
+    assert set(pd.read_csv(DEVIATIONS)["name"]) == set(PAPERS)
+
+
+def test_steps_and_rates_are_those_of_the_workloads(monkeypatch: pytest.MonkeyPatch) -> None:
+    longer = workloads.get("stdlib-lm-tiny", steps=12345)
+    get = workloads.get
+    monkeypatch.setattr(
+        workloads, "get", lambda name: longer if name == "stdlib-lm-tiny" else get(name)
+    )
+    rows = deviations("4-bit-optimizers").set_index(["where", "input"])
+    assert rows["ours"]["Table 1", "model and data"] == "stdlib-lm-tiny from scratch, 12345 steps"
+
+
+def test_pages_of_our_own_runs_show_them(tmp_path: Path) -> None:
+    paper = PAPERS["8-bit-optimizers"]
+    page = write(paper, [], ABOUT, tmp_path).read_text()
+    text = (tmp_path / paper.name / "README.md").read_text()
+    row = "| Figure 3 | base | β1=0.9, β2=0.995, ε=1e-7, lr=0.0163; two seeds | the same but for "
+    assert row in text
+    assert "<td>β1=0.9, β2=0.995, ε=1e-7, lr=0.0163; two seeds</td>" in page
+    for name in ("quick", "own"):
+        page = write(paper, [], ABOUT | {name: True}, tmp_path).read_text()
+        assert "Inputs that are not the paper's" not in page
+        text = (tmp_path / paper.name / "README.md").read_text()
+        assert "Inputs that are not the paper's" not in text
