@@ -44,7 +44,7 @@ def warn(optimizer: QuantizedOptimizer, saved: Mapping[str, Any]) -> None:
                 "torch.optim.Adafactor decays weights by lr * weight_decay, but Adafactor of "
                 "qmaps by min(lr, 1 / sqrt(step)) * weight_decay, which is less from step "
                 f"{int(lr**-2) + 1} on",
-                stacklevel=4,
+                stacklevel=5,
             )
         for position, param in enumerate(group["params"]):
             if _is_below(floor, param, optimizer.state.get(param, {})):
@@ -56,7 +56,7 @@ def warn(optimizer: QuantizedOptimizer, saved: Mapping[str, Any]) -> None:
             "torch.optim.Adafactor keeps second moments above eps[0], but Adafactor of qmaps does "
             f"not: updates of {len(below)} parameters will differ while their second moments are "
             f"lower, the first of them parameter {below[0]:.80}",
-            stacklevel=4,
+            stacklevel=5,
         )
 
 
