@@ -38,7 +38,7 @@ def arguments(given: Sequence[str]) -> argparse.Namespace:
 
 def measure(cases: Sequence[Measured], options: Options) -> dict[str, Any]:
     """Bandwidth and all rows; a case that fails is a row that says so."""
-    rates = [bandwidth(options.rounds, options.scale) | arithmetic(options.rounds)]
+    before = bandwidth(options.rounds, options.scale), arithmetic(options.rounds)
     rows: list[dict[str, Any]] = []
     for number, case in enumerate(cases, 1):
         start = time.perf_counter()
@@ -52,11 +52,11 @@ def measure(cases: Sequence[Measured], options: Options) -> dict[str, Any]:
         took = time.perf_counter() - start
         print(f"{number}/{len(cases)} {_brief(found[0])} ({took:.1f} s)", flush=True)
     # Once more: other programs may have been at work at the beginning.
-    rates.append(bandwidth(options.rounds, options.scale) | arithmetic(options.rounds))
-    kernels = {
-        name: None if rate is None else max(rate, rates[1][name]) for name, rate in rates[0].items()
-    }
-    dividing = {name: kernels.pop(name) for name in ("divisions", "roots")}
+    after = bandwidth(options.rounds, options.scale), arithmetic(options.rounds)
+    kernels, dividing = (
+        {name: None if rate is None else max(rate, again[name]) for name, rate in first.items()}
+        for first, again in zip(before, after, strict=True)
+    )
     best = max(kernels.values())
     limits = Limits(best, **dividing)
     for row in rows:

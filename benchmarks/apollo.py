@@ -12,17 +12,16 @@ import hashlib
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import pandas as pd
 import torch
-from scipy import stats
 from torch import nn
 
-from benchmarks.command import command_line, count, one_line_errors
+from benchmarks.command import command_line, one_line_errors, trial_options
 from benchmarks.markdown import markdown
 from benchmarks.muon import best
+from benchmarks.paired import paired
 from benchmarks.trials import Trial, run_all
 from qmaps.lab.judges import JUDGES
 from qmaps.lab.workloads import Workload
@@ -83,16 +82,10 @@ def difference(frame: pd.DataFrame) -> dict[str, float]:
         and the ends of its 95 % confidence interval by a t-test.
     """
     losses = frame.pivot_table(values="loss", index="seed", columns="quantizer")
-    apart = losses[APOLLO] - losses[FACTORED]
-    half = float(stats.t.ppf(0.975, len(apart) - 1)) * float(apart.sem())
-    mean = float(apart.mean())
     return {
-        "seeds": len(apart),
+        **paired(losses[APOLLO], losses[FACTORED]),
         "factored": float(losses[FACTORED].mean()),
         "apollo": float(losses[APOLLO].mean()),
-        "difference": mean,
-        "low": mean - half,
-        "high": mean + half,
     }
 
 
@@ -145,9 +138,7 @@ def page(frame: pd.DataFrame, command: str) -> str:
 def main(given: Sequence[str] | None = None) -> int:
     """Run the command line; returns the exit status."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.apollo", description=__doc__)
-    parser.add_argument("--workers", type=count, help="processes (default: one per core)")
-    parser.add_argument("--runs", type=Path, default=Path("runs"), help="where trials are kept")
-    parser.add_argument("--out", type=Path, default=Path("reports"), help="the report's folder")
+    trial_options(parser)
     options = parser.parse_args(given)
     out, kept, workers = output_folder(options.out), options.runs / "trials", options.workers or 0
     parts = []

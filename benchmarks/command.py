@@ -109,6 +109,15 @@ def shared_options(program: str, doc: str | None, *, rounds: int, budget: float,
     return parser
 
 
+def trial_options(parser: argparse.ArgumentParser) -> None:
+    """Add the options of commands that train: processes, and where rows and reports go."""
+    parser.add_argument("--workers", type=count, help="processes (default: one per core)")
+    parser.add_argument(
+        "--runs", type=Path, default=Path("runs"), help="trials and recordings, kept"
+    )
+    parser.add_argument("--out", type=Path, default=Path("reports"), help="the report's folder")
+
+
 def selected(
     parser: argparse.ArgumentParser, patterns: Sequence[str], cases: Sequence[N]
 ) -> list[N]:

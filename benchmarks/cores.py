@@ -11,11 +11,10 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import pandas as pd
 import torch
@@ -181,18 +180,6 @@ def modelled(frame: pd.DataFrame, processor: Processor) -> list[str]:
     return cells
 
 
-def described(about: Mapping[str, Any]) -> list[str]:
-    """The command, the date and the machine."""
-    here, versions = about["machine"], about["versions"]
-    return [
-        f"`{about['command']}`",
-        "",
-        f"{about['date']}, {here['processor']} ({here['architecture']}, {here['system']}), "
-        f"{here['cores']} cores; qmaps {versions['qmaps']} on {about['isa'] or 'the reference'}, "
-        f"torch {versions['torch']}.",
-    ]
-
-
 def page(frame: pd.DataFrame, about: Sequence[str]) -> str:
     """The report."""
     one = frame[frame["threads"] == 1]
@@ -268,10 +255,10 @@ def main(given: Sequence[str] | None = None) -> int:
         for cores, rate in options.processor
     ]
     frame.attrs["processors"] = [*asked, *PROCESSORS]
-    told = described(machine.about(sys.argv[1:] if given is None else given, "benchmarks.cores"))
+    about = machine.about(sys.argv[1:] if given is None else given, "benchmarks.cores")
     with replacing(out / "cores.csv") as temporary:
         frame.to_csv(temporary, index=False)
-    write_text(out / "cores.md", page(frame, told))
+    write_text(out / "cores.md", page(frame, machine.described(about)))
     return 0
 
 

@@ -15,11 +15,11 @@ from pathlib import Path
 
 import pandas as pd
 import torch
-from scipy import stats
 from torch import nn
 
-from benchmarks.command import among, command_line, count, one_line_errors
+from benchmarks.command import among, command_line, one_line_errors, trial_options
 from benchmarks.markdown import markdown
+from benchmarks.paired import paired
 from benchmarks.trials import FULL, Trial, run_all
 from qmaps import sweep
 from qmaps.algebra.pair import Pair
@@ -95,15 +95,8 @@ def differences(frame: pd.DataFrame) -> pd.DataFrame:
         for method, pair in formats().items():
             every = losses[pair] - losses[FULL]
             lost = int((~(every <= LOST)).sum())
-            difference = every.dropna()
-            n = len(difference)
-            mean = difference.mean()
-            wide = stats.t(n - 1).ppf(0.975) * difference.std() / n**0.5 if n > 1 else float("nan")
-            records.append(
-                {"judge": judge, "method": method, "quantizer": pair,
-                 "seeds": len(every), "lost": lost,
-                 "difference": mean, "low": mean - wide, "high": mean + wide}
-            )  # fmt: skip
+            difference = {**paired(losses[pair], losses[FULL]), "seeds": len(every), "lost": lost}
+            records.append({"judge": judge, "method": method, "quantizer": pair, **difference})
     return pd.DataFrame(records)
 
 
@@ -150,9 +143,7 @@ def main(given: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.formats", description=__doc__)
     parser.add_argument("judge", nargs="*", default=list(DEFAULT), metavar="JUDGE",
                         help=f"any of {', '.join(JUDGES)} (default: small LMs)")  # fmt: skip
-    parser.add_argument("--workers", type=count, help="processes (default: one per core)")
-    parser.add_argument("--runs", type=Path, default=Path("runs"), help="where trials are kept")
-    parser.add_argument("--out", type=Path, default=Path("reports"), help="the report's folder")
+    trial_options(parser)
     options = parser.parse_args(given)
     among(parser, "judge", options.judge, list(JUDGES))
     out = output_folder(options.out)

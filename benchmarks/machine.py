@@ -7,7 +7,7 @@ import importlib.metadata
 import os
 import platform
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +43,23 @@ def about(arguments: Sequence[str], module: str = "benchmarks") -> dict[str, Any
         "versions": {"python": platform.python_version()}
         | {package: version(package) for package in PACKAGES},
     }
+
+
+def described(about: Mapping[str, Any]) -> list[str]:
+    """The command, and a line on date, machine and versions, in Markdown.
+
+    Args:
+        about: what `about` returns.
+    """
+    here = about["machine"]
+    versions = ", ".join(f"{name} {each}" for name, each in about["versions"].items() if each)
+    return [
+        f"`{about['command']}`",
+        "",
+        f"{about['date']}, {here['processor']} ({here['architecture']}, {here['system']}), "
+        f"{here['cores']} cores, {about['threads']} threads; engine "
+        f"{about['isa'] or about['backend']['name']}; {versions}.",
+    ]
 
 
 def processor(cpuinfo: Path = Path("/proc/cpuinfo")) -> str:

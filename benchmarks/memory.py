@@ -57,7 +57,9 @@ class MemoryCase:
         skipped: dict[str, str] = {}
         for name in CONTENDERS:
             try:
-                found[name] = in_fresh_process(name, options.scale)
+                found[name] = in_fresh_process(
+                    "benchmarks.memory", name, "--scale", str(options.scale)
+                )
             except RuntimeError as error:
                 if name == OURS:
                     raise
@@ -77,15 +79,14 @@ class MemoryCase:
         return rows
 
 
-def in_fresh_process(contender: str, scale: float) -> dict[str, Any]:
-    """What this module prints.
+def in_fresh_process(module: str, *arguments: str) -> dict[str, Any]:
+    """The JSON that a module prints, alone in a process whose peaks show temporary arrays.
 
     Raises:
         RuntimeError: the process failed; the last line of its output says why.
     """
-    command = [sys.executable, "-m", "benchmarks.memory", contender, "--scale", str(scale)]
     done = subprocess.run(
-        command,
+        [sys.executable, "-m", module, *arguments],
         cwd=Path(__file__).parents[1],
         env={**os.environ, **ALLOCATOR},
         capture_output=True,

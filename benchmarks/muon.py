@@ -13,16 +13,15 @@ import hashlib
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import pandas as pd
 import torch
-from scipy import stats
 from torch import nn
 
-from benchmarks.command import among, command_line, count, one_line_errors
+from benchmarks.command import among, command_line, one_line_errors, trial_options
 from benchmarks.markdown import markdown
+from benchmarks.paired import paired
 from benchmarks.trials import FULL, Trial, run_all
 from qmaps.lab.judges import JUDGES
 from qmaps.lab.workloads import Workload
@@ -188,14 +187,9 @@ def differences(frame: pd.DataFrame) -> pd.DataFrame:
         compared = [(ADAMW_8BIT, ADAMW), (MUON, ADAMW)]
         compared += [(label, MUON) for label in WIDTHS if label != MUON]
         for one, other in compared:
-            difference = (losses[one] - losses[other]).dropna()
-            n = len(difference)
-            wide = stats.t(n - 1).ppf(0.975) * difference.std() / n**0.5
-            mean = difference.mean()
             records.append(
-                {"workload": name, "one": one, "other": other, "seeds": n,
-                 "loss": losses[one].mean(), "difference": mean, "low": mean - wide,
-                 "high": mean + wide, "state_mib": states[one]}
+                {"workload": name, "one": one, "other": other, "loss": losses[one].mean(),
+                 **paired(losses[one], losses[other]), "state_mib": states[one]}
             )  # fmt: skip
     return pd.DataFrame(records)
 
@@ -252,9 +246,7 @@ def main(given: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.muon", description=__doc__)
     parser.add_argument("workload", nargs="*", default=list(WORKLOADS), metavar="WORKLOAD",
                         help=f"any of {', '.join(WORKLOADS)} (default: all)")  # fmt: skip
-    parser.add_argument("--workers", type=count, help="processes (default: one per core)")
-    parser.add_argument("--runs", type=Path, default=Path("runs"), help="where trials are kept")
-    parser.add_argument("--out", type=Path, default=Path("reports"), help="the report's folder")
+    trial_options(parser)
     options = parser.parse_args(given)
     among(parser, "workload", options.workload, list(WORKLOADS))
     out, kept, workers = output_folder(options.out), options.runs / "trials", options.workers or 0

@@ -14,12 +14,12 @@ from pathlib import Path
 
 import pandas as pd
 import torch
-from scipy import stats
 
 import qmaps
-from benchmarks.command import among, command_line, count, one_line_errors
+from benchmarks.command import among, command_line, one_line_errors, trial_options
 from benchmarks.judges import PAPER
 from benchmarks.markdown import markdown
+from benchmarks.paired import paired
 from benchmarks.prediction.measures import record, snapshots
 from benchmarks.trials import FULL, Trial, run_all
 from qmaps.lab.judges import JUDGES
@@ -77,14 +77,8 @@ def differences(frame: pd.DataFrame) -> pd.DataFrame:
     records = []
     for judge, losses in table.groupby(level="judge", sort=False):
         for one, other in compared:
-            difference = (losses[one] - losses[other]).dropna()
-            n = len(difference)
-            wide = stats.t(n - 1).ppf(0.975) * difference.std() / n**0.5
-            mean = difference.mean()
-            records.append(
-                {"judge": judge, "one": one, "other": other, "seeds": n, "difference": mean,
-                 "low": mean - wide, "high": mean + wide}
-            )  # fmt: skip
+            difference = paired(losses[one], losses[other])
+            records.append({"judge": judge, "one": one, "other": other, **difference})
     return pd.DataFrame(records)
 
 
@@ -130,9 +124,7 @@ def main(given: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.recommended", description=__doc__)
     parser.add_argument("judge", nargs="*", default=list(JUDGES), metavar="JUDGE",
                         help=f"any of {', '.join(JUDGES)} (default: all)")  # fmt: skip
-    parser.add_argument("--workers", type=count, help="processes (default: one per core)")
-    parser.add_argument("--runs", type=Path, default=Path("runs"), help="trials and recordings")
-    parser.add_argument("--out", type=Path, default=Path("reports"), help="the report's folder")
+    trial_options(parser)
     options = parser.parse_args(given)
     among(parser, "judge", options.judge, list(JUDGES))
     out = output_folder(options.out)

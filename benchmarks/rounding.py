@@ -92,11 +92,21 @@ def table(
     return markdown(head, rows)
 
 
-@one_line_errors
-def main(given: Sequence[str] | None = None) -> int:
-    """Run the command line; returns the exit status."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.rounding", description=__doc__)
-    parser.add_argument("--rounds", type=count, default=101, help="that count (default 101)")
+def begun(
+    module: str, doc: str | None, rounds: int, given: Sequence[str] | None
+) -> argparse.Namespace:
+    """The options of a command that steps matrices on one thread, which is set; prints where.
+
+    Args:
+        module: which it is.
+        doc: what it does.
+        rounds: the default of ``--rounds``.
+        given: its arguments; None for those of this process.
+    """
+    parser = argparse.ArgumentParser(prog=f"python -m {module}", description=doc)
+    parser.add_argument(
+        "--rounds", type=count, default=rounds, help=f"that count (default {rounds})"
+    )
     parser.add_argument(
         "--scale",
         type=positive,
@@ -105,8 +115,15 @@ def main(given: Sequence[str] | None = None) -> int:
     )
     options = parser.parse_args(given)
     torch.set_num_threads(1)
-    about = machine.about(sys.argv[1:] if given is None else given, "benchmarks.rounding")
+    about = machine.about(sys.argv[1:] if given is None else given, module)
     print(f"{about['machine']['processor']}, {about['isa']}\n")
+    return options
+
+
+@one_line_errors
+def main(given: Sequence[str] | None = None) -> int:
+    """Run the command line; returns the exit status."""
+    options = begun("benchmarks.rounding", __doc__, 101, given)
     for group, found in measure(options.scale, options.rounds).items():
         plain = next(iter(found.values()))
         print(f"{group} (a plain step: {1e3 * statistics.median(plain):.1f} ms)\n")

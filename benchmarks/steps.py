@@ -9,7 +9,6 @@ parameters to nearest.
 
 from __future__ import annotations
 
-import argparse
 import statistics
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -19,10 +18,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from benchmarks import machine
-from benchmarks.command import count, one_line_errors, positive
+from benchmarks.command import one_line_errors
 from benchmarks.data import matrices, new_gradients, parameters
-from benchmarks.rounding import table
+from benchmarks.rounding import begun, table
 from benchmarks.timing import interleaved
 from qmaps import optim
 
@@ -92,18 +90,7 @@ def lines(found: Mapping[str, Mapping[tuple[str, ...], Sequence[float]]]) -> lis
 @one_line_errors
 def main(given: Sequence[str] | None = None) -> int:
     """Run the command line; returns the exit status."""
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.steps", description=__doc__)
-    parser.add_argument("--rounds", type=count, default=51, help="that count (default 51)")
-    parser.add_argument(
-        "--scale",
-        type=positive,
-        default=1 / 16,
-        help="of four matrices (default 1/16: 1024 x 1024)",
-    )
-    options = parser.parse_args(given)
-    torch.set_num_threads(1)
-    about = machine.about(sys.argv[1:] if given is None else given, "benchmarks.steps")
-    print(f"{about['machine']['processor']}, {about['isa']}\n")
+    options = begun("benchmarks.steps", __doc__, 51, given)
     print("\n".join(lines(measure(options.scale, options.rounds))))
     return 0
 

@@ -9,8 +9,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
-import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -20,13 +18,13 @@ import torch
 from torch import Tensor
 
 from benchmarks import machine
-from benchmarks.case import UnavailableError, prepared, reason
+from benchmarks.case import prepared, reason
 from benchmarks.cases.adamw import FUSED, TORCH
 from benchmarks.command import among, count, one_line_errors
 from benchmarks.markdown import markdown
-from benchmarks.memory import ALLOCATOR, peak, resident
+from benchmarks.memory import in_fresh_process, peak, resident
 from benchmarks.peers import BITSANDBYTES, TORCHAO, need, torchao
-from benchmarks.timing import Work, interleaved, quartiles, ratio
+from benchmarks.timing import Work, interleaved, quartiles, ratio, stopwatch
 from qmaps import optim
 from qmaps.lab import workloads
 from qmaps.storage.files import output_folder, write_json, write_text
@@ -76,8 +74,7 @@ class Training:
         for p in self.params:
             p.grad = None
         loss.backward()  # type: ignore[no-untyped-call]
-        seconds, _ = interleaved({"step": self.step}, 1, warm_ups=0)
-        self.seconds += seconds["step"]
+        self.seconds.append(stopwatch(self.step))
 
 
 def times(name: str, rounds: int) -> dict[str, Any]:
@@ -107,36 +104,16 @@ def memory(name: str, contender: str) -> dict[str, float | None]:
     return {"resident": between - before, "peak": between - before + more}
 
 
-def in_fresh_process(name: str, contender: str) -> dict[str, Any]:
-    """`memory` where nothing else has been.
-
-    Raises:
-        UnavailableError: the process failed; the last line of its output says why.
-    """
-    command = [sys.executable, "-m", "benchmarks.training", name, "--memory-of", contender]
-    done = subprocess.run(
-        command,
-        cwd=Path(__file__).parents[1],
-        env={**os.environ, **ALLOCATOR},
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    if done.returncode:
-        lines = done.stderr.strip().splitlines() or [f"exit code {done.returncode}"]
-        raise UnavailableError(lines[-1])
-    result: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-    return result
-
-
 def measure(name: str, rounds: int) -> dict[str, Any]:
     """All of one workload."""
     found = times(name, rounds)
     skipped, held = found["skipped"], {}
     for contender in found["seconds"]:
         try:
-            held[contender] = in_fresh_process(name, contender)
-        except UnavailableError as error:
+            held[contender] = in_fresh_process(
+                "benchmarks.training", name, "--memory-of", contender
+            )
+        except RuntimeError as error:
             skipped[f"memory of {contender}"] = str(error)
     return {**found, "memory": held}
 
@@ -170,16 +147,10 @@ def _mebibytes(value: float | None) -> str:
 
 def page(results: Mapping[str, Any]) -> str:
     """The report."""
-    about = results["about"]
-    here = about["machine"]
-    versions = ", ".join(f"{name} {each}" for name, each in about["versions"].items() if each)
     lines = [
         "# A whole training step",
         "",
-        f"`{about['command']}`",
-        "",
-        f"{about['date']}, {here['processor']} ({here['architecture']}, {here['system']}), "
-        f"{here['cores']} cores, {about['threads']} threads; {versions}.",
+        *machine.described(results["about"]),
         "",
         "Forward, backward and AdamW's step of the laboratory's workloads. Contenders take turns "
         "in one process; times are medians, ratios those of the medians with the quartiles of the "

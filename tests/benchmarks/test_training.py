@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks import training
+from benchmarks.case import UnavailableError
 from benchmarks.training import FUSED, rows
 
 
@@ -42,7 +43,7 @@ def test_steps_and_memory_of_a_workload(tmp_path: Path, monkeypatch: pytest.Monk
 
 def test_who_cannot_run_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     def missing(_) -> None:
-        raise training.UnavailableError("not installed")
+        raise UnavailableError("not installed")
 
     monkeypatch.setattr(training, "CONTENDERS", {"peer": missing})
     found = training.measure("digits", 1)
