@@ -15,7 +15,7 @@ help:
 	@echo "make compare    8-bit and 4-bit AdamW against 32-bit over three seeds"
 	@echo "make lint types notebooks    what CI checks besides"
 	@echo "make docs       the documentation: build/site/index.html"
-	@echo "make bench      speed and memory beside torch, bitsandbytes and torchao: reports/bench/cpu.md"
+	@echo "make bench      speed and memory beside torch, bitsandbytes and torchao: reports/bench"
 	@echo "make bench-gpu  the same on a CUDA device, in eight minutes: reports/gpu/gpu.md"
 	@echo "make test-gpu   the tests that need a CUDA device"
 	@echo "make sanitize-gpu    the short ones of them under compute-sanitizer"

@@ -1,4 +1,6 @@
-"""Time qmaps beside its peers: ``python -m benchmarks`` writes reports/bench/cpu.{json,md,png}.
+"""Time qmaps beside its peers: ``python -m benchmarks`` writes cpu.{json,md,png}.
+
+They go to a folder of the processor's, reports/bench/amd-epyc for example.
 
 Contenders of a case run in one process, in turns; ratios are of medians. Absolute numbers belong
 to this machine and moment. A run of some cases, or of smaller ones, goes to runs/bench.
@@ -20,7 +22,7 @@ from benchmarks.case import OURS, Measured, Options, failure
 from benchmarks.cases import CASES
 from benchmarks.command import folder, selected, shared_options
 from benchmarks.limits import Limits, arithmetic, shares
-from benchmarks.machine import about
+from benchmarks.machine import about, processor, processor_folder
 from benchmarks.plot import draw
 from benchmarks.table import table
 from qmaps.errors import QmapsError
@@ -29,9 +31,10 @@ from qmaps.storage.files import output_folder, replacing, write_json, write_text
 
 def arguments(given: Sequence[str]) -> argparse.Namespace:
     """The command's options; leaves with a message where one is not allowed."""
-    parser = shared_options("python -m benchmarks", __doc__, rounds=9, budget=10.0, out="bench")
+    out = f"bench/{processor_folder(processor())}"
+    parser = shared_options("python -m benchmarks", __doc__, rounds=9, budget=10.0, out=out)
     options = parser.parse_args(given)
-    options.out = folder(options, "bench")
+    options.out = folder(options, out)
     options.cases = selected(parser, options.case, CASES)
     return options
 

@@ -72,6 +72,16 @@ def processor(cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
     return match[1].strip() if match else platform.processor() or platform.machine()
 
 
+def processor_folder(name: str) -> str:
+    """The folder of a processor's results.
+
+    >>> processor_folder("Intel(R) Xeon(R) Processor")
+    'intel-xeon'
+    """
+    words = re.findall(r"[a-z0-9]+", name.lower().replace("(r)", "").replace("(tm)", ""))
+    return "-".join(word for word in words if word not in ("processor", "cpu")) or "unknown"
+
+
 def version(package: str) -> str | None:
     """The installed version; None where there is none."""
     try:

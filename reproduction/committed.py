@@ -330,9 +330,9 @@ def steps(context: Context) -> pd.DataFrame:
 def machines(context: Context) -> dict[str, list[dict[str, Any]]]:
     """The cases of the benchmark by processor; all machines whose results are committed."""
     found = {}
-    for file in ("bench/cpu.json", "bench/amd-epyc/cpu.json", "bench/lamb-lars/cpu.json"):
+    for file in ("bench/amd-epyc/cpu.json", "bench/intel-xeon/cpu.json"):
         result = context.json(file, BENCH)
         processor = str(result["about"]["machine"]["processor"])
         name = processor.replace("(R)", "").removesuffix(" Processor")
-        found[f"{name}, one thread" if name in found else name] = list(result["cases"])
+        found[name] = list(result["cases"])
     return found

@@ -11,6 +11,7 @@ import pytest
 
 from benchmarks import __main__ as command
 from benchmarks.case import OURS, Case, Options, Setup, UnavailableError, row
+from benchmarks.machine import processor_folder
 from benchmarks.memory import peak, state_bytes
 from benchmarks.neighbours import Neighbours
 from benchmarks.table import table
@@ -169,3 +170,16 @@ def test_the_command(tmp_path: Path) -> None:
     assert found["name"] == "AdamW 8-bit any codebook, four matrices"
     assert found["checks"] == {"share of parameters equal to the reference's after 3 steps": 1.0}
     assert set(found["ratios"]) == {"torch fused", "torch foreach", "torch for-loop"}
+
+
+@pytest.mark.parametrize(
+    ("name", "folder"),
+    [
+        ("AMD EPYC", "amd-epyc"),
+        ("Intel(R) Xeon(R) Processor", "intel-xeon"),
+        ("Intel(R) Core(TM) i7-1185G7 CPU @ 3.00GHz", "intel-core-i7-1185g7-3-00ghz"),
+        ("", "unknown"),
+    ],
+)
+def test_each_processor_has_a_folder_of_its_own(name: str, folder: str) -> None:
+    assert processor_folder(name) == folder
