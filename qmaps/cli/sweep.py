@@ -69,12 +69,12 @@ def sweep(
         ),
     ] = None,
     memory: Annotated[
-        str | None,
+        str,
         typer.Option(
-            help="Bytes for a worker's states, such as 2GiB: the pairs of large parameters are "
-            "divided among more items where these would need more. By default there is no limit."
+            help="Bytes for a worker's states, such as 500MB, or none for no limit: the pairs of "
+            "large parameters are divided among more items where these would need more."
         ),
-    ] = None,
+    ] = "2GiB",
     as_json: AsJson = False,
 ) -> None:
     """Measure quantizers on captured states; the rows go to OUT/sweep/sweep.parquet.
@@ -91,7 +91,7 @@ def sweep(
 
         qmaps sweep states --top 3 --markdown sweep.md
 
-        qmaps sweep states --workers 8 --memory 2GiB
+        qmaps sweep states --workers 8 --memory 4GiB
 
         qmaps sweep states --workers 8 --sample 1%
 
@@ -120,7 +120,7 @@ def sweep(
             workers=workers,
             shard=part,
             sample=None if sample is None else _share(sample),
-            memory=None if memory is None else _bytes(memory),
+            memory=_bytes(memory),
         )
     if part is not None:
         if as_json:
@@ -175,11 +175,15 @@ def _share(text: str) -> float:
         ) from None
 
 
-def _bytes(text: str) -> int:
-    """The number of bytes that ``2GiB`` or ``500MB`` names."""
+def _bytes(text: str) -> int | None:
+    """The number of bytes that ``2GiB`` or ``500MB`` names; None for ``none``."""
+    if text == "none":
+        return None
     match = re.fullmatch(r"([0-9]*\.?[0-9]+) ?([MG]i?B)", text, re.ASCII)
     if match is None:
-        raise BadValueError(f"memory={text!r} must be a number with MB, MiB, GB or GiB, as in 2GiB")
+        raise BadValueError(
+            f"memory={text!r} must be a number with MB, MiB, GB or GiB, as in 2GiB, or none"
+        )
     units = {"MB": 10**6, "MiB": 2**20, "GB": 10**9, "GiB": 2**30}
     return int(float(match[1]) * units[match[2]])
 

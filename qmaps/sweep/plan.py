@@ -20,7 +20,7 @@ from qmaps.capture import CapturedStates
 from qmaps.errors import CaptureError
 from qmaps.maps.codebook import Codebook
 from qmaps.storage.files import exists
-from qmaps.sweep.divide import divided
+from qmaps.sweep.divide import MEMORY, divided
 from qmaps.sweep.identity import digest_of
 from qmaps.sweep.measure import MOMENTS, Specs, rows
 from qmaps.sweep.sample import check_share, sampled_rows
@@ -111,7 +111,7 @@ def plan(
     min_quantized_size: int = MIN_SIZE,
     codebooks: Iterable[Codebook] = (),
     sample: float | None = None,
-    memory: int | None = None,
+    memory: int | None = MEMORY,
 ) -> list[Item]:
     """Divide a sweep into items that any process can measure by itself.
 
@@ -174,7 +174,8 @@ def items_of(
         numel = max(map(math.prod, shapes.values()))
         parts: list[tuple[int, int] | None] = [None]
         if sample is None:  # a sample is chosen for all specs
-            parts = divided(parameter, shapes, (singles, pairs), memory)
+            in_parts = all(states.in_parts(parameter, name) for name in names)
+            parts = divided(parameter, shapes, (singles, pairs), memory, in_parts)
         for part in parts:
             where = (len(items), source, positions[parameter], parameter)
             items.append(Item(*where, names, numel, singles, pairs, part, sample=sample))

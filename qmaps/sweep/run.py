@@ -15,6 +15,7 @@ from qmaps.errors import BadValueError
 from qmaps.maps.codebook import Codebook
 from qmaps.storage.locks import FolderLock
 from qmaps.sweep import executors
+from qmaps.sweep.divide import MEMORY
 from qmaps.sweep.merge import joined, shard_of
 from qmaps.sweep.parts import Parts
 from qmaps.sweep.plan import Item, Spec, identified, items_of
@@ -33,7 +34,7 @@ def run(
     workers: int | None = None,
     shard: tuple[int, int] | None = None,
     sample: float | None = None,
-    memory: int | None = None,
+    memory: int | None = MEMORY,
 ) -> pd.DataFrame:
     """Measure quantizers on every tensor of captured states.
 
@@ -70,8 +71,9 @@ def run(
             where few elements hold most of an error, as for relative errors of maps without 0.
             Maxima, code entropy and codes used are those of the sample. `mean_square` is exact.
         memory: bytes that a worker may use for its item; None sets no limit. The specs of large
-            parameters are divided among more items where they would need more. A parameter that
-            needs more for a single spec is refused. It changes no result.
+            parameters are divided among more items where they would need more, and tensors above
+            50 million elements are read in chunks (`qmaps.sweep.chunks`). A parameter that needs
+            more for a single spec is refused. It changes no result. With `sample` it is ignored.
 
     Returns:
         One row per parameter, state and quantizer, and one per parameter and pair. The columns

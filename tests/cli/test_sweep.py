@@ -146,7 +146,8 @@ def test_memory_of_a_worker(call, tmp_path: Path) -> None:
         assert call(f"sweep states --out {tmp_path} --memory '{given}'") == (
             2,
             "",
-            f"error: memory={given!r} must be a number with MB, MiB, GB or GiB, as in 2GiB\n",
+            f"error: memory={given!r} must be a number with MB, MiB, GB or GiB, as in 2GiB, or "
+            "none\n",
         )
 
 
