@@ -28,6 +28,7 @@ from qmaps.optim.rmsprop import RMSprop, RMSprop4bit, RMSprop8bit
 from qmaps.optim.rule import State
 from qmaps.optim.sgd import SGD, SGD4bit, SGD8bit
 from qmaps.optim.sm3 import SM3
+from qmaps.optim.soap import SOAP, SOAP4bit, SOAP8bit
 
 __all__ = [
     "LAMB",
@@ -35,6 +36,7 @@ __all__ = [
     "PRESETS",
     "SGD",
     "SM3",
+    "SOAP",
     "AdEMAMix",
     "AdEMAMix4bit",
     "AdEMAMix8bit",
@@ -70,6 +72,8 @@ __all__ = [
     "RMSprop8bit",
     "SGD4bit",
     "SGD8bit",
+    "SOAP4bit",
+    "SOAP8bit",
     "State",
     "keep_in_32_bits",
     "muon_groups",
