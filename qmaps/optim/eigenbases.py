@@ -19,7 +19,8 @@ def eigenbasis(gram: Tensor) -> Tensor:
     """
     if not gram.isfinite().all():
         return torch.full_like(gram, torch.nan)
-    return torch.linalg.eigh(gram).eigenvectors.flip(1)
+    vectors: Tensor = torch.linalg.eigh(gram).eigenvectors
+    return vectors.flip(1)
 
 
 def refined(gram: Tensor, basis: Tensor) -> tuple[Tensor, Tensor]:
@@ -43,7 +44,8 @@ def refined(gram: Tensor, basis: Tensor) -> tuple[Tensor, Tensor]:
 def slice_products(x: Tensor, dim: int) -> Tensor:
     """The products of the slices of `x` along a dimension with each other, of shape (n, n)."""
     others = [other for other in range(x.ndim) if other != dim]
-    return torch.tensordot(x, x, (others, others))
+    products: Tensor = torch.tensordot(x, x, (others, others))
+    return products
 
 
 def to_bases(x: Tensor, bases: Sequence[Tensor | None]) -> Tensor:
