@@ -79,11 +79,13 @@ def finished(runs: Path, out: Path) -> tuple[pd.DataFrame, pd.DataFrame]:
     trials, found = {}, {}
     for name, part in PARTS.items():
         path = runs / "prediction" / f"{part.judge}.parquet"
+        if not path.exists():  # a part's keys need its packages, which may be absent
+            continue
         seeds: dict[int, list[dict[str, Any] | None]] = {}
         for trial in part.trials():
             seeds.setdefault(trial.seed, []).append(kept(runs / "trials", trial))
         rows = [row for own in seeds.values() if None not in own for row in own]
-        if rows and path.exists():
+        if rows:
             trials[name] = pd.DataFrame(rows).assign(part=name)
             found[part.judge] = read_frame(path).assign(judge=part.judge)
     for file, frames, key in ((TRIALS, trials, "part"), (MEASURES, found, "judge")):
