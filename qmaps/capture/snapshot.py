@@ -66,6 +66,8 @@ class Lazy:
         shape: its shape, known without fetching it.
         dtype: its dtype, likewise.
         read: fetches it.
+        store: writes another tensor of this shape in its place, rounded to `dtype`, into files that
+            were read within `qmaps.storage.editing.editing`; None if it is not kept as it is.
         parts: makes a function that fetches the elements from one number to another, in row-major
             order and of shape (n,); None where only the whole can be read.
     """
@@ -73,6 +75,7 @@ class Lazy:
     shape: tuple[int, ...]
     dtype: torch.dtype
     read: Callable[[], Tensor]
+    store: Callable[[Tensor], None] | None = None
     parts: Callable[[], Part] | None = None
 
     @property
@@ -87,7 +90,7 @@ class Lazy:
             tuple(tensor.shape),
             tensor.dtype,
             lambda: tensor,
-            lambda: partial(_part_of, tensor.detach().reshape(-1)),
+            parts=lambda: partial(_part_of, tensor.detach().reshape(-1)),
         )
 
     def opened(self) -> Part:
