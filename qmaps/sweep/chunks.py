@@ -25,6 +25,12 @@ LARGEST_SLOW = 2**24
 CHUNK = 2**19
 """Elements of a chunk, unless blocks are larger or do not divide it."""
 
+FIT = 2**24
+"""Elements that a map is fitted to, about."""
+
+PIECE = 2**16
+"""Elements of each piece of the sample that a map is fitted to, about."""
+
 WIDEST = 8
 """Bits of the widest codes that engines measure in one pass."""
 
@@ -77,3 +83,20 @@ def ranges(numel: int, step: int) -> Iterator[tuple[int, int]]:
     """The first element of each chunk and the one after its last."""
     for begin in range(0, numel, step):
         yield begin, min(begin + step, numel)
+
+
+def pieces(numel: int, unit: int) -> Iterator[tuple[int, int]]:
+    """The ranges of the sample of about `FIT` elements that maps are fitted to.
+
+    Args:
+        numel: number of elements of the tensor.
+        unit: number of elements that each piece is a multiple of, but for the end of the tensor.
+    """
+    size = unit * max(1, PIECE // unit)
+    count = max(1, FIT // size)
+    if count * size >= numel:
+        yield from ranges(numel, size)
+        return
+    for number in range(count):
+        begin = number * (numel - size) // max(1, count - 1) // unit * unit
+        yield begin, begin + size

@@ -14,9 +14,8 @@ from qmaps.algebra.pair import Pair
 from qmaps.algebra.quantizer import Quantizer
 from qmaps.errors import BadValueError
 from qmaps.maps.fitted import FittedMap
-from qmaps.sweep.chunks import is_slow, quantizers_of, step_of
+from qmaps.sweep.chunks import FIT, is_slow, quantizers_of, step_of
 from qmaps.sweep.measure import MOMENTS, Specs, specs_in_chunks
-from qmaps.sweep.measure_chunks import FIT
 from qmaps.sweep.spanning import bytes_of_scales
 
 WORK = 2**30
@@ -132,6 +131,7 @@ def _bytes_in_chunks(
     dims = len(shape)
     every = {q for spec in chunked for q in quantizers_of(spec)}
     scales = sum(bytes_of_scales(normalizer, shape) for normalizer in {q.normalizer for q in every})
+    scales *= len(shapes)
     counters = COUNTERS * sum(isinstance(spec, Pair) for spec in chunked)
     step = max(step_of(quantizers_of(spec), dims) for spec in chunked)
     passes = min(step, math.prod(shape)) * (IN_CHUNKS + 4 * len(every))

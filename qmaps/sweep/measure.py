@@ -19,7 +19,8 @@ from qmaps.engines import dispatch
 from qmaps.maps.fitted import FittedMap
 from qmaps.normalize.base import Normalizer
 from qmaps.sweep.chunks import in_chunks, quantizers_of
-from qmaps.sweep.measure_chunks import Found, State, measured_in_chunks
+from qmaps.sweep.measure_chunks import Found, measured_in_chunks, places
+from qmaps.sweep.state import State
 
 MOMENTS = {"exp_avg", "exp_avg_sq"}
 
@@ -49,10 +50,20 @@ def rows(
     shapes = {name: states.shape(parameter, name) for name in names}
     pairs = specs[1] if shapes.keys() >= MOMENTS else ()
     chunked = specs_in_chunks(shapes, specs)
-    opened = {name: State.of(states, parameter, name) for name in names} if chunked else {}
-    every = {*specs[0], *pairs, *(q for pair in pairs for q in quantizers_of(pair))}
-    rest = not chunked or chunked < every  # which needs whole states
-    tensors = {name: states.tensor(parameter, name) for name in names} if rest else {}
+    large = [pair for pair in pairs if pair in chunked]
+    rest = [pair for pair in pairs if pair not in chunked]
+    # Before a state is read, it may be negative nowhere.
+    of_any, of_large, of_rest = (
+        wanted_of(dict.fromkeys(names, False), *some) for some in (specs, ((), large), ((), rest))
+    )
+    opened: dict[str, State] = {}
+    if chunked:
+        for name in names:
+            scaled = [q for q in of_any[name] if q in chunked or q in of_large[name]]
+            opened[name] = State.of(states, parameter, name, scaled)
+    tensors: dict[str, Tensor] = {}
+    if not chunked or rest or any(q not in chunked for name in names for q in of_any[name]):
+        tensors = {name: states.tensor(parameter, name) for name in names}
     if chunked:
         negative = {name: state.looks.negative > 0 for name, state in opened.items()}
     else:
@@ -62,17 +73,19 @@ def rows(
     eps = states.eps(parameter)
     singles: dict[tuple[str, Quantizer], dict[str, float]] = {}
     updates: dict[Pair, dict[str, float]] = {}
-    if rest:
-        own = {name: [q for q in each if q not in chunked] for name, each in wanted.items()}
-        found = _measured_whole(tensors, own, [p for p in pairs if p not in chunked], eps)
-        singles, updates = found
+    if tensors:
+        own = {
+            name: [q for q in each if q not in chunked or q in of_rest[name]]
+            for name, each in wanted.items()
+        }
+        singles, updates = _measured_whole(tensors, own, rest, eps)
         tensors.clear()
     if chunked:
         own = {
             name: [q for q in each if q in chunked and q not in known[name]]
             for name, each in wanted.items()
         }
-        found = measured_in_chunks(opened, own, [p for p in pairs if p in chunked], eps)
+        found = measured_in_chunks(opened, own, large, eps)
         singles, updates = singles | found[0], updates | found[1]
     for name, shape in shapes.items():
         described = about(states, parameter, name, shape)
@@ -113,12 +126,7 @@ def _measured_whole(
     eps: float,
 ) -> Found:
     """As `measured_in_chunks`, of states that are in memory."""
-    paired = {
-        key
-        for pair in pairs
-        for key in (("exp_avg", pair.first), ("exp_avg_sq", pair.second))
-        if key[1] is not None
-    }
+    paired = {place for pair in pairs for place in places(pair)}
     frozen = fitted(tensors, wanted)
     moments: dict[tuple[str, Quantizer | None], tuple[Moment, float]] = {}
     singles: dict[tuple[str, Quantizer], dict[str, float]] = {}

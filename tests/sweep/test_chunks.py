@@ -21,7 +21,7 @@ from qmaps.errors import BadValueError, CaptureError, SpecError
 from qmaps.metrics import METRICS, SUMMED, register
 from qmaps.normalize.base import REGISTRY, Normalizer, Scales, Shape
 from qmaps.normalize.scale_format import SUFFIXES
-from qmaps.sweep import chunks, divide, measure_chunks
+from qmaps.sweep import chunks, divide
 from qmaps.sweep.order import OUT, Ranks
 from qmaps.sweep.spanning import boxes, scaler_of, supports
 from tests.sweep.data import on_disk, same, tensors
@@ -47,8 +47,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every tensor is large, and has several chunks."""
     monkeypatch.setattr(chunks, "LARGEST", 0)
     monkeypatch.setattr(chunks, "LARGEST_SLOW", 0)
-    for module in (chunks, measure_chunks):
-        monkeypatch.setattr(module, "CHUNK", 2000)
+    monkeypatch.setattr(chunks, "CHUNK", 2000)
 
 
 def alike(found: pd.DataFrame, expected: pd.DataFrame) -> None:
@@ -90,7 +89,6 @@ def test_chunks_give_the_rows_of_whole_tensors(
 @pytest.mark.usefixtures("small")
 def test_a_tensor_of_one_chunk(monkeypatch: pytest.MonkeyPatch) -> None:
     given = tensors()
-    monkeypatch.setattr(measure_chunks, "CHUNK", 10**6)
     monkeypatch.setattr(chunks, "CHUNK", 10**6)
     found = sweep.run(given, SPECS)
     monkeypatch.setattr(chunks, "LARGEST", 10**9)
@@ -222,13 +220,13 @@ def test_a_parameter_with_whole_and_divided_specs(monkeypatch: pytest.MonkeyPatc
 
 
 def test_maps_are_fitted_to_spread_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(measure_chunks, "FIT", 1000)
-    monkeypatch.setattr(measure_chunks, "PIECE", 100)
-    assert list(measure_chunks.pieces(900, 64)) == [
+    monkeypatch.setattr(chunks, "FIT", 1000)
+    monkeypatch.setattr(chunks, "PIECE", 100)
+    assert list(chunks.pieces(900, 64)) == [
         *((64 * n, 64 * (n + 1)) for n in range(14)),
         (896, 900),
     ]
-    found = list(measure_chunks.pieces(10_000, 64))
+    found = list(chunks.pieces(10_000, 64))
     assert len(found) == 15
     assert found[0] == (0, 64)
     assert found[-1] == (9920, 9984)
@@ -239,12 +237,12 @@ def test_maps_are_fitted_to_spread_pieces(monkeypatch: pytest.MonkeyPatch) -> No
 
 @pytest.mark.usefixtures("small")
 def test_a_map_fitted_to_a_sample(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(measure_chunks, "FIT", 20_000)
-    monkeypatch.setattr(measure_chunks, "PIECE", 256)
+    monkeypatch.setattr(chunks, "FIT", 20_000)
+    monkeypatch.setattr(chunks, "PIECE", 256)
     x = tensors()["c"]["exp_avg"]
     row = sweep.run({"c": {"exp_avg": x}}, ["B128/lloyd@4s"]).iloc[0]
     flat = x.reshape(-1)
-    sample = torch.cat([flat[a:b] for a, b in measure_chunks.pieces(x.numel(), 128)])
+    sample = torch.cat([flat[a:b] for a, b in chunks.pieces(x.numel(), 128)])
     assert sample.numel() == 78 * 256
     fitted = qmaps.quantizer("B128/lloyd@4s").fit(sample)
     assert row["mse"] == pytest.approx(fitted.error(x)["mse"], rel=1e-12)
