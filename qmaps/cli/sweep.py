@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -119,8 +118,8 @@ def sweep(
             progress=lambda done, total, note: advance("sweep quantizers", done, total, note),
             workers=workers,
             shard=part,
-            sample=None if sample is None else _share(sample),
-            memory=_bytes(memory),
+            sample=sample,
+            memory=memory,
         )
     if part is not None:
         if as_json:
@@ -163,29 +162,6 @@ def _summary(frame: pd.DataFrame, state: str) -> pd.DataFrame:
         preset=rows["quantizer"].map(PRESETS).fillna(""),
         on_front=frontier(rows["bits_per_element"], rows["mean_abs_error"], attainable),
     )
-
-
-def _share(text: str) -> float:
-    """The share that ``1%`` or ``0.01`` names."""
-    try:
-        return float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
-    except ValueError:
-        raise BadValueError(
-            f"sample={text!r} must be a share such as 1% or 0.01, above 0 and at most 1"
-        ) from None
-
-
-def _bytes(text: str) -> int | None:
-    """The number of bytes that ``2GiB`` or ``500MB`` names; None for ``none``."""
-    if text == "none":
-        return None
-    match = re.fullmatch(r"([0-9]*\.?[0-9]+) ?([MG]i?B)", text, re.ASCII)
-    if match is None:
-        raise BadValueError(
-            f"memory={text!r} must be a number with MB, MiB, GB or GiB, as in 2GiB, or none"
-        )
-    units = {"MB": 10**6, "MiB": 2**20, "GB": 10**9, "GiB": 2**30}
-    return int(float(match[1]) * units[match[2]])
 
 
 def _cells(row: Mapping[str, Any]) -> list[str]:

@@ -18,7 +18,6 @@ from qmaps.analyze._updates import LEVELS
 from qmaps.capture import CapturedStates
 from qmaps.engines import reference
 from qmaps.engines.philox import RoundingKey
-from qmaps.errors import BadValueError
 from qmaps.maps.base import table
 from qmaps.normalize.base import Normalizer, Scales
 from qmaps.sweep.measure import MOMENTS, about, fitted, is_negative, mean_square_of, wanted_of
@@ -26,16 +25,6 @@ from qmaps.sweep.units import Units, per_unit, units
 
 CONFIDENCE = 0.95
 """Probability with which an interval covers the mean over all elements."""
-
-
-def check_share(share: float) -> None:
-    """Raise unless `share` is one that can be sampled.
-
-    Raises:
-        BadValueError: it is not above 0 and at most 1.
-    """
-    if not 0 < share <= 1:
-        raise BadValueError(f"sample={share:g} must be above 0 and at most 1")
 
 
 def sampled_rows(

@@ -23,7 +23,7 @@ from qmaps.normalize.base import REGISTRY, Normalizer, Scales, Shape
 from qmaps.normalize.scale_format import SUFFIXES
 from qmaps.sweep import chunks, divide
 from qmaps.sweep.order import OUT, Ranks
-from qmaps.sweep.spanning import boxes, scaler_of, supports
+from qmaps.sweep.spanning import Elementwise, boxes, scaler_of, supports
 from tests.sweep.data import on_disk, same, tensors
 
 SPECS = [
@@ -217,6 +217,26 @@ def test_a_parameter_with_whole_and_divided_specs(monkeypatch: pytest.MonkeyPatc
     fitted = found["quantizer"].str.contains("lloyd|@12s|@16s")
     same(found[~fitted].reset_index(drop=True), expected[~fitted].reset_index(drop=True))
     assert not found[fitted].equals(expected[fitted])
+
+
+@pytest.mark.usefixtures("small")
+def test_a_pair_that_needs_whole_tensors_and_its_quantizers(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    # Elementwise does not say what its scales span.
+    second = Elementwise() / qmaps.quantizer("B128/linear@4u").map
+    assert not supports(second.normalizer, 2)
+    pair = (qmaps.quantizer("B128/DE@4s"), second)
+    found = sweep.run(tensors(), [pair])
+    chunked = sweep.run(tensors(), ["B128/DE@4s"])
+    monkeypatch.setattr(chunks, "LARGEST", 10**9)
+    expected = sweep.run(tensors(), [pair])
+    alike(found, expected)
+    whole, rows = (each["state"].isin(["update", "exp_avg_sq"]) for each in (found, expected))
+    same(found[whole].reset_index(drop=True), expected[rows].reset_index(drop=True))
+    first = chunked[(chunked["state"] == "exp_avg") & (chunked["parameter"] != "first")]
+    alone = found[found["state"] == "exp_avg"]
+    assert alone["mse"].tolist() == first["mse"].tolist()
 
 
 def test_maps_are_fitted_to_spread_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
