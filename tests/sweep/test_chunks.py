@@ -5,6 +5,8 @@ from __future__ import annotations
 import math
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from functools import reduce
+from operator import add
 from pathlib import Path
 
 import numpy as np
@@ -16,9 +18,10 @@ import qmaps
 from qmaps import sweep
 from qmaps.capture import CapturedStates, load
 from qmaps.capture.saved import write
+from qmaps.engines import dispatch
 from qmaps.engines.backends import use_backend
 from qmaps.errors import BadValueError, CaptureError, SpecError
-from qmaps.metrics import METRICS, SUMMED, register
+from qmaps.metrics import METRICS, SUMMED, measure_sums, register
 from qmaps.normalize.base import REGISTRY, Normalizer, Scales, Shape
 from qmaps.normalize.scale_format import SUFFIXES
 from qmaps.sweep import chunks, divide
@@ -217,6 +220,23 @@ def test_a_parameter_with_whole_and_divided_specs(monkeypatch: pytest.MonkeyPatc
     fitted = found["quantizer"].str.contains("lloyd|@12s|@16s")
     same(found[~fitted].reset_index(drop=True), expected[~fitted].reset_index(drop=True))
     assert not found[fitted].equals(expected[fitted])
+
+
+@pytest.mark.usefixtures("small")
+def test_sums_are_added_in_the_order_of_the_tensor() -> None:
+    x = tensors()["c"]["exp_avg"]
+    q = qmaps.quantizer("B100/DE@4s")
+    parts = []
+    for begin in range(0, x.numel(), 2000):
+        found = dispatch.measure(
+            x.view(-1)[begin : begin + 2000], q.normalizer, q.map, None, keep=False
+        )
+        assert found is not None
+        parts.append(found[0])
+    row = sweep.run({"c": {"exp_avg": x}}, q).iloc[0]
+    expected = measure_sums(reduce(add, parts))
+    assert {name: row[name] for name in expected} == expected
+    assert measure_sums(reduce(add, parts[::-1])) != expected
 
 
 @pytest.mark.usefixtures("small")
