@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from torch import Tensor
 
@@ -76,6 +77,24 @@ class Pair:
 
     def __str__(self) -> str:
         return self.spec
+
+
+def listed(specs: Any) -> Sequence[Any]:
+    """Specs as a list: one alone counts as a list of one.
+
+    Raises:
+        BadTypeError: `specs` is neither a spec nor an iterable of them.
+
+    >>> listed("B128/DE@4s")
+    ['B128/DE@4s']
+    """
+    if isinstance(specs, (str, Quantizer, Pair)):
+        return [specs]
+    if not isinstance(specs, Iterable):
+        raise BadTypeError(
+            f"specs={shown(specs)} must be a spec such as 'B128/DE@4s', or a list of them"
+        )
+    return list(specs)
 
 
 def spec_of(q: Quantizer | None) -> str:

@@ -305,7 +305,18 @@ def fit_each(quantizers: Sequence[Quantizer], x: Tensor) -> list[Quantizer]:
     x = x.float()
     scales = normalizer.scales(x)
     scale = normalizer.expand(scales, tuple(x.shape)).expand(x.shape)
-    n = normalizer.normalize(x, scales)
+    return fit_normalized(quantizers, normalizer.normalize(x, scales), scale)
+
+
+def fit_normalized(quantizers: Sequence[Quantizer], n: Tensor, scale: Tensor) -> list[Quantizer]:
+    """As `fit_each`, where the normalized values are known.
+
+    Args:
+        quantizers: at least one, all of one normalizer and with fitted maps.
+        n: normalized values, float32 of any shape.
+        scale: the scale of each, float32 of the same shape.
+    """
+    normalizer = quantizers[0].normalizer
     if normalizer.clips:
         n = n.clamp(-1, 1)  # a codebook that ends beyond would decode to more than the scale
     # If the sum is finite, all terms are.

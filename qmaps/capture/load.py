@@ -97,7 +97,8 @@ def _snapshot(path: Path, steps: list[int] | None) -> CapturedStates:
     tensors: dict[str, dict[str, Lazy]] = {}
     for number, entry in enumerate(about.tensors):
         read = partial(snapshot.read_tensor, path, number)
-        lazy = Lazy(tuple(entry.shape), snapshot.dtype_of(entry), read)
+        parts = partial(snapshot.parts_of_tensor, path, number)
+        lazy = Lazy(tuple(entry.shape), snapshot.dtype_of(entry), read, parts=parts)
         tensors.setdefault(entry.parameter, {})[entry.state] = lazy
     return CapturedStates(
         tensors,

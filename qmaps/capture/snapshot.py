@@ -12,8 +12,9 @@ import math
 import os
 import re
 import struct
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,9 @@ from qmaps.storage import checksums
 from qmaps.storage.files import exists, replacing
 
 FORMAT = 1
+PIECE = 2**24
+"""Bytes that are read at a time where a checksum alone is wanted."""
+
 KEY = "qmaps_capture"
 _NAME = re.compile(r"step-(\d{8,})\.safetensors")
 
@@ -50,6 +54,10 @@ _BY_CODE = {code: dtype for dtype, code in DTYPES.items()}
 _BY_NAME = {str(dtype).removeprefix("torch."): dtype for dtype in DTYPES}
 
 
+Part = Callable[[int, int], Tensor]
+"""Fetches the elements from the first number on, up to and without the second; of shape (n,)."""
+
+
 @dataclass(frozen=True)
 class Lazy:
     """A tensor that is fetched when it is wanted, so that one at a time is in memory.
@@ -60,12 +68,15 @@ class Lazy:
         read: fetches it.
         store: writes another tensor of this shape in its place, rounded to `dtype`, into files that
             were read within `qmaps.storage.editing.editing`; None if it is not kept as it is.
+        parts: makes a function that fetches the elements from one number to another, in row-major
+            order and of shape (n,); None where only the whole can be read.
     """
 
     shape: tuple[int, ...]
     dtype: torch.dtype
     read: Callable[[], Tensor]
     store: Callable[[Tensor], None] | None = None
+    parts: Callable[[], Part] | None = None
 
     @property
     def nbytes(self) -> int:
@@ -74,8 +85,24 @@ class Lazy:
 
     @classmethod
     def of(cls, tensor: Tensor) -> Lazy:
-        """A tensor that is in memory already."""
-        return cls(tuple(tensor.shape), tensor.dtype, lambda: tensor)
+        """A tensor that is in memory already, or mapped into it."""
+        return cls(
+            tuple(tensor.shape),
+            tensor.dtype,
+            lambda: tensor,
+            parts=lambda: partial(_part_of, tensor.detach().reshape(-1)),
+        )
+
+    def opened(self) -> Part:
+        """A function that fetches the elements from one number up to another, of shape (n,).
+
+        Where only the whole can be read, it is read now and stays in memory with the function.
+        """
+        return self.parts() if self.parts is not None else Lazy.of(self.read()).opened()
+
+
+def _part_of(flat: Tensor, begin: int, end: int) -> Tensor:
+    return flat[begin:end]
 
 
 @dataclass(frozen=True)
@@ -257,6 +284,25 @@ def read_tensor(path: Path, number: int) -> Tensor:
     return tensor
 
 
+def parts_of_tensor(path: Path, number: int) -> Part:
+    """A function that reads parts of tensor `number`, whose checksum is verified here.
+
+    Raises:
+        CaptureError: the file is missing, truncated or damaged; the function raises it as well.
+    """
+    try:
+        with safe_open(path, framework="numpy") as file:
+            found = _checksums(path, file.metadata() or {}, file.keys())
+        read = parts_of_named(path, str(number))
+        if found and checksums.of(*read.pieces()) != found[str(number)]:
+            raise CaptureError(
+                f"{str(path)!r} is damaged: the checksum of tensor {number} is wrong"
+            )
+    except (OSError, KeyError, SafetensorError) as error:
+        raise unreadable(path, error) from None
+    return read
+
+
 def read_named(path: Path, key: str) -> Tensor:
     """One tensor of a safetensors file whose header is known to be right.
 
@@ -267,15 +313,72 @@ def read_named(path: Path, key: str) -> Tensor:
         OSError: the file cannot be read, or ends early.
         KeyError: there is no such tensor, or its dtype is not in `DTYPES`.
     """
+    parts = parts_of_named(path, key)
+    return parts.bytes(0, parts.nbytes).view(parts.dtype).view(parts.shape)
+
+
+@dataclass(frozen=True)
+class Parts:
+    """Reads parts of one tensor of a safetensors file.
+
+    Attributes:
+        path: the file.
+        offset: the position of the first element's first byte.
+        nbytes: number of bytes.
+        dtype: dtype of the elements.
+        shape: shape of the tensor.
+    """
+
+    path: Path
+    offset: int
+    nbytes: int
+    dtype: torch.dtype
+    shape: tuple[int, ...]
+
+    def __call__(self, begin: int, end: int) -> Tensor:
+        """The elements from one number up to another, of shape (n,).
+
+        Raises:
+            CaptureError: the file is missing or truncated.
+        """
+        size = self.dtype.itemsize
+        try:
+            return self.bytes(begin * size, end * size).view(self.dtype)
+        except OSError as error:
+            raise unreadable(self.path, error) from None
+
+    def bytes(self, begin: int, end: int) -> Tensor:
+        """Some of the tensor's bytes, uint8 of shape (n,).
+
+        Raises:
+            OSError: the file cannot be read, or ends early.
+        """
+        content = torch.empty(end - begin, dtype=torch.uint8)
+        with self.path.open("rb") as file:
+            file.seek(self.offset + begin)
+            if content.numel() and file.readinto(content.numpy().data) != content.numel():
+                raise OSError("the file ends early")
+        return content
+
+    def pieces(self) -> Iterator[memoryview]:
+        """All bytes, some at a time; raises as `bytes`."""
+        for begin in range(0, self.nbytes, PIECE):
+            yield self.bytes(begin, min(begin + PIECE, self.nbytes)).numpy().data
+
+
+def parts_of_named(path: Path, key: str) -> Parts:
+    """As `read_named`, for parts of a tensor.
+
+    Raises:
+        OSError: the file cannot be read.
+        KeyError: there is no such tensor, or its dtype is not in `DTYPES`.
+    """
     with path.open("rb") as file:
         (length,) = struct.unpack("<Q", file.read(8))
         entry = json.loads(file.read(length))[key]
-        begin, end = entry["data_offsets"]
-        content = torch.empty(end - begin, dtype=torch.uint8)
-        file.seek(8 + length + begin)
-        if content.numel() and file.readinto(content.numpy().data) != content.numel():
-            raise OSError("the file ends early")
-    return content.view(_BY_CODE[entry["dtype"]]).view(entry["shape"])
+    begin, end = entry["data_offsets"]
+    shape = tuple(entry["shape"])
+    return Parts(path, 8 + length + begin, end - begin, _BY_CODE[entry["dtype"]], shape)
 
 
 def metadata(path: Path) -> dict[str, str]:

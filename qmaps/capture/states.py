@@ -5,15 +5,19 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from qmaps.capture.gradients import Window
-from qmaps.capture.snapshot import Lazy
+from qmaps.capture.snapshot import Lazy, Part
 from qmaps.errors import BadTypeError, BadValueError, CaptureError
 from qmaps.maps import _html
+
+PART = 2**22
+"""Elements that are read at a time for a digest."""
 
 SHOWN = 20
 """Parameters that a notebook shows."""
@@ -152,30 +156,79 @@ class CapturedStates:
                 `check` is True.
             BadValueError: there is no such parameter or state.
         """
+        lazy = self._real(parameter, state)
+        with self._damage(parameter, state):
+            tensor = lazy.read().detach().to("cpu", torch.float32)
+        if check:
+            self._refuse_bad(parameter, state, tensor)
+        return tensor
+
+    def in_parts(self, parameter: str, state: str) -> bool:
+        """Whether parts of a state can be read without the whole."""
+        return self._entry(parameter, state)[state].parts is not None
+
+    def opened(self, parameter: str, state: str) -> Part:
+        """Open a state of which parts are to be read.
+
+        Args:
+            parameter: name of the parameter.
+            state: name of the state.
+
+        Returns:
+            A function ``read(begin, end)``: the elements from number `begin` up to `end` in
+            row-major order, float32 of shape (end - begin,) on the CPU. It refuses parts with NaN
+            or infinity. Where the format cannot read parts (`in_parts`), it holds the whole.
+
+        Raises:
+            CaptureError, BadValueError: as for `tensor`; the function raises CaptureError as well.
+        """
+        lazy = self._real(parameter, state)
+        with self._damage(parameter, state):
+            part = lazy.opened()
+
+        def read(begin: int, end: int) -> Tensor:
+            with self._damage(parameter, state):
+                found = part(begin, end).detach().to("cpu", torch.float32)
+            self._refuse_bad(parameter, state, found, begin)
+            return found
+
+        return read
+
+    def _real(self, parameter: str, state: str) -> Lazy:
         lazy = self._entry(parameter, state)[state]
         if lazy.dtype.is_complex:
             raise CaptureError(
                 f"state {state!r} of parameter {parameter!r} in {self.source!r} is complex; only "
                 "real states can be analyzed"
             )
+        return lazy
+
+    @contextmanager
+    def _damage(self, parameter: str, state: str) -> Iterator[None]:
+        """Name the state in errors of parts that do not fit together."""
         try:
-            tensor = lazy.read().detach().to("cpu", torch.float32)
+            yield
         except CaptureError:
             raise
-        except (LookupError, TypeError, ValueError) as error:  # parts that do not fit together
+        except (LookupError, TypeError, ValueError) as error:
             raise CaptureError(
                 f"state {state!r} of parameter {parameter!r} in {self.source!r} is damaged: {error}"
             ) from None
-        if check:
-            bad = ~tensor.isfinite()
-            if count := int(bad.sum()):
-                first = int(bad.reshape(-1).int().argmax())
-                raise CaptureError(
-                    f"state {state!r} of parameter {parameter!r} in {self.source!r} holds {count} "
-                    f"NaN or infinite elements, the first at flat index {first}; only finite "
-                    "states can be analyzed"
-                )
-        return tensor
+
+    def _refuse_bad(self, parameter: str, state: str, values: Tensor, begin: int = 0) -> None:
+        # NaN wins both comparisons, and an infinity one of them.
+        if not values.numel() or all(math.isfinite(end) for end in values.aminmax()):
+            return
+        bad = ~values.isfinite()
+        if count := int(bad.sum()):
+            first = begin + int(bad.reshape(-1).int().argmax())
+            whole = values.numel() == math.prod(self.shape(parameter, state))
+            among = "" if whole else f" among {values.numel()} from index {begin} on"
+            raise CaptureError(
+                f"state {state!r} of parameter {parameter!r} in {self.source!r} holds {count} "
+                f"NaN or infinite elements{among}, the first at flat index {first}; only finite "
+                "states can be analyzed"
+            )
 
     def window(self, parameter: str | None = None) -> list[int]:
         """The consecutive steps after `step` whose gradients were recorded; empty if none were.
@@ -285,9 +338,12 @@ class CapturedStates:
         digest = hashlib.sha256()
         for parameter, states in self._tensors.items():
             for state in states:
-                tensor = self.tensor(parameter, state).contiguous()
-                digest.update(f"{parameter}\0{state}\0{tuple(tensor.shape)}\0".encode())
-                digest.update(tensor.numpy().tobytes())
+                shape = self.shape(parameter, state)
+                digest.update(f"{parameter}\0{state}\0{shape}\0".encode())
+                read, numel = self.opened(parameter, state), math.prod(shape)
+                for begin in range(0, numel, PART):
+                    part = read(begin, min(begin + PART, numel)).contiguous()
+                    digest.update(part.numpy().data)
         return digest.hexdigest()
 
     @property

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -69,12 +68,12 @@ def sweep(
         ),
     ] = None,
     memory: Annotated[
-        str | None,
+        str,
         typer.Option(
-            help="Bytes for a worker's states, such as 2GiB: the pairs of large parameters are "
-            "divided among more items where these would need more. By default there is no limit."
+            help="Bytes for a worker's states, such as 500MB, or none for no limit: the pairs of "
+            "large parameters are divided among more items where these would need more."
         ),
-    ] = None,
+    ] = "2GiB",
     as_json: AsJson = False,
 ) -> None:
     """Measure quantizers on captured states; the rows go to OUT/sweep/sweep.parquet.
@@ -91,7 +90,7 @@ def sweep(
 
         qmaps sweep states --top 3 --markdown sweep.md
 
-        qmaps sweep states --workers 8 --memory 2GiB
+        qmaps sweep states --workers 8 --memory 4GiB
 
         qmaps sweep states --workers 8 --sample 1%
 
@@ -119,8 +118,8 @@ def sweep(
             progress=lambda done, total, note: advance("sweep quantizers", done, total, note),
             workers=workers,
             shard=part,
-            sample=None if sample is None else _share(sample),
-            memory=None if memory is None else _bytes(memory),
+            sample=sample,
+            memory=memory,
         )
     if part is not None:
         if as_json:
@@ -163,25 +162,6 @@ def _summary(frame: pd.DataFrame, state: str) -> pd.DataFrame:
         preset=rows["quantizer"].map(PRESETS).fillna(""),
         on_front=frontier(rows["bits_per_element"], rows["mean_abs_error"], attainable),
     )
-
-
-def _share(text: str) -> float:
-    """The share that ``1%`` or ``0.01`` names."""
-    try:
-        return float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
-    except ValueError:
-        raise BadValueError(
-            f"sample={text!r} must be a share such as 1% or 0.01, above 0 and at most 1"
-        ) from None
-
-
-def _bytes(text: str) -> int:
-    """The number of bytes that ``2GiB`` or ``500MB`` names."""
-    match = re.fullmatch(r"([0-9]*\.?[0-9]+) ?([MG]i?B)", text, re.ASCII)
-    if match is None:
-        raise BadValueError(f"memory={text!r} must be a number with MB, MiB, GB or GiB, as in 2GiB")
-    units = {"MB": 10**6, "MiB": 2**20, "GB": 10**9, "GiB": 2**30}
-    return int(float(match[1]) * units[match[2]])
 
 
 def _cells(row: Mapping[str, Any]) -> list[str]:

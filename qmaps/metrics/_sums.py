@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
+import torch
 from torch import Tensor
 
 
@@ -32,3 +34,42 @@ class Sums:
     nonzero: int
     zeroed: int
     codes: Tensor
+
+    def __add__(self, other: Sums) -> Sums:
+        """The sums over the elements of both, which have one codebook."""
+        return Sums(
+            self.numel + other.numel,
+            self.absolute + other.absolute,
+            self.square + other.square,
+            self.signal + other.signal,
+            self.relative + other.relative,
+            max(self.largest, other.largest),
+            self.nonzero + other.nonzero,
+            self.zeroed + other.zeroed,
+            self.codes + other.codes,
+        )
+
+    @staticmethod
+    def of(x: Tensor, decoded: Tensor, codes: Tensor, size: int) -> Sums:
+        """The sums of one tensor, with the bits that any number of threads gives.
+
+        Args:
+            x: float32 values on the CPU, of any shape with at least one element.
+            decoded: the decoded values, float32 of the same shape.
+            codes: their codes, int32 of the same shape.
+            size: number of values in the codebook.
+        """
+        exact = x.reshape(-1).numpy().astype(np.float64)
+        error = np.abs(exact - decoded.reshape(-1).numpy())
+        kept = exact != 0
+        return Sums(
+            x.numel(),
+            float(error.sum()),
+            float(np.square(error).sum()),
+            float(np.square(exact).sum()),
+            float((error[kept] / np.abs(exact[kept])).sum()),
+            float(error.max()),
+            int(kept.sum()),
+            int((kept & (decoded.reshape(-1).numpy() == 0)).sum()),
+            torch.bincount(codes.reshape(-1), minlength=size),
+        )

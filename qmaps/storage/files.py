@@ -85,8 +85,13 @@ def _beside(target: Path) -> Path:
 
 
 @contextmanager
-def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
+def replacing(path: str | os.PathLike[str], *, anew: bool = False) -> Iterator[Path]:
     """Yield a temporary path beside `path`, and rename it to `path` if the block succeeds.
+
+    Args:
+        path: the file.
+        anew: whether a file at `path` stays, so that of several processes one writes it. Where the
+            file system has no hard links, the last one does.
 
     Raises:
         OutputError: the file cannot be written.
@@ -95,13 +100,25 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
     temporary = _beside(target)
     try:
         yield temporary
-        temporary.replace(target)
+        if not (anew and _linked(temporary, target)):
+            temporary.replace(target)
     except OSError as error:
         reason = error.strerror or str(error)
         raise OutputError(f"{str(target)!r} cannot be written ({reason})") from error
     finally:
         with suppress(OSError):
             temporary.unlink()
+
+
+def _linked(temporary: Path, target: Path) -> bool:
+    """Whether there is a file at `target` now: this one, or an earlier one."""
+    try:
+        os.link(temporary, target)
+    except FileExistsError:
+        pass
+    except OSError:
+        return False
+    return True
 
 
 def write_json(path: str | os.PathLike[str], value: Any) -> None:
@@ -134,11 +151,22 @@ def write_text(path: str | os.PathLike[str], text: str) -> None:
         temporary.write_text(text, encoding="utf-8")
 
 
-def write_record(path: str | os.PathLike[str], value: dict[str, Any]) -> None:
-    """Write a dict as JSON like `write_json`, with the checksum that `read_record` verifies."""
+def write_record(
+    path: str | os.PathLike[str], value: dict[str, Any], *, replace: bool = True
+) -> None:
+    """Write a dict as JSON like `write_json`, with the checksum that `read_record` verifies.
+
+    Args:
+        path: the file.
+        value: the dict.
+        replace: if False, a file at `path` stays, as in `replacing`.
+
+    Raises:
+        OutputError: the file cannot be written.
+    """
     text = json_text({**value, "checksum": checksums.UNSEALED}, sort_keys=True) + "\n"
     content = checksums.sealed(text.encode())
-    with replacing(path) as temporary:
+    with replacing(path, anew=not replace) as temporary:
         temporary.write_bytes(content)
 
 

@@ -11,7 +11,7 @@ import pandas as pd
 
 from qmaps.errors import BadValueError, OutputError
 from qmaps.storage.files import output_folder, write_frame
-from qmaps.sweep.parts import RECORD, RESULT, read_part, record
+from qmaps.sweep.parts import RECORD, RESULT, check_same, read_part, record
 from qmaps.sweep.plan import Item
 
 
@@ -78,12 +78,15 @@ def joined(frames: Sequence[pd.DataFrame], states: Sequence[Sequence[str]]) -> p
 
 
 def merge(
-    folders: Sequence[str | os.PathLike[str]], *, out: str | os.PathLike[str]
+    folders: str | os.PathLike[str] | Sequence[str | os.PathLike[str]],
+    *,
+    out: str | os.PathLike[str],
 ) -> pd.DataFrame:
     """Put the parts of a sweep together that several processes measured.
 
     Args:
-        folders: folders that `qmaps.sweep.run` wrote with ``shard=``; shards may share a folder.
+        folders: folders that `qmaps.sweep.run` wrote with ``shard=``, or one; shards may share a
+            folder.
         out: the folder for ``sweep.parquet``; it may be one of `folders`.
 
     Returns:
@@ -91,9 +94,11 @@ def merge(
 
     Raises:
         BadValueError: there are no folders.
-        OutputError: a folder holds no sweep, they hold shards of different sweeps, or parts are
-            missing or damaged.
+        OutputError: a folder holds no sweep, they hold shards of different sweeps, `out` holds
+            another sweep, or parts are missing or damaged.
     """
+    if isinstance(folders, (str, os.PathLike)):
+        folders = [folders]
     if not folders:
         raise BadValueError("folders=[] must name at least one folder of a sweep")
     places = [_place(Path(folder)) for folder in folders]
@@ -104,6 +109,8 @@ def merge(
                 f"folder={str(place)!r} holds a shard of another sweep than {str(places[0])!r}; "
                 "merge shards of the same states and specs"
             )
+    if (Path(out) / RECORD).exists():
+        check_same(Path(out), records[0]["sweep"])
     parameters, states = records[0]["parameters"], records[0]["states"]
     frames, missing = [], []
     for number, parameter in enumerate(parameters):

@@ -34,11 +34,7 @@ class Parts:
         # Listed before the record is looked for: who writes parts has written the record before.
         found = list(parts.glob("*.parquet"))
         if (self.folder / RECORD).exists():
-            if record(self.folder, "out")["sweep"] != items[0].sweep:
-                raise OutputError(
-                    f"out={str(self.folder)!r} holds a sweep of other specs or states; delete the "
-                    "folder or give another one"
-                )
+            check_same(self.folder, items[0].sweep)
             return
         for unknown in found:
             unknown.unlink(missing_ok=True)  # other shards may do the same
@@ -48,7 +44,9 @@ class Parts:
             "parameters": [item.parameter for item in items],
             "states": [item.states for item in items],
         }
-        write_record(self.folder / RECORD, about)
+        # Another shard may have written a record since.
+        write_record(self.folder / RECORD, about, replace=False)
+        check_same(self.folder, items[0].sweep)
 
     def kept(self, number: int) -> pd.DataFrame | None:
         """The rows that an earlier call measured; None if there are none, or damaged ones."""
@@ -61,6 +59,19 @@ class Parts:
     def finish(self, frame: pd.DataFrame) -> None:
         """Write the rows of all items."""
         write_frame(self.folder / RESULT, frame)
+
+
+def check_same(out: Path, sweep: str) -> None:
+    """Raise unless a folder with a record is of the sweep with this digest.
+
+    Raises:
+        OutputError: it is of another one, or the record is damaged.
+    """
+    if record(out, "out")["sweep"] != sweep:
+        raise OutputError(
+            f"out={str(out)!r} holds a sweep of other specs or states, or one that was divided for "
+            "another memory; delete the folder or give another one"
+        )
 
 
 def part(folder: Path, number: int) -> Path:

@@ -13,17 +13,18 @@ from pathlib import Path
 import pandas as pd
 
 from qmaps import capture
-from qmaps.algebra.pair import Pair
+from qmaps.algebra.pair import Pair, listed
 from qmaps.algebra.quantizer import Quantizer, quantizer
 from qmaps.analyze._states import MIN_SIZE, States, as_states
 from qmaps.capture import CapturedStates
 from qmaps.errors import CaptureError
 from qmaps.maps.codebook import Codebook
 from qmaps.storage.files import exists
-from qmaps.sweep.divide import divided
+from qmaps.sweep.divide import MEMORY, divided
+from qmaps.sweep.given import bytes_of, share_of
 from qmaps.sweep.identity import digest_of
 from qmaps.sweep.measure import MOMENTS, Specs, rows
-from qmaps.sweep.sample import check_share, sampled_rows
+from qmaps.sweep.sample import sampled_rows
 
 Spec = str | Quantizer | Pair | tuple[str | Quantizer | None, str | Quantizer | None]
 
@@ -106,12 +107,12 @@ class Item:
 
 def plan(
     states: States,
-    specs: Iterable[Spec],
+    specs: Spec | Iterable[Spec],
     *,
     min_quantized_size: int = MIN_SIZE,
     codebooks: Iterable[Codebook] = (),
-    sample: float | None = None,
-    memory: int | None = None,
+    sample: float | str | None = None,
+    memory: int | str | None = MEMORY,
 ) -> list[Item]:
     """Divide a sweep into items that any process can measure by itself.
 
@@ -122,7 +123,7 @@ def plan(
     Args:
         states: captured states, their path, or tensors by parameter and state name. Only items
             of states with a path can be measured by other processes.
-        specs: quantizers and pairs, as for `qmaps.sweep.run`.
+        specs: quantizers and pairs, as for `qmaps.sweep.run`; or one of them.
         min_quantized_size: parameters of at most this many elements are left out.
         codebooks: codebooks of the caller's own that the specs name.
         sample: the share of each tensor to measure, as for `qmaps.sweep.run`.
@@ -153,15 +154,15 @@ def plan(
 
 def items_of(
     states: CapturedStates,
-    specs: Iterable[Spec],
+    specs: Spec | Iterable[Spec],
     min_quantized_size: int,
     codebooks: tuple[Codebook, ...],
-    sample: float | None,
-    memory: int | None,
+    sample: float | str | None,
+    memory: int | str | None,
 ) -> list[Item]:
     """The items of `plan` without the digest of the sweep, for which states may have to be read."""
-    if sample is not None:
-        check_share(sample)
+    share = None if sample is None else share_of(sample)
+    limit = bytes_of(memory)
     singles, pairs = _parse(specs, codebooks)
     chosen = _parameters(states, min_quantized_size)
     if pairs:
@@ -173,11 +174,12 @@ def items_of(
         shapes = {name: states.shape(parameter, name) for name in names}
         numel = max(map(math.prod, shapes.values()))
         parts: list[tuple[int, int] | None] = [None]
-        if sample is None:  # a sample is chosen for all specs
-            parts = divided(parameter, shapes, (singles, pairs), memory)
+        if share is None:  # a sample is chosen for all specs
+            in_parts = all(states.in_parts(parameter, name) for name in names)
+            parts = divided(parameter, shapes, (singles, pairs), limit, in_parts)
         for part in parts:
             where = (len(items), source, positions[parameter], parameter)
-            items.append(Item(*where, names, numel, singles, pairs, part, sample=sample))
+            items.append(Item(*where, names, numel, singles, pairs, part, sample=share))
     return items
 
 
@@ -224,11 +226,11 @@ def _changed(source: str) -> int:
 
 
 def _parse(
-    specs: Iterable[Spec], codebooks: tuple[Codebook, ...]
+    specs: Spec | Iterable[Spec], codebooks: tuple[Codebook, ...]
 ) -> tuple[tuple[Quantizer, ...], tuple[Pair, ...]]:
     singles: list[Quantizer] = []
     pairs: list[Pair] = []
-    for spec in specs:
+    for spec in listed(specs):
         if isinstance(spec, Quantizer):
             singles.append(spec)
         elif isinstance(spec, str) and " + " not in spec:

@@ -15,6 +15,7 @@ from qmaps.errors import BadValueError
 from qmaps.maps.codebook import Codebook
 from qmaps.storage.locks import FolderLock
 from qmaps.sweep import executors
+from qmaps.sweep.divide import MEMORY
 from qmaps.sweep.merge import joined, shard_of
 from qmaps.sweep.parts import Parts
 from qmaps.sweep.plan import Item, Spec, identified, items_of
@@ -23,7 +24,7 @@ from qmaps.sweep.progress import Meter
 
 def run(
     states: States,
-    specs: Iterable[Spec],
+    specs: Spec | Iterable[Spec],
     *,
     out: str | os.PathLike[str] | None = None,
     min_quantized_size: int = MIN_SIZE,
@@ -32,8 +33,8 @@ def run(
     executor: Executor | None = None,
     workers: int | None = None,
     shard: tuple[int, int] | None = None,
-    sample: float | None = None,
-    memory: int | None = None,
+    sample: float | str | None = None,
+    memory: int | str | None = MEMORY,
 ) -> pd.DataFrame:
     """Measure quantizers on every tensor of captured states.
 
@@ -44,7 +45,8 @@ def run(
 
     Args:
         states: captured states, their path, or tensors by parameter and state name.
-        specs: quantizers (``"B128/DE@4s"``) and pairs (``"B128/DE@4s + rank1/linear@4u"``).
+        specs: quantizers (``"B128/DE@4s"``) and pairs (``"B128/DE@4s + rank1/linear@4u"``), or
+            one of them.
         out: a folder for the result. One file per item is written into its folder ``parts``
             as the sweep proceeds, and ``sweep.parquet`` at the end. An interrupted sweep goes on
             from the parts; damaged ones are measured again.
@@ -62,16 +64,19 @@ def run(
             calls this needs ``if __name__ == "__main__":``.
         shard: ``(3, 64)`` measures the third of 64 shards and writes only its parts to `out`;
             `qmaps.sweep.merge` puts the shards together.
-        sample: the share of each tensor to measure, such as 0.01: whole rows and whole blocks,
-            chosen by a fixed rule (`qmaps.sweep.units`), at least 128 units of them. Scales and
-            fitted maps are still those of the whole tensor. Beside each mean are the ends of its
-            95 % confidence interval, ``mean_abs_error_low`` and ``mean_abs_error_high``; both are
-            NaN where a tensor is so small that all of it is measured. An interval is too narrow
+        sample: the share of each tensor to measure, such as 0.01 or ``"1%"``: whole rows and whole
+            blocks, chosen by a fixed rule (`qmaps.sweep.units`), at least 128 units of them. Scales
+            and fitted maps are still those of the whole tensor. Beside each mean are the ends of
+            its 95 % confidence interval, ``mean_abs_error_low`` and ``mean_abs_error_high``; both
+            are NaN where a tensor is so small that all of it is measured. An interval is too narrow
             where few elements hold most of an error, as for relative errors of maps without 0.
             Maxima, code entropy and codes used are those of the sample. `mean_square` is exact.
-        memory: bytes that a worker may use for its item; None sets no limit. The specs of large
-            parameters are divided among more items where they would need more. A parameter that
-            needs more for a single spec is refused. It changes no result.
+            A text above 0.5 needs a percent sign: ``"1"`` could mean all or a hundredth.
+        memory: bytes that a worker may use for its item, such as ``2**31`` or ``"2GiB"``; None
+            sets no limit. The specs of large parameters are divided among more items where they
+            would need more. Tensors above 50 million elements are read in chunks
+            (`qmaps.sweep.chunks`) whatever it is. A parameter that needs more for a single spec is
+            refused. It changes no result. With `sample` it is ignored.
 
     Returns:
         One row per parameter, state and quantizer, and one per parameter and pair. The columns
@@ -90,7 +95,7 @@ def run(
         CaptureError: there are no states, none is large enough, a pair is given and no parameter
             has both moments, or a state holds NaN or infinity.
         BadValueError: states without a path are given to workers, `executor` and `workers` are
-            combined, `shard` is none or lacks `out`, `sample` is not above 0 and at most 1, or
+            combined, `shard` is none or lacks `out`, `sample` is no share above 0 and at most 1, or
             `memory` is not enough for a parameter.
         OutputError: `out` cannot be written, holds another sweep, or is being written by
             another process.

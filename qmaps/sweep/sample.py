@@ -18,24 +18,13 @@ from qmaps.analyze._updates import LEVELS
 from qmaps.capture import CapturedStates
 from qmaps.engines import reference
 from qmaps.engines.philox import RoundingKey
-from qmaps.errors import BadValueError
 from qmaps.maps.base import table
 from qmaps.normalize.base import Normalizer, Scales
-from qmaps.sweep.measure import MOMENTS, about, fitted, mean_square_of, wanted_of
+from qmaps.sweep.measure import MOMENTS, about, fitted, is_negative, mean_square_of, wanted_of
 from qmaps.sweep.units import Units, per_unit, units
 
 CONFIDENCE = 0.95
 """Probability with which an interval covers the mean over all elements."""
-
-
-def check_share(share: float) -> None:
-    """Raise unless `share` is one that can be sampled.
-
-    Raises:
-        BadValueError: it is not above 0 and at most 1.
-    """
-    if not 0 < share <= 1:
-        raise BadValueError(f"sample={share:g} must be above 0 and at most 1")
 
 
 def sampled_rows(
@@ -60,7 +49,8 @@ def sampled_rows(
         share: share of the units.
     """
     tensors = {name: states.tensor(parameter, name) for name in names}
-    wanted, _ = wanted_of(tensors, singles, pairs)
+    negative = {name: is_negative(tensor) for name, tensor in tensors.items()}
+    wanted = wanted_of(negative, singles, pairs)
     normalizers = {q.normalizer for chosen in wanted.values() for q in chosen}
     shapes = {tuple(tensor.shape) for tensor in tensors.values()}
     chosen = None
@@ -101,7 +91,7 @@ def _rows(
             kept = (x != 0).double()
             relative = torch.where(x != 0, error / x.double().abs(), 0.0)
             row = {
-                **about(states, parameter, name, tensor),
+                **about(states, parameter, name, tuple(tensor.shape)),
                 "quantizer": q.spec,
                 "first": None,
                 "second": None,
@@ -128,7 +118,7 @@ def _rows(
         collapsed = zero_points(mq, vq, v).double()
         whole = tensors["exp_avg"]
         yield {
-            **about(states, parameter, "update", whole),
+            **about(states, parameter, "update", tuple(whole.shape)),
             "quantizer": pair.spec,
             "first": spec_of(pair.first),
             "second": spec_of(pair.second),

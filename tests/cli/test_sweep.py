@@ -146,17 +146,20 @@ def test_memory_of_a_worker(call, tmp_path: Path) -> None:
         assert call(f"sweep states --out {tmp_path} --memory '{given}'") == (
             2,
             "",
-            f"error: memory={given!r} must be a number with MB, MiB, GB or GiB, as in 2GiB\n",
+            f"error: memory={given!r} must be a number with MB, MiB, GB or GiB, as in 2GiB, or "
+            "none\n",
         )
 
 
 def test_a_share_of_each_tensor(call, tmp_path: Path) -> None:
     code, out, _ = call(f"sweep states {OPTIONS} --out {tmp_path} --sample 50% --json")
     assert code == 0
-    assert call(f"sweep states --out {tmp_path} --sample some") == (
-        2,
-        "",
-        "error: sample='some' must be a share such as 1% or 0.01, above 0 and at most 1\n",
-    )
+    for given in ("some", "1"):
+        assert call(f"sweep states --out {tmp_path} --sample {given}") == (
+            2,
+            "",
+            f"error: sample={given!r} must be a share above 0 and at most 100%, such as 1% or "
+            "0.01; above 0.5 with a percent sign\n",
+        )
     kept = sweep.run("states", SPECS, sample=0.5, out=tmp_path / "sweep")  # the same sweep goes on
     assert len(kept) == len(json.loads(out))

@@ -24,13 +24,28 @@ def memory(name):
     [line] = [x for x in Path("/proc/self/status").read_text().splitlines() if x.startswith(name)]
     return int(line.split()[1]) * 1024
 
-path, every, *specs = sys.argv[1:]
+path, every, limit, *specs = sys.argv[1:]
 torch.set_num_threads(1)
 sweep.run({"w": {"exp_avg": torch.ones(90, 90), "exp_avg_sq": torch.ones(90, 90)}}, specs)
 before = memory("VmRSS")
-items = items_of(load(path), specs, 4096, (), None, 2**31)
+items = items_of(load(path), specs, 4096, (), None, int(limit))
 rows = [len(item.measure()) for item in items[:: int(every)]]
 print(len(items), sum(rows), memory("VmHWM") - before)
+"""
+
+DIGEST = """
+import sys
+from pathlib import Path
+from qmaps.capture import load
+
+def memory(name):
+    [line] = [x for x in Path("/proc/self/status").read_text().splitlines() if x.startswith(name)]
+    return int(line.split()[1]) * 1024
+
+states = load(sys.argv[1])
+before = memory("VmRSS")
+states.fingerprint()
+print(memory("VmHWM") - before)
 """
 
 
@@ -52,9 +67,11 @@ def zeros(path: Path, parameters: int, shape: tuple[int, int]) -> Path:
     return path
 
 
-def measured(path: Path, every: int) -> tuple[int, int, int]:
+def measured(
+    path: Path, every: int = 1, limit: int = 2**31, specs: list[str] = SPECS
+) -> tuple[int, int, int]:
     """Items, and rows and peak memory in bytes of each `every`-th item, in a fresh process."""
-    command = [sys.executable, "-c", MEASURED, str(path), str(every), *SPECS]
+    command = [sys.executable, "-c", MEASURED, str(path), str(every), str(limit), *specs]
     done = subprocess.run(command, check=True, capture_output=True, text=True)
     items, rows, peak = map(int, done.stdout.split())
     return items, rows, peak
@@ -72,8 +89,28 @@ def test_a_file_of_40_gigabytes(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
-def test_one_parameter_that_needs_nearly_all_memory(tmp_path: Path) -> None:
-    path = zeros(tmp_path / "states.safetensors", 1, (2**13, 10000))
-    items, rows, peak = measured(path, 1)
-    assert (items, rows) == (3, 8)
-    assert 2**30 < peak < 2**31
+def test_one_parameter_that_is_measured_whole(tmp_path: Path) -> None:
+    path = zeros(tmp_path / "states.safetensors", 1, (2**12, 12000))
+    items, rows, peak = measured(path)
+    assert (items, rows) == (1, 8)
+    assert 2**29 < peak < 2**31
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_one_tensor_that_is_larger_than_the_memory(tmp_path: Path) -> None:
+    shape, limit = (2**13, 2**13), 2**28
+    path = zeros(tmp_path / "states.safetensors", 1, shape)
+    assert 4 * shape[0] * shape[1] == limit
+    specs = ["B128/DE@4s + rank1/linear@4u"]
+    items, rows, peak = measured(path, limit=limit, specs=specs)
+    assert (items, rows) == (1, 3)
+    assert peak < limit
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+def test_a_digest_of_a_tensor_that_is_larger_than_the_memory(tmp_path: Path) -> None:
+    path = zeros(tmp_path / "states.safetensors", 1, (2**13, 2**13))
+    command = [sys.executable, "-c", DIGEST, str(path)]
+    done = subprocess.run(command, check=True, capture_output=True, text=True)
+    assert int(done.stdout) < 2**27

@@ -9,6 +9,7 @@ import pytest
 
 from qmaps import sweep
 from qmaps.errors import BadValueError, OutputError
+from qmaps.storage.files import write_record
 from qmaps.sweep.merge import shard_of
 from tests.sweep.data import SPECS, on_disk, same
 
@@ -69,6 +70,45 @@ def test_what_cannot_be_merged(path: Path, tmp_path: Path) -> None:
     with pytest.raises(OutputError, match="1 of 5 parts are missing or damaged, the first of 'b'"):
         sweep.merge([one, two], out=tmp_path / "all")
     assert not (tmp_path / "all").exists()
+
+
+def test_shards_of_two_sweeps_are_never_mixed(
+    path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, other = tmp_path / "one", tmp_path / "other"
+    sweep.run(path, SPECS, out=one, shard=(1, 2))
+    sweep.run(path, SPECS[:2], out=other)
+    message = (
+        f"out={str(one)!r} holds a sweep of other specs or states, or one that was divided for "
+        "another memory; delete the folder or give another one"
+    )
+    kept = {file: file.read_bytes() for file in one.rglob("*.*")}
+    for case in (
+        lambda: sweep.run(path, SPECS[:2], out=one, shard=(2, 2)),
+        lambda: sweep.merge([other], out=one),
+    ):
+        with pytest.raises(OutputError) as caught:
+            case()
+        assert str(caught.value) == message
+    assert {file: file.read_bytes() for file in one.rglob("*.*")} == kept
+    # Both begin at the same time, and find no record.
+    (one / "sweep.json").rename(one / "hidden")
+
+    def begin_first(*given: object, **named: object) -> None:
+        (one / "hidden").rename(one / "sweep.json")
+        write_record(*given, **named)  # type: ignore[arg-type]
+
+    monkeypatch.setattr("qmaps.sweep.parts.write_record", begin_first)
+    with pytest.raises(OutputError) as caught:
+        sweep.run(path, SPECS[:2], out=one, shard=(2, 2))
+    assert str(caught.value) == message
+    assert (one / "sweep.json").read_bytes() == kept[one / "sweep.json"]
+
+
+def test_one_folder_need_not_be_a_list(path: Path, tmp_path: Path) -> None:
+    expected = sweep.run(path, SPECS[:2], out=tmp_path, shard=(1, 1))
+    same(sweep.merge(tmp_path, out=tmp_path), expected)
+    same(sweep.merge(str(tmp_path), out=tmp_path), expected)
 
 
 def test_shards_that_are_none(path: Path, tmp_path: Path) -> None:

@@ -11,6 +11,8 @@ import torch
 
 import qmaps
 from qmaps import capture, sweep
+from qmaps.algebra.pair import Pair
+from qmaps.errors import BadTypeError, BadValueError
 from qmaps.sweep.plan import Item
 from qmaps.sweep.progress import Meter
 from tests.sweep.data import SHAPES, SPECS, on_disk, same, tensors
@@ -100,3 +102,45 @@ def test_throughput_and_time_left() -> None:
     assert meter.note(items[0]) == "a"
     meter.add(items[0])
     assert meter.note(items[1]) == "b (1.5M elements/s, 4 s left)"
+
+
+def test_one_spec_need_not_be_a_list() -> None:
+    states = {"a": tensors()["a"]}
+    for spec in SPECS[:2]:
+        same(sweep.run(states, spec), sweep.run(states, [spec]))
+    for given in (qmaps.quantizer(SPECS[0]), Pair.parse(SPECS[1])):
+        same(sweep.run(states, given), sweep.run(states, [str(given)]))
+    with pytest.raises(BadTypeError) as caught:
+        sweep.run(states, 5)  # type: ignore[arg-type]
+    assert str(caught.value) == ("specs=5 must be a spec such as 'B128/DE@4s', or a list of them")
+
+
+def test_numbers_as_text(tmp_path: Path) -> None:
+    path = on_disk(tmp_path)
+
+    def digests(**given: object) -> list[str]:
+        return [item.digest for item in sweep.plan(path, SPECS, **given)]  # type: ignore[arg-type]
+
+    assert digests(sample="5%") == digests(sample="0.05") == digests(sample=0.05) != digests()
+    assert digests(sample="100%") == digests(sample=1) == digests(sample=1.0)
+    assert digests(memory="7.6MB") == digests(memory=7_600_000) != digests(memory="none")
+    assert digests(memory="none") == digests(memory=None)
+    for text in ("1", "0.51", "101%", "0", "0%", "some", "-1%", "nan"):
+        with pytest.raises(BadValueError) as caught:
+            sweep.plan(path, SPECS, sample=text)
+        assert str(caught.value) == (
+            f"sample={text!r} must be a share above 0 and at most 100%, such as 1% or 0.01; above "
+            "0.5 with a percent sign"
+        )
+    for memory in (0, -5):
+        with pytest.raises(BadValueError) as caught:
+            sweep.plan(path, SPECS, memory=memory)
+        assert str(caught.value) == f"memory={memory} must be above 0, or None for no limit"
+    cases = {
+        "sample=True must be a number, or a text such as '1%'": {"sample": True},
+        "memory=[5] must be bytes, or a text such as '2GiB'": {"memory": [5]},
+    }
+    for message, given in cases.items():
+        with pytest.raises(BadTypeError) as wrong:
+            digests(**given)
+        assert str(wrong.value) == message

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 
 import pandas as pd
 
-from qmaps.algebra.pair import Pair
+from qmaps.algebra.pair import Pair, listed
 from qmaps.analyze._states import MIN_SIZE, States, as_states
 from qmaps.analyze.replay.run import Given, check, chosen, recursions, replayed
 from qmaps.analyze.replay.source import share_of, source
@@ -22,7 +22,7 @@ POINTS = 24
 
 def curves(
     states: States,
-    specs: Iterable[Given],
+    specs: Given | Iterable[Given],
     *,
     steps: int | None = None,
     elements: int = ELEMENTS,
@@ -36,7 +36,7 @@ def curves(
 
     Args:
         states: as for `run`.
-        specs: pairs of quantizers, such as ``"B128/DE@4s + rank1/linear@4u"``.
+        specs: pairs of quantizers, such as ``"B128/DE@4s + rank1/linear@4u"``, or one.
         steps: as for `run`.
         elements: elements of each parameter to replay, about, in whole rows.
         parameters: names of parameters, with wildcards; all if left out.
@@ -55,7 +55,7 @@ def curves(
         As `run`; BadValueError also if `elements` is below 1.
     """
     known = tuple(codebooks)
-    pairs = list(dict.fromkeys(Pair.parse(spec, known) for spec in specs))
+    pairs = list(dict.fromkeys(Pair.parse(spec, known) for spec in listed(specs)))
     if not pairs or elements < 1:
         raise BadValueError(f"elements={elements!r} must be at least 1, and specs not empty")
     check(steps, seed=seed)

@@ -10,7 +10,7 @@ from typing import Any
 
 import pandas as pd
 
-from qmaps.algebra.pair import Pair, spec_of
+from qmaps.algebra.pair import Pair, listed, spec_of
 from qmaps.algebra.quantizer import Quantizer
 from qmaps.analyze._states import MIN_SIZE, States, as_states
 from qmaps.analyze.replay.recursion import Recursion, exact_measures
@@ -30,7 +30,7 @@ Given = Pair | str | tuple[str | Quantizer | None, str | Quantizer | None]
 
 def run(
     states: States,
-    specs: Iterable[Given],
+    specs: Given | Iterable[Given],
     *,
     steps: int | None = None,
     skip: int = 0,
@@ -56,7 +56,7 @@ def run(
             were recorded after them (``StateRecorder(..., gradients=...)``), these are replayed.
             If not, gradients are drawn at random with the mean and variance that the moments tell
             (`qmaps.analyze.replay.simulate`), and the column `gradients` says so.
-        specs: pairs of quantizers, such as ``"B128/DE@4s + rank1/linear@4u"``.
+        specs: pairs of quantizers, such as ``"B128/DE@4s + rank1/linear@4u"``, or one.
         steps: most gradients to replay, at least 2. If left out, all that were recorded, or 100
             that are simulated.
         skip: number of gradients that the moments take exactly before the replay begins.
@@ -141,7 +141,7 @@ def run(
             decay; or a state or a gradient holds NaN or infinity.
     """
     known = tuple(codebooks)
-    pairs = list(dict.fromkeys(Pair.parse(spec, known) for spec in specs))
+    pairs = list(dict.fromkeys(Pair.parse(spec, known) for spec in listed(specs)))
     if not pairs:
         raise BadValueError("specs must hold at least one pair of quantizers")
     check(steps, skip, rounds, share, seed)

@@ -110,7 +110,7 @@ def family_of(names: Collection[str]) -> Family:
     if (known := _with(found)) is not None:
         return known
     have = ", ".join(sorted(found)) if found else "no states"
-    known_states = "; ".join(f"{f.name}: {', '.join(f.states)}" for f in FAMILIES.values())
     raise CaptureError(
-        f"the checkpoint has {have}; only these states can be converted: {known_states}"
+        f"the checkpoint has {have}; only states of these optimizers can be converted: "
+        f"{', '.join(FAMILIES)}"
     )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -11,7 +12,7 @@ from torch import Tensor
 
 from qmaps.capture import snapshot
 from qmaps.capture.readers.base import Reader, StateDict
-from qmaps.capture.snapshot import Lazy
+from qmaps.capture.snapshot import Lazy, Part
 from qmaps.errors import CaptureError, shown
 
 PREFIX = re.compile(r"(?:(?:optim|optimizer)\.)?state\.")
@@ -65,7 +66,8 @@ class NamedTensors(Reader):
                     raise CaptureError(
                         f"{str(path)!r} has {shown(key)} in {entry.get_dtype()}, which is not read"
                     )
-                lazy = Lazy(tuple(entry.get_shape()), dtype, _reader(path, key))
+                shape = tuple(entry.get_shape())
+                lazy = Lazy(shape, dtype, _reader(path, key), parts=_parts(path, key))
                 state.setdefault(parameter, {})[found] = lazy
         return [{"state": state, "param_groups": [{"params": list(state)}]}]
 
@@ -80,7 +82,7 @@ def _state(key: str) -> str | None:
     return last if known else None
 
 
-def _reader(path: Path, key: str) -> Any:
+def _reader(path: Path, key: str) -> Callable[[], Tensor]:
     def read() -> Tensor:
         try:
             return snapshot.read_named(path, key)
@@ -88,3 +90,13 @@ def _reader(path: Path, key: str) -> Any:
             raise CaptureError(f"{str(path)!r} cannot be read ({error})") from None
 
     return read
+
+
+def _parts(path: Path, key: str) -> Callable[[], Part]:
+    def opened() -> Part:
+        try:
+            return snapshot.parts_of_named(path, key)
+        except (OSError, KeyError) as error:
+            raise CaptureError(f"{str(path)!r} cannot be read ({error})") from None
+
+    return opened

@@ -6,7 +6,7 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -15,7 +15,7 @@ from torch import Tensor
 
 from qmaps.capture.decoded import decoded
 from qmaps.capture.readers.base import Reader, StateDict, named_by, reading
-from qmaps.capture.snapshot import Lazy
+from qmaps.capture.snapshot import Lazy, Part
 from qmaps.errors import DAMAGE, BadValueError, CaptureError
 from qmaps.storage import checkpoint
 from qmaps.storage.files import exists
@@ -361,7 +361,8 @@ def _joined(
             states[state] = value
         elif all(_holds(part, piece) for part, piece in zip(parts, pieces, strict=True)):
             read = reading(_reader(shape, pieces, parts))
-            states[state] = Lazy(shape, value.dtype, read, _writer(pieces, parts))
+            opened = partial(_opened, pieces, parts)
+            states[state] = Lazy(shape, value.dtype, read, _writer(pieces, parts), opened)
         else:
             states[state] = Other()
     return states
@@ -381,6 +382,25 @@ def step_of(kept: Sequence[Any]) -> Any:
 
 def _holds(part: Any, piece: Piece) -> bool:
     return isinstance(part, (Tensor, Lazy)) and piece.start + piece.numel <= math.prod(part.shape)
+
+
+def _opened(pieces: list[Piece], parts: list[Any]) -> Part:
+    """Reads parts of a parameter that lie in the flat tensors of several ranks."""
+    for piece in pieces:
+        if piece.rank.damage:
+            raise piece.rank.damage
+    opened = [(part if isinstance(part, Lazy) else Lazy.of(part)).opened() for part in parts]
+
+    def read(begin: int, end: int) -> Tensor:
+        cut, at = [], 0
+        for piece, part in zip(pieces, opened, strict=True):
+            low, high = max(begin, at), min(end, at + piece.numel)
+            if low < high:
+                cut.append(part(piece.start + low - at, piece.start + high - at))
+            at += piece.numel
+        return torch.cat(cut)
+
+    return read
 
 
 def _reader(shape: tuple[int, ...], pieces: list[Piece], parts: list[Any]) -> Any:

@@ -72,10 +72,12 @@ class UpdateErrors:
 
     def __init__(self) -> None:
         self._errors = core.UpdateErrors()
+        self._numel = 0
 
     def clear(self) -> None:
         """Start again from nothing, keeping the memory."""
         self._errors.clear()
+        self._numel = 0
 
     def add(
         self,
@@ -95,6 +97,7 @@ class UpdateErrors:
             eps: Adam's `eps`.
         """
         numel = exact.numel()
+        self._numel += numel
         self._errors.add(
             address(exact),
             address(v),
@@ -119,6 +122,17 @@ class UpdateErrors:
         found = self._errors.summary(list(levels), torch.get_num_threads())
         numel, collapsed, total, ranks, kept, relative, relative_ranks = found
         return numel, collapsed, [numel, total, ranks], [kept, relative, relative_ranks]
+
+    def bits(self) -> tuple[Tensor, Tensor]:
+        """All errors as the bits of float32 numbers, absolute and relative ones.
+
+        Returns:
+            Two int32 tensors with an entry for each element; a relative error is -2**31, the bits
+            0x80000000, where the exact update is 0.
+        """
+        absolute, relative = (torch.empty(self._numel, dtype=torch.int32) for _ in range(2))
+        self._errors.copy_bits(address(absolute), address(relative))
+        return absolute, relative
 
 
 def add_update_grid(

@@ -412,6 +412,8 @@ def test_bad_arguments(recording: Path) -> None:
     with pytest.raises(BadValueError) as caught:
         qmaps.replay.run(recording, [])
     assert str(caught.value) == "specs must hold at least one pair of quantizers"
+    alone, listed = (qmaps.replay.run(recording, given, steps=2) for given in (PAIRS[0], PAIRS[:1]))
+    pd.testing.assert_frame_equal(alone, listed)
     with pytest.raises(SpecError, match="B8/DE@9s"):
         qmaps.replay.run(recording, ["B8/DE@9s + 32-bit"])
 

@@ -134,6 +134,12 @@ void UpdateErrors::add(UpdateTask& task, int threads) {
     numel_ += task.numel;
 }
 
+void UpdateErrors::copy_bits(std::uint32_t* absolute, std::uint32_t* relative) const {
+    if (numel_ == 0) return;
+    std::memcpy(absolute, bits_[0].get(), static_cast<std::size_t>(numel_) * 4);
+    std::memcpy(relative, bits_[1].get(), static_cast<std::size_t>(numel_) * 4);
+}
+
 std::array<ErrorSummary, 2> UpdateErrors::summaries(const std::vector<double>& levels,
                                                     int threads) const {
     std::array<ErrorSummary, 2> result{ErrorSummary{numel_, sums_.absolute, {}},

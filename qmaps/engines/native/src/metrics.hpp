@@ -37,6 +37,9 @@ class UpdateErrors {
     std::int64_t numel() const { return numel_; }
     std::int64_t collapsed() const { return sums_.collapsed; }
 
+    // Copy the bits of all errors, which are floats; relative ones are 0x80000000 where u is 0.
+    void copy_bits(std::uint32_t* absolute, std::uint32_t* relative) const;
+
   private:
     void reserve(std::int64_t numel);
 

@@ -69,6 +69,12 @@ void register_metrics(nb::module_& module) {
                  nb::gil_scoped_release unlocked;
                  self.add(task, threads);
              })
+        .def("copy_bits",
+             [](const UpdateErrors& self, Address absolute, Address relative) {
+                 self.copy_bits(reinterpret_cast<std::uint32_t*>(absolute),
+                                reinterpret_cast<std::uint32_t*>(relative));
+             },
+             "Copy the float32 bits of all errors, absolute and relative, to these addresses.")
         .def(
             "summary",
             [](const UpdateErrors& self, const std::vector<double>& levels, int threads) {
