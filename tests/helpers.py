@@ -61,7 +61,8 @@ def normalizers() -> list[Normalizer]:
         if (parsed := cls.parse(name)) is not None
     ]
     plain = list(dict.fromkeys(plain))
-    dividing = [n for n in plain if not (n.log_domain or n.ones)]
+    plain.append(normalize.LogBlock(7, 0.25))
+    dividing = [n for n in plain if not n.alone]
     eight = [normalize.eight_bit.EightBit(n) for n in dividing]
     spread = [n for n in dividing if n.spec in ("B64", "rank1", "tensor")]
     others = [cls for cls in SUFFIXES.values() if cls is not normalize.eight_bit.EightBit]

@@ -207,8 +207,8 @@ def test_b32x8_costs_what_b128_costs() -> None:
 def test_log_range_of_each_block() -> None:
     x = torch.tensor([0.0, 4.0, 0.5, 16.0, 0.0, 0.0, 0.0, 0.0, 3.0, 3.0])
     low, high = normalize.LogBlock(4).scales(x)
-    assert low[:2].tolist() == [-1.0, 0.0]
-    assert high[:2].tolist() == [4.0, 0.0]
+    assert low[:2].tolist() == [-1.0, -250.0]
+    assert high[:2].tolist() == [4.0, -250.0]
     assert low[2] == high[2]
     t = qmaps.quantizer("logB4/log2@4u").quantize(x)
     assert t.codes().tolist() == [0, 9, 1, 15, 0, 0, 0, 0, 15, 15]
@@ -223,7 +223,7 @@ def test_log_ends_are_those_of_the_oracle(shape: tuple[int, ...]) -> None:
     flat = x.double().reshape(-1).numpy()
     for index, start in enumerate(range(0, flat.size, 7)):
         kept = flat[start : start + 7][flat[start : start + 7] > 0]
-        ends = (np.log2(kept.min()), np.log2(kept.max())) if kept.size else (0.0, 0.0)
+        ends = (np.log2(kept.min()), np.log2(kept.max())) if kept.size else (-250.0, -250.0)
         assert (float(low[index]), float(high[index])) == pytest.approx(ends, rel=1e-6, abs=1e-6)
 
 
@@ -285,20 +285,22 @@ def test_log_codes_are_even_in_log2() -> None:
          "B4 / Rank1: '/' needs a map on its right, such as one of qmaps.maps"),
         (lambda: normalize.Rank1() & "B4", "rank1 & str: '&' needs a normalizer on its right"),
         (lambda: normalize.BlockWise(4) & normalize.LogBlock(4),
-         "logB4 cannot be combined with '&'; it works alone, with the map log2"),
+         "logB4 cannot be combined with '&'; it works alone, with the maps log2 and log2-0"),
         (lambda: normalize.BlockWise(4) & 3,
          "B4 & int: '&' needs a normalizer on its right"),
         (lambda: normalize.BlockWise(4) / 3, (
             "B4 / int: '/' needs a map on its right, such as one of qmaps.maps"
         )),
         (lambda: normalize.LogBlock(4) & normalize.Rank1(),
-         "logB4 cannot be combined with '&'; it works alone, with the map log2"),
+         "logB4 cannot be combined with '&'; it works alone, with the maps log2 and log2-0"),
         (lambda: normalize.EightBit(normalize.LogBlock(4)),
-         "logB4 cannot be combined with 'x8'; it works alone, with the map log2"),
+         "logB4 cannot be combined with 'x8'; it works alone, with the maps log2 and log2-0"),
         (lambda: normalize.LogBlock(4) / qmaps.maps.Linear(4, False),
-         "logB4/linear@4u: the normalizer logB<n> and the map log2 only work with each other"),
+         "logB4/linear@4u: the normalizer logB<n> and the maps log2 and log2-0 only work with each "
+         "other"),
         (lambda: normalize.PerTensor() / qmaps.maps.Log2(4),
-         "tensor/log2@4u: the normalizer logB<n> and the map log2 only work with each other"),
+         "tensor/log2@4u: the normalizer logB<n> and the maps log2 and log2-0 only work with each "
+         "other"),
     ],
 )  # fmt: skip
 def test_what_does_not_go_together(make: object, message: str) -> None:
