@@ -61,7 +61,7 @@ def normalizers() -> list[Normalizer]:
         if (parsed := cls.parse(name)) is not None
     ]
     plain = list(dict.fromkeys(plain))
-    plain.append(normalize.LogBlock(7, 0.25))
+    plain += [normalize.LogBlock(7, 0.25), normalize.RootMeanSquare(1.5, 64)]
     dividing = [n for n in plain if not n.alone]
     eight = [normalize.eight_bit.EightBit(n) for n in dividing]
     spread = [n for n in dividing if n.spec in ("B64", "rank1", "tensor")]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -14,7 +15,7 @@ from docsite.page import CLASS_ALONE, Page, docstring_of, first_sentence, source
 from docsite.pictures import picture
 from qmaps.figures._style import style
 from qmaps.maps import Linear, Log2
-from qmaps.normalize import REGISTRY, BlockWise, Minimum, Normalizer, Rank1
+from qmaps.normalize import REGISTRY, BlockWise, Minimum, Normalizer, Rank1, RootMeanSquare
 from qmaps.normalize.scale_format import SUFFIXES, ScaleFormat
 
 TITLE = "Normalizers"
@@ -112,7 +113,7 @@ def _example(cls: type[Normalizer]) -> Normalizer:
     """The normalizer that the spec name stands for, in blocks of `BLOCK`."""
     found = cls.parse(cls.spec_name.replace("<n>", str(BLOCK)))
     assert found is not None, cls.spec_name
-    return found
+    return replace(found, factor=4.0) if isinstance(found, RootMeanSquare) else found
 
 
 def _name(part: Normalizer) -> str:

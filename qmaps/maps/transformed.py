@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from qmaps.errors import BadTypeError, BadValueError, shown
-from qmaps.maps._companded import thresholds_within
+from qmaps.maps._companded import CompandedMap, thresholds_within
 from qmaps.maps._transforms import SquareRootOf, Transform, named, written
 from qmaps.maps.base import Map, table
 from qmaps.maps.codebook import Codebook
@@ -32,7 +32,8 @@ class Transformed(Map):
 
     Args:
         transform: its name in specs, such as ``"sqrt"`` or ``"pow0.25"``.
-        inner: a map with a formula, whose values lie in [-1, 1].
+        inner: a map with a formula, whose values lie in [-1, 1], and without a transform of its
+            own.
         nearest: place thresholds halfway between values, not between their transforms.
 
     >>> from qmaps.maps import Linear, Transformed
@@ -52,9 +53,11 @@ class Transformed(Map):
             )
         if not isinstance(inner, Map):
             raise BadTypeError(f"inner={shown(inner)} must be a map")
-        if inner.fitted or inner.log_domain or isinstance(inner, (Codebook, Transformed)):
+        others = (Codebook, CompandedMap, Transformed)
+        if inner.fitted or inner.log_domain or isinstance(inner, others):
             raise BadValueError(
-                f"inner={inner.spec} cannot follow a transform; it must be a map with a formula"
+                f"inner={inner.spec} cannot follow a transform; it must be a map with a formula "
+                "and without a transform of its own"
             )
         if float(table(inner).abs().max()) > 1:
             raise BadValueError(f"inner={inner.spec} has values above 1; transforms end there")

@@ -83,7 +83,7 @@ class RangeExpansion(Normalizer, name="powB<n>r<n>"):
         low = torch.where(rows == 0, high[:, None], rows).amin(dim=1)
         ends = [torch.where(end > 0, end, 1.0) for end in (low, high)]  # 1 for NaN and zeros
         wide = log2(ends[1]) - log2(ends[0])
-        wanted = STEPS * log2(torch.full_like(wide, self.ratio))
+        wanted = STEPS * log2(torch.full_like(wide, float(self.ratio)))
         steps = (wanted / wide).nan_to_num(nan=STEPS, posinf=MOST).floor().clamp(1, MOST)
         return high, steps.to(torch.uint8)
 

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 import qmaps
 from qmaps import maps, normalize
 from qmaps.algebra.pair import Pair
+from qmaps.errors import one_line
 from qmaps.maps import DynamicExponent, Linear
 from qmaps.normalize import BlockWise, EightBit, Rank1
 from qmaps.normalize.scale_format import SUFFIXES
@@ -201,7 +202,7 @@ def test_codebooks_are_found_by_their_label() -> None:
     }.items():  # fmt: skip
         with pytest.raises(qmaps.errors.SpecError) as caught:
             qmaps.quantizer(spec, codebooks=[mine, other])
-        assert str(caught.value) == f"spec={spec!r}: {message}"
+        assert str(caught.value) == one_line(f"spec={spec!r}: {message}")
 
 
 def test_spec_must_be_text() -> None:

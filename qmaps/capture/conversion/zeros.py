@@ -78,9 +78,10 @@ def handle(first: State, second: State, source: State, *, policy: str) -> tuple[
 
 def _smallest(t: QuantizedTensor) -> int:
     """The code of the smallest positive value."""
+    positive = table(t.quantizer.map) > 0
     if t.quantizer.map.log_domain:
-        return 1  # code 0 is zero, the others ascend
-    return int((table(t.quantizer.map) > 0).int().argmax())
+        positive = table(t.quantizer.map) >= 0  # positions; zero's is -1
+    return int(positive.int().argmax())
 
 
 def _filled(t: QuantizedTensor, codes: Tensor) -> QuantizedTensor:
