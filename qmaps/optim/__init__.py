@@ -13,6 +13,7 @@ from qmaps.optim.adagrad import Adagrad, Adagrad4bit, Adagrad8bit
 from qmaps.optim.adam import Adam, Adam4bit, Adam8bit
 from qmaps.optim.adamw import AdamW, AdamW4bit, AdamW8bit
 from qmaps.optim.adamw_factor import AdamW4bitFactor, AdamW8bitFactor, AdamWFactor
+from qmaps.optim.adan import Adan, Adan4bit, Adan8bit
 from qmaps.optim.ademamix import AdEMAMix, AdEMAMix4bit, AdEMAMix8bit
 from qmaps.optim.base import QuantizedOptimizer
 from qmaps.optim.choice import keep_in_32_bits
@@ -54,6 +55,9 @@ __all__ = [
     "AdamW8bit",
     "AdamW8bitFactor",
     "AdamWFactor",
+    "Adan",
+    "Adan4bit",
+    "Adan8bit",
     "CPUOffloadOptimizer",
     "Choice",
     "LAMB4bit",

@@ -19,7 +19,10 @@ def eigenbasis(gram: Tensor) -> Tensor:
     """
     if not gram.isfinite().all():
         return torch.full_like(gram, torch.nan)
-    vectors: Tensor = torch.linalg.eigh(gram).eigenvectors
+    try:
+        vectors: Tensor = torch.linalg.eigh(gram).eigenvectors
+    except RuntimeError:  # LinAlgError, as it does not converge; float64 mends that
+        vectors = torch.linalg.eigh(gram.double()).eigenvectors.float()
     return vectors.flip(1)
 
 

@@ -14,14 +14,15 @@ from qmaps.errors import BadValueError
 from qmaps.optim import SOAP, AdamW, SOAP4bit, SOAP8bit
 from qmaps.optim.eigenbases import eigenbasis, refined
 from tests.optim import soap_golden as golden
+from tests.optim.small_run import gradient, start
 
 
 def trained(**options: object) -> list[Tensor]:
-    params = [nn.Parameter(x) for x in golden.start()]
+    params = [nn.Parameter(x) for x in start()]
     optimizer = SOAP(params, lr=0.05, **options)
     for step in range(1, 21):
         for i, param in enumerate(params):
-            param.grad = golden.gradient(step, i, param.detach())
+            param.grad = gradient(step, i, param.detach())
         optimizer.step()
     return [param.detach() for param in params]
 
@@ -103,6 +104,21 @@ def test_power_iterations_find_the_eigenvectors() -> None:
         torch.testing.assert_close(basis.t() @ basis, torch.eye(12), rtol=0, atol=1e-5)
     assert order.tolist() == list(range(12))
     torch.testing.assert_close((basis.t() @ vectors).abs(), torch.eye(12), rtol=0, atol=1e-2)
+
+
+def test_what_does_not_converge_is_tried_in_float64(monkeypatch: pytest.MonkeyPatch) -> None:
+    eigh = torch.linalg.eigh
+
+    def fails(x: Tensor) -> object:
+        if x.dtype == torch.float32:
+            raise torch.linalg.LinAlgError("the algorithm failed to converge")
+        return eigh(x)
+
+    gram = torch.diag(torch.tensor([1.0, 3.0, 2.0]))
+    monkeypatch.setattr(torch.linalg, "eigh", fails)
+    found = eigenbasis(gram)
+    assert found.dtype == torch.float32
+    assert found.abs().tolist() == [[0, 0, 1], [1, 0, 0], [0, 1, 0]]
 
 
 def test_without_a_basis_it_is_adam_after_the_first_gradient() -> None:
