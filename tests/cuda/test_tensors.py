@@ -24,7 +24,7 @@ SPECS = (
     "B256/DE@8s", "B2048/DE-0@8u", "B128/linear@4u", "B8/nf4@4s", "B64/linear0@3s", "B512/DE@6s",
     "tensor/linear@8u", "row/DE@5s", "rank1/linear@4u", "B64&rank1/DE@4s", "B100/power2@7s",
     "B32x8/DE@4s", "rank1x8/linear@2s", "tensorx8/DE@8s", "B9000/DE@8s",
-    "logB128/log2@8u", "logB2048/log2@4u", "logB64/log2-0@3u", "logB64/log2-0@4u+sr",
+    "logB128/log2@8u", "logB2048/log2@4u", "logB64/log2-0@3u", "logB64/log2-0@4u",
 )  # fmt: skip
 INPUTS = (
     ((37, 211), torch.float32),
