@@ -57,7 +57,8 @@ def normalizers() -> list[Normalizer]:
     plain = [
         parsed
         for cls in normalize.REGISTRY
-        for name in [cls.spec_name.replace("<n>", "7"), cls.spec_name.replace("<n>", "64")]
+        for size in ("7", "64")
+        for name in [cls.spec_name.replace("<n>", size).replace("<k>", "4")]
         if (parsed := cls.parse(name)) is not None
     ]
     plain = list(dict.fromkeys(plain))

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -15,7 +14,7 @@ from docsite.page import CLASS_ALONE, Page, docstring_of, first_sentence, source
 from docsite.pictures import picture
 from qmaps.figures._style import style
 from qmaps.maps import Linear, Log2
-from qmaps.normalize import REGISTRY, BlockWise, Minimum, Normalizer, Rank1, RootMeanSquare
+from qmaps.normalize import REGISTRY, BlockWise, Minimum, Normalizer, Rank1
 from qmaps.normalize.scale_format import SUFFIXES, ScaleFormat
 
 TITLE = "Normalizers"
@@ -111,9 +110,9 @@ def _drawn(part: Normalizer, quantized: object) -> Figure:
 
 def _example(cls: type[Normalizer]) -> Normalizer:
     """The normalizer that the spec name stands for, in blocks of `BLOCK`."""
-    found = cls.parse(cls.spec_name.replace("<n>", str(BLOCK)))
+    found = cls.parse(cls.spec_name.replace("<n>", str(BLOCK)).replace("<k>", "4"))
     assert found is not None, cls.spec_name
-    return replace(found, factor=4.0) if isinstance(found, RootMeanSquare) else found
+    return found
 
 
 def _name(part: Normalizer) -> str:

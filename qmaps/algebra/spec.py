@@ -94,7 +94,7 @@ def _one_normalizer(text: str) -> normalize.Normalizer:
             return format_(_one_normalizer(inner))
     # B<n> is compared with the number written, so that "C128" is near "B128".
     number = re.search(r"\d+", text, re.ASCII)
-    written = [name.replace("<n>", number[0] if number else "<n>") for name in normalize.names()]
+    written = [re.sub("<.>", number[0] if number else "<n>", name) for name in normalize.names()]
     raise SpecError(
         f"unknown normalizer {shown(text)}; allowed are {', '.join(normalize.names())}, "
         f"each with or without one of {', '.join(sorted(SUFFIXES))}{nearest(text, written)}"

@@ -20,7 +20,7 @@ _SMALLEST = 2.0**-149
 
 
 @dataclass(frozen=True)
-class RootMeanSquare(Normalizer, name="rms<n>B<n>"):
+class RootMeanSquare(Normalizer, name="rms<k>B<n>"):
     """`factor` times the root mean square of each block of `size` elements, in row-major order.
 
     Larger elements take the codebook's end. ``rms4B128&B128`` divides by the largest magnitude

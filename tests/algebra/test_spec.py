@@ -10,7 +10,7 @@ import qmaps
 from qmaps import maps, normalize
 from qmaps.algebra.pair import Pair
 from qmaps.errors import one_line
-from qmaps.maps import DynamicExponent, Linear
+from qmaps.maps import DynamicExponent, Linear, Transformed
 from qmaps.normalize import BlockWise, EightBit, Rank1
 from qmaps.normalize.scale_format import SUFFIXES
 
@@ -124,6 +124,9 @@ def test_bad_specs(spec: str, message: str) -> None:
     assert str(caught.value) == message
 
 
+FACTORS = ("4", "0.5", "2.25", "1e-05", "1e+16")
+
+
 @st.composite
 def specs(draw: st.DrawFn) -> tuple[str, str]:
     """A canonical spec of anything in the registries, and the same with other case and spaces."""
@@ -146,7 +149,8 @@ def specs(draw: st.DrawFn) -> tuple[str, str]:
     kinds = [c for c in normalize.REGISTRY if c.log_domain == log and c.spec_name != "unscaled"]
     kinds = [c for c in kinds if c.linear != alone]
     for _ in range(1 if alone else draw(st.integers(1, 3))):
-        part = draw(st.sampled_from(kinds)).spec_name.replace("<n>", str(draw(size)))
+        part = draw(st.sampled_from(kinds)).spec_name
+        part = part.replace("<n>", str(draw(size))).replace("<k>", draw(st.sampled_from(FACTORS)))
         if log:
             part += draw(st.sampled_from(["", "q0.25", "q1", "q1e-07"]))
         parts.append(part + draw(st.sampled_from([""] if alone else ["", *SUFFIXES])))
@@ -156,7 +160,10 @@ def specs(draw: st.DrawFn) -> tuple[str, str]:
         fields = {key: value for key, value in fields.items() if key not in ("mx", "raw")}
     if fields.get("mx"):
         fields.pop("raw", None)
-    map_ = cls(bits=width, signed=signed, **fields)
+    map_: maps.Map = cls(bits=width, signed=signed, **fields)
+    if draw(st.booleans()) and cls.spec_name in ("DE", "linear", "nf4", "power2"):
+        transform = draw(st.sampled_from(["sqrt", "softsign", "mu-law15", "pow0.25", "log20"]))
+        map_ = Transformed(transform, map_, nearest=draw(st.booleans()))
     spec = f"{'&'.join(parts)}/{map_.spec}{draw(st.sampled_from(['', '+sr']))}"
     odd = draw(st.sampled_from([str.upper, str.lower, str.title]))(spec)
     gaps = draw(st.sampled_from(["", " "]))
