@@ -52,6 +52,12 @@ def fitted_maps(bits: int) -> list[FittedMap]:
     ]
 
 
+def squares_in_doubt() -> Tensor:
+    """16 numbers with a norm of about 1 + 2**-24: the order of a sum decides how it rounds."""
+    powers = [-27, None, -27, -27, None, -27, None, -12, -27, -27, -27, -12, -27, 0, -24, -27]
+    return torch.tensor([0.0 if power is None else 2.0**power for power in powers])
+
+
 def normalizers() -> list[Normalizer]:
     """Every normalizer that a spec can name, plain and with suffixes, and pairs under ``&``."""
     plain = [

@@ -13,7 +13,7 @@ import qmaps
 from qmaps import normalize
 from qmaps.engines.philox import RoundingKey
 from qmaps.normalize.base import Normalizer
-from tests.helpers import LARGEST, SMALLEST, sample
+from tests.helpers import LARGEST, SMALLEST, sample, squares_in_doubt
 
 SHAPES = [(13,), (300,), (9, 30), (3, 5, 7), (2, 3, 4, 5)]
 
@@ -274,6 +274,13 @@ def test_root_mean_squares_of_blocks(shape: tuple[int, ...], factor: float, size
         assert root == pytest.approx(math.sqrt(math.fsum(v * v for v in block) / len(block)))
         expected += [np.float32(root * factor)] * len(block)
     assert scale(f"rms{factor}B{size}", x).ravel().tolist() == expected
+
+
+def test_squares_are_added_in_the_order_of_a_balanced_tree() -> None:
+    x = squares_in_doubt()
+    squares = x.double().square().tolist()
+    assert math.sqrt(tree_sum(squares)) <= 1 + 2**-24 < math.sqrt(sum(squares))
+    assert normalize.RootMeanSquare(4, 16).scales(x)[0].tolist() == [1.0]
 
 
 def test_root_mean_squares_at_the_ends_of_float32() -> None:

@@ -78,9 +78,9 @@ def handle(first: State, second: State, source: State, *, policy: str) -> tuple[
 
 def _smallest(t: QuantizedTensor) -> int:
     """The code of the smallest positive value."""
-    positive = table(t.quantizer.map) > 0
-    if t.quantizer.map.log_domain:
-        positive = table(t.quantizer.map) >= 0  # positions; zero's is -1
+    book = table(t.quantizer.map)
+    # Positions in a log2 range begin at 0; that of zero is -1.
+    positive = book >= 0 if t.quantizer.map.log_domain else book > 0
     return int(positive.int().argmax())
 
 

@@ -15,7 +15,7 @@ from qmaps.engines.backends import use_backend
 from qmaps.engines.native import tensors
 from qmaps.optim import AdamW
 from tests.engines.native.test_tensors import assert_as_reference, wide
-from tests.helpers import LARGEST, SMALLEST, about, same_bits
+from tests.helpers import LARGEST, SMALLEST, about, same_bits, squares_in_doubt
 
 SPECS = (
     *("rms4B64/DE@4s", "rms2.5B7/e4m3@8s+sr", "rms1B8192/linear0@8s", "rms3B9000/linear@3s"),
@@ -70,6 +70,10 @@ def test_bad_values_as_the_reference(
     x = x if q.map.signed else x.abs()
     x[3, 4] = x[30, 1] = bad
     assert_as_reference(q, x, unchecked=True, each_isa=each_isa)
+
+
+def test_squares_are_added_in_the_same_order(each_isa: Callable[[], Iterable[str]]) -> None:
+    assert_as_reference(qmaps.quantizer("rms4B16/DE@8s"), squares_in_doubt(), each_isa=each_isa)
 
 
 def test_what_is_fused() -> None:
