@@ -52,16 +52,24 @@ def fitted_maps(bits: int) -> list[FittedMap]:
     ]
 
 
+def squares_in_doubt() -> Tensor:
+    """16 numbers with a norm of about 1 + 2**-24: the order of a sum decides how it rounds."""
+    powers = [-27, None, -27, -27, None, -27, None, -12, -27, -27, -27, -12, -27, 0, -24, -27]
+    return torch.tensor([0.0 if power is None else 2.0**power for power in powers])
+
+
 def normalizers() -> list[Normalizer]:
     """Every normalizer that a spec can name, plain and with suffixes, and pairs under ``&``."""
     plain = [
         parsed
         for cls in normalize.REGISTRY
-        for name in [cls.spec_name.replace("<n>", "7"), cls.spec_name.replace("<n>", "64")]
+        for size in ("7", "64")
+        for name in [cls.spec_name.replace("<n>", size).replace("<k>", "4")]
         if (parsed := cls.parse(name)) is not None
     ]
     plain = list(dict.fromkeys(plain))
-    dividing = [n for n in plain if not (n.log_domain or n.ones)]
+    plain += [normalize.LogBlock(7, 0.25), normalize.RootMeanSquare(1.5, 64)]
+    dividing = [n for n in plain if not n.alone]
     eight = [normalize.eight_bit.EightBit(n) for n in dividing]
     spread = [n for n in dividing if n.spec in ("B64", "rank1", "tensor")]
     others = [cls for cls in SUFFIXES.values() if cls is not normalize.eight_bit.EightBit]

@@ -72,8 +72,8 @@ class Quantizer:
     def __post_init__(self) -> None:
         if self.normalizer.log_domain != self.map.log_domain:
             raise SpecError(
-                f"{self.normalizer.spec}/{self.map.spec}: the normalizer logB<n> and the map log2 "
-                "only work with each other"
+                f"{self.normalizer.spec}/{self.map.spec}: the normalizer logB<n> and the maps log2 "
+                "and log2-0 only work with each other"
             )
         scales = {"powers_of_two": self.normalizer.powers_of_two, "ones": self.normalizer.ones}
         if any(scales.values()):

@@ -1,8 +1,9 @@
 """Spec strings such as ``B128/DE@4s``, ``B32x8&rank1/linear@4u+sr``.
 
-``NORM[SUFFIX]["&"NORM[SUFFIX]]"/"MAP["("field=value,...")"]"@"BITS["s"|"u"]["+sr"]``, read without
-regard to case and written in one canonical form. A suffix such as ``x8`` tells in which format
-scales are stored (`qmaps.normalize.scale_format`).
+``NORM[SUFFIX]["&"NORM[SUFFIX]]"/"[TRANSFORM":"]MAP["("field=value,...")"]"@"BITS["s"|"u"]["+sr"]``,
+read without regard to case and written in one canonical form. A suffix such as ``x8`` tells in
+which format scales are stored (`qmaps.normalize.scale_format`). A transform such as ``sqrt`` may
+come before the map (`qmaps.maps.transformed`).
 """
 
 from __future__ import annotations
@@ -14,7 +15,9 @@ from typing import Any
 
 from qmaps import maps, normalize
 from qmaps.errors import BadValueError, SpecError, nearest, shown
+from qmaps.maps._transforms import named, written
 from qmaps.maps.codebook import Codebook
+from qmaps.maps.transformed import Transformed
 from qmaps.normalize.minimum import Minimum
 from qmaps.normalize.scale_format import SUFFIXES
 
@@ -24,7 +27,7 @@ SHORT = {"bf16": "unscaled/bf16@16s", "fp16": "unscaled/fp16@16s"}
 LONGEST = 500
 """Characters of a spec, at most."""
 
-GRAMMAR = 'NORM[SUFFIX]["&"NORM[SUFFIX]]/MAP@BITS["s"|"u"]["+sr"]'
+GRAMMAR = 'NORM[SUFFIX]["&"NORM[SUFFIX]]/[TRANSFORM:]MAP@BITS["s"|"u"]["+sr"]'
 
 _MAP = r"(?P<map>[^@/()]+)(?:\((?P<fields>[^()]*)\))?@(?P<bits>\d+)(?P<sign>[su]?)"
 _FLAGS = re.IGNORECASE | re.ASCII
@@ -91,7 +94,7 @@ def _one_normalizer(text: str) -> normalize.Normalizer:
             return format_(_one_normalizer(inner))
     # B<n> is compared with the number written, so that "C128" is near "B128".
     number = re.search(r"\d+", text, re.ASCII)
-    written = [name.replace("<n>", number[0] if number else "<n>") for name in normalize.names()]
+    written = [re.sub("<.>", number[0] if number else "<n>", name) for name in normalize.names()]
     raise SpecError(
         f"unknown normalizer {shown(text)}; allowed are {', '.join(normalize.names())}, "
         f"each with or without one of {', '.join(sorted(SUFFIXES))}{nearest(text, written)}"
@@ -99,6 +102,9 @@ def _one_normalizer(text: str) -> normalize.Normalizer:
 
 
 def _map(match: re.Match[str], codebooks: Iterable[Codebook]) -> maps.Map:
+    transform, colon, rest = match["map"].partition(":")
+    if colon:
+        return _transformed(transform.strip(), rest.strip(), match)
     name, bits = match["map"].strip(), int(match["bits"])
     sign = match["sign"].lower()
     for codebook in codebooks:
@@ -113,6 +119,23 @@ def _map(match: re.Match[str], codebooks: Iterable[Codebook]) -> maps.Map:
     cls = maps.REGISTRY[by_folded[name.lower()]]
     signed = sign == "s" if sign else cls.signs[0]
     return cls(bits=bits, signed=signed, **_fields(cls, match["fields"]))
+
+
+def _transformed(transform: str, name: str, match: re.Match[str]) -> Transformed:
+    """The map after a transform; of its fields `nearest` is that of `Transformed`."""
+    if named(transform) is None:
+        raise SpecError(f"unknown transform {shown(transform)}; allowed are {', '.join(written())}")
+    fields = [field.strip() for field in (match["fields"] or "").split(",") if field.strip()]
+    own = [field for field in fields if field.lower().replace(" ", "").startswith("nearest=")]
+    if len(own) > 1:
+        raise SpecError(f"field 'nearest' of {transform} is given more than once")
+    others = ",".join(field for field in fields if field not in own)
+    inner = f"{name}({others})@" if others else f"{name}@"
+    found = _ONE_MAP.fullmatch(f"{inner}{match['bits']}{match['sign']}")
+    if found is None:
+        raise SpecError(f"unknown map {shown(name)} after the transform {transform}")
+    nearest_value = _value("nearest", own[0].partition("=")[2].strip(), False) if own else False
+    return Transformed(transform, _map(found, ()), nearest=nearest_value)
 
 
 def _codebook(codebook: Codebook, bits: int, sign: str) -> Codebook:

@@ -28,6 +28,7 @@ def maps(
     from qmaps import maps as all_maps
     from qmaps import normalize
     from qmaps.algebra.spec import parse_map
+    from qmaps.maps import _transforms as transforms
 
     if spec is not None:
         map_ = parse_map(spec)
@@ -59,10 +60,9 @@ def maps(
         ],
     )
     suffixes = ", ".join(sorted(SUFFIXES))
-    print(
-        f"normalizers: {', '.join(normalize.names())}; each but logB<n> also with &, and with one"
-    )
-    print(f"  of the formats of scales: {suffixes}")
+    print(f"normalizers: {', '.join(normalize.names())}; each but logB<n>, powB<n>r<n> and")
+    print(f"  unscaled also with &, and with one of the formats of scales: {suffixes}")
+    print(f"transforms before a map: {', '.join(transforms.written())}, such as sqrt:linear0@8u")
 
 
 def _span(widths: range) -> str:

@@ -51,7 +51,9 @@ def layout_of(normalizer: Normalizer, shape: tuple[int, ...]) -> ScaleLayout | N
     found = normalizer.geometry(shape)
     if found is None or not found.parts or len(found.parts) > layout.MAX_PARTS:
         return None
-    if any(part.stored is not Stored.FLOAT32 for part in found.parts):
+    if any(part.stored is not Stored.FLOAT32 or part.rms for part in found.parts):
+        return None
+    if found.quantile:
         return None
     first, numel = found.parts[0], torch.Size(shape).numel()
     own = found.log or (len(found.parts) == 1 and first.ends is None)
@@ -71,7 +73,11 @@ def supports(normalizer: Normalizer, map_: Map, shape: tuple[int, ...]) -> bool:
         map_: holds the codebook, of at most 8 bits.
         shape: the shape of the tensor.
     """
-    return map_.bits <= MAX_BITS and layout_of(normalizer, shape) is not None
+    return (
+        map_.bits <= MAX_BITS
+        and not map_.position_rounding
+        and layout_of(normalizer, shape) is not None
+    )
 
 
 def format_name(map_: Map, found: ScaleLayout, *, stochastic: bool) -> str:

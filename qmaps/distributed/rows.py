@@ -34,6 +34,7 @@ from qmaps.normalize.block import BlockWise
 from qmaps.normalize.extent import Extent
 from qmaps.normalize.logblock import LogBlock
 from qmaps.normalize.minimum import Minimum
+from qmaps.normalize.range_expansion import RangeExpansion
 from qmaps.normalize.scale_format import ScaleFormat
 
 FORMAT = 1
@@ -347,7 +348,7 @@ def _by_element(normalizer: Normalizer, dims: int) -> Normalizer:
         return Minimum(*(_by_element(part, dims) for part in normalizer.parts))
     if isinstance(normalizer, ScaleFormat):
         return replace(normalizer, inner=_by_element(normalizer.inner, dims))
-    if normalizer.log_domain:
-        return LogBlock(1)
+    if isinstance(normalizer, (LogBlock, RangeExpansion)):
+        return replace(normalizer, size=1)
     extents = normalizer.extents(dims) or ()
     return BlockWise(1) if any(extent.block for extent in extents) else normalizer

@@ -110,7 +110,7 @@ def quantize(
     n = normalizer.normalize(x, scales)
     if key is None:
         return encode(n, map_), scales
-    if not normalizer.log_domain:
+    if normalizer.linear or map_.position_rounding:
         return encode_stochastic(n, map_, key), scales
 
     def neighbours(lower: Tensor, upper: Tensor) -> tuple[Tensor, Tensor, Tensor]:

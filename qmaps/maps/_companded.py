@@ -1,11 +1,13 @@
 """Maps that are evenly spaced in a transformed domain, and round there."""
 
 from abc import abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
+from qmaps.maps._transforms import Transform
 from qmaps.maps.base import Map, table
 from qmaps.maps.linear0 import Linear0
 from qmaps.maps.nearest import thresholds
@@ -24,25 +26,41 @@ class CompandedMap(Map):
 
     nearest: bool = False
 
+    @property
     @abstractmethod
-    def expanded(self, transforms: Tensor) -> Tensor:
-        """The values of which these are the transforms: an odd function on [-1, 1].
-
-        Args:
-            transforms: float64 of any shape, in [-1, 1].
-        """
+    def transform(self) -> Transform:
+        """What the values are evenly spaced under."""
 
     def values(self) -> Tensor:
-        return self.expanded(self._transforms())
+        return self.transform.expanded(self._transforms())
 
     def thresholds(self) -> Tensor:
         if self.nearest:
             return thresholds(table(self))
-        transforms = self._transforms()
-        exact = self.expanded((transforms[1:] + transforms[:-1]) / 2)
-        rounded = exact.float()
-        below = torch.nextafter(rounded, torch.tensor(-torch.inf))
-        return torch.where(rounded.double() > exact, below, rounded)
+        return thresholds_within(self.transform.expanded, self._transforms())
 
     def _transforms(self) -> Tensor:
         return Linear0(self.bits, self.signed).values()
+
+
+def thresholds_within(expanded: Callable[[Tensor], Tensor], transforms: Tensor) -> Tensor:
+    """The thresholds of a map that rounds in a transformed domain.
+
+    Args:
+        expanded: the inverse of the transform, on float64.
+        transforms: those of the map's values, ascending, float64 of shape (size,).
+
+    Returns:
+        float32 of shape (size - 1,): the largest numbers that are not above the values whose
+        transforms are halfway between neighbours. Where two values are the same in float32, that
+        of rounding to the nearest value.
+    """
+    values = expanded(transforms).float()
+    exact = expanded((transforms[1:] + transforms[:-1]) / 2)
+    rounded = exact.float()
+    below = torch.nextafter(rounded, torch.tensor(-torch.inf))
+    found = torch.where(rounded.double() > exact, below, rounded)
+    # Where values are few units in the last place apart, rounding may leave their interval.
+    before = torch.nextafter(values[1:], torch.tensor(-torch.inf))
+    found = torch.minimum(torch.maximum(found, values[:-1]), before)
+    return torch.where(values[1:] == values[:-1], thresholds(values), found)

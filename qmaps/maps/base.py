@@ -71,6 +71,11 @@ class Map(ABC):
         """Whether the codebook is stored, and counted, with every tensor."""
         return self.fitted
 
+    @property
+    def position_rounding(self) -> bool:
+        """Whether stochastic rounding is unbiased in log2 ranges instead of the value."""
+        return False
+
     def widths(self, signed: bool) -> range:
         """The widths in bits that the formula allows for this sign."""
         return range(2, 9)

@@ -18,12 +18,21 @@ class Log2(Map, name="log2"):
     and -1 for zero. Unsigned.
 
     Source: 8-bit Adafactor, "log-space quantization".
+
+    Attributes:
+        in_log: whether stochastic rounding (``+sr``) is unbiased in log2 of the value, as SOLO's,
+            and not in the value.
     """
 
     signs: ClassVar[tuple[bool, ...]] = (False,)
     log_domain: ClassVar[bool] = True
 
     signed: bool = False
+    in_log: bool = False
+
+    @property
+    def position_rounding(self) -> bool:
+        return self.in_log
 
     def values(self) -> Tensor:
         steps = 2**self.bits - 2

@@ -1,11 +1,9 @@
 """Evenly spaced under the mu-law of telephony."""
 
-import math
 from dataclasses import dataclass
 
-from torch import Tensor
-
 from qmaps.maps._companded import CompandedMap
+from qmaps.maps._transforms import MuLawOf, Transform
 from qmaps.maps.base import check_range
 
 
@@ -31,6 +29,6 @@ class MuLaw(CompandedMap, name="mu-law"):
         super().__post_init__()
         check_range("mu", self.mu, 1, 2**20)
 
-    def expanded(self, transforms: Tensor) -> Tensor:
-        grown = (transforms.abs() * math.log1p(self.mu)).expm1() / self.mu
-        return grown * transforms.sign()
+    @property
+    def transform(self) -> Transform:
+        return MuLawOf(self.mu)

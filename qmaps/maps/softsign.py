@@ -2,9 +2,8 @@
 
 from dataclasses import dataclass
 
-from torch import Tensor
-
 from qmaps.maps._companded import CompandedMap
+from qmaps.maps._transforms import SoftsignOf, Transform
 
 
 @dataclass(frozen=True)
@@ -20,5 +19,6 @@ class Softsign(CompandedMap, name="softsign"):
         nearest: place thresholds halfway between values, not between their transforms.
     """
 
-    def expanded(self, transforms: Tensor) -> Tensor:
-        return transforms / (2 - transforms.abs())
+    @property
+    def transform(self) -> Transform:
+        return SoftsignOf()

@@ -2,9 +2,8 @@
 
 from dataclasses import dataclass
 
-from torch import Tensor
-
 from qmaps.maps._companded import CompandedMap
+from qmaps.maps._transforms import SquareRootOf, Transform
 
 
 @dataclass(frozen=True)
@@ -20,5 +19,6 @@ class SquareRoot(CompandedMap, name="sqrt"):
         nearest: place thresholds halfway between values, not between their square roots.
     """
 
-    def expanded(self, transforms: Tensor) -> Tensor:
-        return transforms * transforms.abs()
+    @property
+    def transform(self) -> Transform:
+        return SquareRootOf()

@@ -16,7 +16,7 @@ for _module in modules(__name__, list(__path__)):
 
 
 def names() -> list[str]:
-    """The spec names of all normalizers; ``<n>`` stands for a block size."""
+    """The spec names of all normalizers; ``<n>`` stands for an int, ``<k>`` for a factor."""
     return sorted((cls.spec_name for cls in REGISTRY), key=str.lower)
 
 

@@ -30,7 +30,7 @@ class FloatScales(ScaleFormat):
 
     @property
     def clips(self) -> bool:
-        return not self.powers_of_two
+        return not self.powers_of_two or self.inner.clips
 
     def stored(self, parts: Sequence[Tensor], ends: Tensor) -> Scales:
         return tuple(self.rounded(part) for part in parts)

@@ -42,6 +42,8 @@ class Normalizer(ABC):
     """Other names that specs may use."""
     log_domain: ClassVar[bool] = False
     """Whether it spans a log2 range, for maps of the same kind, instead of dividing."""
+    linear: ClassVar[bool] = True
+    """Whether an element decodes to a value of the codebook times its scale."""
 
     def __init_subclass__(cls, *, name: str | None = None, **kwargs: object) -> None:
         super().__init_subclass__(**kwargs)
@@ -91,6 +93,11 @@ class Normalizer(ABC):
     def ones(self) -> bool:
         """Whether every scale is 1; see `Map.for_scales`."""
         return False
+
+    @property
+    def alone(self) -> bool:
+        """Whether it combines neither with others under ``&`` nor with a format of scales."""
+        return self.ones or not self.linear
 
     @property
     def powers_of_two(self) -> bool:
@@ -149,9 +156,6 @@ def largest(x: Tensor, dims: Sequence[int] | None = None) -> Tensor:
 def refuse_combined(parts: Sequence[Normalizer], role: str) -> None:
     """Raise if one of `parts` does not divide by maxima, so that `role` has no meaning for it."""
     for part in parts:
-        if part.ones:
-            raise SpecError(f"{part.spec} cannot be combined with {role}; it works alone")
-        if part.log_domain:
-            raise SpecError(
-                f"{part.spec} cannot be combined with {role}; it works alone, with the map log2"
-            )
+        if part.alone:
+            maps = ", with the maps log2 and log2-0" if part.log_domain else ""
+            raise SpecError(f"{part.spec} cannot be combined with {role}; it works alone{maps}")

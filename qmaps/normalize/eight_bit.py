@@ -34,7 +34,7 @@ class EightBit(ScaleFormat, suffix="x8"):
         if (inner := self.inner.geometry(shape)) is None:
             return None
         parts = tuple(replace(part, ends=inner.arrays) for part in inner.parts)
-        return Geometry(parts, inner.arrays + 1)
+        return replace(inner, parts=parts, arrays=inner.arrays + 1)
 
     def stored(self, parts: Sequence[Tensor], ends: Tensor) -> Scales:
         """Float32 scales rounded up to the grid between these ends, in the parts of `layout`."""

@@ -32,6 +32,8 @@ class Part:
         array: which of the stored parts (see `Normalizer.layout`) holds it.
         ends: which holds the two ends of its 8-bit grid; None where it has none.
         stored: the format of scales that are no codes of a grid.
+        rms: where it is not 0, scales are this multiple of the root mean square of their elements
+            instead of the largest magnitude.
     """
 
     divisor: int
@@ -39,6 +41,7 @@ class Part:
     array: int = 0
     ends: int | None = None
     stored: Stored = Stored.FLOAT32
+    rms: float = 0.0
 
     @property
     def plain(self) -> bool:
@@ -66,11 +69,13 @@ class Geometry:
             log2 instead of scales.
         arrays: how many stored parts there are.
         log: whether it spans log2 ranges.
+        quantile: where their lower ends are among the block's values; 0 is the smallest.
     """
 
     parts: tuple[Part, ...]
     arrays: int = 1
     log: bool = False
+    quantile: float = 0.0
 
     def shifted(self, by: int) -> tuple[Part, ...]:
         """The parts where `by` stored parts come before."""

@@ -52,6 +52,10 @@ class ScaleFormat(Normalizer):
     def spec(self) -> str:
         return f"{self.inner.spec}{self.suffix}"
 
+    @property
+    def clips(self) -> bool:
+        return self.inner.clips
+
     def layout(self, shape: Shape) -> Layout:
         parts = tuple((self.dtype, part) for _, part in self.inner.layout(shape))
         return (*parts, (torch.float32, (self.shared,))) if self.shared else parts

@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 import qmaps
 from qmaps import maps, normalize
 from qmaps.algebra.pair import Pair
-from qmaps.maps import DynamicExponent, Linear
+from qmaps.errors import one_line
+from qmaps.maps import DynamicExponent, Linear, Transformed
 from qmaps.normalize import BlockWise, EightBit, Rank1
 from qmaps.normalize.scale_format import SUFFIXES
 
@@ -37,8 +38,8 @@ def test_fields_of_a_map_are_shown_where_they_differ_from_the_default() -> None:
 
 
 FORM = (
-    'does not have the form NORM[SUFFIX]["&"NORM[SUFFIX]]/MAP@BITS["s"|"u"]["+sr"], such as '
-    "B128/DE@4s"
+    'does not have the form NORM[SUFFIX]["&"NORM[SUFFIX]]/[TRANSFORM:]MAP@BITS["s"|"u"]["+sr"], '
+    "such as B128/DE@4s"
 )
 OURS = (
     "DE, DE-0, DE-table, e4m3, e5m2, inverse, linear, linear0, lloyd, log2, mantissa, nf4, power2, "
@@ -82,15 +83,17 @@ NORMS = (
         ("B128&/DE@4s", f"spec='B128&/DE@4s': unknown normalizer ''; allowed are {NORMS}"),
         ("logB8x8/log2@4u",
          "spec='logB8x8/log2@4u': logB8 cannot be combined with 'x8'; it works alone, with "
-         "the map log2"),
+         "the maps log2 and log2-0"),
         ("logB8&B8/log2@4u",
          "spec='logB8&B8/log2@4u': logB8 cannot be combined with '&'; it works alone, with "
-         "the map log2"),
+         "the maps log2 and log2-0"),
         ("B8/log2@4u", (
-            "B8/log2@4u: the normalizer logB<n> and the map log2 only work with each other"
+            "B8/log2@4u: the normalizer logB<n> and the maps log2 and log2-0 only work with each "
+            "other"
         )),
         ("logB8/DE@4u", (
-            "logB8/DE@4u: the normalizer logB<n> and the map log2 only work with each other"
+            "logB8/DE@4u: the normalizer logB<n> and the maps log2 and log2-0 only work with each "
+            "other"
         )),
         ("tensor/static-tree(tree_bits=4,tree=2)@8s",
          "spec='tensor/static-tree(tree_bits=4,tree=2)@8s': unknown field 'tree' of static-tree; "
@@ -121,6 +124,9 @@ def test_bad_specs(spec: str, message: str) -> None:
     assert str(caught.value) == message
 
 
+FACTORS = ("4", "0.5", "2.25", "1e-05", "1e+16")
+
+
 @st.composite
 def specs(draw: st.DrawFn) -> tuple[str, str]:
     """A canonical spec of anything in the registries, and the same with other case and spaces."""
@@ -139,17 +145,25 @@ def specs(draw: st.DrawFn) -> tuple[str, str]:
         object.__setattr__(probe, field.name, fields.get(field.name, field.default))
     width = draw(st.sampled_from(probe.widths(signed)))
     parts = []
+    alone = log or draw(st.integers(0, 9)) == 0
     kinds = [c for c in normalize.REGISTRY if c.log_domain == log and c.spec_name != "unscaled"]
-    for _ in range(1 if log else draw(st.integers(1, 3))):
-        part = draw(st.sampled_from(kinds)).spec_name.replace("<n>", str(draw(size)))
-        parts.append(part + draw(st.sampled_from([""] if log else ["", *SUFFIXES])))
-    if not log and draw(st.integers(0, 9)) == 0:
+    kinds = [c for c in kinds if c.linear != alone]
+    for _ in range(1 if alone else draw(st.integers(1, 3))):
+        part = draw(st.sampled_from(kinds)).spec_name
+        part = part.replace("<n>", str(draw(size))).replace("<k>", draw(st.sampled_from(FACTORS)))
+        if log:
+            part += draw(st.sampled_from(["", "q0.25", "q1", "q1e-07"]))
+        parts.append(part + draw(st.sampled_from([""] if alone else ["", *SUFFIXES])))
+    if not alone and draw(st.integers(0, 9)) == 0:
         parts = ["unscaled"]
     if all(part.endswith("xe8m0") for part in parts) or parts == ["unscaled"]:
         fields = {key: value for key, value in fields.items() if key not in ("mx", "raw")}
     if fields.get("mx"):
         fields.pop("raw", None)
-    map_ = cls(bits=width, signed=signed, **fields)
+    map_: maps.Map = cls(bits=width, signed=signed, **fields)
+    if draw(st.booleans()) and cls.spec_name in ("DE", "linear", "nf4", "power2"):
+        transform = draw(st.sampled_from(["sqrt", "softsign", "mu-law15", "pow0.25", "log20"]))
+        map_ = Transformed(transform, map_, nearest=draw(st.booleans()))
     spec = f"{'&'.join(parts)}/{map_.spec}{draw(st.sampled_from(['', '+sr']))}"
     odd = draw(st.sampled_from([str.upper, str.lower, str.title]))(spec)
     gaps = draw(st.sampled_from(["", " "]))
@@ -195,7 +209,7 @@ def test_codebooks_are_found_by_their_label() -> None:
     }.items():  # fmt: skip
         with pytest.raises(qmaps.errors.SpecError) as caught:
             qmaps.quantizer(spec, codebooks=[mine, other])
-        assert str(caught.value) == f"spec={spec!r}: {message}"
+        assert str(caught.value) == one_line(f"spec={spec!r}: {message}")
 
 
 def test_spec_must_be_text() -> None:

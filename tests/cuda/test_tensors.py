@@ -24,7 +24,7 @@ SPECS = (
     "B256/DE@8s", "B2048/DE-0@8u", "B128/linear@4u", "B8/nf4@4s", "B64/linear0@3s", "B512/DE@6s",
     "tensor/linear@8u", "row/DE@5s", "rank1/linear@4u", "B64&rank1/DE@4s", "B100/power2@7s",
     "B32x8/DE@4s", "rank1x8/linear@2s", "tensorx8/DE@8s", "B9000/DE@8s",
-    "logB128/log2@8u", "logB2048/log2@4u",
+    "logB128/log2@8u", "logB2048/log2@4u", "logB64/log2-0@3u", "logB64/log2-0@4u",
 )  # fmt: skip
 INPUTS = (
     ((37, 211), torch.float32),
@@ -203,9 +203,12 @@ def test_log2_ranges_of_zeros_and_of_what_is_below(spec: str, on_device: Emulate
         assert_as_reference(q, each)
 
 
-def test_formats_of_scales_are_left_to_the_reference(on_device: EmulatedEngine) -> None:
-    for spec in ("B32xf16/DE@8s", "B32xe8m0/e2m1@4s", "B16xe4m3/e2m1@4s", "B32xbf16&row/DE@8s"):
+def test_what_has_no_kernels_is_left_to_the_reference(on_device: EmulatedEngine) -> None:
+    for spec in ("B32xf16/DE@8s", "B32xe8m0/e2m1@4s", "B16xe4m3/e2m1@4s", "B32xbf16&row/DE@8s",
+                 "rms4B64/DE@8s", "rms4B64x8/DE@8s", "rms4B64&row/DE@8s", "logB64q0.1/log2-0@4u",
+                 "logB64/log2-0(in_log=true)@4u+sr", "powB64r1000/e4m3@8s",
+                 "rank1B8x8/DE@4s"):  # fmt: skip
         q = qmaps.quantizer(spec)
         assert not tensors.supports(q.normalizer, q.map, (64, 64))
-        assert_as_reference(q, sample((64, 64), torch.float32, signed=True))
+        assert_as_reference(q, sample((64, 64), torch.float32, signed=q.map.signed))
     assert not on_device.launched

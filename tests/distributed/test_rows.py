@@ -16,6 +16,7 @@ from tests.helpers import sample
 SPECS = (
     "B64/DE@4s", "B64x8/DE@3s", "logB16/log2@8u", "rank1/linear@4u", "row/DE@8s", "col/DE@8s",
     "tensor/linear@5u", "B16&col/DE@6s", "rank1x8/DE@4s", "B7/linear@12s",
+    "rms4B16/DE@8s", "rms2B24xf16/linear@4s", "powB16r1000/e4m3@8s", "logB16q0.25/log2-0@4u",
     "B32xf16/DE@8s", "B32xe8m0/e2m1@4s", "B16xe4m3/e2m1@4s", "rowxbf16/DE@4s",
 )  # fmt: skip
 
@@ -48,6 +49,15 @@ def test_rows_are_cut_and_joined(spec: str, shape: tuple[int, ...]) -> None:
         blocks = [e.block for e in q.normalizer.extents(len(shape)) if e.block]
         if count:
             assert some.aligned == all(first * width % block == 0 for block in blocks)
+
+
+def test_tiles_belong_to_no_row() -> None:
+    t = qmaps.quantizer("rank1B8x8/DE@4s").quantize(sample((12, 32), True))
+    with pytest.raises(BadValueError) as caught:
+        write(t, None)
+    assert str(caught.value) == (
+        "rank1B8x8 does not tell which elements share a scale (Normalizer.extents)"
+    )
 
 
 def test_a_users_codebook_is_brought_along() -> None:

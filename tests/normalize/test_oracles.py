@@ -11,8 +11,9 @@ import torch
 
 import qmaps
 from qmaps import normalize
+from qmaps.engines.philox import RoundingKey
 from qmaps.normalize.base import Normalizer
-from tests.helpers import LARGEST, SMALLEST, sample
+from tests.helpers import LARGEST, SMALLEST, sample, squares_in_doubt
 
 SHAPES = [(13,), (300,), (9, 30), (3, 5, 7), (2, 3, 4, 5)]
 
@@ -207,8 +208,8 @@ def test_b32x8_costs_what_b128_costs() -> None:
 def test_log_range_of_each_block() -> None:
     x = torch.tensor([0.0, 4.0, 0.5, 16.0, 0.0, 0.0, 0.0, 0.0, 3.0, 3.0])
     low, high = normalize.LogBlock(4).scales(x)
-    assert low[:2].tolist() == [-1.0, 0.0]
-    assert high[:2].tolist() == [4.0, 0.0]
+    assert low[:2].tolist() == [-1.0, -250.0]
+    assert high[:2].tolist() == [4.0, -250.0]
     assert low[2] == high[2]
     t = qmaps.quantizer("logB4/log2@4u").quantize(x)
     assert t.codes().tolist() == [0, 9, 1, 15, 0, 0, 0, 0, 15, 15]
@@ -223,7 +224,7 @@ def test_log_ends_are_those_of_the_oracle(shape: tuple[int, ...]) -> None:
     flat = x.double().reshape(-1).numpy()
     for index, start in enumerate(range(0, flat.size, 7)):
         kept = flat[start : start + 7][flat[start : start + 7] > 0]
-        ends = (np.log2(kept.min()), np.log2(kept.max())) if kept.size else (0.0, 0.0)
+        ends = (np.log2(kept.min()), np.log2(kept.max())) if kept.size else (-250.0, -250.0)
         assert (float(low[index]), float(high[index])) == pytest.approx(ends, rel=1e-6, abs=1e-6)
 
 
@@ -247,6 +248,186 @@ def test_log_codes_against_float64(bits: int) -> None:
         kept = block > 0
         assert y[start : start + 50][kept] == pytest.approx(decoded[kept], rel=1e-5)
         assert not y[start : start + 50][~kept].any()
+
+
+def tree_sum(values: list[float]) -> float:
+    """The first half added to the second, filled up with zeros to a power of two."""
+    values = values + [0.0] * ((1 << (len(values) - 1).bit_length()) - len(values))
+    while len(values) > 1:
+        half = len(values) // 2
+        values = [a + b for a, b in zip(values[:half], values[half:], strict=True)]
+    return values[0]
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize(("factor", "size"), [(1, 7), (2.5, 64), (4, 10_000), (0.125, 1)])
+def test_root_mean_squares_of_blocks(shape: tuple[int, ...], factor: float, size: int) -> None:
+    x = sample(shape, signed=True)
+    x.view(-1)[::5] = 0
+    flat = x.reshape(-1).double().tolist()
+    kept = min(size, len(flat))
+    expected = []
+    for start in range(0, len(flat), kept):
+        block = flat[start : start + kept]
+        filled = block + [0.0] * (kept - len(block))
+        root = math.sqrt(tree_sum([value * value for value in filled]) / len(block))
+        assert root == pytest.approx(math.sqrt(math.fsum(v * v for v in block) / len(block)))
+        expected += [np.float32(root * factor)] * len(block)
+    assert scale(f"rms{factor}B{size}", x).ravel().tolist() == expected
+
+
+def test_squares_are_added_in_the_order_of_a_balanced_tree() -> None:
+    x = squares_in_doubt()
+    squares = x.double().square().tolist()
+    assert math.sqrt(tree_sum(squares)) <= 1 + 2**-24 < math.sqrt(sum(squares))
+    assert normalize.RootMeanSquare(4, 16).scales(x)[0].tolist() == [1.0]
+
+
+def test_root_mean_squares_at_the_ends_of_float32() -> None:
+    for value, factor, expected in (
+        (LARGEST, 8, LARGEST), (SMALLEST, 0.125, SMALLEST), (0.0, 4, 0.0), (math.inf, 1, math.inf)
+    ):  # fmt: skip
+        found = normalize.RootMeanSquare(factor, 4).scales(torch.full((4,), value))[0]
+        assert found.tolist() == [expected]
+    nan = normalize.RootMeanSquare(1, 2).scales(torch.tensor([math.nan, 1.0, 2.0, 2.0]))[0]
+    assert nan[0].isnan()
+    assert nan[1] == 2
+
+
+def test_elements_above_a_multiple_of_the_root_mean_square_take_the_end() -> None:
+    x = torch.ones(64)
+    x[5] = -1000.0
+    t = qmaps.quantizer("rms2B64/linear0@4s").quantize(x)
+    root = math.sqrt((63 + 1e6) / 64)
+    assert t.dequantize()[5] == pytest.approx(-2 * root)
+    # Under the smaller of two scales nothing more is cut off.
+    both = of("rms8B64&B64")
+    assert both.expand(both.scales(x), (64,)).max() == 1000
+    assert of("rms8B64").expand(of("rms8B64").scales(x), (64,)).max() == pytest.approx(8 * root)
+
+
+@pytest.mark.parametrize("shape", [(9, 30), (3, 5, 7), (2, 3, 4, 5), (1, 40), (40, 1)])
+@pytest.mark.parametrize("tile", [(4, 8), (1, 7), (3, 3), (5, 1), (100, 1000)])
+def test_rank1_of_tiles(shape: tuple[int, ...], tile: tuple[int, int]) -> None:
+    x = sample(shape, signed=True)
+    a = np.abs(x.numpy().reshape(shape[0], -1))
+    expected = np.empty_like(a)
+    rows, columns = tile
+    for i in range(0, a.shape[0], rows):
+        for j in range(0, a.shape[1], columns):
+            expected[i : i + rows, j : j + columns] = rank1_oracle(a[i : i + rows, j : j + columns])
+    spec = f"rank1B{rows}x{columns}"
+    assert np.array_equal(scale(spec, x), expected.reshape(shape))
+    stored = [tuple(part.shape) for part in of(spec).scales(x)]
+    across, down = -(-a.shape[1] // columns), -(-a.shape[0] // rows)
+    assert stored == [(a.shape[0], across), (down, a.shape[1])]
+    if rows >= a.shape[0] and columns >= a.shape[1] and len(shape) == 2:
+        assert np.array_equal(scale(spec, x), scale("rank1", x))
+
+
+def test_rank1_of_tiles_of_vectors_is_that_of_blocks() -> None:
+    for shape in ((), (300,), (0,), (0, 4), (5, 0)):
+        x = sample(shape, signed=True)
+        if len(shape) < 2:
+            assert np.array_equal(scale("rank1B8x8", x), scale("B128", x))
+        else:
+            assert scale("rank1B8x8", x).shape == shape
+
+
+@pytest.mark.parametrize("size", [7, 50, 1000])
+@pytest.mark.parametrize("ratio", [1, 10, 100352, 10**30])
+def test_exponents_expand_each_blocks_range(size: int, ratio: int) -> None:
+    x = sample((30, 40), signed=True) ** 3
+    x.view(-1)[::11] = 0
+    normalizer = of(f"powB{size}r{ratio}")
+    high, steps = normalizer.scales(x)
+    assert steps.dtype == torch.uint8
+    n = normalizer.normalize(x, (high, steps)).reshape(-1).double().numpy()
+    back = normalizer.denormalize(torch.from_numpy(n).float().view(30, 40), (high, steps))
+    assert torch.allclose(back, x, rtol=2e-5 * 16, atol=0)
+    flat = x.reshape(-1).double().numpy()
+    for b, start in enumerate(range(0, flat.size, size)):
+        block = np.abs(flat[start : start + size])
+        kept = block[block > 0]
+        assert high[b] == kept.max()
+        spread = np.log2(kept.max() / kept.min())
+        wanted = 16 * math.log2(ratio) / spread
+        assert abs(int(steps[b]) - np.clip(np.floor(wanted), 1, 255)) <= (
+            abs(wanted - round(wanted)) < 1e-3
+        )
+        k = int(steps[b]) / 16
+        expected = (block / kept.max()) ** k * np.sign(flat[start : start + size])
+        assert n[start : start + size] == pytest.approx(expected, rel=2e-4, abs=1e-44)
+        if 1 <= wanted < 256:
+            smallest = np.abs(n[start : start + size][block > 0]).min()
+            assert 1 / ratio * (1 - 1e-3) <= smallest
+
+
+def test_range_expansion_of_blocks_without_a_range() -> None:
+    x = torch.tensor([[3.0, -3.0, 3.0, 0.0], [0.0] * 4, [1e-38, -1e38, 1e-38, 5.0]])
+    normalizer = of("powB4r1000")
+    assert normalizer.scales(x)[1].tolist() == [255, 255, 1]
+    for sr in ("", "+sr"):
+        y = qmaps.quantizer(f"powB4r1000/DE@8s{sr}").quantize(x).dequantize()
+        assert y[0, [0, 2, 3]].tolist() == [3.0, 3.0, 0.0]
+        assert not y[1].any()
+        assert y.isfinite().all()
+
+
+def test_range_expansion_rounds_stochastically_without_bias_in_the_value() -> None:
+    x = torch.exp2(torch.linspace(-14, 0, 2000))
+    q = qmaps.quantizer("powB2000r16/linear@3u+sr")
+    runs = torch.stack(
+        [q.quantize(x, key=RoundingKey(step=step)).dequantize() for step in range(300)]
+    ).double()
+    levels = runs.unique()
+    inside = x >= float(levels[0])
+    above = torch.searchsorted(levels, x.double()).clamp(1, len(levels) - 1)
+    error = (runs.mean(0) - x.double()) / (levels[above] - levels[above - 1])
+    assert float(error[inside].abs().max()) < 5 * 0.5 / math.sqrt(300)
+
+
+@pytest.mark.parametrize("quantile", [0.0, 1e-7, 0.1, 0.25, 0.5, 0.973, 1.0])
+@pytest.mark.parametrize("size", [1, 7, 128, 5000])
+def test_quantiles_of_log_ranges(size: int, quantile: float) -> None:
+    x = sample((30, 40), signed=False)
+    x.view(-1)[::3] = 0
+    x.view(-1)[100:400] = 0
+    low, high = normalize.LogBlock(size, quantile).scales(x)
+    flat = x.reshape(-1).double().numpy()
+    for index, start in enumerate(range(0, flat.size, size)):
+        kept = flat[start : start + size][flat[start : start + size] > 0]
+        ends = (-250.0, -250.0)
+        if kept.size:
+            ends = (np.log2(np.quantile(kept, quantile)), np.log2(kept.max()))
+        assert (float(low[index]), float(high[index])) == pytest.approx(ends, rel=1e-5, abs=1e-5)
+
+
+def test_below_the_lower_end_of_a_log_range() -> None:
+    x = torch.tensor([0.0, 1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0, 512.0, 1024.0])
+    t = qmaps.quantizer("logB12q0.5/log2-0@2u").quantize(x)
+    assert t.scales[0].tolist() == [5.0]
+    assert t.codes().tolist() == [0, 0, 0, 0, 0, 0, 0, 1, 1, 2, 2, 3]
+    assert (t.dequantize()[:6] == 32).all()
+    t = qmaps.quantizer("logB12q0.5/log2@2u").quantize(x)
+    assert t.codes()[:6].tolist() == [0, 0, 0, 0, 0, 1] or t.codes()[0] == 0
+    zeros = qmaps.quantizer("logB4/log2-0@4u").quantize(torch.zeros(9))
+    assert not zeros.dequantize().any()
+
+
+@pytest.mark.parametrize("spec", ["logB64/log2-0(in_log=true)@2u+sr", "logB64/log2-0@2u+sr"])
+def test_stochastic_rounding_in_log_ranges_is_unbiased_in_what_is_said(spec: str) -> None:
+    x = torch.exp2(torch.linspace(-6, 0, 64))
+    q = qmaps.quantizer(spec)
+    runs = torch.stack(
+        [q.quantize(x, key=RoundingKey(step=step)).dequantize() for step in range(1000)]
+    ).double()
+    in_log = (runs.log2().mean(0) - x.double().log2()) / 2  # of a step of 2
+    gap = torch.exp2(x.double().log2().div(2).floor() * 2) * 3
+    in_value = (runs.mean(0) - x.double()) / gap
+    unbiased, biased = (in_log, in_value) if "in_log" in spec else (in_value, in_log)
+    assert float(unbiased.abs().max()) < 5 * 0.5 / math.sqrt(1000)
+    assert float(biased.abs().max()) > 0.1
 
 
 def test_log_ends_of_float32_stay_finite() -> None:
@@ -277,6 +458,25 @@ def test_log_codes_are_even_in_log2() -> None:
         (lambda: normalize.BlockWise(True), "block size=True must be an int"),
         (lambda: normalize.BlockWise(-1), "block size=-1 must be at least 1"),
         (lambda: normalize.LogBlock("4"), "block size='4' must be an int"),
+        (lambda: normalize.RootMeanSquare("4", 8), "factor='4' must be a float"),
+        (lambda: normalize.RootMeanSquare(True, 8), "factor=True must be a float"),
+        (lambda: normalize.RootMeanSquare(0, 8), "factor=0 must be finite and above 0"),
+        (lambda: normalize.RootMeanSquare(math.inf, 8), "factor=inf must be finite and above 0"),
+        (lambda: normalize.RootMeanSquare(1, 0), "block size=0 must be at least 1"),
+        (lambda: normalize.Rank1Tiles(8, 0), "block size=0 must be at least 1"),
+        (lambda: normalize.Rank1Tiles(2.0, 8), "block size=2.0 must be an int"),
+        (lambda: normalize.LogBlock(4, 1.5), "quantile=1.5 must be between 0 and 1"),
+        (lambda: normalize.LogBlock(4, math.nan), "quantile=nan must be between 0 and 1"),
+        (lambda: normalize.LogBlock(4, "1"), "quantile='1' must be a float"),
+        (lambda: normalize.RangeExpansion(4, 0), "ratio=0 must be between 1 and 2**127"),
+        (lambda: normalize.RangeExpansion(4, 2**127 + 1),
+         f"ratio={2**127 + 1} must be between 1 and 2**127"),
+        (lambda: normalize.RangeExpansion(4, 2.0), "ratio=2.0 must be an int"),
+        (lambda: normalize.RangeExpansion(0, 4), "block size=0 must be at least 1"),
+        (lambda: normalize.RangeExpansion(4, 9) & normalize.BlockWise(4),
+         "powB4r9 cannot be combined with '&'; it works alone"),
+        (lambda: normalize.EightBit(normalize.RangeExpansion(4, 9)),
+         "powB4r9 cannot be combined with 'x8'; it works alone"),
         (lambda: normalize.EightBit(normalize.EightBit(normalize.BlockWise(4))),
          "B4x8 cannot be followed by 'x8'; 'x8' follows the name of one normalizer"),
         (lambda: normalize.EightBit(normalize.BlockWise(4) & normalize.Rank1()),
@@ -285,20 +485,22 @@ def test_log_codes_are_even_in_log2() -> None:
          "B4 / Rank1: '/' needs a map on its right, such as one of qmaps.maps"),
         (lambda: normalize.Rank1() & "B4", "rank1 & str: '&' needs a normalizer on its right"),
         (lambda: normalize.BlockWise(4) & normalize.LogBlock(4),
-         "logB4 cannot be combined with '&'; it works alone, with the map log2"),
+         "logB4 cannot be combined with '&'; it works alone, with the maps log2 and log2-0"),
         (lambda: normalize.BlockWise(4) & 3,
          "B4 & int: '&' needs a normalizer on its right"),
         (lambda: normalize.BlockWise(4) / 3, (
             "B4 / int: '/' needs a map on its right, such as one of qmaps.maps"
         )),
         (lambda: normalize.LogBlock(4) & normalize.Rank1(),
-         "logB4 cannot be combined with '&'; it works alone, with the map log2"),
+         "logB4 cannot be combined with '&'; it works alone, with the maps log2 and log2-0"),
         (lambda: normalize.EightBit(normalize.LogBlock(4)),
-         "logB4 cannot be combined with 'x8'; it works alone, with the map log2"),
+         "logB4 cannot be combined with 'x8'; it works alone, with the maps log2 and log2-0"),
         (lambda: normalize.LogBlock(4) / qmaps.maps.Linear(4, False),
-         "logB4/linear@4u: the normalizer logB<n> and the map log2 only work with each other"),
+         "logB4/linear@4u: the normalizer logB<n> and the maps log2 and log2-0 only work with each "
+         "other"),
         (lambda: normalize.PerTensor() / qmaps.maps.Log2(4),
-         "tensor/log2@4u: the normalizer logB<n> and the map log2 only work with each other"),
+         "tensor/log2@4u: the normalizer logB<n> and the maps log2 and log2-0 only work with each "
+         "other"),
     ],
 )  # fmt: skip
 def test_what_does_not_go_together(make: object, message: str) -> None:

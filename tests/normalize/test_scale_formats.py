@@ -266,7 +266,7 @@ def test_bytes(spec: str, nbytes: int) -> None:
          "spec='tensor/e4m3(mx=true,raw=true)@8s': mx=True of e4m3 does not go with raw=True"),
         (lambda: qmaps.quantizer("logB4xe8m0/log2@4u"),
          "spec='logB4xe8m0/log2@4u': logB4 cannot be combined with 'xe8m0'; it works alone, with "
-         "the map log2"),
+         "the maps log2 and log2-0"),
         (lambda: of("B4" + 100 * "xf16"),
          f"spec={shown('B4' + 100 * 'xf16' + '/linear@4s')}: B4xf16 cannot be followed by 'xf16'; "
          "'xf16' follows the name of one normalizer"),

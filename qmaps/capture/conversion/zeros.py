@@ -78,9 +78,10 @@ def handle(first: State, second: State, source: State, *, policy: str) -> tuple[
 
 def _smallest(t: QuantizedTensor) -> int:
     """The code of the smallest positive value."""
-    if t.quantizer.map.log_domain:
-        return 1  # code 0 is zero, the others ascend
-    return int((table(t.quantizer.map) > 0).int().argmax())
+    book = table(t.quantizer.map)
+    # Positions in a log2 range begin at 0; that of zero is -1.
+    positive = book >= 0 if t.quantizer.map.log_domain else book > 0
+    return int(positive.int().argmax())
 
 
 def _filled(t: QuantizedTensor, codes: Tensor) -> QuantizedTensor:

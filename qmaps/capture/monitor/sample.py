@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Hashable, Sequence
 from dataclasses import replace
 
@@ -12,10 +13,11 @@ from torch import Tensor
 from qmaps.algebra.quantized import QuantizedTensor
 from qmaps.distributed.shards import local
 from qmaps.engines.step import codes_of
-from qmaps.normalize.base import Scales
+from qmaps.normalize.base import Normalizer, Scales
 from qmaps.normalize.block import BlockWise
 from qmaps.normalize.eight_bit import EightBit
 from qmaps.normalize.logblock import LogBlock
+from qmaps.normalize.range_expansion import RangeExpansion
 
 RUN = 256
 """Consecutive elements that a sample takes together."""
@@ -90,7 +92,14 @@ def values(x: Tensor, at: Places) -> Tensor:
 def kind(t: QuantizedTensor) -> Hashable:
     """What quantized tensors must have in common to be `joined`."""
     q = t.quantizer
-    return q.map, q.stochastic, q.normalizer.log_domain, t.device
+    return q.map, q.stochastic, _single(q.normalizer), t.device
+
+
+def _single(normalizer: Normalizer) -> Normalizer:
+    """The same with a scale for each element."""
+    if isinstance(normalizer, (LogBlock, RangeExpansion)):
+        return replace(normalizer, size=1)
+    return BlockWise(1)
 
 
 def joined(tensors: Sequence[tuple[QuantizedTensor, Places]]) -> QuantizedTensor:
@@ -109,9 +118,11 @@ def joined(tensors: Sequence[tuple[QuantizedTensor, Places]]) -> QuantizedTensor
     packed = torch.cat([t.packed[at.bytes_of(q.map.bits)] for t, at in tensors])
     parts = zip(*(_scales(t, at) for t, at in tensors), strict=True)
     scales = tuple(torch.cat(part) for part in parts)
-    single = LogBlock(1) if q.normalizer.log_domain else BlockWise(1)
     return QuantizedTensor(
-        replace(q, normalizer=single), (sum(len(at) for _, at in tensors),), packed, scales
+        replace(q, normalizer=_single(q.normalizer)),
+        (sum(len(at) for _, at in tensors),),
+        packed,
+        scales,
     )
 
 
@@ -134,6 +145,9 @@ def split(t: QuantizedTensor, sizes: Sequence[int]) -> list[QuantizedTensor]:
 def _scales(t: QuantizedTensor, at: Places) -> Scales:
     """The scale of each element; of ``logB`` the lower and the upper end of its range."""
     normalizer = t.quantizer.normalizer
+    if isinstance(normalizer, RangeExpansion):
+        size = min(normalizer.size, max(1, math.prod(t.shape)))
+        return tuple(part[at.index // size] for part in t.scales)
     geometry = normalizer.geometry(t.shape)
     # A normalizer of another package, or a format of scales that is not a grid.
     if geometry is None or any(part.ends is None and not part.plain for part in geometry.parts):

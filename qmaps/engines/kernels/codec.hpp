@@ -24,8 +24,8 @@ QMAPS_INLINE float log_value(float position, float low, float high) {
     return position < 0.0f ? 0.0f : value;
 }
 
-// An end of a log2 range.
-QMAPS_INLINE float log_end(float x) { return x == 0.0f ? 0.0f : log2_of(x); }
+// An end of a log2 range; that of zeros is one whose power is 0.
+QMAPS_INLINE float log_end(float x) { return x == 0.0f ? -250.0f : log2_of(x); }
 
 // Whether a value between two neighbours takes the upper one, by its 16 random bits.
 QMAPS_INLINE bool rounds_up(std::uint32_t draw, float value, float low, float high) {

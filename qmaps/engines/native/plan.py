@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from qmaps.algebra.quantized import QuantizedTensor
+from qmaps.algebra.quantizer import Quantizer
 from qmaps.engines.addresses import address
 from qmaps.engines.native import core, tensors
 from qmaps.engines.philox import RoundingKey
@@ -17,9 +18,6 @@ from qmaps.engines.plan import FusedPlan, fused_supports, readable
 from qmaps.engines.rules import ordered, rules
 from qmaps.engines.step import Inputs, ParameterStep, Rule, StepEngine, StepPlan
 from qmaps.engines.step_scalars import StepScalar
-
-LONGEST_BLOCK = 8192
-"""Elements of a block of a parameter in codes that the engine has room for."""
 
 
 class NativeEngine(StepEngine):
@@ -30,9 +28,9 @@ class NativeEngine(StepEngine):
         if (str(rule.name), given.kernel_states) not in rules():
             return False
         found = [state.quantizer for state in given.states if not state.factored]
-        logs = {q.normalizer for q in found if q is not None and q.normalizer.log_domain}
+        whole = {q.normalizer for q in found if q is not None and _whole_blocks(q, given)}
         # Blocks of different log2 ranges may have different boundaries.
-        if len(logs) > (1 if given.codes is None else 0):
+        if len(whole) > (1 if given.codes is None else 0):
             return False
         if given.codes is not None and not _codes_supported(given):
             return False
@@ -145,6 +143,12 @@ def _supported(t: QuantizedTensor) -> bool:
     return readable(t) and tensors.supports(t.quantizer.normalizer, t.quantizer.map, t.shape)
 
 
+def _whole_blocks(q: Quantizer, given: ParameterStep) -> bool:
+    """Whether scales are computed from all elements of a block at once, unlike maxima."""
+    found = q.normalizer.geometry(tuple(given.param.shape))
+    return found is not None and (found.log or any(part.rms for part in found.parts))
+
+
 def _local(t: QuantizedTensor) -> bool:
     """Whether each scale belongs to one block, short enough to be encoded by itself."""
     found = t.quantizer.normalizer.geometry(t.shape)
@@ -153,7 +157,7 @@ def _local(t: QuantizedTensor) -> bool:
     part = found.parts[0]
     comes_again = part.divisor * part.count < math.prod(t.shape)
     whole = part.divisor * (8 if part.divisor % 8 else 1)
-    return part.plain and not comes_again and whole <= LONGEST_BLOCK
+    return part.plain and not part.rms and not comes_again and whole <= tensors.LONGEST_BLOCK
 
 
 def _described(t: QuantizedTensor) -> tuple[Any, ...]:

@@ -18,7 +18,7 @@ from qmaps.engines.native import core
 from qmaps.engines.philox import RoundingKey
 from qmaps.maps.base import Map, limits, table
 from qmaps.normalize.base import Normalizer, Scales
-from qmaps.normalize.geometry import Stored
+from qmaps.normalize.geometry import Geometry, Stored
 
 DTYPES = {
     torch.float32: Dtype.FLOAT32.value,
@@ -34,6 +34,8 @@ KINDS = {
 }
 BYTE, MAX_BITS = 8, 16
 MAX_LOG_BLOCK = 1024
+LONGEST_BLOCK = 8192
+"""Elements of a block that the engine has room for."""
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -48,7 +50,9 @@ def codebook(map_: Map, *, brief: bool = False) -> Any:
     values = table(map_)
     # n >= value is n > the float below it.
     below = torch.nextafter(values[1:], torch.tensor(-torch.inf))
-    return core.Codebook(values.tolist(), limits(map_).tolist(), below.tolist(), map_.bits, brief)
+    made = core.Codebook(values.tolist(), limits(map_).tolist(), below.tolist(), map_.bits, brief)
+    made.in_log = map_.position_rounding
+    return made
 
 
 @functools.lru_cache(maxsize=4096)
@@ -59,6 +63,8 @@ def geometry(normalizer: Normalizer, shape: tuple[int, ...]) -> Any:
         return None
     if found.log and found.parts[0].divisor > MAX_LOG_BLOCK:
         return None
+    if any(part.rms for part in found.parts) and not _local(found, shape):
+        return None
     parts = [
         (
             part.divisor,
@@ -66,18 +72,28 @@ def geometry(normalizer: Normalizer, shape: tuple[int, ...]) -> Any:
             part.array,
             -1 if part.ends is None else part.ends,
             KINDS[part.stored].value,
+            part.rms,
         )
         for part in found.parts
     ]
-    return core.Geometry(parts, found.log, found.arrays)
+    return core.Geometry(parts, found.log, found.arrays, found.quantile)
+
+
+def _local(found: Geometry, shape: tuple[int, ...]) -> bool:
+    """Whether each block is encoded by itself, as ``Geometry::local_block`` tells."""
+    part = found.parts[0]
+    whole = part.divisor * (8 if part.divisor % 8 else 1)
+    again = part.divisor * part.count < torch.Size(shape).numel()
+    return len(found.parts) == 1 and part.ends is None and whole <= LONGEST_BLOCK and not again
 
 
 def supports(normalizer: Normalizer, map_: Map, shape: tuple[int, ...]) -> bool:
     """Whether this engine can quantize and decode a tensor of `shape`.
 
     Args:
-        normalizer: computes the scales. It needs a `geometry` of at most 8 lists of scales, and
-            blocks of at most 1024 elements where it spans log2 ranges.
+        normalizer: computes the scales. It needs a `geometry` of at most 8 lists of scales,
+            blocks of at most 1024 elements where it spans log2 ranges, and of at most 8192 under a
+            root mean square, which combines with no other.
         map_: holds the codebook: at most 16 bits, or 8 with log2 ranges.
         shape: the shape of the tensor.
     """
@@ -93,12 +109,15 @@ def measures(normalizer: Normalizer, map_: Map, shape: tuple[int, ...]) -> bool:
     """Whether this engine can also read single codes, as error metrics need them.
 
     Args:
-        normalizer: as in `supports`; its scales are float32 or codes of 8-bit grids.
+        normalizer: as in `supports`; its scales are largest magnitudes in float32 or codes of
+            8-bit grids, or whole log2 ranges.
         map_: as in `supports`, of at most 8 bits: codes are unpacked to one byte each.
         shape: the shape of the tensor.
     """
     found = normalizer.geometry(shape)
     if found is None or any(part.ends is None and not part.plain for part in found.parts):
+        return False
+    if found.quantile or map_.position_rounding or any(part.rms for part in found.parts):
         return False
     return map_.bits <= BYTE and supports(normalizer, map_, shape)
 

@@ -10,7 +10,9 @@ from qmaps.capture.monitor import sample
 
 SPECS = ["B128/DE@4s", "B2048/DE-0@8u", "B100/DE@8s", "rank1/linear@4u", "row/DE@5s", "col/DE-0@3u",
          "tensor/DE@8s", "B32x8/DE@4s", "rank1x8/linear@6u", "B64x8&row/DE@8s", "logB64/log2@4u",
-         "B128/linear0@12s", "B128/quantile@8s"]  # fmt: skip
+         "B128/linear0@12s", "B128/quantile@8s", "rms4B128/DE@4s", "rms2B64xf16/DE@8s",
+         "powB100r1000/e4m3@8s", "rank1B16x32/DE@4s", "logB64q0.2/log2-0@4u",
+         "B64/sqrt:DE@4s"]  # fmt: skip
 
 
 @pytest.mark.parametrize("spec", SPECS)

@@ -341,7 +341,8 @@ def test_log2_ranges_of_zeros_and_of_what_is_below(count: int, rounding: str, is
     q = qmaps.quantizer(f"logB16/log2@4u{rounding}")
     assert_as_reference(q, -torch.zeros(count))
     zeros = q.quantize(-torch.zeros(count))
-    assert not any(scale.signbit().any() for scale in zeros.scales)
+    assert not zeros.dequantize().signbit().any()
+    assert all(torch.equal(end, torch.full_like(end, -250.0)) for end in zeros.scales)
     x = torch.linspace(0.1, 1, count)
     x[-1] = -0.5
     for negative in (x, -x.abs(), torch.where(torch.arange(count, 0, -1) % 3 == 0, 0.0, x)):

@@ -77,6 +77,7 @@ struct Codebook {
 
     int bits;
     int size;
+    bool in_log = false;  // stochastic rounding in log2 ranges is between positions, not values
     std::unique_ptr<WideCodebook> wide;  // above 8 bits; then the others are empty
     Search nearest;     // code of the nearest value
     Search stochastic;  // code of the lower of the two neighbours

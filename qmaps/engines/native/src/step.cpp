@@ -29,16 +29,16 @@ void choose_stretch(ParamTask& task) {
             throw std::invalid_argument("a parameter's scales span more than a block");
         least = std::lcm(least, codec.block);
     }
-    // Ranges in log2 know no second way, so they choose first.
+    // What needs whole blocks knows no second way, so it chooses first.
     for (int k = 0; k < 2 * task.rule->states; ++k) {
         Codec& codec = task.state[k % task.rule->states].codec;
-        if (!codec.codebook || codec.geometry->log != (k < task.rule->states)) continue;
+        if (!codec.codebook || codec.geometry->whole_blocks() != (k < task.rule->states)) continue;
         codec.block = codec.geometry->local_block(task.numel);
         if (codec.block > 0) {
             const std::int64_t both = std::lcm(least, codec.block);
             if (both <= kMaxLocal) {
                 least = both;
-            } else if (!codec.geometry->log) {
+            } else if (!codec.geometry->whole_blocks()) {
                 codec.block = 0;
             } else {
                 throw std::invalid_argument("blocks of a parameter's states do not line up");

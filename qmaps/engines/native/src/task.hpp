@@ -29,6 +29,7 @@ struct Part {
     int array;  // which of the tensor's scale arrays holds it
     int ends;   // which holds the ends of its 8-bit grid; -1 for other formats of scales
     int kind = kScaleFloat32;  // that format
+    double rms = 0.0;  // scales are this multiple of the root mean square; 0: largest magnitudes
 };
 
 // An element's scale is the minimum over the parts. With `log` there are two parts instead, the
@@ -37,6 +38,10 @@ struct Geometry {
     std::vector<Part> parts;
     bool log = false;
     int arrays = 0;
+    double quantile = 0.0;  // of its block's values that a lower end is; 0 is the smallest
+
+    // Whether a block's scales can only be computed from all of its elements at once.
+    bool whole_blocks() const { return log || (!parts.empty() && parts[0].rms != 0.0); }
 
     // Elements of a block that can be encoded without looking beyond it; 0 where a scale spans
     // more, or more than the scratch holds.

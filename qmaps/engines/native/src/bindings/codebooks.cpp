@@ -8,22 +8,25 @@ void register_codebooks(nb::module_& module) {
         .def(nb::init<const std::vector<float>&, const std::vector<float>&,
                       const std::vector<float>&, int, bool>(),
              nb::arg("values"), nb::arg("limits"), nb::arg("below"), nb::arg("bits"),
-             nb::arg("brief") = false);
+             nb::arg("brief") = false)
+        .def_rw("in_log", &Codebook::in_log);
 
     nb::class_<Geometry>(module, "Geometry")
         .def(
             "__init__",
-            [](Geometry* self, const std::vector<std::tuple<std::int64_t, std::int64_t, int, int, int>>& parts,
-               bool log, int arrays) {
+            [](Geometry* self, const std::vector<std::tuple<std::int64_t, std::int64_t, int, int, int, double>>& parts,
+               bool log, int arrays, double quantile) {
                 if (parts.empty() || parts.size() > kMaxParts || arrays > kMaxParts)
                     throw std::invalid_argument("a geometry has 1 to 8 parts and arrays");
                 new (self) Geometry();
-                for (const auto& [divisor, count, array, ends, kind] : parts)
-                    self->parts.push_back({divisor, count, array, ends, kind});
+                for (const auto& [divisor, count, array, ends, kind, rms] : parts)
+                    self->parts.push_back({divisor, count, array, ends, kind, rms});
                 self->log = log;
                 self->arrays = arrays;
+                self->quantile = quantile;
             },
-            nb::arg("parts"), nb::arg("log"), nb::arg("arrays"));
+            nb::arg("parts"), nb::arg("log"), nb::arg("arrays"),
+            nb::arg("quantile") = 0.0);
 }
 
 }  // namespace qmaps

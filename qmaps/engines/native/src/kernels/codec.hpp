@@ -134,7 +134,7 @@ inline void encode_normalized(const Codec& codec, const ScaleView& view, const f
     std::uint8_t* codes = codes_of(codec, at, scratch);
     if (!codec.stochastic) {
         search_codes(codebook.nearest, n, codes, count, scratch);
-    } else if (view.log) {
+    } else if (view.log && !codebook.in_log) {
         round_log_codes(codec, view, x, n, at, count, codes, scratch);
     } else {
         round_codes(codec, n, at, codes, count, scratch);
@@ -191,8 +191,69 @@ inline void clamp_to_ends(const Codebook& codebook, float* n, std::int64_t count
         n[i] = n[i] < low ? low : n[i] > high && n[i] <= kLargest ? high : n[i];
 }
 
+// The k-th smallest, counted from 0, of values without NaN, of which no smaller one stands after it.
+inline float selected(float* value, std::int64_t count, std::int64_t k) {
+    std::int64_t first = 0, last = count - 1;
+    while (first < last) {
+        const float pivot = value[first + (last - first) / 2];
+        std::int64_t i = first, j = last;
+        while (i <= j) {
+            while (value[i] < pivot) ++i;
+            while (pivot < value[j]) --j;
+            if (i > j) break;
+            const float kept = value[i];
+            value[i++] = value[j];
+            value[j--] = kept;
+        }
+        if (k <= j) {
+            last = j;
+        } else if (k >= i) {
+            first = i;
+        } else {
+            break;
+        }
+    }
+    return value[k];
+}
+
+// See qmaps.normalize.logblock: of positive values and zeros, at most kTile.
+inline float quantile_of(const float* x, std::int64_t count, double quantile) {
+    float value[kTile];
+    std::int64_t some = 0;
+    for (std::int64_t i = 0; i < count; ++i) {
+        value[some] = x[i];
+        some += x[i] != 0.0f ? 1 : 0;
+    }
+    if (some == 0) return 0.0f;
+    const double place = static_cast<double>(some - 1) * quantile;
+    const auto below = static_cast<std::int64_t>(place);
+    const auto fraction = static_cast<float>(place - static_cast<double>(below));
+    const float a = selected(value, some, below);
+    float b = below + 1 < some ? value[below + 1] : a;
+    for (std::int64_t i = below + 2; i < some; ++i) b = value[i] < b ? value[i] : b;
+    return a + fraction * (b - a);
+}
+
+// See qmaps.normalize.root_mean_square: of a block of this size, of which `count` elements are in
+// the tensor.
+static float rms_scale(const float* x, std::int64_t count, std::int64_t block, double factor) {
+    double squares[kMaxLocal];
+    std::int64_t size = 1;
+    while (size < block) size *= 2;
+    for (std::int64_t i = 0; i < count; ++i)
+        squares[i] = static_cast<double>(x[i]) * static_cast<double>(x[i]);
+    for (std::int64_t i = count; i < size; ++i) squares[i] = 0.0;
+    for (std::int64_t half = size / 2; half > 0; half /= 2)
+        for (std::int64_t i = 0; i < half; ++i) squares[i] += squares[i + half];
+    const double root = double_root_of(squares[0] / static_cast<double>(count)) * factor;
+    const bool finite = root - root == 0.0;
+    const auto scale = static_cast<float>(finite && root > kLargest ? kLargest : root);
+    return squares[0] > 0.0 && scale == 0.0f ? float_of(1) : scale;
+}
+
 // Set the two ends of a log2 range.
-inline void log_ends(const float* x, std::int64_t count, float* low_end, float* high_end) {
+inline void log_ends(const float* x, std::int64_t count, double quantile, float* low_end,
+                     float* high_end) {
     float high = x[0];
     for (std::int64_t i = 1; i < count; ++i)
         high = is_nan(x[i]) || x[i] > high ? x[i] : high;
@@ -200,8 +261,11 @@ inline void log_ends(const float* x, std::int64_t count, float* low_end, float* 
     float low = high;
     for (std::int64_t i = 0; i < count; ++i)
         low = x[i] != 0.0f && (is_nan(x[i]) || x[i] < low) ? x[i] : low;
+    high = low < 0.0f ? low : high;
+    if (quantile != 0.0)
+        low = high >= 0.0f && high <= kLargest ? quantile_of(x, count, quantile) : high;
     *low_end = log_end(low);
-    *high_end = log_end(low < 0.0f ? low : high);
+    *high_end = log_end(high);
 }
 
 // Encode a stretch of whole blocks (the tensor's last may be ragged), scales included. Returns
@@ -211,6 +275,7 @@ inline std::uint32_t encode_blocks(const Codec& codec, const float* x, std::int6
     const std::int64_t block = codec.block;
     void* kept = codec.arrays[codec.geometry->parts[0].array];
     const int kind = codec.geometry->parts[0].kind;
+    const double rms = codec.geometry->parts[0].rms;
     const ScaleView view = stored(codec);
     std::uint32_t most = 0;
     bool far = false;  // beyond the largest scale of a format
@@ -218,19 +283,24 @@ inline std::uint32_t encode_blocks(const Codec& codec, const float* x, std::int6
         auto* first = static_cast<float*>(kept);
         auto* second = static_cast<float*>(codec.arrays[codec.geometry->parts[1].array]);
         for (std::int64_t i = 0, b = at / block; i < count; i += block, ++b)
-            log_ends(x + i, count - i < block ? count - i : block, first + b, second + b);
+            log_ends(x + i, count - i < block ? count - i : block, codec.geometry->quantile,
+                     first + b, second + b);
         for (std::int64_t i = 0; i < count; i += kTile) {
             const std::int64_t some = count - i < kTile ? count - i : kTile;
             normalize_tile(view, x + i, at + i, some, scratch.n + i, scratch);
         }
+        if (codec.codebook->values.value[0] >= 0.0f || codec.geometry->quantile != 0.0)
+            clamp_to_ends(*codec.codebook, scratch.n, count);
     } else {
         for (std::int64_t i = 0, b = at / block; i < count; i += block, ++b) {
             const std::int64_t some = count - i < block ? count - i : block;
             const std::uint32_t largest = largest_bits(x + i, some);
             most = largest > most ? largest : most;
-            const float scale = keep_scale(kind, float_of(largest), kept, b);
+            const float exact =
+                rms == 0.0 ? float_of(largest) : rms_scale(x + i, some, block, rms);
+            const float scale = keep_scale(kind, exact, kept, b);
             scratch.scale[b - at / block] = largest == 0 ? 1.0f : scale;
-            if (kind != kScaleFloat32) far |= float_of(largest) > 1.5f * scale;
+            if (kind != kScaleFloat32 || rms != 0.0) far |= float_of(largest) > 1.5f * scale;
         }
         if (!codec.codebook->wide && most < kInfinityBits && !far) {
             std::uint8_t* codes = codes_of(codec, at, scratch);

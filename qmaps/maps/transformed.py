@@ -1,0 +1,90 @@
+"""A map of transformed values, such as the square root's."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+from qmaps.errors import BadTypeError, BadValueError, shown
+from qmaps.maps._companded import CompandedMap, thresholds_within
+from qmaps.maps._transforms import SquareRootOf, Transform, named, written
+from qmaps.maps.base import Map, table
+from qmaps.maps.codebook import Codebook
+from qmaps.maps.linear0 import Linear0
+from qmaps.maps.nearest import thresholds
+
+_SQUARE_ROOT, _LINEAR = SquareRootOf(), Linear0(8)
+
+
+@dataclass(frozen=True, init=False)
+class Transformed(Map):
+    """The values whose transforms are those of another map: the map after a transform.
+
+    ``sqrt:DE@8u`` holds the squares of the values of ``DE@8u``. A value takes the code whose
+    transform is nearest to its own: each threshold is where the transform is halfway between those
+    of two neighbours; a tie goes to the lower code. With `nearest` thresholds are halfway between
+    values instead. Stochastic rounding is unbiased in the value under both.
+
+    The transforms are ``sqrt``, ``softsign`` (``2x / (1 + |x|)``), ``mu-law<mu>``, ``pow<p>``
+    (``x**p``) and ``log<octaves>``, all with the sign of x. ``sqrt:linear0``, ``softsign:linear0``
+    and ``mu-law255:linear0`` are the maps `sqrt`, `softsign` and `mu-law`.
+
+    Args:
+        transform: its name in specs, such as ``"sqrt"`` or ``"pow0.25"``.
+        inner: a map with a formula, whose values lie in [-1, 1], and without a transform of its
+            own.
+        nearest: place thresholds halfway between values, not between their transforms.
+
+    >>> from qmaps.maps import Linear, Transformed
+    >>> Transformed("sqrt", Linear(2, signed=False)).codebook()
+    tensor([0.0625, 0.2500, 0.5625, 1.0000])
+    """
+
+    transform: Transform = _SQUARE_ROOT
+    inner: Map = _LINEAR
+    nearest: bool = False
+
+    def __init__(self, transform: str | Transform, inner: Map, *, nearest: bool = False) -> None:
+        found = named(transform) if isinstance(transform, str) else transform
+        if not isinstance(found, Transform):
+            raise BadValueError(
+                f"transform={shown(transform)} is none of {', '.join(written())}, such as sqrt"
+            )
+        if not isinstance(inner, Map):
+            raise BadTypeError(f"inner={shown(inner)} must be a map")
+        others = (Codebook, CompandedMap, Transformed)
+        if inner.fitted or inner.log_domain or isinstance(inner, others):
+            raise BadValueError(
+                f"inner={inner.spec} cannot follow a transform; it must be a map with a formula "
+                "and without a transform of its own"
+            )
+        if float(table(inner).abs().max()) > 1:
+            raise BadValueError(f"inner={inner.spec} has values above 1; transforms end there")
+        if not isinstance(nearest, bool):
+            raise BadTypeError(f"nearest={shown(nearest)} must be True or False")
+        given: dict[str, object] = {"bits": inner.bits, "signed": inner.signed, "inner": inner}
+        given |= {"transform": found, "nearest": nearest}
+        for name, value in given.items():
+            object.__setattr__(self, name, value)  # the way a frozen dataclass does it
+
+    def widths(self, signed: bool) -> range:
+        return self.inner.widths(signed)
+
+    def values(self) -> Tensor:
+        return self.transform.expanded(self.inner.values())
+
+    def thresholds(self) -> Tensor:
+        if self.nearest:
+            return thresholds(table(self))
+        return thresholds_within(self.transform.expanded, self.inner.values())
+
+    @property
+    def spec(self) -> str:
+        name, _, width = self.inner.spec.rpartition("@")
+        fields = "nearest=true" if self.nearest else ""
+        if fields and name.endswith(")"):
+            name = f"{name[:-1]},{fields})"
+        elif fields:
+            name = f"{name}({fields})"
+        return f"{self.transform.spec}:{name}@{width}"

@@ -1,0 +1,100 @@
+"""A multiple of the root mean square of each block."""
+
+from __future__ import annotations
+
+import math
+import re
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+
+from qmaps.errors import BadTypeError, BadValueError, shown
+from qmaps.normalize.base import Layout, Normalizer, Scales, Shape
+from qmaps.normalize.block import BlockWise, blocks, check_block_size, per_element
+from qmaps.normalize.extent import Extent
+from qmaps.normalize.geometry import Geometry
+
+_LARGEST = torch.finfo(torch.float32).max
+_SMALLEST = 2.0**-149
+
+
+@dataclass(frozen=True)
+class RootMeanSquare(Normalizer, name="rms<k>B<n>"):
+    """`factor` times the root mean square of each block of `size` elements, in row-major order.
+
+    Larger elements take the codebook's end. ``rms4B128&B128`` divides by the largest magnitude
+    where that is smaller. A block of at least as many elements as the tensor is the whole tensor.
+    As a norm, ``rms16B256`` is the Frobenius norm of blocks of 256, 16 being the root of 256.
+
+    The squares, exact in float64, are added as a balanced tree, the first half to the second, after
+    zeros that fill the block up to a power of two. The rest is one float64 operation each: the sum
+    by the number of elements, its root, the product with `factor`, and rounding to float32. What is
+    not 0 becomes at least the smallest float32, and what is finite at most the largest.
+
+    Source: QSGD, Alistarh et al., 2017, section 3.1 and 4, which divides buckets by their norm.
+
+    Attributes:
+        factor: above 0; the largest magnitude, in units of the root mean square, that is kept.
+        size: elements of a block.
+    """
+
+    factor: float
+    size: int
+
+    def __post_init__(self) -> None:
+        if isinstance(self.factor, bool) or not isinstance(self.factor, (int, float)):
+            raise BadTypeError(f"factor={shown(self.factor)} must be a float")
+        if not (math.isfinite(self.factor) and self.factor > 0):
+            raise BadValueError(f"factor={shown(self.factor)} must be finite and above 0")
+        object.__setattr__(self, "factor", float(self.factor))  # as a frozen dataclass does it
+        check_block_size(self.size)
+
+    @classmethod
+    def parse(cls, text: str) -> Normalizer | None:
+        number = r"\d+(?:\.\d+)?(?:e[-+]?\d+)?"
+        match = re.fullmatch(rf"rms({number})b(\d+)", text, re.IGNORECASE | re.ASCII)
+        return cls(float(match[1]), int(match[2])) if match else None
+
+    @property
+    def spec(self) -> str:
+        return f"rms{repr(self.factor).removesuffix('.0')}B{self.size}"
+
+    @property
+    def clips(self) -> bool:
+        return True
+
+    def layout(self, shape: Shape) -> Layout:
+        return BlockWise(self.size).layout(shape)
+
+    def geometry(self, shape: Shape) -> Geometry:
+        found = BlockWise(self.size).geometry(shape)
+        return replace(found, parts=tuple(replace(p, rms=self.factor) for p in found.parts))
+
+    def extents(self, dims: int) -> tuple[Extent, ...]:
+        return (Extent(block=self.size),)
+
+    def scales(self, x: Tensor) -> Scales:
+        numel = x.numel()
+        size = min(self.size, max(1, numel))
+        rows = blocks(x, size)
+        sums = _tree(rows.double().square())
+        counts = torch.full_like(sums, size)
+        if numel % size:
+            counts[-1] = numel % size
+        root = (sums / counts).sqrt() * torch.full_like(sums, self.factor)
+        bounded = torch.where(root.isfinite(), root.clamp(max=_LARGEST), root)
+        least = torch.where(sums > 0, _SMALLEST, 0.0)
+        return (torch.maximum(bounded.float(), least.float()),)
+
+    def expand(self, scales: Scales, shape: Shape) -> Tensor:
+        return per_element(scales[0], min(self.size, max(1, math.prod(shape))), shape)
+
+
+def _tree(x: Tensor) -> Tensor:
+    """The sums of the rows, each filled up with zeros to a power of two and halved repeatedly."""
+    columns = x.shape[1]
+    x = torch.nn.functional.pad(x, (0, (1 << (columns - 1).bit_length()) - columns))
+    while (half := x.shape[1] // 2) > 0:
+        x = x[:, :half] + x[:, half:]
+    return x[:, 0]
