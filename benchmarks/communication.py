@@ -2,7 +2,8 @@
 
 ``python -m benchmarks.communication`` starts two ranks over gloo on this machine, gives every
 contender its turn in each round, and writes reports/communication.{json,md}. Ratios count, not
-times: two ranks on one machine share its processors, and its loopback is no network.
+times: two ranks on one machine share its processors, and its loopback is no network. With
+``--link 1gbit`` they have a network of that rate, and the files are communication-1gbit.{json,md}.
 """
 
 from __future__ import annotations
@@ -15,16 +16,20 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Sequence
+from contextlib import ExitStack
+from itertools import chain, pairwise
 from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch import nn
+from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import fp16_compress_hook
 from torch.nn.parallel import DistributedDataParallel
 
 from benchmarks import machine
 from benchmarks.command import count, one_line_errors
+from benchmarks.link import link
 from benchmarks.markdown import markdown as table_lines
 from benchmarks.markdown import spread
 from benchmarks.timing import interleaved, quartiles, ratio
@@ -32,9 +37,9 @@ from qmaps.distributed import comm
 from qmaps.errors import BadValueError
 from qmaps.storage.files import output_folder, write_json, write_text
 
-PLAIN = "plain DDP"
-CONTENDERS: dict[str, Callable[[], comm.QuantizedHook] | None] = {
-    PLAIN: None,
+PLAIN, HALF = "plain DDP", "DDP's float16 hook"
+BITS = {PLAIN: 32, HALF: 16}
+CONTENDERS: dict[str, Callable[[], comm.QuantizedHook]] = {
     "B2048/tree@8s": lambda: comm.quantized_hook("B2048/tree@8s"),
     "B2048/DE@4s": lambda: comm.quantized_hook("B2048/DE@4s"),
     "B2048/DE@4s, error feedback": lambda: comm.quantized_hook("B2048/DE@4s", error_feedback=True),
@@ -44,23 +49,25 @@ TIMEOUT_S = 300
 HEAD = ("messages", "seconds of a step", "times plain", "sent, MB a step", "times fewer bytes")
 
 
-def model(width: int) -> nn.Module:
-    """Two hidden layers, as the paper's net."""
-    return nn.Sequential(
-        nn.Linear(64, width), nn.ReLU(), nn.Linear(width, width), nn.ReLU(), nn.Linear(width, 10)
-    )
+def model(width: int, layers: int) -> nn.Module:
+    """Hidden layers of one width; the paper's net has two."""
+    sizes = [64, *[width] * layers]
+    hidden = [(nn.Linear(into, out), nn.ReLU()) for into, out in pairwise(sizes)]
+    return nn.Sequential(*chain.from_iterable(hidden), nn.Linear(width, 10))
 
 
-def measure(rank: int, world: int, rounds: int, width: int) -> dict[str, Any]:
+def measure(rank: int, world: int, rounds: int, width: int, layers: int) -> dict[str, Any]:
     """Seconds of each contender's steps and bytes, on one rank."""
     torch.manual_seed(0)
     x, y = torch.randn(128, 64), torch.randint(10, (128,))
     works: dict[str, Callable[[], object]] = {}
     hooks: dict[str, comm.QuantizedHook] = {}
-    for name, make in CONTENDERS.items():
-        net = DistributedDataParallel(model(width))
-        if make is not None:
-            hooks[name] = make()
+    for name in (*BITS, *CONTENDERS):
+        net = DistributedDataParallel(model(width, layers))
+        if name == HALF:
+            net.register_comm_hook(None, fp16_compress_hook)
+        elif name in CONTENDERS:
+            hooks[name] = CONTENDERS[name]()
             net.register_comm_hook(None, hooks[name])
         optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
 
@@ -73,17 +80,20 @@ def measure(rank: int, world: int, rounds: int, width: int) -> dict[str, Any]:
     seconds, failed = interleaved(works, rounds, refresh=lambda _: dist.barrier())
     if failed:
         raise next(iter(failed.values()))
-    numel = sum(p.numel() for p in model(width).parameters())
-    plain = 2 * (world - 1) * 4 * numel // world
-    traffic = {PLAIN: {"sent": float(plain), "ratio": 1.0}} | {
+    numel = sum(p.numel() for p in model(width, layers).parameters())
+    traffic = {
+        name: {"sent": 2 * (world - 1) * bits / 8 * numel / world, "ratio": 32 / bits}
+        for name, bits in BITS.items()
+    } | {
         name: {"sent": hook.traffic.sent / hook.step, "ratio": hook.traffic.ratio}
         for name, hook in hooks.items()
     }
     return {"rank": rank, "parameters": numel, "seconds": seconds, "traffic": traffic}
 
 
-def worker(rank: int, world: int, folder: Path, rounds: int, width: int) -> None:
+def worker(options: argparse.Namespace) -> None:
     """One rank; the first one writes what it measured."""
+    rank, world, folder = options.rank, options.world, options.worker
     torch.set_num_threads(1)
     dist.init_process_group(
         "gloo",
@@ -92,26 +102,30 @@ def worker(rank: int, world: int, folder: Path, rounds: int, width: int) -> None
         world_size=world,
         timeout=datetime.timedelta(seconds=TIMEOUT_S),
     )
-    found = measure(rank, world, rounds, width)
+    found = measure(rank, world, options.rounds, options.width, options.layers)
     if rank == 0:
         write_json(folder / "0.json", found)
     dist.barrier()
     dist.destroy_process_group()
 
 
-def launch(world: int, rounds: int, width: int) -> dict[str, Any]:
+def launch(options: argparse.Namespace) -> dict[str, Any]:
     """Start the ranks, and read what the first one measured."""
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory() as folder, ExitStack() as stack:
+        hosts: list[tuple[list[str], dict[str, str]]] = [([], dict(os.environ))] * options.world
+        if options.link:
+            hosts = stack.enter_context(link(options.link))
         command = [sys.executable, "-m", "benchmarks.communication", "--worker", folder]
-        options = ["--world", str(world), "--rounds", str(rounds), "--width", str(width)]
+        for name in ("world", "rounds", "width", "layers"):
+            command += [f"--{name}", str(getattr(options, name))]
         started = [
             subprocess.Popen(
-                [*command, *options, "--rank", str(rank)],
-                env=os.environ | {"OMP_NUM_THREADS": "1"},
+                [*there, *command, "--rank", str(rank)],
+                env=environment | {"OMP_NUM_THREADS": "1"},
                 stderr=subprocess.PIPE,
                 text=True,
             )
-            for rank in range(world)
+            for rank, (there, environment) in enumerate(hosts)
         ]
         try:
             said = [process.communicate()[1] for process in started]
@@ -130,7 +144,7 @@ def markdown(result: dict[str, Any]) -> str:
     """The result as a page."""
     seconds, traffic = result["seconds"], result["traffic"]
     cells = []
-    for name in CONTENDERS:
+    for name in (*BITS, *CONTENDERS):
         taken = seconds[name]
         slower = ratio(taken, seconds[PLAIN])
         cells.append(
@@ -143,6 +157,14 @@ def markdown(result: dict[str, Any]) -> str:
             ]
         )
     about = result["about"]
+    network = (
+        f"The ranks are in network namespaces of their own, joined by a link of {result['link']} "
+        "in each direction."
+        if result["link"]
+        else "There is no network between the ranks: what messages of fewer bytes gain on one, "
+        "`--link` shows and `qmaps speedup` predicts; here is what coding them costs, and that a "
+        "hook exchanges three messages (headers, parts, averages) where plain DDP has one."
+    )
     lines = [
         "# A training step with narrow messages",
         "",
@@ -150,11 +172,9 @@ def markdown(result: dict[str, Any]) -> str:
         "",
         f"{about['machine']['processor']}, torch {about['versions']['torch']}; "
         f"{result['world']} ranks of one thread over gloo, a net of {result['parameters']:,} "
-        "parameters. Medians with quartiles, turns taken in each round. There is no network "
-        "between the ranks: what messages of fewer bytes gain on one, `qmaps speedup` predicts; "
-        "here is what coding them costs, and that a hook exchanges three messages (headers, parts, "
-        f"averages) where plain DDP has one. At the start {result['load']:.1f} processes wanted "
-        f"{result['cores']} cores; the more there are, the longer each message waits.",
+        f"parameters. Medians with quartiles, turns taken in each round. {network} At the start "
+        f"{result['load']:.1f} processes wanted {result['cores']} cores; the more there are, the "
+        "longer each message waits. DDP's own hook for bfloat16 needs NCCL.",
         "",
         *table_lines(HEAD, cells),
     ]
@@ -169,20 +189,30 @@ def main(given: Sequence[str] | None = None) -> int:
     parser.add_argument("--world", type=count, default=2, help="ranks (2)")
     parser.add_argument("--rounds", type=count, default=15, help="counted rounds (15)")
     parser.add_argument("--width", type=count, default=1024, help="of hidden layers (1024)")
+    parser.add_argument("--layers", type=count, default=2, help="hidden layers (2)")
+    parser.add_argument(
+        "--link",
+        metavar="RATE",
+        help="give two ranks hosts of their own, joined by a link of this rate, as in 1gbit; needs "
+        "root and iproute2",
+    )
     parser.add_argument("--out", type=Path, default=Path("reports"), help="folder of the results")
     parser.add_argument("--worker", type=Path, help=argparse.SUPPRESS)
     parser.add_argument("--rank", type=int, default=0, help=argparse.SUPPRESS)
     options = parser.parse_args(words)
     if options.worker is not None:
-        worker(options.rank, options.world, options.worker, options.rounds, options.width)
+        worker(options)
         return 0
     output_folder(options.out)
     load = os.getloadavg()[0] if hasattr(os, "getloadavg") else float("nan")
-    result = launch(options.world, options.rounds, options.width)
+    if options.link and options.world != 2:
+        parser.error(f"--world {options.world} must be 2 with --link, which joins two hosts")
+    result = launch(options)
     result |= {"about": machine.about(words, "benchmarks.communication")}
-    result |= {"world": options.world, "load": load, "cores": os.cpu_count()}
-    write_json(options.out / "communication.json", result)
-    write_text(options.out / "communication.md", markdown(result))
+    result |= {"world": options.world, "load": load, "cores": os.cpu_count(), "link": options.link}
+    name = "communication" + (f"-{options.link}" if options.link else "")
+    write_json(options.out / f"{name}.json", result)
+    write_text(options.out / f"{name}.md", markdown(result))
     return 0
 
 

@@ -205,9 +205,10 @@ def summary(frame: pd.DataFrame) -> tuple[pd.DataFrame, pd.DataFrame]:
 
 
 def curves(points: Sequence[dict[str, Any]]) -> pd.DataFrame:
-    """Means over seeds: `net`, `parallel`, `type`, `step`, `train`, `test`."""
+    """Over seeds: `net`, `parallel`, `type`, `step`, means `train` and `test`, `*_std`."""
     keys = ["net", "parallel", "type", "step"]
-    means = pd.DataFrame(points).groupby(keys, sort=False)[["train", "test"]].mean()
+    found = pd.DataFrame(points).groupby(keys, sort=False)[["train", "test"]]
+    means = found.mean().join(found.std().add_suffix("_std"))
     return means.reset_index().sort_values(["net", "parallel"], kind="stable")
 
 

@@ -2,7 +2,8 @@
 
 It trains the parts, records and measures one run of each judge, goes on where it was stopped, and
 writes reports/prediction/{trials,measures,scores}.csv, results.md and one picture. Parts that are
-named run alone; the report is made of the seeds that have been finished.
+named run alone; the report is made of the seeds that have been finished, and, where no run is kept,
+of the rows in the files that are there.
 """
 
 from __future__ import annotations
@@ -21,6 +22,8 @@ from benchmarks.prediction.plan import PARTS, pairs
 from benchmarks.trials import kept, run_all
 from qmaps.storage.files import output_folder, read_frame, replacing, write_frame, write_text
 
+TRIALS, MEASURES = "trials.csv", "measures.csv"
+
 
 @one_line_errors
 def main(given: Sequence[str] | None = None) -> int:
@@ -38,10 +41,10 @@ def main(given: Sequence[str] | None = None) -> int:
         part = PARTS[name]
         run_all(part.trials(), options.runs / "trials", workers=options.workers or 0)
         measured(part.judge, options.runs / "prediction")
-    trials, found = finished(options.runs)
-    with replacing(out / "trials.csv") as temporary:
+    trials, found = finished(options.runs, out)
+    with replacing(out / TRIALS) as temporary:
         trials.to_csv(temporary, index=False)
-    with replacing(out / "measures.csv") as temporary:
+    with replacing(out / MEASURES) as temporary:
         found.to_csv(temporary, index=False)
     scores = report.scores(trials, found)
     with replacing(out / "scores.csv") as temporary:
@@ -67,22 +70,32 @@ def measured(judge: str, folder: Path) -> pd.DataFrame:
     return frame
 
 
-def finished(runs: Path) -> tuple[pd.DataFrame, pd.DataFrame]:
+def finished(runs: Path, out: Path) -> tuple[pd.DataFrame, pd.DataFrame]:
     """Trials and measures, with the column `part` or `judge`.
 
-    Of a part that was stopped, the seeds are taken that all of its pairs have.
+    Of a part that was stopped, the seeds are taken that all of its pairs have. What no run is kept
+    of is taken from the files in `out`, which an earlier call wrote.
     """
-    trials, found = [], {}
+    trials, found = {}, {}
     for name, part in PARTS.items():
         path = runs / "prediction" / f"{part.judge}.parquet"
+        if not path.exists():  # a part's keys need its packages, which may be absent
+            continue
         seeds: dict[int, list[dict[str, Any] | None]] = {}
         for trial in part.trials():
             seeds.setdefault(trial.seed, []).append(kept(runs / "trials", trial))
         rows = [row for own in seeds.values() if None not in own for row in own]
-        if rows and path.exists():
-            trials.append(pd.DataFrame(rows).assign(part=name))
+        if rows:
+            trials[name] = pd.DataFrame(rows).assign(part=name)
             found[part.judge] = read_frame(path).assign(judge=part.judge)
-    return pd.concat(trials, ignore_index=True), pd.concat(found.values(), ignore_index=True)
+    for file, frames, key in ((TRIALS, trials, "part"), (MEASURES, found, "judge")):
+        if (out / file).exists():
+            for name, rows in pd.read_csv(out / file).groupby(key, sort=False):
+                frames.setdefault(name, rows)
+    parts = [trials[name] for name in PARTS if name in trials]
+    judges = dict.fromkeys(part.judge for part in PARTS.values())
+    known = [found[judge] for judge in judges if judge in found]
+    return pd.concat(parts, ignore_index=True), pd.concat(known, ignore_index=True)
 
 
 if __name__ == "__main__":

@@ -58,11 +58,14 @@ class Lazy:
         shape: its shape, known without fetching it.
         dtype: its dtype, likewise.
         read: fetches it.
+        store: writes another tensor of this shape in its place, rounded to `dtype`, into files that
+            were read within `qmaps.storage.editing.editing`; None if it is not kept as it is.
     """
 
     shape: tuple[int, ...]
     dtype: torch.dtype
     read: Callable[[], Tensor]
+    store: Callable[[Tensor], None] | None = None
 
     @property
     def nbytes(self) -> int:

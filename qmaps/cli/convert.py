@@ -53,6 +53,14 @@ def convert(
             "state_dict under this key.",
         ),
     ] = None,
+    like: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FOLDER",
+            help="With --to torch: write a copy of this checkpoint of DeepSpeed, Megatron or "
+            "torch.distributed.checkpoint with the states, in 32 bits, in place of its own.",
+        ),
+    ] = None,
     overwrite: Annotated[bool, typer.Option("--overwrite", help="Replace OUT.")] = False,
     top: Annotated[int, typer.Option(min=1, help="Rows to print, largest errors first.")] = 20,
     as_json: AsJson = False,
@@ -73,6 +81,8 @@ def convert(
         qmaps convert global_step500 optimizer.pt --to qmaps --states 4bit
 
         qmaps convert step-500 step-500-4bit --to qmaps --states 4bit --distributed optimizer
+
+        qmaps convert optimizer.pt global_step900 --to torch --like global_step500
     """
     from qmaps.capture.conversion import convert_file
 
@@ -86,6 +96,7 @@ def convert(
         optimizer=optimizer,
         overwrite=overwrite,
         distributed=distributed,
+        like=like,
     )
     if as_json:
         print_json([report.as_dict() for report in reports])

@@ -24,7 +24,8 @@ def error_curves(frame: pd.DataFrame, *, error: str = "images in error") -> Figu
 
     Args:
         frame: `panel` (what is trained), `run` (label), `step` (optimizer steps), `train` and
-            `test` (errors as fractions, 0 to 1); one row per panel, run and step.
+            `test` (errors as fractions, 0 to 1); one row per panel, run and step. With `train_std`
+            and `test_std`, standard deviations over seeds, a band of one is drawn around each mean.
         error: label of the error axes, without the unit.
 
     Raises:
@@ -47,6 +48,11 @@ def error_curves(frame: pd.DataFrame, *, error: str = "images in error") -> Figu
             style["markevery"] = (index * every // len(runs), every)
             for axis, split in zip(row, ("train", "test"), strict=True):
                 axis.plot(own["step"], 100 * own[split], **style)
+                if f"{split}_std" in own:
+                    low, high = (own[split] + k * own[f"{split}_std"] for k in (-1, 1))
+                    axis.fill_between(
+                        own["step"], 100 * low, 100 * high, color=style["color"], alpha=0.15, lw=0
+                    )
         for axis, split in zip(row, ("training", "test"), strict=True):
             axis.set_title(f"{panel}: {split} data", loc="left")
             axis.set_yscale("symlog", linthresh=LINEAR, linscale=0.6)

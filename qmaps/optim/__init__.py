@@ -13,6 +13,7 @@ from qmaps.optim.adagrad import Adagrad, Adagrad4bit, Adagrad8bit
 from qmaps.optim.adam import Adam, Adam4bit, Adam8bit
 from qmaps.optim.adamw import AdamW, AdamW4bit, AdamW8bit
 from qmaps.optim.adamw_factor import AdamW4bitFactor, AdamW8bitFactor, AdamWFactor
+from qmaps.optim.adan import Adan, Adan4bit, Adan8bit
 from qmaps.optim.ademamix import AdEMAMix, AdEMAMix4bit, AdEMAMix8bit
 from qmaps.optim.base import QuantizedOptimizer
 from qmaps.optim.choice import keep_in_32_bits
@@ -28,6 +29,7 @@ from qmaps.optim.rmsprop import RMSprop, RMSprop4bit, RMSprop8bit
 from qmaps.optim.rule import State
 from qmaps.optim.sgd import SGD, SGD4bit, SGD8bit
 from qmaps.optim.sm3 import SM3
+from qmaps.optim.soap import SOAP, SOAP4bit, SOAP8bit
 
 __all__ = [
     "LAMB",
@@ -35,6 +37,7 @@ __all__ = [
     "PRESETS",
     "SGD",
     "SM3",
+    "SOAP",
     "AdEMAMix",
     "AdEMAMix4bit",
     "AdEMAMix8bit",
@@ -52,6 +55,9 @@ __all__ = [
     "AdamW8bit",
     "AdamW8bitFactor",
     "AdamWFactor",
+    "Adan",
+    "Adan4bit",
+    "Adan8bit",
     "CPUOffloadOptimizer",
     "Choice",
     "LAMB4bit",
@@ -70,6 +76,8 @@ __all__ = [
     "RMSprop8bit",
     "SGD4bit",
     "SGD8bit",
+    "SOAP4bit",
+    "SOAP8bit",
     "State",
     "keep_in_32_bits",
     "muon_groups",

@@ -12,7 +12,9 @@ from __future__ import annotations
 
 import json
 import os
+import struct
 import zipfile
+import zlib
 from collections.abc import Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -38,6 +40,21 @@ CHUNK = 2**18
 
 FOLDER = 0x10
 """The attribute of folders in a zip archive."""
+
+LOCAL = struct.Struct("<26xHH")
+"""The header before a record of a zip archive: the lengths of its name and its other fields."""
+
+DIRECTORY = struct.Struct("<4s24xHHH12x")
+"""A record's entry in the archive's directory: a mark, and the lengths of what follows it."""
+
+CRC_IN_HEADER, CRC_IN_DIRECTORY = 14, 16
+"""Where the checksum is in these two."""
+
+CRC_BEHIND = 0x08
+"""The flag of a record whose checksum is behind it and not in its header."""
+
+BEHIND = b"PK\x07\x08"
+"""What may stand before a checksum that is behind its record."""
 
 
 def of(*content: bytes | memoryview) -> str:
@@ -137,6 +154,40 @@ def check_archive(path: Path | IO[bytes], *, large: bool = True) -> None:
         with ThreadPoolExecutor(min(8, os.cpu_count() or 1)) as threads:
             for _ in threads.map(read, rest):
                 pass
+
+
+def mend_archive(file: IO[bytes]) -> None:
+    """Make the checksums of a zip archive those of its records, which were changed in place.
+
+    Args:
+        file: the archive, open for reading and writing. Its records are not compressed; torch
+            writes no others.
+
+    Raises:
+        zipfile.BadZipFile: the archive is damaged.
+    """
+    with zipfile.ZipFile(file) as archive:
+        records, entry = archive.infolist(), archive.start_dir
+    for record in records:
+        file.seek(record.header_offset)
+        header = LOCAL.unpack(file.read(LOCAL.size))
+        file.seek(header[-2] + header[-1], os.SEEK_CUR)  # its name and what pads it
+        found, rest = 0, record.file_size
+        while rest and (content := file.read(min(CHUNK, rest))):
+            found, rest = zlib.crc32(content, found), rest - len(content)
+        places = [entry + CRC_IN_DIRECTORY]
+        if record.flag_bits & CRC_BEHIND:
+            after = file.tell()
+            marked = file.read(len(BEHIND)) == BEHIND
+            places.append(after + len(BEHIND) * marked)
+        else:
+            places.append(record.header_offset + CRC_IN_HEADER)
+        for place in places:
+            file.seek(place)
+            file.write(struct.pack("<I", found))
+        file.seek(entry)
+        listed = DIRECTORY.unpack(file.read(DIRECTORY.size))
+        entry += DIRECTORY.size + sum(listed[1:])
 
 
 def _around_seal(content: bytes) -> tuple[bytes, bytes]:

@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 
 from qmaps.errors import DAMAGE, BadValueError
-from qmaps.storage import checkpoint
+from qmaps.storage import checkpoint, editing
 
 METADATA = ".metadata"
 
@@ -62,6 +62,12 @@ class Chunk:
     sizes: tuple[int, ...]
     part: Part
 
+    @property
+    def place(self) -> tuple[slice, ...]:
+        """Index of the block in the tensor."""
+        spans = zip(self.offsets, self.sizes, strict=True)
+        return tuple(slice(start, start + size) for start, size in spans)
+
 
 @dataclass(frozen=True)
 class StoredTensor:
@@ -99,12 +105,21 @@ class StoredTensor:
                     f"{str(chunk.part.path)!r} has {kind} at byte {chunk.part.start}, where the "
                     f"metadata says that {self.key!r} has a chunk of shape {chunk.sizes}"
                 )
-            place = tuple(
-                slice(start, start + size)
-                for start, size in zip(chunk.offsets, chunk.sizes, strict=True)
-            )
-            whole[place] = found.detach()  # which decodes quantized subclasses, too
+            whole[chunk.place] = found.detach()  # which decodes quantized subclasses, too
         return whole
+
+    def store(self, tensor: Tensor) -> None:
+        """Write another tensor of this shape in its place; metadata stays as it is.
+
+        Args:
+            tensor: it is rounded to `dtype`.
+
+        Raises:
+            BadValueError: a chunk is damaged, or of a quantized subclass.
+        """
+        for chunk in self.chunks:
+            part = chunk.part
+            editing.put(part.path, part.start, part.length, tensor[chunk.place])
 
 
 @dataclass(frozen=True)

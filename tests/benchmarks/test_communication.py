@@ -5,16 +5,39 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pytest
+
 from benchmarks import communication
+from benchmarks.link import link
+from qmaps.errors import BadValueError
 
 
 def test_every_contender_is_measured(tmp_path: Path) -> None:
     given = ["--rounds", "1", "--width", "64", "--out", str(tmp_path)]
     assert communication.main(given) == 0
     found = json.loads((tmp_path / "communication.json").read_text())
-    assert set(found["seconds"]) == set(communication.CONTENDERS)
+    assert set(found["seconds"]) == {*communication.BITS, *communication.CONTENDERS}
     ratios = {name: each["ratio"] for name, each in found["traffic"].items()}
-    assert ratios["plain DDP"] == 1 < ratios["B2048/tree@8s"] < ratios["B2048/DE@4s"]
+    names = ("plain DDP", "DDP's float16 hook", "B2048/tree@8s", "B2048/DE@4s")
+    assert [ratios[name] for name in names[:2]] == [1, 2]
+    assert sorted(names, key=ratios.__getitem__) == list(names)
     page = (tmp_path / "communication.md").read_text()
-    assert page.count("\n| ") == 2 + len(communication.CONTENDERS)
+    assert page.count("\n| ") == 4 + len(communication.CONTENDERS)
     assert "| plain DDP |" in page
+
+
+def test_over_a_link(tmp_path: Path) -> None:
+    try:
+        with link("1gbit"):
+            pass
+    except BadValueError as error:
+        pytest.skip(str(error))
+    given = ["--rounds", "1", "--width", "64", "--link", "1gbit", "--out", str(tmp_path)]
+    assert communication.main(given) == 0
+    assert "joined by a link of 1gbit" in (tmp_path / "communication-1gbit.md").read_text()
+
+
+def test_a_link_joins_two(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        communication.main(["--world", "3", "--link", "1gbit"])
+    assert "--world 3 must be 2 with --link" in capsys.readouterr().err

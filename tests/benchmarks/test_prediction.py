@@ -10,6 +10,7 @@ import pandas as pd
 import pytest
 
 from benchmarks.prediction import measures, report, scores
+from benchmarks.prediction.__main__ import finished
 from benchmarks.prediction.plan import COUNT, PARTS, pairs
 from benchmarks.prediction.scale import scale
 from benchmarks.trials import FULL
@@ -17,6 +18,7 @@ from qmaps.algebra.pair import Pair
 from qmaps.analyze.recommend.loss import NATS
 from qmaps.lab import judges
 from qmaps.lab.workloads.stdlib_lm import StdlibLMTiny
+from qmaps.storage.files import output_folder, write_frame, write_record
 
 
 def test_the_pairs_are_those_that_were_registered() -> None:
@@ -112,6 +114,26 @@ def test_a_judge_is_recorded_measured_and_reported(
     assert f"| small, 1 x the rate | safe | {safe['pairs']} |" in page
     report.draw(trials, known, tmp_path / "x.png")
     assert (tmp_path / "x.png").stat().st_size > 5000
+
+
+def test_kept_runs_come_before_rows_of_the_report(tmp_path: Path) -> None:
+    small, scratch = PARTS["small"], PARTS["scratch"]
+    rows = [{"quantizer": FULL, "seed": 0, "loss": loss, "part": part}
+            for part, loss in (("small", 3.0), ("scratch", 2.0))]  # fmt: skip
+    pd.DataFrame(rows).to_csv(tmp_path / "trials.csv", index=False)
+    known = [{"judge": part.judge, "quantizer": "a", "step_numel": 1} for part in (small, scratch)]
+    pd.DataFrame(known).to_csv(tmp_path / "measures.csv", index=False)
+    runs = tmp_path / "runs"
+    first = [trial for trial in small.trials() if trial.seed == 0]
+    for trial in first:
+        row = {"quantizer": trial.quantizer, "seed": 0, "loss": 1.0}
+        write_record(output_folder(runs / "trials") / f"{trial.key}.json", row)
+    frame = pd.DataFrame({"quantizer": ["a"], "step_numel": [2]})
+    write_frame(output_folder(runs / "prediction") / f"{small.judge}.parquet", frame)
+    trials, found = finished(runs, tmp_path)
+    assert trials[trials["part"] == "small"]["loss"].tolist() == [1.0] * len(first)
+    assert trials[trials["part"] == "scratch"]["loss"].tolist() == [2.0]
+    assert found.set_index("judge")["step_numel"].to_dict() == {small.judge: 2, scratch.judge: 1}
 
 
 def test_the_scale_of_losses_is_that_of_the_trials() -> None:

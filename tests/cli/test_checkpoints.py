@@ -66,6 +66,18 @@ def test_convert(call, name: str, tmp_path: Path) -> None:
     assert {group["lr"] for group in saved["param_groups"]} == {0.01}
 
 
+@pytest.mark.parametrize("name", FOLDERS)
+def test_convert_like(call, name: str, tmp_path: Path) -> None:
+    states, out = tmp_path / "states", tmp_path / "out"
+    assert call(f"capture --checkpoint {HERE / name} --out {states}")[0] == 0
+    command = f"convert {states} {out} --to torch --like {HERE / name}"
+    code, _, err = call(command)
+    assert (code, err) == (0, "")
+    expect(capture.load(out), name)
+    code, _, err = call(command)
+    assert (code, err.strip()) == (2, f"error: {str(out)!r} already exists; give another name")
+
+
 def test_convert_to_four_bits_goes_on(call, tmp_path: Path) -> None:
     out = tmp_path / "o.pt"
     code, _, err = call(f"convert {HERE / 'deepspeed/zero3'} {out} --to qmaps --states 4bit")

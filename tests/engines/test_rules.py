@@ -19,11 +19,11 @@ from qmaps.engines.kernels import declarations
 from qmaps.engines.kernels.declarations import ENUMERATIONS, FOLDER, Factoring
 from qmaps.engines.rules import KernelRule, check_build, ordered, rules, scalar_names
 from qmaps.errors import BackendError, BadValueError
-from tests.optim.families import FAMILIES, same_bits
+from tests.optim.families import FUSED_FAMILIES, same_bits
 
 needs_native = pytest.mark.skipif(native.core is None, reason=native.reason)
 WITH_RULE = [
-    *(family.full for family in FAMILIES if family.full.native_rule is not None),
+    *(family.full for family in FUSED_FAMILIES),
     *(optim.AdamWFactor, optim.Adafactor, optim.SM3),
 ]
 

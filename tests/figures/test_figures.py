@@ -879,6 +879,16 @@ def test_error_curves_draw_both_errors_of_each_net_in_per_cent() -> None:
     assert legend(figure) == ["32-bit", "8-bit"]
 
 
+def test_error_curves_have_a_band_of_a_standard_deviation() -> None:
+    frame = FRAMES["error_curves"].assign(train_std=0.01, test_std=0.02)
+    figure = figures.error_curves(frame)
+    for axis, std in zip(figure.axes, (0.01, 0.02) * 2, strict=True):
+        for line, band in zip(axis.lines, axis.collections, strict=True):
+            corners = {tuple(corner) for corner in band.get_paths()[0].vertices.round(6)}
+            for x, y in zip(line.get_xdata(), line.get_ydata(), strict=True):
+                assert {(x, round(y - 100 * std, 6)), (x, round(y + 100 * std, 6))} <= corners
+
+
 # bit_fields
 
 

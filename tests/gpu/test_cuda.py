@@ -18,7 +18,7 @@ from qmaps.algebra.quantized import QuantizedTensor
 from qmaps.engines.backends import cuda_engine, use_backend
 from qmaps.errors import BadValueError, NonFiniteError
 from qmaps.optim import AdamW, QuantizedOptimizer
-from tests.optim.families import FAMILIES, Family, label, same_bits
+from tests.optim.families import FUSED_FAMILIES, Family, label, same_bits
 
 pytestmark = pytest.mark.gpu
 
@@ -232,7 +232,7 @@ def stepped(
 @sizes
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("preset", ["8bit", "4bit", "paper-4bit", "32bit"])
-@pytest.mark.parametrize("family", FAMILIES, ids=label)
+@pytest.mark.parametrize("family", FUSED_FAMILIES, ids=label)
 def test_steps_of_every_rule(
     family: Family, preset: str, dtype: torch.dtype, shape: tuple[int, ...], launched: list[str]
 ) -> None:

@@ -163,6 +163,24 @@ def ademamix(p: float, grads: list[float], o: Options) -> Any:
     return p, {"exp_avg": m, "exp_avg_slow": n, "exp_avg_sq": v}
 
 
+def adan(p: float, grads: list[float], o: Options) -> Any:
+    m = n = v = 0.0
+    (beta1, beta2, beta3), decay = o["betas"], o["lr"] * o["weight_decay"]
+    last = None
+    for t, given in enumerate(grads, 1):
+        g = -given if o["maximize"] else given
+        d = 0.0 if last is None else g - last
+        last = g
+        m += (1 - beta1) * (g - m)
+        n += (1 - beta2) * (d - n)
+        v += (1 - beta3) * ((g + beta2 * d) ** 2 - v)
+        u = m / (1 - beta1**t) + beta2 * n / (1 - beta2**t)
+        u /= math.sqrt(v / (1 - beta3**t)) + o["eps"]
+        p = (1 - decay) * p - o["lr"] * u if o["no_prox"] else (p - o["lr"] * u) / (1 + decay)
+    states = {"exp_avg": m, "exp_avg_diff": n, "exp_avg_sq": v, "neg_pre_grad": -(last or 0.0)}
+    return p, states
+
+
 def lamb(p: list[float], grads: list[list[float]], o: Options) -> Any:
     m, v = [0.0] * len(p), [0.0] * len(p)
     beta1, beta2 = o["betas"]
@@ -290,6 +308,22 @@ FAMILIES = [
         },
     ),
     Family(
+        optim.Adan,
+        optim.Adan8bit,
+        optim.Adan4bit,
+        None,
+        [
+            *grid(maximize=BOTH, weight_decay=DECAYS, no_prox=BOTH, eps=[1e-3]),
+            *grid(betas=[(0.0, 0.0, 0.9), (0.8, 0.5, 0.95)], eps=[1e-3]),
+        ],
+        adan,
+        1e-3,
+        defaults={
+            "lr": 1e-3, "betas": (0.98, 0.92, 0.99), "eps": 1e-8, "weight_decay": 0,
+            "no_prox": False,
+        },
+    ),
+    Family(
         optim.LAMB,
         optim.LAMB8bit,
         optim.LAMB4bit,
@@ -325,6 +359,9 @@ FAMILIES = [
     ),
 ]  # fmt: skip
 CASES = [(family, options) for family in FAMILIES for options in family.options]
+FUSED_FAMILIES = [family for family in FAMILIES if family.full.native_rule is not None]
+"""Those that fast engines step."""
+FUSED = [(family, options) for family, options in CASES if family in FUSED_FAMILIES]
 
 
 def label(value: object) -> str:

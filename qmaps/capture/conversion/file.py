@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from qmaps.capture.conversion import folder
+from qmaps.capture.conversion import like as template
 from qmaps.capture.conversion.formats import know
 from qmaps.capture.conversion.formats.base import Wanted
 from qmaps.capture.conversion.report import Report
 from qmaps.capture.conversion.state_dict import convert_state_dict
 from qmaps.capture.decoded import in_memory
+from qmaps.capture.load import load
 from qmaps.capture.readers import reader_of
 from qmaps.capture.saved import WRAPPERS, found, load_safely, state_dicts_in
 from qmaps.errors import BadValueError, CaptureError, OutputError
@@ -34,8 +37,9 @@ def convert_file(
     optimizer: str | None = None,
     overwrite: bool = False,
     distributed: str | None = None,
+    like: str | os.PathLike[str] | None = None,
 ) -> list[Report]:
-    """Convert an optimizer checkpoint to a file of ``torch.save``.
+    """Convert an optimizer checkpoint to a file of ``torch.save``, or to a folder.
 
     The checkpoint is a file of ``torch.save``, or of another format that `qmaps.capture.load`
     reads, such as a folder of torch.distributed.checkpoint or DeepSpeed. Only tensors, numbers,
@@ -58,6 +62,13 @@ def convert_file(
             torch.distributed.checkpoint, such as FSDP trainings load, with the optimizer's
             state_dict under this key. It is for "torch" and "qmaps", needs a checkpoint of one
             optimizer with the parameters' names, and is never overwritten.
+        like: None, or the folder of a checkpoint of DeepSpeed (ZeRO 1, 2 and 3, or universal),
+            Megatron-core, or torch.distributed.checkpoint. `out` is then a copy of that folder in
+            which the states, and the numbers of steps, are those of `path`, in the shards of as
+            many processes. All else is the template's: weights, groups with their options, what a
+            scheduler keeps. It takes `to="torch"` and a template in 32 bits (or fewer, if they are
+            floating-point numbers) with the same parameters by the same names, and `path` may also
+            be captured states. `out` is never overwritten.
 
     Returns:
         A report for each optimizer in the file.
@@ -66,12 +77,13 @@ def convert_file(
         CaptureError: the file is missing, damaged, would need to execute code, or is of no known
             optimizer.
         OutputError: `out` exists, or cannot be written.
-        BadValueError, BadTypeError: as `convert_state_dict`.
+        BadValueError, BadTypeError: as `convert_state_dict`; `like` is no such folder, or of other
+            parameters.
     """
     file, target = Path(path), Path(out)
     if not exists(file):
         raise CaptureError(f"{str(file)!r} does not exist")
-    holder = found(file)
+    holder = found(file) if like is None or not _is_captured(file) else file
     if holder is None:
         raise CaptureError(f"{str(file)!r} is a folder; expected an optimizer checkpoint")
     if distributed is not None and to not in SHARDED:
@@ -79,11 +91,15 @@ def convert_file(
             f"distributed={distributed!r} needs one of the formats {', '.join(SHARDED)}; got "
             f"to={to!r}"
         )
-    if exists(target) and distributed is not None:
+    if like is not None and (to != "torch" or distributed is not None):
+        given = f"to={to!r}" if distributed is None else f"distributed={distributed!r}"
+        raise BadValueError(f"like={str(like)!r} needs to='torch' and no distributed; got {given}")
+    is_folder = distributed is not None or like is not None
+    if exists(target) and is_folder:
         raise OutputError(f"{str(target)!r} already exists; give another name")
     if exists(target) and not overwrite:
         raise OutputError(f"{str(target)!r} already exists; give another name or allow overwriting")
-    if distributed is None:
+    if not is_folder:
         output_file(target)
     reports: list[Report] = []
 
@@ -94,26 +110,49 @@ def convert_file(
         reports.append(report)
         return converted
 
-    loaded = _loaded(holder)
+    loaded = _loaded(holder, captured=like is not None and _is_captured(holder))
     try:
         converted = _replaced(loaded, convert)
     except CaptureError as error:
         raise CaptureError(f"{str(holder)!r}: {error}") from None
-    if distributed is None:
+    if not is_folder:
         checkpoint.save(converted, target)
         return reports
     (state_dict, *others) = state_dicts_in(converted, holder)
     if others:
+        given = f"like={str(like)!r}" if distributed is None else f"distributed={distributed!r}"
         raise BadValueError(
-            f"distributed={distributed!r} needs a checkpoint of one optimizer; {str(holder)!r} has "
-            f"{len(others) + 1}"
+            f"{given} needs a checkpoint of one optimizer; {str(holder)!r} has {len(others) + 1}"
         )
-    folder.save(state_dict, target, distributed)
-    return reports
+    if distributed is not None:
+        folder.save(state_dict, target, distributed)
+        return reports
+    assert like is not None
+    notes = template.save(state_dict, holder, Path(like), target)
+    return [replace(report, notes=(*report.notes, *notes)) for report in reports]
 
 
-def _loaded(path: Path) -> Any:
+def _is_captured(path: Path) -> bool:
+    """Whether a path is of captured states and not of a checkpoint."""
+    holder = found(path)
+    return holder is None or (holder.suffix == ".safetensors" and reader_of(holder) is None)
+
+
+def _of_capture(path: Path) -> dict[str, Any]:
+    """Captured states as an optimizer's state_dict, with no options but those that are known."""
+    states = load(path)
+    state: dict[str, dict[str, Any]] = {}
+    for name, key, tensor in states.items():
+        step = states.scalars(name).get("step", states.step)
+        state.setdefault(name, {"step": step})[key] = tensor
+    groups = [{**states.hyperparameters(name), "params": [name]} for name in state]
+    return {"state": state, "param_groups": groups}
+
+
+def _loaded(path: Path, *, captured: bool = False) -> Any:
     """What a file holds, or the optimizer's state_dict in a folder of another package."""
+    if captured:
+        return _of_capture(path)
     if reader := reader_of(path):
         state_dicts = in_memory(reader.read(path))
         return state_dicts[0] if len(state_dicts) == 1 else state_dicts

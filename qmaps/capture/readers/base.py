@@ -21,14 +21,36 @@ class Reader(ABC):
     Attributes:
         name: name of the format.
         asked: readers with a smaller number are asked first whether they detect a checkpoint.
+        latest: the file that names the newest checkpoint in a folder of several; empty where the
+            format has none.
     """
 
     name: ClassVar[str]
     asked: ClassVar[int] = 0
+    latest: ClassVar[str] = ""
 
     @abstractmethod
+    def holder(self, path: Path) -> Path | None:
+        """What of a file or folder is one checkpoint of this format.
+
+        It is found by names of files; nothing is loaded.
+
+        Returns:
+            `path` itself, or the folder within it of the checkpoint that `latest` names; None if
+            `path` is not of this format.
+        """
+
     def detect(self, path: Path) -> bool:
-        """Whether a file or folder is of this format, by names of files; nothing is loaded."""
+        """Whether a file or folder is of this format."""
+        return self.holder(path) is not None
+
+    def edited(self, path: Path) -> list[Path]:  # noqa: ARG002
+        """Files of ``torch.save`` that change when states or their steps are stored.
+
+        Args:
+            path: what `holder` returns.
+        """
+        return []
 
     @abstractmethod
     def read(self, path: Path) -> list[StateDict]:
@@ -40,7 +62,8 @@ class Reader(ABC):
         Returns:
             For each optimizer a state_dict as ``torch.optim`` has it, with `state` and
             `param_groups`, in which every tensor is a `Lazy`. Parameters are named by strings
-            where the checkpoint has their names.
+            where the checkpoint has their names. States that are kept as they are, in no codes,
+            can be stored, and so can steps that are tensors.
 
         Raises:
             CaptureError: a file is missing, damaged, would run code, or does not fit the others.

@@ -42,9 +42,9 @@ class DistributedCheckpoint(Reader):
     name: ClassVar[str] = "torch.distributed.checkpoint"
     asked: ClassVar[int] = 1  # it detects those of Megatron, too
 
-    def detect(self, path: Path) -> bool:
-        """Whether there is the file ``.metadata``."""
-        return _folder(path) is not None
+    def holder(self, path: Path) -> Path | None:
+        """`path`, if it has the file ``.metadata``, perhaps in the optimizer's folder within it."""
+        return None if _folder(path) is None else path
 
     def read(self, path: Path) -> list[StateDict]:
         """See `Reader.read`."""
@@ -187,7 +187,7 @@ def _leaf(stored: Stored, key: str) -> Lazy | Part:
     if key in stored.others:
         return stored.others[key]
     tensor = stored.tensors[key]
-    return Lazy(tensor.shape, tensor.dtype, reading(partial(tensor.read, _know)))
+    return Lazy(tensor.shape, tensor.dtype, reading(partial(tensor.read, _know)), tensor.store)
 
 
 def _know(classes: Collection[str]) -> None:

@@ -15,9 +15,6 @@ from qmaps.storage.files import exists
 
 ABOUT = "metadata.json"
 COMMON = "common.pt"
-LATEST = "latest_checkpointed_iteration.txt"
-"""The file that names the newest checkpoint in a folder of several."""
-
 WEIGHTS = frozenset({"param", "fp32_param"})
 """The parameter itself, which lies with its states."""
 
@@ -30,14 +27,27 @@ class Megatron(Reader):
     """
 
     name: ClassVar[str] = "megatron"
+    latest: ClassVar[str] = "latest_checkpointed_iteration.txt"
 
-    def detect(self, path: Path) -> bool:
-        """Whether ``metadata.json`` says ``torch_dist``."""
-        return _folder(path) is not None
+    def holder(self, path: Path) -> Path | None:
+        """The folder whose ``metadata.json`` says ``torch_dist``."""
+        if not path.is_dir():
+            return None
+        if _is_here(path):
+            return path
+        try:
+            step = path / f"iter_{int((path / self.latest).read_text()):07d}"
+        except (OSError, ValueError):
+            return None
+        return step if _is_here(step) else None
+
+    def edited(self, path: Path) -> list[Path]:
+        """The file with the steps."""
+        return [path / COMMON]
 
     def read(self, path: Path) -> list[StateDict]:
         """See `Reader.read`."""
-        folder = _folder(path) or path
+        folder = self.holder(path) or path
         common = folder / COMMON
         try:
             stored = distributed.contents(folder)
@@ -49,7 +59,7 @@ class Megatron(Reader):
             _, found, rest = key.partition("optimizer.state.")
             name, dot, parameter = rest.partition(".")
             if found and dot and name not in WEIGHTS:
-                lazy = Lazy(tensor.shape, tensor.dtype, reading(tensor.read))
+                lazy = Lazy(tensor.shape, tensor.dtype, reading(tensor.read), tensor.store)
                 state.setdefault(parameter, {})[name] = lazy
         try:
             about = saved["optimizer"]
@@ -71,18 +81,6 @@ class Megatron(Reader):
             for states in state.values():
                 states["step"] = step
         return [{"state": state, "param_groups": [{**options, "params": list(state)}]}]
-
-
-def _folder(path: Path) -> Path | None:
-    if not path.is_dir():
-        return None
-    if _is_here(path):
-        return path
-    try:
-        step = path / f"iter_{int((path / LATEST).read_text()):07d}"
-    except (OSError, ValueError):
-        return None
-    return step if _is_here(step) else None
 
 
 def _is_here(path: Path) -> bool:

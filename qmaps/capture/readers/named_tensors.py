@@ -32,16 +32,17 @@ class NamedTensors(Reader):
 
     name: ClassVar[str] = "safetensors"
 
-    def detect(self, path: Path) -> bool:
-        """Whether it is a safetensors file of another package with a state's name in it."""
+    def holder(self, path: Path) -> Path | None:
+        """`path`, if it is a safetensors file of another package with a state's name in it."""
         if path.suffix != ".safetensors" or path.is_dir():
-            return False
+            return None
         try:
             with safe_open(path, "numpy") as file:
                 ours = snapshot.KEY in (file.metadata() or {})
-                return not ours and any(_state(key) for key in file.keys())  # noqa: SIM118
+                named = any(_state(key) for key in file.keys())  # noqa: SIM118
+                return path if named and not ours else None
         except (OSError, SafetensorError):
-            return False  # what is wrong with it is said where our own files are read
+            return None  # what is wrong with it is said where our own files are read
 
     def read(self, path: Path) -> list[StateDict]:
         """See `Reader.read`."""

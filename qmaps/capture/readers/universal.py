@@ -10,16 +10,13 @@ from typing import Any, ClassVar
 from torch import Tensor
 
 from qmaps.capture.readers.base import Reader, StateDict, named_by, reading
-from qmaps.capture.readers.zero import load_file, shapes_in, with_names
+from qmaps.capture.readers.zero import load_file, shapes_in, step_of, with_names
 from qmaps.capture.snapshot import Lazy
 from qmaps.errors import DAMAGE, BadValueError, CaptureError
 from qmaps.storage import checkpoint
 from qmaps.storage.files import exists
 
 OPTIMIZER = "optimizer_state.pt"
-LATEST = "latest_universal"
-"""The file that names the newest checkpoint in a folder of several."""
-
 WEIGHTS = "fp32"
 """The parameter itself, which lies with its states."""
 
@@ -36,14 +33,25 @@ class Universal(Reader):
     """
 
     name: ClassVar[str] = "deepspeed-universal"
+    latest: ClassVar[str] = "latest_universal"
 
-    def detect(self, path: Path) -> bool:
-        """Whether there is the file ``zero/optimizer_state.pt``."""
-        return _folder(path) is not None
+    def holder(self, path: Path) -> Path | None:
+        """The folder with the file ``zero/optimizer_state.pt``."""
+        if not path.is_dir():
+            return None
+        if exists(path / "zero" / OPTIMIZER):
+            return path
+        step = named_by(path, self.latest)
+        return step if step is not None and exists(step / "zero" / OPTIMIZER) else None
+
+    def edited(self, path: Path) -> list[Path]:
+        """The files of the states; not those of the parameters themselves."""
+        files = sorted((path / "zero").rglob("*.pt"))
+        return [file for file in files if file.name != f"{WEIGHTS}.pt"]
 
     def read(self, path: Path) -> list[StateDict]:
         """See `Reader.read`."""
-        folder = _folder(path) or path
+        folder = self.holder(path) or path
         about = folder / "zero" / OPTIMIZER
         try:
             common = load_file(about)
@@ -75,19 +83,10 @@ class Universal(Reader):
         return [{"state": state, "param_groups": named}]
 
 
-def _folder(path: Path) -> Path | None:
-    if not path.is_dir():
-        return None
-    if exists(path / "zero" / OPTIMIZER):
-        return path
-    step = named_by(path, LATEST)
-    return step if step is not None and exists(step / "zero" / OPTIMIZER) else None
-
-
 def _step(common: Mapping[str, Any]) -> Any:
     """The number of steps of a checkpoint of ZeRO 3, which does not lie with the parameters."""
     inner = common.get("optimizer_state_dict") or {}
-    return next((s["step"] for s in inner.get("state", {}).values() if "step" in s), None)
+    return step_of([s["step"] for s in inner.get("state", {}).values() if "step" in s])
 
 
 def _parameters(folder: Path) -> Iterator[tuple[str, Path]]:
@@ -120,7 +119,7 @@ def _states(place: Path, shape: tuple[int, ...] | None) -> dict[str, Any]:
         value = _value(file, verify_large=False)
         tensor = _tensor(value)
         if file.stem == STEP or not isinstance(tensor, Tensor):
-            states[file.stem] = tensor.clone() if isinstance(tensor, Tensor) else tensor
+            states[file.stem] = step_of([tensor])
             continue
         own = wanted = tuple(tensor.shape)
         if shape is not None and not isinstance(value, Mapping):
@@ -135,7 +134,8 @@ def _states(place: Path, shape: tuple[int, ...] | None) -> dict[str, Any]:
                 f"{str(file)!r} has the shape {own}, but {weights.name!r} beside it has "
                 f"{tuple(expected.shape)}; files of two parameters are mixed"
             )
-        states[file.stem] = Lazy(wanted, tensor.dtype, reading(_reader(file, wanted)))
+        read, store = reading(_reader(file, wanted)), _writer(file, wanted)
+        states[file.stem] = Lazy(wanted, tensor.dtype, read, store)
     return states
 
 
@@ -156,7 +156,18 @@ def _value(file: Path, *, verify_large: bool = True) -> Any:
 
 def _reader(file: Path, shape: tuple[int, ...]) -> Any:
     def read() -> Tensor:
-        tensor: Tensor = _tensor(_value(file))
-        return tensor.reshape(-1)[: math.prod(shape)].reshape(shape)
+        return _unpadded(file, shape).reshape(shape)
 
     return read
+
+
+def _writer(file: Path, shape: tuple[int, ...]) -> Any:
+    def store(tensor: Tensor) -> None:
+        _unpadded(file, shape).copy_(tensor.reshape(-1))
+
+    return store
+
+
+def _unpadded(file: Path, shape: tuple[int, ...]) -> Tensor:
+    tensor: Tensor = _tensor(_value(file))
+    return tensor.view(-1)[: math.prod(shape)]

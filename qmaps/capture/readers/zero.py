@@ -22,8 +22,9 @@ from qmaps.storage.files import exists
 
 FILE = re.compile(r"(?:[a-z0-9]+_)?zero_pp_rank_(\d+)_mp_rank_(\d+)_optim_states\.pt")
 MODELS = ("mp_rank_00_model_states.pt", "zero_pp_rank_0_mp_rank_00_model_states.pt")
-LATEST = "latest"
-"""The file that names the newest checkpoint in a folder of several."""
+OTHER_RANKS = re.compile(r"(?:.*_)?mp_rank_(?!00)\d+_model_states\.pt")
+EXPERTS = re.compile(r"layer_\d+_expert_\d+_.*|expp_rank_.*")
+"""Files that a checkpoint has besides if there are several model-parallel ranks, or experts."""
 
 
 class StandIn:
@@ -93,18 +94,27 @@ class Zero(Reader):
 
     Stages 1 and 2 cut all parameters of a group, one after the other, into as many parts as there
     are ranks; stage 3 cuts every parameter. Names and shapes are those in ``param_shapes`` of the
-    model's file. Checkpoints of several model-parallel ranks have to be made universal first.
+    model's file. Checkpoints of several ranks of model or pipeline parallelism have to be made
+    universal first; those of experts are not read.
     """
 
     name: ClassVar[str] = "deepspeed"
+    latest: ClassVar[str] = "latest"
 
-    def detect(self, path: Path) -> bool:
-        """Whether there are files ``zero_pp_rank_..._optim_states.pt``."""
-        return _folder(path) is not None
+    def holder(self, path: Path) -> Path | None:
+        """The folder with files ``zero_pp_rank_..._optim_states.pt``."""
+        if _is_here(path):
+            return path
+        step = named_by(path, self.latest)
+        return step if step is not None and _is_here(step) else None
+
+    def edited(self, path: Path) -> list[Path]:
+        """The files of all ranks."""
+        return [*_files(path).values()]
 
     def read(self, path: Path) -> list[StateDict]:
         """See `Reader.read`."""
-        folder = _folder(path) or path
+        folder = self.holder(path) or path
         files = _files(folder)
         ranks = [_rank(file) for file in files.values()]
         shapes = shapes_in(folder)
@@ -121,13 +131,6 @@ class Zero(Reader):
             ) from None
 
 
-def _folder(path: Path) -> Path | None:
-    if _is_here(path):
-        return path
-    step = named_by(path, LATEST)
-    return step if step is not None and _is_here(step) else None
-
-
 def _is_here(path: Path) -> bool:
     try:
         return any(FILE.fullmatch(found.name) for found in path.iterdir())
@@ -139,13 +142,19 @@ def _files(folder: Path) -> dict[int, Path]:
     """The files by rank."""
     found: dict[int, Path] = {}
     for path in sorted(folder.iterdir()):
-        if (match := FILE.fullmatch(path.name)) is None:
-            continue
-        if int(match[2]):
+        if EXPERTS.fullmatch(path.name):
             raise CaptureError(
-                f"{str(path)!r} is of a model-parallel rank; only data-parallel ones are read: "
-                "make the checkpoint universal with DeepSpeed's ds_to_universal"
+                f"{str(path)!r} is of experts; DeepSpeed's checkpoints of mixtures of experts are "
+                "not read"
             )
+        match = FILE.fullmatch(path.name)
+        if OTHER_RANKS.fullmatch(path.name) or (match and int(match[2])):
+            raise CaptureError(
+                f"{str(path)!r} is of a model-parallel or pipeline rank; only data-parallel ones "
+                "are read: make the checkpoint universal with DeepSpeed's ds_to_universal"
+            )
+        if match is None:
+            continue
         if int(match[1]) in found:
             raise CaptureError(
                 f"{str(path)!r} and {found[int(match[1])].name!r} are both of rank "
@@ -196,6 +205,10 @@ def shapes_in(folder: Path) -> list[dict[str, tuple[int, ...]]]:
 def _check(files: dict[int, Path], ranks: list[Rank]) -> None:
     """Raise unless the files are of all ranks of one step."""
     first = ranks[0]
+    if not any(rank.states for rank in ranks):
+        raise CaptureError(
+            f"{str(first.path)!r} holds no states; it was saved before the first step"
+        )
     count = first.optimizer["partition_count"]
     world = max(count) if isinstance(count, (list, tuple)) else int(count)
     for number in range(world):
@@ -341,13 +354,29 @@ def _joined(
     states: dict[str, Any] = {}
     for state, value in flats[id(pieces[0].rank), pieces[0].flat].items():
         parts = [flats[id(piece.rank), piece.flat].get(state) for piece in pieces]
-        if state == "step" or not isinstance(value, (Tensor, Lazy)):
+        if state == "step":
+            of_ranks = [own[state] for (_, flat), own in flats.items() if flat == pieces[0].flat]
+            states[state] = step_of(of_ranks)
+        elif not isinstance(value, (Tensor, Lazy)):
             states[state] = value
         elif all(_holds(part, piece) for part, piece in zip(parts, pieces, strict=True)):
-            states[state] = Lazy(shape, value.dtype, reading(_reader(shape, pieces, parts)))
+            read = reading(_reader(shape, pieces, parts))
+            states[state] = Lazy(shape, value.dtype, read, _writer(pieces, parts))
         else:
             states[state] = Other()
     return states
+
+
+def step_of(kept: Sequence[Any]) -> Any:
+    """A number of steps that is kept in several places: of tensors a `Lazy` that stores in all."""
+    if not kept or not all(isinstance(step, Tensor) for step in kept):
+        return kept[0] if kept else None
+
+    def store(tensor: Tensor) -> None:
+        for step in kept:
+            step.copy_(tensor)
+
+    return Lazy(tuple(kept[0].shape), kept[0].dtype, kept[0].clone, store)
 
 
 def _holds(part: Any, piece: Piece) -> bool:
@@ -365,3 +394,15 @@ def _reader(shape: tuple[int, ...], pieces: list[Piece], parts: list[Any]) -> An
         return torch.cat(cut).reshape(shape)
 
     return read
+
+
+def _writer(pieces: list[Piece], parts: list[Any]) -> Any:
+    if not all(isinstance(part, Tensor) for part in parts):
+        return None  # codes
+
+    def store(tensor: Tensor) -> None:
+        cut = torch.split(tensor.reshape(-1), [piece.numel for piece in pieces])
+        for piece, part, values in zip(pieces, parts, cut, strict=True):
+            part.view(-1)[piece.start : piece.start + piece.numel].copy_(values)
+
+    return store

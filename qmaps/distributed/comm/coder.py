@@ -75,10 +75,16 @@ class Coder:
             parts.append(full.to(x.device).view(torch.uint8))
         return torch.cat([*parts, t.packed])
 
-    def decode(self, message: Tensor, numel: int) -> Tensor:
-        """Decode a message of `encode` to 1-D float32 of `numel` elements."""
+    def decode(self, message: Tensor, numel: int, out: Tensor | None = None) -> Tensor:
+        """Decode a message of `encode` to 1-D float32 of `numel` elements.
+
+        Args:
+            message: 1-D uint8.
+            numel: the number of elements.
+            out: where to write them; a new tensor if None.
+        """
         if not numel:
-            return torch.empty(0, device=message.device)
+            return torch.empty(0, device=message.device) if out is None else out
         q, start = self.quantizer, 0
         scales: list[Tensor] = []
         for dtype, shape in q.normalizer.layout((numel,)):
@@ -90,8 +96,8 @@ class Coder:
             book = message[start : start + size].clone().view(torch.float32)
             start += size
             q = replace(q, map=_frozen(q.map, book))
-        packed = message[start : start + packing.packed_bytes(numel, q.map.bits)].clone()
-        return QuantizedTensor(q, (numel,), packed, tuple(scales)).dequantize()
+        packed = message[start : start + packing.packed_bytes(numel, q.map.bits)]
+        return QuantizedTensor(q, (numel,), packed, tuple(scales)).dequantize(out=out)
 
 
 class OneBit(Coder):

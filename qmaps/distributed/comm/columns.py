@@ -182,7 +182,7 @@ class ColumnParallelLinear(nn.Module):
 
     def summed(self, errors: Tensor) -> Tensor:
         """The sum over ranks of the errors of the input, of any shape, float32."""
-        flat = errors.detach().reshape(-1)
+        flat = errors.detach().reshape(-1).clone()
         return self._errors(flat, "errors", number=self.number, step=self.step, divide=False).view(
             errors.shape
         )
@@ -219,6 +219,7 @@ class Plain(Coder):
         """The bytes of `x`."""
         return x.contiguous().view(torch.uint8)
 
-    def decode(self, message: Tensor, numel: int) -> Tensor:  # noqa: ARG002
+    def decode(self, message: Tensor, numel: int, out: Tensor | None = None) -> Tensor:  # noqa: ARG002
         """The float32 numbers of a message."""
-        return message.clone().view(torch.float32)
+        found = message.clone().view(torch.float32)
+        return found if out is None else out.copy_(found)

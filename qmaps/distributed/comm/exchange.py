@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import astuple, dataclass
@@ -61,9 +62,12 @@ def header(kind: str, number: int, x: Tensor, mark: int) -> Header:
         x: a floating-point tensor of any shape.
         mark: the coder's `mark`.
     """
-    wrong = ~x.isfinite()
-    bad = int(wrong.sum())
-    first = int(wrong.reshape(-1).int().argmax()) if bad else 0
+    bad = first = 0
+    # A sum is quick, and not finite if one of its elements is not. It may also overflow.
+    if not math.isfinite(float(x.sum(dtype=torch.float32))):
+        wrong = ~x.isfinite().reshape(-1)
+        bad = int(wrong.sum())
+        first = int(wrong.int().argmax()) if bad else 0
     return Header(KINDS.index(kind), number, x.numel(), mark, bad, first)
 
 

@@ -4,6 +4,7 @@ No ``from __future__ import annotations`` here: DDP compares the annotations the
 """
 
 from collections.abc import Mapping
+from itertools import accumulate
 from typing import Any
 
 import torch
@@ -11,6 +12,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from qmaps.algebra.quantizer import Quantizer
+from qmaps.distributed.comm.background import Background, group_like
 from qmaps.distributed.comm.coder import Coder, OneBit
 from qmaps.distributed.comm.reduce import Reducer
 from qmaps.distributed.comm.traffic import Traffic
@@ -39,6 +41,7 @@ class QuantizedHook:
         self.error_feedback = error_feedback
         self.step = 0
         self._reduce = Reducer(coder, group, self.traffic, seed=seed, nonfinite=nonfinite)
+        self._background: Background | None = None
         self._residuals: dict[nn.Parameter, Tensor] = {}
         # DDP logs hooks by their name.
         self.__name__ = self.__qualname__ = f"quantized_hook({coder.name})"
@@ -49,20 +52,23 @@ class QuantizedHook:
         bucket: dist.GradBucket,  # type: ignore[name-defined]
     ) -> torch.futures.Future[Tensor]:
         """Average a bucket; DDP calls it when the bucket's gradients are ready."""
-        buffer = bucket.buffer()
-        residual = self._gathered(bucket) if self.error_feedback else None
-        found = self._reduce(
-            buffer.float(),
-            "gradients",
-            number=bucket.index(),
-            step=self.step,
-            residual=residual,
-        )
-        if residual is not None:
-            self._keep(bucket, residual)
+        buffer, number, step = bucket.buffer(), bucket.index(), self.step
+        residual = self._residual(bucket) if self.error_feedback else None
         if bucket.is_last():
             self.step = (self.step + 1) % 2**32
-        buffer.copy_(found)
+
+        def average() -> None:
+            flat = buffer.float()
+            self._reduce(flat, "gradients", number=number, step=step, residual=residual)
+            if flat is not buffer:
+                buffer.copy_(flat)
+
+        if buffer.device.type == "cpu" and dist.get_world_size(self._reduce.group) > 1:
+            if self._background is None:
+                self._reduce.group = group_like(self._reduce.group)
+                self._background = Background()
+            return self._background.add(average, buffer)
+        average()
         future: torch.futures.Future[Tensor] = torch.futures.Future()
         future.set_result(buffer)
         return future
@@ -93,20 +99,28 @@ class QuantizedHook:
             for name, left in state["residuals"].items()
         }
 
-    def _gathered(self, bucket: Any) -> Tensor:
-        """The residuals of a bucket's parameters, flat: DDP makes new buckets after one step."""
-        device = bucket.buffer().device
-        pieces = [
-            self._residuals.get(parameter, torch.zeros(parameter.numel(), device=device))
-            for parameter in bucket.parameters()
-        ]
-        return torch.cat(pieces)
+    def _residual(self, bucket: Any) -> Tensor:
+        """The residuals of a bucket's parameters, flat; `_residuals` are its parts.
 
-    def _keep(self, bucket: Any, residual: Tensor) -> None:
-        start = 0
-        for parameter in bucket.parameters():
-            self._residuals[parameter] = residual[start : start + parameter.numel()]
-            start += parameter.numel()
+        It is the same one as long as DDP keeps its buckets, which it makes anew after one step.
+        """
+        parameters = bucket.parameters()
+        sizes = [parameter.numel() for parameter in parameters]
+        pieces = [self._residuals.get(parameter) for parameter in parameters]
+        whole = None if pieces[0] is None else pieces[0]._base
+        if whole is not None and whole.numel() == sum(sizes):
+            places = [(id(whole), start) for start in accumulate(sizes[:-1], initial=0)]
+            if places == [(id(p._base), p.storage_offset()) for p in pieces if p is not None]:
+                return whole
+        device = bucket.buffer().device
+        whole = torch.cat(
+            [
+                torch.zeros(size, device=device) if piece is None else piece
+                for piece, size in zip(pieces, sizes, strict=True)
+            ]
+        )
+        self._residuals |= zip(parameters, torch.split(whole, sizes), strict=True)
+        return whole
 
 
 def quantized_hook(
@@ -122,8 +136,9 @@ def quantized_hook(
     ``ddp.register_comm_hook(None, quantized_hook("B2048/tree@8s"))``. Each bucket is cut into one
     part for each rank; parts go quantized to the rank that owns them, are decoded and added there,
     and the averages go quantized to all. Buckets have any size and dtype; arithmetic is in
-    float32. Replicas stay equal bit for bit. Exchanges happen within the backward pass, one bucket
-    after the other.
+    float32. Replicas stay equal bit for bit. Buckets are exchanged one after the other: those on
+    the CPU in a thread and a gloo group of their own, while the backward pass goes on; those on
+    other devices within the backward pass.
 
     Args:
         quantizer: a signed quantizer of 2 to 8 bits, or its spec. With ``+sr`` the rounding depends

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 import torch.distributed as dist
 from torch import Tensor
@@ -56,6 +58,7 @@ class Reducer:
         self.traffic = Traffic() if traffic is None else traffic
         self.seed = RoundingKey(seed=seed).seed
         self.nonfinite = nonfinite if nonfinite is None else check_nonfinite(nonfinite)
+        self._memory = torch.empty(0)
 
     def __call__(
         self,
@@ -67,10 +70,10 @@ class Reducer:
         divide: bool = True,
         residual: Tensor | None = None,
     ) -> Tensor:
-        """The sum or average of `x` over ranks.
+        """The sum or average of `x` over ranks, in place.
 
         Args:
-            x: 1-D float32.
+            x: 1-D float32, overwritten; what it holds after an error is not defined.
             kind: what `x` is, one of `qmaps.distributed.comm.exchange.KINDS`.
             number: number of the tensor, the same on all ranks.
             step: training step, for stochastic rounding.
@@ -78,17 +81,17 @@ class Reducer:
             residual: float32 of the shape of `x`, changed in place: the rounding errors of earlier
                 messages. They are added to `x` and replaced by those of this exchange. Of this
                 rank's own part it holds the error of the result, so that the next step makes up
-                for it once.
+                for it once. It is left as it is by an error.
 
         Returns:
-            1-D float32, the same bits on every rank.
+            `x`, the same bits on every rank.
         """
         exchange = Exchange(self.group, self.traffic)
         rank, world = exchange.rank, exchange.world
         if world == 1:
-            return x.clone()
+            return x
         if residual is not None:
-            x = x + residual
+            x += residual
         mine = header(kind, number, x, self.coder.mark)
         found = exchange.agree(mine, x.device)
         self.traffic.exchanges += 1
@@ -97,7 +100,7 @@ class Reducer:
             hint = "" if self.nonfinite is None else "; nonfinite='propagate' passes them on"
             exchange.refuse_bad(found, hint)
         elif any(each.bad for each in found):
-            return torch.full_like(x, torch.nan)
+            return x.fill_(torch.nan)
         parts = split(x, world)
         starts = [0]
         for part in parts:
@@ -117,29 +120,39 @@ class Reducer:
         size = self.coder.nbytes(parts[rank].numel())
         sizes = [0 if other == rank else size for other in range(world)]
         received = exchange.swap(messages, sizes, mine.place)
-        total: Tensor | None = None
-        for other in range(world):
-            own = other == rank
-            part = parts[rank] if own else self.coder.decode(received[other], parts[rank].numel())
-            total = part if total is None else total + part
-        assert total is not None
+        result = self._summed(received, parts[rank], rank)
         count = torch.tensor(float(world), device=x.device)
-        result = total / count if divide else total
+        if divide:
+            result /= count
         message = self.coder.encode(result, key(GATHER, starts[rank]))
         sizes = [self.coder.nbytes(part.numel()) for part in parts]
         gathered = exchange.gather(message, sizes, mine.place)
-        decoded = [
-            self.coder.decode(each, part.numel())
-            for each, part in zip(gathered, parts, strict=True)
-        ]
-        if residual is not None:
-            for owner, (kept, part) in enumerate(zip(split(residual, world), parts, strict=True)):
-                if owner == rank:
-                    left = result - decoded[rank]
-                    kept.copy_(left * count if divide else left)
-                else:
-                    kept.copy_(part - self.coder.decode(messages[owner], part.numel()))
-        return torch.cat(decoded)
+        left = [None] * world if residual is None else split(residual, world)
+        for owner, (part, kept) in enumerate(zip(parts, left, strict=True)):
+            if kept is not None and owner != rank:
+                torch.sub(part, self.coder.decode(messages[owner], part.numel()), out=kept)
+            self.coder.decode(gathered[owner], part.numel(), part)
+            if kept is not None and owner == rank:
+                torch.sub(result, part, out=kept)
+                if divide:
+                    kept *= count
+        return x
+
+    def _summed(self, received: Sequence[Tensor], own: Tensor, rank: int) -> Tensor:
+        """The sum of a part over ranks, in their order; in memory that the next exchange uses."""
+        size = own.numel()
+        if self._memory.numel() < 2 * size or self._memory.device != own.device:
+            self._memory = own.new_empty(2 * size)
+        total, other = self._memory[:size], self._memory[size : 2 * size]
+        for number, message in enumerate(received):
+            into = other if number else total
+            if number != rank:
+                self.coder.decode(message, size, into)
+            elif number == 0:
+                total.copy_(own)
+            if number:
+                total += own if number == rank else other
+        return total
 
 
 def split(x: Tensor, world: int) -> list[Tensor]:
@@ -185,5 +198,5 @@ def average(
         kind = x.dtype if isinstance(x, Tensor) else type(x).__name__
         raise BadTypeError(f"x must be a float32, float16 or bfloat16 tensor, got {kind}")
     reducer = Reducer(Coder(q), group, traffic, seed=seed, nonfinite=nonfinite)
-    flat = x.detach().reshape(-1).float()
+    flat = x.detach().reshape(-1).to(torch.float32, copy=True)
     return reducer(flat, "a tensor", number=number, step=step).view(x.shape).to(x.dtype)

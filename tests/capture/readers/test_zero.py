@@ -276,15 +276,51 @@ def test_other_objects_are_refused(tmp_path: Path) -> None:
     refused(folder, f"{str(path)!r} holds a list; expected a dict")
 
 
-def test_model_parallel_ranks_are_refused(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    "name",
+    [
+        "zero_pp_rank_0_mp_rank_01_optim_states.pt",
+        "bf16_zero_pp_rank_0_mp_rank_12_optim_states.pt",
+        "mp_rank_01_model_states.pt",
+        "zero_pp_rank_0_mp_rank_03_model_states.pt",
+    ],
+)
+def test_model_parallel_and_pipeline_ranks_are_refused(name: str, tmp_path: Path) -> None:
     folder = copied("deepspeed/zero1", tmp_path) / "global_step3"
-    path = folder / "zero_pp_rank_0_mp_rank_01_optim_states.pt"
+    path = folder / name
     shutil.copy(folder / "zero_pp_rank_0_mp_rank_00_optim_states.pt", path)
     refused(
         folder,
-        f"{str(path)!r} is of a model-parallel rank; only data-parallel ones are read: make the "
-        "checkpoint universal with DeepSpeed's ds_to_universal",
+        f"{str(path)!r} is of a model-parallel or pipeline rank; only data-parallel ones are read: "
+        "make the checkpoint universal with DeepSpeed's ds_to_universal",
     )
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["expp_rank_0_mp_rank_00_optim_states.pt", "layer_0_expert_1_mp_rank_00_model_states.pt"],
+)
+def test_experts_are_refused(name: str, tmp_path: Path) -> None:
+    folder = copied("deepspeed/zero1", tmp_path) / "global_step3"
+    path = folder / name
+    path.write_bytes(b"")
+    refused(
+        folder,
+        f"{str(path)!r} is of experts; DeepSpeed's checkpoints of mixtures of experts are not read",
+    )
+
+
+@pytest.mark.parametrize("name", ["zero1", "zero3"])
+def test_no_states_before_the_first_step(name: str, tmp_path: Path) -> None:
+    folder = copied(f"deepspeed/{name}", tmp_path) / "global_step3"
+    for path in folder.glob("*_optim_states.pt"):
+        optimizer = raw(path)
+        (optimizer.get("base_optimizer_state") or optimizer["optimizer_state_dict"])["state"] = {}
+        for key in ("param_slice_mappings", "loss_scaler", "zero_stage"):
+            optimizer.pop(key, None)
+        torch.save({"optimizer_state_dict": optimizer}, path)
+    path = folder / "zero_pp_rank_0_mp_rank_00_optim_states.pt"
+    refused(folder, f"{str(path)!r} holds no states; it was saved before the first step")
 
 
 def test_a_step_cannot_be_asked_for() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import threading
 
 import torch
 import torch.distributed as dist
@@ -12,6 +13,7 @@ from torch.nn.parallel import DistributedDataParallel
 import qmaps
 from qmaps.distributed import comm
 from qmaps.distributed.comm.exchange import GATHER
+from qmaps.engines.philox import RoundingKey
 from qmaps.errors import BadValueError, NonFiniteError
 
 SPECS = ("B64/tree@8s", "tensor/linear0@3s", "B128x8/nf4@4s", "B64/DE@2s+sr", "row/linear@6s",
@@ -196,11 +198,29 @@ def error_feedback_loses_nothing_over_time() -> None:
         reduce, residual, total = Reducer(coder), torch.zeros(333), torch.zeros(333)
         without = torch.zeros(333)
         for step in range(40):
-            total += reduce(x, "gradients", step=step, residual=residual)
-            without += reduce(x, "gradients", step=step)
+            total += reduce(x.clone(), "gradients", step=step, residual=residual)
+            without += reduce(x.clone(), "gradients", step=step)
         kept = float((total / 40 - mean).abs().mean())
         lost = float((without / 40 - mean).abs().mean())
         assert kept < 0.2 * lost, (coder.name, kept, lost)
+
+
+def exchanges_go_on_during_the_backward_pass() -> None:
+    """The first bucket waits for gradients of layers that come later in the backward pass."""
+    hook = comm.quantized_hook("B2048/tree@8s")
+    model = wrapped(hook, bucket_cap_mb=1e-4)
+    train(model, 1)  # after it DDP makes a bucket for each parameter
+    coder = hook._reduce.coder
+    reached, encode = threading.Event(), coder.encode
+
+    def waiting(x: Tensor, key: RoundingKey) -> Tensor:
+        assert reached.wait(20)
+        return encode(x, key)
+
+    coder.encode = waiting
+    model.module.first.weight.register_hook(lambda _: reached.set())
+    train(model, 1)
+    assert same_everywhere(flat(model))
 
 
 def gradients_accumulate_without_sync() -> None:
@@ -292,6 +312,7 @@ def nan_on_one_rank_is_an_error_on_all() -> None:
             assert words.endswith("; nonfinite='propagate' passes them on")
         else:
             raise AssertionError("no error")
+        train(wrapped(hook), 1)  # the failure is over with that backward pass
     passing = comm.quantized_hook("B64/tree@8s", nonfinite="propagate", error_feedback=True)
     model = wrapped(passing)
     x, y = batch(0, dist.get_rank())
@@ -344,6 +365,7 @@ CHECKS = {
         bytes_are_those_on_the_wire,
         hooks_train_like_plain_ddp,
         error_feedback_loses_nothing_over_time,
+        exchanges_go_on_during_the_backward_pass,
         gradients_accumulate_without_sync,
         bfloat16_models_train,
         hooks_resume_bit_for_bit,

@@ -22,6 +22,7 @@ FOUR = (
     "averages_are_those_of_the_plain_quantizer",
     "bytes_are_those_on_the_wire",
     "hooks_train_like_plain_ddp",
+    "exchanges_go_on_during_the_backward_pass",
     "ranks_that_differ_are_an_error_on_all",
     "nan_on_one_rank_is_an_error_on_all",
     "split_layers_are_the_layers_of_one_device",

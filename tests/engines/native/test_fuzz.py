@@ -23,7 +23,7 @@ from qmaps.errors import QmapsError
 from qmaps.optim.base import QuantizedOptimizer
 from tests.helpers import compositions, examples
 from tests.optim import changes
-from tests.optim.families import CASES, same_bits
+from tests.optim.families import FUSED, same_bits
 
 LARGEST = 1500
 """Elements of a tensor."""
@@ -156,7 +156,7 @@ def trained(case: Any, specs: Any, dtype: torch.dtype, plan: list[Any]) -> tuple
 @st.composite
 def choices(draw: Any) -> tuple[Any, Any]:
     """An optimizer with its options, and a quantizer or none for each of its states."""
-    family, options = draw(st.sampled_from(CASES))
+    family, options = draw(st.sampled_from(FUSED))
     signed = family.full.signed_states
     specs = {}
     for name in family.full.state_names:

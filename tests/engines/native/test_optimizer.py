@@ -14,7 +14,7 @@ from qmaps.engines.backends import use_backend
 from qmaps.engines.native.plan import NativePlan
 from qmaps.optim import LAMB, LARS, AdamW, QuantizedOptimizer, RMSprop
 from tests.helpers import about
-from tests.optim.families import CASES, Family, label
+from tests.optim.families import FUSED, Family, label
 
 SHAPES = ((5,), (70, 90), (3, 40, 50), (16, 33, 3, 3), (9000,), (128, 128), (1,), (), (0,))
 QUANTIZERS = {
@@ -252,7 +252,7 @@ def kinds(family: Family) -> dict[str, object]:
     }
 
 
-@pytest.mark.parametrize(("family", "options"), CASES, ids=label)
+@pytest.mark.parametrize(("family", "options"), FUSED, ids=label)
 def test_every_rule(family: Family, options: dict[str, object], taken: list[int], each_isa) -> None:
     settings = {"make": family.full, "steps": 3, **options}
     late = options.get("initial_accumulator_value", 0) != 0

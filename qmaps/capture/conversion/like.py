@@ -1,0 +1,197 @@
+"""Writing states back into a checkpoint of several processes, as another package laid it out."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from qmaps.capture.decoded import decoded
+from qmaps.capture.readers import Reader, reader_of
+from qmaps.capture.saved import labels_of, slots_of
+from qmaps.capture.snapshot import Lazy
+from qmaps.errors import BadValueError, CaptureError, OutputError, QmapsError
+from qmaps.storage.editing import editing, renumber
+from qmaps.storage.files import exists
+
+STEP = "step"
+
+States = Mapping[str, Mapping[Any, Any]]
+"""The states of each parameter, by its name."""
+
+
+def save(state_dict: Mapping[str, Any], source: Path, template: Path, folder: Path) -> list[str]:
+    """Write a copy of a checkpoint with other states and steps in it.
+
+    Tensors are replaced where they are in the copied files; their pickles are kept as they are,
+    except for steps that are numbers.
+
+    Args:
+        state_dict: an optimizer's, in 32 bits, of the template's parameters by name.
+        source: what it was read from, for messages.
+        template: the folder of a checkpoint, or one in which a file such as ``latest`` names it.
+        folder: the folder to write, which must not exist; it appears whole or not at all.
+
+    Returns:
+        Notes on states that were rounded.
+
+    Raises:
+        BadValueError: the template is of no format here, or the states are of other parameters.
+        CaptureError: the template is damaged, or holds states in codes.
+        OutputError: the folder exists or cannot be written.
+    """
+    reader = reader_of(template)
+    if reader is None or not template.is_dir():
+        raise BadValueError(
+            f"like={str(template)!r} must be the folder of a checkpoint of DeepSpeed, "
+            "Megatron-core or torch.distributed.checkpoint"
+        )
+    if exists(folder):
+        raise OutputError(f"{str(folder)!r} already exists; give another name")
+    ours = _by_name([state_dict], source)
+    _check(ours, _stored(reader, template), source, template)
+    holder = reader.holder(template) or template
+    with _folder(folder) as new:
+        _copy(template, holder, reader, new)
+        at = new / holder.relative_to(template)
+        try:
+            with editing(reader.edited(at)):
+                numbers = _put(ours, _stored(reader, at))
+            _renumber(reader.edited(at), numbers, template)
+            # What is written is read again, and compared with what was to be written.
+            return _compare(ours, _stored(reader, at), source, template)
+        except QmapsError as error:  # of a file that is as the template's, and soon gone
+            raise type(error)(str(error).replace(str(new), str(template))) from None
+
+
+def _by_name(state_dicts: list[Any], path: Path) -> dict[str, Mapping[Any, Any]]:
+    """The states of each parameter that has some."""
+    slots = slots_of(state_dicts, path)
+    labels = labels_of(slots, None, path)
+    named = zip(labels, slots, strict=True)
+    return {name: decoded(state) for name, (_, _, state) in named if state}
+
+
+def _stored(reader: Reader, path: Path) -> dict[str, Mapping[Any, Any]]:
+    return _by_name(list(reader.read(path)), path)
+
+
+def _check(ours: States, theirs: States, source: Path, template: Path) -> None:
+    """Raise unless both have states of the same names and shapes, and the template in no codes."""
+    for one, other, here, there in (
+        (ours, theirs, source, template),
+        (theirs, ours, template, source),
+    ):
+        if odd := next((name for name in one if name not in other), None):
+            raise BadValueError(
+                f"{str(here)!r} has states of {odd!r}, and {str(there)!r} has none; like needs the "
+                "same parameters by the same names"
+            )
+    for name, states in theirs.items():
+        if {*states} - {STEP} != {*ours[name]} - {STEP}:
+            have, given = (", ".join(sorted({*s} - {STEP})) for s in (states, ours[name]))
+            raise BadValueError(
+                f"{str(template)!r} has {have} of {name!r}, and {str(source)!r} has {given}; like "
+                "needs the same states"
+            )
+        for state, value in states.items():
+            if state == STEP:
+                if STEP not in ours[name]:
+                    raise BadValueError(f"{str(source)!r} does not say the step of {name!r}")
+                continue
+            if not isinstance(value, Lazy) or not value.store or not value.dtype.is_floating_point:
+                raise CaptureError(
+                    f"{str(template)!r} does not hold {state!r} of {name!r} as numbers in floating "
+                    "point; like needs a checkpoint without quantized states"
+                )
+            if value.shape != (found := tuple(ours[name][state].shape)):
+                raise BadValueError(
+                    f"{str(source)!r} has {state!r} of {name!r} in the shape {found}, and "
+                    f"{str(template)!r} in {value.shape}"
+                )
+
+
+def _put(ours: States, theirs: States) -> set[tuple[float, float]]:
+    """Store all; return pairs of old and new steps that are numbers in a pickle."""
+    numbers = set()
+    for name, states in theirs.items():
+        for state, value in states.items():
+            if isinstance(value, Lazy):
+                assert value.store  # `_check` has seen it
+                value.store(torch.as_tensor(ours[name][state]))
+            else:
+                numbers.add((value, float(ours[name][state])))
+    return numbers
+
+
+def _renumber(files: list[Path], numbers: set[tuple[float, float]], template: Path) -> None:
+    changed = sorted(each for each in numbers if each[0] != each[1])
+    if len(numbers) > 1 and changed:
+        raise BadValueError(
+            f"{str(template)!r} has one step for all parameters; got steps "
+            f"{', '.join(sorted({f'{new:.0f}' for _, new in numbers}))}"
+        )
+    for old, new in changed:
+        for path in files:
+            renumber(path, STEP, old, new)
+
+
+def _compare(ours: States, theirs: States, source: Path, template: Path) -> list[str]:
+    """Raise if files have something else than was stored; return notes on what was rounded."""
+    rounded: dict[str, None] = {}
+    for name, states in theirs.items():
+        for state, value in states.items():
+            expected = torch.as_tensor(ours[name][state])
+            found = value.read() if isinstance(value, Lazy) else torch.tensor(float(value))
+            if state == STEP:
+                if float(found) != float(expected):
+                    raise BadValueError(
+                        f"{str(source)!r} has {name!r} at step {float(expected):.0f}, and others "
+                        f"at step {float(found):.0f}; {str(template)!r} has one for all of them"
+                    )
+                continue
+            if not found.equal(expected.to(found.dtype)):
+                raise CaptureError(
+                    f"{str(template)!r} keeps {state!r} of {name!r} in a way that cannot be written"
+                )
+            if not found.equal(expected):
+                dtype = str(found.dtype).removeprefix("torch.")
+                rounded[f"{state} is rounded to {dtype}, as {template.name} has it"] = None
+    return list(rounded)
+
+
+def _copy(template: Path, holder: Path, reader: Reader, new: Path) -> None:
+    """Copy a checkpoint, and the file that names it, with the usual permissions."""
+    sources = sorted(holder.rglob("*"))
+    if holder != template:
+        sources.append(template / reader.latest)
+    (new / holder.relative_to(template)).mkdir(parents=True, exist_ok=True)
+    for path in sources:
+        target = new / path.relative_to(template)
+        if path.is_dir():
+            target.mkdir(exist_ok=True)
+        else:
+            shutil.copyfile(path, target)
+
+
+@contextmanager
+def _folder(folder: Path) -> Iterator[Path]:
+    """A temporary folder, which is renamed to `folder` if the block succeeds."""
+    temporary = None
+    try:
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        temporary = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
+        new = temporary / "new"
+        new.mkdir()  # with the usual permissions; those of `temporary` are 0o700
+        yield new
+        new.rename(folder)
+    except OSError as error:
+        raise OutputError(f"{str(folder)!r} cannot be written ({error.strerror})") from error
+    finally:
+        if temporary is not None:
+            shutil.rmtree(temporary, ignore_errors=True)

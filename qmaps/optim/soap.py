@@ -1,0 +1,222 @@
+"""SOAP, in 32 bits or with quantized moments, averages and bases."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from typing import Any, ClassVar, Unpack
+
+from torch import Tensor
+
+from qmaps.engines.step import Context
+from qmaps.engines.step_scalars import Decoupled, StepScalar
+from qmaps.optim.base import QuantizedOptimizer, Shared, State
+from qmaps.optim.eigenbases import eigenbasis, from_bases, refined, slice_products, to_bases
+from qmaps.optim.fixed_width import EightBit, FourBit
+from qmaps.optim.terms import (
+    ascent,
+    check_at_least_0,
+    check_betas,
+    check_decay,
+    check_int,
+    directed,
+)
+
+DIMENSIONS = 8
+"""Parameters of more dimensions are refused."""
+
+_GRAMS = tuple(f"gram_{dim}" for dim in range(DIMENSIONS))
+_BASES = tuple(f"basis_{dim}" for dim in range(DIMENSIONS))
+
+
+class SOAP(QuantizedOptimizer):
+    r"""SOAP, which is Adam in the eigenbases of Shampoo; its states accept any quantizer spec.
+
+    A matrix with m rows and n columns has two averages, L of shape (m, m) and R of shape (n, n),
+    and their eigenvectors, Q and P. With gradient g (negated to maximize), in float32:
+
+        m = beta1 * m + (1 - beta1) * g
+        v = beta2 * v + (1 - beta2) * (Q.T g P)^2
+        u = Q ((Q.T m P) / (sqrt(v) + eps)) P.T
+        p = p - lr * sqrt(1 - beta2^t) / (1 - beta1^t) * u
+        p = p * (1 - lr * weight_decay)
+        L = shampoo_beta * L + (1 - shampoo_beta) * g g.T         R likewise with g.T g
+
+    where t is the number of the step minus 1: the first step only computes L, R, Q and P, and
+    leaves the parameter as it is. Every `precondition_frequency` steps Q and P take a step of power
+    iteration, are made orthogonal by QR, and v is sorted as they are.
+
+    A parameter of more dimensions has an average and a basis for each, and one of a single
+    dimension has none: for it this is Adam. A dimension of more than `max_precond_dim` elements has
+    no basis either.
+
+    The states are named `exp_avg` (m), `exp_avg_sq` (v), `gram_0` (L), `gram_1` (R), `basis_0` (Q),
+    `basis_1` (P), and so on; `step` counts the steps. In 32 bits they take 8 bytes for each element
+    of the parameter and 8 n^2 bytes for each dimension of n elements. Products and decompositions
+    are torch's, so that bits depend on torch and the device. Sharded parameters are not supported:
+    bases need the whole parameter.
+
+    Args:
+        params: parameters, or groups of them.
+        lr: learning rate, at least 0: a number or a tensor with one element.
+        betas: decays of the two moments, each in [0, 1).
+        shampoo_beta: decay of the averages L and R, in [0, 1); None takes the second of `betas`.
+        eps: added to the denominator, at least 0.
+        weight_decay: decoupled, at least 0.
+        precondition_frequency: steps between updates of the bases, at least 1.
+        max_precond_dim: the most elements of a dimension that has a basis, at least 0.
+        **shared: the options that all optimizers share, which `QuantizedOptimizer` documents:
+            `maximize`, `state_quantizers`, `overrides`, `min_quantized_size`, `refit_every`,
+            `nonfinite`, `seed`, `stochastic_rounding`, `master_weights`, `foreach`, `fused`,
+            `capturable` and `differentiable`.
+
+    Raises:
+        BadValueError, BadTypeError, SpecError: an argument is not allowed.
+
+    Source: Vyas et al. (2024), "SOAP: improving and stabilizing Shampoo using Adam", algorithm 3.
+
+    >>> import torch
+    >>> layer = torch.nn.Linear(128, 64, bias=False)
+    >>> optimizer = SOAP(layer.parameters(), state_quantizers="8bit")
+    >>> layer(torch.randn(4, 128)).square().mean().backward()
+    >>> optimizer.step()
+    >>> optimizer.state[layer.weight]["basis_1"]
+    QuantizedTensor('B256/DE@8s', shape=(128, 128), 16640 bytes)
+    """
+
+    states: ClassVar[Mapping[str, State]] = {
+        "exp_avg": State(signed=True, dims=None),
+        "exp_avg_sq": State(dims=None),
+        **{name: State(signed=True, dims=None) for name in (*_GRAMS, *_BASES)},
+    }
+
+    def __init__(
+        self,
+        params: Iterable[Any],
+        lr: float | Tensor = 3e-3,
+        betas: tuple[float, float] = (0.95, 0.95),
+        shampoo_beta: float | None = None,
+        eps: float = 1e-8,
+        weight_decay: float = 1e-2,
+        precondition_frequency: int = 10,
+        max_precond_dim: int = 10000,
+        **shared: Unpack[Shared],
+    ) -> None:
+        defaults = {
+            "lr": lr,
+            "betas": betas,
+            "shampoo_beta": shampoo_beta,
+            "eps": eps,
+            "weight_decay": weight_decay,
+            "precondition_frequency": precondition_frequency,
+            "max_precond_dim": max_precond_dim,
+        }
+        super().__init__(params, defaults, **shared)
+
+    def check_group(self, group: dict[str, Any]) -> None:
+        """Raise if an option of a parameter group has a value that is not allowed."""
+        super().check_group(group)
+        check_at_least_0(group, "lr", "eps", "weight_decay")
+        check_betas(group)
+        if group["shampoo_beta"] is not None:
+            check_decay("shampoo_beta", group["shampoo_beta"])
+        check_int("precondition_frequency", group["precondition_frequency"], 1)
+        check_int("max_precond_dim", group["max_precond_dim"], 0)
+
+    @classmethod
+    def lack(cls, param: Tensor) -> str:
+        """Why the rule cannot step a parameter; empty if it can."""
+        if param.ndim <= DIMENSIONS:
+            return ""
+        return f"has {param.ndim} dimensions, and SOAP supports at most {DIMENSIONS}"
+
+    def state_shapes(self, param: Tensor, group: dict[str, Any]) -> dict[str, tuple[int, ...]]:
+        """The states that the rule keeps for one parameter, and the shape of each."""
+        shapes = dict.fromkeys(("exp_avg", "exp_avg_sq"), tuple(param.shape))
+        sizes = param.shape if param.ndim > 1 else ()
+        for gram, basis, size in zip(_GRAMS, _BASES, sizes, strict=False):
+            if size <= group["max_precond_dim"]:
+                shapes[gram] = shapes[basis] = (size, size)
+        return shapes
+
+    def step_scalars(self, group: dict[str, Any]) -> dict[str, float | StepScalar]:
+        """Step scalars of a group, in float64."""
+        lr, (beta1, beta2) = group["lr"], map(float, group["betas"])
+        given = group["shampoo_beta"]
+        beta = beta2 if given is None else float(given)
+        return {
+            "decay": Decoupled(lr, float(group["weight_decay"])),
+            "step_size": StepScalar(lr),
+            "beta1": beta1,
+            "rest1": 1 - beta1,
+            "beta2": beta2,
+            "rest2": 1 - beta2,
+            "gram_beta": beta,
+            "gram_rest": 1 - beta,
+            "eps": float(group["eps"]),
+            "sign": ascent(group),
+        }
+
+    def advance(
+        self,
+        context: Context,
+        param: Tensor,
+        grad: Tensor,
+        states: dict[str, Tensor],
+        scalars: dict[str, float],
+    ) -> None:
+        """The rule in the class's docstring."""
+        s, group, updates = scalars, context.group, context.step - 1
+        grad, m, v = directed(grad, s), states["exp_avg"], states["exp_avg_sq"]
+        bases = [states.get(name) for name in _BASES[: param.ndim]]
+        if updates > 0:
+            m.mul_(s["beta1"]).add_(grad * s["rest1"])
+            v.mul_(s["beta2"]).add_(to_bases(grad, bases).square() * s["rest2"])
+            update = from_bases(to_bases(m, bases) / (v.sqrt() + s["eps"]), bases)
+            beta1, beta2 = map(float, group["betas"])
+            corrected = math.sqrt(1 - beta2**updates) / (1 - beta1**updates)
+            param.sub_(update * (s["step_size"] * corrected))
+            param.mul_(s["decay"])
+        for dim, basis in enumerate(bases):
+            if basis is None:
+                continue
+            average = states[_GRAMS[dim]]
+            average.mul_(s["gram_beta"]).add_(slice_products(grad, dim) * s["gram_rest"])
+            if updates == 0:
+                basis.copy_(eigenbasis(average))
+            elif updates % group["precondition_frequency"] == 0:
+                found, order = refined(average, basis)
+                basis.copy_(found)
+                v.copy_(v.index_select(dim, order))
+
+
+class SOAP8bit(EightBit, SOAP):
+    """`SOAP` with 8-bit states: ``B256/DE@8s``, and ``B256/DE-0@8u`` for the second moment.
+
+    Args:
+        params, lr, betas, shampoo_beta, eps, weight_decay, precondition_frequency, max_precond_dim:
+            as for `SOAP`.
+        block_size: elements per scale, at least 1; 256 if left out.
+        blocksize: the same option under the name that bitsandbytes uses.
+        **shared: the options that all optimizers share, which `QuantizedOptimizer` documents:
+            `maximize`, `state_quantizers`, `overrides`, `min_quantized_size`, `refit_every`,
+            `nonfinite`, `seed`, `stochastic_rounding`, `master_weights`, `foreach`, `fused`,
+            `capturable` and `differentiable`. This class sets `state_quantizers` itself; passing it
+            raises a `BadValueError`.
+    """
+
+
+class SOAP4bit(FourBit, SOAP):
+    """`SOAP` with 4-bit states: ``B128/DE@4s+sr``, and ``B128/DE-0@4u`` for the second moment.
+
+    Args:
+        params, lr, betas, shampoo_beta, eps, weight_decay, precondition_frequency, max_precond_dim:
+            as for `SOAP`.
+        block_size: elements per scale, at least 1; 128 if left out.
+        blocksize: the same option under the name that bitsandbytes uses.
+        **shared: the options that all optimizers share, which `QuantizedOptimizer` documents:
+            `maximize`, `state_quantizers`, `overrides`, `min_quantized_size`, `refit_every`,
+            `nonfinite`, `seed`, `stochastic_rounding`, `master_weights`, `foreach`, `fused`,
+            `capturable` and `differentiable`. This class sets `state_quantizers` itself; passing it
+            raises a `BadValueError`.
+    """
