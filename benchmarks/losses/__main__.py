@@ -37,7 +37,7 @@ def main(given: Sequence[str] | None = None) -> int:
         with replacing(out / f"{name}.csv") as temporary:
             frame.to_csv(temporary, index=False)
         command = command_line("benchmarks.losses", [name, "--workers", "1"])
-        write_text(out / f"{name}.md", page(name, frame, command))
+        write_text(out / f"{name}.md", page(name, STUDIES[name].__doc__ or "", frame, command))
     return 0
 
 

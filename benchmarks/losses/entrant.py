@@ -115,12 +115,35 @@ def _lpmm_adam(given: Entrant, model: nn.Module, workload: Workload) -> torch.op
     return lpmm.LPMMAdam(model.named_parameters(), nonfinite="propagate", **options)
 
 
+def _soap(given: Entrant, model: nn.Module, workload: Workload) -> torch.optim.Optimizer:
+    """SOAP with its own betas.
+
+    ``"A | B + C"`` has A for the first moment, B for all matrices and C for the second moment, and
+    ``"A + C"`` has A for the matrices too.
+    """
+    quantizers = None
+    if given.quantizer != FULL:
+        signed, second = given.quantizer.split(" + ")
+        first, _, matrices = signed.partition(" | ")
+        quantizers = pair(f"{first} + {second}")
+        spec = None if matrices == "32bit" else matrices or first
+        quantizers |= {f"{name}_{dim}": spec for name in ("gram", "basis") for dim in range(2)}
+    return optim.SOAP(
+        model.named_parameters(),
+        lr=workload.lr,
+        eps=workload.eps,
+        weight_decay=workload.weight_decay,
+        state_quantizers=quantizers,
+    )
+
+
 FAMILIES: dict[str, Callable[[Entrant, nn.Module, Workload], torch.optim.Optimizer]] = {
     "AdamW": _adamw,
     "AdamWFactor": _factor,
     "Adam": _adam,
     "Momentum": _momentum,
     "Adafactor": _adafactor,
+    "SOAP": _soap,
     "LPMM-SGDM": _lpmm_sgdm,
     "LPMM-Adam": _lpmm_adam,
 }

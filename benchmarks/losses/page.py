@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import textwrap
+from collections.abc import Sequence
+
 import pandas as pd
 import torch
 
@@ -11,8 +14,7 @@ from benchmarks.trials import FULL
 
 POINT = ["lr", "beta1", "beta2", "eps"]
 """Hyperparameters; runs are compared where they are the same."""
-ROWS = ("optimizer", "quantizer", *POINT, "seeds", "unstable", "loss", "minus 32 bits", "95 %",
-        "std", "detectable")  # fmt: skip
+NUMBERS = ("seeds", "unstable", "loss", "minus 32 bits", "95 %", "std", "detectable")
 
 
 def differences(frame: pd.DataFrame) -> pd.DataFrame:
@@ -42,12 +44,14 @@ def differences(frame: pd.DataFrame) -> pd.DataFrame:
     return pd.DataFrame(records)
 
 
-def page(name: str, frame: pd.DataFrame, command: str) -> str:
-    """The report."""
+def page(name: str, about: str, frame: pd.DataFrame, command: str) -> str:
+    """The report of a study, with a paragraph on what was trained."""
     lines = [
         f"# Losses at tuned rates: {name}",
         "",
         f"`{command}`",
+        "",
+        *textwrap.dedent(f"    {about}").strip().splitlines(),
         "",
         f"torch {torch.__version__}, one thread for each run. Final validation losses. The rate of "
         "a group is the best of a sweep for its optimizer in 32 bits; a neighbour at half and one "
@@ -65,15 +69,16 @@ def page(name: str, frame: pd.DataFrame, command: str) -> str:
             for lr, loss in swept
         ]
         lines += [*markdown(("rate, 32 bits", "seeds", "loss"), rates), ""]
-        lines += markdown(
-            ROWS, [_cells(row) for row in found[found["group"] == group].itertuples()]
-        )
+        own = found[found["group"] == group]
+        varied = [name for name in POINT if own[name].nunique() > 1]
+        head = ("optimizer", "quantizer", *varied, *NUMBERS)
+        lines += markdown(head, [_cells(row, varied) for row in own.itertuples()])
     return "\n".join(lines) + "\n"
 
 
-def _cells(row: object) -> list[str]:
+def _cells(row: object, varied: Sequence[str]) -> list[str]:
     get = row.__getattribute__
-    point = [f"{get(name):g}" for name in POINT]
+    point = [f"{get(name):g}" for name in varied]
     head = [get("optimizer"), get("quantizer"), *point, str(get("seeds")), str(get("unstable"))]
     loss = f"{get('loss'):.4f}"
     if get("quantizer") == FULL:

@@ -131,11 +131,40 @@ def _lpmm_adam() -> Iterator[Group]:
     yield Group("docstring-lm", JUDGES["docstring-lm"], "LPMM-Adam", (Row("8 stochastic"),))
 
 
+def _soap() -> Iterator[Group]:
+    """SOAP, with betas of its own (0.95 and 0.95), and AdamW.
+
+    In ``A | B + C`` A holds the first moment, B all averages and bases, C the second moment; in
+    ``A + C`` A holds the averages and bases too.
+    """
+    first, eight, second = "B128/DE@4s", "B256/DE@8s", "B128/DE-0@4u"
+    rows = (
+        f"{eight} + B256/DE-0@8u",
+        f"{first}+sr + {second}",
+        f"{first} + {second}",
+        f"{first} | B128/sqrt@4s + {second}",
+        f"{first} | 32bit + {second}",
+        f"{first} | {eight} + {second}",
+        f"{first}+sr | {eight} + {second}",
+        f"{eight} | {eight} + {second}",
+        f"32bit | {first} + 32bit",
+        "32bit | B64/sqrt@4s + 32bit",
+        f"{first} | 32bit + 32bit",
+        f"{first}+sr | 32bit + 32bit",
+        f"32bit | 32bit + {second}",
+        "32bit | 32bit + rank1/linear@4u",
+    )
+    work = JUDGES["lm-tiny"]
+    yield Group("lm-tiny", work, "AdamW")
+    yield Group("lm-tiny", work, "SOAP", tuple(map(Row, rows)))
+
+
 STUDIES = {
     "four-bit-moments": _four_bit_moments,
     "eight-bit-table-1": _eight_bit_table_1,
     "eight-bit-figure-3": _eight_bit_figure_3,
     "lpmm-adam": _lpmm_adam,
     "lpmm-sgdm": _lpmm,
+    "soap": _soap,
 }
 """Groups by study."""
