@@ -27,6 +27,7 @@ GROUP = Group("tiny", WORK, "AdamW", (Row(PAPER_8BIT), Row(FULL, changes=(("eps"
 LOWS = {
     "AdamW": PAPER_8BIT, "AdamWFactor": PAPER_8BIT, "Adam": PAPER_8BIT, "Momentum": "B2048/DE@8s",
     "LPMM-SGDM": "8 stochastic", "LPMM-Adam": "8 stochastic", "Adafactor": "",
+    "SOAP": "B128/DE@4s | B256/DE@8s + B128/DE-0@4u",
 }  # fmt: skip
 
 
@@ -106,8 +107,10 @@ def test_differences_are_those_of_seeds_at_the_same_hyperparameters() -> None:
     assert found["q", 0.1] == pytest.approx(0.5)
     assert found["q", 0.2] == pytest.approx(0.25)
     frame = pd.concat([frame, frame[frame["quantizer"] == FULL].assign(best=False)])
-    text = page("name", frame, "COMMAND")
+    text = page("name", "About.\n\n    More.", frame, "COMMAND")
+    assert "\n\nAbout.\n\nMore.\n\n" in text
     assert "| **0.1** | 3 | 2.0000 |" in text
+    assert "| optimizer | quantizer | lr | seeds |" in text
     assert "+0.5000 to +0.5000" in text
 
 
@@ -118,7 +121,8 @@ def test_what_seeds_can_tell() -> None:
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_every_family_trains_in_32_bits_and_in_few(family: str) -> None:
-    group = Group("tiny", WORK, family, n=2 if family == "LPMM-SGDM" else 1)
+    work = replace(WORK, lr=0.1, steps=4) if family == "Momentum" else WORK
+    group = Group("tiny", work, family, n=2 if family == "LPMM-SGDM" else 1)
     full = group.baseline(1.0, 0).run()
     assert full["quantizer"] == FULL
     assert full["loss"] < 6
