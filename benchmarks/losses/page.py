@@ -56,12 +56,14 @@ def page(name: str, about: str, frame: pd.DataFrame, command: str) -> str:
         f"torch {torch.__version__}, one thread for each run. Final validation losses. The rate of "
         "a group is the best of a sweep for its optimizer in 32 bits; a neighbour at half and one "
         "at twice its value were tried. Differences to 32 bits are taken seed by seed, at the same "
-        "hyperparameters. **Detectable** is the difference that a paired t-test at the 5 % level "
-        "sees in 80 % of all experiments with as many seeds.",
+        "hyperparameters. A run is **unstable** that ends above the loss before training, or at no "
+        "number; the loss of such a row is a mean over the runs that end at a number, and no "
+        "difference is shown. **Detectable** is the difference that a paired t-test at the 5 % "
+        "level sees in 80 % of all experiments with as many seeds.",
     ]
     found = differences(frame)
     for group, part in frame.groupby("group", sort=False):
-        lines += ["", f"## {group}", "", f"{part['steps'].iloc[0]} steps of one micro-batch.", ""]
+        lines += ["", f"## {group}", "", _length(part), ""]
         swept = part[~part["best"]].groupby("lr")["loss"]
         chosen = swept.mean().idxmin()
         rates = [
@@ -76,10 +78,19 @@ def page(name: str, about: str, frame: pd.DataFrame, command: str) -> str:
     return "\n".join(lines) + "\n"
 
 
+def _length(part: pd.DataFrame) -> str:
+    """The steps of a group's runs; the column counts micro-batches."""
+    n = int(part["N"].iloc[0])
+    steps = int(part["steps"].iloc[0]) // n
+    return f"{steps} steps of {'one micro-batch' if n == 1 else f'{n} micro-batches'}."
+
+
 def _cells(row: object, varied: Sequence[str]) -> list[str]:
     get = row.__getattribute__
     point = [f"{get(name):g}" for name in varied]
     head = [get("optimizer"), get("quantizer"), *point, str(get("seeds")), str(get("unstable"))]
+    if get("unstable"):
+        return [*head, f"{get('loss'):.3g}", "", "", "", ""]
     loss = f"{get('loss'):.4f}"
     if get("quantizer") == FULL:
         return [*head, loss, "", "", "", ""]

@@ -118,7 +118,11 @@ STEPS = 200
 
 
 def _lpmm() -> Iterator[Group]:
-    """LPMM-SGDM of 12, 10 and 8 bits, with as many steps for every N."""
+    """LPMM-SGDM of 12, 10 and 8 bits, with as many steps for every N.
+
+    The width is that of parameters; gradients and momentum have 8 bits. N is the number of
+    micro-batches of a step.
+    """
     for n in (1, 4):
         work = DocstringLM(batch_size=2, steps=STEPS * n, warmup_steps=20 * n, lr=0.0125)
         roundings = (NEAREST, STOCHASTIC) if n == 1 else (STOCHASTIC,)
@@ -127,7 +131,7 @@ def _lpmm() -> Iterator[Group]:
 
 
 def _lpmm_adam() -> Iterator[Group]:
-    """LPMM-Adam with 8 bits throughout."""
+    """LPMM-Adam with 8 bits throughout: parameters, gradients and both moments."""
     yield Group("docstring-lm", JUDGES["docstring-lm"], "LPMM-Adam", (Row("8 stochastic"),))
 
 

@@ -97,7 +97,7 @@ def test_differences_are_those_of_seeds_at_the_same_hyperparameters() -> None:
     rows = [
         {"group": "g", "optimizer": "AdamW", "quantizer": quantizer, "lr": lr, "beta1": 0.9,
          "beta2": 0.999, "eps": 1e-8, "seed": seed, "loss": loss + seed, "unstable": False,
-         "best": True, "steps": 2}
+         "best": True, "steps": 2, "N": 1}
         for quantizer, lr, loss in ((FULL, 0.1, 1.0), ("q", 0.1, 1.5), (FULL, 0.2, 3.0),
                                     ("q", 0.2, 3.25))
         for seed in range(3)
@@ -112,6 +112,21 @@ def test_differences_are_those_of_seeds_at_the_same_hyperparameters() -> None:
     assert "| **0.1** | 3 | 2.0000 |" in text
     assert "| optimizer | quantizer | lr | seeds |" in text
     assert "+0.5000 to +0.5000" in text
+
+
+def test_a_page_counts_steps_and_shows_no_difference_of_runs_that_diverged() -> None:
+    rows = [
+        {"group": "g", "optimizer": "LPMM-SGDM", "quantizer": quantizer, "lr": 0.1, "beta1": 0.9,
+         "beta2": 0.999, "eps": 1e-8, "seed": seed, "loss": loss, "unstable": quantizer == "bad",
+         "best": best, "steps": 800, "N": 4}
+        for quantizer, loss in ((FULL, 1.0), ("q", 1.5), ("bad", 74842.4))
+        for seed in range(3)
+        for best in ((True, False) if quantizer == FULL else (True,))
+    ]  # fmt: skip
+    text = page("name", "About.", pd.DataFrame(rows), "COMMAND")
+    assert "\n200 steps of 4 micro-batches.\n" in text
+    assert "| LPMM-SGDM | bad | 3 | 3 | 7.48e+04 |  |  |  |  |" in text
+    assert "| LPMM-SGDM | q | 3 | 0 | 1.5000 | +0.5000 |" in text
 
 
 def test_what_seeds_can_tell() -> None:
