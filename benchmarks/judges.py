@@ -18,10 +18,10 @@ import pandas as pd
 import torch
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
-from scipy import stats
 
 from benchmarks.command import among, command_line, count, one_line_errors
 from benchmarks.markdown import markdown
+from benchmarks.paired import detectable, paired
 from benchmarks.trials import FULL, Trial, run_all
 from qmaps.lab.judges import JUDGES
 from qmaps.storage.files import output_folder, replacing, write_text
@@ -54,8 +54,6 @@ KNOWN = (
 """32 bits, 8 bits, the 4-bit paper's pair, and one of the same size with stochastic rounding."""
 FEWER = ("B128/DE@3s+sr + B128/DE-0@3u", "B32x8/quantile-normal@2s+sr + B128/power3@2u")
 """The presets of 3 and 2 bits."""
-CHANCES = 0.05, 0.8
-"""Level of the t-test, and the probability with which it is to see a difference."""
 
 
 def effort(name: str) -> Effort:
@@ -118,24 +116,17 @@ def power(frame: pd.DataFrame) -> pd.DataFrame:
     for judge, losses in table.groupby(level="judge", sort=False):
         gap = (losses[PAPER] - losses[FULL]).mean()
         for quantizer in losses.columns:
-            difference = (losses[quantizer] - losses[FULL]).dropna()
-            n = len(difference)
-            std = difference.std()
-            error = std / n**0.5
-            t = stats.t(n - 1)
-            wide = t.ppf(1 - CHANCES[0] / 2)
+            std = float((losses[quantizer] - losses[FULL]).std())
+            found = paired(losses[quantizer], losses[FULL])
             records.append(
                 {
                     "judge": judge,
                     "quantizer": quantizer,
-                    "seeds": n,
                     "loss": losses[quantizer].mean(),
-                    "difference": difference.mean(),
+                    **found,
                     "std": std,
-                    "low": difference.mean() - wide * error,
-                    "high": difference.mean() + wide * error,
                     "gap_ratio": gap / std if std else float("nan"),
-                    "detectable": (wide + t.ppf(CHANCES[1])) * error,
+                    "detectable": detectable(std, int(found["seeds"])),
                 }
             )
     return pd.DataFrame(records)

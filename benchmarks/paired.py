@@ -5,6 +5,9 @@ from __future__ import annotations
 import pandas as pd
 from scipy import stats
 
+LEVEL, POWER = 0.05, 0.8
+"""Of the t-test, and the probability with which it is to see a difference."""
+
 
 def paired(one: pd.Series, other: pd.Series) -> dict[str, float]:
     """What `one` differs by from `other`, with the same index; NaN of either are left out.
@@ -17,3 +20,14 @@ def paired(one: pd.Series, other: pd.Series) -> dict[str, float]:
     n, mean = len(apart), float(apart.mean())
     half = float(stats.t.ppf(0.975, n - 1) * apart.sem())
     return {"seeds": n, "difference": mean, "low": mean - half, "high": mean + half}
+
+
+def detectable(std: float, seeds: int) -> float:
+    """The mean difference that a paired t-test sees with the probability `POWER`.
+
+    Args:
+        std: standard deviation of the differences over seeds.
+        seeds: how many; the result is NaN for one.
+    """
+    t = stats.t(seeds - 1)
+    return float((t.ppf(1 - LEVEL / 2) + t.ppf(POWER)) * std / seeds**0.5)

@@ -114,7 +114,8 @@ def run_all(
 ) -> pd.DataFrame:
     """Run every trial that `folder` has no row of, and return all rows in the order of `trials`.
 
-    Each process uses one thread, so that a result does not depend on the number of processes.
+    Each process uses one thread, so that a result does not depend on the number of processes. One
+    worker is this process.
 
     Args:
         trials: the trials.
@@ -144,6 +145,14 @@ def run_all(
 
 def _run(trials: list[Trial], workers: int) -> Iterator[tuple[Trial, dict[str, Any]]]:
     if not trials:
+        return
+    if workers == 1:  # pretrained weights are made once, not in a new process for each call
+        threads = torch.get_num_threads()
+        torch.set_num_threads(1)
+        try:
+            yield from ((trial, trial.run()) for trial in trials)
+        finally:
+            torch.set_num_threads(threads)
         return
     pool = ProcessPoolExecutor(
         workers or os.cpu_count(),

@@ -7,12 +7,11 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 import pandas as pd
-from scipy import stats
 
 from qmaps.lab.report.claim import Claim
 from reproduction.context import Context
 from reproduction.differences import Difference
-from reproduction.numbers import number, percent
+from reproduction.numbers import interval, number, percent
 from reproduction.stand_ins import StandIn
 
 PARITY = "python -m benchmarks.parity digits stdlib-lm-tiny"
@@ -20,7 +19,6 @@ FULL = "32-bit"
 """AdamW in 32 bits among the runs of judges."""
 EIGHT = "python -m benchmarks.parity stdlib-lm --seeds 8 --name parity-adamw"
 LONG = "python -m benchmarks.parity stdlib-lm --name parity-stdlib-lm"
-FIRST_MOMENT = "python -m benchmarks.parity, with the options of reports/parity-first-moment.md"
 TUNED = "python -m benchmarks.tuned"
 JUDGES = "python -m benchmarks.judges"
 RECOMMENDED = "python -m benchmarks.recommended lm-tiny docstring-lm minilm"
@@ -77,13 +75,6 @@ def parity(context: Context) -> pd.DataFrame:
     )
 
 
-def first_moment(context: Context) -> pd.DataFrame:
-    """The runs with one moment quantized, and with a factored second one, seed by seed."""
-    files = {"parity-first-moment": FIRST_MOMENT, "parity-b2048": FIRST_MOMENT, "parity": PARITY}
-    frame = _joined(context, files)
-    return frame[frame["optimizer"].isin(["AdamW", "AdamWFactor"])].reset_index(drop=True)
-
-
 def judges(context: Context) -> pd.DataFrame:
     """Differences to 32-bit AdamW at the rate that is best for it, seed by seed.
 
@@ -102,13 +93,11 @@ def judges(context: Context) -> pd.DataFrame:
         base = chosen[chosen["quantizer"] == FULL]["loss"]
         for quantizer, part in chosen.groupby("quantizer", sort=False):
             apart = (part["loss"] - base).dropna()
-            error = float(stats.sem(apart.to_numpy(float)))
-            half = float(stats.t.ppf(0.975, len(apart) - 1)) * error
-            mean = float(apart.mean())
+            found = interval(apart.tolist())
             rows.append(
                 {"judge": judge, "quantizer": quantizer, "base": float(base[apart.index].mean()),
-                 "seeds": len(apart), "difference": mean, "low": mean - half, "high": mean + half,
-                 "error": error}
+                 "seeds": len(apart), "difference": found.mean, "low": found.low,
+                 "high": found.high, "error": found.error}
             )  # fmt: skip
     return pd.DataFrame(rows)
 
@@ -119,20 +108,24 @@ def alike(judges: pd.DataFrame, quantizer: str, name: str) -> list[Claim]:
     It does where the whole interval of the difference lies within `CLOSE` of the loss. A judge
     whose interval is wider than that cannot tell, and is not compared.
     """
-    claims = []
-    for row in judges[judges["quantizer"] == quantizer].to_dict("records"):
-        margin = CLOSE * row["base"]
-        tells = row["high"] - row["low"] < 2 * margin
-        claims.append(
-            Claim(
-                f"{name} ends where 32-bit AdamW does, at the rate that is best for it "
-                f"({row['judge']}, {row['seeds']} seeds).",
-                bool(-margin < row["low"] and row["high"] < margin) if tells else (),
-                f"{row['difference']:+.4f} ({row['low']:+.4f} to {row['high']:+.4f}), of "
-                f"{row['base']:.4f}.",
-            )
+    return [
+        Claim(
+            f"{name} ends where 32-bit AdamW does, at the rate that is best for it "
+            f"({row['judge']}, {row['seeds']} seeds).",
+            within(row["low"], row["high"], row["base"]),
+            f"{row['difference']:+.4f} ({row['low']:+.4f} to {row['high']:+.4f}), of "
+            f"{row['base']:.4f}.",
         )
-    return claims
+        for row in judges[judges["quantizer"] == quantizer].to_dict("records")
+    ]
+
+
+def within(low: float, high: float, base: float) -> bool | tuple[()]:
+    """Whether an interval lies within `CLOSE` of a loss; empty if it is wider than that."""
+    margin = CLOSE * base
+    if low == math.inf:  # a run diverged
+        return False
+    return bool(-margin < low and high < margin) if high - low < 2 * margin else ()
 
 
 def tuned(context: Context) -> pd.DataFrame:

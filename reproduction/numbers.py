@@ -2,14 +2,58 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import NDArray
 from scipy import stats
 
 from qmaps.lab.report.claims import number, percent
 
-__all__ = ["mean_and_error", "number", "percent", "ratio_interval", "smaller"]
+__all__ = ["Interval", "interval", "mean_and_error", "number", "percent", "ratio_interval",
+           "smaller"]  # fmt: skip
+LEVEL, POWER = 0.05, 0.8
+"""Of t-tests, and the probability with which one is to see a difference."""
+
+
+@dataclass(frozen=True)
+class Interval:
+    """The mean of a few values, such as the differences of seeds, and what chance leaves open.
+
+    Attributes:
+        mean: their mean.
+        low, high: the ends of its 95 % interval, by a t-test.
+        error: its standard error.
+        std: their standard deviation.
+        detectable: the mean that as many such values tell from 0 in 80 % of all experiments.
+    """
+
+    mean: float
+    low: float
+    high: float
+    error: float
+    std: float
+    detectable: float
+
+
+def interval(values: Sequence[float] | NDArray[np.float64]) -> Interval:
+    """That of at least two values; one has infinite ends.
+
+    Values of which one is not finite have an infinite mean, and nothing else.
+    """
+    array = np.asarray(values, dtype=float)
+    if not np.isfinite(array).all():
+        return Interval(math.inf, math.inf, math.inf, math.nan, math.nan, math.inf)
+    mean, n = float(array.mean()), array.size
+    if n < 2:
+        return Interval(mean, -math.inf, math.inf, math.nan, math.nan, math.inf)
+    std = float(array.std(ddof=1))
+    error, t = std / n**0.5, stats.t(n - 1)
+    half = float(t.ppf(1 - LEVEL / 2)) * error
+    seen = half + float(t.ppf(POWER)) * error
+    return Interval(mean, mean - half, mean + half, error, std, seen)
 
 
 def mean_and_error(values: Sequence[float]) -> tuple[float, float]:
@@ -26,12 +70,8 @@ def ratio_interval(ours: Sequence[float], theirs: Sequence[float]) -> tuple[floa
         ours: positive numbers, one of each seed.
         theirs: those that they are divided by, of the same seeds in the same order.
     """
-    logs = np.log(np.asarray(ours, dtype=float) / np.asarray(theirs, dtype=float))
-    mean = float(logs.mean())
-    if logs.size < 2:
-        return float(np.exp(mean)), 0.0, float("inf")
-    half = float(stats.t.ppf(0.975, logs.size - 1) * logs.std(ddof=1) / logs.size**0.5)
-    return float(np.exp(mean)), float(np.exp(mean - half)), float(np.exp(mean + half))
+    logs = interval(np.log(np.asarray(ours, dtype=float) / np.asarray(theirs, dtype=float)))
+    return math.exp(logs.mean), math.exp(logs.low), math.exp(logs.high)
 
 
 def smaller(ours: Sequence[float], theirs: Sequence[float]) -> bool | tuple[bool, ...]:

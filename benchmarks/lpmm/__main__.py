@@ -48,11 +48,13 @@ class Contender:
         bits: of the parameters; None for all in full precision.
         stochastic: how parameters, gradients and momentum are rounded.
         n: micro-batches of a step.
+        rate: learning rate in units of the workload's.
     """
 
     bits: int | None = None
     stochastic: bool = True
     n: int = 1
+    rate: float = RATE
 
     @property
     def rounding(self) -> str:
@@ -73,7 +75,7 @@ class Contender:
             lpmm.convert(model, f"B2048/linear0@{self.bits}s{sr}", f"B2048/linear0@8s{sr}")
         return lpmm.LPMMSGD(
             model.named_parameters(),
-            lr=workload.lr * RATE,
+            lr=workload.lr * self.rate,
             momentum=0.9,
             accumulation_steps=self.n,
             state_quantizers={"momentum_buffer": momentum},

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from scipy import stats
-
 from qmaps.lab.report.claim import Claim
 from reproduction.context import Context
 from reproduction.differences import Difference
 from reproduction.exhibit import Exhibit, Finding, Frames, Needs
+from reproduction.numbers import interval
 
 COMMAND = "python -m benchmarks.apollo"
 FACTORED, APOLLO = "factored", "APOLLO"
@@ -24,18 +23,16 @@ def find(frames: Frames) -> Finding:
     runs = frames["runs"]
     losses = runs.pivot_table(values="loss", index="seed", columns="quantizer")
     apart = losses[APOLLO] - losses[FACTORED]
-    mean = float(apart.mean())
-    error = float(stats.sem(apart.to_numpy(float)))
-    half = float(stats.t.ppf(0.975, len(apart) - 1)) * error
+    found = interval(apart.tolist())
     judge, steps = runs["judge"].iloc[0], int(runs["steps"].iloc[0])
     return Finding(
         statements=[
             Claim(
                 f"APOLLO's projection converges faster than factored second moments ({judge}, "
                 f"{len(apart)} seeds).",
-                mean + half < 0 if abs(mean) > half else (),
-                f"After {steps} steps {mean:+.4f} ({mean - half:+.4f} to {mean + half:+.4f}), of "
-                f"{losses[FACTORED].mean():.4f}.",
+                found.high < 0 if found.high < 0 or found.low > 0 else (),
+                f"After {steps} steps {found.mean:+.4f} ({found.low:+.4f} to {found.high:+.4f}), "
+                f"of {losses[FACTORED].mean():.4f}.",
             )
         ],
         differences=[

@@ -6,18 +6,17 @@ from qmaps import figures
 from qmaps.lab.report.claim import Claim
 from reproduction.context import Context
 from reproduction.exhibit import Exhibit, Finding, Frames, Needs
+from reproduction.lpmm._underflow import DIGITS
+from reproduction.lpmm.theorem_1 import MOMENTUM, means
 from reproduction.numbers import number
 
-COMMAND = "python -m benchmarks.lpmm.underflow digits"
-MOMENTUM = "momentum"
-"""How the settings of this bound begin; the others are those of LPMM."""
 NAMES = {"momentum B128/DE@4s+sr": "4-bit momentum"}
 """The settings as the page names them."""
 
 
 def build(context: Context) -> Frames:
     """The committed runs with a quantized momentum."""
-    runs = context.table("lpmm/bound.csv", COMMAND)
+    runs = context.table("lpmm/bound.csv", DIGITS)
     runs = runs[runs["setting"].str.startswith(MOMENTUM)].reset_index(drop=True)
     return {"runs": runs.replace({"setting": NAMES})}
 
@@ -25,7 +24,7 @@ def build(context: Context) -> Frames:
 def find(frames: Frames) -> Finding:
     """Whether the bound is one, and how loose it is."""
     runs = frames["runs"]
-    means = runs.groupby(["setting", "step"], sort=False)[["gap", "bound"]].mean().reset_index()
+    table = means(runs)
     statements = [
         Claim(
             f"The mean over runs stays below the bound ({setting}).",
@@ -34,7 +33,7 @@ def find(frames: Frames) -> Finding:
             f"{number(part['bound'].iloc[-1])}, "
             f"{number(part['bound'].iloc[-1] / part['gap'].iloc[-1])} times it.",
         )
-        for setting, part in means.groupby("setting", sort=False)
+        for setting, part in table.groupby("setting", sort=False)
     ]
     return Finding(
         statements=statements,
@@ -42,7 +41,7 @@ def find(frames: Frames) -> Finding:
         f"on a convex quadratic of 64 elements with noisy gradients ({runs['seed'].nunique()} "
         "seeds); the bound takes "
         "the largest variance of rounding that the runs met.",
-        tables={"means": means},
+        tables={"means": table},
     )
 
 
@@ -58,5 +57,5 @@ EXHIBIT = Exhibit(
         "theorem-1": "Distance of f from its minimum at the mean of the iterates so far. The "
         "momentum is B128/DE@4s+sr."
     },
-    command=COMMAND,
+    command=DIGITS,
 )

@@ -8,7 +8,9 @@ from reproduction.context import Context
 
 WORKLOADS = {"digits": "lpmm", "stdlib-lm-tiny": "lpmm/stdlib-lm-tiny"}
 """Folder of each workload's tables."""
-COMMAND = "python -m benchmarks.lpmm.underflow digits` and of `... stdlib-lm-tiny"
+DIGITS = "python -m benchmarks.lpmm.underflow digits"
+"""It makes the table of the bound too."""
+COMMAND = f"{DIGITS}` and of `... stdlib-lm-tiny"
 
 PRINTED = {"nearest": "deterministic"}
 """Roundings as the paper names them."""

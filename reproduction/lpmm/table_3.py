@@ -6,6 +6,7 @@ import pandas as pd
 
 from qmaps.lab.report.claim import Claim
 from qmaps.lab.report.published import published
+from reproduction import at_best
 from reproduction.context import Context
 from reproduction.exhibit import Exhibit, Finding, Frames, Needs
 from reproduction.lpmm import _ablation as runs
@@ -14,7 +15,7 @@ from reproduction.stand_ins import StandIn, in_place
 
 def build(context: Context) -> Frames:
     """The summary of the runs."""
-    return {"runs": runs.ablation(context)}
+    return {"runs": runs.tuned(context)}
 
 
 def find(frames: Frames) -> Finding:
@@ -23,38 +24,32 @@ def find(frames: Frames) -> Finding:
     stand_ins, statements = [], []
     for found in runs.each(frames["runs"]):
         ours = {
-            f"{'full precision' if bits == runs.FULL else f'{bits} bits'}, N = {n}":
-                found.shown(bits, n=n)
-            for bits in (*runs.WIDTHS, runs.FULL)
+            f"{bits} bits, N = {n}": found.behind(bits, n=n)
+            for bits in runs.WIDTHS
             for n in found.ns
-        }  # fmt: skip
-        stand_ins.append(StandIn("top-1 accuracy", runs.quantity(found), ours))
+        }
+        stand_ins.append(StandIn("top-1 accuracy", runs.lost(found), ours))
         statements += _statements(found, paper)
     return Finding(
         numbers=in_place(paper, stand_ins),
         statements=statements,
-        differences=[
-            each
-            for found in runs.each(frames["runs"])
-            for each in (runs.sums(found), runs.easy(found))
-        ],
+        differences=[runs.easier(found) for found in runs.each(frames["runs"])],
         why="The paper prints accuracies on ImageNet, of which more is better; in their place "
-        "stand final validation losses, of which less is better, ± the standard error over seeds. "
-        "All rounding is stochastic. All runs see the same "
-        "micro-batches at one learning rate, so that a run of N takes an N-th of the steps with "
-        "the sum of N gradients: what full precision makes of the same N stands below. The rate "
-        "was not tuned.",
+        "stand final validation losses minus those of full precision with the same N, seed by "
+        "seed, ± the standard error, of which less is better. All rounding is stochastic. "
+        f"{runs.TUNED} So a larger N sees more data, in full precision too, beside which it "
+        f"stands. {' '.join(map(runs.power, runs.each(frames['runs'])))}",
         tables={"runs": frames["runs"]},
     )
 
 
 def _statements(found: runs.Runs, paper: pd.DataFrame) -> list[Claim]:
     where = f"({found.workload}, {found.seeds} seeds)"
-    losses = {n: [found.loss(bits, n=n) for bits in runs.WIDTHS] for n in found.ns}
-    ordered = [n for n, given in losses.items() if given == sorted(given)]
+    behind = {n: [found.behind(bits, n=n)[0] for bits in runs.WIDTHS] for n in found.ns}
+    ordered = [n for n, given in behind.items() if given == sorted(given)]
     gains = {bits: found.gain(bits) for bits in runs.WIDTHS}
     theirs = {bits: _points(paper, bits) for bits in runs.WIDTHS}
-    last = found.ns[-1]
+    steps = [runs.apart(gains[8], gains[10]), runs.apart(gains[10], gains[12]), gains[8]]
     return [
         Claim(
             f"At every N fewer bits are worse {where}.",
@@ -63,14 +58,14 @@ def _statements(found: runs.Runs, paper: pd.DataFrame) -> list[Claim]:
         ),
         Claim(
             f"Micro-batches gain most at 8 bits and least at 12 {where}.",
-            bool(gains[8] > gains[10] > gains[12] and gains[8] > 0),
-            "Best N above 1 against N = 1: "
-            + ", ".join(f"{bits} bits {-gains[bits]:+.4f}" for bits in runs.WIDTHS)
+            runs.all_above(steps),
+            "Less behind full precision at the best N above 1 than at N = 1: "
+            + ", ".join(
+                f"{bits} bits {gain:.4f} ± {error:.4f}" for bits, (gain, error) in gains.items()
+            )
             + " (the paper's accuracies: "
             + ", ".join(f"{theirs[bits]:+.1f}" for bits in runs.WIDTHS)
-            + " points); "
-            + f"full precision goes from {found.said(runs.FULL)} to "
-            + f"{found.said(runs.FULL, n=last)} at N = {last}.",
+            + " points).",
         ),
     ]
 
@@ -88,5 +83,5 @@ EXHIBIT = Exhibit(
     needs=Needs.REPORTS,
     build=build,
     find=find,
-    command=runs.COMMAND,
+    command=at_best.command(runs.STUDY),
 )

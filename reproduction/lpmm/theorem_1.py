@@ -8,18 +8,20 @@ from qmaps import figures
 from qmaps.lab.report.claim import Claim
 from reproduction.context import Context
 from reproduction.exhibit import Exhibit, Finding, Frames, Needs
-from reproduction.lpmm._underflow import COMMAND
+from reproduction.lpmm._underflow import DIGITS
 from reproduction.numbers import number
 
 ONE = ", N = 1"
 NAMES = {r"^B2048/linear0@(\d+)s\+sr": r"\1 bits"}
 """The settings as the paper names them, by their bits."""
+MOMENTUM = "momentum"
+"""How the settings of the 4-bit paper's bound begin."""
 
 
 def build(context: Context) -> Frames:
     """The committed runs; those of the 4-bit paper's bound are left out."""
-    frame = context.table("lpmm/bound.csv", COMMAND)
-    frame = frame[~frame["setting"].str.startswith("momentum")]
+    frame = context.table("lpmm/bound.csv", DIGITS)
+    frame = frame[~frame["setting"].str.startswith(MOMENTUM)]
     return {"runs": frame.replace({"setting": NAMES}, regex=True)}
 
 
@@ -76,5 +78,5 @@ EXHIBIT = Exhibit(
         "parameters in B2048/linear0@12s+sr and B2048/linear0@8s+sr. The runs hardly differ from "
         "their mean."
     },
-    command=COMMAND,
+    command=DIGITS,
 )

@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 
 import pandas as pd
-import pytest
 
 from reproduction import committed
 from reproduction.context import Context
@@ -31,8 +30,7 @@ def test_the_papers_pair_is_found_in_tables_of_every_version(tmp_path: Path) -> 
     assert parity(tmp_path, today) == today
 
 
-@pytest.mark.parametrize("name", ["parity", "first_moment"])
-def test_reports_have_rows_of_the_papers_pair(tmp_path: Path, name: str) -> None:
+def test_reports_have_rows_of_the_papers_pair(tmp_path: Path) -> None:
     reports = Path(__file__).parents[2] / "reports"
-    widths = set(getattr(committed, name)(Context(tmp_path, reports=reports))["width"])
+    widths = set(committed.parity(Context(tmp_path, reports=reports))["width"])
     assert {"32bit", "8bit", "paper-4bit"} <= widths

@@ -13,7 +13,8 @@ import torch
 from torch import nn
 
 from qmaps import lpmm
-from reproduction.context import Context, NotYetError, Size
+from reproduction import at_best
+from reproduction.context import Context, NotYetError
 from reproduction.exhibit import Finding, Needs
 from reproduction.lpmm import (
     PAPER,
@@ -88,30 +89,58 @@ def test_a_run_that_diverged_is_behind_whatever_its_other_seeds_did() -> None:
     assert not runs.matches("Nothing is lost", found, 12).holds
 
 
-def test_table_1_holds_within_two_spreads(tmp_path: Path) -> None:
+def at_best_rates(folder: Path, frame: pd.DataFrame) -> None:
+    """Put the rows of an ablation into the file of the runs at the best rates."""
+    (folder / "losses").mkdir(exist_ok=True)
+    low = frame["parameters"].astype(str) + " " + frame["rounding"].fillna("")
+    frame = frame.assign(
+        judge=frame["workload"],
+        group=frame["workload"] + ", LPMM-SGDM, N = " + frame["N"].astype(str),
+        quantizer=low.where(frame["parameters"] != 32, at_best.FULL),
+        optimizer="LPMM-SGDM",
+        best=True,
+    )
+    frame.to_csv(folder / "losses/lpmm-sgdm.csv", index=False)
+
+
+def test_table_1_holds_below_a_tenth_of_what_nearest_8_bits_lose(tmp_path: Path) -> None:
     (tmp_path / "lpmm").mkdir()
     context = Context(tmp_path, reports=tmp_path)
-    ablation().to_csv(tmp_path / "lpmm/ablation.csv", index=False)
+    at_best_rates(tmp_path, ablation())
     with pytest.raises(NotYetError) as caught:
         table_1.build(context)
     assert str(caught.value) == (
         f"{tmp_path.name}/lpmm/headline.csv is not there yet; "
         "`python -m benchmarks.lpmm stdlib-lm --headline` makes it"
     )
-    for behind, wrong in (
-        (0.19, []),
-        (0.21, ["12/8/8 bits lose no accuracy against full precision"]),
+    text = "12/8/8 bits lose no accuracy against full precision"
+    for behind, long_behind, wrong in (
+        (0.19, 0.19, []),  # 8 bits to nearest lose 2
+        (0.21, 0.19, [text]),
+        (0.19, 0.21, [f"{text}, at a rate that was not tuned"]),
     ):
-        long = ablation({(12, "stochastic", 1): 1.0 + behind}).assign(workload="long")
+        at_best_rates(tmp_path, ablation({(12, "stochastic", 1): 1.0 + behind}))
+        long = ablation({(12, "stochastic", 1): 1.0 + long_behind}).assign(workload="long")
         long[long["N"] == 1].to_csv(tmp_path / "lpmm/headline.csv", index=False)
         finding = table_1.find(table_1.build(context))
         assert failing(finding) == wrong
-    assert detail(finding, "12/8/8 bits lose no accuracy against full precision (long") == (
+    assert detail(finding, f"{text}, at a rate that was not tuned (long") == (
         "Final validation loss 1.3100 against 1.1000 ± 0.1000, +0.2100."
     )
     assert finding.numbers is not None
-    assert finding.numbers["ours"].tolist() == pytest.approx([1.1, 1.15, 1.1, 1.31])
+    assert finding.numbers["ours"].tolist() == pytest.approx([1.1, 1.29, 1.1, 1.31])
     assert set(finding.numbers["verdict"]) == {"not compared"}
+
+
+def test_a_width_whose_interval_holds_the_limit_cannot_be_judged() -> None:
+    frame = ablation()
+    twelve = (frame["parameters"] == 12) & (frame["rounding"] == "stochastic")
+    frame.loc[twelve & (frame["seed"] == 2), "loss"] += 0.3
+    (found,) = runs.each(runs.summary(frame))
+    assert runs.alike("Nothing is lost", found, 12).holds == ()
+    assert runs.all_above([(1.0, 0.6)]) == ()
+    assert runs.all_above([(1.0, 0.4), (-1.0, 0.4)]) is False
+    assert runs.all_above([(1.0, 0.4)]) is True
 
 
 @pytest.mark.parametrize(
@@ -119,12 +148,13 @@ def test_table_1_holds_within_two_spreads(tmp_path: Path) -> None:
     [
         ({}, []),
         ({(8, "nearest", 1): 1.19}, ["8 bits fail when they are rounded to nearest",
-                                     "The more bits, the less rounding to nearest costs"]),
+                                     "The more bits, the less rounding to nearest costs",
+                                     "12 bits at the best N"]),
         ({(8, "stochastic", 1): 1.25}, ["Stochastic rounding is what 8 bits need"]),
         ({(10, "nearest", 1): 1.1}, ["The more bits, the less rounding to nearest costs"]),
-        ({(10, "stochastic", 4): 1.11}, ["Micro-batches help at every width"]),
+        ({(10, "stochastic", 4): 1.13}, ["Micro-batches help at every width"]),
         ({(12, "stochastic", 1): 1.3, (12, "stochastic", 4): 1.25},
-         ["12 bits at the best N match full precision"]),
+         ["12 bits at the best N"]),
     ],
 )  # fmt: skip
 def test_table_2(changed: dict[tuple[int, str, int], float], wrong: list[str]) -> None:
@@ -136,11 +166,13 @@ def test_table_2_has_the_papers_numbers_beside_our_losses() -> None:
     finding = of_ablation(table_2.find)
     assert finding.numbers is not None
     row = finding.numbers.set_index("what").loc["8 bits, micro-batches"]
-    assert row[["quantity", "stand_in"]].tolist() == ["top-1 accuracy", "validation loss, w"]
+    assert row[["quantity", "stand_in"]].tolist() == [
+        "top-1 accuracy", "validation loss behind full precision, w"
+    ]  # fmt: skip
     assert row["paper"] == 69.4
-    assert row["ours"] == pytest.approx(1.17)
-    assert row["ours_spread"] == pytest.approx(0.1 / 3**0.5)
-    assert "full precision: 1.1200 with N = 4, 1.1000 without." in detail(finding, "Micro-batches")
+    assert row["ours"] == pytest.approx(0.05)
+    assert row["ours_spread"] == pytest.approx(0, abs=1e-9)
+    assert "8 bits 0.1000 ± 0.0000 with N = 4." in detail(finding, "Micro-batches")
 
 
 @pytest.mark.parametrize(
@@ -174,20 +206,32 @@ def test_tables_2_and_3_print_the_same_numbers() -> None:
         assert paper[f"{bits} bits, micro-batches"] == max(row)
 
 
-def test_table_4_trains_both_and_keeps_one_in_8_bits(tmp_path: Path) -> None:
-    context = Context(tmp_path, size=Size("digits", "digits", 2, 3))
-    frames = table_4.build(context)
-    losses = frames["losses"].set_index("run")
-    assert losses["seeds"].tolist() == [2, 2]
-    assert losses.loc["LPMM-Adam, 8 bits", "state_mib"] < 0.3 * losses["state_mib"].max()
-    finding = table_4.find(frames)
+def adam(behind: float, noise: float) -> pd.DataFrame:
+    """Runs of LPMM-Adam and of Adam, three seeds."""
+    rows = [
+        {"judge": "w", "group": "w, LPMM-Adam", "optimizer": "LPMM-Adam", "quantizer": quantizer,
+         "seed": seed, "loss": 1.0 + 0.1 * seed + (behind + noise * seed if low else 0.0)}
+        for low, quantizer in enumerate(table_4.NAMES)
+        for seed in range(3)
+    ]  # fmt: skip
+    return pd.DataFrame(rows)
+
+
+@pytest.mark.parametrize(
+    ("behind", "noise", "holds"),
+    [
+        (0.01, 0.0, True),
+        (0.03, 0.0, False),
+        (-0.03, 0.0, False),  # a lower loss is no proof that nothing is lost
+        (0.0, 0.05, ()),
+        (math.inf, 0.0, False),
+    ],
+)
+def test_table_4(behind: float, noise: float, holds: bool | tuple[()]) -> None:
+    finding = table_4.find({"runs": adam(behind, noise)})
+    assert [each.holds for each in finding.statements] == [holds]
     assert finding.numbers is not None
-    assert finding.numbers["ours"].tolist() == pytest.approx(losses["mean"].tolist())
-    worse = frames["losses"].copy()
-    worse.loc[1, "difference"] = 2.1 * worse.loc[0, "std"]
-    assert failing(table_4.find({"losses": worse})) == ["LPMM-Adam in 8 bits is"]
-    diverged = frames["losses"].assign(difference=-1.0, nonfinite=[0, 1])
-    assert failing(table_4.find({"losses": diverged})) == ["LPMM-Adam in 8 bits is"]
+    assert finding.numbers["ours"].tolist() == pytest.approx([1.1, 1.1 + behind + noise])
 
 
 def step_json(folder: Path, **ratios: float) -> Context:

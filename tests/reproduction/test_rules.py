@@ -13,7 +13,7 @@ from reproduction.context import Context
 from reproduction.eight_bit import appendix_c, table_2
 from reproduction.four_bit import figure_3, table_6
 from reproduction.memory import quantizers
-from reproduction.numbers import ratio_interval, smaller
+from reproduction.numbers import interval, ratio_interval, smaller
 from reproduction.verdict import beside
 
 REPORTS = Path(__file__).parents[2] / "reports"
@@ -49,6 +49,17 @@ def test_seeds_that_cannot_tell_say_nothing() -> None:
     assert smaller([1.0, 3.0, 2.0], [2.0, 1.0, 3.0]) == ()
     assert ratio_interval([1.0, 2.0], [2.0, 4.0]) == pytest.approx((0.5, 0.5, 0.5))
     assert ratio_interval([1.0], [2.0])[1:] == (0.0, math.inf)
+
+
+def test_an_interval_is_that_of_a_t_test() -> None:
+    found = interval([1.0, 2.0, 3.0])
+    half = 4.302653 / 3**0.5  # the 97.5 % point of t with two degrees of freedom
+    assert (found.mean, found.std) == (2.0, 1.0)
+    assert found.error == pytest.approx(1 / 3**0.5)
+    assert (found.low, found.high) == pytest.approx((2 - half, 2 + half))
+    assert found.detectable == pytest.approx(half + 1.060660 / 3**0.5)  # the 80 % point
+    assert (interval([1.0]).low, interval([1.0]).detectable) == (-math.inf, math.inf)
+    assert interval([1.0, math.inf]).low == math.inf
 
 
 def test_a_device_keeps_half_a_gib_and_a_model_at_the_limit_does_not_fit(
@@ -117,14 +128,15 @@ def test_most_of_a_tensor_must_fall_to_zero(tmp_path: Path) -> None:
 
 
 def test_table_6_asks_what_the_paper_says() -> None:
-    frame = committed.first_moment(Context(Path(), reports=REPORTS))
-    judges = committed.judges(Context(Path(), reports=REPORTS))
-    good = table_6.find({"losses": frame, "judges": judges})
-    small = "Smaller blocks of the first moment lower the loss (digits, 5 seeds)."
+    context = Context(Path(), reports=REPORTS)
+    frames = dict(table_6.build(context))
+    small = "Smaller blocks of the first moment lower the loss (docstring-lm, 8 seeds)."
+    good = table_6.find(frames)
     assert [each.holds for each in good.statements if each.text == small] == [True]
     swapped = {"B2048/DE@4s + 32bit": "B128/DE@4s + 32bit"}
     swapped |= {new: old for old, new in swapped.items()}
-    worse = table_6.find({"losses": frame.replace({"width": swapped}), "judges": judges})
+    runs = frames["runs"].replace({"quantizer": swapped})
+    worse = table_6.find({**frames, "runs": runs})
     assert [each.holds for each in worse.statements if each.text == small] == [False]
 
 

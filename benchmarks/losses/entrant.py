@@ -1,0 +1,149 @@
+"""The optimizers of the papers' tables, each as a trial."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+
+from benchmarks.lpmm.__main__ import Contender as LPMMContender
+from benchmarks.parity import pair
+from benchmarks.trials import FULL, Trial
+from qmaps import lpmm, optim
+from qmaps.lab.compare import Contender
+from qmaps.lab.workloads import Workload
+
+NEAREST, STOCHASTIC = "nearest", "stochastic"
+EIGHT_BITS = "B2048/linear0@8s+sr"
+"""Parameters and gradients of LPMM-Adam."""
+
+
+@dataclass(frozen=True)
+class Entrant(Trial):
+    """A run of one of the papers' optimizers.
+
+    Its `quantizer` is `FULL`, or what its family takes: a pair for moments of Adam
+    (``"B128/DE@4s + 32bit"``), a spec for a momentum, ``"12 stochastic"`` for LPMM.
+
+    Attributes:
+        family: a key of `FAMILIES`.
+        n: micro-batches of a step.
+    """
+
+    family: str = "AdamW"
+    n: int = 1
+
+    @property
+    def key(self) -> str:
+        """A hash of all that decides the result."""
+        told = f"{super().key} {self.family} {self.n}"
+        return hashlib.sha256(told.encode()).hexdigest()[:24]
+
+    def optimizer(self, model: nn.Module, workload: Workload) -> torch.optim.Optimizer:
+        """That of the family."""
+        return FAMILIES[self.family](self, model, workload)
+
+
+def _adam_options(workload: Workload) -> dict[str, Any]:
+    return {"lr": workload.lr, "betas": workload.betas, "eps": workload.eps}
+
+
+def _moments(given: Entrant) -> dict[str, str | None] | None:
+    return None if given.quantizer == FULL else pair(given.quantizer)
+
+
+def _adamw(given: Entrant, model: nn.Module, workload: Workload) -> torch.optim.Optimizer:
+    """AdamW, that of torch in 32 bits, as in the judges' own runs."""
+    return Contender(given.quantizer, _moments(given)).optimizer(model, workload)
+
+
+def _factor(given: Entrant, model: nn.Module, workload: Workload) -> torch.optim.Optimizer:
+    return optim.AdamWFactor(
+        model.named_parameters(),
+        weight_decay=workload.weight_decay,
+        state_quantizers=_moments(given),
+        **_adam_options(workload),
+    )
+
+
+def _adam(given: Entrant, model: nn.Module, workload: Workload) -> torch.optim.Optimizer:
+    return optim.Adam(
+        model.named_parameters(), state_quantizers=_moments(given), **_adam_options(workload)
+    )
+
+
+def _momentum(given: Entrant, model: nn.Module, workload: Workload) -> torch.optim.Optimizer:
+    quantizer = None if given.quantizer == FULL else given.quantizer
+    return optim.SGD(
+        model.named_parameters(),
+        lr=workload.lr,
+        momentum=0.9,
+        state_quantizers={"momentum_buffer": quantizer},
+    )
+
+
+def _adafactor(_: Entrant, model: nn.Module, workload: Workload) -> torch.optim.Optimizer:
+    """With a first moment, and the betas of Adam, as the 8-bit paper has it."""
+    return optim.Adafactor(
+        model.named_parameters(),
+        lr=workload.lr,
+        beta1=workload.betas[0],
+        beta2=workload.betas[1],
+        relative_step=False,
+        scale_parameter=False,
+        weight_decay=workload.weight_decay,
+    )
+
+
+def _lpmm_sgdm(given: Entrant, model: nn.Module, workload: Workload) -> torch.optim.Optimizer:
+    if given.quantizer == FULL:
+        return LPMMContender(n=given.n, rate=1).make(model, workload)
+    bits, _, rounding = given.quantizer.partition(" ")
+    return LPMMContender(int(bits), rounding == STOCHASTIC, given.n, rate=1).make(model, workload)
+
+
+def _lpmm_adam(given: Entrant, model: nn.Module, workload: Workload) -> torch.optim.Optimizer:
+    """Adam of torch in 32 bits; else all of the model memory in 8."""
+    if given.quantizer == FULL:
+        return torch.optim.Adam(model.parameters(), **_adam_options(workload))
+    lpmm.convert(model, EIGHT_BITS, EIGHT_BITS)
+    options = _adam_options(workload)
+    return lpmm.LPMMAdam(model.named_parameters(), nonfinite="propagate", **options)
+
+
+def _soap(given: Entrant, model: nn.Module, workload: Workload) -> torch.optim.Optimizer:
+    """SOAP with its own betas.
+
+    ``"A | B + C"`` has A for the first moment, B for all matrices and C for the second moment, and
+    ``"A + C"`` has A for the matrices too.
+    """
+    quantizers = None
+    if given.quantizer != FULL:
+        signed, second = given.quantizer.split(" + ")
+        first, _, matrices = signed.partition(" | ")
+        quantizers = pair(f"{first} + {second}")
+        spec = None if matrices == "32bit" else matrices or first
+        quantizers |= {f"{name}_{dim}": spec for name in ("gram", "basis") for dim in range(2)}
+    return optim.SOAP(
+        model.named_parameters(),
+        lr=workload.lr,
+        eps=workload.eps,
+        weight_decay=workload.weight_decay,
+        state_quantizers=quantizers,
+    )
+
+
+FAMILIES: dict[str, Callable[[Entrant, nn.Module, Workload], torch.optim.Optimizer]] = {
+    "AdamW": _adamw,
+    "AdamWFactor": _factor,
+    "Adam": _adam,
+    "Momentum": _momentum,
+    "Adafactor": _adafactor,
+    "SOAP": _soap,
+    "LPMM-SGDM": _lpmm_sgdm,
+    "LPMM-Adam": _lpmm_adam,
+}

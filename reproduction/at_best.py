@@ -1,0 +1,142 @@
+"""Losses at the rate that is best for each optimizer in 32 bits, compared seed by seed."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+import pandas as pd
+
+from qmaps.lab.report.claim import Claim
+from reproduction import committed
+from reproduction.context import Context
+from reproduction.numbers import Interval, interval, percent
+from reproduction.stand_ins import StandIn
+
+FULL = committed.FULL
+POINT = ["lr", "beta1", "beta2", "eps"]
+"""Hyperparameters of a run."""
+
+
+def command(study: str) -> str:
+    """What makes the table of a study."""
+    return f"python -m benchmarks.losses {study} --workers 1"
+
+
+def runs(context: Context, study: str) -> pd.DataFrame:
+    """The runs of a study at the best rates.
+
+    Returns:
+        `judge`; `group`, a judge and the optimizer whose rate was tuned; `optimizer`; `quantizer`,
+        `FULL` for none; `N`; the columns of `POINT`; `steps`, `seed`; `loss`, infinite if it is not
+        a number; `unstable`.
+    """
+    frame = context.table(f"losses/{study}.csv", command(study))
+    frame["loss"] = frame["loss"].fillna(math.inf)
+    return frame[frame["best"]].reset_index(drop=True)
+
+
+@dataclass(frozen=True)
+class Beside:
+    """A run and its baseline.
+
+    Attributes:
+        base: mean loss of the baseline.
+        apart: the differences to it, seed by seed.
+        seeds: how many.
+    """
+
+    base: float
+    apart: Interval
+    seeds: int
+
+    @property
+    def shown(self) -> tuple[float, float]:
+        """The loss, and the standard error of its difference to the baseline."""
+        return self.base + self.apart.mean, self.apart.error
+
+    @property
+    def behind(self) -> tuple[float, float]:
+        """What it ends behind the baseline, and its standard error."""
+        return self.apart.mean, self.apart.error
+
+    @property
+    def said(self) -> str:
+        """The difference in words."""
+        of = self.apart
+        return f"{of.mean:+.4f} ({of.low:+.4f} to {of.high:+.4f}), of {self.base:.4f}."
+
+    def alike(self, name: str, judge: str, base: str = "32 bits do") -> Claim:
+        """That it ends where the baseline does; a wide interval cannot tell."""
+        return Claim(
+            f"{name} ends where {base}, at the best rate ({judge}, {self.seeds} seeds).",
+            committed.within(self.apart.low, self.apart.high, self.base),
+            self.said,
+        )
+
+
+def by_seed(
+    frame: pd.DataFrame, group: str, quantizer: str = FULL, optimizer: str = ""
+) -> pd.Series[float]:
+    """The losses of one row of a group, indexed by seed.
+
+    Args:
+        frame: what `runs` returns.
+        group: of it.
+        quantizer: of it.
+        optimizer: of it; that of the group if empty.
+    """
+    found = frame[
+        (frame["group"] == group)
+        & (frame["quantizer"] == quantizer)
+        & (frame["optimizer"] == (optimizer or group.split(", ")[-1]))
+    ]
+    if found.empty or found["seed"].duplicated().any():
+        raise LookupError(f"{group}, {optimizer} {quantizer}: {len(found)} runs")
+    return found.set_index("seed")["loss"]
+
+
+def beside(ours: pd.Series[float], base: pd.Series[float]) -> Beside:
+    """Losses beside those of a baseline, on the seeds that both have."""
+    pairs = pd.DataFrame({"ours": ours, "base": base}).dropna()
+    apart = (pairs["ours"] - pairs["base"]).tolist()
+    return Beside(float(pairs["base"].mean()), interval(apart), len(pairs))
+
+
+def stand_in(task: str, judge: str, rows: Mapping[str, Beside]) -> StandIn:
+    """Validation losses in the place of a paper's metric."""
+    return StandIn(
+        task, f"validation loss, {judge}", {name: row.shown for name, row in rows.items()}
+    )
+
+
+def table(rows: Mapping[str, Beside]) -> pd.DataFrame:
+    """The rows with their spread over seeds, and what they can tell."""
+    return pd.DataFrame(
+        {"row": name, "seeds": row.seeds, "loss": row.shown[0], "difference": row.apart.mean,
+         "low": row.apart.low, "high": row.apart.high, "std": row.apart.std,
+         "detectable": row.apart.detectable}
+        for name, row in rows.items()
+    )  # fmt: skip
+
+
+def power(rows: Iterable[Beside], paper: pd.DataFrame, quantity: str) -> str:
+    """What seeds can tell beside the paper's effect, in a sentence.
+
+    Args:
+        rows: those that were compared with a baseline.
+        paper: of `qmaps.lab.report.published.published`.
+        quantity: of it, whose largest relative difference between rows is the effect.
+    """
+    told = [row for row in rows if row.apart.std > 0]
+    widest = max(told, key=lambda row: row.apart.detectable / row.base)
+    seen = percent(widest.apart.detectable / widest.base)
+    values = paper[paper["quantity"] == quantity]["paper"]
+    effect = 1 - float(values.min()) / float(values.max())
+    return (
+        f"A paired difference has a standard deviation of {widest.apart.std:.4f} over "
+        f"{widest.seeds} seeds where it is largest, so that {seen} of a loss are seen with a "
+        f"probability of 80 % (5 % level); the paper's rows are {percent(effect)} of their metric "
+        "apart."
+    )

@@ -1,0 +1,118 @@
+"""Losses at the best rates: what is compared with what, and what seeds can tell."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from qmaps.lab.report.claim import Verdict
+from reproduction import at_best
+from reproduction.at_best import FULL
+from reproduction.context import Context
+from reproduction.differences import explain
+from reproduction.eight_bit import figure_3
+from reproduction.eight_bit import table_1 as eight_bit_table_1
+from reproduction.four_bit import table_1, table_6
+
+CONTEXT = Context(Path(), reports=Path(__file__).parents[2] / "reports")
+LOW = "B2048/DE@8s + B2048/DE@8u"
+
+
+def runs(of: Mapping[tuple[str, float], float], folder: Path) -> pd.DataFrame:
+    """Runs of two quantizers by rate as a file has them, three seeds each, and a sweep."""
+    rows = [
+        {"judge": "w", "group": "w, AdamW", "optimizer": "AdamW", "quantizer": quantizer, "lr": lr,
+         "beta1": 0.9, "beta2": 0.999, "eps": 1e-8, "N": 1, "steps": 9, "seed": seed,
+         "loss": loss + 0.1 * seed, "unstable": False, "best": best}
+        for (quantizer, lr), loss in of.items()
+        for seed in range(3)
+        for best in ((True, False) if quantizer == FULL else (True,))
+    ]  # fmt: skip
+    (folder / "losses").mkdir()
+    pd.DataFrame(rows).to_csv(folder / "losses/study.csv", index=False)
+    return at_best.runs(Context(folder, reports=folder), "study")
+
+
+def test_rows_are_compared_seed_by_seed_and_the_sweep_is_left_out(tmp_path: Path) -> None:
+    frame = runs({(FULL, 0.1): 1.0, (LOW, 0.1): 1.05}, tmp_path)
+    assert len(frame) == 6
+    full, low = (at_best.by_seed(frame, "w, AdamW", each) for each in (FULL, LOW))
+    found = at_best.beside(low, full)
+    assert found.base == pytest.approx(1.1)
+    assert found.shown == pytest.approx((1.15, 0.0))
+    assert found.behind == pytest.approx((0.05, 0.0))
+    assert not found.alike("8 bits", "w").holds
+    assert at_best.beside(low - 0.04, full).alike("8 bits", "w").holds is True
+    with pytest.raises(LookupError, match="w, AdamW, Adam q: 0 runs"):
+        at_best.by_seed(frame, "w, AdamW", "q", "Adam")
+
+
+def test_a_run_that_diverged_ends_behind(tmp_path: Path) -> None:
+    frame = runs({(FULL, 0.1): 1.0, (LOW, 0.1): 1.0}, tmp_path)
+    low = at_best.by_seed(frame, "w, AdamW", LOW)
+    low.iloc[0] = math.inf
+    found = at_best.beside(low, at_best.by_seed(frame, "w, AdamW"))
+    assert found.apart.low == math.inf
+    assert found.alike("8 bits", "w").holds is False
+
+
+def test_a_gap_that_grows_with_a_hyperparameter_is_not_steady() -> None:
+    frames = figure_3.build(CONTEXT)
+    losses = frames["losses"]
+    assert set(losses["parameter"]) == {"lr", "beta1", "beta2", "eps"}
+    assert set(losses.groupby(["parameter", "run"])["value"].nunique()) == {3}
+    assert losses.groupby(["parameter", "run", "value"])["seed"].nunique().min() == 8
+    one = (losses["parameter"] == "eps") & (losses["run"] != "32-bit AdamW")
+    one &= losses["value"] == losses["value"].where(one).max()
+    worse = figure_3.find({"losses": losses.assign(loss=losses["loss"] + 1.0 * one)})
+    assert [each.holds for each in worse.statements] == [False, False]
+
+
+def test_an_unstable_run_counts_in_its_row_and_has_no_loss() -> None:
+    frames = dict(table_1.build(CONTEXT))
+    finding = explain(table_1.find(frames))
+    assert finding.numbers is not None
+    row = finding.numbers.set_index(["quantity", "what"]).loc["unstable runs", "rank1/linear | no"]
+    assert (row["ours"], row["verdict"]) == (0, Verdict.REPRODUCED.value)
+    runs = frames["runs"].copy()
+    runs.loc[runs["quantizer"] == "B128/DE@4s + rank1/linear@4u", "unstable"] = True
+    worse = table_1.find({**frames, "runs": runs})
+    assert worse.numbers is not None
+    found = worse.numbers.set_index(["quantity", "what"])
+    assert found.loc[("unstable runs", "rank1/linear | no"), "ours"] == 100
+    assert pd.isna(found.loc[("BLEU", "rank1/linear | no"), "ours"])
+
+
+def test_the_stable_embedding_is_compared_with_its_own_baseline() -> None:
+    frames = dict(table_1.build(CONTEXT))
+    runs = frames["runs"]
+    stable = runs["group"] == table_1.GROUPS["yes"]
+    shifted = runs.assign(loss=runs["loss"] + 5.0 * stable)
+    before, after = (table_1.find({**frames, "runs": each}).numbers for each in (runs, shifted))
+    assert before is not None
+    assert after is not None
+    assert after["ours"].fillna(-1).tolist() == pytest.approx(before["ours"].fillna(-1).tolist())
+
+
+def test_pages_say_what_seeds_can_tell() -> None:
+    for exhibit in (table_1.EXHIBIT, table_6.EXHIBIT, eight_bit_table_1.EXHIBIT,
+                    figure_3.EXHIBIT):  # fmt: skip
+        finding = exhibit.find(exhibit.build(CONTEXT))
+        assert "80 %" in finding.why
+        assert "not tuned" not in finding.why
+
+
+def test_adafactor_has_a_row_where_the_paper_has() -> None:
+    finding = eight_bit_table_1.find(eight_bit_table_1.build(CONTEXT))
+    assert finding.numbers is not None
+    of = finding.numbers[finding.numbers["stand_in"].str.startswith("validation loss")]
+    assert of[of["what"].str.contains("8-bit")]["ours"].notna().all()
+    adafactor = of[of["what"] == "Adafactor"]
+    assert adafactor["ours"].notna().all()
+    assert set(adafactor["quantity"]) == {
+        task for task, (judge, *_) in eight_bit_table_1.TASKS.items() if judge != "digits"
+    }
