@@ -99,6 +99,10 @@ def test_a_tensor_of_one_chunk(monkeypatch: pytest.MonkeyPatch) -> None:
     alike(found, sweep.run(given, SPECS))
 
 
+WHOLE = "rank1B"
+"""Tiles have scales of two blocks; tensors of theirs are measured as a whole."""
+
+
 def normalizers() -> list[Normalizer]:
     """Every one that divides by scales, with every format of scales."""
     found = []
@@ -108,7 +112,12 @@ def normalizers() -> list[Normalizer]:
             with suppress(SpecError):  # some combine with nothing
                 q = qmaps.quantizer(f"{cls.spec_name.replace('<n>', '8')}{suffix}/{map_}")
                 found.append(q.normalizer)
-    return found
+    return [each for each in found if not each.spec.startswith(WHOLE)]
+
+
+@pytest.mark.parametrize("spec", ["rank1B8x8", "rank1B8x8xf16", "rank1B8x8&B128"])
+def test_tiles_are_no_chunks(spec: str) -> None:
+    assert not supports(qmaps.quantizer(f"{spec}/DE@4s").normalizer, 2)
 
 
 def test_normalizers_are_found() -> None:
