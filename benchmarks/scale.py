@@ -29,11 +29,11 @@ from benchmarks.command import count, one_line_errors
 from benchmarks.markdown import markdown as table_lines
 from benchmarks.timing import interleaved, ratio, stopwatch
 from qmaps import capture, sweep
+from qmaps.analyze import executors
 from qmaps.capture import CapturedStates
 from qmaps.capture.saved import write
 from qmaps.capture.snapshot import Lazy
 from qmaps.storage.files import output_folder, write_text
-from qmaps.sweep import executors
 from qmaps.sweep.plan import items_of
 
 MODELLED = (1, 2, 4, 8, 16, 32, 64)

@@ -16,8 +16,8 @@ import pytest
 import torch
 
 from qmaps import capture, sweep
+from qmaps.analyze import executors
 from qmaps.errors import BadValueError, CaptureError, CommunicationError
-from qmaps.sweep import executors
 from qmaps.sweep.merge import joined
 from tests.sweep.data import SPECS, Deadly, on_disk, same, tensors
 
@@ -158,7 +158,7 @@ def test_a_killed_sweep_goes_on(path: Path, serial: pd.DataFrame, tmp_path: Path
 
 ALONE = """
 import os, signal
-from qmaps.sweep.executors import new_pool
+from qmaps.analyze.executors import new_pool
 
 if __name__ == "__main__":
     print(new_pool(1).submit(os.getpid).result(), flush=True)
