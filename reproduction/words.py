@@ -79,9 +79,13 @@ def _plain(value: float, spread: float) -> str:
 def measured(value: float, spread: float) -> str:
     """A number with its spread, both to two digits of that.
 
-    >>> measured(2.88649, 0.01781), measured(0.0462, float("nan"))
-    ('2.886 ± 0.018', '0.0462')
+    A baseline beside itself has a spread of 0, and is shown to five digits.
+
+    >>> measured(2.88649, 0.01781), measured(0.0462, float("nan")), measured(2.300914, 0.0)
+    ('2.886 ± 0.018', '0.0462', '2.3009 ± 0')
     """
+    if spread == 0 and 0.1 <= abs(value) < 10**DIGITS:
+        return f"{value:.5g} ± 0"
     if not (math.isfinite(spread) and math.isfinite(value)) or spread <= 0:
         return _plain(value, spread)
     places = max(0, 1 - math.floor(math.log10(spread)))

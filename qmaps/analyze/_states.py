@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping
+from functools import lru_cache
+from pathlib import Path
 
 from torch import Tensor
 
@@ -25,6 +27,24 @@ def as_states(states: States) -> CapturedStates:
     if isinstance(states, Mapping):
         return CapturedStates.from_tensors(states)
     return capture.load(states)
+
+
+def opened(source: str) -> CapturedStates:
+    """The states at a path, which a worker opens once until they are changed.
+
+    Raises:
+        CaptureError: they cannot be read.
+    """
+    try:
+        changed = Path(source).stat().st_mtime_ns
+    except OSError:
+        raise CaptureError(f"{source!r} does not exist") from None
+    return _opened(source, changed)
+
+
+@lru_cache(maxsize=1)
+def _opened(source: str, changed: int) -> CapturedStates:  # noqa: ARG001
+    return capture.load(source)
 
 
 def adam_pairs(

@@ -97,6 +97,14 @@ def as_contender(name: str) -> Contender:
     return Contender(f"AdamW {pair.spec}", moments)
 
 
+Workers = Annotated[
+    int | None,
+    typer.Option(
+        min=1, help="Number of processes, which read the states themselves; by default only one."
+    ),
+]
+
+
 def recorded(
     states: Path, step: int | None, enough: int = 2, names: Path | None = None
 ) -> CapturedStates:

@@ -17,6 +17,7 @@ from qmaps.cli.options import (
     RecordedStep,
     Seed,
     States,
+    Workers,
     as_codebook,
     recorded,
 )
@@ -80,6 +81,7 @@ def recommend(
     ] = None,
     min_quantized_size: MinSize = 4096,
     seed: Seed = 0,
+    workers: Workers = None,
     out: Out = Path("runs/recommend"),
     as_json: AsJson = False,
 ) -> None:
@@ -127,6 +129,7 @@ def recommend(
             min_quantized_size=min_quantized_size,
             seed=seed,
             progress=report,
+            workers=workers,
         )
     recommendations.write(found, folder)
     if as_json:

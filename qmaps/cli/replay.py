@@ -15,6 +15,7 @@ from qmaps.cli.options import (
     Out,
     Seed,
     States,
+    Workers,
     as_codebook,
     recorded,
 )
@@ -55,6 +56,7 @@ def replay(
     codebook: Codebooks = None,
     min_quantized_size: MinSize = 4096,
     seed: Seed = 0,
+    workers: Workers = None,
     top: Annotated[int, typer.Option(min=1, help="Rows to print.")] = 20,
     as_json: AsJson = False,
 ) -> None:
@@ -95,6 +97,7 @@ def replay(
             codebooks=[as_codebook(given) for given in codebook or []],
             seed=seed,
             progress=report,
+            workers=workers,
         )
     summary = replays.summarize(frame)
     write_frame(folder / "replay.parquet", frame)

@@ -8,7 +8,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from qmaps.cli.options import AsJson, CheckpointNames, Codebooks, MinSize, Out, States, as_codebook
+from qmaps.cli.options import (
+    AsJson,
+    CheckpointNames,
+    Codebooks,
+    MinSize,
+    Out,
+    States,
+    Workers,
+    as_codebook,
+)
 from qmaps.cli.output import print_json, progress, rows_of
 from qmaps.cli.tables import by_width, label, provenance, write_markdown
 from qmaps.errors import BadValueError
@@ -46,13 +55,7 @@ def sweep(
     markdown: Annotated[
         Path | None, typer.Option(help="Also write the tables as Markdown to this file.")
     ] = None,
-    workers: Annotated[
-        int | None,
-        typer.Option(
-            min=1,
-            help="Number of processes, which read the states themselves; by default only one.",
-        ),
-    ] = None,
+    workers: Workers = None,
     shard: Annotated[
         str | None,
         typer.Option(

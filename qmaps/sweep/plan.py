@@ -7,15 +7,13 @@ import json
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
-from functools import lru_cache
 from pathlib import Path
 
 import pandas as pd
 
-from qmaps import capture
 from qmaps.algebra.pair import Pair, listed
 from qmaps.algebra.quantizer import Quantizer, quantizer
-from qmaps.analyze._states import MIN_SIZE, States, as_states
+from qmaps.analyze._states import MIN_SIZE, States, as_states, opened
 from qmaps.capture import CapturedStates
 from qmaps.errors import CaptureError
 from qmaps.maps.codebook import Codebook
@@ -86,7 +84,7 @@ class Item:
         """
         name = self.parameter
         if states is None:
-            states = _opened(self.source, _changed(self.source))
+            states = opened(self.source)
             name = states.parameters()[self.position]  # names may have been given by the caller
         found = None
         if self.sample is not None:
@@ -210,19 +208,6 @@ def identified(items: list[Item], states: CapturedStates, min_quantized_size: in
 def specs_of(items: list[Item]) -> list[str]:
     """The specs of a sweep, of which there is at least one item."""
     return [str(q) for q in (*items[0].singles, *items[0].pairs)]
-
-
-@lru_cache(maxsize=1)
-def _opened(source: str, changed: int) -> CapturedStates:  # noqa: ARG001
-    """The states at `source`, which a worker opens once until they are changed."""
-    return capture.load(source)
-
-
-def _changed(source: str) -> int:
-    try:
-        return Path(source).stat().st_mtime_ns
-    except OSError:
-        raise CaptureError(f"{source!r} does not exist") from None
 
 
 def _parse(

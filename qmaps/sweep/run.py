@@ -9,12 +9,12 @@ from contextlib import nullcontext
 
 import pandas as pd
 
+from qmaps.analyze import executors
 from qmaps.analyze._states import MIN_SIZE, States, as_states
 from qmaps.capture import CapturedStates
 from qmaps.errors import BadValueError
 from qmaps.maps.codebook import Codebook
 from qmaps.storage.locks import FolderLock
-from qmaps.sweep import executors
 from qmaps.sweep.divide import MEMORY
 from qmaps.sweep.merge import joined, shard_of
 from qmaps.sweep.parts import Parts

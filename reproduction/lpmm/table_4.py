@@ -41,7 +41,7 @@ def find(frames: Frames) -> Finding:
     return Finding(
         numbers=beside(pd.DataFrame(columns=list(FIELDS)), ours),
         statements=[
-            row.alike("LPMM-Adam in 8 bits", judge, "full precision does, nearly lossless,")
+            row.alike("Nearly lossless: LPMM-Adam in 8 bits", judge, "full precision does")
             for judge, row in rows.items()
         ],
         why="RoBERTa-large on GLUE is out of reach here, and our copy of the paper lacks the "

@@ -16,8 +16,8 @@ import pytest
 import torch
 
 from qmaps import capture, sweep
+from qmaps.analyze import executors
 from qmaps.errors import BadValueError, CaptureError, CommunicationError
-from qmaps.sweep import executors
 from qmaps.sweep.merge import joined
 from tests.sweep.data import SPECS, Deadly, on_disk, same, tensors
 
@@ -63,15 +63,29 @@ def test_states_that_were_renamed(path: Path, tmp_path: Path) -> None:
         same(sweep.run(states, SPECS[:2], executor=executor), expected)
 
 
-def test_dask_gives_the_same_bits(path: Path, serial: pd.DataFrame) -> None:
+def test_one_frame_whoever_measures(path: Path, serial: pd.DataFrame, tmp_path: Path) -> None:
+    """Of one process, a pool, Dask, three shards, and a pool with a killed worker."""
     distributed = pytest.importorskip("distributed")
+    found = {"pool of 2": sweep.run(path, SPECS, workers=2)}
     with (
         distributed.LocalCluster(
             n_workers=2, threads_per_worker=1, processes=True, dashboard_address=None
         ) as cluster,
         distributed.Client(cluster) as client,
     ):
-        same(sweep.run(path, SPECS, executor=client.get_executor()), serial)
+        found["Dask with 2 processes"] = sweep.run(path, SPECS, executor=client.get_executor())
+    shards = [tmp_path / f"shard-{k}" for k in (1, 2, 3)]
+    for k, shard in enumerate(shards, 1):
+        sweep.run(path, SPECS, out=shard, shard=(k, 3))
+    found["3 merged shards"] = sweep.merge(shards, out=tmp_path / "merged")
+    items = deadly(path, tmp_path / "died", 1)
+    frames = {item.number: frame for item, frame in executors.in_pool(items, 2)}
+    assert (tmp_path / "died").read_text() == "x"
+    found["after a killed worker"] = joined(
+        [frames[item.number] for item in items], [item.states for item in items]
+    )
+    for frame in found.values():
+        same(frame, serial)
 
 
 def deadly(path: Path, place: Path, lives: int) -> list[sweep.Item]:
@@ -144,7 +158,7 @@ def test_a_killed_sweep_goes_on(path: Path, serial: pd.DataFrame, tmp_path: Path
 
 ALONE = """
 import os, signal
-from qmaps.sweep.executors import new_pool
+from qmaps.analyze.executors import new_pool
 
 if __name__ == "__main__":
     print(new_pool(1).submit(os.getpid).result(), flush=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import glob
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import Executor
 from typing import Any
 
 import pandas as pd
@@ -67,6 +68,8 @@ def run(
     min_quantized_size: int = MIN_SIZE,
     seed: int = 0,
     progress: Callable[[int, int, str], None] | None = None,
+    executor: Executor | None = None,
+    workers: int | None = None,
 ) -> Recommendation:
     """Judge pairs of quantizers on the states of a run, and choose one for each parameter.
 
@@ -111,6 +114,8 @@ def run(
             than 4096 become part of the choice.
         seed: of stochastic rounding and of simulated gradients, 0 to 2**32 - 1.
         progress: as in `qmaps.replay.run`.
+        executor: as in `qmaps.replay.run`.
+        workers: as in `qmaps.replay.run`.
 
     Returns:
         The recommendation. Its frame `pairs` has one row per candidate: `quantizer`, `preset` (its
@@ -155,6 +160,8 @@ def run(
         codebooks=known,
         seed=seed,
         progress=progress,
+        executor=executor,
+        workers=workers,
     )
     tensors = _tensors(frame, [*pairs, FULL], sizes)
     if not tensors["cost"].sum() > 0:

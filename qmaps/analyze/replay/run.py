@@ -4,27 +4,24 @@ from __future__ import annotations
 
 import fnmatch
 import math
-from collections.abc import Callable, Iterable, Iterator
-from itertools import chain
-from typing import Any
+from collections.abc import Callable, Iterable
+from concurrent.futures import Executor
+from pathlib import Path
 
 import pandas as pd
 
-from qmaps.algebra.pair import Pair, listed, spec_of
+from qmaps.algebra.pair import Pair, listed
 from qmaps.algebra.quantizer import Quantizer
+from qmaps.analyze import executors
 from qmaps.analyze._states import MIN_SIZE, States, as_states
-from qmaps.analyze.replay.recursion import Recursion, exact_measures
-from qmaps.analyze.replay.source import Source, source
-from qmaps.analyze.replay.updates import Updates
+from qmaps.analyze.replay.item import Item
 from qmaps.capture import CapturedStates
-from qmaps.engines.philox import RoundingKey
 from qmaps.errors import BadTypeError, BadValueError, CaptureError, shown
 from qmaps.maps.codebook import Codebook
+from qmaps.storage.files import exists
 
+AGAIN = "the replay begins again"
 MOMENTS = ("exp_avg", "exp_avg_sq")
-CHECKS = 5
-"""Steps at which codes are looked at; the last is one of them."""
-
 Given = Pair | str | tuple[str | Quantizer | None, str | Quantizer | None]
 
 
@@ -41,6 +38,8 @@ def run(
     codebooks: Iterable[Codebook] = (),
     seed: int = 0,
     progress: Callable[[int, int, str], None] | None = None,
+    executor: Executor | None = None,
+    workers: int | None = None,
 ) -> pd.DataFrame:
     r"""Replay Adam's moments under pairs of quantizers, on the gradients of one run.
 
@@ -69,7 +68,12 @@ def run(
         codebooks: codebooks of the caller's own that the specs name.
         seed: of stochastic rounding and of simulated gradients, 0 to 2**32 - 1.
         progress: called before each parameter with the number of parameters done, the number of
-            all, and the parameter's name; at the end with an empty name.
+            all, and the parameter's name; with workers after each; at the end with an empty name.
+        executor: where parameters are replayed, each by one thread, as for `qmaps.sweep.run`.
+        workers: number of processes to start, in place of an executor, as for `qmaps.sweep.run`.
+            The rows have the same bits for any number of workers: those of one process with one
+            thread. More threads in one process add matrix products up in another order, so that
+            last digits differ.
 
     Returns:
         One row per parameter and pair: `step` (of the states), `parameter`, `shape`, `numel`
@@ -135,7 +139,9 @@ def run(
 
     Raises:
         SpecError: a pair does not parse, or names a width that its map does not have.
-        BadValueError, BadTypeError: an argument is not allowed, or `parameters` matches nothing.
+        BadValueError, BadTypeError: an argument is not allowed, `parameters` matches nothing, or
+            states without a path are given to workers.
+        CommunicationError: workers were killed again and again.
         CaptureError: no parameter is large enough or has both moments; fewer than two gradients
             were recorded; gradients are of another run than the states, or lack coupled weight
             decay; or a state or a gradient holds NaN or infinity.
@@ -147,6 +153,16 @@ def run(
     check(steps, skip, rounds, share, seed)
     captured = as_states(states)
     names = chosen(captured, parameters, min_quantized_size)
+    source = captured.source if exists(Path(captured.source)) else ""
+    positions = {name: position for position, name in enumerate(captured.parameters())}
+    items = [
+        Item(
+            number, source, positions[name], name, math.prod(captured.shape(name, MOMENTS[0])),
+            tuple(pairs), steps, skip, rounds, share, seed,
+        )
+        for number, name in enumerate(names)
+    ]  # fmt: skip
+    executors.check(items, executor, workers)
     window = captured.window()
     if window and len(window) < 2 + skip:
         count = f"{len(window)} step" + "s" * (len(window) > 1)
@@ -158,25 +174,34 @@ def run(
     for name in names:  # before work that would be lost
         for state in MOMENTS:
             captured.tensor(name, state)
-    rows: list[dict[str, Any]] = []
-    numbers = {name: number for number, name in enumerate(captured.parameters())}
-    for done, name in enumerate(names):
+    frames: dict[int, pd.DataFrame] = {}
+
+    def tell(note: str) -> None:
         if progress:
-            progress(done, len(names), name)
-        number = numbers[name]
-        found = source(
-            captured, name, number, steps=steps, share=share, seed=seed, skip=skip, rounds=rounds
-        )
-        if found is not None:
-            rows += _rows(captured.step, found, pairs, seed)
-    if progress:
-        progress(len(names), len(names), "")
-    if not rows:
+            progress(len(frames), len(names), note)
+
+    parallel = True
+    if executor is not None:
+        results = executors.on_executor(items, executor, AGAIN)
+    elif workers is not None:
+        results = executors.in_pool(items, workers, AGAIN)
+    else:
+        parallel = False
+        results = executors.serially(items, captured, lambda item: tell(item.parameter))
+    if parallel:
+        tell(f"{len(items)} parameters on workers")
+    for item, found in results:
+        frames[item.number] = found
+        if parallel:
+            tell(item.parameter)
+    tell("")
+    filled = [frames[item.number] for item in items if len(frames[item.number])]
+    if not filled:
         raise CaptureError(
             f"the gradients beside {captured.source!r} are of none of the chosen parameters, or of "
             "fewer than 2 steps"
         )
-    return pd.DataFrame(rows)
+    return pd.concat(filled, ignore_index=True)
 
 
 def check(
@@ -240,79 +265,3 @@ def chosen(
             "there is nothing to quantize"
         )
     return large
-
-
-def _rows(step: int, given: Source, pairs: list[Pair], seed: int) -> list[dict[str, Any]]:
-    """The rows of one parameter."""
-    chosen, first, second, updates = recursions(given, pairs, seed)
-    for _ in replayed(given, first, second, updates):
-        pass
-    measured: list[dict[Quantizer | None, dict[str, float]]] = [
-        {None: exact_measures(beta), **dict(zip(own, recursion.measures(), strict=True))}
-        for beta, own, recursion in zip(given.betas, chosen, (first, second), strict=True)
-    ]
-    return [
-        {
-            "step": step,
-            "parameter": given.parameter,
-            "shape": "x".join(map(str, given.shape)),
-            "numel": given.m.numel(),
-            "steps": given.steps,
-            "gradients": given.kind,
-            "quantizer": pair.spec,
-            "first": spec_of(pair.first),
-            "second": spec_of(pair.second),
-            "bits_per_element": (_bits(pair.first, given) + _bits(pair.second, given)) / 2,
-            **of_updates,
-            **{f"{name}_first": value for name, value in measured[0][pair.first].items()},
-            **{f"{name}_second": value for name, value in measured[1][pair.second].items()},
-        }
-        for pair, of_updates in zip(pairs, updates.measures(), strict=True)
-    ]
-
-
-def recursions(
-    given: Source, pairs: list[Pair], seed: int
-) -> tuple[list[list[Quantizer]], Recursion, Recursion, Updates]:
-    """The quantizers of each moment, the recursions of both under them, and the pairs' updates."""
-    chosen = [
-        list(dict.fromkeys(q for q in quantizers if q is not None))
-        for quantizers in zip(*((pair.first, pair.second) for pair in pairs), strict=True)
-    ]
-    first, second = (
-        Recursion(start, quantizers, beta, RoundingKey(seed=seed, tensor=given.number, state=state))
-        for state, (start, quantizers, beta) in enumerate(
-            zip((given.m, given.v), chosen, given.betas, strict=True)
-        )
-    )
-    places: list[dict[Quantizer | None, int]] = [
-        {None: 0, **{q: row for row, q in enumerate(own, start=1)}} for own in chosen
-    ]
-    updates = Updates(
-        [(places[0][pair.first], places[1][pair.second]) for pair in pairs],
-        given.betas,
-        given.eps,
-        given.m.numel(),
-    )
-    return chosen, first, second, updates
-
-
-def replayed(given: Source, first: Recursion, second: Recursion, updates: Updates) -> Iterator[int]:
-    """Take every step and yield its number; it is measured if there is a next gradient."""
-    looked = {-(-number * given.steps // CHECKS) for number in range(1, CHECKS + 1)}
-    flat = (gradient.reshape(-1) for gradient in given.gradients())
-    gradient = next(flat)
-    for number, following in enumerate(chain(flat, [None]), start=1):
-        step, check = given.taken + number, number in looked
-        first.advance(gradient, step, check=check)
-        second.advance(gradient * gradient, step, check=check)
-        if check:
-            updates.check(first.after, second.after)
-        if following is not None:
-            updates.add(first.before, second.before, following, step)
-            gradient = following
-            yield number
-
-
-def _bits(q: Quantizer | None, given: Source) -> float:
-    return 32.0 if q is None else 8 * q.nbytes(given.shape) / math.prod(given.shape)

@@ -1,4 +1,4 @@
-"""Measuring the items of a sweep one after another, in a pool of processes, or on any executor."""
+"""Measuring items of work one after another, in a pool of processes, or on any executor."""
 
 from __future__ import annotations
 
@@ -8,21 +8,43 @@ import signal
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import BrokenExecutor, Executor, ProcessPoolExecutor, as_completed
+from typing import Protocol, TypeVar
 
 import pandas as pd
 import torch
 
 from qmaps.capture import CapturedStates
 from qmaps.errors import BadValueError, CommunicationError
-from qmaps.sweep.plan import Item
 
 RESTARTS = 3
 """Pools that are made in place of broken ones until an item is done again."""
 
-Results = Iterator[tuple[Item, pd.DataFrame]]
+RESUMED = "the sweep goes on from its parts"
 
 
-def check(items: Sequence[Item], executor: Executor | None, workers: int | None) -> None:
+class Work(Protocol):
+    """What any process can measure by itself: small, for workers read the states."""
+
+    @property
+    def number(self) -> int:
+        """Its place among the items, from 0 on."""
+
+    @property
+    def source(self) -> str:
+        """The file or folder of the states; empty for states in memory."""
+
+    @property
+    def work(self) -> int:
+        """About how much there is to do, by which items are compared."""
+
+    def measure(self, states: CapturedStates | None = None) -> pd.DataFrame:
+        """Measure the item in this process; without `states` they are read from `source`."""
+
+
+W = TypeVar("W", bound=Work)
+
+
+def check(items: Sequence[Work], executor: Executor | None, workers: int | None) -> None:
     """Raise if the items cannot be measured by these workers.
 
     Raises:
@@ -43,8 +65,8 @@ def check(items: Sequence[Item], executor: Executor | None, workers: int | None)
 
 
 def serially(
-    items: Sequence[Item], states: CapturedStates, before: Callable[[Item], None]
-) -> Results:
+    items: Sequence[W], states: CapturedStates, before: Callable[[W], None]
+) -> Iterator[tuple[W, pd.DataFrame]]:
     """Yield each item with its rows, measured here.
 
     Args:
@@ -57,12 +79,15 @@ def serially(
         yield item, item.measure(states)
 
 
-def on_executor(items: Sequence[Item], executor: Executor) -> Results:
+def on_executor(
+    items: Sequence[W], executor: Executor, then: str = RESUMED
+) -> Iterator[tuple[W, pd.DataFrame]]:
     """Yield each item with its rows as workers finish them.
 
     Args:
         items: the items; those with the most work begin first.
         executor: where they are measured; it is not shut down.
+        then: what a second call does, for messages.
 
     Raises:
         CommunicationError: the executor lost its workers.
@@ -72,11 +97,13 @@ def on_executor(items: Sequence[Item], executor: Executor) -> Results:
     except BrokenExecutor:
         raise CommunicationError(
             f"executor={type(executor).__name__} has lost a worker, perhaps for lack of memory; "
-            "call again with a new executor, and the sweep goes on from its parts"
+            f"call again with a new executor, and {then}"
         ) from None
 
 
-def in_pool(items: Sequence[Item], workers: int) -> Results:
+def in_pool(
+    items: Sequence[W], workers: int, then: str = RESUMED
+) -> Iterator[tuple[W, pd.DataFrame]]:
     """Yield each item with its rows as processes of a pool finish them.
 
     Where a worker is killed, the items without rows are measured by a new pool.
@@ -84,6 +111,7 @@ def in_pool(items: Sequence[Item], workers: int) -> Results:
     Args:
         items: the items; those with the most work begin first.
         workers: number of processes.
+        then: what a second call does, for messages.
 
     Raises:
         CommunicationError: `RESTARTS` pools in a row have lost a worker and finished no item.
@@ -102,7 +130,7 @@ def in_pool(items: Sequence[Item], workers: int) -> Results:
             if restarts > RESTARTS:
                 raise CommunicationError(
                     f"workers={workers}: a worker was killed {restarts} times in a row, perhaps "
-                    "for lack of memory; use fewer workers, and the sweep goes on from its parts"
+                    f"for lack of memory; use fewer workers, and {then}"
                 ) from None
         finally:
             pool.shutdown(cancel_futures=True)
@@ -111,10 +139,10 @@ def in_pool(items: Sequence[Item], workers: int) -> Results:
 def new_pool(workers: int) -> Executor:
     """A pool of processes that are started afresh: OpenMP of a forked one would hang."""
     context = multiprocessing.get_context("spawn")
-    return ProcessPoolExecutor(workers, mp_context=context, initializer=_end_with_the_sweep)
+    return ProcessPoolExecutor(workers, mp_context=context, initializer=_end_with_the_parent)
 
 
-def _end_with_the_sweep() -> None:
+def _end_with_the_parent() -> None:
     """Let a worker end silently at Ctrl-C, and when the main process is killed."""
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     threading.Thread(target=_end_after_parent, daemon=True).start()
@@ -126,7 +154,7 @@ def _end_after_parent() -> None:
         os._exit(1)
 
 
-def _finished(items: Sequence[Item], executor: Executor) -> Results:
+def _finished(items: Sequence[W], executor: Executor) -> Iterator[tuple[W, pd.DataFrame]]:
     most_first = sorted(items, key=lambda item: -item.work)
     futures = {executor.submit(_measured, item): item for item in most_first}
     try:
@@ -137,7 +165,7 @@ def _finished(items: Sequence[Item], executor: Executor) -> Results:
             future.cancel()
 
 
-def _measured(item: Item) -> pd.DataFrame:
+def _measured(item: Work) -> pd.DataFrame:
     """Measure an item with one thread: there are as many workers as processors."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
