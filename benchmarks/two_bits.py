@@ -57,13 +57,24 @@ SECOND = ("B128/power3@2u", "B32x8/power3@2u", "B32x8/power2@2u")
 CANDIDATES = (*(f"{first} + {second}" for first in FIRST for second in SECOND), SOLO, PAPER)
 FINE = "B16x8/quantile-normal@2s+sr + B32x8/power3@2u"
 THREE_AND_TWO = "B64x8/quantile-normal@3s+sr + B32x8/power3@2u"
-TRAINED = ((FINE, 0.9), (THREE_AND_TWO, 0.9), (SOLO, 0.8), (SOLO, 0.3))
+TRAINED = (
+    (FINE, 0.9),
+    (THREE_AND_TWO, 0.9),
+    (SOLO, 0.9),
+    (FULL, 0.8),
+    (FINE, 0.8),
+    (SOLO, 0.8),
+    (SOLO, 0.3),
+)
 """Pairs with the beta of the first moment. SOLO's package recommends 0.8 where its first moment has
-4 bits; its paper makes beta depend on the number of bits, so a much smaller one is trained too."""
+4 bits; its paper makes beta depend on the number of bits, so a much smaller one is trained too.
+32 bits and our pair with 0.8 tell what the smaller beta does without SOLO's quantizers."""
 
 
 def bits(pair: str) -> float:
     """Bits per state element, scales included, of a matrix of 1024 by 1024."""
+    if pair == FULL:
+        return 32.0
     both = Pair.parse(pair)
     each = [
         32.0 if q is None else 8 * q.nbytes((1024, 1024)) / 2**20 for q in (both.first, both.second)

@@ -15,15 +15,16 @@ def test_bits_count_scales() -> None:
     assert bits(COARSE) == pytest.approx(2.25, abs=1e-3)  # 8 bits for 32 codes, 32 for 128
     assert bits(FINE) == pytest.approx((2 + 8 / 16 + 2 + 8 / 32) / 2, abs=1e-3)
     assert bits(THREE_AND_TWO) == pytest.approx((3 + 8 / 64 + 2 + 8 / 32) / 2, abs=1e-3)
+    assert bits(FULL) == 32
     assert all(bits(pair) <= 2.75 for pair in CANDIDATES if pair != PAPER)
 
 
 def test_only_the_first_beta_changes() -> None:
     due = two_bits.trials("digits")
-    assert {trial.quantizer for trial in due} == {FINE, THREE_AND_TWO, SOLO}
+    assert {trial.quantizer for trial in due} == {FINE, THREE_AND_TWO, SOLO, FULL}
     assert {trial.workload.betas for trial in due} == {(0.9, 0.999), (0.8, 0.999), (0.3, 0.999)}
     assert {trial.workload.lr for trial in due} == {JUDGES["digits"].lr}
-    assert len({trial.key for trial in due}) == 4 * two_bits.SEEDS
+    assert len({trial.key for trial in due}) == len(two_bits.TRAINED) * two_bits.SEEDS
 
 
 def test_differences_are_taken_seed_by_seed_and_a_diverged_run_counts() -> None:

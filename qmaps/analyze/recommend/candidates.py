@@ -25,6 +25,7 @@ PRESETS = {
 CANDIDATES = (
     *PRESETS,
     "B32x8/quantile-normal@2s+sr + B128/power3@2u",
+    "B64x8/quantile-normal@3s+sr + B32x8/power3@2u",
     "B32x8/quantile-normal@2s+sr + B128/DE-0@3u",
     "B32x8/quantile-normal@3s+sr + B128/DE-0@3u",
     "B128/linear0@3s+sr + B128/power2@3u",
