@@ -102,7 +102,10 @@ def replay(
     summary = replays.summarize(frame)
     write_frame(folder / "replay.parquet", frame)
     write_frame(folder / "summary.parquet", summary)
-    figures.save(figures.replay(summary), folder / "replay.png")
+    for draw in (
+        figures.replay, figures.replay_updates, figures.replay_states, figures.replay_errors
+    ):  # fmt: skip
+        figures.save(draw(summary), folder / f"{draw.__name__}.png")
     if as_json:
         print_json(rows_of(summary))
         return

@@ -27,6 +27,9 @@ from qmaps.figures.map_curves import map_curves
 from qmaps.figures.outliers import outliers
 from qmaps.figures.pareto import pareto
 from qmaps.figures.replay import replay
+from qmaps.figures.replay_errors import replay_errors
+from qmaps.figures.replay_states import replay_states
+from qmaps.figures.replay_updates import replay_updates
 from qmaps.figures.save import save
 from qmaps.figures.sensitivity import sensitivity
 from qmaps.figures.speedup import speedup
@@ -55,6 +58,9 @@ __all__ = [
     "pareto",
     "pictures",
     "replay",
+    "replay_errors",
+    "replay_states",
+    "replay_updates",
     "save",
     "sensitivity",
     "speedup",

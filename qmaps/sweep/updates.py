@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import threading
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -92,10 +93,11 @@ class ChunkErrors:
 
 
 class _Collectors(threading.local):
-    """A collector for each thread."""
+    """A collector for each thread, made at its first use: there may be no native engine."""
 
-    def __init__(self) -> None:
-        self.errors = native.UpdateErrors()
+    @cached_property
+    def errors(self) -> native.UpdateErrors:
+        return native.UpdateErrors()
 
 
 _collectors = _Collectors()

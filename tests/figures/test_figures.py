@@ -637,21 +637,57 @@ def test_update_error_colours_groups() -> None:
 # replay
 
 
-def test_replay_shows_each_pair_on_its_line() -> None:
-    frame = FRAMES["replay"]
-    cost, gain, noise, largest, stalled = draw("replay").axes
-    assert [label.get_text() for label in cost.get_yticklabels()] == frame["quantizer"].tolist()
-    assert cost.get_ylim()[0] > cost.get_ylim()[1]  # the first at the top
+REPLAYED = {
+    "replay": (
+        (["step_cost"], 1),
+        (["update_gain"], 1),
+        (["update_noise"], 1),
+        (["largest_update"], 1),
+        (["stalled_share_first", "stalled_share_second"], 100),
+    ),
+    "replay_states": (
+        (["gain_first", "gain_second"], 1),
+        (["lag_first", "lag_second"], 1),
+        (["rerounded_share_first", "rerounded_share_second"], 100),
+    ),
+    "replay_errors": (
+        (["bias_first", "bias_second"], 1),
+        (["noise_first", "noise_second"], 1),
+        (["amplification_first", "amplification_second"], 1),
+    ),
+    "replay_updates": (
+        (["progress"], 1),
+        (["displacement_error"], 1),
+        (["displacement_gain"], 1),
+        (["explosion_share"], 100),
+        (["zero_point_share"], 100),
+    ),
+}
+"""The columns of each panel of the figures of replays, and what they are multiplied by."""
+EDGES = {
+    "step_cost": (-0.1, 10),
+    "update_gain": (0, 1.5),
+    "gain_first": (0, 1.5),
+    "gain_second": (0, 1.5),
+    "progress": (-0.5, 2),
+    "displacement_gain": (-0.5, 2),
+    "displacement_error": (0, 100),
+}
+"""Between which values a measure is drawn; what is beyond stands at the edge."""
+
+
+@pytest.mark.parametrize("name", REPLAYED)
+def test_replays_show_each_pair_on_its_line(name: str) -> None:
+    frame = FRAMES[name]
+    panels = draw(name).axes
+    labels = [label.get_text() for label in panels[0].get_yticklabels()]
+    assert labels == frame["quantizer"].tolist()
+    assert panels[0].get_ylim()[0] > panels[0].get_ylim()[1]  # the first at the top
     frame = frame.replace(np.inf, np.nan)
-    frame["step_cost"] = frame["step_cost"].clip(-0.1, 10)
-    frame["update_gain"] = frame["update_gain"].clip(0, 1.5)
-    for axis, columns, unit in (
-        (cost, ["step_cost"], 1),
-        (gain, ["update_gain"], 1),
-        (noise, ["update_noise"], 1),
-        (largest, ["largest_update"], 1),
-        (stalled, ["stalled_share_first", "stalled_share_second"], 100),
-    ):
+    for column, (low, high) in EDGES.items():
+        if column in frame:
+            frame[column] = frame[column].clip(low, high)
+    for axis, (columns, unit) in zip(panels, REPLAYED[name], strict=True):
         drawn = [line for line in axis.lines if len(line.get_xdata()) == len(frame)]
         assert len(drawn) == len(columns)
         for line, column in zip(drawn, columns, strict=True):
@@ -659,7 +695,7 @@ def test_replay_shows_each_pair_on_its_line() -> None:
             np.testing.assert_array_equal(line.get_ydata(), range(len(frame)))
             low, high = axis.get_xlim()
             assert ((frame[column].dropna() * unit).between(low, high)).all()
-    assert legend(draw("replay")) == ["first moment", "second moment"]
+        assert len(drawn) == 1 or legend(draw(name)) == ["first moment", "second moment"]
 
 
 # design

@@ -141,3 +141,18 @@ def test_a_copy_without_the_extension_warns_in_a_process_of_its_own(tmp_path: Pa
     done = subprocess.run(command, capture_output=True, text=True, check=True, env=env)
     assert done.stdout == "3\n"
     assert done.stderr.count("BackendWarning: the native engine of qmaps is missing") == 1
+
+
+def test_every_module_can_be_imported_without_the_extension() -> None:
+    program = (
+        "import importlib, pkgutil, sys\n"
+        "sys.modules['qmaps.engines.native._core'] = None\n"
+        "import qmaps\n"
+        "names = [each.name for each in pkgutil.walk_packages(qmaps.__path__, 'qmaps.')]\n"
+        "for name in names:\n"
+        "    if not name.endswith(('__main__', '_core')):\n"
+        "        importlib.import_module(name)\n"
+        "print(len(names) > 300)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert done.stdout == "True\n", done.stderr

@@ -1,0 +1,48 @@
+"""How each moment follows its gradients under repeated quantization."""
+
+from __future__ import annotations
+
+import pandas as pd
+from matplotlib.figure import Figure
+
+from qmaps.figures._declare import figure
+from qmaps.figures._rows import MOMENTS, legend_of_moments, of_moments, panels
+from qmaps.figures._style import require
+
+MEASURES = ("gain", "lag", "rerounded_share")
+NEEDED = ("quantizer", *(f"{name}_{ending}" for name in MEASURES for ending, *_ in MOMENTS))
+
+
+@figure(file="replay/summary.parquet")
+def replay_states(frame: pd.DataFrame) -> Figure:
+    """How the first and the second moment follow their gradients under each pair of quantizers.
+
+    Pairs stand in the frame's order, from the top. The panels show the part of the exact state that
+    the quantized one has (gain; exact is 1), the mean age in steps of the gradients that it
+    averages (lag), and the share of codes that changed though the state moved by less than half a
+    gap. Gains below 0 and above 1.5 stand at the edge. What is no finite number is left out.
+
+    Args:
+        frame: a frame of `qmaps.replay.summarize`, or rows of one parameter of `qmaps.replay.run`:
+            `quantizer` (a label) and, with the endings ``_first`` and ``_second``, `gain`, `lag`
+            (steps) and `rerounded_share` (in [0, 1]).
+
+    Raises:
+        BadValueError: columns or rows are missing.
+    """
+    require(frame, NEEDED, "replay_states")
+    figure, (gain, lag, rerounded) = panels(frame, len(MEASURES))
+    clipped = {name: frame[name].clip(0, 1.5) for name in ("gain_first", "gain_second")}
+    gain.axvline(1, color="#777777", linewidth=1)
+    of_moments(gain, frame.assign(**clipped), "gain")
+    gain.set_xticks([0, 0.5, 1, 1.5], ["≤0", "0.5", "1", "≥1.5"])
+    gain.set_xlim(-0.06, 1.56)
+    gain.set_xlabel("kept state (gain)")
+    of_moments(lag, frame, "lag")
+    lag.set_xscale("symlog", linthresh=10)
+    lag.set_xlabel("mean age (steps)")
+    of_moments(rerounded, frame, "rerounded_share", 100)
+    rerounded.set_xlim(-4, 104)
+    rerounded.set_xlabel("re-rounded codes (%)")
+    legend_of_moments(figure)
+    return figure
