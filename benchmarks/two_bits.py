@@ -36,7 +36,7 @@ WINDOW = 30
 """Steps of a replay, from half of the judge's steps on."""
 CHOSEN_ON = ("docstring-lm", "lm-tiny")
 """Judges whose gradients are replayed; `digits` is held out."""
-DEFAULT = ("digits", "docstring-lm")
+DEFAULT = ("digits", "docstring-lm", "lm-tiny")
 JUDGED = Path(__file__).parents[1] / "reports" / "judges.csv"
 PAPER = "B128/DE@4s + rank1/linear@4u"
 COARSE = "B32x8/quantile-normal@2s+sr + B128/power3@2u"
