@@ -48,17 +48,19 @@ PRESETS: dict[str, Preset] = {
     "8bit": Preset("B{block}/DE@8s", "B{block}/DE-0@8u", 256),
     "4bit": Preset("B{block}/DE@4s+sr", "B{block}/DE-0@4u", 128),
     "3bit": Preset("B{block}/DE@3s+sr", "B{block}/DE-0@3u", 128),
-    "2bit": Preset("B32x8/quantile-normal@2s+sr", "B{block}/power3@2u", 128),
+    "2bit": Preset("B16x8/quantile-normal@2s+sr", "B32x8/power3@2u", 32),
     "paper-8bit": Preset("B{block}/DE@8s", "B{block}/DE@8u", 2048),
     "paper-4bit": Preset("B{block}/DE@4s", "rank1/linear@4u", 128),
 }
 """``paper-*`` as published. The others keep second moments away from zero. Below 8 bits they round
 states that can be negative stochastically (``+sr``): rounded to the nearest of 16 values, a moment
-does not change unless a step moves it by half the distance to the next one. In ``2bit`` these
-states have blocks of 32 with scales in 8 bits, whatever the block size: the noise of stochastic
-rounding grows with the largest element of a block.
+does not change unless a step moves it by half the distance to the next one. ``2bit`` has 2.4
+bits per element with scales, and its own block sizes, whatever the block size: the noise of
+stochastic rounding grows with the largest element of a block, and in long blocks 2 bits make second
+moments too small and steps too long.
 
-Source: 8-bit optimizers, section 2; 4-bit optimizers, section 5; reports/judges.md.
+Source: 8-bit optimizers, section 2; 4-bit optimizers, section 5; reports/judges.md and
+reports/two-bits.md.
 """
 
 

@@ -24,6 +24,8 @@ PRESETS = {
 
 CANDIDATES = (
     *PRESETS,
+    "B32x8/quantile-normal@2s+sr + B128/power3@2u",
+    "B64x8/quantile-normal@3s+sr + B32x8/power3@2u",
     "B32x8/quantile-normal@2s+sr + B128/DE-0@3u",
     "B32x8/quantile-normal@3s+sr + B128/DE-0@3u",
     "B128/linear0@3s+sr + B128/power2@3u",
@@ -38,7 +40,7 @@ CANDIDATES = (
     "B128/DE@6s + B128/DE-0@6u",
     "B128/DE@6s+sr + B128/DE-0@6u",
 )
-"""All presets, and pairs of known maps from 2.75 to 6.25 bits. Most round second moments to
+"""All presets, and pairs of known maps from 2.25 to 6.25 bits. Most round second moments to
 nearest."""
 
 DIAGNOSTICS = (
