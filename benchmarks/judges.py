@@ -2,8 +2,8 @@
 
 ``python -m benchmarks.judges`` trains each judge with 32-bit AdamW at rates around its own, then
 at its own rate with the quantizers of `KNOWN` and `FEWER`, goes on where it was stopped, and writes
-reports/judges.{csv,md,png}. A rate is right if it is the best of the sweep and not its first or
-last.
+reports/judges.{csv,md,png}. Judges that are named run alone; the rows of others stay. A rate is
+right if it is the best of the sweep and not its first or last.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Effort:
     seeds: int = 8
 
 
-EFFORTS = {"minilm": Effort((0.5, 1.0, 2.0), 4, 3)}
+EFFORTS = {"stdlib-lm": Effort((0.5, 1.0, 2.0), 2, 3), "minilm": Effort((0.5, 1.0, 2.0), 4, 3)}
 """Efforts of judges whose runs take minutes."""
 PAPER = "B128/DE@4s + rank1/linear@4u"
 KNOWN = (
@@ -75,6 +75,26 @@ def trials(name: str) -> list[Trial]:
         for seed in range(much.rate_seeds)
     ]
     return list({trial.key: trial for trial in [*rates, *own]}.values())
+
+
+def with_others(frame: pd.DataFrame, out: Path) -> pd.DataFrame:
+    """The rows of `frame`, and those of judges not in it from the report of an earlier call.
+
+    Args:
+        frame: rows of `run_all`.
+        out: the folder of the report; it may be without one.
+
+    Returns:
+        The rows in the order of `JUDGES`.
+    """
+    path = out / "judges.csv"
+    if path.exists():
+        earlier = pd.read_csv(path)
+        frame = pd.concat([frame, earlier[~earlier["judge"].isin(frame["judge"])]])
+    places = {name: place for place, name in enumerate(JUDGES)}
+    return frame.sort_values(
+        "judge", key=lambda names: names.map(places), kind="stable", ignore_index=True
+    )
 
 
 def rates(frame: pd.DataFrame) -> pd.DataFrame:
@@ -247,7 +267,7 @@ def main(given: Sequence[str] | None = None) -> int:
     among(parser, "judge", options.judge, list(JUDGES))
     out = output_folder(options.out)
     plan = [trial for name in options.judge for trial in trials(name)]
-    frame = run_all(plan, options.runs, workers=options.workers or 0)
+    frame = with_others(run_all(plan, options.runs, workers=options.workers or 0), out)
     with replacing(out / "judges.csv") as temporary:
         frame.to_csv(temporary, index=False)
     with replacing(out / "judges.png") as temporary:

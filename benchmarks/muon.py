@@ -25,13 +25,12 @@ from benchmarks.paired import paired
 from benchmarks.trials import FULL, Trial, run_all
 from qmaps.lab.judges import JUDGES
 from qmaps.lab.workloads import Workload
-from qmaps.lab.workloads.stdlib_lm import StdlibLM
 from qmaps.optim import AdamW, Muon, muon_groups
 from qmaps.storage.files import output_folder, replacing, write_text
 
 WORKLOADS: Mapping[str, Workload] = {
     "lm-tiny": JUDGES["lm-tiny"],
-    "stdlib-lm": StdlibLM(steps=250, lr=1e-3, warmup_steps=25),
+    "stdlib-lm": JUDGES["stdlib-lm"],
 }
 
 

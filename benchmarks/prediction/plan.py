@@ -71,6 +71,7 @@ PARTS = {
     "rates": Part("docstring-lm", 40, 8, (0.5, 2.0)),
     "scratch": Part("lm-tiny", COUNT, 8),
     "minilm": Part("minilm", 16, 3),
+    "lm": Part("stdlib-lm", 30, 3),
 }
 """`small` is the one that predictors are fitted on; all others are held out."""
 

@@ -13,11 +13,12 @@ from qmaps.lab.workloads import Workload
 from qmaps.lab.workloads.digits import Digits
 from qmaps.lab.workloads.docstring_lm import DocstringLM
 from qmaps.lab.workloads.minilm import MiniLM
-from qmaps.lab.workloads.stdlib_lm import StdlibLMTiny
+from qmaps.lab.workloads.stdlib_lm import StdlibLM, StdlibLMTiny
 
 JUDGES: dict[str, Workload] = {
     "digits": Digits(steps=400, lr=16e-3, warmup_steps=40),
     "lm-tiny": StdlibLMTiny(steps=300, lr=3e-3, warmup_steps=100),
+    "stdlib-lm": StdlibLM(steps=250, lr=1e-3, warmup_steps=25),
     "docstring-lm": DocstringLM(steps=200, lr=3e-3, warmup_steps=20),
     "minilm": MiniLM(steps=200, lr=5e-5, warmup_steps=20, longest=20),
 }
