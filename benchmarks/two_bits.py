@@ -20,6 +20,7 @@ import torch
 from torch import nn
 
 from benchmarks.command import among, command_line, one_line_errors, trial_options
+from benchmarks.judges import PAPER
 from benchmarks.markdown import markdown
 from benchmarks.paired import paired
 from benchmarks.trials import FULL, Trial, run_all
@@ -38,7 +39,6 @@ CHOSEN_ON = ("docstring-lm", "lm-tiny")
 """Judges whose gradients are replayed; `digits` is held out."""
 DEFAULT = ("digits", "docstring-lm", "lm-tiny")
 JUDGED = Path(__file__).parents[1] / "reports" / "judges.csv"
-PAPER = "B128/DE@4s + rank1/linear@4u"
 COARSE = "B32x8/quantile-normal@2s+sr + B128/power3@2u"
 """The preset ``2bit`` before this comparison."""
 KNOWN = (PAPER, COARSE)

@@ -43,6 +43,13 @@ def of_moments(axis: Axes, frame: pd.DataFrame, measure: str, factor: float = 1)
         _draw(axis, factor * frame[f"{measure}_{ending}"], marker, tint)
 
 
+def name_gain(axis: Axes, label: str) -> None:
+    """Ticks and limits of gains that are clipped to 0 and 1.5."""
+    axis.set_xticks([0, 0.5, 1, 1.5], ["≤0", "0.5", "1", "≥1.5"])
+    axis.set_xlim(-0.06, 1.56)
+    axis.set_xlabel(label)
+
+
 def legend_of_moments(figure: Figure) -> None:
     """Add a legend of the two moments below the panels."""
     handles = [

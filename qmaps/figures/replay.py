@@ -6,7 +6,7 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from qmaps.figures._declare import figure
-from qmaps.figures._rows import legend_of_moments, of_moments, panels, points
+from qmaps.figures._rows import legend_of_moments, name_gain, of_moments, panels, points
 from qmaps.figures._style import require
 
 NEEDED = (
@@ -49,9 +49,7 @@ def replay(frame: pd.DataFrame) -> Figure:
     cost.set_xlim(-0.14, 16)
     cost.set_xlabel("step cost")
     points(gain, frame["update_gain"].clip(0, 1.5), (1,))
-    gain.set_xticks([0, 0.5, 1, 1.5], ["≤0", "0.5", "1", "≥1.5"])
-    gain.set_xlim(-0.06, 1.56)
-    gain.set_xlabel("kept length (update gain)")
+    name_gain(gain, "kept length (update gain)")
     points(noise, frame["update_noise"])
     noise.set_xscale("symlog", linthresh=1)
     noise.set_xlim(left=-0.05)

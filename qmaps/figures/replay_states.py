@@ -6,7 +6,7 @@ import pandas as pd
 from matplotlib.figure import Figure
 
 from qmaps.figures._declare import figure
-from qmaps.figures._rows import MOMENTS, legend_of_moments, of_moments, panels
+from qmaps.figures._rows import MOMENTS, legend_of_moments, name_gain, of_moments, panels
 from qmaps.figures._style import require
 
 MEASURES = ("gain", "lag", "rerounded_share")
@@ -35,9 +35,7 @@ def replay_states(frame: pd.DataFrame) -> Figure:
     clipped = {name: frame[name].clip(0, 1.5) for name in ("gain_first", "gain_second")}
     gain.axvline(1, color="#777777", linewidth=1)
     of_moments(gain, frame.assign(**clipped), "gain")
-    gain.set_xticks([0, 0.5, 1, 1.5], ["≤0", "0.5", "1", "≥1.5"])
-    gain.set_xlim(-0.06, 1.56)
-    gain.set_xlabel("kept state (gain)")
+    name_gain(gain, "kept state (gain)")
     of_moments(lag, frame, "lag")
     lag.set_xscale("symlog", linthresh=10)
     lag.set_xlabel("mean age (steps)")

@@ -6,8 +6,9 @@ import pandas as pd
 import pytest
 
 from benchmarks import two_bits
+from benchmarks.judges import PAPER
 from benchmarks.trials import FULL
-from benchmarks.two_bits import CANDIDATES, COARSE, FINE, KNOWN, PAPER, SOLO, THREE_AND_TWO, bits
+from benchmarks.two_bits import CANDIDATES, COARSE, FINE, KNOWN, SOLO, THREE_AND_TWO, bits
 from qmaps.lab.judges import JUDGES
 
 
