@@ -10,12 +10,14 @@ from __future__ import annotations
 import argparse
 import json
 import math
+import resource
 import tempfile
 import time
 
 import torch
 
 import qmaps
+from benchmarks.scale import processor_seconds
 from qmaps.capture import Gradients, StateRecorder
 from qmaps.capture.sampling import rows_of
 
@@ -46,6 +48,11 @@ def distinct_pairs(count: int) -> list[str]:
     return [f"{a} + {b}" for a, b in zip(first[:count], second[:count], strict=True)]
 
 
+def spent() -> float:
+    """Processor seconds of this process and of its workers that have ended."""
+    return processor_seconds() + processor_seconds(resource.RUSAGE_CHILDREN)
+
+
 def main() -> None:
     """Measure, and print one line of JSON."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -53,7 +60,9 @@ def main() -> None:
     parser.add_argument("--count", type=int, default=100, help="number of pairs")
     parser.add_argument("--steps", type=int, default=100, help="number of steps")
     parser.add_argument("--share", type=float, default=0.01, help="share of the elements")
+    parser.add_argument("--workers", type=int, default=2, help="processes, of one thread each")
     given = parser.parse_args()
+    torch.set_num_threads(1)
     torch.manual_seed(0)
     pairs = distinct_pairs(given.count)
     if given.pairs == "standard":
@@ -72,8 +81,8 @@ def main() -> None:
                 for weight in weights.values():
                     weight.grad = torch.randn_like(weight) * 1e-3
                 optimizer.step()
-        began, used = time.perf_counter(), time.process_time()
-        frame = qmaps.replay.run(folder, pairs, min_quantized_size=0)
+        began, used = time.perf_counter(), spent()
+        frame = qmaps.replay.run(folder, pairs, min_quantized_size=0, workers=given.workers)
         seconds = time.perf_counter() - began
     elements = int(frame.drop_duplicates("parameter")["numel"].sum())
     measured = {
@@ -82,9 +91,9 @@ def main() -> None:
         "steps": int(frame["steps"].max()),
         "elements": elements,
         "share": round(elements / sum(map(math.prod, shapes().values())), 4),
-        "threads": torch.get_num_threads(),
+        "workers": given.workers,
         "seconds": round(seconds, 1),
-        "processor_seconds": round(time.process_time() - used, 1),
+        "processor_seconds": round(spent() - used, 1),
     }
     print(json.dumps(measured))
 
