@@ -199,9 +199,7 @@ def _two_sided(rows: pd.DataFrame) -> pd.Series:
     """Step costs in which a gain of 1.1 costs as much as one of 1 / 1.1."""
     return pd.Series(
         [
-            replay.step_cost(
-                min(row.update_gain, 1 / row.update_gain), row.update_noise, row.largest_update
-            )
+            replay.two_sided_cost(row.update_gain, row.update_noise, row.largest_update)
             for row in rows.itertuples()
         ]
     )

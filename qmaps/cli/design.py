@@ -36,6 +36,13 @@ def design(
             "a quarter more than the codes."
         ),
     ] = None,
+    criterion: Annotated[
+        str,
+        typer.Option(
+            help="What decides: step_cost, which predicts the loss best, displacement_error or "
+            "update_error (of a single update)."
+        ),
+    ] = "step_cost",
     out: Out = Path("runs/design"),
     names: CheckpointNames = None,
     step: RecordedStep = None,
@@ -90,6 +97,7 @@ def design(
             loaded,
             widths,
             bits_per_element=bits_per_element,
+            criterion=criterion,
             steps=steps,
             share=share,
             parameters=parameters,
@@ -127,14 +135,14 @@ def _print(found: Design, top: int, folder: Path) -> None:
     on = "held-out" if found.held_out else "the same"
     print_table(
         f"pairs, the chosen one first; measured on {on} {found.gradients} gradients",
-        ["quantizer", "bits", "displacement error", "progress", "net progress", "exploded"],
+        ["quantizer", "bits", "step cost", "displacement error", "update error", "exploded"],
         [
             [
                 row["quantizer"],
                 f"{row['bits_per_element']:.2f}{'' if row['allowed'] else ' (too many)'}",
+                f"{row['step_cost']:.2g}",
                 f"{row['displacement_error']:.2g}",
-                f"{row['progress']:.1%}",
-                f"{row['net_progress']:.3g}",
+                f"{row['mean_abs_error']:.2g}",
                 f"{row['explosion_share']:.2g}",
             ]
             for row in rows

@@ -1,4 +1,4 @@
-"""The candidates of a design: how far they lead away, and what they keep, for how many bits."""
+"""The candidates of a design: what they cost, and how far they lead away, for how many bits."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ NEEDED = (
     "moment",
     "quantizer",
     "bits_per_element",
+    "step_cost",
     "displacement_error",
-    "net_progress",
     "designed",
     "stochastic",
     "chosen",
@@ -29,9 +29,9 @@ PANELS = {
     "both": "both moments",
 }
 LEAST_ERROR, MOST_ERROR = 1e-6, 1.0
-"""Ends of the axis of errors, at most."""
-LEAST_PROGRESS = 0.0
-"""Lower end of the axis of net progress."""
+"""Ends of the axes, at most."""
+MEASURES = {"step_cost": "step cost", "displacement_error": "displacement error"}
+"""What the rows of panels show, with the labels of their axes."""
 KINDS = (
     (True, True, "new codebook, stochastic rounding"),
     (True, False, "new codebook, to nearest"),
@@ -42,17 +42,16 @@ KINDS = (
 
 @figure(file="design/candidates.parquet")
 def design(frame: pd.DataFrame) -> Figure:
-    """Displacement error and net progress of each candidate over its bits per element.
+    """Step cost and displacement error of each candidate over its bits per element.
 
     One column of panels for each moment, and one for pairs. New codebooks are blue circles, known
     maps orange squares, filled where a quantizer rounds stochastically. What was chosen has a ring,
-    and the pair is named above. A candidate whose error is above 1, or whose net progress is below
-    0, is drawn at the edge.
+    and the pair is named above. A cost or an error above 1 is drawn at the edge.
 
     Args:
         frame: of `qmaps.design.run`: `moment` (``first``, ``second`` or ``both``), `quantizer` (a
-            label), `bits_per_element`, `displacement_error` (at least 0), `net_progress` (1 is
-            exact), `designed`, `stochastic` and `chosen` (bool).
+            label), `bits_per_element`, `step_cost` and `displacement_error` (at least 0),
+            `designed`, `stochastic` and `chosen` (bool).
 
     Raises:
         BadValueError: columns or rows are missing.
@@ -63,32 +62,29 @@ def design(frame: pd.DataFrame) -> Figure:
     grid = axes(figure, 2, max(1, len(shown)), sharex="col", sharey="row")
     for column, moment in enumerate(shown):
         rows = frame[frame["moment"] == moment]
-        top, bottom = grid[0][column], grid[1][column]
-        top.set_title(PANELS[moment])
-        errors = rows["displacement_error"].to_numpy(float)
-        progress = rows["net_progress"].to_numpy(float)
-        _points(top, rows, np.clip(np.nan_to_num(errors, nan=np.inf), LEAST_ERROR, MOST_ERROR))
-        _points(bottom, rows, np.maximum(progress, LEAST_PROGRESS))
-        bottom.set_xlabel("bits per element, scales included")
-        for axis, outside, side in (
-            (top, int((~(errors <= MOST_ERROR)).sum()), "above"),
-            (bottom, int((progress < LEAST_PROGRESS).sum()), "below"),
-        ):
-            if outside:
-                height = 0.98 if side == "above" else 0.02
-                axis.text(
+        grid[0][column].set_title(PANELS[moment])
+        grid[-1][column].set_xlabel("bits per element, scales included")
+        for row, name in zip(grid, MEASURES, strict=True):
+            values = rows[name].to_numpy(float)
+            _points(
+                row[column],
+                rows,
+                np.clip(np.nan_to_num(values, nan=np.inf), LEAST_ERROR, MOST_ERROR),
+            )
+            if outside := int((~(values <= MOST_ERROR)).sum()):
+                row[column].text(
                     0.02,
-                    height,
-                    f"{outside} at or {side} the edge",
-                    transform=axis.transAxes,
-                    va="top" if side == "above" else "bottom",
+                    0.98,
+                    f"{outside} at or above the edge",
+                    transform=row[column].transAxes,
+                    va="top",
                     fontsize=SMALL,
                     color="#555555",
                 )
     hide_unused(grid, 2 * len(shown))
-    grid[0][0].set_yscale("log")
-    grid[0][0].set_ylabel("displacement error")
-    grid[1][0].set_ylabel("net progress (1 is exact)")
+    for row, label in zip(grid, MEASURES.values(), strict=True):
+        row[0].set_yscale("log")
+        row[0].set_ylabel(label)
     for name in frame.loc[(frame["moment"] == "both") & frame["chosen"].astype(bool), "quantizer"]:
         figure.suptitle(f"chosen: {name}", fontsize=10)
     legend_below(figure, _handles(), 5)

@@ -292,18 +292,18 @@ def design() -> pd.DataFrame:
             "moment": moment,
             "quantizer": f"{moment} {designed} {stochastic}",
             "bits_per_element": 4.25 - 0.125 * designed - 0.01 * stochastic,
+            "step_cost": cost,
             "displacement_error": error * (0.3 if designed else 1.0),
-            "net_progress": progress,
             "designed": designed,
             "stochastic": stochastic,
             "chosen": designed and stochastic,
         }
         for moment in ("both", "first", "second")
         for designed in (True, False)
-        for stochastic, error, progress in ((True, 0.02, 0.9), (False, 0.07, 0.95))
+        for stochastic, error, cost in ((True, 0.02, 0.01), (False, 0.07, 0.004))
     ]
-    rows[2] |= {"displacement_error": 3e7, "net_progress": -2e7}
-    rows[3] |= {"displacement_error": np.nan, "net_progress": np.nan}
+    rows[2] |= {"displacement_error": 3e7, "step_cost": 7.2}
+    rows[3] |= {"displacement_error": np.nan, "step_cost": np.nan}
     return pd.DataFrame(rows)
 
 
@@ -448,8 +448,7 @@ SUBJECTS = {
     ),
     "design": Subject(
         design(),
-        "moment quantizer bits_per_element displacement_error net_progress designed stochastic "
-        "chosen",
+        "moment quantizer bits_per_element step_cost displacement_error designed stochastic chosen",
         6,
     ),
     "error_curves": Subject(

@@ -711,8 +711,8 @@ def test_design_draws_each_candidate_by_its_kind() -> None:
     for column, moment in enumerate(("first", "second", "both")):
         rows = frame[frame["moment"] == moment]
         for axis, name, low, high in (
-            (shown_axes[column], "displacement_error", 1e-6, 1.0),
-            (shown_axes[column + 3], "net_progress", 0.0, np.inf),
+            (shown_axes[column], "step_cost", 1e-6, 1.0),
+            (shown_axes[column + 3], "displacement_error", 1e-6, 1.0),
         ):
             kinds = axis.lines[:4]
             for line, (designed, stochastic) in zip(

@@ -7,11 +7,13 @@ from typing import Any
 
 from qmaps.algebra.pair import Pair
 
-TIE, NOTHING = 1.05, 1e-4
-"""Displacement errors that differ by this factor, or are below this, count as equal."""
+TIE = 1.05
+"""Errors that differ by at most this factor count as equal."""
+NOTHING = 1e-4
+"""Errors below this count as equal."""
 
 
-def preferred(rows: Mapping[Pair, Mapping[str, Any]]) -> Pair:
+def preferred(rows: Mapping[Pair, Mapping[str, Any]], nothing: float = NOTHING) -> Pair:
     """Return the pair to take: the least error, and of equal ones the simplest.
 
     Of pairs whose errors count as equal, those of fewest bits per element (to two decimals) come
@@ -20,9 +22,10 @@ def preferred(rows: Mapping[Pair, Mapping[str, Any]]) -> Pair:
     Args:
         rows: for each pair its `selection_error`, `bits_per_element`, `designed` and `stochastic`;
             at least one.
+        nothing: errors below this count as equal.
     """
     least = min(row["selection_error"] for row in rows.values())
-    equal = [p for p, row in rows.items() if row["selection_error"] <= max(TIE * least, NOTHING)]
+    equal = [p for p, row in rows.items() if row["selection_error"] <= max(TIE * least, nothing)]
 
     def effort(pair: Pair) -> tuple[float, bool, bool, float]:
         row = rows[pair]

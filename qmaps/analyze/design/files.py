@@ -33,6 +33,7 @@ def record_of(design: Design) -> dict[str, Any]:
         "codebooks": codebooks,
         "bits_per_element": float(row["bits_per_element"]),
         "measures": {name: float(row[name]) for name in measures if name != "chosen"},
+        "criterion": design.criterion,
         "gradients": design.gradients,
         "held_out": design.held_out,
         "step": design.step,

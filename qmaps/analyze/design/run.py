@@ -22,11 +22,12 @@ from qmaps.analyze.design.candidates import (
     normalizers,
     within,
 )
-from qmaps.analyze.design.choice import preferred
+from qmaps.analyze.design.choice import NOTHING, preferred
 from qmaps.analyze.design.halves import Halves, Progress
 from qmaps.analyze.design.samples import looks
 from qmaps.analyze.replay.run import check, chosen
 from qmaps.analyze.replay.source import Source
+from qmaps.analyze.replay.updates import two_sided_cost
 from qmaps.analyze.update_error import update_error
 from qmaps.capture import CapturedStates
 from qmaps.capture.snapshot import Lazy
@@ -45,8 +46,13 @@ SCALES = 0.25
 """Bits per element for scales if `bits_per_element` is left out: a float32 scale per 128."""
 BEST = 3
 """Quantizers of each moment that are combined with those of the other."""
-REPLAYED = ("displacement_error", "progress", "net_progress", "explosion_share")
-SINGLE = ("median_rel_error", "mean_abs_error")
+CRITERIA = {"step_cost": 0.05, "displacement_error": NOTHING, "update_error": NOTHING}
+"""By what pairs can be chosen, and below which number all count as equal. Among pairs of lower
+step costs no measure ordered the losses of training (docs/design.md)."""
+UPDATE_ERROR = "mean_abs_error"
+"""The measure of a single update that the criterion ``update_error`` compares."""
+REPLAYED = ("step_cost", "displacement_error", "progress", "net_progress", "explosion_share")
+SINGLE = ("median_rel_error", UPDATE_ERROR)
 """Measures of the frame: of a replay, and of a single update."""
 
 
@@ -58,6 +64,7 @@ class Design:
         pair: the quantizers chosen.
         frame: the candidates; see `run`.
         best: the quantizer of each moment with the best of the designed codebooks, alone.
+        criterion: the error by which pairs were compared.
         gradients: ``recorded`` or ``simulated``.
         held_out: whether the frame's measures are of other gradients than those that chose.
         step: step of the states.
@@ -68,6 +75,7 @@ class Design:
     pair: Pair
     frame: pd.DataFrame = field(repr=False)
     best: tuple[Quantizer, ...]
+    criterion: str
     gradients: str
     held_out: bool
     step: int
@@ -91,6 +99,7 @@ def run(
     bits: int | tuple[int, int] = 4,
     *,
     bits_per_element: float | None = None,
+    criterion: str = "step_cost",
     steps: int = STEPS,
     share: float | None = None,
     parameters: str | Iterable[str] | None = None,
@@ -98,15 +107,15 @@ def run(
     seed: int = 0,
     progress: Progress | None = None,
 ) -> Design:
-    """Find the quantizers of a width whose updates lead least away from the exact ones.
+    """Find the quantizers of a width whose updates cost least in training.
 
     For each moment, codebooks are computed for its values under several normalizers, for rounding
     to nearest and stochastic rounding (`qmaps.analyze.design.codebook.best`). They and the papers'
     maps of the same width are replayed (`qmaps.replay.run`) with the other moment in 32 bits; then
-    the best of both moments together, and the papers' pairs. The pair of least
-    `displacement_error` is chosen among those within `bits_per_element`. Errors that differ by
-    less than 5 %, or are below 0.0001, count as equal: of such pairs the one of fewest bits is
-    taken, of these one with known maps, and then one that rounds to nearest.
+    the best of both moments together, and the papers' pairs. The pair that is best by `criterion`
+    is chosen among those within `bits_per_element`. Errors that differ by less than 5 %, or are
+    negligible (step costs below 0.05, others below 0.0001), count as equal: of such pairs the
+    one of fewest bits is taken, of these one with known maps, and then one that rounds to nearest.
 
     The gradients of a window of 10 or more steps are halved. Codebooks and the choice come from the
     first half, and the measures of the frame from the second. A half is replayed round after round,
@@ -119,6 +128,10 @@ def run(
         bits_per_element: most bits per element, scales included, as the mean of both moments. Each
             moment gets the same number of bits for scales, by default a quarter of a bit, as one
             float32 scale per 128 elements takes. A twentieth more is allowed, for small tensors.
+        criterion: the error by which pairs are compared: ``"step_cost"``, which predicts the loss
+            best (`qmaps.replay.two_sided_cost`), ``"displacement_error"``, how far from
+            the exact parameters the updates lead, or ``"update_error"``, the mean absolute error
+            of a single update, as in `qmaps.analyze.update_error`.
         steps: steps of each replay, about, at least 2. Errors of a moment take 1 / (1 - beta) steps
             to accumulate.
         share: share of each parameter to replay, in (0, 1]: whole rows, spread evenly. By default
@@ -139,9 +152,10 @@ def run(
           stochastically,
         - `bits_per_element`: of the moment, or the mean of both; `allowed`: whether that is within
           the limit,
-        - `selection_error`: the `displacement_error` by which candidates were compared,
-        - `displacement_error`, `progress`, `net_progress`, `explosion_share`: those of
-          `qmaps.replay.summarize` on the gradients that are held out,
+        - `selection_error`: the error by which candidates were compared,
+        - `step_cost`, `displacement_error`, `progress`, `net_progress`, `explosion_share`: those
+          of `qmaps.replay.summarize` on the gradients that are held out; updates that are too
+          long cost as much as updates that are too short,
         - `median_rel_error`, `mean_abs_error`: of one update of the states there, as in
           `qmaps.analyze.update_error`,
         - `chosen`: whether it is the pair chosen, or one of its quantizers.
@@ -153,6 +167,9 @@ def run(
     """
     widths = _widths(bits)
     limits = _limits(widths, bits_per_element)
+    if criterion not in CRITERIA:
+        allowed = ", ".join(CRITERIA)
+        raise BadValueError(f"criterion={shown(criterion)} must be one of {allowed}")
     check(steps, share=1.0 if share is None else share, seed=seed)
     captured = as_states(states)
     names = chosen(captured, parameters, min_quantized_size)
@@ -167,7 +184,7 @@ def run(
     for k in MOMENTS:
         own.append(designed(k, widths[k], norms[k], found, _beta(sources, k)))
         report("compute codebooks", k + 1, len(MOMENTS), "")
-    table = _Table(shapes, limits)
+    table = _Table(shapes, limits, criterion)
     for k in MOMENTS:
         table.add(_alone(q, k) for q in [*own[k], *map(quantizer, known(k, widths[k]))])
     table.compare(halves, "replay moments")
@@ -178,7 +195,7 @@ def run(
         raise CaptureError(
             f"all exact updates of {captured.source!r} are 0; there is nothing to compare with"
         )
-    winner = preferred({pair: table.rows[pair] for pair in able})
+    winner = preferred({pair: table.rows[pair] for pair in able}, CRITERIA[criterion])
     table.measure(halves)
     used = {Pair(winner.first, None), Pair(None, winner.second), winner}
     for pair, row in table.rows.items():
@@ -188,6 +205,7 @@ def run(
         pair=winner,
         frame=frame.sort_values(ORDER, ascending=[True, False, False, True], ignore_index=True),
         best=tuple(min(own[k], key=lambda q: table.error(_alone(q, k))) for k in MOMENTS),
+        criterion=criterion,
         gradients=sources[0].kind,
         held_out=halves.held_out,
         step=captured.step,
@@ -202,10 +220,11 @@ class _Table:
     Args:
         shapes: shapes of the parameters.
         limits: most bits per element of each moment.
+        criterion: the error by which candidates are compared.
     """
 
-    def __init__(self, shapes: Shapes, limits: tuple[float, float]) -> None:
-        self._shapes, self._limits = shapes, limits
+    def __init__(self, shapes: Shapes, limits: tuple[float, float], criterion: str) -> None:
+        self._shapes, self._limits, self._criterion = shapes, limits, criterion
         self.rows: dict[Pair, dict[str, Any]] = {}
 
     def add(self, pairs: Iterable[Pair]) -> None:
@@ -224,9 +243,13 @@ class _Table:
         return float(self.rows[pair]["selection_error"])
 
     def compare(self, halves: Halves, stage: str) -> None:
-        """Replay what has not been replayed, on the half that chooses."""
+        """Measure what has not been measured, on the half that chooses."""
         new = [pair for pair, row in self.rows.items() if "selection_error" not in row]
-        errors = halves.summary(new, stage, held_out=False)["displacement_error"].to_dict()
+        if self._criterion == "update_error":
+            measured, name = _single(halves, new, held_out=False), UPDATE_ERROR
+        else:
+            measured, name = _replayed(halves, new, stage, held_out=False), self._criterion
+        errors = measured[name].to_dict()
         for pair in new:
             error = errors[pair.spec]
             self.rows[pair]["selection_error"] = math.inf if math.isnan(error) else error
@@ -234,9 +257,9 @@ class _Table:
     def measure(self, halves: Halves) -> None:
         """Add the measures of the half that is held out."""
         pairs = list(self.rows)
-        replayed = halves.summary(pairs, "replay what is held out", held_out=True)
-        single = update_error(_states(halves.sources(held_out=True)), pairs, min_quantized_size=0)
-        for table, names in ((replayed, REPLAYED), (single.set_index("quantizer"), SINGLE)):
+        replayed = _replayed(halves, pairs, "replay what is held out", held_out=True)
+        single = _single(halves, pairs, held_out=True)
+        for table, names in ((replayed, REPLAYED), (single, SINGLE)):
             for name in names:
                 values = table[name].to_dict()
                 for pair in pairs:
@@ -259,6 +282,19 @@ class _Table:
             "bits_per_element": bits,
             "allowed": within(bits, most, codes),
         }
+
+
+def _replayed(halves: Halves, pairs: Sequence[Pair], stage: str, *, held_out: bool) -> pd.DataFrame:
+    """Summary of a replay by the pairs' specs, its step costs two-sided."""
+    found = halves.summary(pairs, stage, held_out=held_out)
+    parts = found[["update_gain", "update_noise", "largest_update"]]
+    return found.assign(step_cost=[two_sided_cost(*row) for row in parts.to_numpy(float)])
+
+
+def _single(halves: Halves, pairs: Sequence[Pair], *, held_out: bool) -> pd.DataFrame:
+    """Errors of one update of the states that a half begins with, by the pairs' specs."""
+    states = _states(halves.sources(held_out=held_out))
+    return update_error(states, pairs, min_quantized_size=0).set_index("quantizer")
 
 
 def _both(pair: Pair) -> tuple[Quantizer | None, Quantizer | None]:

@@ -37,3 +37,10 @@ def test_the_order_of_preference(taken: dict, other: dict) -> None:
     one, two = PAIRS
     assert preferred({one: taken, two: other}) == one
     assert preferred({two: other, one: taken}) == one
+
+
+def test_costs_that_no_training_shows_count_as_equal() -> None:
+    one, two = PAIRS
+    costs = {one: row(0.04, bits=4.1), two: row(0.01)}
+    assert preferred(costs, nothing=0.05) == one
+    assert preferred(costs) == two

@@ -34,7 +34,7 @@ def recording(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def found(recording: Path) -> design.Design:
-    return qmaps.design.run(recording, 4, steps=48)
+    return qmaps.design.run(recording, 4, criterion="displacement_error", steps=48)
 
 
 def rows(found: design.Design, moment: str = "both") -> pd.DataFrame:
@@ -105,7 +105,7 @@ def test_later_gradients_do_not_choose(
             about = {"qmaps_capture": file.metadata()["qmaps_capture"]}
             tensors = {name: 3 * file.get_tensor(name).flip(0) for name in file.keys()}  # noqa: SIM118
         save_file(tensors, path, metadata=about)
-    other = qmaps.design.run(folder, 4, steps=48)
+    other = qmaps.design.run(folder, 4, criterion="displacement_error", steps=48)
     assert other.pair == found.pair
     first, second = (
         each.frame.sort_values("quantizer", ignore_index=True) for each in (found, other)
@@ -139,13 +139,32 @@ def test_equal_calls_give_equal_designs(recording: Path) -> None:
 
 def test_a_short_window_is_not_halved(tmp_path: Path) -> None:
     short = record(tmp_path, window=9)
-    one = qmaps.design.run(short, 2, steps=2)
-    assert not one.held_out
-    assert one.steps == 9
-    frame = one.frame
-    pd.testing.assert_series_equal(
-        frame["selection_error"], frame["displacement_error"], check_names=False
-    )
+    for criterion, column in (
+        ("step_cost", "step_cost"),
+        ("displacement_error", "displacement_error"),
+        ("update_error", "mean_abs_error"),
+    ):
+        one = qmaps.design.run(short, 2, criterion=criterion, steps=2)
+        assert (one.held_out, one.steps, one.criterion) == (False, 9, criterion)
+        frame = one.frame
+        pd.testing.assert_series_equal(frame["selection_error"], frame[column], check_names=False)
+
+
+def test_by_default_the_step_cost_decides(recording: Path) -> None:
+    one = qmaps.design.run(recording, 4, steps=48)
+    assert one.criterion == "step_cost"
+    able = rows(one)
+    able = able[able["allowed"]]
+    # Updates that are too long cost something, too.
+    assert (able["step_cost"] > 0).all()
+    best = able.groupby("designed")["step_cost"].min()
+    assert best[True] < 0.8 * best[False]
+    # Of pairs that cost nothing that training shows, the one of fewest bits.
+    cheap = able[able["selection_error"] < 0.05]
+    assert len(cheap) > 5
+    assert able.loc[one.pair.spec, "selection_error"] > 1.05 * cheap["selection_error"].min()
+    fewest = cheap["bits_per_element"].round(2)
+    assert fewest[one.pair.spec] == fewest.min()
 
 
 def test_without_gradients_they_are_simulated() -> None:
@@ -254,7 +273,7 @@ def test_known_maps_leave_no_codebook_of_an_earlier_design(
     design.write(found, tmp_path)
     pair = qmaps.algebra.pair.Pair.parse(SPECS[0])
     frame = found.frame.assign(chosen=found.frame["quantizer"] == SPECS[0])
-    known_one = design.Design(pair, frame, found.best, "recorded", True, 30, 48, 6144)
+    known_one = design.Design(pair, frame, found.best, "step_cost", "recorded", True, 30, 48, 6144)
     design.write(known_one, tmp_path)
     assert not list(tmp_path.glob("*.txt"))
     assert design.load(tmp_path) == pair
@@ -294,6 +313,8 @@ def test_bad_arguments(recording: Path) -> None:
         ({"bits_per_element": "4"}, BadTypeError, "bits_per_element='4' must be a number"),
         ({"bits": (2, 3), "bits_per_element": 2.5001}, BadValueError, "bits_per_element=2.5001 "
          "leaves too little for scales; these parameters need at least 2.52"),
+        ({"criterion": "loss"}, BadValueError, "criterion='loss' must be one of step_cost, "
+         "displacement_error, update_error"),
         ({"steps": 1}, BadValueError, "steps=1 must be 2 to 2**32 - 1"),
         ({"seed": -1}, BadValueError, "seed=-1 must be 0 to 2**32 - 1"),
         ({"share": 0}, BadValueError, "share=0 must be above 0 and at most 1"),
