@@ -2,8 +2,8 @@
 
 ``python -m benchmarks.muon`` trains each model with AdamW at several learning rates, then with
 Muon for the hidden matrices and AdamW at its best rate for everything else, at several rates of
-Muon. At the best rates it trains with quantized states. It goes on where it was stopped, and writes
-reports/muon.{csv,md}.
+Muon. At the best rates it trains with quantized states. It goes on where it was stopped, and with
+the rows of reports/muon.csv; it writes reports/muon.{csv,md}.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from torch import nn
 from benchmarks.command import among, command_line, one_line_errors, trial_options
 from benchmarks.markdown import markdown
 from benchmarks.paired import paired
-from benchmarks.trials import FULL, Trial, run_all
+from benchmarks.trials import FULL, Trial, restore, run_all
 from qmaps.lab.judges import JUDGES
 from qmaps.lab.workloads import Workload
 from qmaps.optim import AdamW, Muon, muon_groups
@@ -56,6 +56,7 @@ SWEEPS = {
 SEEDS = 8
 
 ADAMW, ADAMW_8BIT = "AdamW", "AdamW8bit"
+EIGHT = "B256/DE@8s + B256/DE-0@8u"
 MUON = "Muon + AdamW"
 WIDTHS = {
     MUON: (None, None),
@@ -64,6 +65,11 @@ WIDTHS = {
     "Muon B128/DE@4s+sr + AdamW8bit": ("B128/DE@4s+sr", "8bit"),
 }
 """Quantizer of Muon's momentum and preset of AdamW's moments, by the names of the optimizers."""
+CONTESTS = {
+    "lm-tiny": (FULL, EIGHT, *WIDTHS),
+    "stdlib-lm": (FULL, MUON, "Muon B256/DE@8s + AdamW8bit", "Muon B128/DE@4s + AdamW8bit"),
+}
+"""Pairs of AdamW, or names in `WIDTHS`, that are compared at the best rates."""
 
 
 class MuonAndAdamW(torch.optim.Optimizer):
@@ -145,18 +151,15 @@ def muon_sweep(name: str, lr: float) -> list[MuonTrial]:
     ]
 
 
-def contest(name: str, lr: float, rate: float) -> list[Trial]:
-    """All optimizers at the best rates."""
+def contest(name: str, lr: float, rate: float, seeds: int) -> list[Trial]:
+    """The optimizers of a contest at the best rates."""
     work = replace(WORKLOADS[name], lr=lr)
-    eight = "B256/DE@8s + B256/DE-0@8u"
     return [
-        trial
-        for seed in range(SEEDS)
-        for trial in (
-            Trial(name, work, FULL, seed),
-            Trial(name, work, eight, seed),
-            *(MuonTrial(name, work, label, seed, rate=rate) for label in WIDTHS),
-        )
+        MuonTrial(name, work, label, seed, rate=rate)
+        if label in WIDTHS
+        else Trial(name, work, label, seed)
+        for seed in range(seeds)
+        for label in CONTESTS[name]
     ]
 
 
@@ -186,6 +189,8 @@ def differences(frame: pd.DataFrame) -> pd.DataFrame:
         compared = [(ADAMW_8BIT, ADAMW), (MUON, ADAMW)]
         compared += [(label, MUON) for label in WIDTHS if label != MUON]
         for one, other in compared:
+            if one not in losses:
+                continue
             records.append(
                 {"workload": name, "one": one, "other": other, "loss": losses[one].mean(),
                  **paired(losses[one], losses[other]), "state_mib": states[one]}
@@ -245,18 +250,24 @@ def main(given: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.muon", description=__doc__)
     parser.add_argument("workload", nargs="*", default=list(WORKLOADS), metavar="WORKLOAD",
                         help=f"any of {', '.join(WORKLOADS)} (default: all)")  # fmt: skip
+    parser.add_argument("--seeds", type=int, default=SEEDS, help=f"(default {SEEDS})")
     trial_options(parser)
     options = parser.parse_args(given)
     among(parser, "workload", options.workload, list(WORKLOADS))
     out, kept, workers = output_folder(options.out), options.runs / "trials", options.workers or 0
+    restore(out / "muon.csv", kept)
     parts = []
     for name in options.workload:
-        swept = run_all(adamw_sweep(name), kept, workers=workers).assign(part="AdamW")
+
+        def trained(trials: Sequence[Trial], part: str) -> pd.DataFrame:
+            keys = [trial.key for trial in trials]
+            return run_all(trials, kept, workers=workers).assign(part=part, key=keys)
+
+        swept = trained(adamw_sweep(name), "AdamW")
         lr = best(swept, "lr")
-        muon = run_all(muon_sweep(name, lr), kept, workers=workers).assign(part="Muon")
-        due = contest(name, lr, best(muon, "rate"))
-        found = run_all(due, kept, workers=workers).assign(part="contest")
-        parts += [swept, muon, found]
+        muon = trained(muon_sweep(name, lr), "Muon")
+        due = contest(name, lr, best(muon, "rate"), options.seeds)
+        parts += [swept, muon, trained(due, "contest")]
     frame = pd.concat(parts, ignore_index=True)
     frame["optimizer"] = frame["quantizer"].map(lambda one: one if one in WIDTHS else ADAMW_8BIT)
     frame.loc[frame["quantizer"] == FULL, "optimizer"] = ADAMW

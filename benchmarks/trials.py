@@ -143,6 +143,22 @@ def run_all(
     return frame.assign(judge=[trial.judge for trial in trials])
 
 
+def restore(report: Path, folder: str | os.PathLike[str]) -> None:
+    """Keep rows of an earlier report in `folder`, so that their trials are not run again.
+
+    Args:
+        report: a CSV with the columns of `run_all` and `key`; it may be absent.
+        folder: as for `run_all`. Rows that it has are left alone.
+    """
+    if not report.exists():
+        return
+    rows_in = output_folder(folder)
+    for row in pd.read_csv(report).drop_duplicates("key").to_dict("records"):
+        path = rows_in / f"{row.pop('key')}.json"
+        if not path.exists():
+            write_record(path, {name: value for name, value in row.items() if not pd.isna(value)})
+
+
 def _run(trials: list[Trial], workers: int) -> Iterator[tuple[Trial, dict[str, Any]]]:
     if not trials:
         return

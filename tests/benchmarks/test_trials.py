@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.trials import FULL, Trial, kept, run_all
+from benchmarks.trials import FULL, Trial, kept, restore, run_all
 from qmaps.lab.workloads.stdlib_lm import StdlibLMTiny
 from qmaps.storage.files import write_record
 
@@ -48,6 +48,25 @@ def test_only_what_is_missing_or_damaged_is_run(finished: Path, tmp_path: Path) 
     assert len(lines) == 3
     before = run_all(TRIALS, finished, report=lines.append)
     assert again["loss"].tolist() == before["loss"].tolist()
+
+
+def test_rows_of_a_report_are_not_run_again(finished: Path, tmp_path: Path) -> None:
+    before = run_all(TRIALS, finished, report=lambda line: None)
+    report = tmp_path / "report.csv"
+    before.assign(key=[t.key for t in TRIALS], extra=[1.5, None, 2, 3])[:3].to_csv(report)
+    folder = tmp_path / "rows"
+    restore(tmp_path / "absent.csv", folder)
+    restore(report, folder)
+    lines: list[str] = []
+    again = run_all(TRIALS, folder, workers=1, report=lines.append)
+    assert lines[0] == "3 of 4 trials are done already"
+    assert again["loss"].tolist() == before["loss"].tolist()
+    # What the folder has is left alone.
+    write_record(folder / f"{TRIALS[0].key}.json", {"loss": 1.0, "seed": 0})
+    restore(report, folder)
+    row = kept(folder, TRIALS[0])
+    assert row is not None
+    assert row["loss"] == 1.0
 
 
 def test_what_decides_a_trial_is_in_its_key() -> None:
