@@ -1,9 +1,9 @@
 """About two bits per state element: pairs compared by replay, then trained.
 
 ``python -m benchmarks.two_bits`` replays `CANDIDATES` on gradients of `CHOSEN_ON`, trains `TRAINED`
-on each judge, goes on where it was stopped, and writes reports/two-bits.{csv,md} and
-reports/two-bits-replay.csv. Losses of 32-bit AdamW and of `KNOWN` are those of reports/judges.csv,
-which ``python -m benchmarks.judges`` writes: the same trials.
+on each judge, goes on where it was stopped and with the rows of reports/two-bits.csv, and writes
+reports/two-bits.{csv,md} and reports/two-bits-replay.csv. Losses of 32-bit AdamW and of `KNOWN` are
+those of reports/judges.csv, which ``python -m benchmarks.judges`` writes: the same trials.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ import torch
 from torch import nn
 
 from benchmarks.command import among, command_line, one_line_errors, trial_options
-from benchmarks.judges import PAPER
+from benchmarks.judges import PAPER, effort
 from benchmarks.markdown import markdown
 from benchmarks.paired import paired
-from benchmarks.trials import FULL, Trial, run_all
+from benchmarks.trials import FULL, Trial, restore, run_all
 from qmaps.algebra.pair import Pair
 from qmaps.analyze import replay
 from qmaps.capture import StateRecorder
@@ -32,12 +32,11 @@ from qmaps.lab.judges import JUDGES
 from qmaps.lab.workloads import train
 from qmaps.storage.files import output_folder, replacing, write_text
 
-SEEDS = 8
 WINDOW = 30
 """Steps of a replay, from half of the judge's steps on."""
 CHOSEN_ON = ("docstring-lm", "lm-tiny")
-"""Judges whose gradients are replayed; `digits` is held out."""
-DEFAULT = ("digits", "docstring-lm", "lm-tiny")
+"""Judges whose gradients are replayed; the others are held out."""
+DEFAULT = ("digits", "docstring-lm", "lm-tiny", "minilm")
 JUDGED = Path(__file__).parents[1] / "reports" / "judges.csv"
 COARSE = "B32x8/quantile-normal@2s+sr + B128/power3@2u"
 """The preset ``2bit`` before this comparison."""
@@ -69,6 +68,8 @@ TRAINED = (
 """Pairs with the beta of the first moment. SOLO's package recommends 0.8 where its first moment has
 4 bits; its paper makes beta depend on the number of bits, so a much smaller one is trained too.
 32 bits and our pair with 0.8 tell what the smaller beta does without SOLO's quantizers."""
+LARGE = {"minilm": ((FINE, 0.9),), "stdlib-lm": ((FINE, 0.9),)}
+"""What is trained on judges whose runs take minutes, instead of `TRAINED`."""
 
 
 def bits(pair: str) -> float:
@@ -87,8 +88,8 @@ def trials(judge: str) -> list[Trial]:
     workload = JUDGES[judge]
     return [
         Trial(judge, replace(workload, betas=(beta, workload.betas[1])), pair, seed)
-        for pair, beta in TRAINED
-        for seed in range(SEEDS)
+        for pair, beta in LARGE.get(judge, TRAINED)
+        for seed in range(effort(judge).seeds)
     ]
 
 
@@ -217,8 +218,10 @@ def main(given: Sequence[str] | None = None) -> int:
     among(parser, "judge", options.judge, list(JUDGES))
     out = output_folder(options.out)
     due = [trial for judge in options.judge for trial in trials(judge)]
+    restore(out / "two-bits.csv", options.runs / "trials")
     frame = run_all(due, options.runs / "trials", workers=options.workers or 0)
-    frame = frame.assign(beta=[trial.workload.betas[0] for trial in due])
+    betas = [trial.workload.betas[0] for trial in due]
+    frame = frame.assign(beta=betas, key=[trial.key for trial in due])
     windows = pd.concat([replayed(judge) for judge in CHOSEN_ON], ignore_index=True)
     found = differences(frame, pd.read_csv(JUDGED))
     with replacing(out / "two-bits.csv") as temporary:

@@ -25,7 +25,8 @@ def test_only_the_first_beta_changes() -> None:
     assert {trial.quantizer for trial in due} == {FINE, THREE_AND_TWO, SOLO, FULL}
     assert {trial.workload.betas for trial in due} == {(0.9, 0.999), (0.8, 0.999), (0.3, 0.999)}
     assert {trial.workload.lr for trial in due} == {JUDGES["digits"].lr}
-    assert len({trial.key for trial in due}) == len(two_bits.TRAINED) * two_bits.SEEDS
+    assert len({trial.key for trial in due}) == 8 * len(two_bits.TRAINED)
+    assert {trial.quantizer for trial in two_bits.trials("minilm")} == {FINE}
 
 
 def test_differences_are_taken_seed_by_seed_and_a_diverged_run_counts() -> None:
