@@ -1,8 +1,10 @@
-"""The error of one update at 4.25 bits per state element: codebooks designed for it.
+"""Designed codebooks: the error of one update at 4.25 bits, and the loss of training.
 
 ``python -m benchmarks.designed`` designs pairs on the first half of a window of `docstring-lm`'s
 gradients, and measures the error of one update on the second half, and on states of models that the
-design has not seen. It writes reports/designed.{csv,md}.
+design has not seen. Designs by the step cost are trained. It goes on where it was stopped, and with
+the rows of reports/designed-trials.csv, and writes that, reports/designed.csv and .md. Losses of 32
+bits and of the presets are those of reports/judges.csv.
 """
 
 from __future__ import annotations
@@ -17,10 +19,11 @@ import pandas as pd
 import torch
 from torch import nn
 
-from benchmarks.command import among, command_line, one_line_errors
+from benchmarks.command import command_line, one_line_errors, trial_options
 from benchmarks.judges import PAPER
 from benchmarks.markdown import markdown
-from benchmarks.trials import FULL
+from benchmarks.paired import paired
+from benchmarks.trials import FULL, Trial, restore, run_all
 from qmaps import capture
 from qmaps.algebra.pair import Pair
 from qmaps.analyze import design, update_error
@@ -28,17 +31,23 @@ from qmaps.capture import CapturedStates, StateRecorder
 from qmaps.lab.compare import Contender
 from qmaps.lab.judges import JUDGES
 from qmaps.lab.workloads import train
+from qmaps.optim import Choice
 from qmaps.storage.files import output_folder, replacing, write_text
 
 DESIGNED_ON = "docstring-lm"
 OTHERS = ("lm-tiny", "digits", "minilm")
-"""Judges whose states no design has seen."""
+"""Models whose states no design has seen."""
 WINDOW = 60
 """Gradients of the window that is halved."""
 BITS = 4.25
 WIDTHS = ((4, 4), (5, 3))
 """Widths of both moments."""
 KNOWN = (PAPER, "B128/DE@4s + B128/DE-0@4u", "B128/nf4@4s + B128/power2@4u")
+TRAINED = (4, 3)
+"""Widths of the designs by step cost that are trained."""
+TRAINED_ON = ("docstring-lm", "lm-tiny")
+SEEDS = 8
+JUDGED = Path(__file__).parents[1] / "reports" / "judges.csv"
 MEASURES = {"mean_abs_error": "mean", "median_rel_error": "median relative"}
 
 
@@ -73,18 +82,59 @@ def designs(states: CapturedStates) -> tuple[list[Pair], pd.DataFrame]:
     return pairs, pd.concat(frames).drop_duplicates("quantizer")
 
 
-def page(frame: pd.DataFrame, pairs: Sequence[Pair], command: str) -> str:
+def trials(states: CapturedStates, folder: Path) -> list[Trial]:
+    """Training with designs by the step cost; their choices are written to `folder`."""
+    due = []
+    for bits in TRAINED:
+        pair = design.run(states, bits).pair
+        path = folder / f"{bits}-bits.json"
+        Choice({"exp_avg": pair.first, "exp_avg_sq": pair.second}).save(path)
+        due += [
+            Trial(judge, JUDGES[judge], pair.spec, seed, choice=str(path))
+            for judge in TRAINED_ON
+            for seed in range(SEEDS)
+        ]
+    return due
+
+
+def differences(trained: pd.DataFrame, judged: pd.DataFrame) -> pd.DataFrame:
+    """Final losses minus that of 32 bits with the same seed.
+
+    Args:
+        trained: rows of `run_all` of `trials`.
+        judged: rows of reports/judges.csv.
+
+    Returns:
+        `judge`, `quantizer`, `seeds`, `difference` (mean), `low` and `high` (95 % confidence
+        interval).
+    """
+    records = []
+    for judge, rows in trained.groupby("judge", sort=False):
+        own = judged[(judged["judge"] == judge) & (judged["lr"] == JUDGES[str(judge)].lr)]
+        full = own[own["quantizer"] == FULL].set_index("seed")["loss"]
+        others = own[own["quantizer"] != FULL]
+        for pair, group in pd.concat([rows, others]).groupby("quantizer"):
+            losses = group.set_index("seed")["loss"].fillna(float("inf"))
+            found = paired(losses, full[full.index.isin(losses.index)])
+            records.append({"judge": judge, "quantizer": pair, **found})
+    return pd.DataFrame(records)
+
+
+def page(frame: pd.DataFrame, losses: pd.DataFrame, pairs: Sequence[Pair], command: str) -> str:
     """The report.
 
     Args:
         frame: `judge`, `quantizer`, `bits_per_element` and the columns of `MEASURES`.
+        losses: rows of `differences`.
         pairs: the designed pairs.
         command: what made it.
     """
     lines = [
-        "# The error of one update at 4.25 bits per state element",
+        "# Designed codebooks",
         "",
         f"`{command}`",
+        "",
+        "## The error of one update at 4.25 bits per state element",
         "",
         "Designed pairs have the least mean error of one update of all candidates of "
         '`qmaps.design.run(states, bits, bits_per_element=4.25, criterion="update_error")` on '
@@ -97,7 +147,7 @@ def page(frame: pd.DataFrame, pairs: Sequence[Pair], command: str) -> str:
     ]
     for judge, rows in frame.groupby("judge", sort=False):
         paper = rows[rows["quantizer"] == PAPER].iloc[0]
-        lines += ["", f"## {judge}", ""]
+        lines += ["", f"### {judge}", ""]
         head = ["pair", "bits"]
         for name in MEASURES.values():
             head += [name, "x less"]
@@ -108,7 +158,31 @@ def page(frame: pd.DataFrame, pairs: Sequence[Pair], command: str) -> str:
                 own += [f"{row[name]:.3g}", f"{paper[name] / row[name]:.2f}"]
             cells.append(own)
         lines += markdown(head, cells)
-    lines += ["", "## Codebooks", ""]
+    lines += [
+        "",
+        "## Training",
+        "",
+        f"Designs by the step cost (`qmaps.design.run(states, bits)`) on `{DESIGNED_ON}`, beside "
+        "the pairs of [judges.md](judges.md). Differences of the final validation loss to 32 bits "
+        "are taken seed by seed; 95 % is the confidence interval of a t-test.",
+        "",
+        *markdown(
+            ("model", "pair", "seeds", "minus 32 bits", "95 %"),
+            [
+                (
+                    row.judge,
+                    f"`{row.quantizer}`",
+                    f"{row.seeds}",
+                    f"{row.difference:+.4f}",
+                    f"{row.low:+.4f} to {row.high:+.4f}",
+                )
+                for row in losses.sort_values(["judge", "difference"]).itertuples()
+            ],
+        ),
+        "",
+        "## Codebooks",
+        "",
+    ]
     for pair in pairs:
         for q in (pair.first, pair.second):
             if q is not None:
@@ -121,25 +195,29 @@ def page(frame: pd.DataFrame, pairs: Sequence[Pair], command: str) -> str:
 def main(given: Sequence[str] | None = None) -> int:
     """Run the command line; returns the exit status."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.designed", description=__doc__)
-    parser.add_argument("judge", nargs="*", default=list(OTHERS), metavar="JUDGE",
-                        help=f"models: any of {', '.join(OTHERS)} (default: all)")  # fmt: skip
-    parser.add_argument("--out", type=Path, default=Path("reports"), help="folder of the results")
+    trial_options(parser)
     options = parser.parse_args(given)
-    among(parser, "judge", options.judge, list(OTHERS))
-    out = output_folder(options.out)
+    out, kept = output_folder(options.out), options.runs / "trials"
+    restore(out / "designed-trials.csv", kept)
     with tempfile.TemporaryDirectory() as folder:
         own = states_of(DESIGNED_ON, Path(folder) / DESIGNED_ON, gradients=True)
+        due = trials(own, Path(folder))
+        trained = run_all(due, kept, workers=options.workers or 0)
+        trained = trained.assign(key=[trial.key for trial in due])
         pairs, held_out = designs(own)
         frames = [held_out.assign(judge=f"{DESIGNED_ON}, held-out half")]
         compared = [*pairs, *map(Pair.parse, KNOWN)]
-        for judge in options.judge:
+        for judge in OTHERS:
             states = states_of(judge, Path(folder) / judge)
             frames.append(update_error(states, compared).assign(judge=judge))
             print(f"measured {judge}", flush=True)
     frame = pd.concat(frames)[["judge", "quantizer", "bits_per_element", *MEASURES]]
-    with replacing(out / "designed.csv") as temporary:
-        frame.to_csv(temporary, index=False)
-    write_text(out / "designed.md", page(frame, pairs, command_line("benchmarks.designed", given)))
+    for name, table in (("designed", frame), ("designed-trials", trained)):
+        with replacing(out / f"{name}.csv") as temporary:
+            table.to_csv(temporary, index=False)
+    losses = differences(trained, pd.read_csv(JUDGED))
+    command = command_line("benchmarks.designed", given)
+    write_text(out / "designed.md", page(frame, losses, pairs, command))
     return 0
 
 
