@@ -89,8 +89,8 @@ def page(ratios: dict[str, float], width: int, rounds: int) -> str:
         "",
         f"`python -m benchmarks.sharded --width {width} --rounds {rounds}`: {RANKS} ranks over "
         f"gloo with one thread each, four linear layers of {width} by {width} under `fully_shard`; "
-        "optimizer steps alone. Ratios of medians over interleaved rounds. `rank1` steps on the "
-        "reference, twice, with one collective.",
+        "optimizer steps alone. Ratios of medians over interleaved rounds. A step with "
+        "`rank1` computes its maxima first, and exchanges them in one collective.",
         "",
         *table_lines(
             ("optimizer", "a step, times torch"),

@@ -8,7 +8,7 @@ it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -34,10 +34,20 @@ from qmaps.cuda.tensors import (
     supports,
     tiles,
 )
+from qmaps.distributed.exchange import SharedScales
 from qmaps.engines.addresses import address, in_memory
 from qmaps.engines.plan import FusedPlan, fused_supports
 from qmaps.engines.rules import ordered
-from qmaps.engines.step import Inputs, ParameterStep, Rule, Scalars, StepEngine, StepPlan
+from qmaps.engines.step import (
+    NONE_SHARED,
+    Inputs,
+    ParameterStep,
+    Rule,
+    Scalars,
+    Scaled,
+    StepEngine,
+    StepPlan,
+)
 from qmaps.engines.step_scalars import StepScalar
 from qmaps.errors import BackendError
 
@@ -189,7 +199,11 @@ class CudaPlan(FusedPlan):
         self._words = b""
         super().__init__(rule, given)
 
-    def run(self, inputs: Inputs) -> None:
+    def run(
+        self,
+        inputs: Inputs,
+        shared: Mapping[Scaled, SharedScales] = NONE_SHARED,  # noqa: ARG002
+    ) -> None:
         """Take one step."""
         if not self._given:
             return

@@ -8,8 +8,9 @@ format of scales, such as 8-bit grids, needs to know of all of them goes into a 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import NamedTuple
 
 import torch
@@ -17,7 +18,7 @@ from torch import Tensor
 
 from qmaps.distributed.over_shards import largest_bits
 from qmaps.distributed.shards import Groups, Shard
-from qmaps.normalize.base import Normalizer, Scales
+from qmaps.normalize.base import Normalizer, Scales, Shape
 from qmaps.normalize.minimum import Minimum
 from qmaps.normalize.scale_format import ScaleFormat
 
@@ -29,13 +30,32 @@ class Request(NamedTuple):
 
     Attributes:
         normalizer: computes the scales.
-        x: the local part of the tensor, float32.
-        shard: what part of the whole tensor `x` is.
+        scales: those of the local part of the tensor, float32, before they are stored in another
+            format; of the shapes of `unformatted_shapes`.
+        shard: what part of the whole tensor the local part is.
     """
 
     normalizer: Normalizer
-    x: Tensor
+    scales: Scales
     shard: Shard
+
+    @staticmethod
+    def of(normalizer: Normalizer, x: Tensor, shard: Shard) -> Request:
+        """The request for `x`, the float32 local part of a tensor."""
+        leaves = map(_without_format, _leaves(normalizer))
+        return Request(normalizer, tuple(s for leaf in leaves for s in leaf.scales(x)), shard)
+
+
+class SharedScales(NamedTuple):
+    """The scales of a local part, as the whole tensor has them.
+
+    Attributes:
+        stored: in the parts that the normalizer's `layout` describes for the local shape.
+        floats: what these stand for: float32 of the shapes of `unformatted_shapes`.
+    """
+
+    stored: Scales
+    floats: Scales
 
 
 def spans_shards(normalizer: Normalizer, shard: Shard) -> bool:
@@ -45,50 +65,60 @@ def spans_shards(normalizer: Normalizer, shard: Shard) -> bool:
     return any(not each.block and shard.groups(each.over(dims)) for each in extents)
 
 
-def shared_scales(requests: Sequence[Request]) -> list[Scales]:
+def unformatted_shapes(normalizer: Normalizer, shape: Shape) -> list[Shape]:
+    """The shapes of the float32 scales of a tensor of `shape`, before they take another format."""
+    leaves = map(_without_format, _leaves(normalizer))
+    return [size for leaf in leaves for _, size in leaf.layout(shape)]
+
+
+def shared_scales(requests: Sequence[Request]) -> list[SharedScales]:
     """The scales of local parts, as the whole tensors have them.
 
     Every process of the groups must make the same requests in the same order.
 
     Args:
-        requests: the local tensors with their normalizers.
+        requests: the local scales with their normalizers.
 
     Returns:
-        The scales of each request, in the parts that its normalizer's `layout` describes for the
-        local shape.
+        The scales of each request.
     """
-    leaves = [_Leaf.of(request, each) for request in requests for each in _leaves(request)]
+    leaves = [leaf for request in requests for leaf in _Leaf.all_of(request)]
     bits: dict[Groups, list[Tensor]] = defaultdict(list)
     for leaf in leaves:
         for number, groups in leaf.wide():
             bits[groups].append(leaf.scales[number].abs().view(torch.int32))
-    found = {groups: iter(largest_bits(given, groups)) for groups, given in bits.items()}
+    largest = {groups: iter(largest_bits(given, groups)) for groups, given in bits.items()}
     for leaf in leaves:
         for number, groups in leaf.wide():
-            leaf.scales[number] = next(found[groups]).view(torch.float32)
+            leaf.scales[number] = next(largest[groups]).view(torch.float32)
 
     bits = defaultdict(list)
     formatted = [leaf for leaf in leaves if leaf.format is not None]
     shared = [(leaf, leaf.request.shard.groups()) for leaf in formatted if leaf.shares]
     for leaf, groups in shared:
         bits[groups].append(leaf.end_bits())
-    found = {groups: iter(largest_bits(given, groups)) for groups, given in bits.items()}
+    largest = {groups: iter(largest_bits(given, groups)) for groups, given in bits.items()}
     for leaf, groups in shared:
-        leaf.finish(next(found[groups]))
+        leaf.finish(next(largest[groups]))
     for leaf in formatted:
         if not leaf.shares:
             leaf.finish(None)
 
     results = iter(leaves)
-    return [
-        tuple(scale for _ in _leaves(request) for scale in next(results).scales)
-        for request in requests
-    ]
+    found = []
+    for request in requests:
+        own = [next(results) for _ in _leaves(request.normalizer)]
+        stored = tuple(scale for leaf in own for scale in leaf.scales)
+        found.append(SharedScales(stored, tuple(scale for leaf in own for scale in leaf.floats())))
+    return found
 
 
-def _leaves(request: Request) -> tuple[Normalizer, ...]:
-    normalizer = request.normalizer
+def _leaves(normalizer: Normalizer) -> tuple[Normalizer, ...]:
     return normalizer.parts if isinstance(normalizer, Minimum) else (normalizer,)
+
+
+def _without_format(normalizer: Normalizer) -> Normalizer:
+    return normalizer.inner if isinstance(normalizer, ScaleFormat) else normalizer
 
 
 @dataclass
@@ -101,10 +131,18 @@ class _Leaf:
     scales: list[Tensor]
 
     @staticmethod
-    def of(request: Request, normalizer: Normalizer) -> _Leaf:
-        format_ = normalizer if isinstance(normalizer, ScaleFormat) else None
-        inner = normalizer if format_ is None else format_.inner
-        return _Leaf(request, inner, format_, list(inner.scales(request.x)))
+    def all_of(request: Request) -> Iterator[_Leaf]:
+        given, dims = iter(request.scales), len(request.shard.shape)
+        for normalizer in _leaves(request.normalizer):
+            format_ = normalizer if isinstance(normalizer, ScaleFormat) else None
+            inner = _without_format(normalizer)
+            count = len(inner.extents(dims) or ())
+            yield _Leaf(request, inner, format_, list(islice(given, count)))
+
+    def floats(self) -> Scales:
+        """The float32 scales that those which are stored stand for."""
+        scales = tuple(self.scales)
+        return scales if self.format is None else self.format.read(scales)
 
     @property
     def shares(self) -> bool:

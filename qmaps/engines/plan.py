@@ -13,11 +13,18 @@ from torch import Tensor
 
 from qmaps.algebra.quantized import QuantizedTensor
 from qmaps.algebra.quantizer import Quantizer
-from qmaps.distributed.exchange import spans_shards
 from qmaps.engines.addresses import Kept, address, in_memory, look
 from qmaps.engines.masters import MASTER, updated
 from qmaps.engines.packing import packed_bytes
-from qmaps.engines.step import COUNTER, ParameterStep, Rule, StateStep, StepPlan, codes_of
+from qmaps.engines.step import (
+    COUNTER,
+    ParameterStep,
+    Rule,
+    StateStep,
+    StepPlan,
+    codes_of,
+    spanning_states,
+)
 from qmaps.maps.base import Map
 from qmaps.maps.fitted import FittedMap
 from qmaps.normalize.base import Normalizer
@@ -146,6 +153,8 @@ def fused_supports(
     rule: Rule,
     given: ParameterStep,
     supports: Callable[[Normalizer, Map, tuple[int, ...]], bool],
+    *,
+    spanning: bool = False,
 ) -> bool:
     """Whether an engine can step this parameter: the conditions that all fused engines share.
 
@@ -153,6 +162,7 @@ def fused_supports(
         rule: the update rule.
         given: the parameter.
         supports: tells whether the engine supports a normalizer and a map for a tensor of a shape.
+        spanning: whether the engine supports scales that depend on other processes' shards.
 
     Returns:
         False if the parameter, its gradient, its states or its shard need the reference.
@@ -167,6 +177,8 @@ def fused_supports(
     factored = any(state.factored for state in given.states)
     if factored and (shard is not None or not given.param.numel()):
         return False  # its statistics need all shards, or there are no elements
+    if not spanning and any(spanning_states(given)):
+        return False
     return all(_state_supported(given, state, supports) for state in given.states)
 
 
@@ -198,9 +210,7 @@ def _state_supported(
         if value is None or int(given.storage["step"]) % given.refit_every == 0:
             return False
         q = value.quantizer
-    if shard is not None and (
-        spans_shards(q.normalizer, shard) or (q.stochastic and shard.runs is not None)
-    ):
+    if shard is not None and q.stochastic and shard.runs is not None:
         return False
     if not supports(q.normalizer, q.map, state.shape):
         return False

@@ -2,31 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 import torch
 from torch import Tensor
 
 from qmaps.algebra.quantized import QuantizedTensor
-from qmaps.distributed.exchange import Request, shared_scales, spans_shards
+from qmaps.distributed.exchange import Request, SharedScales
 from qmaps.distributed.over_shards import whole_of
 from qmaps.engines.bfloat16 import round_stochastically
 from qmaps.engines.masters import updated
 from qmaps.engines.step import (
     COUNTER,
+    NONE_SHARED,
     Context,
     Inputs,
     ParameterStep,
     Rule,
+    Scaled,
     StateStep,
     StepEngine,
     StepPlan,
     count_step,
+    spanning_states,
 )
 from qmaps.engines.step_scalars import StepScalar
 from qmaps.maps.fitted import FittedMap
-from qmaps.normalize.base import Scales
 
 
 class ReferenceEngine(StepEngine):
@@ -52,9 +54,25 @@ class ReferencePlan(StepPlan):
         """Whether the next step can be taken by this plan: each plan is for one step."""
         return False
 
-    def run(self, inputs: Inputs) -> None:
+    def requests(self, inputs: Inputs) -> dict[Scaled, Request]:
+        """The new scales that depend on other processes' shards.
+
+        They are computed by taking the step twice, so that new states need not be kept in between.
+        """
+        asked: dict[Scaled, Request] = {}
+        for given in self._given:
+            spanning = list(spanning_states(given))
+            if spanning:
+                step = int(given.storage.get("step", 0)) + 1
+                states = self._advanced(given, step, inputs, keep=True)[1]
+                for state, normalizer, shard in spanning:
+                    asked[given.number, state.name] = Request.of(
+                        normalizer, states[state.name], shard
+                    )
+        return asked
+
+    def run(self, inputs: Inputs, shared: Mapping[Scaled, SharedScales] = NONE_SHARED) -> None:
         """Take one step."""
-        shared = self._shared_scales(inputs)
         for given in self._given:
             if "step" not in given.storage:
                 given.storage["step"] = torch.zeros((), dtype=COUNTER)
@@ -102,27 +120,6 @@ class ReferencePlan(StepPlan):
             self._scalars[group, step] = dict(zip(exact, rounded, strict=True))
         return self._scalars[group, step]
 
-    def _shared_scales(self, inputs: Inputs) -> dict[tuple[int, str], Scales]:
-        """The new scales that depend on other processes' shards, by number and state.
-
-        They are computed by taking the step twice, so that new states need not be kept in between.
-        """
-        asked: dict[tuple[int, str], Request] = {}
-        for given in self._given:
-            spanning = [
-                (state, state.quantizer.normalizer, state.shard)
-                for state in given.states
-                if state.quantizer is not None
-                and state.shard is not None
-                and spans_shards(state.quantizer.normalizer, state.shard)
-            ]
-            if spanning:
-                step = int(given.storage.get("step", 0)) + 1
-                states = self._advanced(given, step, inputs, keep=True)[1]
-                for state, normalizer, shard in spanning:
-                    asked[given.number, state.name] = Request(normalizer, states[state.name], shard)
-        return dict(zip(asked, shared_scales(list(asked.values())), strict=True))
-
 
 def _read(given: ParameterStep) -> Tensor:
     """The float32 values of a parameter; not a copy if it, or its master copy, is float32."""
@@ -160,7 +157,7 @@ def _decoded(given: ParameterStep, state: StateStep) -> Tensor:
 
 
 def _encoded(
-    given: ParameterStep, state: StateStep, value: Tensor, step: int, scales: Scales | None
+    given: ParameterStep, state: StateStep, value: Tensor, step: int, scales: SharedScales | None
 ) -> Tensor | QuantizedTensor:
     """A new state as it is stored; `scales` are those that depend on other processes."""
     q = state.quantizer
@@ -172,5 +169,5 @@ def _encoded(
         q = previous.quantizer
     key = None if state.key is None else replace(state.key, step=step)
     if scales is not None:
-        return q.quantize_scaled(value, scales, key=key)
+        return q.quantize_scaled(value, scales.stored, key=key)
     return q.quantize_unchecked(value, key=key)

@@ -12,8 +12,9 @@ parameter's states in. Everything else in a description is not changed.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import torch
@@ -21,15 +22,22 @@ from torch import Tensor
 
 from qmaps.algebra.quantized import QuantizedTensor
 from qmaps.algebra.quantizer import Quantizer
+from qmaps.distributed.exchange import Request, SharedScales, shared_scales, spans_shards
 from qmaps.distributed.shards import Shard
 from qmaps.engines.philox import RoundingKey
 from qmaps.engines.step_scalars import StepScalar
+from qmaps.normalize.base import Normalizer
 
 COUNTER = torch.float64
 """The dtype of step counters; float32, which torch uses, cannot count beyond 2**24."""
 
 FACTORED = "factored"
 """The word for all factored statistics in a kernel's list of states."""
+
+Scaled = tuple[int, str]
+"""A state whose scales are shared: its parameter's number among all, and its name."""
+
+NONE_SHARED: Mapping[Scaled, SharedScales] = MappingProxyType({})
 
 Shape = tuple[int, ...]
 Scalars = Mapping[str, "float | StepScalar"]
@@ -141,6 +149,14 @@ class ParameterStep:
         return " ".join(own if len(own) == len(self.states) else [*own, FACTORED])
 
 
+def spanning_states(given: ParameterStep) -> Iterator[tuple[StateStep, Normalizer, Shard]]:
+    """The states whose scales depend on other processes' shards."""
+    for state in given.states:
+        q, shard = state.quantizer, state.shard
+        if q is not None and shard is not None and spans_shards(q.normalizer, shard):
+            yield state, q.normalizer, shard
+
+
 @dataclass(frozen=True, eq=False)
 class Inputs:
     """The values that change from step to step.
@@ -169,9 +185,41 @@ class StepPlan(ABC):
             gradients: their gradients now.
         """
 
+    def requests(self, inputs: Inputs) -> dict[Scaled, Request]:  # noqa: ARG002
+        """Begin the next step, as far as it goes without what other processes compute.
+
+        Args:
+            inputs: those that `run` is then called with.
+
+        Returns:
+            The new scales that depend on other processes' shards; none by default.
+        """
+        return {}
+
     @abstractmethod
-    def run(self, inputs: Inputs) -> None:
-        """Take one step."""
+    def run(self, inputs: Inputs, shared: Mapping[Scaled, SharedScales] = NONE_SHARED) -> None:
+        """Take one step.
+
+        Args:
+            inputs: the values that change from step to step.
+            shared: an answer to each of `requests`; they may hold those of other plans too.
+        """
+
+
+def run_together(plans: Sequence[StepPlan], inputs: Inputs) -> None:
+    """Take one step of several plans, with one exchange of the scales that depend on other shards.
+
+    Processes exchange the scales of the same states in the same order, even if different engines
+    step a parameter on different processes.
+    """
+    asked: dict[Scaled, Request] = {}
+    for plan in plans:
+        asked |= plan.requests(inputs)
+    order = sorted(asked)
+    found = shared_scales([asked[scaled] for scaled in order])
+    shared = dict(zip(order, found, strict=True))
+    for plan in plans:
+        plan.run(inputs, shared)
 
 
 class StepEngine(ABC):

@@ -406,8 +406,8 @@ def read_state(
         key = rounding_key(optimizer, number, param, group, step=step, state=name)
         its = state_shard(optimizer, name, param, shard)
         if its is not None and spans_shards(q.normalizer, its):
-            (scales,) = shared_scales([Request(q.normalizer, value, its)])
-            state[name] = q.quantize_scaled(value, scales, key=key)
+            (scales,) = shared_scales([Request.of(q.normalizer, value, its)])
+            state[name] = q.quantize_scaled(value, scales.stored, key=key)
         else:
             state[name] = q.quantize_unchecked(value, key=key)
     return state

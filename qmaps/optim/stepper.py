@@ -18,7 +18,7 @@ from qmaps.engines.native.leaving import forget_at_exit
 from qmaps.engines.native.plan import NativeEngine
 from qmaps.engines.plan import same
 from qmaps.engines.reference_plan import ReferenceEngine
-from qmaps.engines.step import Inputs, ParameterStep, Rule, StepEngine, StepPlan
+from qmaps.engines.step import Inputs, ParameterStep, Rule, StepEngine, StepPlan, run_together
 from qmaps.optim.checks import check_gradient, check_states
 from qmaps.optim.choice import settings_key
 from qmaps.optim.describe import described
@@ -116,8 +116,7 @@ class Stepper:
         scalars = [optimizer.step_scalars(g) if id(g) in stepping else {} for g in groups]
         inputs = Inputs(scalars, scale, found_inf)
         try:
-            for plan in plans:
-                plan.run(inputs)
+            run_together(plans, inputs)
         finally:
             _store(optimizer, fresh)
 

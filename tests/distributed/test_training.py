@@ -17,6 +17,7 @@ pytestmark = pytest.mark.skipif(
 EVERYWHERE = (
     "blocks_are_those_of_the_whole",
     "uneven_shards_have_blocks_of_their_own",
+    "uneven_shards_share_scales",
     "skipping_and_raising_together",
     "data_parallel",
 )

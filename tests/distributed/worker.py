@@ -9,6 +9,7 @@ import sys
 import time
 import traceback
 from collections.abc import Callable
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +30,7 @@ from torch.distributed.checkpoint.state_dict import (
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import Replicate, Shard, distribute_tensor
 
+import qmaps
 from qmaps import lpmm
 from qmaps.algebra.quantized import QuantizedTensor
 from qmaps.capture import load
@@ -36,6 +38,7 @@ from qmaps.capture.conversion import convert_file
 from qmaps.distributed.rows import by_rows
 from qmaps.distributed.shards import local, shard_of
 from qmaps.engines.backends import use_backend
+from qmaps.engines.native.tensors import supports
 from qmaps.errors import BadTypeError, BadValueError
 from qmaps.optim import (
     LAMB,
@@ -197,17 +200,65 @@ SPANNING = (
 
 
 def check_scales_that_span_shards_are_those_of_the_whole() -> None:
-    for spec in SPANNING:
-        specs = {"exp_avg": "B64/DE@4s", "exp_avg_sq": spec}
-        assert_same(*pair(lambda p, specs=specs: AdamW(p, state_quantizers=specs), 4))
-    assert_same(*pair(paper_4bit, 4))
+    for engine in ("native", "reference"):
+        for spec in SPANNING:
+            specs = {"exp_avg": "B64/DE@4s", "exp_avg_sq": spec}
+            with use_backend(engine):
+                ours, theirs = pair(lambda p, specs=specs: AdamW(p, state_quantizers=specs), 4)
+            assert_same(ours, theirs)
+            # The engine takes all shards whose format of scales it supports.
+            q, params = qmaps.quantizer(spec), theirs.param_groups[0]["params"]
+            takes = supports(q.normalizer, q.map, (64, 64))
+            matrices = sum(p.dim() == 2 for p in params)
+            expected = len(params) if engine == "reference" else 0 if takes else matrices
+            assert theirs._stepper.left == expected, spec
+        with use_backend(engine):
+            assert_same(*pair(paper_4bit, 4))
+
+
+def check_uneven_shards_share_scales() -> None:
+    """Shards of different sizes, some empty, that the engines of two processes share out."""
+    mesh = dist.init_device_mesh("cpu", (WORLD,))
+    generator = torch.Generator().manual_seed(0)
+    grads = {}
+    for shape in ((50, 33), (7, 100), (1, 300), (33, 1), (2, 3, 200), (5, 4096)):
+        grads[shape] = [torch.randn(shape, generator=generator) for _ in range(3)]
+    specs = {"exp_avg": "tensor/DE@8s", "exp_avg_sq": "rank1x8&col/linear@4u"}
+    for split in (0, 1):
+        # The last process alone leaves the step to the reference.
+        for engines in (("native",) * WORLD, ("native",) * (WORLD - 1) + ("reference",)):
+            whole = [nn.Parameter(each[0].clone()) for each in grads.values()]
+            parts = [
+                nn.Parameter(distribute_tensor(p.detach(), mesh, [Shard(split)])) for p in whole
+            ]
+            optimizers = [
+                AdamW(params, state_quantizers=specs, min_quantized_size=0)
+                for params in (whole, parts)
+            ]
+            for step in range(3):
+                for p, q, each in zip(whole, parts, grads.values(), strict=True):
+                    p.grad = each[step].clone()
+                    q.grad = distribute_tensor(each[step], mesh, [Shard(split)])
+                with use_backend(engines[RANK]):
+                    for optimizer in optimizers:
+                        optimizer.step()
+            assert_same(*optimizers)
+            left = 0 if engines[RANK] == "native" else len(parts)
+            assert optimizers[1]._stepper.left == left
 
 
 def check_one_collective_for_all_maxima() -> None:
+    for engine in ("native", "reference"):
+        with use_backend(engine):
+            assert collectives() == [64 + 128], engine  # the columns of two matrices
+
+
+def collectives() -> list[int]:
+    """The sizes of a step's collectives."""
     parts = sharded(model())
     optimizer = paper_4bit(parts.parameters())
     train(parts, optimizer, range(2))
-    calls = []
+    calls: list[int] = []
     real = dist.all_reduce
 
     def counting(*args: Any, **kwargs: Any) -> Any:
@@ -219,10 +270,16 @@ def check_one_collective_for_all_maxima() -> None:
         optimizer.step()
     finally:
         dist.all_reduce = real
-    assert calls == [64 + 128], calls  # the columns of two matrices
+    return calls
 
 
 def check_nan_reaches_all_that_shares_its_scale() -> None:
+    for engine in ("native", "reference"):
+        with use_backend(engine):
+            nan_reaches_all()
+
+
+def nan_reaches_all() -> None:
     mesh = dist.init_device_mesh("cpu", (WORLD,))
     for spec in ("rank1/linear@4u", "B64x8/linear@8u"):
         param = nn.Parameter(distribute_tensor(torch.ones(64, 32), mesh, [Shard(0)]))
@@ -288,13 +345,17 @@ def check_other_placements() -> None:
     generator = torch.Generator().manual_seed(0)
     whole = torch.randn(64, 96, generator=generator)
     grads = [torch.randn(64, 96, generator=generator) for _ in range(3)]
-    specs = {"exp_avg": "row/DE@4s+sr", "exp_avg_sq": "rank1/linear@4u+sr"}
-    for mesh, placements in (
-        (line, [Shard(1)]),
-        (line, [Replicate()]),
-        (square, [Shard(0), Shard(1)]),
-        (square, [Shard(1), Shard(0)]),
-        (square, [Shard(0), Shard(0)]),
+    nearest = {"exp_avg": "row/DE@4s", "exp_avg_sq": "rank1/linear@4u"}
+    random = {name: f"{spec}+sr" for name, spec in nearest.items()}
+    for (mesh, placements), specs in product(
+        (
+            (line, [Shard(1)]),
+            (line, [Replicate()]),
+            (square, [Shard(0), Shard(1)]),
+            (square, [Shard(1), Shard(0)]),
+            (square, [Shard(0), Shard(0)]),
+        ),
+        (nearest, random),
     ):
         ours, theirs = nn.Parameter(whole.clone()), nn.Parameter(
             distribute_tensor(whole, mesh, placements)
@@ -308,6 +369,9 @@ def check_other_placements() -> None:
             for optimizer in optimizers:
                 optimizer.step()
         assert_same(*optimizers)
+        # Random numbers of rows that are cut are the reference's work.
+        rows_are_cut = shard_of(theirs).runs is not None  # type: ignore[union-attr]
+        assert optimizers[1]._stepper.left == (1 if specs is random and rows_are_cut else 0)
 
 
 def check_skipping_and_raising_together() -> None:

@@ -76,7 +76,7 @@ def test_the_native_engine_steps_copies(
     taken = []
     run = NativePlan.run
     monkeypatch.setattr(
-        NativePlan, "run", lambda p, given: (taken.append(len(p._params)), run(p, given))
+        NativePlan, "run", lambda p, *given: (taken.append(len(p._params)), run(p, *given))
     )
     copied = []
     copy_ = torch._foreach_copy_

@@ -3,21 +3,33 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from qmaps.algebra.quantized import QuantizedTensor
 from qmaps.algebra.quantizer import Quantizer
+from qmaps.distributed.exchange import Request, SharedScales, unformatted_shapes
+from qmaps.distributed.shards import Shard
 from qmaps.engines.addresses import address
 from qmaps.engines.native import core, tensors
 from qmaps.engines.philox import RoundingKey
 from qmaps.engines.plan import FusedPlan, fused_supports, readable
 from qmaps.engines.rules import ordered, rules
-from qmaps.engines.step import Inputs, ParameterStep, Rule, StepEngine, StepPlan
+from qmaps.engines.step import (
+    NONE_SHARED,
+    Inputs,
+    ParameterStep,
+    Rule,
+    Scaled,
+    StepEngine,
+    StepPlan,
+    spanning_states,
+)
 from qmaps.engines.step_scalars import StepScalar
+from qmaps.normalize.base import Normalizer
 
 
 class NativeEngine(StepEngine):
@@ -34,7 +46,7 @@ class NativeEngine(StepEngine):
             return False
         if given.codes is not None and not _codes_supported(given):
             return False
-        return fused_supports(rule, given, tensors.supports)
+        return fused_supports(rule, given, tensors.supports, spanning=True)
 
     def plan(self, rule: Rule, given: Sequence[ParameterStep]) -> StepPlan:
         """A plan for parameters that it supports; states that are missing are created."""
@@ -45,13 +57,33 @@ class NativePlan(FusedPlan):
     """Parameters described to the engine's ``Step``."""
 
     _step: Any
+    _shared: list[_Shared]
+    _copies: list[Tensor]
 
-    def run(self, inputs: Inputs) -> None:
+    def requests(self, inputs: Inputs) -> dict[Scaled, Request]:
+        """The new scales that depend on other processes' shards: the first half of a step."""
+        if not self._shared:
+            return {}
+        self._begin(inputs)
+        return {each.scaled: each.request for each in self._shared}
+
+    def run(self, inputs: Inputs, shared: Mapping[Scaled, SharedScales] = NONE_SHARED) -> None:
         """Take one step."""
         if not self._given:
             return
+        if not self._shared:
+            self._begin(inputs)
+        for each in self._shared:
+            each.encode_by(shared[each.scaled])
+        self._step.finish(tensors.threads(self._numel))
+        for each in self._shared:
+            each.store(shared[each.scaled])
+        self._copies = []
         self._counters += 1
-        steps = list(map(int, self._counters.tolist()))
+        self._round_masters()
+
+    def _begin(self, inputs: Inputs) -> None:
+        steps = [int(count) + 1 for count in self._counters.tolist()]
         # Parameters of one group that are at the same step share their scalars.
         kinds = list(zip(self._groups, steps, strict=True))
         row = {kind: index for index, kind in enumerate(dict.fromkeys(kinds))}
@@ -62,8 +94,9 @@ class NativePlan(FusedPlan):
             ]
             for group, step in row
         ]
-        gradients_at, copies = self._gradients_at()
-        self._step.run(
+        # The engine reads the copies until the step is finished.
+        gradients_at, self._copies = self._gradients_at()
+        self._step.begin(
             self._targets_at(),
             gradients_at,
             scalars,
@@ -71,12 +104,11 @@ class NativePlan(FusedPlan):
             steps,
             tensors.threads(self._numel),
         )
-        del copies  # the engine reads them until here
-        self._round_masters()
 
     def _describe(self) -> None:
         self._groups = [given.group for given in self._given]
         self._step = core.Step()
+        self._copies, self._shared = [], []
         for index, (given, target) in enumerate(zip(self._given, self._targets, strict=True)):
             self._add(given, target)
             if index in self._masters and _rounded_here(given.param):
@@ -103,6 +135,7 @@ class NativePlan(FusedPlan):
 
     def _add_states(self, given: ParameterStep) -> None:
         step = self._step
+        spanning = {state.name: (norm, shard) for state, norm, shard in spanning_states(given)}
         if any(state.factored for state in given.states):
             step.arrange_factored(list(given.param.shape))
         for state in given.states:
@@ -118,6 +151,41 @@ class NativePlan(FusedPlan):
                 step.add_factored_quantized(torch.Size(value.shape).numel(), *stored)
             else:
                 step.add_quantized(*stored)
+            if state.name in spanning:
+                scaled = (given.number, state.name)
+                self._shared.append(_Shared.of(scaled, value, *spanning[state.name]))
+                step.add_shared_scales(list(map(address, self._shared[-1].request.scales)))
+
+
+class _Shared(NamedTuple):
+    """A state whose new scales are partly other processes' maxima.
+
+    Attributes:
+        scaled: which state it is.
+        value: the state, whose scales are written after each step.
+        request: with memory for the new scales. The engine writes the maxima of this shard into it,
+            and reads those of the whole tensor from it.
+    """
+
+    scaled: Scaled
+    value: QuantizedTensor
+    request: Request
+
+    @staticmethod
+    def of(scaled: Scaled, value: QuantizedTensor, normalizer: Normalizer, shard: Shard) -> _Shared:
+        sizes = unformatted_shapes(normalizer, value.shape)
+        memory = tuple(torch.zeros(size, dtype=torch.float32) for size in sizes)
+        return _Shared(scaled, value, Request(normalizer, memory, shard))
+
+    def encode_by(self, scales: SharedScales) -> None:
+        """Give the engine the new scales; those that are stored are still needed for decoding."""
+        for memory, new in zip(self.request.scales, scales.floats, strict=True):
+            memory.copy_(new)
+
+    def store(self, scales: SharedScales) -> None:
+        """Store the new scales, after the step."""
+        for stored, new in zip(self.value.scales, scales.stored, strict=True):
+            stored.copy_(new)
 
 
 def _rounded_here(param: Tensor) -> bool:

@@ -79,9 +79,9 @@ def taken(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     counts: list[int] = []
     run = NativePlan.run
 
-    def counted(self, inputs) -> None:
+    def counted(self, *given) -> None:
         counts.append(len(self._params))
-        run(self, inputs)
+        run(self, *given)
 
     monkeypatch.setattr(NativePlan, "run", counted)
     return counts

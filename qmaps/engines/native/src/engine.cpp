@@ -80,6 +80,13 @@ void reserve_fresh(Codec& codec) {
     }
 }
 
+void take_fresh(Codec& codec, const std::vector<float*>& memory) {
+    for (std::size_t p = 0; p < memory.size(); ++p) {
+        codec.fresh[p] = memory[p];
+        std::fill_n(memory[p], codec.geometry->parts[p].count, 0.0f);
+    }
+}
+
 PrivateMaxima::PrivateMaxima(const Codec& codec, std::int64_t numel, int threads)
     : codec_(codec), threads_(threads) {
     std::int64_t total = 0;

@@ -16,6 +16,8 @@ void prepare(Codec& codec, const Kernels& set, std::int64_t numel, bool stored_s
 
 // Zeroed maxima for every part.
 void reserve_fresh(Codec& codec);
+// The same in memory of the caller's.
+void take_fresh(Codec& codec, const std::vector<float*>& memory);
 
 // Maxima of each thread, its own where threads would otherwise write to the same places.
 class PrivateMaxima {

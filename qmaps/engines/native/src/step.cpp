@@ -31,9 +31,10 @@ void choose_stretch(ParamTask& task) {
     }
     // What needs whole blocks knows no second way, so it chooses first.
     for (int k = 0; k < 2 * task.rule->states; ++k) {
+        const StateTask& state = task.state[k % task.rule->states];
         Codec& codec = task.state[k % task.rule->states].codec;
         if (!codec.codebook || codec.geometry->whole_blocks() != (k < task.rule->states)) continue;
-        codec.block = codec.geometry->local_block(task.numel);
+        codec.block = state.shared.empty() ? codec.geometry->local_block(task.numel) : 0;
         if (codec.block > 0) {
             const std::int64_t both = std::lcm(least, codec.block);
             if (both <= kMaxLocal) {
@@ -94,6 +95,13 @@ void Step::add_gradient_codes(Codec codec) { tasks_.back().g_codec = std::move(c
 void Step::add_floats(float* data) { next_state().data = data; }
 
 void Step::add_quantized(Codec codec) { next_state().codec = std::move(codec); }
+
+void Step::add_shared_scales(std::vector<float*> scales) {
+    StateTask& state = tasks_.back().state[states_added_.back() - 1];
+    if (!state.codec.codebook || scales.size() != state.codec.geometry->parts.size())
+        throw std::invalid_argument("shared scales need one list for each part of the state's scales");
+    state.shared = std::move(scales);
+}
 
 void Step::arrange_factored(const std::vector<std::int64_t>& shape) {
     qmaps::arrange_factored(tasks_.back(), shape);
@@ -167,47 +175,42 @@ void Step::take_norms(int threads) {
     }
 }
 
-void Step::run(int threads) {
+void Step::begin(int threads) {
     if (!arranged_) arrange();
-
-    // States whose scales span more than a block: their maxima come first.
-    struct MultiBlock {
-        std::vector<PrivateMaxima> maxima;        // per multi-block state
-        std::vector<std::vector<Ends>> ends;      // the same
-        std::vector<int> state;                   // which state each is
-    };
-    std::vector<std::unique_ptr<MultiBlock>> multi_block(tasks_.size());
+    multi_block_.clear();
+    multi_block_.resize(tasks_.size());
     bool any_multi_block = false;
     for (std::size_t number = 0; number < tasks_.size(); ++number) {
         ParamTask& task = tasks_[number];
         for (Codec* codec : {&task.p_codec, &task.g_codec})
             if (codec->codebook) prepare(*codec, set_, task.numel, true);
         for (int k = 0; k < task.rule->states; ++k) {
-            Codec& codec = task.state[k].codec;
+            StateTask& state = task.state[k];
+            Codec& codec = state.codec;
             if (!codec.codebook) continue;
             const std::int64_t block = codec.block;
             prepare(codec, set_, task.numel, true);
             codec.block = block;
             if (block > 0) continue;
             any_multi_block = true;
-            if (!multi_block[number]) multi_block[number] = std::make_unique<MultiBlock>();
-            reserve_fresh(codec);
-            multi_block[number]->maxima.emplace_back(codec, task.numel, threads);
-            multi_block[number]->ends.emplace_back();
-            multi_block[number]->state.push_back(k);
+            auto& mine = multi_block_[number];
+            if (!mine) mine = std::make_unique<MultiBlock>();
+            if (state.shared.empty()) {
+                reserve_fresh(codec);
+            } else {
+                take_fresh(codec, state.shared);
+            }
+            mine->maxima.emplace_back(codec, task.numel, threads);
+            mine->ends.emplace_back();
+            mine->state.push_back(k);
         }
     }
     take_factored(tasks_, set_, threads);
     take_norms(threads);
-    std::vector<std::unique_ptr<Slices>> slices(tasks_.size());
-    for (std::size_t number = 0; number < tasks_.size(); ++number)
-        if (tasks_[number].rule->factoring == kSmallest)
-            slices[number] = std::make_unique<Slices>(tasks_[number], threads);
-    const auto items = static_cast<std::int64_t>(items_.size());
     if (any_multi_block) {
-        parallel(items, threads, [&](std::int64_t number, int thread) {
+        parallel(static_cast<std::int64_t>(items_.size()), threads, [&](std::int64_t number, int thread) {
             const Item& item = items_[static_cast<std::size_t>(number)];
-            MultiBlock* mine = multi_block[item.parameter].get();
+            MultiBlock* mine = multi_block_[item.parameter].get();
             if (!mine) return;
             float* const* slots[kMaxStates] = {};
             for (std::size_t w = 0; w < mine->state.size(); ++w)
@@ -215,16 +218,25 @@ void Step::run(int threads) {
             set_.step_maxima(tasks_[item.parameter], item.begin, item.end, slots, step_scratch());
         });
         parallel(static_cast<std::int64_t>(tasks_.size()), threads, [&](std::int64_t number, int) {
-            MultiBlock* mine = multi_block[static_cast<std::size_t>(number)].get();
+            MultiBlock* mine = multi_block_[static_cast<std::size_t>(number)].get();
             if (!mine) return;
             for (std::size_t w = 0; w < mine->state.size(); ++w) {
                 mine->maxima[w].merge();
-                round_up_scales(tasks_[static_cast<std::size_t>(number)].state[mine->state[w]].codec,
-                                set_, mine->ends[w]);
+                StateTask& state = tasks_[static_cast<std::size_t>(number)].state[mine->state[w]];
+                if (state.shared.empty()) round_up_scales(state.codec, set_, mine->ends[w]);
             }
         });
     }
-    parallel(items, threads, [&](std::int64_t number, int thread) {
+}
+
+void Step::finish(int threads) {
+    if (multi_block_.size() != tasks_.size())
+        throw std::logic_error("a step is finished that was not begun");
+    std::vector<std::unique_ptr<Slices>> slices(tasks_.size());
+    for (std::size_t number = 0; number < tasks_.size(); ++number)
+        if (tasks_[number].rule->factoring == kSmallest)
+            slices[number] = std::make_unique<Slices>(tasks_[number], threads);
+    parallel(static_cast<std::int64_t>(items_.size()), threads, [&](std::int64_t number, int thread) {
         const Item& item = items_[static_cast<std::size_t>(number)];
         const Slices* mine = slices[item.parameter].get();
         set_.step_range(tasks_[item.parameter], item.begin, item.end,
@@ -234,13 +246,16 @@ void Step::run(int threads) {
         if (mine) mine->store();
     store_factored(tasks_, threads);
     for (std::size_t number = 0; number < tasks_.size(); ++number) {
-        if (!multi_block[number]) continue;
-        for (std::size_t w = 0; w < multi_block[number]->state.size(); ++w) {
-            Codec& codec = tasks_[number].state[multi_block[number]->state[w]].codec;
-            commit_scales(codec, multi_block[number]->ends[w]);
-            codec.fresh_memory = {};
+        const MultiBlock* mine = multi_block_[number].get();
+        if (!mine) continue;
+        for (std::size_t w = 0; w < mine->state.size(); ++w) {
+            StateTask& state = tasks_[number].state[mine->state[w]];
+            if (!state.shared.empty()) continue;
+            commit_scales(state.codec, mine->ends[w]);
+            state.codec.fresh_memory = {};
         }
     }
+    multi_block_.clear();
 }
 
 }  // namespace qmaps

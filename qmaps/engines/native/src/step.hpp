@@ -13,6 +13,8 @@ namespace qmaps {
 class Step {
   public:
     Step();
+    Step(const Step&) = delete;
+    Step& operator=(const Step&) = delete;
 
     // The rule is named by itself and by the states that it has under the parameter's options.
     // They are added to the parameter added last, in the rule's order.
@@ -28,6 +30,8 @@ class Step {
     void add_gradient_codes(Codec codec);
     void add_floats(float* data);
     void add_quantized(Codec codec);
+    // The state added last leaves its new scales, a list for each part, to the caller.
+    void add_shared_scales(std::vector<float*> scales);
     // States of fewer elements than the parameter, which is of this shape: all of them, in their
     // order, after `arrange_factored`.
     void arrange_factored(const std::vector<std::int64_t>& shape);
@@ -37,10 +41,19 @@ class Step {
     ParamTask& at(std::size_t number) { return tasks_.at(number); }
     std::size_t size() const { return tasks_.size(); }
 
-    // Update every parameter; p, g, scalars and noise keys have been set.
-    void run(int threads);
+    // Update every parameter, in two halves; p, g, scalars and noise keys have been set. After the
+    // first, shared scales are the largest magnitudes here. The second takes what the caller has
+    // made of them.
+    void begin(int threads);
+    void finish(int threads);
 
   private:
+    // States whose scales span more than a block: their maxima come first.
+    struct MultiBlock {
+        std::vector<PrivateMaxima> maxima;    // per multi-block state
+        std::vector<std::vector<Ends>> ends;  // the same
+        std::vector<int> state;               // which state each is
+    };
     struct Item {
         std::uint32_t parameter;
         std::int64_t begin, end;
@@ -53,6 +66,7 @@ class Step {
     std::vector<ParamTask> tasks_;
     std::vector<int> states_added_;
     std::vector<Item> items_;
+    std::vector<std::unique_ptr<MultiBlock>> multi_block_;  // between both halves
     bool arranged_ = false;
 };
 

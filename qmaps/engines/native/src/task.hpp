@@ -151,6 +151,9 @@ struct alignas(64) Scratch {
 struct StateTask {
     Codec codec;
     float* data = nullptr;
+    // Where some scales depend on other processes: memory outside for the new scales of each part.
+    // The caller changes them between both halves of a step, and stores them.
+    std::vector<float*> shared;
 };
 
 // A state that has fewer elements than its parameter.
