@@ -61,6 +61,8 @@ class CudaSteps(StepEngine):
             return False
         # The reference steps parameters with quantized factored statistics.
         whole = all(state.quantizer is None for state in given.states if state.factored)
+        if given.remainder is not None:
+            return False
         on_device = gradient.device == self._engine.device
         return on_device and whole and fused_supports(rule, given, supports)
 

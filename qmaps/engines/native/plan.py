@@ -25,7 +25,7 @@ class NativeEngine(StepEngine):
 
     def supports(self, rule: Rule, given: ParameterStep) -> bool:
         """Whether it can step this parameter."""
-        if (str(rule.name), given.kernel_states) not in rules():
+        if (str(rule.name), given.kernel_states) not in rules() or given.remainder is not None:
             return False
         found = [state.quantizer for state in given.states if not state.factored]
         whole = {q.normalizer for q in found if q is not None and _whole_blocks(q, given)}
