@@ -54,8 +54,9 @@ def split(values: Tensor, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
     width = 16 - dropped
     upper = (magnitude + (1 << (width - 1))) >> width
     remainder = (magnitude - (upper << width)).to(dtype)
-    # The bits that remain fit bfloat16, so the conversion is exact.
-    return (sign | (upper << 16)).view(torch.float32).to(torch.bfloat16), remainder
+    # The upper halves; a conversion to bfloat16 would leave open which NaN it returns.
+    halves = ((sign | (upper << 16)) >> 16).to(torch.int16)
+    return halves.view(torch.bfloat16), remainder
 
 
 def join(param: Tensor, remainder: Tensor) -> Tensor:

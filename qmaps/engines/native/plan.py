@@ -12,6 +12,7 @@ from torch import Tensor
 from qmaps.algebra.quantized import QuantizedTensor
 from qmaps.algebra.quantizer import Quantizer
 from qmaps.engines.addresses import address
+from qmaps.engines.masters import REMAINDER
 from qmaps.engines.native import core, tensors
 from qmaps.engines.philox import RoundingKey
 from qmaps.engines.plan import FusedPlan, fused_supports, readable
@@ -25,7 +26,7 @@ class NativeEngine(StepEngine):
 
     def supports(self, rule: Rule, given: ParameterStep) -> bool:
         """Whether it can step this parameter."""
-        if (str(rule.name), given.kernel_states) not in rules() or given.remainder is not None:
+        if (str(rule.name), given.kernel_states) not in rules():
             return False
         found = [state.quantizer for state in given.states if not state.factored]
         whole = {q.normalizer for q in found if q is not None and _whole_blocks(q, given)}
@@ -82,6 +83,9 @@ class NativePlan(FusedPlan):
             if index in self._masters and _rounded_here(given.param):
                 self._step.add_rounded(address(given.param))
                 del self._masters[index]
+            if given.remainder is not None:
+                remainder = given.storage[REMAINDER]
+                self._step.add_remainder(address(remainder), remainder.itemsize)
 
     def _add(self, given: ParameterStep, target: Tensor) -> None:
         step, gradient = self._step, given.gradient
