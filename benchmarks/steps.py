@@ -28,6 +28,8 @@ HEAD = ("optimizer", "times as long", "quartiles", "by minima")
 Make = Callable[[list[Tensor]], Any]
 SR: dict[str, Any] = {"stochastic_rounding": True}
 MASTER: dict[str, Any] = {"master_weights": True}
+SPLIT: dict[str, Any] = {"master_weights": "bf16+8"}
+WHOLE: dict[str, Any] = {"master_weights": "bf16+16"}
 GROUPS: dict[str, tuple[torch.dtype, dict[str, Make]]] = {
     "rules, float32 parameters": (
         torch.float32,
@@ -55,6 +57,8 @@ GROUPS: dict[str, tuple[torch.dtype, dict[str, Make]]] = {
             "AdamW8bit": optim.AdamW8bit,
             "AdamW8bit(stochastic_rounding=True)": partial(optim.AdamW8bit, **SR),
             "AdamW8bit(master_weights=True)": partial(optim.AdamW8bit, **MASTER),
+            'AdamW8bit(master_weights="bf16+8")': partial(optim.AdamW8bit, **SPLIT),
+            'AdamW8bit(master_weights="bf16+16")': partial(optim.AdamW8bit, **WHOLE),
             "AdamW4bit": optim.AdamW4bit,
             "AdamW4bit(stochastic_rounding=True)": partial(optim.AdamW4bit, **SR),
             "AdamW4bit(master_weights=True)": partial(optim.AdamW4bit, **MASTER),

@@ -14,6 +14,7 @@ from benchmarks.peers import BITSANDBYTES, TORCHAO, need, torchao
 from qmaps.optim import AdamW8bit
 
 NEAREST = "qmaps, to nearest"
+SPLIT = 'qmaps, master_weights="bf16+8"'
 TORCH_TRAFFIC = 3 * 2 + 4 * 2
 """Bytes per element: torch keeps the moments of bfloat16 parameters in bfloat16."""
 
@@ -29,13 +30,19 @@ def beside(params: list[Tensor]) -> Setup:
         {
             OURS: lambda: stochastic(params).step,
             NEAREST: lambda: AdamW8bit(params).step,
+            SPLIT: lambda: AdamW8bit(params, master_weights="bf16+8").step,
             FUSED: lambda: torch.optim.AdamW(params, **TORCH[FUSED]).step,
             BITSANDBYTES: lambda: need("bitsandbytes").optim.AdamW8bit(params).step,
             TORCHAO: lambda: torchao("AdamW8bit", bf16_stochastic_round=True)(params),
         },
         elements=sum(p.numel() for p in params),
-        nbytes=dict.fromkeys((OURS, NEAREST), traffic(EIGHT, size=2)) | {FUSED: TORCH_TRAFFIC},
-        divider=dict.fromkeys((OURS, NEAREST), dividing(EIGHT)),
+        nbytes={
+            OURS: traffic(EIGHT, size=2),
+            NEAREST: traffic(EIGHT, size=2),
+            SPLIT: traffic(EIGHT, size=2) + 2,  # a remainder is read and written
+            FUSED: TORCH_TRAFFIC,
+        },
+        divider=dict.fromkeys((OURS, NEAREST, SPLIT), dividing(EIGHT)),
         refresh=new_gradients(params),
     )
 

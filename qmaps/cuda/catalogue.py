@@ -6,6 +6,7 @@ from itertools import product
 
 from qmaps.cuda.compiler import Entry
 from qmaps.cuda.kernels import kernel
+from qmaps.cuda.plan import SPLIT_TYPES
 from qmaps.engines.rules import Factoring, rules
 from qmaps.engines.step import FACTORED
 
@@ -45,6 +46,7 @@ def entries(*, quick: bool = False) -> list[Entry]:
         *_scales(),
         *_errors(),
         *_steps(PAIRS),
+        *_splits(),
         *_rules(),
         *_quantiles(types),
     ]
@@ -83,6 +85,13 @@ def _steps(pairs: tuple[tuple[str, str | None], ...]) -> list[Entry]:
         if second == "rank1/linear@4u":
             made.append(kernel("step_maxima", kind))
     return made
+
+
+def _splits() -> list[Entry]:
+    """Bfloat16 parameters with remainders."""
+    states = ", ".join(FORMATS[name] for name in PAIRS[0] if name)
+    kinds = [f"Kind<AdamW, {type_}, Bf16, false, {states}>" for type_ in SPLIT_TYPES.values()]
+    return [kernel("step", kind) for kind in kinds]
 
 
 def _rules() -> list[Entry]:

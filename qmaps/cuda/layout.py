@@ -63,8 +63,8 @@ FACTORED_STATES = np.dtype(
 )
 PARAMETER = np.dtype(
     [("numel", _i64), ("scalars", "<f4", MAX_SCALARS), ("group", _i64), ("counter", _address),
-     ("sums", _address), ("step", _u64), ("skips", _i64), ("noise", NOISE),
-     ("state", STATE, MAX_STATES), ("factored", FACTORED_STATES)]
+     ("sums", _address), ("step", _u64), ("skips", _i64), ("remainder", _address),
+     ("noise", NOISE), ("state", STATE, MAX_STATES), ("factored", FACTORED_STATES)]
 )  # fmt: skip
 ADDRESS = np.dtype([("p", _address), ("g", _address)])
 ITEM = np.dtype([("parameter", _i32), ("tile", _i32)])

@@ -36,6 +36,7 @@ from qmaps.cuda.tensors import (
 )
 from qmaps.distributed.exchange import SharedScales
 from qmaps.engines.addresses import address, in_memory
+from qmaps.engines.masters import REMAINDER
 from qmaps.engines.plan import FusedPlan, fused_supports
 from qmaps.engines.rules import ordered
 from qmaps.engines.step import (
@@ -50,6 +51,9 @@ from qmaps.engines.step import (
 )
 from qmaps.engines.step_scalars import StepScalar
 from qmaps.errors import BackendError
+
+SPLIT_TYPES = {torch.int8: "Split<std::int8_t>", torch.int16: "Split<std::int16_t>"}
+"""The C++ types of bfloat16 parameters with remainders, by the dtype of the remainders."""
 
 
 class CudaSteps(StepEngine):
@@ -335,6 +339,8 @@ class CudaPlan(FusedPlan):
             row["numel"], row["group"] = given.param.numel(), order[given.group]
             row["counter"] = address(given.storage["step"])
             row["skips"] = given.skips
+            if given.remainder is not None:
+                row["remainder"] = address(given.storage[REMAINDER])
             if given.key is not None:
                 describe_noise(row["noise"], given.key)
             own = [state for state in given.states if not state.factored]
@@ -397,7 +403,8 @@ class CudaPlan(FusedPlan):
         gradients = DTYPES[given.gradient.dtype]
         found_rule = rule(self._rule, given.kernel_states)
         rounds = str(given.key is not None).lower()
-        kind = ", ".join([found_rule, DTYPES[dtype], gradients, rounds, *formats])
+        stored = DTYPES[dtype] if given.remainder is None else SPLIT_TYPES[given.remainder]
+        kind = ", ".join([found_rule, stored, gradients, rounds, *formats])
         return Batch(found_rule, f"Kind<{kind}>", tuple(codebooks), gradients, multi_block)
 
     def _items_of(self, batch: Batch) -> tuple[Tensor, int]:

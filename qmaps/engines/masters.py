@@ -1,12 +1,17 @@
-"""Master copies: float32 values of parameters that are kept in 16 bits.
+"""Master weights: values of 16-bit parameters that are more precise than the parameters.
 
-With ``master_weights=True`` a rule updates the copy, and the parameter is the copy rounded to the
-nearest. Updates below half a unit in the last place of the parameter then add up in the copy. It
-takes 4 bytes an element; stochastic rounding (`qmaps.engines.bfloat16`) needs no copy.
+A rule updates these values, and the parameter is such a value rounded to the nearest. So updates
+below half a unit in the last place of the parameter add up. `master_weights` says how they are
+stored:
 
-The copy is made from the parameter at its first step. From then on the copy holds the value: a
-change of the parameter between steps is overwritten by the next step. The copy is row-major in
-memory whatever the strides of the parameter are.
+- ``True``: a float32 copy of the parameter, 4 bytes an element. From the first step on the copy
+  holds the value: a change of the parameter between steps is overwritten by the next step.
+- ``"bf16+8"`` and ``"bf16+16"``: a remainder of 1 or 2 bytes an element beside a bfloat16
+  parameter (`qmaps.engines.remainders`). With 16 bits, values are those of the float32 copy; with 8
+  bits they have 16 significant bits. A parameter that is changed between steps keeps the change.
+
+Both begin with the value of the parameter at its first step, and are row-major in memory whatever
+the strides of the parameter are. Stochastic rounding (`qmaps.engines.bfloat16`) needs neither.
 """
 
 from __future__ import annotations
@@ -17,10 +22,17 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from qmaps.engines.remainders import SPLITS, join, split
 from qmaps.engines.step import ParameterStep, codes_of
 
 MASTER = "master_param"
-"""The name of the copy among a parameter's states."""
+"""The name of the float32 copy among a parameter's states."""
+
+REMAINDER = "master_remainder"
+"""The name of the remainder among a parameter's states."""
+
+FORMS = (False, True, *SPLITS)
+"""What `master_weights` can be."""
 
 NARROW = (torch.bfloat16, torch.float16)
 """Dtypes of parameters that can have a master copy."""
@@ -29,24 +41,61 @@ NARROW = (torch.bfloat16, torch.float16)
 def has_master(param: Tensor, group: Mapping[str, Any]) -> bool:
     """Whether a parameter of this group has a master copy."""
     # Parameters that are kept as codes (`qmaps.lpmm`) are updated differently.
-    wanted: bool = group["master_weights"] and param.dtype in NARROW
-    return wanted and codes_of(param) is None
+    return group["master_weights"] is True and param.dtype in NARROW and codes_of(param) is None
+
+
+def remainder_dtype(param: Tensor, group: Mapping[str, Any]) -> torch.dtype | None:
+    """The dtype of the remainder of a parameter of this group; None if it has none."""
+    if param.dtype != torch.bfloat16 or codes_of(param) is not None:
+        return None
+    return SPLITS.get(group["master_weights"])
 
 
 def updated(given: ParameterStep) -> Tensor:
-    """The tensor that the rule updates: the master copy, or the values of the parameter.
+    """The tensor that the rule updates: the master copy, or the parameter.
 
-    A missing copy is created in `given.storage`; a copy that is no longer needed is removed.
+    A missing copy or remainder is created in `given.storage`, from what is there instead; one that
+    is no longer needed is removed.
 
     Returns:
-        The copy, contiguous float32 of the local shape; or ``given.param`` itself.
+        The copy, contiguous float32 of the local shape; or ``given.param`` itself, which may have
+        a remainder.
     """
-    if not given.master:
-        given.storage.pop(MASTER, None)  # out of date after this step
-        return given.param
-    if MASTER not in given.storage:
-        given.storage[MASTER] = given.param.detach().to(
-            torch.float32, memory_format=torch.contiguous_format
-        )
-    master: Tensor = given.storage[MASTER]
-    return master
+    storage, param = given.storage, given.param
+    if given.master:
+        if MASTER not in storage:
+            storage[MASTER] = exact(param.detach(), storage)
+        storage.pop(REMAINDER, None)  # out of date after this step
+        master: Tensor = storage[MASTER]
+        return master
+    if given.remainder is not None:
+        there = storage.get(REMAINDER)
+        if there is None and MASTER not in storage:
+            storage[REMAINDER] = torch.zeros(
+                param.shape, dtype=given.remainder, device=param.device
+            )
+        elif there is None or there.dtype != given.remainder:
+            rounded, storage[REMAINDER] = split(exact(param, storage), given.remainder)
+            param.copy_(rounded)
+    else:
+        storage.pop(REMAINDER, None)
+    storage.pop(MASTER, None)
+    return param
+
+
+def exact(param: Tensor, storage: Mapping[str, Any]) -> Tensor:
+    """The values that a parameter's master weights have, or those of a parameter without.
+
+    Args:
+        param: the parameter, of a sharded one its local part.
+        storage: its states.
+
+    Returns:
+        Contiguous float32 of the same shape: the master copy itself, or a new tensor.
+    """
+    if MASTER in storage:
+        master: Tensor = storage[MASTER]
+        return master
+    if REMAINDER in storage:
+        return join(param, storage[REMAINDER])
+    return param.to(torch.float32, memory_format=torch.contiguous_format, copy=True)

@@ -14,7 +14,7 @@ from torch import Tensor
 from qmaps.algebra.quantized import QuantizedTensor
 from qmaps.algebra.quantizer import Quantizer
 from qmaps.engines.addresses import Kept, address, in_memory, look
-from qmaps.engines.masters import MASTER, updated
+from qmaps.engines.masters import MASTER, REMAINDER, updated
 from qmaps.engines.packing import packed_bytes
 from qmaps.engines.step import (
     COUNTER,
@@ -121,7 +121,7 @@ class FusedPlan(StepPlan):
             if each.codes is not None:
                 yield from (each.codes, each.gradient)
             yield each.storage["step"]
-            names = (*(state.name for state in each.states), MASTER)
+            names = (*(state.name for state in each.states), MASTER, REMAINDER)
             yield from (each.storage[name] for name in names if name in each.storage)
 
     def _targets_at(self) -> list[int]:
@@ -186,6 +186,9 @@ def _dense_supported(given: ParameterStep) -> bool:
     param, gradient = given.param, given.gradient
     assert isinstance(gradient, Tensor)
     if not (in_memory(param) and in_memory(gradient) and gradient.dtype in GRADIENTS):
+        return False
+    remainder = given.storage.get(REMAINDER) if given.remainder is not None else None
+    if remainder is not None and not readable(remainder):
         return False
     # For a parameter with a master copy, the copy is stepped.
     return given.master or (param.dtype in FLOATS and param.is_contiguous())

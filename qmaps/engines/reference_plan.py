@@ -12,7 +12,8 @@ from qmaps.algebra.quantized import QuantizedTensor
 from qmaps.distributed.exchange import Request, SharedScales
 from qmaps.distributed.over_shards import whole_of
 from qmaps.engines.bfloat16 import round_stochastically
-from qmaps.engines.masters import updated
+from qmaps.engines.masters import REMAINDER, exact, updated
+from qmaps.engines.remainders import split
 from qmaps.engines.step import (
     COUNTER,
     NONE_SHARED,
@@ -125,7 +126,8 @@ def _read(given: ParameterStep) -> Tensor:
     """The float32 values of a parameter; not a copy if it, or its master copy, is float32."""
     if given.codes is not None:
         return given.codes.dequantize()
-    return updated(given).float()
+    target = updated(given)
+    return target.float() if given.remainder is None else exact(target, given.storage)
 
 
 def _write(given: ParameterStep, step: int, values: Tensor) -> None:
@@ -137,6 +139,9 @@ def _write(given: ParameterStep, step: int, values: Tensor) -> None:
         for observer in given.observers:
             observer(given.label, step, before, values, given.codes)
         return
+    if given.remainder is not None:
+        values, remainder = split(values, given.remainder)
+        given.storage[REMAINDER].copy_(remainder)
     if key is not None:
         values = round_stochastically(values, key)
     if values is not given.param:

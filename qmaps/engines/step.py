@@ -122,6 +122,8 @@ class ParameterStep:
         skips: whether the whole step is left out where this gradient is not finite.
         key: rounds new values stochastically, for step 0; None rounds to the nearest.
         master: whether the rule updates a float32 copy (`qmaps.engines.masters`).
+        remainder: the dtype of the remainder that the rule updates together with the bfloat16
+            parameter (`qmaps.engines.remainders`); None if there is none.
         shard: which part of the whole parameter this process keeps; None if it keeps the whole.
         observers: called with each update of `codes`.
     """
@@ -139,6 +141,7 @@ class ParameterStep:
     skips: bool
     key: RoundingKey | None
     master: bool
+    remainder: torch.dtype | None
     shard: Shard | None
     observers: tuple[Observer, ...]
 

@@ -10,10 +10,10 @@ import torch
 from torch import Tensor
 
 from qmaps.algebra.quantizer import Quantizer
-from qmaps.engines.masters import MASTER
+from qmaps.engines.masters import FORMS, MASTER, REMAINDER
 from qmaps.engines.philox import RoundingKey
 from qmaps.engines.step_scalars import StepScalar
-from qmaps.errors import BadTypeError, BadValueError
+from qmaps.errors import BadTypeError, BadValueError, shown
 from qmaps.optim import hooks, saved_states, version_0_1
 from qmaps.optim.checks import check_last_group
 from qmaps.optim.choice import (
@@ -82,9 +82,11 @@ class QuantizedOptimizer(UpdateRule, torch.optim.Optimizer):
             updates in expectation; see `qmaps.engines.bfloat16`. Parameters of other dtypes ignore
             it. It cannot be combined with `master_weights`. It says nothing about states: those
             are rounded stochastically where their quantizer has ``+sr``, as in the preset "4bit".
-        master_weights: keep a float32 copy of each bfloat16 or float16 parameter, as the state
-            `master_param`, and update that; see `qmaps.engines.masters`. Other parameters ignore
-            it.
+        master_weights: True keeps a float32 copy of each bfloat16 or float16 parameter, as the
+            state `master_param`, and updates that. "bf16+8" and "bf16+16" keep only what a
+            bfloat16 parameter lacks of a more precise value, in 8 or 16 bits an element, as the
+            state `master_remainder`; see `qmaps.engines.masters`. float32 parameters ignore all of
+            them; float16 parameters are refused with the last two.
         **torch_options: options of torch's optimizers. `foreach`, `fused` and `capturable` are
             accepted and have no effect. `differentiable` must be False. `amsgrad` and
             `decoupled_weight_decay` are accepted if the class's `torch_options` has them, with
@@ -129,7 +131,7 @@ class QuantizedOptimizer(UpdateRule, torch.optim.Optimizer):
         nonfinite: str = "propagate",
         seed: int = 0,
         stochastic_rounding: bool = False,
-        master_weights: bool = False,
+        master_weights: bool | str = False,
         **torch_options: Any,
     ) -> None:
         owner = type(self).__name__
@@ -158,11 +160,13 @@ class QuantizedOptimizer(UpdateRule, torch.optim.Optimizer):
         check_int("refit_every", group["refit_every"], 1)
         check_policy(group["nonfinite"])
         RoundingKey(seed=group["seed"])  # raises on a bad seed
-        check_bool(group, "maximize", "quantize", "stochastic_rounding", "master_weights")
+        check_bool(group, "maximize", "quantize", "stochastic_rounding")
+        _check_form(group["master_weights"])
         if group["stochastic_rounding"] and group["master_weights"]:
             raise BadValueError(
-                "stochastic_rounding=True cannot be combined with master_weights=True: a master "
-                "copy already keeps small updates"
+                "stochastic_rounding=True cannot be combined with "
+                f"master_weights={group['master_weights']!r}: master weights already keep small "
+                "updates"
             )
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
@@ -296,7 +300,7 @@ class QuantizedOptimizer(UpdateRule, torch.optim.Optimizer):
             for state in self.state.values()
             if isinstance(state, Mapping)  # hooks may keep others
             for name, value in state.items()
-            if name in self.state_names or name == MASTER
+            if name in (*self.state_names, MASTER, REMAINDER)
         )
 
     def state_dict(self) -> dict[str, Any]:
@@ -333,3 +337,12 @@ class QuantizedOptimizer(UpdateRule, torch.optim.Optimizer):
         if (about := saved.get(saved_states.ABOUT)) is not None:  # torch's have none
             saved_states.warn_of_stream(about.get("stream", 1), groups, states, stacklevel=4)
         self.__setstate__({"state": defaultdict(dict, states), "param_groups": groups})
+
+
+def _check_form(form: Any) -> None:
+    """Raise unless master weights can have this form."""
+    if isinstance(form, (bool, str)) and form in FORMS:
+        return
+    kind = BadValueError if isinstance(form, str) else BadTypeError
+    *others, last = map(repr, FORMS)
+    raise kind(f"master_weights={shown(form)} must be {', '.join(others)} or {last}")

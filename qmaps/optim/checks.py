@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -11,7 +11,8 @@ from qmaps.algebra.quantized import QuantizedTensor
 from qmaps.distributed.shards import is_distributed, local
 from qmaps.engines.addresses import check_memory
 from qmaps.engines.dense import lack, overlaps_itself
-from qmaps.engines.masters import MASTER
+from qmaps.engines.masters import MASTER, REMAINDER
+from qmaps.engines.remainders import SPLITS
 from qmaps.engines.step import ParameterStep, codes_of
 from qmaps.errors import BadTypeError, BadValueError
 from qmaps.optim.entries import Entry, label_of
@@ -31,6 +32,7 @@ def check_last_group(optimizer: QuantizedOptimizer) -> None:
         # Frozen parameters may have any dtype: the packed weights of a quantized base model, say.
         if param.requires_grad:
             check_parameter(optimizer, number, param)
+            _check_master_weights(optimizer, number, param, optimizer.param_groups[-1])
         number += 1
 
 
@@ -53,9 +55,22 @@ def check_parameter(optimizer: QuantizedOptimizer, number: int, param: Tensor) -
         )
 
 
+def _check_master_weights(
+    optimizer: QuantizedOptimizer, number: int, param: Tensor, group: dict[str, Any]
+) -> None:
+    """Raise if master weights of a group have a form that the parameter cannot have."""
+    form = group["master_weights"]
+    if form in SPLITS and param.dtype == torch.float16 and codes_of(param) is None:
+        raise BadValueError(
+            f"master_weights={form!r} stores remainders of bfloat16 parameters, but "
+            f"{label_of(optimizer, number)} is float16; master_weights=True stores float32 copies "
+            "of both"
+        )
+
+
 def check_gradient(optimizer: QuantizedOptimizer, entry: Entry) -> None:
     """Raise if the optimizer cannot take a step with a gradient."""
-    number, param, _, grad = entry
+    number, param, group, grad = entry
     if optimizer.steps_codes and codes_of(param) is not None:
         return
     label = label_of(optimizer, number)
@@ -75,6 +90,7 @@ def check_gradient(optimizer: QuantizedOptimizer, entry: Entry) -> None:
             f"one of {_ALLOWED}, and the gradient must be floating-point"
         )
     check_parameter(optimizer, number, param)
+    _check_master_weights(optimizer, number, param, group)
     if not is_distributed(param) and overlaps_itself(param):
         raise BadValueError(
             f"several elements of {label} share one memory location; each element needs its own"
@@ -96,7 +112,8 @@ def check_states(given: ParameterStep, shape: tuple[int, ...]) -> None:
         shape: the shape of the parameter, all shards together.
     """
     needed = {state.name: state.shape for state in given.states}
-    for name, own in (needed | {"step": (), MASTER: tuple(given.param.shape)}).items():
+    whole = tuple(given.param.shape)
+    for name, own in (needed | {"step": (), MASTER: whole, REMAINDER: whole}).items():
         if (value := given.storage.get(name)) is None:
             continue
         if tuple(value.shape) != own:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from qmaps.distributed.shards import local, shard_of
-from qmaps.engines.masters import has_master
+from qmaps.engines.masters import has_master, remainder_dtype
 from qmaps.engines.step import Observer, ParameterStep, StateStep, codes_of
 from qmaps.optim.entries import Entry, label_of
 from qmaps.optim.rule import State
@@ -50,6 +50,7 @@ def described(
         skips=group["nonfinite"] == "skip",
         key=rounding_key(optimizer, number, param, group) if rounds or codes is not None else None,
         master=has_master(param, group),
+        remainder=remainder_dtype(param, group),
         shard=shard_of(param),
         observers=() if codes is None else observers,
     )

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
+import torch
 from torch import Tensor
 
 from qmaps.algebra.quantized import QuantizedTensor
 from qmaps.distributed.shards import local
-from qmaps.engines.masters import MASTER, has_master
+from qmaps.engines.masters import MASTER, REMAINDER, has_master, remainder_dtype
 from qmaps.maps import _html
 from qmaps.optim.sharding import local_shapes
 
@@ -35,7 +36,7 @@ class StateMemory:
         shape: of the parameter, all shards together.
         dtype: of the parameter.
         state: the state's name.
-        quantizer: the spec, or None for 32 bits.
+        quantizer: the spec, or None for 32 bits; of remainders of master weights the dtype.
         why: what decided that.
         nbytes: codes, scales and codebook.
         predicted: whether the state is not there yet; it then appears with the next step that
@@ -150,7 +151,7 @@ def memory(optimizer: QuantizedOptimizer) -> Memory:
             state = optimizer.state.get(param, {})
             there = [name for name in optimizer.state_names if name in state]
             # What never gets a gradient never gets a state.
-            if not (there or MASTER in state) and not param.requires_grad:
+            if not (there or MASTER in state or REMAINDER in state) and not param.requires_grad:
                 continue
             names = group.get("param_names")
             name = names[index] if names else f"group {number}, number {index}"
@@ -161,10 +162,9 @@ def memory(optimizer: QuantizedOptimizer) -> Memory:
                     row = _row(optimizer, name, param, group, state_name, state.get(state_name))
                     rows.append(row)
                     whole += 4 * math.prod(shapes.get(state_name, local(param).shape))
-            used = has_master(param, group)
-            if used or MASTER in state:
-                rows.append(_master_row(name, param, state.get(MASTER), used=used))
-                whole += rows[-1].nbytes
+            for row in _master_rows(name, param, group, state):
+                rows.append(row)
+                whole += 4 * local(param).numel()
     return Memory(tuple(rows), numel, sum(row.nbytes for row in rows), whole)
 
 
@@ -194,11 +194,25 @@ def _row(
     return StateMemory(name, shape, dtype, state, spec, why, nbytes, value is None)
 
 
-def _master_row(name: str, param: Tensor, master: Tensor | None, *, used: bool) -> StateMemory:
+def _master_rows(
+    name: str, param: Tensor, group: dict[str, Any], state: Mapping[str, Any]
+) -> Iterator[StateMemory]:
+    """Master weights that are there, or that the next step creates."""
     shape, dtype = tuple(param.shape), str(param.dtype).removeprefix("torch.")
-    why = "master_weights=True" if used else "no longer used"
-    nbytes = 4 * local(param).numel()
-    return StateMemory(name, shape, dtype, MASTER, None, why, nbytes, master is None)
+    form = group["master_weights"]
+    wanted = {
+        MASTER: torch.float32 if has_master(param, group) else None,
+        REMAINDER: remainder_dtype(param, group),
+    }
+    for kind, wanted_dtype in wanted.items():
+        there: Tensor | None = state.get(kind)
+        found = wanted_dtype if there is None else there.dtype
+        if found is None:
+            continue
+        why = f"master_weights={form!r}" if wanted_dtype is not None else "no longer used"
+        kept = None if kind == MASTER else str(found).removeprefix("torch.")
+        nbytes = found.itemsize * local(param).numel()
+        yield StateMemory(name, shape, dtype, kind, kept, why, nbytes, there is None)
 
 
 def _merged(blocks: Sequence[list[StateMemory]]) -> list[list[StateMemory]]:

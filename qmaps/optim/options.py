@@ -22,7 +22,7 @@ class Shared(TypedDict, total=False):
     nonfinite: str
     seed: int
     stochastic_rounding: bool
-    master_weights: bool
+    master_weights: bool | str
     foreach: bool | None
     fused: bool | None
     capturable: bool

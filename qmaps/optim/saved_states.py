@@ -18,7 +18,7 @@ from qmaps.distributed.rows import read as read_rows
 from qmaps.distributed.rows import write as write_rows
 from qmaps.distributed.shards import Shard, is_distributed, local, shard_of
 from qmaps.engines.dense import lack
-from qmaps.engines.masters import MASTER, has_master
+from qmaps.engines.masters import MASTER, REMAINDER, has_master, remainder_dtype
 from qmaps.engines.step import COUNTER, codes_of
 from qmaps.errors import DAMAGE, BadTypeError, BadValueError, QmapsError, shown
 from qmaps.normalize.block import MOST
@@ -56,14 +56,15 @@ def written(optimizer: QuantizedOptimizer, name: str, value: Any, param: Tensor)
 
     Args:
         optimizer: the optimizer of the state.
-        name: the state's name; `step` and `master_param` are states too.
+        name: the state's name; `step`, `master_param` and `master_remainder` are states too.
         value: the state as the optimizer keeps it.
         param: the parameter.
 
     Returns:
         A tensor, or a dict of plain tensors, strings and numbers where the state is quantized. For
         a sharded parameter it is a DTensor, or a dict of DTensors where codes can be cut by rows;
-        other codes are decoded. `step` and values that are not tensors are returned unchanged.
+        other codes are decoded. A remainder of 16 bits becomes int32, because gloo and NCCL send no
+        int16. `step` and values that are not tensors are returned unchanged.
     """
     shard = shard_of(param)
     if shard is None:
@@ -74,7 +75,8 @@ def written(optimizer: QuantizedOptimizer, name: str, value: Any, param: Tensor)
         return value
     its = shard.following(state_dims(optimizer, name, param.dim()))
     if isinstance(value, Tensor):
-        return its.distributed(value.clone())
+        sent = torch.int32 if value.dtype == torch.int16 else value.dtype
+        return its.distributed(value.to(sent, copy=True))
     # Codes can be cut only by rows.
     return write_rows(value, its) if its.by_rows else its.distributed(value.dequantize())
 
@@ -376,6 +378,8 @@ def read_state(
         state["step"] = _step(given.pop("step"), where, on_host=optimizer.native_rule is None)
     if MASTER in given:
         state[MASTER] = _master(given.pop(MASTER), where, param, group)
+    if REMAINDER in given:
+        state[REMAINDER] = _remainder(given.pop(REMAINDER), where, param, group)
     shard = shard_of(param)
     read = {}
     for name, value in given.items():
@@ -471,6 +475,29 @@ def _master(value: Any, where: str, param: Tensor, group: Group) -> Tensor:
     here = _local(found, shard)
     assert isinstance(here, Tensor)
     return here.to(param.device, torch.float32, copy=True, memory_format=torch.contiguous_format)
+
+
+def _remainder(value: Any, where: str, param: Tensor, group: Group) -> Tensor:
+    """The remainder of a parameter's master weights."""
+    if (dtype := remainder_dtype(param, group)) is None:
+        kind = str(param.dtype).removeprefix("torch.")
+        option = f"master_weights={group['master_weights']!r}"
+        raise BadValueError(
+            f"state_dict has a remainder of master weights of {where}, which is {kind} with "
+            f"{option} in this optimizer; only bfloat16 parameters with master_weights='bf16+8' or "
+            "'bf16+16' have remainders"
+        )
+    name = str(dtype).removeprefix("torch.")
+    if not isinstance(value, Tensor) or lack(value) or value.dtype not in (dtype, torch.int32):
+        kind = str(getattr(value, "dtype", type(value).__name__)).removeprefix("torch.")
+        raise BadTypeError(f"{REMAINDER} of {where} in state_dict must be {name}, got {kind}")
+    _check_shape(value, REMAINDER, where, param, tuple(param.shape))
+    here = _local(value, shard_of(param))
+    assert isinstance(here, Tensor)
+    found = here.to(param.device, dtype, copy=True, memory_format=torch.contiguous_format)
+    if not torch.equal(found.to(here.device, here.dtype), here):
+        raise BadValueError(f"{REMAINDER} of {where} in state_dict has numbers outside {name}")
+    return found
 
 
 def _step(value: Any, where: str, *, on_host: bool) -> Tensor:

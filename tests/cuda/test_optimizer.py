@@ -18,6 +18,7 @@ from qmaps.algebra.quantizer import quantizer
 from qmaps.cuda.layout import STEP_SCALAR
 from qmaps.cuda.source import source_of
 from qmaps.engines.backends import use_backend
+from qmaps.engines.remainders import SPLITS
 from qmaps.engines.rules import rules
 from qmaps.engines.step_scalars import (
     Corrected,
@@ -168,6 +169,22 @@ def test_master_copies(
     assert {name.split(", ")[1] for name in kinds} == {"float"}
     for p in optimizer.param_groups[0]["params"]:
         assert same_bits(p, optimizer.state[p]["master_param"].to(dtype))
+
+
+@pytest.mark.parametrize("form", SPLITS)
+@pytest.mark.parametrize("kind", [optim.AdamW, optim.LAMB, optim.SM3])
+@pytest.mark.parametrize("preset", ["8bit", "paper-4bit"])
+def test_split_master_weights(
+    preset: str, kind: type[QuantizedOptimizer], form: str, on_device: EmulatedEngine
+) -> None:
+    options = {"master_weights": form, "state_quantizers": preset}
+    assert_as_reference(kind, options, dtype=torch.bfloat16)
+    optimizer = trained(kind, 3, torch.bfloat16, options)
+    kinds = {name for name in on_device.launched if name.startswith("step<")}
+    bits = {"bf16+8": 8, "bf16+16": 16}[form]
+    assert {name.split(", ")[1] for name in kinds} == {f"Split<std::int{bits}_t>"}
+    remainders = [state["master_remainder"] for state in optimizer.state.values()]
+    assert all(bool(each.any()) for each in remainders)
 
 
 def test_groups_and_changing_hyper_parameters(on_device: EmulatedEngine) -> None:

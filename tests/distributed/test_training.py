@@ -27,6 +27,7 @@ TWO = (
     "stochastic_rounding_is_that_of_the_whole",
     "scales_that_span_shards_are_those_of_the_whole",
     "master_copies_are_those_of_the_whole",
+    "split_master_weights_are_those_of_the_whole",
     "nan_reaches_all_that_shares_its_scale",
     "whole_tensor_rules",
     "what_shards_cannot_do_is_refused",

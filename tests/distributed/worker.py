@@ -167,6 +167,27 @@ def check_master_copies_are_those_of_the_whole() -> None:
         assert "master_param" in next(iter(theirs.state.values()))
 
 
+def check_split_master_weights_are_those_of_the_whole() -> None:
+    for engine, form in product(("native", "reference"), ("bf16+8", "bf16+16")):
+        with use_backend(engine):
+            make = lambda p: AdamW8bit(p, lr=1e-2, master_weights=form)  # noqa: B023, E731
+            ours, theirs = pair(make, 3, torch.bfloat16)
+        assert_same(ours, theirs)
+        saved = theirs.state_dict()
+        remainder = saved["state"][0]["master_remainder"]
+        # No int16: gloo and NCCL do not send it.
+        assert remainder.dtype == (torch.int8 if form == "bf16+8" else torch.int32)
+        assert torch.equal(
+            remainder.full_tensor(), ours.state_dict()["state"][0]["master_remainder"]
+        )
+        theirs.load_state_dict(ours.state_dict())
+        assert_same(ours, theirs)
+        theirs.load_state_dict(saved)
+        assert_same(ours, theirs)
+        ours.load_state_dict(saved)
+        assert_same(ours, theirs)
+
+
 def check_uneven_shards_have_blocks_of_their_own() -> None:
     mesh = dist.init_device_mesh("cpu", (WORLD,))
     generator = torch.Generator().manual_seed(0)

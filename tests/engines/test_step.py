@@ -63,6 +63,7 @@ def given(spec: str) -> ParameterStep:
         skips=False,
         key=None,
         master=False,
+        remainder=None,
         shard=None,
         observers=(),
     )

@@ -47,6 +47,7 @@ SIZES = {
     "e2m1": lambda b, s: 15 if s else 8,
     "e2m3": lambda b, s: 63 if s else 32,
     "e3m2": lambda b, s: 63 if s else 32,
+    "hif8": lambda b, s: 253 if s else 127,
     "bf16": lambda b, s: 32259 if s else 16130,
     "fp16": lambda b, s: 63487 if s else 31744,
     "nf4": lambda b, s: 16,
@@ -72,6 +73,7 @@ WIDTHS = {
     "e2m1": (range(4, 5), range(4, 5)),
     "e2m3": (range(6, 7), range(6, 7)),
     "e3m2": (range(6, 7), range(6, 7)),
+    "hif8": (range(8, 9), range(8, 9)),
     "bf16": (range(16, 17), range(16, 17)),
     "fp16": (range(16, 17), range(16, 17)),
     "nf4": (range(4, 5), range(0)),
@@ -202,6 +204,49 @@ def test_small_floats_match_gfloat(name: str) -> None:
     unsigned = [value / SMALL_FLOATS[name][-1] for value in SMALL_FLOATS[name]]
     close(values(f"{name}u"), unsigned)
     close(values(f"{name}s"), [-value for value in unsigned[:0:-1]] + unsigned)
+
+
+def hif8(code: int) -> float:
+    """A code of HiFloat8 by the paper's tables: sign, dot, exponent and fraction, bit by bit."""
+    bits = f"{code:08b}"
+    sign, rest = -1.0 if bits[0] == "1" else 1.0, bits[1:]
+    if code in (0, 0x80):
+        return 0.0 if code == 0 else math.nan
+    dots = {"11": 4, "10": 3, "01": 2, "001": 1, "0001": 0, "0000": -1}
+    dot = next(dot for dot in dots if rest.startswith(dot))
+    width, rest = dots[dot], rest[len(dot) :]
+    if width == -1:
+        return sign * 2.0 ** (int(rest, 2) - 23)
+    exponent, fraction = rest[:width], rest[width:]
+    power = int("1" + exponent[1:], 2) * (-1 if exponent[0] == "1" else 1) if width else 0
+    if (power, fraction) == (15, "1"):
+        return sign * math.inf
+    return sign * 2.0**power * (1 + int(fraction, 2) / 2 ** len(fraction))
+
+
+# As numpy rounds to the type ``hifloat8`` of the package en-dtypes 0.0.4.
+TO_HIF8 = {
+    1.0625: 1.125, -1.0625: -1.125, 1.0624: 1.0, 3.875: 4.0, 4.25: 4.5, 7.75: 8.0, 14.6: 15.0,
+    17.9: 16.0, 18.0: 20.0, -22.0: -24.0, 240.0: 256.0, 319.0: 256.0, 320.0: 384.0,
+    28672.0: 32768.0, 0.06: 0.0625, 0.0029: 0.00292968750, 4e-5: 4.57763671875e-5, 2.2888184e-5: 3.0517578125e-5, 1.1444092e-5: 1.52587890625e-5, 1.14e-5: 7.62939453125e-6, 1.1920929e-7: 2.384185791015625e-7,
+    1.19e-7: 0.0, -3e-7: -2.384185791015625e-7,
+}  # fmt: skip
+
+
+def test_hifloat8() -> None:
+    finite = sorted({value for value in map(hif8, range(256)) if math.isfinite(value)})
+    assert len(finite) == 253
+    close(values("hif8@8s"), [value / 2**15 for value in finite])
+    close(values("hif8@8u"), [value / 2**15 for value in finite if value >= 0])
+    q = qmaps.quantizer("unscaled/hif8@8s")
+    close(q.map.codebook().tolist(), finite)
+    found = q.quantize(torch.tensor(list(TO_HIF8))).dequantize()
+    assert found.tolist() == list(TO_HIF8.values())
+    # Under powers of two all values are exact, and ties go away from zero there too.
+    mx = qmaps.quantizer("B4xe8m0/hif8@8s")
+    close(mx.map.codebook().tolist(), [value / 2**16 for value in finite])
+    x = torch.tensor([32768.0, 1.0625, -1.0625, 18.0])
+    assert mx.quantize(x).dequantize().tolist() == [32768.0, 1.125, -1.125, 20.0]
 
 
 def test_nf4_is_the_formula_of_qlora() -> None:

@@ -266,12 +266,17 @@ def test_rounding_and_copies_exclude_each_other() -> None:
         with pytest.raises(ValueError) as caught:
             AdamW8bit(params, **options)
         assert str(caught.value) == (
-            "stochastic_rounding=True cannot be combined with master_weights=True: a master copy "
-            "already keeps small updates"
+            "stochastic_rounding=True cannot be combined with master_weights=True: master weights "
+            "already keep small updates"
         )
     with pytest.raises(TypeError) as caught:
         AdamW8bit([p], master_weights=1)
-    assert str(caught.value) == "master_weights=1 must be True or False"
+    assert str(caught.value) == ("master_weights=1 must be False, True, 'bf16+8' or 'bf16+16'")
+    with pytest.raises(ValueError) as caught:
+        AdamW8bit([p], master_weights="bf16+4")
+    assert str(caught.value) == (
+        "master_weights='bf16+4' must be False, True, 'bf16+8' or 'bf16+16'"
+    )
 
 
 @EVERY

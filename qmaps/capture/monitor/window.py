@@ -16,7 +16,8 @@ from qmaps.capture.monitor.exact import Exact, Values, is_element_wise
 from qmaps.capture.monitor.measures import MOMENTS, Measures, of_moments, of_states
 from qmaps.capture.monitor.sample import Places
 from qmaps.distributed.shards import local
-from qmaps.engines.masters import MASTER
+from qmaps.engines.masters import MASTER, REMAINDER
+from qmaps.engines.remainders import join
 from qmaps.optim.base import QuantizedOptimizer
 
 Row = dict[str, Any]
@@ -192,8 +193,16 @@ class Window:
             )
             for name in first.names
         }
-        params = [sample.values(e.state.get(MASTER, e.parameter), e.at) for e in watched]
+        params = [_values(e) for e in watched]
         return Exact(optimizer, first.group, taken, torch.cat(params), states)
+
+
+def _values(e: Watched) -> Tensor:
+    """The sampled values of a parameter, those of its master weights if it has some."""
+    if REMAINDER not in e.state:
+        return sample.values(e.state.get(MASTER, e.parameter), e.at)
+    param, remainder = local(e.parameter).detach(), e.state[REMAINDER]
+    return join(param.take(e.at.index), remainder.take(e.at.index))
 
 
 def _watched(

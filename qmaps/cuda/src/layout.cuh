@@ -95,6 +95,7 @@ struct Parameter {
     double* sums;              // a place for sums of squares; see step_norms
     std::uint64_t step;        // the one that is taken
     std::int64_t skips;        // whether a gradient that is not finite stops the step
+    void* remainder;           // of a bfloat16 parameter whose values are more precise; or null
     Noise noise;               // of rounding a bfloat16 parameter
     State state[kMaxStates];
     FactoredStates factored;

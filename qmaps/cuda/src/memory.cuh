@@ -90,6 +90,37 @@ QMAPS_INLINE void store_unit(const float* from, T* address, int count) {
         if (i < count) from_float(from[i], to[i]);
 }
 
+// The same of integers of 1 or 2 bytes.
+template <class R>
+QMAPS_INLINE void load_remainders(const R* address, int count, R* to) {
+    const R* from = global(address);
+    constexpr int kBits = 8 * sizeof(R);
+    if (count == kUnit && aligned(from, kUnit * sizeof(R))) {
+        const Words<kBits / 4> piece = *reinterpret_cast<const Words<kBits / 4>*>(from);
+        for (int i = 0; i < kUnit; ++i)
+            to[i] = static_cast<R>(piece.word[i * kBits / 32] >> i * kBits % 32);
+        return;
+    }
+    for (int i = 0; i < kUnit; ++i) to[i] = i < count ? from[i] : R(0);
+}
+
+template <class R>
+QMAPS_INLINE void store_remainders(const R* from, R* address, int count) {
+    R* to = global(address);
+    constexpr int kBits = 8 * sizeof(R);
+    if (count == kUnit && aligned(to, kUnit * sizeof(R))) {
+        constexpr std::uint32_t kMask = (1u << kBits) - 1;
+        Words<kBits / 4> piece = {};
+        for (int i = 0; i < kUnit; ++i)
+            piece.word[i * kBits / 32] |= (static_cast<std::uint32_t>(from[i]) & kMask)
+                                          << i * kBits % 32;
+        *reinterpret_cast<Words<kBits / 4>*>(to) = piece;
+        return;
+    }
+    for (int i = 0; i < kUnit; ++i)
+        if (i < count) to[i] = from[i];
+}
+
 QMAPS_INLINE std::uint64_t joined_words(std::uint32_t low, std::uint32_t high) {
     return static_cast<std::uint64_t>(high) << 32 | low;
 }

@@ -7,7 +7,7 @@ namespace qmaps {
 
 // How parameters of one kind are stepped.
 //   R         the update rule
-//   P, G      what parameters and gradients are stored as
+//   P, G      what parameters and gradients are stored as; P can be a Split
 //   kRounds   bfloat16 parameters are rounded stochastically
 //   S...      a Format, or Plain, of each of the rule's states
 template <class R, class P, class G, bool kRounds_, class S0 = Plain, class S1 = Plain,
@@ -96,14 +96,50 @@ struct Unit {
     float p[kUnit], g[kUnit], state[kMaxStates][kUnit];
 };
 
+// Parameters of bfloat16 with remainders of type R.
+template <class R>
+struct Split {};
+
+template <class P>
+QMAPS_INLINE void load_parameter(const P*, const Parameter&, const Address& address,
+                                 const Place& place, float* to) {
+    load_unit(static_cast<const P*>(address.p) + place.at, place.count, to);
+}
+
+template <class P>
+QMAPS_INLINE void save_parameter(P*, const Parameter&, const Address& address, const Place& place,
+                                 const float* from) {
+    store_unit(from, static_cast<P*>(address.p) + place.at, place.count);
+}
+
+template <class R>
+QMAPS_INLINE void load_parameter(const Split<R>*, const Parameter& parameter,
+                                 const Address& address, const Place& place, float* to) {
+    load_unit(static_cast<const Bf16*>(address.p) + place.at, place.count, to);
+    R remainder[kUnit];
+    load_remainders(static_cast<const R*>(parameter.remainder) + place.at, place.count, remainder);
+    for (int j = 0; j < kUnit; ++j)
+        to[j] = joined(static_cast<std::uint16_t>(bits_of(to[j]) >> 16), remainder[j]);
+}
+
+template <class R>
+QMAPS_INLINE void save_parameter(Split<R>*, const Parameter& parameter, const Address& address,
+                                 const Place& place, const float* from) {
+    float rounded[kUnit];
+    R remainder[kUnit];
+    for (int j = 0; j < kUnit; ++j) rounded[j] = from_bf16(split(from[j], remainder[j]));
+    store_unit(rounded, static_cast<Bf16*>(address.p) + place.at, place.count);
+    store_remainders(remainder, static_cast<R*>(parameter.remainder) + place.at, place.count);
+}
+
 template <class K>
 QMAPS_INLINE void read_unit(const Batch& batch, const Parameter& parameter, const Address& address,
                             const Place& place, SharedBook* codebooks, Unit& unit) {
     using R = typename K::Rule;
     load_unit(static_cast<const typename K::Gradients*>(address.g) + place.at, place.count,
               unit.g);
-    load_unit(static_cast<const typename K::Parameters*>(address.p) + place.at, place.count,
-              unit.p);
+    load_parameter(static_cast<const typename K::Parameters*>(nullptr), parameter, address, place,
+                   unit.p);
     if constexpr (R::kStates > 0)
         read_state<typename K::State0>(parameter.state[0], book_of<K, 0>(codebooks), place,
                                        unit.state[0]);
@@ -143,8 +179,9 @@ QMAPS_INLINE void read_and_advance(const Batch& batch, const Parameter& paramete
 }
 
 template <class K>
-QMAPS_INLINE void store_parameter(const Parameter& parameter, typename K::Parameters* to,
+QMAPS_INLINE void store_parameter(const Parameter& parameter, const Address& address,
                                   const Place& place, const float* p) {
+    typename K::Parameters* to = nullptr;
     if constexpr (K::kRounds) {
         if (place.count == 0) return;
         std::uint32_t draws[kUnit / 2];
@@ -153,9 +190,9 @@ QMAPS_INLINE void store_parameter(const Parameter& parameter, typename K::Parame
         float rounded[kUnit];
         for (int j = 0; j < kUnit; ++j)
             rounded[j] = from_bf16(to_bf16_stochastic(p[j], draw_of(draws, j)));
-        store_unit(rounded, to + place.at, place.count);
+        save_parameter(to, parameter, address, place, rounded);
     } else {
-        store_unit(p, to + place.at, place.count);
+        save_parameter(to, parameter, address, place, p);
     }
 }
 
@@ -174,8 +211,7 @@ __global__ void __launch_bounds__(kThreads) step(const Batch batch) {
         const Place place = place_of(item.tile, parameter.numel);
         Unit unit;
         read_and_advance<K>(batch, parameter, address, place, codebooks, unit);
-        store_parameter<K>(parameter, static_cast<typename K::Parameters*>(address.p), place,
-                           unit.p);
+        store_parameter<K>(parameter, address, place, unit.p);
         if constexpr (R::kStates > 0)
             write_state<typename K::State0>(parameter.state[0], book_of<K, 0>(codebooks), place,
                                             unit.state[0], largest);

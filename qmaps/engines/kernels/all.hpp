@@ -3,6 +3,7 @@
 #include "language.hpp"
 
 #include "floats.hpp"
+#include "remainders.hpp"
 #include "philox.hpp"
 #include "pack.hpp"
 #include "scales.hpp"

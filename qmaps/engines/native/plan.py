@@ -14,6 +14,7 @@ from qmaps.algebra.quantizer import Quantizer
 from qmaps.distributed.exchange import Request, SharedScales, unformatted_shapes
 from qmaps.distributed.shards import Shard
 from qmaps.engines.addresses import address
+from qmaps.engines.masters import REMAINDER
 from qmaps.engines.native import core, tensors
 from qmaps.engines.philox import RoundingKey
 from qmaps.engines.plan import FusedPlan, fused_supports, readable
@@ -114,6 +115,9 @@ class NativePlan(FusedPlan):
             if index in self._masters and _rounded_here(given.param):
                 self._step.add_rounded(address(given.param))
                 del self._masters[index]
+            if given.remainder is not None:
+                remainder = given.storage[REMAINDER]
+                self._step.add_remainder(address(remainder), remainder.itemsize)
 
     def _add(self, given: ParameterStep, target: Tensor) -> None:
         step, gradient = self._step, given.gradient

@@ -18,6 +18,7 @@ from qmaps.algebra.quantized import QuantizedTensor
 from qmaps.capture import Monitor, Thresholds
 from qmaps.capture.monitor import window
 from qmaps.capture.monitor.measures import of_states
+from qmaps.engines import masters
 from qmaps.errors import QmapsError, StateWarning
 from tests.training.runs import EVERY, assert_same, gradients, make, net
 
@@ -132,6 +133,30 @@ ELEMENT_WISE: dict[str, Callable[[Any], optim.QuantizedOptimizer]] = {
     "RMSprop": lambda p: optim.RMSprop8bit(p, min_quantized_size=0, momentum=0.9, centered=True),
     "Adagrad": lambda p: optim.Adagrad8bit(p, min_quantized_size=0, lr_decay=0.1),
 }
+
+
+@pytest.mark.parametrize("master_weights", [False, True, "bf16+8", "bf16+16"])
+def test_exact_steps_begin_with_master_weights(
+    master_weights: bool | str, monkeypatch: Any
+) -> None:
+    starts: list[Tensor] = []
+    of = window.Exact
+
+    def spy(*args: Any) -> Any:
+        starts.append(args[3].clone())
+        return of(*args)
+
+    monkeypatch.setattr(window, "Exact", spy)
+    random = torch.Generator().manual_seed(1)
+    parameter = nn.Parameter(torch.randn(48, 48, generator=random).bfloat16())
+    options = {"state_quantizers": "8bit", "weight_decay": 0.3}
+    optimizer = adam([parameter], **options, master_weights=master_weights)
+    steps(optimizer, 2)
+    expected = masters.exact(parameter.detach(), optimizer.state[parameter]).clone()
+    assert torch.equal(expected, parameter.float()) == (master_weights is False)
+    with Monitor(optimizer, None, every=1, window=1, sample=10**4, thresholds=None):
+        steps(optimizer, 1)
+    assert torch.equal(starts[0].view(48, 48), expected)
 
 
 @pytest.mark.parametrize("name", ELEMENT_WISE)

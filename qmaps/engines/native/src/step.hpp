@@ -24,6 +24,11 @@ class Step {
     void add_rounding(const NoiseKey& noise);
     // The parameter added last is a master copy, and rounded to bfloat16 there after each step.
     void add_rounded(void* rounded) { tasks_.back().rounded = rounded; }
+    // The bfloat16 parameter added last has remainders of 1 or 2 bytes per element.
+    void add_remainder(void* remainder, int bytes) {
+        tasks_.back().remainder = remainder;
+        tasks_.back().remainder_bytes = bytes;
+    }
     // The parameter added last, and its gradient, are codes. The parameter's scales belong to
     // blocks that fit into the scratch.
     void add_parameter_codes(Codec codec);

@@ -187,6 +187,8 @@ struct ParamTask {
     bool p_stochastic = false;
     NoiseKey p_noise;
     void* rounded = nullptr;  // takes the new values rounded to bfloat16
+    void* remainder = nullptr;  // of a bfloat16 parameter whose values are more precise
+    int remainder_bytes = 0;    // per element: 1 or 2
     // Parameters and gradients that are codes have a codebook here, and no memory above.
     Codec p_codec;
     Codec g_codec;

@@ -41,6 +41,10 @@ void register_step(nb::module_& module) {
         .def("add_rounding", [](Step& self, const Key& key) { self.add_rounding(noise_key(key)); })
         .def("add_rounded",
              [](Step& self, Address rounded) { self.add_rounded(reinterpret_cast<void*>(rounded)); })
+        .def("add_remainder",
+             [](Step& self, Address remainder, int bytes) {
+                 self.add_remainder(reinterpret_cast<void*>(remainder), bytes);
+             })
         .def(
             "add_parameter_codes",
             [](Step& self, const Codebook& codebook, const Geometry& geometry, Address packed,

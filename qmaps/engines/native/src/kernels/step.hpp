@@ -51,6 +51,45 @@ inline const float* read_from(const Codec& codec, const void* data, Dtype dtype,
     return memory;
 }
 
+template <class R>
+inline void load_joined(const std::uint16_t* __restrict half, const R* __restrict remainder,
+                        std::int64_t count, float* __restrict to) {
+    for (std::int64_t i = 0; i < count; ++i) to[i] = joined(half[i], remainder[i]);
+}
+
+template <class R>
+inline void store_split(const float* __restrict from, std::int64_t count,
+                        std::uint16_t* __restrict half, R* __restrict remainder) {
+    for (std::int64_t i = 0; i < count; ++i) half[i] = split(from[i], remainder[i]);
+}
+
+// A parameter with remainders.
+inline void load_split(const ParamTask& task, std::int64_t at, std::int64_t count, float* to) {
+    const std::uint16_t* half = static_cast<const std::uint16_t*>(task.p) + at;
+    if (task.remainder_bytes == 1)
+        load_joined(half, static_cast<const std::int8_t*>(task.remainder) + at, count, to);
+    else
+        load_joined(half, static_cast<const std::int16_t*>(task.remainder) + at, count, to);
+}
+
+inline void store_split(const ParamTask& task, const float* from, std::int64_t at,
+                        std::int64_t count) {
+    std::uint16_t* half = static_cast<std::uint16_t*>(task.p) + at;
+    if (task.remainder_bytes == 1)
+        store_split(from, count, half, static_cast<std::int8_t*>(task.remainder) + at);
+    else
+        store_split(from, count, half, static_cast<std::int16_t*>(task.remainder) + at);
+}
+
+// The values of the parameter: where they are, or in `memory`.
+inline const float* read_parameter(const ParamTask& task, std::int64_t at, std::int64_t count,
+                                   float* memory, Scratch& scratch) {
+    if (!task.remainder)
+        return read_from(task.p_codec, task.p, task.p_dtype, at, count, memory, scratch);
+    load_split(task, at, count, memory);
+    return memory;
+}
+
 static void step_range(const ParamTask& task, std::int64_t begin, std::int64_t end,
                        float* const* slices, StepScratch& memory) {
     const bool sided = task.rule->factoring != kNotFactored;
@@ -89,12 +128,16 @@ static void step_range(const ParamTask& task, std::int64_t begin, std::int64_t e
             decode_range(task.p_codec, stored(task.p_codec), at, count, p, memory.scratch);
         } else if (task.p_dtype == Dtype::kFloat32) {
             p = static_cast<float*>(task.p) + at;
+        } else if (task.remainder) {
+            load_split(task, at, count, p);
         } else {
             load(task.p, task.p_dtype, at, count, p);
         }
         task.rule->apply(p, g, states, count, task.scalars, memory.scratch.ahead);
         if (task.p_codec.codebook) {
             encode_blocks(task.p_codec, p, at, count, memory.scratch);
+        } else if (task.remainder) {
+            store_split(task, p, at, count);
         } else if (task.p_dtype == Dtype::kBfloat16 && task.p_stochastic) {
             store_stochastic(p, static_cast<std::uint16_t*>(task.p), task.p_noise, at, count,
                              memory.scratch);
@@ -137,8 +180,7 @@ static void step_maxima(const ParamTask& task, std::int64_t begin, std::int64_t 
         }
         const float* g =
             read_from(task.g_codec, task.g, task.g_dtype, at, count, memory.g, memory.scratch);
-        const float* p =
-            read_from(task.p_codec, task.p, task.p_dtype, at, count, memory.p, memory.scratch);
+        const float* p = read_parameter(task, at, count, memory.p, memory.scratch);
         memory.scratch.ahead =
             ahead_of(next_of(task.g, task.g_dtype, task, at, kTile), {}, kTile, 2);
         task.rule->advance(p, g, states, count, task.scalars, wanted, memory.scratch.ahead);
@@ -193,8 +235,7 @@ static void step_norms(const ParamTask& task, std::int64_t chunk, double* sums,
         }
         const float* g =
             read_from(task.g_codec, task.g, task.g_dtype, at, count, memory.g, memory.scratch);
-        const float* p =
-            read_from(task.p_codec, task.p, task.p_dtype, at, count, memory.p, memory.scratch);
+        const float* p = read_parameter(task, at, count, memory.p, memory.scratch);
         float* measured = memory.scratch.x;
         task.rule->measured(p, g, states, count, task.scalars, measured);
         Ahead ahead = ahead_of(next_of(task.g, task.g_dtype, task, at, kTile),
