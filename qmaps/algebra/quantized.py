@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import torch
 from torch import Tensor
 
+from qmaps.algebra.rounding import Rounding
 from qmaps.algebra.spec import parse, parse_normalizer
 from qmaps.engines import dispatch, packing
 from qmaps.engines.addresses import check_memory
@@ -240,12 +241,12 @@ def quantizer_in(plain: Mapping[str, Any]) -> Quantizer:
         return _composed(*parse(plain["spec"]))
     about = dict(plain["map"])
     normalizer = parse_normalizer(about.pop("normalizer"))
-    stochastic = bool(about.pop("stochastic"))
-    return _composed(normalizer, Codebook(plain["codebook"], **about), stochastic)
+    rounding = Rounding.STOCHASTIC if about.pop("stochastic") else Rounding.NEAREST
+    return _composed(normalizer, Codebook(plain["codebook"], **about), rounding)
 
 
-def _composed(normalizer: Normalizer, map_: Map, stochastic: bool) -> Quantizer:
-    return replace(normalizer / map_, stochastic=stochastic)
+def _composed(normalizer: Normalizer, map_: Map, rounding: Rounding) -> Quantizer:
+    return replace(normalizer / map_, rounding=rounding)
 
 
 def from_plain(plain: Mapping[str, Any]) -> QuantizedTensor:

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from qmaps.algebra.quantized import FLOATS, QuantizedTensor, nbytes_of
+from qmaps.algebra.rounding import Rounding
 from qmaps.algebra.spec import parse
 from qmaps.distributed.shards import is_distributed
 from qmaps.engines import dispatch, packing, reference
@@ -49,10 +50,11 @@ def quantizer(spec: str | Quantizer, codebooks: Iterable[Codebook] = ()) -> Quan
         return spec
     if not isinstance(spec, str):
         raise BadTypeError(f"spec={shown(spec)} must be a str such as 'B128/DE@4s', or a Quantizer")
-    return Quantizer(*parse(spec, tuple(codebooks)))
+    normalizer, map_, rounding = parse(spec, tuple(codebooks))
+    return Quantizer(normalizer, map_, rounding=rounding)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, init=False)
 class Quantizer:
     """Q = M after N: divide by the normalizer's scales, then take the map's nearest code.
 
@@ -62,14 +64,36 @@ class Quantizer:
         normalizer: gives the scales.
         map: gives the codebook; a floating-point format becomes that of `Map.for_scales` under
             scales that are powers of two or 1.
-        stochastic: round at random to one of the two neighbours, unbiased (``+sr``).
+        rounding: how values become codes.
+
+    Args:
+        normalizer: as above.
+        map: as above.
+        stochastic: True is short for ``rounding=Rounding.STOCHASTIC``, False for
+            ``Rounding.NEAREST``; None leaves it to `rounding`.
+        rounding: as above.
     """
 
     normalizer: Normalizer
     map: Map
-    stochastic: bool = False
+    rounding: Rounding
 
-    def __post_init__(self) -> None:
+    def __init__(
+        self,
+        normalizer: Normalizer,
+        map: Map,  # noqa: A002
+        stochastic: bool | None = None,
+        *,
+        rounding: Rounding = Rounding.NEAREST,
+    ) -> None:
+        if stochastic is not None:
+            rounding = Rounding.STOCHASTIC if stochastic else Rounding.NEAREST
+        # The way a frozen dataclass does it.
+        for name, value in (("normalizer", normalizer), ("map", map), ("rounding", rounding)):
+            object.__setattr__(self, name, value)
+        self._check()
+
+    def _check(self) -> None:
         if self.normalizer.log_domain != self.map.log_domain:
             raise SpecError(
                 f"{self.normalizer.spec}/{self.map.spec}: the normalizer logB<n> and the maps log2 "
@@ -77,8 +101,12 @@ class Quantizer:
             )
         scales = {"powers_of_two": self.normalizer.powers_of_two, "ones": self.normalizer.ones}
         if any(scales.values()):
-            # The way a frozen dataclass does it.
             object.__setattr__(self, "map", self.map.for_scales(**scales))
+
+    @property
+    def stochastic(self) -> bool:
+        """Whether it rounds at random to one of the two neighbours, unbiased (``+sr``)."""
+        return self.rounding is Rounding.STOCHASTIC
 
     @property
     def spec(self) -> str:
@@ -86,7 +114,7 @@ class Quantizer:
         map_ = self.map
         if self.normalizer.powers_of_two or self.normalizer.ones:  # which says it already
             map_ = map_.for_scales()
-        return f"{self.normalizer.spec}/{map_.spec}{'+sr' if self.stochastic else ''}"
+        return f"{self.normalizer.spec}/{map_.spec}{self.rounding.value}"
 
     def __str__(self) -> str:
         return self.spec
@@ -102,7 +130,7 @@ class Quantizer:
                 ("spec", lambda: self.spec),
                 ("normalizer", lambda: self.normalizer.spec),
                 ("map", lambda: self.map.spec),
-                ("rounding", "stochastic" if self.stochastic else "to nearest"),
+                ("rounding", self.rounding.words),
                 ("bits per element", lambda: f"{8 * self.nbytes((1024, 1024)) / 2**20:.4g}"),
             ],
         )
@@ -194,7 +222,7 @@ class Quantizer:
             scales: in the parts that the normalizer's `layout` describes for the shape of `x`.
             key: as for `quantize`.
         """
-        noise = (key or RoundingKey()) if self.stochastic else None
+        noise = (key or RoundingKey()) if self.rounding.random else None
         codes, _ = reference.quantize(x, self.normalizer, self.map, noise, scales)
         packed = packing.pack(codes, self.map.bits)
         return QuantizedTensor(self, tuple(x.shape), packed, scales)
@@ -208,7 +236,7 @@ class Quantizer:
         if key is not None and not isinstance(key, RoundingKey):
             raise BadTypeError(f"key must be a RoundingKey, got {type(key).__name__}")
         frozen = self._frozen(x) if out is None else out.quantizer
-        noise = (key or RoundingKey()) if self.stochastic else None
+        noise = (key or RoundingKey()) if self.rounding.random else None
         storage = None if out is None else (out.packed, out.scales)
         packed, scales, suspect = dispatch.quantize(
             x, frozen.normalizer, frozen.map, noise, storage, check=check
@@ -268,7 +296,7 @@ class Quantizer:
         q = self.fit(x) if isinstance(self.map, FittedMap) else self
         found = None
         if metrics.SUMMED.keys() == metrics.METRICS.keys():
-            noise = RoundingKey() if self.stochastic else None
+            noise = RoundingKey() if self.rounding.random else None
             found = dispatch.measure(x, q.normalizer, q.map, noise, keep=keep)
         if found is None:
             t = q.quantize(x)

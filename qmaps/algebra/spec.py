@@ -14,6 +14,8 @@ from dataclasses import MISSING, fields
 from typing import Any
 
 from qmaps import maps, normalize
+from qmaps.algebra.rounding import SUFFIXES as ROUNDINGS
+from qmaps.algebra.rounding import Rounding
 from qmaps.errors import BadValueError, SpecError, nearest, shown
 from qmaps.maps._transforms import named, written
 from qmaps.maps.codebook import Codebook
@@ -27,18 +29,20 @@ SHORT = {"bf16": "unscaled/bf16@16s", "fp16": "unscaled/fp16@16s"}
 LONGEST = 500
 """Characters of a spec, at most."""
 
-GRAMMAR = 'NORM[SUFFIX]["&"NORM[SUFFIX]]/[TRANSFORM:]MAP@BITS["s"|"u"]["+sr"]'
+_ENDS = "|".join(f'"{suffix}"' for suffix in ROUNDINGS)
+GRAMMAR = f'NORM[SUFFIX]["&"NORM[SUFFIX]]/[TRANSFORM:]MAP@BITS["s"|"u"][{_ENDS}]'
 
 _MAP = r"(?P<map>[^@/()]+)(?:\((?P<fields>[^()]*)\))?@(?P<bits>\d+)(?P<sign>[su]?)"
 _FLAGS = re.IGNORECASE | re.ASCII
 _ONE_MAP = re.compile(_MAP, _FLAGS)
-_SPEC = re.compile(rf"(?P<norm>[^/]+)/{_MAP}(?P<sr>\+sr)?", _FLAGS)
+_ROUNDING = "|".join(map(re.escape, ROUNDINGS))
+_SPEC = re.compile(rf"(?P<norm>[^/]+)/{_MAP}(?P<rounding>{_ROUNDING})?", _FLAGS)
 
 
 def parse(
     spec: str, codebooks: Iterable[Codebook] = ()
-) -> tuple[normalize.Normalizer, maps.Map, bool]:
-    """Normalizer, map and whether rounding is stochastic.
+) -> tuple[normalize.Normalizer, maps.Map, Rounding]:
+    """Normalizer, map and rounding.
 
     Raises:
         SpecError: names the spec, the part that is wrong, what is allowed, and the nearest
@@ -58,7 +62,7 @@ def parse(
         map_ = _map(match, codebooks)
     except BadValueError as error:
         raise SpecError(f"spec={shown(spec)}: {error}") from None
-    return normalizer, map_, bool(match["sr"])
+    return normalizer, map_, Rounding((match["rounding"] or "").lower())
 
 
 def parse_map(text: str, codebooks: Iterable[Codebook] = ()) -> maps.Map:

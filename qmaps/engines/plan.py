@@ -199,7 +199,7 @@ def _state_supported(
             return False
         q = value.quantizer
     if shard is not None and (
-        spans_shards(q.normalizer, shard) or (q.stochastic and shard.runs is not None)
+        spans_shards(q.normalizer, shard) or (q.rounding.random and shard.runs is not None)
     ):
         return False
     if not supports(q.normalizer, q.map, state.shape):

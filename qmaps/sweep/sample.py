@@ -83,7 +83,7 @@ def _rows(
                     q.normalizer.scales(tensor), q.normalizer, tensor.dim()
                 )
             map_ = frozen.get((name, q), q).map
-            key = RoundingKey() if q.stochastic else None
+            key = RoundingKey() if q.rounding.random else None
             codes, parts = reference.quantize(x, q.normalizer, map_, key, scales[q.normalizer])
             y = reference.dequantize(codes, parts, q.normalizer, map_)
             decoded[name, q] = y

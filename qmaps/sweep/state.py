@@ -159,7 +159,7 @@ class State:
             The sums of the errors, and the chunk as it is stored or what it decodes to.
         """
         fitted = self.frozen.get(q, q)
-        key = RoundingKey(offset=begin) if q.stochastic else None
+        key = RoundingKey(offset=begin) if q.rounding.random else None
         normalizer, given = q.normalizer, None
         if normalizer in self.scalers:
             normalizer, given = ELEMENTWISE, (self.scalers[normalizer].expanded(x, begin),)

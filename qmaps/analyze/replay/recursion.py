@@ -80,7 +80,7 @@ class Recursion:
         return max(1, GROUP // max(1, len(self._start)))
 
     def _keyed(self, q: Quantizer, step: int) -> RoundingKey | None:
-        if not q.stochastic:
+        if not q.rounding.random:
             return None
         key = self._key
         return RoundingKey(seed=key.seed, step=step, tensor=key.tensor, state=key.state)
