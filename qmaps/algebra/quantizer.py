@@ -13,7 +13,7 @@ from qmaps.algebra.quantized import FLOATS, QuantizedTensor, nbytes_of
 from qmaps.algebra.rounding import Rounding
 from qmaps.algebra.spec import parse
 from qmaps.distributed.shards import is_distributed
-from qmaps.engines import dispatch, packing, reference
+from qmaps.engines import dispatch, dither, packing, reference
 from qmaps.engines.addresses import plain
 from qmaps.engines.dense import lack
 from qmaps.engines.philox import RoundingKey
@@ -102,11 +102,18 @@ class Quantizer:
         scales = {"powers_of_two": self.normalizer.powers_of_two, "ones": self.normalizer.ones}
         if any(scales.values()):
             object.__setattr__(self, "map", self.map.for_scales(**scales))
+        if self.dithered and (why := dither.lacks(self.normalizer, self.map)):
+            raise SpecError(f"{self.spec}: {why}")
 
     @property
     def stochastic(self) -> bool:
         """Whether it rounds at random to one of the two neighbours, unbiased (``+sr``)."""
         return self.rounding is Rounding.STOCHASTIC
+
+    @property
+    def dithered(self) -> bool:
+        """Whether it rounds with subtractive dither (``+dither``; `qmaps.engines.dither`)."""
+        return self.rounding is Rounding.DITHERED
 
     @property
     def spec(self) -> str:
@@ -170,8 +177,8 @@ class Quantizer:
                 float32.
             out: a tensor of the same shape and quantizer, written into and returned. With a
                 fitted map its codebook is kept, not fitted anew.
-            key: names the random numbers of stochastic rounding; ``RoundingKey()`` if left
-                out, so the same call gives the same codes. Change `step` from call to call.
+            key: names the random numbers of stochastic rounding and of dither; ``RoundingKey()``
+                if left out, so the same call gives the same codes. Change `step` from call to call.
 
         Returns:
             Packed codes and scales, on the device of `x`.
@@ -223,9 +230,12 @@ class Quantizer:
             key: as for `quantize`.
         """
         noise = (key or RoundingKey()) if self.rounding.random else None
-        codes, _ = reference.quantize(x, self.normalizer, self.map, noise, scales)
+        codes, _ = reference.quantize(
+            x, self.normalizer, self.map, noise, scales, dithered=self.dithered
+        )
         packed = packing.pack(codes, self.map.bits)
-        return QuantizedTensor(self, tuple(x.shape), packed, scales)
+        kept = noise if self.dithered else None
+        return QuantizedTensor(self, tuple(x.shape), packed, scales, kept)
 
     def _quantized(
         self, x: Tensor, out: QuantizedTensor | None, key: RoundingKey | None, *, check: bool
@@ -239,9 +249,14 @@ class Quantizer:
         noise = (key or RoundingKey()) if self.rounding.random else None
         storage = None if out is None else (out.packed, out.scales)
         packed, scales, suspect = dispatch.quantize(
-            x, frozen.normalizer, frozen.map, noise, storage, check=check
+            x, frozen.normalizer, frozen.map, noise, storage, dithered=self.dithered, check=check
         )
-        return out or QuantizedTensor(frozen, tuple(x.shape), packed, scales), suspect
+        kept = noise if self.dithered else None
+        if out is None:
+            return QuantizedTensor(frozen, tuple(x.shape), packed, scales, kept), suspect
+        if not (check and suspect):
+            object.__setattr__(out, "key", kept)  # as its codes, it changes in place
+        return out, suspect
 
     def dequantize(
         self,
@@ -295,7 +310,7 @@ class Quantizer:
         x = _floats(x)
         q = self.fit(x) if isinstance(self.map, FittedMap) else self
         found = None
-        if metrics.SUMMED.keys() == metrics.METRICS.keys():
+        if metrics.SUMMED.keys() == metrics.METRICS.keys() and not self.dithered:
             noise = RoundingKey() if self.rounding.random else None
             found = dispatch.measure(x, q.normalizer, q.map, noise, keep=keep)
         if found is None:

@@ -11,6 +11,8 @@ class Rounding(Enum):
     Attributes:
         NEAREST: the nearest code; a tie goes to the lower one.
         STOCHASTIC: one of the two neighbours at random, so that the mean is the value.
+        DITHERED: subtractive dither: a random part of a gap is added before rounding to the
+            nearest, and decoding takes the same part away (`qmaps.engines.dither`).
 
     >>> Rounding("+sr")
     <Rounding.STOCHASTIC: '+sr'>
@@ -18,6 +20,7 @@ class Rounding(Enum):
 
     NEAREST = ""
     STOCHASTIC = "+sr"
+    DITHERED = "+dither"
 
     @property
     def random(self) -> bool:

@@ -1,9 +1,10 @@
 """Spec strings such as ``B128/DE@4s``, ``B32x8&rank1/linear@4u+sr``.
 
-``NORM[SUFFIX]["&"NORM[SUFFIX]]"/"[TRANSFORM":"]MAP["("field=value,...")"]"@"BITS["s"|"u"]["+sr"]``,
+``NORM[SUFFIX]["&"NORM[SUFFIX]]"/"[TRANSFORM":"]MAP["("field=value,...")"]"@"BITS["s"|"u"][ROUNDING]``,
 read without regard to case and written in one canonical form. A suffix such as ``x8`` tells in
 which format scales are stored (`qmaps.normalize.scale_format`). A transform such as ``sqrt`` may
-come before the map (`qmaps.maps.transformed`).
+come before the map (`qmaps.maps.transformed`). A rounding is ``+sr`` or ``+dither``
+(`qmaps.algebra.rounding`).
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from qmaps.normalize.minimum import Minimum
 from qmaps.normalize.scale_format import SUFFIXES
 
 SHORT = {"bf16": "unscaled/bf16@16s", "fp16": "unscaled/fp16@16s"}
-"""Specs with a short form, which may be followed by ``+sr``."""
+"""Specs with a short form, which may be followed by a rounding."""
 
 LONGEST = 500
 """Characters of a spec, at most."""

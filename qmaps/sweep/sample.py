@@ -84,8 +84,11 @@ def _rows(
                 )
             map_ = frozen.get((name, q), q).map
             key = RoundingKey() if q.rounding.random else None
-            codes, parts = reference.quantize(x, q.normalizer, map_, key, scales[q.normalizer])
-            y = reference.dequantize(codes, parts, q.normalizer, map_)
+            codes, parts = reference.quantize(
+                x, q.normalizer, map_, key, scales[q.normalizer], dithered=q.dithered
+            )
+            away = key if q.dithered else None
+            y = reference.dequantize(codes, parts, q.normalizer, map_, away)
             decoded[name, q] = y
             error = (x.double() - y.double()).abs()
             kept = (x != 0).double()
