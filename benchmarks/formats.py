@@ -45,12 +45,20 @@ WITHOUT_ZERO = {
     "Adam in NVFP4, second moment without zero": "B16xe4m3/e2m1@4s+sr + B16xe4m3/DE-0@4u",
 }
 
+# The codes of the row of BReD, rounded in other ways.
+ROUNDINGS = {
+    "linear in 4 bits, to nearest": "B128/linear@4s + B128/linear@4u",
+    "linear in 4 bits, stochastic": "B128/linear@4s+sr + B128/linear@4u+sr",
+    "linear in 4 bits, first moment stochastic": "B128/linear@4s+sr + B128/linear@4u",
+    "linear in 4 bits, first moment dithered": "B128/linear@4s+dither + B128/linear@4u",
+}
+
 
 def formats() -> dict[str, str]:
-    """The pairs of the page by method, the presets of 8 and 4 bits, maps without zero."""
+    """The pairs of the page by method, the presets, maps without zero, and other roundings."""
     text = PAGE.read_text(encoding="utf-8")
     rows = re.findall(r"^\| ([^|]+) \| [^|]+ \| `([^`]+ \+ [^`]+)` \|", text, re.M)
-    return {**dict(rows), **PRESETS, **WITHOUT_ZERO}
+    return {**dict(rows), **PRESETS, **WITHOUT_ZERO, **ROUNDINGS}
 
 
 def trials(judge: str) -> list[Trial]:

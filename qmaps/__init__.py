@@ -17,6 +17,7 @@ from qmaps import maps, metrics, normalize
 from qmaps.algebra import fitting, moved, plugins, quantiles
 from qmaps.algebra.quantized import QuantizedTensor, load, save
 from qmaps.algebra.quantizer import Quantizer, quantizer
+from qmaps.algebra.rounding import Rounding
 from qmaps.engines.backends import backend, backends
 from qmaps.engines.philox import RoundingKey
 from qmaps.errors import QmapsError
@@ -83,6 +84,7 @@ __all__ = [
     "QmapsError",
     "QuantizedTensor",
     "Quantizer",
+    "Rounding",
     "RoundingKey",
     "__version__",
     "analyze",

@@ -27,7 +27,9 @@ def gap_at(state: QuantizedTensor, codes: Tensor, here: Tensor, movement: Tensor
     last = len(state.quantizer.map.codebook()) - 1
     beside = torch.where(movement > 0, codes + 1, codes - 1).clamp_(0, last)
     q = state.quantizer
-    return reference.dequantize(beside, state.scales, q.normalizer, q.map).sub_(here).abs_()
+    return (
+        reference.dequantize(beside, state.scales, q.normalizer, q.map, state.key).sub_(here).abs_()
+    )
 
 
 def moved(state: QuantizedTensor, movement: Tensor) -> Tensor:

@@ -5,16 +5,18 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any, NoReturn
 
 import torch
 from torch import Tensor
 
+from qmaps.algebra.rounding import Rounding
 from qmaps.algebra.spec import parse, parse_normalizer
 from qmaps.engines import dispatch, packing
 from qmaps.engines.addresses import check_memory
 from qmaps.engines.dense import lack, overlaps_itself
+from qmaps.engines.philox import RoundingKey
 from qmaps.errors import DAMAGE, BadTypeError, BadValueError, shown
 from qmaps.maps import _html
 from qmaps.maps.base import Map, table
@@ -41,17 +43,22 @@ class QuantizedTensor:
         shape: shape of the tensor.
         packed: 1-D uint8; see `qmaps.engines.packing` for the order of bits.
         scales: the normalizer's parts; see its `layout`.
+        key: names the random numbers that decoding takes away, where the quantizer is dithered;
+            None elsewhere. It is that of the last encoding, and not counted in `nbytes`.
 
     Raises:
         BadValueError: `packed` and `scales` are not what the quantizer needs for this shape.
+        BadTypeError: `key` is None and the quantizer dithered, or the other way round.
     """
 
     quantizer: Quantizer
     shape: tuple[int, ...]
     packed: Tensor
     scales: Scales
+    key: RoundingKey | None = None
 
     def __post_init__(self) -> None:
+        check_key(self.quantizer, self.key)
         self._check_sizes()
 
     def check(self) -> None:
@@ -111,7 +118,14 @@ class QuantizedTensor:
                 places = f"scales are on {scale.device} and codes on {self.device}"
                 raise BadValueError(f"{places}; move both to one device")
         return dispatch.dequantize(
-            self.packed, self.scales, q.normalizer, q.map, self.shape, dtype, out
+            self.packed,
+            self.scales,
+            q.normalizer,
+            q.map,
+            self.shape,
+            dtype,
+            out,
+            dithered_by=self.key,
         )
 
     @property
@@ -216,7 +230,32 @@ def to_plain(t: QuantizedTensor) -> dict[str, Any]:
         "shape": list(t.shape),
         "packed": t.packed,
         "scales": list(t.scales),
+        **keyed(t.key),
     }
+
+
+def keyed(key: RoundingKey | None) -> dict[str, Any]:
+    """The entry ``key`` of a saved tensor, whose value is a dict of ints; none without a key."""
+    if key is None:
+        return {}
+    fields = {name: value for name, value in asdict(key).items() if name != "runs"}
+    return {"key": fields if key.runs is None else {**fields, "runs": list(key.runs)}}
+
+
+def check_key(q: Quantizer, key: object) -> None:
+    """Raise unless `key` is what a tensor of this quantizer needs: a key where it is dithered."""
+    if not (isinstance(key, RoundingKey) if q.dithered else key is None):
+        needed = "a RoundingKey" if q.dithered else "None"
+        raise BadTypeError(f"key={shown(key)} of a quantized tensor must be {needed} for {q.spec}")
+
+
+def key_in(plain: Mapping[str, Any]) -> RoundingKey | None:
+    """What `keyed` wrote."""
+    if "key" not in plain:
+        return None
+    fields = dict(plain["key"])
+    runs = fields.pop("runs", None)
+    return RoundingKey(**fields, runs=None if runs is None else tuple(runs))
 
 
 def described(q: Quantizer) -> dict[str, Any]:
@@ -231,6 +270,8 @@ def described(q: Quantizer) -> dict[str, Any]:
         "normalizer": q.normalizer.spec,
         "stochastic": q.stochastic,
     }
+    if q.dithered:  # which versions before 0.2 refuse
+        about["rounding"] = q.rounding.value
     return {"spec": q.spec, "codebook": table(q.map).clone(), "map": about}
 
 
@@ -240,12 +281,13 @@ def quantizer_in(plain: Mapping[str, Any]) -> Quantizer:
         return _composed(*parse(plain["spec"]))
     about = dict(plain["map"])
     normalizer = parse_normalizer(about.pop("normalizer"))
-    stochastic = bool(about.pop("stochastic"))
-    return _composed(normalizer, Codebook(plain["codebook"], **about), stochastic)
+    rounding = Rounding.STOCHASTIC if about.pop("stochastic") else Rounding.NEAREST
+    rounding = Rounding(about.pop("rounding", rounding.value))
+    return _composed(normalizer, Codebook(plain["codebook"], **about), rounding)
 
 
-def _composed(normalizer: Normalizer, map_: Map, stochastic: bool) -> Quantizer:
-    return replace(normalizer / map_, stochastic=stochastic)
+def _composed(normalizer: Normalizer, map_: Map, rounding: Rounding) -> Quantizer:
+    return replace(normalizer / map_, rounding=rounding)
 
 
 def from_plain(plain: Mapping[str, Any]) -> QuantizedTensor:
@@ -285,7 +327,7 @@ def _assembled(plain: Mapping[str, Any]) -> QuantizedTensor:
         raise BadValueError(
             f"shape={shown(plain['shape'])} of a saved quantized tensor must consist of ints"
         )
-    return QuantizedTensor(quantizer, shape, plain["packed"], tuple(plain["scales"]))
+    return QuantizedTensor(quantizer, shape, plain["packed"], tuple(plain["scales"]), key_in(plain))
 
 
 def save(tensors: Mapping[str, QuantizedTensor], path: str | os.PathLike[str]) -> None:

@@ -10,9 +10,10 @@ import torch
 from torch import Tensor
 
 from qmaps.algebra.quantized import FLOATS, QuantizedTensor, nbytes_of
+from qmaps.algebra.rounding import Rounding
 from qmaps.algebra.spec import parse
 from qmaps.distributed.shards import is_distributed
-from qmaps.engines import dispatch, packing, reference
+from qmaps.engines import dispatch, dither, packing, reference
 from qmaps.engines.addresses import plain
 from qmaps.engines.dense import lack
 from qmaps.engines.philox import RoundingKey
@@ -49,10 +50,11 @@ def quantizer(spec: str | Quantizer, codebooks: Iterable[Codebook] = ()) -> Quan
         return spec
     if not isinstance(spec, str):
         raise BadTypeError(f"spec={shown(spec)} must be a str such as 'B128/DE@4s', or a Quantizer")
-    return Quantizer(*parse(spec, tuple(codebooks)))
+    normalizer, map_, rounding = parse(spec, tuple(codebooks))
+    return Quantizer(normalizer, map_, rounding=rounding)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, init=False)
 class Quantizer:
     """Q = M after N: divide by the normalizer's scales, then take the map's nearest code.
 
@@ -62,14 +64,36 @@ class Quantizer:
         normalizer: gives the scales.
         map: gives the codebook; a floating-point format becomes that of `Map.for_scales` under
             scales that are powers of two or 1.
-        stochastic: round at random to one of the two neighbours, unbiased (``+sr``).
+        rounding: how values become codes.
+
+    Args:
+        normalizer: as above.
+        map: as above.
+        stochastic: True is short for ``rounding=Rounding.STOCHASTIC``, False for
+            ``Rounding.NEAREST``; None leaves it to `rounding`.
+        rounding: as above.
     """
 
     normalizer: Normalizer
     map: Map
-    stochastic: bool = False
+    rounding: Rounding
 
-    def __post_init__(self) -> None:
+    def __init__(
+        self,
+        normalizer: Normalizer,
+        map: Map,  # noqa: A002
+        stochastic: bool | None = None,
+        *,
+        rounding: Rounding = Rounding.NEAREST,
+    ) -> None:
+        if stochastic is not None:
+            rounding = Rounding.STOCHASTIC if stochastic else Rounding.NEAREST
+        # The way a frozen dataclass does it.
+        for name, value in (("normalizer", normalizer), ("map", map), ("rounding", rounding)):
+            object.__setattr__(self, name, value)
+        self._check()
+
+    def _check(self) -> None:
         if self.normalizer.log_domain != self.map.log_domain:
             raise SpecError(
                 f"{self.normalizer.spec}/{self.map.spec}: the normalizer logB<n> and the maps log2 "
@@ -77,8 +101,19 @@ class Quantizer:
             )
         scales = {"powers_of_two": self.normalizer.powers_of_two, "ones": self.normalizer.ones}
         if any(scales.values()):
-            # The way a frozen dataclass does it.
             object.__setattr__(self, "map", self.map.for_scales(**scales))
+        if self.dithered and (why := dither.lacks(self.normalizer, self.map)):
+            raise SpecError(f"{self.spec}: {why}")
+
+    @property
+    def stochastic(self) -> bool:
+        """Whether it rounds at random to one of the two neighbours, unbiased (``+sr``)."""
+        return self.rounding is Rounding.STOCHASTIC
+
+    @property
+    def dithered(self) -> bool:
+        """Whether it rounds with subtractive dither (``+dither``; `qmaps.engines.dither`)."""
+        return self.rounding is Rounding.DITHERED
 
     @property
     def spec(self) -> str:
@@ -86,7 +121,7 @@ class Quantizer:
         map_ = self.map
         if self.normalizer.powers_of_two or self.normalizer.ones:  # which says it already
             map_ = map_.for_scales()
-        return f"{self.normalizer.spec}/{map_.spec}{'+sr' if self.stochastic else ''}"
+        return f"{self.normalizer.spec}/{map_.spec}{self.rounding.value}"
 
     def __str__(self) -> str:
         return self.spec
@@ -102,7 +137,7 @@ class Quantizer:
                 ("spec", lambda: self.spec),
                 ("normalizer", lambda: self.normalizer.spec),
                 ("map", lambda: self.map.spec),
-                ("rounding", "stochastic" if self.stochastic else "to nearest"),
+                ("rounding", self.rounding.words),
                 ("bits per element", lambda: f"{8 * self.nbytes((1024, 1024)) / 2**20:.4g}"),
             ],
         )
@@ -142,8 +177,8 @@ class Quantizer:
                 float32.
             out: a tensor of the same shape and quantizer, written into and returned. With a
                 fitted map its codebook is kept, not fitted anew.
-            key: names the random numbers of stochastic rounding; ``RoundingKey()`` if left
-                out, so the same call gives the same codes. Change `step` from call to call.
+            key: names the random numbers of stochastic rounding and of dither; ``RoundingKey()``
+                if left out, so the same call gives the same codes. Change `step` from call to call.
 
         Returns:
             Packed codes and scales, on the device of `x`.
@@ -194,10 +229,13 @@ class Quantizer:
             scales: in the parts that the normalizer's `layout` describes for the shape of `x`.
             key: as for `quantize`.
         """
-        noise = (key or RoundingKey()) if self.stochastic else None
-        codes, _ = reference.quantize(x, self.normalizer, self.map, noise, scales)
+        noise = (key or RoundingKey()) if self.rounding.random else None
+        codes, _ = reference.quantize(
+            x, self.normalizer, self.map, noise, scales, dithered=self.dithered
+        )
         packed = packing.pack(codes, self.map.bits)
-        return QuantizedTensor(self, tuple(x.shape), packed, scales)
+        kept = noise if self.dithered else None
+        return QuantizedTensor(self, tuple(x.shape), packed, scales, kept)
 
     def _quantized(
         self, x: Tensor, out: QuantizedTensor | None, key: RoundingKey | None, *, check: bool
@@ -208,12 +246,17 @@ class Quantizer:
         if key is not None and not isinstance(key, RoundingKey):
             raise BadTypeError(f"key must be a RoundingKey, got {type(key).__name__}")
         frozen = self._frozen(x) if out is None else out.quantizer
-        noise = (key or RoundingKey()) if self.stochastic else None
+        noise = (key or RoundingKey()) if self.rounding.random else None
         storage = None if out is None else (out.packed, out.scales)
         packed, scales, suspect = dispatch.quantize(
-            x, frozen.normalizer, frozen.map, noise, storage, check=check
+            x, frozen.normalizer, frozen.map, noise, storage, dithered=self.dithered, check=check
         )
-        return out or QuantizedTensor(frozen, tuple(x.shape), packed, scales), suspect
+        kept = noise if self.dithered else None
+        if out is None:
+            return QuantizedTensor(frozen, tuple(x.shape), packed, scales, kept), suspect
+        if not (check and suspect):
+            object.__setattr__(out, "key", kept)  # as its codes, it changes in place
+        return out, suspect
 
     def dequantize(
         self,
@@ -267,8 +310,8 @@ class Quantizer:
         x = _floats(x)
         q = self.fit(x) if isinstance(self.map, FittedMap) else self
         found = None
-        if metrics.SUMMED.keys() == metrics.METRICS.keys():
-            noise = RoundingKey() if self.stochastic else None
+        if metrics.SUMMED.keys() == metrics.METRICS.keys() and not self.dithered:
+            noise = RoundingKey() if self.rounding.random else None
             found = dispatch.measure(x, q.normalizer, q.map, noise, keep=keep)
         if found is None:
             t = q.quantize(x)

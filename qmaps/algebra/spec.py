@@ -1,9 +1,10 @@
 """Spec strings such as ``B128/DE@4s``, ``B32x8&rank1/linear@4u+sr``.
 
-``NORM[SUFFIX]["&"NORM[SUFFIX]]"/"[TRANSFORM":"]MAP["("field=value,...")"]"@"BITS["s"|"u"]["+sr"]``,
+``NORM[SUFFIX]["&"NORM[SUFFIX]]"/"[TRANSFORM":"]MAP["("field=value,...")"]"@"BITS["s"|"u"][ROUNDING]``,
 read without regard to case and written in one canonical form. A suffix such as ``x8`` tells in
 which format scales are stored (`qmaps.normalize.scale_format`). A transform such as ``sqrt`` may
-come before the map (`qmaps.maps.transformed`).
+come before the map (`qmaps.maps.transformed`). A rounding is ``+sr`` or ``+dither``
+(`qmaps.algebra.rounding`).
 """
 
 from __future__ import annotations
@@ -14,6 +15,8 @@ from dataclasses import MISSING, fields
 from typing import Any
 
 from qmaps import maps, normalize
+from qmaps.algebra.rounding import SUFFIXES as ROUNDINGS
+from qmaps.algebra.rounding import Rounding
 from qmaps.errors import BadValueError, SpecError, nearest, shown
 from qmaps.maps._transforms import named, written
 from qmaps.maps.codebook import Codebook
@@ -22,23 +25,25 @@ from qmaps.normalize.minimum import Minimum
 from qmaps.normalize.scale_format import SUFFIXES
 
 SHORT = {"bf16": "unscaled/bf16@16s", "fp16": "unscaled/fp16@16s"}
-"""Specs with a short form, which may be followed by ``+sr``."""
+"""Specs with a short form, which may be followed by a rounding."""
 
 LONGEST = 500
 """Characters of a spec, at most."""
 
-GRAMMAR = 'NORM[SUFFIX]["&"NORM[SUFFIX]]/[TRANSFORM:]MAP@BITS["s"|"u"]["+sr"]'
+_ENDS = "|".join(f'"{suffix}"' for suffix in ROUNDINGS)
+GRAMMAR = f'NORM[SUFFIX]["&"NORM[SUFFIX]]/[TRANSFORM:]MAP@BITS["s"|"u"][{_ENDS}]'
 
 _MAP = r"(?P<map>[^@/()]+)(?:\((?P<fields>[^()]*)\))?@(?P<bits>\d+)(?P<sign>[su]?)"
 _FLAGS = re.IGNORECASE | re.ASCII
 _ONE_MAP = re.compile(_MAP, _FLAGS)
-_SPEC = re.compile(rf"(?P<norm>[^/]+)/{_MAP}(?P<sr>\+sr)?", _FLAGS)
+_ROUNDING = "|".join(map(re.escape, ROUNDINGS))
+_SPEC = re.compile(rf"(?P<norm>[^/]+)/{_MAP}(?P<rounding>{_ROUNDING})?", _FLAGS)
 
 
 def parse(
     spec: str, codebooks: Iterable[Codebook] = ()
-) -> tuple[normalize.Normalizer, maps.Map, bool]:
-    """Normalizer, map and whether rounding is stochastic.
+) -> tuple[normalize.Normalizer, maps.Map, Rounding]:
+    """Normalizer, map and rounding.
 
     Raises:
         SpecError: names the spec, the part that is wrong, what is allowed, and the nearest
@@ -58,7 +63,7 @@ def parse(
         map_ = _map(match, codebooks)
     except BadValueError as error:
         raise SpecError(f"spec={shown(spec)}: {error}") from None
-    return normalizer, map_, bool(match["sr"])
+    return normalizer, map_, Rounding((match["rounding"] or "").lower())
 
 
 def parse_map(text: str, codebooks: Iterable[Codebook] = ()) -> maps.Map:

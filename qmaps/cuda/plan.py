@@ -396,7 +396,7 @@ class CudaPlan(FusedPlan):
                 continue
             q = value.quantizer
             found = _layout(value)
-            formats.append(format_name(q.map, found, stochastic=q.stochastic))
+            formats.append(format_name(q.map, found, stochastic=q.rounding.random))
             codebooks.append(codebook(q.map, given.param.device))
             multi_block = multi_block or not found.block
         assert isinstance(given.gradient, Tensor)

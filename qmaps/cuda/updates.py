@@ -177,7 +177,8 @@ def supports_tensor(t: QuantizedTensor) -> bool:
     """Whether this engine can decode `t` in place, if it is on a device of the engine."""
     q = t.quantizer
     stored = (t.packed, *t.scales)
-    return supports(q.normalizer, q.map, t.shape) and all(part.is_contiguous() for part in stored)
+    able = t.key is None and supports(q.normalizer, q.map, t.shape)
+    return able and all(part.is_contiguous() for part in stored)
 
 
 def _describe(

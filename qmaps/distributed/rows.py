@@ -22,11 +22,19 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from qmaps.algebra.quantized import QuantizedTensor, described, quantizer_in
+from qmaps.algebra.quantized import (
+    QuantizedTensor,
+    check_key,
+    described,
+    key_in,
+    keyed,
+    quantizer_in,
+)
 from qmaps.algebra.quantizer import Quantizer
 from qmaps.distributed.shards import Shard, is_distributed, local
 from qmaps.engines import packing, reference
 from qmaps.engines.dense import lack
+from qmaps.engines.philox import RoundingKey
 from qmaps.errors import DAMAGE, BadValueError, shown
 from qmaps.maps.base import Map, table
 from qmaps.normalize.base import Normalizer, Shape
@@ -72,6 +80,7 @@ class Rows:
         scales: one tensor for each stored part of the normalizer: scales of blocks have the shape
             (rows, blocks of a row), scales of slices are as stored.
         phases: one tensor for each stored part: int32 of shape (rows,) for blocks, else empty.
+        key: names the random numbers of these rows, where the quantizer is dithered.
     """
 
     quantizer: Quantizer
@@ -79,6 +88,7 @@ class Rows:
     codes: Tensor
     scales: tuple[Tensor, ...]
     phases: tuple[Tensor, ...]
+    key: RoundingKey | None = None
 
     @staticmethod
     def of(t: QuantizedTensor) -> Rows:
@@ -98,7 +108,7 @@ class Rows:
             last = max(scale.numel() - 1, 0)
             scales.append(scale[index.clamp(max=last)] if rows else scale.new_zeros(index.shape))
             phases.append((begin % extent.block).to(torch.int32))
-        return Rows(t.quantizer, t.shape, codes, tuple(scales), tuple(phases))
+        return Rows(t.quantizer, t.shape, codes, tuple(scales), tuple(phases), t.key)
 
     def cut(self, shard: Shard) -> Rows:
         """The rows of a shard; `self` holds all rows."""
@@ -116,6 +126,7 @@ class Rows:
                 for scale, extent in zip(self.scales, extents, strict=True)
             ),
             phases=tuple(some(phase, phase.numel() > 0) for phase in self.phases),
+            key=_moved(self.key, shard.first),
         )
 
     @property
@@ -146,7 +157,7 @@ class Rows:
                 scale = scale[row, block - row * width // extent.block]
             scales.append(scale.clone())
         packed = packing.pack(self._codes(), self.quantizer.map.bits)
-        return QuantizedTensor(self.quantizer, self.local_shape, packed, tuple(scales))
+        return QuantizedTensor(self.quantizer, self.local_shape, packed, tuple(scales), self.key)
 
     def decoded(self) -> Tensor:
         """The decoded values, float32 of `local_shape`."""
@@ -161,7 +172,7 @@ class Rows:
             scales.append(scale)
         normalizer = _by_element(self.quantizer.normalizer, len(self.shape))
         codes = self._codes().view(self.local_shape)
-        return reference.dequantize(codes, tuple(scales), normalizer, self.quantizer.map)
+        return reference.dequantize(codes, tuple(scales), normalizer, self.quantizer.map, self.key)
 
     def _codes(self) -> Tensor:
         rows, width = _sides(self.local_shape)
@@ -184,6 +195,8 @@ def write(t: QuantizedTensor, shard: Shard | None) -> dict[str, Any]:
     rows = Rows.of(t)
     shape = t.shape if shard is None else shard.shape
     plain = {**described(t.quantizer), "format": FORMAT, "rows": list(shape)}
+    # The key of the whole tensor, so that all processes write the same.
+    plain |= keyed(_moved(t.key, 0 if shard is None else -shard.first))
     arrays = {"codes": rows.codes}
     extents = _extents(t.quantizer, shape)
     along_rows = {"codes"}
@@ -236,10 +249,13 @@ def read(plain: Mapping[str, Any], shard: Shard | None) -> Rows:
             given["codes"],
             tuple(given[f"scale{number}"] for number in numbers),
             tuple(given.get(f"phase{number}", nothing) for number in numbers),
+            key_in(plain),
         )
         if shard is not None and len(rows.codes) == _sides(shape)[0] != shard.local_shape[0]:
             _check(rows)
             rows = rows.cut(shard)
+        elif shard is not None:
+            rows = replace(rows, key=_moved(rows.key, shard.first))
         _check(rows)
     except BadValueError:
         raise
@@ -247,6 +263,11 @@ def read(plain: Mapping[str, Any], shard: Shard | None) -> Rows:
         reason = f"{type(error).__name__}: {error}".splitlines()[0]
         raise BadValueError(f"the rows of a quantized tensor are damaged ({reason})") from None
     return rows
+
+
+def _moved(key: RoundingKey | None, elements: int) -> RoundingKey | None:
+    """The key of what begins this many elements later."""
+    return None if key is None else replace(key, offset=key.offset + elements)
 
 
 def _is_array(name: str) -> bool:
@@ -265,7 +286,8 @@ def _here(value: Any, shard: Shard | None) -> Tensor:
 
 
 def _check(rows: Rows) -> None:
-    """Raise unless sizes and dtypes fit the quantizer, and codes lie in its codebook."""
+    """Raise unless sizes, dtypes and key fit the quantizer, and codes lie in its codebook."""
+    check_key(rows.quantizer, rows.key)
     count, width = _sides(rows.local_shape)
     bits = rows.quantizer.map.bits
     row_bytes = _padded_width(width, rows.quantizer.map) * bits // 8

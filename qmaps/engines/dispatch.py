@@ -40,6 +40,7 @@ def quantize(
     key: RoundingKey | None = None,
     out: tuple[Tensor, Scales] | None = None,
     *,
+    dithered: bool = False,
     check: bool = False,
 ) -> tuple[Tensor, Scales, bool]:
     """Quantize `x` to packed codes and scales.
@@ -48,8 +49,9 @@ def quantize(
         x: float32, float16 or bfloat16 of any shape and strides.
         normalizer: computes the scales.
         map_: holds the codebook; a fitted map must be frozen.
-        key: names the random numbers of stochastic rounding; None rounds to nearest.
+        key: names the random numbers of rounding; None rounds to nearest.
         out: packed codes and scales to write into; None allocates them.
+        dithered: round with subtractive dither, on the reference.
         check: whether to look for values that cannot be quantized.
 
     Returns:
@@ -60,20 +62,21 @@ def quantize(
     parts = () if out is None else (out[0], *out[1])
     # Engines number elements one by one.
     contiguous = all(part.is_contiguous() for part in parts) and (key is None or key.runs is None)
-    device = cuda_engine(x, *parts) if contiguous and x.numel() else None
+    able = contiguous and not dithered
+    device = cuda_engine(x, *parts) if able and x.numel() else None
     if device is not None and cuda_tensors.supports(normalizer, map_, tuple(x.shape)):
         packed, scales, flags = cuda_tensors.quantize(
             device, x, normalizer, map_, key, out, check=check
         )
         return packed, scales, bool(flags)
     fast = runs_native(x, *parts) and tensors.supports(normalizer, map_, tuple(x.shape))
-    if fast and contiguous:
+    if fast and able:
         packed, scales, flags = tensors.quantize(x, normalizer, map_, key, out, check=check)
         return packed, scales, bool(flags)
     suspect = check and holds_bad(x, map_)
     if suspect and out is not None:
         return *out, True
-    codes, scales = reference.quantize(x.float(), normalizer, map_, key)
+    codes, scales = reference.quantize(x.float(), normalizer, map_, key, dithered=dithered)
     packed = packing.pack(codes, map_.bits)
     if out is not None:
         for target, part in zip((out[0], *out[1]), (packed, *scales), strict=True):
@@ -90,6 +93,8 @@ def dequantize(
     shape: tuple[int, ...],
     dtype: torch.dtype,
     out: Tensor | None = None,
+    *,
+    dithered_by: RoundingKey | None = None,
 ) -> Tensor:
     """Decode packed codes.
 
@@ -101,23 +106,24 @@ def dequantize(
         shape: the shape of the tensor.
         dtype: the dtype of the result where there is no `out`.
         out: a tensor of `shape`, written into and returned; None allocates one.
+        dithered_by: the key that they were dithered with, for the reference; None if they were not.
 
     Returns:
         The decoded values, of `shape`.
     """
     stored = (packed, *scales)
-    contiguous = all(part.is_contiguous() for part in stored)
-    device = cuda_engine(*stored) if contiguous and _product(shape) else None
+    able = dithered_by is None and all(part.is_contiguous() for part in stored)
+    device = cuda_engine(*stored) if able and _product(shape) else None
     if device is not None and cuda_tensors.supports(normalizer, map_, shape):
         target = _target(out, shape, dtype, packed.device)
         cuda_tensors.dequantize(device, packed, scales, normalizer, map_, target)
         return target if out is None or target is out else out.copy_(target)
-    if contiguous and runs_native(*stored) and tensors.supports(normalizer, map_, shape):
+    if able and runs_native(*stored) and tensors.supports(normalizer, map_, shape):
         target = _target(out, shape, dtype, packed.device)
         tensors.dequantize(packed, scales, normalizer, map_, target)
         return target if out is None or target is out else out.copy_(target)
     codes = packing.unpack(packed, map_.bits, _product(shape)).view(shape)
-    values = reference.dequantize(codes, scales, normalizer, map_)
+    values = reference.dequantize(codes, scales, normalizer, map_, dithered_by)
     return values.to(dtype) if out is None else out.copy_(values)
 
 

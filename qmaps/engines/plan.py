@@ -13,6 +13,7 @@ from torch import Tensor
 
 from qmaps.algebra.quantized import QuantizedTensor
 from qmaps.algebra.quantizer import Quantizer
+from qmaps.algebra.rounding import Rounding
 from qmaps.engines.addresses import Kept, address, in_memory, look
 from qmaps.engines.masters import MASTER, REMAINDER, updated
 from qmaps.engines.packing import packed_bytes
@@ -213,9 +214,9 @@ def _state_supported(
         if value is None or int(given.storage["step"]) % given.refit_every == 0:
             return False
         q = value.quantizer
-    if shard is not None and q.stochastic and shard.runs is not None:
+    if shard is not None and q.rounding.random and shard.runs is not None:
         return False
-    if not supports(q.normalizer, q.map, state.shape):
+    if q.rounding is Rounding.DITHERED or not supports(q.normalizer, q.map, state.shape):
         return False
     return value is None or (value.quantizer.spec == q.spec and readable(value))
 
@@ -240,7 +241,7 @@ def zero(q: Quantizer, shape: tuple[int, ...], device: torch.device) -> Quantize
     """A quantized tensor whose codes and scales are all 0, as a state begins.
 
     Args:
-        q: the quantizer; its map has a codebook.
+        q: the quantizer; its map has a codebook. Its rounding is not dithered.
         shape: the shape of the tensor.
         device: where codes and scales are allocated.
 

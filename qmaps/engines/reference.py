@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from qmaps.engines import dither
 from qmaps.engines.philox import RoundingKey, uniform
 from qmaps.maps.base import Map, limits, table
 
@@ -90,6 +91,8 @@ def quantize(
     map_: Map,
     key: RoundingKey | None = None,
     scales: Scales | None = None,
+    *,
+    dithered: bool = False,
 ) -> tuple[Tensor, Scales]:
     """Quantize `x` to int32 codes and scales.
 
@@ -100,8 +103,9 @@ def quantize(
         x: float32 of any shape.
         normalizer: computes the scales.
         map_: a map with a codebook.
-        key: names the random numbers of stochastic rounding; None rounds to nearest.
+        key: names the random numbers of rounding; None rounds to nearest.
         scales: scales to use; None computes those of `x`.
+        dithered: round with subtractive dither (`qmaps.engines.dither`) instead of stochastically.
 
     Returns:
         int32 codes of the shape of `x`, and the scales.
@@ -110,6 +114,8 @@ def quantize(
     n = normalizer.normalize(x, scales)
     if key is None:
         return encode(n, map_), scales
+    if dithered:
+        return encode(dither.added(n, map_, key), map_), scales
     if normalizer.linear or map_.position_rounding:
         return encode_stochastic(n, map_, key), scales
 
@@ -120,7 +126,13 @@ def quantize(
     return encode_stochastic(n, map_, key, neighbours), scales
 
 
-def dequantize(codes: Tensor, scales: Scales, normalizer: Normalizer, map_: Map) -> Tensor:
+def dequantize(
+    codes: Tensor,
+    scales: Scales,
+    normalizer: Normalizer,
+    map_: Map,
+    dithered_by: RoundingKey | None = None,
+) -> Tensor:
     """Decode codes that are not packed.
 
     Args:
@@ -128,8 +140,12 @@ def dequantize(codes: Tensor, scales: Scales, normalizer: Normalizer, map_: Map)
         scales: scales as `quantize` returns them.
         normalizer: the normalizer that computed the scales.
         map_: the map that made the codes.
+        dithered_by: the key that they were dithered with; None if they were not.
 
     Returns:
         float32 values of the shape of `codes`.
     """
-    return normalizer.denormalize(decode(codes, map_), scales)
+    values = decode(codes, map_)
+    if dithered_by is not None:
+        values = dither.removed(values, map_, dithered_by)
+    return normalizer.denormalize(values, scales)

@@ -141,6 +141,10 @@ def _checked(option: str, given: str | Quantizer) -> Quantizer:
     q = quantizer(given)
     if not q.map.signed:
         raise BadValueError(f"{option}={q.spec!r} is unsigned; expected a signed map")
+    if q.dithered:
+        raise BadValueError(
+            f"{option}={q.spec!r} is dithered; expected rounding to nearest, or +sr"
+        )
     if isinstance(q.map, FittedMap):
         raise BadValueError(
             f"{option}={q.spec!r} is fitted to data; expected a map that is given by a formula"

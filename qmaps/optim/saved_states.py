@@ -191,7 +191,8 @@ def _rounds_stochastically(param: Tensor, group: Group, state: Any) -> bool:
     coded = [codes_of(param), None if gradients is None else gradients.total]
     kept = list(state.values()) if isinstance(state, Mapping) else []
     return (group.get("stochastic_rounding", False) and param.dtype == torch.bfloat16) or any(
-        isinstance(each, QuantizedTensor) and each.quantizer.stochastic for each in coded + kept
+        isinstance(each, QuantizedTensor) and each.quantizer.rounding.random
+        for each in coded + kept
     )
 
 

@@ -83,9 +83,12 @@ def _rows(
                     q.normalizer.scales(tensor), q.normalizer, tensor.dim()
                 )
             map_ = frozen.get((name, q), q).map
-            key = RoundingKey() if q.stochastic else None
-            codes, parts = reference.quantize(x, q.normalizer, map_, key, scales[q.normalizer])
-            y = reference.dequantize(codes, parts, q.normalizer, map_)
+            key = RoundingKey() if q.rounding.random else None
+            codes, parts = reference.quantize(
+                x, q.normalizer, map_, key, scales[q.normalizer], dithered=q.dithered
+            )
+            away = key if q.dithered else None
+            y = reference.dequantize(codes, parts, q.normalizer, map_, away)
             decoded[name, q] = y
             error = (x.double() - y.double()).abs()
             kept = (x != 0).double()

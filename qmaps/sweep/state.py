@@ -159,14 +159,20 @@ class State:
             The sums of the errors, and the chunk as it is stored or what it decodes to.
         """
         fitted = self.frozen.get(q, q)
-        key = RoundingKey(offset=begin) if q.stochastic else None
+        key = RoundingKey(offset=begin) if q.rounding.random else None
         normalizer, given = q.normalizer, None
         if normalizer in self.scalers:
             normalizer, given = ELEMENTWISE, (self.scalers[normalizer].expanded(x, begin),)
-        elif (found := dispatch.measure(x, normalizer, fitted.map, key, keep=True)) is not None:
+        elif (
+            not q.dithered
+            and (found := dispatch.measure(x, normalizer, fitted.map, key, keep=True)) is not None
+        ):
             sums, packed, scales, _ = found
             assert packed is not None
             return sums, QuantizedTensor(fitted, tuple(x.shape), packed, scales)
-        codes, scales = reference.quantize(x, normalizer, fitted.map, key, given)
-        decoded = reference.dequantize(codes, scales, normalizer, fitted.map)
+        codes, scales = reference.quantize(
+            x, normalizer, fitted.map, key, given, dithered=q.dithered
+        )
+        away = key if q.dithered else None
+        decoded = reference.dequantize(codes, scales, normalizer, fitted.map, away)
         return metrics.Sums.of(x, decoded, codes, table(fitted.map).numel()), decoded

@@ -18,6 +18,7 @@ from qmaps import metrics
 from qmaps.algebra.quantized import QuantizedTensor
 from qmaps.algebra.quantizer import Quantizer
 from qmaps.algebra.quantizer import quantizer as named
+from qmaps.algebra.rounding import Rounding
 from qmaps.engines.addresses import address
 from qmaps.engines.philox import RoundingKey
 from qmaps.errors import BadValueError, NonFiniteError
@@ -59,7 +60,7 @@ def spec_round_trips(normalizer: Normalizer, maps: Maps, device: torch.device) -
     for q in composed(normalizer, maps):
         with about(q):
             assert named(str(q), [q.map] if isinstance(q.map, Codebook) else []) == q
-            stochastic = dataclasses.replace(q, stochastic=True)
+            stochastic = dataclasses.replace(q, rounding=Rounding.STOCHASTIC)
             assert str(stochastic) == f"{q}+sr"
             assert repr(stochastic) == f"quantizer('{q}+sr')"
             if not isinstance(q.map, Codebook):
@@ -115,7 +116,7 @@ def one_division_the_nearest_code_one_product(
 
 def zeros_stay_zeros(normalizer: Normalizer, maps: Maps, device: torch.device) -> None:
     for q in composed(normalizer, maps):
-        for rounding in (q, dataclasses.replace(q, stochastic=True)):
+        for rounding in (q, dataclasses.replace(q, rounding=Rounding.STOCHASTIC)):
             with about(rounding):
                 x = torch.zeros(20, 16, device=device)
                 assert not rounding.quantize(x).dequantize().any()
@@ -170,7 +171,7 @@ def non_finite_never_becomes_finite(
     for q in composed(normalizer, maps):
         x = sample((9, 30), q.map.signed).to(device)
         frozen = q.fit(x)
-        for quantizer in (q, frozen, dataclasses.replace(frozen, stochastic=True)):
+        for quantizer in (q, frozen, dataclasses.replace(frozen, rounding=Rounding.STOCHASTIC)):
             for bad in (math.nan, math.inf, -math.inf):
                 with about((str(quantizer), bad)):
                     broken = x.clone()
@@ -206,7 +207,7 @@ def stochastic_rounding_takes_a_neighbour_and_follows_the_key(
     x = (torch.rand(20, 64, generator=torch.Generator().manual_seed(3)) + 0.01).to(device)
     for q in composed(normalizer, maps):
         with about(q):
-            sr = dataclasses.replace(q, stochastic=True).fit(x)
+            sr = dataclasses.replace(q, rounding=Rounding.STOCHASTIC).fit(x)
             first = sr.quantize(x, key=RoundingKey(step=5))
             assert torch.equal(first.packed, sr.quantize(x, key=RoundingKey(step=5)).packed)
             n = normalizer.normalize(x, first.scales).cpu()
@@ -282,7 +283,7 @@ def save_and_load(normalizer: Normalizer, maps: Maps, device: torch.device) -> N
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "t.safetensors"
         for q in composed(normalizer, maps):
-            for quantizer in (q, dataclasses.replace(q, stochastic=True)):
+            for quantizer in (q, dataclasses.replace(q, rounding=Rounding.STOCHASTIC)):
                 with about(quantizer):
                     t = quantizer.quantize(sample((9, 30), q.map.signed))
                     t.save(path)
@@ -332,7 +333,7 @@ def the_ends_of_float32_stay_finite(
         if not unit_codebook(q):
             continue  # values above 1 are the user's own
         values = x if q.map.signed else x.abs()
-        for quantizer in (q, dataclasses.replace(q, stochastic=True)):
+        for quantizer in (q, dataclasses.replace(q, rounding=Rounding.STOCHASTIC)):
             with about(quantizer):
                 y = quantizer.quantize(values).dequantize()
                 assert bool(y.isfinite().all())

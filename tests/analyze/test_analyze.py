@@ -14,6 +14,7 @@ from qmaps.errors import BadValueError, CaptureError, SpecError
 
 EPS = 1e-8
 PAIR = "B128/DE@4s + B128/DE@4u"
+DITHERED = "B128/linear@4s+dither + B128/linear@4u+dither"
 
 
 def states() -> dict[str, dict[str, torch.Tensor]]:
@@ -41,9 +42,10 @@ def updates(pair: str) -> tuple[np.ndarray, np.ndarray]:
     return np.concatenate(exact), np.concatenate(approximate)
 
 
-def test_update_error_by_hand() -> None:
-    row = analyze.update_error(states(), [PAIR]).iloc[0]
-    exact, approximate = updates(PAIR)
+@pytest.mark.parametrize("pair", [PAIR, DITHERED])
+def test_update_error_by_hand(pair: str) -> None:
+    row = analyze.update_error(states(), [pair]).iloc[0]
+    exact, approximate = updates(pair)
     absolute = np.abs(exact - approximate)
     relative = absolute[exact != 0] / np.abs(exact[exact != 0])
     for kind, values in (("abs", absolute), ("rel", relative)):
@@ -70,13 +72,14 @@ def test_the_zero_point_is_counted() -> None:
     assert frame["max_abs_error"][0] > 1e4 > frame["max_abs_error"][1]
 
 
-def test_code_pairs_by_hand() -> None:
-    frame = analyze.code_pairs(states(), [PAIR])
+@pytest.mark.parametrize("pair", [PAIR, DITHERED])
+def test_code_pairs_by_hand(pair: str) -> None:
+    frame = analyze.code_pairs(states(), [pair])
     assert frame["count"].sum() == 90 * 60 + 5000
     assert frame["use"].sum() == pytest.approx(1)
-    exact, approximate = updates(PAIR)
+    exact, approximate = updates(pair)
     codes = []
-    for state, spec in zip(("exp_avg", "exp_avg_sq"), PAIR.split(" + "), strict=True):
+    for state, spec in zip(("exp_avg", "exp_avg_sq"), pair.split(" + "), strict=True):
         q = qmaps.quantizer(spec)
         codes.append(
             np.concatenate([q.quantize(states()[n][state]).codes().ravel() for n in ("a", "b")])
@@ -92,7 +95,7 @@ def test_code_pairs_by_hand() -> None:
             assert row.mean_rel_error == pytest.approx(expected, rel=1e-9)
         else:
             assert np.isnan(row.mean_rel_error)
-    codebook = qmaps.quantizer("B128/DE@4s").map.codebook().numpy()
+    codebook = qmaps.quantizer(pair.split(" + ")[0]).map.codebook().numpy()
     assert np.allclose(frame["value_first"], codebook[frame["code_first"]])
     assert set(frame["size_first"]) == {16}
 

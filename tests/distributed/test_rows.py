@@ -18,6 +18,8 @@ SPECS = (
     "tensor/linear@5u", "B16&col/DE@6s", "rank1x8/DE@4s", "B7/linear@12s",
     "rms4B16/DE@8s", "rms2B24xf16/linear@4s", "powB16r1000/e4m3@8s", "logB16q0.25/log2-0@4u",
     "B32xf16/DE@8s", "B32xe8m0/e2m1@4s", "B16xe4m3/e2m1@4s", "rowxbf16/DE@4s",
+    "B64/linear@4s+dither", "B7/linear0@8s+dither", "rank1/linear@4u+dither",
+    "B64x8/linear@5s+dither",
 )  # fmt: skip
 
 
@@ -29,13 +31,14 @@ def piece(shape: tuple[int, ...], first: int, count: int) -> Shard:
 @pytest.mark.parametrize("spec", SPECS)
 def test_rows_are_cut_and_joined(spec: str, shape: tuple[int, ...]) -> None:
     q = qmaps.quantizer(spec)
-    t = q.quantize(sample(shape, q.map.signed))
+    t = q.quantize(sample(shape, q.map.signed), key=qmaps.RoundingKey(seed=2, step=3, offset=40))
     rows = read(write(t, None), None)
     assert rows.aligned
     whole = rows.joined()
     assert whole.quantizer == q
     assert torch.equal(whole.packed, t.packed)
     assert all(map(torch.equal, whole.scales, t.scales))
+    assert whole.key == t.key
     values = t.dequantize()
     assert torch.equal(rows.decoded(), values)
     for first, count in ((0, shape[0] // 2), (shape[0] // 3, shape[0] - shape[0] // 3)):
@@ -91,6 +94,12 @@ def test_a_users_codebook_is_brought_along() -> None:
          "phase0 of the rows of a quantized tensor must be between 0 and 23"),
         ({"spec": 3}, "the rows of a quantized tensor are damaged (AttributeError: 'int' object "
          "has no attribute 'strip')"),
+        ({"spec": "B24/linear@4s+dither"}, "the rows of a quantized tensor are damaged "
+         "(BadTypeError: key=None of a quantized tensor must be a RoundingKey for "
+         "B24/linear@4s+dither)"),
+        ({"key": {"step": 3}}, "the rows of a quantized tensor are damaged (BadTypeError: "
+         "key=RoundingKey(seed=0, purpose=0, step=3, micro_batch=0, tensor=0, state=0, offset=0, "
+         "runs=None) of a quantized tensor must be None for B24/DE@4s)"),
         ({"codes": None}, "the rows of a quantized tensor are damaged (AttributeError: 'NoneType' "
          "object has no attribute 'layout')"),
     ],

@@ -278,7 +278,7 @@ class _Table:
             "first": spec_of(pair.first),
             "second": spec_of(pair.second),
             "designed": any(isinstance(q.map, Codebook) for q, _ in members),
-            "stochastic": any(q.stochastic for q, _ in members),
+            "stochastic": any(q.rounding.random for q, _ in members),
             "bits_per_element": bits,
             "allowed": within(bits, most, codes),
         }

@@ -167,7 +167,9 @@ def best_of(table: pd.DataFrame, pairs: Sequence[Pair], limit: float) -> Pair | 
             "selection_error": cost_of(row),
             "bits_per_element": row["bits_per_element"],
             "designed": not _is_known(pair),
-            "stochastic": any(q is not None and q.stochastic for q in (pair.first, pair.second)),
+            "stochastic": any(
+                q is not None and q.rounding.random for q in (pair.first, pair.second)
+            ),
         }
         for pair in pairs
         if (row := rows[pair.spec])["bits_per_element"] <= limit

@@ -80,7 +80,7 @@ class Recursion:
         return max(1, GROUP // max(1, len(self._start)))
 
     def _keyed(self, q: Quantizer, step: int) -> RoundingKey | None:
-        if not q.stochastic:
+        if not q.rounding.random:
             return None
         key = self._key
         return RoundingKey(seed=key.seed, step=step, tensor=key.tensor, state=key.state)
@@ -91,11 +91,13 @@ class Recursion:
         decoded = self.after[row].clone() if check else None
         x = self.before[row].view(self._shape)
         key = self._keyed(state.quantizer, step)
-        # Without the checks of `Quantizer`, which cost as much as the work on a small tensor.
-        parts, q = (state.packed, state.scales), state.quantizer
-        dispatch.quantize(x, q.normalizer, q.map, key, parts)
         target = self.after[row].view(self._shape)
-        dispatch.dequantize(*parts, q.normalizer, q.map, self._shape, torch.float32, target)
+        parts, q = (state.packed, state.scales), state.quantizer
+        if q.dithered:
+            q.quantize_unchecked(x, out=state, key=key).dequantize(out=target)
+        else:  # without the checks of `Quantizer`, which cost as much as a small tensor's work
+            dispatch.quantize(x, q.normalizer, q.map, key, parts)
+            dispatch.dequantize(*parts, q.normalizer, q.map, self._shape, torch.float32, target)
         if previous is None or decoded is None:
             return
         now = state.codes()

@@ -131,8 +131,8 @@ def run(
           than the distance to the next code; `stalled_share`: the share of these whose code never
           moved,
         - `rerounded_share`: share of elements whose code changed in a step, though y is within half
-          the distance to the next code of the value before; scales that move and stochastic
-          rounding do that.
+          the distance to the next code of the value before; scales that move, stochastic
+          rounding and dither do that.
 
         Codes are looked at in five steps, spread evenly, of which the last is one. Measures of a
         moment in 32 bits are those of the exact state, or NaN.

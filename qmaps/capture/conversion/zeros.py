@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -86,4 +86,4 @@ def _smallest(t: QuantizedTensor) -> int:
 
 def _filled(t: QuantizedTensor, codes: Tensor) -> QuantizedTensor:
     packed = packing.pack(codes.to(torch.int32), t.quantizer.map.bits)
-    return QuantizedTensor(t.quantizer, t.shape, packed, t.scales)
+    return replace(t, packed=packed)

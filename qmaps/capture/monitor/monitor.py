@@ -198,6 +198,14 @@ class Monitor:
         chosen = [each for each in everything if self._wanted(each[0])]
         if not chosen:
             raise no_match(parameters, [label for label, _, _ in everything])
+        for label, parameter, group in chosen:
+            for name in optimizer.state_shapes(parameter, group):
+                q = optimizer.quantizer_of(name, parameter, group)
+                if q is not None and q.dithered:
+                    raise BadValueError(
+                        f"{name} of {label} has the quantizer {q.spec}; a monitor supports "
+                        "rounding to nearest and +sr"
+                    )
         for _, parameter, group in chosen:
             if any(isinstance(each, QuantizedTensor) for each in _states(optimizer, parameter)):
                 return

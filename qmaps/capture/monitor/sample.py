@@ -92,7 +92,7 @@ def values(x: Tensor, at: Places) -> Tensor:
 def kind(t: QuantizedTensor) -> Hashable:
     """What quantized tensors must have in common to be `joined`."""
     q = t.quantizer
-    return q.map, q.stochastic, _single(q.normalizer), t.device
+    return q.map, q.rounding, _single(q.normalizer), t.device
 
 
 def _single(normalizer: Normalizer) -> Normalizer:

@@ -170,6 +170,7 @@ def supports_tensor(t: QuantizedTensor) -> bool:
     q = t.quantizer
     return (
         t.device.type == "cpu"
+        and t.key is None
         and tensors.measures(q.normalizer, q.map, t.shape)
         and all(part.is_contiguous() for part in (t.packed, *t.scales))
     )

@@ -240,4 +240,4 @@ def _described(t: QuantizedTensor) -> tuple[Any, ...]:
 
 def _rounding(t: QuantizedTensor, key: RoundingKey | None) -> list[tuple[int, ...]]:
     """The words of `key` in a list; an empty list where `t` is rounded to the nearest."""
-    return [key.words()] if t.quantizer.stochastic and key is not None else []
+    return [key.words()] if t.quantizer.rounding.random and key is not None else []

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -28,6 +29,7 @@ PAIRS = [
     "row/DE@5s+sr + logB128/log2@4u",
     "B128/quantile@4s + B128/DE@4u+sr",
     "B256/linear@16s + B256/linear@10u",
+    "B64/linear@4s+dither + rank1/linear@4u+dither",
     "32-bit + 32-bit",
 ]
 
@@ -82,7 +84,7 @@ class Slow:
         if q is None:
             self.q.append(y)
             return
-        key = RoundingKey(seed=3, tensor=0, state=number, step=step) if q.stochastic else None
+        key = RoundingKey(seed=3, tensor=0, state=number, step=step) if q.rounding.random else None
         t = q.quantize(y, key=key)
         self.q.append(t.dequantize())
         codes = t.codes()
@@ -92,8 +94,7 @@ class Slow:
         for side in (-1, 1):
             near = (codes + side).clamp(0, last)
             packed = qmaps.engines.packing.pack(near, q.map.bits)
-            sides.append((type(t)(t.quantizer, t.shape, packed, t.scales).dequantize()
-                          - self.q[-1]).abs())  # fmt: skip
+            sides.append((replace(t, packed=packed).dequantize() - self.q[-1]).abs())
         self.gaps.append((sides[0], sides[1]))
 
     def gap(self, step: int, movement: Tensor) -> Tensor:
@@ -216,7 +217,7 @@ def test_every_measure_against_its_definition(
         if name.endswith("share") or "share_" in name:
             close |= {"abs": 1.5 / 6144}
         if name == "update_noise":  # the root of a difference of float32 sums
-            close |= {"abs": 1e-4}
+            close |= {"abs": 3e-4}
         assert row[name] == pytest.approx(value, **close), name
     assert set(row) == set(wanted) | {
         "step", "parameter", "shape", "numel", "steps", "gradients", "quantizer", "first",

@@ -120,6 +120,31 @@ def test_dither_that_is_taken_away_again(beta: float, noise: float) -> None:
     assert error == pytest.approx(theory.dithered_error(beta), rel=0.03)
 
 
+@pytest.mark.parametrize("beta", [0.5, 0.9, 0.99])
+def test_dither_of_a_quantizer_in_a_replay(beta: float) -> None:
+    """The error in the long run, of states that stand still and of states that noise moves."""
+    q = qmaps.quantizer("tensor/linear@6s+dither")
+    gap, steps = 2 / 63, round(4 / (1 - beta))
+    count = 400_000 // steps
+    generator = torch.Generator().manual_seed(3)
+    for noise in (0.0, 3.0):
+        target = torch.rand(count, generator=generator) - 0.5
+        target[0] = 1 - 4 * gap  # holds the scale, which moves by its own dither
+        recursion = Recursion(target, [q], beta, RoundingKey(seed=1))
+        for step in range(1, steps + 1):
+            z = target + noise * gap * torch.randn(count, generator=generator)
+            z[0] = target[0]
+            recursion.advance(z, step, check=False)
+        (measured,) = recursion.measures()
+        # The state begins with the error of one rounding.
+        expected = sum(theory.amplification(beta, t + 1) for t in range(1, steps + 1)) / steps
+        assert measured["amplification"] == pytest.approx(expected, rel=0.03)
+        last = float((recursion.after[1] - recursion.after[0])[1:].double().square().mean())
+        scale = float(recursion.after[1].abs().max())
+        wanted = theory.dithered_error(beta) * (1 - beta ** (2 * steps + 2)) * (scale * gap) ** 2
+        assert last == pytest.approx(wanted, rel=0.25)
+
+
 @pytest.mark.parametrize("beta", [0.9, 0.99])
 def test_independent_errors_accumulate(beta: float) -> None:
     random = np.random.default_rng(4)

@@ -1,0 +1,71 @@
+"""Subtractive dither: a random offset that encoding adds and decoding takes away.
+
+For normalized values n and a codebook whose neighbours are d apart, both in float32,
+
+- the offset of an element is ``o = (r - 1/2) * d``, with r from `qmaps.engines.philox.uniform`;
+- encoding takes the code nearest to ``n + o``;
+- decoding returns ``codebook[code] - o``, and under an unsigned map 0 where that is negative.
+
+So the error of a value within the codebook's range is uniform in (-d/2, d/2) and independent of the
+value, where stochastic rounding has twice the variance on average, and one that depends on where
+the value lies. It holds at both ends too: the largest value takes the last code, and decodes to up
+to half a gap more or less than it. Values outside the range take the end codes, as in rounding to
+the nearest; 0 under an unsigned map without zero decodes to half a gap to one and a half gaps. Only
+where an unsigned map decodes to 0 in place of a negative number is the mean of small values too
+large.
+
+Both need the same random numbers, so the `RoundingKey` of the last encoding belongs to the tensor.
+
+Source: Schuchman (1964), "Dither signals and their effect on quantization noise". For states of
+optimizers: "Block replay dithering" (BReD), whose offsets are shared within a block; here each
+element has its own.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from torch import Tensor
+
+from qmaps.engines.philox import RoundingKey, uniform
+from qmaps.maps.base import Map, spacing
+
+if TYPE_CHECKING:
+    from qmaps.normalize.base import Normalizer
+
+
+def lacks(normalizer: Normalizer, map_: Map) -> str:
+    """Why a normalizer and a map cannot be dithered; empty if they can."""
+    if not normalizer.linear:
+        return f"+dither needs a normalizer that divides by a scale; {normalizer.spec} does not"
+    if map_.fitted or spacing(map_) is None:
+        return "+dither needs a map of evenly spaced values, such as linear or linear0"
+    return ""
+
+
+def offsets(like: Tensor, map_: Map, key: RoundingKey) -> Tensor:
+    """The offset of each element.
+
+    Args:
+        like: of the shape and on the device of the result; element i in row-major order takes
+            random number i.
+        map_: a map of evenly spaced values.
+        key: names the random numbers.
+
+    Returns:
+        float32.
+    """
+    gap = spacing(map_)
+    assert gap is not None  # `lacks` was asked
+    return (uniform(like.numel(), key, like.device).view(like.shape) - 0.5) * gap
+
+
+def added(n: Tensor, map_: Map, key: RoundingKey) -> Tensor:
+    """The float32 numbers whose nearest codes are those of the normalized values `n`."""
+    return n + offsets(n, map_, key)
+
+
+def removed(values: Tensor, map_: Map, key: RoundingKey) -> Tensor:
+    """The normalized values of decoded codes, float32; at least 0 under an unsigned map."""
+    found = values - offsets(values, map_, key)
+    return found if map_.signed else found.clamp_(min=0)

@@ -1,0 +1,43 @@
+"""The rounding of a quantizer: what names it, and what users may pass."""
+
+import dataclasses
+
+import pytest
+import torch
+
+import qmaps
+from qmaps.algebra.quantized import from_plain, to_plain
+from qmaps.algebra.rounding import Rounding
+from qmaps.maps import Codebook, Linear
+from qmaps.normalize import BlockWise
+
+NEAREST = BlockWise(128) / Linear(4)
+
+
+def test_stochastic_is_short_for_a_rounding() -> None:
+    normalizer, map_ = NEAREST.normalizer, NEAREST.map
+    stochastic = qmaps.Quantizer(normalizer, map_, rounding=Rounding.STOCHASTIC)
+    assert stochastic.stochastic
+    assert not NEAREST.stochastic
+    assert qmaps.Quantizer(normalizer, map_, True) == stochastic
+    assert qmaps.Quantizer(normalizer, map_, stochastic=True) == stochastic
+    assert dataclasses.replace(NEAREST, stochastic=True) == stochastic
+    assert dataclasses.replace(stochastic, stochastic=False) == NEAREST
+    # What is not named stays.
+    assert dataclasses.replace(stochastic, map=Linear(8)).spec == "B128/linear@8s+sr"
+
+
+@pytest.mark.parametrize("rounding", Rounding)
+def test_a_spec_ends_with_its_rounding(rounding: Rounding) -> None:
+    q = dataclasses.replace(NEAREST, rounding=rounding)
+    assert q.spec == "B128/linear@4s" + rounding.value
+    assert qmaps.quantizer(q.spec.upper()) == q
+    assert f">{rounding.words}</td>" in q._repr_html_()
+
+
+@pytest.mark.parametrize("rounding", Rounding)
+def test_files_keep_the_rounding_of_a_codebook(rounding: Rounding) -> None:
+    mine = Codebook([-1, -0.5, 0, 0.5, 1], label="mine")
+    q = dataclasses.replace(BlockWise(8) / mine, rounding=rounding)
+    t = q.quantize(torch.linspace(-1, 1, 24))
+    assert from_plain(to_plain(t)).quantizer.rounding is rounding
