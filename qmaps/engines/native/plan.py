@@ -52,8 +52,9 @@ class NativePlan(FusedPlan):
             return
         self._counters += 1
         steps = list(map(int, self._counters.tolist()))
-        # Parameters of one group that are at the same step share their scalars.
-        kinds = list(zip(self._groups, steps, strict=True))
+        # Parameters of one group that are at the same step since their reset share their scalars.
+        since = [given.since_reset(step) for given, step in zip(self._given, steps, strict=True)]
+        kinds = list(zip(self._groups, since, strict=True))
         row = {kind: index for index, kind in enumerate(dict.fromkeys(kinds))}
         scalars = [
             [
