@@ -76,6 +76,8 @@ class CudaSteps(StepEngine):
         # The reference steps parameters with quantized factored statistics.
         whole = all(state.quantizer is None for state in given.states if state.factored)
         on_device = gradient.device == self._engine.device
+        if given.reset_every:  # steps are counted on the device, and from the first one on
+            return False
         return on_device and whole and fused_supports(rule, given, supports)
 
     def plan(self, rule: Rule, given: Sequence[ParameterStep]) -> StepPlan:

@@ -103,6 +103,7 @@ class ReferencePlan(StepPlan):
         gradient = gradient.float()
         if inputs.grad_scale is not None:
             gradient = gradient / inputs.grad_scale.to(gradient)
+        step = given.since_reset(step)
         context = Context(given.number, step, given.options)
         with whole_of(given.shard):
             self._rule.apply(

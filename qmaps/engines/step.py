@@ -52,7 +52,7 @@ class Context(NamedTuple):
 
     Attributes:
         number: the parameter's number among all parameters of all groups, from 0 on.
-        step: number of the parameter's step, from 1 on.
+        step: number of the parameter's step, from 1 on; after a reset of its states from 1 again.
         group: the options of its parameter group.
     """
 
@@ -119,6 +119,7 @@ class ParameterStep:
         group: the number of its parameter group, for `Inputs.scalars`.
         options: the options of that group.
         refit_every: steps between fits of fitted maps.
+        reset_every: steps after which the states begin anew; 0 if they do not.
         skips: whether the whole step is left out where this gradient is not finite.
         key: rounds new values stochastically, for step 0; None rounds to the nearest.
         master: whether the rule updates a float32 copy (`qmaps.engines.masters`).
@@ -138,12 +139,17 @@ class ParameterStep:
     group: int
     options: Mapping[str, Any]
     refit_every: int
+    reset_every: int
     skips: bool
     key: RoundingKey | None
     master: bool
     remainder: torch.dtype | None
     shard: Shard | None
     observers: tuple[Observer, ...]
+
+    def since_reset(self, step: int) -> int:
+        """The number of a step, from 1 on, counted from the last reset: that of step scalars."""
+        return (step - 1) % self.reset_every + 1 if self.reset_every else step
 
     @property
     def kernel_states(self) -> str:

@@ -31,8 +31,8 @@ class LPMMAdam(LowPrecisionOptimizer, Adam):
         nonfinite: "raise" by default; see `LPMMSGD`.
         **shared: the options that all optimizers share, which `QuantizedOptimizer` documents:
             `maximize`, `state_quantizers`, `overrides`, `min_quantized_size`, `refit_every`,
-            `nonfinite`, `seed`, `stochastic_rounding`, `master_weights`, `foreach`, `fused`,
-            `capturable` and `differentiable`. Three of them are described above. Converted
+            `reset_every`, `nonfinite`, `seed`, `stochastic_rounding`, `master_weights`, `foreach`,
+            `fused`, `capturable` and `differentiable`. Three of them are described above. Converted
             parameters ignore `stochastic_rounding` and `master_weights`. Besides, `amsgrad` and
             `decoupled_weight_decay` are accepted as long as they are False.
 

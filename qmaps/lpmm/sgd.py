@@ -38,8 +38,8 @@ class LPMMSGD(LowPrecisionOptimizer, SGD):
             "propagate" work as for every optimizer.
         **shared: the options that all optimizers share, which `QuantizedOptimizer` documents:
             `maximize`, `state_quantizers`, `overrides`, `min_quantized_size`, `refit_every`,
-            `nonfinite`, `seed`, `stochastic_rounding`, `master_weights`, `foreach`, `fused`,
-            `capturable` and `differentiable`. Three of them are described above. Converted
+            `reset_every`, `nonfinite`, `seed`, `stochastic_rounding`, `master_weights`, `foreach`,
+            `fused`, `capturable` and `differentiable`. Three of them are described above. Converted
             parameters ignore `stochastic_rounding` and `master_weights`.
 
     Source: LPMM, algorithm 1 and section 5.1.

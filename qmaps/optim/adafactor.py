@@ -132,8 +132,8 @@ class Adafactor(QuantizedOptimizer):
         apollo_factorize: factor the second moment of the projected gradients.
         **shared: the options that all optimizers share, which `QuantizedOptimizer` documents:
             `maximize`, `state_quantizers`, `overrides`, `min_quantized_size`, `refit_every`,
-            `nonfinite`, `seed`, `stochastic_rounding`, `master_weights`, `foreach`, `fused`,
-            `capturable` and `differentiable`.
+            `reset_every`, `nonfinite`, `seed`, `stochastic_rounding`, `master_weights`, `foreach`,
+            `fused`, `capturable` and `differentiable`.
 
     Raises:
         BadValueError, BadTypeError, SpecError: an argument is not allowed.

@@ -38,8 +38,8 @@ class Adagrad(QuantizedOptimizer):
         eps: added to the denominator, at least 0.
         **shared: the options that all optimizers share, which `QuantizedOptimizer` documents:
             `maximize`, `state_quantizers`, `overrides`, `min_quantized_size`, `refit_every`,
-            `nonfinite`, `seed`, `stochastic_rounding`, `master_weights`, `foreach`, `fused`,
-            `capturable` and `differentiable`.
+            `reset_every`, `nonfinite`, `seed`, `stochastic_rounding`, `master_weights`, `foreach`,
+            `fused`, `capturable` and `differentiable`.
 
     Raises:
         BadValueError, BadTypeError, SpecError: an argument is not allowed.
@@ -118,9 +118,9 @@ class Adagrad8bit(EightBit, Adagrad):
         blocksize: the same option under the name that bitsandbytes uses.
         **shared: the options that all optimizers share, which `QuantizedOptimizer` documents:
             `maximize`, `state_quantizers`, `overrides`, `min_quantized_size`, `refit_every`,
-            `nonfinite`, `seed`, `stochastic_rounding`, `master_weights`, `foreach`, `fused`,
-            `capturable` and `differentiable`. This class sets `state_quantizers` itself; passing it
-            raises a `BadValueError`.
+            `reset_every`, `nonfinite`, `seed`, `stochastic_rounding`, `master_weights`, `foreach`,
+            `fused`, `capturable` and `differentiable`. This class sets `state_quantizers` itself;
+            passing it raises a `BadValueError`.
     """
 
 
@@ -133,7 +133,7 @@ class Adagrad4bit(FourBit, Adagrad):
         blocksize: the same option under the name that bitsandbytes uses.
         **shared: the options that all optimizers share, which `QuantizedOptimizer` documents:
             `maximize`, `state_quantizers`, `overrides`, `min_quantized_size`, `refit_every`,
-            `nonfinite`, `seed`, `stochastic_rounding`, `master_weights`, `foreach`, `fused`,
-            `capturable` and `differentiable`. This class sets `state_quantizers` itself; passing it
-            raises a `BadValueError`.
+            `reset_every`, `nonfinite`, `seed`, `stochastic_rounding`, `master_weights`, `foreach`,
+            `fused`, `capturable` and `differentiable`. This class sets `state_quantizers` itself;
+            passing it raises a `BadValueError`.
     """

@@ -47,9 +47,9 @@ class AdamWFactor(AdamW):
             at least 0.
         **shared: the options that all optimizers share, which `QuantizedOptimizer` documents:
             `maximize`, `state_quantizers`, `overrides`, `min_quantized_size`, `refit_every`,
-            `nonfinite`, `seed`, `stochastic_rounding`, `master_weights`, `foreach`, `fused`,
-            `capturable` and `differentiable`. Besides, `amsgrad` is accepted as long as it is
-            False.
+            `reset_every`, `nonfinite`, `seed`, `stochastic_rounding`, `master_weights`, `foreach`,
+            `fused`, `capturable` and `differentiable`. Besides, `amsgrad` is accepted as long as
+            it is False.
 
     Raises:
         BadValueError, BadTypeError, SpecError: an argument is not allowed.
@@ -129,9 +129,9 @@ class AdamW8bitFactor(EightBit, AdamWFactor):
         blocksize: the same option under the name that bitsandbytes uses.
         **shared: the options that all optimizers share, which `QuantizedOptimizer` documents:
             `maximize`, `state_quantizers`, `overrides`, `min_quantized_size`, `refit_every`,
-            `nonfinite`, `seed`, `stochastic_rounding`, `master_weights`, `foreach`, `fused`,
-            `capturable` and `differentiable`. This class sets `state_quantizers` itself; passing it
-            raises a `BadValueError`.
+            `reset_every`, `nonfinite`, `seed`, `stochastic_rounding`, `master_weights`, `foreach`,
+            `fused`, `capturable` and `differentiable`. This class sets `state_quantizers` itself;
+            passing it raises a `BadValueError`.
     """
 
 
@@ -147,9 +147,9 @@ class AdamW4bitFactor(FourBit, AdamWFactor):
         blocksize: the same option under the name that bitsandbytes uses.
         **shared: the options that all optimizers share, which `QuantizedOptimizer` documents:
             `maximize`, `state_quantizers`, `overrides`, `min_quantized_size`, `refit_every`,
-            `nonfinite`, `seed`, `stochastic_rounding`, `master_weights`, `foreach`, `fused`,
-            `capturable` and `differentiable`. This class sets `state_quantizers` itself; passing it
-            raises a `BadValueError`.
+            `reset_every`, `nonfinite`, `seed`, `stochastic_rounding`, `master_weights`, `foreach`,
+            `fused`, `capturable` and `differentiable`. This class sets `state_quantizers` itself;
+            passing it raises a `BadValueError`.
 
     Source: after 4-bit optimizers, section 5 ("4-bit Factor").
     """

@@ -58,8 +58,8 @@ class AdEMAMix(QuantizedOptimizer):
         weight_decay: decoupled, at least 0.
         **shared: the options that all optimizers share, which `QuantizedOptimizer` documents:
             `maximize`, `state_quantizers`, `overrides`, `min_quantized_size`, `refit_every`,
-            `nonfinite`, `seed`, `stochastic_rounding`, `master_weights`, `foreach`, `fused`,
-            `capturable` and `differentiable`.
+            `reset_every`, `nonfinite`, `seed`, `stochastic_rounding`, `master_weights`, `foreach`,
+            `fused`, `capturable` and `differentiable`.
 
     Raises:
         BadValueError, BadTypeError, SpecError: an argument is not allowed.
@@ -163,9 +163,9 @@ class AdEMAMix8bit(EightBit, AdEMAMix):
         blocksize: the same option under the name that bitsandbytes uses.
         **shared: the options that all optimizers share, which `QuantizedOptimizer` documents:
             `maximize`, `state_quantizers`, `overrides`, `min_quantized_size`, `refit_every`,
-            `nonfinite`, `seed`, `stochastic_rounding`, `master_weights`, `foreach`, `fused`,
-            `capturable` and `differentiable`. This class sets `state_quantizers` itself; passing it
-            raises a `BadValueError`.
+            `reset_every`, `nonfinite`, `seed`, `stochastic_rounding`, `master_weights`, `foreach`,
+            `fused`, `capturable` and `differentiable`. This class sets `state_quantizers` itself;
+            passing it raises a `BadValueError`.
     """
 
 
@@ -181,7 +181,7 @@ class AdEMAMix4bit(FourBit, AdEMAMix):
         blocksize: the same option under the name that bitsandbytes uses.
         **shared: the options that all optimizers share, which `QuantizedOptimizer` documents:
             `maximize`, `state_quantizers`, `overrides`, `min_quantized_size`, `refit_every`,
-            `nonfinite`, `seed`, `stochastic_rounding`, `master_weights`, `foreach`, `fused`,
-            `capturable` and `differentiable`. This class sets `state_quantizers` itself; passing it
-            raises a `BadValueError`.
+            `reset_every`, `nonfinite`, `seed`, `stochastic_rounding`, `master_weights`, `foreach`,
+            `fused`, `capturable` and `differentiable`. This class sets `state_quantizers` itself;
+            passing it raises a `BadValueError`.
     """

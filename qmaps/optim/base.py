@@ -28,6 +28,7 @@ from qmaps.optim.memory import Memory, memory
 from qmaps.optim.nonfinite import check_policy
 from qmaps.optim.options import Shared
 from qmaps.optim.presets import Preset
+from qmaps.optim.resets import check_reset_every
 from qmaps.optim.rule import State, UpdateRule
 from qmaps.optim.stepper import Stepper
 from qmaps.optim.terms import check_bool, check_int
@@ -73,6 +74,10 @@ class QuantizedOptimizer(UpdateRule, torch.optim.Optimizer):
         min_quantized_size: states of at most this many elements, counted before parameters are
             sharded, stay in 32 bits; an int of at least 0.
         refit_every: steps between fits of fitted maps (`quantile`, `lloyd`), an int of at least 1.
+        reset_every: steps after which a parameter's states begin anew, as before its first step,
+            and with them bias corrections and other schedules of the rule; an int of at least 2.
+            Random numbers and `step` go on. None, the default, never resets. States of few bits
+            that have stalled follow their gradients again (`qmaps.optim.resets` has the source).
         nonfinite: what a NaN or infinity in a gradient does. "propagate": it reaches states
             and parameters, as in torch, and never turns into a finite number. "skip": the
             whole step is skipped and counted in `skipped_steps`. "raise": the step raises
@@ -128,6 +133,7 @@ class QuantizedOptimizer(UpdateRule, torch.optim.Optimizer):
         overrides: Mapping[str, StateQuantizers] | None = None,
         min_quantized_size: int = 4096,
         refit_every: int = 100,
+        reset_every: int | None = None,
         nonfinite: str = "propagate",
         seed: int = 0,
         stochastic_rounding: bool = False,
@@ -146,6 +152,7 @@ class QuantizedOptimizer(UpdateRule, torch.optim.Optimizer):
             "quantize": True,
             "min_quantized_size": min_quantized_size,
             "refit_every": refit_every,
+            "reset_every": reset_every,
             "nonfinite": nonfinite,
             "seed": seed,
             "stochastic_rounding": stochastic_rounding,
@@ -158,6 +165,7 @@ class QuantizedOptimizer(UpdateRule, torch.optim.Optimizer):
         """Raise if an option of a parameter group has a value that is not allowed."""
         check_int("min_quantized_size", group["min_quantized_size"], 0)
         check_int("refit_every", group["refit_every"], 1)
+        check_reset_every(group.get("reset_every"))
         check_policy(group["nonfinite"])
         RoundingKey(seed=group["seed"])  # raises on a bad seed
         check_bool(group, "maximize", "quantize", "stochastic_rounding")
@@ -227,7 +235,7 @@ class QuantizedOptimizer(UpdateRule, torch.optim.Optimizer):
         return self._stepper.skipped
 
     def scalars(self, group: dict[str, Any], step: int) -> dict[str, float]:
-        """The values of `step_scalars` in step 1, 2, ..., in float64."""
+        """The values of `step_scalars` in step 1, 2, ... since a reset, in float64."""
         return {
             name: value.at(step) if isinstance(value, StepScalar) else value
             for name, value in self.step_scalars(group).items()

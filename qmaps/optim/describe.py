@@ -10,6 +10,7 @@ from qmaps.distributed.shards import local, shard_of
 from qmaps.engines.masters import has_master, remainder_dtype
 from qmaps.engines.step import Observer, ParameterStep, StateStep, codes_of
 from qmaps.optim.entries import Entry, label_of
+from qmaps.optim.resets import every
 from qmaps.optim.rule import State
 from qmaps.optim.sharding import local_shapes, rounding_key, state_shard
 
@@ -47,6 +48,7 @@ def described(
         group=group_number,
         options=group,
         refit_every=group["refit_every"],
+        reset_every=every(group),
         skips=group["nonfinite"] == "skip",
         key=rounding_key(optimizer, number, param, group) if rounds or codes is not None else None,
         master=has_master(param, group),

@@ -55,8 +55,8 @@ class LAMB(QuantizedOptimizer):
             with `trust_clip`.
         **shared: the options that all optimizers share, which `QuantizedOptimizer` documents:
             `maximize`, `state_quantizers`, `overrides`, `min_quantized_size`, `refit_every`,
-            `nonfinite`, `seed`, `stochastic_rounding`, `master_weights`, `foreach`, `fused`,
-            `capturable` and `differentiable`.
+            `reset_every`, `nonfinite`, `seed`, `stochastic_rounding`, `master_weights`, `foreach`,
+            `fused`, `capturable` and `differentiable`.
 
     Raises:
         BadValueError, BadTypeError, SpecError: an argument is not allowed.
@@ -172,9 +172,9 @@ class LAMB8bit(EightBit, LAMB):
         blocksize: the same option under the name that bitsandbytes uses.
         **shared: the options that all optimizers share, which `QuantizedOptimizer` documents:
             `maximize`, `state_quantizers`, `overrides`, `min_quantized_size`, `refit_every`,
-            `nonfinite`, `seed`, `stochastic_rounding`, `master_weights`, `foreach`, `fused`,
-            `capturable` and `differentiable`. This class sets `state_quantizers` itself; passing it
-            raises a `BadValueError`.
+            `reset_every`, `nonfinite`, `seed`, `stochastic_rounding`, `master_weights`, `foreach`,
+            `fused`, `capturable` and `differentiable`. This class sets `state_quantizers` itself;
+            passing it raises a `BadValueError`.
     """
 
 
@@ -187,7 +187,7 @@ class LAMB4bit(FourBit, LAMB):
         blocksize: the same option under the name that bitsandbytes uses.
         **shared: the options that all optimizers share, which `QuantizedOptimizer` documents:
             `maximize`, `state_quantizers`, `overrides`, `min_quantized_size`, `refit_every`,
-            `nonfinite`, `seed`, `stochastic_rounding`, `master_weights`, `foreach`, `fused`,
-            `capturable` and `differentiable`. This class sets `state_quantizers` itself; passing it
-            raises a `BadValueError`.
+            `reset_every`, `nonfinite`, `seed`, `stochastic_rounding`, `master_weights`, `foreach`,
+            `fused`, `capturable` and `differentiable`. This class sets `state_quantizers` itself;
+            passing it raises a `BadValueError`.
     """

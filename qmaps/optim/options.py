@@ -19,6 +19,7 @@ class Shared(TypedDict, total=False):
     overrides: Mapping[str, StateQuantizers] | None
     min_quantized_size: int
     refit_every: int
+    reset_every: int | None
     nonfinite: str
     seed: int
     stochastic_rounding: bool

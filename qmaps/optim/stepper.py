@@ -24,6 +24,7 @@ from qmaps.optim.choice import settings_key
 from qmaps.optim.describe import described
 from qmaps.optim.entries import Entry, with_gradients
 from qmaps.optim.nonfinite import leaves_out
+from qmaps.optim.resets import every, reset
 from qmaps.optim.rule import UpdateRule
 from qmaps.optim.saved_states import take_in
 from qmaps.optim.sharding import check_shard
@@ -91,6 +92,7 @@ class Stepper:
         if leaves_out(optimizer, entries, skipping=not alone):
             self._skipped += 1
             return
+        reset(optimizer, entries)
         rule = Rule(optimizer.native_rule, optimizer.takes_norms, optimizer.advance)
         plans: list[StepPlan] = []
         left: list[ParameterStep] = []
@@ -282,6 +284,7 @@ def _settings(optimizer: QuantizedOptimizer) -> list[tuple[Any, ...]]:
             group["master_weights"],
             group["seed"],
             group["nonfinite"],
+            every(group),
         )
         for group in optimizer.param_groups
     ]

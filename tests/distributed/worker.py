@@ -130,6 +130,7 @@ def check_blocks_are_those_of_the_whole() -> None:
         AdamW8bit,
         AdamW4bit,
         lambda p: SGD(p, lr=0.1, momentum=0.9, state_quantizers="8bit"),
+        lambda p: AdamW8bit(p, reset_every=3),
     ):
         for engine in ("native", "reference"):
             with use_backend(engine):

@@ -26,7 +26,8 @@ WITH_REFERENCE = [case for case in CASES if case[0].reference is not None]
 IMPLEMENTATION = {"amsgrad", "capturable", "decoupled_weight_decay", "differentiable", "foreach",
                   "fused"}  # fmt: skip
 SHARED = {"maximize", "state_quantizers", "overrides", "quantize", "min_quantized_size",
-          "refit_every", "nonfinite", "seed", "stochastic_rounding", "master_weights"}  # fmt: skip
+          "refit_every", "reset_every", "nonfinite", "seed", "stochastic_rounding",
+          "master_weights"}  # fmt: skip
 
 
 def complete(family: Family, options: Options) -> Options:
@@ -47,7 +48,7 @@ def test_names_and_defaults_are_those_of_torch(family: Family) -> None:
     assert set(ours) - set(own) == SHARED
     assert {name: ours[name] for name in SHARED - {"state_quantizers"}} == {
         "maximize": False, "overrides": {}, "quantize": True, "min_quantized_size": 4096,
-        "refit_every": 100,
+        "refit_every": 100, "reset_every": None,
         "nonfinite": "propagate", "seed": 0, "stochastic_rounding": False,
         "master_weights": False,
     }  # fmt: skip

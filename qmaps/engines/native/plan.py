@@ -85,8 +85,9 @@ class NativePlan(FusedPlan):
 
     def _begin(self, inputs: Inputs) -> None:
         steps = [int(count) + 1 for count in self._counters.tolist()]
-        # Parameters of one group that are at the same step share their scalars.
-        kinds = list(zip(self._groups, steps, strict=True))
+        # Parameters of one group that are at the same step since their reset share their scalars.
+        since = [given.since_reset(step) for given, step in zip(self._given, steps, strict=True)]
+        kinds = list(zip(self._groups, since, strict=True))
         row = {kind: index for index, kind in enumerate(dict.fromkeys(kinds))}
         scalars = [
             [

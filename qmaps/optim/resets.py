@@ -1,0 +1,58 @@
+"""Resets of states: every few steps they begin anew, and with them the bias corrections.
+
+A state in few bits changes ever more slowly: once its average has settled, most of its updates are
+rounded back to the code where it was. Just after the start of an average this happens least. So a
+state that begins anew from time to time follows its gradients again.
+
+Source: Topollai and Choromanska (2026), "Understanding quantization of optimizer states in LLM
+pre-training: dynamics of state staleness and effectiveness of state resets", arXiv 2603.16731.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from qmaps.errors import BadValueError, shown
+from qmaps.optim.entries import Entry
+
+if TYPE_CHECKING:
+    from qmaps.optim.base import QuantizedOptimizer
+
+
+def every(group: dict[str, Any]) -> int:
+    """The steps between resets of a group's states; 0 for none, as in pickles from before 0.2."""
+    return group.get("reset_every") or 0
+
+
+def check_reset_every(value: object) -> None:
+    """Raise unless the option `reset_every` has an allowed value.
+
+    Raises:
+        BadValueError: it is neither None nor an int of at least 2; with 1 nothing is averaged.
+    """
+    if value is None or (isinstance(value, int) and not isinstance(value, bool) and value >= 2):
+        return
+    raise BadValueError(f"reset_every={shown(value)} must be None or an int of at least 2")
+
+
+def reset(optimizer: QuantizedOptimizer, entries: Sequence[Entry]) -> None:
+    """Before a step, take the states away that begin anew in it.
+
+    They are those of parameters that have taken a multiple of `reset_every` steps. The step counter
+    and a master copy stay. Engines make missing states as before the first step.
+
+    Args:
+        optimizer: the optimizer of the states.
+        entries: the parameters of the step.
+    """
+    for _, param, group, _ in entries:
+        if not (steps := every(group)):
+            continue
+        state = optimizer.state.get(param)
+        if not state or "step" not in state:
+            continue
+        taken = int(state["step"])
+        if taken and taken % steps == 0:
+            for name in optimizer.state_names:
+                state.pop(name, None)

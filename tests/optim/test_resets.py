@@ -1,0 +1,186 @@
+"""States that begin anew every few steps."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import qmaps
+from qmaps import lpmm
+from qmaps.engines.backends import use_backend
+from qmaps.engines.philox import RoundingKey
+from qmaps.optim import (
+    SGD,
+    SM3,
+    SOAP,
+    Adafactor,
+    Adafactor8bit,
+    AdamW,
+    AdamW8bit,
+    AdamW8bitFactor,
+    Muon,
+    QuantizedOptimizer,
+)
+from tests.optim.families import FAMILIES, give, model, train
+
+Make = Callable[..., QuantizedOptimizer]
+
+# Rounded to nearest, so that other random numbers change nothing.
+CASES: dict[str, tuple[Make, dict[str, Any]]] = {
+    **{f"{f.name}, 32 bits": (f.full, f.options[-1]) for f in FAMILIES},
+    **{f"{f.name}, 8 bits": (f.eight, f.options[-1]) for f in FAMILIES},
+    "AdEMAMix, growing": (FAMILIES[6].eight, {"t_alpha": 5, "t_beta3": 5}),
+    "AdamWFactor": (AdamW8bitFactor, {}),
+    "SM3": (SM3, {"weight_decay": 0.1}),
+    "Adafactor": (Adafactor, {"beta1": 0.9, "weight_decay": 0.1}),
+    "Adafactor8bit": (Adafactor8bit, {}),
+    "CAME": (Adafactor, {"beta1": 0.9, "beta3": 0.99}),
+    "fitted": (AdamW, {"state_quantizers": "B128/quantile@4s + tensor/lloyd@4u"}),
+}
+
+
+@pytest.mark.parametrize("engine", ["native", "reference"])
+@pytest.mark.parametrize("case", CASES)
+def test_it_is_a_new_optimizer_every_few_steps(case: str, engine: str) -> None:
+    make, options = CASES[case]
+    with use_backend(engine):
+        net, other = model(), model()
+        optimizer = make(net.parameters(), reset_every=3, **options)
+        train(net, optimizer, range(8))
+        for steps in (range(3), range(3, 6), range(6, 8)):
+            again = make(other.parameters(), **options)
+            train(other, again, steps)
+    for p, q in zip(net.parameters(), other.parameters(), strict=True):
+        assert torch.equal(p, q)
+        assert int(optimizer.state[p]["step"]) == 8
+        for name, value in again.state[q].items():
+            if name != "step":
+                found = optimizer.state[p][name]
+                if isinstance(value, qmaps.QuantizedTensor):
+                    assert torch.equal(found.packed, value.packed)
+                    found, value = found.dequantize(), value.dequantize()
+                assert torch.equal(found, value), name
+
+
+@pytest.mark.parametrize("cls", [Muon, SOAP])
+def test_rules_of_matrices_begin_anew_too(cls: Make) -> None:
+    def matrix() -> nn.Parameter:
+        return nn.Parameter(torch.ones(8, 6))
+
+    ours, theirs = matrix(), matrix()
+    a, b = torch.Generator().manual_seed(1), torch.Generator().manual_seed(1)
+    optimizer = cls([ours], reset_every=2)
+    for _ in range(5):
+        give([ours], a)
+        optimizer.step()
+    for count in (2, 2, 1):
+        again = cls([theirs])
+        for _ in range(count):
+            give([theirs], b)
+            again.step()
+    assert torch.equal(ours, theirs)
+
+
+@pytest.mark.parametrize("engine", ["native", "reference"])
+@pytest.mark.parametrize("stopped", [2, 3, 4, 6])
+def test_a_run_goes_on_from_a_checkpoint_bit_for_bit(stopped: int, engine: str) -> None:
+    specs = "B64/DE@4s+sr + B64/linear@4u+sr"
+    options = {"state_quantizers": specs, "reset_every": 3, "seed": 2}
+    with use_backend(engine):
+        whole = model()
+        train(whole, AdamW(whole.parameters(), **options), range(8))
+        net = model()
+        optimizer = AdamW(net.parameters(), **options)
+        train(net, optimizer, range(stopped))
+        buffer = io.BytesIO()
+        torch.save(optimizer.state_dict(), buffer)
+        buffer.seek(0)
+        again = AdamW(net.parameters())
+        again.load_state_dict(torch.load(buffer, weights_only=True))
+        assert again.param_groups[0]["reset_every"] == 3
+        train(net, again, range(stopped, 8))
+    for p, q in zip(whole.parameters(), net.parameters(), strict=True):
+        assert torch.equal(p, q)
+
+
+def test_random_numbers_go_on() -> None:
+    """The codes of the first step after a reset are rounded with the number of that step."""
+    param = nn.Parameter(torch.zeros(64, 64))
+    optimizer = AdamW([param], state_quantizers="B64/DE@4s+sr + 32-bit", reset_every=2,
+                      min_quantized_size=0)  # fmt: skip
+    random = torch.Generator().manual_seed(0)
+    for _ in range(3):
+        param.grad = torch.randn(64, 64, generator=random)
+        optimizer.step()
+    q = qmaps.quantizer("B64/DE@4s+sr")
+    first = param.grad * torch.tensor(1 - 0.9, dtype=torch.float32)
+    found = optimizer.state[param]["exp_avg"]
+    assert torch.equal(found.packed, q.quantize(first, key=RoundingKey(step=3)).packed)
+    assert not torch.equal(found.packed, q.quantize(first, key=RoundingKey(step=1)).packed)
+
+
+@pytest.mark.parametrize("engine", ["native", "reference"])
+def test_each_group_and_each_parameter_counts_for_itself(engine: str) -> None:
+    one, two, late = (nn.Parameter(torch.ones(4)) for _ in range(3))
+    with use_backend(engine):
+        optimizer = SGD([{"params": [one, late], "reset_every": 2}, {"params": [two]}],
+                        lr=1.0, momentum=0.5)  # fmt: skip
+        seen = []
+        for step in range(4):
+            for param in (one, two, late)[: 2 if step == 0 else 3]:
+                param.grad = torch.ones(4)
+            optimizer.step()
+            buffers = [optimizer.state[p].get("momentum_buffer") for p in (one, two, late)]
+            seen.append([None if b is None else float(b[0]) for b in buffers])
+    assert seen == [[1.0, 1.0, None], [1.5, 1.5, 1.0], [1.0, 1.75, 1.5], [1.5, 1.875, 1.0]]
+
+
+def test_the_option_may_change_while_training() -> None:
+    param = nn.Parameter(torch.ones(4))
+    optimizer = SGD([param], lr=1.0, momentum=0.5)
+    seen = []
+    for every in (None, None, 2, 2, None, None):
+        optimizer.param_groups[0]["reset_every"] = every
+        param.grad = torch.ones(4)
+        optimizer.step()
+        seen.append(float(optimizer.state[param]["momentum_buffer"][0]))
+    assert seen == [1.0, 1.5, 1.0, 1.5, 1.75, 1.875]
+
+
+def test_a_skipped_step_is_none() -> None:
+    param = nn.Parameter(torch.ones(4))
+    optimizer = SGD([param], lr=1.0, momentum=0.5, reset_every=2, nonfinite="skip")
+    seen = []
+    for value in (1.0, 1.0, float("nan"), 1.0, 1.0):
+        param.grad = torch.full((4,), value)
+        optimizer.step()
+        seen.append(float(optimizer.state[param]["momentum_buffer"][0]))
+    assert seen == [1.0, 1.5, 1.5, 1.0, 1.5]
+
+
+def test_master_copies_stay() -> None:
+    param = nn.Parameter(torch.ones(64, 80, dtype=torch.bfloat16))
+    optimizer = AdamW8bit([param], lr=1e-5, master_weights=True, reset_every=2)
+    for _ in range(5):
+        param.grad = torch.ones_like(param)
+        optimizer.step()
+    master = optimizer.state[param]["master_param"]
+    # Each step is the learning rate long, and weight decay a hundredth of that.
+    assert float(master.mean()) == pytest.approx(1 - 5 * 1.01e-5, abs=1e-6)
+
+
+def test_models_in_low_precision() -> None:
+    net = lpmm.convert(nn.Linear(8, 8))
+    optimizer = lpmm.LPMMSGD(net.parameters(), lr=0.1, momentum=0.9, reset_every=2)
+    for _ in range(3):
+        net(torch.ones(2, 8)).sum().backward()
+        optimizer.step()
+    (state, _) = optimizer.state.values()
+    m = state["momentum_buffer"].dequantize()
+    assert int(state["step"]) == 3
+    assert float(m.abs().max()) == pytest.approx(2, rel=0.05)  # the gradient of the third step
