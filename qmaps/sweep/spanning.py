@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from qmaps.normalize.base import Layout, Normalizer, Scales, Shape
+from qmaps.normalize.geometry import Geometry, Part
 from qmaps.normalize.minimum import Minimum
 from qmaps.normalize.scale_format import ScaleFormat
 
@@ -71,6 +72,10 @@ class Elementwise(Normalizer):
     def expand(self, scales: Scales, shape: Shape) -> Tensor:
         """See `Normalizer.expand`."""
         return scales[0].view(shape)
+
+    def geometry(self, shape: Shape) -> Geometry | None:
+        """See `Normalizer.geometry`."""
+        return Geometry((Part(1, math.prod(shape)),))
 
 
 class Scaler(ABC):

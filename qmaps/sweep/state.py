@@ -160,16 +160,20 @@ class State:
         """
         fitted = self.frozen.get(q, q)
         key = RoundingKey(offset=begin) if q.rounding.random else None
-        normalizer, given = q.normalizer, None
+        normalizer, given, shape = q.normalizer, None, tuple(x.shape)
         if normalizer in self.scalers:
             normalizer, given = ELEMENTWISE, (self.scalers[normalizer].expanded(x, begin),)
-        elif (
-            not q.dithered
-            and (found := dispatch.measure(x, normalizer, fitted.map, key, keep=True)) is not None
-        ):
+        found = None
+        if not q.dithered:
+            found = dispatch.measure(x, normalizer, fitted.map, key, keep=True, given=given)
+        if found is not None:
             sums, packed, scales, _ = found
             assert packed is not None
-            return sums, QuantizedTensor(fitted, tuple(x.shape), packed, scales)
+            if given is None:
+                return sums, QuantizedTensor(fitted, shape, packed, scales)
+            return sums, dispatch.dequantize(
+                packed, given, normalizer, fitted.map, shape, torch.float32
+            )
         codes, scales = reference.quantize(
             x, normalizer, fitted.map, key, given, dithered=q.dithered
         )

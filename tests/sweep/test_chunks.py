@@ -16,9 +16,10 @@ import torch
 
 import qmaps
 from qmaps import sweep
+from qmaps.analyze._states import as_states
 from qmaps.capture import CapturedStates, load
 from qmaps.capture.saved import write
-from qmaps.engines import dispatch
+from qmaps.engines import dispatch, reference
 from qmaps.engines.backends import use_backend
 from qmaps.errors import BadValueError, CaptureError, SpecError
 from qmaps.metrics import METRICS, SUMMED, measure_sums, register
@@ -27,6 +28,7 @@ from qmaps.normalize.scale_format import SUFFIXES
 from qmaps.sweep import chunks, divide
 from qmaps.sweep.order import OUT, Ranks
 from qmaps.sweep.spanning import Elementwise, boxes, scaler_of, supports
+from qmaps.sweep.state import State
 from tests.sweep.data import on_disk, same, tensors
 
 SPECS = [
@@ -184,6 +186,37 @@ def test_quantiles_are_those_of_numpy() -> None:
     empty.turn(levels)
     empty.add_again(out)
     assert all(math.isnan(value) for value in empty.values(len(levels)))
+
+
+@pytest.mark.parametrize(
+    "spec",
+    ["tensor/DE@8s", "rank1/DE@4s", "colx8/DE@4s", "B96&rank1/DE@3s", "row/linear@4s+sr",
+     "unscaled/e4m3@8s"],
+)  # fmt: skip
+@pytest.mark.parametrize("begin", [0, 6000])
+def test_the_native_engine_takes_scales_that_span_a_tensor(
+    spec: str, begin: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given = states((70, 90))
+    given["70x90"]["exp_avg"][:, 7] = 0
+    q = qmaps.quantizer(spec)
+    state = State.of(as_states(given), "70x90", "exp_avg", [q])
+    x = state.read(begin, min(begin + 2016, state.numel))
+    with use_backend("reference"):
+        expected, values = state.encoded(q, x, begin)
+    with monkeypatch.context() as patch:
+        patch.setattr(reference, "quantize", None)  # it cannot be called
+        sums, decoded = state.encoded(q, x, begin)
+    assert isinstance(values, torch.Tensor)
+    assert isinstance(decoded, torch.Tensor)
+    assert decoded.view(torch.int32).equal(values.view(torch.int32))
+    for name, found in vars(sums).items():
+        known = getattr(expected, name)
+        if name in ("absolute", "square", "signal", "relative"):
+            assert found == pytest.approx(known, rel=1e-13)
+        else:
+            assert torch.as_tensor(found).equal(torch.as_tensor(known)), name
+    assert sums.absolute > 0
 
 
 def test_boundaries_follow_from_the_spec_alone() -> None:

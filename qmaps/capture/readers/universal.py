@@ -10,7 +10,8 @@ from typing import Any, ClassVar
 from torch import Tensor
 
 from qmaps.capture.readers.base import Reader, StateDict, named_by, reading
-from qmaps.capture.readers.zero import load_file, shapes_in, step_of, with_names
+from qmaps.capture.readers.rank_file import load_file
+from qmaps.capture.readers.zero import model_of, shapes_of, step_of, with_names
 from qmaps.capture.snapshot import Lazy
 from qmaps.errors import DAMAGE, BadValueError, CaptureError
 from qmaps.storage import checkpoint
@@ -63,7 +64,7 @@ class Universal(Reader):
             raise CaptureError(
                 f"{str(about)!r} must have param_groups, the groups of the optimizer"
             ) from None
-        shapes = shapes_in(folder) if any(folder.glob("*model_states.pt")) else []
+        shapes = shapes_of(*model_of(folder)) if any(folder.glob("*model_states.pt")) else []
         known = {name: shape for group in shapes for name, shape in group.items()}
         state = {name: _states(place, known.get(name)) for name, place in _parameters(about.parent)}
         for states in state.values():

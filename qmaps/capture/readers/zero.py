@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from functools import cached_property, partial
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -15,74 +14,18 @@ from torch import Tensor
 
 from qmaps.capture.decoded import decoded
 from qmaps.capture.readers.base import Reader, StateDict, named_by, reading
+from qmaps.capture.readers.experts import Experts
+from qmaps.capture.readers.rank_file import Piece, Rank, load_file
+from qmaps.capture.readers.tensor_parallel import INFO, Column, merged
 from qmaps.capture.snapshot import Lazy, Part
 from qmaps.errors import DAMAGE, BadValueError, CaptureError
-from qmaps.storage import checkpoint
 from qmaps.storage.files import exists
 
 FILE = re.compile(r"(?:[a-z0-9]+_)?zero_pp_rank_(\d+)_mp_rank_(\d+)_optim_states\.pt")
-MODELS = ("mp_rank_00_model_states.pt", "zero_pp_rank_0_mp_rank_00_model_states.pt")
-OTHER_RANKS = re.compile(r"(?:.*_)?mp_rank_(?!00)\d+_model_states\.pt")
-EXPERTS = re.compile(r"layer_\d+_expert_\d+_.*|expp_rank_.*")
-"""Files that a checkpoint has besides if there are several model-parallel ranks, or experts."""
-
-
-class StandIn:
-    """In place of an object of DeepSpeed's that a file has beside the states."""
-
-    def __init__(self, *arguments: Any) -> None:
-        self.arguments = arguments
-
-
-STAND_INS = {
-    "deepspeed.runtime.fp16.loss_scaler.DynamicLossScaler": StandIn,
-    "deepspeed.runtime.fp16.loss_scaler.LossScaler": StandIn,
-    "deepspeed.runtime.zero.config.ZeroStageEnum": StandIn,
-    "deepspeed.utils.tensor_fragment.fragment_address": StandIn,
-}
-
-
-@dataclass(frozen=True)
-class Rank:
-    """The file of one rank.
-
-    Attributes:
-        path: the file.
-        optimizer: the state of DeepSpeed's optimizer.
-        states: the state of the optimizer within it, by the number of the flat tensor.
-        groups: that optimizer's parameter groups.
-    """
-
-    path: Path
-    optimizer: Mapping[str, Any]
-    states: Mapping[Any, Mapping[str, Any]]
-    groups: Sequence[Mapping[str, Any]]
-
-    @cached_property
-    def damage(self) -> BadValueError | None:
-        """What is wrong with the file's large tensors; all of it is read once to find out."""
-        try:
-            checkpoint.verify(self.path)
-        except BadValueError as error:
-            return error
-        return None
-
-
-@dataclass(frozen=True)
-class Piece:
-    """What one rank has of one parameter.
-
-    Attributes:
-        rank: the rank's file.
-        flat: number of the flat tensor.
-        start: the parameter's first element in it.
-        numel: number of elements.
-    """
-
-    rank: Rank
-    flat: Any
-    start: int
-    numel: int
+MODEL = re.compile(r"(?:zero_pp_rank_\d+_)?mp_rank_(\d+)_model_states\.pt")
+MODELS = ("mp_rank_{:02d}_model_states.pt", "zero_pp_rank_0_mp_rank_{:02d}_model_states.pt")
+WITHOUT_ZERO = re.compile(r"expp_rank_\d+_mp_rank_\d+_optim_states\.pt")
+"""The states of experts in a training without ZeRO, by number and not by name."""
 
 
 class Other:
@@ -94,8 +37,9 @@ class Zero(Reader):
 
     Stages 1 and 2 cut all parameters of a group, one after the other, into as many parts as there
     are ranks; stage 3 cuts every parameter. Names and shapes are those in ``param_shapes`` of the
-    model's file. Checkpoints of several ranks of model or pipeline parallelism have to be made
-    universal first; those of experts are not read.
+    model's file. Each model-parallel rank has files of its own, which
+    `qmaps.capture.readers.tensor_parallel` puts together; experts are those of
+    `qmaps.capture.readers.experts`.
     """
 
     name: ClassVar[str] = "deepspeed"
@@ -110,17 +54,28 @@ class Zero(Reader):
 
     def edited(self, path: Path) -> list[Path]:
         """The files of all ranks."""
-        return [*_files(path).values()]
+        return [file for files in _files(path).values() for file in files.values()]
 
     def read(self, path: Path) -> list[StateDict]:
         """See `Reader.read`."""
         folder = self.holder(path) or path
-        files = _files(folder)
-        ranks = [_rank(file) for file in files.values()]
-        shapes = shapes_in(folder)
+        grid = _files(folder)
+        models = {number: model_of(folder, number) for number in grid}
         try:
-            _check(files, ranks)
-            return [_state_dict(ranks, shapes)]
+            _check_model_parallel(folder, grid, models)
+            columns = []
+            first: Rank | None = None
+            for number, files in grid.items():
+                ranks = [_rank(file) for file in files.values()]
+                _check(files, ranks)
+                first = first or ranks[0]
+                _check_alike(first, ranks[0])
+                path, saved = models[number]
+                experts = Experts.of(path, saved, several=len(grid) > 1)
+                state_dict = _state_dict(ranks, shapes_of(path, saved), experts)
+                found = saved.get(INFO) or ranks[0].optimizer.get(INFO)
+                columns.append(Column(path, {**saved, INFO: found}, state_dict))
+            return [merged(columns)]
         except CaptureError:
             raise
         except BadValueError as error:
@@ -133,46 +88,72 @@ class Zero(Reader):
 
 def _is_here(path: Path) -> bool:
     try:
-        return any(FILE.fullmatch(found.name) for found in path.iterdir())
+        names = [found.name for found in path.iterdir()]
+        return any(FILE.fullmatch(name) or WITHOUT_ZERO.fullmatch(name) for name in names)
     except OSError:  # a file, or unreadable
         return False
 
 
-def _files(folder: Path) -> dict[int, Path]:
-    """The files by rank."""
-    found: dict[int, Path] = {}
+def _files(folder: Path) -> dict[int, dict[int, Path]]:
+    """The files by model-parallel rank and by data-parallel rank."""
+    found: dict[int, dict[int, Path]] = {}
     for path in sorted(folder.iterdir()):
-        if EXPERTS.fullmatch(path.name):
+        if WITHOUT_ZERO.fullmatch(path.name):
             raise CaptureError(
-                f"{str(path)!r} is of experts; DeepSpeed's checkpoints of mixtures of experts are "
-                "not read"
+                f"{str(path)!r} is of experts in a training without ZeRO; it does not say which "
+                "parameters its states are of, and is not read"
             )
-        match = FILE.fullmatch(path.name)
-        if OTHER_RANKS.fullmatch(path.name) or (match and int(match[2])):
-            raise CaptureError(
-                f"{str(path)!r} is of a model-parallel or pipeline rank; only data-parallel ones "
-                "are read: make the checkpoint universal with DeepSpeed's ds_to_universal"
-            )
-        if match is None:
+        if (match := FILE.fullmatch(path.name)) is None:
             continue
-        if int(match[1]) in found:
+        column = found.setdefault(int(match[2]), {})
+        if int(match[1]) in column:
             raise CaptureError(
-                f"{str(path)!r} and {found[int(match[1])].name!r} are both of rank "
+                f"{str(path)!r} and {column[int(match[1])].name!r} are both of rank "
                 f"{int(match[1])}; files of two checkpoints are mixed"
             )
-        found[int(match[1])] = path
-    return dict(sorted(found.items()))
+        column[int(match[1])] = path
+    return {number: dict(sorted(found[number].items())) for number in sorted(found)}
 
 
-def load_file(path: Path) -> Mapping[str, Any]:
-    """A file of DeepSpeed's; its large tensors are not verified yet."""
-    try:
-        loaded = checkpoint.load(path, mmap=True, verify_large=False, stand_ins=STAND_INS)
-    except BadValueError as error:
-        raise CaptureError(str(error)) from None
-    if not isinstance(loaded, Mapping):
-        raise CaptureError(f"{str(path)!r} holds a {type(loaded).__name__}; expected a dict")
-    return loaded
+def _check_model_parallel(
+    folder: Path,
+    grid: Mapping[int, Mapping[int, Path]],
+    models: Mapping[int, tuple[Path, Mapping[str, Any]]],
+) -> None:
+    """Raise unless there are files of all model-parallel ranks, and of no others."""
+    path, saved = models[min(models)]
+    world = int(saved.get("mp_world_size") or 0)
+    present = {*grid}
+    for other in folder.iterdir():
+        if match := MODEL.fullmatch(other.name):
+            present.add(int(match[1]))
+    if not world:
+        if present != {0}:
+            raise CaptureError(
+                f"{str(path)!r} does not say how many model-parallel ranks there were "
+                "(mp_world_size); make the checkpoint universal with DeepSpeed's ds_to_universal"
+            )
+        return
+    if extra := sorted(number for number in present if number >= world):
+        files = sorted(folder.glob(f"*mp_rank_{extra[0]:02d}_*_states.pt"))
+        raise CaptureError(
+            f"{str(files[0])!r} is of one model-parallel rank too many; {path.name!r} was written "
+            f"by {world}"
+        )
+    for number in range(world):
+        if number not in grid:
+            name = next(iter(grid[min(grid)].values())).name
+            name = name.replace(f"mp_rank_{min(grid):02d}", f"mp_rank_{number:02d}")
+            raise CaptureError(
+                f"{str(folder / name)!r} does not exist; the checkpoint was written by {world} "
+                "model-parallel ranks"
+            )
+        other, about = models[number]
+        if about.get("mp_world_size") != world:
+            raise CaptureError(
+                f"{str(other)!r} was written by {about.get('mp_world_size')} model-parallel ranks, "
+                f"but {path.name!r} by {world}; files of two checkpoints are mixed"
+            )
 
 
 def _rank(path: Path) -> Rank:
@@ -189,10 +170,21 @@ def _rank(path: Path) -> Rank:
         ) from None
 
 
-def shapes_in(folder: Path) -> list[dict[str, tuple[int, ...]]]:
-    """Names and shapes of the parameters of each flat tensor, in their order in it."""
-    path = next((folder / name for name in MODELS if exists(folder / name)), folder / MODELS[0])
-    found = load_file(path).get("param_shapes")
+def model_of(folder: Path, number: int = 0) -> tuple[Path, Mapping[str, Any]]:
+    """The model's file of a model-parallel rank, and what it holds."""
+    names = [name.format(number) for name in MODELS]
+    path = next((folder / name for name in names if exists(folder / name)), folder / names[0])
+    return path, load_file(path)
+
+
+def shapes_of(path: Path, saved: Mapping[str, Any]) -> list[dict[str, tuple[int, ...]]]:
+    """Names and shapes of the parameters of each flat tensor, in their order in it.
+
+    Args:
+        path: the model's file, for messages.
+        saved: what it holds.
+    """
+    found = saved.get("param_shapes")
     try:
         groups = [found] if isinstance(found, Mapping) else list(found or ())
         return [{str(n): tuple(map(int, shape)) for n, shape in g.items()} for g in groups]
@@ -209,8 +201,7 @@ def _check(files: dict[int, Path], ranks: list[Rank]) -> None:
         raise CaptureError(
             f"{str(first.path)!r} holds no states; it was saved before the first step"
         )
-    count = first.optimizer["partition_count"]
-    world = max(count) if isinstance(count, (list, tuple)) else int(count)
+    count, world = first.optimizer["partition_count"], _world(first)
     for number in range(world):
         if number not in files:
             name = first.path.name.replace(f"rank_{min(files)}_", f"rank_{number}_", 1)
@@ -241,6 +232,24 @@ def _check(files: dict[int, Path], ranks: list[Rank]) -> None:
             )
 
 
+def _check_alike(first: Rank, other: Rank) -> None:
+    """Raise if the ranks of two model-parallel ranks are of two checkpoints."""
+    for what, expected, found in (
+        ("of step {}", _step(first), _step(other)),
+        ("written by {} ranks", _world(first), _world(other)),
+    ):
+        if found != expected:
+            raise CaptureError(
+                f"{str(other.path)!r} is {what.format(found)}, but {first.path.name!r} is "
+                f"{what.format(expected)}; files of two checkpoints are mixed"
+            )
+
+
+def _world(rank: Rank) -> int:
+    count = rank.optimizer["partition_count"]
+    return max(count) if isinstance(count, (list, tuple)) else int(count)
+
+
 def _step(rank: Rank) -> float | None:
     steps = [state["step"] for state in rank.states.values() if "step" in state]
     steps += [group["step"] for group in rank.groups if "step" in group]
@@ -251,7 +260,9 @@ def _names(rank: Rank) -> list[set[str]]:
     return [{*state} for state in rank.states.values()]
 
 
-def _state_dict(ranks: list[Rank], shapes: list[dict[str, tuple[int, ...]]]) -> StateDict:
+def _state_dict(
+    ranks: list[Rank], shapes: list[dict[str, tuple[int, ...]]], experts: Experts | None
+) -> StateDict:
     first = ranks[0]
     flats = [flat for group in first.groups for flat in group["params"]]
     if len(flats) != len(shapes):
@@ -264,15 +275,44 @@ def _state_dict(ranks: list[Rank], shapes: list[dict[str, tuple[int, ...]]]) -> 
     }
     in_parts = _parts if "single_partition_of_fp32_groups" in first.optimizer else _cut
     state: dict[str, dict[str, Any]] = {}
-    groups = with_names(first.groups, shapes)
+    every: list[dict[str, tuple[int, ...]]] = []
     for number, (flat, named) in enumerate(zip(flats, shapes, strict=True)):
-        for name, pieces in in_parts(ranks, number, flat, named).items():
-            state[name] = _joined(name, named[name], pieces, states, first.path.parent)
+        every.append({})
+        for owners, names in _owners(ranks, number, named, experts):
+            for local, pieces in in_parts(owners, number, flat, named).items():
+                name, shape = names.get(local, local), named[local]
+                every[-1][name] = shape
+                state[name] = _joined(name, shape, pieces, states, first.path.parent)
+                if name in names.values() and experts is not None:
+                    experts.compare(name, number, pieces)
+    groups = with_names(first.groups, every)
     for group in groups:  # DeepSpeed's own optimizers count the steps of a group
         if (step := group.pop("step", None)) is not None:
             for name in group["params"]:
                 state[name].setdefault("step", step)
     return {"state": state, "param_groups": groups}
+
+
+def _owners(
+    ranks: list[Rank],
+    number: int,
+    named: Mapping[str, tuple[int, ...]],
+    experts: Experts | None,
+) -> Iterator[tuple[list[Rank], dict[str, str]]]:
+    """Which ranks share a group, and what they call its experts; several if they have different."""
+    counts = ranks[0].optimizer["partition_count"]
+    count = counts[number] if isinstance(counts, (list, tuple)) else int(counts)
+    if experts is None:
+        if count != len(ranks):
+            raise CaptureError(
+                f"{str(ranks[0].path)!r} says that flat tensor {number} was divided among {count} "
+                f"of {len(ranks)} ranks, which only the states of experts are"
+            )
+        yield ranks, {}
+        return
+    several = len(ranks) // count
+    for part in range(several):
+        yield ranks[part::several], experts.names([*named], part, several)
 
 
 def with_names(

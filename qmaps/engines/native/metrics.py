@@ -21,7 +21,13 @@ if TYPE_CHECKING:
 
 
 def measure(
-    x: Tensor, normalizer: Normalizer, map_: Map, key: RoundingKey | None, *, keep: bool
+    x: Tensor,
+    normalizer: Normalizer,
+    map_: Map,
+    key: RoundingKey | None,
+    *,
+    keep: bool,
+    given: Scales | None = None,
 ) -> tuple[Sums, Tensor | None, Scales, int]:
     """Quantize `x` and sum up its errors; codes and values are worked on in cache.
 
@@ -34,6 +40,8 @@ def measure(
         map_: a map that `tensors.measures` supports.
         key: names the random numbers of stochastic rounding; None rounds to nearest.
         keep: whether to store the codes.
+        given: scales to take as they are, float32 and contiguous in the parts of
+            ``normalizer.layout(shape)``; `x` is not checked then.
 
     Returns:
         Sums, packed codes (None without `keep`), scales, and `Flags` or-ed together.
@@ -42,7 +50,7 @@ def measure(
     x = x.contiguous()
     shape, numel = tuple(x.shape), x.numel()
     packed = torch.empty(packed_bytes(numel, map_.bits), dtype=torch.uint8) if keep else None
-    scales = normalizer.zero_scales(shape)
+    scales = normalizer.zero_scales(shape) if given is None else given
     codes = torch.empty(table(map_).numel(), dtype=torch.int64)
     book, places, packed_at, scales_at = tensors.stored(
         packed, scales, normalizer, map_, shape, brief=map_.counted
@@ -59,6 +67,7 @@ def measure(
         not map_.signed,
         address(codes),
         tensors.threads(numel),
+        given is not None,
     )
     sums = Sums(numel, absolute, square, signal, relative, largest, nonzero, zeroed, codes)
     return sums, packed, scales, flags

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from qmaps.capture import CapturedStates, load, saved
 from qmaps.capture.conversion import convert_file
-from qmaps.capture.readers.zero import STAND_INS
+from qmaps.capture.readers.rank_file import STAND_INS
 from qmaps.errors import BadValueError, CaptureError, OutputError, QmapsError
 from qmaps.storage import checkpoint
 from tests.capture.fixtures import HERE, PARAMETERS, copied, expect
@@ -22,7 +22,8 @@ ZERO = ("zero1", "zero1-bf16", "zero2", "zero2-round-robin", "zero3", "zero3-sub
 UNIVERSAL = ("zero1-universal", "zero3-universal")
 DCP = ("fsdp1-full", "fsdp1-sharded", "fsdp2", "fsdp2-flattened", "plain")
 ALL = [f"deepspeed/{name}" for name in (*ZERO, *UNIVERSAL)]
-ALL += [f"dcp/{name}" for name in DCP] + ["megatron/fully_reshardable"]
+ALL += [f"dcp/{name}" for name in (*DCP, "fsdp2-tensor-parallel")]
+ALL += [f"megatron/{name}" for name in ("fully_reshardable", "tensor-parallel", "pipeline")]
 
 CODES = {"exp_avg": "B64/DE@8s", "exp_avg_sq": "B64/DE-0@8u"}
 

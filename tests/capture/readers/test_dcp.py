@@ -38,6 +38,32 @@ def test_fsdp(name: str) -> None:
     assert [states.eps(name) for name in PARAMETERS] == [1e-6] * 4
 
 
+MESH = "dcp/fsdp2-tensor-parallel"
+
+
+def test_a_mesh_of_two_dimensions(tmp_path: Path) -> None:
+    states = load(HERE / MESH)
+    expect(states, MESH)
+    shapes = {name: states.shape(name, "exp_avg") for name in states.parameters()}
+    assert shapes["0.weight"] == (10, 6)
+    assert shapes["2.weight"] == (5, 10)
+    (cut,) = [
+        t for t in contents(HERE / MESH).tensors.values() if t.key.endswith("2.weight.exp_avg")
+    ]
+    assert len({chunk.offsets[0] for chunk in cut.chunks}) == 2
+    assert len({chunk.offsets[1] for chunk in cut.chunks}) == 2
+    folder = copied(MESH, tmp_path)
+    for path in sorted(folder.glob("*.distcp")):
+        whole = path.read_bytes()
+        path.write_bytes(whole[:-1])
+        with pytest.raises(CaptureError, match=f"^'{re.escape(str(path))}' is truncated: it has "):
+            load(folder)
+        path.write_bytes(whole)
+    shutil.move(path, tmp_path)
+    with pytest.raises(CaptureError, match=f"^'{re.escape(str(path))}' cannot be read "):
+        load(folder)
+
+
 @pytest.mark.parametrize("around", ["state", "param_groups", "app"])
 def test_dicts_around_the_optimizer_may_have_any_name(around: str, tmp_path: Path) -> None:
     layers = nn.ModuleDict({"state": nn.Linear(3, 3), "param_groups": nn.Linear(3, 3)})

@@ -25,6 +25,35 @@ def test_fully_reshardable(tmp_path: Path) -> None:
     assert load(tmp_path).fingerprint() == states.fingerprint()
 
 
+@pytest.mark.parametrize("name", ["tensor-parallel", "pipeline"])
+def test_ranks_that_share_a_model(name: str) -> None:
+    states = load(HERE / "megatron" / name)
+    expect(states, f"megatron/{name}")
+    assert (states.step, states.skipped, states.naming) == (3, [], "the checkpoint")
+    owners = ["module"] if name == "tensor-parallel" else ["layers.0", "layers.1"]
+    kinds = ("first.weight", "first.bias", "second.weight", "second.bias")
+    assert {*states.parameters()} == {f"{owner}.{kind}" for owner in owners for kind in kinds}
+    width = 8 if name == "tensor-parallel" else 5
+    assert states.shape(f"{owners[-1]}.second.weight", "exp_avg") == (3, width)
+
+
+@pytest.mark.parametrize("name", ["tensor-parallel", "pipeline"])
+def test_missing_and_truncated_ranks_are_refused(name: str, tmp_path: Path) -> None:
+    folder = copied(f"megatron/{name}", tmp_path)
+    paths = sorted(folder.glob("*.distcp"))
+    assert len(paths) > 1
+    for path in paths:
+        whole = path.read_bytes()
+        path.write_bytes(whole[:-1])
+        with pytest.raises(CaptureError, match=f"^'{re.escape(str(path))}' is truncated: it has "):
+            load(folder)
+        path.unlink()
+        with pytest.raises(CaptureError, match=f"^'{re.escape(str(path))}' cannot be read "):
+            load(folder)
+        path.write_bytes(whole)
+    expect(load(folder), f"megatron/{name}")
+
+
 def refused(folder: Path, message: str) -> None:
     with pytest.raises(CaptureError, match=f"^{re.escape(message)}$"):
         load(folder)

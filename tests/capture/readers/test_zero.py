@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from qmaps.capture import load
-from qmaps.capture.readers.zero import STAND_INS
+from qmaps.capture.readers.rank_file import STAND_INS
 from qmaps.errors import BadValueError, CaptureError
 from qmaps.storage import checkpoint
 from tests.capture.fixtures import HERE, PARAMETERS, copied, expect
@@ -274,40 +274,6 @@ def test_other_objects_are_refused(tmp_path: Path) -> None:
     )
     torch.save([1, 2], path)
     refused(folder, f"{str(path)!r} holds a list; expected a dict")
-
-
-@pytest.mark.parametrize(
-    "name",
-    [
-        "zero_pp_rank_0_mp_rank_01_optim_states.pt",
-        "bf16_zero_pp_rank_0_mp_rank_12_optim_states.pt",
-        "mp_rank_01_model_states.pt",
-        "zero_pp_rank_0_mp_rank_03_model_states.pt",
-    ],
-)
-def test_model_parallel_and_pipeline_ranks_are_refused(name: str, tmp_path: Path) -> None:
-    folder = copied("deepspeed/zero1", tmp_path) / "global_step3"
-    path = folder / name
-    shutil.copy(folder / "zero_pp_rank_0_mp_rank_00_optim_states.pt", path)
-    refused(
-        folder,
-        f"{str(path)!r} is of a model-parallel or pipeline rank; only data-parallel ones are read: "
-        "make the checkpoint universal with DeepSpeed's ds_to_universal",
-    )
-
-
-@pytest.mark.parametrize(
-    "name",
-    ["expp_rank_0_mp_rank_00_optim_states.pt", "layer_0_expert_1_mp_rank_00_model_states.pt"],
-)
-def test_experts_are_refused(name: str, tmp_path: Path) -> None:
-    folder = copied("deepspeed/zero1", tmp_path) / "global_step3"
-    path = folder / name
-    path.write_bytes(b"")
-    refused(
-        folder,
-        f"{str(path)!r} is of experts; DeepSpeed's checkpoints of mixtures of experts are not read",
-    )
 
 
 @pytest.mark.parametrize("name", ["zero1", "zero3"])

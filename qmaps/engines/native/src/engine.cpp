@@ -183,7 +183,8 @@ std::int64_t items_of(const QuantizeTask& task) {
     return chunks(task.numel, chunk_of(task.codec.geometry->local_block(task.numel)));
 }
 
-int encode(QuantizeTask& task, int threads, const EncodeRange& local, const EncodeRange& fresh) {
+int encode(QuantizeTask& task, int threads, const EncodeRange& local, const EncodeRange& fresh,
+           bool given) {
     const Kernels& set = kernels();
     prepare(task.codec, set, task.numel, false);
     std::atomic<int> flags{0};
@@ -193,6 +194,16 @@ int encode(QuantizeTask& task, int threads, const EncodeRange& local, const Enco
             flags |= work(item * chunk, std::min(task.numel, (item + 1) * chunk), item, thread);
         });
     };
+    if (given) {
+        task.codec.block = 0;
+        reserve_fresh(task.codec);
+        int p = 0;
+        for (const Part& part : task.codec.geometry->parts)
+            std::memcpy(task.codec.fresh[p++], task.codec.arrays[part.array],
+                        static_cast<std::size_t>(part.count) * sizeof(float));
+        in_ranges(fresh);
+        return 0;
+    }
     if (task.codec.block > 0 && task.check && task.keep) {
         in_ranges([&](std::int64_t begin, std::int64_t end, std::int64_t, int) {
             return set.scan(task, begin, end, scratch());

@@ -56,7 +56,7 @@ std::uint32_t select(const std::uint32_t* values, std::int64_t count, std::int64
 
 }  // namespace
 
-Measured measure(QuantizeTask& task, std::int64_t* counts, int threads) {
+Measured measure(QuantizeTask& task, std::int64_t* counts, int threads, bool given) {
     const MetricKernels& set = kernels().metrics;
     std::vector<ErrorSums> parts(static_cast<std::size_t>(items_of(task)));
     std::vector<CodeCounts> tables(static_cast<std::size_t>(threads));
@@ -69,7 +69,8 @@ Measured measure(QuantizeTask& task, std::int64_t* counts, int threads) {
         [&](std::int64_t begin, std::int64_t end, std::int64_t item, int thread) {
             set.measure_fresh(task, begin, end, parts[item], tables[thread], scratch());
             return 0;
-        });
+        },
+        given);
     ErrorSums& all = result.sums;
     for (const ErrorSums& part : parts) {
         all.absolute += part.absolute;

@@ -17,7 +17,7 @@ struct Measured {
 
 // Encode, decode and sum up errors tile by tile; `counts` gets how often each code occurs. Codes
 // are stored where the codec has a place for them. Partial sums are added in the tensor's order.
-Measured measure(QuantizeTask& task, std::int64_t* counts, int threads);
+Measured measure(QuantizeTask& task, std::int64_t* counts, int threads, bool given = false);
 
 // Mean, nearest-rank quantiles and maximum of errors.
 struct ErrorSummary {

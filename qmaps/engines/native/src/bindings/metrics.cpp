@@ -38,7 +38,8 @@ void register_metrics(nb::module_& module) {
         "measure",
         [](const Codebook& codebook, const Geometry& geometry, Address x, int dtype,
            std::int64_t numel, Address packed, const std::vector<Address>& arrays,
-           const std::vector<Key>& key, bool refuse_negative, Address counts, int threads) {
+           const std::vector<Key>& key, bool refuse_negative, Address counts, int threads,
+           bool given) {
             QuantizeTask task;
             task.codec = codec(codebook, geometry, packed, arrays);
             task.codec.stochastic = !key.empty();
@@ -51,13 +52,14 @@ void register_metrics(nb::module_& module) {
             Measured found;
             {
                 nb::gil_scoped_release unlocked;
-                found = measure(task, reinterpret_cast<std::int64_t*>(counts), threads);
+                found = measure(task, reinterpret_cast<std::int64_t*>(counts), threads, given);
             }
             const ErrorSums& s = found.sums;
             return std::make_tuple(found.flags, s.absolute, s.square, s.signal, s.relative,
                                    s.largest, s.nonzero, s.zeroed);
         },
-        "Encode and sum up errors; packed = 0 drops the codes. Returns flags and ErrorSums.");
+        "Encode and sum up errors; packed = 0 drops the codes, given takes the scales that are "
+        "stored. Returns flags and ErrorSums.");
 
     nb::class_<UpdateErrors>(module, "UpdateErrors")
         .def(nb::init<>())

@@ -1,0 +1,284 @@
+"""States of DeepSpeed's model-parallel ranks, put together as DeepSpeed says that they were cut."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from itertools import accumulate
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from qmaps.capture.readers.base import StateDict
+from qmaps.capture.snapshot import Lazy, Part
+from qmaps.errors import CaptureError
+
+INFO = "universal_checkpoint_info"
+AFFINE = ("affine_map", "params")
+REFUSED = ("parameter_to_average_patterns", "autotp_unsupported_parameter_patterns")
+
+
+@dataclass(frozen=True)
+class Column:
+    """What the data-parallel ranks of one model-parallel rank hold together.
+
+    Attributes:
+        model: the file of the model, for messages.
+        saved: what that file says besides the weights.
+        state_dict: the states of its parameters, or of its slices of them.
+    """
+
+    model: Path
+    saved: Mapping[str, Any]
+    state_dict: StateDict
+
+
+@dataclass(frozen=True)
+class Span:
+    """A range of indices of one dimension of a slice.
+
+    Attributes:
+        slice: number of the slice.
+        start: the first index.
+        width: number of indices.
+    """
+
+    slice: int
+    start: int
+    width: int
+
+
+@dataclass(frozen=True)
+class Cut:
+    """How a parameter was cut along one dimension.
+
+    Attributes:
+        dim: the dimension.
+        spans: what makes up the parameter, in its order along `dim`.
+        size: number of indices along `dim` that are kept; what follows is padding.
+    """
+
+    dim: int
+    spans: tuple[Span, ...]
+    size: int
+
+
+def merged(columns: Sequence[Column]) -> StateDict:
+    """The state_dict of all model-parallel ranks together.
+
+    A parameter of one rank alone is taken as it is: pipeline stages divide the parameters. For
+    one of several ranks, ``universal_checkpoint_info`` says whether it is cut, and how.
+
+    Args:
+        columns: one for each model-parallel rank, in their order.
+
+    Raises:
+        CaptureError: the files do not say how a parameter was cut, or not in a way that is read.
+    """
+    if len(columns) == 1:
+        return columns[0].state_dict
+    holders: dict[str, list[Column]] = {}
+    for column in columns:
+        for name in column.state_dict["state"]:
+            holders.setdefault(name, []).append(column)
+    state = {name: _states(name, found, columns[0]) for name, found in holders.items()}
+    groups: dict[str, dict[str, Any]] = {}
+    for column in columns:
+        for number, group in enumerate(column.state_dict["param_groups"]):
+            options = {name: value for name, value in group.items() if name != "params"}
+            alike = groups.setdefault(f"{number} {options!r}", {**options, "params": []})
+            alike["params"] += [name for name in group["params"] if name not in alike["params"]]
+    return {"state": state, "param_groups": list(groups.values())}
+
+
+def _states(name: str, holders: Sequence[Column], first: Column) -> dict[str, Any]:
+    parts = [column.state_dict["state"][name] for column in holders]
+    if len(holders) == 1:
+        return dict(parts[0])
+    if any({*part} != {*parts[0]} for part in parts):
+        raise CaptureError(
+            f"{str(holders[0].model.parent)!r}: model-parallel ranks have different states of "
+            f"{name!r}; files of two checkpoints are mixed"
+        )
+    states: dict[str, Any] = {}
+    for key, value in parts[0].items():
+        own = [part[key] for part in parts]
+        if key == "step":
+            states[key] = _step_of(own)
+        elif all(isinstance(part, Lazy) for part in own):
+            states[key] = _joined(name, own, holders, first)
+        else:
+            states[key] = value
+    return states
+
+
+def _step_of(steps: Sequence[Any]) -> Any:
+    """One step; stored in every column where it is a tensor."""
+    if not all(isinstance(step, Lazy) for step in steps):
+        return steps[0]
+
+    def store(tensor: Tensor) -> None:
+        for step in steps:
+            if step.store:
+                step.store(tensor)
+
+    return Lazy(steps[0].shape, steps[0].dtype, steps[0].read, store)
+
+
+def _joined(name: str, own: Sequence[Lazy], holders: Sequence[Column], first: Column) -> Lazy:
+    cut = _cut(name, [lazy.shape for lazy in own], holders, first)
+    whole = list(own[0].shape)
+    if cut is None:
+        return Lazy(
+            tuple(whole),
+            own[0].dtype,
+            partial(_same, name, own, first.model.parent),
+            partial(_store_same, own),
+        )
+    whole[cut.dim] = cut.size
+    expected = (first.saved.get(INFO) or {}).get(AFFINE[0]) or {}
+    for pattern, found in (expected.get(AFFINE[1]) or {}).items():
+        shape = tuple(found["logical_shape"])
+        if re.match(pattern, name) and shape != tuple(whole):
+            raise CaptureError(
+                f"{str(first.model)!r} says that {name!r} has the shape {shape}, but its slices "
+                f"make up {tuple(whole)}"
+            )
+    return Lazy(
+        tuple(whole),
+        own[0].dtype,
+        partial(_read, own, cut, tuple(whole)),
+        partial(_store, own, cut) if all(lazy.store for lazy in own) else None,
+        partial(_opened, own, cut, tuple(whole)) if cut.dim == 0 else None,
+    )
+
+
+def _cut(
+    name: str, shapes: Sequence[tuple[int, ...]], holders: Sequence[Column], first: Column
+) -> Cut | None:
+    """How a parameter of several ranks was cut; None if each of them has all of it."""
+    model = str(first.model)
+    about = first.saved.get(INFO)
+    degrees = first.saved.get("checkpoint_parallel_dimensions") or {}
+    if about is None and degrees.get("tp_degree") == 1:
+        return None  # stages of a pipeline share what is tied
+    if about is None:
+        raise CaptureError(
+            f"{model!r} does not say how {name!r} was cut among {len(holders)} model-parallel "
+            f"ranks (it has no {INFO}); make the checkpoint universal with DeepSpeed's "
+            "ds_to_universal"
+        )
+    for kind in REFUSED:
+        if any(re.match(pattern, name) for pattern in about.get(kind) or ()):
+            raise CaptureError(
+                f"{model!r} lists {name!r} in {kind}; such parameters of model-parallel ranks are "
+                "not read"
+            )
+
+    def listed(kind: str) -> bool:
+        return any(re.match(pattern, name) for pattern in about.get(kind) or ())
+
+    if listed("tp_replicated_parameter_patterns"):
+        return None
+    if degrees.get("tp_degree", len(holders)) != len(holders):
+        raise CaptureError(
+            f"{model!r} is of {degrees['tp_degree']} tensor-parallel ranks, but "
+            f"{len(holders)} ranks have slices of {name!r}; parameters that are both cut and tied "
+            "are not read"
+        )
+    dim, widths = 0, None
+    if listed("parameter_with_row_parallelism_patterns"):
+        dim = 1
+    elif listed("parameter_with_2_sub_params_cat_dim_0"):
+        widths = [[shape[0] // 2 for shape in shapes]] * 2
+    else:
+        for sub in about.get("parameter_with_sub_params") or ():
+            for pattern in sub["patterns"]:
+                if re.match(pattern, name):
+                    dim = int(sub["partition_dim"])
+                    widths = (about.get("sub_param_shard_widths") or {}).get(pattern)
+                    if widths is None or len(sub["shape"]) != len(shapes[0]):
+                        raise CaptureError(
+                            f"{model!r} does not say how the parts of {name!r} were cut among "
+                            "model-parallel ranks (it has no sub_param_shard_widths of its "
+                            "dimensions)"
+                        )
+    if widths is None:
+        widths = [[shape[dim] for shape in shapes]]
+    others = {(*shape[:dim], *shape[dim + 1 :]) for shape in shapes}
+    covered = [sum(own) for own in zip(*widths, strict=True)]
+    if len(others) != 1 or covered != [shape[dim] for shape in shapes]:
+        raise CaptureError(
+            f"{str(first.model.parent)!r}: slices of {name!r} have the shapes "
+            f"{', '.join(map(str, shapes))}, which do not fit together along dimension {dim}"
+        )
+    spans = []
+    starts = [0] * len(shapes)
+    for own in widths:
+        for number, width in enumerate(own):
+            spans.append(Span(number, starts[number], width))
+            starts[number] += width
+    size = sum(covered)
+    if listed("vocabulary_parameter_patterns"):
+        size = min(size, int(about["original_vocab_size"]))
+    return Cut(dim, tuple(spans), size)
+
+
+def _same(name: str, own: Sequence[Lazy], folder: Path) -> Tensor:
+    tensor, *others = (lazy.read() for lazy in own)
+    if not all(tensor.equal(other) for other in others):
+        raise CaptureError(
+            f"{str(folder)!r}: model-parallel ranks differ in {name!r}, of which each should have "
+            "the same copy; files of two checkpoints are mixed, or stages do not share it"
+        )
+    return tensor
+
+
+def _store_same(own: Sequence[Lazy], tensor: Tensor) -> None:
+    for lazy in own:
+        assert lazy.store
+        lazy.store(tensor)
+
+
+def _read(own: Sequence[Lazy], cut: Cut, shape: tuple[int, ...]) -> Tensor:
+    slices = [lazy.read() for lazy in own]
+    parts = [slices[s.slice].narrow(cut.dim, s.start, s.width) for s in cut.spans]
+    return torch.cat(parts, dim=cut.dim).narrow(cut.dim, 0, shape[cut.dim]).contiguous()
+
+
+def _store(own: Sequence[Lazy], cut: Cut, tensor: Tensor) -> None:
+    """Write the slices; padding keeps what it had."""
+    slices = [lazy.read().clone() for lazy in own]
+    at = 0
+    for span in cut.spans:
+        width = min(span.width, cut.size - at)
+        if width > 0:
+            target = slices[span.slice].narrow(cut.dim, span.start, width)
+            target.copy_(tensor.narrow(cut.dim, at, width))
+        at += span.width
+    for lazy, values in zip(own, slices, strict=True):
+        assert lazy.store
+        lazy.store(values)
+
+
+def _opened(own: Sequence[Lazy], cut: Cut, shape: tuple[int, ...]) -> Part:
+    """Reads parts of a parameter that was cut along its first dimension."""
+    opened = [lazy.opened() for lazy in own]
+    row = torch.Size(shape[1:]).numel()
+    ends = [row * end for end in accumulate(span.width for span in cut.spans)]
+
+    def read(begin: int, end: int) -> Tensor:
+        found = []
+        for span, stop in zip(cut.spans, ends, strict=True):
+            start = stop - row * span.width
+            low, high = max(begin, start), min(end, stop)
+            if low < high:
+                shift = row * span.start - start
+                found.append(opened[span.slice](low + shift, high + shift))
+        return torch.cat(found)
+
+    return read
