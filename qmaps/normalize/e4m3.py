@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import torch
 from torch import Tensor
 
-from qmaps.normalize.base import Scales
+from qmaps.normalize.base import Scales, Shape
+from qmaps.normalize.geometry import Geometry, Stored
 from qmaps.normalize.scale_format import ScaleFormat
 
 LARGEST = 448.0
@@ -36,6 +37,12 @@ class TwoLevel(ScaleFormat, suffix="xe4m3"):
     dtype: ClassVar[torch.dtype] = torch.uint8
     shared: ClassVar[int] = 1
 
+    def geometry(self, shape: Shape) -> Geometry | None:
+        if (inner := self.inner.geometry(shape)) is None:
+            return None
+        parts = tuple(replace(p, ends=inner.arrays, stored=Stored.E4M3) for p in inner.parts)
+        return replace(inner, parts=parts, arrays=inner.arrays + 1)
+
     @property
     def clips(self) -> bool:
         return True
@@ -47,7 +54,8 @@ class TwoLevel(ScaleFormat, suffix="xe4m3"):
         for part in parts:
             quotient = torch.where(part == 0, part, part / level)
             bounded = torch.where(quotient > 0, quotient.clamp(SMALLEST, LARGEST), quotient)
-            codes.append(bounded.to(torch.float8_e4m3fn).view(torch.uint8))
+            # Without the sign, which a NaN may have.
+            codes.append(bounded.to(torch.float8_e4m3fn).view(torch.uint8) & 0x7F)
         return (*codes, level[None])
 
     def read(self, scales: Scales) -> Scales:

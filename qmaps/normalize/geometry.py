@@ -13,13 +13,17 @@ from enum import Enum, auto
 
 
 class Stored(Enum):
-    """The formats of scales that are not codes of a grid; see `qmaps.normalize.scale_format`."""
+    """The formats of scales that are not codes of a log2 grid; see `qmaps.normalize.scale_format`.
+
+    Scales in E4M3 are multiples of a float32 number, which `Part.ends` has.
+    """
 
     FLOAT32 = auto()
     FLOAT16 = auto()
     BFLOAT16 = auto()
     FLOAT16_SQUARED = auto()
     POWER_OF_TWO = auto()
+    E4M3 = auto()
 
 
 @dataclass(frozen=True)
@@ -30,8 +34,9 @@ class Part:
         divisor: consecutive elements that share a scale.
         count: number of scales.
         array: which of the stored parts (see `Normalizer.layout`) holds it.
-        ends: which holds the two ends of its 8-bit grid; None where it has none.
-        stored: the format of scales that are no codes of a grid.
+        ends: which holds what all its scales share: the two ends of their log2 grid, or the
+            number that those in E4M3 are multiples of; None where they share nothing.
+        stored: the format of scales that are no codes of a log2 grid.
         rms: where it is not 0, scales are this multiple of the root mean square of their elements
             instead of the largest magnitude.
     """

@@ -16,6 +16,7 @@ from qmaps.engines.step import codes_of
 from qmaps.normalize.base import Normalizer, Scales
 from qmaps.normalize.block import BlockWise
 from qmaps.normalize.eight_bit import EightBit
+from qmaps.normalize.geometry import Stored
 from qmaps.normalize.logblock import LogBlock
 from qmaps.normalize.range_expansion import RangeExpansion
 
@@ -149,8 +150,8 @@ def _scales(t: QuantizedTensor, at: Places) -> Scales:
         size = min(normalizer.size, max(1, math.prod(t.shape)))
         return tuple(part[at.index // size] for part in t.scales)
     geometry = normalizer.geometry(t.shape)
-    # A normalizer of another package, or a format of scales that is not a grid.
-    if geometry is None or any(part.ends is None and not part.plain for part in geometry.parts):
+    # A normalizer of another package, or a format of scales that is not a log2 grid.
+    if geometry is None or any(part.stored is not Stored.FLOAT32 for part in geometry.parts):
         whole = normalizer.expand(t.scales, t.shape).expand(t.shape)
         return (torch.take(whole, at.index),)
     parts = [

@@ -42,13 +42,14 @@ class Dtype(IntEnum):
 
 
 class ScaleKind(IntEnum):
-    """The formats of scales that are not codes of a grid."""
+    """The formats of scales that are not codes of a log2 grid."""
 
     SCALE_FLOAT32 = 0
     SCALE_FLOAT16 = 1
     SCALE_BFLOAT16 = 2
     SCALE_FLOAT16_SQUARED = 3
     SCALE_POWER_OF_TWO = 4
+    SCALE_E4M3 = 5
 
 
 ENUMERATIONS: tuple[type[Enum], ...] = (Flags, Factoring, Dtype, ScaleKind)

@@ -31,6 +31,7 @@ KINDS = {
     Stored.BFLOAT16: ScaleKind.SCALE_BFLOAT16,
     Stored.FLOAT16_SQUARED: ScaleKind.SCALE_FLOAT16_SQUARED,
     Stored.POWER_OF_TWO: ScaleKind.SCALE_POWER_OF_TWO,
+    Stored.E4M3: ScaleKind.SCALE_E4M3,
 }
 BYTE, MAX_BITS = 8, 16
 MAX_LOG_BLOCK = 1024
@@ -115,7 +116,7 @@ def measures(normalizer: Normalizer, map_: Map, shape: tuple[int, ...]) -> bool:
         shape: the shape of the tensor.
     """
     found = normalizer.geometry(shape)
-    if found is None or any(part.ends is None and not part.plain for part in found.parts):
+    if found is None or any(part.stored is not Stored.FLOAT32 for part in found.parts):
         return False
     if found.quantile or map_.position_rounding or any(part.rms for part in found.parts):
         return False

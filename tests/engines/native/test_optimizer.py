@@ -28,6 +28,7 @@ QUANTIZERS = {
     "mixed widths": {"exp_avg": None, "exp_avg_sq": "col/linear@3u+sr"},
     "FlashOptim": "B32xf16/softsign@8s + B32xf16sq/sqrt@8u",
     "MX": {"exp_avg": "B32xe8m0/e2m1@4s+sr", "exp_avg_sq": "B32xe8m0/e4m3@8u"},
+    "NVFP4": {"exp_avg": "B16xe4m3/e2m1@4s+sr", "exp_avg_sq": "B64xe4m3&rank1xe4m3/DE-0@4u"},
     "formats of scales that span": {
         "exp_avg": "rank1xbf16/DE@4s",
         "exp_avg_sq": "colxf16sq/sqrt@8u",
@@ -104,7 +105,7 @@ def test_steps(quantizers, dtype: torch.dtype, each_isa, threads: int, taken: li
 
 @pytest.mark.parametrize(
     "quantizers",
-    ["8bit", "4bit", "stochastic", "eight-bit scales", "odd blocks", "FlashOptim", "MX"],
+    ["8bit", "4bit", "stochastic", "eight-bit scales", "odd blocks", "FlashOptim", "MX", "NVFP4"],
 )
 def test_tensors_that_threads_share(quantizers: str, each_isa, threads: int) -> None:
     def run(backend: str):

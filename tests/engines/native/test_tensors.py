@@ -352,7 +352,7 @@ def test_log2_ranges_of_zeros_and_of_what_is_below(count: int, rounding: str, is
         assert decoded[last].isnan().equal(negative[last] != 0)
 
 
-FORMATS = ("xf16", "xbf16", "xf16sq", "xe8m0")
+FORMATS = ("xf16", "xbf16", "xf16sq", "xe8m0", "xe4m3")
 
 
 @pytest.mark.parametrize("rounding", ["", "+sr"])

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
+#include <limits>
 #include <memory>
 
 #include "parallel.hpp"
@@ -22,6 +23,13 @@ std::int64_t chunks(std::int64_t numel, std::int64_t chunk) { return (numel + ch
 // A part whose scales every chunk visits, so that threads need maxima of their own.
 bool shared_by_all(const Part& part, std::int64_t numel) {
     return part.divisor == 1 && part.count < numel;
+}
+
+// What scales in e4m3 are multiples of; see qmaps.normalize.e4m3.
+float level_of(float largest) {
+    const float level = largest / 448.0f;
+    const float normal = std::numeric_limits<float>::min();
+    return largest != 0.0f && level < normal ? normal : level;
 }
 
 // Codes of the fresh scales of part `p`.
@@ -48,7 +56,7 @@ void prepare(Codec& codec, const Kernels& set, std::int64_t numel, bool stored_s
     codec.grids.clear();
     codec.decoded.clear();
     for (const Part& part : geometry.parts) {
-        if (part.kind != kScaleFloat32 && stored_scales) {
+        if (part.kind != kScaleFloat32 && part.ends < 0 && stored_scales) {
             const std::size_t before = codec.decoded.size();
             codec.decoded.resize(before + static_cast<std::size_t>(part.count));
             set.widen_scales(part.kind, codec.arrays[part.array], part.count,
@@ -58,7 +66,7 @@ void prepare(Codec& codec, const Kernels& set, std::int64_t numel, bool stored_s
         float grid[256] = {};
         if (stored_scales) {
             const auto* ends = static_cast<const float*>(codec.arrays[part.ends]);
-            set.eight_bit_grid(ends[0], ends[1], grid);
+            set.scale_grid(part.kind, ends, grid);
         }
         codec.grids.insert(codec.grids.end(), grid, grid + 256);
         if (!stored_scales || part.divisor > 1) continue;
@@ -145,11 +153,14 @@ void round_up_scales(Codec& codec, const Kernels& set, std::vector<Ends>& ends) 
                 if (scale < found.low) found.low = scale;
                 if (scale > found.high) found.high = scale;
             }
+        if (parts[first].kind == kScaleE4m3) found.low = level_of(found.high);
         ends.push_back(found);
+        const float shared[2] = {found.low, found.high};
         float grid[256];
-        set.eight_bit_grid(found.low, found.high, grid);
+        set.scale_grid(parts[first].kind, shared, grid);
         for (std::size_t p = first; p < last; ++p)
-            set.raise_to_grid(grid, codec.fresh[p], parts[p].count, codes_of(codec, p));
+            set.onto_grid(parts[p].kind, shared, grid, codec.fresh[p], parts[p].count,
+                          codes_of(codec, p));
         first = last;
     }
 }
@@ -160,7 +171,7 @@ void commit_scales(const Codec& codec, const std::vector<Ends>& ends) {
     for (std::size_t p = 0; p < parts.size(); ++p) {
         const Part& part = parts[p];
         if (part.ends < 0 && part.count == 0) continue;
-        if (part.kind != kScaleFloat32) {
+        if (part.kind != kScaleFloat32 && part.ends < 0) {
             kernels().store_scales(part.kind, codec.fresh[p], part.count, codec.arrays[part.array]);
             continue;
         }
@@ -173,7 +184,7 @@ void commit_scales(const Codec& codec, const std::vector<Ends>& ends) {
             const Ends& found = ends[++group];
             auto* stored = static_cast<float*>(codec.arrays[part.ends]);
             stored[0] = found.low;
-            stored[1] = found.high;
+            if (part.kind != kScaleE4m3) stored[1] = found.high;
         }
         std::memcpy(codec.arrays[part.array], codes_of(codec, p), part.count);
     }

@@ -35,7 +35,8 @@ class PrivateMaxima {
     std::vector<float*> slots_;
 };
 
-// The smallest and the largest scale of parts that share an 8-bit grid.
+// The smallest and the largest scale of parts that share a grid; `low` is the level of scales in
+// e4m3 instead.
 struct Ends {
     float low, high;
 };

@@ -36,11 +36,12 @@ struct Kernels {
     // The sum of a chunk of a row.
     double (*row_sum)(const float* x, std::int64_t count);
     Rules rules;
-    // The 256 scales of an 8-bit grid between two ends, 0 first.
-    void (*eight_bit_grid)(float low, float high, float* grid);
-    // Raise scales to such a grid; `codes` are their places in it.
-    void (*raise_to_grid)(const float* grid, float* scales, std::int64_t count,
-                          std::uint8_t* codes);
+    // The 256 scales that codes stand for, of a ScaleKind: a log2 grid between two ends, 0 first;
+    // or the numbers of e4m3 times a level.
+    void (*scale_grid)(int kind, const float* ends, float* grid);
+    // Raise scales to a log2 grid, or round them to numbers of e4m3; `codes` are their places.
+    void (*onto_grid)(int kind, const float* ends, const float* grid, float* scales,
+                      std::int64_t count, std::uint8_t* codes);
     // Scales of a ScaleKind: as floats; rounded to it; and as they are stored.
     void (*widen_scales)(int kind, const void* stored, std::int64_t count, float* scales);
     void (*round_scales)(int kind, float* scales, std::int64_t count);

@@ -27,8 +27,8 @@ struct Part {
     std::int64_t divisor;
     std::int64_t count;
     int array;  // which of the tensor's scale arrays holds it
-    int ends;   // which holds the ends of its 8-bit grid; -1 for other formats of scales
-    int kind = kScaleFloat32;  // that format
+    int ends;   // which holds the ends of its grid, or its level (kScaleE4m3); -1 for neither
+    int kind = kScaleFloat32;  // the format of scales that are no codes of a log2 grid
     double rms = 0.0;  // scales are this multiple of the root mean square; 0: largest magnitudes
 };
 
@@ -95,7 +95,7 @@ struct Codec {
     void* arrays[kMaxParts] = {};
     std::int64_t block = 0;           // geometry->local_block()
     float* fresh[kMaxParts] = {};     // new maxima of each part where block == 0
-    std::vector<float> grids;         // 256 scales for each 8-bit part, as stored
+    std::vector<float> grids;         // 256 scales for each part that has ends, as stored
     // Scales that are stored in other formats, as floats; of 8-bit parts only where each element
     // takes another.
     std::vector<float> decoded;

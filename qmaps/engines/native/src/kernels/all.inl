@@ -33,8 +33,8 @@ const Kernels& QMAPS_KERNELS() {
     static constexpr Kernels table = {QMAPS_ISA, quantize_local, scan, maxima,
                                       quantize_fresh, dequantize, step_range, step_maxima,
                                       step_norms, factored_sums, row_sum,
-                                      {kRules, sizeof kRules / sizeof kRules[0]}, eight_bit_grid,
-                                      raise_to_grid, widen_scales, round_scales, store_scales,
+                                      {kRules, sizeof kRules / sizeof kRules[0]}, scale_grid,
+                                      onto_grid, widen_scales, round_scales, store_scales,
                                       kSelection, kMetrics, kLeastSquares, divisions, roots};
     return table;
 }

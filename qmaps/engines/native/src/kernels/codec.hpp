@@ -152,7 +152,7 @@ inline ScaleView stored(const Codec& codec) {
         PartView& seen = view.part[view.parts++];
         seen.divisor = part.divisor;
         seen.count = part.count;
-        if (part.kind != kScaleFloat32) {
+        if (part.kind != kScaleFloat32 && part.ends < 0) {
             if (!decoded) continue;  // they are about to be made
             seen.values = decoded;
             decoded += part.count;

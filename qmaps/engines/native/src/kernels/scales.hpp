@@ -191,6 +191,56 @@ static void raise_to_grid(const float* grid, float* scales, std::int64_t count,
     }
 }
 
+// See qmaps.normalize.e4m3.
+inline float from_e4m3(std::uint32_t code) {
+    const std::uint32_t magnitude = code & 0x7Fu;
+    // Aligned with float32's fields, the exponent is 120 too small.
+    const float value = float_of(magnitude << 20) * 1.329227995784916e+36f;  // 2^120
+    return magnitude == 0x7Fu ? float_of(0x7FC00000u) : value;
+}
+
+// Of magnitudes up to 448, and NaN; ties to even.
+inline std::uint8_t to_e4m3(float value) {
+    const std::uint32_t magnitude = bits_of(value) & 0x7FFFFFFFu;
+    std::uint32_t code;
+    if (magnitude > kInfinityBits) {
+        code = 0x7Fu;
+    } else if (magnitude < 0x3C800000u) {  // below 2^-6: the sum's last place is 2^-9
+        code = bits_of(float_of(magnitude) + 16384.0f) - 0x46800000u;
+    } else {
+        code = (magnitude - 0x3C000000u + 0x7FFFFu + ((magnitude >> 20) & 1u)) >> 20;
+    }
+    return static_cast<std::uint8_t>(code);
+}
+
+static void scale_grid(int kind, const float* ends, float* grid) {
+    if (kind != kScaleE4m3) {
+        eight_bit_grid(ends[0], ends[1], grid);
+        return;
+    }
+    const float level = ends[0];
+    const bool finite = (bits_of(level) & 0x7FFFFFFFu) < kInfinityBits;
+    for (std::uint32_t code = 0; code < 256; ++code) {
+        const float scale = from_e4m3(code) * level;
+        grid[code] = finite && scale > kLargest ? kLargest : scale;
+    }
+}
+
+static void onto_grid(int kind, const float* ends, const float* grid, float* scales,
+                      std::int64_t count, std::uint8_t* codes) {
+    if (kind != kScaleE4m3) {
+        raise_to_grid(grid, scales, count, codes);
+        return;
+    }
+    for (std::int64_t i = 0; i < count; ++i) {
+        float quotient = scales[i] == 0.0f ? scales[i] : scales[i] / ends[0];
+        quotient = quotient > 448.0f ? 448.0f : quotient;
+        quotient = quotient > 0.0f && quotient < 0.001953125f ? 0.001953125f : quotient;
+        codes[i] = to_e4m3(quotient);
+        scales[i] = grid[codes[i]];
+    }
+}
+
 // See qmaps.normalize._float_scales: finite scales stay finite, and those that are not 0 stay so.
 inline std::uint16_t scale_to_f16(float scale) {
     const std::uint16_t half = to_f16(scale > 65504.0f && scale <= kLargest ? 65504.0f : scale);
