@@ -22,7 +22,7 @@ from matplotlib.figure import Figure
 from benchmarks.command import among, command_line, count, one_line_errors
 from benchmarks.markdown import markdown
 from benchmarks.paired import detectable, paired
-from benchmarks.trials import FULL, Trial, run_all
+from benchmarks.trials import FULL, Trial, run_all, with_others
 from qmaps.lab.judges import JUDGES
 from qmaps.storage.files import output_folder, replacing, write_text
 
@@ -77,7 +77,7 @@ def trials(name: str) -> list[Trial]:
     return list({trial.key: trial for trial in [*rates, *own]}.values())
 
 
-def with_others(frame: pd.DataFrame, out: Path) -> pd.DataFrame:
+def in_order(frame: pd.DataFrame, out: Path) -> pd.DataFrame:
     """The rows of `frame`, and those of judges not in it from the report of an earlier call.
 
     Args:
@@ -87,10 +87,7 @@ def with_others(frame: pd.DataFrame, out: Path) -> pd.DataFrame:
     Returns:
         The rows in the order of `JUDGES`.
     """
-    path = out / "judges.csv"
-    if path.exists():
-        earlier = pd.read_csv(path)
-        frame = pd.concat([frame, earlier[~earlier["judge"].isin(frame["judge"])]])
+    frame = with_others(frame, out / "judges.csv")
     places = {name: place for place, name in enumerate(JUDGES)}
     return frame.sort_values(
         "judge", key=lambda names: names.map(places), kind="stable", ignore_index=True
@@ -267,7 +264,7 @@ def main(given: Sequence[str] | None = None) -> int:
     among(parser, "judge", options.judge, list(JUDGES))
     out = output_folder(options.out)
     plan = [trial for name in options.judge for trial in trials(name)]
-    frame = with_others(run_all(plan, options.runs, workers=options.workers or 0), out)
+    frame = in_order(run_all(plan, options.runs, workers=options.workers or 0), out)
     with replacing(out / "judges.csv") as temporary:
         frame.to_csv(temporary, index=False)
     with replacing(out / "judges.png") as temporary:

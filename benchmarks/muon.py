@@ -22,7 +22,7 @@ from torch import nn
 from benchmarks.command import among, command_line, one_line_errors, trial_options
 from benchmarks.markdown import markdown
 from benchmarks.paired import paired
-from benchmarks.trials import FULL, Trial, restore, run_all
+from benchmarks.trials import FULL, Trial, restore, run_all, with_others
 from qmaps.lab.judges import JUDGES
 from qmaps.lab.workloads import Workload
 from qmaps.optim import AdamW, Muon, muon_groups
@@ -208,7 +208,8 @@ def page(frame: pd.DataFrame, command: str) -> str:
         f"torch {torch.__version__}, one thread for each run. Muon steps the hidden matrices, and "
         "AdamW the embeddings, the head, norms and biases. AdamW's learning rate is the best of a "
         "sweep with AdamW alone, and Muon's the best of a sweep beside it; both lie inside their "
-        "sweeps. The final validation losses are compared seed by seed; 95 % "
+        "sweeps. Rows of models that the command does not name are those of an earlier call. "
+        "The final validation losses are compared seed by seed; 95 % "
         "is the confidence interval of a t-test.",
         "",
     ]
@@ -223,7 +224,7 @@ def page(frame: pd.DataFrame, command: str) -> str:
                 f"{row.loss:.4f}",
                 row.other,
                 f"{row.difference:+.4f}",
-                f"{row.low:+.4f} to {row.high:+.4f}",
+                f"{row.low:+.4f} to {row.high:+.4f}" if row.seeds > 1 else "one seed",
                 str(row.seeds),
             )
             for row in differences(contested).itertuples()
@@ -268,7 +269,7 @@ def main(given: Sequence[str] | None = None) -> int:
         muon = trained(muon_sweep(name, lr), "Muon")
         due = contest(name, lr, best(muon, "rate"), options.seeds)
         parts += [swept, muon, trained(due, "contest")]
-    frame = pd.concat(parts, ignore_index=True)
+    frame = with_others(pd.concat(parts, ignore_index=True), out / "muon.csv")
     frame["optimizer"] = frame["quantizer"].map(lambda one: one if one in WIDTHS else ADAMW_8BIT)
     frame.loc[frame["quantizer"] == FULL, "optimizer"] = ADAMW
     with replacing(out / "muon.csv") as temporary:

@@ -159,6 +159,15 @@ def restore(report: Path, folder: str | os.PathLike[str]) -> None:
             write_record(path, {name: value for name, value in row.items() if not pd.isna(value)})
 
 
+def with_others(frame: pd.DataFrame, report: Path) -> pd.DataFrame:
+    """The rows of `frame`, and those of judges that it does not have from an earlier report."""
+    if not report.exists():
+        return frame
+    earlier = pd.read_csv(report)
+    others = earlier[~earlier["judge"].isin(frame["judge"])]
+    return pd.concat([frame, others], ignore_index=True)
+
+
 def _run(trials: list[Trial], workers: int) -> Iterator[tuple[Trial, dict[str, Any]]]:
     if not trials:
         return

@@ -56,10 +56,10 @@ def test_the_page_and_the_picture(tmp_path: Path) -> None:
 def test_rows_of_judges_that_were_not_run_stay(tmp_path: Path) -> None:
     earlier = pd.concat([rows({}), rows({}).assign(judge="digits")])
     earlier.to_csv(tmp_path / "judges.csv", index=False)
-    found = judges.with_others(rows({}).assign(loss=7.0), tmp_path)
+    found = judges.in_order(rows({}).assign(loss=7.0), tmp_path)
     assert list(dict.fromkeys(found["judge"])) == ["digits", "lm-tiny"]
     assert found.groupby("judge")["loss"].max().to_dict() == {"digits": 3.2, "lm-tiny": 7.0}
-    assert len(judges.with_others(rows({}), tmp_path / "none")) == len(rows({}))
+    assert len(judges.in_order(rows({}), tmp_path / "none")) == len(rows({}))
 
 
 def test_an_unknown_judge() -> None:
