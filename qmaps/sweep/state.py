@@ -167,11 +167,8 @@ class State:
         if found is not None:
             sums, packed, scales, _ = found
             assert packed is not None
-            if given is None:
-                return sums, QuantizedTensor(fitted, shape, packed, scales)
-            return sums, dispatch.dequantize(
-                packed, given, normalizer, fitted.map, shape, torch.float32
-            )
+            stored = fitted if given is None else Quantizer(normalizer, fitted.map)
+            return sums, QuantizedTensor(stored, shape, packed, scales)
         codes, scales = reference.quantize(x, normalizer, fitted.map, key, given)
         decoded = reference.dequantize(codes, scales, normalizer, fitted.map)
         return metrics.Sums.of(x, decoded, codes, table(fitted.map).numel()), decoded
