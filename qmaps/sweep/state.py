@@ -21,11 +21,13 @@ from qmaps.engines.philox import RoundingKey
 from qmaps.errors import BadValueError
 from qmaps.maps.base import table
 from qmaps.maps.fitted import FittedMap
-from qmaps.normalize.base import Normalizer
+from qmaps.normalize.base import Normalizer, Scales
+from qmaps.normalize.tensor import PerTensor
 from qmaps.sweep.chunks import pieces, ranges, step_of, unit_of
 from qmaps.sweep.spanning import Elementwise, Scaler, is_local, scaler_of
 
 ELEMENTWISE = Elementwise()
+PER_TENSOR = PerTensor()
 
 
 @dataclass
@@ -160,9 +162,13 @@ class State:
         """
         fitted = self.frozen.get(q, q)
         key = RoundingKey(offset=begin) if q.stochastic else None
-        normalizer, given, shape = q.normalizer, None, tuple(x.shape)
+        normalizer, shape = q.normalizer, tuple(x.shape)
+        given: Scales | None = None
         if normalizer in self.scalers:
-            normalizer, given = ELEMENTWISE, (self.scalers[normalizer].expanded(x, begin),)
+            scaler = self.scalers[normalizer]
+            normalizer, given = PER_TENSOR, scaler.one
+            if given is None:
+                normalizer, given = ELEMENTWISE, (scaler.expanded(x, begin),)
         found = dispatch.measure(x, normalizer, fitted.map, key, keep=True, given=given)
         if found is not None:
             sums, packed, scales, _ = found
