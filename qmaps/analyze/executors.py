@@ -8,6 +8,7 @@ import signal
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import BrokenExecutor, Executor, ProcessPoolExecutor, as_completed
+from pathlib import Path
 from typing import Protocol, TypeVar
 
 import pandas as pd
@@ -15,6 +16,7 @@ import torch
 
 from qmaps.capture import CapturedStates
 from qmaps.errors import BadValueError, CommunicationError
+from qmaps.storage.files import exists
 
 RESTARTS = 3
 """Pools that are made in place of broken ones until an item is done again."""
@@ -62,6 +64,52 @@ def check(items: Sequence[Work], executor: Executor | None, workers: int | None)
             "states in memory cannot be read by workers; give the path of captured states or of a "
             "checkpoint"
         )
+
+
+def source_of(states: CapturedStates) -> str:
+    """The file or folder of states, from which workers read them; empty for states in memory."""
+    return states.source if exists(Path(states.source)) else ""
+
+
+def measured(
+    items: Sequence[W],
+    states: CapturedStates,
+    executor: Executor | None,
+    workers: int | None,
+    *,
+    tell: Callable[[str], None],
+    note: Callable[[W], str],
+    what: str = "items",
+    then: str = RESUMED,
+) -> Iterator[tuple[W, pd.DataFrame]]:
+    """Yield each item with its rows, measured here, on an executor, or in a pool of processes.
+
+    Args:
+        items: the items, which `check` has accepted for these workers.
+        states: the states that the items are of.
+        executor: where they are measured; None measures them here, or in a pool.
+        workers: number of processes of the pool; None for no pool.
+        tell: called with the note of each item before it is measured, or with workers after the
+            caller has taken its rows; with workers also at the start.
+        note: what to tell of an item.
+        what: what the items are, in the plural.
+        then: what a second call does, for messages.
+
+    Raises:
+        CommunicationError: as `on_executor` and `in_pool`.
+    """
+    if executor is not None:
+        results = on_executor(items, executor, then)
+    elif workers is not None:
+        results = in_pool(items, workers, then)
+    else:
+        yield from serially(items, states, lambda item: tell(note(item)))
+        return
+    if items:
+        tell(f"{len(items)} {what} on workers")
+    for item, frame in results:
+        yield item, frame
+        tell(note(item))
 
 
 def serially(

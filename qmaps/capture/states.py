@@ -111,6 +111,31 @@ class CapturedStates:
             hyperparameters={parameter: {"eps": eps} for parameter in tensors},
         )
 
+    def renamed(self, names: Sequence[str]) -> CapturedStates:
+        """The same states under other names, without recorded gradients.
+
+        Args:
+            names: a name for each of `parameters`, in their order.
+
+        >>> states = CapturedStates.from_tensors({"group0.param0": {"exp_avg": torch.zeros(2)}})
+        >>> states.renamed(["weight"]).parameters()
+        ['weight']
+        """
+        new = dict(zip(self.parameters(), names, strict=True))
+        return CapturedStates(
+            {new[name]: states for name, states in self._tensors.items()},
+            step=self.step,
+            steps=self.steps,
+            optimizer=self.optimizer,
+            hyperparameters={
+                new[name]: own for name, own in self._hyperparameters.items() if name in new
+            },
+            scalars={new[name]: own for name, own in self._scalars.items() if name in new},
+            skipped=self.skipped,
+            source=self.source,
+            naming=self.naming,
+        )
+
     def parameters(self) -> list[str]:
         """Names of the parameters that have a state."""
         return list(self._tensors)

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from qmaps.cli.options import AsJson, CheckpointNames, MinSize, Out
+from qmaps.cli.options import AsJson, CheckpointNames, MinSize, Out, Workers
 from qmaps.cli.output import print_json, progress
 from qmaps.errors import BadValueError
 
@@ -19,6 +19,7 @@ def figures(
     names: CheckpointNames = None,
     out: Out = Path("runs/sweep"),
     min_quantized_size: MinSize = 4096,
+    workers: Workers = None,
     as_json: AsJson = False,
 ) -> None:
     """Analyze captured states and draw every figure to OUT/figures.
@@ -27,7 +28,7 @@ def figures(
 
         qmaps figures states --out runs/mine
 
-        qmaps figures optimizer.pt --names names.txt
+        qmaps figures optimizer.pt --names names.txt --workers 4
 
         qmaps figures --out runs/lab
     """
@@ -36,6 +37,8 @@ def figures(
 
     if names is not None and states is None:
         raise BadValueError(f"names={str(names)!r} needs a checkpoint")
+    if workers is not None and states is None:
+        raise BadValueError(f"workers={workers} needs states, which they analyze")
     with progress(quiet=as_json) as advance:
         if states is not None:
             analyze_states(
@@ -43,6 +46,7 @@ def figures(
                 out,
                 min_quantized_size=min_quantized_size,
                 progress=lambda done, total, note: advance("analyze states", done, total, note),
+                workers=workers,
             )
         drawn = draw(
             out, progress=lambda done, total, note: advance("draw figures", done, total, note)

@@ -5,13 +5,16 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Mapping
+from concurrent.futures import Executor
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pandas as pd
 
 from qmaps import analyze, maps
-from qmaps.analyze._states import MIN_SIZE, States, as_states
+from qmaps.analyze import executors
+from qmaps.analyze._states import MIN_SIZE, States, as_states, opened
 from qmaps.capture import CapturedStates
 from qmaps.errors import OutputError
 from qmaps.lab.profiles import profiles
@@ -60,6 +63,8 @@ def analyze_states(
     *,
     min_quantized_size: int = MIN_SIZE,
     progress: Callable[[int, int, str], None] | None = None,
+    executor: Executor | None = None,
+    workers: int | None = None,
 ) -> list[Path]:
     """Compute the frames of captured states and write them to ``out/frames``.
 
@@ -71,7 +76,10 @@ def analyze_states(
         out: the run folder, created if need be.
         min_quantized_size: parameters of at most this many elements are left out.
         progress: called before each frame with the number of frames done, the number of all, and
-            the frame's name; at the end with an empty name.
+            the frame's name; with workers after each; at the end with an empty name.
+        executor: where frames are computed, each by one thread, as for `qmaps.sweep.run`.
+        workers: number of processes to start, in place of an executor, as for `qmaps.sweep.run`.
+            The frames have the same bits for any number of workers.
 
     Returns:
         The Parquet files, one per frame.
@@ -79,37 +87,100 @@ def analyze_states(
     Raises:
         CaptureError: the states are not Adam's, no parameter is large enough, or a state holds
             NaN or infinity.
+        BadValueError: states without a path are given to workers, or `executor` and `workers` are
+            combined.
+        CommunicationError: workers were killed again and again.
         OutputError: `out` cannot be written, holds frames of other states, or is being written by
             another process.
     """
     captured = as_states(states)
+    items = _items(captured, min_quantized_size)
+    executors.check(items, executor, workers)
     next(captured.adam_pairs())  # says at once if there are no Adam states
     identity = {"states": captured.fingerprint(), "min_quantized_size": min_quantized_size}
     with FolderLock(Path(out) / "frames", "frames") as lock:
         known = _claim(lock.folder / "states.json", identity)
-        return _write(captured, lock.folder, known, min_quantized_size, progress)
+        paths = [lock.folder / f"{item.name}.parquet" for item in items]
+        # Where the states are known, only frames that are not there already are computed.
+        todo = [i for i in items if not (known and _kept(paths[i.number]))]
+        done = len(items) - len(todo)
+
+        def tell(note: str) -> None:
+            if progress:
+                progress(done, len(items), note)
+
+        results = executors.measured(
+            todo,
+            captured,
+            executor,
+            workers,
+            tell=tell,
+            note=lambda item: item.name,
+            what="frames",
+            then="frames that are written are kept",
+        )
+        for item, frame in results:
+            write_frame(paths[item.number], frame)
+            done += 1
+        tell("")
+    return paths
 
 
-def _write(
-    captured: CapturedStates,
-    folder: Path,
-    known: bool,
-    min_quantized_size: int,
-    progress: Callable[[int, int, str], None] | None,
-) -> list[Path]:
-    """Write the frames; where their states are `known`, only those that are not there already."""
-    jobs = _jobs(captured, min_quantized_size)
-    files = []
-    for done, (name, job) in enumerate(jobs.items()):
-        if progress:
-            progress(done, len(jobs), name)
-        path = folder / f"{name}.parquet"
-        if not (known and _kept(path)):
-            write_frame(path, job())
-        files.append(path)
-    if progress:
-        progress(len(jobs), len(jobs), "")
-    return files
+SPECS = {
+    "update_error": len(COMPARED),
+    "code_pairs": len(HEATMAPS),
+    "first_code_error": len(CURVES),
+    "inverse_sqrt": len(SECOND_MOMENT),
+}
+"""Number of quantizers or pairs that a frame is of, where it is of all parameters."""
+
+
+@dataclass(frozen=True)
+class Item:
+    """A frame to compute, by any process that can read the states.
+
+    Attributes:
+        number: its place among the frames, from 0 on.
+        source: the file or folder of the states; empty for states in memory.
+        name: its name.
+        parameters: names of the parameters, which the caller may have given.
+        min_quantized_size: parameters of at most this many elements are left out.
+    """
+
+    number: int
+    source: str
+    name: str
+    parameters: tuple[str, ...] = field(repr=False)
+    min_quantized_size: int
+
+    @property
+    def work(self) -> int:
+        """Number of quantizers or pairs, at least 1."""
+        return SPECS.get(self.name, 1)
+
+    def measure(self, states: CapturedStates | None = None) -> pd.DataFrame:
+        """Compute the frame in this process.
+
+        Args:
+            states: the states, if they are open already; by default they are read from `source`.
+
+        Raises:
+            CaptureError: as in `analyze_states`.
+        """
+        if states is None:
+            states = opened(self.source)
+            if states.parameters() != list(self.parameters):
+                states = states.renamed(self.parameters)
+        return _jobs(states, self.min_quantized_size)[self.name]()
+
+
+def _items(captured: CapturedStates, min_quantized_size: int) -> list[Item]:
+    """The frames of states; none is computed."""
+    source, names = executors.source_of(captured), tuple(captured.parameters())
+    return [
+        Item(number, source, name, names, min_quantized_size)
+        for number, name in enumerate(_jobs(captured, min_quantized_size))
+    ]
 
 
 def frame_of(

@@ -7,17 +7,16 @@ import json
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 
 import pandas as pd
 
 from qmaps.algebra.pair import Pair, listed
 from qmaps.algebra.quantizer import Quantizer, quantizer
+from qmaps.analyze import executors
 from qmaps.analyze._states import MIN_SIZE, States, as_states, opened
 from qmaps.capture import CapturedStates
 from qmaps.errors import CaptureError
 from qmaps.maps.codebook import Codebook
-from qmaps.storage.files import exists
 from qmaps.sweep.divide import MEMORY, divided
 from qmaps.sweep.given import bytes_of, share_of
 from qmaps.sweep.identity import digest_of
@@ -165,7 +164,7 @@ def items_of(
     chosen = _parameters(states, min_quantized_size)
     if pairs:
         _require_adam(chosen, states)
-    source = states.source if exists(Path(states.source)) else ""
+    source = executors.source_of(states)
     positions = {name: position for position, name in enumerate(states.parameters())}
     items: list[Item] = []
     for parameter, names in chosen.items():

@@ -141,24 +141,11 @@ def _measure(
         if progress:
             progress(len(frames), len(items), note)
 
-    def before(item: Item) -> None:
-        tell(meter.note(item))
-
-    parallel = executor is not None or workers is not None
-    if executor is not None:
-        results = executors.on_executor(todo, executor)
-    elif workers is not None:
-        results = executors.in_pool(todo, workers)
-    else:
-        results = executors.serially(todo, states, before)
-    if parallel and todo:
-        tell(f"{len(todo)} items on workers")
+    results = executors.measured(todo, states, executor, workers, tell=tell, note=meter.note)
     for item, frame in results:
         frames[item.number] = frame
         if parts is not None:
             parts.write(item.number, frame)
         meter.add(item)
-        if parallel:
-            tell(meter.note(item))
     tell("")
     return [frames[item.number] for item in items]

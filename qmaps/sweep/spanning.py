@@ -94,6 +94,11 @@ class Scaler(ABC):
     def finish(self) -> None:
         """End the first pass."""
 
+    @property
+    def one(self) -> Scales | None:
+        """The scale of all elements, after the first pass; None where there are several."""
+        return None
+
     @abstractmethod
     def expanded(self, x: Tensor, begin: int) -> Tensor:
         """The float32 scale of each element of a chunk, after the first pass; as for `look`."""
@@ -182,6 +187,10 @@ class _Slices(Scaler):
             target = _view(result, at, box)
             target.copy_(self._inner.expand(self._restricted(box), tuple(target.shape)))
         return result
+
+    @property
+    def one(self) -> Scales | None:
+        return self._scales if len(self._scales) == 1 and not self._scales[0].shape else None
 
     def _restricted(self, box: Box) -> Scales:
         """Views of the scales of a box."""

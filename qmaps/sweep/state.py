@@ -21,11 +21,13 @@ from qmaps.engines.philox import RoundingKey
 from qmaps.errors import BadValueError
 from qmaps.maps.base import table
 from qmaps.maps.fitted import FittedMap
-from qmaps.normalize.base import Normalizer
+from qmaps.normalize.base import Normalizer, Scales
+from qmaps.normalize.tensor import PerTensor
 from qmaps.sweep.chunks import pieces, ranges, step_of, unit_of
 from qmaps.sweep.spanning import Elementwise, Scaler, is_local, scaler_of
 
 ELEMENTWISE = Elementwise()
+PER_TENSOR = PerTensor()
 
 
 @dataclass
@@ -160,20 +162,21 @@ class State:
         """
         fitted = self.frozen.get(q, q)
         key = RoundingKey(offset=begin) if q.rounding.random else None
-        normalizer, given, shape = q.normalizer, None, tuple(x.shape)
+        normalizer, shape = q.normalizer, tuple(x.shape)
+        given: Scales | None = None
         if normalizer in self.scalers:
-            normalizer, given = ELEMENTWISE, (self.scalers[normalizer].expanded(x, begin),)
+            scaler = self.scalers[normalizer]
+            normalizer, given = PER_TENSOR, scaler.one
+            if given is None:
+                normalizer, given = ELEMENTWISE, (scaler.expanded(x, begin),)
         found = None
         if not q.dithered:
             found = dispatch.measure(x, normalizer, fitted.map, key, keep=True, given=given)
         if found is not None:
             sums, packed, scales, _ = found
             assert packed is not None
-            if given is None:
-                return sums, QuantizedTensor(fitted, shape, packed, scales)
-            return sums, dispatch.dequantize(
-                packed, given, normalizer, fitted.map, shape, torch.float32
-            )
+            stored = fitted if given is None else Quantizer(normalizer, fitted.map)
+            return sums, QuantizedTensor(stored, shape, packed, scales)
         codes, scales = reference.quantize(
             x, normalizer, fitted.map, key, given, dithered=q.dithered
         )

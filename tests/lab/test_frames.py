@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+import torch
+from typer.testing import CliRunner
 
-from qmaps.errors import OutputError
+from qmaps.capture import CapturedStates, load
+from qmaps.cli import app
+from qmaps.errors import BadValueError, OutputError
 from qmaps.lab import analyze_states, draw
 from qmaps.storage.files import read_frame
 from tests.analyze.test_analyze import states
@@ -44,3 +49,66 @@ def test_frames_that_are_damaged_or_of_unknown_states_are_made_again(tmp_path: P
     analyze_states(states(), tmp_path)
     assert {path: path.read_bytes() for path in made} == expected
     assert not any(path.stat().st_mtime_ns == stamps[path] for path in made)
+
+
+NAMES = ["up.weight", "up.bias", "down.weight", "down.bias"]
+
+
+@pytest.fixture
+def named(tmp_path: Path) -> CapturedStates:
+    """States of a checkpoint without names, under names that the caller gives."""
+    torch.manual_seed(0)
+    model = torch.nn.Sequential(torch.nn.Linear(80, 70), torch.nn.Linear(70, 90))
+    optimizer = torch.optim.AdamW(model.parameters())
+    for _ in range(2):
+        model(torch.randn(8, 80)).square().mean().backward()
+        optimizer.step()
+    torch.save(optimizer.state_dict(), tmp_path / "optimizer.pt")
+    return load(tmp_path / "optimizer.pt", names=NAMES)
+
+
+def contents(files: list[Path]) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in files}
+
+
+def test_workers_compute_the_same_frames(named: CapturedStates, tmp_path: Path) -> None:
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        expected = contents(analyze_states(named, tmp_path / "serial"))
+    finally:
+        torch.set_num_threads(threads)
+    notes: list[tuple[int, int, str]] = []
+    pool = analyze_states(
+        named, tmp_path / "pool", workers=2, progress=lambda *note: notes.append(note)
+    )
+    assert contents(pool) == expected
+    count = len(expected)
+    assert notes[0] == (0, count, f"{count} frames on workers")
+    assert sorted(name for _, _, name in notes[1:-1]) == sorted(path.stem for path in pool)
+    assert [done for done, _, _ in notes[1:]] == [*range(1, count + 1), count]
+    assert set(read_frame(pool[-1])["parameter"]) == {"up.weight", "down.weight"}
+    with ThreadPoolExecutor(1) as executor:
+        found = analyze_states(named, tmp_path / "executor", executor=executor)
+        assert contents(found) == expected
+        stamps = {path: path.stat().st_mtime_ns for path in found}
+        found[2].unlink()
+        again = analyze_states(named, tmp_path / "executor", executor=executor)
+    assert contents(again) == expected
+    assert [path for path in again if path.stat().st_mtime_ns != stamps[path]] == [found[2]]
+
+
+def test_states_in_memory_are_not_for_workers(tmp_path: Path) -> None:
+    with pytest.raises(BadValueError) as caught:
+        analyze_states(states(), tmp_path / "run", workers=2)
+    assert str(caught.value) == (
+        "states in memory cannot be read by workers; give the path of captured states or of a "
+        "checkpoint"
+    )
+    assert not (tmp_path / "run").exists()
+
+
+def test_workers_of_the_command_need_states() -> None:
+    result = CliRunner().invoke(app, ["figures", "--workers", "2"])
+    assert isinstance(result.exception, BadValueError)
+    assert str(result.exception) == "workers=2 needs states, which they analyze"

@@ -208,8 +208,8 @@ def test_the_native_engine_takes_scales_that_span_a_tensor(
         patch.setattr(reference, "quantize", None)  # it cannot be called
         sums, decoded = state.encoded(q, x, begin)
     assert isinstance(values, torch.Tensor)
-    assert isinstance(decoded, torch.Tensor)
-    assert decoded.view(torch.int32).equal(values.view(torch.int32))
+    assert isinstance(decoded, qmaps.QuantizedTensor)
+    assert decoded.dequantize().view(torch.int32).equal(values.view(torch.int32))
     for name, found in vars(sums).items():
         known = getattr(expected, name)
         if name in ("absolute", "square", "signal", "relative"):

@@ -6,7 +6,6 @@ import fnmatch
 import math
 from collections.abc import Callable, Iterable
 from concurrent.futures import Executor
-from pathlib import Path
 
 import pandas as pd
 
@@ -18,7 +17,6 @@ from qmaps.analyze.replay.item import Item
 from qmaps.capture import CapturedStates
 from qmaps.errors import BadTypeError, BadValueError, CaptureError, shown
 from qmaps.maps.codebook import Codebook
-from qmaps.storage.files import exists
 
 AGAIN = "the replay begins again"
 MOMENTS = ("exp_avg", "exp_avg_sq")
@@ -153,7 +151,7 @@ def run(
     check(steps, skip, rounds, share, seed)
     captured = as_states(states)
     names = chosen(captured, parameters, min_quantized_size)
-    source = captured.source if exists(Path(captured.source)) else ""
+    source = executors.source_of(captured)
     positions = {name: position for position, name in enumerate(captured.parameters())}
     items = [
         Item(
@@ -180,20 +178,18 @@ def run(
         if progress:
             progress(len(frames), len(names), note)
 
-    parallel = True
-    if executor is not None:
-        results = executors.on_executor(items, executor, AGAIN)
-    elif workers is not None:
-        results = executors.in_pool(items, workers, AGAIN)
-    else:
-        parallel = False
-        results = executors.serially(items, captured, lambda item: tell(item.parameter))
-    if parallel:
-        tell(f"{len(items)} parameters on workers")
+    results = executors.measured(
+        items,
+        captured,
+        executor,
+        workers,
+        tell=tell,
+        note=lambda item: item.parameter,
+        what="parameters",
+        then=AGAIN,
+    )
     for item, found in results:
         frames[item.number] = found
-        if parallel:
-            tell(item.parameter)
     tell("")
     filled = [frames[item.number] for item in items if len(frames[item.number])]
     if not filled:
