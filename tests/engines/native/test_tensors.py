@@ -34,6 +34,7 @@ SHAPES = (
     (9,),
     (300,),
     (65, 130),
+    (7, 129),  # rows end in the middle of a byte of 4-bit codes
     (3, 40, 50),
     (8, 6, 3, 3),
     (20000,),

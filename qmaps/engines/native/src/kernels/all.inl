@@ -14,8 +14,8 @@ namespace {
 #include "memory.hpp"
 #include "philox.hpp"
 #include "pack.hpp"
-#include QMAPS_SEARCH
 #include "scales.hpp"
+#include QMAPS_SEARCH
 #include "wide.hpp"
 #include "codec.hpp"
 #include "quantize.hpp"

@@ -28,6 +28,7 @@ inline void decode_codes(const Codec& codec, const ScaleView& view, const std::u
     const bool blocks = view.parts == 1 && part.count * part.divisor >= at + count;
     if (blocks && look_up_blocks(codebook.values, codes, halves, part, at, out, count))
         return;
+    if (look_up_least(codebook.values, codes, halves, view, at, out, count)) return;
     look_up(codebook.values, codes, halves, out, count);
     multiply(view, at, count, out);
 }

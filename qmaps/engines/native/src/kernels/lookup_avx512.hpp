@@ -6,12 +6,15 @@ struct Bytes {
     const std::uint8_t* codes;
     ALWAYS_INLINE Bytes(const Lookup& lookup, const std::uint8_t* from)
         : values(lookup.plane), codes(from) {}
-    ALWAYS_INLINE void floats(std::int64_t i, __m512 (&out)[4]) const {
+    template <bool whole>
+    ALWAYS_INLINE void floats(std::int64_t i, std::int64_t rest, __m512 (&out)[4]) const {
         const __m512i strided = _mm512_load_si512(kOrders.strided);
-        values.floats(_mm512_permutexvar_epi8(strided, _mm512_loadu_si512(codes + i)), out);
+        const __m512i some =
+            whole ? _mm512_loadu_si512(codes + i)
+                  : _mm512_maskz_loadu_epi8((std::uint64_t{1} << rest) - 1u, codes + i);
+        values.floats(_mm512_permutexvar_epi8(strided, some), out);
     }
     void ask_ahead(std::int64_t i) const { __builtin_prefetch(codes + i + kTile, 0, 2); }
-    int at(std::int64_t i) const { return codes[i]; }
 };
 
 // 64 codes of half a byte each.
@@ -20,9 +23,14 @@ struct Halves {
     const std::uint8_t* packed;
     ALWAYS_INLINE Halves(const Lookup& lookup, const std::uint8_t* from)
         : values(_mm512_load_ps(lookup.value)), packed(from) {}
-    ALWAYS_INLINE void floats(std::int64_t i, __m512 (&out)[4]) const {
-        const __m512i pairs = _mm512_castsi256_si512(
-            _mm256_loadu_si256(reinterpret_cast<const __m256i*>(packed + i / 2)));
+    template <bool whole>
+    ALWAYS_INLINE void floats(std::int64_t i, std::int64_t rest, __m512 (&out)[4]) const {
+        const __m256i some =
+            whole ? _mm256_loadu_si256(reinterpret_cast<const __m256i*>(packed + i / 2))
+                  : _mm256_maskz_loadu_epi8(
+                        static_cast<__mmask32>((std::uint64_t{1} << (rest + 1) / 2) - 1u),
+                        packed + i / 2);
+        const __m512i pairs = _mm512_castsi256_si512(some);
         const __m512i shift = _mm512_set1_epi64(0x0000000400000000ll);
         for (int q = 0; q < 4; ++q) {
             const __m512i byte = _mm512_permutexvar_epi8(_mm512_load_si512(kOrders.halves[q]), pairs);
@@ -31,12 +39,12 @@ struct Halves {
         }
     }
     void ask_ahead(std::int64_t i) const { __builtin_prefetch(packed + i / 2 + kTile / 2, 0, 2); }
-    int at(std::int64_t i) const { return packed[i / 2] >> (i % 2 ? 4 : 0) & 15; }
 };
 
+// The scales of 16 elements each, from element i on, of which there are `rest`.
 struct Unscaled {
-    static __m512 of(__m512 value, std::int64_t, int) { return value; }
-    static float of(float value, std::int64_t) { return value; }
+    template <bool whole>
+    ALWAYS_INLINE static __m512 of(__m512 value, std::int64_t, std::int64_t) { return value; }
 };
 
 // A scale for each block of 2^shift elements, at least 16; the first lies `at` into the tensor.
@@ -49,24 +57,37 @@ struct BlockScales {
         const std::int64_t block = (at + i) >> shift;
         return coded ? part.grid[part.codes[block]] : part.values[block];
     }
-    __m512 of(__m512 value, std::int64_t i, int q) const {
-        return _mm512_mul_ps(value, _mm512_set1_ps(scale(i + 16 * q)));
+    template <bool whole>
+    ALWAYS_INLINE __m512 of(__m512 value, std::int64_t i, std::int64_t rest) const {
+        if (!whole && rest <= 0) return value;
+        return _mm512_mul_ps(value, _mm512_set1_ps(scale(i)));
     }
-    float of(float value, std::int64_t i) const { return value * scale(i); }
+};
+
+// As in_scales has them.
+struct LeastScales {
+    __m512 all;
+    const float* each;
+    template <bool whole>
+    ALWAYS_INLINE __m512 of(__m512 value, std::int64_t i, std::int64_t rest) const {
+        const __m512 scale = each ? _mm512_min_ps(all, load_some<whole>(each + i, rest)) : all;
+        return _mm512_mul_ps(value, scale);
+    }
 };
 
 template <class Codes, class Scales>
 inline void look_up_from(const Lookup& lookup, const std::uint8_t* codes, const Scales& scales,
                          float* out, std::int64_t count) {
     const Codes source(lookup, codes);
-    std::int64_t i = 0;
-    for (; i + 64 <= count; i += 64) {
+    in_groups(count, [&]<bool whole>(std::int64_t i) ALWAYS_INLINE {
         source.ask_ahead(i);
         __m512 value[4];
-        source.floats(i, value);
-        for (int q = 0; q < 4; ++q) _mm512_storeu_ps(out + i + 16 * q, scales.of(value[q], i, q));
-    }
-    for (; i < count; ++i) out[i] = scales.of(lookup.value[source.at(i)], i);
+        source.template floats<whole>(i, count - i, value);
+        for (int q = 0; q < 4; ++q) {
+            const std::int64_t j = i + 16 * q;
+            store_some<whole>(out + j, count - j, scales.template of<whole>(value[q], j, count - j));
+        }
+    });
 }
 
 template <class Scales>
@@ -102,5 +123,24 @@ inline bool look_up_blocks(const Lookup& lookup, const std::uint8_t* codes, bool
     } else {
         look_up_scaled(lookup, codes, halves, BlockScales<false>{part, at, shift}, out, count);
     }
+    return true;
+}
+
+// Values times the least of their scales, where that can be done in one go; at: of the first.
+inline bool look_up_least(const Lookup& lookup, const std::uint8_t* codes, bool halves,
+                          const ScaleView& view, std::int64_t at, float* out, std::int64_t count) {
+    // Tables are loaded anew for every stretch.
+    for (int p = 0; p < view.parts; ++p)
+        if ((goes_on(view.part[p]) ? view.part[p].count : view.part[p].divisor) < 64) return false;
+    in_scales(view, at, count,
+              [&](std::int64_t i, std::int64_t some, float all, const float* each) ALWAYS_INLINE {
+        if (halves && i % 2 != 0) {  // the stretch before ends in the middle of a byte
+            out[i] = lookup.value[codes[i / 2] >> 4] * (each ? smaller_of(all, *each) : all);
+            ++i, --some;
+            if (each) ++each;
+        }
+        look_up_scaled(lookup, codes + (halves ? i / 2 : i), halves,
+                       LeastScales{_mm512_set1_ps(all), each}, out + i, some);
+    });
     return true;
 }

@@ -53,6 +53,11 @@ inline bool look_up_blocks(const Lookup&, const std::uint8_t*, bool, const PartV
     return false;
 }
 
+inline bool look_up_least(const Lookup&, const std::uint8_t*, bool, const ScaleView&, std::int64_t,
+                          float*, std::int64_t) {
+    return false;
+}
+
 // There are no stores past the caches that every compiler knows.
 inline constexpr bool kStreams = false;
 inline void stream(const float*, float*, std::int64_t) {}

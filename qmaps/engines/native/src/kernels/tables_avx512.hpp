@@ -107,6 +107,15 @@ ALWAYS_INLINE inline __m512 load_some(const float* from, std::int64_t count) {
     return _mm512_maskz_loadu_ps(count <= 0 ? 0 : static_cast<__mmask16>((1u << count) - 1u), from);
 }
 
+template <bool whole>
+ALWAYS_INLINE inline void store_some(float* to, std::int64_t count, __m512 value) {
+    if (whole || count >= 16) {
+        _mm512_storeu_ps(to, value);
+    } else if (count > 0) {
+        _mm512_mask_storeu_ps(to, static_cast<__mmask16>((1u << count) - 1u), value);
+    }
+}
+
 // Call group<whole>(first) for every 64 of `count` elements; the last may not be whole.
 template <class Group>
 ALWAYS_INLINE inline void in_groups(std::int64_t count, const Group& group) {
