@@ -9,10 +9,10 @@ For normalized values n and a codebook whose neighbours are d apart, both in flo
 So the error of a value within the codebook's range is uniform in (-d/2, d/2) and independent of the
 value, where stochastic rounding has twice the variance on average, and one that depends on where
 the value lies. It holds at both ends too: the largest value takes the last code, and decodes to up
-to half a gap more or less than it. Values outside the range take the end codes, as in rounding to
-the nearest; 0 under an unsigned map without zero decodes to half a gap to one and a half gaps. Only
-where an unsigned map decodes to 0 in place of a negative number is the mean of small values too
-large.
+to half a gap more or less than it. Values outside the range take the end codes and decode to up to
+half a gap around the end: under the unsigned `linear`, whose smallest value is d, what is below it
+to between d/2 and 3d/2. Of values within half a gap of 0 under an unsigned map that holds 0, the
+mean is too large, because 0 takes the place of negative numbers.
 
 Both need the same random numbers, so the `RoundingKey` of the last encoding belongs to the tensor.
 

@@ -151,6 +151,22 @@ def test_every_kind_of_format(
     assert all("step" in n or n in {"begin_step", "write_words"} for n in on_device.launched)
 
 
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"state_quantizers": "B64/linear@4s+dither + B64/linear@4u"},
+        {"state_quantizers": "8bit", "reset_every": 2},
+    ],
+)
+def test_what_only_the_reference_knows(options: dict[str, Any], on_device: EmulatedEngine) -> None:
+    ours = trained(optim.AdamW, 3, torch.float32, options)
+    assert ours._stepper.left == sum(np.prod(shape) > 100 or "reset_every" in options
+                                     for shape in SHAPES)  # fmt: skip
+    with use_backend("reference"):
+        theirs = trained(optim.AdamW, 3, torch.float32, options)
+    assert_same(ours, theirs)
+
+
 @pytest.mark.parametrize("rounding", [False, True])
 def test_bfloat16(rounding: bool, on_device: EmulatedEngine) -> None:
     options = {"stochastic_rounding": rounding, "state_quantizers": "8bit", "seed": 7}
