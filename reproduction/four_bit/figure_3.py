@@ -69,7 +69,8 @@ def find(frames: Frames) -> Finding:
         ],
         differences=[_model(frames, float(most[WITH]), float(wider[WITH]))],
         why="The paper shows one tensor where most elements fall to zero; the figure has all "
-        "tensors together. Elements that are 0 already do not count. " + _pretrained.note(frames),
+        "tensors together. Elements that are 0 already do not count.",
+        why_ours=_pretrained.note(frames),
         tables={name: frame for name, frame in frames.items() if name != "histogram"},
     )
 
@@ -85,7 +86,7 @@ def _model(frames: Frames, most: float, wider: float) -> Difference:
         else ""
     )
     return Difference(
-        f"{said}Where our own matrices span twice as many decades (squared), up to "
+        f"{said}Where the same matrices span twice as many decades (squared), up to "
         f"{percent(wider)} of one do.",
         other > TIMES * most or wider > HALF,
         "^B128/DE pushes",
