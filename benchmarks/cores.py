@@ -256,6 +256,7 @@ def main(given: Sequence[str] | None = None) -> int:
     ]
     frame.attrs["processors"] = [*asked, *PROCESSORS]
     about = machine.about(sys.argv[1:] if given is None else given, "benchmarks.cores")
+    frame.insert(0, "machine", about["machine"]["processor"])
     with replacing(out / "cores.csv") as temporary:
         frame.to_csv(temporary, index=False)
     write_text(out / "cores.md", page(frame, machine.described(about)))

@@ -2,7 +2,8 @@
 
 ``python -m benchmarks.parity digits stdlib-lm-tiny`` trains each with several seeds, goes on where
 it was stopped, and writes reports/parity.{csv,md}: the loss, and its distance to the same optimizer
-in 32 bits, seed by seed, in units of the spread of the 32-bit runs over seeds.
+in 32 bits, seed by seed, in units of the spread of the 32-bit runs over seeds. Its rates are not
+tuned; ``python -m benchmarks.losses parity`` compares at tuned ones.
 """
 
 from __future__ import annotations

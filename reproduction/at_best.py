@@ -53,13 +53,18 @@ class Beside:
 
     @property
     def shown(self) -> tuple[float, float]:
-        """The loss, and the standard error of its difference to the baseline."""
-        return self.base + self.apart.mean, self.apart.error
+        """The loss, and half of the 95 % interval of its difference to the baseline."""
+        return self.base + self.apart.mean, self.half
 
     @property
     def behind(self) -> tuple[float, float]:
-        """What it ends behind the baseline, and its standard error."""
-        return self.apart.mean, self.apart.error
+        """What it ends behind the baseline, and half of its 95 % interval."""
+        return self.apart.mean, self.half
+
+    @property
+    def half(self) -> float:
+        """Half of the 95 % interval."""
+        return self.apart.high - self.apart.mean if math.isfinite(self.apart.mean) else math.inf
 
     @property
     def said(self) -> str:

@@ -3,35 +3,34 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import pandas as pd
 
+from qmaps.lab import judges as of_lab
 from qmaps.lab.report.claim import Claim
 from reproduction.context import Context
-from reproduction.differences import Difference
-from reproduction.numbers import interval, number, percent
+from reproduction.numbers import interval, scientific
 from reproduction.stand_ins import StandIn
 
-PARITY = "python -m benchmarks.parity digits stdlib-lm-tiny"
 FULL = "32-bit"
 """AdamW in 32 bits among the runs of judges."""
-EIGHT = "python -m benchmarks.parity stdlib-lm --seeds 8 --name parity-adamw"
-LONG = "python -m benchmarks.parity stdlib-lm --name parity-stdlib-lm"
 TUNED = "python -m benchmarks.tuned"
 JUDGES = "python -m benchmarks.judges"
 RECOMMENDED = "python -m benchmarks.recommended lm-tiny docstring-lm minilm"
+PREDICTION = "python -m benchmarks.prediction"
 ABLATIONS = "python -m benchmarks.ablations"
 BENCH = "python -m benchmarks"
 CLOSE = 0.02
 """Losses that differ by less than this share count as the same."""
-BUSY = 0.75
-"""Share of the memory's bandwidth above which a step waits for memory."""
 LANGUAGE, LONGER, VISION = "stdlib-lm-tiny", "stdlib-lm", "digits"
 """Workloads that replace language and image tasks of the papers."""
 STEP = "step, times torch's fused"
 PEER = "torch fused"
+PRETRAINED = "minilm"
+"""The judge with pretrained weights."""
 Loss = tuple[float, float]
 """A mean loss and its standard error."""
 
@@ -65,16 +64,6 @@ def counts(summary: pd.DataFrame) -> dict[str, tuple[int, int]]:
     }
 
 
-def parity(context: Context) -> pd.DataFrame:
-    """Mean final losses: `workload`, `optimizer`, `width`, `loss`, `error`, `state_mib`, `seeds`.
-
-    Those of all workloads, at rates that were not tuned.
-    """
-    return means(
-        _joined(context, {"parity": PARITY, "parity-adamw": EIGHT, "parity-stdlib-lm": LONG})
-    )
-
-
 def judges(context: Context) -> pd.DataFrame:
     """Differences to 32-bit AdamW at the rate that is best for it, seed by seed.
 
@@ -84,7 +73,8 @@ def judges(context: Context) -> pd.DataFrame:
     """
     runs = context.table("judges.csv", JUDGES)
     more = context.table("recommended.csv", RECOMMENDED)
-    runs = pd.concat([runs, more]).drop_duplicates(["judge", "quantizer", "lr", "seed"])
+    others = context.table("prediction/trials.csv", PREDICTION)
+    runs = pd.concat([runs, more, others]).drop_duplicates(["judge", "quantizer", "lr", "seed"])
     rows = []
     for judge, of_judge in runs.groupby("judge", sort=False):
         full = of_judge[of_judge["quantizer"] == FULL]
@@ -93,6 +83,8 @@ def judges(context: Context) -> pd.DataFrame:
         base = chosen[chosen["quantizer"] == FULL]["loss"]
         for quantizer, part in chosen.groupby("quantizer", sort=False):
             apart = (part["loss"] - base).dropna()
+            if apart.empty:
+                continue
             found = interval(apart.tolist())
             rows.append(
                 {"judge": judge, "quantizer": quantizer, "base": float(base[apart.index].mean()),
@@ -100,6 +92,45 @@ def judges(context: Context) -> pd.DataFrame:
                  "high": found.high, "error": found.error}
             )  # fmt: skip
     return pd.DataFrame(rows)
+
+
+@dataclass(frozen=True)
+class Encoder:
+    """A quantizer on the judge with pretrained weights.
+
+    Attributes:
+        said: how it ends, in a sentence.
+        alike: whether it ends where 32 bits do.
+        eps: of Adam there.
+    """
+
+    said: str
+    alike: bool
+    eps: float
+
+
+def pretrained(judges: pd.DataFrame, quantizer: str) -> Encoder:
+    """How a quantizer ends on the judge with pretrained weights.
+
+    It is a control of what depends on the size of a model's gradients: eps is the same, and its
+    gradients are others.
+
+    Args:
+        judges: the frame that `judges` returns.
+        quantizer: one that the judge has runs of.
+    """
+    of = (judges["judge"] == PRETRAINED) & (judges["quantizer"] == quantizer)
+    (row,) = judges[of].to_dict("records")
+    eps = of_lab.JUDGES[PRETRAINED].eps
+    low, high = float(row["low"]), float(row["high"])
+    return Encoder(
+        f"How often that happens depends on the model: a pretrained encoder of 22.6 million "
+        f"parameters ends by {row['difference']:+.4f} ({low:+.4f} to {high:+.4f}) from its "
+        f"{row['base']:.4f} in 32 bits, with eps = {scientific(eps)} ({PRETRAINED}, "
+        f"{row['seeds']:.0f} seeds).",
+        bool(within(low, high, float(row["base"]))),
+        eps,
+    )
 
 
 def alike(judges: pd.DataFrame, quantizer: str, name: str) -> list[Claim]:
@@ -129,7 +160,7 @@ def within(low: float, high: float, base: float) -> bool | tuple[()]:
 
 
 def tuned(context: Context) -> pd.DataFrame:
-    """The runs of each row of the 4-bit paper's table 2 at its own best rate, as `parity`."""
+    """The runs of each row of the 4-bit paper's table 2 at its own best rate, as `means`."""
     runs = context.table("tuned.csv", TUNED)
     runs["loss"] = runs["loss"].fillna(math.inf)
     keys = ["workload", "optimizer", "width"]
@@ -156,24 +187,6 @@ def judged(judges: pd.DataFrame, judge: str, names: Mapping[str, str]) -> dict[s
     }
 
 
-def _joined(context: Context, commands: Mapping[str, str]) -> pd.DataFrame:
-    """The runs of several files of parity, those of all under today's names, each once."""
-    files = [_of_today(context.table(f"{name}.csv", each)) for name, each in commands.items()]
-    keys = ["workload", "optimizer", "width", "seed"]
-    return pd.concat(files, ignore_index=True).drop_duplicates(keys)
-
-
-def _of_today(frame: pd.DataFrame) -> pd.DataFrame:
-    """Rows of parity under today's names of presets.
-
-    Until version 0.2 ``4bit`` was the paper's pair, and `benchmarks.parity` had no row for
-    ``paper-4bit``.
-    """
-    if (frame["width"] == "paper-4bit").any():
-        return frame
-    return frame.replace({"width": {"4bit": "paper-4bit"}})
-
-
 def by_key(frame: pd.DataFrame) -> dict[tuple[str, str, str], dict[str, float]]:
     """`loss`, its standard `error` and `state_mib` by workload, optimizer and width."""
     numbers = ("loss", "error", "state_mib")
@@ -186,7 +199,7 @@ def by_key(frame: pd.DataFrame) -> dict[tuple[str, str, str], dict[str, float]]:
 
 
 def means(frame: pd.DataFrame) -> pd.DataFrame:
-    """Means over seeds, and their standard errors, of rows of parity."""
+    """Means over seeds: `workload`, `optimizer`, `width`, `loss`, `state_mib`, `error`, `seeds`."""
     keys = ["workload", "optimizer", "width"]
     grouped = frame.groupby(keys, sort=False)
     found = grouped[["loss", "state_mib"]].mean()
@@ -253,50 +266,6 @@ def stand_in_steps(
     return found
 
 
-def slower(steps: pd.DataFrame, cases: Iterable[str], of: str) -> list[Difference]:
-    """Why steps in few bits are slower than torch's fused one where they are, by machine.
-
-    The machine makes the difference if it takes no step longer that waits for memory, of which
-    fewer bits need less: a step is faster on another machine, or it moves its bytes at less than
-    `BUSY` of the bandwidth where torch's step reaches more.
-
-    Args:
-        steps: the frame that `relative_steps` returns.
-        cases: the cases that are compared.
-        of: what differs, see `Difference.of`; the machine's name is added.
-    """
-    faster = steps[steps["ratio"] < 1].set_index("case")
-    found = []
-    for machine, rows in steps.groupby("machine", sort=False):
-        late = rows[rows["case"].isin(list(cases)) & (rows["ratio"] > 1)]
-        if late.empty:
-            continue
-        busy = float(rows["bandwidth_fused"].max())
-        idle = (late["bandwidth"] < BUSY) & (busy > BUSY)
-        parts = [
-            f"{row['case']}, {number(row['ratio'])} times as long at {percent(row['bandwidth'])}"
-            + _elsewhere(faster, row["case"])
-            for row in late.to_dict("records")
-        ]
-        found.append(
-            Difference(
-                f"On {machine} torch's fused step moves its bytes at up to {percent(busy)} of the "
-                f"memory's bandwidth, and ours wait for arithmetic: {'; '.join(parts)}.",
-                bool((idle | late["case"].isin(faster.index)).all()),
-                f"{of}.*{machine}",
-            )
-        )
-    return found
-
-
-def _elsewhere(faster: pd.DataFrame, case: str) -> str:
-    """The machine where a step is faster, if there is one."""
-    if case not in faster.index:
-        return ""
-    row = faster.loc[[case]].to_dict("records")[0]
-    return f" ({number(row['ratio'])} times on {row['machine']})"
-
-
 def steps(context: Context) -> pd.DataFrame:
     """Times of optimizer steps.
 
@@ -325,7 +294,10 @@ def machines(context: Context) -> dict[str, list[dict[str, Any]]]:
     found = {}
     for file in ("bench/amd-epyc/cpu.json", "bench/intel-xeon/cpu.json"):
         result = context.json(file, BENCH)
-        processor = str(result["about"]["machine"]["processor"])
-        name = processor.replace("(R)", "").removesuffix(" Processor")
-        found[name] = list(result["cases"])
+        found[short(str(result["about"]["machine"]["processor"]))] = list(result["cases"])
     return found
+
+
+def short(processor: str) -> str:
+    """A processor's name as the pages give it."""
+    return processor.replace("(R)", "").removesuffix(" Processor")

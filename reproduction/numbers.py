@@ -78,3 +78,12 @@ def smaller(ours: Sequence[float], theirs: Sequence[float]) -> bool | tuple[bool
     """Whether ours are smaller, seed by seed; empty if the seeds cannot tell."""
     _, low, high = ratio_interval(ours, theirs)
     return high < 1 if high < 1 or low > 1 else ()
+
+
+def scientific(value: float) -> str:
+    """A power of ten as papers write it.
+
+    >>> scientific(1e-8)
+    '1e-8'
+    """
+    return f"{value:.0e}".replace("e-0", "e-")

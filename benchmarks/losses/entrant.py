@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any
 
 import torch
 from torch import nn
 
+from benchmarks import parity
 from benchmarks.lpmm.__main__ import Contender as LPMMContender
 from benchmarks.parity import pair
 from benchmarks.trials import FULL, Trial
@@ -27,7 +29,8 @@ class Entrant(Trial):
     """A run of one of the papers' optimizers.
 
     Its `quantizer` is `FULL`, or what its family takes: a pair for moments of Adam
-    (``"B128/DE@4s + 32bit"``), a spec for a momentum, ``"12 stochastic"`` for LPMM.
+    (``"B128/DE@4s + 32bit"``), a spec for a momentum, ``"12 stochastic"`` for LPMM, a preset for
+    the classes of `CLASSES`.
 
     Attributes:
         family: a key of `FAMILIES`.
@@ -137,6 +140,23 @@ def _soap(given: Entrant, model: nn.Module, workload: Workload) -> torch.optim.O
     )
 
 
+def _of_class(
+    family: parity.Family, given: Entrant, model: nn.Module, workload: Workload
+) -> torch.optim.Optimizer:
+    width = parity.WIDTHS[0] if given.quantizer == FULL else given.quantizer
+    return replace(family, rate=1.0).make(width, model, workload)
+
+
+def _with(family: parity.Family, **options: Any) -> parity.Family:
+    return replace(family, options={**family.options, **options})
+
+
+CLASSES = parity.FAMILIES | {"Adafactor": _with(parity.FAMILIES["Adafactor"], min_quantized_size=0)}
+"""Classes of `qmaps.optim` with their defaults but for a few options, and where rates begin.
+
+Adafactor's statistics of rows and columns are small: at the default size they stay in 32 bits.
+"""
+
 FAMILIES: dict[str, Callable[[Entrant, nn.Module, Workload], torch.optim.Optimizer]] = {
     "AdamW": _adamw,
     "AdamWFactor": _factor,
@@ -146,4 +166,5 @@ FAMILIES: dict[str, Callable[[Entrant, nn.Module, Workload], torch.optim.Optimiz
     "SOAP": _soap,
     "LPMM-SGDM": _lpmm_sgdm,
     "LPMM-Adam": _lpmm_adam,
+    **{f"optim.{name}": partial(_of_class, family) for name, family in CLASSES.items()},
 }

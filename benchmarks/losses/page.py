@@ -17,6 +17,10 @@ POINT = ["lr", "beta1", "beta2", "eps"]
 NUMBERS = ("seeds", "unstable", "loss", "minus 32 bits", "95 %", "std", "detectable")
 
 
+MANY = 8
+"""Groups from which on a page begins with the differences of all."""
+
+
 def differences(frame: pd.DataFrame) -> pd.DataFrame:
     """Rows of each group beside its baseline at the same hyperparameters.
 
@@ -62,6 +66,8 @@ def page(name: str, about: str, frame: pd.DataFrame, command: str) -> str:
         "level sees in 80 % of all experiments with as many seeds.",
     ]
     found = differences(frame)
+    if frame["group"].nunique() >= MANY:
+        lines += ["", "## All groups", "", "In bold: the interval leaves out 0.", "", *_all(found)]
     for group, part in frame.groupby("group", sort=False):
         lines += ["", f"## {group}", "", _length(part), ""]
         swept = part[~part["best"]].groupby("lr")["loss"]
@@ -76,6 +82,18 @@ def page(name: str, about: str, frame: pd.DataFrame, command: str) -> str:
         head = ("optimizer", "quantizer", *varied, *NUMBERS)
         lines += markdown(head, [_cells(row, varied) for row in own.itertuples()])
     return "\n".join(lines) + "\n"
+
+
+def _all(found: pd.DataFrame) -> list[str]:
+    """The differences of every group to 32 bits, in one table; those beyond chance in bold."""
+    cells = []
+    for row in found[found["quantizer"] != FULL].itertuples():
+        *_, apart, interval, _, seen = _cells(row, ())
+        beyond = apart and (row.low > 0 or row.high < 0)
+        cells.append(
+            [row.optimizer, row.quantizer, f"**{apart}**" if beyond else apart, interval, seen]
+        )
+    return markdown(("optimizer", "quantizer", "minus 32 bits", "95 %", "detectable"), cells)
 
 
 def _length(part: pd.DataFrame) -> str:

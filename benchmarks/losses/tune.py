@@ -16,7 +16,6 @@ from qmaps.errors import QmapsError
 FACTORS = (0.5, 1.0, 2.0)
 """Rates that are tried first, in units of the workload's."""
 LIMIT = 2.0**8
-RATE_SEEDS = 3
 
 
 def best(group: Group, runs: Path, workers: int) -> tuple[float, pd.DataFrame]:
@@ -29,7 +28,9 @@ def best(group: Group, runs: Path, workers: int) -> tuple[float, pd.DataFrame]:
     """
     tried = list(FACTORS)
     while True:
-        plan = [group.baseline(factor, seed) for factor in tried for seed in range(RATE_SEEDS)]
+        plan = [
+            group.baseline(factor, seed) for factor in tried for seed in range(group.rate_seeds)
+        ]
         frame = framed(group, plan, runs, workers)
         losses = frame["loss"].where(frame["loss"].map(math.isfinite), math.inf)
         means = losses.groupby([trial.workload.lr / group.workload.lr for trial in plan]).mean()

@@ -2,7 +2,8 @@
 
 ``python -m benchmarks.lpmm.underflow digits`` trains with parameters of 12, 10 and 8 bits (8-bit
 gradients and momentum), rounded to nearest, stochastically, and stochastically with micro-batches,
-and runs the optimizer on a convex quadratic beside the bounds of theory. It goes on after the last
+and runs the optimizer on a convex quadratic beside the bounds of theory. Curves of one micro-batch
+a step are of five seeds, all else of one. It goes on after the last
 run that ended and writes reports/lpmm/underflow.{csv,md}, figures, and a table of what each shows.
 """
 
@@ -18,12 +19,14 @@ from pathlib import Path
 import pandas as pd
 import torch
 
-from benchmarks.command import command_line, one_line_errors
+from benchmarks.command import command_line, count, one_line_errors
 from benchmarks.lpmm.__main__ import Contender
 from benchmarks.markdown import markdown
 from qmaps import figures
+from qmaps.figures.loss_curves import SEVERAL
 from qmaps.lab import workloads
 from qmaps.lab.workloads import Workload, train
+from qmaps.lab.workloads.training import Hook
 from qmaps.lpmm.quadratic import Case, beside_bound
 from qmaps.lpmm.underflow import Underflow
 from qmaps.storage.files import output_folder, replacing, write_text
@@ -35,6 +38,8 @@ SMOOTHED = 15
 """Steps that the smoothed training loss is a mean of."""
 LAYERS = 4
 """Rows of the figure of bin changes: the largest matrices."""
+SEEDS = 5
+"""Of the curves of one micro-batch a step; all else is of the first of them."""
 EVERY = 5
 """Steps of the training loss between the points that are kept."""
 DIGITS = "%.5g"
@@ -70,29 +75,46 @@ def kept(path: Path, make: Callable[[], dict[str, pd.DataFrame]]) -> dict[str, p
     return {file.stem: pd.read_csv(file) for file in sorted(path.glob("*.csv"))}
 
 
-def observed(workload: Workload, contender: Contender, steps: int) -> dict[str, pd.DataFrame]:
-    """One training run: its losses, what became of its updates, and how these are distributed.
+def words(contender: Contender) -> dict[str, object]:
+    """What tells a run from the others."""
+    return {"width": f"{contender.bits} bits", "setting": setting(contender), "N": contender.n}
 
-    The distribution is that of the middle fifth of training. Steps count micro-batches.
-    """
-    underflow = Underflow()
+
+def trained(
+    workload: Workload, contender: Contender, steps: int, seed: int = 0, hooks: Sequence[Hook] = ()
+) -> pd.DataFrame:
+    """The losses of one training run."""
     with tempfile.TemporaryDirectory() as folder:
         run = train(
             workload,
             contender.make,
             out=folder,
             label=contender.label,
+            seed=seed,
             steps=steps,
             validate_every=max(1, steps // 10),
-            hooks=[lambda optimizer, _: optimizer.observed(underflow)],  # type: ignore[attr-defined]
+            hooks=hooks,
         )
-    n = contender.n
-    about = {"width": f"{contender.bits} bits", "setting": setting(contender), "N": n}
+    return pd.DataFrame(run.losses).assign(seed=seed, **words(contender))
+
+
+def observed(workload: Workload, contender: Contender, steps: int) -> dict[str, pd.DataFrame]:
+    """One training run: its losses, what became of its updates, and how these are distributed.
+
+    The distribution is that of the middle fifth of training. Steps count micro-batches.
+    """
+    underflow = Underflow()
+    losses = trained(
+        workload,
+        contender,
+        steps,
+        hooks=[lambda optimizer, _: optimizer.observed(underflow)],  # type: ignore[attr-defined]
+    )
+    n, about = contender.n, words(contender)
     ratios = underflow.ratios().assign(**about)
     ratios["step"] *= n
     middle = range(2 * steps // (5 * n), 3 * steps // (5 * n) + 1)
     distribution = underflow.distribution(middle).assign(**about)
-    losses = pd.DataFrame(run.losses).assign(**about)
     return {"ratios": ratios, "distribution": distribution, "losses": losses}
 
 
@@ -123,8 +145,8 @@ def histograms(distribution: pd.DataFrame, ratios: pd.DataFrame) -> tuple[pd.Dat
 def curves(losses: pd.DataFrame) -> pd.DataFrame:
     """Losses as the figure has them."""
     part = losses[losses["metric"] == "loss"].rename(columns={"value": "loss"})
-    frame = part.assign(run=part["width"] + ", " + part["setting"], seed=0)
-    keys = frame.groupby(["run", "split"], sort=False)["loss"]
+    frame = part.assign(run=part["width"] + ", " + part["setting"])
+    keys = frame.groupby(["run", "seed", "split"], sort=False)["loss"]
     frame["smoothed"] = keys.transform(lambda loss: loss.rolling(SMOOTHED, 1).mean())
     kept = (frame["split"] == "val") | (frame["step"] % EVERY == 0) | (frame["step"] == 1)
     return frame[kept].drop(columns=["metric", "N"])
@@ -202,7 +224,8 @@ def page(table: pd.DataFrame, workload: str, largest: str, command: str) -> str:
         "",
         "![](convergence.png)",
         "",
-        "Convergence (LPMM, figure 4).",
+        f"Convergence (LPMM, figure 4). From {SEVERAL} seeds on a line is the mean over them, in a "
+        "band from the lowest to the highest.",
         "",
         "![](bound.png)",
         "",
@@ -229,6 +252,7 @@ def main(given: Sequence[str] | None = None) -> int:
     parser.add_argument("workload", choices=["digits", "stdlib-lm-tiny", "stdlib-lm"])
     parser.add_argument("--micro-batches", type=int, default=4, help="N")
     parser.add_argument("--steps", type=int, help="micro-batches (default: the workload's)")
+    parser.add_argument("--seeds", type=count, default=SEEDS, help="of the curves")
     parser.add_argument("--runs", type=Path, default=Path("runs/lpmm-underflow"), help="kept runs")
     parser.add_argument("--out", type=Path, default=Path("reports/lpmm"), help="of the results")
     options = parser.parse_args(given)
@@ -236,13 +260,22 @@ def main(given: Sequence[str] | None = None) -> int:
     output_folder(options.out)
     work = workloads.get(options.workload)
     steps = work.steps if options.steps is None else options.steps
-    found = []
+    found: list[dict[str, pd.DataFrame]] = []
+    more: list[pd.DataFrame] = []
     chosen = contenders(n)
     for number, contender in enumerate(chosen, 1):
         name = re.sub(r"\W+", "-", f"{work.name} {steps} of {n} {contender.label}".lower())
         found.append(
             kept(options.runs / name, lambda c=contender: observed(work, c, steps))  # type: ignore[misc]
         )
+        seeds = range(1, options.seeds if contender.n == 1 else 1)
+        more += [
+            kept(
+                options.runs / f"{name}-seed-{seed}",
+                lambda c=contender, s=seed: {"losses": trained(work, c, steps, s)},  # type: ignore[misc]
+            )["losses"]
+            for seed in seeds
+        ]
         print(f"{number}/{len(chosen)} {work.name} {contender.label}", flush=True)
     joined = {
         name: pd.concat([frames[name] for frames in found], ignore_index=True)
@@ -257,7 +290,10 @@ def main(given: Sequence[str] | None = None) -> int:
     shown = {
         "bin-changes": (figures.bin_changes, bin_changes(ratios, steps)),
         "update-histogram": (figures.update_histogram, distribution.drop(columns="count")),
-        "convergence": (figures.loss_curves, curves(losses).assign(unit=work.unit)),
+        "convergence": (
+            figures.loss_curves,
+            curves(pd.concat([losses, *more], ignore_index=True)).assign(unit=work.unit),
+        ),
         "bound": (figures.convergence_bound, thinned(beside)),
     }
     for name, (draw, frame) in shown.items():

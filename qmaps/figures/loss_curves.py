@@ -31,12 +31,13 @@ def loss_curves(frame: pd.DataFrame, *, unit: str | None = None) -> Figure:
     """Training and validation loss of several runs, and the difference to the first.
 
     Every seed is a line of its own; from three seeds on a line is the mean over them, in a band
-    from the lowest to the highest. Nothing is smoothed.
+    from the lowest to the highest. Nothing is smoothed here.
 
     Args:
         frame: `run` (label), `seed`, `step` (optimizer steps), `split` ("train" or "val"),
             `loss`; one row per run, seed, step and split. Three columns are optional. `smoothed`
-            (the smoothed training loss, in the same unit) is drawn over a faint `loss`.
+            (the smoothed training loss, in the same unit) is drawn over a faint `loss`, and in its
+            place where there is a band.
             `difference` (the loss minus that of the first run at the same step and seed) is drawn
             in a third panel, for the validation loss. `unit` labels the axes.
         unit: unit of the loss, in place of the column's; "nats" if neither is given.
@@ -63,7 +64,7 @@ def loss_curves(frame: pd.DataFrame, *, unit: str | None = None) -> Figure:
         style = look(index)
         dotted = style | mark(index) | {"markersize": 4, "linewidth": 1.2}
         handles.append(Line2D([], [], label=str(name), **dotted))
-        columns = [("train", train, "loss"), ("val", validation, "loss")]
+        columns = [("train", train, "smoothed" if smooth else "loss"), ("val", validation, "loss")]
         columns += [("val", axis, "difference") for axis in rest if index]
         if rows["seed"].nunique() >= SEVERAL:
             for split, axis, column in columns:

@@ -15,7 +15,8 @@ from reproduction.numbers import number, percent
 
 STUDY = "eight-bit-figure-3"
 JUDGE = "docstring-lm"
-LABELS = {FULL: "32-bit AdamW", "B2048/DE@8s + B2048/DE@8u": "8-bit AdamW (B2048/DE)"}
+LOW = "B2048/DE@8s + B2048/DE@8u"
+LABELS = {FULL: "32-bit AdamW", LOW: "8-bit AdamW (B2048/DE)"}
 STEADY = 0.25
 """Share of what hyperparameters change, below which the range of the gap is called steady."""
 
@@ -31,7 +32,10 @@ def build(context: Context) -> Frames:
         own = runs[(runs[others] == pd.Series(base)[others]).all(axis=1)]
         parts.append(own.assign(parameter=name, value=own[name], run=own["quantizer"].map(LABELS)))
     columns = ["parameter", "value", "run", "seed", "loss"]
-    return {"losses": pd.concat(parts, ignore_index=True)[columns]}
+    return {
+        "losses": pd.concat(parts, ignore_index=True)[columns],
+        "judges": committed.judges(context),
+    }
 
 
 def gaps(losses: pd.DataFrame) -> dict[tuple[str, float], Beside]:
@@ -69,7 +73,7 @@ def find(frames: Frames) -> Finding:
                 f"the difference lies within {percent(committed.CLOSE)} of the loss.",
             ),
         ],
-        differences=[_widest(found)],
+        differences=[_widest(found, committed.pretrained(frames["judges"], LOW))],
         why="The gap is called steady if its range is less than a quarter of what the "
         "hyperparameters change. The model goes on from trained weights and has the stable "
         "embedding, as the paper's 8-bit Adam. Its rate is the best of a sweep for 32 bits; the "
@@ -85,16 +89,17 @@ def find(frames: Frames) -> Finding:
     )
 
 
-def _widest(found: dict[tuple[str, float], Beside]) -> Difference:
-    """At which value of a hyperparameter the gap is widest, and how wide it is elsewhere."""
+def _widest(found: dict[tuple[str, float], Beside], encoder: committed.Encoder) -> Difference:
+    """At which value of a hyperparameter the gap is widest, and whether that is the model's."""
     order = sorted(found, key=lambda each: found[each].apart.mean)
     (name, value), second = order[-1], order[-2]
+    at = f"{value:g}".replace("e-0", "e-")
     return Difference(
-        f"The gap is widest at {name} {value:g}, {found[name, value].apart.mean:+.4f}; at every "
+        f"The gap is widest at {name} {at}, {found[name, value].apart.mean:+.4f}; at every "
         f"other value it is at most {found[second].apart.mean:+.4f}. The map of second moments "
-        "holds a zero, and under a second moment of zero only eps bounds the update. No control of "
-        "ours shows what keeps the paper's model from that.",
-        elsewhere=False,
+        "holds a zero, and under a second moment of zero only eps bounds the update. "
+        f"{encoder.said}",
+        encoder.alike and name == "eps" and value <= encoder.eps,
     )
 
 

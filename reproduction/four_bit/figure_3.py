@@ -6,21 +6,36 @@ import pandas as pd
 
 import qmaps
 from qmaps import analyze, figures
+from qmaps.capture import CapturedStates
 from qmaps.lab.report.claim import Claim
 from reproduction.context import Context
 from reproduction.differences import Difference
 from reproduction.exhibit import Exhibit, Finding, Frames, Needs
+from reproduction.four_bit import _pretrained
 from reproduction.four_bit._matrices import matrices
 from reproduction.four_bit._names import renamed
 from reproduction.numbers import percent
 
 WITH, WITHOUT = "B128/DE@4u", "B128/DE-0@4u"
+HALF = 0.5
+"""More than this share is most of a tensor."""
+TIMES = 10
+"""So many times as many elements, in another model, show that it is the model which decides."""
 
 
 def build(context: Context) -> Frames:
     """Histograms of h(v), and how many elements of each matrix fall to zero."""
-    second = matrices(context.states, "exp_avg_sq")
-    rows = [
+    frame = analyze.inverse_sqrt(context.states, (WITH, WITHOUT))
+    found = {"histogram": frame, "shares": _shares(context.states)}
+    if context.pretrained is not None:
+        found[_pretrained.PREFIX + "shares"] = _shares(context.pretrained)
+    return found
+
+
+def _shares(states: CapturedStates) -> pd.DataFrame:
+    """The elements of each matrix that fall to zero."""
+    second = matrices(states, "exp_avg_sq")
+    return pd.DataFrame(
         {
             "tensor": title,
             "quantizer": spec,
@@ -31,9 +46,7 @@ def build(context: Context) -> Frames:
         }
         for title, v in second.items()
         for spec in (WITH, WITHOUT)
-    ]
-    frame = analyze.inverse_sqrt(context.states, (WITH, WITHOUT))
-    return {"histogram": frame, "shares": pd.DataFrame(rows)}
+    )
 
 
 def find(frames: Frames) -> Finding:
@@ -45,7 +58,7 @@ def find(frames: Frames) -> Finding:
         statements=[
             Claim(
                 "B128/DE pushes most second moments of a tensor to zero, and their h(v) to 1e6.",
-                bool(most[WITH] > 0.5),
+                bool(most[WITH] > HALF),
                 f"At most {percent(most[WITH])} of a matrix; {percent(together[WITH])} of all.",
             ),
             Claim(
@@ -54,18 +67,29 @@ def find(frames: Frames) -> Finding:
                 f"{percent(most[WITHOUT])}.",
             ),
         ],
-        differences=[
-            Difference(
-                "Where the same matrices span twice as many decades (squared), up to "
-                f"{percent(wider[WITH])} of one fall to zero, and with B128/DE-0 "
-                f"{percent(wider[WITHOUT])}.",
-                bool(wider[WITH] > 0.5),
-                "^B128/DE pushes",
-            )
-        ],
+        differences=[_model(frames, float(most[WITH]), float(wider[WITH]))],
         why="The paper shows one tensor where most elements fall to zero; the figure has all "
         "tensors together. Elements that are 0 already do not count.",
-        tables={"shares": frames["shares"]},
+        why_ours=_pretrained.note(frames),
+        tables={name: frame for name, frame in frames.items() if name != "histogram"},
+    )
+
+
+def _model(frames: Frames, most: float, wider: float) -> Difference:
+    """Whether another model has many times as many that fall to zero."""
+    shares = frames.get(_pretrained.PREFIX + "shares")
+    other = 0.0 if shares is None else float(shares.groupby("quantizer")["zeroed"].max()[WITH])
+    said = (
+        f"In matrices of {_pretrained.MODEL}, pretrained and fine-tuned, up to {percent(other)} of "
+        "one fall to zero, so that the model decides how many do. "
+        if other > TIMES * most
+        else ""
+    )
+    return Difference(
+        f"{said}Where the same matrices span twice as many decades (squared), up to "
+        f"{percent(wider)} of one do.",
+        other > TIMES * most or wider > HALF,
+        "^B128/DE pushes",
     )
 
 
@@ -84,4 +108,5 @@ EXHIBIT = Exhibit(
         "figure-3": "h(v) = 1 / (sqrt(v) + 1e-6) in 32 bits, with B128/DE@4u and with "
         "B128/DE-0@4u; all tensors together."
     },
+    pretrained=True,
 )

@@ -74,9 +74,9 @@ def find(frames: Frames) -> Finding:
         differences=[factored(frames["tuned"])],
         why="The paper's are accuracies of Swin-T on ImageNet, which cannot be had here; in their "
         "place stand losses (lower is better) of a small model of text that goes on from trained "
-        "weights, at the rate that is best for 32 bits, ± the standard error of the difference to "
-        "32 bits, seed by seed. Statements are those of the paper: intervals are at 95 % over "
-        "seeds, and one that holds 1 cannot tell. "
+        "weights, at the rate that is best for 32 bits, ± half of the 95 % interval of the "
+        "difference to 32 bits, seed by seed. Statements are those of the paper: intervals are at "
+        "95 % over seeds, and one that holds 1 cannot tell. "
         + at_best.power(rows.values(), paper, "accuracy"),
         tables={"losses": at_best.table(rows)},
     )

@@ -81,8 +81,8 @@ def find(frames: Frames) -> Finding:
         f"{percent(LEVEL)} / {tests}. CIFAR10 cannot be had here; the convolutional net on digits "
         f"stands for its net. It errs so seldom that {percent(SAME)} is compared only where it is "
         "more than twice the standard error. The learning rate of the first net is the paper's, "
-        "that of the second was not tuned. The curves are means over the same seeds, with a "
-        "band of one standard deviation.",
+        "that of the second was not tuned. The curves are means over the same seeds"
+        + (", with a band of one standard deviation." if "train_std" in frames["curves"] else "."),
         tables={"curves": frames["curves"]},
     )
 
@@ -155,8 +155,6 @@ EXHIBIT = Exhibit(
     build=build,
     find=find,
     draw=lambda frames: {"figure-2": figures.error_curves(drawn(frames["curves"]))},
-    captions={
-        "figure-2": "Two nets on handwritten digits; means over seeds, ± a standard deviation."
-    },
+    captions={"figure-2": "Two nets on handwritten digits; means over seeds."},
     command=COMMAND,
 )

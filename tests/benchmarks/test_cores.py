@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 import torch
 
-from benchmarks import cores
+from benchmarks import cores, machine
 from benchmarks.cores import Processor, modelled, nanoseconds, thread_counts
 
 
@@ -45,6 +45,7 @@ def test_the_command_writes_a_page(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert torch.get_num_threads() == before
     frame = pd.read_csv(tmp_path / "cores.csv")
     assert frame["threads"].tolist() == [1, 1, 1, 2, 2, 2]
+    assert frame["machine"].unique().tolist() == [machine.processor()]
     text = (tmp_path / "cores.md").read_text()
     assert "| 8 cores, 50 GB/s | 8 | 50 |" in text
     assert "| server, 12 channels of DDR5-4800 | 64 | 460.8 |" in text

@@ -13,8 +13,8 @@ import pytest
 
 from benchmarks.losses import __main__ as command
 from benchmarks.losses import tune
-from benchmarks.losses.entrant import FAMILIES, Entrant
-from benchmarks.losses.page import differences, page
+from benchmarks.losses.entrant import CLASSES, FAMILIES, Entrant
+from benchmarks.losses.page import MANY, differences, page
 from benchmarks.losses.studies import PAPER_8BIT, SEEDS, STUDIES, Group, Row
 from benchmarks.paired import detectable
 from benchmarks.trials import FULL
@@ -28,6 +28,7 @@ LOWS = {
     "AdamW": PAPER_8BIT, "AdamWFactor": PAPER_8BIT, "Adam": PAPER_8BIT, "Momentum": "B2048/DE@8s",
     "LPMM-SGDM": "8 stochastic", "LPMM-Adam": "8 stochastic", "Adafactor": "",
     "SOAP": "B128/DE@4s | B256/DE@8s + B128/DE-0@4u",
+    **{f"optim.{name}": "4bit" for name in CLASSES},
 }  # fmt: skip
 
 
@@ -65,7 +66,7 @@ def test_a_best_rate_has_neighbours_on_both_sides(
     assert found == best
     tried = {each.workload.lr / WORK.lr for each in trained}
     assert {best / 2, best, best * 2} <= tried
-    assert len(swept) == tune.RATE_SEEDS * len(tried)
+    assert len(swept) == GROUP.rate_seeds * len(tried)
     assert {each.quantizer for each in trained} == {FULL}
 
 
@@ -127,6 +128,35 @@ def test_a_page_counts_steps_and_shows_no_difference_of_runs_that_diverged() -> 
     assert "\n200 steps of 4 micro-batches.\n" in text
     assert "| LPMM-SGDM | bad | 3 | 3 | 7.48e+04 |  |  |  |  |" in text
     assert "| LPMM-SGDM | q | 3 | 0 | 1.5000 | +0.5000 |" in text
+
+
+def test_a_page_of_many_groups_begins_with_all_of_them() -> None:
+    rows = [
+        {"group": f"w, {number}", "optimizer": f"{number}", "quantizer": quantizer, "lr": 0.1,
+         "beta1": 0.9, "beta2": 0.999, "eps": 1e-8, "seed": seed, "loss": loss + noise * seed,
+         "unstable": False, "best": best, "steps": 2, "N": 1}
+        for number in range(MANY)
+        for quantizer, loss, noise in ((FULL, 1.0, 0.0), ("q", 1.0 + number, 0.1))
+        for seed in range(3)
+        for best in ((True, False) if quantizer == FULL else (True,))
+    ]  # fmt: skip
+    frame = pd.DataFrame(rows)
+    text = page("name", "About.", frame, "COMMAND")
+    table = text.split("leaves out 0.\n\n")[1].split("\n\n##")[0].splitlines()
+    assert len(table) == 2 + MANY
+    assert "| 0 | q | +0.1000 | -0.1484 to +0.3484 |" in table[2]
+    assert "| 7 | q | **+7.1000** |" in table[9]
+    assert "All groups" not in page("name", "About.", frame[frame["group"] != "w, 0"], "COMMAND")
+
+
+def test_the_rates_of_classes_are_those_of_the_workload() -> None:
+    work = replace(WORK, lr=0.125)
+    for name in CLASSES:
+        for quantizer in (FULL, "8bit"):
+            entrant = Entrant("tiny", work, quantizer, 0, family=f"optim.{name}")
+            made = entrant.optimizer(work.model(0), work)
+            assert made.param_groups[0]["lr"] == 0.125, name
+            assert type(made).__name__.startswith(name)
 
 
 def test_what_seeds_can_tell() -> None:

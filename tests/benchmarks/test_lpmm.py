@@ -74,7 +74,7 @@ def test_the_figures_of_small_updates_are_made_and_runs_are_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(underflow, "BITS", (12, 8))
-    given = ["digits", "--steps", "4", "--micro-batches", "2"]
+    given = ["digits", "--steps", "4", "--micro-batches", "2", "--seeds", "3"]
     given += ["--runs", str(tmp_path / "runs"), "--out", str(tmp_path)]
     assert underflow.main(given) == 0
     for name in ("bin-changes", "update-histogram", "convergence", "bound"):
@@ -83,6 +83,11 @@ def test_the_figures_of_small_updates_are_made_and_runs_are_kept(
     assert set(drawn["bin-changes"]["setting"]) == {"nearest", "stochastic", "stochastic, N = 2"}
     assert figures.update_histogram(drawn["update-histogram"]).axes
     assert drawn["convergence"]["unit"].unique() == ["nats per image"]
+    by_seed = drawn["convergence"].groupby("setting")["seed"].unique()
+    assert by_seed["stochastic"].tolist() == by_seed["nearest"].tolist() == [0, 1, 2]
+    assert by_seed["stochastic, N = 2"].tolist() == [0]
+    ends = drawn["convergence"].query("setting == 'nearest' and split == 'val' and step == 4")
+    assert ends.groupby("width")["loss"].nunique().tolist() == [3, 3]
     assert drawn["bound"]["step"].unique().tolist() == [1, 2, 3, 4]
     table = pd.read_csv(tmp_path / "underflow.csv")
     assert table["width"].tolist() == ["12 bits"] * 3 + ["8 bits"] * 3
@@ -108,10 +113,11 @@ def test_kept_points_of_curves_are_those_of_all() -> None:
     steps = range(1, 21)
     rows = [
         {"step": step, "split": split, "metric": "loss", "value": 1 / step, "width": "8 bits",
-         "setting": "nearest", "N": 1}
-        for split in ("train", "val") for step in steps
+         "setting": "nearest", "N": 1, "seed": seed}
+        for seed in (0, 1) for split in ("train", "val") for step in steps
     ]  # fmt: skip
-    frame = underflow.curves(pd.DataFrame(rows))
+    both = underflow.curves(pd.DataFrame(rows))
+    frame = both[both["seed"] == 1]
     train = frame[frame["split"] == "train"]
     assert train["step"].tolist() == [1, 5, 10, 15, 20]
     assert train["smoothed"].iloc[1] == pytest.approx(sum(1 / step for step in range(1, 6)) / 5)

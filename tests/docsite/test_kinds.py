@@ -90,19 +90,19 @@ def test_what_is_public_stands_in_the_reference() -> None:
 
 
 def test_links_between_files_become_links_between_pages() -> None:
-    text = """[a](reports/parity.md#b) ![p](reports/bench/amd-epyc/cpu.png) [c](CONTRIBUTING.md)
+    text = """[a](reports/judges.md#b) ![p](reports/bench/amd-epyc/cpu.png) [c](CONTRIBUTING.md)
 [s](qmaps/algebra/spec.py) [f](reports) [w](https://example.org) [n](01.md)
 ```python
-x = [a](reports/parity.md)
+x = [a](reports/judges.md)
 ```
 """
     linked, files = repository.relinked(text, ROOT / "README.md", "index.md")
     assert (
         linked
-        == """[a](reports/parity.md#b) ![p](reports/bench/amd-epyc/cpu.png) [c](contributing.md)
+        == """[a](reports/judges.md#b) ![p](reports/bench/amd-epyc/cpu.png) [c](contributing.md)
 s (`qmaps/algebra/spec.py`) f [w](https://example.org) [n](01.md)
 ```python
-x = [a](reports/parity.md)
+x = [a](reports/judges.md)
 ```
 """
     )

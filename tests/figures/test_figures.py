@@ -583,6 +583,16 @@ def test_loss_curves_of_three_seeds_are_a_mean_in_a_band() -> None:
         assert np.isclose(band.max(), lowest.max() + 0.1)
 
 
+def test_a_band_is_of_what_is_smoothed() -> None:
+    frame = FRAMES["loss_curves"]
+    more = frame[frame["seed"] == 0].assign(seed=2)
+    whole = pd.concat([frame, more], ignore_index=True)
+    plain = draw("loss_curves", whole).axes[0].lines
+    lines = draw("loss_curves", whole.assign(smoothed=whole["loss"] + 0.5)).axes[0].lines
+    assert np.allclose(lines[0].get_ydata(), plain[0].get_ydata() + 0.5)
+    assert len(lines) == len(plain)
+
+
 def test_loss_curves_name_the_unit() -> None:
     frame = FRAMES["loss_curves"]
     assert draw("loss_curves").axes[0].get_ylabel() == "training loss (nats)"

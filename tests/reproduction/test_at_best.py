@@ -45,6 +45,9 @@ def test_rows_are_compared_seed_by_seed_and_the_sweep_is_left_out(tmp_path: Path
     assert found.base == pytest.approx(1.1)
     assert found.shown == pytest.approx((1.15, 0.0))
     assert found.behind == pytest.approx((0.05, 0.0))
+    wide = at_best.beside(low + pd.Series([0.0, 0.1, 0.2]), full)
+    # 97.5 % of t with two degrees of freedom, a standard deviation of 0.1 over three seeds
+    assert wide.behind == pytest.approx((0.15, 4.302653 * 0.1 / 3**0.5))
     assert not found.alike("8 bits", "w").holds
     assert at_best.beside(low - 0.04, full).alike("8 bits", "w").holds is True
     with pytest.raises(LookupError, match="w, AdamW, Adam q: 0 runs"):
@@ -68,8 +71,72 @@ def test_a_gap_that_grows_with_a_hyperparameter_is_not_steady() -> None:
     assert losses.groupby(["parameter", "run", "value"])["seed"].nunique().min() == 8
     one = (losses["parameter"] == "eps") & (losses["run"] != "32-bit AdamW")
     one &= losses["value"] == losses["value"].where(one).max()
-    worse = figure_3.find({"losses": losses.assign(loss=losses["loss"] + 1.0 * one)})
+    worse = figure_3.find({**frames, "losses": losses.assign(loss=losses["loss"] + 1.0 * one)})
     assert [each.holds for each in worse.statements] == [False, False]
+
+
+def test_what_eps_costs_is_the_models_only_if_another_model_pays_nothing() -> None:
+    frames = dict(figure_3.build(CONTEXT))
+    (difference,) = figure_3.find(frames).differences
+    assert difference.elsewhere
+    assert "widest at eps 1e-8" in difference.why
+    worse = frames["judges"].copy()
+    of = (worse["judge"] == "minilm") & (worse["quantizer"] == LOW)
+    worse.loc[of, ["low", "high", "difference"]] += 0.05
+    assert not figure_3.find({**frames, "judges": worse}).differences[0].elsewhere
+    table = dict(eight_bit_table_1.build(CONTEXT))
+    shown = [d for d in eight_bit_table_1.find(table).differences if "eps" in d.why]
+    assert [each.elsewhere for each in shown] == [True]
+    shown = [
+        d for d in eight_bit_table_1.find({**table, "judges": worse}).differences if "eps" in d.why
+    ]
+    assert [each.elsewhere for each in shown] == [False]
+
+
+def test_each_task_has_the_eps_that_the_paper_trains_it_with() -> None:
+    frames = eight_bit_table_1.build(CONTEXT)
+    finding = eight_bit_table_1.find(frames)
+    assert finding.numbers is not None
+    of = finding.numbers.set_index("quantity")["stand_in"]
+    assert of["GLUE"].unique().tolist() == ["validation loss, docstring-lm, eps 1e-6"]
+    for task, eps in (("MT", "1e-8"), ("LM, GPT3-Medium", "1e-7"),
+                      ("Masked LM, RoBERTa-base", "1e-6")):  # fmt: skip
+        assert of[task].unique().tolist() == [
+            f"validation loss, docstring-lm, stable embedding, eps {eps}"
+        ]
+    own = frames["sensitivity"]
+    shifted = own.assign(
+        loss=own["loss"] + 1.0 * ((own["eps"] == 1e-7) & (own["quantizer"] == LOW))
+    )
+    worse = eight_bit_table_1.find({**frames, "sensitivity": shifted})
+    failing = [each.text for each in worse.statements if each.holds is False]
+    assert any("eps 1e-7" in text for text in failing)
+    assert not any("eps 1e-6" in text for text in failing)
+
+
+def test_one_run_hides_what_several_show() -> None:
+    frames = eight_bit_table_1.build(CONTEXT)
+    own = frames["sensitivity"]
+    low = own["quantizer"] == LOW
+    for shift, hidden in ((0.0, True), (0.1, False)):
+        shifted = own.assign(loss=own["loss"] + shift * low)
+        (found,) = [
+            each
+            for each in eight_bit_table_1.find({**frames, "sensitivity": shifted}).differences
+            if "one run of each" in each.why
+        ]
+        assert found.elsewhere is hidden
+
+
+def test_adafactor_is_behind_in_the_paper_too_or_not() -> None:
+    paper = pd.DataFrame(
+        {"what": ["32-bit AdamW", "Adafactor"], "quantity": "GLUE", "paper": [88.6, 88.5],
+         "better": "more"}
+    )  # fmt: skip
+    assert eight_bit_table_1._behind(paper).elsewhere
+    assert not eight_bit_table_1._behind(paper.assign(paper=[88.6, 88.7])).elsewhere
+    less = paper.assign(better="less")
+    assert not eight_bit_table_1._behind(less).elsewhere
 
 
 def test_an_unstable_run_counts_in_its_row_and_has_no_loss() -> None:
@@ -114,5 +181,5 @@ def test_adafactor_has_a_row_where_the_paper_has() -> None:
     adafactor = of[of["what"] == "Adafactor"]
     assert adafactor["ours"].notna().all()
     assert set(adafactor["quantity"]) == {
-        task for task, (judge, *_) in eight_bit_table_1.TASKS.items() if judge != "digits"
+        name for name, task in eight_bit_table_1.TASKS.items() if task.judge != "digits"
     }

@@ -12,7 +12,7 @@ from qmaps.lab.report.claim import Claim, Verdict, weakest
 from qmaps.lab.report.published import published
 from reproduction.catalogue import PAPERS
 from reproduction.exhibit import ERRORS
-from reproduction.parallelism_2015 import table_2, table_5
+from reproduction.parallelism_2015 import table_2, table_5, tables
 from reproduction.verdict import beside
 
 PARALLELISM = "8-bit-parallelism-2015"
@@ -50,6 +50,25 @@ def test_every_doubt_has_its_reason() -> None:
         doubts = set(rows["doubt"].dropna()) if "doubt" in rows else set()
         assert doubts <= set(errors.loc[errors["paper"] == file.parent.name, "key"])
     assert set(table_5.printed()["doubt"].dropna()) - {""} <= set(errors["key"])
+
+
+def test_inputs_that_speak_against_a_printed_time() -> None:
+    numbers = tables.find(tables.build(None)).numbers  # type: ignore[arg-type]
+    assert numbers is not None
+    found = numbers[numbers["verdict"] == Verdict.DOUBT].set_index("what")
+    assert sorted(found.index) == [
+        "table 3: conv 11x11, stride 4, 3-64, 32-bit", "table 4: all layers, 32-bit",
+    ]  # fmt: skip
+    assert found["ours"]["table 4: all layers, 32-bit"] == pytest.approx(94.5)
+    row = {"table": "3", "row": "conv 11x11, stride 4, 3-64", "messages": "32-bit",
+           "agrees": False, "printed": "0.05"}  # fmt: skip
+    assert tables._bandwidth(row) == pytest.approx(6.55, abs=0.01)
+    assert tables._doubt(row) == "fast-transfer"
+    assert tables._doubt({**row, "printed": "0.08"}) == ""
+    assert tables._doubt({**row, "messages": "8-bit"}) == ""
+    assert tables._doubt({**row, "agrees": True}) == ""
+    keys = set(pd.read_csv(ERRORS)["key"])
+    assert {"sum-of-layers", "fast-transfer"} <= keys
 
 
 def test_absolute_errors_in_doubt_contradict_the_relative_ones_beside_them() -> None:

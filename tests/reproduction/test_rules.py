@@ -127,6 +127,32 @@ def test_most_of_a_tensor_must_fall_to_zero(tmp_path: Path) -> None:
     assert not holds(0.4)
 
 
+@pytest.mark.parametrize(
+    ("ours", "squared", "pretrained", "model"),
+    [(0.01, 0.3, None, False), (0.01, 0.6, None, True), (0.01, 0.3, 0.2, True),
+     (0.01, 0.3, 0.09, False)],
+)  # fmt: skip
+def test_another_model_has_many_times_as_many_zeros(
+    ours: float, squared: float, pretrained: float | None, model: bool
+) -> None:
+    def rows(share: float) -> pd.DataFrame:
+        return pd.DataFrame(
+            {"tensor": "w", "quantizer": spec, "zeroed": share * (spec == figure_3.WITH),
+             "zeroed_twice_the_decades": squared}
+            for spec in (figure_3.WITH, figure_3.WITHOUT)
+        )  # fmt: skip
+
+    histogram = pd.DataFrame(
+        {"quantizer": [figure_3.WITH, figure_3.WITHOUT], "zero_share": [ours, 0.0]}
+    )
+    frames = {"shares": rows(ours), "histogram": histogram}
+    if pretrained is not None:
+        frames["pretrained-shares"] = rows(pretrained)
+    (found,) = figure_3.find(frames).differences
+    assert found.elsewhere is model
+    assert ("20 % of one fall to zero" in found.why) is (pretrained == 0.2)
+
+
 def test_table_6_asks_what_the_paper_says() -> None:
     context = Context(Path(), reports=REPORTS)
     frames = dict(table_6.build(context))

@@ -55,6 +55,13 @@ def test_ties_of_ours_where_the_paper_has_an_order_differ() -> None:
     assert verdicts(paper(1, 2), 5, 5) == ["differs", "differs"]
 
 
+def test_an_order_that_follows_from_what_is_counted_is_no_evidence() -> None:
+    theirs = paper(1, 2, 3)
+    ours = {(f"row {n}", "size"): value for n, value in enumerate((10.0, 20.0, 30.0))}
+    assert list(beside(theirs, ours)["verdict"]) == ["same ordering"] * 3
+    assert list(beside(theirs, ours, unordered={"size"})["verdict"]) == ["differs"] * 3
+
+
 def test_numbers_that_the_paper_lacks_come_after_its_own() -> None:
     frame = beside(paper(1.0), {("row 0", "size"): 1.0, ("mine", "size"): (2.0, 0.1)})
     assert frame["what"].tolist() == ["row 0", "mine"]
