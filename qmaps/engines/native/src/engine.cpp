@@ -186,7 +186,9 @@ void commit_scales(const Codec& codec, const std::vector<Ends>& ends) {
             stored[0] = found.low;
             if (part.kind != kScaleE4m3) stored[1] = found.high;
         }
-        std::memcpy(codec.arrays[part.array], codes_of(codec, p), part.count);
+        // There may be no codes, and no memory for them.
+        std::copy_n(codes_of(codec, p), part.count,
+                    static_cast<std::uint8_t*>(codec.arrays[part.array]));
     }
 }
 
