@@ -178,12 +178,15 @@ def _soap() -> Iterator[Group]:
     yield Group("lm-tiny", work, "SOAP", tuple(map(Row, rows)))
 
 
-PARITY = ("Adam", "AdamW", "SGD", "Adafactor", "Lion", "LAMB", "RMSprop", "AdamWFactor", "Adagrad")
-"""Keys of `CLASSES`; AdEMAMix, SM3 and LARS have not been run at tuned rates."""
+PARITY = (
+    "Adam", "AdamW", "SGD", "Adafactor", "Lion", "LAMB", "RMSprop", "AdamWFactor", "Adagrad",
+    "AdEMAMix", "SM3", "LARS",
+)  # fmt: skip
+"""Keys of `CLASSES`."""
 
 
 def _parity() -> Iterator[Group]:
-    """Nine optimizers with the presets of 8 and 4 bits.
+    """Twelve optimizers with the presets of 8 and 4 bits.
 
     The rate is tuned in 32 bits alone. Adam and AdamW have the 4-bit paper's pair too. Adafactor,
     which has no first moment here, keeps statistics of rows and columns in few bits whatever

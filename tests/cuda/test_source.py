@@ -46,6 +46,12 @@ def test_every_number_and_structure_is_compared() -> None:
         for field in dtype.names:
             assert f"static_assert(__builtin_offsetof({name}, {field}) ==" in text, (name, field)
     assert len(NUMBERS) > 25
+    # NVRTC 12 has no offsetof.
+    guard = "#if !defined(__CUDACC_VER_MAJOR__) || __CUDACC_VER_MAJOR__ >= 13\n"
+    assert text.count("__builtin_offsetof") > 50
+    for part in text.split(guard)[1:]:
+        assert "__builtin_offsetof" not in part[part.index("#endif") :]
+    assert "__builtin_offsetof" not in text.split(guard)[0]
 
 
 def test_a_number_that_differs_does_not_compile(anew: pytest.MonkeyPatch, folder: Path) -> None:
