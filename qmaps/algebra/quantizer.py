@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -86,6 +87,12 @@ class Quantizer:
         *,
         rounding: Rounding = Rounding.NEAREST,
     ) -> None:
+        if not isinstance(rounding, Rounding):
+            raise BadTypeError(
+                f"rounding={shown(rounding)} must be a qmaps.Rounding, such as Rounding.STOCHASTIC"
+            )
+        if stochastic is not None and not isinstance(stochastic, bool):
+            raise BadTypeError(f"stochastic={shown(stochastic)} must be a bool or None")
         if stochastic is not None:
             rounding = Rounding.STOCHASTIC if stochastic else Rounding.NEAREST
         # The way a frozen dataclass does it.
@@ -104,6 +111,14 @@ class Quantizer:
             object.__setattr__(self, "map", self.map.for_scales(**scales))
         if self.dithered and (why := dither.lacks(self.normalizer, self.map)):
             raise SpecError(f"{self.spec}: {why}")
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        """Take what pickle kept; versions before 0.2 kept `stochastic` instead of `rounding`."""
+        kept = dict(state)
+        if "rounding" not in kept:
+            old = kept.pop("stochastic", False)
+            kept["rounding"] = Rounding.STOCHASTIC if old else Rounding.NEAREST
+        self.__dict__.update(kept)
 
     @property
     def stochastic(self) -> bool:

@@ -12,6 +12,8 @@ from torch import Tensor
 
 from qmaps.capture.snapshot import DTYPES, Lazy
 from qmaps.engines.dense import lack
+from qmaps.engines.masters import REMAINDER
+from qmaps.engines.step import RESET
 
 
 @dataclass
@@ -29,6 +31,10 @@ class Collected:
     skipped: dict[str, str] = field(default_factory=dict)
 
 
+COUNTS = ("step", RESET)
+"""States that count steps; they are numbers, and no tensors to measure."""
+
+
 def collect(state: Mapping[Any, Any]) -> Collected:
     """Sort one parameter's state; members of lists and dicts are named ``name.0``, ``name.key``.
 
@@ -39,6 +45,9 @@ def collect(state: Mapping[Any, Any]) -> Collected:
     found = Collected()
     for top, whole in state.items():
         for name, value in _leaves(str(top), whole):
+            if name == REMAINDER:  # bits of the parameter
+                found.skipped[name] = _kind(value)
+                continue
             number = _number(name, value)
             lazy = _lazy(value) if number is None else None
             if name in found.tensors or name in found.scalars:
@@ -104,9 +113,9 @@ def _leaves(name: str, value: Any) -> Iterator[tuple[str, Any]]:
 def _number(name: str, value: Any) -> float | None:
     if isinstance(value, (bool, int, float)):
         return value
-    if name == "step" and isinstance(value, Lazy) and math.prod(value.shape) == 1:
+    if name in COUNTS and isinstance(value, Lazy) and math.prod(value.shape) == 1:
         value = value.read()
-    if name == "step" and isinstance(value, Tensor) and not lack(value) and value.numel() == 1:
+    if name in COUNTS and isinstance(value, Tensor) and not lack(value) and value.numel() == 1:
         number: float = value.item()
         return number
     return None

@@ -41,6 +41,7 @@ from qmaps.engines.plan import FusedPlan, fused_supports
 from qmaps.engines.rules import ordered
 from qmaps.engines.step import (
     NONE_SHARED,
+    RESET,
     Inputs,
     ParameterStep,
     Rule,
@@ -76,7 +77,8 @@ class CudaSteps(StepEngine):
         # The reference steps parameters with quantized factored statistics.
         whole = all(state.quantizer is None for state in given.states if state.factored)
         on_device = gradient.device == self._engine.device
-        if given.reset_every:  # steps are counted on the device, and from the first one on
+        # Steps are counted on the device, and from the first one on.
+        if given.reset_every or RESET in given.storage:
             return False
         return on_device and whole and fused_supports(rule, given, supports)
 

@@ -29,6 +29,7 @@ from qmaps.engines.step_scalars import StepScalar
 from qmaps.normalize.base import Normalizer
 
 COUNTER = torch.float64
+RESET = "reset_step"
 """The dtype of step counters; float32, which torch uses, cannot count beyond 2**24."""
 
 FACTORED = "factored"
@@ -149,7 +150,7 @@ class ParameterStep:
 
     def since_reset(self, step: int) -> int:
         """The number of a step, from 1 on, counted from the last reset: that of step scalars."""
-        return (step - 1) % self.reset_every + 1 if self.reset_every else step
+        return step - int(self.storage.get(RESET, 0))
 
     @property
     def kernel_states(self) -> str:

@@ -242,6 +242,11 @@ class Adafactor(QuantizedOptimizer):
         check_bool(group, "relative_step", "scale_parameter", "scale_weight_decay", "factored",
                    "apollo_factorize")  # fmt: skip
         _check_apollo(group)
+        if group["apollo_rank"] and group.get("reset_every"):
+            raise BadValueError(
+                f"reset_every={group['reset_every']} needs apollo_rank=0, but it is "
+                f"{group['apollo_rank']}: projections are drawn by the number of the step"
+            )
         if group["beta3"] is not None:
             for name, unfit in (("beta1", not group["beta1"]), ("factored", not group["factored"]),
                                 ("apollo_rank", group["apollo_rank"] != 0)):  # fmt: skip

@@ -13,6 +13,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+import torch
+
+from qmaps.engines.step import COUNTER, RESET
 from qmaps.errors import BadValueError, shown
 from qmaps.optim.entries import Entry
 
@@ -39,20 +42,26 @@ def check_reset_every(value: object) -> None:
 def reset(optimizer: QuantizedOptimizer, entries: Sequence[Entry]) -> None:
     """Before a step, take the states away that begin anew in it.
 
-    They are those of parameters that have taken a multiple of `reset_every` steps. The step counter
-    and a master copy stay. Engines make missing states as before the first step.
+    They are those of parameters that have taken `reset_every` steps or more since their last reset,
+    whose step is kept in their state as ``reset_step``. The step counter and a master copy stay.
+    Engines make missing states as before the first step.
 
     Args:
         optimizer: the optimizer of the states.
         entries: the parameters of the step.
+
+    Raises:
+        BadValueError: `reset_every` of a group has become a value that is not allowed.
     """
     for _, param, group, _ in entries:
+        check_reset_every(group.get("reset_every"))
         if not (steps := every(group)):
             continue
         state = optimizer.state.get(param)
         if not state or "step" not in state:
             continue
         taken = int(state["step"])
-        if taken and taken % steps == 0:
+        if taken - int(state.get(RESET, 0)) >= steps:
             for name in optimizer.state_names:
                 state.pop(name, None)
+            state[RESET] = torch.tensor(taken, dtype=COUNTER)

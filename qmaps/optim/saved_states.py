@@ -19,7 +19,7 @@ from qmaps.distributed.rows import write as write_rows
 from qmaps.distributed.shards import Shard, is_distributed, local, shard_of
 from qmaps.engines.dense import lack
 from qmaps.engines.masters import MASTER, REMAINDER, has_master, remainder_dtype
-from qmaps.engines.step import COUNTER, codes_of
+from qmaps.engines.step import COUNTER, RESET, codes_of
 from qmaps.errors import DAMAGE, BadTypeError, BadValueError, QmapsError, shown
 from qmaps.normalize.block import MOST
 from qmaps.optim.choice import Choices, check_patterns, listed
@@ -71,7 +71,7 @@ def written(optimizer: QuantizedOptimizer, name: str, value: Any, param: Tensor)
         if not isinstance(value, QuantizedTensor):
             return value
         return write_rows(value, None) if wanted() else to_plain(value)
-    if name == "step" or not isinstance(value, (Tensor, QuantizedTensor)):
+    if name in ("step", RESET) or not isinstance(value, (Tensor, QuantizedTensor)):
         return value
     its = shard.following(state_dims(optimizer, name, param.dim()))
     if isinstance(value, Tensor):
@@ -377,6 +377,8 @@ def read_state(
     given = {name: value for name, value in saved.items() if value is not None}
     if "step" in given:
         state["step"] = _step(given.pop("step"), where, on_host=optimizer.native_rule is None)
+    if RESET in given:
+        state[RESET] = _step(given.pop(RESET), where, on_host=True)
     if MASTER in given:
         state[MASTER] = _master(given.pop(MASTER), where, param, group)
     if REMAINDER in given:
@@ -460,7 +462,7 @@ def _joined(rows: Rows, its: Shard | None) -> Tensor | QuantizedTensor:
 
 def _master(value: Any, where: str, param: Tensor, group: Group) -> Tensor:
     """A parameter's master copy."""
-    if not has_master(param, group):
+    if not has_master(param, group) and remainder_dtype(param, group) is None:
         kind = str(param.dtype).removeprefix("torch.")
         option = f"master_weights={group['master_weights']}"
         raise BadValueError(
@@ -480,7 +482,10 @@ def _master(value: Any, where: str, param: Tensor, group: Group) -> Tensor:
 
 def _remainder(value: Any, where: str, param: Tensor, group: Group) -> Tensor:
     """The remainder of a parameter's master weights."""
-    if (dtype := remainder_dtype(param, group)) is None:
+    dtype = remainder_dtype(param, group)
+    if dtype is None and has_master(param, group) and param.dtype == torch.bfloat16:
+        dtype = torch.int8 if getattr(value, "dtype", None) == torch.int8 else torch.int16
+    if dtype is None:
         kind = str(param.dtype).removeprefix("torch.")
         option = f"master_weights={group['master_weights']!r}"
         raise BadValueError(

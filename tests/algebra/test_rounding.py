@@ -1,6 +1,7 @@
 """The rounding of a quantizer: what names it, and what users may pass."""
 
 import dataclasses
+import pickle
 
 import pytest
 import torch
@@ -8,6 +9,7 @@ import torch
 import qmaps
 from qmaps.algebra.quantized import from_plain, to_plain
 from qmaps.algebra.rounding import Rounding
+from qmaps.errors import BadTypeError
 from qmaps.maps import Codebook, Linear
 from qmaps.normalize import BlockWise
 
@@ -41,3 +43,30 @@ def test_files_keep_the_rounding_of_a_codebook(rounding: Rounding) -> None:
     q = dataclasses.replace(BlockWise(8) / mine, rounding=rounding)
     t = q.quantize(torch.linspace(-1, 1, 24))
     assert from_plain(to_plain(t)).quantizer.rounding is rounding
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        (
+            {"rounding": "+sr"},
+            "rounding='+sr' must be a qmaps.Rounding, such as Rounding.STOCHASTIC",
+        ),
+        ({"stochastic": "no"}, "stochastic='no' must be a bool or None"),
+    ],
+)
+def test_bad_roundings(options: dict[str, str], message: str) -> None:
+    with pytest.raises(BadTypeError) as caught:
+        qmaps.Quantizer(NEAREST.normalizer, NEAREST.map, **options)
+    assert str(caught.value) == message
+
+
+@pytest.mark.parametrize("stochastic", [True, False])
+def test_pickles_of_earlier_versions(stochastic: bool) -> None:
+    """They hold `stochastic` where there is `rounding` today."""
+    q = dataclasses.replace(NEAREST, stochastic=stochastic)
+    kept = {name: value for name, value in vars(q).items() if name != "rounding"}
+    old = qmaps.Quantizer.__new__(qmaps.Quantizer)
+    old.__setstate__({**kept, "stochastic": stochastic})
+    assert old == q
+    assert pickle.loads(pickle.dumps(q)) == q

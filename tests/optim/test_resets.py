@@ -12,8 +12,10 @@ from torch import nn
 
 import qmaps
 from qmaps import lpmm
+from qmaps.capture import Monitor
 from qmaps.engines.backends import use_backend
 from qmaps.engines.philox import RoundingKey
+from qmaps.errors import BadValueError
 from qmaps.optim import (
     SGD,
     SM3,
@@ -150,6 +152,63 @@ def test_the_option_may_change_while_training() -> None:
         optimizer.step()
         seen.append(float(optimizer.state[param]["momentum_buffer"][0]))
     assert seen == [1.0, 1.5, 1.0, 1.5, 1.75, 1.875]
+
+
+@pytest.mark.parametrize("engine", ["native", "reference"])
+@pytest.mark.parametrize(
+    ("before", "after", "resets"), [(None, 4, [7]), (4, None, [4]), (4, 3, [4, 7])]
+)
+def test_bias_corrections_follow_an_option_that_changes(
+    before: int | None, after: int | None, resets: list[int], engine: str
+) -> None:
+    def fresh(at: torch.Tensor) -> AdamW:
+        return AdamW([nn.Parameter(at.detach().clone())], lr=0.1)
+
+    with use_backend(engine):
+        optimizer = fresh(torch.ones(8, 8))
+        param = optimizer.param_groups[0]["params"][0]
+        optimizer.param_groups[0]["reset_every"] = before
+        for number, value in enumerate((1.0, -2.0, 3.0, 1.0, 2.0, -1.0, 4.0, 1.0, 2.0)):
+            if number in [0, *resets]:
+                twin = fresh(param)
+            if number == 7:
+                optimizer.param_groups[0]["reset_every"] = after
+            if number == 8:  # a checkpoint knows when its states began
+                saved, optimizer = optimizer.state_dict(), fresh(param)
+                optimizer.load_state_dict(saved)
+            for one in (optimizer, twin):
+                one.param_groups[0]["params"][0].grad = torch.full((8, 8), value)
+                one.step()
+            param, other = (o.param_groups[0]["params"][0] for o in (optimizer, twin))
+            assert torch.equal(param, other), number
+
+
+def test_an_option_set_later_is_checked() -> None:
+    param = nn.Parameter(torch.ones(4))
+    optimizer = SGD([param], lr=1.0, momentum=0.5)
+    optimizer.param_groups[0]["reset_every"] = 1.5
+    param.grad = torch.ones(4)
+    with pytest.raises(BadValueError) as caught:
+        optimizer.step()
+    assert str(caught.value) == "reset_every=1.5 must be None or an int of at least 2"
+
+
+def test_resets_and_projections_are_refused() -> None:
+    with pytest.raises(BadValueError) as caught:
+        Adafactor([nn.Parameter(torch.ones(64, 64))], apollo_rank=4, reset_every=5)
+    assert str(caught.value) == (
+        "reset_every=5 needs apollo_rank=0, but it is 4: projections are drawn by the number of "
+        "the step"
+    )
+
+
+def test_monitors_refuse_resets() -> None:
+    optimizer = AdamW8bit([nn.Parameter(torch.ones(80, 80))], reset_every=5)
+    with pytest.raises(BadValueError) as caught:
+        Monitor(optimizer)
+    assert str(caught.value) == (
+        "group0.param0 has reset_every=5; a monitor supports states that are not reset"
+    )
 
 
 def test_a_skipped_step_is_none() -> None:

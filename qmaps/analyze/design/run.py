@@ -48,7 +48,7 @@ BEST = 3
 """Quantizers of each moment that are combined with those of the other."""
 CRITERIA = {"step_cost": 0.05, "displacement_error": NOTHING, "update_error": NOTHING}
 """By what pairs can be chosen, and below which number all count as equal. Among pairs of lower
-step costs no measure ordered the losses of training (docs/design.md)."""
+step costs no error ordered the losses on all models (docs/design.md)."""
 UPDATE_ERROR = "mean_abs_error"
 """The measure of a single update that the criterion ``update_error`` compares."""
 REPLAYED = ("step_cost", "displacement_error", "progress", "net_progress", "explosion_share")
@@ -167,7 +167,7 @@ def run(
     """
     widths = _widths(bits)
     limits = _limits(widths, bits_per_element)
-    if criterion not in CRITERIA:
+    if criterion not in list(CRITERIA):  # which may be unhashable
         allowed = ", ".join(CRITERIA)
         raise BadValueError(f"criterion={shown(criterion)} must be one of {allowed}")
     check(steps, share=1.0 if share is None else share, seed=seed)

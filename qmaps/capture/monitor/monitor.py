@@ -199,6 +199,11 @@ class Monitor:
         if not chosen:
             raise no_match(parameters, [label for label, _, _ in everything])
         for label, parameter, group in chosen:
+            if group.get("reset_every"):
+                raise BadValueError(
+                    f"{label} has reset_every={group['reset_every']}; a monitor supports states "
+                    "that are not reset"
+                )
             for name in optimizer.state_shapes(parameter, group):
                 q = optimizer.quantizer_of(name, parameter, group)
                 if q is not None and q.dithered:

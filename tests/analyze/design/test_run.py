@@ -313,6 +313,8 @@ def test_bad_arguments(recording: Path) -> None:
         ({"bits_per_element": "4"}, BadTypeError, "bits_per_element='4' must be a number"),
         ({"bits": (2, 3), "bits_per_element": 2.5001}, BadValueError, "bits_per_element=2.5001 "
          "leaves too little for scales; these parameters need at least 2.52"),
+        ({"criterion": ["step_cost"]}, BadValueError, "criterion=['step_cost'] must be one of "
+         "step_cost, displacement_error, update_error"),
         ({"criterion": "loss"}, BadValueError, "criterion='loss' must be one of step_cost, "
          "displacement_error, update_error"),
         ({"steps": 1}, BadValueError, "steps=1 must be 2 to 2**32 - 1"),

@@ -15,6 +15,7 @@ from qmaps.algebra.quantized import QuantizedTensor
 from qmaps.algebra.quantizer import Quantizer
 from qmaps.capture.conversion.families import Family, family_of
 from qmaps.capture.conversion.form import Group, OptimizerState, Parameter, State, checked
+from qmaps.engines.masters import REMAINDER
 from qmaps.errors import DAMAGE, BadTypeError, BadValueError, CaptureError, shown
 from qmaps.maps.base import Map
 from qmaps.maps.codebook import Codebook
@@ -147,6 +148,12 @@ class Format(ABC):
             parameters = []
             for label, name, saved in slots:
                 try:
+                    if REMAINDER in saved:
+                        raise CaptureError(
+                            f"{label!r} has {REMAINDER}, bits of the parameter that no other "
+                            "format holds; resume with master_weights=True, take a step, and save "
+                            "again"
+                        )
                     states = self.named(self.states(saved, label), hint)
                     step = _step(saved.get("step"))
                 except CaptureError:
