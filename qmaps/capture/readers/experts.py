@@ -70,13 +70,17 @@ class Experts:
             )
         return cls(model, [int(number) for number in saved.get("num_experts") or ()], files)
 
-    def names(self, parameters: Sequence[str], part: int, parts: int) -> dict[str, str]:
+    def names(
+        self, parameters: Sequence[str], part: int, parts: int, every: Sequence[str]
+    ) -> dict[str, str]:
         """What the experts of some ranks are called among all.
 
         Args:
             parameters: names of the parameters of a group, as a rank calls them.
             part: number of the expert-parallel rank.
             parts: number of expert-parallel ranks; 1 for groups without experts.
+            every: names of the parameters of all groups. DeepSpeed may divide the experts of a
+                layer among groups, by their size.
 
         Returns:
             The name among all, by the rank's own name; experts alone.
@@ -89,13 +93,13 @@ class Experts:
         if parts > 1 and (odd := [name for name, match in matches.items() if match is None]):
             raise CaptureError(
                 f"{str(self._model)!r} has {odd[0]!r} in a group whose ranks have different "
-                "experts, and it is of none"
+                "experts, and it is no expert's"
             )
         found = {name: match for name, match in matches.items() if match is not None}
         local: dict[str, int] = {}
-        for match in found.values():
+        for match in filter(None, map(NAME.fullmatch, every)):
             local[match[1]] = max(local.get(match[1], 0), int(match[2]) + 1)
-        for count in local.values():
+        for count in {local[match[1]] for match in found.values()}:
             if count * parts not in self._numbers:
                 numbers = ", ".join(map(str, self._numbers)) or "no"
                 raise CaptureError(

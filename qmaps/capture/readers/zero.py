@@ -278,7 +278,7 @@ def _state_dict(
     every: list[dict[str, tuple[int, ...]]] = []
     for number, (flat, named) in enumerate(zip(flats, shapes, strict=True)):
         every.append({})
-        for owners, names in _owners(ranks, number, named, experts):
+        for owners, names in _owners(ranks, number, shapes, experts):
             for local, pieces in in_parts(owners, number, flat, named).items():
                 name, shape = names.get(local, local), named[local]
                 every[-1][name] = shape
@@ -296,7 +296,7 @@ def _state_dict(
 def _owners(
     ranks: list[Rank],
     number: int,
-    named: Mapping[str, tuple[int, ...]],
+    shapes: Sequence[Mapping[str, tuple[int, ...]]],
     experts: Experts | None,
 ) -> Iterator[tuple[list[Rank], dict[str, str]]]:
     """Which ranks share a group, and what they call its experts; several if they have different."""
@@ -311,8 +311,9 @@ def _owners(
         yield ranks, {}
         return
     several = len(ranks) // count
+    every = [name for named in shapes for name in named]
     for part in range(several):
-        yield ranks[part::several], experts.names([*named], part, several)
+        yield ranks[part::several], experts.names([*shapes[number]], part, several, every)
 
 
 def with_names(

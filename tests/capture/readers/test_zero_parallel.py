@@ -11,6 +11,7 @@ import torch
 
 from qmaps.capture import load
 from qmaps.capture.conversion import convert_file
+from qmaps.capture.readers.experts import Experts
 from qmaps.capture.readers.rank_file import STAND_INS
 from qmaps.errors import CaptureError, one_line
 from qmaps.storage import checkpoint
@@ -322,3 +323,16 @@ def test_experts_of_several_model_parallel_ranks_are_refused(tmp_path: Path) -> 
         f"{str(model)!r} is of experts and of several model-parallel ranks; experts are read of "
         "data-parallel ranks alone",
     )
+
+
+def test_experts_of_a_layer_may_lie_in_several_groups() -> None:
+    """DeepSpeed divides large groups by their size."""
+    of = "0.deepspeed_moe.experts.deepspeed_experts."
+    groups = [[f"{of}{number}.weight" for number in numbers] for numbers in ((0, 1), (2, 3))]
+    every = [name for group in groups for name in group]
+    experts = Experts(Path("model"), [8], [])
+    found = [experts.names(group, 1, 2, every) for group in groups]
+    assert found == [
+        {name: f"{of}{4 + 2 * place + number}.weight" for number, name in enumerate(group)}
+        for place, group in enumerate(groups)
+    ]
