@@ -13,7 +13,7 @@ from torch import Tensor
 from qmaps.capture.snapshot import DTYPES, Lazy
 from qmaps.engines.dense import lack
 from qmaps.engines.masters import REMAINDER
-from qmaps.engines.step import RESET
+from qmaps.engines.step import COUNTS
 
 
 @dataclass
@@ -29,10 +29,6 @@ class Collected:
     tensors: dict[str, Lazy] = field(default_factory=dict)
     scalars: dict[str, float] = field(default_factory=dict)
     skipped: dict[str, str] = field(default_factory=dict)
-
-
-COUNTS = ("step", RESET)
-"""States that count steps; they are numbers, and no tensors to measure."""
 
 
 def collect(state: Mapping[Any, Any]) -> Collected:

@@ -29,8 +29,13 @@ from qmaps.engines.step_scalars import StepScalar
 from qmaps.normalize.base import Normalizer
 
 COUNTER = torch.float64
-RESET = "reset_step"
 """The dtype of step counters; float32, which torch uses, cannot count beyond 2**24."""
+
+RESET = "reset_step"
+"""The step of a parameter's last reset, among its states; absent before the first."""
+
+COUNTS = ("step", RESET)
+"""States that count steps: numbers, which shards have whole."""
 
 FACTORED = "factored"
 """The word for all factored statistics in a kernel's list of states."""

@@ -19,7 +19,7 @@ from qmaps.distributed.rows import write as write_rows
 from qmaps.distributed.shards import Shard, is_distributed, local, shard_of
 from qmaps.engines.dense import lack
 from qmaps.engines.masters import MASTER, REMAINDER, has_master, remainder_dtype
-from qmaps.engines.step import COUNTER, RESET, codes_of
+from qmaps.engines.step import COUNTER, COUNTS, RESET, codes_of
 from qmaps.errors import DAMAGE, BadTypeError, BadValueError, QmapsError, shown
 from qmaps.normalize.block import MOST
 from qmaps.optim.choice import Choices, check_patterns, listed
@@ -71,7 +71,7 @@ def written(optimizer: QuantizedOptimizer, name: str, value: Any, param: Tensor)
         if not isinstance(value, QuantizedTensor):
             return value
         return write_rows(value, None) if wanted() else to_plain(value)
-    if name in ("step", RESET) or not isinstance(value, (Tensor, QuantizedTensor)):
+    if name in COUNTS or not isinstance(value, (Tensor, QuantizedTensor)):
         return value
     its = shard.following(state_dims(optimizer, name, param.dim()))
     if isinstance(value, Tensor):
