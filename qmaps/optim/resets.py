@@ -53,8 +53,11 @@ def reset(optimizer: QuantizedOptimizer, entries: Sequence[Entry]) -> None:
     Raises:
         BadValueError: `reset_every` of a group has become a value that is not allowed.
     """
-    for _, param, group, _ in entries:
+    for group in optimizer.param_groups:
         check_reset_every(group.get("reset_every"))
+    if not any(map(every, optimizer.param_groups)):
+        return
+    for _, param, group, _ in entries:
         if not (steps := every(group)):
             continue
         state = optimizer.state.get(param)
