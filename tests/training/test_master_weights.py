@@ -15,6 +15,7 @@ from qmaps import capture
 from qmaps.engines.masters import MASTER
 from qmaps.engines.native import core
 from qmaps.engines.native.plan import NativePlan
+from qmaps.engines.remainders import SPLITS
 from qmaps.optim import AdamW, AdamW8bit, QuantizedOptimizer
 from tests.training.runs import EVERY, assert_same, gradients, loss_of, make, net, parts
 
@@ -94,10 +95,11 @@ def test_the_native_engine_steps_copies(
     assert_masters(*pair[2:])
 
 
-def test_small_updates_arrive(engine: str) -> None:
+@pytest.mark.parametrize("form", [True, *SPLITS])
+def test_small_updates_arrive(form: bool | str, engine: str) -> None:
     exact, lossy = (nn.Parameter(torch.ones(100, dtype=torch.bfloat16)) for _ in range(2))
     optimizer = AdamW(
-        [{"params": [exact], "master_weights": True}, {"params": [lossy]}], lr=2.0**-12,
+        [{"params": [exact], "master_weights": form}, {"params": [lossy]}], lr=2.0**-12,
         weight_decay=0,
     )  # fmt: skip
     for _ in range(64):
