@@ -16,21 +16,17 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pandas as pd
-import torch
-from torch import nn
 
 from benchmarks.command import command_line, one_line_errors, trial_options
-from benchmarks.judges import PAPER
+from benchmarks.judges import JUDGED, PAPER, at_own_rate, minus_full
 from benchmarks.markdown import markdown
-from benchmarks.paired import paired
+from benchmarks.recorded import recorded
 from benchmarks.trials import FULL, Trial, restore, run_all
 from qmaps import capture
 from qmaps.algebra.pair import Pair
 from qmaps.analyze import design, update_error
-from qmaps.capture import CapturedStates, StateRecorder
-from qmaps.lab.compare import Contender
+from qmaps.capture import CapturedStates
 from qmaps.lab.judges import JUDGES
-from qmaps.lab.workloads import train
 from qmaps.optim import Choice
 from qmaps.storage.files import output_folder, replacing, write_text
 
@@ -47,32 +43,11 @@ TRAINED = (4, 3)
 """Widths of the designs by step cost that are trained."""
 TRAINED_ON = ("docstring-lm", "lm-tiny")
 SEEDS = 8
-JUDGED = Path(__file__).parents[1] / "reports" / "judges.csv"
 MEASURES = {"mean_abs_error": "mean", "median_rel_error": "median relative"}
 
 
-def states_of(judge: str, folder: Path, *, gradients: bool = False) -> CapturedStates:
-    """States of 32-bit AdamW, seed 0, after half of a judge's steps."""
-    workload = JUDGES[judge]
-    half = workload.steps // 2
-
-    def record(optimizer: torch.optim.Optimizer, _: nn.Module) -> StateRecorder:
-        return StateRecorder(
-            optimizer, folder / "states", steps=[half], gradients=WINDOW if gradients else None
-        )
-
-    train(
-        workload,
-        Contender(FULL).optimizer,
-        out=folder / "run",
-        steps=half + (WINDOW + 1 if gradients else 1),
-        hooks=[record],
-    )
-    return capture.load(folder / "states")
-
-
 def designs(states: CapturedStates) -> tuple[list[Pair], pd.DataFrame]:
-    """The designed pairs of each widths, and errors of these and of `KNOWN` on the second half."""
+    """The designed pair for each of `WIDTHS`; errors of these and `KNOWN` on the second half."""
     pairs, frames = [], []
     for widths in WIDTHS:
         found = design.run(states, widths, bits_per_element=BITS, criterion="update_error")
@@ -108,16 +83,9 @@ def differences(trained: pd.DataFrame, judged: pd.DataFrame) -> pd.DataFrame:
         `judge`, `quantizer`, `seeds`, `difference` (mean), `low` and `high` (95 % confidence
         interval).
     """
-    records = []
-    for judge, rows in trained.groupby("judge", sort=False):
-        own = judged[(judged["judge"] == judge) & (judged["lr"] == JUDGES[str(judge)].lr)]
-        full = own[own["quantizer"] == FULL].set_index("seed")["loss"]
-        others = own[own["quantizer"] != FULL]
-        for pair, group in pd.concat([rows, others]).groupby("quantizer"):
-            losses = group.set_index("seed")["loss"].fillna(float("inf"))
-            found = paired(losses, full[full.index.isin(losses.index)])
-            records.append({"judge": judge, "quantizer": pair, **found})
-    return pd.DataFrame(records)
+    own = at_own_rate(judged)
+    others = own[(own["quantizer"] != FULL) & own["judge"].isin(trained["judge"])]
+    return minus_full(pd.concat([trained, others]), judged, ("quantizer",))
 
 
 def page(frame: pd.DataFrame, losses: pd.DataFrame, pairs: Sequence[Pair], command: str) -> str:
@@ -141,7 +109,7 @@ def page(frame: pd.DataFrame, losses: pd.DataFrame, pairs: Sequence[Pair], comma
         f"the first half of a window of {WINDOW} gradients of `{DESIGNED_ON}`. Errors are those of "
         "one update after half of the training: the mean of |u - u_quantized|, and the median of "
         "|u - u_quantized| / |u|. `x less` is the paper's error divided by the pair's. The "
-        f"first table is of the second half of the window, which chose nothing, and the others are "
+        "first table is of the second half of the window, which chose nothing, and the others are "
         "of models that no design has seen. Bits per element are of each model's matrices; those "
         "of the paper's pair are more than 4.25 where matrices are small.",
     ]
@@ -200,7 +168,7 @@ def main(given: Sequence[str] | None = None) -> int:
     out, kept = output_folder(options.out), options.runs / "trials"
     restore(out / "designed-trials.csv", kept)
     with tempfile.TemporaryDirectory() as folder:
-        own = states_of(DESIGNED_ON, Path(folder) / DESIGNED_ON, gradients=True)
+        own = capture.load(recorded(DESIGNED_ON, Path(folder) / DESIGNED_ON, WINDOW))
         due = trials(own, Path(folder))
         trained = run_all(due, kept, workers=options.workers or 0)
         trained = trained.assign(key=[trial.key for trial in due])
@@ -208,7 +176,7 @@ def main(given: Sequence[str] | None = None) -> int:
         frames = [held_out.assign(judge=f"{DESIGNED_ON}, held-out half")]
         compared = [*pairs, *map(Pair.parse, KNOWN)]
         for judge in OTHERS:
-            states = states_of(judge, Path(folder) / judge)
+            states = recorded(judge, Path(folder) / judge)
             frames.append(update_error(states, compared).assign(judge=judge))
             print(f"measured {judge}", flush=True)
     frame = pd.concat(frames)[["judge", "quantizer", "bits_per_element", *MEASURES]]

@@ -44,6 +44,8 @@ class Effort:
 
 EFFORTS = {"stdlib-lm": Effort((0.5, 1.0, 2.0), 2, 3), "minilm": Effort((0.5, 1.0, 2.0), 4, 3)}
 """Efforts of judges whose runs take minutes."""
+JUDGED = Path(__file__).parents[1] / "reports" / "judges.csv"
+"""The rows that studies compare theirs with."""
 PAPER = "B128/DE@4s + rank1/linear@4u"
 KNOWN = (
     FULL,
@@ -114,6 +116,35 @@ def rates(frame: pd.DataFrame) -> pd.DataFrame:
     return table.sort_values(["judge", "lr"], ignore_index=True)
 
 
+def at_own_rate(frame: pd.DataFrame) -> pd.DataFrame:
+    """The rows of `run_all` whose learning rate is the judge's own."""
+    return frame[[row.lr == JUDGES[row.judge].lr for row in frame.itertuples()]]
+
+
+def minus_full(frame: pd.DataFrame, judged: pd.DataFrame, by: Sequence[str]) -> pd.DataFrame:
+    """Final losses minus that of 32 bits with the same seed.
+
+    Args:
+        frame: rows of `run_all`, with the columns `by`.
+        judged: rows of reports/judges.csv.
+        by: columns that tell what is compared.
+
+    Returns:
+        `judge`, the columns `by`, `seeds`, `difference` (mean; infinite where a run diverged),
+        `low` and `high` (95 % confidence interval).
+    """
+    own = at_own_rate(judged)
+    exact = own[own["quantizer"] == FULL].set_index(["judge", "seed"])["loss"]
+    records = []
+    for judge, rows in frame.groupby("judge", sort=False):
+        full = exact[judge]
+        for key, group in rows.groupby(list(by)):
+            losses = group.set_index("seed")["loss"].fillna(float("inf"))
+            found = paired(losses, full[full.index.isin(losses.index)])
+            records.append({"judge": judge, **dict(zip(by, key, strict=True)), **found})
+    return pd.DataFrame(records)
+
+
 def power(frame: pd.DataFrame) -> pd.DataFrame:
     """Differences to 32 bits at the judge's own rate, paired by seed.
 
@@ -127,8 +158,7 @@ def power(frame: pd.DataFrame) -> pd.DataFrame:
         `detectable` (the difference that a paired t-test at 5 % sees with a probability of 80 %
         in as many seeds).
     """
-    at_own = frame[[row.lr == JUDGES[row.judge].lr for row in frame.itertuples()]]
-    table = at_own.pivot_table("loss", ["judge", "seed"], "quantizer", sort=False)
+    table = at_own_rate(frame).pivot_table("loss", ["judge", "seed"], "quantizer", sort=False)
     records = []
     for judge, losses in table.groupby(level="judge", sort=False):
         gap = (losses[PAPER] - losses[FULL]).mean()

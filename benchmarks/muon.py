@@ -257,13 +257,13 @@ def main(given: Sequence[str] | None = None) -> int:
     among(parser, "workload", options.workload, list(WORKLOADS))
     out, kept, workers = output_folder(options.out), options.runs / "trials", options.workers or 0
     restore(out / "muon.csv", kept)
+
+    def trained(trials: Sequence[Trial], part: str) -> pd.DataFrame:
+        keys = [trial.key for trial in trials]
+        return run_all(trials, kept, workers=workers).assign(part=part, key=keys)
+
     parts = []
     for name in options.workload:
-
-        def trained(trials: Sequence[Trial], part: str) -> pd.DataFrame:
-            keys = [trial.key for trial in trials]
-            return run_all(trials, kept, workers=workers).assign(part=part, key=keys)
-
         swept = trained(adamw_sweep(name), "AdamW")
         lr = best(swept, "lr")
         muon = trained(muon_sweep(name, lr), "Muon")

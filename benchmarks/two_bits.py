@@ -17,19 +17,15 @@ from pathlib import Path
 
 import pandas as pd
 import torch
-from torch import nn
 
 from benchmarks.command import among, command_line, one_line_errors, trial_options
-from benchmarks.judges import PAPER, effort
+from benchmarks.judges import JUDGED, PAPER, at_own_rate, effort, minus_full
 from benchmarks.markdown import markdown
-from benchmarks.paired import paired
+from benchmarks.recorded import recorded
 from benchmarks.trials import FULL, Trial, restore, run_all
 from qmaps.algebra.pair import Pair
 from qmaps.analyze import replay
-from qmaps.capture import StateRecorder
-from qmaps.lab.compare import Contender
 from qmaps.lab.judges import JUDGES
-from qmaps.lab.workloads import train
 from qmaps.storage.files import output_folder, replacing, write_text
 
 WINDOW = 30
@@ -37,7 +33,6 @@ WINDOW = 30
 CHOSEN_ON = ("docstring-lm", "lm-tiny")
 """Judges whose gradients are replayed; the others are held out."""
 DEFAULT = ("digits", "docstring-lm", "lm-tiny", "minilm")
-JUDGED = Path(__file__).parents[1] / "reports" / "judges.csv"
 COARSE = "B32x8/quantile-normal@2s+sr + B128/power3@2u"
 """The preset ``2bit`` before this comparison."""
 KNOWN = (PAPER, COARSE)
@@ -95,21 +90,8 @@ def trials(judge: str) -> list[Trial]:
 
 def replayed(judge: str) -> pd.DataFrame:
     """Summary of a replay of `CANDIDATES` on a judge's gradients, 32-bit AdamW's, seed 0."""
-    workload = JUDGES[judge]
-    half = workload.steps // 2
     with tempfile.TemporaryDirectory() as folder:
-        states = Path(folder) / "states"
-
-        def record(optimizer: torch.optim.Optimizer, _: nn.Module) -> StateRecorder:
-            return StateRecorder(optimizer, states, steps=[half], gradients=WINDOW)
-
-        train(
-            workload,
-            Contender(FULL).optimizer,
-            out=Path(folder) / "run",
-            steps=half + WINDOW + 1,
-            hooks=[record],
-        )
+        states = recorded(judge, Path(folder), WINDOW)
         found = replay.summarize(replay.run(states, list(CANDIDATES)))
     kept = ["quantizer", "step_cost", "update_gain", "update_noise", "largest_update"]
     return found[kept].assign(judge=judge, bits=[bits(pair) for pair in found["quantizer"]])
@@ -126,16 +108,12 @@ def differences(frame: pd.DataFrame, judged: pd.DataFrame) -> pd.DataFrame:
         `judge`, `quantizer`, `beta`, `bits`, `seeds`, `difference` (mean; infinite where a run
         diverged), `low` and `high` (95 % confidence interval).
     """
-    records = []
-    for judge, rows in frame.groupby("judge", sort=False):
-        own = judged[(judged["judge"] == judge) & (judged["lr"] == JUDGES[str(judge)].lr)]
-        full = own[own["quantizer"] == FULL].set_index("seed")["loss"]
-        known = own[own["quantizer"].isin(KNOWN)].assign(beta=0.9)
-        for (pair, beta), group in pd.concat([known, rows]).groupby(["quantizer", "beta"]):
-            losses = group.set_index("seed")["loss"].fillna(float("inf"))
-            found = {"judge": judge, "quantizer": pair, "beta": beta, "bits": bits(str(pair))}
-            records.append({**found, **paired(losses, full[full.index.isin(losses.index)])})
-    return pd.DataFrame(records)
+    own = at_own_rate(judged)
+    known = own["quantizer"].isin(KNOWN) & own["judge"].isin(frame["judge"])
+    compared = pd.concat([frame, own[known].assign(beta=0.9)])
+    found = minus_full(compared, judged, ("quantizer", "beta"))
+    found.insert(3, "bits", found["quantizer"].map(bits))
+    return found
 
 
 def page(found: pd.DataFrame, windows: pd.DataFrame, command: str) -> str:
