@@ -1,19 +1,22 @@
-"""How a step of AdamW scales with cores: measured here, and modelled for more of them.
+"""How a step of an optimizer scales with cores: measured here, and modelled for more of them.
 
-``python -m benchmarks.cores`` measures the arithmetic of one core, with everything in its cache;
-memory bandwidth; and steps on large matrices with 1, 2, 4, ... threads. The model takes the longer
-of the two: arithmetic, divided by the cores, and bytes at the processor's bandwidth. It is compared
-with what was measured and written for larger processors to reports/bench/cores.{csv,md}.
+``python -m benchmarks.cores`` measures, for AdamW, SGD with momentum, LAMB and LARS, the arithmetic
+of one core with everything in its cache, and steps on large matrices with 1, 2, 4, ... threads;
+and the memory bandwidth of as many threads. The model takes the longer of two times: arithmetic
+divided by the cores, and bytes at the processor's bandwidth. It is compared with what was measured,
+and is written for larger processors to reports/bench/cores.{csv,md}.
 """
 
 from __future__ import annotations
 
 import argparse
+import math
 import os
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import pandas as pd
@@ -22,24 +25,94 @@ from torch import Tensor
 
 from benchmarks import machine
 from benchmarks.bandwidth import bandwidth
-from benchmarks.cases.adamw import EIGHT, FUSED, PRESET, TORCH, ours, traffic
+from benchmarks.cases.adamw import EIGHT, FUSED, PRESET, traffic
+from benchmarks.cases.optimizers import LAMB, LARS, MOMENTUM, traffic_with_norms
 from benchmarks.command import count, one_line_errors, positive
 from benchmarks.data import matrices, new_gradients, parameters
 from benchmarks.markdown import markdown
 from benchmarks.timing import Work, interleaved
+from qmaps import optim
 from qmaps.storage.files import output_folder, replacing, write_text
 
-Make = Callable[[list[Tensor]], Work]
-STEPS: dict[str, tuple[Make, float]] = {
-    "32 bits, torch fused": (
-        lambda params: torch.optim.AdamW(params, **TORCH[FUSED]).step,
-        traffic((None, None)),
+Make = Callable[[list[Tensor]], torch.optim.Optimizer]
+Bytes = Callable[[Sequence[str | None]], float]
+
+
+@dataclass(frozen=True)
+class Step:
+    """A step that is measured.
+
+    Attributes:
+        make: given the parameters, the optimizer.
+        nbytes: that it moves to and from memory for each parameter.
+    """
+
+    make: Make
+    nbytes: float
+
+
+def widths(
+    base: str,
+    wide: Make,
+    narrow: Sequence[Callable[..., torch.optim.Optimizer]],
+    options: Mapping[str, float],
+    states: int,
+    nbytes: Bytes,
+) -> dict[str, Step]:
+    """Steps of an optimizer in 32, 8 and 4 bits.
+
+    Args:
+        base: name of the step in 32 bits.
+        wide: what makes the optimizer with states in 32 bits.
+        narrow: its classes in 8 and 4 bits.
+        options: of these classes.
+        states: number of its states, at most the two of AdamW.
+        nbytes: given the quantizers of the states, bytes of a step for each parameter.
+    """
+    eight, four = (partial(kind, **options) for kind in narrow)
+    return {
+        base: Step(wide, nbytes((None,) * states)),
+        "8 bits": Step(eight, nbytes(EIGHT[:states])),
+        "4 bits": Step(four, nbytes(PRESET[:states])),
+    }
+
+
+TORCH_FUSED, OWN = f"32 bits, {FUSED}", "32 bits, qmaps"
+STEPS: dict[str, dict[str, Step]] = {
+    "AdamW": widths(
+        TORCH_FUSED,
+        partial(torch.optim.AdamW, fused=True),
+        (optim.AdamW8bit, optim.AdamW4bit),
+        {},
+        2,
+        traffic,
     ),
-    "8 bits": (lambda params: ours(params, EIGHT).step, traffic(EIGHT)),
-    "4 bits": (lambda params: ours(params, PRESET).step, traffic(PRESET)),
+    "SGD with momentum": widths(
+        TORCH_FUSED,
+        partial(torch.optim.SGD, fused=True, **MOMENTUM),
+        (optim.SGD8bit, optim.SGD4bit),
+        MOMENTUM,
+        1,
+        traffic,
+    ),
+    "LAMB": widths(
+        OWN,
+        partial(optim.LAMB, **LAMB),
+        (optim.LAMB8bit, optim.LAMB4bit),
+        LAMB,
+        2,
+        traffic_with_norms,
+    ),
+    "LARS": widths(
+        OWN,
+        partial(optim.LARS, **LARS),
+        (optim.LARS8bit, optim.LARS4bit),
+        LARS,
+        1,
+        traffic_with_norms,
+    ),
 }
-"""What makes each step, and the bytes that it moves for each parameter."""
-BASE = next(iter(STEPS))
+"""Steps that take turns, by optimizer; the others are compared to the first, in 32 bits."""
 SMALL = 1 << 17, 3 << 17
 """Sizes whose difference in time is arithmetic alone: what a step costs besides is the same."""
 
@@ -98,7 +171,7 @@ def thread_counts(most: int) -> list[int]:
     return counts if counts[-1] == most else [*counts, most]
 
 
-def in_cache(rounds: int) -> dict[str, float]:
+def in_cache(steps: Mapping[str, Step], rounds: int) -> dict[str, float]:
     """Nanoseconds per parameter of arithmetic on one core, by step."""
     sets = {size: parameters([(size,)]) for size in SMALL}
     refreshes = [new_gradients(params) for params in sets.values()]
@@ -112,9 +185,9 @@ def in_cache(rounds: int) -> dict[str, float]:
         return lambda: [step() for _ in range(20)]
 
     works = {
-        f"{size} {name}": repeated(make(params))
+        f"{size} {name}": repeated(step.make(params).step)
         for size, params in sets.items()
-        for name, (make, _) in STEPS.items()
+        for name, step in steps.items()
     }
     with threads(1):
         seconds, failed = interleaved(works, rounds, refresh=refresh)
@@ -125,78 +198,140 @@ def in_cache(rounds: int) -> dict[str, float]:
         name: 1e9
         * (min(seconds[f"{large} {name}"]) - min(seconds[f"{small} {name}"]))
         / (20 * (large - small))
-        for name in STEPS
+        for name in steps
     }
 
 
-def from_memory(rounds: int, scale: float, number: int) -> tuple[dict[str, float], float]:
-    """Nanoseconds per parameter on matrices in memory, by step, and bytes per second."""
+def from_memory(
+    steps: Mapping[str, Step], rounds: int, scale: float, number: int
+) -> dict[str, float]:
+    """Nanoseconds per parameter on matrices in memory with so many threads, by step."""
     params = parameters(matrices(scale))
-    works = {name: make(params) for name, (make, _) in STEPS.items()}
+    works = {name: step.make(params).step for name, step in steps.items()}
     with threads(number):
         seconds, failed = interleaved(works, rounds, refresh=new_gradients(params))
-        rate = max(bandwidth(rounds, scale).values())
     for error in failed.values():
         raise error
     elements = sum(p.numel() for p in params)
-    return {name: 1e9 * min(each) / elements for name, each in seconds.items()}, rate
+    return {name: 1e9 * min(each) / elements for name, each in seconds.items()}
+
+
+def rates(rounds: int, scale: float, most: int) -> dict[int, float]:
+    """Bytes per second to and from memory, by the number of threads."""
+    found = {}
+    for number in thread_counts(most):
+        with threads(number):
+            found[number] = max(bandwidth(rounds, scale).values())
+    return found
 
 
 def measured(rounds: int, scale: float, most: int) -> pd.DataFrame:
-    """`threads`, `step`, `arithmetic`, `bytes`, `bytes_per_second`, `measured`, `model`."""
-    arithmetic = in_cache(rounds)
+    """One row per optimizer, number of threads and step.
+
+    Returns:
+        `optimizer`, `threads`, `step`, `arithmetic` (nanoseconds per parameter on one core),
+        `bytes` (per parameter), `bytes_per_second`, and `measured` and `model` (nanoseconds per
+        parameter).
+    """
     records = []
-    for number in thread_counts(most):
-        found, rate = from_memory(rounds, scale, number)
-        for name, (_, nbytes) in STEPS.items():
-            records.append(
-                {
-                    "threads": number,
-                    "step": name,
-                    "arithmetic": arithmetic[name],
-                    "bytes": nbytes,
-                    "bytes_per_second": rate,
-                    "measured": found[name],
-                    "model": nanoseconds(arithmetic[name], nbytes, number, rate),
-                }
-            )
+    bytes_per_second = rates(rounds, scale, most)
+    for optimizer, steps in STEPS.items():
+        arithmetic = in_cache(steps, rounds)
+        for number, rate in bytes_per_second.items():
+            found = from_memory(steps, rounds, scale, number)
+            for name, step in steps.items():
+                records.append(
+                    {
+                        "optimizer": optimizer,
+                        "threads": number,
+                        "step": name,
+                        "arithmetic": arithmetic[name],
+                        "bytes": step.nbytes,
+                        "bytes_per_second": rate,
+                        "measured": found[name],
+                        "model": nanoseconds(arithmetic[name], step.nbytes, number, rate),
+                    }
+                )
     return pd.DataFrame(records)
 
 
+def enough(arithmetic: float, nbytes: float, bytes_per_second: float) -> int:
+    """The least number of cores with which memory takes at least as long as arithmetic.
+
+    Args:
+        arithmetic: nanoseconds per parameter on one core.
+        nbytes: bytes per parameter.
+        bytes_per_second: memory bandwidth of all cores together.
+    """
+    # Rounded first, so that two cores and a rounding error are not three.
+    return max(1, math.ceil(round(arithmetic * bytes_per_second / (1e9 * nbytes), 6)))
+
+
 def modelled(frame: pd.DataFrame, processor: Processor) -> list[str]:
-    """A row of the table of other processors: by step, where memory binds, and the ratio."""
+    """A row of a table of other processors: by step, where memory binds, and the ratio.
+
+    Args:
+        frame: rows of `measured` of one optimizer.
+        processor: what is modelled.
+    """
     rate = processor.gb_per_s * 1e9 * REACHED
-    one = frame[frame["threads"] == 1].set_index("step")
-    base = one.loc[BASE]
+    one = frame[frame["threads"] == 1]
+    base = one.iloc[0]
     cells = [processor.name, str(processor.cores), f"{processor.gb_per_s:g}"]
     whole = nanoseconds(base["arithmetic"], base["bytes"], processor.cores, rate)
-    for name in STEPS:
-        row = one.loc[name]
-        bound = row["arithmetic"] * rate / (row["bytes"] * 1e9)
-        cells.append(f"{bound:.0f}")
-        if name != BASE:
+    for _, row in one.iterrows():
+        cells.append(str(enough(row["arithmetic"], row["bytes"], rate)))
+        if row["step"] != base["step"]:
             here = nanoseconds(row["arithmetic"], row["bytes"], processor.cores, rate)
             cells.append(f"{whole / here:.2f}")
     return cells
 
 
-def page(frame: pd.DataFrame, about: Sequence[str]) -> str:
-    """The report."""
+def processors(frame: pd.DataFrame, others: Sequence[Processor]) -> list[str]:
+    """The table of other processors for each optimizer, in Markdown."""
+    lines = []
+    for optimizer, part in frame.groupby("optimizer", sort=False):
+        base, *narrow = part[part["threads"] == 1]["step"]
+        head = ["processor", "cores", "peak GB/s", f"{base}: bound from"]
+        for name in narrow:
+            head += [f"{name}: bound from", f"{name}: speed"]
+        rows = [modelled(part, each) for each in others]
+        lines += [f"### {optimizer}", "", *markdown(head, rows), ""]
+    return lines
+
+
+def page(frame: pd.DataFrame, others: Sequence[Processor], about: Sequence[str]) -> str:
+    """The report.
+
+    Args:
+        frame: of `measured`.
+        others: processors that are modelled.
+        about: machine and command.
+    """
     one = frame[frame["threads"] == 1]
-    ratios = frame.pivot_table("measured", "threads", "step", sort=False)
+    bases = frame.groupby(["optimizer", "threads"], sort=False)["measured"].first()
     lines = [
-        "# A step of AdamW on more cores",
+        "# Steps on more cores",
         "",
         *about,
+        "",
+        "AdamW and SGD with momentum (0.9) are compared with torch's fused steps in 32 bits; LAMB "
+        "and LARS, which torch does not have, with ours in 32 bits. LAMB and LARS have the options "
+        "of bitsandbytes (`max_unorm`), for which LARS reads its states for the norm too. States "
+        "are those of `AdamW8bit` and `AdamW4bit`, `SGD8bit` and `SGD4bit`, and so on.",
         "",
         "## Parts",
         "",
         "Arithmetic is that of one core with everything in its cache. Bytes are those that a step "
-        "moves to and from memory for each parameter.",
+        "moves to and from memory for each parameter; LAMB and LARS read parameters, gradients and "
+        "states twice.",
         "",
         *markdown(
-            ("step", "ns of arithmetic per parameter", "bytes per parameter"),
-            [(row.step, f"{row.arithmetic:.3f}", f"{row.bytes:.2f}") for row in one.itertuples()],
+            ("optimizer", "step", "ns of arithmetic per parameter", "bytes per parameter"),
+            [
+                (row.optimizer, row.step, f"{row.arithmetic:.3f}", f"{row.bytes:.2f}")
+                for row in one.itertuples()
+            ],
         ),
         "",
         "## Measured here",
@@ -205,15 +340,17 @@ def page(frame: pd.DataFrame, about: Sequence[str]) -> str:
         "arithmetic divided by the threads and bytes at the bandwidth of that many threads.",
         "",
         *markdown(
-            ("threads", "GB/s", "step", "ns per parameter", "model", "speed beside 32 bits"),
+            ("optimizer", "threads", "GB/s", "step", "ns per parameter", "model",
+             "speed beside 32 bits"),
             [
                 (
+                    row.optimizer,
                     str(row.threads),
                     f"{row.bytes_per_second / 1e9:.0f}",
                     row.step,
                     f"{row.measured:.3f}",
                     f"{row.model:.3f}",
-                    f"{ratios.loc[row.threads, BASE] / row.measured:.2f}",
+                    f"{bases[row.optimizer, row.threads] / row.measured:.2f}",
                 )
                 for row in frame.itertuples()
             ],
@@ -226,14 +363,9 @@ def page(frame: pd.DataFrame, about: Sequence[str]) -> str:
         "many cores on; beside 32 bits, all cores at work, it is so many times as fast. "
         "`--processor CORES GB/S` adds one.",
         "",
-    ]
-    head = ["processor", "cores", "peak GB/s"]
-    for name in STEPS:
-        head.append(f"{name}: bound from")
-        if name != BASE:
-            head.append(f"{name}: speed")
-    rows = [modelled(frame, each) for each in frame.attrs["processors"]]
-    return "\n".join([*lines, *markdown(head, rows), ""])
+        *processors(frame, others),
+    ]  # fmt: skip
+    return "\n".join(lines)
 
 
 @one_line_errors
@@ -254,12 +386,11 @@ def main(given: Sequence[str] | None = None) -> int:
         Processor(f"{cores:g} cores, {rate:g} GB/s", int(cores), rate)
         for cores, rate in options.processor
     ]
-    frame.attrs["processors"] = [*asked, *PROCESSORS]
     about = machine.about(sys.argv[1:] if given is None else given, "benchmarks.cores")
     frame.insert(0, "machine", about["machine"]["processor"])
     with replacing(out / "cores.csv") as temporary:
         frame.to_csv(temporary, index=False)
-    write_text(out / "cores.md", page(frame, machine.described(about)))
+    write_text(out / "cores.md", page(frame, [*asked, *PROCESSORS], machine.described(about)))
     return 0
 
 

@@ -17,6 +17,7 @@ import qmaps
 from benchmarks.command import command_line
 from qmaps.engines import native
 
+CPUINFO = Path("/proc/cpuinfo")
 PACKAGES = ("qmaps", "torch", "numpy", "bitsandbytes", "torchao")
 
 
@@ -33,6 +34,7 @@ def about(arguments: Sequence[str], module: str = "benchmarks") -> dict[str, Any
         "command": command_line(module, arguments),
         "machine": {
             "processor": processor(),
+            "model": model(),
             "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else None,
             "architecture": platform.machine(),
             "system": platform.system(),
@@ -52,24 +54,35 @@ def described(about: Mapping[str, Any]) -> list[str]:
         about: what `about` returns.
     """
     here = about["machine"]
+    model = f"{here['model']}, " if here.get("model") else ""
     versions = ", ".join(f"{name} {each}" for name, each in about["versions"].items() if each)
     return [
         f"`{about['command']}`",
         "",
-        f"{about['date']}, {here['processor']} ({here['architecture']}, {here['system']}), "
+        f"{about['date']}, {here['processor']} ({model}{here['architecture']}, {here['system']}), "
         f"{here['cores']} cores, {about['threads']} threads; engine "
         f"{about['isa'] or about['backend']['name']}; {versions}.",
     ]
 
 
-def processor(cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
+def processor(cpuinfo: Path = CPUINFO) -> str:
     """The processor's name as the system gives it."""
+    return _entry(cpuinfo, "model name") or platform.processor() or platform.machine()
+
+
+def model(cpuinfo: Path = CPUINFO) -> str | None:
+    """The family and model of an x86 processor; virtual machines name different ones alike."""
+    family, number = _entry(cpuinfo, "cpu family"), _entry(cpuinfo, "model")
+    return f"family {family}, model {number}" if family and number else None
+
+
+def _entry(cpuinfo: Path, key: str) -> str | None:
     try:
         text = cpuinfo.read_text(encoding="utf-8")
     except OSError:
-        text = ""
-    match = re.search(r"^model name\s*:\s*(.+)$", text, re.MULTILINE)
-    return match[1].strip() if match else platform.processor() or platform.machine()
+        return None
+    match = re.search(rf"^{key}\s*:\s*(.+)$", text, re.MULTILINE)
+    return match[1].strip() if match else None
 
 
 def processor_folder(name: str) -> str:

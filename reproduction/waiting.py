@@ -34,6 +34,7 @@ def cores(context: Context) -> pd.DataFrame:
         many; `bound`, whether its arithmetic, measured in a cache, takes longer than its bytes.
     """
     frame = context.table("bench/cores.csv", COMMAND)
+    frame = frame[frame["optimizer"] == "AdamW"]
     rows = []
     for machine, part in frame.groupby("machine", sort=False):
         times = part.pivot_table("measured", "threads", "step", sort=False)

@@ -18,7 +18,18 @@ from qmaps import optim
 WIDE = "qmaps, 32 bits"
 RATE = {"lr": 1e-3}
 MOMENTUM = RATE | {"momentum": 0.9}
+LAMB = RATE | {"max_unorm": 1.0}
+LARS = MOMENTUM | {"max_unorm": 0.02}
+"""Options of bitsandbytes' LAMB and LARS."""
 UNFUSED = {name: options for name, options in TORCH.items() if name != FUSED}
+
+
+def traffic_with_norms(specs: Sequence[str | None]) -> float:
+    """Bytes per element of a step that takes norms: `traffic`, and a pass before it.
+
+    That pass reads the parameter, the gradient and the states.
+    """
+    return traffic(specs) + 8 + (traffic(specs) - traffic([])) / 2
 
 
 def steps(
@@ -47,8 +58,7 @@ def steps(
         work: Work = cls(params, **options, **kind).step
         return work
 
-    # All but the new parameter, and the states half: they are written as well.
-    before = 8 + (traffic(specs) - traffic([])) / 2 if norms else 0.0
+    nbytes = traffic_with_norms(specs) if norms else traffic(specs)
 
     def make(scale: float) -> Setup:
         params = parameters(matrices(scale))
@@ -64,7 +74,7 @@ def steps(
         return Setup(
             contenders,
             elements=sum(p.numel() for p in params),
-            nbytes={OURS: traffic(specs) + before, FUSED: traffic([None])},
+            nbytes={OURS: nbytes, FUSED: traffic([None])},
             refresh=new_gradients(params),
             check=lambda: matches(lambda some: ours(some, **options)),
         )
@@ -100,22 +110,12 @@ CASES = (
     ),
     Case(
         "LAMB 8-bit, four matrices",
-        steps(
-            optim.LAMB8bit, EIGHT, RATE | {"max_unorm": 1.0}, None, {}, norms=True, wide=optim.LAMB
-        ),
+        steps(optim.LAMB8bit, EIGHT, LAMB, None, {}, norms=True, wide=optim.LAMB),
         note=NONE,
     ),
     Case(
         "LARS 8-bit, four matrices",
-        steps(
-            optim.LARS8bit,
-            [SIGNED],
-            MOMENTUM | {"max_unorm": 0.02},
-            None,
-            {},
-            norms=True,
-            wide=optim.LARS,
-        ),
+        steps(optim.LARS8bit, [SIGNED], LARS, None, {}, norms=True, wide=optim.LARS),
         note=NONE,
     ),
 )

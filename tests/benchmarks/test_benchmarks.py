@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks import __main__ as command
+from benchmarks import machine
 from benchmarks.case import OURS, Case, Options, Setup, UnavailableError, row
 from benchmarks.machine import processor_folder
 from benchmarks.memory import peak, state_bytes
@@ -170,6 +171,15 @@ def test_the_command(tmp_path: Path) -> None:
     assert found["name"] == "AdamW 8-bit any codebook, four matrices"
     assert found["checks"] == {"share of parameters equal to the reference's after 3 steps": 1.0}
     assert set(found["ratios"]) == {"torch fused", "torch foreach", "torch for-loop"}
+
+
+def test_the_model_of_a_processor(tmp_path: Path) -> None:
+    cpuinfo = tmp_path / "cpuinfo"
+    cpuinfo.write_text("cpu family\t: 25\nmodel\t\t: 17\nmodel name\t: AMD EPYC\n")
+    assert machine.processor(cpuinfo) == "AMD EPYC"
+    assert machine.model(cpuinfo) == "family 25, model 17"
+    cpuinfo.write_text("processor\t: 0\nCPU part\t: 0xd0c\n")
+    assert machine.model(cpuinfo) is None
 
 
 @pytest.mark.parametrize(

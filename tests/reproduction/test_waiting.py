@@ -71,6 +71,6 @@ def test_the_committed_measurement_of_cores() -> None:
     for step, row in found.iterrows():
         for threads, column in ((1, "one"), (row["threads"], "more")):
             (said,) = re.findall(
-                rf"^\| {threads} \| \d+ \| {step} \|.* ([\d.]+) \|$", text, re.MULTILINE
+                rf"^\| AdamW \| {threads} \| \d+ \| {step} \|.* ([\d.]+) \|$", text, re.MULTILINE
             )
             assert float(said) == pytest.approx(row[column], abs=0.006)
