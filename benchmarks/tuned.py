@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import math
+import re
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
@@ -18,21 +19,46 @@ from typing import Any
 import pandas as pd
 import torch
 
-from benchmarks import parity
 from benchmarks.command import command_line, one_line_errors
+from benchmarks.families import FAMILIES
 from benchmarks.markdown import markdown as table_lines
 from qmaps.lab import workloads
+from qmaps.lab.workloads import Workload, train
 from qmaps.storage.files import output_folder, replacing, write_text
 
 ROWS = (
     ("AdamW", "32bit"), ("Adafactor", "32bit"), ("SM3", "32bit"), ("AdamW", "8bit"),
     ("AdamW", "paper-4bit"), ("AdamWFactor", "paper-4bit"),
 )  # fmt: skip
-"""Optimizer and width of each row, as `benchmarks.parity` names them."""
+"""Optimizer and width of each row, as `benchmarks.families` names them."""
 FACTORS = (1.0, 4.0, 16.0)
-"""Rates that are tried first, in units of the family's of `benchmarks.parity`."""
+"""Rates that are tried first, in units of the family's of `benchmarks.families`."""
 LIMITS = (1 / 1024, 1024.0)
 HEAD = ("optimizer", "width", "rate", "seeds", "loss", "spread", "rates tried")
+
+
+def run(workload: Workload, name: str, width: str, seed: int, out: Path) -> dict[str, Any]:
+    """One training run, or what an earlier one left."""
+    family = FAMILIES[name]
+    # "DE-0" and "DE" are others.
+    plain = width.replace("-", "minus").replace("+", "plus")
+    folder = re.sub(r"\W+", "-", f"{workload.name}-{name}-{plain}-seed{seed}".lower())
+    done = train(
+        workload,
+        lambda model, work: family.make(width, model, work),
+        out=out / folder,
+        label=f"{name} {width}",
+        seed=seed,
+    )
+    return {
+        "workload": workload.name,
+        "optimizer": name,
+        "width": width,
+        "seed": seed,
+        "steps": done.steps,
+        "loss": done.final["loss"],
+        "state_mib": done.state_nbytes / 2**20,
+    }
 
 
 def tune(work: str, row: tuple[str, str], seeds: int, runs: Path) -> list[dict[str, Any]]:
@@ -45,8 +71,8 @@ def tune(work: str, row: tuple[str, str], seeds: int, runs: Path) -> list[dict[s
         if factor not in found:
             at_rate = replace(plain, lr=plain.lr * factor)
             found[factor] = [
-                parity.run(at_rate, name, width, seed, None, runs / f"{factor:g}")
-                | {"rate": plain.lr * factor * parity.FAMILIES[name].rate}
+                run(at_rate, name, width, seed, runs / f"{factor:g}")
+                | {"rate": plain.lr * factor * FAMILIES[name].rate}
                 for seed in range(seeds)
             ]
             print(f"{work} {name} {width} at {factor:g} times its rate", flush=True)

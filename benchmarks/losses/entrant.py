@@ -11,9 +11,9 @@ from typing import Any
 import torch
 from torch import nn
 
-from benchmarks import parity
+from benchmarks import families
+from benchmarks.families import pair
 from benchmarks.lpmm.__main__ import Contender as LPMMContender
-from benchmarks.parity import pair
 from benchmarks.trials import FULL, Trial
 from qmaps import lpmm, optim
 from qmaps.lab.compare import Contender
@@ -141,17 +141,19 @@ def _soap(given: Entrant, model: nn.Module, workload: Workload) -> torch.optim.O
 
 
 def _of_class(
-    family: parity.Family, given: Entrant, model: nn.Module, workload: Workload
+    family: families.Family, given: Entrant, model: nn.Module, workload: Workload
 ) -> torch.optim.Optimizer:
-    width = parity.WIDTHS[0] if given.quantizer == FULL else given.quantizer
+    width = families.WIDTHS[0] if given.quantizer == FULL else given.quantizer
     return replace(family, rate=1.0).make(width, model, workload)
 
 
-def _with(family: parity.Family, **options: Any) -> parity.Family:
+def _with(family: families.Family, **options: Any) -> families.Family:
     return replace(family, options={**family.options, **options})
 
 
-CLASSES = parity.FAMILIES | {"Adafactor": _with(parity.FAMILIES["Adafactor"], min_quantized_size=0)}
+CLASSES = families.FAMILIES | {
+    "Adafactor": _with(families.FAMILIES["Adafactor"], min_quantized_size=0)
+}
 """Classes of `qmaps.optim` with their defaults but for a few options, and where rates begin.
 
 Adafactor's statistics of rows and columns are small: at the default size they stay in 32 bits.

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
+from benchmarks.families import WIDTHS
 from benchmarks.losses.entrant import CLASSES, NEAREST, STOCHASTIC, Entrant
-from benchmarks.parity import WIDTHS
 from benchmarks.trials import FULL
 from qmaps.lab.judges import JUDGES
 from qmaps.lab.workloads import Workload

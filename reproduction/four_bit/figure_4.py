@@ -63,7 +63,7 @@ def find(frames: Frames) -> Finding:
                 f"At the rate that is best for 32 bits, {sum(map(bool, tuned))} of {len(tuned)} "
                 f"judges that can tell have 4 bits end within {percent(committed.CLOSE)}, among "
                 "them the same model. In few steps at a low rate a 4-bit first moment that is "
-                "rounded to nearest moves late (reports/parity-first-moment.md).",
+                "rounded to nearest moves late (reports/losses/four-bit-moments.md).",
                 bool(tuned) and all(tuned),
                 "not tuned",
             )

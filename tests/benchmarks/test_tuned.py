@@ -8,7 +8,8 @@ from typing import Any
 import pandas as pd
 import pytest
 
-from benchmarks import parity, tuned
+from benchmarks import tuned
+from benchmarks.families import FAMILIES
 from qmaps.lab import workloads
 
 RATE = workloads.get("digits").lr
@@ -19,14 +20,14 @@ def train(monkeypatch: pytest.MonkeyPatch, losses: dict[float, float]) -> list[f
     """Put a table of losses by factor in the place of training; returns what is trained."""
     trained = []
 
-    def run(work: Any, name: str, width: str, seed: int, steps: None, out: Path) -> dict[str, Any]:
+    def run(work: Any, name: str, width: str, seed: int, out: Path) -> dict[str, Any]:
         factor = work.lr / RATE
         assert (name, width, out.name) == (*ADAMW, f"{factor:g}")
         trained.append(factor)
         return {"workload": work.name, "optimizer": name, "width": width, "seed": seed,
                 "loss": losses[factor] + seed}  # fmt: skip
 
-    monkeypatch.setattr(parity, "run", run)
+    monkeypatch.setattr(tuned, "run", run)
     return trained
 
 
@@ -48,7 +49,7 @@ def test_a_best_rate_lies_inside_the_rates_tried(
     rows = pd.DataFrame(tuned.tune("digits", ADAMW, 2, tmp_path))
     assert len(rows) == len(trained) == 2 * rows["rate"].nunique()  # nothing is trained twice
     found = tuned.best(rows)
-    assert found["rate"].unique() == pytest.approx([best * RATE * parity.FAMILIES["AdamW"].rate])
+    assert found["rate"].unique() == pytest.approx([best * RATE * FAMILIES["AdamW"].rate])
     assert min(trained) < best < max(trained)
     assert {best / 2, best * 2} <= set(trained)
 
