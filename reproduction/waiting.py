@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 import pandas as pd
 
@@ -14,40 +16,76 @@ from reproduction.numbers import number, percent
 COMMAND = "python -m benchmarks.cores"
 BUSY = 0.75
 """Share of the memory's bandwidth above which a step waits for memory."""
-GAIN = 1.2
-"""By so much, at least, a step that waits for arithmetic gains on torch's with more cores."""
-FUSED = "32 bits, torch fused"
 SAME = {
-    "AdamW 8-bit DE, four matrices": "8 bits",
-    "AdamW 4-bit preset, four matrices": "4 bits",
-    "AdamW 4-bit of the paper, four matrices": "4 bits",
+    "AdamW 8-bit DE, four matrices": ("AdamW", "8 bits"),
+    "AdamW 4-bit preset, four matrices": ("AdamW", "4 bits"),
+    "AdamW 4-bit of the paper, four matrices": ("AdamW", "4 bits"),
+    "SGD with momentum 8-bit, four matrices": ("SGD with momentum", "8 bits"),
+    "LAMB 8-bit, four matrices": ("LAMB", "8 bits"),
+    "LARS 8-bit, four matrices": ("LARS", "8 bits"),
 }
-"""Steps of `COMMAND` by case of the benchmark; its 4 bits are those of the preset."""
+"""Optimizers and steps of `COMMAND` by case; its 4 bits are those of the preset."""
 
 
 def cores(context: Context) -> pd.DataFrame:
-    """Steps of AdamW with one thread and with more.
+    """What steps in few bits wait for, measured with one thread.
 
     Returns:
-        `machine`, `step`; `threads`, as many as gave the other columns beside the one thread;
-        `one` and `more`, the step's speed beside torch's fused one with one thread and with so
-        many; `bound`, whether its arithmetic, measured in a cache, takes longer than its bytes.
+        `machine`, `optimizer`, `step`; `cached`, the time of the step with everything in a core's
+        cache, as a share of its time on matrices in memory; `bound`, whether that is at least
+        `BUSY` and more than its bytes take; `cores`, from how many on that share this memory the
+        bytes take longer; `fewer`, how many times as many bytes 32 bits move.
     """
     frame = context.table("bench/cores.csv", COMMAND)
-    frame = frame[frame["optimizer"] == "AdamW"]
     rows = []
-    for machine, part in frame.groupby("machine", sort=False):
-        times = part.pivot_table("measured", "threads", "step", sort=False)
-        first = part[part["threads"] == part["threads"].min()].set_index("step")
-        for step in times.columns.drop(FUSED):
-            speeds = times[FUSED] / times[step]
-            row = first.loc[step]
+    for (machine, optimizer), part in frame.groupby(["machine", "optimizer"], sort=False):
+        rate = float(part["bytes_per_second"].max()) / 1e9
+        base, *narrow = part[part["threads"] == part["threads"].min()].to_dict("records")
+        for row in narrow:
+            arithmetic, cached = row["arithmetic"], row["arithmetic"] / row["measured"]
+            moved = 1e9 * row["bytes"] / row["bytes_per_second"]
             rows.append(
-                {"machine": short(str(machine)), "step": step, "threads": int(speeds.index.max()),
-                 "one": float(speeds.iloc[0]), "more": float(speeds[speeds.index.max()]),
-                 "bound": bool(row["arithmetic"] > 1e9 * row["bytes"] / row["bytes_per_second"])}
+                {"machine": short(str(machine)), "optimizer": optimizer, "step": row["step"],
+                 "cached": cached, "bound": bool(cached >= BUSY and arithmetic > moved),
+                 "cores": math.ceil(arithmetic * rate / row["bytes"]),
+                 "fewer": base["bytes"] / row["bytes"]}
             )  # fmt: skip
     return pd.DataFrame(rows)
+
+
+@dataclass(frozen=True)
+class Waits:
+    """What a step of the benchmark waits for, as `COMMAND` measured it.
+
+    Attributes:
+        said: the measurement, in words.
+        arithmetic: whether it waits for arithmetic.
+    """
+
+    said: str
+    arithmetic: bool
+
+
+def measured(cores: pd.DataFrame, machine: str, case: str) -> Waits | None:
+    """What a case of the benchmark waits for; None where it was not measured.
+
+    Args:
+        cores: the frame that `cores` returns.
+        machine: as it names it.
+        case: of the benchmark.
+    """
+    named = (machine, *SAME.get(case, ("", "")))
+    for row in cores.to_dict("records"):
+        if (row["machine"], row["optimizer"], row["step"]) == named:
+            said = (
+                f"{row['optimizer']} with {row['step']} takes {percent(row['cached'])} of its time "
+                f"with everything in a core's cache, too, where no byte waits; from {row['cores']} "
+                f"cores on that share this memory its bytes take longer, of which 32 bits move "
+                f"{number(row['fewer'])} times as many (reports/bench/cores.md, a processor of the "
+                "same name)"
+            )
+            return Waits(said, bool(row["bound"]))
+    return None
 
 
 def slower(steps: pd.DataFrame, cores: pd.DataFrame, cases: Mapping[str, str]) -> list[Difference]:
@@ -55,8 +93,8 @@ def slower(steps: pd.DataFrame, cores: pd.DataFrame, cases: Mapping[str, str]) -
 
     The machine makes the difference if it takes no step longer that waits for memory, of which
     fewer bits need less. A step does not wait for memory if it is faster on another machine; if it
-    moves its bytes at less than `BUSY` of the bandwidth where torch's step reaches more; or if more
-    cores of the same processor, which share its memory, make it gain on torch's step.
+    moves its bytes at less than `BUSY` of the bandwidth where torch's step reaches more; or if it
+    takes `BUSY` of its time or more with everything in a core's cache (`measured`).
 
     Args:
         steps: the frame that `reproduction.committed.relative_steps` returns.
@@ -64,26 +102,21 @@ def slower(steps: pd.DataFrame, cores: pd.DataFrame, cases: Mapping[str, str]) -
         cases: what is explained by each case, see `Difference.of`; the machine's name is added.
     """
     faster = steps[steps["ratio"] < 1].set_index("case")
-    gains = {(row["machine"], row["step"]): row for row in cores.to_dict("records")}
     found = []
     for machine, rows in steps.groupby("machine", sort=False):
         busy = float(rows["bandwidth_fused"].max())
         parts: dict[bool, list[tuple[str, str]]] = {True: [], False: []}
         for row in rows[rows["case"].isin(list(cases)) & (rows["ratio"] > 1)].to_dict("records"):
-            case, gain = row["case"], gains.get((machine, SAME.get(row["case"], "")))
+            case, control = row["case"], measured(cores, str(machine), str(row["case"]))
             said = f"{case}, {number(row['ratio'])} times as long at {percent(row['bandwidth'])}"
             shown = row["bandwidth"] < BUSY < busy
             if case in faster.index:
                 other = faster.loc[[case]].to_dict("records")[0]
                 said += f" ({number(other['ratio'])} times on {other['machine']})"
                 shown = True
-            if gain is not None:
-                said += (
-                    f" ({gain['step']} have {number(gain['one'])} times the speed of torch's step "
-                    f"with one thread, {number(gain['more'])} times with {gain['threads']}: "
-                    "reports/bench/cores.md)"
-                )
-                shown = shown or (gain["bound"] and gain["more"] > GAIN * gain["one"])
+            if control is not None:
+                said += f" ({control.said})"
+                shown = shown or control.arithmetic
             parts[shown].append((said, cases[case]))
         for shown, each in parts.items():
             if each:

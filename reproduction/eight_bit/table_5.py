@@ -65,7 +65,7 @@ def find(frames: Frames) -> Finding:
                 frames["cores"],
                 {case: f"^{name}: |^8-bit {name} " for name, case in CASES.items()},
             ),
-            *_norms(frames["steps"]),
+            *_norms(frames["steps"], frames["cores"]),
         ],
         why="The paper's GPU has some twenty times a CPU's memory bandwidth, so that only the "
         "order can be compared: nanoseconds per element, ± half of what the middle half of the "
@@ -86,7 +86,7 @@ def _faster(quantity: str, rival: str, ours: Mapping[str, Step], machine: str) -
     )
 
 
-def _norms(steps: pd.DataFrame) -> list[Difference]:
+def _norms(steps: pd.DataFrame, cores: pd.DataFrame) -> list[Difference]:
     """Why steps that need norms first are not faster in few bits."""
     found = []
     for name in ("LAMB", "LARS"):
@@ -95,13 +95,20 @@ def _norms(steps: pd.DataFrame) -> list[Difference]:
             part = rows[rows["machine"] == machine].set_index("contender")
             share = float(part["bandwidth"]["qmaps"])
             times = part["nanoseconds"]["qmaps"] / part["nanoseconds"]["qmaps, 32 bits"]
+            control = waiting.measured(cores, machine, CASES[name])
+            shown = control is not None and control.arithmetic
             found.append(
                 Difference(
                     f"{name} in 8 bits takes {number(times)} times as long as in 32 bits on "
-                    f"{machine}, at {percent(share)} of the memory's bandwidth. It may wait for "
-                    "arithmetic, of which decoding twice, for the norms and for the step, is more. "
-                    "No control of ours shows that another machine would change it.",
-                    False,
+                    f"{machine}, at {percent(share)} of the memory's bandwidth. "
+                    + ("" if control is None else f"{control.said}. ")
+                    + (
+                        "It waits for arithmetic, of which decoding twice, for the norms and for "
+                        "the step, is more."
+                        if shown
+                        else "No control of ours shows that it waits for arithmetic."
+                    ),
+                    shown,
                     f"{name}.*{machine}",
                 )
             )

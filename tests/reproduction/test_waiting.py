@@ -21,17 +21,17 @@ def steps(*rows: tuple[str, str, float, float, float]) -> pd.DataFrame:
     return pd.DataFrame(rows, columns=columns)
 
 
-def cores(one: float = 0.6, more: float = 0.9, bound: bool = True) -> pd.DataFrame:
+def cores(cached: float = 0.9, bound: bool = True) -> pd.DataFrame:
     return pd.DataFrame(
-        [{"machine": "M", "step": "8 bits", "threads": 2, "one": one, "more": more, "bound": bound}]
-    )
+        [{"machine": "M", "optimizer": "AdamW", "step": "8 bits", "cached": cached, "bound": bound,
+          "cores": 4, "fewer": 1.75}]
+    )  # fmt: skip
 
 
 @pytest.mark.parametrize(
     ("frame", "given", "shown"),
     [
-        (steps(("M", CASE, 1.2, 0.3, 0.5)), cores(), True),  # more cores make it gain
-        (steps(("M", CASE, 1.2, 0.3, 0.5)), cores(more=0.7), False),  # by too little
+        (steps(("M", CASE, 1.2, 0.3, 0.5)), cores(), True),  # it is as slow in a cache
         (steps(("M", CASE, 1.2, 0.3, 0.5)), cores(bound=False), False),
         (steps(("N", CASE, 1.2, 0.3, 0.5)), cores(), False),  # measured on another machine
         (steps(("M", OTHER, 1.2, 0.3, 0.5)), cores(), False),  # another step
@@ -52,9 +52,8 @@ def test_each_case_explains_its_own_rows() -> None:
     frame = steps(("M", CASE, 1.2, 0.3, 0.5), ("M", OTHER, 1.4, 0.3, 0.5))
     adam, momentum = waiting.slower(frame, cores(), CASES)
     assert (adam.elsewhere, momentum.elsewhere) == (True, False)
-    assert "8 bits have 0.6 times the speed of torch's step with one thread, 0.9 times with 2" in (
-        adam.why
-    )
+    assert "AdamW with 8 bits takes 90 % of its time with everything in a core's cache" in adam.why
+    assert "from 4 cores on that share this memory its bytes take longer" in adam.why
     assert adam.explains("GLUE, time: 8-bit Adam: step, M")
     assert not adam.explains("GLUE, time: 8-bit Adam: step, N")
     assert not adam.explains("ImageNet, time: 8-bit Momentum: step, M")
@@ -62,15 +61,50 @@ def test_each_case_explains_its_own_rows() -> None:
     assert waiting.slower(frame.assign(ratio=0.9), cores(), CASES) == []
 
 
+@pytest.mark.parametrize(
+    ("arithmetic", "measured", "bound"),
+    [
+        (1.0, 1.1, True),
+        (1.0, 1.4, False),  # 0.71 of its time: something else takes the rest
+        (0.3, 0.35, False),  # its bytes take 0.32
+    ],
+)
+def test_a_step_is_bound_by_what_takes_its_time(
+    arithmetic: float, measured: float, bound: bool, tmp_path: Path
+) -> None:
+    rows = [
+        {"machine": "M", "optimizer": "LAMB", "threads": threads, "step": step, "bytes": moved,
+         "arithmetic": took, "bytes_per_second": threads * 50e9, "measured": whole}
+        for threads in (1, 2)
+        for step, moved, took, whole in (("32 bits, qmaps", 40.0, 0.5, 0.9),
+                                         ("8 bits", 16.0, arithmetic, measured))
+    ]  # fmt: skip
+    (tmp_path / "bench").mkdir()
+    pd.DataFrame(rows).to_csv(tmp_path / "bench" / "cores.csv", index=False)
+    found = waiting.cores(Context(tmp_path, reports=tmp_path))
+    (row,) = found.to_dict("records")
+    assert (row["optimizer"], row["bound"], row["fewer"]) == ("LAMB", bound, 2.5)
+    assert row["cached"] == pytest.approx(arithmetic / measured)
+    assert row["cores"] == (7 if arithmetic == 1.0 else 2)  # 100 GB/s move 16 bytes in 0.16 ns
+    control = waiting.measured(found, "M", "LAMB 8-bit, four matrices")
+    assert control is not None
+    assert control.arithmetic is bound
+    assert waiting.measured(found, "M", "LARS 8-bit, four matrices") is None
+    assert waiting.measured(found, "M", "a case without a control") is None
+
+
 def test_the_committed_measurement_of_cores() -> None:
     reports = Path(__file__).parents[2] / "reports"
-    found = waiting.cores(Context(Path(), reports=reports)).set_index("step")
+    found = waiting.cores(Context(Path(), reports=reports))
     assert found["machine"].unique().tolist() == ["AMD EPYC"]
     text = (reports / "bench" / "cores.md").read_text(encoding="utf-8")
-    assert "AMD EPYC" in text
-    for step, row in found.iterrows():
-        for threads, column in ((1, "one"), (row["threads"], "more")):
-            (said,) = re.findall(
-                rf"^\| AdamW \| {threads} \| \d+ \| {step} \|.* ([\d.]+) \|$", text, re.MULTILINE
-            )
-            assert float(said) == pytest.approx(row[column], abs=0.006)
+    for row in found.to_dict("records"):
+        named = rf"^\| {row['optimizer']} \| "
+        (part,) = re.findall(named + rf"{row['step']} \| ([\d.]+) \|", text, re.MULTILINE)
+        (whole,) = re.findall(
+            named + rf"1 \| \d+ \| {row['step']} \| ([\d.]+) \|", text, re.MULTILINE
+        )
+        assert float(part) / float(whole) == pytest.approx(row["cached"], abs=0.005)
+    assert {
+        one for pair in found[["optimizer", "step"]].to_numpy() for one in [tuple(pair)]
+    } >= set(waiting.SAME.values())
