@@ -8,13 +8,16 @@ from qmaps.capture import CapturedStates
 from qmaps.lab.report.published import published
 from reproduction.context import Context
 from reproduction.differences import Difference
+from reproduction.eight_bit import _words
 from reproduction.exhibit import Exhibit, Finding, Frames, Needs
-from reproduction.numbers import number
+from reproduction.numbers import mean_and_error, number
 from reproduction.verdict import beside
 
 EMBEDDINGS = ("tokens", "words", "wte", "embed_tokens", "word_embeddings")
 """What models call the table of their words."""
 QUANTITY = "largest gradient, times that of other layers"
+SEEDS = 3
+"""Of first steps."""
 
 
 def build(context: Context) -> Frames:
@@ -22,7 +25,10 @@ def build(context: Context) -> Frames:
     named = {"grid": context.several[0], "headline": context.states}
     if context.pretrained is not None:
         named["pretrained"] = context.pretrained
-    return {"gradients": pd.DataFrame(_largest(*pair) for pair in named.items())}
+    frames = {"gradients": pd.DataFrame(_largest(*pair) for pair in named.items())}
+    if not context.own:
+        frames["first-step"] = _words.gradients(1 if context.quick else SEEDS)
+    return frames
 
 
 def _largest(title: str, states: CapturedStates) -> dict[str, object]:
@@ -40,27 +46,66 @@ def _largest(title: str, states: CapturedStates) -> dict[str, object]:
 
 
 def find(frames: Frames) -> Finding:
-    """The embedding's largest gradient beside the others', and whether it grows with the words."""
+    """The embedding's largest gradient beside the others', in training and in a first step."""
     table = frames["gradients"]
     table = table[table["words"] > 0].sort_values("words", kind="stable")
     ratios = (table["embedding"] / table["others"]).tolist()
-    words = table["words"].tolist()
-    ours = {("embedding", QUANTITY): max(ratios)} if ratios else {}
-    said = ", ".join(f"{number(r)} of {n:,} words" for r, n in zip(ratios, words, strict=True))
+    ours: dict[tuple[str, str], float | tuple[float, float]] = {}
+    if ratios:
+        ours["embedding", QUANTITY] = max(ratios)
+    said = ", ".join(
+        f"{number(ratio)} of {words:,} words"
+        for ratio, words in zip(ratios, table["words"].tolist(), strict=True)
+    )
+    paper = published("8-bit-optimizers", EXHIBIT.name)
+    states = f"Times that of other layers, by the words of the embedding: {said}."
+    difference = Difference(
+        f"{states} Neither for bytes nor for the words of a pretrained encoder do gradients come "
+        "near 100 times those of other layers.",
+        elsewhere=False,
+    )
+    steps = frames.get("first-step")
+    if steps is not None:
+        found = by_initialization(steps)
+        ours["embedding", QUANTITY] = found[_words.TIED]
+        difference = _conditions(states, found, steps, float(paper["paper"].iloc[0]))
     return Finding(
-        numbers=beside(published("8-bit-optimizers", EXHIBIT.name), ours),
-        differences=[
-            Difference(
-                f"Times that of other layers, by the words of the embedding: {said}; the paper's "
-                "has 50,000. Neither for bytes nor for the words of a pretrained encoder do "
-                "gradients come near 100 times those of other layers here.",
-                len(ratios) > 1 and words[-1] > 2 * words[0] and ratios[-1] > 2 * ratios[0],
-            )
-        ],
-        why="The size of a gradient is taken as the root of the largest second moment, a mean over "
-        "recent steps, which evens out a single large gradient. The paper says that they can be "
-        "100 times as large, and does not say where.",
-        tables={"gradients": frames["gradients"]},
+        numbers=beside(paper, ours),
+        differences=[difference],
+        why="In states, the size of a gradient is taken as the root of the largest second moment, "
+        "a mean over recent steps, which evens out a single large gradient. The paper says that "
+        "they can be 100 times as large, and does not say where.",
+        why_ours="Our number is of the first step of a small model of words, beside the matrices "
+        "of its other layers, ± the standard error over seeds.",
+        tables=dict(frames),
+    )
+
+
+def by_initialization(steps: pd.DataFrame) -> dict[str, tuple[float, float]]:
+    """Means and standard errors over seeds of the ratio in the widest model."""
+    widest = steps[steps["width"] == steps["width"].max()]
+    ratios = widest["embedding"] / widest["weights"]
+    return {
+        str(name): mean_and_error(part.tolist())
+        for name, part in ratios.groupby(widest["initialization"], sort=False)
+    }
+
+
+def _conditions(
+    states: str, found: dict[str, tuple[float, float]], steps: pd.DataFrame, paper: float
+) -> Difference:
+    """Whether the paper's words and initialization make most of the way to its number."""
+    plain, scaled, tied = (found[name][0] for name in (_words.PLAIN, _words.SCALED, _words.TIED))
+    words, width = int(steps["words"].iloc[0]), int(steps["width"].max())
+    return Difference(
+        f"{states} In the first step of a model of {words:,} words with their frequencies in "
+        f"source code, {width} wide, the embedding's largest gradient is {number(plain)} times "
+        "that of the other layers' matrices where it starts small, "
+        f"{number(scaled)} times with the initialization that the paper names, N(0, 1/√k) times "
+        f"√k, and {number(tied)} times where the output layer has the same weights, as in many of "
+        f"the models that it names. The paper's models have {paper:g} times, and are wider, deeper "
+        "and trained.",
+        max(scaled, tied) ** 2 > paper * plain,  # more than half of the way, as factors
     )
 
 

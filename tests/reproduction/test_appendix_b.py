@@ -1,0 +1,71 @@
+"""Appendix B: what makes an embedding's gradients large."""
+
+from __future__ import annotations
+
+import pandas as pd
+import pytest
+import torch
+
+from reproduction.eight_bit import _words, appendix_b
+
+STATES = pd.DataFrame(
+    {"states": ["grid", "pretrained"], "words": [256, 30522], "embedding": [1.1, 0.3],
+     "others": [1.0, 1.0]}
+)  # fmt: skip
+
+
+def steps(plain: float, scaled: float, tied: float) -> pd.DataFrame:
+    ratios = {_words.PLAIN: plain, _words.SCALED: scaled, _words.TIED: tied}
+    return pd.DataFrame(
+        {"initialization": name, "width": width, "words": 48_000, "seed": seed,
+         "embedding": ratio * 0.5 * (1 + seed / 10) * width / 256, "weights": 0.5, "others": 9.0}
+        for name, ratio in ratios.items() for width in (64, 256) for seed in (0, 1)
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("plain", "scaled", "tied", "most"),
+    [(1.2, 12.0, 40.0, True), (1.2, 12.0, 9.0, True), (1.2, 5.0, 9.0, False),
+     (20.0, 12.0, 40.0, False)],
+)  # fmt: skip
+def test_conditions_explain_it_that_make_more_than_half_of_the_factor(
+    plain: float, scaled: float, tied: float, most: bool
+) -> None:
+    finding = appendix_b.find({"gradients": STATES, "first-step": steps(plain, scaled, tied)})
+    (difference,) = finding.differences
+    assert difference.elsewhere is most
+    assert f"{1.05 * scaled:.3g} times with the initialization that the paper names" in (
+        difference.why
+    )
+    assert finding.numbers is not None
+    assert finding.numbers["ours"].tolist() == pytest.approx([1.05 * tied])
+
+
+def test_states_alone_show_no_cause() -> None:
+    finding = appendix_b.find({"gradients": STATES})
+    (difference,) = finding.differences
+    assert difference.elsewhere is False
+    assert "1.1 of 256 words, 0.3 of 30,522 words" in difference.why
+    assert finding.numbers is not None
+    assert finding.numbers["ours"].tolist() == [1.1]
+
+
+def test_words_are_numbered_by_their_frequency() -> None:
+    words, count = _words.numbered()
+    times = torch.bincount(words)
+    assert len(times) == count > 10_000
+    assert bool((times[1:] <= times[:-1]).all())
+    # Zipf's law: frequency times place stays of one size over three decades of places.
+    weighted = [float(times[place - 1]) * place for place in (10, 100, 1000, 10_000)]
+    assert max(weighted) < 10 * min(weighted)
+
+
+def test_a_first_step_has_the_gradients_of_the_model_it_names() -> None:
+    plain, scaled, tied = (
+        _words.first_step(name, 16, 0) for name in (_words.PLAIN, _words.SCALED, _words.TIED)
+    )
+    assert plain == _words.first_step(_words.PLAIN, 16, 0)
+    assert plain["weights"] != scaled["weights"] != tied["weights"]
+    assert float(str(tied["embedding"])) != float(str(scaled["embedding"]))
+    for row in (plain, scaled, tied):
+        assert 0 < float(str(row["weights"])) <= float(str(row["others"]))
