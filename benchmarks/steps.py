@@ -47,6 +47,11 @@ GROUPS: dict[str, tuple[torch.dtype, dict[str, Make]]] = {
             "RMSprop8bit": optim.RMSprop8bit,
             "Adagrad8bit": optim.Adagrad8bit,
             "Lion8bit": optim.Lion8bit,
+            'AdamW("bf16 + bf16")': partial(optim.AdamW, state_quantizers="bf16 + bf16"),
+            'AdamW("fp16 + fp16")': partial(optim.AdamW, state_quantizers="fp16 + fp16"),
+            'AdamW("bf16+sr + bf16+sr")': partial(
+                optim.AdamW, state_quantizers="bf16+sr + bf16+sr"
+            ),
         },
     ),
     "bfloat16 parameters": (

@@ -15,7 +15,8 @@ from enum import Enum, auto
 class Stored(Enum):
     """The formats of scales that are not codes of a log2 grid; see `qmaps.normalize.scale_format`.
 
-    Scales in E4M3 are multiples of a float32 number, which `Part.ends` has.
+    Scales in E4M3 are multiples of a float32 number, which `Part.ends` has. `ONE` is float32, and
+    no format: the scale is 1, or 0 for a tensor of zeros, and NaN where one element is not finite.
     """
 
     FLOAT32 = auto()
@@ -24,6 +25,7 @@ class Stored(Enum):
     FLOAT16_SQUARED = auto()
     POWER_OF_TWO = auto()
     E4M3 = auto()
+    ONE = auto()
 
 
 @dataclass(frozen=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import torch
@@ -9,6 +10,7 @@ from torch import Tensor
 
 from qmaps.normalize.base import Layout, Normalizer, Scales, Shape, largest
 from qmaps.normalize.extent import Extent
+from qmaps.normalize.geometry import Geometry, Part, Stored
 
 
 @dataclass(frozen=True)
@@ -32,6 +34,9 @@ class Unscaled(Normalizer, name="unscaled"):
 
     def layout(self, shape: Shape) -> Layout:
         return ((torch.float32, ()),)
+
+    def geometry(self, shape: Shape) -> Geometry:
+        return Geometry((Part(max(1, math.prod(shape)), 1, stored=Stored.ONE),))
 
     def extents(self, dims: int) -> tuple[Extent, ...]:
         return (Extent(),)

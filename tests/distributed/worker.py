@@ -219,7 +219,7 @@ def check_uneven_shards_have_blocks_of_their_own() -> None:
 SPANNING = (
     "rank1/linear@4u", "col/DE-0@8u", "row/DE-0@8u", "tensor/DE@8u", "B64&row/linear@8u",
     "B64x8/linear@8u", "rank1x8/linear@4u", "col&rank1/linear@4u+sr",
-    "rank1xf16sq/linear@4u", "B64xe4m3/linear@4u", "colxe8m0/linear@8u",
+    "rank1xf16sq/linear@4u", "B64xe4m3/linear@4u", "colxe8m0/linear@8u", "bf16+sr",
 )  # fmt: skip
 
 
@@ -247,8 +247,11 @@ def check_uneven_shards_share_scales() -> None:
     grads = {}
     for shape in ((50, 33), (7, 100), (1, 300), (33, 1), (2, 3, 200), (5, 4096)):
         grads[shape] = [torch.randn(shape, generator=generator) for _ in range(3)]
-    specs = {"exp_avg": "tensor/DE@8s", "exp_avg_sq": "rank1x8&col/linear@4u"}
-    for split in (0, 1):
+    pairs = (
+        {"exp_avg": "tensor/DE@8s", "exp_avg_sq": "rank1x8&col/linear@4u"},
+        {"exp_avg": "bf16", "exp_avg_sq": "unscaled/e4m3@8u"},
+    )
+    for specs, split in product(pairs, (0, 1)):
         # The last process alone leaves the step to the reference.
         for engines in (("native",) * WORLD, ("native",) * (WORLD - 1) + ("reference",)):
             whole = [nn.Parameter(each[0].clone()) for each in grads.values()]

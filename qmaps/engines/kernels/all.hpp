@@ -5,6 +5,7 @@
 #include "floats.hpp"
 #include "remainders.hpp"
 #include "philox.hpp"
+#include "halves.hpp"
 #include "pack.hpp"
 #include "scales.hpp"
 #include "codec.hpp"

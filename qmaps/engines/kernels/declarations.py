@@ -42,7 +42,7 @@ class Dtype(IntEnum):
 
 
 class ScaleKind(IntEnum):
-    """The formats of scales that are not codes of a log2 grid."""
+    """The formats of scales that are not codes of a log2 grid; see `qmaps.normalize.geometry`."""
 
     SCALE_FLOAT32 = 0
     SCALE_FLOAT16 = 1
@@ -50,6 +50,7 @@ class ScaleKind(IntEnum):
     SCALE_FLOAT16_SQUARED = 3
     SCALE_POWER_OF_TWO = 4
     SCALE_E4M3 = 5
+    SCALE_ONE = 6
 
 
 ENUMERATIONS: tuple[type[Enum], ...] = (Flags, Factoring, Dtype, ScaleKind)

@@ -93,7 +93,8 @@ QMAPS_INLINE float from_f16(std::uint16_t half) {
     // subnormals included. Infinity and NaN need the largest exponent instead.
     const float scaled = float_of(magnitude << 13) * 5.192296858534828e+33f;  // 2^112
     const std::uint32_t special = magnitude >= 0x7C00u ? kInfinityBits : 0u;
-    return float_of(bits_of(scaled) | special | sign);
+    const std::uint32_t quiet = magnitude > 0x7C00u ? 0x00400000u : 0u;  // as processors have NaN
+    return float_of(bits_of(scaled) | special | quiet | sign);
 }
 
 QMAPS_INLINE std::uint16_t to_f16(float value) {

@@ -32,6 +32,7 @@ KINDS = {
     Stored.FLOAT16_SQUARED: ScaleKind.SCALE_FLOAT16_SQUARED,
     Stored.POWER_OF_TWO: ScaleKind.SCALE_POWER_OF_TWO,
     Stored.E4M3: ScaleKind.SCALE_E4M3,
+    Stored.ONE: ScaleKind.SCALE_ONE,
 }
 BYTE, MAX_BITS = 8, 16
 MAX_LOG_BLOCK = 1024

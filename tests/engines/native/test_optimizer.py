@@ -34,6 +34,10 @@ QUANTIZERS = {
         "exp_avg_sq": "colxf16sq/sqrt@8u",
     },
     "formats in two passes": {"exp_avg": "B4096xe8m0/DE@8s", "exp_avg_sq": "B384xbf16/DE-0@8u"},
+    "bfloat16": "bf16 + bf16",
+    "float16": {"exp_avg": "fp16", "exp_avg_sq": "bf16+sr"},
+    "no scales": {"exp_avg": "unscaled/DE@8s+sr", "exp_avg_sq": "unscaled/e4m3@8u"},
+    "no scales beside two passes": {"exp_avg": "unscaled/e2m1@4s", "exp_avg_sq": "rank1/linear@4u"},
     "odd blocks": {"exp_avg": "B7/DE@8s", "exp_avg_sq": "B100/DE-0@8u"},
     "blocks that do not line up": {"exp_avg": "B4096/DE@8s", "exp_avg_sq": "B384/DE-0@8u"},
     "fitted": {"exp_avg": "B64/quantile@8s", "exp_avg_sq": "B64/lloyd@4u"},
@@ -105,7 +109,10 @@ def test_steps(quantizers, dtype: torch.dtype, each_isa, threads: int, taken: li
 
 @pytest.mark.parametrize(
     "quantizers",
-    ["8bit", "4bit", "stochastic", "eight-bit scales", "odd blocks", "FlashOptim", "MX", "NVFP4"],
+    [
+        *("8bit", "4bit", "stochastic", "eight-bit scales", "odd blocks", "FlashOptim", "MX"),
+        *("NVFP4", "bfloat16", "float16", "no scales"),
+    ],
 )
 def test_tensors_that_threads_share(quantizers: str, each_isa, threads: int) -> None:
     def run(backend: str):
@@ -341,8 +348,40 @@ def test_counters_of_a_saved_optimizer_are_numbers_of_their_own(isa: str) -> Non
     assert {float(state["step"]) for state in optimizer.state.values()} == {3.0}
 
 
+@pytest.mark.parametrize("rounding", ["", "+sr"])
+@pytest.mark.parametrize("map_", ["fp16@16", "DE@8"])
+def test_states_without_scales_saturate(map_: str, rounding: str, each_isa) -> None:
+    """Moments above the format's end, then zeros, whose scale is 0, then others again."""
+    spec = " + ".join(f"unscaled/{map_}{sign}{rounding}" for sign in "su")
+
+    def run(backend: str):
+        params = [torch.linspace(-2, 2, 5000).requires_grad_()]
+        optimizer = AdamW(params, state_quantizers=spec, betas=(0.0, 0.0), min_quantized_size=0)
+        scales = []
+        with use_backend(backend):
+            for size in (1e7, 1e-3, 0.0, 1.0):
+                params[0].grad = torch.linspace(-size, size, 5000)
+                optimizer.step()
+                scales += [
+                    t.scales[0].item()
+                    for t in optimizer.state[params[0]].values()
+                    if isinstance(t, QuantizedTensor)
+                ]
+        return (params, optimizer), scales
+
+    expected, scales = run("reference")
+    assert scales == [1, 1, 1, 1, 0, 0, 1, 1]
+    for isa in each_isa():
+        with about(isa):
+            ours, found = run("native")
+            assert found == scales
+            assert_same(ours, expected)
+
+
 @pytest.mark.parametrize("bad", [float("nan"), float("inf")])
-@pytest.mark.parametrize("quantizers", ["8bit", "paper-4bit", "eight-bit scales"])
+@pytest.mark.parametrize(
+    "quantizers", ["8bit", "paper-4bit", "eight-bit scales", "bfloat16", "float16", "no scales"]
+)
 def test_non_finite_gradients_propagate_as_in_the_reference(
     quantizers: str, bad: float, isa: str
 ) -> None:

@@ -394,3 +394,68 @@ def test_scales_at_the_ends_of_their_formats(suffix: str, each_isa) -> None:
             equal = Codebook([-1.0, 0.0, *[1.0] * 6], per_tensor=True)
             q = qmaps.Quantizer(q.normalizer, equal)
             assert_as_reference(q, broken, unchecked=True, each_isa=each_isa)
+
+
+def around_halves(dtype: torch.dtype) -> Tensor:
+    """Every finite number of a 16-bit format, every tie between two, and the floats beside them."""
+    halves = torch.arange(1 << 15, dtype=torch.int32).to(torch.int16).view(dtype).float()
+    halves = halves[halves.isfinite()]
+    ties = (halves[1:] + halves[:-1]) / 2
+    found = torch.cat([halves, ties, halves[-1:] * 1.01, torch.tensor([3e38])])
+    up, down = torch.tensor(math.inf), torch.tensor(-math.inf)
+    found = torch.cat([found, found.nextafter(up), found.nextafter(down)])
+    found = found[found.isfinite()]
+    return torch.cat([found, -found])
+
+
+@pytest.mark.parametrize("rounding", ["", "+sr"])
+@pytest.mark.parametrize("map_", ["bf16@16", "fp16@16", "e4m3@8", "DE@8", "linear@12", "e2m1@4"])
+def test_no_scales(map_: str, rounding: str, each_isa, threads: int) -> None:
+    for sign in "su":
+        q = qmaps.quantizer(f"unscaled/{map_}{sign}{rounding}")
+        for number, shape in enumerate(((), (9,), (65, 130), (3, 40, 50), (0,))):
+            assert tensors.supports(q.normalizer, q.map, shape)
+            x = wide(shape, number)
+            assert_as_reference(q, x if sign == "s" else x.abs(), each_isa=each_isa)
+        for dtype in (torch.bfloat16, torch.float16):
+            x = around_halves(dtype)
+            assert_as_reference(q, x, unchecked=True, each_isa=each_isa)
+            assert_as_reference(q, x[x.abs() < 65504].half(), unchecked=True, each_isa=each_isa)
+        assert_as_reference(q, -torch.zeros(100), each_isa=each_isa)
+        for bad in (math.nan, math.inf, -math.inf):
+            x = wide((65, 130), 1)
+            x[3, 2] = bad
+            assert_as_reference(q, x, unchecked=True, each_isa=each_isa)
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_rounding_to_a_format_is_that_of_torch(dtype: torch.dtype, each_isa) -> None:
+    q = qmaps.quantizer("bf16" if dtype == torch.bfloat16 else "fp16")
+    x = around_halves(dtype)
+    x = x[x.to(dtype).isfinite()]
+    for isa in each_isa():
+        with about(isa):
+            assert same_bits(q.quantize(x).dequantize() + 0.0, x.to(dtype).float() + 0.0)
+
+
+def test_codes_that_a_format_does_not_have(each_isa) -> None:
+    """They stand for the last value, as in every codebook."""
+    q = qmaps.quantizer("bf16")
+    t = q.quantize(torch.ones(65536))
+    t.packed.copy_(torch.arange(65536, dtype=torch.int32).to(torch.int16).view(torch.uint8))
+    with use_backend("reference"):
+        expected = t.dequantize()
+    for isa in each_isa():
+        with about(isa):
+            assert same_bits(t.dequantize(), expected)
+
+
+def test_float16_of_every_number(each_isa) -> None:
+    halves = torch.arange(1 << 16, dtype=torch.int32).to(torch.int16).view(torch.float16)
+    q = qmaps.quantizer("unscaled/DE@8s")
+    for isa in each_isa():
+        with about(isa):
+            finite = halves[halves.isfinite()]
+            with use_backend("reference"):
+                expected = q.quantize(finite)
+            assert torch.equal(q.quantize(finite).packed, expected.packed)

@@ -1,7 +1,7 @@
 #include "codebook.hpp"
 
 #include <algorithm>
-#include <cstring>
+#include <cmath>
 #include <limits>
 
 #include "buckets.hpp"
@@ -9,11 +9,10 @@
 namespace qmaps {
 namespace {
 
-std::uint32_t bits_of(float value) {
-    std::uint32_t bits;
-    std::memcpy(&bits, &value, sizeof bits);
-    return bits;
-}
+#include "qmaps/engines/kernels/language.hpp"
+
+#include "qmaps/engines/kernels/floats.hpp"
+#include "qmaps/engines/kernels/halves.hpp"
 
 void fill_planes(const float* values, std::uint8_t (*plane)[kMaxCodes]) {
     for (int c = 0; c < kMaxCodes; ++c)
@@ -100,6 +99,38 @@ std::unique_ptr<Code[]> lowest_equals(const std::vector<float>& values) {
     return lowest;
 }
 
+// Whether the values are a format's finite numbers, and the limits those of its rounding.
+template <class Widen, class Round>
+bool has_format(WideCodebook& book, const std::vector<float>& values,
+                const std::vector<float>& limits, const Widen& widen, const Round& round) {
+    const std::size_t last = values.size() - 1;
+    const std::size_t zero = values[0] < 0.0f ? last / 2 : 0;
+    if (last - zero >= kHalfSign) return false;
+    book.zero = static_cast<std::uint16_t>(zero);
+    book.most = static_cast<std::uint16_t>(last - zero);
+    const float infinity = std::numeric_limits<float>::infinity();
+    for (std::size_t c = 0; c <= last; ++c) {
+        const auto half = half_of_code(static_cast<std::uint16_t>(c), book.zero, book.most);
+        if (bits_of(widen(half)) != bits_of(values[c])) return false;
+        if (c == last) break;
+        const std::uint16_t below = round(limits[c]);
+        const std::uint16_t above = round(std::nextafter(limits[c], infinity));
+        if (code_of_half(below, book.zero, book.most) != c ||
+            code_of_half(above, book.zero, book.most) != c + 1)
+            return false;
+    }
+    return true;
+}
+
+void find_format(WideCodebook& book, const std::vector<float>& values,
+                 const std::vector<float>& limits) {
+    if (has_format(book, values, limits, from_bf16, to_bf16)) {
+        book.format = Dtype::kBfloat16;
+    } else if (has_format(book, values, limits, from_f16, to_f16)) {
+        book.format = Dtype::kFloat16;
+    }
+}
+
 }  // namespace
 
 Codebook::Codebook(const std::vector<float>& given, const std::vector<float>& limits,
@@ -115,6 +146,7 @@ Codebook::Codebook(const std::vector<float>& given, const std::vector<float>& li
         wide->lowest = lowest_equals<std::uint16_t>(given);
         fill_wide(wide->nearest, limits);
         fill_wide(wide->stochastic, below);
+        if (bits == 16) find_format(*wide, given, limits);
         return;
     }
     lowest = lowest_equals<std::uint8_t>(given);

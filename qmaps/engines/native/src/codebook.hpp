@@ -5,6 +5,8 @@
 #include <memory>
 #include <vector>
 
+#include "generated/enumerations.hpp"
+
 namespace qmaps {
 
 inline constexpr int kMaxCodes = 256;
@@ -66,6 +68,10 @@ struct WideCodebook {
     WideSearch nearest;
     WideSearch stochastic;
     std::unique_ptr<std::uint16_t[]> lowest;  // as in Codebook
+    // The 16-bit format whose finite numbers the values are, with its rounding, so that codes can be
+    // computed (see kernels/halves.hpp); float32 for others.
+    Dtype format = Dtype::kFloat32;
+    std::uint16_t zero = 0, most = 0;
 };
 
 struct Codebook {

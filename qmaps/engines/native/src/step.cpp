@@ -1,6 +1,7 @@
 #include "step.hpp"
 
 #include <algorithm>
+#include <cmath>
 #include <numeric>
 #include <stdexcept>
 #include <utility>
@@ -45,9 +46,26 @@ void choose_stretch(ParamTask& task) {
                 throw std::invalid_argument("blocks of a parameter's states do not line up");
             }
         }
-        if (codec.block == 0) task.two_passes = true;
+        if (codec.block == 0 && !state.under_one()) task.two_passes = true;
     }
     task.stretch = std::max<std::int64_t>(1, kTile / least) * least;
+}
+
+// Store the scale of codes that were made under 1.
+void finish_under_one(Codec& codec, std::int64_t numel, const Kernels& set) {
+    std::vector<Ends> none;
+    round_up_scales(codec, set, none);
+    if (std::isnan(*codec.fresh[0])) {  // all codes are those of NaN then
+        const std::vector<float> any(static_cast<std::size_t>(numel));
+        QuantizeTask task;
+        task.codec = codec;
+        task.codec.fresh[0] = codec.fresh[0];
+        task.x = any.data();
+        task.numel = numel;
+        set.quantize_fresh(task, 0, numel, scratch());
+    }
+    commit_scales(codec, none);
+    codec.fresh_memory = {};
 }
 
 // Sums of chunks, filled up with zeros, added as the elements of a chunk are.
@@ -192,6 +210,10 @@ void Step::begin(int threads) {
             prepare(codec, set_, task.numel, true);
             codec.block = block;
             if (block > 0) continue;
+            if (state.under_one()) {
+                reserve_fresh(codec);
+                continue;
+            }
             any_multi_block = true;
             auto& mine = multi_block_[number];
             if (!mine) mine = std::make_unique<MultiBlock>();
@@ -223,7 +245,9 @@ void Step::begin(int threads) {
             for (std::size_t w = 0; w < mine->state.size(); ++w) {
                 mine->maxima[w].merge();
                 StateTask& state = tasks_[static_cast<std::size_t>(number)].state[mine->state[w]];
-                if (state.shared.empty()) round_up_scales(state.codec, set_, mine->ends[w]);
+                // Scales that are 1 are exchanged as such.
+                if (state.shared.empty() || state.codec.geometry->ones())
+                    round_up_scales(state.codec, set_, mine->ends[w]);
             }
         });
     }
@@ -245,6 +269,9 @@ void Step::finish(int threads) {
     for (const auto& mine : slices)
         if (mine) mine->store();
     store_factored(tasks_, threads);
+    for (ParamTask& task : tasks_)
+        for (int k = 0; k < task.rule->states; ++k)
+            if (task.state[k].under_one()) finish_under_one(task.state[k].codec, task.numel, set_);
     for (std::size_t number = 0; number < tasks_.size(); ++number) {
         const MultiBlock* mine = multi_block_[number].get();
         if (!mine) continue;

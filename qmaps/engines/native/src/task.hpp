@@ -43,10 +43,13 @@ struct Geometry {
     // Whether a block's scales can only be computed from all of its elements at once.
     bool whole_blocks() const { return log || (!parts.empty() && parts[0].rms != 0.0); }
 
+    // Whether the only scale is 1, but for tensors of zeros and those that are not finite.
+    bool ones() const { return !parts.empty() && parts[0].kind == kScaleOne; }
+
     // Elements of a block that can be encoded without looking beyond it; 0 where a scale spans
     // more, or more than the scratch holds.
     std::int64_t local_block(std::int64_t numel) const {
-        if (parts.empty() || (!log && parts.size() > 1) || parts[0].ends >= 0) return 0;
+        if (parts.empty() || (!log && parts.size() > 1) || parts[0].ends >= 0 || ones()) return 0;
         const Part& part = parts[0];
         const bool comes_again = part.divisor * part.count < numel;
         // Whole bytes of codes can take eight blocks of an odd size.
@@ -154,6 +157,10 @@ struct StateTask {
     // Where some scales depend on other processes: memory outside for the new scales of each part.
     // The caller changes them between both halves of a step, and stores them.
     std::vector<float*> shared;
+
+    // Whether the new codes are known before the scale is: they are those under 1. `fresh` then
+    // takes the largest magnitude meanwhile.
+    bool under_one() const { return codec.codebook && codec.geometry->ones() && shared.empty(); }
 };
 
 // A state that has fewer elements than its parameter.

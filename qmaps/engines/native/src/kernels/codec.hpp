@@ -319,6 +319,22 @@ inline std::uint32_t encode_blocks(const Codec& codec, const float* x, std::int6
     return most;
 }
 
+// Encode a tile under the scale 1, and raise the largest magnitude, which says later whether that
+// was the scale.
+inline void encode_under_one(const Codec& codec, const float* x, std::int64_t at,
+                             std::int64_t count, Scratch& scratch) {
+    raise_to(codec.fresh[0], largest_bits(x, count));
+    const WideCodebook* wide = codec.codebook->wide.get();
+    if (wide && wide->format != Dtype::kFloat32) {
+        encode_wide(codec, x, at, count, scratch);
+        return;
+    }
+    __builtin_memcpy(scratch.n, x, count * sizeof(float));
+    make_searchable(scratch.n, count);
+    clamp_to_ends(*codec.codebook, scratch.n, count);
+    encode_normalized(codec, fresh(codec), x, scratch.n, at, count, scratch);
+}
+
 // Encode a tile under fresh scales of whole blocks, where that can be done in one go.
 inline bool encode_fresh_blocks(const Codec& codec, const PartView& part, const float* x,
                                 std::int64_t at, std::int64_t count, Scratch& scratch) {

@@ -92,11 +92,12 @@ inline const std::uint16_t* draws_of(const NoiseKey& key, std::int64_t first, st
 }
 
 // Round codes of lower neighbours up by chance. Plain sums, so that the loop vectorizes.
-inline void raise(std::uint8_t* codes, int last, const float* x, const float* low,
+template <class Code>
+inline void raise(Code* codes, int last, const float* x, const float* low,
                   const float* high, const std::uint16_t* draws, std::int64_t count) {
     for (std::int64_t i = 0; i < count; ++i) {
         const int up = rounds_up(draws[i], x[i], low[i], high[i]) ? 1 : 0;
         const int below = codes[i] < last ? 1 : 0;
-        codes[i] = static_cast<std::uint8_t>(codes[i] + (up & below));
+        codes[i] = static_cast<Code>(codes[i] + (up & below));
     }
 }

@@ -295,7 +295,16 @@ inline float keep_scale(int kind, float scale, void* stored, std::int64_t index)
     return scale_of_bits(kind, bits);
 }
 
+// The scale of what has this largest magnitude; see qmaps.normalize.unscaled.
+inline float one_of(float largest) {
+    return largest == 0.0f ? 0.0f : largest <= kLargest ? 1.0f : float_of(0x7FC00000u);
+}
+
 static void widen_scales(int kind, const void* stored, std::int64_t count, float* scales) {
+    if (kind == kScaleOne) {
+        __builtin_memcpy(scales, stored, count * sizeof(float));
+        return;
+    }
     const auto* bytes = static_cast<const std::uint8_t*>(stored);
     const auto* halves = static_cast<const std::uint16_t*>(stored);
     for (std::int64_t i = 0; i < count; ++i)
@@ -304,11 +313,16 @@ static void widen_scales(int kind, const void* stored, std::int64_t count, float
 
 static void round_scales(int kind, float* scales, std::int64_t count) {
     for (std::int64_t i = 0; i < count; ++i)
-        scales[i] = scale_of_bits(kind, scale_bits(kind, scales[i]));
+        scales[i] = kind == kScaleOne ? one_of(scales[i])
+                                      : scale_of_bits(kind, scale_bits(kind, scales[i]));
 }
 
 // Of scales that round_scales rounded.
 static void store_scales(int kind, const float* scales, std::int64_t count, void* stored) {
+    if (kind == kScaleOne) {
+        __builtin_memcpy(stored, scales, count * sizeof(float));
+        return;
+    }
     for (std::int64_t i = 0; i < count; ++i) {
         const bool power = kind == kScalePowerOfTwo;
         const auto bits = power ? static_cast<std::uint16_t>(bits_of(scales[i]) >> 23)

@@ -18,7 +18,11 @@ inline void encode_range(const StateTask& state, const float* values, std::int64
     const ScaleView view = fresh(state.codec);
     for (std::int64_t i = 0; i < count; i += kTile) {
         const std::int64_t some = count - i < kTile ? count - i : kTile;
-        encode_fresh(state.codec, view, values + i, at + i, some, scratch);
+        if (state.under_one()) {
+            encode_under_one(state.codec, values + i, at + i, some, scratch);
+        } else {
+            encode_fresh(state.codec, view, values + i, at + i, some, scratch);
+        }
     }
 }
 
@@ -158,7 +162,9 @@ static void step_maxima(const ParamTask& task, std::int64_t begin, std::int64_t 
                         float* const* const* slots, StepScratch& memory) {
     unsigned wanted = 0;
     for (int k = 0; k < task.rule->states; ++k)
-        if (task.state[k].codec.codebook && task.state[k].codec.block == 0) wanted |= 1u << k;
+        if (task.state[k].codec.codebook && task.state[k].codec.block == 0 &&
+            !task.state[k].under_one())
+            wanted |= 1u << k;
     const unsigned read = task.rule->reads(wanted);
     for (std::int64_t at = begin; at < end; at += kTile) {
         const std::int64_t count = end - at < kTile ? end - at : kTile;

@@ -52,9 +52,16 @@ inline void pack_wide_of(const std::uint16_t* codes, std::int64_t count, std::ui
     __builtin_memcpy(to, last, static_cast<std::size_t>((rest * bits + 7) / 8));
 }
 
+// Whether codes of 16 bits are stored as the processor has such numbers.
+constexpr bool kAsStored = __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__;
+
 inline void unpack_wide(const std::uint8_t* packed, int bits, std::int64_t at, std::int64_t count,
                         std::uint16_t* codes) {
     const std::uint8_t* from = packed + at * bits / 8;
+    if (kAsStored && bits == 16) {
+        __builtin_memcpy(codes, from, static_cast<std::size_t>(count) * 2);
+        return;
+    }
     switch (bits) {
         case 9: return unpack_wide_of<9>(from, count, codes);
         case 10: return unpack_wide_of<10>(from, count, codes);
@@ -70,6 +77,10 @@ inline void unpack_wide(const std::uint8_t* packed, int bits, std::int64_t at, s
 inline void pack_wide(const std::uint16_t* codes, int bits, std::int64_t at, std::int64_t count,
                       std::uint8_t* packed) {
     std::uint8_t* to = packed + at * bits / 8;
+    if (kAsStored && bits == 16) {
+        __builtin_memcpy(to, codes, static_cast<std::size_t>(count) * 2);
+        return;
+    }
     switch (bits) {
         case 9: return pack_wide_of<9>(codes, count, to);
         case 10: return pack_wide_of<10>(codes, count, to);
@@ -80,6 +91,27 @@ inline void pack_wide(const std::uint16_t* codes, int bits, std::int64_t at, std
         case 15: return pack_wide_of<15>(codes, count, to);
         default: return pack_wide_of<16>(codes, count, to);
     }
+}
+
+// Values of codes, which are overwritten where they become numbers of their format.
+inline void look_up_wide(const WideCodebook& codebook, std::uint16_t* codes, std::int64_t count,
+                         float* out) {
+    if (codebook.format != Dtype::kFloat32) {
+        const std::uint16_t zero = codebook.zero, most = codebook.most;
+        for (std::int64_t i = 0; i < count; ++i) codes[i] = half_of_code(codes[i], zero, most);
+        load(codes, codebook.format, 0, count, out);
+        return;
+    }
+    const float* value = codebook.value.get();
+    for (std::int64_t i = 0; i < count; ++i) out[i] = value[codes[i]];
+}
+
+// Nearest codes by rounding to the codebook's format. NaN, which is infinity here, takes the last.
+inline void round_to_format(const WideCodebook& codebook, const float* n, std::uint16_t* codes,
+                            std::int64_t count) {
+    store(n, codes, codebook.format, 0, count);
+    const std::uint16_t zero = codebook.zero, most = codebook.most;
+    for (std::int64_t i = 0; i < count; ++i) codes[i] = code_of_half(codes[i], zero, most);
 }
 
 inline void search_wide(const WideSearch& search, const float* n, std::uint16_t* codes,
@@ -96,27 +128,60 @@ inline void decode_wide(const Codec& codec, const ScaleView& view, std::int64_t 
                         std::int64_t count, float* out, Scratch& scratch) {
     const WideCodebook& codebook = *codec.codebook->wide;
     unpack_wide(codec.packed, codec.codebook->bits, at, count, scratch.wide);
-    const float* value = codebook.value.get();
-    for (std::int64_t i = 0; i < count; ++i) out[i] = value[scratch.wide[i]];
-    multiply(view, at, count, out);
+    look_up_wide(codebook, scratch.wide, count, out);
+    const bool one = view.parts == 1 && view.part[0].count == 1 && view.part[0].values &&
+                     *view.part[0].values == 1.0f;
+    if (!one) multiply(view, at, count, out);
+}
+
+// Values of codes, each of them plus `more`, of a tile.
+inline void look_up_beside(const WideCodebook& codebook, const std::uint16_t* codes, int more,
+                           std::int64_t count, float* out) {
+    std::uint16_t beside[kTile];
+    for (std::int64_t i = 0; i < count; ++i) beside[i] = static_cast<std::uint16_t>(codes[i] + more);
+    look_up_wide(codebook, beside, count, out);
+}
+
+// Codes of the lower neighbours of a tile.
+inline void lower_codes(const WideCodebook& codebook, const float* n, std::uint16_t* codes,
+                        std::int64_t count, Scratch& scratch) {
+    if (codebook.format == Dtype::kFloat32) {
+        search_wide(codebook.stochastic, n, codes, count);
+        return;
+    }
+    round_to_format(codebook, n, codes, count);
+    look_up_beside(codebook, codes, 0, count, scratch.low);
+    for (std::int64_t i = 0; i < count; ++i) {
+        const int above = scratch.low[i] > n[i] && codes[i] > 0 ? 1 : 0;
+        codes[i] = static_cast<std::uint16_t>(codes[i] - above);
+    }
+}
+
+inline void round_wide(const Codec& codec, const float* n, std::int64_t at, std::int64_t count,
+                       std::uint16_t* codes, Scratch& scratch) {
+    const WideCodebook& codebook = *codec.codebook->wide;
+    for (std::int64_t i = 0; i < count; i += kTile) {
+        const std::int64_t some = count - i < kTile ? count - i : kTile;
+        lower_codes(codebook, n + i, codes + i, some, scratch);
+        look_up_beside(codebook, codes + i, 0, some, scratch.low);
+        look_up_beside(codebook, codes + i, 1, some, scratch.high);
+        const std::uint16_t* draws = draws_of(codec.noise, at + i, some, scratch);
+        raise(codes + i, codec.codebook->size - 1, n + i, scratch.low, scratch.high, draws, some);
+    }
+    if (!codebook.lowest) return;
+    for (std::int64_t i = 0; i < count; ++i) codes[i] = codebook.lowest[codes[i]];
 }
 
 inline void encode_wide(const Codec& codec, const float* n, std::int64_t at, std::int64_t count,
                         Scratch& scratch) {
     const WideCodebook& codebook = *codec.codebook->wide;
     std::uint16_t* codes = scratch.wide;
-    search_wide(codec.stochastic ? codebook.stochastic : codebook.nearest, n, codes, count);
-    const float* value = codebook.value.get();
-    for (std::int64_t i = 0; codec.stochastic && i < count; i += kTile) {
-        const std::int64_t some = count - i < kTile ? count - i : kTile;
-        const std::uint16_t* draws = draws_of(codec.noise, at + i, some, scratch);
-        for (std::int64_t j = 0; j < some; ++j) {
-            const int code = codes[i + j];
-            const bool up = code < codec.codebook->size - 1 &&
-                            rounds_up(draws[j], n[i + j], value[code], value[code + 1]);
-            codes[i + j] = static_cast<std::uint16_t>(code + (up ? 1 : 0));
-            if (codebook.lowest) codes[i + j] = codebook.lowest[codes[i + j]];
-        }
+    if (codec.stochastic) {
+        round_wide(codec, n, at, count, codes, scratch);
+    } else if (codebook.format != Dtype::kFloat32) {
+        round_to_format(codebook, n, codes, count);
+    } else {
+        search_wide(codebook.nearest, n, codes, count);
     }
     pack_wide(codes, codec.codebook->bits, at, count, codec.packed);
 }
