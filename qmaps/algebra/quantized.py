@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -45,9 +45,12 @@ class QuantizedTensor:
         scales: the normalizer's parts; see its `layout`.
         key: names the random numbers that decoding takes away, where the quantizer is dithered;
             None elsewhere. It is that of the last encoding, and not counted in `nbytes`.
+        beside: the quantized tensors that `Quantizer.beside` describes: under error feedback the
+            residual of the last encoding.
 
     Raises:
-        BadValueError: `packed` and `scales` are not what the quantizer needs for this shape.
+        BadValueError: `packed`, `scales` and `beside` are not what the quantizer needs for this
+            shape.
         BadTypeError: `key` is None and the quantizer dithered, or the other way round.
     """
 
@@ -56,6 +59,7 @@ class QuantizedTensor:
     packed: Tensor
     scales: Scales
     key: RoundingKey | None = None
+    beside: tuple[QuantizedTensor, ...] = ()
 
     def __post_init__(self) -> None:
         check_key(self.quantizer, self.key)
@@ -69,6 +73,8 @@ class QuantizedTensor:
         self._check_sizes()
         for part in (self.packed, *self.scales):
             check_memory(part, "packed or a tensor of scales")
+        for each in self.beside:
+            each.check()
 
     def _check_sizes(self) -> None:
         if self.shape and min(self.shape) < 0:
@@ -87,6 +93,12 @@ class QuantizedTensor:
             there = tuple((dtype, tuple(part)) for dtype, part in found)
             raise BadValueError(
                 f"scales are {there}; {q.normalizer.spec} of shape {self.shape} needs {layout}"
+            )
+        expected, others = q.beside(self.shape), [(t.quantizer, t.shape) for t in self.beside]
+        if others != list(expected):
+            found_, needs = _listed(others), _listed(expected)
+            raise BadValueError(
+                f"beside holds {found_}; {q.spec} of shape {self.shape} needs {needs}"
             )
 
     def codes(self) -> Tensor:
@@ -135,8 +147,9 @@ class QuantizedTensor:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the codes, the scales, and the codebook where it belongs to this tensor."""
-        return nbytes_of(self.quantizer.map, self.packed.nbytes, self.scales)
+        """Bytes of the codes, the scales, `beside`, and a codebook that belongs to this tensor."""
+        own = nbytes_of(self.quantizer.map, self.packed.nbytes, self.scales)
+        return own + sum(each.nbytes for each in self.beside)
 
     @property
     def bits_per_element(self) -> float:
@@ -147,12 +160,14 @@ class QuantizedTensor:
     def to(self, device: torch.device | str) -> QuantizedTensor:
         """The same on another device."""
         scales = tuple(scale.to(device) for scale in self.scales)
-        return replace(self, packed=self.packed.to(device), scales=scales)
+        beside = tuple(each.to(device) for each in self.beside)
+        return replace(self, packed=self.packed.to(device), scales=scales, beside=beside)
 
     def clone(self) -> QuantizedTensor:
         """A copy that shares no storage."""
         scales = tuple(scale.clone() for scale in self.scales)
-        return replace(self, packed=self.packed.clone(), scales=scales)
+        beside = tuple(each.clone() for each in self.beside)
+        return replace(self, packed=self.packed.clone(), scales=scales, beside=beside)
 
     def save(self, path: str | os.PathLike[str]) -> None:
         """Write it as a safetensors file; see `qmaps.save` for several."""
@@ -222,6 +237,37 @@ for _name in (
     setattr(QuantizedTensor, f"__{_name}__", _refusing(f"__{_name}__"))
 
 
+def carried(x: Tensor, after: QuantizedTensor | None) -> Tensor:
+    """`x` with the residual of the last step's tensor added (error feedback).
+
+    Args:
+        x: the value of the next step, floating-point.
+        after: the tensor of the last step, of the same shape.
+
+    Returns:
+        A new float32 tensor; `x` itself where there is no residual.
+    """
+    if after is None or after.quantizer.rounding.residual_bits is None:
+        return x
+    return x.float() + after.beside[-1].dequantize()
+
+
+def restored(t: QuantizedTensor, x: Tensor | None = None) -> Tensor:
+    """What `t` was quantized from, as far as it is known: its values, and a residual added.
+
+    Args:
+        t: the quantized tensor.
+        x: float32 values to add the residual to instead of those of `t`.
+
+    Returns:
+        float32 of its shape, at least 0 if the map is unsigned; ``t.dequantize()``, or `x`, where
+        there is no residual.
+    """
+    values = t.dequantize() if x is None else x
+    found = carried(values, t)
+    return found if found is values or t.quantizer.map.signed else found.clamp_(min=0)
+
+
 def to_plain(t: QuantizedTensor) -> dict[str, Any]:
     """`t` as a dict of tensors, strings and numbers, which ``torch.load`` reads safely."""
     return {
@@ -231,7 +277,13 @@ def to_plain(t: QuantizedTensor) -> dict[str, Any]:
         "packed": t.packed,
         "scales": list(t.scales),
         **keyed(t.key),
+        **({"beside": [_parts(each) for each in t.beside]} if t.beside else {}),
     }
+
+
+def _parts(t: QuantizedTensor) -> dict[str, Any]:
+    """What a saved tensor has of one of those beside it; its quantizer and shape follow."""
+    return {"packed": t.packed, "scales": list(t.scales)}
 
 
 def keyed(key: RoundingKey | None) -> dict[str, Any]:
@@ -270,7 +322,7 @@ def described(q: Quantizer) -> dict[str, Any]:
         "normalizer": q.normalizer.spec,
         "stochastic": q.stochastic,
     }
-    if q.dithered:  # which versions before 0.2 refuse
+    if not q.rounding.memoryless:  # which versions before 0.2 refuse
         about["rounding"] = q.rounding.value
     return {"spec": q.spec, "codebook": table(q.map).clone(), "map": about}
 
@@ -327,7 +379,13 @@ def _assembled(plain: Mapping[str, Any]) -> QuantizedTensor:
         raise BadValueError(
             f"shape={shown(plain['shape'])} of a saved quantized tensor must consist of ints"
         )
-    return QuantizedTensor(quantizer, shape, plain["packed"], tuple(plain["scales"]), key_in(plain))
+    beside = tuple(
+        QuantizedTensor(q, size, parts["packed"], tuple(parts["scales"]))
+        for (q, size), parts in zip(quantizer.beside(shape), plain.get("beside", ()), strict=True)
+    )
+    return QuantizedTensor(
+        quantizer, shape, plain["packed"], tuple(plain["scales"]), key_in(plain), beside
+    )
 
 
 def save(tensors: Mapping[str, QuantizedTensor], path: str | os.PathLike[str]) -> None:
@@ -359,6 +417,8 @@ def check_codes(t: QuantizedTensor) -> None:
     log_domain = t.quantizer.normalizer.log_domain
     if not log_domain and any(bool((scale < 0).any()) for scale in t.scales):
         raise BadValueError(f"scales of {t.quantizer.spec} must not be negative; at least one is")
+    for each in t.beside:
+        check_codes(each)
     codebook = table(t.quantizer.map)
     if len(codebook) < 2**t.quantizer.map.bits and t.packed.numel():
         largest = int(t.codes().max())
@@ -366,6 +426,11 @@ def check_codes(t: QuantizedTensor) -> None:
             raise BadValueError(
                 f"packed holds the code {largest}; {t.quantizer.spec} has {len(codebook)} codes"
             )
+
+
+def _listed(tensors: Sequence[tuple[Quantizer, tuple[int, ...]]]) -> str:
+    """Quantizers and shapes, as error messages name them."""
+    return " and ".join(f"{q.spec} of shape {shape}" for q, shape in tensors) or "nothing"
 
 
 def _check_target(out: Tensor, shape: tuple[int, ...]) -> None:

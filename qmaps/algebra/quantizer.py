@@ -5,12 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from qmaps.algebra.quantized import FLOATS, QuantizedTensor, nbytes_of
+from qmaps.algebra import feedback
+from qmaps.algebra.quantized import FLOATS, QuantizedTensor, carried, nbytes_of
 from qmaps.algebra.rounding import Rounding
 from qmaps.algebra.spec import parse
 from qmaps.distributed.shards import is_distributed
@@ -130,6 +132,18 @@ class Quantizer:
         """Whether it rounds with subtractive dither (``+dither``; `qmaps.engines.dither`)."""
         return self.rounding is Rounding.DITHERED
 
+    def beside(self, shape: Sequence[int]) -> tuple[tuple[Quantizer, tuple[int, ...]], ...]:
+        """The quantizers and shapes of the tensors that are kept beside a tensor's codes.
+
+        Args:
+            shape: the shape of the tensor.
+
+        Returns:
+            The residual's under error feedback (``+ef4``; `qmaps.algebra.feedback`), else nothing.
+        """
+        bits = self.rounding.residual_bits
+        return () if bits is None else ((_of_residuals(bits), tuple(shape)),)
+
     @property
     def spec(self) -> str:
         """The canonical spec; `quantizer` reads it back."""
@@ -168,7 +182,8 @@ class Quantizer:
         elif self.map.counted:
             entries = table(self.map).numel()
         codes = packing.packed_bytes(math.prod(shape), self.map.bits)
-        return codes + scales + torch.float32.itemsize * entries
+        others = sum(q.nbytes(size) for q, size in self.beside(shape))
+        return codes + scales + torch.float32.itemsize * entries + others
 
     def fit(self, x: Tensor) -> Quantizer:
         """This quantizer with the codebook of a fitted map frozen to that of `x`.
@@ -183,7 +198,12 @@ class Quantizer:
         return self._frozen(x)
 
     def quantize(
-        self, x: Tensor, *, out: QuantizedTensor | None = None, key: RoundingKey | None = None
+        self,
+        x: Tensor,
+        *,
+        out: QuantizedTensor | None = None,
+        key: RoundingKey | None = None,
+        after: QuantizedTensor | None = None,
     ) -> QuantizedTensor:
         """Quantize `x`.
 
@@ -194,26 +214,35 @@ class Quantizer:
                 fitted map its codebook is kept, not fitted anew.
             key: names the random numbers of stochastic rounding and of dither; ``RoundingKey()``
                 if left out, so the same call gives the same codes. Change `step` from call to call.
+            after: the tensor of the last step, of the same shape; under error feedback its residual
+                is added to `x` (`qmaps.algebra.feedback`). It may be `out`.
 
         Returns:
             Packed codes and scales, on the device of `x`.
 
         Raises:
             NonFiniteError: `x` holds NaN or infinity.
-            BadValueError: `x` is negative somewhere and the map unsigned, or `out` does not
-                match.
+            BadValueError: `x` is negative somewhere and the map unsigned, or `out` or `after` does
+                not match.
             BadTypeError: `x` is no tensor of an allowed dtype.
+
+        >>> q, x = quantizer("tensor/linear0@4s+ef8"), torch.tensor([1.0, 0.05])
+        >>> t = q.quantize(x)  # the codes beside 0 stand for 1/7
+        >>> t.dequantize()[1], q.quantize(x, after=t).dequantize()[1]
+        (tensor(0.), tensor(0.1429))
         """
         x = _floats(x)
         if isinstance(self.map, FittedMap) and out is None:
             self._refuse_bad(x)
-        t, suspect = self._quantized(x, out, key, check=True)
-        if suspect:
-            self._refuse_bad(x)
-        return t
+        return self._quantized(x, out, key, after, check=True)
 
     def quantize_unchecked(
-        self, x: Tensor, *, out: QuantizedTensor | None = None, key: RoundingKey | None = None
+        self,
+        x: Tensor,
+        *,
+        out: QuantizedTensor | None = None,
+        key: RoundingKey | None = None,
+        after: QuantizedTensor | None = None,
     ) -> QuantizedTensor:
         """As `quantize` for float32 `x`, without a check for NaN, infinity or negative elements.
 
@@ -225,17 +254,24 @@ class Quantizer:
             x: float32 tensor of any shape and strides.
             out: as for `quantize`.
             key: as for `quantize`.
+            after: as for `quantize`.
 
         Returns:
             Packed codes and scales, on the device of `x`.
 
         Raises:
-            BadValueError, BadTypeError: `out` does not match, or `key` is no `RoundingKey`.
+            BadValueError, BadTypeError: `out` or `after` does not match, or `key` is no
+                `RoundingKey`.
         """
-        return self._quantized(x, out, key, check=False)[0]
+        return self._quantized(x, out, key, after, check=False)
 
     def quantize_scaled(
-        self, x: Tensor, scales: Scales, *, key: RoundingKey | None = None
+        self,
+        x: Tensor,
+        scales: Scales,
+        *,
+        key: RoundingKey | None = None,
+        after: QuantizedTensor | None = None,
     ) -> QuantizedTensor:
         """As `quantize_unchecked` with scales from elsewhere: those of a whole that `x` is part of.
 
@@ -243,35 +279,81 @@ class Quantizer:
             x: float32.
             scales: in the parts that the normalizer's `layout` describes for the shape of `x`.
             key: as for `quantize`.
+            after: as for `quantize`.
         """
         noise = (key or RoundingKey()) if self.rounding.random else None
+        y = carried(x, after)
         codes, _ = reference.quantize(
-            x, self.normalizer, self.map, noise, scales, dithered=self.dithered
+            self._encodable(x, y), self.normalizer, self.map, noise, scales, dithered=self.dithered
         )
         packed = packing.pack(codes, self.map.bits)
-        kept = noise if self.dithered else None
-        return QuantizedTensor(self, tuple(x.shape), packed, scales, kept)
+        return self._with_others(y, packed, scales, noise)
 
     def _quantized(
-        self, x: Tensor, out: QuantizedTensor | None, key: RoundingKey | None, *, check: bool
-    ) -> tuple[QuantizedTensor, bool]:
-        """Quantize `x`; with `check`, also return whether it may hold bad values."""
+        self,
+        x: Tensor,
+        out: QuantizedTensor | None,
+        key: RoundingKey | None,
+        after: QuantizedTensor | None,
+        *,
+        check: bool,
+    ) -> QuantizedTensor:
+        """Quantize `x`; with `check`, raise if it holds bad values."""
         if out is not None:
             _check_out(out, self, x)
         if key is not None and not isinstance(key, RoundingKey):
             raise BadTypeError(f"key must be a RoundingKey, got {type(key).__name__}")
+        if after is not None:
+            _check_after(after, x)
+        y = carried(x, after)
+        if check and y is not x:
+            self._refuse_bad(x)
+        given, x = x, self._encodable(x, y)
         frozen = self._frozen(x) if out is None else out.quantizer
         noise = (key or RoundingKey()) if self.rounding.random else None
         storage = None if out is None else (out.packed, out.scales)
         packed, scales, suspect = dispatch.quantize(
             x, frozen.normalizer, frozen.map, noise, storage, dithered=self.dithered, check=check
         )
-        kept = noise if self.dithered else None
+        if check and suspect:
+            self._refuse_bad(given)
+        return frozen._with_others(y, packed, scales, noise, out)
+
+    def _encodable(self, x: Tensor, y: Tensor) -> Tensor:
+        """What is encoded of `y`, which is `x` with a residual added."""
+        return y if y is x or self.map.signed else y.clamp(min=0)
+
+    def _with_others(
+        self,
+        y: Tensor,
+        packed: Tensor,
+        scales: Scales,
+        noise: RoundingKey | None,
+        out: QuantizedTensor | None = None,
+    ) -> QuantizedTensor:
+        """The quantized tensor of these codes of `x`, with all that belongs to it.
+
+        Args:
+            y: what was quantized.
+            packed: its codes.
+            scales: its scales.
+            noise: the key of the random numbers that it took.
+            out: the tensor whose codes and scales these are; the others are written into it.
+        """
+        key = noise if self.dithered else None
+        shape = tuple(y.shape)
+        beside = []
+        for place, (q, _) in enumerate(self.beside(shape)):
+            decoded = dispatch.dequantize(
+                packed, scales, self.normalizer, self.map, shape, torch.float32
+            )
+            residual = feedback.left(y.float(), decoded, scales, self.normalizer, self.map)
+            target = None if out is None else out.beside[place]
+            beside.append(q.quantize_unchecked(residual, out=target))
         if out is None:
-            return QuantizedTensor(frozen, tuple(x.shape), packed, scales, kept), suspect
-        if not (check and suspect):
-            object.__setattr__(out, "key", kept)  # as its codes, it changes in place
-        return out, suspect
+            return QuantizedTensor(self, shape, packed, scales, key, tuple(beside))
+        object.__setattr__(out, "key", key)  # as its codes, it changes in place
+        return out
 
     def dequantize(
         self,
@@ -325,7 +407,7 @@ class Quantizer:
         x = _floats(x)
         q = self.fit(x) if isinstance(self.map, FittedMap) else self
         found = None
-        if metrics.SUMMED.keys() == metrics.METRICS.keys() and not self.dithered:
+        if metrics.SUMMED.keys() == metrics.METRICS.keys() and self.rounding.memoryless:
             noise = RoundingKey() if self.rounding.random else None
             found = dispatch.measure(x, q.normalizer, q.map, noise, keep=keep)
         if found is None:
@@ -349,6 +431,11 @@ class Quantizer:
         _refuse(~x.isfinite(), "NaN or infinite", "only finite values can be quantized", True)
         if not self.map.signed:
             _refuse(x < 0, "negative", f"{self.map.spec} is unsigned; use a signed map", False)
+
+
+@lru_cache(maxsize=8)
+def _of_residuals(bits: int) -> Quantizer:
+    return quantizer(feedback.RESIDUAL.format(bits=bits))
 
 
 def fit_each(quantizers: Sequence[Quantizer], x: Tensor) -> list[Quantizer]:
@@ -410,6 +497,13 @@ def _refuse(bad: Tensor, kind: str, allowed: str, non_finite: bool) -> None:
     first = int(bad.reshape(-1).int().argmax())
     error = NonFiniteError if non_finite else BadValueError
     raise error(f"x holds {count} {kind} elements, the first at flat index {first}; {allowed}")
+
+
+def _check_after(after: QuantizedTensor, x: Tensor) -> None:
+    if not isinstance(after, QuantizedTensor):
+        raise BadTypeError(f"after must be a QuantizedTensor, got {type(after).__name__}")
+    if after.shape != tuple(x.shape):
+        raise BadValueError(f"after must have shape {tuple(x.shape)}, got {after.shape}")
 
 
 def _check_out(out: QuantizedTensor, quantizer: Quantizer, x: Tensor) -> None:

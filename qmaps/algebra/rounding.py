@@ -13,6 +13,9 @@ class Rounding(Enum):
         STOCHASTIC: one of the two neighbours at random, so that the mean is the value.
         DITHERED: subtractive dither: a random part of a gap is added before rounding to the
             nearest, and decoding takes the same part away (`qmaps.engines.dither`).
+        FEEDBACK_4: error feedback: to the nearest, and what that loses is kept in 4 bits and added
+            before the next encoding (`qmaps.algebra.feedback`).
+        FEEDBACK_8: the same in 8 bits.
 
     >>> Rounding("+sr")
     <Rounding.STOCHASTIC: '+sr'>
@@ -21,15 +24,29 @@ class Rounding(Enum):
     NEAREST = ""
     STOCHASTIC = "+sr"
     DITHERED = "+dither"
+    FEEDBACK_4 = "+ef4"
+    FEEDBACK_8 = "+ef8"
 
     @property
     def random(self) -> bool:
         """Whether it takes random numbers, which a `RoundingKey` names."""
-        return self is not Rounding.NEAREST
+        return self in (Rounding.STOCHASTIC, Rounding.DITHERED)
+
+    @property
+    def residual_bits(self) -> int | None:
+        """Bits in which error feedback keeps what rounding loses; None without it."""
+        return {Rounding.FEEDBACK_4: 4, Rounding.FEEDBACK_8: 8}.get(self)
+
+    @property
+    def memoryless(self) -> bool:
+        """Whether codes and scales are all that decoding and the next encoding need."""
+        return self in (Rounding.NEAREST, Rounding.STOCHASTIC)
 
     @property
     def words(self) -> str:
-        """What pages say: ``to nearest`` or ``stochastic``."""
+        """What pages say, such as ``to nearest`` or ``stochastic``."""
+        if (bits := self.residual_bits) is not None:
+            return f"to nearest, with error feedback in {bits} bits"
         return "to nearest" if self is Rounding.NEAREST else self.name.lower()
 
 

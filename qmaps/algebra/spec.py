@@ -3,8 +3,8 @@
 ``NORM[SUFFIX]["&"NORM[SUFFIX]]"/"[TRANSFORM":"]MAP["("field=value,...")"]"@"BITS["s"|"u"][ROUNDING]``,
 read without regard to case and written in one canonical form. A suffix such as ``x8`` tells in
 which format scales are stored (`qmaps.normalize.scale_format`). A transform such as ``sqrt`` may
-come before the map (`qmaps.maps.transformed`). A rounding is ``+sr`` or ``+dither``
-(`qmaps.algebra.rounding`).
+come before the map (`qmaps.maps.transformed`). A rounding is ``+sr``, ``+dither``,
+``+ef4`` or ``+ef8`` (`qmaps.algebra.rounding`).
 """
 
 from __future__ import annotations

@@ -61,7 +61,7 @@ def _joined(value: Mapping[str, Any]) -> Any:
     from qmaps.distributed import rows
 
     found = rows.read(value, None)
-    return to_plain(found.joined()) if found.aligned else found.decoded()
+    return to_plain(found.joined()) if found.aligned else found.restored()
 
 
 def _of_bitsandbytes(state: Mapping[Any, Any]) -> Mapping[Any, Any]:

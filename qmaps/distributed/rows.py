@@ -81,6 +81,7 @@ class Rows:
             (rows, blocks of a row), scales of slices are as stored.
         phases: one tensor for each stored part: int32 of shape (rows,) for blocks, else empty.
         key: names the random numbers of these rows, where the quantizer is dithered.
+        beside: the same rows of each tensor that is kept beside the codes (`Quantizer.beside`).
     """
 
     quantizer: Quantizer
@@ -89,6 +90,7 @@ class Rows:
     scales: tuple[Tensor, ...]
     phases: tuple[Tensor, ...]
     key: RoundingKey | None = None
+    beside: tuple[Rows, ...] = ()
 
     @staticmethod
     def of(t: QuantizedTensor) -> Rows:
@@ -108,7 +110,8 @@ class Rows:
             last = max(scale.numel() - 1, 0)
             scales.append(scale[index.clamp(max=last)] if rows else scale.new_zeros(index.shape))
             phases.append((begin % extent.block).to(torch.int32))
-        return Rows(t.quantizer, t.shape, codes, tuple(scales), tuple(phases), t.key)
+        beside = tuple(map(Rows.of, t.beside))
+        return Rows(t.quantizer, t.shape, codes, tuple(scales), tuple(phases), t.key, beside)
 
     def cut(self, shard: Shard) -> Rows:
         """The rows of a shard; `self` holds all rows."""
@@ -127,6 +130,7 @@ class Rows:
             ),
             phases=tuple(some(phase, phase.numel() > 0) for phase in self.phases),
             key=_moved(self.key, shard.first),
+            beside=tuple(each.cut(shard) for each in self.beside),
         )
 
     @property
@@ -139,7 +143,7 @@ class Rows:
         """Whether blocks begin where they would in a tensor of these rows alone."""
         rows, width = _sides(self.local_shape)
         extents = _extents(self.quantizer, self.shape)
-        return all(
+        return all(each.aligned for each in self.beside) and all(
             torch.equal(phase.cpu().long(), torch.arange(rows) * width % extent.block)
             for phase, extent in zip(self.phases, extents, strict=True)
             if extent.block
@@ -157,7 +161,21 @@ class Rows:
                 scale = scale[row, block - row * width // extent.block]
             scales.append(scale.clone())
         packed = packing.pack(self._codes(), self.quantizer.map.bits)
-        return QuantizedTensor(self.quantizer, self.local_shape, packed, tuple(scales), self.key)
+        beside = tuple(each.joined() for each in self.beside)
+        return QuantizedTensor(
+            self.quantizer, self.local_shape, packed, tuple(scales), self.key, beside
+        )
+
+    def restored(self) -> Tensor:
+        """What these rows were quantized from, as far as it is known: `decoded`, and the residual.
+
+        The residual is that of error feedback; without it this is `decoded`.
+        """
+        values = self.decoded()
+        if self.quantizer.rounding.residual_bits is None:
+            return values
+        values += self.beside[-1].decoded()
+        return values if self.quantizer.map.signed else values.clamp_(min=0)
 
     def decoded(self) -> Tensor:
         """The decoded values, float32 of `local_shape`."""
@@ -194,7 +212,13 @@ def write(t: QuantizedTensor, shard: Shard | None) -> dict[str, Any]:
     """
     rows = Rows.of(t)
     shape = t.shape if shard is None else shard.shape
-    plain = {**described(t.quantizer), "format": FORMAT, "rows": list(shape)}
+    plain = _about(t.quantizer, shape)
+    for place, each in enumerate(t.beside):
+        plain |= {
+            _beside(place, name): array
+            for name, array in write(each, shard).items()
+            if _is_array(name)
+        }
     # The key of the whole tensor, so that all processes write the same.
     plain |= keyed(_moved(t.key, 0 if shard is None else -shard.first))
     arrays = {"codes": rows.codes}
@@ -257,12 +281,33 @@ def read(plain: Mapping[str, Any], shard: Shard | None) -> Rows:
         elif shard is not None:
             rows = replace(rows, key=_moved(rows.key, shard.first))
         _check(rows)
+        beside = tuple(
+            read({**_about(q, size), **_of_beside(place, plain)}, shard)
+            for place, (q, size) in enumerate(quantizer.beside(shape))
+        )
+        rows = replace(rows, beside=beside)
     except BadValueError:
         raise
     except DAMAGE as error:
         reason = f"{type(error).__name__}: {error}".splitlines()[0]
         raise BadValueError(f"the rows of a quantized tensor are damaged ({reason})") from None
     return rows
+
+
+def _about(q: Quantizer, shape: Shape) -> dict[str, Any]:
+    """What a dict of rows says of the whole tensor."""
+    return {**described(q), "format": FORMAT, "rows": list(shape)}
+
+
+def _beside(place: int, name: str) -> str:
+    """The name of an array of a tensor beside the codes."""
+    return f"beside{place}_{name}"
+
+
+def _of_beside(place: int, plain: Mapping[str, Any]) -> dict[str, Any]:
+    """The arrays of a tensor beside the codes, under their own names."""
+    start = _beside(place, "")
+    return {name.removeprefix(start): plain[name] for name in plain if name.startswith(start)}
 
 
 def _moved(key: RoundingKey | None, elements: int) -> RoundingKey | None:

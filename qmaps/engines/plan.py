@@ -13,7 +13,6 @@ from torch import Tensor
 
 from qmaps.algebra.quantized import QuantizedTensor
 from qmaps.algebra.quantizer import Quantizer
-from qmaps.algebra.rounding import Rounding
 from qmaps.engines.addresses import Kept, address, in_memory, look
 from qmaps.engines.masters import MASTER, REMAINDER, updated
 from qmaps.engines.packing import packed_bytes
@@ -216,7 +215,7 @@ def _state_supported(
         q = value.quantizer
     if shard is not None and q.rounding.random and shard.runs is not None:
         return False
-    if q.rounding is Rounding.DITHERED or not supports(q.normalizer, q.map, state.shape):
+    if not q.rounding.memoryless or not supports(q.normalizer, q.map, state.shape):
         return False
     return value is None or (value.quantizer.spec == q.spec and readable(value))
 
@@ -241,7 +240,7 @@ def zero(q: Quantizer, shape: tuple[int, ...], device: torch.device) -> Quantize
     """A quantized tensor whose codes and scales are all 0, as a state begins.
 
     Args:
-        q: the quantizer; its map has a codebook. Its rounding is not dithered.
+        q: the quantizer; its map has a codebook. Its rounding is `memoryless`.
         shape: the shape of the tensor.
         device: where codes and scales are allocated.
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from qmaps.algebra.quantized import QuantizedTensor
+from qmaps.algebra.quantized import QuantizedTensor, restored
 from qmaps.distributed.exchange import Request, SharedScales
 from qmaps.distributed.over_shards import whole_of
 from qmaps.engines.bfloat16 import round_stochastically
@@ -67,9 +67,8 @@ class ReferencePlan(StepPlan):
                 step = int(given.storage.get("step", 0)) + 1
                 states = self._advanced(given, step, inputs, keep=True)[1]
                 for state, normalizer, shard in spanning:
-                    asked[given.number, state.name] = Request.of(
-                        normalizer, states[state.name], shard
-                    )
+                    value = _restored(given, state, states[state.name])
+                    asked[given.number, state.name] = Request.of(normalizer, value, shard)
         return asked
 
     def run(self, inputs: Inputs, shared: Mapping[Scaled, SharedScales] = NONE_SHARED) -> None:
@@ -162,18 +161,25 @@ def _decoded(given: ParameterStep, state: StateStep) -> Tensor:
     return decoded
 
 
+def _restored(given: ParameterStep, state: StateStep, value: Tensor) -> Tensor:
+    """A new state with what the last encoding lost added, where that is kept (error feedback)."""
+    previous = given.storage.get(state.name)
+    return restored(previous, value) if isinstance(previous, QuantizedTensor) else value
+
+
 def _encoded(
     given: ParameterStep, state: StateStep, value: Tensor, step: int, scales: SharedScales | None
 ) -> Tensor | QuantizedTensor:
     """A new state as it is stored; `scales` are those that depend on other processes."""
     q = state.quantizer
-    if q is None:
-        return value
     previous = given.storage.get(state.name)
+    if q is None:
+        return _restored(given, state, value)
     fresh = (step - 1) % given.refit_every == 0
     if isinstance(q.map, FittedMap) and isinstance(previous, QuantizedTensor) and not fresh:
         q = previous.quantizer
     key = None if state.key is None else replace(state.key, step=step)
+    after = previous if isinstance(previous, QuantizedTensor) else None
     if scales is not None:
-        return q.quantize_scaled(value, scales.stored, key=key)
-    return q.quantize_unchecked(value, key=key)
+        return q.quantize_scaled(value, scales.stored, key=key, after=after)
+    return q.quantize_unchecked(value, key=key, after=after)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from qmaps.algebra.quantized import QuantizedTensor, from_plain, to_plain
+from qmaps.algebra.quantized import QuantizedTensor, from_plain, restored, to_plain
 from qmaps.distributed.exchange import Request, shared_scales, spans_shards
 from qmaps.distributed.over_shards import largest_bits, whole_of
 from qmaps.distributed.rows import Rows, wanted
@@ -63,8 +63,9 @@ def written(optimizer: QuantizedOptimizer, name: str, value: Any, param: Tensor)
     Returns:
         A tensor, or a dict of plain tensors, strings and numbers where the state is quantized. For
         a sharded parameter it is a DTensor, or a dict of DTensors where codes can be cut by rows;
-        other codes are decoded. A remainder of 16 bits becomes int32, because gloo and NCCL send no
-        int16. `step` and values that are not tensors are returned unchanged.
+        other codes are decoded, their residuals added. A remainder of 16 bits becomes int32,
+        because gloo and NCCL send no int16. `step` and values that are not tensors are returned
+        unchanged.
     """
     shard = shard_of(param)
     if shard is None:
@@ -78,7 +79,7 @@ def written(optimizer: QuantizedOptimizer, name: str, value: Any, param: Tensor)
         sent = torch.int32 if value.dtype == torch.int16 else value.dtype
         return its.distributed(value.to(sent, copy=True))
     # Codes can be cut only by rows.
-    return write_rows(value, its) if its.by_rows else its.distributed(value.dequantize())
+    return write_rows(value, its) if its.by_rows else its.distributed(restored(value))
 
 
 def saved(optimizer: QuantizedOptimizer) -> dict[str, Any]:
@@ -444,7 +445,7 @@ def _local(found: Tensor | QuantizedTensor | Rows, its: Shard | None) -> Tensor 
     if isinstance(found, QuantizedTensor):
         if its.by_rows and its.shape:
             return _joined(Rows.of(found).cut(its), its)
-        return its.cut(found.dequantize()) if its.shape else found
+        return its.cut(restored(found)) if its.shape else found
     if is_distributed(found):
         placed: Tensor = found.redistribute(its.mesh, its.placements())  # type: ignore[attr-defined]
         return local(placed)
@@ -457,7 +458,7 @@ def _joined(rows: Rows, its: Shard | None) -> Tensor | QuantizedTensor:
         # Encoding again uses collectives, so either all processes do it or no process does.
         flag = torch.tensor([0 if aligned else 1], dtype=torch.int32, device=rows.codes.device)
         aligned = not int(largest_bits([flag], its.groups())[0])
-    return rows.joined() if aligned else rows.decoded()
+    return rows.joined() if aligned else rows.restored()
 
 
 def _master(value: Any, where: str, param: Tensor, group: Group) -> Tensor:

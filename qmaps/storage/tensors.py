@@ -30,13 +30,17 @@ def write(tensors: Mapping[str, dict[str, Any]], path: str | os.PathLike[str]) -
     about = []
     for number, (name, given) in enumerate(tensors.items()):
         plain = dict(given)
-        scales = plain.pop("scales")
-        arrays[f"{number}.packed"] = plain.pop("packed").contiguous().cpu()
-        for part, scale in enumerate(scales):
-            arrays[f"{number}.scale{part}"] = scale.contiguous().cpu()
+        parts = _taken(arrays, f"{number}", plain)
         if "codebook" in plain:
             arrays[f"{number}.codebook"] = plain.pop("codebook").cpu()
-        about.append({"name": name, "parts": len(scales), **plain})
+        others = plain.pop("beside", [])
+        beside = [
+            _taken(arrays, f"{number}.beside{place}", dict(other))
+            for place, other in enumerate(others)
+        ]
+        about.append({"name": name, "parts": parts, **plain})
+        if beside:
+            about[-1]["beside"] = beside
     with replacing(path) as temporary:
         # safetensors refuses tensors that share storage; clones do not.
         try:
@@ -69,9 +73,12 @@ def read(path: str | os.PathLike[str]) -> dict[str, dict[str, Any]]:
             arrays = _checked(file, metadata, path)
             tensors = {}
             for number, about in enumerate(json.loads(metadata["qmaps_tensors"])):
-                about["packed"] = arrays[f"{number}.packed"]
-                scales = range(about.pop("parts"))
-                about["scales"] = [arrays[f"{number}.scale{part}"] for part in scales]
+                about |= _given(arrays, f"{number}", about.pop("parts"))
+                if "beside" in about:
+                    about["beside"] = [
+                        _given(arrays, f"{number}.beside{place}", parts)
+                        for place, parts in enumerate(about["beside"])
+                    ]
                 if "map" in about:
                     about["codebook"] = arrays[f"{number}.codebook"]
                 tensors[about.pop("name")] = about
@@ -84,6 +91,23 @@ def read(path: str | os.PathLike[str]) -> dict[str, dict[str, Any]]:
     except DAMAGE as error:
         reason = f"{type(error).__name__}: {error}"
         raise BadValueError(f"{str(path)!r} has damaged metadata ({reason})") from None
+
+
+def _taken(arrays: dict[str, Tensor], name: str, plain: dict[str, Any]) -> int:
+    """Move codes and scales from `plain` into `arrays`; returns the number of scales' tensors."""
+    arrays[f"{name}.packed"] = plain.pop("packed").contiguous().cpu()
+    scales = plain.pop("scales")
+    for part, scale in enumerate(scales):
+        arrays[f"{name}.scale{part}"] = scale.contiguous().cpu()
+    return len(scales)
+
+
+def _given(arrays: Mapping[str, Tensor], name: str, parts: int) -> dict[str, Any]:
+    """The codes and the scales that `_taken` moved."""
+    return {
+        "packed": arrays[f"{name}.packed"],
+        "scales": [arrays[f"{name}.scale{part}"] for part in range(parts)],
+    }
 
 
 def _checked(

@@ -170,7 +170,7 @@ class State:
             if given is None:
                 normalizer, given = ELEMENTWISE, (scaler.expanded(x, begin),)
         found = None
-        if not q.dithered:
+        if q.rounding.memoryless:
             found = dispatch.measure(x, normalizer, fitted.map, key, keep=True, given=given)
         if found is not None:
             sums, packed, scales, _ = found

@@ -155,6 +155,7 @@ def test_every_kind_of_format(
     "options",
     [
         {"state_quantizers": "B64/linear@4s+dither + B64/linear@4u"},
+        {"state_quantizers": "B64/DE@4s+ef4 + B64/linear@4u+ef8"},
         {"state_quantizers": "8bit", "reset_every": 2},
     ],
 )

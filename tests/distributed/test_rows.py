@@ -8,6 +8,7 @@ import pytest
 import torch
 
 import qmaps
+from qmaps.algebra.quantized import restored
 from qmaps.distributed.rows import Rows, read, write
 from qmaps.distributed.shards import Shard
 from qmaps.errors import BadValueError
@@ -19,7 +20,7 @@ SPECS = (
     "rms4B16/DE@8s", "rms2B24xf16/linear@4s", "powB16r1000/e4m3@8s", "logB16q0.25/log2-0@4u",
     "B32xf16/DE@8s", "B32xe8m0/e2m1@4s", "B16xe4m3/e2m1@4s", "rowxbf16/DE@4s",
     "B64/linear@4s+dither", "B7/linear0@8s+dither", "rank1/linear@4u+dither",
-    "B64x8/linear@5s+dither",
+    "B64x8/linear@5s+dither", "B64/DE@4s+ef4", "rank1/linear@4u+ef8", "B7x8/linear0@3s+ef4",
 )  # fmt: skip
 
 
@@ -41,6 +42,8 @@ def test_rows_are_cut_and_joined(spec: str, shape: tuple[int, ...]) -> None:
     assert whole.key == t.key
     values = t.dequantize()
     assert torch.equal(rows.decoded(), values)
+    assert torch.equal(rows.restored(), restored(t))
+    assert all(map(torch.equal, (b.packed for b in whole.beside), (b.packed for b in t.beside)))
     for first, count in ((0, shape[0] // 2), (shape[0] // 3, shape[0] - shape[0] // 3)):
         some = rows.cut(piece(shape, first, count))
         expected = values[first : first + count]
@@ -49,7 +52,9 @@ def test_rows_are_cut_and_joined(spec: str, shape: tuple[int, ...]) -> None:
             assert torch.equal(some.joined().dequantize(), expected)
         # Blocks that hold whole rows, and rows that hold whole blocks, stay.
         width = expected[:1].numel()
-        blocks = [e.block for e in q.normalizer.extents(len(shape)) if e.block]
+        assert torch.equal(some.restored(), restored(t)[first : first + count])
+        normalizers = [q.normalizer, *(other.normalizer for other, _ in q.beside(shape))]
+        blocks = [e.block for n in normalizers for e in n.extents(len(shape)) if e.block]
         if count:
             assert some.aligned == all(first * width % block == 0 for block in blocks)
 

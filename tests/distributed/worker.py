@@ -32,7 +32,7 @@ from torch.distributed.tensor import Replicate, Shard, distribute_tensor
 
 import qmaps
 from qmaps import lpmm
-from qmaps.algebra.quantized import QuantizedTensor
+from qmaps.algebra.quantized import QuantizedTensor, restored
 from qmaps.capture import load
 from qmaps.capture.conversion import convert_file
 from qmaps.distributed.rows import by_rows
@@ -148,6 +148,7 @@ def check_stochastic_rounding_is_that_of_the_whole() -> None:
     for specs in (
         "B64/DE@4s+sr + B128/linear@8u+sr",
         "B64/linear@4s+dither + rank1/linear@8u+dither",
+        "B64/linear@4s+ef4 + rank1/linear@8u+ef8",
     ):
         options = {"state_quantizers": specs, "stochastic_rounding": True, "seed": 3}
         for dtype in (torch.float32, torch.bfloat16):
@@ -449,7 +450,7 @@ class Uneven(nn.Module):
 
 
 def options() -> dict[str, Any]:
-    specs = {"exp_avg": "B128/DE@4s+sr", "exp_avg_sq": "rank1/linear@4u+dither"}
+    specs = {"exp_avg": "B128/DE@4s+ef4", "exp_avg_sq": "rank1/linear@4u+dither"}
     return {"state_quantizers": specs, "seed": 3, "stochastic_rounding": True}
 
 
@@ -485,6 +486,7 @@ def check_saves() -> None:
         value = optimizer.state[p][name]
         assert all(map(torch.equal, (value.packed, *value.scales), (old.packed, *old.scales)))
         assert value.key == old.key
+        assert all(map(torch.equal, map(restored, value.beside), map(restored, old.beside)))
 
     mesh = dist.init_device_mesh("cpu", (WORLD,))
     uneven = Uneven(mesh)

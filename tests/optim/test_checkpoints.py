@@ -255,6 +255,7 @@ PLAIN: list[tuple[type[QuantizedOptimizer], dict[str, Any]]] = [
     (AdamW, {"state_quantizers": "B16xe4m3/e2m1@4s+sr + B32xe8m0/e4m3@8u"}),
     (AdamW, {"state_quantizers": "bf16+sr + fp16"}),
     (AdamW, {"state_quantizers": "B64/linear@4s+dither + rank1/linear@4u+dither"}),
+    (AdamW, {"state_quantizers": "B64/DE@4s+ef4 + rank1/linear@4u+ef8"}),
     (SGD, {"momentum": 0.9, "state_quantizers": "8bit"}),
     (Adafactor8bit, {"beta1": 0.9, "min_quantized_size": 8}),
 ]

@@ -35,7 +35,7 @@ SPECS = [
     "B128/DE@4s", "B100/DE@4s", "tensor/linear@4s", "rank1/DE@8s", "row/DE@4s", "colx8/DE@4s",
     "B32x8/DE@4s", "B96&rank1/DE@4s", "B16xe4m3/e2m1@4s", "B16xf16/DE@4s", "rank1xe8m0/DE@4s",
     "unscaled/bf16@16s", "rank1/linear@12s", "B128/DE@4s+sr", "rank1/DE@4s+sr",
-    "B100/linear@4s+dither", "rank1/linear@4s+dither + B32/linear@4u+dither",
+    "B100/DE@4s+ef4", "B100/linear@4s+dither", "rank1/linear@4s+dither + B32/linear@4u+dither",
     "B2048/quantile@8s", "rank1/lloyd@4s",
     "B128/DE@4s + rank1/linear@4u", "B100/DE@4s + logB128/log2@4u", "B32x8/DE@4s + 32-bit",
     "tensor/quantile@8s + B96&rank1/DE-0@4u", "B128/lloyd@4s + B32x8/linear@4u",

@@ -93,8 +93,8 @@ class Recursion:
         key = self._keyed(state.quantizer, step)
         target = self.after[row].view(self._shape)
         parts, q = (state.packed, state.scales), state.quantizer
-        if q.dithered:
-            q.quantize_unchecked(x, out=state, key=key).dequantize(out=target)
+        if not q.rounding.memoryless:
+            q.quantize_unchecked(x, out=state, key=key, after=state).dequantize(out=target)
         else:  # without the checks of `Quantizer`, which cost as much as a small tensor's work
             dispatch.quantize(x, q.normalizer, q.map, key, parts)
             dispatch.dequantize(*parts, q.normalizer, q.map, self._shape, torch.float32, target)

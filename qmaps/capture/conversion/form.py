@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from qmaps.algebra.quantized import QuantizedTensor
+from qmaps.algebra.quantized import QuantizedTensor, restored
 from qmaps.capture.conversion.families import Family
 from qmaps.errors import CaptureError
 
@@ -20,6 +20,11 @@ State = Tensor | QuantizedTensor
 def values_of(state: State) -> Tensor:
     """The float32 values that a state stands for."""
     return state.dequantize() if isinstance(state, QuantizedTensor) else state
+
+
+def restored_of(state: State) -> Tensor:
+    """As `values_of`, with the residual of error feedback added, so that it is not lost."""
+    return restored(state) if isinstance(state, QuantizedTensor) else state
 
 
 @dataclass(frozen=True)

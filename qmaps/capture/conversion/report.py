@@ -8,7 +8,7 @@ from typing import Any
 from torch import Tensor
 
 from qmaps.algebra.quantized import QuantizedTensor
-from qmaps.capture.conversion.form import OptimizerState, Parameter, State, values_of
+from qmaps.capture.conversion.form import OptimizerState, Parameter, State, restored_of, values_of
 from qmaps.capture.conversion.zeros import Zeros
 
 
@@ -126,7 +126,7 @@ def report(
 
 
 def _state_row(label: str, name: str, old: State, new: State) -> StateRow:
-    before, after = values_of(old), values_of(new)
+    before, after = restored_of(old), restored_of(new)
     if before.equal(after):
         how = "same values"
     elif not isinstance(new, QuantizedTensor):

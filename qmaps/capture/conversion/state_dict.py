@@ -8,7 +8,7 @@ from typing import Any
 from qmaps.algebra.quantized import QuantizedTensor
 from qmaps.algebra.quantizer import Quantizer
 from qmaps.capture.conversion.families import family
-from qmaps.capture.conversion.form import OptimizerState, State, values_of
+from qmaps.capture.conversion.form import OptimizerState, State, restored_of
 from qmaps.capture.conversion.formats import FORMATS, Format, fp8
 from qmaps.capture.conversion.formats.base import Plan, Wanted
 from qmaps.capture.conversion.formats.coded import same_codes
@@ -122,14 +122,14 @@ def _encoded(state: OptimizerState, plan: Plan) -> dict[str, dict[str, State]]:
 
 def _encode(value: State, quantizer: Quantizer | None, label: str, name: str) -> State:
     if quantizer is None:
-        return values_of(value)
+        return restored_of(value)
     if isinstance(value, QuantizedTensor):
         if value.quantizer == quantizer:
             return value
         if (carried := same_codes(value, quantizer)) is not None:
             return carried
     try:
-        return fp8.encode(values_of(value), quantizer)
+        return fp8.encode(restored_of(value), quantizer)
     except (BadValueError, NonFiniteError) as error:
         raise CaptureError(f"state {name!r} of {label!r} cannot be quantized: {error}") from None
 

@@ -29,16 +29,17 @@ class Coder:
             that ``row``, ``col`` and ``rank1`` become ``B128``.
 
     Raises:
-        BadValueError: the quantizer is unsigned, dithered, or of other widths.
+        BadValueError: the quantizer is unsigned, of another rounding or of other widths.
     """
 
     def __init__(self, q: Quantizer | str) -> None:
         self.quantizer = quantizer(q)
         map_ = self.quantizer.map
-        if self.quantizer.dithered:
+        rounding = self.quantizer.rounding
+        if not rounding.memoryless:
             raise BadValueError(
-                f"quantizer={self.quantizer.spec} is dithered; messages are rounded to nearest, or "
-                "with +sr"
+                f"quantizer={self.quantizer.spec} ends in {rounding.value}; messages are rounded "
+                "to nearest, or with +sr"
             )
         if not map_.signed:
             raise BadValueError(
