@@ -13,6 +13,7 @@ from torch import Tensor
 from qmaps.analyze.replay.recursion import advance
 from qmaps.analyze.replay.simulate import simulated
 from qmaps.capture import CapturedStates, sampling
+from qmaps.engines.step import RESET
 from qmaps.errors import CaptureError
 
 RECORDED, SIMULATED = "recorded", "simulated"
@@ -77,6 +78,9 @@ def source(
         skip: number of gradients that the moments take exactly before the replay begins.
         rounds: how many times the gradients are replayed, one round after another.
 
+    Steps count from the last reset of the moments on, and gradients from the next one on are left
+    out (`reset_every`).
+
     Returns:
         The source; None if gradients were recorded, but after those skipped fewer than 2 of this
         parameter.
@@ -94,9 +98,18 @@ def source(
         )
     options = states.hyperparameters(parameter)
     betas = _betas(options, parameter, states)
-    taken = int(states.scalars(parameter).get("step", states.step)) or MANY
+    taken = _taken(states, parameter) or MANY
     recorded = bool(states.window())
     available = len(states.window(parameter)) - skip if recorded else steps or DEFAULT
+    if recorded and (every := options.get("reset_every")):
+        before = max(0, int(every) - taken)
+        if before - skip < 2:
+            beyond = f" beyond skip={skip}" * bool(skip)
+            raise CaptureError(
+                f"parameter {parameter!r} in {states.source!r} was reset (reset_every={every}) "
+                f"after {before} of the recorded gradients; a replay needs at least 2{beyond}"
+            )
+        available = min(available, before - skip)
     count = available if steps is None else min(steps, available)
     rows = states.rows(parameter) if recorded else None
     held = _held(shape, rows)
@@ -134,6 +147,12 @@ def source(
         rounds * count,
         lambda: _again(islice(gradients(), skip, None), rounds),
     )
+
+
+def _taken(states: CapturedStates, parameter: str) -> int:
+    """Steps that a parameter's moments average: those since their last reset."""
+    counts = states.scalars(parameter)
+    return int(counts.get("step", states.step)) - int(counts.get(RESET, 0))
 
 
 def share_of(states: CapturedStates, parameters: Sequence[str], elements: int) -> float:

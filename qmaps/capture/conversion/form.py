@@ -36,12 +36,14 @@ class Parameter:
         name: the parameter's own name; None where the checkpoint does not have it.
         step: number of steps taken; None where the optimizer does not count steps.
         states: the states by name; empty before the first step.
+        reset: the step in which the states last began anew (`reset_every`); 0 if they never did.
     """
 
     label: str
     name: str | None
     step: float | None
     states: dict[str, State]
+    reset: float = 0.0
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -99,6 +101,25 @@ class OptimizerState:
             if isinstance(state, QuantizedTensor)
         ]
 
+    def without_resets(self) -> OptimizerState:
+        """Return a copy that counts steps from the last reset on, and a note where there was one.
+
+        Bias corrections are those of the steps since then. What is lost is the total number of
+        steps, and that the states were to begin anew again.
+        """
+        reset = [parameter for parameter in self.parameters() if parameter.reset]
+        if not reset:
+            return self
+        groups = tuple(
+            replace(group, parameters=tuple(map(_since_reset, group.parameters)))
+            for group in self.groups
+        )
+        note = (
+            f"the states of {len(reset)} parameters were reset (reset_every); their step is the "
+            "number of steps since then"
+        )
+        return replace(self, groups=groups, notes=(*self.notes, note))
+
     def with_states(self, states: dict[str, dict[str, State]]) -> OptimizerState:
         """Return a copy with other states.
 
@@ -116,6 +137,11 @@ class OptimizerState:
             for group in self.groups
         ]
         return replace(self, groups=tuple(groups))
+
+
+def _since_reset(parameter: Parameter) -> Parameter:
+    step = None if parameter.step is None else parameter.step - parameter.reset
+    return replace(parameter, step=step, reset=0.0)
 
 
 def checked(state: State, label: str, name: str, *, signed: bool) -> State:

@@ -86,6 +86,8 @@ def convert_state_dict(
         raise CaptureError(
             f"the parts of the optimizer state_dict do not fit together ({reason})"
         ) from error
+    if not target.keeps_resets:
+        old = old.without_resets()
     planned, plan = target.plan(old, states)
     encoded = planned.with_states(_encoded(planned, plan))
     encoded, found = _handled(old, encoded, zeros)

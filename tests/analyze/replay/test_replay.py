@@ -19,6 +19,7 @@ from qmaps.analyze.replay.updates import largest_possible
 from qmaps.capture import CapturedStates, Gradients, StateRecorder
 from qmaps.engines.philox import RoundingKey
 from qmaps.errors import BadTypeError, BadValueError, CaptureError, SpecError
+from qmaps.optim import AdamW
 
 EPS = 1e-8
 PAIRS = [
@@ -324,6 +325,35 @@ def test_skipped_gradients_enter_the_exact_moments(tmp_path: Path) -> None:
     assert str(caught.value) == (
         f"'{tmp_path}/step-00000005.safetensors' has the gradients of 10 steps after it; a replay "
         "needs at least 2 beyond skip=9"
+    )
+
+
+def test_moments_that_began_anew(tmp_path: Path) -> None:
+    """Steps count from the reset on, and gradients from the next reset on are left out."""
+    made = {}
+    for name, every, steps in (("reset", 9, 25), ("fresh", None, 16)):
+        weight = torch.nn.Parameter(torch.zeros(48, 128))
+        optimizer = AdamW([weight], betas=(0.8, 0.95), reset_every=every)
+        first = 25 - steps
+        with StateRecorder(optimizer, tmp_path / name, names=[("a", weight)], steps=[12 - first],
+                           gradients=10):  # fmt: skip
+            for step in range(first, 25):
+                generator = torch.Generator().manual_seed(step)
+                weight.grad = torch.randn(48, 128, generator=generator) + 1
+                optimizer.step()
+        made[name] = qmaps.capture.load(tmp_path / name)
+    assert made["reset"].scalars("a")["reset_step"] == 9
+    # 3 of 9 steps were taken since the reset before step 10, so 6 gradients are left.
+    reset, fresh = (qmaps.replay.run(made[name], PAIRS[:2], steps=n)
+                    for name, n in (("reset", None), ("fresh", 6)))  # fmt: skip
+    assert reset["steps"].tolist() == [6, 6]
+    measured = list(reset.columns[reset.columns.get_loc("descent") :])
+    pd.testing.assert_frame_equal(reset[measured], fresh[measured])
+    with pytest.raises(CaptureError) as caught:
+        qmaps.replay.run(made["reset"], PAIRS[:1], skip=5)
+    assert str(caught.value) == (
+        f"parameter 'a' in {made['reset'].source!r} was reset (reset_every=9) after 6 of the "
+        "recorded gradients; a replay needs at least 2 beyond skip=5"
     )
 
 

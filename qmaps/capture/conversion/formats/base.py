@@ -16,6 +16,7 @@ from qmaps.algebra.quantizer import Quantizer
 from qmaps.capture.conversion.families import Family, family_of
 from qmaps.capture.conversion.form import Group, OptimizerState, Parameter, State, checked
 from qmaps.engines.masters import REMAINDER
+from qmaps.engines.step import RESET
 from qmaps.errors import DAMAGE, BadTypeError, BadValueError, CaptureError, shown
 from qmaps.maps.base import Map
 from qmaps.maps.codebook import Codebook
@@ -48,11 +49,13 @@ class Format(ABC):
         name: name of the format, as the options `to` and `source` give it.
         widths: the strings that the option `states` may be.
         asked: formats with a smaller number are asked first whether they recognize a state_dict.
+        keeps_resets: whether it has a place for the step in which states last began anew.
     """
 
     name: ClassVar[str]
     widths: ClassVar[tuple[str, ...]]
     asked: ClassVar[int] = 0
+    keeps_resets: ClassVar[bool] = False
 
     def know(self, classes: Collection[str]) -> None:  # noqa: B027
         """Let ``torch.load`` know the format's own classes, where a file has such.
@@ -154,13 +157,18 @@ class Format(ABC):
                             "format holds; resume with master_weights=True, take a step, and save "
                             "again"
                         )
-                    states = self.named(self.states(saved, label), hint)
-                    step = _step(saved.get("step"))
+                    step, reset = _step(saved.get("step")), _step(saved.get(RESET)) or 0.0
+                    if reset > (step or 0):
+                        raise BadValueError(
+                            f"{RESET}={reset:g} is above step={0 if step is None else step:g}"
+                        )
+                    rest = {name: value for name, value in saved.items() if name != RESET}
+                    states = self.named(self.states(rest, label), hint)
                 except CaptureError:
                     raise
                 except DAMAGE as error:
                     raise CaptureError(f"the states of {label!r} are damaged: {error}") from None
-                parameters.append(Parameter(label, name, step, states))
+                parameters.append(Parameter(label, name, step, states, reset))
             read.append(parameters)
         family = _one_family([p for group in read for p in group])
         for parameter in (p for group in read for p in group):
@@ -232,13 +240,16 @@ def written_states(
 
     Returns:
         A dict by label. That of a parameter with states also has ``step`` as a tensor, which is 1
-        where the source has no step; that of a parameter without states is empty.
+        where the source has no step, and ``reset_step`` if they were reset; that of a parameter
+        without states is empty.
     """
     saved: dict[str, dict[str, Any]] = {}
     for parameter in state.parameters():
         own: dict[str, Any] = {}
         if parameter.states:
             own["step"] = step_tensor(parameter.step or 1.0)
+            if parameter.reset:
+                own[RESET] = step_tensor(parameter.reset)
         for name, value in parameter.states.items():
             own[name] = encoded(name, value) if isinstance(value, QuantizedTensor) else value
         saved[parameter.label] = own

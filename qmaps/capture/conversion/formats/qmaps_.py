@@ -45,6 +45,7 @@ class Qmaps(Format):
     name: ClassVar[str] = "qmaps"
     widths: ClassVar[tuple[str, ...]] = tuple(PRESETS)
     asked: ClassVar[int] = 1
+    keeps_resets: ClassVar[bool] = True
 
     def recognizes(self, state_dict: Mapping[str, Any]) -> bool:
         """Whether it names qmaps, a group has `state_quantizers`, or a state is packed."""
