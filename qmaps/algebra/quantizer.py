@@ -210,8 +210,8 @@ class Quantizer:
         Args:
             x: float32, float16 or bfloat16 tensor of any shape and strides; computed in
                 float32.
-            out: a tensor of the same shape and quantizer, written into and returned. With a
-                fitted map its codebook is kept, not fitted anew.
+            out: a tensor of the same shape and quantizer, written into and returned; unchanged if
+                `x` is refused. With a fitted map its codebook is kept, not fitted anew.
             key: names the random numbers of stochastic rounding and of dither; ``RoundingKey()``
                 if left out, so the same call gives the same codes. Change `step` from call to call.
             after: the tensor of the last step, of the same shape; under error feedback its residual

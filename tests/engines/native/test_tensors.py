@@ -236,6 +236,41 @@ def test_out_is_written_and_bad_input_leaves_it(isa: str, threads: int) -> None:
         assert torch.equal(y, t.dequantize())
 
 
+@pytest.mark.parametrize(
+    ("spec", "numel"),
+    [
+        ("B256/DE@8s", 1),
+        ("B256/DE@8s", 20_001),
+        ("B7/linear@3s", 20_001),
+        ("B64xe8m0/DE@4s", 20_001),
+        ("B64xf16/DE@4s+sr", 20_001),
+        ("logB32/log2@4u", 20_001),
+        ("B64/linear0@12s", 20_001),
+        ("B128/DE@4s", 2**20 + 777),  # the codes that it replaces are kept past the caches
+        ("B256/DE-0@8u", 2**20 + 777),
+        ("B2048/DE@8s", 2**24 + 8),  # too many to be kept: the input is looked at first
+    ],
+)
+def test_what_was_overwritten_comes_back(spec: str, numel: int, each_isa, threads: int) -> None:
+    """Bad elements at the end are found when nearly all codes have been replaced."""
+    q = qmaps.quantizer(spec)
+    x = wide((numel,), 5).abs()
+    t = q.quantize(x)
+    kept = t.clone()
+    other = x.flip(0) * 3
+    for value in (math.nan, -math.inf, *(() if q.map.signed else (-1.0,))):
+        other[-1] = value
+        for isa in each_isa():
+            with pytest.raises(qmaps.QmapsError):
+                q.quantize(other, out=t)
+            for a, b in zip((t.packed, *t.scales), (kept.packed, *kept.scales), strict=True):
+                assert torch.equal(a.view(torch.uint8), b.view(torch.uint8)), isa
+    other[-1] = 1.0
+    for isa in each_isa():
+        q.quantize(other, out=t)
+        assert torch.equal(t.packed, q.quantize(other).packed), isa
+
+
 @pytest.mark.parametrize("spec", ["B256/DE@8s", "B128/DE@4s", "tensor/linear@8s"])
 def test_tensors_larger_than_caches(spec: str, each_isa) -> None:
     """Those are stored past the caches, in whole lines, wherever the output begins."""

@@ -7,6 +7,7 @@
 #include <memory>
 
 #include "parallel.hpp"
+#include "undo.hpp"
 
 namespace qmaps {
 namespace {
@@ -218,6 +219,12 @@ int encode(QuantizeTask& task, int threads, const EncodeRange& local, const Enco
         return 0;
     }
     if (task.codec.block > 0 && task.check && task.keep) {
+        if (Undo undo(task); undo) {
+            task.undo = undo.memory();
+            in_ranges(local);
+            if (flags) undo.restore(task.numel);
+            return flags;
+        }
         in_ranges([&](std::int64_t begin, std::int64_t end, std::int64_t, int) {
             return set.scan(task, begin, end, scratch());
         });

@@ -21,6 +21,8 @@ inline constexpr std::int64_t kNormChunk = 4096;   // elements whose squares are
 
 inline constexpr std::int64_t kCached = std::int64_t{1} << 22;  // elements, more than caches hold
 
+inline constexpr std::int64_t kUndone = std::int64_t{1} << 20;  // elements whose codes caches keep
+
 // One list of scales: element i takes number (i / divisor) % count. So blocks have their size as
 // divisor, rows and columns the product of the dimensions after theirs.
 struct Part {
@@ -114,6 +116,7 @@ struct QuantizeTask {
     bool check = false;            // look for NaN, infinity and, where refused, negative numbers
     bool keep = false;             // and if there are some, write nothing
     bool refuse_negative = false;
+    std::uint8_t* undo = nullptr;  // takes the codes that are overwritten; on a cache line
 };
 
 struct DequantizeTask {

@@ -2,7 +2,11 @@
 
 inline int seen_flags(const float* x, std::int64_t count, bool is_signed_book) {
     if (is_signed_book) return largest_bits(x, count) >= kInfinityBits ? kNonFinite : 0;
+    // As unsigned numbers, the bits of all that has a sign are larger than those of all that has not.
     std::uint32_t most = 0;
+    for (std::int64_t i = 0; i < count; ++i) most = bits_of(x[i]) > most ? bits_of(x[i]) : most;
+    if (most < kInfinityBits) return 0;
+    most = 0;
     int negative = 0;
     for (std::int64_t i = 0; i < count; ++i) {
         const std::uint32_t magnitude = bits_of(x[i]) & 0x7FFFFFFFu;
@@ -20,6 +24,22 @@ inline std::int64_t stretch_of(std::int64_t block) {
     return times > 1 ? times * least : least;
 }
 
+// Put the stored codes from element `at` on where the task keeps them, and return the lines of those
+// that come next. Past the caches where they are many, which saves reading what is overwritten.
+inline Lines keep_codes(const QuantizeTask& task, std::int64_t at, std::int64_t count) {
+    const int bits = task.codec.codebook->bits;
+    const std::int64_t begin = at * bits / 8, bytes = (count * bits + 7) / 8;
+    const std::uint8_t* from = task.codec.packed + begin;
+    std::uint8_t* to = task.undo + begin;
+    if (kStreams && task.numel > kUndone && bytes % 4 == 0) {
+        // Read as floats, written as they are: no arithmetic changes their bits.
+        stream(reinterpret_cast<const float*>(from), reinterpret_cast<float*>(to), bytes / 4);
+    } else {
+        __builtin_memcpy(to, from, static_cast<std::size_t>(bytes));
+    }
+    return {reinterpret_cast<const char*>(from + bytes), bytes / 64};
+}
+
 // Encode [begin, end) in blocks that carry their own scales, and call then(x, at, count) after
 // each stretch, while its codes are at codes_of().
 template <class Then>
@@ -34,8 +54,9 @@ inline int encode_local(const QuantizeTask& task, std::int64_t begin, std::int64
         if (task.check && (range || task.refuse_negative))
             flags |= seen_flags(x, count, !task.refuse_negative);
         const bool more = at + stretch < task.numel;
+        const Lines codes = task.undo ? keep_codes(task, at, count) : Lines{};
         scratch.ahead = ahead_of(more ? lines_of(task.x, task.dtype, at + stretch, stretch) : Lines{},
-                                 {}, stretch, 1);
+                                 more ? codes : Lines{}, stretch, 1);
         if (encode_blocks(task.codec, x, at, count, scratch) >= kInfinityBits) flags |= kNonFinite;
         then(x, at, count);
     }
@@ -44,8 +65,8 @@ inline int encode_local(const QuantizeTask& task, std::int64_t begin, std::int64
 
 static int quantize_local(const QuantizeTask& task, std::int64_t begin, std::int64_t end,
                           Scratch& scratch) {
-    // Storing past the caches saves reading what will be overwritten.
-    scratch.streams = task.numel > kCached;
+    // Storing past the caches saves reading what will be overwritten, unless it was read to keep it.
+    scratch.streams = task.numel > kCached && !task.undo;
     const int flags = encode_local(task, begin, end, scratch,
                                    [](const float*, std::int64_t, std::int64_t) {});
     if (scratch.streams) finish_streams();
