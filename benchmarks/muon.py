@@ -63,6 +63,13 @@ WIDTHS = {
     "Muon B256/DE@8s + AdamW8bit": ("B256/DE@8s", "8bit"),
     "Muon B128/DE@4s + AdamW8bit": ("B128/DE@4s", "8bit"),
     "Muon B128/DE@4s+sr + AdamW8bit": ("B128/DE@4s+sr", "8bit"),
+    "Muon B128/DE@4s+ef4 + AdamW8bit": ("B128/DE@4s+ef4", "8bit"),
+    "Muon lowrank4(B128/DE@8s)+B128/DE@4s + AdamW8bit": ("lowrank4(B128/DE@8s)+B128/DE@4s", "8bit"),
+    "Muon GRASP + AdamW8bit": (
+        "lowrank4(rank1B128x128/linear@8s)+rank1B128x128/linear@4s",
+        "8bit",
+    ),
+    "Muon MuonQ + AdamW8bit": ("lowrank4(B128/mu-law@4s)+B128/mu-law@4s", "8bit"),
 }
 """Quantizer of Muon's momentum and preset of AdamW's moments, by the names of the optimizers."""
 CONTESTS = {

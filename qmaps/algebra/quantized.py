@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 import torch
 from torch import Tensor
 
+from qmaps.algebra.low_rank import LowRank, low_rank_of, parts_of, product
 from qmaps.algebra.rounding import Rounding
 from qmaps.algebra.spec import parse, parse_normalizer
 from qmaps.engines import dispatch, packing
@@ -45,8 +46,8 @@ class QuantizedTensor:
         scales: the normalizer's parts; see its `layout`.
         key: names the random numbers that decoding takes away, where the quantizer is dithered;
             None elsewhere. It is that of the last encoding, and not counted in `nbytes`.
-        beside: the quantized tensors that `Quantizer.beside` describes: under error feedback the
-            residual of the last encoding.
+        beside: the quantized tensors that `Quantizer.beside` describes: a low-rank part, and under
+            error feedback the residual of the last encoding.
 
     Raises:
         BadValueError: `packed`, `scales` and `beside` are not what the quantizer needs for this
@@ -112,6 +113,8 @@ class QuantizedTensor:
     ) -> Tensor:
         """The values: one float32 product each, then rounded to `dtype`.
 
+        Where there is a low-rank part, it is added before.
+
         Args:
             out: a tensor of the same shape, written into and returned; its dtype wins.
             dtype: float32, float16 or bfloat16.
@@ -129,16 +132,21 @@ class QuantizedTensor:
             if scale.device != self.device:
                 places = f"scales are on {scale.device} and codes on {self.device}"
                 raise BadValueError(f"{places}; move both to one device")
-        return dispatch.dequantize(
+        factors = low_rank_of(self)
+        values = dispatch.dequantize(
             self.packed,
             self.scales,
             q.normalizer,
             q.map,
             self.shape,
-            dtype,
-            out,
+            torch.float32 if factors else dtype,
+            None if factors else out,
             dithered_by=self.key,
         )
+        if not factors:
+            return values
+        values = values + product(factors)
+        return values.to(dtype) if out is None else out.copy_(values)
 
     @property
     def device(self) -> torch.device:
@@ -330,7 +338,11 @@ def described(q: Quantizer) -> dict[str, Any]:
 def quantizer_in(plain: Mapping[str, Any]) -> Quantizer:
     """What `described` described."""
     if "codebook" not in plain:
-        return _composed(*parse(plain["spec"]))
+        if (found := parts_of(plain["spec"])) is None:
+            return _composed(*parse(plain["spec"]))
+        rank, factors, rest = found
+        low_rank = LowRank(rank, quantizer_in({"spec": factors}))
+        return replace(_composed(*parse(rest)), low_rank=low_rank)
     about = dict(plain["map"])
     normalizer = parse_normalizer(about.pop("normalizer"))
     rounding = Rounding.STOCHASTIC if about.pop("stochastic") else Rounding.NEAREST

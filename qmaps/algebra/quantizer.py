@@ -12,6 +12,8 @@ import torch
 from torch import Tensor
 
 from qmaps.algebra import feedback
+from qmaps.algebra.low_rank import LowRank, low_rank_of, parts_of, product
+from qmaps.algebra.low_rank import lack as lack_of_rest
 from qmaps.algebra.quantized import FLOATS, QuantizedTensor, carried, nbytes_of
 from qmaps.algebra.rounding import Rounding
 from qmaps.algebra.spec import parse
@@ -53,8 +55,12 @@ def quantizer(spec: str | Quantizer, codebooks: Iterable[Codebook] = ()) -> Quan
         return spec
     if not isinstance(spec, str):
         raise BadTypeError(f"spec={shown(spec)} must be a str such as 'B128/DE@4s', or a Quantizer")
-    normalizer, map_, rounding = parse(spec, tuple(codebooks))
-    return Quantizer(normalizer, map_, rounding=rounding)
+    known, low_rank = tuple(codebooks), None
+    if (found := parts_of(spec)) is not None:
+        rank, factors, spec = found
+        low_rank = LowRank(rank, quantizer(factors, known))
+    normalizer, map_, rounding = parse(spec, known)
+    return Quantizer(normalizer, map_, rounding=rounding, low_rank=low_rank)
 
 
 @dataclass(frozen=True, init=False)
@@ -68,6 +74,8 @@ class Quantizer:
         map: gives the codebook; a floating-point format becomes that of `Map.for_scales` under
             scales that are powers of two or 1.
         rounding: how values become codes.
+        low_rank: the low-rank part that matrices have besides, such as that of
+            ``lowrank4(B128/DE@8s)+B128/DE@4s``; None for none.
 
     Args:
         normalizer: as above.
@@ -75,11 +83,13 @@ class Quantizer:
         stochastic: True is short for ``rounding=Rounding.STOCHASTIC``, False for
             ``Rounding.NEAREST``; None leaves it to `rounding`.
         rounding: as above.
+        low_rank: as above.
     """
 
     normalizer: Normalizer
     map: Map
     rounding: Rounding
+    low_rank: LowRank | None = None
 
     def __init__(
         self,
@@ -88,6 +98,7 @@ class Quantizer:
         stochastic: bool | None = None,
         *,
         rounding: Rounding = Rounding.NEAREST,
+        low_rank: LowRank | None = None,
     ) -> None:
         if not isinstance(rounding, Rounding):
             raise BadTypeError(
@@ -98,7 +109,8 @@ class Quantizer:
         if stochastic is not None:
             rounding = Rounding.STOCHASTIC if stochastic else Rounding.NEAREST
         # The way a frozen dataclass does it.
-        for name, value in (("normalizer", normalizer), ("map", map), ("rounding", rounding)):
+        fields = {"normalizer": normalizer, "map": map, "rounding": rounding, "low_rank": low_rank}
+        for name, value in fields.items():
             object.__setattr__(self, name, value)
         self._check()
 
@@ -113,6 +125,8 @@ class Quantizer:
             object.__setattr__(self, "map", self.map.for_scales(**scales))
         if self.dithered and (why := dither.lacks(self.normalizer, self.map)):
             raise SpecError(f"{self.spec}: {why}")
+        if self.low_rank is not None and (why := lack_of_rest(self)):
+            raise SpecError(f"{self.spec}: the quantizer of the rest {why}")
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         """Take what pickle kept; versions before 0.2 kept `stochastic` instead of `rounding`."""
@@ -132,6 +146,15 @@ class Quantizer:
         """Whether it rounds with subtractive dither (``+dither``; `qmaps.engines.dither`)."""
         return self.rounding is Rounding.DITHERED
 
+    @property
+    def extra(self) -> str:
+        """What its spec has besides a normalizer, a map and ``+sr``; empty if nothing.
+
+        Where it is empty, codes and scales are all that decoding and the next encoding need.
+        """
+        prefix = "" if self.low_rank is None else self.low_rank.prefix
+        return prefix + ("" if self.rounding.memoryless else self.rounding.value)
+
     def beside(self, shape: Sequence[int]) -> tuple[tuple[Quantizer, tuple[int, ...]], ...]:
         """The quantizers and shapes of the tensors that are kept beside a tensor's codes.
 
@@ -139,10 +162,14 @@ class Quantizer:
             shape: the shape of the tensor.
 
         Returns:
-            The residual's under error feedback (``+ef4``; `qmaps.algebra.feedback`), else nothing.
+            Those of a low-rank part (`qmaps.algebra.low_rank`), if a matrix has one, and last that
+            of the residual under error feedback (``+ef4``; `qmaps.algebra.feedback`).
         """
+        found: tuple[tuple[Quantizer, tuple[int, ...]], ...] = ()
+        if self.low_rank is not None:
+            found = tuple((self.low_rank.factors, size) for size in self.low_rank.shapes(shape))
         bits = self.rounding.residual_bits
-        return () if bits is None else ((_of_residuals(bits), tuple(shape)),)
+        return found if bits is None else (*found, (_of_residuals(bits), tuple(shape)))
 
     @property
     def spec(self) -> str:
@@ -150,7 +177,8 @@ class Quantizer:
         map_ = self.map
         if self.normalizer.powers_of_two or self.normalizer.ones:  # which says it already
             map_ = map_.for_scales()
-        return f"{self.normalizer.spec}/{map_.spec}{self.rounding.value}"
+        prefix = "" if self.low_rank is None else self.low_rank.prefix
+        return f"{prefix}{self.normalizer.spec}/{map_.spec}{self.rounding.value}"
 
     def __str__(self) -> str:
         return self.spec
@@ -287,7 +315,7 @@ class Quantizer:
             self._encodable(x, y), self.normalizer, self.map, noise, scales, dithered=self.dithered
         )
         packed = packing.pack(codes, self.map.bits)
-        return self._with_others(y, packed, scales, noise)
+        return self._with_others(y, packed, scales, noise, ())
 
     def _quantized(
         self,
@@ -309,6 +337,13 @@ class Quantizer:
         if check and y is not x:
             self._refuse_bad(x)
         given, x = x, self._encodable(x, y)
+        factors: tuple[QuantizedTensor, ...] = ()
+        if self.low_rank is not None and self.low_rank.shapes(x.shape):
+            if check:
+                self._refuse_bad(given)
+            x, factors = self.low_rank.split(
+                x.float(), after, None if out is None else low_rank_of(out)
+            )
         frozen = self._frozen(x) if out is None else out.quantizer
         noise = (key or RoundingKey()) if self.rounding.random else None
         storage = None if out is None else (out.packed, out.scales)
@@ -317,7 +352,7 @@ class Quantizer:
         )
         if check and suspect:
             self._refuse_bad(given)
-        return frozen._with_others(y, packed, scales, noise, out)
+        return frozen._with_others(y, packed, scales, noise, factors, out)
 
     def _encodable(self, x: Tensor, y: Tensor) -> Tensor:
         """What is encoded of `y`, which is `x` with a residual added."""
@@ -329,24 +364,28 @@ class Quantizer:
         packed: Tensor,
         scales: Scales,
         noise: RoundingKey | None,
+        factors: tuple[QuantizedTensor, ...],
         out: QuantizedTensor | None = None,
     ) -> QuantizedTensor:
-        """The quantized tensor of these codes of `x`, with all that belongs to it.
+        """The quantized tensor of these codes of `y`, with all that belongs to it.
 
         Args:
             y: what was quantized.
             packed: its codes.
             scales: its scales.
             noise: the key of the random numbers that it took.
+            factors: its low-rank part; the codes are then those of the rest.
             out: the tensor whose codes and scales these are; the others are written into it.
         """
         key = noise if self.dithered else None
         shape = tuple(y.shape)
-        beside = []
-        for place, (q, _) in enumerate(self.beside(shape)):
+        beside = [*factors]
+        for place, (q, _) in list(enumerate(self.beside(shape)))[len(factors) :]:
             decoded = dispatch.dequantize(
                 packed, scales, self.normalizer, self.map, shape, torch.float32
             )
+            if factors:
+                decoded = decoded + product(factors)
             residual = feedback.left(y.float(), decoded, scales, self.normalizer, self.map)
             target = None if out is None else out.beside[place]
             beside.append(q.quantize_unchecked(residual, out=target))
@@ -380,7 +419,8 @@ class Quantizer:
         """
         if not isinstance(t, QuantizedTensor):
             raise BadTypeError(f"t must be a QuantizedTensor, got {type(t).__name__}")
-        if (t.quantizer.normalizer, t.quantizer.map.spec) != (self.normalizer, self.map.spec):
+        same = (t.quantizer.normalizer, t.quantizer.map.spec) == (self.normalizer, self.map.spec)
+        if not same or t.quantizer.low_rank != self.low_rank:
             raise BadValueError(
                 f"t was quantized with {t.quantizer.spec}; {self.spec} cannot decode it"
             )
@@ -407,7 +447,7 @@ class Quantizer:
         x = _floats(x)
         q = self.fit(x) if isinstance(self.map, FittedMap) else self
         found = None
-        if metrics.SUMMED.keys() == metrics.METRICS.keys() and self.rounding.memoryless:
+        if metrics.SUMMED.keys() == metrics.METRICS.keys() and not self.extra:
             noise = RoundingKey() if self.rounding.random else None
             found = dispatch.measure(x, q.normalizer, q.map, noise, keep=keep)
         if found is None:

@@ -95,6 +95,10 @@ class Rows:
     @staticmethod
     def of(t: QuantizedTensor) -> Rows:
         """The rows of a tensor; they share no storage with it."""
+        if t.quantizer.low_rank is not None:
+            raise BadValueError(
+                f"{t.quantizer.spec} keeps factors of whole matrices; it cannot be saved by rows"
+            )
         rows, width = _sides(t.shape)
         codes = _padded(t.codes().view(rows, width), t.quantizer.map)
         scales, phases = [], []

@@ -215,7 +215,7 @@ def _state_supported(
         q = value.quantizer
     if shard is not None and q.rounding.random and shard.runs is not None:
         return False
-    if not q.rounding.memoryless or not supports(q.normalizer, q.map, state.shape):
+    if q.extra or not supports(q.normalizer, q.map, state.shape):
         return False
     return value is None or (value.quantizer.spec == q.spec and readable(value))
 
@@ -240,7 +240,7 @@ def zero(q: Quantizer, shape: tuple[int, ...], device: torch.device) -> Quantize
     """A quantized tensor whose codes and scales are all 0, as a state begins.
 
     Args:
-        q: the quantizer; its map has a codebook. Its rounding is `memoryless`.
+        q: the quantizer; its map has a codebook. It has no `extra`.
         shape: the shape of the tensor.
         device: where codes and scales are allocated.
 

@@ -141,9 +141,9 @@ def _checked(option: str, given: str | Quantizer) -> Quantizer:
     q = quantizer(given)
     if not q.map.signed:
         raise BadValueError(f"{option}={q.spec!r} is unsigned; expected a signed map")
-    if not q.rounding.memoryless:
+    if q.extra:
         raise BadValueError(
-            f"{option}={q.spec!r} ends in {q.rounding.value}; expected rounding to nearest, or +sr"
+            f"{option}={q.spec!r} has {q.extra}; expected rounding to nearest, or +sr"
         )
     if isinstance(q.map, FittedMap):
         raise BadValueError(

@@ -127,6 +127,11 @@ def check_shard(optimizer: QuantizedOptimizer, entry: Entry) -> None:
                 f"{name} of {label} is sharded, but its quantizer {q.spec} fits a codebook to the "
                 "whole tensor; use a map with a fixed codebook"
             )
+        if q.low_rank is not None:
+            raise BadValueError(
+                f"{name} of {label} is sharded, but its quantizer {q.spec} keeps factors of whole "
+                "matrices; use a quantizer without a low-rank part"
+            )
         if q.normalizer.extents(param.dim()) is None:
             raise BadValueError(
                 f"{name} of {label} is sharded, but the normalizer {q.normalizer.spec} of its "

@@ -21,6 +21,7 @@ from qmaps.engines.philox import RoundingKey
 from qmaps.maps.base import table
 from qmaps.normalize.base import Normalizer, Scales
 from qmaps.sweep.measure import MOMENTS, about, fitted, is_negative, mean_square_of, wanted_of
+from qmaps.sweep.state import refuse_factors
 from qmaps.sweep.units import Units, per_unit, units
 
 CONFIDENCE = 0.95
@@ -48,6 +49,8 @@ def sampled_rows(
         pairs: quantizers of both moments.
         share: share of the units.
     """
+    refuse_factors(q for pair in pairs for q in (pair.first, pair.second) if q is not None)
+    refuse_factors(singles)
     tensors = {name: states.tensor(parameter, name) for name in names}
     negative = {name: is_negative(tensor) for name, tensor in tensors.items()}
     wanted = wanted_of(negative, singles, pairs)

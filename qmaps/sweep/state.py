@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -28,6 +28,16 @@ from qmaps.sweep.spanning import Elementwise, Scaler, is_local, scaler_of
 
 ELEMENTWISE = Elementwise()
 PER_TENSOR = PerTensor()
+
+
+def refuse_factors(quantizers: Iterable[Quantizer]) -> None:
+    """Raise where a quantizer needs whole matrices, of which only parts are read."""
+    for q in quantizers:
+        if q.low_rank is not None:
+            raise BadValueError(
+                f"{q.spec} keeps factors of whole matrices; sweep it without sample, and with "
+                "memory for the largest"
+            )
 
 
 @dataclass
@@ -91,7 +101,9 @@ class State:
 
         Raises:
             CaptureError: the state cannot be read, or holds NaN or infinity.
+            BadValueError: a quantizer has a low-rank part.
         """
+        refuse_factors(quantizers)
         state = cls(states.shape(parameter, name), states.opened(parameter, name))
         dims = len(state.shape)
         looking: dict[int, list[Looks | Scaler]] = {step_of([], dims): [state.looks]}
@@ -170,7 +182,7 @@ class State:
             if given is None:
                 normalizer, given = ELEMENTWISE, (scaler.expanded(x, begin),)
         found = None
-        if q.rounding.memoryless:
+        if not q.extra:
             found = dispatch.measure(x, normalizer, fitted.map, key, keep=True, given=given)
         if found is not None:
             sums, packed, scales, _ = found

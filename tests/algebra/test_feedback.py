@@ -14,7 +14,7 @@ from torch import Tensor
 import qmaps
 from qmaps.algebra.quantized import QuantizedTensor, from_plain, restored, to_plain
 from qmaps.errors import BadTypeError, BadValueError
-from tests.helpers import sample
+from tests.helpers import examples, sample
 
 # Codes beside 0 stand for 1/7; the residual's map has the same values times its block's largest.
 Q4 = qmaps.quantizer("tensor/linear0@4s+ef4")
@@ -61,7 +61,8 @@ NORMALIZERS = ["tensor", "B16", "B128", "row", "rank1", "B32x8", "B16xf16", "B32
 MAPS = ["linear@4s", "linear0@4s", "DE@4s", "DE@3s", "power2@4s", "sqrt@4s", "e2m1@4s", "nf4@4s"]
 
 
-@settings(deadline=None)
+@pytest.mark.fuzz
+@settings(max_examples=examples(40), deadline=None)
 @given(
     normalizer=st.sampled_from(NORMALIZERS),
     map_=st.sampled_from(MAPS),

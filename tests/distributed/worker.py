@@ -429,6 +429,9 @@ def check_what_shards_cannot_do_is_refused() -> None:
         (lambda p: AdamW(p, state_quantizers={"exp_avg": "B128/quantile@4s"}),
          "exp_avg of parameter 'w' is sharded, but its quantizer B128/quantile@4s fits a codebook "
          "to the whole tensor; use a map with a fixed codebook"),
+        (lambda p: AdamW(p, state_quantizers={"exp_avg": "lowrank4(B128/DE@8s)+B128/DE@4s"}),
+         "exp_avg of parameter 'w' is sharded, but its quantizer lowrank4(B128/DE@8s)+B128/DE@4s "
+         "keeps factors of whole matrices; use a quantizer without a low-rank part"),
         (lambda p: Adafactor(p, apollo_rank=4),
          "low_variance of parameter 'w' is computed from the whole gradient, which a sharded "
          "parameter does not have"),

@@ -147,13 +147,12 @@ def test_who_cannot_use_it_says_so() -> None:
     with pytest.raises(BadValueError) as caught:
         lpmm.convert(nn.Linear(8, 8), params="B64/linear0@8s+dither")
     assert str(caught.value) == (
-        "params='B64/linear0@8s+dither' ends in +dither; expected rounding to nearest, or +sr"
+        "params='B64/linear0@8s+dither' has +dither; expected rounding to nearest, or +sr"
     )
     with pytest.raises(BadValueError) as caught:
         Coder("B64/linear0@8s+dither")
     assert str(caught.value) == (
-        "quantizer=B64/linear0@8s+dither ends in +dither; messages are rounded to nearest, or with "
-        "+sr"
+        "quantizer=B64/linear0@8s+dither has +dither; messages are rounded to nearest, or with +sr"
     )
     with pytest.raises(BadValueError) as caught:
         Monitor(made(weight()))

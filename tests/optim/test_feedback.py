@@ -186,12 +186,12 @@ def test_who_cannot_use_it_says_so() -> None:
     with pytest.raises(BadValueError) as caught:
         lpmm.convert(nn.Linear(8, 8), params="B64/linear0@8s+ef4")
     assert str(caught.value) == (
-        "params='B64/linear0@8s+ef4' ends in +ef4; expected rounding to nearest, or +sr"
+        "params='B64/linear0@8s+ef4' has +ef4; expected rounding to nearest, or +sr"
     )
     with pytest.raises(BadValueError) as caught:
         Coder("B64/linear0@8s+ef8")
     assert str(caught.value) == (
-        "quantizer=B64/linear0@8s+ef8 ends in +ef8; messages are rounded to nearest, or with +sr"
+        "quantizer=B64/linear0@8s+ef8 has +ef8; messages are rounded to nearest, or with +sr"
     )
     with pytest.raises(BadValueError) as caught:
         Monitor(made(weight()))

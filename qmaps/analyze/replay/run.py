@@ -148,6 +148,12 @@ def run(
     pairs = list(dict.fromkeys(Pair.parse(spec, known) for spec in listed(specs)))
     if not pairs:
         raise BadValueError("specs must hold at least one pair of quantizers")
+    for q in (q for pair in pairs for q in (pair.first, pair.second) if q is not None):
+        if q.low_rank is not None:
+            raise BadValueError(
+                f"{q.spec} has a low-rank part, whose codes alone tell nothing of a move; a replay "
+                "supports quantizers without one"
+            )
     check(steps, skip, rounds, share, seed)
     captured = as_states(states)
     names = chosen(captured, parameters, min_quantized_size)

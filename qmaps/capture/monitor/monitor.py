@@ -206,7 +206,7 @@ class Monitor:
                 )
             for name in optimizer.state_shapes(parameter, group):
                 q = optimizer.quantizer_of(name, parameter, group)
-                if q is not None and not q.rounding.memoryless:
+                if q is not None and q.extra:
                     raise BadValueError(
                         f"{name} of {label} has the quantizer {q.spec}; a monitor supports "
                         "rounding to nearest and +sr"

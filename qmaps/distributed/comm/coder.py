@@ -35,11 +35,10 @@ class Coder:
     def __init__(self, q: Quantizer | str) -> None:
         self.quantizer = quantizer(q)
         map_ = self.quantizer.map
-        rounding = self.quantizer.rounding
-        if not rounding.memoryless:
+        if extra := self.quantizer.extra:
             raise BadValueError(
-                f"quantizer={self.quantizer.spec} ends in {rounding.value}; messages are rounded "
-                "to nearest, or with +sr"
+                f"quantizer={self.quantizer.spec} has {extra}; messages are rounded to nearest, or "
+                "with +sr"
             )
         if not map_.signed:
             raise BadValueError(

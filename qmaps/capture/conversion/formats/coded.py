@@ -73,7 +73,7 @@ def codebook_of(map_: Map, length: int) -> Tensor:
 def holds(t: QuantizedTensor, bits: int, block: int | None = None) -> bool:
     """Whether a tensor is made of codes, a codebook within -1 to 1, and one scale per block.
 
-    It then decodes without random numbers, and keeps no residual.
+    It then has no low-rank part, no random numbers to take away, and no residual.
 
     Args:
         t: the quantized tensor.
@@ -83,7 +83,7 @@ def holds(t: QuantizedTensor, bits: int, block: int | None = None) -> bool:
     normalizer = t.quantizer.normalizer
     return (
         isinstance(normalizer, BlockWise)
-        and t.quantizer.rounding.memoryless
+        and not t.quantizer.extra
         and (block is None or normalizer.size == block)
         and t.quantizer.map.bits == bits
         and not t.quantizer.map.log_domain
@@ -102,7 +102,7 @@ def same_codes(t: QuantizedTensor, q: Quantizer) -> QuantizedTensor | None:
         The tensor under `q`, or None where the codebooks do not allow it.
     """
     old, new = table(t.quantizer.map), table(q.map)
-    if not (t.quantizer.rounding.memoryless and q.rounding.memoryless):
+    if t.quantizer.extra or q.extra:
         return None
     if t.quantizer.normalizer != q.normalizer or not isinstance(q.normalizer, BlockWise):
         return None

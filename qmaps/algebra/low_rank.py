@@ -1,0 +1,164 @@
+"""A low-rank part of a matrix beside the codes of the rest.
+
+``lowrank4(B128/DE@8s)+B128/DE@4s`` keeps a matrix X of m rows and n columns as
+
+- ``P`` of shape (m, 4), an orthonormal basis of ``X S``, and ``R = X^T P`` of shape (n, 4), both
+  quantized under ``B128/DE@8s``;
+- codes of the rest ``X - P R^T`` under ``B128/DE@4s``, with P and R as they decode.
+
+It decodes to ``P R^T`` plus the rest. One product with S and one with P is a power iteration. S is
+the R of the tensor that was encoded before (`after`), so that over the steps of an optimizer P
+follows the largest singular vectors; without one, S is drawn at random, the same each time, and the
+iteration is repeated `FIRST` times. Quantization then errs in the rest, which is small where few
+singular values are large, as in a momentum, and only little in the directions of the large ones.
+
+Tensors that are no matrices, or have as many rows or columns as the rank or fewer, are quantized as
+the rest is, alone. The bits of P and R depend on torch's products of matrices and decomposition.
+
+Source: Wu et al. (2026), "Achieving low-bit Muon through subspace preservation and grid
+quantization" (GRASP): the momentum of Muon with its top singular subspace in 8 bits and the rest in
+4, by one power iteration for each step. Su et al. (2026), "MuonQ: enhancing low-bit Muon
+quantization via directional fidelity optimization", with all of it in 4 bits under mu-law.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from qmaps.algebra.spec import LONGEST
+from qmaps.engines.philox import RoundingKey, normal
+from qmaps.errors import BadTypeError, BadValueError, SpecError, shown
+from qmaps.maps.codebook import Codebook
+
+if TYPE_CHECKING:
+    from qmaps.algebra.quantized import QuantizedTensor
+    from qmaps.algebra.quantizer import Quantizer
+
+FIRST = 4
+"""Power iterations of a matrix that has nothing before it."""
+
+FORM = "lowrank<k>(SPEC)+SPEC"
+_SPEC = re.compile(r"lowrank(\d+)\((.*)\)\+(.*)", re.IGNORECASE | re.ASCII | re.DOTALL)
+
+
+def parts_of(spec: str) -> tuple[int, str, str] | None:
+    """Rank, the factors' spec and that of the rest; None if the spec has no low-rank part."""
+    text = spec.strip()
+    if len(text) > LONGEST:
+        return None  # which `parse` refuses
+    found = _SPEC.fullmatch(text)
+    if found is None:
+        if text.lower().startswith("lowrank"):
+            raise SpecError(
+                f"spec={shown(spec)} does not have the form {FORM}, such as "
+                "lowrank4(B128/DE@8s)+B128/DE@4s"
+            )
+        return None
+    return int(found[1][:9]), found[2], found[3]
+
+
+@dataclass(frozen=True)
+class LowRank:
+    """The low-rank part of a quantizer.
+
+    Attributes:
+        rank: number of columns of P and R, from 1 to 4096.
+        factors: the quantizer of P and R: signed, to nearest, its map given by a formula.
+    """
+
+    rank: int
+    factors: Quantizer
+
+    def __post_init__(self) -> None:
+        if isinstance(self.rank, bool) or not isinstance(self.rank, int):
+            raise BadTypeError(f"rank={shown(self.rank)} of a low-rank part must be an int")
+        if not 1 <= self.rank <= 4096:
+            raise BadValueError(f"rank={shown(self.rank)} of a low-rank part must be 1 to 4096")
+        q = self.factors
+        if why := lack(q):
+            raise SpecError(f"the quantizer of factors {q.spec} {why}")
+        if q.rounding.value or q.low_rank is not None:
+            raise SpecError(f"the quantizer of factors {q.spec} must round to nearest, alone")
+
+    @property
+    def prefix(self) -> str:
+        """What a spec has before that of the rest."""
+        return f"lowrank{self.rank}({self.factors.spec})+"
+
+    def shapes(self, shape: Sequence[int]) -> tuple[tuple[int, int], ...]:
+        """The shapes of P and R for a tensor of this shape; empty if it has none."""
+        if len(shape) != 2 or min(shape) <= self.rank:
+            return ()
+        rows, columns = shape
+        return (rows, self.rank), (columns, self.rank)
+
+    def split(
+        self,
+        x: Tensor,
+        after: QuantizedTensor | None,
+        out: tuple[QuantizedTensor, ...] | None = None,
+    ) -> tuple[Tensor, tuple[QuantizedTensor, ...]]:
+        """The rest of a matrix, and its quantized factors.
+
+        Args:
+            x: float32 of shape (m, n), with `shapes`.
+            after: the tensor that was encoded before, with a low-rank part of this rank or without.
+            out: the factors to write into; new ones if None.
+
+        Returns:
+            The rest, float32 of the shape of `x`, and P and R. Where an element of `x` is not
+            finite, all of them are NaN.
+        """
+        left, right = (x.new_full(shape, torch.nan) for shape in self.shapes(x.shape))
+        if bool(x.isfinite().all()):
+            before = self._before(x, after)
+            right = self._random(x) if before is None else before
+            for _ in range(FIRST if before is None else 1):
+                left = torch.linalg.qr(x @ right).Q
+                right = x.T @ left
+        targets = (None, None) if out is None else out
+        factors = tuple(
+            self.factors.quantize_unchecked(factor, out=target)
+            for factor, target in zip((left, right), targets, strict=True)
+        )
+        return x - product(factors), factors
+
+    def _before(self, x: Tensor, after: QuantizedTensor | None) -> Tensor | None:
+        """The R before this one; None if there is none, or nothing in it."""
+        if after is None or len(found := low_rank_of(after)) != 2:
+            return None
+        before = found[1].dequantize()
+        fits = tuple(before.shape) == self.shapes(x.shape)[1]
+        return before if fits and bool(before.isfinite().all() and before.any()) else None
+
+    def _random(self, x: Tensor) -> Tensor:
+        columns = x.shape[1]
+        numbers = normal(columns * self.rank, RoundingKey(), x.device)
+        return numbers.view(columns, self.rank)
+
+
+def lack(q: Quantizer) -> str:
+    """What a quantizer lacks to be that of factors or of a rest; empty if nothing."""
+    if not q.map.signed:
+        return "must be signed"
+    if q.map.fitted or isinstance(q.map, Codebook):
+        return "must have a map that is given by a formula"
+    return ""
+
+
+def low_rank_of(t: QuantizedTensor) -> tuple[QuantizedTensor, ...]:
+    """P and R of a quantized tensor; empty if it has none."""
+    own = t.quantizer.low_rank
+    return t.beside[: len(own.shapes(t.shape))] if own is not None else ()
+
+
+def product(factors: Sequence[QuantizedTensor]) -> Tensor:
+    """P R^T, float32."""
+    left, right = (factor.dequantize() for factor in factors)
+    return left @ right.T
