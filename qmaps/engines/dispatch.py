@@ -13,7 +13,7 @@ from torch import Tensor
 
 from qmaps.cuda import metrics as cuda_metrics
 from qmaps.cuda import tensors as cuda_tensors
-from qmaps.engines import packing, reference
+from qmaps.engines import huge_pages, packing, reference
 from qmaps.engines.addresses import in_memory
 from qmaps.engines.backends import cuda_engine, native_runs
 from qmaps.engines.native import metrics as native_metrics
@@ -191,11 +191,11 @@ def _target(
 ) -> Tensor:
     """`out` where an engine can write into it, else a new tensor."""
     if out is None:
-        return torch.empty(shape, dtype=dtype, device=device)
+        return huge_pages.empty(shape, dtype=dtype, device=device)
     plain = out.is_contiguous() and out.dtype in tensors.DTYPES and in_memory(out)
     if plain and out.device == device:
         return out
-    return torch.empty(shape, dtype=torch.float32, device=device)
+    return huge_pages.empty(shape, dtype=torch.float32, device=device)
 
 
 def _product(shape: tuple[int, ...]) -> int:

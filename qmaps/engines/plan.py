@@ -13,6 +13,7 @@ from torch import Tensor
 
 from qmaps.algebra.quantized import QuantizedTensor
 from qmaps.algebra.quantizer import Quantizer
+from qmaps.engines import huge_pages
 from qmaps.engines.addresses import Kept, address, in_memory, look
 from qmaps.engines.masters import MASTER, REMAINDER, updated
 from qmaps.engines.packing import packed_bytes
@@ -230,7 +231,7 @@ def start(given: ParameterStep) -> None:
         if state.name not in storage:
             q = state.quantizer
             storage[state.name] = (
-                torch.zeros(state.shape, dtype=torch.float32, device=device)
+                huge_pages.zeros(state.shape, dtype=torch.float32, device=device)
                 if q is None
                 else zero(q, state.shape, device)
             )
@@ -248,7 +249,7 @@ def zero(q: Quantizer, shape: tuple[int, ...], device: torch.device) -> Quantize
         A tensor of `shape`, with packed codes of dtype uint8 and the normalizer's zero scales.
     """
     numel = torch.Size(shape).numel()
-    packed = torch.zeros(packed_bytes(numel, q.map.bits), dtype=torch.uint8, device=device)
+    packed = huge_pages.zeros((packed_bytes(numel, q.map.bits),), dtype=torch.uint8, device=device)
     return QuantizedTensor(q, shape, packed, q.normalizer.zero_scales(shape, device))
 
 

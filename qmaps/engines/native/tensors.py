@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
-from qmaps.engines import packing
+from qmaps.engines import huge_pages, packing
 from qmaps.engines.addresses import address
 from qmaps.engines.kernels.declarations import Dtype, ScaleKind
 from qmaps.engines.native import core
@@ -187,7 +187,7 @@ def quantize(
     x = x.contiguous()
     shape = tuple(x.shape)
     if out is None:
-        packed = torch.empty(packing.packed_bytes(x.numel(), map_.bits), dtype=torch.uint8)
+        packed = huge_pages.empty((packing.packed_bytes(x.numel(), map_.bits),), dtype=torch.uint8)
         scales = normalizer.zero_scales(shape)
     else:
         packed, scales = out
