@@ -60,7 +60,10 @@ EIGHT = "B256/DE@8s + B256/DE-0@8u"
 MUON = "Muon + AdamW"
 WIDTHS = {
     MUON: (None, None),
+    "Muon + AdamW8bit": (None, "8bit"),
+    "Muon B256/DE@8s + AdamW": ("B256/DE@8s", None),
     "Muon B256/DE@8s + AdamW8bit": ("B256/DE@8s", "8bit"),
+    "Muon B2048/linear0@8s + AdamW8bit": ("B2048/linear0@8s", "8bit"),
     "Muon B128/DE@4s + AdamW8bit": ("B128/DE@4s", "8bit"),
     "Muon B128/DE@4s+sr + AdamW8bit": ("B128/DE@4s+sr", "8bit"),
     "Muon B128/DE@4s+ef4 + AdamW8bit": ("B128/DE@4s+ef4", "8bit"),
@@ -74,7 +77,15 @@ WIDTHS = {
 """Quantizer of Muon's momentum and preset of AdamW's moments, by the names of the optimizers."""
 CONTESTS = {
     "lm-tiny": (FULL, EIGHT, *WIDTHS),
-    "stdlib-lm": (FULL, MUON, "Muon B256/DE@8s + AdamW8bit", "Muon B128/DE@4s + AdamW8bit"),
+    "stdlib-lm": (
+        FULL,
+        MUON,
+        "Muon + AdamW8bit",
+        "Muon B256/DE@8s + AdamW",
+        "Muon B256/DE@8s + AdamW8bit",
+        "Muon B2048/linear0@8s + AdamW8bit",
+        "Muon B128/DE@4s + AdamW8bit",
+    ),
 }
 """Pairs of AdamW, or names in `WIDTHS`, that are compared at the best rates."""
 
