@@ -56,6 +56,21 @@ def ablation(context: Context, name: str) -> pd.DataFrame:
     return summary.reset_index()
 
 
+def unstable_by_eps(context: Context) -> pd.DataFrame:
+    """How many runs with the linear map fail, by Adam's eps, with and without a stable embedding.
+
+    Returns:
+        `setting`, a row of the 8-bit paper's table 3; `eps`; `failed`; `runs`.
+    """
+    frame = context.table("ablations/eight-bit-eps.csv", ABLATIONS)
+    frame = frame.assign(
+        setting=frame["setting"].str.rpartition(" | ")[0],
+        eps=[float(f"{eps:.0e}") for eps in frame["eps"]],  # 1e-8 times 10 is not 1e-7
+    )
+    grouped = frame[frame["setting"].str.startswith("8")].groupby(["setting", "eps"])["unstable"]
+    return grouped.agg(failed="sum", runs="size").reset_index()
+
+
 def counts(summary: pd.DataFrame) -> dict[str, tuple[int, int]]:
     """How many runs of each setting were unstable, of how many; see `ablation`."""
     return {

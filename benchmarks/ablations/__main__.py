@@ -1,7 +1,8 @@
 """Ablations of the 8-bit and of the 4-bit paper.
 
-``python -m benchmarks.ablations`` trains every setting of both tables, goes on where it was
-stopped, and writes reports/ablations/{eight-bit,four-bit}.{csv,md,png}.
+``python -m benchmarks.ablations`` trains every setting of both tables, and the linear maps
+with larger eps, goes on where it was stopped, and writes
+reports/ablations/{eight-bit,eight-bit-eps,four-bit}.{csv,md,png}.
 """
 
 from __future__ import annotations
@@ -14,14 +15,14 @@ from pathlib import Path
 
 import pandas as pd
 
-from benchmarks.ablations import eight_bit, four_bit
+from benchmarks.ablations import eight_bit, eight_bit_eps, four_bit
 from benchmarks.ablations.page import page
 from benchmarks.ablations.study import Study, run
 from benchmarks.command import command_line, one_line_errors
 from qmaps import figures
 from qmaps.storage.files import output_folder, replacing, write_text
 
-STUDIES = {study.name: study for study in (eight_bit.STUDY, four_bit.STUDY)}
+STUDIES = {study.name: study for study in (eight_bit.STUDY, eight_bit_eps.STUDY, four_bit.STUDY)}
 
 
 @one_line_errors

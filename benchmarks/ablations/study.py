@@ -33,6 +33,7 @@ class Setting:
         kind: the optimizer's class.
         stable_embedding: whether the model's tokens go through one.
         row: its name in the paper's table, where it is another there.
+        eps: times the eps of a point.
     """
 
     parts: tuple[str, ...]
@@ -40,6 +41,7 @@ class Setting:
     kind: type[optim.AdamW] = optim.AdamW
     stable_embedding: bool = False
     row: str = ""
+    eps: float = 1.0
 
     @property
     def name(self) -> str:
@@ -131,7 +133,7 @@ def run(
         workloads.get(WORKLOAD, stable_embedding=setting.stable_embedding),
         lr=point.lr,
         betas=point.betas,
-        eps=point.eps,
+        eps=point.eps * setting.eps,
     )
     plain = setting.name.lower().replace("-0", "minus0").replace("+", "plus")
     folder = out / study.name / re.sub(r"\W+", "-", plain).strip("-") / point.name
@@ -143,7 +145,7 @@ def run(
         "lr": point.lr,
         "beta1": point.betas[0],
         "beta2": point.betas[1],
-        "eps": point.eps,
+        "eps": workload.eps,
         "seed": point.seed,
         "steps": done.steps,
         "loss": done.final["loss"],

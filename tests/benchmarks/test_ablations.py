@@ -10,9 +10,9 @@ import pytest
 
 from benchmarks import ablations
 from benchmarks.ablations import __main__ as command
-from benchmarks.ablations import eight_bit, four_bit
+from benchmarks.ablations import eight_bit, eight_bit_eps, four_bit
 from benchmarks.ablations.page import page
-from benchmarks.ablations.study import Point, Setting, Study, is_unstable, summary
+from benchmarks.ablations.study import Point, Setting, Study, is_unstable, run, summary
 from qmaps.lab.report.claim import Claim
 from qmaps.lab.report.published import published
 from qmaps.lab.workloads import TrainingRun
@@ -104,6 +104,24 @@ def test_settings_are_those_of_the_papers_tables() -> None:
     assert len(eight_bit.STUDY.points) == 81
 
 
+def test_a_setting_multiplies_the_eps_of_a_point(tmp_path: Path) -> None:
+    settings = (Setting(("8", "1"), "8bit"), Setting(("8", "1e5"), "8bit", eps=1e5))
+    rows = [run(STUDY, each, Point(eps=1e-8), 2, tmp_path) for each in settings]
+    assert [row["eps"] for row in rows] == [1e-8, pytest.approx(1e-3)]
+    assert rows[0]["loss"] != rows[1]["loss"]
+
+
+def test_larger_eps_have_the_linear_maps_of_the_table() -> None:
+    plain = {setting.name: setting for setting in eight_bit.STUDY.settings}
+    for setting in eight_bit_eps.STUDY.settings:
+        of_table = plain[setting.name.rpartition(" | ")[0]]
+        assert setting.row == of_table.name
+        assert setting.state_quantizers == of_table.state_quantizers
+        assert setting.stable_embedding == of_table.stable_embedding
+        assert eight_bit_eps.STUDY.baseline(setting).startswith("32 | - | - | ")
+    assert {setting.eps for setting in eight_bit_eps.STUDY.settings} == set(eight_bit_eps.FACTORS)
+
+
 def test_runs_are_written_and_resumed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -123,5 +141,5 @@ def test_runs_are_written_and_resumed(
 def test_an_unknown_study(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit):
         command.main(["nine-bit"])
-    message = "error: STUDY='nine-bit' is none of eight-bit, four-bit\n"
+    message = "error: STUDY='nine-bit' is none of eight-bit, eight-bit-eps, four-bit\n"
     assert capsys.readouterr().err.endswith(message)

@@ -165,6 +165,41 @@ def test_the_stable_embedding_is_compared_with_its_own_baseline() -> None:
     assert after["ours"].fillna(-1).tolist() == pytest.approx(before["ours"].fillna(-1).tolist())
 
 
+def test_a_zero_is_laid_to_the_rate_only_if_no_run_fails_at_small_ones() -> None:
+    frames = dict(table_1.build(CONTEXT))
+    difference = table_1.find(frames).differences[0]
+    assert difference.elsewhere
+    assert "B128/DE | yes: 8 of 8 at the best rate, 0 of 8 at 1/16 of it" in difference.why
+    rates = frames["rates"]
+    small = rates["group"].str.contains("stable") & (rates["lr"] < rates["lr"].max() / 8)
+    one = small & (rates["quantizer"] == "B128/DE@4s + B128/DE@4u") & (rates["seed"] == 0)
+    worse = rates.assign(unstable=rates["unstable"] | one)
+    difference = table_1.find({**frames, "rates": worse}).differences[0]
+    assert not difference.elsewhere
+    assert "no control of ours shows what does" in difference.why
+    assert "1 of 8 at 1/16 of it" in difference.why
+
+
+def test_failures_are_counted_by_row_eps_and_rate() -> None:
+    frame = pd.DataFrame(
+        {"group": group, "quantizer": quantizer, "eps": eps, "lr": lr, "unstable": seed < failed}
+        for group in table_1.GROUPS.values()
+        for quantizer, eps, lr, failed in (
+            ("32-bit", 1e-6, 0.4, 0), ("B128/DE@4s + B128/DE@4u", 1e-6, 0.4, 3),
+            ("B128/DE@4s + B128/DE@4u", 1e-6, 0.1, 1), ("B128/DE@4s + B128/DE@4u", 1e-4, 0.4, 0),
+        )
+        for seed in range(4)
+    )  # fmt: skip
+    found = table_1.by_rate(frame).set_index(["row", "eps", "times"])
+    assert set(found["runs"]) == {4}
+    for embedding in ("no", "yes"):
+        row = f"B128/DE | {embedding}"
+        assert found.loc[(row, 1e-6, 1), "failed"] == 3
+        assert found.loc[(row, 1e-6, 4), "failed"] == 1
+        assert found.loc[(row, 1e-4, 1), "failed"] == 0
+    assert len(found) == 6
+
+
 def test_pages_say_what_seeds_can_tell() -> None:
     for exhibit in (table_1.EXHIBIT, table_6.EXHIBIT, eight_bit_table_1.EXHIBIT,
                     figure_3.EXHIBIT):  # fmt: skip

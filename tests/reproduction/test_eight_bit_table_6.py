@@ -17,7 +17,8 @@ ORDER = ["dynamic", "inverse dynamic", "quantile", "linear"]
 def errors(quantile: list[float], absolute: list[float]) -> pd.DataFrame:
     """Two seeds; absolute errors in the order of `ORDER`."""
     return pd.DataFrame(
-        {"states": "grid", "seed": seed, "map": name, ELEMENTS: 9.0, CODES: -ORDER.index(name) if name in ORDER else 1,
+        {"states": "grid", "seed": seed, "map": name, ELEMENTS: 9.0,
+         CODES: -ORDER.index(name) if name in ORDER else 1,
          RELATIVE: quantile[seed] if name == "quantile" else 6.5,
          ABSOLUTE: dict(zip(ORDER, absolute, strict=True)).get(name, 1.0)}
         for seed in (0, 1) for name in MAPS

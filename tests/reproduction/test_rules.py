@@ -10,8 +10,9 @@ import pytest
 
 from reproduction import committed, largest, memory, shares
 from reproduction.context import Context
-from reproduction.eight_bit import appendix_c, table_2
-from reproduction.four_bit import figure_3, table_6
+from reproduction.differences import Difference
+from reproduction.eight_bit import appendix_c, table_2, table_3
+from reproduction.four_bit import figure_3, figure_4, table_6
 from reproduction.memory import quantizers
 from reproduction.numbers import interval, ratio_interval, smaller
 from reproduction.verdict import beside
@@ -175,3 +176,45 @@ def test_a_judge_that_cannot_tell_is_not_compared() -> None:
     assert holds(-0.01, 0.01) == [True]
     assert holds(0.015, 0.03) == [False]
     assert holds(-0.03, 0.03) == [()]
+
+
+def test_shares_that_fall_through_the_papers_as_eps_grows_explain_them(tmp_path: Path) -> None:
+    frames = dict(table_3.build(Context(tmp_path, reports=REPORTS)))
+
+    def linear(eps: pd.DataFrame) -> Difference:
+        found = table_3.find({**frames, "eps": eps}).differences
+        return next(each for each in found if "only eps bounds the update" in each.why)
+
+    eps = frames["eps"]
+    assert linear(eps).elsewhere
+    assert "8 | no | no | yes (the paper has 50 %): 100 % with 1e-8" in linear(eps).why
+    always = eps.assign(failed=eps["runs"])
+    assert not linear(always).elsewhere
+    assert not linear(always.assign(failed=0)).elsewhere
+    of_one = eps["setting"] == "8 | no | no | yes"
+    assert not linear(eps.assign(failed=eps["failed"].where(~of_one, eps["runs"]))).elsewhere
+
+
+def test_first_moments_of_the_paper_are_some_ten_thousand_times_smaller() -> None:
+    table = pd.read_csv(REPORTS / "8-bit-optimizers" / "table-6.csv")
+    table = table[table["quantity"] == "absolute quantization error"].set_index("what")
+    assert 3e3 < table.loc["linear", "ours"] / table.loc["linear", "paper"] < 3e4
+
+
+@pytest.mark.parametrize(
+    ("difference", "std", "seeds", "aligned"),
+    [
+        (0.03, 0.009, 4, True),  # 0.03 + 2 * 0.0045 of 2.0, where 2 % are 0.04
+        (0.03, 0.0399, 4, False),  # the seeds leave more open
+        (-0.05, 0.001, 4, False),  # far below is not aligned either
+    ],
+)
+def test_losses_are_aligned_if_the_whole_interval_is_small(
+    difference: float, std: float, seeds: int, aligned: bool
+) -> None:
+    rows = pd.DataFrame(
+        {"mean": [2.001, 2.0], "difference": [difference, 0.0], "difference_std": [std, 0.0],
+         "seeds": seeds},
+        index=[figure_4.PAPER.label, figure_4.BASE.label],
+    )  # fmt: skip
+    assert figure_4._aligned(rows) is aligned
