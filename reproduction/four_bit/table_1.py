@@ -11,15 +11,16 @@ from reproduction.context import Context
 from reproduction.differences import Difference
 from reproduction.exhibit import Exhibit, Finding, Frames, Needs
 from reproduction.four_bit.table_6 import factored
+from reproduction.numbers import scientific
 from reproduction.shares import widened
 from reproduction.stand_ins import StandIn, in_place
 
-STUDY = "four-bit-moments"
+STUDY, RATES = "four-bit-moments", "four-bit-rates"
 JUDGE = "docstring-lm"
 GROUPS = {"no": f"{JUDGE}, AdamW", "yes": f"{JUDGE}, stable embedding, AdamW"}
 """Those without the stable embedding, and with it."""
-OWN_EPS = f"{JUDGE}, stable embedding, eps 1e-6, AdamW"
-"""With the paper's eps (appendix D); the other groups have Adam's."""
+SMALL = 16
+"""So many times smaller than the best rate are the rates of a control, at least."""
 FIRST = "B128/DE@4s + "
 BASE = "32 bits | no"
 ROWS = {
@@ -37,6 +38,7 @@ ROWS = {
     "rank1/linear, factorized | no": (f"{FIRST}rank1/linear@4u", "AdamWFactor"),
 }
 """Quantizers and optimizer of each row of the paper."""
+STUDY_PAGE = f"reports/losses/{RATES}.md"
 RUNS = 3
 """Of the paper for each row: its shares are 0, 33 and 66 %."""
 
@@ -45,6 +47,7 @@ def build(context: Context) -> Frames:
     """Runs with the paper's first moment, those in 32 bits, and the shares of the ablation."""
     return {
         "runs": at_best.runs(context, STUDY),
+        "rates": at_best.runs(context, RATES),
         "ablation": committed.ablation(context, "four-bit"),
         "tuned": committed.tuned(context),
     }
@@ -54,6 +57,7 @@ def find(frames: Frames) -> Finding:
     """Unstable runs, and the loss in place of BLEU."""
     counts: dict[str, tuple[int, int]] = {}
     rows: dict[str, Beside] = {}
+    rates = by_rate(frames["rates"])
     for name, (quantizer, optimizer) in ROWS.items():
         group = GROUPS[name.rpartition(" | ")[2]]
         of = frames["runs"]
@@ -75,7 +79,7 @@ def find(frames: Frames) -> Finding:
             [StandIn("BLEU", f"validation loss behind 32 bits, {JUDGE}", losses)],
             unstable,
         ),
-        differences=[_zero(frames["ablation"], frames["runs"], counts), factored(frames["tuned"])],
+        differences=[_zero(frames["ablation"], rates, counts), factored(frames["tuned"])],
         why="Rows: second moment | stable embedding; the first moment is B128/DE. The paper "
         "fine-tunes GPT-2 Medium on E2E, which cannot be had here, and counts BLEU; in its place "
         "stands the loss (lower is better) in nats per byte of a small model that goes on from "
@@ -87,33 +91,80 @@ def find(frames: Frames) -> Finding:
         f"shares are thirds, so that they are taken to be of {RUNS} runs; shares are the same "
         "unless Fisher's exact test tells them apart at 5 %. "
         + at_best.power(rows.values(), paper, "BLEU"),
-        tables={"losses": at_best.table(rows)},
+        tables={"losses": at_best.table(rows), "rates": rates},
     )
 
 
+def by_rate(runs: pd.DataFrame) -> pd.DataFrame:
+    """How many runs with the paper's eps and weight decay fail, by rate; with a larger eps too.
+
+    Args:
+        runs: of the study `RATES`.
+
+    Returns:
+        `row`, of `ROWS`; `eps`, `rate`; `times`, how many times smaller than the best for 32 bits;
+        `failed`, `runs`.
+    """
+    found = []
+    for name, (quantizer, _) in ROWS.items():
+        group = runs[runs["group"] == GROUPS[name.rpartition(" | ")[2]]]
+        own = group[group["quantizer"] == quantizer]
+        if name == BASE or own.empty:
+            continue
+        for (eps, rate), part in own.groupby(["eps", "lr"]):
+            times = round(float(group["lr"].max()) / float(rate))
+            found.append(
+                {"row": name, "eps": eps, "rate": rate, "times": times,
+                 "failed": int(part["unstable"].sum()), "runs": len(part)}
+            )  # fmt: skip
+    return pd.DataFrame(found)
+
+
 def _zero(
-    ablation: pd.DataFrame, runs: pd.DataFrame, counts: dict[str, tuple[int, int]]
+    ablation: pd.DataFrame, rates: pd.DataFrame, counts: dict[str, tuple[int, int]]
 ) -> Difference:
-    """That a zero in the map fails more often than in the paper, with its eps too or not."""
+    """That a zero in the map fails more often than in the paper, but not at rates as small."""
     zero = [name for name in counts if "/DE " in name or "/DE+" in name]
     said = ", ".join(f"{name} {counts[name][0]} of {counts[name][1]}" for name in zero)
     scratch = ablation.set_index("setting")["unstable"]
     also = [f"{FIRST[:-3]} | {name}" for name in zero]
-    own = runs[(runs["group"] == OWN_EPS) & runs["quantizer"].str.endswith("/DE@4u")]
-    failed = int(own["unstable"].sum())
-    stable = failed < len(own) / 2
+    own = rates[rates["eps"] == rates["eps"].min()]
+    small = own[own["times"] >= SMALL]
+    kept = small[small["row"].str.endswith("| yes")]
+    stable = not kept.empty and not kept["failed"].any()
+    larger = rates[rates["eps"] == rates["eps"].max()]
     return Difference(
         f"Blocks with DE and its zero fail here ({said}), with the stable embedding and with "
         "stochastic rounding too, and so they do where a small model is trained from random "
         f"weights ({min(scratch[name] for name in also):.0f} % of runs at least, "
-        f"reports/ablations). With the stable embedding and the paper's eps = 1e-6, in place of "
-        f"Adam's 1e-8, {failed} of {len(own)} runs fail. The paper loses a third to two thirds of "
-        "its runs, and none with the stable embedding. "
-        + ("" if stable else "No control of ours shows what keeps the paper's runs stable. ")
+        f"reports/ablations). The paper fine-tunes at a rate of 4e-5 with eps = 1e-6, where a zero "
+        "makes an update of at most the rate times m / eps. With this eps and the paper's weight "
+        "decay, rows with the stable embedding fail in "
+        + "; ".join(_failed(part) for _, part in own[own["row"].isin(kept["row"])].groupby("row"))
+        + f" ({STUDY_PAGE}). Rows without it fail in "
+        + "; ".join(_failed(part) for _, part in own[~own["row"].isin(kept["row"])].groupby("row"))
+        + f". With eps = {scientific(float(larger['eps'].iloc[0]))} at the best rate "
+        f"{larger['failed'].sum()} of {larger['runs'].sum()} runs fail. "
+        + (
+            "So it is the rate and eps beside the gradients that decide how many runs fail. "
+            if stable
+            else "So a small rate does not keep them stable; no control of ours shows what does. "
+        )
         + "That a zero is what fails, and that maps without one never do, is the same in both.",
         stable,
         "^unstable runs: B",
     )
+
+
+def _failed(part: pd.DataFrame) -> str:
+    """A row's failures by rate, in words."""
+    rows = part.sort_values("times").to_dict("records")
+    said = ", ".join(
+        f"{row['failed']} of {row['runs']} "
+        + ("at the best rate" if row["times"] == 1 else f"at 1/{row['times']} of it")
+        for row in rows
+    )
+    return f"{rows[0]['row']}: {said}"
 
 
 EXHIBIT = Exhibit(
@@ -123,5 +174,5 @@ EXHIBIT = Exhibit(
     needs=Needs.REPORTS,
     build=build,
     find=find,
-    command=at_best.command(STUDY),
+    command=f"{at_best.command(STUDY)}` and of `{at_best.command(RATES)}",
 )
