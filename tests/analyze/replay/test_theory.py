@@ -120,6 +120,29 @@ def test_dither_that_is_taken_away_again(beta: float, noise: float) -> None:
     assert error == pytest.approx(theory.dithered_error(beta), rel=0.03)
 
 
+class Feedback:
+    """Rounding to nearest that adds what it lost before."""
+
+    def __init__(self) -> None:
+        self.lost = 0.0
+
+    def __call__(self, y: np.ndarray, _: np.random.Generator) -> np.ndarray:
+        y = y + self.lost
+        found = np.rint(y)
+        self.lost = y - found
+        return found
+
+
+@pytest.mark.parametrize("beta", [0.5, 0.9, 0.99])
+def test_errors_of_error_feedback_do_not_accumulate(beta: float) -> None:
+    steps = round(40 / (1 - beta))
+    _, _, error = average(Feedback(), beta, 3.0 / (1 - beta), steps, 200_000 // steps * 20)
+    assert error == pytest.approx(theory.feedback_error(beta), rel=0.03)
+    # A state that stands still alternates between two codes: f (1 - f) on average.
+    _, _, error = average(Feedback(), beta, 0.0, steps, 200_000 // steps * 20)
+    assert error == pytest.approx(1 / 6, rel=0.03)
+
+
 @pytest.mark.parametrize("beta", [0.5, 0.9, 0.99])
 def test_dither_of_a_quantizer_in_a_replay(beta: float) -> None:
     """The error in the long run, of states that stand still and of states that noise moves."""
