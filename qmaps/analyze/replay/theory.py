@@ -118,7 +118,7 @@ def dithered_error(beta: float) -> float:
 
 
 def feedback_error(beta: float) -> float:
-    """As `stochastic_error` for error feedback whose residual is exact, where noise moves the state.
+    """As `stochastic_error` for error feedback with an exact residual, where noise moves the state.
 
     The state and its residual together are an average whose errors are ``(1 - beta)`` times the
     residuals e of the steps before, so that the error of the state is an average of e less the
