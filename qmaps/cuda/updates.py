@@ -177,7 +177,7 @@ def supports_tensor(t: QuantizedTensor) -> bool:
     """Whether this engine can decode `t` in place, if it is on a device of the engine."""
     q = t.quantizer
     stored = (t.packed, *t.scales)
-    able = t.key is None and supports(q.normalizer, q.map, t.shape)
+    able = t.key is None and q.low_rank is None and supports(q.normalizer, q.map, t.shape)
     return able and all(part.is_contiguous() for part in stored)
 
 

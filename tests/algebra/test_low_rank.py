@@ -19,6 +19,7 @@ from qmaps.capture import Monitor
 from qmaps.capture.conversion import convert_state_dict
 from qmaps.distributed.comm.coder import Coder
 from qmaps.distributed.rows import by_rows
+from qmaps.engines.native import metrics as native
 from qmaps.errors import BadTypeError, BadValueError, SpecError
 from qmaps.optim import AdamW, Muon
 from qmaps.sweep import chunks
@@ -250,6 +251,22 @@ def test_who_cannot_use_it_says_so() -> None:
         f"{SPEC} has a low-rank part, whose codes alone tell nothing of a move; a replay supports "
         "quantizers without one"
     )
+
+
+def test_errors_of_updates_have_the_product_in_them() -> None:
+    """Engines that decode codes and scales alone leave such a tensor to the reference."""
+    m, v = matrix(), matrix().square() + 0.1
+    states = {"a": {"exp_avg": m, "exp_avg_sq": v}}
+    pair = f"{SPEC} + B128/DE-0@8u"
+    row = sweep.run(states, [pair]).query("state == 'update'")
+    t, s = qmaps.quantizer(SPEC).quantize(m), qmaps.quantizer("B128/DE-0@8u").quantize(v)
+    error = (m / (v.sqrt() + 1e-8) - t.dequantize() / (s.dequantize().sqrt() + 1e-8)).abs()
+    assert row["mean_abs_error"].item() == pytest.approx(float(error.mean()), rel=1e-4)
+    assert not native.supports_tensor(t)
+    assert native.supports_tensor(replace(t, quantizer=replace(t.quantizer, low_rank=None),
+                                          beside=()))  # fmt: skip
+    frame = qmaps.analyze.update_error(states, [pair])
+    assert frame["mean_abs_error"].item() == pytest.approx(float(error.mean()), rel=1e-4)
 
 
 def test_a_sweep_measures_whole_matrices_only(monkeypatch: pytest.MonkeyPatch) -> None:

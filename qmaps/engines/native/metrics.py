@@ -180,6 +180,7 @@ def supports_tensor(t: QuantizedTensor) -> bool:
     return (
         t.device.type == "cpu"
         and t.key is None
+        and t.quantizer.low_rank is None
         and tensors.measures(q.normalizer, q.map, t.shape)
         and all(part.is_contiguous() for part in (t.packed, *t.scales))
     )
