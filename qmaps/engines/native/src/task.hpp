@@ -1,6 +1,7 @@
 // What the kernels work on: plain descriptions of tensors, scales and roundings.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <vector>
 
@@ -137,20 +138,22 @@ struct Ahead {
     int unit = 0;
 };
 
-// Memory of one thread.
+// Memory of one thread. Arrays lie on cache lines: registers that cross them take twice as long to
+// read and write. They also lie whole pages apart, here and in StepScratch, so that an element has
+// the same place in its page in each: processors take a load for one of what was just stored at
+// that place in another page, and wait for it. Stores of an element then meet only loads of itself.
 struct alignas(64) Scratch {
-    Ahead ahead;
-    bool streams = false;  // codes are stored past the caches
-    // On cache lines: registers that cross them take twice as long to read and write.
-    alignas(64) float x[kMaxLocal];
-    alignas(64) float n[kMaxLocal];
-    alignas(64) float scale[kMaxLocal];
-    alignas(64) float low[kTile];
-    alignas(64) float high[kTile];
+    float x[kMaxLocal];
+    float n[kMaxLocal];
+    float scale[kMaxLocal];
+    float low[kTile];
+    float high[kTile];
     alignas(64) std::uint16_t draws[kTile + 8 + kDrawsMore];
     alignas(64) std::uint8_t codes[kMaxLocal + 64];
     alignas(64) std::uint8_t bounds[kTile];
     std::uint16_t wide[kMaxLocal + 64];  // codes of more than 8 bits
+    Ahead ahead;
+    bool streams = false;  // codes are stored past the caches
 };
 
 // One state of one parameter: quantized, or floats where the codec has no codebook.
@@ -215,5 +218,6 @@ struct alignas(64) StepScratch {
     double squares[2][kNormChunk / 2];
     Scratch scratch;
 };
+static_assert(sizeof(float[kMaxLocal]) % 4096 == 0 && offsetof(StepScratch, scratch) % 4096 == 0);
 
 }  // namespace qmaps
