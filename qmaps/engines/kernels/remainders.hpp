@@ -7,25 +7,24 @@ constexpr int kDropped = 16 - 8 * static_cast<int>(sizeof(R));
 
 template <class R>
 QMAPS_INLINE float joined(std::uint16_t half, R remainder) {
-    const std::uint32_t sign = static_cast<std::uint32_t>(half & 0x8000u) << 16;
-    const std::int32_t upper = static_cast<std::int32_t>(half & 0x7FFFu) << 16;
+    const std::uint32_t upper = static_cast<std::uint32_t>(half) << 16;
+    const std::uint32_t magnitude = upper & 0x7FFFFFFFu;
     std::int32_t lower = static_cast<std::int32_t>(remainder) * (1 << kDropped<R>);
-    // Remainders may be those of earlier values: no NaN appears above infinity or below 0.
-    lower = upper >= static_cast<std::int32_t>(kInfinityBits) && lower > 0 ? 0 : lower;
-    lower = upper == 0 && lower < 0 ? 0 : lower;
-    return float_of(sign | static_cast<std::uint32_t>(upper + lower));
+    // Remainders may be those of earlier values: no NaN appears above infinity or below 0. So no
+    // sum reaches the sign.
+    lower = magnitude >= kInfinityBits && lower > 0 ? 0 : lower;
+    lower = magnitude == 0 && lower < 0 ? 0 : lower;
+    return float_of(upper + static_cast<std::uint32_t>(lower));
 }
 
 template <class R>
 QMAPS_INLINE std::uint16_t split(float value, R& remainder) {
-    const std::uint32_t bits = is_nan(value) ? 0x7FC00000u : bits_of(value);
-    std::uint32_t magnitude = bits & 0x7FFFFFFFu;
+    // Sums may carry into the exponent, but not into the sign: above infinity there is one NaN.
+    std::uint32_t bits = is_nan(value) ? 0x7FC00000u : bits_of(value);
     if constexpr (kDropped<R> > 0) {
-        const std::uint32_t even = (magnitude >> kDropped<R>) & 1u;
-        magnitude = (magnitude + ((1u << (kDropped<R> - 1)) - 1u) + even) >> kDropped<R>;
+        const std::uint32_t even = (bits >> kDropped<R>) & 1u;
+        bits += ((1u << (kDropped<R> - 1)) - 1u) + even;
     }
-    constexpr int kWidth = 16 - kDropped<R>;
-    const std::uint32_t upper = (magnitude + (1u << (kWidth - 1))) >> kWidth;
-    remainder = static_cast<R>(magnitude - (upper << kWidth));
-    return static_cast<std::uint16_t>((bits >> 16 & 0x8000u) | upper);
+    remainder = static_cast<R>(bits >> kDropped<R>);
+    return static_cast<std::uint16_t>((bits + 0x8000u) >> 16);
 }

@@ -12,6 +12,7 @@ namespace {
 #include "generated/rules.hpp"
 
 #include "memory.hpp"
+#include "split.hpp"
 #include "philox.hpp"
 #include "pack.hpp"
 #include "scales.hpp"

@@ -48,6 +48,26 @@ ALWAYS_INLINE inline void upper_halves(const Source& source, std::int64_t i, std
     }
 }
 
+// Call group<whole>(i, raw) for every 64 values. Divisions are started a group ahead.
+template <class Source, class Group>
+ALWAYS_INLINE inline void in_halves(const Source& source, std::int64_t count, const Group& group) {
+    __m512i next[2];
+    if (count >= 64) upper_halves<true>(source, 0, count, next);
+    std::int64_t i = 0;
+    for (; i + 128 <= count; i += 64) {
+        const __m512i raw[2] = {next[0], next[1]};
+        upper_halves<true>(source, i + 64, count, next);
+        group.template operator()<true>(i, raw);
+    }
+    if (i + 64 <= count) {
+        group.template operator()<true>(i, next);
+        i += 64;
+    }
+    if (i == count) return;
+    upper_halves<false>(source, i, count, next);
+    group.template operator()<false>(i, next);
+}
+
 // First stage: lower bounds in strided order from the search's buckets. `kFlat`: in each bucket
 // one for all its cells.
 template <Buckets::Kind kKind, bool kFlat, class Source>
@@ -63,10 +83,9 @@ inline void bound_by_buckets(const Search& search, const Source& source, std::ui
     const __m512i sign_bit = _mm512_set1_epi16(static_cast<short>(0x8000));
     const __m512i magnitude = _mm512_set1_epi16(0x7FFF);
     const __m512i mirror = _mm512_set1_epi8(static_cast<char>(buckets.mirror));
-    in_groups(count, [&]<bool whole>(std::int64_t i) ALWAYS_INLINE {
+    in_halves(source, count, [&]<bool whole>(std::int64_t i, const __m512i (&raw)[2]) ALWAYS_INLINE {
         ask(ahead, ahead.unit);
-        __m512i raw[2], key[2], place[2];
-        upper_halves<whole>(source, i, count, raw);
+        __m512i key[2], place[2];
         for (int h = 0; h < 2; ++h) {
             // A negative value counts as tiny where no limit is negative.
             const __m512i positive = kKind == Buckets::Kind::kUnsigned

@@ -55,18 +55,6 @@ inline const float* read_from(const Codec& codec, const void* data, Dtype dtype,
     return memory;
 }
 
-template <class R>
-inline void load_joined(const std::uint16_t* __restrict half, const R* __restrict remainder,
-                        std::int64_t count, float* __restrict to) {
-    for (std::int64_t i = 0; i < count; ++i) to[i] = joined(half[i], remainder[i]);
-}
-
-template <class R>
-inline void store_split(const float* __restrict from, std::int64_t count,
-                        std::uint16_t* __restrict half, R* __restrict remainder) {
-    for (std::int64_t i = 0; i < count; ++i) half[i] = split(from[i], remainder[i]);
-}
-
 // A parameter with remainders.
 inline void load_split(const ParamTask& task, std::int64_t at, std::int64_t count, float* to) {
     const std::uint16_t* half = static_cast<const std::uint16_t*>(task.p) + at;
