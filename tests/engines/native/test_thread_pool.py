@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
 import torch
@@ -65,6 +67,28 @@ def test_callers_at_the_same_time_get_the_same_bits() -> None:
                 assert all(map(torch.equal, found, expected))
     finally:
         torch.set_num_threads(threads)
+
+
+def test_no_races_under_the_thread_sanitizer(tmp_path: Path) -> None:
+    """The pool by itself, called from several threads; the sanitizer exits with 66 at a race."""
+    compiler = shutil.which("c++")
+    root, program = Path(__file__).parents[3], tmp_path / "races"
+    sources = (
+        root / "tests/engines/native/races.cpp",
+        root / "qmaps/engines/native/src/thread_pool.cpp",
+    )
+    options = ("-std=c++20", "-O1", "-g", "-fsanitize=thread", "-pthread", "-I", root)
+    if compiler is None:
+        pytest.skip("there is no C++ compiler")
+    empty = tmp_path / "empty.cpp"
+    empty.write_text("int main() {}\n")
+    works = subprocess.run([compiler, *options, "-o", program, empty], check=False)
+    if works.returncode or subprocess.run([program], check=False).returncode:
+        pytest.skip("the compiler or the system has no thread sanitizer")
+    subprocess.run([compiler, *options, "-o", program, *sources], check=True)
+    found = subprocess.run([program], check=False, timeout=120, capture_output=True, text=True)
+    assert found.returncode == 0, found.stderr
+    assert "2000 calls, 0 wrong" in found.stdout
 
 
 @pytest.mark.parametrize("threads", [2, 3, 16])
