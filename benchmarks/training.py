@@ -1,8 +1,9 @@
 """What a training step costs as a whole: forward, backward and AdamW, in time and memory.
 
-``python -m benchmarks.training`` trains workloads of the laboratory with AdamW in 32, 8 and 4 bits
-and with those of torch, bitsandbytes and torchao, in turns in one process, and measures memory in a
-fresh process for each. It writes reports/bench/training.{json,md}.
+``python -m benchmarks.training`` trains workloads of the laboratory, and a GPT as wide as GPT-2
+small (`OWN`), with AdamW in 32, 8 and 4 bits and with those of torch, bitsandbytes and torchao, in
+turns in one process, and measures memory in a fresh process for each. It writes
+reports/bench/training.{json,md}.
 """
 
 from __future__ import annotations
@@ -27,9 +28,22 @@ from benchmarks.peers import BITSANDBYTES, TORCHAO, need, torchao
 from benchmarks.timing import Work, interleaved, quartiles, ratio, stopwatch
 from qmaps import optim
 from qmaps.lab import workloads
+from qmaps.lab.workloads.gpt import GPTShape
+from qmaps.lab.workloads.stdlib_lm import StdlibLM
 from qmaps.storage.files import output_folder, write_json, write_text
 
-DEFAULT = ("stdlib-lm", "minilm")
+GPT2 = GPTShape(vocabulary=16384, width=768, layers=4, heads=12)
+OWN: dict[str, Callable[[], workloads.Workload]] = {
+    "gpt2-4-layers": lambda: StdlibLM(shape=GPT2, batch_size=2),
+}
+"""Workloads of this benchmark alone, which no one trains to the end."""
+ABOUT = {
+    "gpt2-4-layers": "Layers of GPT-2 small, 4 of its 12, with random weights and a vocabulary of "
+    "16384, so that all contenders fit into the memory of a small machine. A step takes 2 "
+    "sequences of 128 tokens; with more tokens AdamW's share is smaller."
+}
+NAMES = [*OWN, *workloads.names()]
+DEFAULT = ("gpt2-4-layers", "minilm")
 WARM_UPS = 3
 Step = Callable[[list[Tensor]], Work]
 
@@ -77,9 +91,14 @@ class Training:
         self.seconds.append(stopwatch(self.step))
 
 
+def get(name: str) -> workloads.Workload:
+    """A workload of the benchmark's own or of the laboratory."""
+    return OWN[name]() if name in OWN else workloads.get(name)
+
+
 def times(name: str, rounds: int) -> dict[str, Any]:
     """Seconds of whole steps and of optimizers, by contender, and who cannot run."""
-    workload = workloads.get(name)
+    workload = get(name)
     works, skipped = prepared(
         {each: lambda step=step: Training(workload, step) for each, step in CONTENDERS.items()}
     )
@@ -91,7 +110,7 @@ def times(name: str, rounds: int) -> dict[str, Any]:
 
 def memory(name: str, contender: str) -> dict[str, float | None]:
     """MiB of this process from the model on: between steps, and at most in one."""
-    workload = workloads.get(name)
+    workload = get(name)
     workload.batch(1, 0)  # data and packages are there before the model
     before = resident()
     training = Training(workload, CONTENDERS[contender])
@@ -152,7 +171,7 @@ def page(results: Mapping[str, Any]) -> str:
         "",
         *machine.described(results["about"]),
         "",
-        "Forward, backward and AdamW's step of the laboratory's workloads. Contenders take turns "
+        "Forward, backward and AdamW's step. Contenders take turns "
         "in one process; times are medians, ratios those of the medians with the quartiles of the "
         "rounds. Memory is that of a fresh process from the model on: parameters, gradients and "
         "states between two steps, and with activations at most in one.",
@@ -163,7 +182,7 @@ def page(results: Mapping[str, Any]) -> str:
         lines += [
             f"## {name}",
             "",
-            f"{found['parameters'] / 1e6:.1f} million parameters.",
+            f"{found['parameters'] / 1e6:.1f} million parameters. {ABOUT.get(name, '')}".rstrip(),
             "",
             *markdown(head, rows(found)),
             "",
@@ -177,12 +196,12 @@ def main(given: Sequence[str] | None = None) -> int:
     """Run the command line; returns the exit status."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.training", description=__doc__)
     parser.add_argument("workload", nargs="*", default=list(DEFAULT), metavar="WORKLOAD",
-                        help=f"any of {', '.join(workloads.names())}")  # fmt: skip
+                        help=f"any of {', '.join(NAMES)}")  # fmt: skip
     parser.add_argument("--rounds", type=count, default=15)
     parser.add_argument("--out", type=Path, default=Path("reports/bench"))
     parser.add_argument("--memory-of", metavar="NAME", help=argparse.SUPPRESS)
     options = parser.parse_args(given)
-    among(parser, "workload", options.workload, list(workloads.names()))
+    among(parser, "workload", options.workload, NAMES)
     if options.memory_of:
         print(json.dumps(memory(options.workload[0], options.memory_of)))
         return 0
@@ -192,7 +211,7 @@ def main(given: Sequence[str] | None = None) -> int:
         "workloads": {},
     }
     for name in options.workload:
-        model = workloads.get(name).model(0)
+        model = get(name).model(0)
         parameters = sum(p.numel() for p in model.parameters())
         results["workloads"][name] = {"parameters": parameters, **measure(name, options.rounds)}
     write_json(out / "training.json", results)

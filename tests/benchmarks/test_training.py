@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
+import torch
 
 from benchmarks import training
 from benchmarks.case import UnavailableError
@@ -39,6 +40,19 @@ def test_steps_and_memory_of_a_workload(tmp_path: Path, monkeypatch: pytest.Monk
     text = (tmp_path / "training.md").read_text()
     assert "## digits" in text
     assert text.index("| torch fused |") < text.index("| qmaps 4 bits |")
+
+
+def test_the_layout_of_gpt2() -> None:
+    work = training.get("gpt2-4-layers")
+    with torch.device("meta"):
+        shapes = {name: tuple(p.shape) for name, p in work.build().named_parameters()}
+    assert shapes["blocks.3.qkv.weight"] == (3 * 768, 768)
+    assert shapes["blocks.3.down.weight"] == (768, 4 * 768)
+    assert not any(name.startswith("blocks.4.") for name in shapes)
+    assert shapes["tokens.weight"] == shapes["head.weight"] == (16384, 768)
+    inputs, targets = work.batch(1, 0)
+    assert inputs.shape == targets.shape == (2, 128)
+    assert set(training.ABOUT) == set(training.OWN)
 
 
 def test_who_cannot_run_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
