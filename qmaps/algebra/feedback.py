@@ -4,8 +4,10 @@ For a state x(t) that an update rule computes from the decoded state q(t-1), wit
 
 - ``y(t) = x(t) + e(t-1)`` is encoded, under an unsigned map max(y(t), 0);
 - q(t) is what that decodes to, rounded to the nearest code; the rule sees q(t) alone;
-- the residual e(t) is ``y(t) - q(t)``, quantized under `RESIDUAL`. Under an unsigned map it is at
-  least minus half the distance of the two lowest codes: what they cannot express does not add up.
+- the residual e(t) is ``y(t) - q(t)``, quantized under `RESIDUAL`. It is at most as large as
+  the largest decoded magnitude, which y(t) exceeds where a scale saturates or there is none. Under
+  an unsigned map it is at least minus half the distance of the two lowest codes. What codes cannot
+  express does not add up.
 
 Were e(t) exact, the sum of q(1) to q(T) would be that of x(1) to x(T) less e(T): the error of one
 quantization, however large T is. So changes that are smaller than half a gap add up until they
@@ -27,7 +29,7 @@ import torch
 from torch import Tensor
 
 from qmaps.engines import reference
-from qmaps.maps.base import Map
+from qmaps.maps.base import Map, table
 from qmaps.normalize.base import Normalizer, Scales
 
 RESIDUAL = "B128/linear0@{bits}s"
@@ -47,9 +49,12 @@ def left(y: Tensor, decoded: Tensor, scales: Scales, normalizer: Normalizer, map
     Returns:
         float32 of the same shape.
     """
-    residual = y - decoded
-    if map_.signed:
-        return residual
-    lowest = torch.zeros(y.shape, dtype=torch.int32, device=y.device)
-    low, high = (reference.dequantize(lowest + code, scales, normalizer, map_) for code in range(2))
-    return torch.maximum(residual, (low - high) / 2)
+    first = torch.zeros(y.shape, dtype=torch.int32, device=y.device)
+
+    def value(code: int) -> Tensor:
+        return reference.dequantize(first + code, scales, normalizer, map_)
+
+    last = len(table(map_)) - 1
+    reach = torch.maximum(value(0).abs(), value(last).abs())
+    least = -reach if map_.signed else (value(0) - value(1)) / 2
+    return (y - decoded).clamp(least, reach)

@@ -253,11 +253,13 @@ def carried(x: Tensor, after: QuantizedTensor | None) -> Tensor:
         after: the tensor of the last step, of the same shape.
 
     Returns:
-        A new float32 tensor; `x` itself where there is no residual.
+        A new float32 tensor, finite where `x` is; `x` itself where there is no residual.
     """
     if after is None or after.quantizer.rounding.residual_bits is None:
         return x
-    return x.float() + after.beside[-1].dequantize()
+    most = torch.finfo(torch.float32).max
+    y = x.float() + after.beside[-1].dequantize()
+    return torch.where(x.isfinite(), y.clamp(-most, most), y)
 
 
 def restored(t: QuantizedTensor, x: Tensor | None = None) -> Tensor:
@@ -391,9 +393,15 @@ def _assembled(plain: Mapping[str, Any]) -> QuantizedTensor:
         raise BadValueError(
             f"shape={shown(plain['shape'])} of a saved quantized tensor must consist of ints"
         )
+    needed, saved = quantizer.beside(shape), plain.get("beside", ())
+    if len(saved) != len(needed):
+        raise BadValueError(
+            f"beside of a saved quantized tensor holds {len(saved)} tensors; {quantizer.spec} "
+            f"needs {len(needed)}"
+        )
     beside = tuple(
         QuantizedTensor(q, size, parts["packed"], tuple(parts["scales"]))
-        for (q, size), parts in zip(quantizer.beside(shape), plain.get("beside", ()), strict=True)
+        for (q, size), parts in zip(needed, saved, strict=True)
     )
     return QuantizedTensor(
         quantizer, shape, plain["packed"], tuple(plain["scales"]), key_in(plain), beside

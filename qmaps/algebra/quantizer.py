@@ -384,9 +384,8 @@ class Quantizer:
             decoded = dispatch.dequantize(
                 packed, scales, self.normalizer, self.map, shape, torch.float32
             )
-            if factors:
-                decoded = decoded + product(factors)
-            residual = feedback.left(y.float(), decoded, scales, self.normalizer, self.map)
+            rest = y.float() - product(factors) if factors else y.float()
+            residual = feedback.left(rest, decoded, scales, self.normalizer, self.map)
             target = None if out is None else out.beside[place]
             beside.append(q.quantize_unchecked(residual, out=target))
         if out is None:

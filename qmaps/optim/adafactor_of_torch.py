@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from qmaps.algebra.quantized import QuantizedTensor
+from qmaps.algebra.quantized import QuantizedTensor, restored
 
 if TYPE_CHECKING:
     from qmaps.optim.base import QuantizedOptimizer
@@ -86,4 +86,4 @@ def _is_below(floor: float | None, param: Tensor, state: Mapping[str, Any]) -> b
 
 
 def _floats(value: Tensor | QuantizedTensor) -> Tensor:
-    return value.dequantize() if isinstance(value, QuantizedTensor) else value
+    return restored(value) if isinstance(value, QuantizedTensor) else value

@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 from torch import Tensor
 
-from qmaps.algebra.quantized import QuantizedTensor, from_plain
+from qmaps.algebra.quantized import QuantizedTensor, from_plain, restored
 from qmaps.normalize._float32 import sqrt
 from qmaps.optim import factored
 from qmaps.optim.adamw import AdamW
@@ -111,7 +111,7 @@ class AdamWFactor(AdamW):
             return saved
         if isinstance(whole, Mapping):
             whole = from_plain(whole)
-        v = whole.dequantize() if isinstance(whole, QuantizedTensor) else whole.float()
+        v = restored(whole) if isinstance(whole, QuantizedTensor) else whole.float()
         if v.shape != param.shape:
             return saved  # refused as it is
         kept = {name: value for name, value in saved.items() if name != "exp_avg_sq"}

@@ -206,11 +206,6 @@ def test_a_residual_of_another_kind_is_refused() -> None:
         "B128/linear0@4s of shape (64,)"
     )
     plain = to_plain(t)
-    del plain["beside"]
-    with pytest.raises(BadValueError) as caught:
-        from_plain(plain)
-    assert str(caught.value).startswith("the parts of a saved quantized tensor are damaged (")
-    plain = to_plain(t)
     plain["beside"][0]["packed"] = torch.full_like(t.beside[0].packed, 255)
     with pytest.raises(BadValueError) as caught:
         from_plain(plain)
@@ -225,3 +220,41 @@ def test_what_comes_before_must_fit() -> None:
     with pytest.raises(BadTypeError) as caught:
         Q4.quantize(torch.ones(4), after=torch.ones(4))
     assert str(caught.value) == "after must be a QuantizedTensor, got Tensor"
+
+
+@pytest.mark.parametrize(
+    ("spec", "beyond"),
+    [
+        ("unscaled/fp16@16s+ef8", 1e6),
+        ("unscaled/e4m3@8s+ef4", 2000.0),
+        ("unscaled/linear0@8s+ef8", 3.0),
+        ("B16xf16/DE@4s+ef4", 1e6),
+        ("B16xf16/DE@4u+ef4", 1e6),
+    ],
+)
+def test_what_is_beyond_the_codes_does_not_add_up(spec: str, beyond: float) -> None:
+    q = qmaps.quantizer(spec)
+    high = torch.full((16,), 0.01).index_fill(0, torch.tensor(0), beyond)
+    *_, last = stream(q, [high] * 50)
+    assert float(last.beside[0].dequantize()[0]) <= float(last.dequantize()[0])
+    x = torch.full((16,), 0.01)
+    for _ in range(2):
+        last = q.quantize(x, after=last)
+    assert float(last.dequantize()[0]) < 0.1
+
+
+def test_a_residual_makes_no_finite_value_infinite() -> None:
+    q = qmaps.quantizer("B64/DE@4s+ef4")
+    x = torch.full((64,), -3.4e38)  # which DE has no code for: 0.8875 times the scale is its lowest
+    t = q.quantize(x)
+    t = q.quantize(x, after=t, out=t)
+    assert bool(restored(t).isfinite().all())
+
+
+def test_a_saved_tensor_without_its_residual_is_refused() -> None:
+    plain = to_plain(qmaps.quantizer("B64/DE@4s+ef4").quantize(torch.ones(64)))
+    message = "beside of a saved quantized tensor holds 0 tensors; B64/DE@4s+ef4 needs 1"
+    for damaged in ({**plain, "beside": []}, {k: v for k, v in plain.items() if k != "beside"}):
+        with pytest.raises(BadValueError) as caught:
+            from_plain(damaged)
+        assert str(caught.value) == message

@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 import qmaps
+from qmaps.algebra.quantized import restored
 from qmaps.optim import AdamW, AdamW4bitFactor, AdamW8bitFactor, AdamWFactor
 from tests.optim.families import model, run, train
 from tests.optim.one_step import Array, assert_bits, given, step
@@ -135,11 +136,11 @@ def test_a_nan_stays() -> None:
         p.grad = torch.ones(90, 80)
 
 
-@pytest.mark.parametrize("ours", [False, True], ids=["torch", "AdamW4bit"])
-def test_the_checkpoint_of_a_whole_second_moment_is_factored(ours: bool) -> None:
+@pytest.mark.parametrize("quantizers", [None, "4bit", "B128/DE@8s + B128/DE-0@4u+ef8"])
+def test_the_checkpoint_of_a_whole_second_moment_is_factored(quantizers: str | None) -> None:
     net = model()
-    options = {"state_quantizers": "4bit"} if ours else {}
-    whole = (AdamW if ours else torch.optim.AdamW)(net.parameters(), **options)
+    options = {"state_quantizers": quantizers} if quantizers else {}
+    whole = (AdamW if quantizers else torch.optim.AdamW)(net.parameters(), **options)
     train(net, whole, range(3))
     other = model()
     optimizer = AdamWFactor(other.parameters())
@@ -147,7 +148,7 @@ def test_the_checkpoint_of_a_whole_second_moment_is_factored(ours: bool) -> None
     for p, q in zip(net.parameters(), other.parameters(), strict=True):
         state = optimizer.state[q]
         v = whole.state[p]["exp_avg_sq"]
-        v = v.dequantize() if isinstance(v, qmaps.QuantizedTensor) else v
+        v = restored(v) if isinstance(v, qmaps.QuantizedTensor) else v
         if p.dim() == 1:
             assert torch.equal(state["exp_avg_sq"], v)
             continue

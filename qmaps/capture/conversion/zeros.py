@@ -70,7 +70,7 @@ def handle(first: State, second: State, source: State, *, policy: str) -> tuple[
             raised = int(zero.sum())
             if isinstance(second, QuantizedTensor):
                 codes = second.codes().masked_fill(zero, code)
-                second = _filled(second, codes)
+                second = _without(_filled(second, codes), floor.where(zero, 0.0))
             else:
                 second = torch.where(zero, floor, values)
     return second, Zeros(count, inherited, raised, indices)
@@ -87,3 +87,12 @@ def _smallest(t: QuantizedTensor) -> int:
 def _filled(t: QuantizedTensor, codes: Tensor) -> QuantizedTensor:
     packed = packing.pack(codes.to(torch.int32), t.quantizer.map.bits)
     return replace(t, packed=packed)
+
+
+def _without(t: QuantizedTensor, added: Tensor) -> QuantizedTensor:
+    """`t` with less in its residual by what its codes were raised by; `t` if it has none."""
+    if t.quantizer.rounding.residual_bits is None:
+        return t
+    *others, residual = t.beside
+    less = residual.quantizer.quantize(residual.dequantize() - added)
+    return replace(t, beside=(*others, less))

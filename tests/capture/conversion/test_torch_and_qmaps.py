@@ -7,6 +7,7 @@ import pytest
 import torch
 
 import qmaps
+from qmaps.algebra.quantized import from_plain, restored
 from qmaps.capture.conversion import convert_state_dict
 from qmaps.errors import BadTypeError, BadValueError, CaptureError
 from qmaps.optim import AdamW, AdamW8bit, AdEMAMix8bit, Lion8bit, RMSprop8bit, SGD8bit
@@ -145,6 +146,22 @@ def test_parameters_that_differ_from_their_group_become_overrides() -> None:
     assert became == ["B256/DE@8s", "B256/DE-0@8u"]
 
 
+def test_what_a_code_is_raised_by_is_taken_from_the_residual() -> None:
+    _, adam = trained(torch.optim.AdamW, eps=1e-12)
+    saved = adam.state_dict()
+    fed = {"exp_avg": "B128/DE@8s", "exp_avg_sq": "B64/linear0@4u+ef8"}
+    found = {}
+    for policy in ("leave", "raise"):
+        converted, _ = convert_state_dict(saved, "qmaps", states=fed, zeros=policy)
+        found[policy] = from_plain(converted["state"][0]["exp_avg_sq"])
+    zeros = found["leave"].dequantize() == 0
+    assert int(zeros.sum()) > 50
+    assert bool((found["raise"].dequantize() > 0).all())
+    v = saved["state"][0]["exp_avg_sq"]
+    left, raised = ((restored(one) - v).abs().max() for one in found.values())
+    assert float(raised) < 3 * float(left) < float(v.max()) / 100
+
+
 def test_zeros_under_a_first_moment_are_raised_and_counted() -> None:
     _, adam = trained(torch.optim.AdamW, eps=1e-12)
     saved = adam.state_dict()
@@ -160,10 +177,7 @@ def test_zeros_under_a_first_moment_are_raised_and_counted() -> None:
     raised, told = convert_state_dict(saved, "qmaps", states=pair)
     zeros = told.updates[0].zeros
     assert (zeros.found, zeros.inherited, zeros.raised) == (9, 0, 9)
-    decoded = [
-        qmaps.algebra.quantized.from_plain(one["state"][0]["exp_avg_sq"]).dequantize()
-        for one in (left, raised)
-    ]
+    decoded = [from_plain(one["state"][0]["exp_avg_sq"]).dequantize() for one in (left, raised)]
     smallest = qmaps.quantizer("B128/DE@8u").map.codebook()[1] * v.flatten()[:128].max()
     expected = decoded[0].clone()
     expected[0, :5] = expected[0, 6:10] = smallest

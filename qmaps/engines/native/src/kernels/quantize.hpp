@@ -69,7 +69,7 @@ static int quantize_local(const QuantizeTask& task, std::int64_t begin, std::int
     scratch.streams = task.numel > kCached && !task.undo;
     const int flags = encode_local(task, begin, end, scratch,
                                    [](const float*, std::int64_t, std::int64_t) {});
-    if (scratch.streams) finish_streams();
+    if (scratch.streams || task.undo) finish_streams();
     scratch.streams = false;
     return flags;
 }
