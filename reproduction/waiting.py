@@ -78,9 +78,9 @@ def measured(cores: pd.DataFrame, machine: str, case: str) -> Waits | None:
     for row in cores.to_dict("records"):
         if (row["machine"], row["optimizer"], row["step"]) == named:
             said = (
-                f"{row['optimizer']} with {row['step']} takes {percent(row['cached'])} of its time "
-                f"with everything in a core's cache, too, where no byte waits; from {row['cores']} "
-                f"cores on that share this memory its bytes take longer, of which 32 bits move "
+                f"{row['optimizer']}, {row['step']}: {percent(row['cached'])} of its time with "
+                f"everything in a core's cache, where no byte waits; from {row['cores']} cores on "
+                "that share this memory its bytes take longer, and 32 bits move "
                 f"{number(row['fewer'])} times as many (reports/bench/cores.md, a processor of the "
                 "same name)"
             )

@@ -52,7 +52,7 @@ def test_each_case_explains_its_own_rows() -> None:
     frame = steps(("M", CASE, 1.2, 0.3, 0.5), ("M", OTHER, 1.4, 0.3, 0.5))
     adam, momentum = waiting.slower(frame, cores(), CASES)
     assert (adam.elsewhere, momentum.elsewhere) == (True, False)
-    assert "AdamW with 8 bits takes 90 % of its time with everything in a core's cache" in adam.why
+    assert "AdamW, 8 bits: 90 % of its time with everything in a core's cache" in adam.why
     assert "from 4 cores on that share this memory its bytes take longer" in adam.why
     assert adam.explains("GLUE, time: 8-bit Adam: step, M")
     assert not adam.explains("GLUE, time: 8-bit Adam: step, N")
