@@ -68,6 +68,7 @@ WIDTHS = {
     "Muon B128/DE@4s+sr + AdamW8bit": ("B128/DE@4s+sr", "8bit"),
     "Muon B128/DE@4s+ef4 + AdamW8bit": ("B128/DE@4s+ef4", "8bit"),
     "Muon lowrank4(B128/DE@8s)+B128/DE@4s + AdamW8bit": ("lowrank4(B128/DE@8s)+B128/DE@4s", "8bit"),
+    "Muon rank1B128x128/linear@4s + AdamW8bit": ("rank1B128x128/linear@4s", "8bit"),
     "Muon GRASP + AdamW8bit": (
         "lowrank4(rank1B128x128/linear@8s)+rank1B128x128/linear@4s",
         "8bit",
