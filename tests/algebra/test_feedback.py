@@ -82,10 +82,11 @@ def test_the_sum_of_what_is_decoded_follows_that_of_the_exact_values(
     xs = [x + drift * torch.randn(6, 32, generator=random) for _ in range(steps)]
     made = stream(qmaps.quantizer(f"{normalizer}/{map_}+ef{bits}"), xs)
     error = sum((t.dequantize().double() - x for t, x in zip(made, xs, strict=True)), 0 * x)
-    # One quantization's error, of the largest that was encoded.
+    # One quantization's error, of the largest that was encoded. A scale may be twice that (e8m0),
+    # and a value that is rounded by its root may be 3/4 of a gap away.
     book = made[0].quantizer.map.codebook()
     half = max(float(book.diff().max()) / 2, 1 - float(book[-1]), 1 + float(book[0]))
-    once = half * max(float(restored(t).abs().max()) for t in made) * 1.1
+    once = 2 * 1.5 * half * max(float(restored(t).abs().max()) for t in made)
     assert float(error.abs().max()) < once * (1 + steps / (14 if bits == 4 else 254))
     nearest = qmaps.quantizer(f"{normalizer}/{map_}")
     dropped = sum((nearest.quantize(x).dequantize().double() - x for x in xs), 0 * x)
