@@ -58,6 +58,8 @@ GROUPS: dict[str, tuple[torch.dtype, dict[str, Make]]] = {
         torch.bfloat16,
         {
             "torch.optim.AdamW(fused=True)": partial(torch.optim.AdamW, fused=True),
+            "AdamW": optim.AdamW,
+            'AdamW("bf16 + bf16")': partial(optim.AdamW, state_quantizers="bf16 + bf16"),
             "AdamW(stochastic_rounding=True)": partial(optim.AdamW, **SR),
             "AdamW8bit": optim.AdamW8bit,
             "AdamW8bit(stochastic_rounding=True)": partial(optim.AdamW8bit, **SR),
