@@ -76,7 +76,9 @@ def _linear(paper: pd.DataFrame, eps: pd.DataFrame) -> Difference:
         shares = 100 * part.groupby("eps")["failed"].sum() / part.groupby("eps")["runs"].sum()
         theirs = float(printed[str(setting)])
         crossed.append(bool(shares.iloc[0] > theirs > shares.iloc[-1]))
-        rows = ", ".join(f"{share:.0f} % with {scientific(at)}" for at, share in shares.items())
+        rows = ", ".join(
+            f"{share:.0f} % with {scientific(float(str(at)))}" for at, share in shares.items()
+        )
         said.append(f"{setting} (the paper has {theirs:.0f} %): {rows}")
     return Difference(
         "Under a second moment that decodes to zero, as most do with a linear map, only eps bounds "

@@ -112,7 +112,7 @@ def by_rate(runs: pd.DataFrame) -> pd.DataFrame:
         if name == BASE or own.empty:
             continue
         for (eps, rate), part in own.groupby(["eps", "lr"]):
-            times = round(float(group["lr"].max()) / float(rate))
+            times = round(float(group["lr"].max()) / float(str(rate)))
             found.append(
                 {"row": name, "eps": eps, "rate": rate, "times": times,
                  "failed": int(part["unstable"].sum()), "runs": len(part)}
