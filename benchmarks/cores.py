@@ -387,7 +387,7 @@ def main(given: Sequence[str] | None = None) -> int:
         for cores, rate in options.processor
     ]
     about = machine.about(sys.argv[1:] if given is None else given, "benchmarks.cores")
-    frame.insert(0, "machine", about["machine"]["processor"])
+    frame.insert(0, "machine", machine.named(about["machine"]))
     with replacing(out / "cores.csv") as temporary:
         frame.to_csv(temporary, index=False)
     write_text(out / "cores.md", page(frame, [*asked, *PROCESSORS], machine.described(about)))

@@ -65,6 +65,21 @@ def described(about: Mapping[str, Any]) -> list[str]:
     ]
 
 
+def named(machine: Mapping[str, Any]) -> str:
+    """The processor's name with its model, which a virtual machine's name may lack.
+
+    Args:
+        machine: what `about` says of the machine.
+
+    >>> named({"processor": "AMD EPYC", "model": "family 25, model 17"})
+    'AMD EPYC (family 25, model 17)'
+    >>> named({"processor": "Apple M3", "model": None})
+    'Apple M3'
+    """
+    model = machine.get("model")
+    return f"{machine['processor']} ({model})" if model else str(machine["processor"])
+
+
 def processor(cpuinfo: Path = CPUINFO) -> str:
     """The processor's name as the system gives it."""
     return _entry(cpuinfo, "model name") or platform.processor() or platform.machine()

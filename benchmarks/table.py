@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from benchmarks.case import OURS
+from benchmarks.machine import named
 from benchmarks.markdown import Texts, markdown, number, spread
 from benchmarks.neighbours import BUSY
 
@@ -39,7 +40,7 @@ def _about(about: dict[str, Any], rates: dict[str, Any], per_second: dict[str, A
         "",
         f"- {about['date']}, {about['seconds'] / 60:.1f} minutes; {about['rounds']} rounds, fewer "
         f"(at least two) where a contender takes more than {about['budget']:g} s",
-        f"- {machine['processor']} ({machine['architecture']}, {machine['system']}){cores}, "
+        f"- {named(machine)} ({machine['architecture']}, {machine['system']}){cores}, "
         f"{about['threads']} threads",
         f"- {versions}",
         f"- engine: {about['backend']['name']}{isa} ({about['backend']['reason']})",

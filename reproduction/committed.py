@@ -309,10 +309,12 @@ def machines(context: Context) -> dict[str, list[dict[str, Any]]]:
     found = {}
     for file in ("bench/amd-epyc/cpu.json", "bench/intel-xeon/cpu.json"):
         result = context.json(file, BENCH)
-        found[short(str(result["about"]["machine"]["processor"]))] = list(result["cases"])
+        here = result["about"]["machine"]
+        model = f" ({here['model']})" if here.get("model") else ""
+        found[short(str(here["processor"])) + model] = list(result["cases"])
     return found
 
 
 def short(processor: str) -> str:
     """A processor's name as the pages give it."""
-    return processor.replace("(R)", "").removesuffix(" Processor")
+    return processor.replace("(R)", "").replace(" Processor", "")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import math
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -33,21 +33,18 @@ def cores(context: Context) -> pd.DataFrame:
     Returns:
         `machine`, `optimizer`, `step`; `cached`, the time of the step with everything in a core's
         cache, as a share of its time on matrices in memory; `bound`, whether that is at least
-        `BUSY` and more than its bytes take; `cores`, from how many on that share this memory the
-        bytes take longer; `fewer`, how many times as many bytes 32 bits move.
+        `BUSY` and more than its bytes take; `fewer`, how many times as many bytes 32 bits move.
     """
     frame = context.table("bench/cores.csv", COMMAND)
     rows = []
     for (machine, optimizer), part in frame.groupby(["machine", "optimizer"], sort=False):
-        rate = float(part["bytes_per_second"].max()) / 1e9
         base, *narrow = part[part["threads"] == part["threads"].min()].to_dict("records")
         for row in narrow:
-            arithmetic, cached = row["arithmetic"], row["arithmetic"] / row["measured"]
+            arithmetic, cached = row["arithmetic"], min(1.0, row["arithmetic"] / row["measured"])
             moved = 1e9 * row["bytes"] / row["bytes_per_second"]
             rows.append(
                 {"machine": short(str(machine)), "optimizer": optimizer, "step": row["step"],
                  "cached": cached, "bound": bool(cached >= BUSY and arithmetic > moved),
-                 "cores": math.ceil(arithmetic * rate / row["bytes"]),
                  "fewer": base["bytes"] / row["bytes"]}
             )  # fmt: skip
     return pd.DataFrame(rows)
@@ -79,10 +76,8 @@ def measured(cores: pd.DataFrame, machine: str, case: str) -> Waits | None:
         if (row["machine"], row["optimizer"], row["step"]) == named:
             said = (
                 f"{row['optimizer']}, {row['step']}: {percent(row['cached'])} of its time with "
-                f"everything in a core's cache, where no byte waits; from {row['cores']} cores on "
-                "that share this memory its bytes take longer, and 32 bits move "
-                f"{number(row['fewer'])} times as many (reports/bench/cores.md, a processor of the "
-                "same name)"
+                "everything in a core's cache, where no byte waits; 32 bits move "
+                f"{number(row['fewer'])} times as many bytes (reports/bench/cores.md)"
             )
             return Waits(said, bool(row["bound"]))
     return None
@@ -127,7 +122,8 @@ def slower(steps: pd.DataFrame, cores: pd.DataFrame, cases: Mapping[str, str]) -
                         f"{'; '.join(said for said, _ in each)}.",
                         shown,
                         "|".join(
-                            f"(?:{of}).*{machine}" for of in dict.fromkeys(of for _, of in each)
+                            f"(?:{of}).*{re.escape(str(machine))}"
+                            for of in dict.fromkeys(of for _, of in each)
                         ),
                     )
                 )

@@ -42,9 +42,9 @@ def read(states: CapturedStates) -> pd.DataFrame:
     """Errors of first moments, one scale a tensor; the second moment is exact and cancels out.
 
     Returns:
-        `map`; means over all elements and means over codes in use of each code's mean:
-        `RELATIVE` (over codes) and `ELEMENTS`, in percent, without elements that are zero;
-        `ABSOLUTE` and `CODES`, in 1e-10.
+        `map`; means over the elements that are not zero, and means over codes in use of each
+        code's mean: `ELEMENTS` and `RELATIVE` (over codes), in percent; `ABSOLUTE` and `CODES`
+        (over codes), in 1e-10.
     """
     moments = [m.flatten() for _, m, _, _ in adam_pairs(states, MIN_SIZE)]
     rows = []
@@ -94,11 +94,12 @@ def find(frames: Frames) -> Finding:
         why="Only the first moment is quantized, with one scale for a tensor; ± is the standard "
         "error over seeds. A relative Adam error is the mean over codes of each code's mean, as "
         "appendix C averages it (over each bit combination); the mean over elements stands beside "
-        "it. Over elements inverse dynamic, which has few codes where most elements are, errs "
-        "several times as much as dynamic; over codes both have the same gaps, in different "
-        "decades. A linear map that holds zero rounds no element to more than 100 % off, so that "
-        "the paper's 201 % are of one without: bisected evenly from -1 to 1. One with zero stands "
-        "beside it. Absolute errors scale with a model's gradients, so that only their order can "
+        "it; elements that are zero are in neither. Over elements inverse dynamic, which has few "
+        "codes where most elements are, errs several times as much as dynamic; over codes both "
+        "have the same gaps, in different decades. A linear map that holds zero rounds no element "
+        "to more than 100 % off, so that the paper's 201 % are of one without: bisected evenly "
+        "from -1 to 1. One with zero stands beside it. Absolute errors scale with a model's "
+        "gradients, so that only their order can "
         "be compared.",
         tables=dict(frames),
     )

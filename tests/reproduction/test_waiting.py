@@ -24,7 +24,7 @@ def steps(*rows: tuple[str, str, float, float, float]) -> pd.DataFrame:
 def cores(cached: float = 0.9, bound: bool = True) -> pd.DataFrame:
     return pd.DataFrame(
         [{"machine": "M", "optimizer": "AdamW", "step": "8 bits", "cached": cached, "bound": bound,
-          "cores": 4, "fewer": 1.75}]
+          "fewer": 1.75}]
     )  # fmt: skip
 
 
@@ -53,7 +53,7 @@ def test_each_case_explains_its_own_rows() -> None:
     adam, momentum = waiting.slower(frame, cores(), CASES)
     assert (adam.elsewhere, momentum.elsewhere) == (True, False)
     assert "AdamW, 8 bits: 90 % of its time with everything in a core's cache" in adam.why
-    assert "from 4 cores on that share this memory its bytes take longer" in adam.why
+    assert "32 bits move 1.75 times as many bytes" in adam.why
     assert adam.explains("GLUE, time: 8-bit Adam: step, M")
     assert not adam.explains("GLUE, time: 8-bit Adam: step, N")
     assert not adam.explains("ImageNet, time: 8-bit Momentum: step, M")
@@ -85,7 +85,6 @@ def test_a_step_is_bound_by_what_takes_its_time(
     (row,) = found.to_dict("records")
     assert (row["optimizer"], row["bound"], row["fewer"]) == ("LAMB", bound, 2.5)
     assert row["cached"] == pytest.approx(arithmetic / measured)
-    assert row["cores"] == (7 if arithmetic == 1.0 else 2)  # 100 GB/s move 16 bytes in 0.16 ns
     control = waiting.measured(found, "M", "LAMB 8-bit, four matrices")
     assert control is not None
     assert control.arithmetic is bound
@@ -96,7 +95,7 @@ def test_a_step_is_bound_by_what_takes_its_time(
 def test_the_committed_measurement_of_cores() -> None:
     reports = Path(__file__).parents[2] / "reports"
     found = waiting.cores(Context(Path(), reports=reports))
-    assert found["machine"].unique().tolist() == ["AMD EPYC"]
+    assert found["machine"].unique().tolist() == ["AMD EPYC (family 25, model 17)"]
     text = (reports / "bench" / "cores.md").read_text(encoding="utf-8")
     for row in found.to_dict("records"):
         named = rf"^\| {row['optimizer']} \| "
@@ -104,7 +103,8 @@ def test_the_committed_measurement_of_cores() -> None:
         (whole,) = re.findall(
             named + rf"1 \| \d+ \| {row['step']} \| ([\d.]+) \|", text, re.MULTILINE
         )
-        assert float(part) / float(whole) == pytest.approx(row["cached"], abs=0.005)
+        share = min(1.0, float(part) / float(whole))
+        assert share == pytest.approx(row["cached"], abs=0.005)
     assert {
         one for pair in found[["optimizer", "step"]].to_numpy() for one in [tuple(pair)]
     } >= set(waiting.SAME.values())
