@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 
 import pandas as pd
@@ -109,7 +110,7 @@ def _norms(steps: pd.DataFrame, cores: pd.DataFrame) -> list[Difference]:
                         else "No control of ours shows that it waits for arithmetic."
                     ),
                     shown,
-                    f"{name}.*{machine}",
+                    f"{name}.*{re.escape(machine)}",
                 )
             )
     return found
