@@ -43,6 +43,8 @@ if TYPE_CHECKING:
 FIRST = 4
 """Power iterations of a matrix that has nothing before it."""
 
+TINY = torch.finfo(torch.float32).tiny
+
 FORM = "lowrank<k>(SPEC)+SPEC"
 _SPEC = re.compile(r"lowrank(\d+)\((.*)\)\+(.*)", re.IGNORECASE | re.ASCII | re.DOTALL)
 
@@ -53,14 +55,14 @@ def parts_of(spec: str) -> tuple[int, str, str] | None:
     if len(text) > LONGEST:
         return None  # which `parse` refuses
     found = _SPEC.fullmatch(text)
-    if found is None:
+    if found is None or not all(part.strip() for part in found.groups()):
         if text.lower().startswith("lowrank"):
             raise SpecError(
                 f"spec={shown(spec)} does not have the form {FORM}, such as "
                 "lowrank4(B128/DE@8s)+B128/DE@4s"
             )
         return None
-    return int(found[1][:9]), found[2], found[3]
+    return int(found[1]), found[2], found[3]
 
 
 @dataclass(frozen=True)
@@ -116,18 +118,38 @@ class LowRank:
             finite, all of them are NaN.
         """
         left, right = (x.new_full(shape, torch.nan) for shape in self.shapes(x.shape))
-        if bool(x.isfinite().all()):
-            before = self._before(x, after)
-            right = self._random(x) if before is None else before
-            for _ in range(FIRST if before is None else 1):
-                left = torch.linalg.qr(x @ right).Q
-                right = x.T @ left
+        finite = bool(x.isfinite().all())
+        if finite:
+            left, right = self._iterated(x, after)
         targets = (None, None) if out is None else out
-        factors = tuple(
+        factors = self._quantized((left, right), targets)
+        rest = x - product(factors)
+        if finite and not bool(rest.isfinite().all()):
+            # Sums over rows of the largest numbers overflow: then the codes hold all of x.
+            factors = self._quantized((left.zero_(), right.zero_()), targets)
+            rest = x
+        return rest, factors
+
+    def _iterated(self, x: Tensor, after: QuantizedTensor | None) -> tuple[Tensor, Tensor]:
+        """P and R by power iterations on finite x, whose products neither over- nor underflow."""
+        size = x.abs().max()
+        size = torch.where(size > 0, size, 1)
+        unit = x / size
+        before = self._before(x, after)
+        right = self._random(x) if before is None else before
+        with torch.autocast(x.device.type, enabled=False):
+            for _ in range(FIRST if before is None else 1):
+                left = torch.linalg.qr(unit @ (right / right.abs().max().clamp(min=TINY))).Q
+                right = unit.T @ left
+        return left, right * size
+
+    def _quantized(
+        self, factors: tuple[Tensor, Tensor], out: Sequence[QuantizedTensor | None]
+    ) -> tuple[QuantizedTensor, ...]:
+        return tuple(
             self.factors.quantize_unchecked(factor, out=target)
-            for factor, target in zip((left, right), targets, strict=True)
+            for factor, target in zip(factors, out, strict=True)
         )
-        return x - product(factors), factors
 
     def _before(self, x: Tensor, after: QuantizedTensor | None) -> Tensor | None:
         """The R before this one; None if there is none, or nothing in it."""
@@ -161,4 +183,5 @@ def low_rank_of(t: QuantizedTensor) -> tuple[QuantizedTensor, ...]:
 def product(factors: Sequence[QuantizedTensor]) -> Tensor:
     """P R^T, float32."""
     left, right = (factor.dequantize() for factor in factors)
-    return left @ right.T
+    with torch.autocast(left.device.type, enabled=False):
+        return left @ right.T

@@ -308,7 +308,15 @@ class Quantizer:
             scales: in the parts that the normalizer's `layout` describes for the shape of `x`.
             key: as for `quantize`.
             after: as for `quantize`.
+
+        Raises:
+            BadValueError: the quantizer keeps a low-rank part of matrices such as `x`.
         """
+        if self.low_rank is not None and self.low_rank.shapes(x.shape):
+            raise BadValueError(
+                f"quantizer={self.spec} keeps factors of a whole matrix; with scales from "
+                "elsewhere use one without a low-rank part"
+            )
         noise = (key or RoundingKey()) if self.rounding.random else None
         y = carried(x, after)
         codes, _ = reference.quantize(
@@ -342,7 +350,7 @@ class Quantizer:
             if check:
                 self._refuse_bad(given)
             x, factors = self.low_rank.split(
-                x.float(), after, None if out is None else low_rank_of(out)
+                x.float().contiguous(), after, None if out is None else low_rank_of(out)
             )
         frozen = self._frozen(x) if out is None else out.quantizer
         noise = (key or RoundingKey()) if self.rounding.random else None

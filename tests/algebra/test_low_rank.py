@@ -316,3 +316,55 @@ def test_bad_ranks_and_long_specs() -> None:
     assert str(caught.value) == "rank=2.0 of a low-rank part must be an int"
     with pytest.raises(SpecError, match="characters; at most 500 are allowed"):
         qmaps.quantizer("lowrank4(" * 2000 + "B128/DE@8s" + ")+B128/DE@4s" * 2000)
+
+
+@pytest.mark.parametrize("scale", [1e-38, 1e-25, 1e-10, 1.0, 1e20, 1e37])
+def test_factors_do_not_depend_on_the_scale(scale: float) -> None:
+    g = torch.Generator().manual_seed(0)
+    x = torch.randn(96, 4, generator=g) @ torch.randn(4, 64, generator=g)
+    x = (x / x.abs().max() + 0.01 * torch.randn(96, 64, generator=g)) * scale
+    q = qmaps.quantizer("lowrank4(B128/DE@8s)+B128/DE@4s")
+    t = q.quantize(x)
+    for _ in range(2):
+        error = (t.dequantize() - x).abs().mean() / x.abs().mean()
+        assert float(error) < 0.02
+        t = q.quantize(x, after=t)
+
+
+def test_matrices_of_the_largest_numbers_stay_finite() -> None:
+    q = qmaps.quantizer("lowrank4(B128/DE@8s)+B128/DE@4s")
+    x = torch.full((40, 30), 3.3e38)
+    t = q.quantize(x)
+    assert bool(t.dequantize().isfinite().all())
+    assert bool(q.quantize(x, after=t).dequantize().isfinite().all())
+
+
+def test_autocast_and_strides_change_no_bits() -> None:
+    q = qmaps.quantizer("lowrank4(B128/DE@8s)+B128/DE@4s")
+    x = torch.randn(40, 30, generator=torch.Generator().manual_seed(0))
+    t = q.quantize(x)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        assert q.quantize(x).packed.equal(t.packed)
+        assert t.dequantize().equal(q.quantize(x).dequantize())
+        inside = t.dequantize()
+    assert inside.equal(t.dequantize())
+    view = x.t().contiguous().t()
+    assert q.quantize(view).dequantize().equal(t.dequantize())
+
+
+def test_scales_from_elsewhere_are_refused() -> None:
+    q = qmaps.quantizer("lowrank4(B128/DE@8s)+B128/DE@4s")
+    x = torch.ones(40, 30)
+    with pytest.raises(BadValueError) as caught:
+        q.quantize_scaled(x, q.normalizer.scales(x))
+    assert str(caught.value) == (
+        "quantizer=lowrank4(B128/DE@8s)+B128/DE@4s keeps factors of a whole matrix; with scales "
+        "from elsewhere use one without a low-rank part"
+    )
+
+
+@pytest.mark.parametrize("spec", ["lowrank4()+B128/DE@4s", "lowrank4(B128/DE@8s)+"])
+def test_a_half_that_is_missing_is_named_with_the_whole_spec(spec: str) -> None:
+    with pytest.raises(qmaps.errors.SpecError) as caught:
+        qmaps.quantizer(spec)
+    assert str(caught.value).startswith(f"spec={spec!r} does not have the form lowrank<k>")
