@@ -152,8 +152,9 @@ class Quantizer:
 
         Where it is empty, codes and scales are all that decoding and the next encoding need.
         """
-        prefix = "" if self.low_rank is None else self.low_rank.prefix
-        return prefix + ("" if self.rounding.memoryless else self.rounding.value)
+        prefix = "" if self.low_rank is None else self.low_rank.prefix.removesuffix("+")
+        suffix = "" if self.rounding.memoryless else self.rounding.value
+        return " and ".join(each for each in (prefix, suffix) if each)
 
     def beside(self, shape: Sequence[int]) -> tuple[tuple[Quantizer, tuple[int, ...]], ...]:
         """The quantizers and shapes of the tensors that are kept beside a tensor's codes.

@@ -230,7 +230,7 @@ def test_who_cannot_use_it_says_so() -> None:
     with pytest.raises(BadValueError) as caught:
         Coder(SPEC)
     assert str(caught.value) == (
-        f"quantizer={SPEC} has lowrank4(B128/DE@8s)+; messages are rounded to nearest, or with +sr"
+        f"quantizer={SPEC} has lowrank4(B128/DE@8s); messages are rounded to nearest, or with +sr"
     )
     param = nn.Parameter(torch.ones(96, 64))
     optimizer = AdamW([param], state_quantizers=f"{SPEC} + B128/DE-0@4u", min_quantized_size=0)
