@@ -54,7 +54,7 @@ def left(y: Tensor, decoded: Tensor, scales: Scales, normalizer: Normalizer, map
     def value(code: int) -> Tensor:
         return reference.dequantize(first + code, scales, normalizer, map_)
 
-    last = len(table(map_)) - 1
-    reach = torch.maximum(value(0).abs(), value(last).abs())
-    least = -reach if map_.signed else (value(0) - value(1)) / 2
+    lowest, highest = value(0), value(len(table(map_)) - 1)
+    reach = torch.maximum(lowest.abs(), highest.abs())
+    least = -reach if map_.signed else (lowest - value(1)) / 2
     return (y - decoded).clamp(least, reach)

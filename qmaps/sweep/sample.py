@@ -49,8 +49,8 @@ def sampled_rows(
         pairs: quantizers of both moments.
         share: share of the units.
     """
-    refuse_factors(q for pair in pairs for q in (pair.first, pair.second) if q is not None)
-    refuse_factors(singles)
+    moments = (q for pair in pairs for q in (pair.first, pair.second) if q is not None)
+    refuse_factors([*moments, *singles])
     tensors = {name: states.tensor(parameter, name) for name in names}
     negative = {name: is_negative(tensor) for name, tensor in tensors.items()}
     wanted = wanted_of(negative, singles, pairs)

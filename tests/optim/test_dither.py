@@ -13,12 +13,9 @@ import torch
 from torch import Tensor, nn
 
 import qmaps
-from qmaps import lpmm
-from qmaps.capture import Monitor
-from qmaps.distributed.comm.coder import Coder
 from qmaps.engines.backends import use_backend
 from qmaps.engines.philox import RoundingKey
-from qmaps.errors import BadTypeError, BadValueError
+from qmaps.errors import BadTypeError
 from qmaps.optim import AdamW
 
 SPECS = "B64/linear@4s+dither + rank1/linear@4u+dither"
@@ -141,22 +138,3 @@ def test_a_key_belongs_to_dithered_tensors_alone() -> None:
     with pytest.raises(BadTypeError) as caught:
         replace(t, quantizer=qmaps.quantizer("B64/linear@4s"))
     assert str(caught.value).endswith(" of a quantized tensor must be None for B64/linear@4s")
-
-
-def test_who_cannot_use_it_says_so() -> None:
-    with pytest.raises(BadValueError) as caught:
-        lpmm.convert(nn.Linear(8, 8), params="B64/linear0@8s+dither")
-    assert str(caught.value) == (
-        "params='B64/linear0@8s+dither' has +dither; expected rounding to nearest, or +sr"
-    )
-    with pytest.raises(BadValueError) as caught:
-        Coder("B64/linear0@8s+dither")
-    assert str(caught.value) == (
-        "quantizer=B64/linear0@8s+dither has +dither; messages are rounded to nearest, or with +sr"
-    )
-    with pytest.raises(BadValueError) as caught:
-        Monitor(made(weight()))
-    assert str(caught.value) == (
-        "exp_avg of group0.param0 has the quantizer B64/linear@4s+dither; a monitor supports "
-        "rounding to nearest and +sr"
-    )

@@ -10,13 +10,9 @@ import torch
 from torch import Tensor, nn
 
 import qmaps
-from qmaps import lpmm
 from qmaps.algebra.quantized import QuantizedTensor, from_plain, restored
-from qmaps.capture import Monitor
 from qmaps.capture.conversion import convert_state_dict
-from qmaps.distributed.comm.coder import Coder
 from qmaps.engines.backends import use_backend
-from qmaps.errors import BadValueError
 from qmaps.optim import SGD, AdamW
 from qmaps.optim.memory import memory
 
@@ -180,25 +176,6 @@ def test_conversions_keep_or_add_it() -> None:
     found = from_plain(eight["state"][0]["exp_avg"]).dequantize()
     expected = qmaps.quantizer("B256/DE@8s").quantize(restored(state["exp_avg"])).dequantize()
     assert torch.equal(found, expected)
-
-
-def test_who_cannot_use_it_says_so() -> None:
-    with pytest.raises(BadValueError) as caught:
-        lpmm.convert(nn.Linear(8, 8), params="B64/linear0@8s+ef4")
-    assert str(caught.value) == (
-        "params='B64/linear0@8s+ef4' has +ef4; expected rounding to nearest, or +sr"
-    )
-    with pytest.raises(BadValueError) as caught:
-        Coder("B64/linear0@8s+ef8")
-    assert str(caught.value) == (
-        "quantizer=B64/linear0@8s+ef8 has +ef8; messages are rounded to nearest, or with +sr"
-    )
-    with pytest.raises(BadValueError) as caught:
-        Monitor(made(weight()))
-    assert str(caught.value) == (
-        "exp_avg of group0.param0 has the quantizer B64/DE@4s+ef4; a monitor supports rounding to "
-        "nearest and +sr"
-    )
 
 
 @pytest.mark.parametrize("steps", [0, 1])
