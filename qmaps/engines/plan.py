@@ -84,7 +84,10 @@ class FusedPlan(StepPlan):
         """Describe the parameters and their states to the engine."""
 
     def takes(self, params: Sequence[Tensor], gradients: Sequence[Tensor]) -> bool:
-        """Whether no address has changed; if so, the next step takes these gradients."""
+        """Whether no address has changed; if so, the next step takes these gradients.
+
+        Every step but the first takes those that were given here. They are kept until it ends.
+        """
         if self._coded:
             if not all(self._still_coded(i, params[i], gradients[i]) for i in self._coded):
                 return False
@@ -109,6 +112,10 @@ class FusedPlan(StepPlan):
 
     def _only_dense(self, tensors: Sequence[Tensor]) -> list[Tensor]:
         return [tensors[index] for index in self._dense] if self._coded else list(tensors)
+
+    def _leave_gradients(self) -> None:
+        """Keep the gradients no longer; the caller may free them before the next backward pass."""
+        self._grads = []
 
     def _round_masters(self) -> None:
         """Round the master copies into their parameters, after a step."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import ctypes
 import io
+import weakref
 from typing import Any
 
 import numpy as np
@@ -241,6 +242,19 @@ def test_a_plan_repeats(on_device: EmulatedEngine) -> None:
     set_gradients(params, 1)
     optimizer.step()
     assert on_device.launched[0] == "write_words"
+
+
+def test_gradients_do_not_outlive_their_step(on_device: EmulatedEngine) -> None:
+    param = torch.nn.Parameter(torch.zeros(5000))
+    optimizer = optim.AdamW8bit([param])
+    seen = []
+    for _ in range(2):
+        param.grad = torch.ones_like(param)
+        seen.append(weakref.ref(param.grad))
+        optimizer.step()
+        param.grad = None
+    assert on_device.launched
+    assert [each() is None for each in seen] == [True, True]
 
 
 def test_state_dict_goes_between_engines(on_device: EmulatedEngine) -> None:

@@ -80,6 +80,7 @@ class NativePlan(FusedPlan):
         for each in self._shared:
             each.store(shared[each.scaled])
         self._copies = []
+        self._leave_gradients()
         self._counters += 1
         self._round_masters()
 
