@@ -14,29 +14,44 @@ inline void log_values(const ScaleView& view, std::int64_t at, std::int64_t coun
     for (std::int64_t i = 0; i < count; ++i) values[i] = log_value(values[i], low[i], high[i]);
 }
 
-// Decode codes of a byte each, or, with `halves`, of half a byte.
+// Call make(to), which writes as many floats: to `out`, or, with `streams`, to the scratch, from
+// where they go to `out` past the caches.
+template <class Make>
+inline void made(float* out, std::int64_t count, bool streams, Scratch& scratch,
+                 const Make& make) {
+    if (!streams) return make(out);
+    make(scratch.x);
+    stream(scratch.x, out, count);
+}
+
+// Decode codes of a byte each, or, with `halves`, of half a byte. `streams`: past the caches.
 inline void decode_codes(const Codec& codec, const ScaleView& view, const std::uint8_t* codes,
                          bool halves, std::int64_t at, std::int64_t count, float* out,
-                         Scratch& scratch) {
-    const Codebook& codebook = *codec.codebook;
+                         Scratch& scratch, bool streams = false) {
+    const Lookup& lookup = codec.codebook->values;
     if (view.log) {
-        look_up(codebook.values, codes, halves, out, count);
-        log_values(view, at, count, out, scratch.low, scratch.high);
+        made(out, count, streams, scratch, [&](float* to) ALWAYS_INLINE {
+            look_up(lookup, codes, halves, to, count);
+            log_values(view, at, count, to, scratch.low, scratch.high);
+        });
         return;
     }
     const PartView& part = view.part[0];
     const bool blocks = view.parts == 1 && part.count * part.divisor >= at + count;
-    if (blocks && look_up_blocks(codebook.values, codes, halves, part, at, out, count))
-        return;
-    if (look_up_least(codebook.values, codes, halves, view, at, out, count)) return;
-    look_up(codebook.values, codes, halves, out, count);
-    multiply(view, at, count, out);
+    if (blocks && look_up_blocks(lookup, codes, halves, part, at, out, count, streams)) return;
+    if (look_up_least(lookup, codes, halves, view, at, out, count, streams)) return;
+    made(out, count, streams, scratch, [&](float* to) ALWAYS_INLINE {
+        look_up(lookup, codes, halves, to, count);
+        multiply(view, at, count, to);
+    });
 }
 
 inline void decode_tile(const Codec& codec, const ScaleView& view, std::int64_t at,
-                        std::int64_t count, float* out, Scratch& scratch) {
+                        std::int64_t count, float* out, Scratch& scratch, bool streams = false) {
     if (codec.codebook->wide) {
-        decode_wide(codec, view, at, count, out, scratch);
+        made(out, count, streams, scratch, [&](float* to) ALWAYS_INLINE {
+            decode_wide(codec, view, at, count, to, scratch);
+        });
         return;
     }
     const int bits = codec.codebook->bits;
@@ -46,7 +61,7 @@ inline void decode_tile(const Codec& codec, const ScaleView& view, std::int64_t 
         unpack(codec.packed, bits, at, count, scratch.codes);
         codes = scratch.codes;
     }
-    decode_codes(codec, view, codes, halves, at, count, out, scratch);
+    decode_codes(codec, view, codes, halves, at, count, out, scratch, streams);
 }
 
 inline void divide(const float* x, float scale, std::int64_t count, float* n) {

@@ -75,28 +75,36 @@ struct LeastScales {
     }
 };
 
+// `streams`: past the caches, if `out` is a line.
 template <class Codes, class Scales>
 inline void look_up_from(const Lookup& lookup, const std::uint8_t* codes, const Scales& scales,
-                         float* out, std::int64_t count) {
+                         float* out, std::int64_t count, bool streams) {
     const Codes source(lookup, codes);
+    const bool past = streams && is_line(out);
     in_groups(count, [&]<bool whole>(std::int64_t i) ALWAYS_INLINE {
         source.ask_ahead(i);
         __m512 value[4];
         source.template floats<whole>(i, count - i, value);
         for (int q = 0; q < 4; ++q) {
             const std::int64_t j = i + 16 * q;
-            store_some<whole>(out + j, count - j, scales.template of<whole>(value[q], j, count - j));
+            const __m512 scaled = scales.template of<whole>(value[q], j, count - j);
+            if (whole && past) {
+                _mm512_stream_ps(out + j, scaled);
+            } else {
+                store_some<whole>(out + j, count - j, scaled);
+            }
         }
     });
 }
 
 template <class Scales>
 inline void look_up_scaled(const Lookup& lookup, const std::uint8_t* codes, bool halves,
-                           const Scales& scales, float* out, std::int64_t count) {
+                           const Scales& scales, float* out, std::int64_t count,
+                           bool streams = false) {
     if (halves) {
-        look_up_from<Halves>(lookup, codes, scales, out, count);
+        look_up_from<Halves>(lookup, codes, scales, out, count, streams);
     } else {
-        look_up_from<Bytes>(lookup, codes, scales, out, count);
+        look_up_from<Bytes>(lookup, codes, scales, out, count, streams);
     }
 }
 
@@ -115,20 +123,24 @@ inline bool in_whole_lanes(std::int64_t block, std::int64_t at) {
 
 // Values times the scale of their block, where that can be done in one go; at: of the first.
 inline bool look_up_blocks(const Lookup& lookup, const std::uint8_t* codes, bool halves,
-                           const PartView& part, std::int64_t at, float* out, std::int64_t count) {
+                           const PartView& part, std::int64_t at, float* out, std::int64_t count,
+                           bool streams) {
     if (!in_whole_lanes(part.divisor, at)) return false;
     const int shift = __builtin_ctzll(static_cast<unsigned long long>(part.divisor));
     if (part.codes) {
-        look_up_scaled(lookup, codes, halves, BlockScales<true>{part, at, shift}, out, count);
+        look_up_scaled(lookup, codes, halves, BlockScales<true>{part, at, shift}, out, count,
+                       streams);
     } else {
-        look_up_scaled(lookup, codes, halves, BlockScales<false>{part, at, shift}, out, count);
+        look_up_scaled(lookup, codes, halves, BlockScales<false>{part, at, shift}, out, count,
+                       streams);
     }
     return true;
 }
 
 // Values times the least of their scales, where that can be done in one go; at: of the first.
 inline bool look_up_least(const Lookup& lookup, const std::uint8_t* codes, bool halves,
-                          const ScaleView& view, std::int64_t at, float* out, std::int64_t count) {
+                          const ScaleView& view, std::int64_t at, float* out, std::int64_t count,
+                          bool streams) {
     // Tables are loaded anew for every stretch.
     for (int p = 0; p < view.parts; ++p)
         if ((goes_on(view.part[p]) ? view.part[p].count : view.part[p].divisor) < 64) return false;
@@ -140,7 +152,7 @@ inline bool look_up_least(const Lookup& lookup, const std::uint8_t* codes, bool 
             if (each) ++each;
         }
         look_up_scaled(lookup, codes + (halves ? i / 2 : i), halves,
-                       LeastScales{_mm512_set1_ps(all), each}, out + i, some);
+                       LeastScales{_mm512_set1_ps(all), each}, out + i, some, streams);
     });
     return true;
 }

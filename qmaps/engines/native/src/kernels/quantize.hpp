@@ -123,11 +123,8 @@ static void dequantize(const DequantizeTask& task, std::int64_t begin, std::int6
     for (std::int64_t at = begin; at < end; at += kTile) {
         const std::int64_t count = end - at < kTile ? end - at : kTile;
         float* y = static_cast<float*>(task.y) + at;
-        if (streams) {
-            decode_tile(task.codec, view, at, count, scratch.x, scratch);
-            stream(scratch.x, y, count);
-        } else if (task.dtype == Dtype::kFloat32) {
-            decode_tile(task.codec, view, at, count, y, scratch);
+        if (task.dtype == Dtype::kFloat32) {
+            decode_tile(task.codec, view, at, count, y, scratch, streams);
         } else {
             decode_tile(task.codec, view, at, count, scratch.x, scratch);
             store(scratch.x, task.y, task.dtype, at, count);

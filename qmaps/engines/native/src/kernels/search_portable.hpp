@@ -49,12 +49,12 @@ inline void look_up(const Lookup& lookup, const std::uint8_t* codes, bool, float
 }
 
 inline bool look_up_blocks(const Lookup&, const std::uint8_t*, bool, const PartView&, std::int64_t,
-                           float*, std::int64_t) {
+                           float*, std::int64_t, bool) {
     return false;
 }
 
 inline bool look_up_least(const Lookup&, const std::uint8_t*, bool, const ScaleView&, std::int64_t,
-                          float*, std::int64_t) {
+                          float*, std::int64_t, bool) {
     return false;
 }
 
