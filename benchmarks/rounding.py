@@ -1,4 +1,4 @@
-"""What stochastic rounding and other scales than those of blocks cost a step of AdamW.
+"""What roundings and other scales than those of blocks cost a step of AdamW.
 
 ``python -m benchmarks.rounding`` steps the same parameters with each pair of quantizers in its
 turn, round after round on one thread, and prints how many times as long a step takes as with the
@@ -36,6 +36,13 @@ GROUPS: dict[str, tuple[Pair, ...]] = {
         ("B256/DE@8s", "B256/DE-0@8u"),
         ("B256/DE@8s+sr", "B256/DE-0@8u"),
         ("B256/DE@8s+sr", "B256/DE-0@8u+sr"),
+    ),
+    "dither, 4 bits": (
+        ("B128/linear@4s", "B128/linear@4u"),
+        ("B128/linear@4s+sr", "B128/linear@4u"),
+        ("B128/linear@4s+dither", "B128/linear@4u"),
+        ("B128/linear@4s+sr", "B128/linear@4u+sr"),
+        ("B128/linear@4s+dither", "B128/linear@4u+dither"),
     ),
     "scales": (
         ("B128/DE@4s", "B128/linear@4u"),

@@ -245,6 +245,11 @@ for _name in (
     setattr(QuantizedTensor, f"__{_name}__", _refusing(f"__{_name}__"))
 
 
+def encoded_by(t: QuantizedTensor, key: RoundingKey | None) -> None:
+    """Note the key of an encoding that wrote into `t`; as its codes, it changes in place."""
+    object.__setattr__(t, "key", key)
+
+
 def carried(x: Tensor, after: QuantizedTensor | None) -> Tensor:
     """`x` with the residual of the last step's tensor added (error feedback).
 

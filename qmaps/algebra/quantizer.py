@@ -14,7 +14,7 @@ from torch import Tensor
 from qmaps.algebra import feedback
 from qmaps.algebra.low_rank import LowRank, low_rank_of, parts_of, product
 from qmaps.algebra.low_rank import lack as lack_of_rest
-from qmaps.algebra.quantized import FLOATS, QuantizedTensor, carried, nbytes_of
+from qmaps.algebra.quantized import FLOATS, QuantizedTensor, carried, encoded_by, nbytes_of
 from qmaps.algebra.rounding import Rounding
 from qmaps.algebra.spec import parse
 from qmaps.distributed.shards import is_distributed
@@ -399,7 +399,7 @@ class Quantizer:
             beside.append(q.quantize_unchecked(residual, out=target))
         if out is None:
             return QuantizedTensor(self, shape, packed, scales, key, tuple(beside))
-        object.__setattr__(out, "key", key)  # as its codes, it changes in place
+        encoded_by(out, key)
         return out
 
     def dequantize(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import replace
 from operator import is_
 from typing import Any
@@ -13,10 +13,12 @@ from torch import Tensor
 
 from qmaps.algebra.quantized import QuantizedTensor
 from qmaps.algebra.quantizer import Quantizer
+from qmaps.algebra.rounding import Rounding
 from qmaps.engines import huge_pages
 from qmaps.engines.addresses import Kept, address, in_memory, look
 from qmaps.engines.masters import MASTER, REMAINDER, updated
 from qmaps.engines.packing import packed_bytes
+from qmaps.engines.philox import RoundingKey
 from qmaps.engines.step import (
     COUNTER,
     ParameterStep,
@@ -163,6 +165,7 @@ def fused_supports(
     supports: Callable[[Normalizer, Map, tuple[int, ...]], bool],
     *,
     spanning: bool = False,
+    roundings: Collection[Rounding] = (Rounding.NEAREST, Rounding.STOCHASTIC),
 ) -> bool:
     """Whether an engine can step this parameter: the conditions that all fused engines share.
 
@@ -171,6 +174,7 @@ def fused_supports(
         given: the parameter.
         supports: tells whether the engine supports a normalizer and a map for a tensor of a shape.
         spanning: whether the engine supports scales that depend on other processes' shards.
+        roundings: those that the engine supports in states.
 
     Returns:
         False if the parameter, its gradient, its states or its shard need the reference.
@@ -187,7 +191,7 @@ def fused_supports(
         return False  # its statistics need all shards, or there are no elements
     if not spanning and any(spanning_states(given)):
         return False
-    return all(_state_supported(given, state, supports) for state in given.states)
+    return all(_state_supported(given, state, supports, roundings) for state in given.states)
 
 
 def _dense_supported(given: ParameterStep) -> bool:
@@ -206,6 +210,7 @@ def _state_supported(
     given: ParameterStep,
     state: StateStep,
     supports: Callable[[Normalizer, Map, tuple[int, ...]], bool],
+    roundings: Collection[Rounding],
 ) -> bool:
     q, shard, value = state.quantizer, given.shard, given.storage.get(state.name)
     if value is None and state.initial != 0:
@@ -223,8 +228,12 @@ def _state_supported(
         q = value.quantizer
     if shard is not None and q.rounding.random and shard.runs is not None:
         return False
-    if q.extra or not supports(q.normalizer, q.map, state.shape):
+    if q.low_rank is not None or q.rounding not in roundings:
         return False
+    if not supports(q.normalizer, q.map, state.shape):
+        return False
+    if value is not None and value.key is not None and value.key.runs is not None:
+        return False  # engines number elements one by one
     return value is None or (value.quantizer.spec == q.spec and readable(value))
 
 
@@ -240,24 +249,27 @@ def start(given: ParameterStep) -> None:
             storage[state.name] = (
                 huge_pages.zeros(state.shape, dtype=torch.float32, device=device)
                 if q is None
-                else zero(q, state.shape, device)
+                else zero(q, state.shape, device, state.key if q.dithered else None)
             )
 
 
-def zero(q: Quantizer, shape: tuple[int, ...], device: torch.device) -> QuantizedTensor:
+def zero(
+    q: Quantizer, shape: tuple[int, ...], device: torch.device, key: RoundingKey | None = None
+) -> QuantizedTensor:
     """A quantized tensor whose codes and scales are all 0, as a state begins.
 
     Args:
-        q: the quantizer; its map has a codebook. It has no `extra`.
+        q: the quantizer; its map has a codebook. It has no low-rank part.
         shape: the shape of the tensor.
         device: where codes and scales are allocated.
+        key: that of a dithered tensor, any; None for others.
 
     Returns:
         A tensor of `shape`, with packed codes of dtype uint8 and the normalizer's zero scales.
     """
     numel = torch.Size(shape).numel()
     packed = huge_pages.zeros((packed_bytes(numel, q.map.bits),), dtype=torch.uint8, device=device)
-    return QuantizedTensor(q, shape, packed, q.normalizer.zero_scales(shape, device))
+    return QuantizedTensor(q, shape, packed, q.normalizer.zero_scales(shape, device), key)
 
 
 def memory_of(value: Any) -> list[Tensor]:

@@ -9,5 +9,6 @@
 #include "pack.hpp"
 #include "scales.hpp"
 #include "codec.hpp"
+#include "dither.hpp"
 #include "updates.hpp"
 #include "declare.hpp"

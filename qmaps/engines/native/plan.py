@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from itertools import count
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from qmaps.algebra.quantized import QuantizedTensor
+from qmaps.algebra.quantized import QuantizedTensor, encoded_by
 from qmaps.algebra.quantizer import Quantizer
+from qmaps.algebra.rounding import Rounding
 from qmaps.distributed.exchange import Request, SharedScales, unformatted_shapes
 from qmaps.distributed.shards import Shard
 from qmaps.engines.addresses import address
@@ -25,12 +28,15 @@ from qmaps.engines.step import (
     ParameterStep,
     Rule,
     Scaled,
+    StateStep,
     StepEngine,
     StepPlan,
     spanning_states,
 )
 from qmaps.engines.step_scalars import StepScalar
 from qmaps.normalize.base import Normalizer
+
+_ROUNDINGS = (Rounding.NEAREST, Rounding.STOCHASTIC, Rounding.DITHERED)
 
 
 class NativeEngine(StepEngine):
@@ -47,7 +53,7 @@ class NativeEngine(StepEngine):
             return False
         if given.codes is not None and not _codes_supported(given):
             return False
-        return fused_supports(rule, given, tensors.supports, spanning=True)
+        return fused_supports(rule, given, tensors.supports, spanning=True, roundings=_ROUNDINGS)
 
     def plan(self, rule: Rule, given: Sequence[ParameterStep]) -> StepPlan:
         """A plan for parameters that it supports; states that are missing are created."""
@@ -59,7 +65,15 @@ class NativePlan(FusedPlan):
 
     _step: Any
     _shared: list[_Shared]
+    _dithered: list[_Dithered]
     _copies: list[Tensor]
+
+    def takes(self, params: Sequence[Tensor], gradients: Sequence[Tensor]) -> bool:
+        """Whether no address has changed; if so, the next step takes these gradients."""
+        # A key may be another one now; the engine numbers elements one by one.
+        if any(each.key.runs is not None for each in self._dithered):
+            return False
+        return super().takes(params, gradients)
 
     def requests(self, inputs: Inputs) -> dict[Scaled, Request]:
         """The new scales that depend on other processes' shards: the first half of a step."""
@@ -82,6 +96,8 @@ class NativePlan(FusedPlan):
         self._copies = []
         self._leave_gradients()
         self._counters += 1
+        for dithered in self._dithered:
+            dithered.advance()
         self._round_masters()
 
     def _begin(self, inputs: Inputs) -> None:
@@ -105,15 +121,17 @@ class NativePlan(FusedPlan):
             scalars,
             list(map(row.__getitem__, kinds)),
             steps,
+            [each.last() for each in self._dithered],
             tensors.threads(self._numel),
         )
 
     def _describe(self) -> None:
         self._groups = [given.group for given in self._given]
         self._step = core.Step()
-        self._copies, self._shared = [], []
+        self._copies, self._shared, self._dithered = [], [], []
         for index, (given, target) in enumerate(zip(self._given, self._targets, strict=True)):
             self._add(given, target)
+            self._dithered += _dithered(index, given)
             if index in self._masters and _rounded_here(given.param):
                 self._step.add_rounded(address(given.param))
                 del self._masters[index]
@@ -133,7 +151,8 @@ class NativePlan(FusedPlan):
         )
         if given.codes is not None:
             assert isinstance(gradient, QuantizedTensor)
-            step.add_parameter_codes(*_described(given.codes), _rounding(given.codes, given.key))
+            rounding = _rounding(given.codes.quantizer, given.key)
+            step.add_parameter_codes(*_described(given.codes), rounding)
             step.add_gradient_codes(*_described(gradient))
         elif given.key is not None:
             step.add_rounding(given.key.words())
@@ -152,7 +171,7 @@ class NativePlan(FusedPlan):
                 else:
                     step.add_floats(address(value))
                 continue
-            stored = (*_described(value), _rounding(value, state.key))
+            stored = (*_described(value), _rounding(value.quantizer, state.key))
             if state.factored:
                 step.add_factored_quantized(torch.Size(value.shape).numel(), *stored)
             else:
@@ -192,6 +211,48 @@ class _Shared(NamedTuple):
         """Store the new scales, after the step."""
         for stored, new in zip(self.value.scales, scales.stored, strict=True):
             stored.copy_(new)
+
+
+class _Dithered(NamedTuple):
+    """A dithered state, whose tensor has the key of its last encoding.
+
+    Attributes:
+        parameter: the parameter's number in the plan.
+        given: the parameter.
+        state: the state.
+        number: the state's number among the factored ones or among the others.
+    """
+
+    parameter: int
+    given: ParameterStep
+    state: StateStep
+    number: int
+
+    @property
+    def key(self) -> RoundingKey:
+        """The key of its codes as they are stored now."""
+        key = self.given.storage[self.state.name].key
+        assert isinstance(key, RoundingKey)
+        return key
+
+    def last(self) -> tuple[int, bool, int, tuple[int, ...]]:
+        """The key of its codes, as the engine takes it."""
+        return self.parameter, self.state.factored, self.number, self.key.words()
+
+    def advance(self) -> None:
+        """Give it the key of the step that was taken."""
+        assert self.state.key is not None
+        storage = self.given.storage
+        encoded_by(storage[self.state.name], replace(self.state.key, step=int(storage["step"])))
+
+
+def _dithered(parameter: int, given: ParameterStep) -> Iterator[_Dithered]:
+    """The dithered states of a parameter."""
+    numbers = {False: count(), True: count()}
+    for state in given.states:
+        number = next(numbers[state.factored])
+        if state.quantizer is not None and state.quantizer.dithered:
+            yield _Dithered(parameter, given, state, number)
 
 
 def _rounded_here(param: Tensor) -> bool:
@@ -240,6 +301,6 @@ def _described(t: QuantizedTensor) -> tuple[Any, ...]:
     return tensors.stored(t.packed, t.scales, q.normalizer, q.map, t.shape)
 
 
-def _rounding(t: QuantizedTensor, key: RoundingKey | None) -> list[tuple[int, ...]]:
-    """The words of `key` in a list; an empty list where `t` is rounded to the nearest."""
-    return [key.words()] if t.quantizer.rounding.random and key is not None else []
+def _rounding(q: Quantizer, key: RoundingKey | None) -> Any:
+    """The rounding of a quantizer under this key, as the engine has it."""
+    return tensors.rounding(q.map, key if q.rounding.random else None, dithered=q.dithered)

@@ -16,7 +16,7 @@ from qmaps.engines.addresses import address
 from qmaps.engines.kernels.declarations import Dtype, ScaleKind
 from qmaps.engines.native import core
 from qmaps.engines.philox import RoundingKey
-from qmaps.maps.base import Map, limits, table
+from qmaps.maps.base import Map, limits, spacing, table
 from qmaps.normalize.base import Normalizer, Scales
 from qmaps.normalize.geometry import Geometry, Stored
 
@@ -160,6 +160,27 @@ def stored(
     )
 
 
+def rounding(
+    map_: Map, key: RoundingKey | None, *, dithered: bool = False
+) -> tuple[list[tuple[int, ...]], list[tuple[float, bool]]]:
+    """Describe a rounding to the engine.
+
+    Args:
+        map_: the map.
+        key: names the random numbers; None rounds to nearest.
+        dithered: round with subtractive dither instead of stochastically. It needs a key, and a
+            map that `qmaps.engines.dither` allows.
+
+    Returns:
+        The words of the key, and the gap between neighbours with whether values are at least 0,
+        each in a list that is empty where there are none.
+    """
+    if key is None:
+        return [], []
+    gap = spacing(map_) if dithered else None
+    return [key.words()], [] if gap is None else [(gap, not map_.signed)]
+
+
 def quantize(
     x: Tensor,
     normalizer: Normalizer,
@@ -167,6 +188,7 @@ def quantize(
     key: RoundingKey | None,
     out: tuple[Tensor, Scales] | None,
     *,
+    dithered: bool,
     check: bool,
 ) -> tuple[Tensor, Scales, int]:
     """Quantize `x` to packed codes and scales.
@@ -175,8 +197,9 @@ def quantize(
         x: float32, float16 or bfloat16 on the CPU.
         normalizer: a normalizer that `supports` accepts.
         map_: a map that `supports` accepts.
-        key: names the random numbers of stochastic rounding; None rounds to nearest.
+        key: names the random numbers of rounding; None rounds to nearest.
         out: packed codes and scales to write into, contiguous; None allocates them.
+        dithered: as in `rounding`.
         check: whether to look for NaN, infinity, and negative numbers under an unsigned map.
 
     Returns:
@@ -200,7 +223,7 @@ def quantize(
         x.numel(),
         packed_at,
         scales_at,
-        [] if key is None else [key.words()],
+        rounding(map_, key, dithered=dithered),
         check,
         out is not None,
         not map_.signed,
@@ -210,7 +233,13 @@ def quantize(
 
 
 def dequantize(
-    packed: Tensor, scales: Scales, normalizer: Normalizer, map_: Map, out: Tensor
+    packed: Tensor,
+    scales: Scales,
+    normalizer: Normalizer,
+    map_: Map,
+    out: Tensor,
+    *,
+    dithered_by: RoundingKey | None = None,
 ) -> None:
     """Decode packed codes into `out`.
 
@@ -220,12 +249,14 @@ def dequantize(
         normalizer: a normalizer that `supports` accepts.
         map_: a map that `supports` accepts.
         out: contiguous float32, float16 or bfloat16 on the CPU, of the tensor's shape.
+        dithered_by: the key that they were dithered with; None if they were not.
 
     Raises:
         BadValueError: a tensor is not contiguous, or has a wrong number of elements.
     """
     core.dequantize(
         *stored(packed, scales, normalizer, map_, tuple(out.shape)),
+        rounding(map_, dithered_by, dithered=True),
         address(out),
         DTYPES[out.dtype],
         out.numel(),

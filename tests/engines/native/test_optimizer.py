@@ -38,6 +38,9 @@ QUANTIZERS = {
     "float16": {"exp_avg": "fp16", "exp_avg_sq": "bf16+sr"},
     "no scales": {"exp_avg": "unscaled/DE@8s+sr", "exp_avg_sq": "unscaled/e4m3@8u"},
     "no scales beside two passes": {"exp_avg": "unscaled/e2m1@4s", "exp_avg_sq": "rank1/linear@4u"},
+    "dither": {"exp_avg": "B128/linear@4s+dither", "exp_avg_sq": "rank1/linear@4u+dither"},
+    "dither under formats": "B32xf16/linear0@8s+dither + B64xe4m3&rank1xe4m3/linear@5u+dither",
+    "dither in 16 bits": "B100/linear@16s+dither + unscaled/linear0@10u+dither",
     "odd blocks": {"exp_avg": "B7/DE@8s", "exp_avg_sq": "B100/DE-0@8u"},
     "blocks that do not line up": {"exp_avg": "B4096/DE@8s", "exp_avg_sq": "B384/DE-0@8u"},
     "fitted": {"exp_avg": "B64/quantile@8s", "exp_avg_sq": "B64/lloyd@4u"},
@@ -76,6 +79,7 @@ def assert_same(ours, theirs) -> None:
         for name in left:
             for x, y in zip(parts(left[name]), parts(right[name]), strict=True):
                 assert torch.equal(x, y), (name, tuple(a.shape))
+            assert getattr(left[name], "key", None) == getattr(right[name], "key", None)
 
 
 @pytest.fixture
@@ -111,7 +115,7 @@ def test_steps(quantizers, dtype: torch.dtype, each_isa, threads: int, taken: li
     "quantizers",
     [
         *("8bit", "4bit", "stochastic", "eight-bit scales", "odd blocks", "FlashOptim", "MX"),
-        *("NVFP4", "bfloat16", "float16", "no scales"),
+        *("NVFP4", "bfloat16", "float16", "no scales", "dither", "dither under formats"),
     ],
 )
 def test_tensors_that_threads_share(quantizers: str, each_isa, threads: int) -> None:
@@ -380,7 +384,8 @@ def test_states_without_scales_saturate(map_: str, rounding: str, each_isa) -> N
 
 @pytest.mark.parametrize("bad", [float("nan"), float("inf")])
 @pytest.mark.parametrize(
-    "quantizers", ["8bit", "paper-4bit", "eight-bit scales", "bfloat16", "float16", "no scales"]
+    "quantizers",
+    ["8bit", "paper-4bit", "eight-bit scales", "bfloat16", "float16", "no scales", "dither"],
 )
 def test_non_finite_gradients_propagate_as_in_the_reference(
     quantizers: str, bad: float, isa: str

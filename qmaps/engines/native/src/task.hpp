@@ -91,12 +91,22 @@ struct ScaleView {
     bool log = false;
 };
 
+// Subtractive dither of one tensor; see qmaps.engines.dither.
+struct Dither {
+    float gap = 0.0f;       // between neighbours of the codebook; 0: there is no dither
+    bool positive = false;  // values decode to at least 0
+    NoiseKey last;          // of the codes that are stored; that of new ones is the codec's
+
+    explicit operator bool() const { return gap != 0.0f; }
+};
+
 // One quantized tensor: its stored codes and scales.
 struct Codec {
     const Codebook* codebook = nullptr;
     const Geometry* geometry = nullptr;
     bool stochastic = false;
     NoiseKey noise;
+    Dither dither;
     std::uint8_t* packed = nullptr;
     void* arrays[kMaxParts] = {};
     std::int64_t block = 0;           // geometry->local_block()

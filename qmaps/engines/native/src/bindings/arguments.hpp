@@ -22,14 +22,17 @@ namespace qmaps {
 using Key = std::tuple<std::uint32_t, std::uint32_t, std::uint32_t, std::uint32_t, std::uint32_t,
                        std::uint64_t>;
 
+// How codes are rounded, in lists that may be empty: the key of random numbers; and the gap of
+// subtractive dither, with whether values decode to at least 0.
+using Rounding = std::tuple<std::vector<Key>, std::vector<std::tuple<float, bool>>>;
+
 NoiseKey noise_key(const Key& key);
 
 Codec codec(const Codebook& codebook, const Geometry& geometry, Address packed,
             const std::vector<Address>& arrays);
 
-// One that rounds stochastically where there is a key.
 Codec rounding_codec(const Codebook& codebook, const Geometry& geometry, Address packed,
-                     const std::vector<Address>& arrays, const std::vector<Key>& key);
+                     const std::vector<Address>& arrays, const Rounding& rounding);
 
 Elements elements(Address x, int dtype, std::int64_t numel);
 

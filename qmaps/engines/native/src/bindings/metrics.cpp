@@ -41,9 +41,7 @@ void register_metrics(nb::module_& module) {
            const std::vector<Key>& key, bool refuse_negative, Address counts, int threads,
            bool given) {
             QuantizeTask task;
-            task.codec = codec(codebook, geometry, packed, arrays);
-            task.codec.stochastic = !key.empty();
-            if (!key.empty()) task.codec.noise = noise_key(key.front());
+            task.codec = rounding_codec(codebook, geometry, packed, arrays, {key, {}});
             task.x = reinterpret_cast<const void*>(x);
             task.dtype = static_cast<Dtype>(dtype);
             task.numel = numel;

@@ -8,11 +8,9 @@ void register_quantize(nb::module_& module) {
         "quantize",
         [](const Codebook& codebook, const Geometry& geometry, Address x, int dtype,
            std::int64_t numel, Address packed, const std::vector<Address>& arrays,
-           const std::vector<Key>& key, bool check, bool keep, bool refuse_negative, int threads) {
+           const Rounding& rounding, bool check, bool keep, bool refuse_negative, int threads) {
             QuantizeTask task;
-            task.codec = codec(codebook, geometry, packed, arrays);
-            task.codec.stochastic = !key.empty();
-            if (!key.empty()) task.codec.noise = noise_key(key.front());
+            task.codec = rounding_codec(codebook, geometry, packed, arrays, rounding);
             task.x = reinterpret_cast<const void*>(x);
             task.dtype = static_cast<Dtype>(dtype);
             task.numel = numel;
@@ -27,10 +25,10 @@ void register_quantize(nb::module_& module) {
     module.def(
         "dequantize",
         [](const Codebook& codebook, const Geometry& geometry, Address packed,
-           const std::vector<Address>& arrays, Address y, int dtype, std::int64_t numel,
-           int threads) {
+           const std::vector<Address>& arrays, const Rounding& rounding, Address y, int dtype,
+           std::int64_t numel, int threads) {
             DequantizeTask task;
-            task.codec = codec(codebook, geometry, packed, arrays);
+            task.codec = rounding_codec(codebook, geometry, packed, arrays, rounding);
             task.y = reinterpret_cast<void*>(y);
             task.dtype = static_cast<Dtype>(dtype);
             task.numel = numel;

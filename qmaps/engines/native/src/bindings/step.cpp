@@ -6,10 +6,15 @@ namespace qmaps {
 
 namespace {
 
+// The key of the stored codes of a dithered state: of parameter number `parameter`, its state
+// number `state` among the factored ones or among the others.
+using Stored = std::tuple<std::size_t, bool, std::size_t, Key>;
+
 // The first half of a step, with what changes from step to step.
 void begin(Step& self, const std::vector<Address>& p, const std::vector<Address>& g,
            const std::vector<std::vector<float>>& scalars, const std::vector<int>& group,
-           const std::vector<std::uint64_t>& steps, int threads) {
+           const std::vector<std::uint64_t>& steps, const std::vector<Stored>& dithered,
+           int threads) {
     if (p.size() != self.size() || g.size() != self.size() || group.size() != self.size() ||
         steps.size() != self.size())
         throw std::invalid_argument("p, g, group and steps have one entry a parameter");
@@ -26,6 +31,12 @@ void begin(Step& self, const std::vector<Address>& p, const std::vector<Address>
         task.p_codec.noise.take(steps[i]);
         for (StateTask& state : task.state) state.codec.noise.take(steps[i]);
         for (FactoredState& state : task.factored.state) state.codec.noise.take(steps[i]);
+    }
+    for (const auto& [parameter, factored, state, key] : dithered) {
+        ParamTask& task = self.at(parameter);
+        Codec& codec =
+            factored ? task.factored.state.at(state).codec : task.state[state].codec;
+        codec.dither.last = noise_key(key);
     }
     nb::gil_scoped_release unlocked;
     self.begin(threads);
@@ -48,8 +59,9 @@ void register_step(nb::module_& module) {
         .def(
             "add_parameter_codes",
             [](Step& self, const Codebook& codebook, const Geometry& geometry, Address packed,
-               const std::vector<Address>& arrays, const std::vector<Key>& key) {
-                self.add_parameter_codes(rounding_codec(codebook, geometry, packed, arrays, key));
+               const std::vector<Address>& arrays, const Rounding& rounding) {
+                self.add_parameter_codes(
+                    rounding_codec(codebook, geometry, packed, arrays, rounding));
             },
             nb::keep_alive<1, 2>(), nb::keep_alive<1, 3>())
         .def(
@@ -64,8 +76,8 @@ void register_step(nb::module_& module) {
         .def(
             "add_quantized",
             [](Step& self, const Codebook& codebook, const Geometry& geometry, Address packed,
-               const std::vector<Address>& arrays, const std::vector<Key>& key) {
-                self.add_quantized(rounding_codec(codebook, geometry, packed, arrays, key));
+               const std::vector<Address>& arrays, const Rounding& rounding) {
+                self.add_quantized(rounding_codec(codebook, geometry, packed, arrays, rounding));
             },
             // The step keeps pointers to both.
             nb::keep_alive<1, 2>(), nb::keep_alive<1, 3>())
@@ -83,15 +95,13 @@ void register_step(nb::module_& module) {
         .def(
             "add_factored_quantized",
             [](Step& self, std::int64_t size, const Codebook& codebook, const Geometry& geometry,
-               Address packed, const std::vector<Address>& arrays, const std::vector<Key>& key) {
-                Codec made = codec(codebook, geometry, packed, arrays);
-                made.stochastic = !key.empty();
-                if (!key.empty()) made.noise = noise_key(key.front());
-                self.add_factored_quantized(std::move(made), size);
+               Address packed, const std::vector<Address>& arrays, const Rounding& rounding) {
+                self.add_factored_quantized(
+                    rounding_codec(codebook, geometry, packed, arrays, rounding), size);
             },
             nb::keep_alive<1, 3>(), nb::keep_alive<1, 4>())
         .def("begin", &begin, nb::arg("p"), nb::arg("g"), nb::arg("scalars"), nb::arg("group"),
-             nb::arg("steps"), nb::arg("threads"))
+             nb::arg("steps"), nb::arg("dithered"), nb::arg("threads"))
         .def("finish", &Step::finish, nb::arg("threads"), nb::call_guard<nb::gil_scoped_release>());
 }
 

@@ -36,6 +36,12 @@ inline void decode_codes(const Codec& codec, const ScaleView& view, const std::u
         });
         return;
     }
+    if (codec.dither) {
+        look_up(codebook.values, codes, halves, out, count);
+        take_offsets(codec.dither, at, count, out, scratch);
+        multiply(view, at, count, out);
+        return;
+    }
     const PartView& part = view.part[0];
     const bool blocks = view.parts == 1 && part.count * part.divisor >= at + count;
     if (blocks && look_up_blocks(lookup, codes, halves, part, at, out, count, streams)) return;
@@ -207,6 +213,23 @@ inline void clamp_to_ends(const Codebook& codebook, float* n, std::int64_t count
         n[i] = n[i] < low ? low : n[i] > high && n[i] <= kLargest ? high : n[i];
 }
 
+// Add the offsets of dither, if there is some. `beyond`: values may lie outside the codebook.
+inline void make_findable(const Codec& codec, bool beyond, std::int64_t at, std::int64_t count,
+                          float* n, Scratch& scratch) {
+    if (codec.dither) add_offsets(codec, at, count, n, scratch);
+    if (codec.dither || beyond) clamp_to_ends(*codec.codebook, n, count);
+}
+
+// Codes of x / divisor, block by block, where that can be done in one go. The first value begins
+// a block.
+inline bool encode_in_one(const Codec& codec, const float* x, const float* divisor,
+                          std::int64_t block, std::int64_t first, std::uint8_t* codes,
+                          std::int64_t count, Scratch& scratch) {
+    if (codec.dither)
+        return encode_dithered(codec, x, divisor, block, first, codes, count, scratch);
+    return encode_divided(codec, x, divisor, block, first, codes, count, scratch);
+}
+
 // The k-th smallest, counted from 0, of values without NaN, of which no smaller one stands after it.
 inline float selected(float* value, std::int64_t count, std::int64_t k) {
     std::int64_t first = 0, last = count - 1;
@@ -320,7 +343,7 @@ inline std::uint32_t encode_blocks(const Codec& codec, const float* x, std::int6
         }
         if (!codec.codebook->wide && most < kInfinityBits && !far) {
             std::uint8_t* codes = codes_of(codec, at, scratch);
-            if (encode_divided(codec, x, scratch.scale, block, at, codes, count, scratch)) {
+            if (encode_in_one(codec, x, scratch.scale, block, at, codes, count, scratch)) {
                 store_codes_of(codec, at, codes, count, scratch);
                 return most;
             }
@@ -328,7 +351,7 @@ inline std::uint32_t encode_blocks(const Codec& codec, const float* x, std::int6
         for (std::int64_t i = 0, b = at / block; i < count; i += block, ++b)
             divide(x + i, scratch.scale[b - at / block], count - i < block ? count - i : block,
                    scratch.n + i);
-        if (far) clamp_to_ends(*codec.codebook, scratch.n, count);
+        make_findable(codec, far, at, count, scratch.n, scratch);
     }
     encode_normalized(codec, view, x, scratch.n, at, count, scratch);
     return most;
@@ -346,7 +369,7 @@ inline void encode_under_one(const Codec& codec, const float* x, std::int64_t at
     }
     __builtin_memcpy(scratch.n, x, count * sizeof(float));
     make_searchable(scratch.n, count);
-    clamp_to_ends(*codec.codebook, scratch.n, count);
+    make_findable(codec, true, at, count, scratch.n, scratch);
     encode_normalized(codec, fresh(codec), x, scratch.n, at, count, scratch);
 }
 
@@ -361,7 +384,7 @@ inline bool encode_fresh_blocks(const Codec& codec, const PartView& part, const 
         scratch.scale[b] = scale[b] == 0.0f ? 1.0f : scale[b];
     }
     std::uint8_t* codes = codes_of(codec, at, scratch);
-    if (!encode_divided(codec, x, scratch.scale, block, at, codes, count, scratch)) return false;
+    if (!encode_in_one(codec, x, scratch.scale, block, at, codes, count, scratch)) return false;
     store_codes_of(codec, at, codes, count, scratch);
     return true;
 }
@@ -375,6 +398,6 @@ inline void encode_fresh(const Codec& codec, const ScaleView& view, const float*
         encode_fresh_blocks(codec, view.part[0], x, at, count, scratch))
         return;
     normalize_tile(view, x, at, count, scratch.n, scratch);
-    if (formats) clamp_to_ends(*codec.codebook, scratch.n, count);
+    make_findable(codec, formats, at, count, scratch.n, scratch);
     encode_normalized(codec, view, x, scratch.n, at, count, scratch);
 }
