@@ -46,6 +46,7 @@ FIRST = 4
 TINY = torch.finfo(torch.float32).tiny
 
 FORM = "lowrank<k>(SPEC)+SPEC"
+_BEGIN = re.compile(r"lowrank\d+\(", re.IGNORECASE | re.ASCII)
 _SPEC = re.compile(r"lowrank(\d+)\((.*)\)\+(.*)", re.IGNORECASE | re.ASCII | re.DOTALL)
 
 
@@ -54,6 +55,8 @@ def parts_of(spec: str) -> tuple[int, str, str] | None:
     text = spec.strip()
     if len(text) > LONGEST:
         return None  # which `parse` refuses
+    if len(_BEGIN.findall(text)) > 1:
+        raise SpecError(f"spec={shown(spec)} has more than one low-rank part; the form is {FORM}")
     found = _SPEC.fullmatch(text)
     if found is None or not all(part.strip() for part in found.groups()):
         if text.lower().startswith("lowrank"):

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from qmaps.algebra import feedback
-from qmaps.algebra.low_rank import LowRank, low_rank_of, parts_of, product
+from qmaps.algebra.low_rank import LowRank, low_rank_of, parts_of
 from qmaps.algebra.low_rank import lack as lack_of_rest
 from qmaps.algebra.quantized import FLOATS, QuantizedTensor, carried, encoded_by, nbytes_of
 from qmaps.algebra.rounding import Rounding
@@ -350,9 +350,10 @@ class Quantizer:
         if self.low_rank is not None and self.low_rank.shapes(x.shape):
             if check:
                 self._refuse_bad(given)
-            x, factors = self.low_rank.split(
+            y, factors = self.low_rank.split(
                 x.float().contiguous(), after, None if out is None else low_rank_of(out)
             )
+            x = y
         frozen = self._frozen(x) if out is None else out.quantizer
         noise = (key or RoundingKey()) if self.rounding.random else None
         storage = None if out is None else (out.packed, out.scales)
@@ -379,7 +380,7 @@ class Quantizer:
         """The quantized tensor of these codes of `y`, with all that belongs to it.
 
         Args:
-            y: what was quantized.
+            y: what the codes are of: the rest where there is a low-rank part.
             packed: its codes.
             scales: its scales.
             noise: the key of the random numbers that it took.
@@ -393,8 +394,7 @@ class Quantizer:
             decoded = dispatch.dequantize(
                 packed, scales, self.normalizer, self.map, shape, torch.float32
             )
-            rest = y.float() - product(factors) if factors else y.float()
-            residual = feedback.left(rest, decoded, scales, self.normalizer, self.map)
+            residual = feedback.left(y.float(), decoded, scales, self.normalizer, self.map)
             target = None if out is None else out.beside[place]
             beside.append(q.quantize_unchecked(residual, out=target))
         if out is None:

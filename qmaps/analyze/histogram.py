@@ -9,6 +9,7 @@ import pandas as pd
 from numpy.typing import NDArray
 from torch import Tensor
 
+from qmaps.algebra.low_rank import low_rank_of, product
 from qmaps.algebra.quantizer import Quantizer, quantizer
 from qmaps.engines.reference import decode
 
@@ -31,13 +32,18 @@ def histogram(
         "quantized" or "dequantized"), `bin_left`, `bin_right` (log10 of the magnitude), `count`
         (elements), and `zeros` (elements of the panel that are exactly 0).
 
+    Of a quantizer with a low-rank part, "normalized" and "quantized" show the rest, which is what
+    codes are of. Dither's offsets are in "dequantized" alone.
+
     Source: 4-bit optimizers, figures 20 to 31.
     """
     frames = []
     for given in quantizers:
         q = quantizer(given)
         t = q.quantize(x)
-        normalized = q.normalizer.normalize(x.float(), t.scales)
+        factors = low_rank_of(t)
+        coded = x.float() - product(factors) if factors else x.float()
+        normalized = q.normalizer.normalize(coded, t.scales)
         values = decode(t.codes(), t.quantizer.map)
         if q.normalizer.log_domain:  # it marks zero by -1
             normalized, values = normalized.clamp(min=0), values.clamp(min=0)

@@ -237,8 +237,8 @@ def test_who_cannot_use_it_says_so() -> None:
     with pytest.raises(BadValueError) as caught:
         Monitor(optimizer)
     assert str(caught.value) == (
-        f"exp_avg of group0.param0 has the quantizer {SPEC}; a monitor supports rounding to "
-        "nearest and +sr"
+        f"exp_avg of group0.param0 has the quantizer {SPEC}; a monitor supports quantizers without "
+        "a low-rank part"
     )
     train(optimizer, range(1))
     with by_rows(), pytest.raises(BadValueError) as caught:
@@ -296,8 +296,10 @@ def test_a_sweep_measures_whole_matrices_only(monkeypatch: pytest.MonkeyPatch) -
         ("lowrank4(B128/DE@8u)+B128/DE@4s", "the quantizer of factors B128/DE@8u must be signed"),
         ("lowrank4(B128/DE@8s+sr)+B128/DE@4s",
          "the quantizer of factors B128/DE@8s+sr must round to nearest, alone"),
-        (f"lowrank4({SPEC})+B128/DE@4s",
-         f"the quantizer of factors {SPEC} must round to nearest, alone"),
+        (f"lowrank4({SPEC})+B128/DE@4s", f"spec='lowrank4({SPEC})+B128/DE@4s' has more than one "
+         "low-rank part; the form is lowrank<k>(SPEC)+SPEC"),
+        (f"lowrank4(B128/DE@8s)+{SPEC}", f"spec='lowrank4(B128/DE@8s)+{SPEC}' has more than one "
+         "low-rank part; the form is lowrank<k>(SPEC)+SPEC"),
         ("lowrank4(B128/DE@8s)+B128/linear@4u",
          "lowrank4(B128/DE@8s)+B128/linear@4u: the quantizer of the rest must be signed"),
         ("lowrank4(B128/DE@8s)+B128/lloyd@4s", "lowrank4(B128/DE@8s)+B128/lloyd@4s: the quantizer "

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -157,6 +159,15 @@ def test_histogram_counts_every_element(spec: str) -> None:
     original = frame[frame["panel"] == "original"]
     assert original["zeros"].iloc[0] == 60
     assert original["bin_left"].iloc[0] == pytest.approx(float(v[v > 0].min().log10()), abs=0.4)
+
+
+def test_histogram_of_a_rest_beside_a_low_rank_part() -> None:
+    """Normalized values are those that the codes stand for: no larger than their scales."""
+    x = torch.outer(torch.linspace(1, 9, 60), torch.linspace(1, 9, 40))
+    frame = analyze.histogram(x, ["lowrank2(B64/DE@8s)+B64/DE@4s"])
+    largest = frame[frame["count"] > 0].groupby("panel")["bin_right"].max()
+    assert largest["original"] == pytest.approx(math.log10(81))
+    assert largest["normalized"] <= 1e-6
 
 
 def test_histogram_of_zeros() -> None:

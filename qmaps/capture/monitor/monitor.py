@@ -207,9 +207,12 @@ class Monitor:
             for name in optimizer.state_shapes(parameter, group):
                 q = optimizer.quantizer_of(name, parameter, group)
                 if q is not None and q.extra:
+                    supported = "rounding to nearest and +sr"
+                    if q.low_rank is not None:
+                        supported = "quantizers without a low-rank part"
                     raise BadValueError(
                         f"{name} of {label} has the quantizer {q.spec}; a monitor supports "
-                        "rounding to nearest and +sr"
+                        f"{supported}"
                     )
         for _, parameter, group in chosen:
             if any(isinstance(each, QuantizedTensor) for each in _states(optimizer, parameter)):
