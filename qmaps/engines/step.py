@@ -37,6 +37,9 @@ RESET = "reset_step"
 COUNTS = ("step", RESET)
 """States that count steps: numbers, which shards have whole."""
 
+PRODUCT = "mu_product"
+"""The product of momenta that torch's NAdam keeps as a state; qmaps computes it from the step."""
+
 FACTORED = "factored"
 """The word for all factored statistics in a kernel's list of states."""
 

@@ -6,6 +6,7 @@ them. Every engine does the same float64 operations in the same order.
 
 from __future__ import annotations
 
+import functools
 import math
 import warnings
 from dataclasses import dataclass
@@ -227,6 +228,63 @@ class RelativeStep(StepScalar):
     def at(self, step: int) -> float:
         """Its value in step 1, 2, ..."""
         return min(float(self.a), 1 / math.sqrt(step))
+
+
+class NesterovGradient(StepScalar):
+    """``a * (1 - mu_t) / (1 - mu_1 * ... * mu_t)``: NAdam's step size for the gradient.
+
+    ``mu_t`` is `nesterov_momentum` of `b` (beta1) and `c` (momentum_decay) in step t, the product
+    `nesterov_product`.
+    """
+
+    def at(self, step: int) -> float:
+        """Its value in step 1, 2, ..."""
+        rest = 1 - nesterov_momentum(self.b, self.c, step)
+        return float(self.a) * rest / (1 - nesterov_product(self.b, self.c, step))
+
+
+class NesterovMoment(StepScalar):
+    """``a * mu_{t+1} / (1 - mu_1 * ... * mu_{t+1})``: NAdam's step size for the first moment."""
+
+    def at(self, step: int) -> float:
+        """Its value in step 1, 2, ..."""
+        following = nesterov_momentum(self.b, self.c, step + 1)
+        product = nesterov_product(self.b, self.c, step)
+        return float(self.a) * following / (1 - product * following)
+
+
+_LOG_096 = log(0.96)
+
+NESTEROV_END = 2.0**-60
+"""`nesterov_product` multiplies no further below this: 1 minus it is 1."""
+
+
+def nesterov_momentum(beta1: float, decay: float, step: int) -> float:
+    """NAdam's momentum in a step, ``beta1 * (1 - 0.96^(step * decay) / 2)``, in float64.
+
+    The power is ``exp(step * decay * log(0.96))`` with `log` and `exp` of this module.
+    """
+    return beta1 * (1 - 0.5 * exp(step * decay * _LOG_096))
+
+
+def nesterov_product(beta1: float, decay: float, step: int) -> float:
+    """The product of `nesterov_momentum` over the steps from 1 to `step`, in this order.
+
+    It ends with the first product of at most `NESTEROV_END`.
+
+    >>> nesterov_product(0.9, 0.0, 2)
+    0.2025
+    """
+    products = _nesterov_products(beta1, decay)
+    while len(products) <= step and products[-1] > NESTEROV_END:
+        products.append(products[-1] * nesterov_momentum(beta1, decay, len(products)))
+    return products[min(step, len(products) - 1)]
+
+
+@functools.lru_cache(maxsize=64)
+def _nesterov_products(beta1: float, decay: float) -> list[float]:  # noqa: ARG001
+    """The products that `nesterov_product` has made so far, by step."""
+    return [1.0]
 
 
 def __getattr__(name: str) -> type[StepScalar]:

@@ -23,6 +23,7 @@ from qmaps.optim.lamb import LAMB, LAMB4bit, LAMB8bit
 from qmaps.optim.lars import LARS, LARS4bit, LARS8bit
 from qmaps.optim.lion import Lion, Lion4bit, Lion8bit
 from qmaps.optim.muon import Muon, Muon4bit, Muon8bit
+from qmaps.optim.nadam import NAdam, NAdam4bit, NAdam8bit
 from qmaps.optim.offload import CPUOffloadOptimizer
 from qmaps.optim.presets import PRESETS
 from qmaps.optim.rmsprop import RMSprop, RMSprop4bit, RMSprop8bit
@@ -70,6 +71,9 @@ __all__ = [
     "Muon",
     "Muon4bit",
     "Muon8bit",
+    "NAdam",
+    "NAdam4bit",
+    "NAdam8bit",
     "QuantizedOptimizer",
     "RMSprop",
     "RMSprop4bit",

@@ -182,7 +182,7 @@ class QuantizedOptimizer(UpdateRule, torch.optim.Optimizer):
         if not isinstance(param_group, dict):
             super().add_param_group(param_group)  # its error message names the expected type
         owner = type(self).__name__
-        group = without_torch_options(owner, param_group, self.torch_options)
+        group = without_torch_options(owner, param_group, self.torch_options, self.defaults)
         check_keys(owner, group, self.defaults)
         if "state_quantizers" in group:
             group["state_quantizers"] = self.choices.specs(group["state_quantizers"])

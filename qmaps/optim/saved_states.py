@@ -274,7 +274,7 @@ def _groups(
         kept = {
             key: copy.deepcopy(value)
             for key, value in saved.items()
-            if key not in TORCH_OPTIONS and key != "params"
+            if (key not in TORCH_OPTIONS or key in own) and key != "params"
         }
         merged = {**own, **kept}
         try:
@@ -387,7 +387,9 @@ def read_state(
     shard = shard_of(param)
     read = {}
     for name, value in given.items():
-        its = state_shard(optimizer, name, param, shard)
+        # A number that the rule does not keep, such as torch's `mu_product`, is in no shard.
+        number_alone = name not in optimizer.state_names and getattr(value, "ndim", None) == 0
+        its = None if number_alone else state_shard(optimizer, name, param, shard)
         found = _value(value, name, where, its)
         if name in optimizer.state_names:
             _check_shape(found, name, where, param, tuple(shapes.get(name, param.shape)))

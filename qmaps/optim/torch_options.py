@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any
 
 from qmaps.errors import BadTypeError, BadValueError, shown
@@ -21,7 +21,10 @@ REASONS = {
 
 
 def without_torch_options(
-    owner: str, options: Mapping[str, Any], stands_for: Mapping[str, object]
+    owner: str,
+    options: Mapping[str, Any],
+    stands_for: Mapping[str, object],
+    own: Collection[str] = (),
 ) -> dict[str, Any]:
     """`options` without those of torch.
 
@@ -30,6 +33,7 @@ def without_torch_options(
         options: of an optimizer or of a parameter group.
         stands_for: options of torch that this optimizer's rule knows, with the value that it
             stands for.
+        own: options that the optimizer itself has, which stay.
 
     Raises:
         BadTypeError: an option is not one of torch's that the optimizer accepts, or is not a bool.
@@ -37,7 +41,7 @@ def without_torch_options(
     """
     kept = {}
     for name, value in options.items():
-        if name not in TORCH_OPTIONS:
+        if name not in TORCH_OPTIONS or name in own:
             kept[name] = value
         elif value is not None and not isinstance(value, bool):
             raise BadTypeError(f"{name}={shown(value)} must be True, False or None")

@@ -27,6 +27,8 @@ from qmaps.engines.step_scalars import (
     First,
     Lengthened,
     LengthenedRest,
+    NesterovGradient,
+    NesterovMoment,
     Power,
     PowerRest,
     RelativeStep,
@@ -47,6 +49,8 @@ SHAPES = ((96, 50), (5000,), (7, 3), (2049,))
 RULE_OPTIONS: tuple[tuple[type[QuantizedOptimizer], dict[str, Any]], ...] = (
     (optim.Adam, {"weight_decay": 0.1}),
     (optim.AdamW, {"weight_decay": 0.1, "maximize": True}),
+    (optim.NAdam, {"weight_decay": 0.1}),
+    (optim.NAdam, {"weight_decay": 0.1, "decoupled_weight_decay": True, "momentum_decay": 0.5}),
     (optim.SGD, {"momentum": 0.9, "nesterov": True, "lr": 0.1}),
     (optim.SGD, {"momentum": 0.9, "dampening": 0.5, "weight_decay": 0.1, "lr": 0.1}),
     (optim.SGD, {"lr": 0.1}),
@@ -443,6 +447,11 @@ KINDS = [
     *(cls(a) for cls in (Unbiased, UnbiasedRest) for a in (0.999, 0.5, 0.0)),
     RelativeStep(0.01),
     RelativeStep(1.0),
+    *(
+        cls(2e-3, beta1, decay)
+        for cls in (NesterovGradient, NesterovMoment)
+        for beta1, decay in ((0.9, 4e-3), (0.0, 4e-3), (0.95, 0.0), (0.99, 100.0))
+    ),
     *(
         cls(last, first, steps)
         for cls in (Lengthened, LengthenedRest)

@@ -56,7 +56,7 @@ def test_a_rule_as_its_header_declares_it() -> None:
     assert scalar_names("adamw") == scalar_names("adamw_factor") == (
         "decay", "beta1", "beta2", "step_size", "root_correction", "eps", "sign", "rest1", "rest2",
     )  # fmt: skip
-    assert len(rules()) == 22
+    assert len(rules()) == 23
 
 
 @needs_native

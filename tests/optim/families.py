@@ -90,6 +90,27 @@ def adamw(p: float, grads: list[float], o: Options) -> Any:
     return adam(p, grads, o, decoupled=True)
 
 
+def nadam(p: float, grads: list[float], o: Options) -> Any:
+    m = v = 0.0
+    product = 1.0
+    (beta1, beta2), decay = o["betas"], o["weight_decay"]
+    for t, given in enumerate(grads, 1):
+        g = -given if o["maximize"] else given
+        if o["decoupled_weight_decay"]:
+            p -= o["lr"] * decay * p
+        else:
+            g += decay * p
+        now, following = (
+            beta1 * (1 - 0.96 ** (step * o["momentum_decay"]) / 2) for step in (t, t + 1)
+        )
+        product *= now
+        m += (1 - beta1) * (g - m)
+        v += (1 - beta2) * (g**2 - v)
+        u = (1 - now) * g / (1 - product) + following * m / (1 - product * following)
+        p -= o["lr"] * u / (math.sqrt(v / (1 - beta2**t)) + o["eps"])
+    return p, {"exp_avg": m, "exp_avg_sq": v}
+
+
 def sgd(p: float, grads: list[float], o: Options) -> Any:
     b = None
     for given in grads:
@@ -230,6 +251,24 @@ _ADAM = grid(maximize=BOTH, weight_decay=DECAYS, betas=[(0.8, 0.95), (0.0, 0.9)]
 FAMILIES = [
     Family(optim.Adam, optim.Adam8bit, optim.Adam4bit, torch.optim.Adam, _ADAM, adam, 3e-3),
     Family(optim.AdamW, optim.AdamW8bit, optim.AdamW4bit, torch.optim.AdamW, _ADAM, adamw, 3e-3),
+    Family(
+        optim.NAdam,
+        optim.NAdam8bit,
+        optim.NAdam4bit,
+        torch.optim.NAdam,
+        [
+            *grid(
+                maximize=BOTH,
+                weight_decay=DECAYS,
+                decoupled_weight_decay=BOTH,
+                betas=[(0.8, 0.95)],
+                eps=[1e-3],
+            ),
+            *grid(momentum_decay=[0.0, 0.5, 40.0], betas=[(0.0, 0.9), (0.9, 0.95)], eps=[1e-3]),
+        ],
+        nadam,
+        3e-3,
+    ),
     Family(
         optim.SGD,
         optim.SGD8bit,

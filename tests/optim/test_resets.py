@@ -25,6 +25,7 @@ from qmaps.optim import (
     AdamW,
     AdamW8bit,
     AdamW8bitFactor,
+    AdEMAMix8bit,
     Muon,
     QuantizedOptimizer,
 )
@@ -36,7 +37,7 @@ Make = Callable[..., QuantizedOptimizer]
 CASES: dict[str, tuple[Make, dict[str, Any]]] = {
     **{f"{f.name}, 32 bits": (f.full, f.options[-1]) for f in FAMILIES},
     **{f"{f.name}, 8 bits": (f.eight, f.options[-1]) for f in FAMILIES},
-    "AdEMAMix, growing": (FAMILIES[6].eight, {"t_alpha": 5, "t_beta3": 5}),
+    "AdEMAMix, growing": (AdEMAMix8bit, {"t_alpha": 5, "t_beta3": 5}),
     "AdamWFactor": (AdamW8bitFactor, {}),
     "SM3": (SM3, {"weight_decay": 0.1}),
     "Adafactor": (Adafactor, {"beta1": 0.9, "weight_decay": 0.1}),

@@ -13,7 +13,14 @@ from qmaps import lpmm
 from qmaps.algebra.quantized import QuantizedTensor
 from qmaps.engines.backends import use_backend
 from qmaps.lpmm import LPMMSGD, LPMMAdam
-from qmaps.optim import SM3, Adafactor, Adafactor8bit, AdamW8bitFactor, QuantizedOptimizer
+from qmaps.optim import (
+    SM3,
+    Adafactor,
+    Adafactor8bit,
+    AdamW8bitFactor,
+    AdEMAMix8bit,
+    QuantizedOptimizer,
+)
 from qmaps.optim.base import Shared
 from tests.optim.families import FAMILIES, Options
 
@@ -24,7 +31,7 @@ Make = Callable[..., QuantizedOptimizer]
 CASES: dict[str, tuple[Make, Options]] = {
     **{family.name: (family.eight, family.options[-1]) for family in FAMILIES},
     **{f"{f.name}, first": (f.full, f.options[0]) for f in FAMILIES},
-    "AdEMAMix, growing": (FAMILIES[6].eight, {"t_alpha": 3, "t_beta3": 3}),
+    "AdEMAMix, growing": (AdEMAMix8bit, {"t_alpha": 3, "t_beta3": 3}),
     "AdamWFactor": (AdamW8bitFactor, {}),
     "SM3": (SM3, {"weight_decay": 0.1}),
     "Adafactor": (Adafactor, {"beta1": 0.9, "weight_decay": 0.1}),

@@ -67,6 +67,19 @@ QMAPS_INLINE double lengthened(double last, double start, double steps, std::uin
     return decay < last ? decay : last;
 }
 
+// See qmaps.engines.step_scalars.nesterov_momentum.
+QMAPS_INLINE double nesterov_momentum(double beta1, double decay, std::uint64_t step) {
+    return beta1 * (1.0 - 0.5 * double_exp_of(static_cast<double>(step) * decay * double_log_of(0.96)));
+}
+
+// See qmaps.engines.step_scalars.nesterov_product.
+QMAPS_INLINE double nesterov_product(double beta1, double decay, std::uint64_t step) {
+    double product = 1.0;
+    for (std::uint64_t i = 1; i <= step && product > 0x1p-60; ++i)
+        product = product * nesterov_momentum(beta1, decay, i);
+    return product;
+}
+
 // Added to the kind of a step scalar whose tensor holds a float64.
 constexpr int kDouble = 16;
 static_assert(kStepScalarKinds <= kDouble);
@@ -96,6 +109,13 @@ QMAPS_INLINE double value_of(const StepScalar& given, std::uint64_t step) {
         case kRelativeStep: {
             const double relative = 1.0 / double_root_of(step);
             return relative < a ? relative : a;
+        }
+        case kNesterovGradient:
+            return a * (1.0 - nesterov_momentum(b, given.c, step)) /
+                   (1.0 - nesterov_product(b, given.c, step));
+        case kNesterovMoment: {
+            const double following = nesterov_momentum(b, given.c, step + 1);
+            return a * following / (1.0 - nesterov_product(b, given.c, step) * following);
         }
     }
     return a;

@@ -10,7 +10,16 @@ import qmaps
 from qmaps.algebra.quantized import from_plain, restored
 from qmaps.capture.conversion import convert_state_dict
 from qmaps.errors import BadTypeError, BadValueError, CaptureError
-from qmaps.optim import AdamW, AdamW8bit, AdEMAMix8bit, Lion8bit, RMSprop8bit, SGD8bit
+from qmaps.optim import (
+    AdamW,
+    AdamW8bit,
+    AdEMAMix8bit,
+    Lion8bit,
+    NAdam,
+    NAdam8bit,
+    RMSprop8bit,
+    SGD8bit,
+)
 from tests.capture.conversion.nets import resumed, train, trained, weights
 
 
@@ -116,6 +125,7 @@ def test_own_codebooks_are_learned_from_a_checkpoint() -> None:
         (RMSprop8bit, {"momentum": 0.5, "centered": True}),
         (AdEMAMix8bit, {}),
         (Lion8bit, {}),
+        (NAdam8bit, {"momentum_decay": 0.02}),
     ],
 )
 def test_other_families_go_there_and_back(make: type, options: dict[str, float]) -> None:
@@ -124,6 +134,18 @@ def test_other_families_go_there_and_back(make: type, options: dict[str, float])
     assert report.lossless
     back, _ = convert_state_dict(plain, "qmaps", states="8bit", zeros="leave")
     assert resumed(net, make, back).equal(resumed(net, make, plain, **options))
+
+
+def test_nadam_goes_on_in_torch() -> None:
+    options = {"weight_decay": 0.1, "decoupled_weight_decay": True}
+    net, optimizer = trained(NAdam8bit, **options)
+    plain, _ = convert_state_dict(optimizer.state_dict(), "torch")
+    assert plain["param_groups"][0]["decoupled_weight_decay"] is True
+    there = resumed(net, torch.optim.NAdam, plain, foreach=False)
+    assert torch.allclose(there, resumed(net, NAdam, plain), rtol=1e-5, atol=1e-6)
+    other = {"decoupled_weight_decay": False}
+    plain["param_groups"][0] |= other
+    assert not torch.allclose(there, resumed(net, NAdam, plain), rtol=1e-5, atol=1e-6)
 
 
 def test_parameters_that_differ_from_their_group_become_overrides() -> None:

@@ -16,7 +16,7 @@ from qmaps.algebra.quantizer import Quantizer
 from qmaps.capture.conversion.families import Family, family_of
 from qmaps.capture.conversion.form import Group, OptimizerState, Parameter, State, checked
 from qmaps.engines.masters import REMAINDER
-from qmaps.engines.step import RESET
+from qmaps.engines.step import PRODUCT, RESET
 from qmaps.errors import DAMAGE, BadTypeError, BadValueError, CaptureError, shown
 from qmaps.maps.base import Map
 from qmaps.maps.codebook import Codebook
@@ -162,7 +162,9 @@ class Format(ABC):
                         raise BadValueError(
                             f"{RESET}={reset:g} is above step={0 if step is None else step:g}"
                         )
-                    rest = {name: value for name, value in saved.items() if name != RESET}
+                    rest = {
+                        name: value for name, value in saved.items() if name not in (RESET, PRODUCT)
+                    }
                     states = self.named(self.states(rest, label), hint)
                 except CaptureError:
                     raise

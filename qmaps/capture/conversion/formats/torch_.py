@@ -18,6 +18,8 @@ from qmaps.capture.conversion.formats.base import (
     wanted_width,
     without_qmaps,
 )
+from qmaps.engines.step import PRODUCT
+from qmaps.optim.nadam import product_after
 
 
 class Torch(Format):
@@ -56,10 +58,13 @@ class Torch(Format):
     def write(self, state: OptimizerState) -> dict[str, Any]:
         """The state_dict; steps as the tensors that torch keeps."""
         saved = {}
-        for parameter in state.parameters():
-            own: dict[str, Any] = {}
-            if parameter.step is not None:
-                own["step"] = step_tensor(parameter.step)
-            own |= {name: values_of(value) for name, value in parameter.states.items()}
-            saved[parameter.label] = own
+        for group in state.groups:
+            for parameter in group.parameters:
+                own: dict[str, Any] = {}
+                if parameter.step is not None:
+                    own["step"] = step_tensor(parameter.step)
+                    if {"betas", "momentum_decay"} <= group.options.keys():
+                        own[PRODUCT] = product_after(int(parameter.step), group.options)
+                own |= {name: values_of(value) for name, value in parameter.states.items()}
+                saved[parameter.label] = own
         return assembled(state, [without_qmaps(group.options) for group in state.groups], saved)

@@ -17,17 +17,24 @@ struct Moments {
 
     static constexpr unsigned reads(unsigned wanted) { return wanted; }
 
-    // By the moments m and v.
-    QMAPS_INLINE float moved(float p, float m, float v) const {
+    QMAPS_INLINE float denominator(float v) const {
         const float magnitude = root_of(v);
         // Infinity and NaN stay.
-        const float denominator = (magnitude <= kLargest ? root.under(magnitude) : magnitude) + eps;
-        return p - (m / denominator) * size;
+        return (magnitude <= kLargest ? root.under(magnitude) : magnitude) + eps;
+    }
+
+    // By the moments m and v.
+    QMAPS_INLINE float moved(float p, float m, float v) const {
+        return p - (m / denominator(v)) * size;
+    }
+
+    QMAPS_INLINE void average(float grad, float* s) const {
+        s[0] = s[0] * beta1 + grad * rest1;
+        s[1] = s[1] * beta2 + (grad * grad) * rest2;
     }
 
     QMAPS_INLINE float descend(float p, float grad, float* s) const {
-        s[0] = s[0] * beta1 + grad * rest1;
-        s[1] = s[1] * beta2 + (grad * grad) * rest2;
+        average(grad, s);
         return moved(p, s[0], s[1]);
     }
 };

@@ -1,0 +1,196 @@
+"""NAdam, in 32 bits or with quantized moments."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, ClassVar, Unpack
+
+import torch
+from torch import Tensor
+
+from qmaps.engines.step import PRODUCT, RESET
+from qmaps.engines.step_scalars import (
+    Decoupled,
+    NesterovGradient,
+    NesterovMoment,
+    StepScalar,
+    nesterov_product,
+)
+from qmaps.normalize._float32 import sqrt
+from qmaps.optim.adam import moment_scalars
+from qmaps.optim.base import QuantizedOptimizer, Shared, State
+from qmaps.optim.fixed_width import EightBit, FourBit
+from qmaps.optim.terms import check_at_least_0, check_betas, check_bool, check_finite, coupled
+
+
+class NAdam(QuantizedOptimizer):
+    r"""NAdam: Adam with Nesterov momentum; every state accepts any quantizer spec.
+
+    With gradient g (negated to maximize), step t, and mu_t = beta1 * (1 - 0.96^(t *
+    momentum_decay) / 2), in float32 and in this order:
+
+        p = p * (1 - lr * weight_decay)               if decoupled_weight_decay
+        g = g + weight_decay * p                      otherwise; left out where weight_decay is 0
+        m = beta1 * m + (1 - beta1) * g
+        v = beta2 * v + (1 - beta2) * (g * g)
+        u = lr * (1 - mu_t) / (1 - mu_1 * ... * mu_t) * g
+            + lr * mu_{t+1} / (1 - mu_1 * ... * mu_{t+1}) * m
+        p = p - u / (sqrt(v) / sqrt(1 - beta2^t) + eps)
+
+    The update uses the new moments before they are encoded. States are named as torch names
+    them: `exp_avg` for m, `exp_avg_sq` for v, and `step`. The product of the mu_t is computed from
+    the step and the group's options. A `state_dict` has it as `mu_product`, in float32, because
+    torch's NAdam needs it; it is ignored in loaded ones. If betas[0] or momentum_decay
+    change within the first hundred steps or so, torch's product differs, which keeps the old mu_t.
+
+    Args:
+        params: parameters, or groups of them.
+        lr: learning rate, at least 0: a number or a tensor with one element.
+        betas: decay of the two moments, each in [0, 1).
+        eps: added to the denominator, at least 0.
+        weight_decay: at least 0.
+        momentum_decay: how fast mu_t grows from about beta1 / 2 to beta1; finite, at least 0.
+        decoupled_weight_decay: whether parameters decay as in AdamW, instead of through the
+            gradient.
+        **shared: the options that all optimizers share, which `QuantizedOptimizer` documents:
+            `maximize`, `state_quantizers`, `overrides`, `min_quantized_size`, `refit_every`,
+            `reset_every`, `nonfinite`, `seed`, `stochastic_rounding`, `master_weights`, `foreach`,
+            `fused`, `capturable` and `differentiable`.
+
+    Raises:
+        BadValueError, BadTypeError, SpecError: an argument is not allowed.
+
+    Source: Dozat (2016), "Incorporating Nesterov momentum into Adam", algorithm 2 and its schedule
+    of the momentum; arguments and defaults of `torch.optim.NAdam`.
+
+    >>> import torch
+    >>> layer = torch.nn.Linear(128, 64)
+    >>> optimizer = NAdam(layer.parameters(), state_quantizers="8bit")
+    >>> layer(torch.randn(4, 128)).square().mean().backward()
+    >>> optimizer.step()
+    >>> optimizer.state[layer.weight]["exp_avg"]
+    QuantizedTensor('B256/DE@8s', shape=(64, 128), 8320 bytes)
+    """
+
+    states: ClassVar[Mapping[str, State]] = {"exp_avg": State(signed=True), "exp_avg_sq": State()}
+    native_rule: ClassVar[str | None] = "nadam"
+
+    def __init__(  # type: ignore[misc]  # Shared has decoupled_weight_decay for Adam
+        self,
+        params: Iterable[Any],
+        lr: float | Tensor = 2e-3,
+        betas: tuple[float, float] = (0.9, 0.999),
+        eps: float = 1e-8,
+        weight_decay: float = 0,
+        momentum_decay: float = 4e-3,
+        decoupled_weight_decay: bool = False,
+        **shared: Unpack[Shared],
+    ) -> None:
+        own = {
+            "lr": lr,
+            "betas": betas,
+            "eps": eps,
+            "weight_decay": weight_decay,
+            "momentum_decay": momentum_decay,
+            "decoupled_weight_decay": decoupled_weight_decay,
+        }
+        super().__init__(params, own, **shared)
+
+    def check_group(self, group: dict[str, Any]) -> None:
+        """Raise if an option of a parameter group has a value that is not allowed."""
+        super().check_group(group)
+        check_at_least_0(group, "lr", "eps", "weight_decay", "momentum_decay")
+        check_finite("momentum_decay", group["momentum_decay"])
+        check_betas(group)
+        check_bool(group, "decoupled_weight_decay")
+
+    def step_scalars(self, group: dict[str, Any]) -> dict[str, float | StepScalar]:
+        """Step scalars of a group, in float64."""
+        lr, weight_decay = group["lr"], float(group["weight_decay"])
+        beta1, momentum_decay = float(group["betas"][0]), float(group["momentum_decay"])
+        decoupled = group["decoupled_weight_decay"]
+        return {
+            **moment_scalars(group),
+            "decay": Decoupled(lr, weight_decay if decoupled else 0.0),
+            "weight_decay": 0.0 if decoupled else weight_decay,
+            "step_size": NesterovMoment(lr, beta1, momentum_decay),
+            "gradient_step_size": NesterovGradient(lr, beta1, momentum_decay),
+        }
+
+    def update(
+        self, param: Tensor, grad: Tensor, states: dict[str, Tensor], scalars: dict[str, float]
+    ) -> None:
+        """The rule in the class's docstring."""
+        s = scalars
+        m, v = states["exp_avg"], states["exp_avg_sq"]
+        param.mul_(s["decay"])
+        grad = coupled(param, grad, s)
+        m.mul_(s["beta1"]).add_(grad * s["rest1"])
+        v.mul_(s["beta2"]).add_((grad * grad) * s["rest2"])
+        mixed = (grad * s["gradient_step_size"]).add_(m * s["step_size"])
+        # A tensor divisor: CUDA turns division by a Python number into a product.
+        denominator = sqrt(v).div_(v.new_full((), s["root_correction"])).add_(s["eps"])
+        param.sub_(mixed.div_(denominator))
+
+    def adopted(
+        self,
+        saved: Mapping[str, Any],
+        param: Tensor,  # noqa: ARG002
+        group: dict[str, Any],  # noqa: ARG002
+    ) -> Mapping[str, Any]:
+        """A parameter's saved states without the product, which follows from the step."""
+        return {name: value for name, value in saved.items() if name != PRODUCT}
+
+    def _saved(self) -> dict[str, Any]:
+        """As every optimizer's, with the product for torch."""
+        saved = super()._saved()
+        for group in saved["param_groups"]:
+            for number in group["params"]:
+                state = saved["state"].get(number)
+                if isinstance(state, dict) and "step" in state:
+                    since = int(state["step"]) - int(state.get(RESET, 0))
+                    state[PRODUCT] = product_after(since, group)
+        return saved
+
+
+def product_after(steps: int, group: Mapping[str, Any]) -> Tensor:
+    """`mu_product` as torch keeps it, a float32 tensor without dimensions.
+
+    Args:
+        steps: the number of steps taken, since a reset if there was one.
+        group: options, `betas` and `momentum_decay` among them.
+    """
+    beta1, momentum_decay = float(group["betas"][0]), float(group["momentum_decay"])
+    return torch.tensor(nesterov_product(beta1, momentum_decay, steps), dtype=torch.float32)
+
+
+class NAdam8bit(EightBit, NAdam):
+    """`NAdam` with 8-bit moments: ``B256/DE@8s`` and ``B256/DE-0@8u``.
+
+    Args:
+        params, lr, betas, eps, weight_decay, momentum_decay, decoupled_weight_decay: as for
+            `NAdam`.
+        block_size: elements per scale, at least 1; 256 if left out.
+        blocksize: the same option under the name that bitsandbytes uses.
+        **shared: the options that all optimizers share, which `QuantizedOptimizer` documents:
+            `maximize`, `state_quantizers`, `overrides`, `min_quantized_size`, `refit_every`,
+            `reset_every`, `nonfinite`, `seed`, `stochastic_rounding`, `master_weights`, `foreach`,
+            `fused`, `capturable` and `differentiable`. This class sets `state_quantizers` itself;
+            passing it raises a `BadValueError`.
+    """
+
+
+class NAdam4bit(FourBit, NAdam):
+    """`NAdam` with 4-bit moments: ``B128/DE@4s+sr`` and ``B128/DE-0@4u``.
+
+    Args:
+        params, lr, betas, eps, weight_decay, momentum_decay, decoupled_weight_decay: as for
+            `NAdam`.
+        block_size: elements per scale, at least 1; 128 if left out.
+        blocksize: the same option under the name that bitsandbytes uses.
+        **shared: the options that all optimizers share, which `QuantizedOptimizer` documents:
+            `maximize`, `state_quantizers`, `overrides`, `min_quantized_size`, `refit_every`,
+            `reset_every`, `nonfinite`, `seed`, `stochastic_rounding`, `master_weights`, `foreach`,
+            `fused`, `capturable` and `differentiable`. This class sets `state_quantizers` itself;
+            passing it raises a `BadValueError`.
+    """

@@ -1,0 +1,189 @@
+"""NAdam with quantized moments, beside torch's."""
+
+from __future__ import annotations
+
+import copy
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from qmaps.engines.step_scalars import nesterov_momentum, nesterov_product
+from qmaps.optim import NAdam, NAdam4bit, NAdam8bit
+from tests.optim.one_step import assert_bits, given, step
+
+STATES = {"exp_avg": "m", "exp_avg_sq": "v"}
+
+
+@pytest.mark.parametrize("maximize", [False, True])
+@pytest.mark.parametrize("decoupled", [False, True])
+def test_the_documented_operations(decoupled: bool, maximize: bool) -> None:
+    f = np.float32
+    x = given("m", "V")
+    options = {"lr": 0.01, "betas": (0.9, 0.99), "eps": 1e-4, "weight_decay": 0.3,
+               "momentum_decay": 0.02, "decoupled_weight_decay": decoupled,
+               "maximize": maximize}  # fmt: skip
+    found = step(NAdam, x, 4, STATES, **options)
+    p, g, m, v = x["p"], -x["g"] if maximize else x["g"], x["m"], x["v"]
+    if decoupled:
+        p = p * f(1 - 0.01 * 0.3)
+    else:
+        g = g + f(0.3) * p
+    m = f(0.9) * m + f(1 - 0.9) * g
+    v = f(0.99) * v + f(1 - 0.99) * (g * g)
+    now, following = (nesterov_momentum(0.9, 0.02, t) for t in (5, 6))
+    product = nesterov_product(0.9, 0.02, 5)
+    second = 0.99 * ((0.99 * 0.99) * (0.99 * 0.99))  # by squaring
+    u = (
+        f(0.01 * (1 - now) / (1 - product)) * g
+        + f(0.01 * following / (1 - product * following)) * m
+    )
+    p = p - u / (np.sqrt(v) / f(math.sqrt(1 - second)) + f(1e-4))
+    assert_bits(found, p=p, m=m, v=v)
+
+
+@pytest.mark.parametrize("beta1", [0.9, 0.999, 0.0])
+@pytest.mark.parametrize("decay", [4e-3, 0.0, 50.0])
+def test_the_momentum_and_its_product(beta1: float, decay: float) -> None:
+    expected = 1.0
+    for t in range(1, 400):
+        momentum = beta1 * (1 - 0.5 * 0.96 ** (t * decay))
+        assert nesterov_momentum(beta1, decay, t) == pytest.approx(momentum, rel=1e-14)
+        expected *= momentum
+        product = nesterov_product(beta1, decay, t)
+        assert product == pytest.approx(expected, rel=1e-12, abs=2.0**-60)
+        assert 1 - product == pytest.approx(1 - expected, rel=1e-13)
+    # Steps in any order; the product ends where 1 minus it is 1.
+    assert nesterov_product(beta1, decay, 10**12) <= 2.0**-60
+    assert nesterov_product(beta1, decay, 1) == nesterov_momentum(beta1, decay, 1)
+    assert nesterov_product(beta1, decay, 0) == 1.0
+
+
+def trained(
+    make: Any, steps: int, found: torch.optim.Optimizer | None = None, **options: Any
+) -> tuple[torch.Tensor, torch.optim.Optimizer]:
+    """A parameter after `steps` steps, the first of them number 1, or 1 more than `found` took."""
+    torch.manual_seed(0)
+    param = nn.Parameter(torch.randn(60, 100))
+    optimizer = make([param], lr=0.01, **options)
+    start = 0
+    if found is not None:
+        (before,) = found.param_groups[0]["params"]
+        param.data.copy_(before)
+        optimizer.load_state_dict(copy.deepcopy(found.state_dict()))
+        start = int(found.state[before]["step"])
+    for number in range(start, start + steps):
+        param.grad = torch.randn(60, 100, generator=torch.Generator().manual_seed(number))
+        optimizer.step()
+    return param.detach(), optimizer
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"weight_decay": 0.1}, {"weight_decay": 0.1, "decoupled_weight_decay": True},
+     {"momentum_decay": 0.3, "betas": (0.95, 0.99)}],
+    ids=str,
+)  # fmt: skip
+def test_over_100_steps_it_is_torch(options: dict[str, Any]) -> None:
+    ours, a = trained(NAdam, 100, **options)
+    theirs, b = trained(torch.optim.NAdam, 100, **options)
+    assert torch.allclose(ours, theirs, rtol=1e-5, atol=2e-6)
+    mine, other = a.state_dict()["state"][0], b.state_dict()["state"][0]
+    assert set(mine) == set(other) == {"step", "mu_product", "exp_avg", "exp_avg_sq"}
+    for name in ("exp_avg", "exp_avg_sq"):
+        assert torch.allclose(mine[name], other[name], rtol=1e-4, atol=1e-6)
+
+
+def test_the_product_in_a_state_dict_is_that_of_torch() -> None:
+    _, a = trained(NAdam, 9)
+    _, b = trained(torch.optim.NAdam, 9)
+    mine, other = (each.state_dict()["state"][0]["mu_product"] for each in (a, b))
+    assert (mine.dtype, mine.shape) == (other.dtype, other.shape)
+    assert torch.allclose(mine, other, rtol=1e-6, atol=0)
+    # Since a reset; the state itself has no product.
+    _, c = trained(NAdam, 9, reset_every=4)
+    assert c.state_dict()["state"][0]["mu_product"] == np.float32(nesterov_product(0.9, 4e-3, 1))
+    assert set(next(iter(c.state.values()))) == {"step", "reset_step", "exp_avg", "exp_avg_sq"}
+
+
+@pytest.mark.parametrize("decoupled", [False, True])
+def test_a_checkpoint_goes_on_in_torch_and_back(decoupled: bool) -> None:
+    options = {"weight_decay": 0.1, "decoupled_weight_decay": decoupled}
+    whole, _ = trained(torch.optim.NAdam, 30, **options)
+    _, theirs = trained(torch.optim.NAdam, 10, **options)
+    ours, mine = trained(NAdam, 10, theirs)  # the options come from the checkpoint
+    assert mine.param_groups[0]["decoupled_weight_decay"] is decoupled
+    again, _ = trained(torch.optim.NAdam, 10, mine)
+    assert torch.allclose(again, whole, rtol=1e-5, atol=2e-6)
+    # Bit for bit in itself.
+    once, _ = trained(NAdam, 20, theirs)
+    twice, _ = trained(NAdam, 10, mine)
+    assert torch.equal(once, twice)
+    assert not torch.equal(ours, once)
+
+
+@pytest.mark.parametrize("make", [NAdam, torch.optim.NAdam])
+def test_a_shard_loads_a_checkpoint_with_the_product(make: Any) -> None:
+    dist = pytest.importorskip("torch.distributed")
+    fake = pytest.importorskip("torch.testing._internal.distributed.fake_pg")
+    if not dist.is_available():
+        pytest.skip("this torch is built without torch.distributed")
+    from torch.distributed.tensor import Shard, distribute_tensor
+
+    _, found = trained(make, 3)
+    saved = found.state_dict()
+    dist.init_process_group("fake", store=fake.FakeStore(), rank=0, world_size=4)
+    try:
+        mesh = dist.init_device_mesh("cpu", (4,))
+        sharded = nn.Parameter(distribute_tensor(torch.zeros(60, 100), mesh, [Shard(0)]))
+        optimizer = NAdam([sharded])
+        optimizer.load_state_dict(saved)
+        assert set(optimizer.state[sharded]) == {"step", "exp_avg", "exp_avg_sq"}
+        moment = optimizer.state[sharded]["exp_avg"]
+        assert torch.equal(moment, saved["state"][0]["exp_avg"][:15])
+        again = optimizer.state_dict()["state"][0]
+        assert again["mu_product"] == np.float32(nesterov_product(0.9, 4e-3, 3))
+    finally:
+        dist.destroy_process_group()
+
+
+def test_a_group_may_have_another_weight_decay() -> None:
+    first, second = (nn.Parameter(torch.ones(5)) for _ in range(2))
+    optimizer = NAdam(
+        [{"params": [first]}, {"params": [second], "decoupled_weight_decay": True}],
+        weight_decay=0.5,
+    )
+    for param in (first, second):
+        param.grad = torch.zeros(5)
+    optimizer.step()
+    expected = np.float32(1 - 2e-3 * 0.5)
+    assert torch.equal(second, torch.full((5,), float(expected)))  # decayed, and no update
+    assert torch.all(first < expected)  # an update towards 0 of nearly lr
+
+
+def test_specs_of_fixed_widths() -> None:
+    for cls, signed, unsigned in (
+        (NAdam8bit, "B256/DE@8s", "B256/DE-0@8u"),
+        (NAdam4bit, "B128/DE@4s+sr", "B128/DE-0@4u"),
+    ):
+        assert cls([torch.zeros(1)]).param_groups[0]["state_quantizers"] == {
+            "exp_avg": signed, "exp_avg_sq": unsigned,
+        }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"momentum_decay": -1.0}, "momentum_decay=-1.0 must be at least 0"),
+        ({"momentum_decay": math.inf}, "momentum_decay=inf must be finite"),
+        ({"betas": (0.9,)}, "betas=(0.9,) must be two numbers"),
+        ({"decoupled_weight_decay": 1}, "decoupled_weight_decay=1 must be True or False"),
+    ],
+)
+def test_bad_options(options: dict[str, object], message: str) -> None:
+    with pytest.raises((ValueError, TypeError)) as caught:
+        NAdam([torch.zeros(1)], **options)
+    assert str(caught.value) == message
