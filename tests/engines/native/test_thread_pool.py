@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -88,7 +89,11 @@ def test_no_races_under_the_thread_sanitizer(tmp_path: Path) -> None:
     subprocess.run([compiler, *options, "-o", program, *sources], check=True)
     found = subprocess.run([program], check=False, timeout=120, capture_output=True, text=True)
     assert found.returncode == 0, found.stderr
-    assert "2000 calls, 0 wrong" in found.stdout
+    count = re.fullmatch(r"2000 calls, 0 wrong, (\d+) items by threads of the pool\n", found.stdout)
+    assert count is not None, found.stdout
+    # Callers that do everything themselves race with nobody. Of some 199,000 items the pool's
+    # threads take a few thousand here, on one busy processor too.
+    assert int(count[1]) > 0
 
 
 @pytest.mark.parametrize("threads", [2, 3, 16])
