@@ -20,6 +20,10 @@ FORMATS = {
     "rank1/linear@4u": "Format<4, 0, false, false, false, 1>",
     "B64/DE@5s+sr": "Format<5, 64, false, true, true, 1>",
     "logB128/log2@8u": "Format<8, 128, true, false, false, 1>",
+    "B32xf16/softsign@8s": "Format<8, 32, false, false, true, 1, kFormatted>",
+    "B32xf16sq/sqrt@8u": "Format<8, 32, false, false, false, 1, kFormatted>",
+    "B16xe4m3/e2m1@4s": "Format<4, 0, false, false, true, 1>",
+    "rms4B2048/linear@8s+sr": "Format<8, 2048, false, true, true, 1, kRootMean>",
     "any codebook": "Format<8, 256, false, false, true, 4>",
 }
 """Template arguments of kernels, by a quantizer that needs them; ``B128/DE-0@4u`` needs the same as
@@ -31,6 +35,8 @@ PAIRS = (
     ("B128/DE@4s", "B128/linear@4u"),
     ("B128/DE@4s", "rank1/linear@4u"),
     ("B128/DE@4s+sr", "B128/linear@4u"),
+    ("B32xf16/softsign@8s", "B32xf16sq/sqrt@8u"),
+    ("rms4B2048/linear@8s+sr", "rms4B2048/linear@8s+sr"),
     ("any codebook", None),
 )
 """Names in `FORMATS` of first and second moments; None means float32."""

@@ -116,6 +116,7 @@ class DeviceCodebook:
         self.described = np.zeros((), dtype=layout.CODEBOOK)
         self.described["size"] = values.numel()
         self.described["ties"] = bool((values[1:] == values[:-1]).any())
+        self.described["in_log"] = map_.position_rounding
         offsets = [0]
         for above, found in zip(pair, searches(map_), strict=True):
             filled = np.full(2 * layout.MAX_CODES, np.inf, dtype=np.float32)

@@ -38,7 +38,8 @@ _u64, _double = "<u8", "<f8"
 
 PART = np.dtype(
     [("divisor", _i64), ("count", _i64)]
-    + [(name, _address) for name in ("values", "codes", "ends", "grid", "fresh")]
+    + [(name, _address) for name in ("values", "codes", "ends", "stored", "grid", "fresh", "made")]
+    + [("rms", _double), ("kind", _i64)]
 )
 SCALES = np.dtype([("part", PART, MAX_PARTS), ("parts", _i64)])
 SEARCH = np.dtype(
@@ -46,7 +47,8 @@ SEARCH = np.dtype(
     + [(name, _i32) for name in ("shift", "first", "buckets", "negative")]
 )
 CODEBOOK = np.dtype(
-    [("values", _address), ("nearest", SEARCH), ("lower", SEARCH), ("size", _i64), ("ties", _i64)]
+    [("values", _address), ("nearest", SEARCH), ("lower", SEARCH)]
+    + [(name, _i64) for name in ("size", "ties", "in_log")]
 )
 NOISE = np.dtype(
     [(name, _u32) for name in ("key0", "key1", "word1", "word2", "word3", "unused")]

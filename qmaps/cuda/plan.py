@@ -25,6 +25,7 @@ from qmaps.cuda.kernels import kernel
 from qmaps.cuda.rules import PRODUCTS, RULES, rule
 from qmaps.cuda.tensors import (
     DTYPES,
+    Places,
     ScaleLayout,
     Workspace,
     describe_noise,
@@ -117,18 +118,17 @@ class Spans:
     """Describes states in the table of parameters, and collects those with multi-block scales.
 
     Attributes:
-        eight_bit: whether some multi-block scales are stored in 8 bits.
+        grids: whether some multi-block scales are codes of grids.
+        rounds: whether some are not stored as the maxima that they are computed from.
         pieces: rows of ``MultiBlockItem``: parameter, state, part and chunk.
     """
 
     def __init__(self, table: np.ndarray) -> None:
-        self.eight_bit = False
+        self.grids = self.rounds = False
         self.pieces: list[tuple[int, int, int, int]] = []
         self._table = table
         self._workspace = Workspace()
-        self._multi_block: list[
-            tuple[np.ndarray, ScaleLayout, Sequence[Tensor], list[tuple[int, int]]]
-        ] = []
+        self._multi_block: list[tuple[np.ndarray, ScaleLayout, Sequence[Tensor], list[Places]]] = []
 
     def add(self, index: int, place: int, value: Tensor | QuantizedTensor) -> None:
         """Describe a state; multi-block scales are described later, by `place`.
@@ -145,7 +145,7 @@ class Spans:
         target["packed"] = address(value.packed)
         found = _layout(value)
         if found.block:
-            nowhere = [(-1, -1)] * layout.MAX_PARTS
+            nowhere = [Places()] * layout.MAX_PARTS
             describe_scales(target["scales"], found, value.scales, nowhere, value.packed)
             return
         self._add_multi_block(target["scales"], index, place, found, value.scales)
@@ -172,7 +172,8 @@ class Spans:
     ) -> None:
         workspace = self._workspace.place(found, fresh_floats=True)
         self._multi_block.append((target, found, scales, workspace))
-        self.eight_bit = self.eight_bit or found.eight_bit
+        self.grids = self.grids or found.grids
+        self.rounds = self.rounds or found.rounds
         for number, part in enumerate(found.geometry.parts):
             chunks = -(-part.count // layout.SCALES_CHUNK)
             self.pieces += [(index, place, number, chunk) for chunk in range(chunks)]
@@ -273,15 +274,17 @@ class CudaPlan(FusedPlan):
 
     def _make_scales(self, scale: Tensor | None) -> None:
         """Compute new multi-block scales."""
-        if self._eight_bit:
+        if self._grids:
             self._over_scales("read_step_grids")
         for batch, (items, count) in zip(self._batches, self._items, strict=True):
             if batch.multi_block:
                 argument = self._argument(batch, items, count, scale)
                 self._engine.launch_over(kernel("step_maxima", batch.kind), count, argument)
-        if self._eight_bit:
-            for name in ("find_step_ends", "new_step_grids", "round_step_scales"):
-                self._over_scales(name)
+        if self._grids:
+            self._over_scales("find_step_ends")
+            self._over_scales("new_step_grids")
+        if self._rounds:
+            self._over_scales("round_step_scales")
 
     def _over_scales(self, name: str) -> None:
         if self._multi_block_count == 0:
@@ -365,7 +368,7 @@ class CudaPlan(FusedPlan):
         self._statistics = statistics  # keeps the workspace
         self._sums = self._place_sums(table)
         self._workspace = spans.place(self._engine.device)
-        self._eight_bit = spans.eight_bit
+        self._grids, self._rounds = spans.grids, spans.rounds
         self._multi_block_count = len(spans.pieces)
         self._multi_block = self._on_device(np.array(spans.pieces, dtype=layout.MULTI_BLOCK_ITEM))
         self._batches = list(batches.values())

@@ -17,6 +17,7 @@ from qmaps.cuda import layout
 from qmaps.engines.kernels.declarations import (
     Factoring,
     Flags,
+    ScaleKind,
     enumeration,
     headers,
     in_cpp,
@@ -36,7 +37,8 @@ def source_of(file: str) -> str:
     Args:
         file: the name of the file, such as "step.cuh".
     """
-    shared = "".join([enumeration(Flags), enumeration(Factoring), _step_scalar_kinds()])
+    kinds = "".join(map(enumeration, (Flags, Factoring, ScaleKind)))
+    shared = kinds + _step_scalar_kinds()
     return (
         f"namespace qmaps {{\n{shared}}}\n"
         '#include "language.cuh"\n'

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -15,6 +16,7 @@ from qmaps.cuda.codebooks import codebook, searches
 from qmaps.cuda.engine import Engine
 from qmaps.cuda.kernels import kernel
 from qmaps.engines.addresses import address
+from qmaps.engines.kernels.declarations import ScaleKind
 from qmaps.engines.packing import packed_bytes
 from qmaps.engines.philox import RoundingKey
 from qmaps.maps.base import Map
@@ -22,6 +24,17 @@ from qmaps.normalize.base import Normalizer, Scales
 from qmaps.normalize.geometry import Geometry, Stored
 
 DTYPES = {torch.float32: "float", torch.bfloat16: "Bf16", torch.float16: "F16"}
+KINDS = {
+    Stored.FLOAT32: ScaleKind.SCALE_FLOAT32,
+    Stored.FLOAT16: ScaleKind.SCALE_FLOAT16,
+    Stored.BFLOAT16: ScaleKind.SCALE_BFLOAT16,
+    Stored.FLOAT16_SQUARED: ScaleKind.SCALE_FLOAT16_SQUARED,
+    Stored.POWER_OF_TWO: ScaleKind.SCALE_POWER_OF_TWO,
+    Stored.E4M3: ScaleKind.SCALE_E4M3,
+    Stored.ONE: ScaleKind.SCALE_ONE,
+}
+IN_FLOAT32 = (Stored.FLOAT32, Stored.ONE)
+"""The formats whose scales are stored as float32 numbers."""
 MAX_BITS = 8
 
 
@@ -33,16 +46,29 @@ class ScaleLayout:
         geometry: the lists of scales.
         block: elements of a block that is encoded at once: a power of two from 8 to `layout.TILE`,
             where each block has scales of its own. 0 for all others: scales that span more than one
-            block, are stored in 8 bits, or belong to blocks of other sizes.
+            block or depend on those of others, or belong to blocks of other sizes.
     """
 
     geometry: Geometry
     block: int
 
     @property
-    def eight_bit(self) -> bool:
-        """Whether some scales are stored in 8 bits."""
+    def grids(self) -> bool:
+        """Whether some scales are codes of a grid that depends on all of them."""
         return any(part.ends is not None for part in self.geometry.parts)
+
+    @property
+    def rounds(self) -> bool:
+        """Whether some scales are not stored as the maxima that they are computed from."""
+        return not all(part.plain for part in self.geometry.parts)
+
+    @property
+    def scaling(self) -> str:
+        """The ``Scaling`` of ``src/codebook.cuh`` of blocks that are encoded at once."""
+        part = self.geometry.parts[0]
+        if not self.block or (part.plain and not part.rms):
+            return "kMaxima"
+        return "kRootMean" if part.rms else "kFormatted"
 
 
 @functools.lru_cache(maxsize=4096)
@@ -51,18 +77,18 @@ def layout_of(normalizer: Normalizer, shape: tuple[int, ...]) -> ScaleLayout | N
     found = normalizer.geometry(shape)
     if found is None or not found.parts or len(found.parts) > layout.MAX_PARTS:
         return None
-    if any(part.stored is not Stored.FLOAT32 or part.rms for part in found.parts):
-        return None
     if found.quantile:
         return None
     first, numel = found.parts[0], torch.Size(shape).numel()
-    own = found.log or (len(found.parts) == 1 and first.ends is None)
+    single = len(found.parts) == 1 and first.ends is None and first.stored is not Stored.ONE
+    own = found.log or single
     again = first.divisor * first.count < numel
     # A single block may as well be larger than the tensor.
     size = max(layout.UNIT, 1 << (numel - 1).bit_length()) if first.count == 1 else first.divisor
     power = size & (size - 1) == 0 and layout.UNIT <= size <= layout.TILE
     block = size if own and power and not again else 0
-    return None if found.log and not block else ScaleLayout(found, block)
+    needs_block = found.log or any(part.rms for part in found.parts)
+    return None if needs_block and not block else ScaleLayout(found, block)
 
 
 def supports(normalizer: Normalizer, map_: Map, shape: tuple[int, ...]) -> bool:
@@ -73,11 +99,7 @@ def supports(normalizer: Normalizer, map_: Map, shape: tuple[int, ...]) -> bool:
         map_: holds the codebook, of at most 8 bits.
         shape: the shape of the tensor.
     """
-    return (
-        map_.bits <= MAX_BITS
-        and not map_.position_rounding
-        and layout_of(normalizer, shape) is not None
-    )
+    return map_.bits <= MAX_BITS and layout_of(normalizer, shape) is not None
 
 
 def format_name(map_: Map, found: ScaleLayout, *, stochastic: bool) -> str:
@@ -91,7 +113,24 @@ def format_name(map_: Map, found: ScaleLayout, *, stochastic: bool) -> str:
     search = searches(map_)[stochastic]
     signed = len(search.counts) > search.buckets
     flags = [str(flag).lower() for flag in (found.geometry.log, stochastic, signed)]
-    return f"Format<{map_.bits}, {found.block}, {', '.join(flags)}, {search.steps}>"
+    given = [map_.bits, found.block, *flags, search.steps]
+    # The last argument has a default.
+    given += [found.scaling] if found.scaling != "kMaxima" else []
+    return f"Format<{', '.join(map(str, given))}>"
+
+
+class Places(NamedTuple):
+    """Where a part of the scales has its places in the memory of a `Workspace`, in floats.
+
+    Attributes:
+        fresh: of its maxima; -1 for none, as for the others.
+        grid: of its grid.
+        made: of what is to be stored of new scales: 2 bytes each.
+    """
+
+    fresh: int = -1
+    grid: int = -1
+    made: int = -1
 
 
 class Workspace:
@@ -103,24 +142,22 @@ class Workspace:
     def __init__(self) -> None:
         self._floats = 0
 
-    def place(self, found: ScaleLayout, *, fresh_floats: bool) -> list[tuple[int, int]]:
-        """Reserve memory for maxima and grids.
+    def place(self, found: ScaleLayout, *, fresh_floats: bool) -> list[Places]:
+        """Reserve memory for maxima, grids and stored scales.
 
         Args:
             found: the layout of the scales.
             fresh_floats: whether scales that are stored in float32 get maxima of their own, too.
 
         Returns:
-            For each part the offsets of its maxima and of its grid, in floats; -1 for none.
+            The places of each part.
         """
         places = []
         for part in found.geometry.parts:
-            fresh, grid = -1, -1
-            if part.ends is not None:
-                grid = self._take(layout.GRID_FLOATS)
-            if part.ends is not None or fresh_floats:
-                fresh = self._take(part.count)
-            places.append((fresh, grid))
+            grid = -1 if part.ends is None else self._take(layout.GRID_FLOATS)
+            fresh = -1 if part.plain and not fresh_floats else self._take(part.count)
+            made = -1 if part.plain else self._take(-(-part.count // 2))
+            places.append(Places(fresh, grid, made))
         return places
 
     def _take(self, floats: int) -> int:
@@ -137,7 +174,7 @@ def describe_scales(
     target: np.ndarray,
     found: ScaleLayout,
     scales: Sequence[Tensor],
-    places: Sequence[tuple[int, int]],
+    places: Sequence[Places],
     memory: Tensor,
 ) -> None:
     """Fill in ``Scales``.
@@ -146,20 +183,23 @@ def describe_scales(
         target: a record of dtype `SCALES`, changed in place.
         found: the layout of the scales.
         scales: the stored scales.
-        places: the offsets of each part in `memory`, from `Workspace.place`. A part without maxima
+        places: the places of each part in `memory`, from `Workspace.place`. A part without maxima
             of its own uses its stored scales.
         memory: the memory of the `Workspace`.
     """
     target["parts"] = len(found.geometry.parts)
-    for row, part, (fresh, grid) in zip(target["part"], found.geometry.parts, places, strict=False):
+    for row, part, place in zip(target["part"], found.geometry.parts, places, strict=False):
         row["divisor"], row["count"] = part.divisor, part.count
+        row["kind"], row["rms"] = KINDS[part.stored].value, part.rms
         stored = address(scales[part.array], part.count, "a tensor of scales")
         if part.ends is None:
-            row["values"] = stored
+            row["stored"] = stored
+            row["values"] = stored if part.stored in IN_FLOAT32 else 0
         else:
             row["codes"], row["ends"] = stored, address(scales[part.ends])
-        row["fresh"] = stored if fresh < 0 else address(memory) + 4 * fresh
-        row["grid"] = 0 if grid < 0 else address(memory) + 4 * grid
+        row["fresh"] = stored if place.fresh < 0 else address(memory) + 4 * place.fresh
+        row["grid"] = 0 if place.grid < 0 else address(memory) + 4 * place.grid
+        row["made"] = 0 if place.made < 0 else address(memory) + 4 * place.made
 
 
 def describe_noise(target: np.ndarray, key: RoundingKey) -> None:
@@ -227,7 +267,7 @@ def quantize(
             task["flags"] = 0
     if out is not None and not found.block:
         for part in found.geometry.parts:
-            if part.ends is None:
+            if part.plain:
                 scales[part.array].zero_()  # the initial value of maxima
     memory = prepare(engine, task, x.dtype, found, scales, key)
     encode = kernel("encode", DTYPES[x.dtype], format_name(map_, found, stochastic=key is not None))
@@ -274,21 +314,22 @@ def prepare(
 def _make_scales(engine: Engine, task: np.ndarray, dtype: torch.dtype, found: ScaleLayout) -> None:
     """Compute the new scales of a tensor whose `ScaleLayout.block` is 0."""
     engine.launch_over(kernel("find_maxima", DTYPES[dtype]), tiles(int(task["numel"])), task)
-    if found.eight_bit:
+    if found.grids:
         engine.launch_over(kernel("find_tensor_ends"), chunks(found), task)
         engine.launch(kernel("new_tensor_grids"), len(found.geometry.parts), task)
+    if found.rounds:
         engine.launch_over(kernel("round_tensor_scales"), chunks(found), task)
 
 
 def store_scales(engine: Engine, task: np.ndarray, found: ScaleLayout) -> None:
-    """Store the scales that `prepare` computed; only those in 8 bits are not stored yet.
+    """Store the scales that `prepare` rounded; all others are stored already.
 
     Args:
         engine: the engine of the device.
         task: the ``Tensor`` that `prepare` filled in.
         found: the layout of the scales.
     """
-    if found.eight_bit:
+    if found.rounds and not found.block:
         engine.launch_over(kernel("commit_tensor_scales"), chunks(found), task)
 
 
@@ -332,7 +373,7 @@ def describe_stored(
         Memory that must live until the last launch with `task`.
     """
     memory = _place_scales(engine, task, found, scales)
-    if found.eight_bit:
+    if found.grids:
         engine.launch(kernel("read_tensor_grids"), len(found.geometry.parts), task)
     return memory
 

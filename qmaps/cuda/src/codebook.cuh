@@ -13,7 +13,14 @@ namespace qmaps {
 //   kStochastic   rounding
 //   kSigned       some limits between codes are negative
 //   kSteps        halvings that are left after the first guess of a search
-template <int kBits_, int kBlock_, bool kLog_, bool kStochastic_, bool kSigned_, int kSteps_>
+//   kScaling      how the scale of a kBlock comes about
+enum Scaling : int {
+    kMaxima,     // the largest magnitude, in float32
+    kFormatted,  // the largest magnitude, in the part's format
+    kRootMean,   // the part's multiple of the root mean square, in its format
+};
+template <int kBits_, int kBlock_, bool kLog_, bool kStochastic_, bool kSigned_, int kSteps_,
+          Scaling kScaling_ = kMaxima>
 struct Format {
     static constexpr bool kQuantized = true;
     static constexpr int kBits = kBits_;
@@ -22,12 +29,17 @@ struct Format {
     static constexpr bool kStochastic = kStochastic_;
     static constexpr bool kSigned = kSigned_;
     static constexpr int kSteps = kSteps_;
+    static constexpr Scaling kScaling = kScaling_;
+    // Words of shared memory for what threads find out together about scales.
+    static constexpr int kShared =
+        kScaling == kRootMean && kBlock > kWarp * kUnit ? 2 * kThreads : kWarps;
 };
 
 // A state that stays in float32.
 struct Plain {
     static constexpr bool kQuantized = false;
     static constexpr int kBlock = 1;
+    static constexpr int kShared = 1;
 };
 
 struct alignas(16) SharedBook {
@@ -35,7 +47,7 @@ struct alignas(16) SharedBook {
     float limit[2 * kMaxCodes];
     std::uint8_t guess[kMaxGuesses];
     float least, most;  // magnitudes within the first bucket and within the last
-    std::int32_t shift, first, negative, last, ties;
+    std::int32_t shift, first, negative, last, ties, in_log;
 };
 
 // Every thread of the block; others may read it after a __syncthreads().
@@ -55,6 +67,7 @@ QMAPS_INLINE void load_book(const Codebook& codebook, bool lower, SharedBook& to
                            << search.shift);
         to.last = static_cast<std::int32_t>(codebook.size) - 1;
         to.ties = static_cast<std::int32_t>(codebook.ties);
+        to.in_log = static_cast<std::int32_t>(codebook.in_log);
     }
 }
 

@@ -44,7 +44,12 @@ QMAPS_INLINE void in_part(const Part& part, std::int64_t at, int count, const Ru
 }
 
 QMAPS_INLINE float stored_scale(const Part& part, std::int64_t index) {
-    return part.codes ? part.grid[part.codes[index]] : part.values[index];
+    if (part.values) return part.values[index];
+    if (part.codes) return part.grid[part.codes[index]];
+    const int kind = static_cast<int>(part.kind);
+    return scale_of_bits(kind, kind == kScalePowerOfTwo
+                                   ? static_cast<const std::uint8_t*>(part.stored)[index]
+                                   : static_cast<const std::uint16_t*>(part.stored)[index]);
 }
 
 // The scales of eight elements, as stored or as about to be.
@@ -67,7 +72,10 @@ QMAPS_INLINE void decode_unit(const SharedBook& codebook, const Scales& scales, 
     for (int j = 0; j < kUnit; ++j) value[j] = codebook.value[codes >> (8 * j) & 0xFFu];
     if constexpr (F::kBlock > 0) {
         const std::int64_t block = count > 0 ? at / F::kBlock : 0;
-        const float first = count > 0 ? scales.part[0].values[block] : 0.0f;
+        float first = 0.0f;
+        if (count > 0)
+            first = F::kScaling == kMaxima ? scales.part[0].values[block]
+                                           : stored_scale(scales.part[0], block);
         if constexpr (F::kLog) {
             const float second = count > 0 ? scales.part[1].values[block] : 0.0f;
             for (int j = 0; j < kUnit; ++j) x[j] = log_value(value[j], first, second);
@@ -128,11 +136,12 @@ QMAPS_INLINE std::uint64_t round_unit(const SharedBook& codebook, const Noise& n
         if constexpr (F::kStochastic) {
             const int above = code < codebook.last ? code + 1 : codebook.last;
             float low = codebook.value[code], high = codebook.value[above];
-            if (F::kLog) {
+            const bool in_log = F::kLog && !codebook.in_log;
+            if (in_log) {
                 low = log_value(low, first, second);
                 high = log_value(high, first, second);
             }
-            code = rounds_up(draw_of(draws, j), F::kLog ? x[j] : n[j], low, high) ? above : code;
+            code = rounds_up(draw_of(draws, j), in_log ? x[j] : n[j], low, high) ? above : code;
             if (codebook.ties)
                 while (code > 0 && codebook.value[code - 1] == codebook.value[code]) --code;
         }
@@ -143,15 +152,20 @@ QMAPS_INLINE std::uint64_t round_unit(const SharedBook& codebook, const Noise& n
     return codes;
 }
 
-// Elements under the scale of their block.
+// Elements under the scale of their block, of which they are at most a few times unless kScaling
+// can make it smaller.
+template <Scaling kScaling>
 QMAPS_INLINE void normalize_unit(const float* x, float scale, float* n) {
     std::uint32_t least = kAll;  // of magnitudes but 0, less 1
+    std::uint32_t most = 0;
     for (int j = 0; j < kUnit; ++j) {
-        const std::uint32_t magnitude = (bits_of(x[j]) & 0x7FFFFFFFu) - 1u;
-        least = magnitude < least ? magnitude : least;
+        const std::uint32_t magnitude = bits_of(x[j]) & 0x7FFFFFFFu;
+        least = magnitude - 1u < least ? magnitude - 1u : least;
+        most = magnitude > most ? magnitude : most;
     }
     constexpr float kSmall = 7.888609052210118e-31f, kLarge = 67108864.0f;  // 2^-100, 2^26
-    if (least >= bits_of(kSmall) && scale >= kSmall && scale <= kLarge) {
+    const bool near = kScaling == kMaxima || float_of(most) <= 1024.0f * scale;
+    if (least >= bits_of(kSmall) && scale >= kSmall && scale <= kLarge && near) {
         const Divisor divisor(scale);
         for (int j = 0; j < kUnit; ++j) n[j] = divisor.under(x[j]);
     } else {
@@ -199,6 +213,22 @@ QMAPS_INLINE void block_scales(const float* x, int count, std::uint32_t* shared,
     }
 }
 
+// A multiple of the root mean square of the block that a thread's eight elements belong to, `count`
+// of them in the tensor; see qmaps.normalize.root_mean_square.
+template <class F>
+QMAPS_INLINE float root_mean_scale(const float* x, int count, double factor,
+                                   std::uint32_t* shared) {
+    constexpr int kLanes = F::kBlock / kUnit;
+    auto* places = reinterpret_cast<double*>(shared);
+    double squares[kUnit], there[kUnit];
+    for (int j = 0; j < kUnit; ++j) {
+        squares[j] = static_cast<double>(x[j]) * static_cast<double>(x[j]);
+        there[j] = j < count ? 1.0 : 0.0;
+    }
+    const double sum = tree_sum<kLanes>(squares, places);
+    return rms_of(sum, tree_sum<kLanes>(there, places), factor);
+}
+
 // What eight elements are encoded under: a scale each, or where blocks are coded at once, the scale
 // or the ends of the log2 range of their block.
 struct UnitScales {
@@ -213,7 +243,15 @@ QMAPS_INLINE void make_unit_scales(const Scales& scales, std::int64_t at, int co
                                    const float* x, std::uint32_t* shared, UnitScales& under) {
     if constexpr (F::kBlock > 0) {
         block_scales<F>(x, count, shared, under.first, under.second);
-        if (count > 0 && at % F::kBlock == 0) {
+        const bool writes = count > 0 && at % F::kBlock == 0;
+        if constexpr (F::kScaling != kMaxima) {
+            const Part& part = scales.part[0];
+            const int kind = static_cast<int>(part.kind);
+            if (F::kScaling == kRootMean)
+                under.first = root_mean_scale<F>(x, count, part.rms, shared);
+            if (writes) keep_scale(kind, under.first, part.stored, at / F::kBlock);
+            under.first = in_format(kind, under.first);
+        } else if (writes) {
             scales.part[0].values[at / F::kBlock] = under.first;
             if (F::kLog) scales.part[1].values[at / F::kBlock] = under.second;
         }
@@ -233,7 +271,7 @@ QMAPS_INLINE std::uint64_t encode_under(const SharedBook& codebook, const UnitSc
     if constexpr (F::kLog) {
         for (int j = 0; j < kUnit; ++j) n[j] = log_position(x[j], under.first, under.second);
     } else if constexpr (F::kBlock > 0) {
-        normalize_unit(x, under.first, n);
+        normalize_unit<F::kScaling>(x, under.first, n);
     } else {
         for (int j = 0; j < kUnit; ++j) n[j] = normalized(x[j], under.each[j]);
     }

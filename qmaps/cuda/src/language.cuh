@@ -29,6 +29,7 @@ constexpr int kThreads = 256;              // of every block
 constexpr int kUnit = 8;                   // elements of a thread: whole bytes of codes of any width
 constexpr int kTile = kThreads * kUnit;    // elements that a block works on at a time
 constexpr int kWarp = 32;
+constexpr int kWarps = kThreads / kWarp;
 constexpr unsigned kAll = 0xFFFFFFFFu;     // the threads of a warp
 
 }  // namespace qmaps

@@ -17,11 +17,15 @@ constexpr int kMaxGuesses = 4096;
 struct Part {
     std::int64_t divisor;
     std::int64_t count;
-    float* values;         // as stored, or
+    float* values;         // as stored in float32, or
     std::uint8_t* codes;   // as stored in 8 bits,
-    float* ends;           // with the ends of their grid;
+    float* ends;           // with the ends of their grid, or the level that they are multiples of;
+    void* stored;          // in the format of `kind`, where they are no such codes
     float* grid;           // 256 scales by their code, a place for them
     float* fresh;          // the maxima from which new scales come; a place for them
+    std::uint16_t* made;   // what is to be stored of new scales; a place for them
+    double rms;            // scales are this multiple of the root mean square; 0: maxima
+    std::int64_t kind;     // a ScaleKind
 };
 
 struct Scales {
@@ -46,6 +50,7 @@ struct Codebook {
     Search lower;                 // code of the lower of the two neighbours
     std::int64_t size;
     std::int64_t ties;            // whether some values are equal
+    std::int64_t in_log;          // stochastic rounding is between positions in a log2 range
 };
 
 // Names the random bits of one tensor; see qmaps.engines.philox.

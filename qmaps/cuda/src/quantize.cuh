@@ -60,7 +60,7 @@ __global__ void find_maxima(const Tensor t) {
 template <class T, class F>
 __global__ void encode(const Tensor t) {
     __shared__ SharedBook codebook;
-    __shared__ std::uint32_t largest[kThreads / kWarp];
+    alignas(8) __shared__ std::uint32_t largest[F::kShared];
     load_book(t.codebook, F::kStochastic, codebook);
     __syncthreads();
     int flags = 0;

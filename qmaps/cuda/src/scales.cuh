@@ -42,6 +42,20 @@ QMAPS_INLINE void fill_grid(float low, float high, float* grid, std::uint32_t* s
     __syncthreads();
 }
 
+// The same of scales in E4M3.
+QMAPS_INLINE void fill_e4m3_grid(float level, float* grid) {
+    static_assert(kThreads == 256);
+    grid[threadIdx.x] = scale_of_e4m3(threadIdx.x, level);
+    __syncthreads();
+}
+
+// See qmaps.normalize.e4m3: of the largest scale, which may be infinity or NaN.
+QMAPS_INLINE float level_of(float largest) {
+    constexpr float kNormal = 1.17549435e-38f;
+    const float level = largest / 448.0f;
+    return largest != 0.0f && level < kNormal ? kNormal : level;
+}
+
 // The first code from 1 on whose scale is at least `scale`, 256 where there is none.
 QMAPS_INLINE int code_above(const float* grid, float scale) {
     int code = 1;
@@ -57,7 +71,12 @@ constexpr std::int64_t kScalesChunk = 4096;  // scales that a block of threads t
 
 // The scales that stored codes stand for. Every thread of the block, as in all that follows.
 QMAPS_INLINE void read_grid(const Part& part, std::uint32_t* shared) {
-    if (part.ends) fill_grid(part.ends[0], part.ends[1], part.grid, shared);
+    if (!part.ends) return;
+    if (part.kind == kScaleE4m3) {
+        fill_e4m3_grid(part.ends[0], part.grid);
+    } else {
+        fill_grid(part.ends[0], part.ends[1], part.grid, shared);
+    }
 }
 
 // The ends of new scales, of all parts that share them. Scales are not negative: they order as
@@ -88,6 +107,12 @@ QMAPS_INLINE void new_grid(const Scales& scales, int p, std::uint32_t* shared) {
     if (!part.ends || first_sharing(scales, p) != p) return;
     const std::uint32_t high = bits_of(part.grid[kFound]), low = bits_of(part.grid[kFound + 1]);
     const float most = float_of(high);
+    if (part.kind == kScaleE4m3) {
+        const float level = level_of(most);
+        if (threadIdx.x == 0) part.grid[kNewEnds] = level;
+        fill_e4m3_grid(level, part.grid + kNewGrid);
+        return;
+    }
     const float least = high > kInfinityBits ? most : low == 0 ? 0.0f : float_of(~low);
     if (threadIdx.x == 0) {
         part.grid[kNewEnds] = least;
@@ -96,17 +121,35 @@ QMAPS_INLINE void new_grid(const Scales& scales, int p, std::uint32_t* shared) {
     fill_grid(least, most, part.grid + kNewGrid, shared);
 }
 
-// New scales rounded up to the grid.
+// What a scale is stored as on this grid: codes of a log2 grid round up.
+QMAPS_INLINE int grid_code(const Part& part, const float* grid, float level, float scale) {
+    if (part.kind == kScaleE4m3) return scale_to_e4m3(scale, level);
+    // Under a grid of NaN, as the reference has it, all but zero take the last code.
+    const bool finite = (bits_of(grid[255]) & 0x7FFFFFFFu) < kInfinityBits;
+    const int code = finite ? code_above(grid, scale) : 255;
+    return scale == 0.0f ? 0 : code < 255 ? code : 255;
+}
+
+// Round new scales to what they are stored as.
 QMAPS_INLINE void round_scales(const Scales& scales, int p, std::int64_t chunk) {
     const Part& part = scales.part[p];
-    if (!part.ends) return;
-    const float* grid = scales.part[first_sharing(scales, p)].grid + kNewGrid;
+    const float* given = part.ends ? scales.part[first_sharing(scales, p)].grid : nullptr;
+    if (!given && part.kind == kScaleFloat32) return;
     for (std::int64_t i = chunk * kScalesChunk + threadIdx.x;
          i < part.count && i < (chunk + 1) * kScalesChunk; i += kThreads) {
         const float scale = part.fresh[i];
-        if (scale == 0.0f) continue;
-        const int code = code_above(grid, scale);
-        part.fresh[i] = grid[code > 255 ? 255 : code];
+        if (given) {
+            const float* grid = given + kNewGrid;
+            const int code = grid_code(part, grid, given[kNewEnds], scale);
+            part.made[i] = static_cast<std::uint16_t>(code);
+            part.fresh[i] = grid[code];
+        } else if (part.kind == kScaleOne) {
+            part.fresh[i] = one_of(scale);
+        } else {
+            const int kind = static_cast<int>(part.kind);
+            part.made[i] = scale_bits(kind, scale);
+            part.fresh[i] = scale_of_bits(kind, part.made[i]);
+        }
     }
 }
 
@@ -114,22 +157,18 @@ QMAPS_INLINE void round_scales(const Scales& scales, int p, std::int64_t chunk) 
 QMAPS_INLINE void commit_scales(const Scales& scales, int p, std::int64_t chunk) {
     const Part& part = scales.part[p];
     const std::int64_t begin = chunk * kScalesChunk;
-    const float* given = part.ends ? scales.part[first_sharing(scales, p)].grid : nullptr;
-    if (given && begin == 0 && threadIdx.x < 2)
-        part.ends[threadIdx.x] = given[kNewEnds + threadIdx.x];
+    if (part.ends && begin == 0 && threadIdx.x < (part.kind == kScaleE4m3 ? 1 : 2))
+        part.ends[threadIdx.x] =
+            scales.part[first_sharing(scales, p)].grid[kNewEnds + threadIdx.x];
     for (std::int64_t i = begin + threadIdx.x; i < part.count && i < begin + kScalesChunk;
          i += kThreads) {
-        const float scale = part.fresh[i];
-        if (!given) {
-            part.values[i] = scale;
-            continue;
+        if (part.values) {
+            part.values[i] = part.fresh[i];
+        } else if (part.codes) {
+            part.codes[i] = static_cast<std::uint8_t>(part.made[i]);
+        } else {
+            put_scale_bits(static_cast<int>(part.kind), part.made[i], part.stored, i);
         }
-        const float* grid = given + kNewGrid;
-        const bool finite = (bits_of(grid[255]) & 0x7FFFFFFFu) < kInfinityBits;
-        const int code = code_above(grid, scale);
-        // Under a grid of NaN, as the reference has it, all but zero take the last code.
-        part.codes[i] = static_cast<std::uint8_t>(
-            scale == 0.0f ? 0 : finite && code < 255 ? code : 255);
     }
 }
 

@@ -5,6 +5,8 @@
 
 namespace qmaps {
 
+constexpr int larger(int one, int other) { return other > one ? other : one; }
+
 // How parameters of one kind are stepped.
 //   R         the update rule
 //   P, G      what parameters and gradients are stored as; P can be a Split
@@ -23,6 +25,7 @@ struct Kind {
     static constexpr bool kRounds = kRounds_;
     static constexpr int kCodebooks = (S0::kQuantized ? 1 : 0) + (S1::kQuantized ? 1 : 0) +
                                   (S2::kQuantized ? 1 : 0);
+    static constexpr int kShared = larger(S0::kShared, larger(S1::kShared, S2::kShared));
 };
 
 // The shared codebook of state k: those of quantized states lie side by side.
@@ -201,7 +204,7 @@ template <class K>
 __global__ void __launch_bounds__(kThreads) step(const Batch batch) {
     using R = typename K::Rule;
     __shared__ SharedBook codebooks[K::kCodebooks > 0 ? K::kCodebooks : 1];
-    __shared__ std::uint32_t largest[kThreads / kWarp];
+    alignas(8) __shared__ std::uint32_t largest[K::kShared];
     if (*batch.skip) return;
     load_books<K>(batch, codebooks);
     for (std::int64_t i = blockIdx.x; i < batch.count; i += gridDim.x) {

@@ -7,7 +7,6 @@
 
 namespace qmaps {
 
-constexpr int kWarps = kThreads / kWarp;
 constexpr int kChunkTiles = 4;                                          // of a chunk
 constexpr std::int64_t kSumsChunk = std::int64_t{kChunkTiles} * kTile;  // its elements
 

@@ -8,6 +8,7 @@
 #include "halves.hpp"
 #include "pack.hpp"
 #include "scales.hpp"
+#include "scale_formats.hpp"
 #include "codec.hpp"
 #include "dither.hpp"
 #include "updates.hpp"

@@ -284,10 +284,7 @@ static float rms_scale(const float* x, std::int64_t count, std::int64_t block, d
     for (std::int64_t i = count; i < size; ++i) squares[i] = 0.0;
     for (std::int64_t half = size / 2; half > 0; half /= 2)
         for (std::int64_t i = 0; i < half; ++i) squares[i] += squares[i + half];
-    const double root = double_root_of(squares[0] / static_cast<double>(count)) * factor;
-    const bool finite = root - root == 0.0;
-    const auto scale = static_cast<float>(finite && root > kLargest ? kLargest : root);
-    return squares[0] > 0.0 && scale == 0.0f ? float_of(1) : scale;
+    return rms_of(squares[0], static_cast<double>(count), factor);
 }
 
 // Set the two ends of a log2 range.

@@ -191,39 +191,12 @@ static void raise_to_grid(const float* grid, float* scales, std::int64_t count,
     }
 }
 
-// See qmaps.normalize.e4m3.
-inline float from_e4m3(std::uint32_t code) {
-    const std::uint32_t magnitude = code & 0x7Fu;
-    // Aligned with float32's fields, the exponent is 120 too small.
-    const float value = float_of(magnitude << 20) * 1.329227995784916e+36f;  // 2^120
-    return magnitude == 0x7Fu ? float_of(0x7FC00000u) : value;
-}
-
-// Of magnitudes up to 448, and NaN; ties to even.
-inline std::uint8_t to_e4m3(float value) {
-    const std::uint32_t magnitude = bits_of(value) & 0x7FFFFFFFu;
-    std::uint32_t code;
-    if (magnitude > kInfinityBits) {
-        code = 0x7Fu;
-    } else if (magnitude < 0x3C800000u) {  // below 2^-6: the sum's last place is 2^-9
-        code = bits_of(float_of(magnitude) + 16384.0f) - 0x46800000u;
-    } else {
-        code = (magnitude - 0x3C000000u + 0x7FFFFu + ((magnitude >> 20) & 1u)) >> 20;
-    }
-    return static_cast<std::uint8_t>(code);
-}
-
 static void scale_grid(int kind, const float* ends, float* grid) {
     if (kind != kScaleE4m3) {
         eight_bit_grid(ends[0], ends[1], grid);
         return;
     }
-    const float level = ends[0];
-    const bool finite = (bits_of(level) & 0x7FFFFFFFu) < kInfinityBits;
-    for (std::uint32_t code = 0; code < 256; ++code) {
-        const float scale = from_e4m3(code) * level;
-        grid[code] = finite && scale > kLargest ? kLargest : scale;
-    }
+    for (std::uint32_t code = 0; code < 256; ++code) grid[code] = scale_of_e4m3(code, ends[0]);
 }
 
 static void onto_grid(int kind, const float* ends, const float* grid, float* scales,
@@ -233,71 +206,9 @@ static void onto_grid(int kind, const float* ends, const float* grid, float* sca
         return;
     }
     for (std::int64_t i = 0; i < count; ++i) {
-        float quotient = scales[i] == 0.0f ? scales[i] : scales[i] / ends[0];
-        quotient = quotient > 448.0f ? 448.0f : quotient;
-        quotient = quotient > 0.0f && quotient < 0.001953125f ? 0.001953125f : quotient;
-        codes[i] = to_e4m3(quotient);
+        codes[i] = scale_to_e4m3(scales[i], ends[0]);
         scales[i] = grid[codes[i]];
     }
-}
-
-// See qmaps.normalize._float_scales: finite scales stay finite, and those that are not 0 stay so.
-inline std::uint16_t scale_to_f16(float scale) {
-    const std::uint16_t half = to_f16(scale > 65504.0f && scale <= kLargest ? 65504.0f : scale);
-    return half == 0 && scale > 0.0f ? 1 : half;
-}
-
-inline std::uint16_t scale_to_bf16(float scale) {
-    const float largest = float_of(0x7F7F0000u);
-    const std::uint16_t half = to_bf16(scale > largest && scale <= kLargest ? largest : scale);
-    return half == 0 && scale > 0.0f ? 1 : half;
-}
-
-// See qmaps.normalize.e8m0.
-inline std::uint16_t scale_to_exponent(float scale) {
-    const std::uint32_t bits = bits_of(scale) & 0x7FFFFFFFu;
-    const std::uint32_t exponent = bits >> 23;
-    const std::uint32_t above = exponent < 253 ? exponent + 1 : exponent == 255 ? 255 : 254;
-    return static_cast<std::uint16_t>(bits == 0 ? 0 : above);
-}
-
-// The bits that a scale is stored as, in a format other than float32; and the scale they stand for.
-inline std::uint16_t scale_bits(int kind, float scale) {
-    if (kind == kScaleFloat16) return scale_to_f16(scale);
-    if (kind == kScaleBfloat16) return scale_to_bf16(scale);
-    if (kind == kScaleFloat16Squared) return scale_to_f16(root_of(scale));
-    return scale_to_exponent(scale);
-}
-
-inline float scale_of_bits(int kind, std::uint16_t bits) {
-    if (kind == kScaleFloat16) return from_f16(bits);
-    if (kind == kScaleBfloat16) return from_bf16(bits);
-    if (kind == kScaleFloat16Squared) return from_f16(bits) * from_f16(bits);
-    return float_of(static_cast<std::uint32_t>(bits) << 23);
-}
-
-inline void put_scale_bits(int kind, std::uint16_t bits, void* stored, std::int64_t index) {
-    if (kind == kScalePowerOfTwo) {
-        static_cast<std::uint8_t*>(stored)[index] = static_cast<std::uint8_t>(bits);
-    } else {
-        static_cast<std::uint16_t*>(stored)[index] = bits;
-    }
-}
-
-// Store a scale in its format, and return what it stands for there.
-inline float keep_scale(int kind, float scale, void* stored, std::int64_t index) {
-    if (kind == kScaleFloat32) {
-        static_cast<float*>(stored)[index] = scale;
-        return scale;
-    }
-    const std::uint16_t bits = scale_bits(kind, scale);
-    put_scale_bits(kind, bits, stored, index);
-    return scale_of_bits(kind, bits);
-}
-
-// The scale of what has this largest magnitude; see qmaps.normalize.unscaled.
-inline float one_of(float largest) {
-    return largest == 0.0f ? 0.0f : largest <= kLargest ? 1.0f : float_of(0x7FC00000u);
 }
 
 static void widen_scales(int kind, const void* stored, std::int64_t count, float* scales) {
