@@ -37,9 +37,11 @@ inline void decode_codes(const Codec& codec, const ScaleView& view, const std::u
         return;
     }
     if (codec.dither) {
-        look_up(codebook.values, codes, halves, out, count);
-        take_offsets(codec.dither, at, count, out, scratch);
-        multiply(view, at, count, out);
+        made(out, count, streams, scratch, [&](float* to) ALWAYS_INLINE {
+            look_up(lookup, codes, halves, to, count);
+            take_offsets(codec.dither, at, count, to, scratch);
+            multiply(view, at, count, to);
+        });
         return;
     }
     const PartView& part = view.part[0];
