@@ -282,6 +282,7 @@ def test_what_was_overwritten_comes_back(spec: str, numel: int, each_isa, thread
         "B256x8/DE-0@8u",
         "B256/linear@10s",
         "logB64/log2@4u",
+        "B128/linear@4s+dither",
     ],
 )
 def test_tensors_larger_than_caches(spec: str, each_isa) -> None:
