@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from benchmarks.bandwidth import bandwidth
+from benchmarks.bandwidth import bandwidth, one_way
 from benchmarks.case import OURS, Measured, Options, failure
 from benchmarks.cases import CASES
 from benchmarks.command import folder, selected, shared_options
@@ -56,12 +56,13 @@ def measure(cases: Sequence[Measured], options: Options) -> dict[str, Any]:
         print(f"{number}/{len(cases)} {_brief(found[0])} ({took:.1f} s)", flush=True)
     # Once more: other programs may have been at work at the beginning.
     after = bandwidth(options.rounds, options.scale), arithmetic(options.rounds)
-    kernels, dividing = (
+    kernels, per_second = (
         {name: None if rate is None else max(rate, again[name]) for name, rate in first.items()}
         for first, again in zip(before, after, strict=True)
     )
     best = max(kernels.values())
-    limits = Limits(best, **dividing)
+    reading, writing = one_way(kernels)
+    limits = Limits(best, reading, writing, **per_second)
     for row in rows:
         row["share_of_bandwidth"] = {
             name: 1e9 * nbytes / row["values"][name]["median"] / best
@@ -69,8 +70,13 @@ def measure(cases: Sequence[Measured], options: Options) -> dict[str, Any]:
         }
         row["roofline"] = shares(row, limits)
     return {
-        "bytes_per_second": {"best": best, "kernels": kernels},
-        "per_second": dividing,
+        "bytes_per_second": {
+            "best": best,
+            "read": reading,
+            "written": writing,
+            "kernels": kernels,
+        },
+        "per_second": per_second,
         "cases": rows,
     }
 

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import torch
 
-from benchmarks.timing import Clock, interleaved, stopwatch
+from benchmarks.timing import Clock, Work, interleaved, stopwatch
 
 FULL = 1 << 26
 """Elements of each array at full size, 256 MiB: far more than caches hold."""
+
+MOVED = {"copy": (4, 4), "triad": (8, 4), "update": (8, 4), "read": (4, 0), "write": (0, 4)}
+"""Bytes per element that each kernel reads and writes."""
 
 
 def bandwidth(
@@ -19,7 +24,7 @@ def bandwidth(
 ) -> dict[str, float]:
     """Bytes per second, by kernel; the best round of each, as STREAM counts.
 
-    A byte counts each time the kernel reads or writes it. What a processor reads besides,
+    A byte counts each time the kernel reads or writes it (`MOVED`). What a processor reads besides,
     before it writes to memory that it has not read, does not count; ``update`` has none of it.
 
     Args:
@@ -30,14 +35,28 @@ def bandwidth(
     """
     elements = max(1 << 20, int(FULL * scale))
     a, b, c = (torch.full((elements,), value, device=device) for value in (1.0, 2.0, 3.0))
-    kernels = {
-        "copy": (8, lambda: a.copy_(b)),
-        "triad": (12, lambda: torch.add(b, c, alpha=3.0, out=a)),
-        "update": (12, lambda: a.add_(b, alpha=-1.0)),
-        "read": (4, lambda: a.sum()),
+    works: dict[str, Work] = {
+        "copy": lambda: a.copy_(b),
+        "triad": lambda: torch.add(b, c, alpha=3.0, out=a),
+        "update": lambda: a.add_(b, alpha=-1.0),
+        "read": lambda: a.sum(),
+        # Not of zeros, which some processors write faster than other numbers.
+        "write": lambda: a.fill_(1.5),
     }
-    works = {name: work for name, (_, work) in kernels.items()}
     seconds, failed = interleaved(works, rounds, clock=clock)
     for error in failed.values():
         raise error
-    return {name: kernels[name][0] * elements / min(each) for name, each in seconds.items()}
+    return {name: sum(MOVED[name]) * elements / min(each) for name, each in seconds.items()}
+
+
+def one_way(kernels: Mapping[str, float]) -> tuple[float, float]:
+    """Bytes per second read, and written, by the kernel that is fastest at it.
+
+    Args:
+        kernels: what `bandwidth` returns.
+    """
+    reading, writing = (
+        max(rate * MOVED[name][way] / sum(MOVED[name]) for name, rate in kernels.items())
+        for way in (0, 1)
+    )
+    return reading, writing

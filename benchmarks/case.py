@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any, Protocol
 
+from benchmarks.limits import Needs
 from benchmarks.neighbours import Neighbours
 from benchmarks.timing import Work, interleaved, quartiles, ratio
 
@@ -40,7 +41,7 @@ class Setup:
         contenders: by name, what prepares its work. One that raises is reported as skipped.
         elements: times are given per element.
         nbytes: by contender, bytes per element that must cross the memory bus.
-        divider: by contender, how often it must divide, and take a root, per element.
+        needs: by contender, what else it needs.
         refresh: given the round's number, changes the inputs; not timed.
         check: measures whether the answers are right, after the timing.
     """
@@ -48,7 +49,7 @@ class Setup:
     contenders: Mapping[str, Callable[[], Work]]
     elements: int
     nbytes: Mapping[str, float] = field(default_factory=dict)
-    divider: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+    needs: Mapping[str, Needs] = field(default_factory=dict)
     refresh: Callable[[int], None] | None = None
     check: Callable[[], dict[str, float]] | None = None
 
@@ -106,8 +107,8 @@ class Case:
             | {
                 "elements": setup.elements,
                 "bytes_per_element": nbytes,
-                "divider_per_element": {
-                    name: [*setup.divider.get(name, (0, 0))] for name in nbytes
+                "needs_per_element": {
+                    name: asdict(setup.needs.get(name, Needs())) for name in nbytes
                 },
                 "goal": self.goal,
                 "checks": checks,

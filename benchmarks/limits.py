@@ -1,4 +1,4 @@
-"""What no work can be faster than here: memory, and the units that divide and take roots."""
+"""What no work can be faster than here: memory, the divider, and the unit that shuffles."""
 
 from __future__ import annotations
 
@@ -10,43 +10,89 @@ from typing import Any
 import torch
 
 from benchmarks.timing import Clock, interleaved, stopwatch
+from qmaps import Quantizer
 from qmaps.engines import native
+from qmaps.engines.native import tensors
 
 NUMBERS = 256
-"""How many numbers the engine's functions divide, or take roots of, in each of their rounds."""
+"""How many times the engine's functions do their work in each of their rounds."""
+
+SHUFFLED = 64
+"""For how many elements the engine says how many registers it shuffles."""
+
+
+@dataclass(frozen=True)
+class Needs:
+    """What work takes per element.
+
+    Attributes:
+        written: of the bytes that cross the memory bus, those that are written.
+        divisions: of float32.
+        roots: square roots of float32.
+        shuffles: permutes and packs of whole registers, which 64 elements or more share.
+    """
+
+    written: float = 0.0
+    divisions: float = 0.0
+    roots: float = 0.0
+    shuffles: float = 0.0
 
 
 @dataclass(frozen=True)
 class Limits:
-    """Rates of all threads together.
+    """Rates of all threads together; None of arithmetic that was not measured.
 
     Attributes:
         nbytes: bytes per second to and from memory.
-        divisions: per second of float32 by the vectors of the instruction set in use; None without
-            the native engine.
+        read: bytes per second from memory.
+        written: bytes per second to memory.
+        divisions: per second of float32 by the vectors of the instruction set in use.
         roots: square roots, likewise.
+        shuffles: permutes of registers; None where the instruction set has no use for them.
     """
 
     nbytes: float
+    read: float
+    written: float
     divisions: float | None = None
     roots: float | None = None
+    shuffles: float | None = None
 
-    def least(self, nbytes: float, divisions: float, roots: float) -> tuple[float, str]:
-        """Seconds of what needs so much, if all else cost nothing, and what they are spent in.
+    def least(self, nbytes: float, needs: Needs) -> tuple[float, str]:
+        """Seconds of an element if all else cost nothing, and what they are spent in.
 
-        Divisions and roots share one unit; memory works at the same time.
+        Divisions and roots share one unit. It, the one that shuffles, and memory in each direction
+        work at the same time.
         """
-        memory = nbytes / self.nbytes
-        if self.divisions is None or self.roots is None:
-            return memory, "memory"
-        dividing = divisions / self.divisions + roots / self.roots
-        return max((memory, "memory"), (dividing, "divider"))
+        times = {
+            "memory": nbytes / self.nbytes,
+            "reading": (nbytes - needs.written) / self.read,
+            "writing": needs.written / self.written,
+        }
+        if self.divisions is not None and self.roots is not None:
+            times["divider"] = needs.divisions / self.divisions + needs.roots / self.roots
+        if self.shuffles is not None:
+            times["shuffles"] = needs.shuffles / self.shuffles
+        bound = max(times, key=times.__getitem__)
+        return times[bound], bound
+
+
+def decoding(q: Quantizer) -> float:
+    """Shuffles per element of the native engine; 0 where it looks values up in another way."""
+    return tensors.codebook(q.map).decode_shuffles() / SHUFFLED if native.core else 0.0
+
+
+def encoding(q: Quantizer) -> float:
+    """The same for encoding, with the quantizer's rounding."""
+    if native.core is None:
+        return 0.0
+    return tensors.codebook(q.map).encode_shuffles(stochastic=q.stochastic) / SHUFFLED
 
 
 def arithmetic(
     rounds: int, *, seconds: float = 0.01, clock: Clock = stopwatch
 ) -> dict[str, float | None]:
-    """Divisions and roots per second, the best round of each.
+    """Divisions, roots and shuffles per second, the best round of each.
 
     Args:
         rounds: at least 1.
@@ -55,40 +101,43 @@ def arithmetic(
     """
     engine: Any = native.core
     if engine is None:
-        return {"divisions": None, "roots": None}
+        return {"divisions": None, "roots": None, "shuffles": None}
     threads = torch.get_num_threads()
-    works: dict[str, Callable[[int], None]] = {
+    works: dict[str, Callable[[int], object]] = {
         "divisions": engine.divisions,
         "roots": engine.roots,
     }
-    # A division and a root take less than 1 ns.
+    if engine.shuffles(0):
+        works["shuffles"] = engine.shuffles
+    # A division, a root and a shuffle take less than 1 ns.
     count = max(1, int(seconds * 1e9) // NUMBERS)
     with ThreadPoolExecutor(threads) as pool:
 
-        def turn(work: Callable[[int], None]) -> Callable[[], object]:
+        def turn(work: Callable[[int], object]) -> Callable[[], object]:
             return lambda: list(pool.map(work, [count] * threads))
 
         turns = {name: turn(work) for name, work in works.items()}
         found, failed = interleaved(turns, rounds, clock=clock)
     for error in failed.values():
         raise error
-    return {name: threads * count * NUMBERS / min(each) for name, each in found.items()}
+    rates = {name: threads * count * NUMBERS / min(each) for name, each in found.items()}
+    return {"shuffles": None} | rates
 
 
 def shares(row: Mapping[str, Any], limits: Limits) -> dict[str, dict[str, Any]]:
     """How close each contender of a case comes to what bounds it.
 
     Args:
-        row: a case's, with ``bytes_per_element`` and ``divider_per_element``.
+        row: a case's, with ``bytes_per_element`` and ``needs_per_element``: by contender, a number
+            and the fields of `Needs`.
         limits: of this machine.
 
     Returns:
-        By contender `share`, the least time as a share of the measured one, and `bound`: ``memory``
-        or ``divider``.
+        By contender `share`, the least time as a share of the measured one, and `bound`:
+        ``memory``, ``reading``, ``writing``, ``divider`` or ``shuffles``.
     """
     found = {}
     for name, nbytes in row.get("bytes_per_element", {}).items():
-        divisions, roots = row["divider_per_element"].get(name, (0.0, 0.0))
-        least, bound = limits.least(nbytes, divisions, roots)
+        least, bound = limits.least(nbytes, Needs(**row["needs_per_element"][name]))
         found[name] = {"share": 1e9 * least / row["values"][name]["median"], "bound": bound}
     return found

@@ -32,7 +32,7 @@ def _about(about: dict[str, Any], rates: dict[str, Any], per_second: dict[str, A
     machine = about["machine"]
     versions = ", ".join(f"{name} {value}" for name, value in about["versions"].items() if value)
     kernels = ", ".join(f"{name} {giga(rate)}" for name, rate in rates["kernels"].items())
-    dividing = [f"{giga(rate)} {name}" for name, rate in per_second.items() if rate is not None]
+    units = [f"{giga(rate)} {name}" for name, rate in per_second.items() if rate is not None]
     cores = f", {machine['cores']} cores" if machine["cores"] else ""
     isa = f", {about['isa']}" if about["isa"] else ""
     lines = [
@@ -44,16 +44,20 @@ def _about(about: dict[str, Any], rates: dict[str, Any], per_second: dict[str, A
         f"{about['threads']} threads",
         f"- {versions}",
         f"- engine: {about['backend']['name']}{isa} ({about['backend']['reason']})",
-        f"- memory: {kernels} GB/s",
-        f"- divider: {' and '.join(dividing) or 'not measured'}, in 1e9 a second",
+        f"- memory: {kernels} GB/s; at most {giga(rates['read'])} of them read, "
+        f"{giga(rates['written'])} written",
+        f"- arithmetic: {', '.join(units) or 'not measured'}, in 1e9 a second (shuffles are of "
+        "registers, the others of numbers)",
         "",
         "Contenders take turns in one process, on the same data. Times are medians with quartiles; "
         "ratios are a peer's median over that of qmaps, with the quartiles of the rounds, so more "
         "than 1 means that qmaps is faster.",
         "",
         "The roofline is the least time that a case could take here if nothing else took any: that "
-        "of its bytes at the largest bandwidth, or of its divisions and square roots, whichever is "
-        "longer. Other arithmetic, such as the search for codes, is not in it.",
+        "of its bytes at the largest bandwidth (memory), of those that it reads or writes at the "
+        "largest bandwidth in that direction (reading, writing), of its divisions and square roots "
+        "(divider), or of the permutes and packs of registers that look codes and values up "
+        "(shuffles), whichever is longest. Other arithmetic is not in it, nor are random numbers.",
         "",
     ]
     if about["scale"] != 1:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 
 import torch
@@ -18,6 +18,7 @@ from benchmarks.data import (
     parameters,
     quantizer,
 )
+from benchmarks.limits import Needs, decoding, encoding
 from benchmarks.peers import BITSANDBYTES, TORCHAO, need, torchao, with_backend
 from benchmarks.timing import Work
 from qmaps.optim import AdamW
@@ -70,23 +71,39 @@ def traffic(specs: Iterable[str | None], size: int = 4, *, twice: bool = True) -
     """
     total = 3.0 * size
     for spec in specs:
-        if spec is None:
-            total += 8
-            continue
-        q = quantizer(spec)
-        packed = q.map.bits / 8 + 4 / getattr(q.normalizer, "size", float("inf"))
-        again = twice and not hasattr(q.normalizer, "size")
-        total += 2 * packed + (size + packed if again else 0)
+        total += 2 * stored(spec)
+        if twice and spec is not None and not hasattr(quantizer(spec).normalizer, "size"):
+            total += size + stored(spec)
     return total
 
 
-def dividing(specs: Iterable[str | None]) -> tuple[float, float]:
-    """Divisions and roots per element of a step of AdamW with these moments.
+def stored(spec: str | None) -> float:
+    """Bytes per element of a state: its codes, and the scales of blocks; None is 32 bits."""
+    if spec is None:
+        return 4.0
+    q = quantizer(spec)
+    return q.map.bits / 8 + 4 / getattr(q.normalizer, "size", float("inf"))
 
-    The root of the second moment, the division by it, and one by the scale of each moment that is
-    encoded.
+
+def shuffles(specs: Iterable[str | None]) -> float:
+    """Shuffles per element that decode and encode these states."""
+    given = [quantizer(spec) for spec in specs if spec is not None]
+    return sum(decoding(q) + encoding(q) for q in given)
+
+
+def writing(specs: Iterable[str | None], size: int = 4) -> float:
+    """Of the bytes of `traffic`, those that are written: the parameter and all states."""
+    return size + sum(stored(spec) for spec in specs)
+
+
+def needs(specs: Sequence[str | None], size: int = 4) -> Needs:
+    """What an element of a step of AdamW with these moments needs besides `traffic`.
+
+    The root of the second moment, the division by it, one by the scale of each moment that is
+    encoded, and the moments' decoding and encoding.
     """
-    return 1.0 + sum(spec is not None for spec in specs), 1.0
+    divisions = 1.0 + sum(spec is not None for spec in specs)
+    return Needs(writing(specs, size), divisions, 1.0, shuffles(specs))
 
 
 def matches(
@@ -125,7 +142,7 @@ def beside(
         contenders,
         elements=sum(p.numel() for p in params),
         nbytes={OURS: traffic(pair), FUSED: traffic((None, None))},
-        divider={OURS: dividing(pair), FUSED: dividing((None, None))},
+        needs={OURS: needs(pair), FUSED: needs((None, None))},
         refresh=new_gradients(params),
     )
 

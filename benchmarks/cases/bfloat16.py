@@ -8,8 +8,9 @@ import torch
 from torch import Tensor
 
 from benchmarks.case import OURS, Case, Setup
-from benchmarks.cases.adamw import EIGHT, FUSED, TORCH, dividing, matches, traffic
+from benchmarks.cases.adamw import EIGHT, FUSED, TORCH, matches, needs, traffic
 from benchmarks.data import matrices, new_gradients, parameters
+from benchmarks.limits import Needs
 from benchmarks.peers import BITSANDBYTES, TORCHAO, need, torchao
 from qmaps.optim import AdamW8bit
 
@@ -42,7 +43,11 @@ def beside(params: list[Tensor]) -> Setup:
             SPLIT: traffic(EIGHT, size=2) + 2,  # a remainder is read and written
             FUSED: TORCH_TRAFFIC,
         },
-        divider=dict.fromkeys((OURS, NEAREST, SPLIT), dividing(EIGHT)),
+        needs={
+            **dict.fromkeys((OURS, NEAREST), needs(EIGHT, size=2)),
+            SPLIT: needs(EIGHT, size=3),
+            FUSED: Needs(written=2 + 4.0),
+        },
         refresh=new_gradients(params),
     )
 

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from benchmarks.case import OURS, Case, Setup
 from benchmarks.data import quantizer, vector
+from benchmarks.limits import Needs, decoding
 from benchmarks.peers import BITSANDBYTES, KERNEL, kernel, need
 from benchmarks.timing import Work
 
@@ -33,6 +34,7 @@ def beside(x: Tensor, spec: str) -> Setup:
         {OURS: lambda: lambda: t.dequantize(out=y), BITSANDBYTES: peer},
         elements=x.numel(),
         nbytes={OURS: nbytes},
+        needs={OURS: Needs(written=4, shuffles=decoding(q))},
     )
 
 
@@ -61,6 +63,7 @@ def decode(spec: str) -> Callable[[float], Setup]:
             setup,
             contenders={**setup.contenders, KERNEL: bare},
             nbytes={**setup.nbytes, KERNEL: setup.nbytes[OURS]},
+            needs={**setup.needs, KERNEL: Needs(written=4)},
             check=check,
         )
 

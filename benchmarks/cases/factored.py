@@ -9,8 +9,9 @@ import torch
 from torch import Tensor
 
 from benchmarks.case import OURS, Case, Setup
-from benchmarks.cases.adamw import FUSED, TORCH, matches, traffic
+from benchmarks.cases.adamw import FUSED, TORCH, matches, shuffles, traffic, writing
 from benchmarks.data import matrices, new_gradients, parameters
+from benchmarks.limits import Needs
 from qmaps import optim
 from qmaps.optim import QuantizedOptimizer
 
@@ -42,12 +43,14 @@ def steps(
 
     def make(scale: float) -> Setup:
         params = parameters(matrices(scale))
-        nbytes = traffic([] if first is None else [first]) + 4 * (readings - 1)
+        specs = [] if first is None else [first]
+        nbytes = traffic(specs) + 4 * (readings - 1)
         return Setup(
             {OURS: lambda: prepare(params).step}
             | {name: lambda peer=peer: peer(params).step for name, peer in peers.items()},
             elements=sum(p.numel() for p in params),
             nbytes={OURS: nbytes},
+            needs={OURS: Needs(writing(specs), divisions=len(specs), shuffles=shuffles(specs))},
             refresh=new_gradients(params),
             check=lambda: matches(prepare),
         )

@@ -9,8 +9,9 @@ import torch
 from torch import Tensor
 
 from benchmarks.case import OURS, Case, Setup
-from benchmarks.cases.adamw import EIGHT, FUSED, TORCH, matches, traffic
+from benchmarks.cases.adamw import EIGHT, FUSED, TORCH, matches, shuffles, traffic, writing
 from benchmarks.data import matrices, new_gradients, parameters
+from benchmarks.limits import Needs
 from benchmarks.peers import BITSANDBYTES, need
 from benchmarks.timing import Work
 from qmaps import optim
@@ -75,6 +76,10 @@ def steps(
             contenders,
             elements=sum(p.numel() for p in params),
             nbytes={OURS: nbytes, FUSED: traffic([None])},
+            needs={
+                OURS: Needs(writing(specs), divisions=len(specs), shuffles=shuffles(specs)),
+                FUSED: Needs(writing([None])),
+            },
             refresh=new_gradients(params),
             check=lambda: matches(lambda some: ours(some, **options)),
         )

@@ -10,6 +10,7 @@ from torch import Tensor
 
 from benchmarks.case import OURS, Case, Setup
 from benchmarks.data import quantizer, vector
+from benchmarks.limits import Needs, encoding
 from benchmarks.peers import BITSANDBYTES, KERNEL, kernel, need
 from benchmarks.timing import Work
 
@@ -42,6 +43,8 @@ def beside(x: Tensor, spec: str) -> Setup:
 
     # One read, one code; a scale for each block.
     nbytes = 4 + 1 + 4 / block
+    # A division by the scale.
+    needs = Needs(written=nbytes - 4, divisions=1, shuffles=encoding(q))
     return Setup(
         {
             OURS: lambda: lambda: q.quantize_unchecked(x, out=t),
@@ -51,7 +54,7 @@ def beside(x: Tensor, spec: str) -> Setup:
         elements=x.numel(),
         # The codes that are overwritten are read and written elsewhere, in case input is bad.
         nbytes={OURS: nbytes, CHECKED: nbytes + 2},
-        divider=dict.fromkeys((OURS, CHECKED), (1.0, 0.0)),  # by the scale
+        needs={OURS: needs, CHECKED: replace(needs, written=needs.written + 1)},
         check=check,
     )
 
@@ -72,6 +75,7 @@ def encode(spec: str) -> Callable[[float], Setup]:
             setup,
             contenders={**setup.contenders, KERNEL: bare},
             nbytes={**setup.nbytes, KERNEL: setup.nbytes[OURS]},
+            needs={**setup.needs, KERNEL: Needs(written=setup.needs[OURS].written)},
         )
 
     return make

@@ -7,7 +7,7 @@ from dataclasses import replace
 from torch import Tensor
 
 from benchmarks.case import OURS, Case, Setup
-from benchmarks.cases.adamw import EIGHT, dividing, matches, ours, traffic
+from benchmarks.cases.adamw import EIGHT, matches, needs, ours, traffic
 from benchmarks.data import matrices, new_gradients, parameters
 
 NEAREST = "qmaps, to nearest"
@@ -20,7 +20,7 @@ def beside(params: list[Tensor]) -> Setup:
         {OURS: lambda: ours(params, STOCHASTIC).step, NEAREST: lambda: ours(params, EIGHT).step},
         elements=sum(p.numel() for p in params),
         nbytes=dict.fromkeys((OURS, NEAREST), traffic(EIGHT)),
-        divider=dict.fromkeys((OURS, NEAREST), dividing(EIGHT)),
+        needs={OURS: needs(STOCHASTIC), NEAREST: needs(EIGHT)},
         refresh=new_gradients(params),
     )
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 
 from benchmarks.case import OURS, Case, Setup
-from benchmarks.cases.adamw import EIGHT, FUSED, TORCH, dividing, ours, traffic
+from benchmarks.cases.adamw import EIGHT, FUSED, TORCH, needs, ours, traffic
 from benchmarks.data import matrices, new_gradients, parameters, quantizer, vector
 
 ORDINARY = "qmaps, ordinary data"
@@ -42,7 +42,7 @@ def step(scale: float) -> Setup:
         },
         elements=sum(p.numel() for p in tiny),
         nbytes={OURS: traffic(EIGHT), ORDINARY: traffic(EIGHT)},
-        divider=dict.fromkeys((OURS, ORDINARY), dividing(EIGHT)),
+        needs=dict.fromkeys((OURS, ORDINARY), needs(EIGHT)),
         refresh=refresh,
     )
 

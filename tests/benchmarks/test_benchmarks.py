@@ -12,6 +12,7 @@ import pytest
 from benchmarks import __main__ as command
 from benchmarks import machine
 from benchmarks.case import OURS, Case, Options, Setup, UnavailableError, row
+from benchmarks.limits import Needs
 from benchmarks.machine import processor_folder
 from benchmarks.memory import peak, state_bytes
 from benchmarks.neighbours import Neighbours
@@ -66,7 +67,7 @@ def case(ours, peer) -> Case:
             {OURS: ours, "peer": peer},
             elements=round(1000 * scale),
             nbytes={OURS: 4.0},
-            divider={OURS: (1.0, 0.0)},
+            needs={OURS: Needs(written=1.0, divisions=1.0)},
             check=lambda: {"share of equal codes": 1.0},
         )
 
@@ -117,6 +118,7 @@ def test_results_become_json_a_table_and_a_picture(tmp_path: Path) -> None:
     assert "what to know" in text
     assert "scaled by 0.001" in text
     assert "| roofline |" in text
+    assert "shuffles" in text
     assert (tmp_path / "cpu.png").read_bytes().startswith(b"\x89PNG")
 
 

@@ -52,6 +52,10 @@ struct Kernels {
     // For benchmarks; see kernels/limits.hpp.
     void (*divisions)(std::int64_t count);
     void (*roots)(std::int64_t count);
+    bool (*shuffles)(std::int64_t count);
+    // How many of these 64 codes take.
+    int (*decode_shuffles)(const Codebook&);
+    int (*encode_shuffles)(const Codebook&, bool stochastic);
 };
 
 const Kernels& portable_kernels();

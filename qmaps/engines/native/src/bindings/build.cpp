@@ -45,6 +45,11 @@ void register_build(nb::module_& module) {
         "roots", [](std::int64_t count) { kernels().roots(count); }, nb::arg("count"),
         nb::call_guard<nb::gil_scoped_release>(),
         "256 square roots, so many times over: benchmarks take their time.");
+    module.def(
+        "shuffles", [](std::int64_t count) { return kernels().shuffles(count); }, nb::arg("count"),
+        nb::call_guard<nb::gil_scoped_release>(),
+        "256 permutes of registers, so many times over: benchmarks take their time. False where the "
+        "instruction set in use looks codes up without.");
     // `qmaps doctor` reports it; __VERSION__ of Clang holds its name.
     module.attr("compiler") =
 #if defined(__clang__)

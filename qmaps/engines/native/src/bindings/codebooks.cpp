@@ -1,3 +1,4 @@
+#include "../kernels.hpp"
 #include "arguments.hpp"
 #include "register.hpp"
 
@@ -9,7 +10,17 @@ void register_codebooks(nb::module_& module) {
                       const std::vector<float>&, int, bool>(),
              nb::arg("values"), nb::arg("limits"), nb::arg("below"), nb::arg("bits"),
              nb::arg("brief") = false)
-        .def_rw("in_log", &Codebook::in_log);
+        .def_rw("in_log", &Codebook::in_log)
+        .def(
+            "decode_shuffles",
+            [](const Codebook& codebook) { return kernels().decode_shuffles(codebook); },
+            "Permutes and packs of registers that decoding 64 codes takes; 0 where it takes others.")
+        .def(
+            "encode_shuffles",
+            [](const Codebook& codebook, bool stochastic) {
+                return kernels().encode_shuffles(codebook, stochastic);
+            },
+            nb::arg("stochastic"), "The same of encoding 64 elements.");
 
     nb::class_<Geometry>(module, "Geometry")
         .def(

@@ -37,7 +37,8 @@ const Kernels& QMAPS_KERNELS() {
                                       step_norms, factored_sums, row_sum,
                                       {kRules, sizeof kRules / sizeof kRules[0]}, scale_grid,
                                       onto_grid, widen_scales, round_scales, store_scales,
-                                      kSelection, kMetrics, kLeastSquares, divisions, roots};
+                                      kSelection, kMetrics, kLeastSquares, divisions, roots, shuffles,
+                                      decode_shuffles, encode_shuffles};
     return table;
 }
 

@@ -2,6 +2,7 @@
 
 // 64 codes of a byte each.
 struct Bytes {
+    static constexpr int kShuffles = 1 + Planes::kShuffles;
     Planes values;
     const std::uint8_t* codes;
     ALWAYS_INLINE Bytes(const Lookup& lookup, const std::uint8_t* from)
@@ -19,6 +20,7 @@ struct Bytes {
 
 // 64 codes of half a byte each.
 struct Halves {
+    static constexpr int kShuffles = 4 * 2;
     __m512 values;
     const std::uint8_t* packed;
     ALWAYS_INLINE Halves(const Lookup& lookup, const std::uint8_t* from)
@@ -155,4 +157,9 @@ inline bool look_up_least(const Lookup& lookup, const std::uint8_t* codes, bool 
                        LeastScales{_mm512_set1_ps(all), each}, out + i, some, streams);
     });
     return true;
+}
+
+inline int decode_shuffles(const Codebook& codebook) {
+    if (codebook.wide) return 0;
+    return codebook.bits == 4 ? Halves::kShuffles : Bytes::kShuffles;
 }

@@ -366,3 +366,29 @@ inline bool encode_divided(const Codec& codec, const float* x, const float* divi
     search_source(codec.codebook->nearest, source, codes, count, scratch, streams);
     return true;
 }
+
+// Permutes and packs of whole registers that encoding 64 elements takes. Benchmarks compare them
+// with `shuffles` (limits.hpp): one unit does both. Unpacks, which another unit does as well, are
+// not counted, nor is what packs codes of less than 8 bits.
+inline int encode_shuffles(const Codebook& codebook, bool stochastic) {
+    if (codebook.wide) return 0;
+    const Search& search = stochastic ? codebook.stochastic : codebook.nearest;
+    const Buckets& buckets = search.buckets;
+    int found = 2;  // upper_halves
+    if (buckets.rounds > 0) {
+        found += 1 + Table::kShuffles;  // buckets and their guesses
+        if (!buckets.flat) found += 2 * Table::kShuffles + 2 + 1;  // cells, and their pack
+        if (buckets.kind == Buckets::Kind::kMirrored) found += 1;  // the signs
+    } else {
+        const int one_by_one = search.levels > 6 ? 5 : search.levels > 5 ? 4 : 3;
+        found += 2 * (one_by_one + 1 + 2) + 1;  // KeySearch for each half, and the pack of both
+    }
+    const int rounds = buckets.rounds > 0 ? buckets.rounds : search.repeats;
+    const int signs = 3;  // signs_of
+    found += rounds * ((search.count < 32 ? Few::kShuffles : Planes::kShuffles) + signs);
+    if (stochastic) {
+        found += codebook.size <= 32 ? Few::kNeighbourShuffles : Planes::kNeighbourShuffles;
+        found += signs + 4;  // also those of store_eight, in philox.hpp
+    }
+    return found + 1;  // from strided to natural
+}

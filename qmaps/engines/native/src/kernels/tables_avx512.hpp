@@ -36,7 +36,11 @@ struct alignas(64) Orders {
 inline constexpr Orders kOrders;
 
 // 256 bytes by their index. Members by name: compilers keep arrays of registers in memory.
+//
+// `kShuffles`, here and below, is how many permutes and packs of whole registers 64 elements take;
+// see encode_shuffles.
 struct Table {
+    static constexpr int kShuffles = 2;
     __m512i first, second, third, fourth;
     ALWAYS_INLINE explicit Table(const std::uint8_t* bytes)
         : first(_mm512_load_si512(bytes)), second(_mm512_load_si512(bytes + 64)),
@@ -51,6 +55,8 @@ struct Table {
 
 // 256 floats by their index, a table for each of their bytes.
 struct Planes {
+    static constexpr int kShuffles = 4 * Table::kShuffles;
+    static constexpr int kNeighbourShuffles = 2 * kShuffles;
     Table byte0, byte1, byte2, byte3;
     ALWAYS_INLINE explicit Planes(const std::uint8_t (*bytes)[kMaxCodes])
         : byte0(bytes[0]), byte1(bytes[1]), byte2(bytes[2]), byte3(bytes[3]) {}
@@ -75,6 +81,8 @@ struct Planes {
 
 // 32 floats by their index.
 struct Few {
+    static constexpr int kShuffles = 1 + 4;
+    static constexpr int kNeighbourShuffles = 1 + 8;
     __m512 low, high;
     ALWAYS_INLINE explicit Few(const float* values)
         : low(_mm512_loadu_ps(values)), high(_mm512_loadu_ps(values + 16)) {}
