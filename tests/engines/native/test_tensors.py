@@ -272,6 +272,31 @@ def test_what_was_overwritten_comes_back(spec: str, numel: int, each_isa, thread
 
 
 @pytest.mark.parametrize(
+    "spec", ["B256/DE-0@8u", "B7/linear@3u", "B64xf16/DE@4u", "B64/linear@10u"]
+)
+@pytest.mark.parametrize("at", [0, 700, 2050])
+def test_signs_under_unsigned_maps(spec: str, at: int, each_isa) -> None:
+    """-0 is no negative number; one of those, or NaN of either sign, is found in any block."""
+    q = qmaps.quantizer(spec)
+    x = wide((2051,), 6).abs()
+    x[at] = -0.0
+    assert_as_reference(q, x, each_isa=each_isa)
+    nan = torch.tensor(math.nan)
+    for value in (-1e-45, -math.inf, math.inf, nan, nan.copysign(torch.tensor(-1.0))):
+        x[at] = value
+        with use_backend("reference"), pytest.raises(qmaps.QmapsError) as expected:
+            q.quantize(x)
+        for isa in each_isa():
+            with pytest.raises(qmaps.QmapsError) as found:
+                q.quantize(x)
+            assert (type(found.value), str(found.value)) == (
+                type(expected.value),
+                str(expected.value),
+            ), isa
+            q.quantize_unchecked(x)
+
+
+@pytest.mark.parametrize(
     "spec",
     [
         "B256/DE@8s",

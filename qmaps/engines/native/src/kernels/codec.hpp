@@ -206,10 +206,16 @@ inline ScaleView fresh(const Codec& codec) {
     return view;
 }
 
+inline const float* values_of(const Codebook& codebook) {
+    return codebook.wide ? codebook.wide->value.get() : codebook.values.value;
+}
+
+inline bool has_negative(const Codebook& codebook) { return values_of(codebook)[0] < 0.0f; }
+
 // Searches want values below 2. What lies beyond the codebook takes the code of its end; NaN, which
 // is infinity here, takes the last code.
 inline void clamp_to_ends(const Codebook& codebook, float* n, std::int64_t count) {
-    const float* value = codebook.wide ? codebook.wide->value.get() : codebook.values.value;
+    const float* value = values_of(codebook);
     const float low = value[0], high = value[codebook.size - 1];
     for (std::int64_t i = 0; i < count; ++i)
         n[i] = n[i] < low ? low : n[i] > high && n[i] <= kLargest ? high : n[i];
@@ -307,7 +313,8 @@ inline void log_ends(const float* x, std::int64_t count, double quantile, float*
 }
 
 // Encode a stretch of whole blocks (the tensor's last may be ragged), scales included. Returns
-// the bits of the largest magnitude where it comes to be known, else 0.
+// the bits of the largest magnitude where it comes to be known, else 0; and kSignBit where the
+// codebook has no negative value, but one of these elements has a sign.
 inline std::uint32_t encode_blocks(const Codec& codec, const float* x, std::int64_t at,
                                    std::int64_t count, Scratch& scratch) {
     const std::int64_t block = codec.block;
@@ -315,7 +322,7 @@ inline std::uint32_t encode_blocks(const Codec& codec, const float* x, std::int6
     const int kind = codec.geometry->parts[0].kind;
     const double rms = codec.geometry->parts[0].rms;
     const ScaleView view = stored(codec);
-    std::uint32_t most = 0;
+    std::uint32_t most = 0, signs = 0;
     bool far = false;  // beyond the largest scale of a format
     if (view.log) {
         auto* first = static_cast<float*>(kept);
@@ -327,12 +334,17 @@ inline std::uint32_t encode_blocks(const Codec& codec, const float* x, std::int6
             const std::int64_t some = count - i < kTile ? count - i : kTile;
             normalize_tile(view, x + i, at + i, some, scratch.n + i, scratch);
         }
-        if (codec.codebook->values.value[0] >= 0.0f || codec.geometry->quantile != 0.0)
+        if (!has_negative(*codec.codebook) || codec.geometry->quantile != 0.0)
             clamp_to_ends(*codec.codebook, scratch.n, count);
     } else {
+        const bool positive = !has_negative(*codec.codebook);
         for (std::int64_t i = 0, b = at / block; i < count; i += block, ++b) {
             const std::int64_t some = count - i < block ? count - i : block;
-            const std::uint32_t largest = largest_bits(x + i, some);
+            std::uint32_t largest = positive ? highest_bits(x + i, some) : kSignBit;
+            if (largest >= kSignBit) {
+                signs = positive ? kSignBit : 0;
+                largest = largest_bits(x + i, some);
+            }
             most = largest > most ? largest : most;
             const float exact =
                 rms == 0.0 ? float_of(largest) : rms_scale(x + i, some, block, rms);
@@ -344,7 +356,7 @@ inline std::uint32_t encode_blocks(const Codec& codec, const float* x, std::int6
             std::uint8_t* codes = codes_of(codec, at, scratch);
             if (encode_in_one(codec, x, scratch.scale, block, at, codes, count, scratch)) {
                 store_codes_of(codec, at, codes, count, scratch);
-                return most;
+                return most | signs;
             }
         }
         for (std::int64_t i = 0, b = at / block; i < count; i += block, ++b)
@@ -353,7 +365,7 @@ inline std::uint32_t encode_blocks(const Codec& codec, const float* x, std::int6
         make_findable(codec, far, at, count, scratch.n, scratch);
     }
     encode_normalized(codec, view, x, scratch.n, at, count, scratch);
-    return most;
+    return most | signs;
 }
 
 // Encode a tile under the scale 1, and raise the largest magnitude, which says later whether that

@@ -2,11 +2,8 @@
 
 inline int seen_flags(const float* x, std::int64_t count, bool is_signed_book) {
     if (is_signed_book) return largest_bits(x, count) >= kInfinityBits ? kNonFinite : 0;
-    // As unsigned numbers, the bits of all that has a sign are larger than those of all that has not.
+    if (highest_bits(x, count) < kInfinityBits) return 0;
     std::uint32_t most = 0;
-    for (std::int64_t i = 0; i < count; ++i) most = bits_of(x[i]) > most ? bits_of(x[i]) : most;
-    if (most < kInfinityBits) return 0;
-    most = 0;
     int negative = 0;
     for (std::int64_t i = 0; i < count; ++i) {
         const std::uint32_t magnitude = bits_of(x[i]) & 0x7FFFFFFFu;
@@ -46,18 +43,22 @@ template <class Then>
 inline int encode_local(const QuantizeTask& task, std::int64_t begin, std::int64_t end,
                         Scratch& scratch, const Then& then) {
     const std::int64_t stretch = stretch_of(task.codec.block);
+    // What encoding does not tell by itself.
+    const bool look = task.check && (task.codec.geometry->log ||
+                                     (task.refuse_negative && has_negative(*task.codec.codebook)));
     int flags = 0;
     for (std::int64_t at = begin; at < end; at += stretch) {
         const std::int64_t count = end - at < stretch ? end - at : stretch;
         const float* x = floats(task.x, task.dtype, at, count, scratch.x);
-        const bool range = task.codec.geometry->log;
-        if (task.check && (range || task.refuse_negative))
-            flags |= seen_flags(x, count, !task.refuse_negative);
+        if (look) flags |= seen_flags(x, count, !task.refuse_negative);
         const bool more = at + stretch < task.numel;
         const Lines codes = task.undo ? keep_codes(task, at, count) : Lines{};
         scratch.ahead = ahead_of(more ? lines_of(task.x, task.dtype, at + stretch, stretch) : Lines{},
                                  more ? codes : Lines{}, stretch, 1);
-        if (encode_blocks(task.codec, x, at, count, scratch) >= kInfinityBits) flags |= kNonFinite;
+        const std::uint32_t seen = encode_blocks(task.codec, x, at, count, scratch);
+        if ((seen & ~kSignBit) >= kInfinityBits) flags |= kNonFinite;
+        if (task.check && task.refuse_negative && seen >= kSignBit)
+            flags |= seen_flags(x, count, false);
         then(x, at, count);
     }
     return flags;

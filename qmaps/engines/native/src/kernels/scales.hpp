@@ -1,5 +1,7 @@
 // Reading and folding scales: which scale belongs to which element.
 
+inline constexpr std::uint32_t kSignBit = 0x80000000u;
+
 // Whether each element takes another scale than the one before it.
 template <class P>
 inline bool goes_on(const P& part) { return part.divisor == 1 && part.count > 1; }
@@ -111,6 +113,14 @@ inline std::uint32_t largest_bits(const float* x, std::int64_t count) {
         const std::uint32_t magnitude = bits_of(x[i]) & 0x7FFFFFFFu;
         most = magnitude > most ? magnitude : most;
     }
+    return most;
+}
+
+// The largest bits: the largest magnitude where no element has a sign, else at least kSignBit. It
+// takes half the work of `largest_bits`.
+inline std::uint32_t highest_bits(const float* x, std::int64_t count) {
+    std::uint32_t most = 0;
+    for (std::int64_t i = 0; i < count; ++i) most = bits_of(x[i]) > most ? bits_of(x[i]) : most;
     return most;
 }
 
