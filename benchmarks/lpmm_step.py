@@ -2,12 +2,14 @@
 
 ``python -m benchmarks.lpmm_step`` trains the nets of `digits` and `stdlib-lm-tiny` by SGD with
 momentum and by Adam, in full precision and as codes, each in its turn in every round, and writes
-reports/lpmm/step.{json,md}. A step is forward, backward, update and emptying of gradients.
+reports/lpmm/step.{json,md}. A step is forward, backward, update and emptying of gradients. A second
+table has the optimizer's step alone, on four large matrices, beside the step of 8-bit AdamW.
 """
 
 from __future__ import annotations
 
 import argparse
+import statistics
 import sys
 from collections.abc import Callable, Sequence
 from itertools import count as counted
@@ -18,12 +20,15 @@ import torch
 from torch import nn
 
 from benchmarks import machine
-from benchmarks.command import count, one_line_errors
+from benchmarks.adafactor import processor_time
+from benchmarks.command import count, one_line_errors, positive
+from benchmarks.data import matrices, new_gradients, parameters
 from benchmarks.markdown import markdown as table_lines
 from benchmarks.timing import Work, interleaved, ratio
-from qmaps import lpmm
+from qmaps import lpmm, optim
 from qmaps.lab import workloads
 from qmaps.lab.workloads import Workload
+from qmaps.lpmm.convert import PARAMS
 from qmaps.storage.files import output_folder, write_json, write_text
 
 PLAIN = "full precision (torch.optim.SGD)"
@@ -40,9 +45,9 @@ def converted(model: nn.Module, **quantizers: str) -> torch.optim.Optimizer:
     return lpmm.LPMMSGD(model.parameters(), **OPTIONS)
 
 
-def converted_adam(model: nn.Module) -> torch.optim.Optimizer:
+def converted_adam(model: nn.Module, params: str = PARAMS) -> torch.optim.Optimizer:
     """The same with Adam."""
-    lpmm.convert(model)
+    lpmm.convert(model, params)
     return lpmm.LPMMAdam(model.parameters(), **ADAM_OPTIONS)
 
 
@@ -84,7 +89,59 @@ def measure(name: str, rounds: int) -> dict[str, dict[str, float]]:
     return {label: ratio(seconds[label], seconds[baseline(label)]) for label in works}
 
 
-def page(found: dict[str, dict[str, dict[str, float]]], about: dict[str, Any]) -> str:
+EIGHT_BITS = "32-bit parameters (AdamW8bit)"
+ALONE: dict[str, Callable[[nn.Module], torch.optim.Optimizer]] = {
+    EIGHT_BITS: lambda model: optim.AdamW8bit(model.parameters()),
+    "the same with `+sr` states": lambda model: optim.AdamW(
+        model.parameters(), state_quantizers="B256/DE@8s+sr + B256/DE-0@8u+sr"
+    ),
+    "12/8/8/8 bits, LPMMAdam": CONTENDERS["12/8/8/8 bits, LPMMAdam"],
+    "8/8/8/8 bits, LPMMAdam": lambda model: converted_adam(model, "B2048/linear0@8s+sr"),
+    "12/8/8 bits, LPMMSGD": CONTENDERS["12/8/8 bits"],
+    "8/8/8 bits, LPMMSGD": CONTENDERS["8/8/8 bits"],
+}
+"""Optimizers whose steps are timed alone, the one that others are compared to first."""
+
+
+def measure_alone(scale: float, rounds: int) -> dict[str, dict[str, float]]:
+    """Ratios of processor time to 8-bit AdamW's, on one thread, and its time per element."""
+    params = parameters(matrices(scale))
+    fresh, models, works = new_gradients(params), [], {}
+    for label, make in ALONE.items():
+        model = nn.Module()
+        for number, param in enumerate(params):
+            model.register_parameter(f"p{number}", nn.Parameter(param.detach().clone()))
+        models.append(model)
+        works[label] = make(model).step
+
+    def refresh(number: int) -> None:
+        fresh(number)
+        for model in models:
+            for ours, param in zip(model.parameters(), params, strict=True):
+                assert param.grad is not None
+                ours.grad = param.grad.clone()
+
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        seconds, failed = interleaved(works, rounds, refresh=refresh, clock=processor_time)
+    finally:
+        torch.set_num_threads(threads)
+    for error in failed.values():
+        raise error
+    elements = sum(param.numel() for param in params)
+    return {
+        label: ratio(seconds[label], seconds[EIGHT_BITS])
+        | {"ns": 1e9 * statistics.median(seconds[label]) / elements}
+        for label in works
+    }
+
+
+def page(
+    found: dict[str, dict[str, dict[str, float]]],
+    alone: dict[str, dict[str, float]],
+    about: dict[str, Any],
+) -> str:
     """The ratios in Markdown."""
     rows = [
         (name, label, f"{each['ratio']:.2f}", f"{each['q1']:.2f} to {each['q3']:.2f}")
@@ -102,6 +159,23 @@ def page(found: dict[str, dict[str, dict[str, float]]], about: dict[str, Any]) -
         "there while it is at work.",
         "",
         *table_lines(HEAD, rows),
+        "",
+        "The optimizer's step alone, on four large matrices: processor time on one thread, so that "
+        "only the step's own work counts. A step decodes and encodes what is kept as codes, the "
+        "gradient included, and empties it.",
+        "",
+        *table_lines(
+            ("kept as", "times AdamW8bit", "quartiles", "ns per parameter"),
+            [
+                (
+                    label,
+                    f"{each['ratio']:.2f}",
+                    f"{each['q1']:.2f} to {each['q3']:.2f}",
+                    f"{each['ns']:.1f}",
+                )
+                for label, each in alone.items()
+            ],
+        ),
     ]
     return "\n".join(lines) + "\n"
 
@@ -114,6 +188,12 @@ def main(given: Sequence[str] | None = None) -> int:
         "workload", nargs="*", metavar="WORKLOAD", help=f"of {', '.join(WORKLOADS)}"
     )
     parser.add_argument("--rounds", type=count, default=30, help="that count (default 30)")
+    parser.add_argument(
+        "--scale",
+        type=positive,
+        default=1 / 16,
+        help="of the four matrices (default 1/16: 1024 x 1024)",
+    )
     parser.add_argument("--out", type=Path, default=Path("reports/lpmm"), help="folder for results")
     options = parser.parse_args(given)
     if unknown := [name for name in options.workload if name not in WORKLOADS]:
@@ -121,8 +201,9 @@ def main(given: Sequence[str] | None = None) -> int:
     out = output_folder(options.out)
     found = {name: measure(name, options.rounds) for name in options.workload or WORKLOADS}
     about = machine.about(sys.argv[1:] if given is None else given, "benchmarks.lpmm_step")
-    write_json(out / "step.json", {"about": about, "ratios": found})
-    write_text(out / "step.md", page(found, about))
+    alone = measure_alone(options.scale, options.rounds)
+    write_json(out / "step.json", {"about": about, "ratios": found, "alone": alone})
+    write_text(out / "step.md", page(found, alone, about))
     print((out / "step.md").read_text())
     return 0
 

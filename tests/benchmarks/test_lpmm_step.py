@@ -11,7 +11,8 @@ from benchmarks import lpmm_step
 
 
 def test_every_contender_is_measured(tmp_path: Path) -> None:
-    assert lpmm_step.main(["digits", "--rounds", "2", "--out", str(tmp_path)]) == 0
+    options = ["--rounds", "2", "--scale", "0.001", "--out", str(tmp_path)]
+    assert lpmm_step.main(["digits", *options]) == 0
     results = json.loads((tmp_path / "step.json").read_text())
     ratios = results["ratios"]["digits"]
     assert set(ratios) == set(lpmm_step.CONTENDERS)
@@ -21,6 +22,12 @@ def test_every_contender_is_measured(tmp_path: Path) -> None:
     written = (tmp_path / "step.md").read_text()
     assert f"`{results['about']['command']}`" in written
     assert all(f"| digits | {label} | " in written for label in ratios)
+    alone = results["alone"]
+    assert set(alone) == set(lpmm_step.ALONE)
+    assert alone[lpmm_step.EIGHT_BITS]["ratio"] == 1
+    for label, each in alone.items():
+        assert each["ns"] > 0
+        assert f"| {label} | {each['ratio']:.2f} | " in written
 
 
 def test_bad_input(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -66,6 +66,28 @@ void fill(Search& search, const std::vector<float>& limits, bool brief) {
     if (!brief) find_buckets(search);
 }
 
+// Evenly spaced limits, if every value's number is the guess or one more: both grow with the value, so
+// the ends of each range of values with one number tell.
+void find_even(WideSearch& search, int count) {
+    const float* limit = search.limit.get();
+    if (count < 2 || !(limit[count - 1] > limit[0])) return;
+    const double slope = (count - 1) / (static_cast<double>(limit[count - 1]) - limit[0]);
+    WideSearch even;
+    even.slope = static_cast<float>(slope);
+    even.offset = static_cast<float>(0.5 - limit[0] * slope);
+    even.top = static_cast<float>(count);
+    const float infinity = std::numeric_limits<float>::infinity();
+    for (int i = 0; i < count; ++i) {
+        // At a limit its own index, right above it one more.
+        if (i + 1 < count && limit[i + 1] == limit[i]) return;
+        if (even_guess(even, limit[i]) > i || even_guess(even, std::nextafter(limit[i], infinity)) < i)
+            return;
+    }
+    search.slope = even.slope;
+    search.offset = even.offset;
+    search.top = even.top;
+}
+
 void fill_wide(WideSearch& search, const std::vector<float>& limits) {
     const auto count = static_cast<int>(limits.size());
     std::vector<std::uint16_t> key(limits.size());
@@ -87,6 +109,7 @@ void fill_wide(WideSearch& search, const std::vector<float>& limits) {
         search.first[k] = static_cast<std::uint16_t>(below);
         while (below < count && key[below] == k) ++below;
     }
+    find_even(search, count);
 }
 
 // The lowest code of each value's equals, or nothing where all are distinct.

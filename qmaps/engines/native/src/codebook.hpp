@@ -57,11 +57,21 @@ struct alignas(64) Lookup {
 };
 
 // The same two for more codes than a byte tells apart.
+//
+// Where limits are evenly spaced, the whole part of value * slope + offset, held between 0 and `top`,
+// is the number of limits below the value, or one less: `slope` is not 0 then.
 struct WideSearch {
     std::unique_ptr<float[]> limit;
     std::unique_ptr<std::uint16_t[]> first;
     int steps = 1;
+    float slope = 0.0f, offset = 0.0f, top = 0.0f;
 };
+
+static inline int even_guess(const WideSearch& search, float value) {
+    const float place = value * search.slope + search.offset;
+    const float held = place < search.top ? place : search.top;  // NaN too takes the last
+    return static_cast<int>(held > 0.0f ? held : 0.0f);
+}
 
 struct WideCodebook {
     std::unique_ptr<float[]> value;  // of every code, and one more

@@ -117,6 +117,14 @@ inline void round_to_format(const WideCodebook& codebook, const float* n, std::u
 inline void search_wide(const WideSearch& search, const float* n, std::uint16_t* codes,
                         std::int64_t count) {
     const float* limit = search.limit.get();
+    if (search.slope != 0.0f) {
+        // Two loops: the first has no look-up, so it vectorizes.
+        for (std::int64_t i = 0; i < count; ++i)
+            codes[i] = static_cast<std::uint16_t>(even_guess(search, n[i]));
+        for (std::int64_t i = 0; i < count; ++i)
+            codes[i] = static_cast<std::uint16_t>(codes[i] + (n[i] > limit[codes[i]] ? 1 : 0));
+        return;
+    }
     const std::uint16_t* first = search.first.get();
     for (std::int64_t i = 0; i < count; ++i) {
         const int code = first[ordered_key(bits_of(n[i]))];
