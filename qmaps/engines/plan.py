@@ -265,17 +265,21 @@ def zero(
         key: that of a dithered tensor, any; None for others.
 
     Returns:
-        A tensor of `shape`, with packed codes of dtype uint8 and the normalizer's zero scales.
+        A tensor of `shape`, with packed codes of dtype uint8 and the normalizer's zero scales, and
+        the same of the residual under error feedback.
     """
     numel = torch.Size(shape).numel()
     packed = huge_pages.zeros((packed_bytes(numel, q.map.bits),), dtype=torch.uint8, device=device)
-    return QuantizedTensor(q, shape, packed, q.normalizer.zero_scales(shape, device), key)
+    beside = tuple(zero(other, size, device) for other, size in q.beside(shape))
+    scales = q.normalizer.zero_scales(shape, device)
+    return QuantizedTensor(q, shape, packed, scales, key, beside)
 
 
 def memory_of(value: Any) -> list[Tensor]:
     """The tensors that a state consists of: packed codes and scales, or the tensor itself."""
     if isinstance(value, QuantizedTensor):
-        return [value.packed, *value.scales]
+        beside = [part for each in value.beside for part in memory_of(each)]
+        return [value.packed, *value.scales, *beside]
     return [value] if isinstance(value, Tensor) else []
 
 

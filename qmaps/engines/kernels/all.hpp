@@ -11,5 +11,6 @@
 #include "scale_formats.hpp"
 #include "codec.hpp"
 #include "dither.hpp"
+#include "feedback.hpp"
 #include "updates.hpp"
 #include "declare.hpp"

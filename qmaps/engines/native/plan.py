@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from itertools import count
 from typing import Any, NamedTuple
@@ -36,8 +36,6 @@ from qmaps.engines.step import (
 from qmaps.engines.step_scalars import StepScalar
 from qmaps.normalize.base import Normalizer
 
-_ROUNDINGS = (Rounding.NEAREST, Rounding.STOCHASTIC, Rounding.DITHERED)
-
 
 class NativeEngine(StepEngine):
     """Steps on the CPU, in C++."""
@@ -53,7 +51,11 @@ class NativeEngine(StepEngine):
             return False
         if given.codes is not None and not _codes_supported(given):
             return False
-        return fused_supports(rule, given, tensors.supports, spanning=True, roundings=_ROUNDINGS)
+        if not _residuals_supported(given, whole):
+            return False
+        return fused_supports(
+            rule, given, tensors.supports, spanning=True, roundings=tuple(Rounding)
+        )
 
     def plan(self, rule: Rule, given: Sequence[ParameterStep]) -> StepPlan:
         """A plan for parameters that it supports; states that are missing are created."""
@@ -176,6 +178,9 @@ class NativePlan(FusedPlan):
                 step.add_factored_quantized(torch.Size(value.shape).numel(), *stored)
             else:
                 step.add_quantized(*stored)
+            if value.quantizer.rounding.residual_bits is not None:
+                positive = not value.quantizer.map.signed
+                step.add_residual(*_described(value.beside[-1]), positive)
             if state.name in spanning:
                 scaled = (given.number, state.name)
                 self._shared.append(_Shared.of(scaled, value, *spanning[state.name]))
@@ -282,6 +287,29 @@ def _whole_blocks(q: Quantizer, given: ParameterStep) -> bool:
     """Whether scales are computed from all elements of a block at once, unlike maxima."""
     found = q.normalizer.geometry(tuple(given.param.shape))
     return found is not None and (found.log or any(part.rms for part in found.parts))
+
+
+def _residuals_supported(given: ParameterStep, whole: Collection[Normalizer]) -> bool:
+    """Whether the engine supports the error feedback of these states, if some have it.
+
+    Args:
+        given: the parameter.
+        whole: the normalizers of its states whose scales need all elements of a block at once.
+    """
+    for state in given.states:
+        q = state.quantizer
+        if q is None or q.rounding.residual_bits is None:
+            continue
+        if given.codes is not None or state.factored or state.shard is not None:
+            return False
+        # Blocks of the residual and of these scales begin together within what there is room for.
+        (own, shape), sizes = q.beside(state.shape)[-1], [8]
+        for normalizer in (own.normalizer, *whole):
+            geometry = normalizer.geometry(shape)
+            sizes += [] if geometry is None else [part.divisor for part in geometry.parts]
+        if whole and math.lcm(*sizes) > tensors.LONGEST_BLOCK:
+            return False
+    return True
 
 
 def _local(t: QuantizedTensor) -> bool:

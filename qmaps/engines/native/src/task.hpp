@@ -170,6 +170,8 @@ struct alignas(64) Scratch {
 struct StateTask {
     Codec codec;
     float* data = nullptr;
+    Codec residual;         // what the last encoding lost, under error feedback
+    bool positive = false;  // with it, what is encoded is at least 0
     // Where some scales depend on other processes: memory outside for the new scales of each part.
     // The caller changes them between both halves of a step, and stores them.
     std::vector<float*> shared;

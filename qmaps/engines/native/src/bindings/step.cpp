@@ -81,6 +81,13 @@ void register_step(nb::module_& module) {
             },
             // The step keeps pointers to both.
             nb::keep_alive<1, 2>(), nb::keep_alive<1, 3>())
+        .def(
+            "add_residual",
+            [](Step& self, const Codebook& codebook, const Geometry& geometry, Address packed,
+               const std::vector<Address>& arrays, bool positive) {
+                self.add_residual(codec(codebook, geometry, packed, arrays), positive);
+            },
+            nb::keep_alive<1, 2>(), nb::keep_alive<1, 3>())
         .def("add_shared_scales",
              [](Step& self, const std::vector<Address>& scales) {
                  std::vector<float*> memory;

@@ -26,6 +26,8 @@ namespace {
 #include "least_squares.hpp"
 #include "rules.hpp"
 #include "factored.hpp"
+#include "ranges.hpp"
+#include "feedback.hpp"
 #include "step.hpp"
 #include "selection.hpp"
 #include "limits.hpp"

@@ -1,31 +1,5 @@
 // One optimizer step over a range of one parameter.
 
-// Decode, in tiles where scales differ by element.
-inline void decode_range(const Codec& codec, const ScaleView& view, std::int64_t at,
-                         std::int64_t count, float* out, Scratch& scratch) {
-    for (std::int64_t i = 0; i < count; i += kTile) {
-        const std::int64_t some = count - i < kTile ? count - i : kTile;
-        decode_tile(codec, view, at + i, some, out + i, scratch);
-    }
-}
-
-inline void encode_range(const StateTask& state, const float* values, std::int64_t at,
-                         std::int64_t count, Scratch& scratch) {
-    if (state.codec.block > 0) {
-        encode_blocks(state.codec, values, at, count, scratch);
-        return;
-    }
-    const ScaleView view = fresh(state.codec);
-    for (std::int64_t i = 0; i < count; i += kTile) {
-        const std::int64_t some = count - i < kTile ? count - i : kTile;
-        if (state.under_one()) {
-            encode_under_one(state.codec, values + i, at + i, some, scratch);
-        } else {
-            encode_fresh(state.codec, view, values + i, at + i, some, scratch);
-        }
-    }
-}
-
 // Where the next stretch lies; nothing where it needs no asking for.
 inline Lines next_of(const void* data, Dtype dtype, const ParamTask& task, std::int64_t at,
                      std::int64_t stretch) {
@@ -137,9 +111,14 @@ static void step_range(const ParamTask& task, std::int64_t begin, std::int64_t e
             store(p, task.p, task.p_dtype, at, count);
         }
         if (task.rounded) store(p, task.rounded, Dtype::kBfloat16, at, count);
-        for (int k = 0; k < task.rule->states; ++k)
-            if (task.state[k].codec.codebook)
-                encode_range(task.state[k], states[k], at, count, memory.scratch);
+        for (int k = 0; k < task.rule->states; ++k) {
+            const StateTask& state = task.state[k];
+            if (state.residual.codebook) {
+                encode_with_feedback(state, states[k], at, count, memory.g, memory.scratch);
+            } else if (state.codec.codebook) {
+                encode_range(state, states[k], at, count, memory.scratch);
+            }
+        }
         if (slices)
             fold_parts(task.factored.slices, states[task.rule->states], at, count, slices);
     }
@@ -179,8 +158,13 @@ static void step_maxima(const ParamTask& task, std::int64_t begin, std::int64_t 
             ahead_of(next_of(task.g, task.g_dtype, task, at, kTile), {}, kTile, 2);
         task.rule->advance(p, g, states, count, task.scalars, wanted, memory.scratch.ahead);
         for (int k = 0; k < task.rule->states; ++k) {
-            if (wanted >> k & 1u)
-                fold_parts(*task.state[k].codec.geometry, states[k], at, count, slots[k]);
+            if (!(wanted >> k & 1u)) continue;
+            const StateTask& state = task.state[k];
+            if (state.residual.codebook) {
+                add_residual(state, at, count, states[k], memory.g, memory.scratch);
+                keep_positive(state, states[k], count, states[k]);
+            }
+            fold_parts(*state.codec.geometry, states[k], at, count, slots[k]);
         }
     }
 }
