@@ -58,6 +58,11 @@ GROUPS: dict[str, tuple[Pair, ...]] = {
         ("B128/DE@4s", "B128x8/linear@4u"),
         ("B128x8/DE@4s", "B128x8/linear@4u"),
     ),
+    "powers of blocks": (
+        ("B128/e4m3@8s", "B128/e4m3@8u"),
+        ("powB128r100352/e4m3@8s", "B128/e4m3@8u"),
+        ("powB128r100352/e4m3@8s", "powB128r100352/e4m3@8u"),
+    ),
     "scales of small blocks": (
         ("B32/DE@4s", "B32/linear@4u"),
         ("B32x8/DE@4s", "B32x8/linear@4u"),

@@ -17,6 +17,7 @@ class Stored(Enum):
 
     Scales in E4M3 are multiples of a float32 number, which `Part.ends` has. `ONE` is float32, and
     no format: the scale is 1, or 0 for a tensor of zeros, and NaN where one element is not finite.
+    `SIXTEENTHS` are exponents in 8 bits, 16 times as large.
     """
 
     FLOAT32 = auto()
@@ -26,6 +27,7 @@ class Stored(Enum):
     POWER_OF_TWO = auto()
     E4M3 = auto()
     ONE = auto()
+    SIXTEENTHS = auto()
 
 
 @dataclass(frozen=True)
@@ -73,16 +75,18 @@ class Geometry:
 
     Attributes:
         parts: at least one. Where `log`, the lower and the upper ends of each block's range in
-            log2 instead of scales.
+            log2 instead of scales; with a `ratio`, the scale of each block and its exponent.
         arrays: how many stored parts there are.
-        log: whether it spans log2 ranges.
+        log: whether it spans log2 ranges, or expands ranges by powers, of which `ratio` tells.
         quantile: where their lower ends are among the block's values; 0 is the smallest.
+        ratio: of the ranges that powers expand blocks to; 0 where there are no powers.
     """
 
     parts: tuple[Part, ...]
     arrays: int = 1
     log: bool = False
     quantile: float = 0.0
+    ratio: float = 0.0
 
     def shifted(self, by: int) -> tuple[Part, ...]:
         """The parts where `by` stored parts come before."""

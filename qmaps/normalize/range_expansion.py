@@ -15,6 +15,7 @@ from qmaps.normalize._float32 import exp2, log2
 from qmaps.normalize.base import Layout, Normalizer, Scales, Shape
 from qmaps.normalize.block import BlockWise, blocks, check_block_size, per_element
 from qmaps.normalize.extent import Extent
+from qmaps.normalize.geometry import Geometry, Part, Stored
 
 STEPS = 16
 """Exponents are multiples of 1/16."""
@@ -71,6 +72,13 @@ class RangeExpansion(Normalizer, name="powB<n>r<n>"):
     def layout(self, shape: Shape) -> Layout:
         count = -(-math.prod(shape) // self.size)
         return ((torch.float32, (count,)), (torch.uint8, (count,)))
+
+    def geometry(self, shape: Shape) -> Geometry:
+        numel = math.prod(shape)
+        size = min(self.size, max(1, numel))
+        count = -(-numel // size)
+        parts = (Part(size, count, 0), Part(size, count, 1, stored=Stored.SIXTEENTHS))
+        return Geometry(parts, arrays=2, log=True, ratio=float(self.ratio))
 
     def extents(self, dims: int) -> tuple[Extent, ...]:
         return Extent(block=self.size), Extent(block=self.size)

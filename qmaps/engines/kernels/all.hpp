@@ -12,5 +12,6 @@
 #include "codec.hpp"
 #include "dither.hpp"
 #include "feedback.hpp"
+#include "powers.hpp"
 #include "updates.hpp"
 #include "declare.hpp"

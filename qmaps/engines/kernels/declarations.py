@@ -51,6 +51,7 @@ class ScaleKind(IntEnum):
     SCALE_POWER_OF_TWO = 4
     SCALE_E4M3 = 5
     SCALE_ONE = 6
+    SCALE_SIXTEENTHS = 7
 
 
 ENUMERATIONS: tuple[type[Enum], ...] = (Flags, Factoring, Dtype, ScaleKind)

@@ -33,6 +33,7 @@ KINDS = {
     Stored.POWER_OF_TWO: ScaleKind.SCALE_POWER_OF_TWO,
     Stored.E4M3: ScaleKind.SCALE_E4M3,
     Stored.ONE: ScaleKind.SCALE_ONE,
+    Stored.SIXTEENTHS: ScaleKind.SCALE_SIXTEENTHS,
 }
 BYTE, MAX_BITS = 8, 16
 MAX_LOG_BLOCK = 1024
@@ -65,6 +66,8 @@ def geometry(normalizer: Normalizer, shape: tuple[int, ...]) -> Any:
         return None
     if found.log and found.parts[0].divisor > MAX_LOG_BLOCK:
         return None
+    if found.ratio and found.parts[0].divisor == 1 < found.parts[0].count:
+        return None
     if any(part.rms for part in found.parts) and not _local(found, shape):
         return None
     parts = [
@@ -78,7 +81,7 @@ def geometry(normalizer: Normalizer, shape: tuple[int, ...]) -> Any:
         )
         for part in found.parts
     ]
-    return core.Geometry(parts, found.log, found.arrays, found.quantile)
+    return core.Geometry(parts, found.log, found.arrays, found.quantile, found.ratio)
 
 
 def _local(found: Geometry, shape: tuple[int, ...]) -> bool:
@@ -94,15 +97,16 @@ def supports(normalizer: Normalizer, map_: Map, shape: tuple[int, ...]) -> bool:
 
     Args:
         normalizer: computes the scales. It needs a `geometry` of at most 8 lists of scales,
-            blocks of at most 1024 elements where it spans log2 ranges, and of at most 8192 under a
-            root mean square, which combines with no other.
-        map_: holds the codebook: at most 16 bits, or 8 with log2 ranges.
+            blocks of at most 1024 elements where it spans log2 ranges, of 2 to 1024 where it
+            expands ranges, and of at most 8192 under a root mean square, which combines with no
+            other.
+        map_: holds the codebook: at most 16 bits, or 8 where scales are no divisors.
         shape: the shape of the tensor.
     """
     wide = map_.bits > BYTE
     return (
         map_.bits <= MAX_BITS
-        and not (wide and normalizer.log_domain)
+        and not (wide and not normalizer.linear)
         and geometry(normalizer, shape) is not None
     )
 

@@ -57,7 +57,8 @@ void prepare(Codec& codec, const Kernels& set, std::int64_t numel, bool stored_s
     codec.grids.clear();
     codec.decoded.clear();
     for (const Part& part : geometry.parts) {
-        if (part.kind != kScaleFloat32 && part.ends < 0 && stored_scales) {
+        const bool widened = part.kind != kScaleFloat32 && part.kind != kScaleSixteenths;
+        if (widened && part.ends < 0 && stored_scales) {
             const std::size_t before = codec.decoded.size();
             codec.decoded.resize(before + static_cast<std::size_t>(part.count));
             set.widen_scales(part.kind, codec.arrays[part.array], part.count,

@@ -36,10 +36,12 @@ struct Part {
 };
 
 // An element's scale is the minimum over the parts. With `log` there are two parts instead, the
-// lower and the upper ends of each block's range in log2.
+// lower and the upper ends of each block's range in log2; or, with a `ratio`, the scale of each
+// block and the exponent that expands its range to this ratio.
 struct Geometry {
     std::vector<Part> parts;
     bool log = false;
+    float ratio = 0.0f;
     int arrays = 0;
     double quantile = 0.0;  // of its block's values that a lower end is; 0 is the smallest
 
@@ -89,6 +91,7 @@ struct ScaleView {
     PartView part[kMaxParts];
     int parts = 0;
     bool log = false;
+    bool power = false;  // with `log`: scales and exponents
 };
 
 // Subtractive dither of one tensor; see qmaps.engines.dither.

@@ -52,7 +52,8 @@ class Undo {
     }
 
     static std::int64_t scale_bytes(int kind) {
-        return kind == kScaleFloat32 ? 4 : kind == kScalePowerOfTwo ? 1 : 2;
+        if (kind == kScaleFloat32) return 4;
+        return kind == kScalePowerOfTwo || kind == kScaleSixteenths ? 1 : 2;
     }
 
     static constexpr std::align_val_t kLine{64};

@@ -26,7 +26,7 @@ void register_codebooks(nb::module_& module) {
         .def(
             "__init__",
             [](Geometry* self, const std::vector<std::tuple<std::int64_t, std::int64_t, int, int, int, double>>& parts,
-               bool log, int arrays, double quantile) {
+               bool log, int arrays, double quantile, float ratio) {
                 if (parts.empty() || parts.size() > kMaxParts || arrays > kMaxParts)
                     throw std::invalid_argument("a geometry has 1 to 8 parts and arrays");
                 new (self) Geometry();
@@ -35,9 +35,10 @@ void register_codebooks(nb::module_& module) {
                 self->log = log;
                 self->arrays = arrays;
                 self->quantile = quantile;
+                self->ratio = ratio;
             },
             nb::arg("parts"), nb::arg("log"), nb::arg("arrays"),
-            nb::arg("quantile") = 0.0);
+            nb::arg("quantile") = 0.0, nb::arg("ratio") = 0.0f);
 }
 
 }  // namespace qmaps

@@ -17,6 +17,7 @@ namespace {
 #include "pack.hpp"
 #include "scales.hpp"
 #include QMAPS_SEARCH
+#include "powers.hpp"
 #include "dither.hpp"
 #include "wide.hpp"
 #include "codec.hpp"

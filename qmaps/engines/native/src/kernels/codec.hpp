@@ -11,6 +11,10 @@ inline void log_values(const ScaleView& view, std::int64_t at, std::int64_t coun
                        float* low, float* high) {
     part_scales(view.part[0], at, count, low);
     part_scales(view.part[1], at, count, high);
+    if (view.power) {
+        take_powers(low, high, count, values);
+        return;
+    }
     for (std::int64_t i = 0; i < count; ++i) values[i] = log_value(values[i], low[i], high[i]);
 }
 
@@ -93,6 +97,10 @@ inline void normalize_tile(const ScaleView& view, const float* x, std::int64_t a
     if (view.log) {
         part_scales(view.part[0], at, count, scratch.low);
         part_scales(view.part[1], at, count, scratch.high);
+        if (view.power) {
+            put_powers(x, scratch.low, scratch.high, count, n);
+            return;
+        }
         log_positions(x, scratch.low, scratch.high, count, n);
         return;
     }
@@ -170,12 +178,18 @@ inline void encode_normalized(const Codec& codec, const ScaleView& view, const f
 inline ScaleView stored(const Codec& codec) {
     ScaleView view;
     view.log = codec.geometry->log;
+    view.power = codec.geometry->ratio != 0.0f;
     int grids = 0;
     const float* decoded = codec.decoded.empty() ? nullptr : codec.decoded.data();
     for (const Part& part : codec.geometry->parts) {
         PartView& seen = view.part[view.parts++];
         seen.divisor = part.divisor;
         seen.count = part.count;
+        if (part.kind == kScaleSixteenths) {
+            seen.codes = static_cast<const std::uint8_t*>(codec.arrays[part.array]);
+            seen.grid = kSixteenths.value;
+            continue;
+        }
         if (part.kind != kScaleFloat32 && part.ends < 0) {
             if (!decoded) continue;  // they are about to be made
             seen.values = decoded;
@@ -322,22 +336,23 @@ inline std::uint32_t encode_blocks(const Codec& codec, const float* x, std::int6
     const int kind = codec.geometry->parts[0].kind;
     const double rms = codec.geometry->parts[0].rms;
     const ScaleView view = stored(codec);
+    const bool positive = !has_negative(*codec.codebook);
     std::uint32_t most = 0, signs = 0;
     bool far = false;  // beyond the largest scale of a format
     if (view.log) {
         auto* first = static_cast<float*>(kept);
         auto* second = static_cast<float*>(codec.arrays[codec.geometry->parts[1].array]);
-        for (std::int64_t i = 0, b = at / block; i < count; i += block, ++b)
+        if (view.power) keep_powers(codec, x, at, count);
+        for (std::int64_t i = 0, b = at / block; i < count && !view.power; i += block, ++b)
             log_ends(x + i, count - i < block ? count - i : block, codec.geometry->quantile,
                      first + b, second + b);
         for (std::int64_t i = 0; i < count; i += kTile) {
             const std::int64_t some = count - i < kTile ? count - i : kTile;
             normalize_tile(view, x + i, at + i, some, scratch.n + i, scratch);
         }
-        if (!has_negative(*codec.codebook) || codec.geometry->quantile != 0.0)
+        if (!view.power && (positive || codec.geometry->quantile != 0.0))
             clamp_to_ends(*codec.codebook, scratch.n, count);
     } else {
-        const bool positive = !has_negative(*codec.codebook);
         for (std::int64_t i = 0, b = at / block; i < count; i += block, ++b) {
             const std::int64_t some = count - i < block ? count - i : block;
             std::uint32_t largest = positive ? highest_bits(x + i, some) : kSignBit;
