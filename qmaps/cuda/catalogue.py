@@ -24,10 +24,16 @@ FORMATS = {
     "B32xf16sq/sqrt@8u": "Format<8, 32, false, false, false, 1, kFormatted>",
     "B16xe4m3/e2m1@4s": "Format<4, 0, false, false, true, 1>",
     "rms4B2048/linear@8s+sr": "Format<8, 2048, false, true, true, 1, kRootMean>",
+    "bf16+sr": "Format<16, 0, false, true, false, 0>",
+    "fp16": "Format<16, 0, false, false, false, 0>",
+    "B256/linear@12u": "Format<12, 256, false, false, false, 5>",
     "any codebook": "Format<8, 256, false, false, true, 4>",
 }
 """Template arguments of kernels, by a quantizer that needs them; ``B128/DE-0@4u`` needs the same as
 ``B128/linear@4u``."""
+
+WIDE = ("bf16+sr", "fp16", "B256/linear@12u")
+"""Names in `FORMATS` whose codes have more than 8 bits; `measure` does not count those."""
 
 PAIRS = (
     ("B256/DE@8s", "B2048/DE-0@8u"),
@@ -37,6 +43,8 @@ PAIRS = (
     ("B128/DE@4s+sr", "B128/linear@4u"),
     ("B32xf16/softsign@8s", "B32xf16sq/sqrt@8u"),
     ("rms4B2048/linear@8s+sr", "rms4B2048/linear@8s+sr"),
+    ("bf16+sr", "fp16"),
+    ("B256/linear@12u", "B256/linear@12u"),
     ("any codebook", None),
 )
 """Names in `FORMATS` of first and second moments; None means float32."""
@@ -75,7 +83,8 @@ def _scales() -> list[Entry]:
 
 
 def _errors() -> list[Entry]:
-    made = [kernel("measure", "float", form) for form in FORMATS.values()]
+    narrow = [form for name, form in FORMATS.items() if name not in WIDE]
+    made = [kernel("measure", "float", form) for form in narrow]
     made += [kernel("add_parts", count) for count in (2, 4)]
     plain = ("update_errors", "find_cells", "sum_cells", "add_cells")
     return made + [kernel(name) for name in plain]
@@ -88,7 +97,7 @@ def _steps(pairs: tuple[tuple[str, str | None], ...]) -> list[Entry]:
         formats = [FORMATS[name] if name else "Plain" for name in (first, second)]
         kind = f"Kind<AdamW, float, float, false, {', '.join(formats)}>"
         made.append(kernel("step", kind))
-        if second == "rank1/linear@4u":
+        if second in {"rank1/linear@4u", "fp16"}:
             made.append(kernel("step_maxima", kind))
     return made
 

@@ -11,13 +11,15 @@ from torch import Tensor
 
 from qmaps.cuda import layout
 from qmaps.engines.addresses import address
+from qmaps.engines.kernels.declarations import Dtype
 from qmaps.maps.base import Map, limits, table
 
 MANTISSA_BITS = 23
 MAX_STEPS = 8
 
-_LIMIT_BYTES = 2 * layout.MAX_CODES * 4
-_VALUE_BYTES = layout.MAX_CODES * 4
+BYTE = 8
+"""Bits of the codes whose tables kernels copy to shared memory."""
+HALVES = {torch.float16: Dtype.FLOAT16, torch.bfloat16: Dtype.BFLOAT16}
 
 
 @dataclass(frozen=True)
@@ -89,7 +91,11 @@ def _counted(limits: np.ndarray, shift: int, first: int, buckets: int) -> Guesse
 
 @functools.lru_cache(maxsize=512)
 def searches(map_: Map) -> tuple[Guesses, Guesses]:
-    """The guesses for the nearest code, and those for the lower of the two codes around a value."""
+    """The guesses for the nearest code, and those for the lower of the two codes around a value.
+
+    Args:
+        map_: a map of at most 8 bits.
+    """
     values = table(map_)
     return guesses(limits(map_).numpy()), guesses(_below(values).numpy())
 
@@ -97,6 +103,107 @@ def searches(map_: Map) -> tuple[Guesses, Guesses]:
 def _below(values: Tensor) -> Tensor:
     # n >= value is n > the float below it.
     return torch.nextafter(values[1:], torch.tensor(-torch.inf))
+
+
+@dataclass(frozen=True)
+class Half:
+    """A 16-bit format whose finite numbers a codebook holds; see ``kernels/halves.hpp``.
+
+    Attributes:
+        dtype: float16 or bfloat16.
+        zero: the code of zero.
+        most: how many codes lie above it.
+    """
+
+    dtype: torch.dtype
+    zero: int
+    most: int
+
+    def holds(self, values: Tensor, above: Tensor) -> bool:
+        """Whether these are the values of the codes, and codes those of numbers that are rounded.
+
+        Args:
+            values: ascending float32 of shape (count,).
+            above: the thresholds between them: float32 of shape (count - 1,).
+        """
+        codes = torch.arange(values.numel(), dtype=torch.int32)
+        bits = torch.where(codes < self.zero, (self.zero - codes) | 0x8000, codes - self.zero)
+        held = bits.to(torch.int16).view(self.dtype).float()
+        if not torch.equal(held.view(torch.int32), values.view(torch.int32)):
+            return False
+        beyond = torch.nextafter(above, torch.tensor(torch.inf))
+        below = torch.equal(self._codes(above), codes[:-1])
+        return below and torch.equal(self._codes(beyond), codes[1:])
+
+    def _codes(self, x: Tensor) -> Tensor:
+        bits = x.to(self.dtype).view(torch.int16).to(torch.int32)
+        magnitude = (bits & 0x7FFF).clamp(max=self.most)
+        return torch.where(
+            bits < 0, self.zero - magnitude.clamp(max=self.zero), self.zero + magnitude
+        )
+
+
+@functools.lru_cache(maxsize=512)
+def half(map_: Map) -> Half | None:
+    """The 16-bit format whose numbers a map of 16 bits holds; None for other maps."""
+    values = table(map_)
+    last = values.numel() - 1
+    zero = last // 2 if float(values[0]) < 0 else 0
+    if map_.bits != 16 or last - zero >= 1 << 15:
+        return None
+    found = (Half(dtype, zero, last - zero) for dtype in HALVES)
+    return next((each for each in found if each.holds(values, limits(map_))), None)
+
+
+@dataclass(frozen=True)
+class Wide:
+    """A search among the limits between more than 256 codes; see ``src/wide_codebook.cuh``.
+
+    Attributes:
+        below: uint16 of shape (65536,): the number of limits below all floats with these upper 16
+            bits, in the order of numbers.
+        steps: halvings that remain: at most ``2**steps - 1`` limits share those bits.
+    """
+
+    below: np.ndarray
+    steps: int
+
+
+def wide_search(above: Tensor) -> Wide:
+    """The search among ascending float32 limits of shape (count,), fewer than 65536."""
+    bits = (above + 0.0).numpy().view(np.uint32)  # -0 becomes 0
+    order = np.where(bits >> 31, ~bits, bits | np.uint32(1 << 31)) >> 16
+    counts = np.bincount(order, minlength=1 << 16)
+    below = np.cumsum(counts) - counts
+    return Wide(below.astype(np.uint16), int(counts.max()).bit_length())
+
+
+@functools.lru_cache(maxsize=64)
+def wide_searches(map_: Map) -> tuple[Wide, Wide]:
+    """The same as `searches` of a map of more than 8 bits."""
+    return wide_search(limits(map_)), wide_search(_below(table(map_)))
+
+
+@dataclass(frozen=True)
+class Searching:
+    """The template arguments of ``Format`` that say how codes are found.
+
+    Attributes:
+        signed: whether some limits are negative and have guesses of their own.
+        steps: halvings that remain after the first guess.
+    """
+
+    signed: bool
+    steps: int
+
+
+def searching(map_: Map, *, stochastic: bool) -> Searching:
+    """How kernels find the codes of a map."""
+    if map_.bits > BYTE:
+        steps = 0 if half(map_) else wide_searches(map_)[stochastic].steps
+        return Searching(signed=False, steps=steps)
+    found = searches(map_)[stochastic]
+    return Searching(len(found.counts) > found.buckets, found.steps)
 
 
 class DeviceCodebook:
@@ -109,34 +216,54 @@ class DeviceCodebook:
 
     def __init__(self, map_: Map, device: torch.device) -> None:
         values = table(map_)
-        pair = (limits(map_), _below(values))
-        padded = np.full(layout.MAX_CODES, values[-1].item(), dtype=np.float32)
-        padded[: values.numel()] = values.numpy()
-        pieces = [padded.tobytes()]
         self.described = np.zeros((), dtype=layout.CODEBOOK)
         self.described["size"] = values.numel()
         self.described["ties"] = bool((values[1:] == values[:-1]).any())
         self.described["in_log"] = map_.position_rounding
-        offsets = [0]
-        for above, found in zip(pair, searches(map_), strict=True):
-            filled = np.full(2 * layout.MAX_CODES, np.inf, dtype=np.float32)
-            filled[: above.numel()] = above.numpy()
-            counts = found.counts.tobytes()
-            offsets += [sum(map(len, pieces)), sum(map(len, pieces)) + _LIMIT_BYTES]
-            pieces += [filled.tobytes(), counts + b"\0" * (-len(counts) % 16)]
-        self.memory: Tensor = torch.frombuffer(bytearray(b"".join(pieces)), dtype=torch.uint8)
+        self._pieces: list[bytes] = []
+        self._places: list[tuple[np.ndarray, str, int]] = []
+        (self._describe_wide if map_.bits > BYTE else self._describe)(map_)
+        self.memory: Tensor = torch.frombuffer(bytearray(b"".join(self._pieces)), dtype=torch.uint8)
         self.memory = self.memory.to(device)
-        base = address(self.memory)
-        self.described["values"] = base
-        for number, (name, found) in enumerate(
-            zip(("nearest", "lower"), searches(map_), strict=True)
-        ):
+        for record, name, at in self._places:
+            record[name] = address(self.memory) + at
+
+    def _describe(self, map_: Map) -> None:
+        self._add(self.described, "values", _filled(table(map_), layout.MAX_CODES))
+        pair = (limits(map_), _below(table(map_)))
+        for name, above, found in zip(("nearest", "lower"), pair, searches(map_), strict=True):
             search = self.described[name]
-            search["limit"] = base + offsets[1 + 2 * number]
-            search["guess"] = base + offsets[2 + 2 * number]
             search["shift"], search["first"] = found.shift, found.first
             search["buckets"] = found.buckets
             search["negative"] = len(found.counts) - found.buckets
+            self._add(search, "limit", _filled(above, 2 * layout.MAX_CODES, float("inf")))
+            self._add(search, "guess", found.counts)
+
+    def _describe_wide(self, map_: Map) -> None:
+        if found := half(map_):
+            self.described["half"] = HALVES[found.dtype].value
+            self.described["zero"], self.described["most"] = found.zero, found.most
+            self._pieces.append(bytes(16))  # so that there is memory
+            return
+        self._add(self.described, "values", _filled(table(map_), 1 << map_.bits))
+        pair = (limits(map_), _below(table(map_)))
+        for name, above, wide in zip(("nearest", "lower"), pair, wide_searches(map_), strict=True):
+            filled = _filled(above, above.numel() + (1 << wide.steps), float("inf"))
+            self._add(self.described[name], "limit", filled)
+            self._add(self.described[name], "below", wide.below)
+
+    def _add(self, record: np.ndarray, name: str, data: np.ndarray) -> None:
+        """A table, whose address a field becomes."""
+        self._places.append((record, name, sum(map(len, self._pieces))))
+        found = data.tobytes()
+        self._pieces.append(found + bytes(-len(found) % 16))
+
+
+def _filled(values: Tensor, size: int, filling: float | None = None) -> np.ndarray:
+    """Float32 values, and then the filling, or the last value for None, up to this size."""
+    filled = np.full(size, values[-1].item() if filling is None else filling, dtype=np.float32)
+    filled[: values.numel()] = values.numpy()
+    return filled
 
 
 @functools.lru_cache(maxsize=512)

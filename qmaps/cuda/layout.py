@@ -45,11 +45,12 @@ SCALES = np.dtype([("part", PART, MAX_PARTS), ("parts", _i64)])
 SEARCH = np.dtype(
     [("limit", _address), ("guess", _address)]
     + [(name, _i32) for name in ("shift", "first", "buckets", "negative")]
+    + [("below", _address)]
 )
 CODEBOOK = np.dtype(
-    [("values", _address), ("nearest", SEARCH), ("lower", SEARCH)]
-    + [(name, _i64) for name in ("size", "ties", "in_log")]
-)
+    [("values", _address), ("nearest", SEARCH), ("lower", SEARCH), ("size", _i64), ("ties", _i64),
+     ("half", _i64), ("zero", _i32), ("most", _i32), ("in_log", _i64)]
+)  # fmt: skip
 NOISE = np.dtype(
     [(name, _u32) for name in ("key0", "key1", "word1", "word2", "word3", "unused")]
     + [("offset", _i64)]
@@ -84,8 +85,9 @@ BATCH = np.dtype(
 )
 BEGIN = np.dtype(
     [("parameters", _address), ("count", _i64)]
-    + [(name, _address) for name in ("step_scalars", "found_inf", "bad", "skip", "skipped")]
-)
+    + [(name, _address)
+       for name in ("step_scalars", "resets", "found_inf", "bad", "skip", "skipped")]
+)  # fmt: skip
 LOOK = np.dtype(
     [(name, _address) for name in ("parameters", "addresses", "items")]
     + [("count", _i64), ("bad", _address)]

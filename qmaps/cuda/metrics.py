@@ -41,8 +41,8 @@ def measure(
     Args:
         engine: the engine of the device of `x`.
         x: float32, float16 or bfloat16, not empty.
-        normalizer: a normalizer that `tensors.supports` supports.
-        map_: a map that `tensors.supports` supports.
+        normalizer: a normalizer that `tensors.measures` supports.
+        map_: a map that `tensors.measures` supports.
         key: names the random numbers of stochastic rounding; None rounds to nearest.
         keep: whether to store the codes.
 

@@ -78,9 +78,6 @@ class CudaSteps(StepEngine):
         # The reference steps parameters with quantized factored statistics.
         whole = all(state.quantizer is None for state in given.states if state.factored)
         on_device = gradient.device == self._engine.device
-        # Steps are counted on the device, and from the first one on.
-        if given.reset_every or RESET in given.storage:
-            return False
         return on_device and whole and fused_supports(rule, given, supports)
 
     def plan(self, rule: Rule, given: Sequence[ParameterStep]) -> StepPlan:
@@ -206,6 +203,7 @@ class CudaPlan(FusedPlan):
         # The values that the device received last.
         self._pairs: list[list[int]] = []
         self._words = b""
+        self._resets: list[int] = []
         super().__init__(rule, given)
 
     def run(
@@ -220,6 +218,7 @@ class CudaPlan(FusedPlan):
         gradients_at, copies = self._gradients_at()
         self._write_addresses([self._targets_at(), gradients_at])
         self._write_scalars(inputs.scalars)
+        self._write_resets()
         self._begin(found)
         self._take_factored(scale)
         if self._takes_norms:
@@ -249,6 +248,7 @@ class CudaPlan(FusedPlan):
         begin = np.zeros((), dtype=layout.BEGIN)
         begin["parameters"], begin["count"] = address(self._table), len(self._given)
         begin["step_scalars"] = address(self._step_scalars)
+        begin["resets"] = address(self._reset_table)
         begin["found_inf"] = 0 if found_inf is None else address(found_inf)
         begin["bad"] = address(self._bad) if self._policed else 0
         begin["skip"], begin["skipped"] = address(self._skip), address(self._skipped)
@@ -325,6 +325,13 @@ class CudaPlan(FusedPlan):
             self._write(self._step_scalars, np.frombuffer(words, dtype=np.uint64))
             self._words = words
 
+    def _write_resets(self) -> None:
+        """Tell the device since which step each parameter's states have been averages."""
+        resets = [int(given.storage.get(RESET, 0)) for given in self._given]
+        if resets != self._resets:
+            self._write(self._reset_table, np.array(resets, dtype=np.int64).view(np.uint64))
+            self._resets = resets
+
     def _write(self, to: Tensor, words: np.ndarray) -> None:
         words = np.ascontiguousarray(words).reshape(-1)
         for begin in range(0, len(words), layout.WRITTEN):
@@ -378,6 +385,8 @@ class CudaPlan(FusedPlan):
         self._address_table = self._on_device(np.zeros(len(self._given), dtype=layout.ADDRESS))
         size = (len(self._groups), layout.MAX_SCALARS)
         self._step_scalars = self._on_device(np.zeros(size, dtype=layout.STEP_SCALAR))
+        self._resets = [0] * len(self._given)
+        self._reset_table = self._on_device(np.zeros(len(self._given), dtype=np.int64))
         self._skip = torch.zeros((), dtype=torch.int32, device=self._engine.device)
         self._bad = torch.zeros((), dtype=torch.int32, device=self._engine.device)
 

@@ -15,6 +15,7 @@ import numpy as np
 
 from qmaps.cuda import layout
 from qmaps.engines.kernels.declarations import (
+    Dtype,
     Factoring,
     Flags,
     ScaleKind,
@@ -37,7 +38,7 @@ def source_of(file: str) -> str:
     Args:
         file: the name of the file, such as "step.cuh".
     """
-    kinds = "".join(map(enumeration, (Flags, Factoring, ScaleKind)))
+    kinds = "".join(map(enumeration, (Flags, Factoring, Dtype, ScaleKind)))
     shared = kinds + _step_scalar_kinds()
     return (
         f"namespace qmaps {{\n{shared}}}\n"

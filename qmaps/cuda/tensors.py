@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from qmaps.cuda import layout
-from qmaps.cuda.codebooks import codebook, searches
+from qmaps.cuda.codebooks import BYTE, codebook, searching
 from qmaps.cuda.engine import Engine
 from qmaps.cuda.kernels import kernel
 from qmaps.engines.addresses import address
@@ -35,7 +35,7 @@ KINDS = {
 }
 IN_FLOAT32 = (Stored.FLOAT32, Stored.ONE)
 """The formats whose scales are stored as float32 numbers."""
-MAX_BITS = 8
+MAX_BITS = 16
 
 
 @dataclass(frozen=True)
@@ -96,23 +96,34 @@ def supports(normalizer: Normalizer, map_: Map, shape: tuple[int, ...]) -> bool:
 
     Args:
         normalizer: computes the scales; see `layout_of`.
-        map_: holds the codebook, of at most 8 bits.
+        map_: holds the codebook: at most 16 bits, or 8 with log2 ranges.
         shape: the shape of the tensor.
     """
-    return map_.bits <= MAX_BITS and layout_of(normalizer, shape) is not None
+    wide = map_.bits > BYTE and normalizer.log_domain
+    return map_.bits <= MAX_BITS and not wide and layout_of(normalizer, shape) is not None
+
+
+def measures(normalizer: Normalizer, map_: Map, shape: tuple[int, ...]) -> bool:
+    """Whether this engine can also read single codes, as error metrics need them.
+
+    Args:
+        normalizer: as in `supports`.
+        map_: as in `supports`, of at most 8 bits: codes are unpacked to one byte each.
+        shape: the shape of the tensor.
+    """
+    return map_.bits <= BYTE and supports(normalizer, map_, shape)
 
 
 def format_name(map_: Map, found: ScaleLayout, *, stochastic: bool) -> str:
     """The ``Format`` of ``src/codebook.cuh`` as C++ text, a template argument of kernels.
 
     Args:
-        map_: a map with a codebook, of at most 8 bits.
+        map_: a map with a codebook, of at most 16 bits.
         found: the layout of the scales.
         stochastic: whether codes are rounded stochastically.
     """
-    search = searches(map_)[stochastic]
-    signed = len(search.counts) > search.buckets
-    flags = [str(flag).lower() for flag in (found.geometry.log, stochastic, signed)]
+    search = searching(map_, stochastic=stochastic)
+    flags = [str(flag).lower() for flag in (found.geometry.log, stochastic, search.signed)]
     given = [map_.bits, found.block, *flags, search.steps]
     # The last argument has a default.
     given += [found.scaling] if found.scaling != "kMaxima" else []
@@ -395,7 +406,7 @@ def described(x: Tensor, packed: Tensor | None, map_: Map, found: ScaleLayout) -
     Args:
         x: the elements to read or write: contiguous float32, float16 or bfloat16.
         packed: contiguous 1-D uint8 packed codes; None where no codes are stored.
-        map_: a map with a codebook, of at most 8 bits.
+        map_: a map with a codebook, of at most 16 bits.
         found: the layout of the scales.
 
     Returns:

@@ -16,7 +16,7 @@ from qmaps.cuda.engine import Engine
 from qmaps.cuda.kernels import kernel
 from qmaps.cuda.metrics import add_parts, partial_sums
 from qmaps.cuda.quantiles import Quantiles
-from qmaps.cuda.tensors import describe_stored, layout_of, supports, tiles
+from qmaps.cuda.tensors import describe_stored, layout_of, measures, tiles
 from qmaps.engines.addresses import address
 
 if TYPE_CHECKING:
@@ -177,7 +177,7 @@ def supports_tensor(t: QuantizedTensor) -> bool:
     """Whether this engine can decode `t` in place, if it is on a device of the engine."""
     q = t.quantizer
     stored = (t.packed, *t.scales)
-    able = t.key is None and q.low_rank is None and supports(q.normalizer, q.map, t.shape)
+    able = t.key is None and q.low_rank is None and measures(q.normalizer, q.map, t.shape)
     return able and all(part.is_contiguous() for part in stored)
 
 

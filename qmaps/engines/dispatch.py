@@ -157,7 +157,7 @@ def measure(
     """
     shape = tuple(x.shape)
     device = cuda_engine(x) if x.numel() and given is None else None
-    if device is not None and cuda_tensors.supports(normalizer, map_, shape):
+    if device is not None and cuda_tensors.measures(normalizer, map_, shape):
         found = cuda_metrics.measure(device, x, normalizer, map_, key, keep=keep)
     elif x.numel() and runs_native(x) and tensors.measures(normalizer, map_, shape):
         found = native_metrics.measure(x, normalizer, map_, key, keep=keep, given=given)

@@ -14,6 +14,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch import Tensor
 
 from qmaps.engines.step import COUNTER, RESET
 from qmaps.errors import BadValueError, shown
@@ -57,14 +58,21 @@ def reset(optimizer: QuantizedOptimizer, entries: Sequence[Entry]) -> None:
         check_reset_every(group.get("reset_every"))
     if not any(map(every, optimizer.param_groups)):
         return
-    for _, param, group, _ in entries:
-        if not (steps := every(group)):
-            continue
-        state = optimizer.state.get(param)
-        if not state or "step" not in state:
-            continue
-        taken = int(state["step"])
+    kept = [(optimizer.state.get(param), every(group)) for _, param, group, _ in entries]
+    started = [(state, steps) for state, steps in kept if steps and state and "step" in state]
+    counts = _numbers([state["step"] for state, _ in started])
+    for (state, steps), taken in zip(started, counts, strict=True):
         if taken - int(state.get(RESET, 0)) >= steps:
             for name in optimizer.state_names:
                 state.pop(name, None)
             state[RESET] = torch.tensor(taken, dtype=COUNTER)
+
+
+def _numbers(counters: Sequence[Tensor]) -> list[int]:
+    """The values of step counters; the host waits for each device once."""
+    found: dict[int, int] = {}
+    for device in {counter.device for counter in counters}:
+        here = [n for n, counter in enumerate(counters) if counter.device == device]
+        values = torch.stack([counters[n].to(COUNTER) for n in here]).tolist()
+        found |= zip(here, map(int, values), strict=True)
+    return [found[n] for n in range(len(counters))]

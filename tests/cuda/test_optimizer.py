@@ -148,6 +148,8 @@ def test_every_rule(
         ("B32xf16/softsign@8s", "B32xf16sq/sqrt@8u"),  # FlashOptim
         ("B32xe8m0/e4m3@8s", "B32xe8m0/e4m3@8u"),  # MXFP8
         ("B16xe4m3/e2m1@4s", "rank1xbf16/linear@4u"),  # NVFP4
+        ("bf16+sr", "fp16"),
+        ("B256/linear@12s+sr", "B64/linear0@16u"),
         ("rms4B256/linear@8s+sr", "logB128/log2-0(in_log=true)@4u+sr"),
         ("B512/DE@8s+sr", None),
     ],
@@ -165,16 +167,46 @@ def test_every_kind_of_format(
     [
         {"state_quantizers": "B64/linear@4s+dither + B64/linear@4u"},
         {"state_quantizers": "B64/DE@4s+ef4 + B64/linear@4u+ef8"},
-        {"state_quantizers": "8bit", "reset_every": 2},
     ],
 )
 def test_what_only_the_reference_knows(options: dict[str, Any], on_device: EmulatedEngine) -> None:
     ours = trained(optim.AdamW, 3, torch.float32, options)
-    assert ours._stepper.left == sum(np.prod(shape) > 100 or "reset_every" in options
-                                     for shape in SHAPES)  # fmt: skip
+    assert ours._stepper.left == sum(np.prod(shape) > 100 for shape in SHAPES)
     with use_backend("reference"):
         theirs = trained(optim.AdamW, 3, torch.float32, options)
     assert_same(ours, theirs)
+
+
+@pytest.mark.parametrize(
+    ("kind", "options"),
+    [
+        (optim.AdamW, {"state_quantizers": "B256/DE@8s+sr + rank1/linear@4u"}),
+        (optim.AdEMAMix, {"state_quantizers": "8bit", "t_alpha": 2, "t_beta3": 4}),
+        (optim.LAMB, {"state_quantizers": None}),
+        (optim.SGD, {"lr": 0.1}),
+    ],
+)
+def test_states_that_begin_anew(
+    kind: type[QuantizedOptimizer], options: dict[str, Any], on_device: EmulatedEngine
+) -> None:
+    options = {**options, "reset_every": 2}
+    assert_as_reference(kind, options, steps=5)
+    assert trained(kind, 5, torch.float32, options)._stepper.left == 0
+    assert any(name.startswith("step<") for name in on_device.launched)
+
+
+def test_resets_that_begin_late_and_end(on_device: EmulatedEngine) -> None:
+    def run() -> QuantizedOptimizer:
+        optimizer = trained(optim.AdamW, 3, torch.float32, {"state_quantizers": "8bit"})
+        for number, every in ((3, 2), (4, 2), (5, None), (6, None)):
+            optimizer.param_groups[0]["reset_every"] = every
+            set_gradients(optimizer.param_groups[0]["params"], number)
+            optimizer.step()
+        return optimizer
+
+    ours = run()
+    with use_backend("reference"):
+        assert_same(ours, run())
 
 
 @pytest.mark.parametrize("rounding", [False, True])

@@ -32,6 +32,8 @@ SPECS = (
     "tensorxe4m3/DE@8s", "B64xf16&colxe4m3&rowx8/DE@4s", "unscaled/e4m3@8s",
     "rms4B64/DE@8s", "rms4B2048/linear@4s", "rms2.5B8xf16/DE@8s", "rms1B256xe8m0/DE@4s",
     "rms16B512/linear0@8u",
+    "bf16", "fp16", "B256/bf16@16s", "B32xf16/fp16@16u", "B256/linear@9s", "B128/linear@12u",
+    "rank1/linear0@16u", "rms4B64/linear@10s",
 )  # fmt: skip
 INPUTS = (
     ((37, 211), torch.float32),
@@ -87,7 +89,7 @@ def test_stochastic_rounding_wherever_a_shard_begins(
     "spec",
     ["B256/DE@8s", "rank1/linear@4s", "B32x8/DE@4s", "B32xf16/DE@8s", "B32xf16sq/DE@8s",
      "B32xbf16/DE@8s", "B256xe8m0/DE@8s", "rowxe8m0/DE@4s", "B16xe4m3/DE@4s", "unscaled/e4m3@8s",
-     "rms4B64/DE@8s", "rms4B64xe8m0/DE@8s"],
+     "rms4B64/DE@8s", "rms4B64xe8m0/DE@8s", "bf16", "fp16", "B256/linear@12s"],
 )  # fmt: skip
 def test_values_that_are_not_finite(spec: str, on_device: EmulatedEngine) -> None:
     q = qmaps.quantizer(spec)
@@ -103,7 +105,7 @@ def test_subnormals_and_the_ends_of_float32(on_device: EmulatedEngine) -> None:
     for spec in ("B128/DE@8s", "B8/linear@4s", "rank1/DE@8s", "B16x8/linear@8s", "B32xf16/DE@8s",
                  "B32xf16sq/DE@8s", "B32xbf16/DE@8s", "B256xe8m0/DE@8s", "rowxe8m0/DE@4s",
                  "B16xe4m3/DE@4s", "rowxf16/DE@8s", "unscaled/e4m3@8s", "rms4B64/DE@8s",
-                 "rms4B64xf16/DE@8s+sr"):  # fmt: skip
+                 "rms4B64xf16/DE@8s+sr", "bf16", "bf16+sr", "fp16+sr"):  # fmt: skip
         key = RoundingKey(seed=5, tensor=3) if spec.endswith("+sr") else None
         for x in (tiny, huge, tiny * 0):
             assert_as_reference(qmaps.quantizer(spec), x, key)

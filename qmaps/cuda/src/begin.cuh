@@ -10,6 +10,7 @@ struct Begin {
     Parameter* parameters;
     std::int64_t count;
     const StepScalar* step_scalars;    // kMaxScalars for each group
+    const std::int64_t* resets;   // the step after which each parameter's states began
     const float* found_inf;       // not 0: gradients overflowed; null: nobody looked
     const int* bad;               // not 0: gradients are not finite where that stops the step
     int* skip;                    // becomes what both say
@@ -144,8 +145,9 @@ __global__ void begin_step(const Begin given) {
     take_step(parameter.noise, parameter.step);
     for (int k = 0; k < kMaxStates; ++k) take_step(parameter.state[k].noise, parameter.step);
     const StepScalar* step_scalars = given.step_scalars + parameter.group * kMaxScalars;
+    const std::uint64_t since = parameter.step - static_cast<std::uint64_t>(given.resets[number]);
     for (int i = 0; i < kMaxScalars; ++i)
-        parameter.scalars[i] = static_cast<float>(value_of(step_scalars[i], parameter.step));
+        parameter.scalars[i] = static_cast<float>(value_of(step_scalars[i], since));
 }
 
 // Words for memory of the device, in the arguments of a launch: no host memory has to outlive it.

@@ -6,7 +6,7 @@
 namespace qmaps {
 
 // How codes are chosen and scaled.
-//   kBits         of a code
+//   kBits         of a code; kInShared: its codebook is copied to shared memory
 //   kBlock        elements that share a scale which is theirs alone, a power of two from kUnit to
 //                 kTile; 0: scales lie as the tensor's parts say
 //   kLog          log2 ranges instead of scales; with a kBlock
@@ -24,6 +24,8 @@ template <int kBits_, int kBlock_, bool kLog_, bool kStochastic_, bool kSigned_,
 struct Format {
     static constexpr bool kQuantized = true;
     static constexpr int kBits = kBits_;
+    static constexpr bool kWide = kBits > 8;
+    static constexpr bool kInShared = !kWide;
     static constexpr int kBlock = kBlock_;
     static constexpr bool kLog = kLog_;
     static constexpr bool kStochastic = kStochastic_;
@@ -38,6 +40,8 @@ struct Format {
 // A state that stays in float32.
 struct Plain {
     static constexpr bool kQuantized = false;
+    static constexpr bool kWide = false;
+    static constexpr bool kInShared = false;
     static constexpr int kBlock = 1;
     static constexpr int kShared = 1;
 };

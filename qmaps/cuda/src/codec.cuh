@@ -4,6 +4,7 @@
 #include "block.cuh"
 #include "codebook.cuh"
 #include "memory.cuh"
+#include "wide_codebook.cuh"
 
 namespace qmaps {
 
@@ -65,11 +66,11 @@ QMAPS_INLINE void unit_scales(const Scales& scales, std::int64_t at, int count, 
 }
 
 // The value of each code.
-template <class F>
-QMAPS_INLINE void decode_unit(const SharedBook& codebook, const Scales& scales, std::uint64_t codes,
-                              std::int64_t at, int count, float* x) {
+template <class F, class Book>
+QMAPS_INLINE void decode_unit(const Book& codebook, const Scales& scales,
+                              const Codes<F::kBits>& codes, std::int64_t at, int count, float* x) {
     float value[kUnit];
-    for (int j = 0; j < kUnit; ++j) value[j] = codebook.value[codes >> (8 * j) & 0xFFu];
+    for (int j = 0; j < kUnit; ++j) value[j] = value_of(codebook, code_at(codes, j));
     if constexpr (F::kBlock > 0) {
         const std::int64_t block = count > 0 ? at / F::kBlock : 0;
         float first = 0.0f;
@@ -121,21 +122,21 @@ QMAPS_INLINE std::uint32_t draw_of(const std::uint32_t (&draws)[kUnit / 2], int 
     return draws[j / 2] >> (16 * (j % 2)) & 0xFFFFu;
 }
 
-// Codes of a byte each from positions n in the codebook. `x`, `first` and `second` are the
+// Codes of positions n in the codebook. `x`, `first` and `second` are the
 // elements and their block's log2 range, where there is one.
-template <class F>
-QMAPS_INLINE std::uint64_t round_unit(const SharedBook& codebook, const Noise& noise, std::int64_t at,
-                                      int count, const float* n, const float* x, float first,
-                                      float second) {
-    std::uint64_t codes = 0;
+template <class F, class Book>
+QMAPS_INLINE Codes<F::kBits> round_unit(const Book& codebook, const Noise& noise, std::int64_t at,
+                                        int count, const float* n, const float* x, float first,
+                                        float second) {
+    Codes<F::kBits> codes = {};
     std::uint32_t draws[kUnit / 2] = {};
     if constexpr (F::kStochastic)
         unit_draws(noise, static_cast<std::uint64_t>(noise.offset + at), draws);
     for (int j = 0; j < kUnit; ++j) {
         int code = search_code<F>(codebook, n[j]);
         if constexpr (F::kStochastic) {
-            const int above = code < codebook.last ? code + 1 : codebook.last;
-            float low = codebook.value[code], high = codebook.value[above];
+            const int last = last_code(codebook), above = code < last ? code + 1 : last;
+            float low = value_of(codebook, code), high = value_of(codebook, above);
             const bool in_log = F::kLog && !codebook.in_log;
             if (in_log) {
                 low = log_value(low, first, second);
@@ -143,12 +144,11 @@ QMAPS_INLINE std::uint64_t round_unit(const SharedBook& codebook, const Noise& n
             }
             code = rounds_up(draw_of(draws, j), in_log ? x[j] : n[j], low, high) ? above : code;
             if (codebook.ties)
-                while (code > 0 && codebook.value[code - 1] == codebook.value[code]) --code;
+                while (code > 0 && value_of(codebook, code - 1) == value_of(codebook, code)) --code;
         }
-        codes |= static_cast<std::uint64_t>(code) << (8 * j);
+        put_code(codes, j, code);
     }
-    // The stream ends with zeros.
-    if (count < kUnit) codes &= (std::uint64_t{1} << (8 * count)) - 1;
+    keep_first(codes, count);
     return codes;
 }
 
@@ -262,11 +262,10 @@ QMAPS_INLINE void make_unit_scales(const Scales& scales, std::int64_t at, int co
     }
 }
 
-// Codes of a byte each.
-template <class F>
-QMAPS_INLINE std::uint64_t encode_under(const SharedBook& codebook, const UnitScales& under,
-                                        const Noise& noise, std::int64_t at, int count,
-                                        const float* x) {
+template <class F, class Book>
+QMAPS_INLINE Codes<F::kBits> encode_under(const Book& codebook, const UnitScales& under,
+                                          const Noise& noise, std::int64_t at, int count,
+                                          const float* x) {
     float n[kUnit];
     if constexpr (F::kLog) {
         for (int j = 0; j < kUnit; ++j) n[j] = log_position(x[j], under.first, under.second);
@@ -279,10 +278,10 @@ QMAPS_INLINE std::uint64_t encode_under(const SharedBook& codebook, const UnitSc
 }
 
 // Both; see `make_unit_scales` for who calls it.
-template <class F>
-QMAPS_INLINE std::uint64_t encode_unit(const SharedBook& codebook, const Scales& scales,
-                                       const Noise& noise, std::int64_t at, int count,
-                                       const float* x, std::uint32_t* shared) {
+template <class F, class Book>
+QMAPS_INLINE Codes<F::kBits> encode_unit(const Book& codebook, const Scales& scales,
+                                         const Noise& noise, std::int64_t at, int count,
+                                         const float* x, std::uint32_t* shared) {
     UnitScales under;
     make_unit_scales<F>(scales, at, count, x, shared, under);
     return encode_under<F>(codebook, under, noise, at, count, x);

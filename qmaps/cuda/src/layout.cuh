@@ -42,14 +42,19 @@ struct Search {
     const std::uint8_t* guess;
     std::int32_t shift, first, buckets;
     std::int32_t negative;
+    // Above 8 bits instead of guesses: how many limits are below all floats whose upper 16 bits are
+    // these, as numbers order.
+    const std::uint16_t* below;
 };
 
 struct Codebook {
-    const float* values;          // by code, kMaxCodes of them
+    const float* values;          // by code, kMaxCodes of them; above 8 bits of all that it can hold
     Search nearest;               // code of the nearest value
     Search lower;                 // code of the lower of the two neighbours
     std::int64_t size;
     std::int64_t ties;            // whether some values are equal
+    std::int64_t half;            // the Dtype of 16 bits whose numbers the values are; else kFloat32
+    std::int32_t zero, most;      // of that; see qmaps/engines/kernels/halves.hpp
     std::int64_t in_log;          // stochastic rounding is between positions in a log2 range
 };
 

@@ -50,7 +50,7 @@ template <class F>
 QMAPS_INLINE void decode_under(const SharedBook& codebook, const UnitScales& under,
                                std::uint64_t codes, float* y) {
     for (int j = 0; j < kUnit; ++j) {
-        const float value = codebook.value[codes >> (8 * j) & 0xFFu];
+        const float value = codebook.value[code_at(codes, j)];
         y[j] = F::kLog ? log_value(value, under.first, under.second)
                        : value * (F::kBlock > 0 ? under.first : under.each[j]);
     }
@@ -87,7 +87,7 @@ __global__ void __launch_bounds__(kThreads, 3) measure(const Measure given) {
             if (t.packed && place.count > 0)
                 store_codes<F::kBits>(codes, t.packed, place.at, place.count);
             for (int j = 0; j < place.count; ++j)
-                atomicAdd(&counts[thread / kWarp][codes >> (8 * j) & 0xFFu], 1u);
+                atomicAdd(&counts[thread / kWarp][code_at(codes, j)], 1u);
             decode_under<F>(codebook, under, codes, y);
             add_errors(x, y, place.count, sums, errors);
         });

@@ -125,10 +125,94 @@ QMAPS_INLINE std::uint64_t joined_words(std::uint32_t low, std::uint32_t high) {
     return static_cast<std::uint64_t>(high) << 32 | low;
 }
 
-// The codes of eight elements from `at` on, which is a multiple of 8: a byte each.
+// Codes of eight elements: a byte each, or of more than 8 bits.
+struct WideCodes {
+    std::uint16_t code[kUnit];
+};
+
+template <bool kWide>
+struct CodesOf {
+    using Type = std::uint64_t;
+};
+template <>
+struct CodesOf<true> {
+    using Type = WideCodes;
+};
 template <int kBits>
-QMAPS_INLINE std::uint64_t load_codes(const std::uint8_t* packed, std::int64_t at, int count) {
-    const std::uint8_t* from = global(packed) + at / 8 * kBits;
+using Codes = typename CodesOf<(kBits > 8)>::Type;
+
+QMAPS_INLINE int code_at(std::uint64_t codes, int j) {
+    return static_cast<int>(codes >> (8 * j) & 0xFFu);
+}
+QMAPS_INLINE int code_at(const WideCodes& codes, int j) { return codes.code[j]; }
+
+// Where it is 0 so far.
+QMAPS_INLINE void put_code(std::uint64_t& codes, int j, int code) {
+    codes |= static_cast<std::uint64_t>(code) << (8 * j);
+}
+QMAPS_INLINE void put_code(WideCodes& codes, int j, int code) {
+    codes.code[j] = static_cast<std::uint16_t>(code);
+}
+
+// The stream ends with zeros.
+QMAPS_INLINE void keep_first(std::uint64_t& codes, int count) {
+    if (count < kUnit) codes &= (std::uint64_t{1} << (8 * count)) - 1;
+}
+QMAPS_INLINE void keep_first(WideCodes& codes, int count) {
+    for (int j = 0; j < kUnit; ++j) codes.code[j] = j < count ? codes.code[j] : 0;
+}
+
+// Codes of 9 to 16 bits without gaps, as in qmaps.engines.packing.
+template <int kBits>
+QMAPS_INLINE WideCodes parted_words(const Words<4>& words) {
+    WideCodes codes;
+    for (int j = 0; j < kUnit; ++j) {
+        const int word = j * kBits / 32, bit = j * kBits % 32;
+        std::uint32_t code = words.word[word] >> bit;
+        if (bit + kBits > 32) code |= words.word[word + 1] << (32 - bit);
+        codes.code[j] = static_cast<std::uint16_t>(code & ((1u << kBits) - 1u));
+    }
+    return codes;
+}
+
+template <int kBits>
+QMAPS_INLINE Words<4> joined_codes(const WideCodes& codes) {
+    Words<4> words = {};
+    for (int j = 0; j < kUnit; ++j) {
+        const int word = j * kBits / 32, bit = j * kBits % 32;
+        words.word[word] |= static_cast<std::uint32_t>(codes.code[j]) << bit;
+        if (bit + kBits > 32)
+            words.word[word + 1] |= static_cast<std::uint32_t>(codes.code[j]) >> (32 - bit);
+    }
+    return words;
+}
+
+template <int kBits>
+QMAPS_INLINE WideCodes load_wide_codes(const std::uint8_t* from, int count) {
+    if (kBits == 16 && count == kUnit && aligned(from, 16))
+        return parted_words<kBits>(*reinterpret_cast<const Words<4>*>(from));
+    const int bytes = (count * kBits + 7) / 8;
+    Words<4> words = {};
+    for (int k = 0; k < kBits; ++k)
+        if (k < bytes) words.word[k / 4] |= static_cast<std::uint32_t>(from[k]) << k % 4 * 8;
+    return parted_words<kBits>(words);
+}
+
+template <int kBits>
+QMAPS_INLINE void store_wide_codes(const WideCodes& codes, std::uint8_t* to, int count) {
+    const Words<4> words = joined_codes<kBits>(codes);
+    if (kBits == 16 && count == kUnit && aligned(to, 16)) {
+        *reinterpret_cast<Words<4>*>(to) = words;
+        return;
+    }
+    const int bytes = (count * kBits + 7) / 8;
+    for (int k = 0; k < kBits; ++k)
+        if (k < bytes) to[k] = static_cast<std::uint8_t>(words.word[k / 4] >> k % 4 * 8);
+}
+
+// Codes of a byte each, of up to 8 bits where they are stored.
+template <int kBits>
+QMAPS_INLINE std::uint64_t load_byte_codes(const std::uint8_t* from, int count) {
     std::uint64_t stream = 0;
     if (kBits % 4 == 0 && count == kUnit && aligned(from, kBits)) {
         constexpr int kWords = kBits == 8 ? 2 : 1;
@@ -143,9 +227,7 @@ QMAPS_INLINE std::uint64_t load_codes(const std::uint8_t* packed, std::int64_t a
 }
 
 template <int kBits>
-QMAPS_INLINE void store_codes(std::uint64_t codes, std::uint8_t* packed, std::int64_t at,
-                              int count) {
-    std::uint8_t* to = global(packed) + at / 8 * kBits;
+QMAPS_INLINE void store_byte_codes(std::uint64_t codes, std::uint8_t* to, int count) {
     const std::uint64_t stream = kBits == 8 ? codes : joined_bits(codes, kBits);
     if (kBits % 4 == 0 && count == kUnit && aligned(to, kBits)) {
         constexpr int kWords = kBits == 8 ? 2 : 1;
@@ -158,6 +240,28 @@ QMAPS_INLINE void store_codes(std::uint64_t codes, std::uint8_t* packed, std::in
     const int bytes = (count * kBits + 7) / 8;
     for (int k = 0; k < kBits; ++k)
         if (k < bytes) to[k] = static_cast<std::uint8_t>(stream >> (8 * k));
+}
+
+// The codes of eight elements from `at` on, which is a multiple of 8.
+template <int kBits>
+QMAPS_INLINE Codes<kBits> load_codes(const std::uint8_t* packed, std::int64_t at, int count) {
+    const std::uint8_t* from = global(packed) + at / 8 * kBits;
+    if constexpr (kBits > 8) {
+        return load_wide_codes<kBits>(from, count);
+    } else {
+        return load_byte_codes<kBits>(from, count);
+    }
+}
+
+template <int kBits>
+QMAPS_INLINE void store_codes(const Codes<kBits>& codes, std::uint8_t* packed, std::int64_t at,
+                              int count) {
+    std::uint8_t* to = global(packed) + at / 8 * kBits;
+    if constexpr (kBits > 8) {
+        store_wide_codes<kBits>(codes, to, count);
+    } else {
+        store_byte_codes<kBits>(codes, to, count);
+    }
 }
 
 }  // namespace qmaps

@@ -59,9 +59,10 @@ __global__ void find_maxima(const Tensor t) {
 // Codes, and scales where they are those of blocks; else find_maxima and finish_scales came before.
 template <class T, class F>
 __global__ void encode(const Tensor t) {
-    __shared__ SharedBook codebook;
+    __shared__ SharedBook shared;
     alignas(8) __shared__ std::uint32_t largest[F::kShared];
-    load_book(t.codebook, F::kStochastic, codebook);
+    const auto& codebook = book_of<F>(t.codebook, shared);
+    if constexpr (F::kInShared) load_book(t.codebook, F::kStochastic, shared);
     __syncthreads();
     int flags = 0;
     for (std::int64_t tile = blockIdx.x; tile < tiles_of(t.numel); tile += gridDim.x) {
@@ -69,7 +70,7 @@ __global__ void encode(const Tensor t) {
         float x[kUnit];
         load_unit(static_cast<const T*>(t.x) + place.at, place.count, x);
         if (t.flags) flags |= flags_of(x, place.count, t.refuse_negative);
-        const std::uint64_t codes =
+        const Codes<F::kBits> codes =
             encode_unit<F>(codebook, t.scales, t.noise, place.at, place.count, x, largest);
         if (place.count > 0) store_codes<F::kBits>(codes, t.packed, place.at, place.count);
     }
@@ -78,13 +79,14 @@ __global__ void encode(const Tensor t) {
 
 template <class T, class F>
 __global__ void decode(const Tensor t) {
-    __shared__ SharedBook codebook;
-    load_book(t.codebook, false, codebook);
+    __shared__ SharedBook shared;
+    const auto& codebook = book_of<F>(t.codebook, shared);
+    if constexpr (F::kInShared) load_book(t.codebook, false, shared);
     __syncthreads();
     for (std::int64_t tile = blockIdx.x; tile < tiles_of(t.numel); tile += gridDim.x) {
         const Place place = place_of(tile, t.numel);
         if (place.count == 0) continue;
-        const std::uint64_t codes = load_codes<F::kBits>(t.packed, place.at, place.count);
+        const Codes<F::kBits> codes = load_codes<F::kBits>(t.packed, place.at, place.count);
         float x[kUnit];
         decode_unit<F>(codebook, t.scales, codes, place.at, place.count, x);
         store_unit(x, static_cast<T*>(t.x) + place.at, place.count);

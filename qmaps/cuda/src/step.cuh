@@ -23,50 +23,56 @@ struct Kind {
     using State2 = S2;
     static_assert(Declared<R>::Scalars::kScalars <= kMaxScalars);
     static constexpr bool kRounds = kRounds_;
-    static constexpr int kCodebooks = (S0::kQuantized ? 1 : 0) + (S1::kQuantized ? 1 : 0) +
-                                  (S2::kQuantized ? 1 : 0);
+    static constexpr int kCodebooks = (S0::kInShared ? 1 : 0) + (S1::kInShared ? 1 : 0) +
+                                  (S2::kInShared ? 1 : 0);
     static constexpr int kShared = larger(S0::kShared, larger(S1::kShared, S2::kShared));
 };
 
-// The shared codebook of state k: those of quantized states lie side by side.
+// The codebook of state k in shared memory, where they lie side by side.
 template <class K, int k>
-QMAPS_INLINE SharedBook& book_of(SharedBook* codebooks) {
-    constexpr int kBefore = (k > 0 && K::State0::kQuantized ? 1 : 0) +
-                            (k > 1 && K::State1::kQuantized ? 1 : 0);
+QMAPS_INLINE SharedBook& shared_of(SharedBook* codebooks) {
+    constexpr int kBefore = (k > 0 && K::State0::kInShared ? 1 : 0) +
+                            (k > 1 && K::State1::kInShared ? 1 : 0);
     return codebooks[kBefore];
+}
+
+// The codebook that state k, of type S, reads.
+template <class K, class S, int k>
+QMAPS_INLINE const auto& state_book(const Batch& batch, SharedBook* codebooks) {
+    return book_of<S>(batch.codebook[k], shared_of<K, k>(codebooks));
 }
 
 template <class S>
 QMAPS_INLINE void load_state_book(const Codebook& codebook, SharedBook& to) {
-    if constexpr (S::kQuantized) load_book(codebook, S::kStochastic, to);
+    if constexpr (S::kInShared) load_book(codebook, S::kStochastic, to);
 }
 
 template <class K>
 QMAPS_INLINE void load_books(const Batch& batch, SharedBook* codebooks) {
-    load_state_book<typename K::State0>(batch.codebook[0], book_of<K, 0>(codebooks));
-    load_state_book<typename K::State1>(batch.codebook[1], book_of<K, 1>(codebooks));
-    load_state_book<typename K::State2>(batch.codebook[2], book_of<K, 2>(codebooks));
+    load_state_book<typename K::State0>(batch.codebook[0], shared_of<K, 0>(codebooks));
+    load_state_book<typename K::State1>(batch.codebook[1], shared_of<K, 1>(codebooks));
+    load_state_book<typename K::State2>(batch.codebook[2], shared_of<K, 2>(codebooks));
     __syncthreads();
 }
 
-template <class S>
-QMAPS_INLINE void read_state(const State& state, const SharedBook& codebook, const Place& place,
+template <class S, class Book>
+QMAPS_INLINE void read_state(const State& state, const Book& codebook, const Place& place,
                              float* x) {
     if constexpr (S::kQuantized) {
-        const std::uint64_t codes =
-            place.count > 0 ? load_codes<S::kBits>(state.packed, place.at, place.count) : 0;
+        Codes<S::kBits> codes = {};
+        if (place.count > 0) codes = load_codes<S::kBits>(state.packed, place.at, place.count);
         decode_unit<S>(codebook, state.scales, codes, place.at, place.count, x);
     } else {
         load_unit(state.data + place.at, place.count, x);
     }
 }
 
-template <class S>
-QMAPS_INLINE void write_state(const State& state, const SharedBook& codebook, const Place& place,
+template <class S, class Book>
+QMAPS_INLINE void write_state(const State& state, const Book& codebook, const Place& place,
                               const float* x, std::uint32_t* shared) {
     if constexpr (S::kQuantized) {
-        const std::uint64_t codes = encode_unit<S>(codebook, state.scales, state.noise, place.at,
-                                                   place.count, x, shared);
+        const Codes<S::kBits> codes = encode_unit<S>(codebook, state.scales, state.noise, place.at,
+                                                     place.count, x, shared);
         if (place.count > 0) store_codes<S::kBits>(codes, state.packed, place.at, place.count);
     } else {
         store_unit(x, state.data + place.at, place.count);
@@ -144,14 +150,17 @@ QMAPS_INLINE void read_unit(const Batch& batch, const Parameter& parameter, cons
     load_parameter(static_cast<const typename K::Parameters*>(nullptr), parameter, address, place,
                    unit.p);
     if constexpr (R::kStates > 0)
-        read_state<typename K::State0>(parameter.state[0], book_of<K, 0>(codebooks), place,
-                                       unit.state[0]);
+        read_state<typename K::State0>(parameter.state[0],
+            state_book<K, typename K::State0, 0>(batch, codebooks), place,
+            unit.state[0]);
     if constexpr (R::kStates > 1)
-        read_state<typename K::State1>(parameter.state[1], book_of<K, 1>(codebooks), place,
-                                       unit.state[1]);
+        read_state<typename K::State1>(parameter.state[1],
+            state_book<K, typename K::State1, 1>(batch, codebooks), place,
+            unit.state[1]);
     if constexpr (R::kStates > 2)
-        read_state<typename K::State2>(parameter.state[2], book_of<K, 2>(codebooks), place,
-                                       unit.state[2]);
+        read_state<typename K::State2>(parameter.state[2],
+            state_book<K, typename K::State2, 2>(batch, codebooks), place,
+            unit.state[2]);
     if constexpr (factoring_of<R> != kNotFactored)
         factored_values<R>(parameter.factored, place, unit.state[R::kStates]);
     if (batch.grad_scale) {
@@ -216,14 +225,17 @@ __global__ void __launch_bounds__(kThreads) step(const Batch batch) {
         read_and_advance<K>(batch, parameter, address, place, codebooks, unit);
         store_parameter<K>(parameter, address, place, unit.p);
         if constexpr (R::kStates > 0)
-            write_state<typename K::State0>(parameter.state[0], book_of<K, 0>(codebooks), place,
-                                            unit.state[0], largest);
+            write_state<typename K::State0>(parameter.state[0],
+                state_book<K, typename K::State0, 0>(batch, codebooks), place,
+                unit.state[0], largest);
         if constexpr (R::kStates > 1)
-            write_state<typename K::State1>(parameter.state[1], book_of<K, 1>(codebooks), place,
-                                            unit.state[1], largest);
+            write_state<typename K::State1>(parameter.state[1],
+                state_book<K, typename K::State1, 1>(batch, codebooks), place,
+                unit.state[1], largest);
         if constexpr (R::kStates > 2)
-            write_state<typename K::State2>(parameter.state[2], book_of<K, 2>(codebooks), place,
-                                            unit.state[2], largest);
+            write_state<typename K::State2>(parameter.state[2],
+                state_book<K, typename K::State2, 2>(batch, codebooks), place,
+                unit.state[2], largest);
         if constexpr (factoring_of<R> == kSmallest)
             fold_unit(parameter.factored.slices, place.at, place.count, unit.state[R::kStates]);
     }
