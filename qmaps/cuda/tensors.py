@@ -60,7 +60,7 @@ class ScaleLayout:
     @property
     def rounds(self) -> bool:
         """Whether some scales are not stored as the maxima that they are computed from."""
-        return not all(part.plain for part in self.geometry.parts)
+        return self.geometry.log or not all(part.plain for part in self.geometry.parts)
 
     @property
     def scaling(self) -> str:
@@ -87,7 +87,7 @@ def layout_of(normalizer: Normalizer, shape: tuple[int, ...]) -> ScaleLayout | N
     size = max(layout.UNIT, 1 << (numel - 1).bit_length()) if first.count == 1 else first.divisor
     power = size & (size - 1) == 0 and layout.UNIT <= size <= layout.TILE
     block = size if own and power and not again else 0
-    needs_block = found.log or any(part.rms for part in found.parts)
+    needs_block = any(part.rms for part in found.parts)
     return None if needs_block and not block else ScaleLayout(found, block)
 
 
@@ -166,7 +166,8 @@ class Workspace:
         places = []
         for part in found.geometry.parts:
             grid = -1 if part.ends is None else self._take(layout.GRID_FLOATS)
-            fresh = -1 if part.plain and not fresh_floats else self._take(part.count)
+            as_stored = part.plain and not found.geometry.log
+            fresh = -1 if as_stored and not fresh_floats else self._take(part.count)
             made = -1 if part.plain else self._take(-(-part.count // 2))
             places.append(Places(fresh, grid, made))
         return places
@@ -198,7 +199,7 @@ def describe_scales(
             of its own uses its stored scales.
         memory: the memory of the `Workspace`.
     """
-    target["parts"] = len(found.geometry.parts)
+    target["parts"], target["log"] = len(found.geometry.parts), found.geometry.log
     for row, part, place in zip(target["part"], found.geometry.parts, places, strict=False):
         row["divisor"], row["count"] = part.divisor, part.count
         row["kind"], row["rms"] = KINDS[part.stored].value, part.rms
@@ -278,7 +279,7 @@ def quantize(
             task["flags"] = 0
     if out is not None and not found.block:
         for part in found.geometry.parts:
-            if part.plain:
+            if part.plain and not found.geometry.log:
                 scales[part.array].zero_()  # the initial value of maxima
     memory = prepare(engine, task, x.dtype, found, scales, key)
     encode = kernel("encode", DTYPES[x.dtype], format_name(map_, found, stochastic=key is not None))

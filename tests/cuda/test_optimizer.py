@@ -145,6 +145,7 @@ def test_every_rule(
         ("B64&rank1/DE@5s", "logB128/log2@8u"),
         ("B100/DE@3s", "tensor/power2@8u"),
         (None, "col/DE-0@6u"),
+        (None, "logB100/log2@8u"),
         ("B32xf16/softsign@8s", "B32xf16sq/sqrt@8u"),  # FlashOptim
         ("B32xe8m0/e4m3@8s", "B32xe8m0/e4m3@8u"),  # MXFP8
         ("B16xe4m3/e2m1@4s", "rank1xbf16/linear@4u"),  # NVFP4

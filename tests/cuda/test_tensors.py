@@ -25,6 +25,7 @@ SPECS = (
     "tensor/linear@8u", "row/DE@5s", "rank1/linear@4u", "B64&rank1/DE@4s", "B100/power2@7s",
     "B32x8/DE@4s", "rank1x8/linear@2s", "tensorx8/DE@8s", "B9000/DE@8s",
     "logB128/log2@8u", "logB2048/log2@4u", "logB64/log2-0@3u", "logB64/log2-0@4u",
+    "logB100/log2@8u", "logB3/log2-0@4u", "logB5000/log2@4u",
     "logB64/log2-0(in_log=true)@4u", "logB64/log2(in_log=true)@8u",
     "B32xf16/softsign@8s", "B32xf16sq/sqrt@8u", "B32xbf16/DE@8s", "B32xe8m0/e2m1@4s",
     "B16xe4m3/e2m1@4s", "B256xf16/DE@4s", "B2048xe8m0/linear@4u", "B100xf16/DE@8s",
@@ -234,7 +235,7 @@ def test_of_equal_values_the_lowest_code_is_taken(
     assert any("quantize" in name or "encode" in name for name in on_device.launched)
 
 
-@pytest.mark.parametrize("spec", ["logB16/log2@4u", "logB16/log2@4u+sr"])
+@pytest.mark.parametrize("spec", ["logB16/log2@4u", "logB16/log2@4u+sr", "logB20/log2@4u"])
 def test_log2_ranges_of_zeros_and_of_what_is_below(spec: str, on_device: EmulatedEngine) -> None:
     q = qmaps.quantizer(spec)
     x = torch.linspace(0.1, 1, 70)

@@ -26,6 +26,34 @@ QMAPS_INLINE std::uint32_t largest_over(std::uint32_t value, std::uint32_t* shar
     return value;
 }
 
+// The ends of the log2 range of some numbers while they are looked at: the largest, in an order in
+// which numbers are, NaN above all; and the smallest but zeros, in the same order from above.
+struct LogEnds {
+    std::uint32_t high = 0, low = 0;
+};
+
+QMAPS_INLINE void widen_ends(LogEnds& ends, float x) {
+    const std::uint32_t bits = bits_of(x);
+    const std::uint32_t order = is_nan(x) ? kAll : bits >> 31 ? ~bits : bits | 0x80000000u;
+    const std::uint32_t down = is_nan(x) ? kAll : x == 0.0f ? 0 : ~order;
+    ends.high = order > ends.high ? order : ends.high;
+    ends.low = down > ends.low ? down : ends.low;
+}
+
+QMAPS_INLINE float number_of(std::uint32_t order) {
+    return order == kAll ? float_of(0x7FC00000u)
+           : order >> 31 ? float_of(order & 0x7FFFFFFFu)
+                         : float_of(~order);
+}
+
+// What they are in log2; see qmaps.normalize.logblock.
+QMAPS_INLINE void finish_ends(const LogEnds& ends, float& low, float& high) {
+    const float most = number_of(ends.high);
+    const float least = ends.low == 0 || ends.low == kAll ? most : number_of(~ends.low);
+    low = log_end(least);
+    high = log_end(least < 0.0f ? least : most);
+}
+
 // The sum of the numbers of each group of kLanes neighbouring threads, a power of two up to the whole
 // block: the first half of all is added to the second, until one is left; a thread has kUnit
 // neighbours. `shared` has a place for each thread where a group is more than a warp.

@@ -65,6 +65,17 @@ QMAPS_INLINE void unit_scales(const Scales& scales, std::int64_t at, int count, 
     }
 }
 
+// The ends of the log2 ranges of eight elements, as stored or as about to be.
+template <bool kFresh>
+QMAPS_INLINE void unit_ends(const Scales& scales, std::int64_t at, int count, float* low,
+                            float* high) {
+    const Part *lower = scales.part, *upper = scales.part + 1;
+    in_part(*lower, at, count, [&](int j, std::int64_t index) {
+        low[j] = kFresh ? lower->fresh[index] : lower->values[index];
+        high[j] = kFresh ? upper->fresh[index] : upper->values[index];
+    });
+}
+
 // The value of each code.
 template <class F, class Book>
 QMAPS_INLINE void decode_unit(const Book& codebook, const Scales& scales,
@@ -83,6 +94,10 @@ QMAPS_INLINE void decode_unit(const Book& codebook, const Scales& scales,
         } else {
             for (int j = 0; j < kUnit; ++j) x[j] = value[j] * first;
         }
+    } else if constexpr (F::kLog) {
+        float low[kUnit] = {}, high[kUnit] = {};
+        unit_ends<false>(scales, at, count, low, high);
+        for (int j = 0; j < kUnit; ++j) x[j] = log_value(value[j], low[j], high[j]);
     } else {
         float scale[kUnit] = {};
         unit_scales<false>(scales, at, count, scale);
@@ -122,12 +137,29 @@ QMAPS_INLINE std::uint32_t draw_of(const std::uint32_t (&draws)[kUnit / 2], int 
     return draws[j / 2] >> (16 * (j % 2)) & 0xFFFFu;
 }
 
-// Codes of positions n in the codebook. `x`, `first` and `second` are the
-// elements and their block's log2 range, where there is one.
+// What eight elements are encoded under: a scale each, or where blocks are coded at once, the scale
+// or the ends of the log2 range of their block.
+struct UnitScales {
+    float first, second;
+    float each[kUnit];
+    float high[kUnit];  // upper ends, where those in `each` are the lower ones
+};
+
+template <class F>
+QMAPS_INLINE float low_of(const UnitScales& under, int j) {
+    return F::kBlock > 0 ? under.first : under.each[j];
+}
+
+template <class F>
+QMAPS_INLINE float high_of(const UnitScales& under, int j) {
+    return F::kBlock > 0 ? under.second : under.high[j];
+}
+
+// Codes of positions n in the codebook, of the elements x.
 template <class F, class Book>
 QMAPS_INLINE Codes<F::kBits> round_unit(const Book& codebook, const Noise& noise, std::int64_t at,
-                                        int count, const float* n, const float* x, float first,
-                                        float second) {
+                                        int count, const float* n, const float* x,
+                                        const UnitScales& under) {
     Codes<F::kBits> codes = {};
     std::uint32_t draws[kUnit / 2] = {};
     if constexpr (F::kStochastic)
@@ -139,8 +171,8 @@ QMAPS_INLINE Codes<F::kBits> round_unit(const Book& codebook, const Noise& noise
             float low = value_of(codebook, code), high = value_of(codebook, above);
             const bool in_log = F::kLog && !codebook.in_log;
             if (in_log) {
-                low = log_value(low, first, second);
-                high = log_value(high, first, second);
+                low = log_value(low, low_of<F>(under, j), high_of<F>(under, j));
+                high = log_value(high, low_of<F>(under, j), high_of<F>(under, j));
             }
             code = rounds_up(draw_of(draws, j), in_log ? x[j] : n[j], low, high) ? above : code;
             if (codebook.ties)
@@ -180,28 +212,12 @@ QMAPS_INLINE void block_scales(const float* x, int count, std::uint32_t* shared,
                                float& second) {
     constexpr int kLanes = F::kBlock / kUnit;
     if constexpr (F::kLog) {
-        // In an order in which numbers are, NaN above all; then without zeros, from above.
-        std::uint32_t high = 0, low = 0;
-        for (int j = 0; j < kUnit; ++j) {
-            if (j >= count) continue;
-            const std::uint32_t bits = bits_of(x[j]);
-            const bool nan = is_nan(x[j]);
-            const std::uint32_t order = nan ? kAll : bits >> 31 ? ~bits : bits | 0x80000000u;
-            high = order > high ? order : high;
-            const std::uint32_t down = nan ? kAll : x[j] == 0.0f ? 0 : ~order;
-            low = down > low ? down : low;
-        }
-        high = largest_over<kLanes>(high, shared);
-        low = largest_over<kLanes>(low, shared);
-        const auto number = [](std::uint32_t order) {
-            return order == kAll ? float_of(0x7FC00000u)
-                   : order >> 31 ? float_of(order & 0x7FFFFFFFu)
-                                 : float_of(~order);
-        };
-        const float most = number(high);
-        const float least = low == 0 || low == kAll ? most : number(~low);
-        first = log_end(least);
-        second = log_end(least < 0.0f ? least : most);
+        LogEnds ends;
+        for (int j = 0; j < kUnit; ++j)
+            if (j < count) widen_ends(ends, x[j]);
+        ends.high = largest_over<kLanes>(ends.high, shared);
+        ends.low = largest_over<kLanes>(ends.low, shared);
+        finish_ends(ends, first, second);
     } else {
         std::uint32_t most = 0;
         for (int j = 0; j < kUnit; ++j) {
@@ -229,13 +245,6 @@ QMAPS_INLINE float root_mean_scale(const float* x, int count, double factor,
     return rms_of(sum, tree_sum<kLanes>(there, places), factor);
 }
 
-// What eight elements are encoded under: a scale each, or where blocks are coded at once, the scale
-// or the ends of the log2 range of their block.
-struct UnitScales {
-    float first, second;
-    float each[kUnit];
-};
-
 // The scales that eight elements are about to be encoded under. Those of blocks are found here, and
 // stored; every thread of the block of threads calls it where the format has a kBlock.
 template <class F>
@@ -257,8 +266,12 @@ QMAPS_INLINE void make_unit_scales(const Scales& scales, std::int64_t at, int co
         }
     } else {
         under.first = under.second = 0.0f;
-        for (int j = 0; j < kUnit; ++j) under.each[j] = 0.0f;
-        unit_scales<true>(scales, at, count, under.each);
+        for (int j = 0; j < kUnit; ++j) under.each[j] = under.high[j] = 0.0f;
+        if constexpr (F::kLog) {
+            unit_ends<true>(scales, at, count, under.each, under.high);
+        } else {
+            unit_scales<true>(scales, at, count, under.each);
+        }
     }
 }
 
@@ -268,13 +281,14 @@ QMAPS_INLINE Codes<F::kBits> encode_under(const Book& codebook, const UnitScales
                                           const float* x) {
     float n[kUnit];
     if constexpr (F::kLog) {
-        for (int j = 0; j < kUnit; ++j) n[j] = log_position(x[j], under.first, under.second);
+        for (int j = 0; j < kUnit; ++j)
+            n[j] = log_position(x[j], low_of<F>(under, j), high_of<F>(under, j));
     } else if constexpr (F::kBlock > 0) {
         normalize_unit<F::kScaling>(x, under.first, n);
     } else {
         for (int j = 0; j < kUnit; ++j) n[j] = normalized(x[j], under.each[j]);
     }
-    return round_unit<F>(codebook, noise, at, count, n, x, under.first, under.second);
+    return round_unit<F>(codebook, noise, at, count, n, x, under);
 }
 
 // Both; see `make_unit_scales` for who calls it.
@@ -287,9 +301,34 @@ QMAPS_INLINE Codes<F::kBits> encode_unit(const Book& codebook, const Scales& sca
     return encode_under<F>(codebook, under, noise, at, count, x);
 }
 
+// Fold eight elements into the ends of their blocks' log2 ranges, which finish_ends finishes.
+QMAPS_INLINE void fold_log_ends(const Scales& scales, std::int64_t at, int count,
+                                const float* x) {
+    const Part *lower = scales.part, *upper = scales.part + 1;
+    std::int64_t current = -1;
+    LogEnds ends;
+    const auto raise = [&] {
+        raise_to(lower->fresh + current, ends.low);
+        raise_to(upper->fresh + current, ends.high);
+    };
+    in_part(*lower, at, count, [&](int j, std::int64_t index) {
+        if (index != current && current >= 0) {
+            raise();
+            ends = {};
+        }
+        current = index;
+        widen_ends(ends, x[j]);
+    });
+    if (current >= 0) raise();
+}
+
 // Fold the magnitudes of eight elements into the maxima of every part. Every thread of the warp
 // calls it.
 QMAPS_INLINE void fold_unit(const Scales& scales, std::int64_t at, int count, const float* x) {
+    if (scales.log) {
+        fold_log_ends(scales, at, count, x);
+        return;
+    }
     for (int p = 0; p < static_cast<int>(scales.parts); ++p) {
         const Part& part = scales.part[p];
         if (part.divisor == 1) {

@@ -31,6 +31,7 @@ struct Part {
 struct Scales {
     Part part[kMaxParts];
     std::int64_t parts;
+    std::int64_t log;  // whether they are the ends of log2 ranges
 };
 
 // The limits between codes in a form for searching. A bucket of magnitudes is that of floats with

@@ -51,7 +51,7 @@ QMAPS_INLINE void decode_under(const SharedBook& codebook, const UnitScales& und
                                std::uint64_t codes, float* y) {
     for (int j = 0; j < kUnit; ++j) {
         const float value = codebook.value[code_at(codes, j)];
-        y[j] = F::kLog ? log_value(value, under.first, under.second)
+        y[j] = F::kLog ? log_value(value, low_of<F>(under, j), high_of<F>(under, j))
                        : value * (F::kBlock > 0 ? under.first : under.each[j]);
     }
 }

@@ -130,9 +130,25 @@ QMAPS_INLINE int grid_code(const Part& part, const float* grid, float level, flo
     return scale == 0.0f ? 0 : code < 255 ? code : 255;
 }
 
+// The ends of log2 ranges, of both parts.
+QMAPS_INLINE void round_log_ends(const Scales& scales, std::int64_t chunk) {
+    const Part &lower = scales.part[0], &upper = scales.part[1];
+    for (std::int64_t i = chunk * kScalesChunk + threadIdx.x;
+         i < lower.count && i < (chunk + 1) * kScalesChunk; i += kThreads) {
+        LogEnds ends;
+        ends.low = bits_of(lower.fresh[i]);
+        ends.high = bits_of(upper.fresh[i]);
+        finish_ends(ends, lower.fresh[i], upper.fresh[i]);
+    }
+}
+
 // Round new scales to what they are stored as.
 QMAPS_INLINE void round_scales(const Scales& scales, int p, std::int64_t chunk) {
     const Part& part = scales.part[p];
+    if (scales.log) {
+        if (p == 0) round_log_ends(scales, chunk);
+        return;
+    }
     const float* given = part.ends ? scales.part[first_sharing(scales, p)].grid : nullptr;
     if (!given && part.kind == kScaleFloat32) return;
     for (std::int64_t i = chunk * kScalesChunk + threadIdx.x;
