@@ -231,7 +231,6 @@ class CudaPlan(FusedPlan):
             self._engine.launch_over(kernel("step", batch.kind), count, argument)
         self._over_scales("commit_step_scales")
         del copies  # the kernels read them until here
-        self._leave_gradients()
         self._round_masters()
 
     def _begin(self, found_inf: Tensor | None) -> None:

@@ -77,7 +77,7 @@ def layout_of(normalizer: Normalizer, shape: tuple[int, ...]) -> ScaleLayout | N
     found = normalizer.geometry(shape)
     if found is None or not found.parts or len(found.parts) > layout.MAX_PARTS:
         return None
-    if found.quantile:
+    if found.quantile or found.ratio:
         return None
     first, numel = found.parts[0], torch.Size(shape).numel()
     single = len(found.parts) == 1 and first.ends is None and first.stored is not Stored.ONE

@@ -115,7 +115,7 @@ class FusedPlan(StepPlan):
     def _only_dense(self, tensors: Sequence[Tensor]) -> list[Tensor]:
         return [tensors[index] for index in self._dense] if self._coded else list(tensors)
 
-    def _leave_gradients(self) -> None:
+    def leave_gradients(self) -> None:
         """Keep the gradients no longer; the caller may free them before the next backward pass."""
         self._grads = []
 

@@ -223,6 +223,9 @@ class StepPlan(ABC):
             shared: an answer to each of `requests`; they may hold those of other plans too.
         """
 
+    def leave_gradients(self) -> None:  # noqa: B027
+        """Keep the gradients no longer: their step has ended, or will not be taken."""
+
 
 def run_together(plans: Sequence[StepPlan], inputs: Inputs) -> None:
     """Take one step of several plans, with one exchange of the scales that depend on other shards.

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import math
+import threading
 import warnings
 from dataclasses import dataclass
 from typing import ClassVar
@@ -255,6 +256,8 @@ class NesterovMoment(StepScalar):
 
 _LOG_096 = log(0.96)
 
+_NESTEROV = threading.Lock()
+
 NESTEROV_END = 2.0**-60
 """`nesterov_product` multiplies no further below this: 1 minus it is 1."""
 
@@ -270,14 +273,16 @@ def nesterov_momentum(beta1: float, decay: float, step: int) -> float:
 def nesterov_product(beta1: float, decay: float, step: int) -> float:
     """The product of `nesterov_momentum` over the steps from 1 to `step`, in this order.
 
-    It ends with the first product of at most `NESTEROV_END`.
+    It ends with the first product of at most `NESTEROV_END`: after at most 400 steps with a beta1
+    of 0.9, 42 thousand with 0.999. All products until then are kept, 32 bytes each.
 
     >>> nesterov_product(0.9, 0.0, 2)
     0.2025
     """
     products = _nesterov_products(beta1, decay)
-    while len(products) <= step and products[-1] > NESTEROV_END:
-        products.append(products[-1] * nesterov_momentum(beta1, decay, len(products)))
+    with _NESTEROV:  # threads step at the same time
+        while len(products) <= step and products[-1] > NESTEROV_END:
+            products.append(products[-1] * nesterov_momentum(beta1, decay, len(products)))
     return products[min(step, len(products) - 1)]
 
 

@@ -80,8 +80,6 @@ class Stepper:
         entries = with_gradients(optimizer)
         if not entries:
             return
-        scale = getattr(optimizer, "grad_scale", None)
-        found_inf = getattr(optimizer, "found_inf", None)
         devices = {entry[1].device for entry in entries}
         # A single CUDA engine decides by itself whether to skip the step, unless others take part.
         alone = (
@@ -93,8 +91,26 @@ class Stepper:
             self._skipped += 1
             return
         reset(optimizer, entries)
-        rule = Rule(optimizer.native_rule, optimizer.takes_norms, optimizer.advance)
         plans: list[StepPlan] = []
+        try:
+            self._run(optimizer, entries, devices, plans, alone=alone)
+        finally:
+            for plan in plans:
+                plan.leave_gradients()
+
+    def _run(
+        self,
+        optimizer: QuantizedOptimizer,
+        entries: list[Entry],
+        devices: set[torch.device],
+        plans: list[StepPlan],
+        *,
+        alone: bool,
+    ) -> None:
+        """Take a step, whose plans go into `plans`, unless an engine other than CUDA skips it."""
+        scale = getattr(optimizer, "grad_scale", None)
+        found_inf = getattr(optimizer, "found_inf", None)
+        rule = Rule(optimizer.native_rule, optimizer.takes_norms, optimizer.advance)
         left: list[ParameterStep] = []
         fresh: dict[Tensor, dict[str, Any]] = {}
         for device in devices:
@@ -102,7 +118,7 @@ class Stepper:
             if len(devices) > 1:
                 here = [entry for entry in entries if entry[1].device == device]
             plan, rest = self._planned(optimizer, rule, device, here, fresh)
-            plans += [] if plan is None else [plan]
+            plans.extend([] if plan is None else [plan])
             left += rest
         if left or not alone:
             # All engines must know whether one of them would skip the step.

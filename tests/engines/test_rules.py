@@ -64,7 +64,7 @@ def test_the_compiled_module_has_the_rules_of_the_headers() -> None:
     check_build(native.core)
     assert {row[:2] for row in native.core.rules()} == set(rules())
     counted = sum(len(kind) for kind in ENUMERATIONS)
-    assert len(native.core.enumerators()) == counted == 15
+    assert len(native.core.enumerators()) == counted == 16
 
 
 @needs_native

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import copy
 import math
+import sys
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -60,6 +62,23 @@ def test_the_momentum_and_its_product(beta1: float, decay: float) -> None:
     assert nesterov_product(beta1, decay, 10**12) <= 2.0**-60
     assert nesterov_product(beta1, decay, 1) == nesterov_momentum(beta1, decay, 1)
     assert nesterov_product(beta1, decay, 0) == 1.0
+
+
+def test_threads_multiply_each_factor_once() -> None:
+    beta1, decay, steps = 0.9995, 50.0, range(0, 20_000, 7)
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        with ThreadPoolExecutor(8) as pool:
+            found = list(
+                pool.map(lambda t: nesterov_product(beta1, decay, t), [*steps, *reversed(steps)])
+            )
+    finally:
+        sys.setswitchinterval(interval)
+    expected = [1.0]
+    for t in range(1, 20_000):
+        expected.append(expected[-1] * nesterov_momentum(beta1, decay, t))
+    assert found == [expected[t] for t in (*steps, *reversed(steps))]
 
 
 def trained(

@@ -48,6 +48,33 @@ def test_gradients_do_not_outlive_their_step() -> None:
     assert [each() is None for each in seen] == [True, True, True]
 
 
+@pytest.mark.parametrize("strided", [False, True])
+def test_gradients_do_not_outlive_a_step_that_is_skipped(strided: bool) -> None:
+    param = nn.Parameter(torch.zeros(50, 100))
+    optimizer = AdamW8bit([param])
+    for found_inf in (0.0, 1.0, 1.0, 0.0):
+        param.grad = torch.ones(100, 50).T if strided else torch.ones(50, 100)
+        seen = weakref.ref(param.grad)
+        optimizer.grad_scale, optimizer.found_inf = torch.ones(()), torch.tensor(found_inf)
+        optimizer.step()
+        param.grad = None
+        assert seen() is None, found_inf
+    assert optimizer.skipped_steps == 2
+
+
+def test_gradients_do_not_outlive_a_step_that_fails(monkeypatch: pytest.MonkeyPatch) -> None:
+    (param, _) = two()
+    optimizer = AdamW8bit([param])
+    param.grad = torch.ones_like(param)
+    optimizer.step()
+    seen = weakref.ref(param.grad)
+    monkeypatch.setattr(optimizer, "step_scalars", lambda group: {}[group["lr"]])
+    with pytest.raises(KeyError):
+        optimizer.step()
+    param.grad = None
+    assert seen() is None
+
+
 def test_observers_are_shown_steps_that_come_after_others() -> None:
     model = lpmm.convert(nn.Linear(64, 64))
     optimizer = lpmm.LPMMAdam(model.parameters())

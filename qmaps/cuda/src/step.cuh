@@ -241,9 +241,10 @@ __global__ void __launch_bounds__(kThreads) step(const Batch batch) {
     }
 }
 
-// The maxima of new states whose scales span more than a block, so that they are known before.
+// The maxima of new states whose scales span more than a block, so that they are known before. With
+// three blocks at once the compiler takes up to 80 registers; left alone it takes 48, and spills.
 template <class K>
-__global__ void __launch_bounds__(kThreads) step_maxima(const Batch batch) {
+__global__ void __launch_bounds__(kThreads, 3) step_maxima(const Batch batch) {
     using R = typename K::Rule;
     __shared__ SharedBook codebooks[K::kCodebooks > 0 ? K::kCodebooks : 1];
     if (*batch.skip) return;

@@ -95,12 +95,15 @@ class NativePlan(FusedPlan):
         self._step.finish(tensors.threads(self._numel))
         for each in self._shared:
             each.store(shared[each.scaled])
-        self._copies = []
-        self._leave_gradients()
         self._counters += 1
         for dithered in self._dithered:
             dithered.advance()
         self._round_masters()
+
+    def leave_gradients(self) -> None:
+        """Keep neither the gradients nor the copies of those that are not contiguous."""
+        super().leave_gradients()
+        self._copies = []
 
     def _begin(self, inputs: Inputs) -> None:
         steps = [int(count) + 1 for count in self._counters.tolist()]
