@@ -38,6 +38,7 @@ GROUPS: dict[str, tuple[torch.dtype, dict[str, Make]]] = {
             "AdamW4bit": optim.AdamW4bit,
             "AdamW4bitFactor": optim.AdamW4bitFactor,
             "AdEMAMix8bit": optim.AdEMAMix8bit,
+            "Adan8bit": optim.Adan8bit,
             "LAMB8bit": optim.LAMB8bit,
             "LARS8bit(momentum=0.9)": partial(optim.LARS8bit, momentum=0.9),
             "Adafactor8bit": optim.Adafactor8bit,

@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 MAX_PARTS = 8
-MAX_STATES = 3
+MAX_STATES = 4
 MAX_SCALARS = 24
 MAX_CODES = 256
 MAX_GUESSES = 4096

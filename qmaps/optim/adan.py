@@ -67,6 +67,7 @@ class Adan(QuantizedOptimizer):
         "exp_avg_sq": State(),
         "neg_pre_grad": State(signed=True),
     }
+    native_rule: ClassVar[str | None] = "adan"
 
     def __init__(
         self,

@@ -56,7 +56,7 @@ def test_a_rule_as_its_header_declares_it() -> None:
     assert scalar_names("adamw") == scalar_names("adamw_factor") == (
         "decay", "beta1", "beta2", "step_size", "root_correction", "eps", "sign", "rest1", "rest2",
     )  # fmt: skip
-    assert len(rules()) == 23
+    assert len(rules()) == 24
 
 
 @needs_native
@@ -82,7 +82,7 @@ def test_the_compiled_module_has_the_rules_of_the_headers() -> None:
             "nothing in its header",
         ),
         (
-            lambda row: ("adan", *row[1:]),
+            lambda row: ("other", *row[1:]),
             "rule 'adam' with states 'exp_avg exp_avg_sq' is not in the module",
         ),
         (
@@ -106,9 +106,9 @@ def test_another_build_is_refused(change: Any, difference: str) -> None:
 
 @needs_native
 def test_a_build_with_more_rules_or_other_enumerations_is_refused() -> None:
-    more = [*native.core.rules(), ("adan", "exp_avg", "sign", "Adan", False, 0)]
+    more = [*native.core.rules(), ("other", "exp_avg", "sign", "Other", False, 0)]
     built = SimpleNamespace(rules=lambda: more, enumerators=native.core.enumerators)
-    with pytest.raises(BackendError, match="rule 'adan' with states 'exp_avg' has no header any"):
+    with pytest.raises(BackendError, match="rule 'other' with states 'exp_avg' has no header any"):
         check_build(built)
     moved = [(*row[:2], 3 - row[2]) if row[0] == "Flags" else row for row in built.enumerators()]
     built = SimpleNamespace(rules=native.core.rules, enumerators=lambda: moved)
@@ -183,18 +183,18 @@ def test_scalars_of_other_names_are_refused() -> None:
         ordered("adagrad", {**given, "sign": 1.0, "more": 0.0})
     assert str(caught.value) == "scalars of rule 'adagrad': 'more' is not a scalar of the rule"
     with pytest.raises(BadValueError) as caught:
-        ordered("adan", given)
-    assert str(caught.value) == "rule 'adan' is not known to the engines"
+        ordered("other", given)
+    assert str(caught.value) == "rule 'other' is not known to the engines"
 
 
-ADAN = """// qmaps.optim.Adan
+OTHER = """// qmaps.optim.Other
 
-QMAPS_SCALARS(adan, weight_decay, beta1,
+QMAPS_SCALARS(other, weight_decay, beta1,
               sign)
 
-struct Adan {};
+struct Other {};
 
-QMAPS_RULE(adan, "exp_avg factored", kSmallest, kTakesNorms, Adan)
+QMAPS_RULE(other, "exp_avg factored", kSmallest, kTakesNorms, Other)
 """
 
 
@@ -206,15 +206,15 @@ def folder(tmp_path: Path) -> Path:
 def test_a_header_in_the_folder_is_enough(folder: Path) -> None:
     before = declarations.read_rules(folder)
     assert before == declarations.read_rules()
-    (folder / "adan.hpp").write_text(ADAN)
+    (folder / "other.hpp").write_text(OTHER)
     (added,) = set(declarations.read_rules(folder)) - set(before)
     assert added == KernelRule(
-        "adan", ("exp_avg", "factored"), ("weight_decay", "beta1", "sign"), "Adan", True,
+        "other", ("exp_avg", "factored"), ("weight_decay", "beta1", "sign"), "Other", True,
         Factoring.SMALLEST,
     )  # fmt: skip
     lines = declarations.rules_text(folder).splitlines()
-    assert '#include "qmaps/engines/kernels/rules/adan.hpp"' in lines
-    assert "    ENTRY(Adan) \\" in lines
+    assert '#include "qmaps/engines/kernels/rules/other.hpp"' in lines
+    assert "    ENTRY(Other) \\" in lines
     assert [header.name for header in declarations.headers(folder)][:4] == [
         "factored.hpp", "layerwise.hpp", "terms.hpp", "adafactor.hpp",
     ]  # fmt: skip
@@ -223,18 +223,18 @@ def test_a_header_in_the_folder_is_enough(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("old", "new", "message"),
     [
-        ("kSmallest", "kLargest", r"adan.hpp: QMAPS_RULE\(adan, .*\) cannot be read: 'kLargest'"),
-        ("RULE(adan", "RULE(adam", r"adan.hpp: QMAPS_RULE\(adam, .*the rule is declared twice"),
+        ("kSmallest", "kLargest", r"other.hpp: QMAPS_RULE\(other, .*\) cannot be read: 'kLargest'"),
+        ("RULE(other", "RULE(adam", r"other.hpp: QMAPS_RULE\(adam, .*the rule is declared twice"),
         ('"exp_avg factored"', "exp_avg", "names between quotation marks"),
-        ("QMAPS_SCALARS(adan", "QMAPS_SCALARS(adon", "cannot be read: 'adan'"),
-        ("Adan)\n", "Adan);\n", "adan.hpp: a declaration does not begin or end its line"),
+        ("QMAPS_SCALARS(other", "QMAPS_SCALARS(another", "cannot be read: 'other'"),
+        ("Other)\n", "Other);\n", "other.hpp: a declaration does not begin or end its line"),
     ],
 )
 def test_what_cannot_be_read_is_refused(folder: Path, old: str, new: str, message: str) -> None:
-    text = ADAN.replace(old, new)
+    text = OTHER.replace(old, new)
     if "RULE(adam" in text:
         text += text[text.index("QMAPS_RULE") :]  # twice
-    (folder / "adan.hpp").write_text(text)
+    (folder / "other.hpp").write_text(text)
     with pytest.raises(ValueError, match=message):
         declarations.read_rules(folder)
 

@@ -7,7 +7,7 @@
 namespace qmaps {
 
 constexpr int kMaxParts = 8;
-constexpr int kMaxStates = 3;
+constexpr int kMaxStates = 4;
 constexpr int kMaxScalars = 24;
 constexpr int kMaxCodes = 256;
 constexpr int kMaxGuesses = 4096;

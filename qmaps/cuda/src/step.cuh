@@ -13,7 +13,7 @@ constexpr int larger(int one, int other) { return other > one ? other : one; }
 //   kRounds   bfloat16 parameters are rounded stochastically
 //   S...      a Format, or Plain, of each of the rule's states
 template <class R, class P, class G, bool kRounds_, class S0 = Plain, class S1 = Plain,
-          class S2 = Plain>
+          class S2 = Plain, class S3 = Plain>
 struct Kind {
     using Rule = R;
     using Parameters = P;
@@ -21,18 +21,21 @@ struct Kind {
     using State0 = S0;
     using State1 = S1;
     using State2 = S2;
+    using State3 = S3;
     static_assert(Declared<R>::Scalars::kScalars <= kMaxScalars);
     static constexpr bool kRounds = kRounds_;
     static constexpr int kCodebooks = (S0::kInShared ? 1 : 0) + (S1::kInShared ? 1 : 0) +
-                                  (S2::kInShared ? 1 : 0);
-    static constexpr int kShared = larger(S0::kShared, larger(S1::kShared, S2::kShared));
+                                  (S2::kInShared ? 1 : 0) + (S3::kInShared ? 1 : 0);
+    static constexpr int kShared = larger(larger(S0::kShared, S1::kShared),
+                                          larger(S2::kShared, S3::kShared));
 };
 
 // The codebook of state k in shared memory, where they lie side by side.
 template <class K, int k>
 QMAPS_INLINE SharedBook& shared_of(SharedBook* codebooks) {
     constexpr int kBefore = (k > 0 && K::State0::kInShared ? 1 : 0) +
-                            (k > 1 && K::State1::kInShared ? 1 : 0);
+                            (k > 1 && K::State1::kInShared ? 1 : 0) +
+                            (k > 2 && K::State2::kInShared ? 1 : 0);
     return codebooks[kBefore];
 }
 
@@ -52,6 +55,7 @@ QMAPS_INLINE void load_books(const Batch& batch, SharedBook* codebooks) {
     load_state_book<typename K::State0>(batch.codebook[0], shared_of<K, 0>(codebooks));
     load_state_book<typename K::State1>(batch.codebook[1], shared_of<K, 1>(codebooks));
     load_state_book<typename K::State2>(batch.codebook[2], shared_of<K, 2>(codebooks));
+    load_state_book<typename K::State3>(batch.codebook[3], shared_of<K, 3>(codebooks));
     __syncthreads();
 }
 
@@ -161,6 +165,10 @@ QMAPS_INLINE void read_unit(const Batch& batch, const Parameter& parameter, cons
         read_state<typename K::State2>(parameter.state[2],
             state_book<K, typename K::State2, 2>(batch, codebooks), place,
             unit.state[2]);
+    if constexpr (R::kStates > 3)
+        read_state<typename K::State3>(parameter.state[3],
+            state_book<K, typename K::State3, 3>(batch, codebooks), place,
+            unit.state[3]);
     if constexpr (factoring_of<R> != kNotFactored)
         factored_values<R>(parameter.factored, place, unit.state[R::kStates]);
     if (batch.grad_scale) {
@@ -236,6 +244,10 @@ __global__ void __launch_bounds__(kThreads) step(const Batch batch) {
             write_state<typename K::State2>(parameter.state[2],
                 state_book<K, typename K::State2, 2>(batch, codebooks), place,
                 unit.state[2], largest);
+        if constexpr (R::kStates > 3)
+            write_state<typename K::State3>(parameter.state[3],
+                state_book<K, typename K::State3, 3>(batch, codebooks), place,
+                unit.state[3], largest);
         if constexpr (factoring_of<R> == kSmallest)
             fold_unit(parameter.factored.slices, place.at, place.count, unit.state[R::kStates]);
     }
@@ -261,6 +273,8 @@ __global__ void __launch_bounds__(kThreads, 3) step_maxima(const Batch batch) {
             fold_unit(parameter.state[1].scales, place.at, place.count, unit.state[1]);
         if constexpr (R::kStates > 2 && K::State2::kBlock == 0)
             fold_unit(parameter.state[2].scales, place.at, place.count, unit.state[2]);
+        if constexpr (R::kStates > 3 && K::State3::kBlock == 0)
+            fold_unit(parameter.state[3].scales, place.at, place.count, unit.state[3]);
     }
 }
 

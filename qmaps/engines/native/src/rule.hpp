@@ -9,7 +9,7 @@ namespace qmaps {
 
 struct Ahead;
 
-inline constexpr int kMaxStates = 3;
+inline constexpr int kMaxStates = 4;
 inline constexpr int kMaxScalars = 24;
 
 // A rule works on `count` elements of float32 memory: p the parameter, g its gradient, s[k] the

@@ -15,16 +15,19 @@ inline void run(float* __restrict p, const float* __restrict g, float* const* s,
     float* __restrict s0 = s[0];
     float* __restrict s1 = s[1];
     float* __restrict s2 = s[2];
+    float* __restrict s3 = s[3];
     const auto element = [&](std::int64_t i) ALWAYS_INLINE {
         float state[kMaxStates] = {};
         if (kRead & 1u) state[0] = s0[i];
         if (kRead & 2u) state[1] = s1[i];
         if (kRead & 4u) state[2] = s2[i];
+        if (kRead & 8u) state[3] = s3[i];
         const float moved = rule(p[i], g[i], state);
         if (kWrite) p[i] = moved;
         if (kStore & 1u) s0[i] = state[0];
         if (kStore & 2u) s1[i] = state[1];
         if (kStore & 4u) s2[i] = state[2];
+        if (kStore & 8u) s3[i] = state[3];
     };
     Ahead ahead = given;
     std::int64_t i = 0;
@@ -42,16 +45,25 @@ inline void apply(float* p, const float* g, float* const* s, std::int64_t count,
     run<R, true, (1u << R::kStates) - 1>(p, g, s, count, c, ahead);
 }
 
+// A rule without its parameter; of the wanted states those that it has.
+template <class R, unsigned kWanted>
+inline void run_for(const float* p, const float* g, float* const* s, std::int64_t count,
+                    const float* c, Ahead& ahead) {
+    run<R, false, kWanted & ((1u << R::kStates) - 1)>(const_cast<float*>(p), g, s, count, c, ahead);
+}
+
 template <class R>
 inline void advance(const float* p, const float* g, float* const* s, std::int64_t count,
                     const float* c, unsigned wanted, Ahead& ahead) {
-    using Run =
-        void (*)(float*, const float*, float* const*, std::int64_t, const float*, Ahead&);
+    using Run = void (*)(const float*, const float*, float* const*, std::int64_t, const float*, Ahead&);
     static constexpr Run kRuns[] = {
-        run<R, false, 0>, run<R, false, 1>, run<R, false, 2>, run<R, false, 3>,
-        run<R, false, 4>, run<R, false, 5>, run<R, false, 6>, run<R, false, 7>,
+        run_for<R, 0>,  run_for<R, 1>,  run_for<R, 2>,  run_for<R, 3>,
+        run_for<R, 4>,  run_for<R, 5>,  run_for<R, 6>,  run_for<R, 7>,
+        run_for<R, 8>,  run_for<R, 9>,  run_for<R, 10>, run_for<R, 11>,
+        run_for<R, 12>, run_for<R, 13>, run_for<R, 14>, run_for<R, 15>,
     };
-    kRuns[wanted](const_cast<float*>(p), g, s, count, c, ahead);
+    static_assert(sizeof kRuns == sizeof(Run) << kMaxStates);
+    kRuns[wanted](p, g, s, count, c, ahead);
 }
 
 template <class R>
