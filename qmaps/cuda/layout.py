@@ -41,7 +41,9 @@ PART = np.dtype(
     + [(name, _address) for name in ("values", "codes", "ends", "stored", "grid", "fresh", "made")]
     + [("rms", _double), ("kind", _i64)]
 )
-SCALES = np.dtype([("part", PART, MAX_PARTS), ("parts", _i64), ("log", _i64)])
+SCALES = np.dtype(
+    [("part", PART, MAX_PARTS), ("parts", _i64), ("log", _i64), ("quantile", _double)]
+)
 SEARCH = np.dtype(
     [("limit", _address), ("guess", _address)]
     + [(name, _i32) for name in ("shift", "first", "buckets", "negative")]

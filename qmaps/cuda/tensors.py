@@ -66,6 +66,8 @@ class ScaleLayout:
     def scaling(self) -> str:
         """The ``Scaling`` of ``src/codebook.cuh`` of blocks that are encoded at once."""
         part = self.geometry.parts[0]
+        if self.geometry.quantile:
+            return "kQuantile"
         if not self.block or (part.plain and not part.rms):
             return "kMaxima"
         return "kRootMean" if part.rms else "kFormatted"
@@ -77,7 +79,7 @@ def layout_of(normalizer: Normalizer, shape: tuple[int, ...]) -> ScaleLayout | N
     found = normalizer.geometry(shape)
     if found is None or not found.parts or len(found.parts) > layout.MAX_PARTS:
         return None
-    if found.quantile or found.ratio:
+    if found.ratio:
         return None
     first, numel = found.parts[0], torch.Size(shape).numel()
     single = len(found.parts) == 1 and first.ends is None and first.stored is not Stored.ONE
@@ -87,7 +89,7 @@ def layout_of(normalizer: Normalizer, shape: tuple[int, ...]) -> ScaleLayout | N
     size = max(layout.UNIT, 1 << (numel - 1).bit_length()) if first.count == 1 else first.divisor
     power = size & (size - 1) == 0 and layout.UNIT <= size <= layout.TILE
     block = size if own and power and not again else 0
-    needs_block = any(part.rms for part in found.parts)
+    needs_block = bool(found.quantile) or any(part.rms for part in found.parts)
     return None if needs_block and not block else ScaleLayout(found, block)
 
 
@@ -200,6 +202,7 @@ def describe_scales(
         memory: the memory of the `Workspace`.
     """
     target["parts"], target["log"] = len(found.geometry.parts), found.geometry.log
+    target["quantile"] = found.geometry.quantile
     for row, part, place in zip(target["part"], found.geometry.parts, places, strict=False):
         row["divisor"], row["count"] = part.divisor, part.count
         row["kind"], row["rms"] = KINDS[part.stored].value, part.rms

@@ -155,6 +155,7 @@ def test_every_rule(
         ("bf16+sr", "fp16"),
         ("B256/linear@12s+sr", "B64/linear0@16u"),
         ("rms4B256/linear@8s+sr", "logB128/log2-0(in_log=true)@4u+sr"),
+        ("B128/DE@4s", "logB128q0.1/log2-0(in_log=true)@2u+sr"),  # SOLO
         ("B512/DE@8s+sr", None),
     ],
 )

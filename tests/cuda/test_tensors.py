@@ -27,6 +27,8 @@ SPECS = (
     "logB128/log2@8u", "logB2048/log2@4u", "logB64/log2-0@3u", "logB64/log2-0@4u",
     "logB100/log2@8u", "logB3/log2-0@4u", "logB5000/log2@4u",
     "logB64/log2-0(in_log=true)@4u", "logB64/log2(in_log=true)@8u",
+    "logB128q0.1/log2-0@4u", "logB8q0.5/log2@8u", "logB2048q0.3/log2@4u", "logB512q1/log2@3u",
+    "logB64q0.25/log2-0(in_log=true)@2u",
     "B32xf16/softsign@8s", "B32xf16sq/sqrt@8u", "B32xbf16/DE@8s", "B32xe8m0/e2m1@4s",
     "B16xe4m3/e2m1@4s", "B256xf16/DE@4s", "B2048xe8m0/linear@4u", "B100xf16/DE@8s",
     "rank1xe8m0/linear@4u", "rowxf16sq/linear@8u", "B32xbf16&row/DE@8s", "rank1xe4m3/linear@4u",
@@ -90,7 +92,8 @@ def test_stochastic_rounding_wherever_a_shard_begins(
     "spec",
     ["B256/DE@8s", "rank1/linear@4s", "B32x8/DE@4s", "B32xf16/DE@8s", "B32xf16sq/DE@8s",
      "B32xbf16/DE@8s", "B256xe8m0/DE@8s", "rowxe8m0/DE@4s", "B16xe4m3/DE@4s", "unscaled/e4m3@8s",
-     "rms4B64/DE@8s", "rms4B64xe8m0/DE@8s", "bf16", "fp16", "B256/linear@12s"],
+     "rms4B64/DE@8s", "rms4B64xe8m0/DE@8s", "bf16", "fp16", "B256/linear@12s",
+     "logB64q0.2/log2@4u", "logB512q0.5/log2-0@4u"],
 )  # fmt: skip
 def test_values_that_are_not_finite(spec: str, on_device: EmulatedEngine) -> None:
     q = qmaps.quantizer(spec)
@@ -235,7 +238,9 @@ def test_of_equal_values_the_lowest_code_is_taken(
     assert any("quantize" in name or "encode" in name for name in on_device.launched)
 
 
-@pytest.mark.parametrize("spec", ["logB16/log2@4u", "logB16/log2@4u+sr", "logB20/log2@4u"])
+@pytest.mark.parametrize(
+    "spec", ["logB16/log2@4u", "logB16/log2@4u+sr", "logB20/log2@4u", "logB16q0.3/log2@4u"]
+)
 def test_log2_ranges_of_zeros_and_of_what_is_below(spec: str, on_device: EmulatedEngine) -> None:
     q = qmaps.quantizer(spec)
     x = torch.linspace(0.1, 1, 70)
@@ -244,9 +249,22 @@ def test_log2_ranges_of_zeros_and_of_what_is_below(spec: str, on_device: Emulate
         assert_as_reference(q, each)
 
 
+@pytest.mark.parametrize("size", [8, 64, 512, 2048])
+def test_quantiles_of_equal_and_neighbouring_values(size: int, on_device: EmulatedEngine) -> None:
+    generator = torch.Generator().manual_seed(size)
+    few = torch.randint(0, 4, (3 * size,), generator=generator).float()
+    many = torch.rand(3 * size, generator=generator)
+    one = torch.zeros(3 * size)
+    one[size + 3] = 0.7
+    for quantile in (0.01, 1 / 3, 0.5, 0.999):
+        q = qmaps.quantizer(f"logB{size}q{quantile}/log2@8u")
+        for x in (few, many, one, -0.0 * few, many * 1e-39, many[: 2 * size + 5]):
+            assert_as_reference(q, x)
+
+
 def test_what_has_no_kernels_is_left_to_the_reference(on_device: EmulatedEngine) -> None:
     for spec in ("rms4B64x8/DE@8s", "rms4B64&row/DE@8s", "rms4B100/DE@8s", "rms4B4096/DE@8s",
-                 "logB64q0.1/log2-0@4u", "powB64r1000/e4m3@8s", "rank1B8x8/DE@4s"):  # fmt: skip
+                 "logB100q0.1/log2-0@4u", "powB64r1000/e4m3@8s", "rank1B8x8/DE@4s"):  # fmt: skip
         q = qmaps.quantizer(spec)
         assert not tensors.supports(q.normalizer, q.map, (64, 64))
         assert_as_reference(q, sample((64, 64), torch.float32, signed=q.map.signed))

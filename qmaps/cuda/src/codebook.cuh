@@ -9,7 +9,7 @@ namespace qmaps {
 //   kBits         of a code; kInShared: its codebook is copied to shared memory
 //   kBlock        elements that share a scale which is theirs alone, a power of two from kUnit to
 //                 kTile; 0: scales lie as the tensor's parts say
-//   kLog          log2 ranges instead of scales; with a kBlock
+//   kLog          log2 ranges instead of scales
 //   kStochastic   rounding
 //   kSigned       some limits between codes are negative
 //   kSteps        halvings that are left after the first guess of a search
@@ -18,6 +18,7 @@ enum Scaling : int {
     kMaxima,     // the largest magnitude, in float32
     kFormatted,  // the largest magnitude, in the part's format
     kRootMean,   // the part's multiple of the root mean square, in its format
+    kQuantile,   // of a log2 range: its lower end is a quantile
 };
 template <int kBits_, int kBlock_, bool kLog_, bool kStochastic_, bool kSigned_, int kSteps_,
           Scaling kScaling_ = kMaxima>
@@ -32,6 +33,7 @@ struct Format {
     static constexpr bool kSigned = kSigned_;
     static constexpr int kSteps = kSteps_;
     static constexpr Scaling kScaling = kScaling_;
+    static constexpr bool kInFormat = kScaling == kFormatted || kScaling == kRootMean;
     // Words of shared memory for what threads find out together about scales.
     static constexpr int kShared =
         kScaling == kRootMean && kBlock > kWarp * kUnit ? 2 * kThreads : kWarps;

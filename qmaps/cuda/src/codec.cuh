@@ -86,8 +86,8 @@ QMAPS_INLINE void decode_unit(const Book& codebook, const Scales& scales,
         const std::int64_t block = count > 0 ? at / F::kBlock : 0;
         float first = 0.0f;
         if (count > 0)
-            first = F::kScaling == kMaxima ? scales.part[0].values[block]
-                                           : stored_scale(scales.part[0], block);
+            first = F::kInFormat ? stored_scale(scales.part[0], block)
+                                 : scales.part[0].values[block];
         if constexpr (F::kLog) {
             const float second = count > 0 ? scales.part[1].values[block] : 0.0f;
             for (int j = 0; j < kUnit; ++j) x[j] = log_value(value[j], first, second);
@@ -208,8 +208,8 @@ QMAPS_INLINE void normalize_unit(const float* x, float scale, float* n) {
 // The scale, or the two ends of the log2 range, of the block that a thread's eight elements belong
 // to. Every thread of the block of threads calls it. Elements that are not there are zero.
 template <class F>
-QMAPS_INLINE void block_scales(const float* x, int count, std::uint32_t* shared, float& first,
-                               float& second) {
+QMAPS_INLINE void block_scales(const Scales& scales, const float* x, int count,
+                               std::uint32_t* shared, float& first, float& second) {
     constexpr int kLanes = F::kBlock / kUnit;
     if constexpr (F::kLog) {
         LogEnds ends;
@@ -218,6 +218,10 @@ QMAPS_INLINE void block_scales(const float* x, int count, std::uint32_t* shared,
         ends.high = largest_over<kLanes>(ends.high, shared);
         ends.low = largest_over<kLanes>(ends.low, shared);
         finish_ends(ends, first, second);
+        if constexpr (F::kScaling == kQuantile) {
+            const float low = quantile_over<kLanes>(x, scales.quantile, shared);
+            first = is_positive(ends) ? log_end(low) : second;
+        }
     } else {
         std::uint32_t most = 0;
         for (int j = 0; j < kUnit; ++j) {
@@ -251,9 +255,9 @@ template <class F>
 QMAPS_INLINE void make_unit_scales(const Scales& scales, std::int64_t at, int count,
                                    const float* x, std::uint32_t* shared, UnitScales& under) {
     if constexpr (F::kBlock > 0) {
-        block_scales<F>(x, count, shared, under.first, under.second);
+        block_scales<F>(scales, x, count, shared, under.first, under.second);
         const bool writes = count > 0 && at % F::kBlock == 0;
-        if constexpr (F::kScaling != kMaxima) {
+        if constexpr (F::kInFormat) {
             const Part& part = scales.part[0];
             const int kind = static_cast<int>(part.kind);
             if (F::kScaling == kRootMean)

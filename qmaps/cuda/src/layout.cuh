@@ -32,6 +32,7 @@ struct Scales {
     Part part[kMaxParts];
     std::int64_t parts;
     std::int64_t log;  // whether they are the ends of log2 ranges
+    double quantile;   // of a block's values that a lower end is; 0 is the smallest
 };
 
 // The limits between codes in a form for searching. A bucket of magnitudes is that of floats with
