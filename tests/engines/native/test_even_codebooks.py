@@ -82,3 +82,26 @@ def test_stochastic_codes_stay_between_neighbours(
         assert torch.equal(found, wanted), isa
     decoded = values[wanted.long()]
     assert (decoded - x).abs().max() < 1.001 * (values[1] - values[0])
+
+
+@pytest.mark.parametrize("rounding", [qmaps.Rounding.NEAREST, qmaps.Rounding.STOCHASTIC])
+@pytest.mark.parametrize("map_", [*EVEN, *NEARLY], ids=lambda map_: repr(map_)[:60])
+def test_packed_codes_and_values_are_those_of_the_reference(
+    map_: Map, rounding: qmaps.Rounding, each_isa: Callable[[], Iterable[str]]
+) -> None:
+    x = around(map_.codebook()).flip(0) * 3
+    x = (x if map_.signed else x.abs())[
+        : -(x.numel() % 8 == 0) or None
+    ]  # the last byte is not full
+    q = qmaps.Quantizer(PerTensor(), map_, rounding=rounding)
+
+    def made(backend: str) -> tuple[Tensor, Tensor]:
+        with use_backend(backend):
+            found = q.quantize(x, key=qmaps.RoundingKey(seed=3))
+            return found.packed, found.dequantize()
+
+    packed, values = made("reference")
+    for isa in each_isa():
+        ours = made("native")
+        assert torch.equal(ours[0], packed), isa
+        assert torch.equal(ours[1].view(torch.int32), values.view(torch.int32)), isa

@@ -154,6 +154,24 @@ void find_format(WideCodebook& book, const std::vector<float>& values,
     }
 }
 
+// Evenly spaced values, if each is computed with all of its bits.
+void find_even_values(EvenValues& found, const std::vector<float>& values) {
+    const auto last = static_cast<int>(values.size()) - 1;
+    if (last < 1 || !(values[last] > values[0])) return;
+    const double gap = (static_cast<double>(values[last]) - values[0]) / last;
+    EvenValues even;
+    even.last = last;
+    // In halves, since signed codebooks without zero have it between two codes.
+    even.first = static_cast<float>(std::round(2 * values[0] / gap) / 2);
+    int exponent = 0;
+    const double mantissa = std::frexp(gap, &exponent);
+    even.coarse = static_cast<float>(std::ldexp(std::floor(std::ldexp(mantissa, 11)), exponent - 11));
+    even.fine = static_cast<float>(gap - even.coarse);
+    for (int c = 0; c <= last; ++c)
+        if (bits_of(even_value(even, c)) != bits_of(values[c])) return;
+    found = even;
+}
+
 }  // namespace
 
 Codebook::Codebook(const std::vector<float>& given, const std::vector<float>& limits,
@@ -170,6 +188,8 @@ Codebook::Codebook(const std::vector<float>& given, const std::vector<float>& li
         fill_wide(wide->nearest, limits);
         fill_wide(wide->stochastic, below);
         if (bits == 16) find_format(*wide, given, limits);
+        // Lower neighbours are then known by their values alone.
+        if (wide->stochastic.slope != 0.0f) find_even_values(wide->even, given);
         return;
     }
     lowest = lowest_equals<std::uint8_t>(given);

@@ -67,14 +67,33 @@ struct WideSearch {
     float slope = 0.0f, offset = 0.0f, top = 0.0f;
 };
 
-static inline int even_guess(const WideSearch& search, float value) {
-    const float place = value * search.slope + search.offset;
-    const float held = place < search.top ? place : search.top;  // NaN too takes the last
+static inline int even_guess(float value, float slope, float offset, float top) {
+    const float place = value * slope + offset;
+    const float held = place < top ? place : top;  // NaN too takes the last
     return static_cast<int>(held > 0.0f ? held : 0.0f);
+}
+
+static inline int even_guess(const WideSearch& search, float value) {
+    return even_guess(value, search.slope, search.offset, search.top);
+}
+
+// Where values are evenly spaced, that of a code is `place * coarse + place * fine`, place being the
+// code, at most `last`, plus `first`: `coarse` is not 0 then. Few bits of `coarse` make its product
+// exact, and `fine` is the rest of the spacing, so that one sum rounds.
+struct EvenValues {
+    float first = 0.0f, coarse = 0.0f, fine = 0.0f;
+    int last = 0;
+};
+
+static inline float even_value(const EvenValues& values, int code) {
+    const int held = code < values.last ? code : values.last;
+    const float place = static_cast<float>(held) + values.first;
+    return place * values.coarse + place * values.fine;
 }
 
 struct WideCodebook {
     std::unique_ptr<float[]> value;  // of every code, and one more
+    EvenValues even;
     WideSearch nearest;
     WideSearch stochastic;
     std::unique_ptr<std::uint16_t[]> lowest;  // as in Codebook

@@ -27,9 +27,55 @@ inline void pack_eight(const std::uint16_t* codes, std::uint8_t* to) {
     write_bytes(high, to + bits / 2, (bits + 1) / 2);
 }
 
+#if defined(__AVX512VBMI__)
+// Which bytes 16 pairs of codes of 12 bits are stored as: three of each four, and back.
+struct TwelveBits {
+    alignas(64) std::uint8_t stored[64] = {}, apart[64] = {};
+    constexpr TwelveBits() {
+        for (int k = 0; k < 48; ++k) stored[k] = static_cast<std::uint8_t>(k / 3 * 4 + k % 3);
+        for (int k = 0; k < 64; ++k)
+            apart[k] = static_cast<std::uint8_t>(k / 4 * 3 + (k % 4 < 3 ? k % 4 : 2));
+    }
+};
+static constexpr TwelveBits kTwelveBits;
+
+// 32 codes at a time; returns how many were done.
+inline std::int64_t pack_twelve(const std::uint16_t* codes, std::int64_t count, std::uint8_t* to) {
+    std::int64_t i = 0;
+    for (; i + 32 <= count; i += 32) {
+        const __m512i pairs = _mm512_loadu_si512(codes + i);
+        const __m512i joined =
+            _mm512_or_si512(_mm512_and_si512(pairs, _mm512_set1_epi32(0xFFF)),
+                            _mm512_and_si512(_mm512_srli_epi32(pairs, 4), _mm512_set1_epi32(0xFFF000)));
+        const __m512i bytes =
+            _mm512_permutexvar_epi8(_mm512_load_si512(kTwelveBits.stored), joined);
+        _mm512_mask_storeu_epi8(to + i * 3 / 2, (std::uint64_t{1} << 48) - 1u, bytes);
+    }
+    return i;
+}
+inline std::int64_t unpack_twelve(const std::uint8_t* from, std::int64_t count,
+                                  std::uint16_t* codes) {
+    std::int64_t i = 0;
+    for (; i + 32 <= count; i += 32) {
+        const __m512i bytes =
+            _mm512_maskz_loadu_epi8((std::uint64_t{1} << 48) - 1u, from + i * 3 / 2);
+        const __m512i joined = _mm512_permutexvar_epi8(_mm512_load_si512(kTwelveBits.apart), bytes);
+        const __m512i pairs =
+            _mm512_or_si512(_mm512_and_si512(joined, _mm512_set1_epi32(0xFFF)),
+                            _mm512_and_si512(_mm512_slli_epi32(joined, 4), _mm512_set1_epi32(0xFFF0000)));
+        _mm512_storeu_si512(codes + i, pairs);
+    }
+    return i;
+}
+#else
+inline std::int64_t pack_twelve(const std::uint16_t*, std::int64_t, std::uint8_t*) { return 0; }
+inline std::int64_t unpack_twelve(const std::uint8_t*, std::int64_t, std::uint16_t*) { return 0; }
+#endif
+
 template <int bits>
 inline void unpack_wide_of(const std::uint8_t* from, std::int64_t count, std::uint16_t* codes) {
-    std::int64_t i = 0;
+    std::int64_t i = bits == 12 ? unpack_twelve(from, count, codes) : 0;
+    from += i * bits / 8;
     for (; i + 8 <= count; i += 8, from += bits) unpack_eight<bits>(from, codes + i);
     if (i == count) return;
     std::uint8_t last[16] = {};
@@ -41,7 +87,8 @@ inline void unpack_wide_of(const std::uint8_t* from, std::int64_t count, std::ui
 
 template <int bits>
 inline void pack_wide_of(const std::uint16_t* codes, std::int64_t count, std::uint8_t* to) {
-    std::int64_t i = 0;
+    std::int64_t i = bits == 12 ? pack_twelve(codes, count, to) : 0;
+    to += i * bits / 8;
     for (; i + 8 <= count; i += 8, to += bits) pack_eight<bits>(codes + i, to);
     if (i == count) return;
     const std::int64_t rest = count - i;
@@ -96,6 +143,11 @@ inline void pack_wide(const std::uint16_t* codes, int bits, std::int64_t at, std
 // Values of codes, which are overwritten where they become numbers of their format.
 inline void look_up_wide(const WideCodebook& codebook, std::uint16_t* codes, std::int64_t count,
                          float* out) {
+    if (codebook.even.coarse != 0.0f) {
+        const EvenValues even = codebook.even;
+        for (std::int64_t i = 0; i < count; ++i) out[i] = even_value(even, codes[i]);
+        return;
+    }
     if (codebook.format != Dtype::kFloat32) {
         const std::uint16_t zero = codebook.zero, most = codebook.most;
         for (std::int64_t i = 0; i < count; ++i) codes[i] = half_of_code(codes[i], zero, most);
@@ -166,9 +218,37 @@ inline void lower_codes(const WideCodebook& codebook, const float* n, std::uint1
     }
 }
 
+// All of round_wide where values are evenly spaced, without look-ups, so that it vectorizes.
+inline void round_evenly(const WideCodebook& codebook, const float* __restrict n,
+                         const std::uint16_t* __restrict draws, std::int64_t count,
+                         std::uint16_t* __restrict codes) {
+    const EvenValues even = codebook.even;
+    const float slope = codebook.stochastic.slope, offset = codebook.stochastic.offset;
+    const float top = codebook.stochastic.top;
+    for (std::int64_t i = 0; i < count; ++i) {
+        const int guess = even_guess(n[i], slope, offset, top);
+        // A limit is the largest float below the next value. Infinity takes the last code.
+        const int above = n[i] >= even_value(even, guess + 1) ? 1 : 0;
+        const int found = guess + above;
+        const int code = found < even.last ? found : even.last;
+        const int below = code < even.last ? 1 : 0;
+        const int up =
+            rounds_up(draws[i], n[i], even_value(even, code), even_value(even, code + 1)) ? 1 : 0;
+        codes[i] = static_cast<std::uint16_t>(code + (up & below));
+    }
+}
+
 inline void round_wide(const Codec& codec, const float* n, std::int64_t at, std::int64_t count,
                        std::uint16_t* codes, Scratch& scratch) {
     const WideCodebook& codebook = *codec.codebook->wide;
+    if (codebook.even.coarse != 0.0f) {  // all values are distinct
+        for (std::int64_t i = 0; i < count; i += kTile) {
+            const std::int64_t some = count - i < kTile ? count - i : kTile;
+            const std::uint16_t* draws = draws_of(codec.noise, at + i, some, scratch);
+            round_evenly(codebook, n + i, draws, some, codes + i);
+        }
+        return;
+    }
     for (std::int64_t i = 0; i < count; i += kTile) {
         const std::int64_t some = count - i < kTile ? count - i : kTile;
         lower_codes(codebook, n + i, codes + i, some, scratch);
