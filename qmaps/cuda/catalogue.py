@@ -28,13 +28,17 @@ FORMATS = {
     "bf16+sr": "Format<16, 0, false, true, false, 0>",
     "fp16": "Format<16, 0, false, false, false, 0>",
     "B256/linear@12u": "Format<12, 256, false, false, false, 5>",
+    "B128/linear@4s+dither": "Format<4, 128, false, false, true, 1, kMaxima, true>",
+    "B128/linear@4u+dither": "Format<4, 128, false, false, false, 1, kMaxima, true>",
+    "rank1/linear@4u+dither": "Format<4, 0, false, false, false, 1, kMaxima, true>",
     "any codebook": "Format<8, 256, false, false, true, 4>",
 }
 """Template arguments of kernels, by a quantizer that needs them; ``B128/DE-0@4u`` needs the same as
 ``B128/linear@4u``."""
 
 WIDE = ("bf16+sr", "fp16", "B256/linear@12u")
-"""Names in `FORMATS` whose codes have more than 8 bits; `measure` does not count those."""
+"""Names in `FORMATS` whose codes have more than 8 bits; `measure` does not count those, nor
+dithered ones."""
 
 PAIRS = (
     ("B256/DE@8s", "B2048/DE-0@8u"),
@@ -47,6 +51,8 @@ PAIRS = (
     ("B128/DE@4s", "logB128q0.1/log2-0@4u"),
     ("bf16+sr", "fp16"),
     ("B256/linear@12u", "B256/linear@12u"),
+    ("B128/linear@4s+dither", "B128/linear@4u+dither"),
+    ("B128/linear@4s+dither", "rank1/linear@4u+dither"),
     ("any codebook", None),
 )
 """Names in `FORMATS` of first and second moments; None means float32."""
@@ -85,8 +91,9 @@ def _scales() -> list[Entry]:
 
 
 def _errors() -> list[Entry]:
-    narrow = [form for name, form in FORMATS.items() if name not in WIDE]
-    made = [kernel("measure", "float", form) for form in narrow]
+    counted = {name: form for name, form in FORMATS.items() if name not in WIDE}
+    formats = [form for name, form in counted.items() if not name.endswith("+dither")]
+    made = [kernel("measure", "float", form) for form in formats]
     made += [kernel("add_parts", count) for count in (2, 4)]
     plain = ("update_errors", "find_cells", "sum_cells", "add_cells")
     return made + [kernel(name) for name in plain]
@@ -99,7 +106,7 @@ def _steps(pairs: tuple[tuple[str, str | None], ...]) -> list[Entry]:
         formats = [FORMATS[name] if name else "Plain" for name in (first, second)]
         kind = f"Kind<AdamW, float, float, false, {', '.join(formats)}>"
         made.append(kernel("step", kind))
-        if second in {"rank1/linear@4u", "fp16"}:
+        if second in {"rank1/linear@4u", "rank1/linear@4u+dither", "fp16"}:
             made.append(kernel("step_maxima", kind))
     return made
 

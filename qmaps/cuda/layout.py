@@ -51,7 +51,8 @@ SEARCH = np.dtype(
 )
 CODEBOOK = np.dtype(
     [("values", _address), ("nearest", SEARCH), ("lower", SEARCH), ("size", _i64), ("ties", _i64),
-     ("half", _i64), ("zero", _i32), ("most", _i32), ("in_log", _i64)]
+     ("half", _i64), ("zero", _i32), ("most", _i32), ("in_log", _i64), ("gap", "<f4"),
+     ("positive", _i32)]
 )  # fmt: skip
 NOISE = np.dtype(
     [(name, _u32) for name in ("key0", "key1", "word1", "word2", "word3", "unused")]
@@ -61,7 +62,10 @@ TENSOR = np.dtype(
     [("x", _address), ("packed", _address), ("numel", _i64), ("flags", _address),
      ("refuse_negative", _i64), ("scales", SCALES), ("codebook", CODEBOOK), ("noise", NOISE)]
 )  # fmt: skip
-STATE = np.dtype([("packed", _address), ("data", _address), ("scales", SCALES), ("noise", NOISE)])
+STATE = np.dtype(
+    [("packed", _address), ("data", _address), ("scales", SCALES), ("noise", NOISE),
+     ("last", _address)]
+)  # fmt: skip
 FACTORED_STATES = np.dtype(
     [("slices", SCALES), ("rows", _i64), ("columns", _i64)]
     + [(name, _address) for name in ("row_factor", "column_factor", "row_sums", "column_sums")]

@@ -3,7 +3,7 @@
 The host waits for nothing. What changes from step to step is counted and computed on the device
 (``src/begin.cuh``). Addresses of gradients and hyper-parameters are passed as arguments of launches
 where they have changed. A step can therefore be recorded in a CUDA graph, after one step outside
-it.
+it. Dithered states are the exception: the host notes the key of each encoding.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import torch
 from torch import Tensor
 
 from qmaps.algebra.quantized import QuantizedTensor
+from qmaps.algebra.rounding import Rounding
 from qmaps.cuda import layout
 from qmaps.cuda.codebooks import DeviceCodebook, codebook
 from qmaps.cuda.engine import Engine
@@ -37,6 +38,7 @@ from qmaps.cuda.tensors import (
 )
 from qmaps.distributed.exchange import SharedScales
 from qmaps.engines.addresses import address, in_memory
+from qmaps.engines.dithered_states import Dithered, dithered_states
 from qmaps.engines.masters import REMAINDER
 from qmaps.engines.plan import FusedPlan, fused_supports
 from qmaps.engines.rules import ordered
@@ -78,11 +80,12 @@ class CudaSteps(StepEngine):
         # The reference steps parameters with quantized factored statistics.
         whole = all(state.quantizer is None for state in given.states if state.factored)
         on_device = gradient.device == self._engine.device
-        return on_device and whole and fused_supports(rule, given, supports)
+        roundings = (Rounding.NEAREST, Rounding.STOCHASTIC, Rounding.DITHERED)
+        return on_device and whole and fused_supports(rule, given, supports, roundings=roundings)
 
     def plan(self, rule: Rule, given: Sequence[ParameterStep]) -> StepPlan:
         """A plan for parameters that it supports; states that are missing are created."""
-        if torch.cuda.is_available() and torch.cuda.is_current_stream_capturing():
+        if _recording():
             raise BackendError(
                 "step() cannot be recorded in a CUDA graph yet; first take one step with the same "
                 "parameters outside the graph"
@@ -203,8 +206,16 @@ class CudaPlan(FusedPlan):
         # The values that the device received last.
         self._pairs: list[list[int]] = []
         self._words = b""
+        self._keys = b""
         self._resets: list[int] = []
         super().__init__(rule, given)
+
+    def takes(self, params: Sequence[Tensor], gradients: Sequence[Tensor]) -> bool:
+        """Whether no address has changed; if so, the next step takes these gradients."""
+        # A key may be another one now; the engine numbers elements one by one.
+        if any(each.key.runs is not None for each in self._dithered):
+            return False
+        return super().takes(params, gradients)
 
     def run(
         self,
@@ -214,11 +225,17 @@ class CudaPlan(FusedPlan):
         """Take one step."""
         if not self._given:
             return
+        if self._dithered and _recording():
+            raise BackendError(
+                "step() with dithered states cannot be recorded in a CUDA graph: the host notes "
+                "the key of each encoding; use +sr in place of +dither"
+            )
         scale, found = _on(self._engine, inputs.grad_scale), _on(self._engine, inputs.found_inf)
         gradients_at, copies = self._gradients_at()
         self._write_addresses([self._targets_at(), gradients_at])
         self._write_scalars(inputs.scalars)
         self._write_resets()
+        self._write_keys()
         self._begin(found)
         self._take_factored(scale)
         if self._takes_norms:
@@ -232,6 +249,7 @@ class CudaPlan(FusedPlan):
         self._over_scales("commit_step_scales")
         del copies  # the kernels read them until here
         self._round_masters()
+        self._note_keys()
 
     def _begin(self, found_inf: Tensor | None) -> None:
         if self._policed:
@@ -331,6 +349,23 @@ class CudaPlan(FusedPlan):
             self._write(self._reset_table, np.array(resets, dtype=np.int64).view(np.uint64))
             self._resets = resets
 
+    def _write_keys(self) -> None:
+        """Tell the device by which keys the codes of dithered states were made."""
+        keys = np.zeros(len(self._dithered), dtype=layout.NOISE)
+        for number, each in enumerate(self._dithered):
+            describe_noise(keys[number], each.key)
+        if (words := keys.tobytes()) != self._keys:
+            self._write(self._key_table, np.frombuffer(words, dtype=np.uint64))
+            self._keys = words
+
+    def _note_keys(self) -> None:
+        """Give dithered states the keys of this step, unless it was left out; the host waits."""
+        if not self._dithered or int(self._skip):
+            return
+        steps = self._counters.tolist()
+        for each in self._dithered:
+            each.advance(int(steps[each.parameter]))
+
     def _write(self, to: Tensor, words: np.ndarray) -> None:
         words = np.ascontiguousarray(words).reshape(-1)
         for begin in range(0, len(words), layout.WRITTEN):
@@ -348,6 +383,7 @@ class CudaPlan(FusedPlan):
         table = np.zeros(len(self._given), dtype=layout.PARAMETER)
         spans, statistics = Spans(table), Statistics()
         batches: dict[Any, Batch] = {}
+        self._dithered: list[Dithered] = []
         for index, given in enumerate(self._given):
             row = table[index]
             row["numel"], row["group"] = given.param.numel(), order[given.group]
@@ -357,6 +393,7 @@ class CudaPlan(FusedPlan):
                 row["remainder"] = address(given.storage[REMAINDER])
             if given.key is not None:
                 describe_noise(row["noise"], given.key)
+            self._dithered += dithered_states(index, given)
             own = [state for state in given.states if not state.factored]
             kept = [given.storage[state.name] for state in given.states if state.factored]
             values = [given.storage[state.name] for state in own]
@@ -370,6 +407,10 @@ class CudaPlan(FusedPlan):
                 statistics.add(row["factored"], tuple(given.param.shape), kept)
             elif kept:
                 spans.add_slices(index, tuple(given.param.shape), kept)
+        self._key_table = self._on_device(np.zeros(len(self._dithered), dtype=layout.NOISE))
+        for number, each in enumerate(self._dithered):
+            last = address(self._key_table) + number * layout.NOISE.itemsize
+            table[each.parameter]["state"][each.number]["last"] = last
         statistics.place(self._engine.device)
         self._statistics = statistics  # keeps the workspace
         self._sums = self._place_sums(table)
@@ -412,7 +453,8 @@ class CudaPlan(FusedPlan):
                 continue
             q = value.quantizer
             found = _layout(value)
-            formats.append(format_name(q.map, found, stochastic=q.rounding.random))
+            name = format_name(q.map, found, stochastic=q.stochastic, dithered=q.dithered)
+            formats.append(name)
             codebooks.append(codebook(q.map, given.param.device))
             multi_block = multi_block or not found.block
         assert isinstance(given.gradient, Tensor)
@@ -444,6 +486,11 @@ class CudaPlan(FusedPlan):
         # One byte at least, so that there is an address.
         data = torch.frombuffer(bytearray(array.tobytes() or b"\0"), dtype=torch.uint8)
         return data.to(self._engine.device)
+
+
+def _recording() -> bool:
+    """Whether a CUDA graph records what is launched now."""
+    return torch.cuda.is_available() and torch.cuda.is_current_stream_capturing()
 
 
 def _layout(value: QuantizedTensor) -> ScaleLayout:

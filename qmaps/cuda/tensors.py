@@ -116,19 +116,23 @@ def measures(normalizer: Normalizer, map_: Map, shape: tuple[int, ...]) -> bool:
     return map_.bits <= BYTE and supports(normalizer, map_, shape)
 
 
-def format_name(map_: Map, found: ScaleLayout, *, stochastic: bool) -> str:
+def format_name(
+    map_: Map, found: ScaleLayout, *, stochastic: bool = False, dithered: bool = False
+) -> str:
     """The ``Format`` of ``src/codebook.cuh`` as C++ text, a template argument of kernels.
 
     Args:
         map_: a map with a codebook, of at most 16 bits.
         found: the layout of the scales.
         stochastic: whether codes are rounded stochastically.
+        dithered: whether they are dithered.
     """
     search = searching(map_, stochastic=stochastic)
     flags = [str(flag).lower() for flag in (found.geometry.log, stochastic, search.signed)]
     given = [map_.bits, found.block, *flags, search.steps]
-    # The last argument has a default.
-    given += [found.scaling] if found.scaling != "kMaxima" else []
+    # The last arguments have defaults.
+    given += [found.scaling] if found.scaling != "kMaxima" or dithered else []
+    given += ["true"] if dithered else []
     return f"Format<{', '.join(map(str, given))}>"
 
 
@@ -242,6 +246,7 @@ def quantize(
     key: RoundingKey | None,
     out: tuple[Tensor, Scales] | None,
     *,
+    dithered: bool = False,
     check: bool,
 ) -> tuple[Tensor, Scales, int]:
     """Quantize `x` to packed codes and scales.
@@ -253,8 +258,9 @@ def quantize(
         x: float32, float16 or bfloat16.
         normalizer: a normalizer that `supports` accepts.
         map_: a map that `supports` accepts.
-        key: names the random numbers of stochastic rounding; None rounds to nearest.
+        key: names the random numbers of rounding, without `runs`; None rounds to nearest.
         out: packed codes and scales to write into, contiguous; None allocates them.
+        dithered: round with subtractive dither instead of stochastically.
         check: whether to look for NaN, infinity, and negative numbers under an unsigned map.
 
     Returns:
@@ -285,7 +291,8 @@ def quantize(
             if part.plain and not found.geometry.log:
                 scales[part.array].zero_()  # the initial value of maxima
     memory = prepare(engine, task, x.dtype, found, scales, key)
-    encode = kernel("encode", DTYPES[x.dtype], format_name(map_, found, stochastic=key is not None))
+    random = {"dithered" if dithered else "stochastic": key is not None}
+    encode = kernel("encode", DTYPES[x.dtype], format_name(map_, found, **random))
     engine.launch_over(encode, tiles(numel), task)
     store_scales(engine, task, found)
     del memory  # the kernels read it until here
@@ -349,7 +356,14 @@ def store_scales(engine: Engine, task: np.ndarray, found: ScaleLayout) -> None:
 
 
 def dequantize(
-    engine: Engine, packed: Tensor, scales: Scales, normalizer: Normalizer, map_: Map, out: Tensor
+    engine: Engine,
+    packed: Tensor,
+    scales: Scales,
+    normalizer: Normalizer,
+    map_: Map,
+    out: Tensor,
+    *,
+    dithered_by: RoundingKey | None = None,
 ) -> None:
     """Decode packed codes into `out`.
 
@@ -360,6 +374,7 @@ def dequantize(
         normalizer: a normalizer that `supports` accepts.
         map_: a map that `supports` accepts.
         out: contiguous float32, float16 or bfloat16, of the tensor's shape.
+        dithered_by: the key that they were dithered with, without `runs`; None if they were not.
 
     Raises:
         BadValueError: a tensor is not contiguous, or has a wrong number of elements.
@@ -368,7 +383,10 @@ def dequantize(
     assert found is not None
     task = described(out, packed, map_, found)
     memory = describe_stored(engine, task, found, scales)
-    decode = kernel("decode", DTYPES[out.dtype], format_name(map_, found, stochastic=False))
+    if dithered_by is not None:
+        describe_noise(task["noise"], dithered_by)
+    form = format_name(map_, found, dithered=dithered_by is not None)
+    decode = kernel("decode", DTYPES[out.dtype], form)
     engine.launch_over(decode, tiles(out.numel()), task)
     del memory  # the kernels read it until here
 

@@ -51,7 +51,7 @@ def quantize(
         map_: holds the codebook; a fitted map must be frozen.
         key: names the random numbers of rounding; None rounds to nearest.
         out: packed codes and scales to write into; None allocates them.
-        dithered: round with subtractive dither; not on a CUDA device.
+        dithered: round with subtractive dither instead of stochastically.
         check: whether to look for values that cannot be quantized.
 
     Returns:
@@ -62,10 +62,10 @@ def quantize(
     parts = () if out is None else (out[0], *out[1])
     # Engines number elements one by one.
     contiguous = all(part.is_contiguous() for part in parts) and (key is None or key.runs is None)
-    device = cuda_engine(x, *parts) if contiguous and not dithered and x.numel() else None
+    device = cuda_engine(x, *parts) if contiguous and x.numel() else None
     if device is not None and cuda_tensors.supports(normalizer, map_, tuple(x.shape)):
         packed, scales, flags = cuda_tensors.quantize(
-            device, x, normalizer, map_, key, out, check=check
+            device, x, normalizer, map_, key, out, dithered=dithered, check=check
         )
         return packed, scales, bool(flags)
     fast = runs_native(x, *parts) and tensors.supports(normalizer, map_, tuple(x.shape))
@@ -113,15 +113,16 @@ def dequantize(
         The decoded values, of `shape`.
     """
     stored = (packed, *scales)
-    contiguous = all(part.is_contiguous() for part in stored)
-    on_device = contiguous and dithered_by is None and _product(shape)
-    device = cuda_engine(*stored) if on_device else None
+    # Engines number elements one by one.
+    one_by_one = dithered_by is None or dithered_by.runs is None
+    able = one_by_one and all(part.is_contiguous() for part in stored)
+    device = cuda_engine(*stored) if able and _product(shape) else None
     if device is not None and cuda_tensors.supports(normalizer, map_, shape):
         target = _target(out, shape, dtype, packed.device)
-        cuda_tensors.dequantize(device, packed, scales, normalizer, map_, target)
+        cuda_tensors.dequantize(
+            device, packed, scales, normalizer, map_, target, dithered_by=dithered_by
+        )
         return target if out is None or target is out else out.copy_(target)
-    # Engines number elements one by one.
-    able = contiguous and (dithered_by is None or dithered_by.runs is None)
     if able and runs_native(*stored) and tensors.supports(normalizer, map_, shape):
         target = _target(out, shape, dtype, packed.device)
         tensors.dequantize(packed, scales, normalizer, map_, target, dithered_by=dithered_by)

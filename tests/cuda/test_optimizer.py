@@ -156,6 +156,8 @@ def test_every_rule(
         ("B256/linear@12s+sr", "B64/linear0@16u"),
         ("rms4B256/linear@8s+sr", "logB128/log2-0(in_log=true)@4u+sr"),
         ("B128/DE@4s", "logB128q0.1/log2-0(in_log=true)@2u+sr"),  # SOLO
+        ("B128/linear@4s+dither", "B128/linear@4u+dither"),  # BReD
+        ("B100/linear@12s+dither", "rank1x8/linear0@5u+dither"),
         ("B512/DE@8s+sr", None),
     ],
 )
@@ -170,7 +172,6 @@ def test_every_kind_of_format(
 @pytest.mark.parametrize(
     "options",
     [
-        {"state_quantizers": "B64/linear@4s+dither + B64/linear@4u"},
         {"state_quantizers": "B64/DE@4s+ef4 + B64/linear@4u+ef8"},
     ],
 )

@@ -38,6 +38,8 @@ SPECS = (
     "bf16", "fp16", "B256/bf16@16s", "B32xf16/fp16@16u", "B256/linear@9s", "B128/linear@12u",
     "rank1/linear0@16u", "rms4B64/linear@10s",
 )  # fmt: skip
+FEW = Codebook([-0.75, -0.25, 0.25, 0.75], label="few")
+TINY = Codebook([2.0**-149, 2.0**-148, 3 * 2.0**-149], label="tiny")
 INPUTS = (
     ((37, 211), torch.float32),
     ((4100,), torch.bfloat16),
@@ -152,6 +154,34 @@ def test_views_that_begin_anywhere(on_device: EmulatedEngine) -> None:
     out = qmaps.QuantizedTensor(q, (4096,), packed, tuple(s.clone() for s in expected.scales))
     assert torch.equal(q.quantize(x, out=out).packed, expected.packed)
     assert torch.equal(out.dequantize(out=values), expected.dequantize())
+
+
+@pytest.mark.parametrize(
+    "spec",
+    ["B64/linear@4s", "B128/linear@4u", "rank1/linear0@8s", "B2048/linear0@5u",
+     "rms0.5B64/linear@2s", "B16x8&row/linear@3u", "B32xf16/linear0@6u", "B100/linear@12s", "tensor/linear@16u",
+     "unscaled/linear@8u", "B64/few@2s", "B64/tiny@2u"],
+)  # fmt: skip
+def test_dither(spec: str, on_device: EmulatedEngine) -> None:
+    q = qmaps.quantizer(f"{spec}+dither", codebooks=[FEW, TINY])
+    for offset in (0, 3, 2**35 - 61):
+        key = RoundingKey(seed=5, tensor=3, step=2**40 + 7, offset=offset)
+        for shape, dtype in INPUTS:
+            assert_as_reference(q, sample(shape, dtype, signed=q.map.signed), key)
+    x = sample((40, 100), torch.float32, signed=q.map.signed)
+    for value in (float("nan"), float("inf"), 3e38):
+        x[3, 70] = value
+        assert_as_reference(q, x, key)
+    assert_as_reference(q, x[:3] * 0, key)
+    launched = [name for name in on_device.launched if name.startswith(("encode", "decode"))]
+    assert launched
+    assert all(name.endswith("true>>") for name in launched)
+
+
+def test_dithered_elements_that_are_not_consecutive(on_device: EmulatedEngine) -> None:
+    key = RoundingKey(seed=5, runs=(8, 32))
+    assert_as_reference(qmaps.quantizer("B64/linear@4s+dither"), torch.randn(500), key)
+    assert not on_device.launched
 
 
 @pytest.mark.parametrize("size", [2, 3, 16, 100, 256])

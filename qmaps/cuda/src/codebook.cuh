@@ -14,6 +14,8 @@ namespace qmaps {
 //   kSigned       some limits between codes are negative
 //   kSteps        halvings that are left after the first guess of a search
 //   kScaling      how the scale of a kBlock comes about
+//   kDithered     the offset of each element is added before its code is chosen, and taken away when
+//                 it is decoded; not with kStochastic
 enum Scaling : int {
     kMaxima,     // the largest magnitude, in float32
     kFormatted,  // the largest magnitude, in the part's format
@@ -21,7 +23,7 @@ enum Scaling : int {
     kQuantile,   // of a log2 range: its lower end is a quantile
 };
 template <int kBits_, int kBlock_, bool kLog_, bool kStochastic_, bool kSigned_, int kSteps_,
-          Scaling kScaling_ = kMaxima>
+          Scaling kScaling_ = kMaxima, bool kDithered_ = false>
 struct Format {
     static constexpr bool kQuantized = true;
     static constexpr int kBits = kBits_;
@@ -33,6 +35,8 @@ struct Format {
     static constexpr bool kSigned = kSigned_;
     static constexpr int kSteps = kSteps_;
     static constexpr Scaling kScaling = kScaling_;
+    static constexpr bool kDithered = kDithered_;
+    static_assert(!(kStochastic && kDithered) && !(kLog && kDithered));
     static constexpr bool kInFormat = kScaling == kFormatted || kScaling == kRootMean;
     // Words of shared memory for what threads find out together about scales.
     static constexpr int kShared =
@@ -42,6 +46,7 @@ struct Format {
 // A state that stays in float32.
 struct Plain {
     static constexpr bool kQuantized = false;
+    static constexpr bool kDithered = false;
     static constexpr bool kWide = false;
     static constexpr bool kInShared = false;
     static constexpr int kBlock = 1;
@@ -54,6 +59,8 @@ struct alignas(16) SharedBook {
     std::uint8_t guess[kMaxGuesses];
     float least, most;  // magnitudes within the first bucket and within the last
     std::int32_t shift, first, negative, last, ties, in_log;
+    float gap;
+    std::int32_t positive;
 };
 
 // Every thread of the block; others may read it after a __syncthreads().
@@ -61,6 +68,10 @@ QMAPS_INLINE void load_book(const Codebook& codebook, bool lower, SharedBook& to
     const Search& search = lower ? codebook.lower : codebook.nearest;
     const int thread = static_cast<int>(threadIdx.x);
     for (int i = thread; i < kMaxCodes; i += kThreads) to.value[i] = codebook.values[i];
+    if (thread == 0) {
+        to.gap = codebook.gap;
+        to.positive = codebook.positive;
+    }
     if (search.limit == nullptr) return;
     for (int i = thread; i < 2 * kMaxCodes; i += kThreads) to.limit[i] = search.limit[i];
     for (int i = thread; i < search.buckets + search.negative; i += kThreads) to.guess[i] = search.guess[i];

@@ -76,35 +76,6 @@ QMAPS_INLINE void unit_ends(const Scales& scales, std::int64_t at, int count, fl
     });
 }
 
-// The value of each code.
-template <class F, class Book>
-QMAPS_INLINE void decode_unit(const Book& codebook, const Scales& scales,
-                              const Codes<F::kBits>& codes, std::int64_t at, int count, float* x) {
-    float value[kUnit];
-    for (int j = 0; j < kUnit; ++j) value[j] = value_of(codebook, code_at(codes, j));
-    if constexpr (F::kBlock > 0) {
-        const std::int64_t block = count > 0 ? at / F::kBlock : 0;
-        float first = 0.0f;
-        if (count > 0)
-            first = F::kInFormat ? stored_scale(scales.part[0], block)
-                                 : scales.part[0].values[block];
-        if constexpr (F::kLog) {
-            const float second = count > 0 ? scales.part[1].values[block] : 0.0f;
-            for (int j = 0; j < kUnit; ++j) x[j] = log_value(value[j], first, second);
-        } else {
-            for (int j = 0; j < kUnit; ++j) x[j] = value[j] * first;
-        }
-    } else if constexpr (F::kLog) {
-        float low[kUnit] = {}, high[kUnit] = {};
-        unit_ends<false>(scales, at, count, low, high);
-        for (int j = 0; j < kUnit; ++j) x[j] = log_value(value[j], low[j], high[j]);
-    } else {
-        float scale[kUnit] = {};
-        unit_scales<false>(scales, at, count, scale);
-        for (int j = 0; j < kUnit; ++j) x[j] = value[j] * scale[j];
-    }
-}
-
 // The 16 random bits of each of eight elements, two to a word; `first` is the number of the first.
 // They are those of one Philox block, unless a shard begins within a block.
 QMAPS_INLINE void unit_draws(const Noise& noise, std::uint64_t first,
@@ -137,6 +108,41 @@ QMAPS_INLINE std::uint32_t draw_of(const std::uint32_t (&draws)[kUnit / 2], int 
     return draws[j / 2] >> (16 * (j % 2)) & 0xFFFFu;
 }
 
+// The value of each code. `last` names the random bits that they were dithered with.
+template <class F, class Book>
+QMAPS_INLINE void decode_unit(const Book& codebook, const Scales& scales, const Noise* last,
+                              const Codes<F::kBits>& codes, std::int64_t at, int count, float* x) {
+    float value[kUnit];
+    for (int j = 0; j < kUnit; ++j) value[j] = value_of(codebook, code_at(codes, j));
+    if constexpr (F::kDithered) {
+        std::uint32_t draws[kUnit / 2];
+        unit_draws(*last, static_cast<std::uint64_t>(last->offset + at), draws);
+        for (int j = 0; j < kUnit; ++j)
+            value[j] = undithered(value[j], draw_of(draws, j), codebook.gap, codebook.positive != 0);
+    }
+    if constexpr (F::kBlock > 0) {
+        const std::int64_t block = count > 0 ? at / F::kBlock : 0;
+        float first = 0.0f;
+        if (count > 0)
+            first = F::kInFormat ? stored_scale(scales.part[0], block)
+                                 : scales.part[0].values[block];
+        if constexpr (F::kLog) {
+            const float second = count > 0 ? scales.part[1].values[block] : 0.0f;
+            for (int j = 0; j < kUnit; ++j) x[j] = log_value(value[j], first, second);
+        } else {
+            for (int j = 0; j < kUnit; ++j) x[j] = value[j] * first;
+        }
+    } else if constexpr (F::kLog) {
+        float low[kUnit] = {}, high[kUnit] = {};
+        unit_ends<false>(scales, at, count, low, high);
+        for (int j = 0; j < kUnit; ++j) x[j] = log_value(value[j], low[j], high[j]);
+    } else {
+        float scale[kUnit] = {};
+        unit_scales<false>(scales, at, count, scale);
+        for (int j = 0; j < kUnit; ++j) x[j] = value[j] * scale[j];
+    }
+}
+
 // What eight elements are encoded under: a scale each, or where blocks are coded at once, the scale
 // or the ends of the log2 range of their block.
 struct UnitScales {
@@ -162,10 +168,11 @@ QMAPS_INLINE Codes<F::kBits> round_unit(const Book& codebook, const Noise& noise
                                         const UnitScales& under) {
     Codes<F::kBits> codes = {};
     std::uint32_t draws[kUnit / 2] = {};
-    if constexpr (F::kStochastic)
+    if constexpr (F::kStochastic || F::kDithered)
         unit_draws(noise, static_cast<std::uint64_t>(noise.offset + at), draws);
     for (int j = 0; j < kUnit; ++j) {
-        int code = search_code<F>(codebook, n[j]);
+        const float offset = F::kDithered ? offset_of(draw_of(draws, j), codebook.gap) : 0.0f;
+        int code = search_code<F>(codebook, F::kDithered ? n[j] + offset : n[j]);
         if constexpr (F::kStochastic) {
             const int last = last_code(codebook), above = code < last ? code + 1 : last;
             float low = value_of(codebook, code), high = value_of(codebook, above);

@@ -58,6 +58,8 @@ struct Codebook {
     std::int64_t half;            // the Dtype of 16 bits whose numbers the values are; else kFloat32
     std::int32_t zero, most;      // of that; see qmaps/engines/kernels/halves.hpp
     std::int64_t in_log;          // stochastic rounding is between positions in a log2 range
+    float gap;                    // between neighbours, where values are evenly spaced
+    std::int32_t positive;        // whether the map is unsigned
 };
 
 // Names the random bits of one tensor; see qmaps.engines.philox.
@@ -86,6 +88,7 @@ struct State {
     float* data;
     Scales scales;
     Noise noise;
+    const Noise* last;  // that of the stored codes, where they are dithered
 };
 
 // States with fewer elements than their parameter; see qmaps/engines/kernels/rules/factored.hpp.

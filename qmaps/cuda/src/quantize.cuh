@@ -88,7 +88,7 @@ __global__ void decode(const Tensor t) {
         if (place.count == 0) continue;
         const Codes<F::kBits> codes = load_codes<F::kBits>(t.packed, place.at, place.count);
         float x[kUnit];
-        decode_unit<F>(codebook, t.scales, codes, place.at, place.count, x);
+        decode_unit<F>(codebook, t.scales, &t.noise, codes, place.at, place.count, x);
         store_unit(x, static_cast<T*>(t.x) + place.at, place.count);
     }
 }

@@ -7,6 +7,10 @@ namespace qmaps {
 
 constexpr int larger(int one, int other) { return other > one ? other : one; }
 
+// Parameters of bfloat16 with remainders of type R.
+template <class R>
+struct Split {};
+
 // How parameters of one kind are stepped.
 //   R         the update rule
 //   P, G      what parameters and gradients are stored as; P can be a Split
@@ -26,6 +30,9 @@ struct Kind {
     static constexpr bool kRounds = kRounds_;
     static constexpr int kCodebooks = (S0::kInShared ? 1 : 0) + (S1::kInShared ? 1 : 0) +
                                   (S2::kInShared ? 1 : 0) + (S3::kInShared ? 1 : 0);
+    // Blocks of threads that a multiprocessor is to hold at once. Said two, the compiler takes the
+    // registers that it needs, mostly 64 to 80; left alone it takes at most 80, and spills some.
+    static constexpr int kBlocks = R::kStates > 2 ? 1 : 2;
     static constexpr int kShared = larger(larger(S0::kShared, S1::kShared),
                                           larger(S2::kShared, S3::kShared));
 };
@@ -65,7 +72,7 @@ QMAPS_INLINE void read_state(const State& state, const Book& codebook, const Pla
     if constexpr (S::kQuantized) {
         Codes<S::kBits> codes = {};
         if (place.count > 0) codes = load_codes<S::kBits>(state.packed, place.at, place.count);
-        decode_unit<S>(codebook, state.scales, codes, place.at, place.count, x);
+        decode_unit<S>(codebook, state.scales, state.last, codes, place.at, place.count, x);
     } else {
         load_unit(state.data + place.at, place.count, x);
     }
@@ -108,10 +115,6 @@ QMAPS_INLINE void factored_values(const FactoredStates& factored, const Place& p
 struct Unit {
     float p[kUnit], g[kUnit], state[kMaxStates][kUnit];
 };
-
-// Parameters of bfloat16 with remainders of type R.
-template <class R>
-struct Split {};
 
 template <class P>
 QMAPS_INLINE void load_parameter(const P*, const Parameter&, const Address& address,
@@ -216,10 +219,9 @@ QMAPS_INLINE void store_parameter(const Parameter& parameter, const Address& add
     }
 }
 
-// Decode, update, store the parameter, encode. Scales that span more than a block are there. Said one
-// block, the compiler takes up to 168 registers; left alone it takes 80, and spills with three states.
+// Decode, update, store the parameter, encode. Scales that span more than a block are there.
 template <class K>
-__global__ void __launch_bounds__(kThreads, 1) step(const Batch batch) {
+__global__ void __launch_bounds__(kThreads, K::kBlocks) step(const Batch batch) {
     using R = typename K::Rule;
     __shared__ SharedBook codebooks[K::kCodebooks > 0 ? K::kCodebooks : 1];
     alignas(8) __shared__ std::uint32_t largest[K::kShared];
@@ -254,10 +256,9 @@ __global__ void __launch_bounds__(kThreads, 1) step(const Batch batch) {
     }
 }
 
-// The maxima of new states whose scales span more than a block, so that they are known before. With
-// three blocks at once the compiler takes up to 80 registers; left alone it takes 48, and spills.
+// The maxima of new states whose scales span more than a block, so that they are known before.
 template <class K>
-__global__ void __launch_bounds__(kThreads, 3) step_maxima(const Batch batch) {
+__global__ void __launch_bounds__(kThreads, K::kBlocks) step_maxima(const Batch batch) {
     using R = typename K::Rule;
     __shared__ SharedBook codebooks[K::kCodebooks > 0 ? K::kCodebooks : 1];
     if (*batch.skip) return;
@@ -327,7 +328,7 @@ constexpr std::int64_t kNormChunk = 2 * kTile;
 // The sums of squares of chunks of two tiles, of the parameter and of what its rule measures. The
 // order of sums is that of qmaps.optim.norms.
 template <class K>
-__global__ void __launch_bounds__(kThreads) step_norms(const Batch batch) {
+__global__ void __launch_bounds__(kThreads, K::kBlocks) step_norms(const Batch batch) {
     __shared__ SharedBook codebooks[K::kCodebooks > 0 ? K::kCodebooks : 1];
     __shared__ double shared[kThreads / 2][kUnit];
     if (*batch.skip) return;
@@ -351,7 +352,7 @@ __global__ void __launch_bounds__(kThreads) step_norms(const Batch batch) {
 // What a parameter's norms come to, once for each: a block adds the chunks' sums, filled up with
 // zeros to a power of two, as the elements of a chunk are added.
 template <class K>
-__global__ void __launch_bounds__(kThreads) finish_norms(const Batch batch) {
+__global__ void __launch_bounds__(kThreads, K::kBlocks) finish_norms(const Batch batch) {
     using R = typename K::Rule;
     static_assert(R::kSettled <= kMaxScalars);
     if (*batch.skip) return;

@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import replace
-from itertools import count
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from qmaps.algebra.quantized import QuantizedTensor, encoded_by
+from qmaps.algebra.quantized import QuantizedTensor
 from qmaps.algebra.quantizer import Quantizer
 from qmaps.algebra.rounding import Rounding
 from qmaps.distributed.exchange import Request, SharedScales, unformatted_shapes
 from qmaps.distributed.shards import Shard
 from qmaps.engines.addresses import address
+from qmaps.engines.dithered_states import Dithered, dithered_states
 from qmaps.engines.masters import REMAINDER
 from qmaps.engines.native import core, tensors
 from qmaps.engines.philox import RoundingKey
@@ -28,7 +27,6 @@ from qmaps.engines.step import (
     ParameterStep,
     Rule,
     Scaled,
-    StateStep,
     StepEngine,
     StepPlan,
     spanning_states,
@@ -67,7 +65,7 @@ class NativePlan(FusedPlan):
 
     _step: Any
     _shared: list[_Shared]
-    _dithered: list[_Dithered]
+    _dithered: list[Dithered]
     _copies: list[Tensor]
 
     def takes(self, params: Sequence[Tensor], gradients: Sequence[Tensor]) -> bool:
@@ -97,7 +95,7 @@ class NativePlan(FusedPlan):
             each.store(shared[each.scaled])
         self._counters += 1
         for dithered in self._dithered:
-            dithered.advance()
+            dithered.advance(int(self._counters[dithered.parameter]))
         self._round_masters()
 
     def leave_gradients(self) -> None:
@@ -126,7 +124,7 @@ class NativePlan(FusedPlan):
             scalars,
             list(map(row.__getitem__, kinds)),
             steps,
-            [each.last() for each in self._dithered],
+            [_last_key(each) for each in self._dithered],
             tensors.threads(self._numel),
         )
 
@@ -136,7 +134,7 @@ class NativePlan(FusedPlan):
         self._copies, self._shared, self._dithered = [], [], []
         for index, (given, target) in enumerate(zip(self._given, self._targets, strict=True)):
             self._add(given, target)
-            self._dithered += _dithered(index, given)
+            self._dithered += dithered_states(index, given)
             if index in self._masters and _rounded_here(given.param):
                 self._step.add_rounded(address(given.param))
                 del self._masters[index]
@@ -221,46 +219,10 @@ class _Shared(NamedTuple):
             stored.copy_(new)
 
 
-class _Dithered(NamedTuple):
-    """A dithered state, whose tensor has the key of its last encoding.
-
-    Attributes:
-        parameter: the parameter's number in the plan.
-        given: the parameter.
-        state: the state.
-        number: the state's number among the factored ones or among the others.
-    """
-
-    parameter: int
-    given: ParameterStep
-    state: StateStep
-    number: int
-
-    @property
-    def key(self) -> RoundingKey:
-        """The key of its codes as they are stored now."""
-        key = self.given.storage[self.state.name].key
-        assert isinstance(key, RoundingKey)
-        return key
-
-    def last(self) -> tuple[int, bool, int, tuple[int, ...]]:
-        """The key of its codes, as the engine takes it."""
-        return self.parameter, self.state.factored, self.number, self.key.words()
-
-    def advance(self) -> None:
-        """Give it the key of the step that was taken."""
-        assert self.state.key is not None
-        storage = self.given.storage
-        encoded_by(storage[self.state.name], replace(self.state.key, step=int(storage["step"])))
-
-
-def _dithered(parameter: int, given: ParameterStep) -> Iterator[_Dithered]:
-    """The dithered states of a parameter."""
-    numbers = {False: count(), True: count()}
-    for state in given.states:
-        number = next(numbers[state.factored])
-        if state.quantizer is not None and state.quantizer.dithered:
-            yield _Dithered(parameter, given, state, number)
+def _last_key(dithered: Dithered) -> tuple[int, bool, int, tuple[int, ...]]:
+    """The key of the stored codes, as the engine takes it."""
+    factored = dithered.state.factored
+    return dithered.parameter, factored, dithered.number, dithered.key.words()
 
 
 def _rounded_here(param: Tensor) -> bool:
