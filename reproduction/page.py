@@ -32,10 +32,11 @@ RULES = (
     "their ± touch, or if the paper may have rounded them apart). A claim that is not reproduced "
     "and contradicts others of its paper puts the paper in doubt. A difference is attributed to "
     "another model, data or machine if a control shows that these make the difference; the page "
-    "names the control. A difference without such a control contradicts the paper. A number of "
-    "the paper for which there is none of ours is not compared. The verdict of a figure or table "
-    "is the weakest of its numbers and statements; a statement alone does not decide about a table "
-    "of which no number is compared."
+    "names the control. A difference without such a control contradicts the paper. Shares of "
+    "few runs that are not equal cannot tell, unless an exact test at 5 % sets them apart. A "
+    "number of the paper for which there is none of ours is not compared. The verdict of a figure "
+    "or table is the weakest of its numbers and statements; a statement alone does not decide "
+    "about a table of which no number is compared."
 )
 
 
@@ -123,7 +124,7 @@ def source_of(result: Result) -> str:
     made = result.made
     if made.command:
         return f"Read from the table of `{made.command}`."
-    return f"Made from {made.source} in {made.seconds:.1f} s."
+    return f"Made from {made.source}."
 
 
 def _markdown(paper: Paper, results: Sequence[Result], about: dict[str, Any]) -> str:

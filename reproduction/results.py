@@ -13,9 +13,8 @@ from reproduction.exhibit import Exhibit, Finding
 
 @dataclass(frozen=True)
 class Made:
-    """The time that frames took, their inputs, and the command of frames that were read."""
+    """The inputs of frames, and the command of frames that were read."""
 
-    seconds: float = 0.0
     source: str = ""
     command: str = ""
 
@@ -28,7 +27,7 @@ class Result:
         exhibit: the exhibit.
         finding: its comparison with the paper; None if it is not made yet.
         pictures, tables: files by name.
-        made: the time and the inputs of its frames.
+        made: the inputs of its frames.
         pending: why it is not made yet.
     """
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import os
-import time
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -156,38 +155,34 @@ def _make(paper: Paper, exhibit: Exhibit, context: Context, folder: Path) -> Res
 
 def _frames(paper: Paper, exhibit: Exhibit, context: Context) -> tuple[Frames, Made]:
     """The frames of an earlier call on the same states, or new ones."""
-    start = time.perf_counter()
+    made = Made(_source(exhibit, context), exhibit.command)
     if exhibit.needs is not Needs.STATES:
         frames = exhibit.build(context)
-        return frames, Made(time.perf_counter() - start, _source(exhibit, context), exhibit.command)
+        return frames, made
     folder = context.runs / "frames" / paper.name / exhibit.name
     marker = folder / "made.json"
     identity = _identity(exhibit, context)
     with FolderLock(folder, "frames"):
         kept = _kept(folder, marker, identity)
         if kept is not None:
-            frames, seconds = kept
-            return frames, Made(seconds, _source(exhibit, context), exhibit.command)
+            return kept, made
         marker.unlink(missing_ok=True)
         frames = exhibit.build(context)
         for name, frame in frames.items():
             write_frame(folder / f"{name}.parquet", frame)
-        seconds = time.perf_counter() - start
-        write_record(marker, {"identity": identity, "frames": list(frames), "seconds": seconds})
-    return frames, Made(seconds, _source(exhibit, context), exhibit.command)
+        write_record(marker, {"identity": identity, "frames": list(frames)})
+    return frames, made
 
 
-def _kept(folder: Path, marker: Path, identity: str) -> tuple[Frames, float] | None:
-    """Frames of an earlier call and the seconds that they took; None if no frames can be used."""
+def _kept(folder: Path, marker: Path, identity: str) -> Frames | None:
+    """Frames of an earlier call; None if none can be used."""
     if not marker.exists():
         return None
     try:
         found = read_record(marker)
         if found.get("identity") != identity:
             return None
-        return {name: read_frame(folder / f"{name}.parquet") for name in found["frames"]}, found[
-            "seconds"
-        ]
+        return {name: read_frame(folder / f"{name}.parquet") for name in found["frames"]}
     except OutputError:  # damaged: made again
         return None
 

@@ -11,10 +11,10 @@ LEVEL = 0.05
 """Shares that differ by as much in fewer experiments than this are apart."""
 
 
-def widened(
+def decided(
     paper: pd.DataFrame, counts: Mapping[str, tuple[int, int]], runs: int | None = None
 ) -> pd.DataFrame:
-    """The paper's shares with a `rounding` that takes in what chance can do.
+    """The paper's shares, with `undecided` where chance alone can set ours apart from them.
 
     Where the number of the paper's runs is known, two shares are the same unless Fisher's exact
     test sets them apart; otherwise unless the paper's lies outside the 95 % interval of ours
@@ -25,16 +25,11 @@ def widened(
         counts: how many of our runs, of how many, by row.
         runs: number of the paper's runs; None if it does not say.
     """
-    rows = paper.copy()
-    for index, row in rows.iterrows():
-        if row["what"] not in counts:
-            continue
-        ours, total = counts[row["what"]]
-        theirs = float(row["paper"]) / 100
-        if same(ours, total, theirs, runs):
-            off = abs(100 * ours / total - 100 * theirs)
-            rows.loc[index, "rounding"] = max(float(row["rounding"]), off)
-    return rows
+    undecided = [
+        what in counts and share == share and same(*counts[what], share / 100, runs)
+        for what, share in zip(paper["what"], paper["paper"], strict=True)
+    ]
+    return paper.assign(undecided=undecided)
 
 
 def same(ours: int, total: int, theirs: float, runs: int | None) -> bool:

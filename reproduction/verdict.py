@@ -38,7 +38,7 @@ def beside(
     Args:
         paper: `what`, `quantity`, `unit`, `paper`, `paper_spread`; a row per number. Optional
             are `doubt`, where the paper itself speaks against it, `rounding`, half a unit of the
-            last digit printed, and `printed`.
+            last digit printed, `printed`, and `undecided`, where too few runs were counted.
         ours: numbers by `what` and `quantity`; others than the paper's are added after them.
         tolerance: tolerance as a fraction.
         unordered: quantities whose order is no evidence, because it follows from what is counted.
@@ -58,7 +58,12 @@ def beside(
     )
     rows = pd.concat([paper, extra], ignore_index=True) if len(extra) else paper.copy()
     rows["stand_in"] = ""
-    for column, nothing in (("doubt", ""), ("printed", ""), ("rounding", 0.0)):
+    for column, nothing in (
+        ("doubt", ""),
+        ("printed", ""),
+        ("rounding", 0.0),
+        ("undecided", False),
+    ):
         rows[column] = rows[column].fillna(nothing) if column in rows else nothing
     pairs = [_pair(ours.get(key)) for key in zip(rows["what"], rows["quantity"], strict=True)]
     rows["ours"] = [value for value, _ in pairs]
@@ -90,6 +95,7 @@ def _claim(row: pd.Series[Any], group: pd.DataFrame, tolerance: float) -> Claim:
         spread=0.0 if pd.isna(row["paper_spread"]) else float(row["paper_spread"]),
         rounding=row["rounding"],
         doubt=row["doubt"],
+        undecided=bool(row["undecided"]),
         ours=row["ours"],
         tolerance=tolerance,
     )

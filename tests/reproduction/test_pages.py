@@ -62,9 +62,9 @@ def test_a_page_of_others_states_says_nothing_of_our_models(pages: Path, name: s
 
 def test_a_page_says_whose_states_it_shows(pages: Path) -> None:
     text = (pages / "8-bit-optimizers" / "README.md").read_text()
-    assert "Made from states of AdamW, step 7 in " in text
+    assert "Made from states of AdamW, step 7." in text
     both = "states of AdamW, step 7 and of AdamW, step 7; the figure: AdamW, step 7"
-    assert f"Made from {both} in " in text
+    assert f"Made from {both}." in text
 
 
 def test_the_summary_counts_and_links(pages: Path) -> None:

@@ -50,7 +50,7 @@ def test_pretrained_weights_are_shown_as_soon_as_they_are_there(make: Make) -> N
         assert (folder / page).read_text().count(LACKING.split("`")[0]) == 2
         assert OF_IT not in (folder / page).read_text()
     assert LACKING in (folder / "README.md").read_text()
-    assert "Made from states of stdlib-lm, seed 0 in " in (folder / "README.md").read_text()
+    assert "Made from states of stdlib-lm, seed 0." in (folder / "README.md").read_text()
 
     folder = make("")
     assert names(folder, "*pretrained*") == [
@@ -62,7 +62,7 @@ def test_pretrained_weights_are_shown_as_soon_as_they_are_there(make: Make) -> N
     markdown = (folder / "README.md").read_text()
     assert LACKING not in markdown
     assert markdown.count(OF_IT) == 3
-    assert "Made from states of stdlib-lm, seed 0, and of minilm, seed 0, after 7 steps in " in (
+    assert "Made from states of stdlib-lm, seed 0, and of minilm, seed 0, after 7 steps." in (
         markdown
     )
     for caption in ("the first block", "a middle block", "the last block", "the same"):

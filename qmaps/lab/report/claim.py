@@ -21,6 +21,7 @@ class Verdict(StrEnum):
     ELSEWHERE = "another model, data or machine"
     CONTRADICTS = "contradicts"
     DIFFERS = "differs"
+    UNDECIDED = "cannot tell"
     NOT_COMPARED = "not compared"
     NOT_MADE = "not made yet"
 
@@ -33,7 +34,8 @@ class Claim:
     reproduced if ours differs from it by at most `tolerance` of it plus its `spread`, or by its
     `rounding`. Otherwise it has the same ordering if its order among the other numbers of its kind
     is that of the paper. A number that only the paper has, or only this project, is not compared.
-    Where a claim that is not reproduced contradicts others of its paper, the paper is in doubt.
+    Where a claim that is not reproduced contradicts others of its paper, the paper is in doubt. Too
+    few runs to tell whether ours differs from the paper's cannot tell.
 
     Attributes:
         text: The claim.
@@ -50,6 +52,8 @@ class Claim:
         doubt: Why the paper's claim cannot be right; empty if nothing speaks against it.
         difference: The verdict if the claim does not hold: what the difference comes from, where
             that is known.
+        undecided: Whether too few runs were counted to tell a number from ours that is not near
+            enough to be called reproduced.
         ours: The number that this project measured.
         tolerance: Share of the paper's number; None where ours has another scale, so that only the
             ordering can be the same.
@@ -66,6 +70,7 @@ class Claim:
     rounding: float = 0.0
     doubt: str = ""
     difference: Verdict = Verdict.DIFFERS
+    undecided: bool = False
     ours: float = math.nan
     tolerance: float | None = TOLERANCE
 
@@ -92,6 +97,8 @@ class Claim:
             off = abs(self.ours - self.paper)
             if off <= allowed or off < self.rounding * (1 + 1e-9):
                 return Verdict.REPRODUCED
+        if self.undecided:
+            return Verdict.UNDECIDED
         if self.doubt:
             return Verdict.DOUBT
         return Verdict.ORDERING if ordered else self.difference
@@ -107,6 +114,7 @@ def weakest(verdicts: Iterable[Verdict]) -> Verdict:
         Verdict.PARTLY,
         Verdict.ORDERING,
         Verdict.DOUBT,
+        Verdict.UNDECIDED,
         Verdict.REPRODUCED,
     ):
         if verdict in found:

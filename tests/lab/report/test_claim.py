@@ -43,8 +43,15 @@ def test_a_number(
     assert claim.verdict is verdict
 
 
+def test_a_number_of_too_few_runs() -> None:
+    for ours, verdict in ((10.5, Verdict.REPRODUCED), (20.0, Verdict.UNDECIDED)):
+        assert Claim("ten", (True,), paper=10.0, ours=ours, undecided=True).verdict is verdict
+    assert Claim("ten", paper=10.0, ours=20.0).verdict is Verdict.DIFFERS
+
+
 def test_the_weakest_verdict_decides() -> None:
-    ascending = [Verdict.DIFFERS, Verdict.PARTLY, Verdict.ORDERING, Verdict.REPRODUCED]
+    ascending = [Verdict.DIFFERS, Verdict.PARTLY, Verdict.ORDERING, Verdict.UNDECIDED,
+                 Verdict.REPRODUCED]  # fmt: skip
     for place, verdict in enumerate(ascending):
         assert weakest([*reversed(ascending[place:]), Verdict.NOT_COMPARED]) is verdict
     assert weakest([Verdict.NOT_COMPARED]) is Verdict.NOT_COMPARED
