@@ -50,7 +50,8 @@ def find(frames: Frames) -> Finding:
         "for a year of one GPU each, are out of reach here. A share differs where the "
         "paper's lies outside the exact 95 % interval of ours (Clopper and Pearson's), and "
         "our runs cannot tell where it lies inside, unless the shares are equal. "
-        "The learning rate is the best of 0.001, 0.003 and 0.01 for 32 bits, and the same for all rows.",
+        "The learning rate is the best of 0.001, 0.003 and 0.01 for 32 bits, and the same for all "
+        "rows.",
         tables={"summary": frames["summary"], "eps": frames["eps"]},
     )
 
