@@ -1,8 +1,8 @@
 """Adafactor8bit with APOLLO's projections, beside its factored second moments.
 
 ``python -m benchmarks.apollo`` trains a judge at several learning rates with each, then with more
-seeds at the rate that is best for each. It goes on where it was stopped, and writes
-reports/apollo.{csv,md}.
+seeds at the rate that is best for each. Controls ask where APOLLO's difference comes from. It
+goes on where it was stopped, and writes reports/apollo.{csv,md}.
 """
 
 from __future__ import annotations
@@ -30,10 +30,21 @@ from qmaps.storage.files import output_folder, replacing, write_text
 
 JUDGE = "docstring-lm"
 FACTORED, APOLLO = "factored", "APOLLO"
-RANK = 16
-"""A quarter of the judge's width."""
-OPTIONS: dict[str, dict[str, Any]] = {FACTORED: {}, APOLLO: {"apollo_rank": RANK}}
-"""Options of `Adafactor8bit`, by the names of tables."""
+FULL_RANK, BLOCKS = "APOLLO, full rank", "APOLLO, blocks only"
+BOTH = "APOLLO, full rank, blocks only"
+RANK, WIDTH = 16, 64
+"""A quarter of the judge's width, and the width."""
+OPTIONS: dict[str, dict[str, Any]] = {
+    FACTORED: {},
+    APOLLO: {"apollo_rank": RANK},
+    FULL_RANK: {"apollo_rank": WIDTH},
+    BLOCKS: {"apollo_rank": RANK, "only": "blocks."},
+    BOTH: {"apollo_rank": WIDTH, "only": "blocks."},
+}
+"""Options of `Adafactor8bit`, by the names of tables; those of the parameters whose names begin
+with `only`, where it is given."""
+CONTROLS = (FULL_RANK, BLOCKS, BOTH)
+"""Of the full rank, where the embeddings and the output layer have no projection, and both."""
 RATES = (0.03, 0.06, 0.12, 0.24)
 SWEPT, SEEDS = 2, 8
 """Seeds of the sweep, and of the contest."""
@@ -51,13 +62,19 @@ class ApolloTrial(Trial):
 
     def optimizer(self, model: nn.Module, workload: Workload) -> torch.optim.Optimizer:
         """As on the project's page: its own schedule is off, and beta2 does not change."""
+        options = dict(OPTIONS[self.quantizer])
+        only = options.pop("only", "")
+        named = list(model.named_parameters())
+        groups = [
+            {"params": [param for name, param in named if name.startswith(only)], **options},
+            {"params": [param for name, param in named if not name.startswith(only)]},
+        ]
         return Adafactor8bit(
-            model.parameters(),
+            [group for group in groups if group["params"]],
             lr=workload.lr,
             beta2=0.999,
             relative_step=False,
             weight_decay=workload.weight_decay,
-            **OPTIONS[self.quantizer],
         )
 
 
@@ -71,11 +88,12 @@ def trials(name: str, rates: Sequence[float], seeds: int) -> list[ApolloTrial]:
     ]
 
 
-def difference(frame: pd.DataFrame) -> dict[str, float]:
+def difference(frame: pd.DataFrame, name: str = APOLLO) -> dict[str, float]:
     """APOLLO's final losses minus those of the factored optimizer, seed by seed.
 
     Args:
         frame: rows of the contest.
+        name: of `OPTIONS`: APOLLO, or one of its `CONTROLS`.
 
     Returns:
         `seeds`; `factored` and `apollo`, the mean losses; `difference`, `low` and `high`: its mean
@@ -83,16 +101,15 @@ def difference(frame: pd.DataFrame) -> dict[str, float]:
     """
     losses = frame.pivot_table(values="loss", index="seed", columns="quantizer")
     return {
-        **paired(losses[APOLLO], losses[FACTORED]),
+        **paired(losses[name], losses[FACTORED]),
         "factored": float(losses[FACTORED].mean()),
-        "apollo": float(losses[APOLLO].mean()),
+        "apollo": float(losses[name].mean()),
     }
 
 
 def page(frame: pd.DataFrame, command: str) -> str:
     """The report."""
     contest = frame[frame["part"] == "contest"]
-    found = difference(contest)
     lines = [
         "# APOLLO's projections",
         "",
@@ -111,14 +128,15 @@ def page(frame: pd.DataFrame, command: str) -> str:
     lines += markdown(
         ("second moments", "learning rate", "loss", "states, MiB"),
         [
-            (name, f"{rates[name]:g}", f"{found[key]:.4f}", f"{states[name]:.3f}")
-            for name, key in ((FACTORED, "factored"), (APOLLO, "apollo"))
+            (name, f"{rates[name]:g}", f"{loss:.4f}", f"{states[name]:.3f}")
+            for name, loss in contest.groupby("quantizer", sort=False)["loss"].mean().items()
         ],
     )
+    lines += ["", *(_minus(contest, name) for name in (APOLLO, *CONTROLS)), ""]
     lines += [
-        "",
-        f"APOLLO minus factored, seed by seed ({found['seeds']:.0f} seeds): "
-        f"{found['difference']:+.4f}, 95 % from {found['low']:+.4f} to {found['high']:+.4f}.",
+        f"The controls project to rank {WIDTH}, the width, which loses no direction; or only the "
+        "matrices of the blocks, so that the embeddings and the output layer keep factored second "
+        "moments; or both.",
         "",
         "## Learning rates",
         "",
@@ -132,6 +150,15 @@ def page(frame: pd.DataFrame, command: str) -> str:
         ],
     )
     return "\n".join(lines) + "\n"
+
+
+def _minus(contest: pd.DataFrame, name: str) -> str:
+    """An item: how far one ends behind the factored optimizer."""
+    found = difference(contest, name)
+    return (
+        f"- {name} minus factored, seed by seed ({found['seeds']:.0f} seeds): "
+        f"{found['difference']:+.4f}, 95 % from {found['low']:+.4f} to {found['high']:+.4f}."
+    )
 
 
 @one_line_errors

@@ -207,12 +207,18 @@ def test_the_committed_times_have_the_peers() -> None:
 # APOLLO
 
 
-def contest(*apart: float) -> Frames:
-    """Final losses with APOLLO that are so far from the factored ones, seed by seed."""
+def contest(*apart: float, controls: float = 0.0) -> Frames:
+    """Final losses with APOLLO that are so far from the factored ones, seed by seed.
+
+    Those of the last control are `controls` away, give or take a little.
+    """
+    *others, last = apollo.CONTROLS
     rows = [
         {"judge": "w", "quantizer": name, "lr": 0.1, "steps": 200, "seed": seed, "state_mib": 1.0,
-         "loss": 2.0 + 0.1 * seed + off * (name == apollo.APOLLO)}
-        for seed, off in enumerate(apart) for name in (apollo.FACTORED, apollo.APOLLO)
+         "loss": 2.0 + 0.1 * seed + off * (name in (apollo.APOLLO, *others))
+         + (controls + 0.001 * seed) * (name == last)}
+        for seed, off in enumerate(apart)
+        for name in (apollo.FACTORED, apollo.APOLLO, *apollo.CONTROLS)
     ]  # fmt: skip
     return {"runs": pd.DataFrame(rows)}
 
@@ -226,10 +232,19 @@ def test_apollo_is_faster_slower_or_neither() -> None:
     assert statement.detail == "After 200 steps +0.1100 (+0.0852 to +0.1348), of 2.1000."
 
 
+def test_apollo_has_a_cause_if_a_control_ends_lower() -> None:
+    (lower,) = apollo.find(contest(0.1, 0.11, 0.12, controls=-0.05)).differences
+    assert lower.elsewhere
+    assert "and of the blocks' matrices alone -0.0490 (-0.0515 to -0.0465)." in lower.why
+    (not_lower,) = apollo.find(contest(0.1, 0.11, 0.12)).differences
+    assert not not_lower.elsewhere
+    assert "does not end lower either" in not_lower.why
+
+
 def test_apollo_takes_the_contest_alone(tmp_path: Path) -> None:
     runs = contest(0.1, 0.2)["runs"].assign(part="contest")
     swept = runs.assign(part="sweep", loss=9.0)
     pd.concat([swept, runs]).to_csv(tmp_path / "apollo.csv", index=False)
     frames = apollo.build(Context(tmp_path, tmp_path))
-    assert len(frames["runs"]) == 4
+    assert len(frames["runs"]) == 2 * (2 + len(apollo.CONTROLS))
     assert frames["runs"]["loss"].max() < 9
