@@ -55,7 +55,8 @@ def in_place(
     replaces is never reproduced. Two rows are equal where their spreads touch, or where the
     paper may have rounded them apart. A row has the same ordering if no other row of its quantity
     is better than it in one metric and worse in the other, and at least one is better in both,
-    worse in both, or equal in both. Else it differs. A single row is not compared.
+    worse in both, or equal in both. It cannot tell if our spreads make it equal to all others,
+    and the paper's make it equal to none. Else it differs. A single row is not compared.
 
     Args:
         paper: of `qmaps.lab.report.published.published`.
@@ -136,9 +137,16 @@ def _rows(paper: pd.DataFrame, given: StandIn) -> pd.DataFrame:
             paper=known["paper"][index],
             ours=known["ours"][index],
             tolerance=None,
+            undecided=not alike and _hidden(scales[1], index, [two for _, two in pairs]),
         )
         rows.loc[index, "verdict"] = claim.verdict.value
     return rows[list(COLUMNS)]
+
+
+def _hidden(ours: Scale, index: int, relations: Sequence[int]) -> bool:
+    """Whether nothing but spreads makes a row of ours equal to all others."""
+    values = ours[0]
+    return not any(relations) and bool((values != values[index]).any())
 
 
 def _better(paper: pd.DataFrame, quantity: str) -> Better:

@@ -49,7 +49,7 @@ def build(context: Context) -> Frames:
         "runs": at_best.runs(context, STUDY),
         "rates": at_best.runs(context, RATES),
         "ablation": committed.ablation(context, "four-bit"),
-        "tuned": committed.tuned(context),
+        "tuned": context.table("tuned.csv", committed.TUNED),
     }
 
 

@@ -169,6 +169,33 @@ def test_table_6_asks_what_the_paper_says() -> None:
     assert [each.holds for each in worse.statements if each.text == small] == [False]
 
 
+def test_table_6_asks_other_models_whether_factorizing_helps() -> None:
+    tuned = pd.read_csv(REPORTS / "tuned.csv")
+    text = "Factorizing the second moment lowers it ({}, 5 seeds, each at its own best rate)."
+    held = {each.text: each.holds for each in table_6.tuned_factored(tuned)}
+    assert held == {text.format("stdlib-lm-tiny"): True, text.format("digits"): ()}
+    assert table_6.factored(tuned).elsewhere
+    both = {"AdamW": "AdamWFactor", "AdamWFactor": "AdamW"}
+    swapped = tuned.replace({"optimizer": both})
+    assert [each.holds for each in table_6.tuned_factored(swapped)] == [(), False]
+    assert not table_6.factored(swapped).elsewhere
+
+
+def test_table_6_has_the_rows_that_other_models_have() -> None:
+    frames = table_6.build(Context(Path(), reports=REPORTS))
+    numbers = table_6.find(frames).numbers
+    assert numbers is not None
+    by_judge = numbers.groupby("stand_in", sort=False)["verdict"].agg(list)
+    assert by_judge["validation loss, minilm"] == ["same ordering", "cannot tell", "same ordering"]
+    assert by_judge["validation loss, digits"] == ["cannot tell"] * 2
+    judges = frames["judges"]
+    worse = judges.assign(difference=-judges["difference"], high=-judges["low"])
+    crossed = table_6.find({**frames, "judges": worse}).numbers
+    assert crossed is not None
+    of_encoder = crossed[crossed["stand_in"] == "validation loss, minilm"]["verdict"]
+    assert of_encoder.tolist() == ["differs", "cannot tell", "differs"]
+
+
 def test_a_judge_that_cannot_tell_is_not_compared() -> None:
     def holds(low: float, high: float) -> list[object]:
         row = {"judge": "w", "quantizer": "q", "base": 1.0, "seeds": 8,
