@@ -42,7 +42,13 @@ PART = np.dtype(
     + [("rms", _double), ("kind", _i64)]
 )
 SCALES = np.dtype(
-    [("part", PART, MAX_PARTS), ("parts", _i64), ("log", _i64), ("quantile", _double)]
+    [
+        ("part", PART, MAX_PARTS),
+        ("parts", _i64),
+        ("log", _i64),
+        ("quantile", _double),
+        ("ratio", _double),
+    ]
 )
 SEARCH = np.dtype(
     [("limit", _address), ("guess", _address)]

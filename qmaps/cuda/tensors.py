@@ -32,6 +32,7 @@ KINDS = {
     Stored.POWER_OF_TWO: ScaleKind.SCALE_POWER_OF_TWO,
     Stored.E4M3: ScaleKind.SCALE_E4M3,
     Stored.ONE: ScaleKind.SCALE_ONE,
+    Stored.SIXTEENTHS: ScaleKind.SCALE_SIXTEENTHS,
 }
 IN_FLOAT32 = (Stored.FLOAT32, Stored.ONE)
 """The formats whose scales are stored as float32 numbers."""
@@ -53,6 +54,11 @@ class ScaleLayout:
     block: int
 
     @property
+    def log(self) -> bool:
+        """Whether they are the ends of log2 ranges."""
+        return self.geometry.log and not self.geometry.ratio
+
+    @property
     def grids(self) -> bool:
         """Whether some scales are codes of a grid that depends on all of them."""
         return any(part.ends is not None for part in self.geometry.parts)
@@ -66,8 +72,8 @@ class ScaleLayout:
     def scaling(self) -> str:
         """The ``Scaling`` of ``src/codebook.cuh`` of blocks that are encoded at once."""
         part = self.geometry.parts[0]
-        if self.geometry.quantile:
-            return "kQuantile"
+        if self.geometry.quantile or self.geometry.ratio:
+            return "kQuantile" if self.geometry.quantile else "kPowers"
         if not self.block or (part.plain and not part.rms):
             return "kMaxima"
         return "kRootMean" if part.rms else "kFormatted"
@@ -79,8 +85,6 @@ def layout_of(normalizer: Normalizer, shape: tuple[int, ...]) -> ScaleLayout | N
     found = normalizer.geometry(shape)
     if found is None or not found.parts or len(found.parts) > layout.MAX_PARTS:
         return None
-    if found.ratio:
-        return None
     first, numel = found.parts[0], torch.Size(shape).numel()
     single = len(found.parts) == 1 and first.ends is None and first.stored is not Stored.ONE
     own = found.log or single
@@ -89,7 +93,8 @@ def layout_of(normalizer: Normalizer, shape: tuple[int, ...]) -> ScaleLayout | N
     size = max(layout.UNIT, 1 << (numel - 1).bit_length()) if first.count == 1 else first.divisor
     power = size & (size - 1) == 0 and layout.UNIT <= size <= layout.TILE
     block = size if own and power and not again else 0
-    needs_block = bool(found.quantile) or any(part.rms for part in found.parts)
+    whole = (found.quantile, found.ratio, *(part.rms for part in found.parts))
+    needs_block = any(whole)
     return None if needs_block and not block else ScaleLayout(found, block)
 
 
@@ -128,7 +133,7 @@ def format_name(
         dithered: whether they are dithered.
     """
     search = searching(map_, stochastic=stochastic)
-    flags = [str(flag).lower() for flag in (found.geometry.log, stochastic, search.signed)]
+    flags = [str(flag).lower() for flag in (found.log, stochastic, search.signed)]
     given = [map_.bits, found.block, *flags, search.steps]
     # The last arguments have defaults.
     given += [found.scaling] if found.scaling != "kMaxima" or dithered else []
@@ -205,8 +210,8 @@ def describe_scales(
             of its own uses its stored scales.
         memory: the memory of the `Workspace`.
     """
-    target["parts"], target["log"] = len(found.geometry.parts), found.geometry.log
-    target["quantile"] = found.geometry.quantile
+    target["parts"], target["log"] = len(found.geometry.parts), found.log
+    target["quantile"], target["ratio"] = found.geometry.quantile, found.geometry.ratio
     for row, part, place in zip(target["part"], found.geometry.parts, places, strict=False):
         row["divisor"], row["count"] = part.divisor, part.count
         row["kind"], row["rms"] = KINDS[part.stored].value, part.rms

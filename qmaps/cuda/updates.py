@@ -178,6 +178,8 @@ def supports_tensor(t: QuantizedTensor) -> bool:
     q = t.quantizer
     stored = (t.packed, *t.scales)
     able = t.key is None and q.low_rank is None and measures(q.normalizer, q.map, t.shape)
+    found = q.normalizer.geometry(t.shape)
+    able = able and found is not None and not found.ratio  # powers are left to the reference
     return able and all(part.is_contiguous() for part in stored)
 
 

@@ -30,6 +30,7 @@ KINDS = (
     ("B32xf16sq/sqrt@8u", torch.float32), ("B16xe4m3/e2m1@4s+sr", torch.float32),
     ("B64xe8m0&colxf16/DE@4s", torch.bfloat16), ("rms4B512/DE@8s", torch.float32),
     ("logB100/log2@4u+sr", torch.float32), ("logB256q0.1/log2-0@4u", torch.float32),
+    ("powB64r1000/e4m3@8s", torch.bfloat16), ("powB1024r16/linear@4u+sr", torch.float32),
     ("logB128/log2@8u", torch.float16), ("logB2048/log2@4u+sr", torch.float32),
 )  # fmt: skip
 SHAPES = ((), (37, 443))  # one element, and two chunks and a few
@@ -94,6 +95,7 @@ PAIRS = (
     *("B128/DE@4s + B128/DE@4u", "B64/DE@8s + rank1/linear@4u", "32-bit + B128/DE-0@4u"),
     *("B8/DE@3s+sr + logB128/log2@5u", "tensor/DE@6s + 32-bit", "B100/DE@7s + logB2048/log2@2u"),
     "B128/linear@12s + B32x8/DE@8u",
+    "powB64r1000/e4m3@8s + logB64q0.1/log2@4u",
 )
 
 

@@ -156,6 +156,8 @@ def test_every_rule(
         ("B256/linear@12s+sr", "B64/linear0@16u"),
         ("rms4B256/linear@8s+sr", "logB128/log2-0(in_log=true)@4u+sr"),
         ("B128/DE@4s", "logB128q0.1/log2-0(in_log=true)@2u+sr"),  # SOLO
+        ("powB128r100352/e4m3@8s", "powB128r100352/e4m3@8u"),  # COAT
+        ("powB64r16/linear@4s+sr", "logB128q0.1/log2-0@4u"),
         ("B128/linear@4s+dither", "B128/linear@4u+dither"),  # BReD
         ("B100/linear@12s+dither", "rank1x8/linear0@5u+dither"),
         ("B512/DE@8s+sr", None),

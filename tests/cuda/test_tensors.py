@@ -28,7 +28,8 @@ SPECS = (
     "logB100/log2@8u", "logB3/log2-0@4u", "logB5000/log2@4u",
     "logB64/log2-0(in_log=true)@4u", "logB64/log2(in_log=true)@8u",
     "logB128q0.1/log2-0@4u", "logB8q0.5/log2@8u", "logB2048q0.3/log2@4u", "logB512q1/log2@3u",
-    "logB64q0.25/log2-0(in_log=true)@2u",
+    "logB64q0.25/log2-0(in_log=true)@2u", "powB128r100352/e4m3@8s", "powB128r100352/e4m3@8u",
+    "powB8r16/linear@4u", "powB2048r1000/DE@4s", "powB256r7/linear0@3s", "powB64r1000/linear@12s",
     "B32xf16/softsign@8s", "B32xf16sq/sqrt@8u", "B32xbf16/DE@8s", "B32xe8m0/e2m1@4s",
     "B16xe4m3/e2m1@4s", "B256xf16/DE@4s", "B2048xe8m0/linear@4u", "B100xf16/DE@8s",
     "rank1xe8m0/linear@4u", "rowxf16sq/linear@8u", "B32xbf16&row/DE@8s", "rank1xe4m3/linear@4u",
@@ -95,7 +96,8 @@ def test_stochastic_rounding_wherever_a_shard_begins(
     ["B256/DE@8s", "rank1/linear@4s", "B32x8/DE@4s", "B32xf16/DE@8s", "B32xf16sq/DE@8s",
      "B32xbf16/DE@8s", "B256xe8m0/DE@8s", "rowxe8m0/DE@4s", "B16xe4m3/DE@4s", "unscaled/e4m3@8s",
      "rms4B64/DE@8s", "rms4B64xe8m0/DE@8s", "bf16", "fp16", "B256/linear@12s",
-     "logB64q0.2/log2@4u", "logB512q0.5/log2-0@4u"],
+     "logB64q0.2/log2@4u", "logB512q0.5/log2-0@4u", "powB64r1000/e4m3@8s",
+     "powB512r16/linear@4s"],
 )  # fmt: skip
 def test_values_that_are_not_finite(spec: str, on_device: EmulatedEngine) -> None:
     q = qmaps.quantizer(spec)
@@ -111,7 +113,8 @@ def test_subnormals_and_the_ends_of_float32(on_device: EmulatedEngine) -> None:
     for spec in ("B128/DE@8s", "B8/linear@4s", "rank1/DE@8s", "B16x8/linear@8s", "B32xf16/DE@8s",
                  "B32xf16sq/DE@8s", "B32xbf16/DE@8s", "B256xe8m0/DE@8s", "rowxe8m0/DE@4s",
                  "B16xe4m3/DE@4s", "rowxf16/DE@8s", "unscaled/e4m3@8s", "rms4B64/DE@8s",
-                 "rms4B64xf16/DE@8s+sr", "bf16", "bf16+sr", "fp16+sr"):  # fmt: skip
+                 "rms4B64xf16/DE@8s+sr", "powB64r1000/e4m3@8s",
+                 "powB16r1/linear@4s+sr", "bf16", "bf16+sr", "fp16+sr"):  # fmt: skip
         key = RoundingKey(seed=5, tensor=3) if spec.endswith("+sr") else None
         for x in (tiny, huge, tiny * 0):
             assert_as_reference(qmaps.quantizer(spec), x, key)
@@ -159,8 +162,8 @@ def test_views_that_begin_anywhere(on_device: EmulatedEngine) -> None:
 @pytest.mark.parametrize(
     "spec",
     ["B64/linear@4s", "B128/linear@4u", "rank1/linear0@8s", "B2048/linear0@5u",
-     "rms0.5B64/linear@2s", "B16x8&row/linear@3u", "B32xf16/linear0@6u", "B100/linear@12s", "tensor/linear@16u",
-     "unscaled/linear@8u", "B64/few@2s", "B64/tiny@2u"],
+     "rms0.5B64/linear@2s", "B16x8&row/linear@3u", "B32xf16/linear0@6u", "B100/linear@12s",
+     "tensor/linear@16u", "unscaled/linear@8u", "B64/few@2s", "B64/tiny@2u"],
 )  # fmt: skip
 def test_dither(spec: str, on_device: EmulatedEngine) -> None:
     q = qmaps.quantizer(f"{spec}+dither", codebooks=[FEW, TINY])
@@ -294,7 +297,7 @@ def test_quantiles_of_equal_and_neighbouring_values(size: int, on_device: Emulat
 
 def test_what_has_no_kernels_is_left_to_the_reference(on_device: EmulatedEngine) -> None:
     for spec in ("rms4B64x8/DE@8s", "rms4B64&row/DE@8s", "rms4B100/DE@8s", "rms4B4096/DE@8s",
-                 "logB100q0.1/log2-0@4u", "powB64r1000/e4m3@8s", "rank1B8x8/DE@4s"):  # fmt: skip
+                 "logB100q0.1/log2-0@4u", "powB100r1000/e4m3@8s", "rank1B8x8/DE@4s"):  # fmt: skip
         q = qmaps.quantizer(spec)
         assert not tensors.supports(q.normalizer, q.map, (64, 64))
         assert_as_reference(q, sample((64, 64), torch.float32, signed=q.map.signed))

@@ -21,6 +21,7 @@ enum Scaling : int {
     kFormatted,  // the largest magnitude, in the part's format
     kRootMean,   // the part's multiple of the root mean square, in its format
     kQuantile,   // of a log2 range: its lower end is a quantile
+    kPowers,     // the largest magnitude, and an exponent under which the block's range grows
 };
 template <int kBits_, int kBlock_, bool kLog_, bool kStochastic_, bool kSigned_, int kSteps_,
           Scaling kScaling_ = kMaxima, bool kDithered_ = false>

@@ -108,6 +108,11 @@ QMAPS_INLINE std::uint32_t draw_of(const std::uint32_t (&draws)[kUnit / 2], int 
     return draws[j / 2] >> (16 * (j % 2)) & 0xFFFFu;
 }
 
+// What a stored exponent stands for; a state begins with 0, as under 1.
+QMAPS_INLINE float exponent_of(std::int32_t sixteenths) {
+    return static_cast<float>(sixteenths < 1 ? 1 : sixteenths) * 0.0625f;
+}
+
 // The value of each code. `last` names the random bits that they were dithered with.
 template <class F, class Book>
 QMAPS_INLINE void decode_unit(const Book& codebook, const Scales& scales, const Noise* last,
@@ -129,6 +134,10 @@ QMAPS_INLINE void decode_unit(const Book& codebook, const Scales& scales, const 
         if constexpr (F::kLog) {
             const float second = count > 0 ? scales.part[1].values[block] : 0.0f;
             for (int j = 0; j < kUnit; ++j) x[j] = log_value(value[j], first, second);
+        } else if constexpr (F::kScaling == kPowers) {
+            const auto* sixteenths = static_cast<const std::uint8_t*>(scales.part[1].stored);
+            const float exponent = exponent_of(count > 0 ? sixteenths[block] : 1);
+            for (int j = 0; j < kUnit; ++j) x[j] = unexpanded(value[j], first, exponent);
         } else {
             for (int j = 0; j < kUnit; ++j) x[j] = value[j] * first;
         }
@@ -144,7 +153,7 @@ QMAPS_INLINE void decode_unit(const Book& codebook, const Scales& scales, const 
 }
 
 // What eight elements are encoded under: a scale each, or where blocks are coded at once, the scale
-// or the ends of the log2 range of their block.
+// or the ends of the log2 range of their block, or its scale and its exponent.
 struct UnitScales {
     float first, second;
     float each[kUnit];
@@ -159,6 +168,14 @@ QMAPS_INLINE float low_of(const UnitScales& under, int j) {
 template <class F>
 QMAPS_INLINE float high_of(const UnitScales& under, int j) {
     return F::kBlock > 0 ? under.second : under.high[j];
+}
+
+// What a value of the codebook stands for.
+template <class F>
+QMAPS_INLINE float value_under(float value, const UnitScales& under, int j) {
+    if constexpr (F::kLog) return log_value(value, low_of<F>(under, j), high_of<F>(under, j));
+    if constexpr (F::kScaling == kPowers) return unexpanded(value, under.first, under.second);
+    return value * low_of<F>(under, j);
 }
 
 // Codes of positions n in the codebook, of the elements x.
@@ -176,12 +193,12 @@ QMAPS_INLINE Codes<F::kBits> round_unit(const Book& codebook, const Noise& noise
         if constexpr (F::kStochastic) {
             const int last = last_code(codebook), above = code < last ? code + 1 : last;
             float low = value_of(codebook, code), high = value_of(codebook, above);
-            const bool in_log = F::kLog && !codebook.in_log;
-            if (in_log) {
-                low = log_value(low, low_of<F>(under, j), high_of<F>(under, j));
-                high = log_value(high, low_of<F>(under, j), high_of<F>(under, j));
+            const bool in_value = (F::kLog || F::kScaling == kPowers) && !codebook.in_log;
+            if (in_value) {
+                low = value_under<F>(low, under, j);
+                high = value_under<F>(high, under, j);
             }
-            code = rounds_up(draw_of(draws, j), in_log ? x[j] : n[j], low, high) ? above : code;
+            code = rounds_up(draw_of(draws, j), in_value ? x[j] : n[j], low, high) ? above : code;
             if (codebook.ties)
                 while (code > 0 && value_of(codebook, code - 1) == value_of(codebook, code)) --code;
         }
@@ -240,6 +257,22 @@ QMAPS_INLINE void block_scales(const Scales& scales, const float* x, int count,
     }
 }
 
+// 16 times the exponent of the block that a thread's eight elements belong to, whose largest
+// magnitude is known.
+template <class F>
+QMAPS_INLINE std::int32_t block_sixteenths(const Scales& scales, const float* x, float largest,
+                                           std::uint32_t* shared) {
+    std::uint32_t least = 0;  // complement of the smallest magnitude but 0
+    for (int j = 0; j < kUnit; ++j) {
+        const std::uint32_t magnitude = bits_of(x[j]) & 0x7FFFFFFFu;
+        least = magnitude != 0 && ~magnitude > least ? ~magnitude : least;
+    }
+    least = largest_over<F::kBlock / kUnit>(least, shared);
+    const bool none = least == 0 || is_nan(largest);
+    const float wanted = 16.0f * log2_of(static_cast<float>(scales.ratio));
+    return sixteenths_of(none ? 1.0f : float_of(~least), none ? 1.0f : largest, wanted);
+}
+
 // A multiple of the root mean square of the block that a thread's eight elements belong to, `count`
 // of them in the tensor; see qmaps.normalize.root_mean_square.
 template <class F>
@@ -275,6 +308,13 @@ QMAPS_INLINE void make_unit_scales(const Scales& scales, std::int64_t at, int co
             scales.part[0].values[at / F::kBlock] = under.first;
             if (F::kLog) scales.part[1].values[at / F::kBlock] = under.second;
         }
+        if constexpr (F::kScaling == kPowers) {
+            const std::int32_t sixteenths = block_sixteenths<F>(scales, x, under.first, shared);
+            under.second = exponent_of(sixteenths);
+            if (writes)
+                static_cast<std::uint8_t*>(scales.part[1].stored)[at / F::kBlock] =
+                    static_cast<std::uint8_t>(sixteenths);
+        }
     } else {
         under.first = under.second = 0.0f;
         for (int j = 0; j < kUnit; ++j) under.each[j] = under.high[j] = 0.0f;
@@ -294,6 +334,8 @@ QMAPS_INLINE Codes<F::kBits> encode_under(const Book& codebook, const UnitScales
     if constexpr (F::kLog) {
         for (int j = 0; j < kUnit; ++j)
             n[j] = log_position(x[j], low_of<F>(under, j), high_of<F>(under, j));
+    } else if constexpr (F::kScaling == kPowers) {
+        for (int j = 0; j < kUnit; ++j) n[j] = expanded(x[j], under.first, under.second);
     } else if constexpr (F::kBlock > 0) {
         normalize_unit<F::kScaling>(x, under.first, n);
     } else {

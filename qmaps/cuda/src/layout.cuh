@@ -33,6 +33,7 @@ struct Scales {
     std::int64_t parts;
     std::int64_t log;  // whether they are the ends of log2 ranges
     double quantile;   // of a block's values that a lower end is; 0 is the smallest
+    double ratio;      // of the ranges that powers expand blocks to; 0 where there are none
 };
 
 // The limits between codes in a form for searching. A bucket of magnitudes is that of floats with

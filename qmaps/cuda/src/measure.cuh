@@ -49,11 +49,8 @@ QMAPS_INLINE void add_errors(const float* x, const float* y, int count, double* 
 template <class F>
 QMAPS_INLINE void decode_under(const SharedBook& codebook, const UnitScales& under,
                                std::uint64_t codes, float* y) {
-    for (int j = 0; j < kUnit; ++j) {
-        const float value = codebook.value[code_at(codes, j)];
-        y[j] = F::kLog ? log_value(value, low_of<F>(under, j), high_of<F>(under, j))
-                       : value * (F::kBlock > 0 ? under.first : under.each[j]);
-    }
+    for (int j = 0; j < kUnit; ++j)
+        y[j] = value_under<F>(codebook.value[code_at(codes, j)], under, j);
 }
 
 // Codes go to memory where there is a place for them. Scales as for `encode`.
