@@ -147,6 +147,11 @@ class Quantizer:
         return self.rounding is Rounding.DITHERED
 
     @property
+    def error_feedback(self) -> bool:
+        """Whether it keeps what rounding loses (``+ef4``, ``+ef8``; `qmaps.algebra.feedback`)."""
+        return self.rounding.residual_bits is not None
+
+    @property
     def extra(self) -> str:
         """What its spec has besides a normalizer, a map and ``+sr``; empty if nothing.
 

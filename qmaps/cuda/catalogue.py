@@ -34,6 +34,9 @@ FORMATS = {
     "B128/linear@4s+dither": "Format<4, 128, false, false, true, 1, kMaxima, true>",
     "B128/linear@4u+dither": "Format<4, 128, false, false, false, 1, kMaxima, true>",
     "rank1/linear@4u+dither": "Format<4, 0, false, false, false, 1, kMaxima, true>",
+    "B128/DE@4s+ef4": "Format<4, 128, false, false, true, 1, kMaxima, false, 4>",
+    "B128/linear@4u+ef8": "Format<4, 128, false, false, false, 1, kMaxima, false, 8>",
+    "rank1/linear@4u+ef8": "Format<4, 0, false, false, false, 1, kMaxima, false, 8>",
     "any codebook": "Format<8, 256, false, false, true, 4>",
 }
 """Template arguments of kernels, by a quantizer that needs them; ``B128/DE-0@4u`` needs the same as
@@ -41,7 +44,10 @@ FORMATS = {
 
 WIDE = ("bf16+sr", "fp16", "B256/linear@12u")
 """Names in `FORMATS` whose codes have more than 8 bits; `measure` does not count those, nor
-dithered ones."""
+dithered ones and those of residuals."""
+
+MULTI_BLOCK = ("rank1/linear@4u", "rank1/linear@4u+dither", "rank1/linear@4u+ef8", "fp16")
+"""Names in `FORMATS` of scales that span more than a block."""
 
 PAIRS = (
     ("B256/DE@8s", "B2048/DE-0@8u"),
@@ -58,6 +64,8 @@ PAIRS = (
     ("powB128r16/linear@4s+sr", None),
     ("B128/linear@4s+dither", "B128/linear@4u+dither"),
     ("B128/linear@4s+dither", "rank1/linear@4u+dither"),
+    ("B128/DE@4s+ef4", "B128/linear@4u+ef8"),
+    ("B128/DE@4s+ef4", "rank1/linear@4u+ef8"),
     ("any codebook", None),
 )
 """Names in `FORMATS` of first and second moments; None means float32."""
@@ -69,7 +77,7 @@ def entries(*, quick: bool = False) -> list[Entry]:
         return [*_tensors(["float"], ["B256/DE@8s", "rank1/linear@4u"]), *_steps(PAIRS[3:5])]
     types = ["float", "Bf16", "F16"]
     return [
-        *_tensors(types, list(FORMATS)),
+        *_tensors(types, [name for name in FORMATS if "+ef" not in name]),
         *_scales(),
         *_errors(),
         *_steps(PAIRS),
@@ -97,7 +105,9 @@ def _scales() -> list[Entry]:
 
 def _errors() -> list[Entry]:
     counted = {name: form for name, form in FORMATS.items() if name not in WIDE}
-    formats = [form for name, form in counted.items() if not name.endswith("+dither")]
+    formats = [
+        form for name, form in counted.items() if "+dither" not in name and "+ef" not in name
+    ]
     made = [kernel("measure", "float", form) for form in formats]
     made += [kernel("add_parts", count) for count in (2, 4)]
     plain = ("update_errors", "find_cells", "sum_cells", "add_cells")
@@ -111,7 +121,7 @@ def _steps(pairs: tuple[tuple[str, str | None], ...]) -> list[Entry]:
         formats = [FORMATS[name] if name else "Plain" for name in (first, second)]
         kind = f"Kind<AdamW, float, float, false, {', '.join(formats)}>"
         made.append(kernel("step", kind))
-        if second in {"rank1/linear@4u", "rank1/linear@4u+dither", "fp16"}:
+        if second in MULTI_BLOCK:
             made.append(kernel("step_maxima", kind))
     return made
 

@@ -10,6 +10,7 @@ import numpy as np
 
 MAX_PARTS = 8
 MAX_STATES = 4
+MAX_BOOKS = 6
 MAX_SCALARS = 24
 MAX_CODES = 256
 MAX_GUESSES = 4096
@@ -21,6 +22,7 @@ TILE = THREADS * UNIT
 NORM_CHUNK = 2 * TILE
 ROW_CHUNK, COLUMN_CHUNK = 512, 64
 SCALES_CHUNK = 4096
+RESIDUAL_BLOCK = 128
 SUMS_CHUNK = 4 * TILE
 ERROR_SUMS = 4
 UPDATE_SUMS = 2
@@ -70,7 +72,7 @@ TENSOR = np.dtype(
 )  # fmt: skip
 STATE = np.dtype(
     [("packed", _address), ("data", _address), ("scales", SCALES), ("noise", NOISE),
-     ("last", _address)]
+     ("last", _address), ("residual", _address), ("residual_scales", _address)]
 )  # fmt: skip
 FACTORED_STATES = np.dtype(
     [("slices", SCALES), ("rows", _i64), ("columns", _i64)]
@@ -93,6 +95,7 @@ BATCH = np.dtype(
         ("skip", _address),
         ("grad_scale", _address),
         ("codebook", CODEBOOK, MAX_STATES),
+        ("residual", CODEBOOK, MAX_STATES),
     ]
 )
 BEGIN = np.dtype(

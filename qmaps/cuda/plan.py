@@ -19,7 +19,7 @@ from torch import Tensor
 from qmaps.algebra.quantized import QuantizedTensor
 from qmaps.algebra.rounding import Rounding
 from qmaps.cuda import layout
-from qmaps.cuda.codebooks import DeviceCodebook, codebook
+from qmaps.cuda.codebooks import BYTE, DeviceCodebook, codebook
 from qmaps.cuda.engine import Engine
 from qmaps.cuda.factored import Statistics, slices, work_of
 from qmaps.cuda.kernels import kernel
@@ -77,11 +77,15 @@ class CudaSteps(StepEngine):
         gradient = given.gradient
         if (rule.name, given.kernel_states) not in RULES or not isinstance(gradient, Tensor):
             return False
-        # The reference steps parameters with quantized factored statistics.
-        whole = all(state.quantizer is None for state in given.states if state.factored)
-        on_device = gradient.device == self._engine.device
-        roundings = (Rounding.NEAREST, Rounding.STOCHASTIC, Rounding.DITHERED)
-        return on_device and whole and fused_supports(rule, given, supports, roundings=roundings)
+        if gradient.device != self._engine.device or _books(given) > layout.MAX_BOOKS:
+            return False
+        # The reference steps factored statistics that are quantized, and shards with error feedback.
+        left = any(
+            state.quantizer is not None
+            and (state.factored or (state.shard is not None and state.quantizer.error_feedback))
+            for state in given.states
+        )
+        return not left and fused_supports(rule, given, supports, roundings=tuple(Rounding))
 
     def plan(self, rule: Rule, given: Sequence[ParameterStep]) -> StepPlan:
         """A plan for parameters that it supports; states that are missing are created."""
@@ -101,6 +105,7 @@ class Batch:
         rule: the C++ type of the update rule.
         kind: the ``Kind`` of ``src/step.cuh``.
         codebooks: the codebook of each state; None for a state in float32.
+        residuals: the codebook of its residual; None without error feedback.
         gradients: the C++ type of the gradients.
         multi_block: whether some states have scales that span more than one block.
         members: the parameters, as rows of the table of parameters.
@@ -109,6 +114,7 @@ class Batch:
     rule: str
     kind: str
     codebooks: tuple[DeviceCodebook | None, ...]
+    residuals: tuple[DeviceCodebook | None, ...]
     gradients: str
     multi_block: bool
     members: list[int] = field(default_factory=list)
@@ -143,6 +149,10 @@ class Spans:
             target["data"] = address(value)
             return
         target["packed"] = address(value.packed)
+        if value.quantizer.rounding.residual_bits is not None:
+            residual = value.beside[-1]
+            target["residual"] = address(residual.packed)
+            target["residual_scales"] = address(residual.scales[0])
         found = _layout(value)
         if found.block:
             nowhere = [Places()] * layout.MAX_PARTS
@@ -326,6 +336,9 @@ class CudaPlan(FusedPlan):
         for place, each in enumerate(batch.codebooks):
             if each is not None:
                 argument["codebook"][place] = each.described
+        for place, each in enumerate(batch.residuals):
+            if each is not None:
+                argument["residual"][place] = each.described
         return argument
 
     def _write_addresses(self, pairs: list[list[int]]) -> None:
@@ -445,16 +458,23 @@ class CudaPlan(FusedPlan):
         """The batch of a parameter that is stepped in `dtype`, with these states."""
         formats: list[str] = []
         codebooks: list[DeviceCodebook | None] = []
+        residuals: list[DeviceCodebook | None] = []
         multi_block = False
         for value in values:
             if isinstance(value, Tensor):
                 formats.append("Plain")
                 codebooks.append(None)
+                residuals.append(None)
                 continue
             q = value.quantizer
             found = _layout(value)
-            name = format_name(q.map, found, stochastic=q.stochastic, dithered=q.dithered)
+            bits = q.rounding.residual_bits or 0
+            name = format_name(
+                q.map, found, stochastic=q.stochastic, dithered=q.dithered, residual=bits
+            )
             formats.append(name)
+            kept = value.beside[-1].quantizer.map if bits else None
+            residuals.append(None if kept is None else codebook(kept, given.param.device))
             codebooks.append(codebook(q.map, given.param.device))
             multi_block = multi_block or not found.block
         assert isinstance(given.gradient, Tensor)
@@ -463,7 +483,8 @@ class CudaPlan(FusedPlan):
         rounds = str(given.key is not None).lower()
         stored = DTYPES[dtype] if given.remainder is None else SPLIT_TYPES[given.remainder]
         kind = ", ".join([found_rule, stored, gradients, rounds, *formats])
-        return Batch(found_rule, f"Kind<{kind}>", tuple(codebooks), gradients, multi_block)
+        books = tuple(codebooks), tuple(residuals)
+        return Batch(found_rule, f"Kind<{kind}>", *books, gradients, multi_block)
 
     def _items_of(self, batch: Batch) -> tuple[Tensor, int]:
         """The tiles of a batch, on the device, and their number."""
@@ -486,6 +507,13 @@ class CudaPlan(FusedPlan):
         # One byte at least, so that there is an address.
         data = torch.frombuffer(bytearray(array.tobytes() or b"\0"), dtype=torch.uint8)
         return data.to(self._engine.device)
+
+
+def _books(given: ParameterStep) -> int:
+    """How many codebooks a kernel copies to shared memory to step a parameter."""
+    quantizers = [state.quantizer for state in given.states if state.quantizer is not None]
+    narrow = sum(q.map.bits <= BYTE for q in quantizers)
+    return narrow + sum(q.error_feedback for q in quantizers)
 
 
 def _recording() -> bool:

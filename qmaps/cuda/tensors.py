@@ -122,7 +122,12 @@ def measures(normalizer: Normalizer, map_: Map, shape: tuple[int, ...]) -> bool:
 
 
 def format_name(
-    map_: Map, found: ScaleLayout, *, stochastic: bool = False, dithered: bool = False
+    map_: Map,
+    found: ScaleLayout,
+    *,
+    stochastic: bool = False,
+    dithered: bool = False,
+    residual: int = 0,
 ) -> str:
     """The ``Format`` of ``src/codebook.cuh`` as C++ text, a template argument of kernels.
 
@@ -131,13 +136,17 @@ def format_name(
         found: the layout of the scales.
         stochastic: whether codes are rounded stochastically.
         dithered: whether they are dithered.
+        residual: bits in which error feedback keeps what encoding loses; 0 without it.
     """
     search = searching(map_, stochastic=stochastic)
     flags = [str(flag).lower() for flag in (found.log, stochastic, search.signed)]
     given = [map_.bits, found.block, *flags, search.steps]
     # The last arguments have defaults.
-    given += [found.scaling] if found.scaling != "kMaxima" or dithered else []
-    given += ["true"] if dithered else []
+    last = [found.scaling, str(dithered).lower(), residual]
+    defaults = ["kMaxima", "false", 0]
+    while last and last[-1] == defaults[len(last) - 1]:
+        last.pop()
+    given += last
     return f"Format<{', '.join(map(str, given))}>"
 
 

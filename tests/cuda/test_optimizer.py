@@ -160,6 +160,10 @@ def test_every_rule(
         ("powB64r16/linear@4s+sr", "logB128q0.1/log2-0@4u"),
         ("B128/linear@4s+dither", "B128/linear@4u+dither"),  # BReD
         ("B100/linear@12s+dither", "rank1x8/linear0@5u+dither"),
+        ("B128/DE@4s+ef4", "rank1/linear@4u+ef8"),
+        ("B64/linear@4s+ef8", "logB128q0.1/log2@4u+ef4"),
+        ("bf16+ef8", "B32xe8m0/linear@10u+ef4"),
+        ("powB64r16/linear@4s+ef4", "rms2B64/linear0@4u+ef4"),
         ("B512/DE@8s+sr", None),
     ],
 )
@@ -174,7 +178,8 @@ def test_every_kind_of_format(
 @pytest.mark.parametrize(
     "options",
     [
-        {"state_quantizers": "B64/DE@4s+ef4 + B64/linear@4u+ef8"},
+        {"state_quantizers": "rank1B16x16/linear@4s + B64/linear@4u"},
+        {"state_quantizers": "B100/DE@4s + logB100q0.1/log2@4u"},
     ],
 )
 def test_what_only_the_reference_knows(options: dict[str, Any], on_device: EmulatedEngine) -> None:

@@ -16,6 +16,7 @@ namespace qmaps {
 //   kScaling      how the scale of a kBlock comes about
 //   kDithered     the offset of each element is added before its code is chosen, and taken away when
 //                 it is decoded; not with kStochastic
+//   kResidual     bits in which a state keeps what encoding loses, in blocks of kResidualBlock; or 0
 enum Scaling : int {
     kMaxima,     // the largest magnitude, in float32
     kFormatted,  // the largest magnitude, in the part's format
@@ -24,7 +25,7 @@ enum Scaling : int {
     kPowers,     // the largest magnitude, and an exponent under which the block's range grows
 };
 template <int kBits_, int kBlock_, bool kLog_, bool kStochastic_, bool kSigned_, int kSteps_,
-          Scaling kScaling_ = kMaxima, bool kDithered_ = false>
+          Scaling kScaling_ = kMaxima, bool kDithered_ = false, int kResidual_ = 0>
 struct Format {
     static constexpr bool kQuantized = true;
     static constexpr int kBits = kBits_;
@@ -37,6 +38,7 @@ struct Format {
     static constexpr int kSteps = kSteps_;
     static constexpr Scaling kScaling = kScaling_;
     static constexpr bool kDithered = kDithered_;
+    static constexpr int kResidual = kResidual_;
     static_assert(!(kStochastic && kDithered) && !(kLog && kDithered));
     static constexpr bool kInFormat = kScaling == kFormatted || kScaling == kRootMean;
     // Words of shared memory for what threads find out together about scales.
@@ -44,10 +46,16 @@ struct Format {
         kScaling == kRootMean && kBlock > kWarp * kUnit ? 2 * kThreads : kWarps;
 };
 
+// Of residuals; see qmaps.algebra.feedback.
+constexpr int kResidualBlock = 128;
+template <int kBits>
+using ResidualFormat = Format<kBits, kResidualBlock, false, false, true, 1>;
+
 // A state that stays in float32.
 struct Plain {
     static constexpr bool kQuantized = false;
     static constexpr bool kDithered = false;
+    static constexpr int kResidual = 0;
     static constexpr bool kWide = false;
     static constexpr bool kInShared = false;
     static constexpr int kBlock = 1;

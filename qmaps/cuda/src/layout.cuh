@@ -8,6 +8,7 @@ namespace qmaps {
 
 constexpr int kMaxParts = 8;
 constexpr int kMaxStates = 4;
+constexpr int kMaxBooks = 6;  // codebooks that the 48 KiB of shared memory of a block hold
 constexpr int kMaxScalars = 24;
 constexpr int kMaxCodes = 256;
 constexpr int kMaxGuesses = 4096;
@@ -90,6 +91,8 @@ struct State {
     Scales scales;
     Noise noise;
     const Noise* last;  // that of the stored codes, where they are dithered
+    std::uint8_t* residual;  // codes of what the last encoding lost, where that is kept,
+    float* residual_scales;  // and their scales
 };
 
 // States with fewer elements than their parameter; see qmaps/engines/kernels/rules/factored.hpp.
@@ -145,6 +148,7 @@ struct Batch {
     const int* skip;              // not 0: the step is left out
     const float* grad_scale;      // what gradients are divided by; null for 1
     Codebook codebook[kMaxStates];
+    Codebook residual[kMaxStates];  // of the states' residuals
 };
 
 }  // namespace qmaps

@@ -7,6 +7,7 @@ namespace qmaps {
 
 constexpr int larger(int one, int other) { return other > one ? other : one; }
 
+
 // Parameters of bfloat16 with remainders of type R.
 template <class R>
 struct Split {};
@@ -30,6 +31,10 @@ struct Kind {
     static constexpr bool kRounds = kRounds_;
     static constexpr int kCodebooks = (S0::kInShared ? 1 : 0) + (S1::kInShared ? 1 : 0) +
                                   (S2::kInShared ? 1 : 0) + (S3::kInShared ? 1 : 0);
+    static constexpr int kResiduals = (S0::kResidual ? 1 : 0) + (S1::kResidual ? 1 : 0) +
+                                      (S2::kResidual ? 1 : 0) + (S3::kResidual ? 1 : 0);
+    static constexpr int kBooks = larger(kCodebooks + kResiduals, 1);
+    static_assert(kBooks <= kMaxBooks);
     // Blocks of threads that a multiprocessor is to hold at once. Said two, the compiler takes the
     // registers that it needs, mostly 64 to 80; left alone it takes at most 80, and spills some.
     static constexpr int kBlocks = R::kStates > 2 ? 1 : 2;
@@ -44,6 +49,15 @@ QMAPS_INLINE SharedBook& shared_of(SharedBook* codebooks) {
                             (k > 1 && K::State1::kInShared ? 1 : 0) +
                             (k > 2 && K::State2::kInShared ? 1 : 0);
     return codebooks[kBefore];
+}
+
+// That of its residual, behind those of the states.
+template <class K, int k>
+QMAPS_INLINE SharedBook& residual_of_state(SharedBook* codebooks) {
+    constexpr int kBefore = (k > 0 && K::State0::kResidual ? 1 : 0) +
+                            (k > 1 && K::State1::kResidual ? 1 : 0) +
+                            (k > 2 && K::State2::kResidual ? 1 : 0);
+    return codebooks[K::kCodebooks + kBefore];
 }
 
 // The codebook that state k, of type S, reads.
@@ -66,6 +80,19 @@ QMAPS_INLINE void load_books(const Batch& batch, SharedBook* codebooks) {
     __syncthreads();
 }
 
+// Those of residuals; before load_books, which waits for both.
+template <class K>
+QMAPS_INLINE void load_residual_books(const Batch& batch, SharedBook* codebooks) {
+    if constexpr (K::State0::kResidual > 0)
+        load_book(batch.residual[0], false, residual_of_state<K, 0>(codebooks));
+    if constexpr (K::State1::kResidual > 0)
+        load_book(batch.residual[1], false, residual_of_state<K, 1>(codebooks));
+    if constexpr (K::State2::kResidual > 0)
+        load_book(batch.residual[2], false, residual_of_state<K, 2>(codebooks));
+    if constexpr (K::State3::kResidual > 0)
+        load_book(batch.residual[3], false, residual_of_state<K, 3>(codebooks));
+}
+
 template <class S, class Book>
 QMAPS_INLINE void read_state(const State& state, const Book& codebook, const Place& place,
                              float* x) {
@@ -78,15 +105,77 @@ QMAPS_INLINE void read_state(const State& state, const Book& codebook, const Pla
     }
 }
 
-template <class S, class Book>
-QMAPS_INLINE void write_state(const State& state, const Book& codebook, const Place& place,
-                              const float* x, std::uint32_t* shared) {
-    if constexpr (S::kQuantized) {
+// The scales of a state's residual.
+QMAPS_INLINE Scales residual_scales(const State& state) {
+    Scales scales = {};
+    scales.part[0].values = state.residual_scales;
+    return scales;
+}
+
+// Add what the last encoding lost to new values.
+template <class S>
+QMAPS_INLINE void add_residual(const State& state, const SharedBook& codebook, const Place& place,
+                               float* x) {
+    using R = ResidualFormat<S::kResidual>;
+    Codes<R::kBits> codes = {};
+    if (place.count > 0) codes = load_codes<R::kBits>(state.residual, place.at, place.count);
+    float lost[kUnit];
+    decode_unit<R>(codebook, residual_scales(state), nullptr, codes, place.at, place.count, lost);
+    for (int j = 0; j < kUnit; ++j) x[j] = j < place.count ? carried(x[j], lost[j]) : 0.0f;
+}
+
+// What is encoded of a value: under an unsigned map at least 0.
+template <class Book>
+QMAPS_INLINE float encodable(const Book& codebook, float x) {
+    return codebook.positive && x < 0.0f ? 0.0f : x;
+}
+
+template <class K, class S, int k, class Book>
+QMAPS_INLINE void write_state(const State& state, const Book& codebook, SharedBook* codebooks,
+                              const Place& place, float* x, std::uint32_t* shared) {
+    if constexpr (!S::kQuantized) {
+        store_unit(x, state.data + place.at, place.count);
+    } else if constexpr (S::kResidual > 0) {
+        using R = ResidualFormat<S::kResidual>;
+        const SharedBook& residuals = residual_of_state<K, k>(codebooks);
+        add_residual<S>(state, residuals, place, x);
+        float given[kUnit];
+        for (int j = 0; j < kUnit; ++j) given[j] = encodable(codebook, x[j]);
+        UnitScales under;
+        make_unit_scales<S>(state.scales, place.at, place.count, given, shared, under);
+        const Codes<S::kBits> codes =
+            encode_under<S>(codebook, under, state.noise, place.at, place.count, given);
+        if (place.count > 0) store_codes<S::kBits>(codes, state.packed, place.at, place.count);
+        const float lowest = value_of(codebook, 0), second = value_of(codebook, 1);
+        const float highest = value_of(codebook, last_code(codebook));
+        for (int j = 0; j < kUnit; ++j) {
+            const float decoded = value_under<S>(value_of(codebook, code_at(codes, j)), under, j);
+            const float lost = residual_of(
+                x[j], decoded, value_under<S>(lowest, under, j), value_under<S>(second, under, j),
+                value_under<S>(highest, under, j), !codebook.positive);
+            x[j] = j < place.count ? lost : 0.0f;
+        }
+        const Codes<R::kBits> kept = encode_unit<R>(residuals, residual_scales(state), state.noise,
+                                                    place.at, place.count, x, shared);
+        if (place.count > 0) store_codes<R::kBits>(kept, state.residual, place.at, place.count);
+    } else {
         const Codes<S::kBits> codes = encode_unit<S>(codebook, state.scales, state.noise, place.at,
                                                      place.count, x, shared);
         if (place.count > 0) store_codes<S::kBits>(codes, state.packed, place.at, place.count);
-    } else {
-        store_unit(x, state.data + place.at, place.count);
+    }
+}
+
+// Fold a new state into the maxima of its scales, where they span more than a block.
+template <class K, class S, int k>
+QMAPS_INLINE void fold_state(const Batch& batch, const State& state, SharedBook* codebooks,
+                             const Place& place, float* x) {
+    if constexpr (S::kBlock == 0) {
+        if constexpr (S::kResidual > 0) {
+            add_residual<S>(state, residual_of_state<K, k>(codebooks), place, x);
+            for (int j = 0; j < kUnit; ++j)
+                x[j] = encodable(state_book<K, S, k>(batch, codebooks), x[j]);
+        }
+        fold_unit(state.scales, place.at, place.count, x);
     }
 }
 
@@ -223,9 +312,10 @@ QMAPS_INLINE void store_parameter(const Parameter& parameter, const Address& add
 template <class K>
 __global__ void __launch_bounds__(kThreads, K::kBlocks) step(const Batch batch) {
     using R = typename K::Rule;
-    __shared__ SharedBook codebooks[K::kCodebooks > 0 ? K::kCodebooks : 1];
+    __shared__ SharedBook codebooks[K::kBooks];
     alignas(8) __shared__ std::uint32_t largest[K::kShared];
     if (*batch.skip) return;
+    load_residual_books<K>(batch, codebooks);
     load_books<K>(batch, codebooks);
     for (std::int64_t i = blockIdx.x; i < batch.count; i += gridDim.x) {
         const Item item = batch.items[i];
@@ -236,20 +326,20 @@ __global__ void __launch_bounds__(kThreads, K::kBlocks) step(const Batch batch) 
         read_and_advance<K>(batch, parameter, address, place, codebooks, unit);
         store_parameter<K>(parameter, address, place, unit.p);
         if constexpr (R::kStates > 0)
-            write_state<typename K::State0>(parameter.state[0],
-                state_book<K, typename K::State0, 0>(batch, codebooks), place,
+            write_state<K, typename K::State0, 0>(parameter.state[0],
+                state_book<K, typename K::State0, 0>(batch, codebooks), codebooks, place,
                 unit.state[0], largest);
         if constexpr (R::kStates > 1)
-            write_state<typename K::State1>(parameter.state[1],
-                state_book<K, typename K::State1, 1>(batch, codebooks), place,
+            write_state<K, typename K::State1, 1>(parameter.state[1],
+                state_book<K, typename K::State1, 1>(batch, codebooks), codebooks, place,
                 unit.state[1], largest);
         if constexpr (R::kStates > 2)
-            write_state<typename K::State2>(parameter.state[2],
-                state_book<K, typename K::State2, 2>(batch, codebooks), place,
+            write_state<K, typename K::State2, 2>(parameter.state[2],
+                state_book<K, typename K::State2, 2>(batch, codebooks), codebooks, place,
                 unit.state[2], largest);
         if constexpr (R::kStates > 3)
-            write_state<typename K::State3>(parameter.state[3],
-                state_book<K, typename K::State3, 3>(batch, codebooks), place,
+            write_state<K, typename K::State3, 3>(parameter.state[3],
+                state_book<K, typename K::State3, 3>(batch, codebooks), codebooks, place,
                 unit.state[3], largest);
         if constexpr (factoring_of<R> == kSmallest)
             fold_unit(parameter.factored.slices, place.at, place.count, unit.state[R::kStates]);
@@ -260,8 +350,9 @@ __global__ void __launch_bounds__(kThreads, K::kBlocks) step(const Batch batch) 
 template <class K>
 __global__ void __launch_bounds__(kThreads, K::kBlocks) step_maxima(const Batch batch) {
     using R = typename K::Rule;
-    __shared__ SharedBook codebooks[K::kCodebooks > 0 ? K::kCodebooks : 1];
+    __shared__ SharedBook codebooks[K::kBooks];
     if (*batch.skip) return;
+    load_residual_books<K>(batch, codebooks);
     load_books<K>(batch, codebooks);
     for (std::int64_t i = blockIdx.x; i < batch.count; i += gridDim.x) {
         const Item item = batch.items[i];
@@ -269,14 +360,18 @@ __global__ void __launch_bounds__(kThreads, K::kBlocks) step_maxima(const Batch 
         const Place place = place_of(item.tile, parameter.numel);
         Unit unit;
         read_and_advance<K>(batch, parameter, batch.addresses[item.parameter], place, codebooks, unit);
-        if constexpr (R::kStates > 0 && K::State0::kBlock == 0)
-            fold_unit(parameter.state[0].scales, place.at, place.count, unit.state[0]);
-        if constexpr (R::kStates > 1 && K::State1::kBlock == 0)
-            fold_unit(parameter.state[1].scales, place.at, place.count, unit.state[1]);
-        if constexpr (R::kStates > 2 && K::State2::kBlock == 0)
-            fold_unit(parameter.state[2].scales, place.at, place.count, unit.state[2]);
-        if constexpr (R::kStates > 3 && K::State3::kBlock == 0)
-            fold_unit(parameter.state[3].scales, place.at, place.count, unit.state[3]);
+        if constexpr (R::kStates > 0)
+            fold_state<K, typename K::State0, 0>(batch, parameter.state[0], codebooks, place,
+                                                 unit.state[0]);
+        if constexpr (R::kStates > 1)
+            fold_state<K, typename K::State1, 1>(batch, parameter.state[1], codebooks, place,
+                                                 unit.state[1]);
+        if constexpr (R::kStates > 2)
+            fold_state<K, typename K::State2, 2>(batch, parameter.state[2], codebooks, place,
+                                                 unit.state[2]);
+        if constexpr (R::kStates > 3)
+            fold_state<K, typename K::State3, 3>(batch, parameter.state[3], codebooks, place,
+                                                 unit.state[3]);
     }
 }
 
