@@ -79,7 +79,7 @@ class CudaSteps(StepEngine):
             return False
         if gradient.device != self._engine.device or _books(given) > layout.MAX_BOOKS:
             return False
-        # The reference steps factored statistics that are quantized, and shards with error feedback.
+        # The reference steps quantized factored statistics, and shards with error feedback.
         left = any(
             state.quantizer is not None
             and (state.factored or (state.shard is not None and state.quantizer.error_feedback))
