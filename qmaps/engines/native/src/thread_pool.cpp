@@ -42,7 +42,6 @@ public:
             work_ = work;
             context_ = context;
             places_ = threads;
-            taken_ = 1;
             number_.fetch_add(1, std::memory_order_release);
         }
         wake_.notify_all();
@@ -58,24 +57,23 @@ private:
     // Let there be `wanted` threads; false if there is none.
     bool start(int wanted) {
         try {
-            for (; started_ < wanted; ++started_) std::thread([this] { serve(); }).detach();
+            for (; started_ < wanted; ++started_) std::thread([this, number = started_ + 1] { serve(number); }).detach();
         } catch (const std::system_error&) {
             // The system allows no more.
         }
         return started_ > 0;
     }
 
-    void serve() {
+    void serve(int thread) {
         std::uint64_t seen = 0;
         for (;;) {
             for (int look = 0; look < kLooks && number_.load(std::memory_order_acquire) == seen; ++look) pause();
             std::unique_lock lock(mutex_);
             wake_.wait(lock, [&] { return number_.load(std::memory_order_relaxed) != seen; });
             seen = number_.load(std::memory_order_relaxed);
-            if (work_ == nullptr || taken_ == places_) continue;
+            if (work_ == nullptr || thread >= places_) continue;
             const auto work = work_;
             const void* context = context_;
-            const int thread = taken_++;
             running_.fetch_add(1, std::memory_order_relaxed);
             lock.unlock();
             work(context, thread);
@@ -93,7 +91,7 @@ private:
     std::atomic<int> running_{0};           // threads that work
     void (*work_)(const void*, int) = nullptr;
     const void* context_ = nullptr;
-    int places_ = 0, taken_ = 0;
+    int places_ = 0;  // threads of this call, with the one that calls
 };
 
 // Never destroyed, for its threads may wait in it until the process has ended.

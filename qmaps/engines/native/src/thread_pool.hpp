@@ -4,7 +4,8 @@
 namespace qmaps {
 
 // Call work(context, thread) once in each thread of a team: in the calling thread, with the number
-// 0, and in up to `threads` - 1 others, with the numbers from 1 on. Returns when all are done.
+// 0, and in up to `threads` - 1 others, each with its number from 1 on, which is the same in every
+// call. Returns when all are done.
 //
 // Any number of others, none included, may take part: those that are held up come too late, and one
 // that belongs to the team of another call does not come at all. `work` must not throw.
