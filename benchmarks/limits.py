@@ -1,4 +1,4 @@
-"""What no work can be faster than here: memory, the divider, and the unit that shuffles."""
+"""What bounds work here: memory, the divider, and the shuffles that the engine chose to make."""
 
 from __future__ import annotations
 

@@ -151,3 +151,8 @@ def engine_on(device: torch.device) -> Engine | None:
     if (stand_in := _stand_in.get()) is not None and device == stand_in.device:
         return stand_in
     return _engine(device) if device.type == "cuda" else None
+
+
+def recording() -> bool:
+    """Whether a CUDA graph records what is launched now."""
+    return torch.cuda.is_available() and torch.cuda.is_current_stream_capturing()

@@ -3,7 +3,8 @@
 The host waits for nothing. What changes from step to step is counted and computed on the device
 (``src/begin.cuh``). Addresses of gradients and hyper-parameters are passed as arguments of launches
 where they have changed. A step can therefore be recorded in a CUDA graph, after one step outside
-it. Dithered states are the exception: the host notes the key of each encoding.
+it. Dithered states are an exception, for the host notes the key of each encoding, and so is
+`reset_every`, for `qmaps.optim.resets` reads the step counters.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from qmaps.algebra.quantized import QuantizedTensor
 from qmaps.algebra.rounding import Rounding
 from qmaps.cuda import layout
 from qmaps.cuda.codebooks import BYTE, DeviceCodebook, codebook
-from qmaps.cuda.engine import Engine
+from qmaps.cuda.engine import Engine, recording
 from qmaps.cuda.factored import Statistics, slices, work_of
 from qmaps.cuda.kernels import kernel
 from qmaps.cuda.rules import PRODUCTS, RULES, rule
@@ -89,7 +90,7 @@ class CudaSteps(StepEngine):
 
     def plan(self, rule: Rule, given: Sequence[ParameterStep]) -> StepPlan:
         """A plan for parameters that it supports; states that are missing are created."""
-        if _recording():
+        if recording():
             raise BackendError(
                 "step() cannot be recorded in a CUDA graph yet; first take one step with the same "
                 "parameters outside the graph"
@@ -235,7 +236,7 @@ class CudaPlan(FusedPlan):
         """Take one step."""
         if not self._given:
             return
-        if self._dithered and _recording():
+        if self._dithered and recording():
             raise BackendError(
                 "step() with dithered states cannot be recorded in a CUDA graph: the host notes "
                 "the key of each encoding; use +sr in place of +dither"
@@ -514,11 +515,6 @@ def _books(given: ParameterStep) -> int:
     quantizers = [state.quantizer for state in given.states if state.quantizer is not None]
     narrow = sum(q.map.bits <= BYTE for q in quantizers)
     return narrow + sum(q.error_feedback for q in quantizers)
-
-
-def _recording() -> bool:
-    """Whether a CUDA graph records what is launched now."""
-    return torch.cuda.is_available() and torch.cuda.is_current_stream_capturing()
 
 
 def _layout(value: QuantizedTensor) -> ScaleLayout:

@@ -16,8 +16,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from qmaps.cuda.engine import recording
 from qmaps.engines.step import COUNTER, RESET
-from qmaps.errors import BadValueError, shown
+from qmaps.errors import BackendError, BadValueError, shown
 from qmaps.optim.entries import Entry
 
 if TYPE_CHECKING:
@@ -53,11 +54,17 @@ def reset(optimizer: QuantizedOptimizer, entries: Sequence[Entry]) -> None:
 
     Raises:
         BadValueError: `reset_every` of a group has become a value that is not allowed.
+        BackendError: a CUDA graph records the step.
     """
     for group in optimizer.param_groups:
         check_reset_every(group.get("reset_every"))
     if not any(map(every, optimizer.param_groups)):
         return
+    if recording():
+        raise BackendError(
+            "step() with reset_every cannot be recorded in a CUDA graph: the host reads the step "
+            "counters; step outside the graph, or pass reset_every=None"
+        )
     kept = [(optimizer.state.get(param), every(group)) for _, param, group, _ in entries]
     started = [(state, steps) for state, steps in kept if steps and state and "step" in state]
     counts = _numbers([state["step"] for state, _ in started])

@@ -119,7 +119,7 @@ def test_steps_cannot_be_recorded(
 ) -> None:
     """A graph would repeat the step without the host, which notes the keys."""
     optimizer = run(nothing, steps=2)
-    monkeypatch.setattr("qmaps.cuda.plan._recording", lambda: True)
+    monkeypatch.setattr("qmaps.cuda.plan.recording", lambda: True)
     with pytest.raises(BackendError) as caught:
         optimizer.step()
     assert str(caught.value) == (

@@ -15,7 +15,7 @@ from qmaps import lpmm
 from qmaps.capture import Monitor
 from qmaps.engines.backends import use_backend
 from qmaps.engines.philox import RoundingKey
-from qmaps.errors import BadValueError
+from qmaps.errors import BackendError, BadValueError
 from qmaps.optim import (
     SGD,
     SM3,
@@ -244,3 +244,15 @@ def test_models_in_low_precision() -> None:
     m = state["momentum_buffer"].dequantize()
     assert int(state["step"]) == 3
     assert float(m.abs().max()) == pytest.approx(2, rel=0.05)  # the gradient of the third step
+
+
+def test_a_cuda_graph_cannot_record_resets(monkeypatch: pytest.MonkeyPatch) -> None:
+    param = nn.Parameter(torch.ones(5000))
+    optimizer = AdamW8bit([param], reset_every=3)
+    param.grad = torch.ones(5000)
+    optimizer.step()
+    monkeypatch.setattr("qmaps.optim.resets.recording", lambda: True)
+    with pytest.raises(BackendError, match=r"reset_every cannot be recorded in a CUDA graph"):
+        optimizer.step()
+    optimizer.param_groups[0]["reset_every"] = None
+    optimizer.step()

@@ -296,6 +296,7 @@ QMAPS_INLINE void make_unit_scales(const Scales& scales, std::int64_t at, int co
                                    const float* x, std::uint32_t* shared, UnitScales& under) {
     if constexpr (F::kBlock > 0) {
         block_scales<F>(scales, x, count, shared, under.first, under.second);
+        __syncwarp();  // all have read the old scale that one of them is about to replace
         const bool writes = count > 0 && at % F::kBlock == 0;
         if constexpr (F::kInFormat) {
             const Part& part = scales.part[0];
