@@ -260,7 +260,7 @@ def carried(x: Tensor, after: QuantizedTensor | None) -> Tensor:
     Returns:
         A new float32 tensor, finite where `x` is; `x` itself where there is no residual.
     """
-    if after is None or after.quantizer.rounding.residual_bits is None:
+    if after is None or not after.quantizer.error_feedback:
         return x
     most = torch.finfo(torch.float32).max
     y = x.float() + after.beside[-1].dequantize()

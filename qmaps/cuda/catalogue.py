@@ -43,8 +43,10 @@ FORMATS = {
 ``B128/linear@4u``."""
 
 WIDE = ("bf16+sr", "fp16", "B256/linear@12u")
-"""Names in `FORMATS` whose codes have more than 8 bits; `measure` does not count those, nor
-dithered ones and those of residuals."""
+"""Names in `FORMATS` whose codes have more than 8 bits; `measure` does not count those."""
+
+MEASURED_NOT = ("+dither", "+ef4", "+ef8")
+"""Ends of the others that `measure` does not count."""
 
 MULTI_BLOCK = ("rank1/linear@4u", "rank1/linear@4u+dither", "rank1/linear@4u+ef8", "fp16")
 """Names in `FORMATS` of scales that span more than a block."""
@@ -104,11 +106,8 @@ def _scales() -> list[Entry]:
 
 
 def _errors() -> list[Entry]:
-    counted = {name: form for name, form in FORMATS.items() if name not in WIDE}
-    formats = [
-        form for name, form in counted.items() if "+dither" not in name and "+ef" not in name
-    ]
-    made = [kernel("measure", "float", form) for form in formats]
+    counted = [name for name in FORMATS if name not in WIDE and not name.endswith(MEASURED_NOT)]
+    made = [kernel("measure", "float", FORMATS[name]) for name in counted]
     made += [kernel("add_parts", count) for count in (2, 4)]
     plain = ("update_errors", "find_cells", "sum_cells", "add_cells")
     return made + [kernel(name) for name in plain]

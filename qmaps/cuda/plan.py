@@ -39,7 +39,6 @@ from qmaps.cuda.tensors import (
 )
 from qmaps.distributed.exchange import SharedScales
 from qmaps.engines.addresses import address, in_memory
-from qmaps.engines.dithered_states import Dithered, dithered_states
 from qmaps.engines.masters import REMAINDER
 from qmaps.engines.plan import FusedPlan, fused_supports
 from qmaps.engines.rules import ordered
@@ -150,7 +149,7 @@ class Spans:
             target["data"] = address(value)
             return
         target["packed"] = address(value.packed)
-        if value.quantizer.rounding.residual_bits is not None:
+        if value.quantizer.error_feedback:
             residual = value.beside[-1]
             target["residual"] = address(residual.packed)
             target["residual_scales"] = address(residual.scales[0])
@@ -220,13 +219,6 @@ class CudaPlan(FusedPlan):
         self._keys = b""
         self._resets: list[int] = []
         super().__init__(rule, given)
-
-    def takes(self, params: Sequence[Tensor], gradients: Sequence[Tensor]) -> bool:
-        """Whether no address has changed; if so, the next step takes these gradients."""
-        # A key may be another one now; the engine numbers elements one by one.
-        if any(each.key.runs is not None for each in self._dithered):
-            return False
-        return super().takes(params, gradients)
 
     def run(
         self,
@@ -397,7 +389,6 @@ class CudaPlan(FusedPlan):
         table = np.zeros(len(self._given), dtype=layout.PARAMETER)
         spans, statistics = Spans(table), Statistics()
         batches: dict[Any, Batch] = {}
-        self._dithered: list[Dithered] = []
         for index, given in enumerate(self._given):
             row = table[index]
             row["numel"], row["group"] = given.param.numel(), order[given.group]
@@ -407,7 +398,6 @@ class CudaPlan(FusedPlan):
                 row["remainder"] = address(given.storage[REMAINDER])
             if given.key is not None:
                 describe_noise(row["noise"], given.key)
-            self._dithered += dithered_states(index, given)
             own = [state for state in given.states if not state.factored]
             kept = [given.storage[state.name] for state in given.states if state.factored]
             values = [given.storage[state.name] for state in own]

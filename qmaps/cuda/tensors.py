@@ -72,8 +72,10 @@ class ScaleLayout:
     def scaling(self) -> str:
         """The ``Scaling`` of ``src/codebook.cuh`` of blocks that are encoded at once."""
         part = self.geometry.parts[0]
-        if self.geometry.quantile or self.geometry.ratio:
-            return "kQuantile" if self.geometry.quantile else "kPowers"
+        if self.geometry.quantile:
+            return "kQuantile"
+        if self.geometry.ratio:
+            return "kPowers"
         if not self.block or (part.plain and not part.rms):
             return "kMaxima"
         return "kRootMean" if part.rms else "kFormatted"
@@ -93,8 +95,7 @@ def layout_of(normalizer: Normalizer, shape: tuple[int, ...]) -> ScaleLayout | N
     size = max(layout.UNIT, 1 << (numel - 1).bit_length()) if first.count == 1 else first.divisor
     power = size & (size - 1) == 0 and layout.UNIT <= size <= layout.TILE
     block = size if own and power and not again else 0
-    whole = (found.quantile, found.ratio, *(part.rms for part in found.parts))
-    needs_block = any(whole)
+    needs_block = any((found.quantile, found.ratio, *(part.rms for part in found.parts)))
     return None if needs_block and not block else ScaleLayout(found, block)
 
 

@@ -176,7 +176,7 @@ class Rows:
         The residual is that of error feedback; without it this is `decoded`.
         """
         values = self.decoded()
-        if self.quantizer.rounding.residual_bits is None:
+        if not self.quantizer.error_feedback:
             return values
         values += self.beside[-1].decoded()
         return values if self.quantizer.map.signed else values.clamp_(min=0)

@@ -16,6 +16,7 @@ from qmaps.algebra.quantizer import Quantizer
 from qmaps.algebra.rounding import Rounding
 from qmaps.engines import huge_pages
 from qmaps.engines.addresses import Kept, address, in_memory, look
+from qmaps.engines.dithered_states import dithered_states
 from qmaps.engines.masters import MASTER, REMAINDER, updated
 from qmaps.engines.packing import packed_bytes
 from qmaps.engines.philox import RoundingKey
@@ -72,6 +73,9 @@ class FusedPlan(StepPlan):
         self._counters = torch.stack(counters) if given else torch.zeros(0)
         for each, counter in zip(given, self._counters.unbind(), strict=True):
             each.storage["step"] = counter
+        self._dithered = [
+            each for index, one in enumerate(given) for each in dithered_states(index, one)
+        ]
         self._kept = Kept([part for value in self._stored() for part in memory_of(value)])
         self._masters_at = {index: address(copy) for index, copy in self._masters.items()}
         self._describe()
@@ -90,6 +94,9 @@ class FusedPlan(StepPlan):
 
         Every step but the first takes those that were given here. They are kept until it ends.
         """
+        # A key may be another one now; engines number elements one by one.
+        if any(each.key.runs is not None for each in self._dithered):
+            return False
         if self._coded:
             if not all(self._still_coded(i, params[i], gradients[i]) for i in self._coded):
                 return False

@@ -118,7 +118,8 @@ class Stepper:
             if len(devices) > 1:
                 here = [entry for entry in entries if entry[1].device == device]
             plan, rest = self._planned(optimizer, rule, device, here, fresh)
-            plans.extend([] if plan is None else [plan])
+            if plan is not None:
+                plans.append(plan)
             left += rest
         if left or not alone:
             # All engines must know whether one of them would skip the step.

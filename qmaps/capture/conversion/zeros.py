@@ -91,7 +91,7 @@ def _filled(t: QuantizedTensor, codes: Tensor) -> QuantizedTensor:
 
 def _without(t: QuantizedTensor, added: Tensor) -> QuantizedTensor:
     """`t` with less in its residual by what its codes were raised by; `t` if it has none."""
-    if t.quantizer.rounding.residual_bits is None:
+    if not t.quantizer.error_feedback:
         return t
     *others, residual = t.beside
     less = residual.quantizer.quantize(residual.dequantize() - added)

@@ -15,7 +15,7 @@ from qmaps.algebra.rounding import Rounding
 from qmaps.distributed.exchange import Request, SharedScales, unformatted_shapes
 from qmaps.distributed.shards import Shard
 from qmaps.engines.addresses import address
-from qmaps.engines.dithered_states import Dithered, dithered_states
+from qmaps.engines.dithered_states import Dithered
 from qmaps.engines.masters import REMAINDER
 from qmaps.engines.native import core, tensors
 from qmaps.engines.philox import RoundingKey
@@ -65,15 +65,7 @@ class NativePlan(FusedPlan):
 
     _step: Any
     _shared: list[_Shared]
-    _dithered: list[Dithered]
     _copies: list[Tensor]
-
-    def takes(self, params: Sequence[Tensor], gradients: Sequence[Tensor]) -> bool:
-        """Whether no address has changed; if so, the next step takes these gradients."""
-        # A key may be another one now; the engine numbers elements one by one.
-        if any(each.key.runs is not None for each in self._dithered):
-            return False
-        return super().takes(params, gradients)
 
     def requests(self, inputs: Inputs) -> dict[Scaled, Request]:
         """The new scales that depend on other processes' shards: the first half of a step."""
@@ -131,10 +123,9 @@ class NativePlan(FusedPlan):
     def _describe(self) -> None:
         self._groups = [given.group for given in self._given]
         self._step = core.Step()
-        self._copies, self._shared, self._dithered = [], [], []
+        self._copies, self._shared = [], []
         for index, (given, target) in enumerate(zip(self._given, self._targets, strict=True)):
             self._add(given, target)
-            self._dithered += dithered_states(index, given)
             if index in self._masters and _rounded_here(given.param):
                 self._step.add_rounded(address(given.param))
                 del self._masters[index]
@@ -179,7 +170,7 @@ class NativePlan(FusedPlan):
                 step.add_factored_quantized(torch.Size(value.shape).numel(), *stored)
             else:
                 step.add_quantized(*stored)
-            if value.quantizer.rounding.residual_bits is not None:
+            if value.quantizer.error_feedback:
                 positive = not value.quantizer.map.signed
                 step.add_residual(*_described(value.beside[-1]), positive)
             if state.name in spanning:
@@ -263,7 +254,7 @@ def _residuals_supported(given: ParameterStep, whole: Collection[Normalizer]) ->
     """
     for state in given.states:
         q = state.quantizer
-        if q is None or q.rounding.residual_bits is None:
+        if q is None or not q.error_feedback:
             continue
         if given.codes is not None or state.factored or state.shard is not None:
             return False

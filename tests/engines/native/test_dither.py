@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
@@ -12,7 +11,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 import qmaps
-from qmaps.algebra.quantized import QuantizedTensor, encoded_by
+from qmaps.algebra.quantized import QuantizedTensor
 from qmaps.engines import native
 from qmaps.engines.backends import use_backend
 from qmaps.engines.native import tensors
@@ -20,6 +19,14 @@ from qmaps.engines.philox import RoundingKey
 from qmaps.maps import Codebook
 from qmaps.optim import Adafactor, AdamW
 from tests.helpers import about, examples
+from tests.optim.dithered_states import (
+    SPECS,
+    Change,
+    another_key,
+    another_tensor_of_these_codes,
+    encoded_in_place,
+    runs,
+)
 from tests.optim.families import same_bits
 
 FEW = Codebook([-0.75, -0.25, 0.25, 0.75], label="few")
@@ -118,27 +125,6 @@ def test_bad_values_leave_codes_and_key_as_they_were(isa: str) -> None:
     assert torch.equal(t.dequantize(), before)
 
 
-Change = Callable[[AdamW, torch.nn.Parameter], None]
-
-
-def encoded_in_place(optimizer: AdamW, param: torch.nn.Parameter) -> None:
-    t = optimizer.state[param]["exp_avg"]
-    t.quantizer.quantize(torch.ones(t.shape), out=t, key=RoundingKey(seed=77, step=2))
-
-
-def another_key(optimizer: AdamW, param: torch.nn.Parameter) -> None:
-    encoded_by(optimizer.state[param]["exp_avg_sq"], RoundingKey(seed=5, step=2**40, offset=3))
-
-
-def another_tensor_of_these_codes(optimizer: AdamW, param: torch.nn.Parameter) -> None:
-    state = optimizer.state[param]
-    state["exp_avg"] = replace(state["exp_avg"], key=RoundingKey(seed=8))
-
-
-def runs(optimizer: AdamW, param: torch.nn.Parameter) -> None:
-    encoded_by(optimizer.state[param]["exp_avg"], RoundingKey(runs=(8, 32)))
-
-
 @pytest.mark.parametrize(
     ("change", "left"),
     [(encoded_in_place, 0), (another_key, 0), (another_tensor_of_these_codes, 0), (runs, 1)],
@@ -148,8 +134,7 @@ def test_a_step_decodes_by_the_key_of_that_moment(change: Change, left: int, isa
     def run(backend: str) -> AdamW:
         generator = torch.Generator().manual_seed(0)
         param = torch.nn.Parameter(torch.randn(48, 40, generator=generator))
-        specs = "B64/linear@4s+dither + rank1/linear@4u+dither"
-        optimizer = AdamW([param], state_quantizers=specs, min_quantized_size=0, seed=3)
+        optimizer = AdamW([param], state_quantizers=SPECS, min_quantized_size=0, seed=3)
         with use_backend(backend):
             for number in range(5):
                 if number == 3:
