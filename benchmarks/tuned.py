@@ -137,7 +137,7 @@ def markdown(frame: pd.DataFrame, command: str) -> str:
 def main(given: Sequence[str] | None = None) -> int:
     """Run the command line; returns the exit status."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks.tuned", description=__doc__)
-    parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--seeds", type=int, default=8)
     parser.add_argument("--runs", type=Path, default=Path("runs/tuned"), help="run folders")
     parser.add_argument("--out", type=Path, default=Path("reports"), help="folder of the results")
     options = parser.parse_args(given)
