@@ -74,7 +74,10 @@ def _samples(errors: pd.DataFrame) -> list[Difference]:
             f"gives ({number(search)}), and more than rounding to nearest does "
             f"({number(nearest)}), though the relative error beside it is that of the search. "
             "Evenly spaced tables of 126 to 256 values, with and without 0 and the ends, rounded "
-            "to nearest, cut off or searched from either bound, give no such pair of errors.",
+            "to nearest, cut off or searched from either bound, give no such pair of errors. Nor "
+            "do tables of 100 to 256 values with searches that begin elsewhere, take five to eight "
+            "steps, or make more numbers 0. A float32 sum of 25 million errors loses 4 % of the "
+            "absolute ones, and 10 % of the relative ones.",
             elsewhere=False,
             of="mean absolute error, uniform",
         ),
