@@ -12,7 +12,7 @@ help:
 	@echo "make test       all tests, doctests included"
 	@echo "make test-fast  those of a developer's loop: without processes, pages, emulated kernels"
 	@echo "make fuzz       the tests that draw examples at random, with 40 times as many"
-	@echo "make compare    8-bit and 4-bit AdamW against 32-bit over three seeds"
+	@echo "make compare    8-bit and 4-bit AdamW against 32-bit over three seeds: runs/compare/losses.md"
 	@echo "make lint types notebooks    what CI checks besides"
 	@echo "make docs       the documentation: build/site/index.html"
 	@echo "make bench      speed and memory beside torch, bitsandbytes and torchao: reports/bench"
@@ -71,7 +71,7 @@ fuzz: $(VENV)/.test
 
 compare: $(VENV)/.lab
 	$(BIN)/qmaps train stdlib-lm --optimizer 32bit --optimizer 8bit --optimizer paper-8bit \
-		--optimizer paper-4bit --seeds 3 --out runs/compare --table reports/stdlib-lm-3-seeds.md
+		--optimizer paper-4bit --seeds 3 --out runs/compare --table runs/compare/losses.md
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .
