@@ -172,6 +172,8 @@ def page(found: pd.DataFrame, trials: pd.DataFrame, judged: pd.DataFrame, comman
 
 
 def _cell(row: pd.Series) -> str:
+    if np.isnan(row["correlation"]):
+        return "no value"
     return f"{row['correlation']:.2f} ({row['low']:.2f} to {row['high']:.2f})"
 
 
