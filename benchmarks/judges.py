@@ -42,7 +42,7 @@ class Effort:
     seeds: int = 8
 
 
-EFFORTS = {"stdlib-lm": Effort((0.5, 1.0, 2.0), 2, 3), "minilm": Effort((0.5, 1.0, 2.0), 4, 3)}
+EFFORTS = {"stdlib-lm": Effort((0.5, 1.0, 2.0), 2), "minilm": Effort((0.5, 1.0, 2.0), 4)}
 """Efforts of judges whose runs take minutes."""
 JUDGED = Path(__file__).parents[1] / "reports" / "judges.csv"
 """The rows that studies compare theirs with."""
