@@ -113,6 +113,20 @@ def test_steps(quantizers, dtype: torch.dtype, each_isa, threads: int, taken: li
             assert_same(ours, expected)
 
 
+def test_scales_of_a_large_tensor(threads: int) -> None:
+    def run(backend: str):
+        generator = torch.Generator().manual_seed(3)
+        params = [torch.randn(1 << 20, generator=generator, requires_grad=True)]
+        pair = "B32x8/DE@4s + B16xe4m3/DE-0@4u"
+        with use_backend(backend):
+            optimizer = AdamW(params, lr=1e-2, state_quantizers=pair)
+            for _ in range(2):
+                step(optimizer, params, generator)
+        return params, optimizer
+
+    assert_same(run("native"), run("reference"))
+
+
 @pytest.mark.parametrize(
     "quantizers",
     [

@@ -444,6 +444,21 @@ def test_formats_of_scales(suffix: str, rounding: str, each_isa, threads: int) -
         assert_as_reference(q, wide((65, 130), 1), each_isa=each_isa)
 
 
+def test_scales_that_threads_share_out(threads: int, each_isa) -> None:
+    """More of them than a thread takes at a time; their ends lie in the last and the first part."""
+    x = wide((70_001,), 2).clamp(-1e3, 1e3)
+    x[1], x[0], x[-1] = 1e4, 0.0, 1e-9
+    x[-2] = 0.0
+    for suffix in ("x8", "xe4m3"):
+        q = qmaps.quantizer(f"B2{suffix}/DE@4s")
+        assert_as_reference(q, x, each_isa=each_isa)
+        for bad in (math.nan, math.inf):
+            for place in (5, 69_990):
+                broken = x.clone()
+                broken[place] = bad
+                assert_as_reference(q, broken, unchecked=True, each_isa=each_isa)
+
+
 @pytest.mark.parametrize("suffix", FORMATS)
 def test_scales_at_the_ends_of_their_formats(suffix: str, each_isa) -> None:
     """Every exponent of float32, ties and their neighbours, and elements far above the scale."""

@@ -39,6 +39,39 @@ auto* codes_of(C& codec, std::size_t p) {
     return codec.fresh_codes.data() + (codec.fresh[p] - codec.fresh[0]);
 }
 
+// Call work(begin, count) for chunks of `count` scales.
+template <class Work>
+void in_chunks(std::int64_t count, int threads, const Work& work) {
+    parallel(chunks(count, kChunk), threads, [&](std::int64_t item, int) {
+        work(item * kChunk, std::min(kChunk, count - item * kChunk));
+    });
+}
+
+// Take in another scale; 0 is none, and NaN stays.
+void widen(Ends& ends, float scale) {
+    if (scale == 0.0f) return;
+    if (ends.high == 0.0f || std::isnan(scale)) ends = {scale, scale};
+    if (scale < ends.low) ends.low = scale;
+    if (scale > ends.high) ends.high = scale;
+}
+
+void widen(Ends& ends, const Ends& others) {
+    widen(ends, others.low);
+    widen(ends, others.high);
+}
+
+Ends ends_of(const float* scales, std::int64_t count, int threads) {
+    std::vector<Ends> some(static_cast<std::size_t>(chunks(count, kChunk)));
+    in_chunks(count, threads, [&](std::int64_t begin, std::int64_t size) {
+        Ends mine;
+        for (std::int64_t i = begin; i < begin + size; ++i) widen(mine, scales[i]);
+        some[static_cast<std::size_t>(begin / kChunk)] = mine;
+    });
+    Ends all;
+    for (const Ends& each : some) widen(all, each);
+    return all;
+}
+
 }  // namespace
 
 Scratch& scratch() {
@@ -131,7 +164,7 @@ void PrivateMaxima::merge() {
         }
 }
 
-void round_up_scales(Codec& codec, const Kernels& set, std::vector<Ends>& ends) {
+void round_up_scales(Codec& codec, const Kernels& set, std::vector<Ends>& ends, int threads) {
     const auto& parts = codec.geometry->parts;
     ends.clear();
     // Parts that share their ends lie side by side.
@@ -143,26 +176,19 @@ void round_up_scales(Codec& codec, const Kernels& set, std::vector<Ends>& ends) 
             continue;
         }
         std::size_t last = first;
-        Ends found{0.0f, 0.0f};
-        bool any = false;
+        Ends found;
         for (; last < parts.size() && parts[last].ends == parts[first].ends; ++last)
-            for (std::int64_t i = 0; i < parts[last].count; ++i) {
-                const float scale = codec.fresh[last][i];
-                if (scale == 0.0f) continue;
-                if (!any) found = {scale, scale};
-                any = true;
-                if (std::isnan(scale)) found = {scale, scale};
-                if (scale < found.low) found.low = scale;
-                if (scale > found.high) found.high = scale;
-            }
+            widen(found, ends_of(codec.fresh[last], parts[last].count, threads));
         if (parts[first].kind == kScaleE4m3) found.low = level_of(found.high);
         ends.push_back(found);
         const float shared[2] = {found.low, found.high};
         float grid[256];
         set.scale_grid(parts[first].kind, shared, grid);
         for (std::size_t p = first; p < last; ++p)
-            set.onto_grid(parts[p].kind, shared, grid, codec.fresh[p], parts[p].count,
-                          codes_of(codec, p));
+            in_chunks(parts[p].count, threads, [&](std::int64_t begin, std::int64_t count) {
+                set.onto_grid(parts[p].kind, shared, grid, codec.fresh[p] + begin, count,
+                              codes_of(codec, p) + begin);
+            });
         first = last;
     }
 }
@@ -244,7 +270,7 @@ int encode(QuantizeTask& task, int threads, const EncodeRange& local, const Enco
     own.merge();
     if (flags && task.keep) return flags;
     std::vector<Ends> ends;
-    round_up_scales(task.codec, set, ends);
+    round_up_scales(task.codec, set, ends, threads);
     in_ranges(fresh);
     commit_scales(task.codec, ends);
     return flags;

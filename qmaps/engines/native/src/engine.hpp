@@ -38,11 +38,11 @@ class PrivateMaxima {
 // The smallest and the largest scale of parts that share a grid; `low` is the level of scales in
 // e4m3 instead.
 struct Ends {
-    float low, high;
+    float low = 0.0f, high = 0.0f;
 };
 
 // Raise fresh scales to their 8-bit grids.
-void round_up_scales(Codec& codec, const Kernels& set, std::vector<Ends>& ends);
+void round_up_scales(Codec& codec, const Kernels& set, std::vector<Ends>& ends, int threads);
 
 // Write the fresh scales where scales are stored.
 void commit_scales(const Codec& codec, const std::vector<Ends>& ends);

@@ -12,6 +12,9 @@
 namespace qmaps {
 namespace {
 
+// Elements from which on a tensor has enough scales for all threads.
+constexpr std::int64_t kLarge = std::int64_t{1} << 20;
+
 const Rule* find_rule(const Rules& rules, const std::string& name, const std::string& states) {
     for (int i = 0; i < rules.count; ++i)
         if (name == rules.rule[i].name && states == rules.rule[i].state_names)
@@ -68,7 +71,7 @@ void encode_constant(const Codec& codec, float value, std::int64_t numel) {
 void finish_under_one(StateTask& state, std::int64_t numel, const Kernels& set) {
     Codec& codec = state.codec;
     std::vector<Ends> none;
-    round_up_scales(codec, set, none);
+    round_up_scales(codec, set, none, 1);
     if (std::isnan(*codec.fresh[0])) {  // all codes are those of NaN then
         const std::vector<float> any(static_cast<std::size_t>(numel));
         QuantizeTask task;
@@ -264,16 +267,22 @@ void Step::begin(int threads) {
                 slots[mine->state[w]] = mine->maxima[w].of(thread);
             set_.step_maxima(tasks_[item.parameter], item.begin, item.end, slots, step_scratch());
         });
-        parallel(static_cast<std::int64_t>(tasks_.size()), threads, [&](std::int64_t number, int) {
-            MultiBlock* mine = multi_block_[static_cast<std::size_t>(number)].get();
-            if (!mine) return;
+        // All threads share the scales of a large tensor; of the others each takes whole ones.
+        const auto round_up = [&](bool large, std::size_t number, int team) {
+            MultiBlock* mine = multi_block_[number].get();
+            if (!mine || (tasks_[number].numel >= kLarge) != large) return;
             for (std::size_t w = 0; w < mine->state.size(); ++w) {
                 mine->maxima[w].merge();
-                StateTask& state = tasks_[static_cast<std::size_t>(number)].state[mine->state[w]];
+                StateTask& state = tasks_[number].state[mine->state[w]];
                 // Scales that are 1 are exchanged as such.
                 if (state.shared.empty() || state.codec.geometry->ones())
-                    round_up_scales(state.codec, set_, mine->ends[w]);
+                    round_up_scales(state.codec, set_, mine->ends[w], team);
             }
+        };
+        for (std::size_t number = 0; number < tasks_.size(); ++number)
+            round_up(true, number, threads);
+        parallel(static_cast<std::int64_t>(tasks_.size()), threads, [&](std::int64_t number, int) {
+            round_up(false, static_cast<std::size_t>(number), 1);
         });
     }
 }

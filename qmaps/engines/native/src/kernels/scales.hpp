@@ -186,18 +186,29 @@ inline void eight_bit_grid(float low, float high, float* grid) {
     }
 }
 
-// Raise scales to their grid, of which they take these codes.
-static void raise_to_grid(const float* grid, float* scales, std::int64_t count,
-                          std::uint8_t* codes) {
+// Raise scales to their grid, of which they take these codes. Searches go side by side: one by
+// itself waits for each of its loads.
+static void raise_to_grid(const float* __restrict grid, float* __restrict scales,
+                          std::int64_t count, std::uint8_t* __restrict codes) {
+    constexpr int kSide = 16;
     // Under a grid of NaN, as the reference has it, all but zero take the last code.
     const int least = bits_of(grid[kGridSteps + 1]) < kInfinityBits ? 0 : kGridSteps;
-    for (std::int64_t i = 0; i < count; ++i) {
-        int below = refined(grid + 1, 0, 8, scales[i]);
-        below = below > least ? below : least;
-        below = below < kGridSteps ? below : kGridSteps;
-        const int code = scales[i] == 0.0f ? 0 : below + 1;
-        codes[i] = static_cast<std::uint8_t>(code);
-        scales[i] = grid[code];
+    for (std::int64_t i = 0; i < count; i += kSide) {
+        const int some = count - i < kSide ? static_cast<int>(count - i) : kSide;
+        float scale[kSide] = {};
+        for (int j = 0; j < some; ++j) scale[j] = scales[i + j];
+        int code[kSide] = {};  // how many scales of the grid, but for its 0, lie below
+        for (int half = 128; half > 0; half /= 2)
+            for (int j = 0; j < kSide; ++j)
+                code[j] += scale[j] > grid[code[j] + half] ? half : 0;
+        for (int j = 0; j < kSide; ++j) {
+            const int below = code[j] > least ? code[j] : least;
+            code[j] = scale[j] == 0.0f ? 0 : 1 + (below < kGridSteps ? below : kGridSteps);
+        }
+        for (int j = 0; j < some; ++j) {
+            codes[i + j] = static_cast<std::uint8_t>(code[j]);
+            scales[i + j] = grid[code[j]];
+        }
     }
 }
 
