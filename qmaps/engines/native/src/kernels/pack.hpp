@@ -21,7 +21,7 @@ inline std::uint64_t scatter_bits(std::uint64_t packed, int bits) {
 }
 #endif
 
-// Eight bytes to and from a number, the first one lowest, whatever the machine's byte order.
+// Bytes to and from a number, the first one lowest, whatever the machine's byte order.
 inline std::uint64_t read_bytes(const std::uint8_t* from, int count) {
     std::uint64_t value = 0;
     for (int j = 0; j < count; ++j) value |= static_cast<std::uint64_t>(from[j]) << (8 * j);
@@ -29,6 +29,19 @@ inline std::uint64_t read_bytes(const std::uint8_t* from, int count) {
 }
 inline void write_bytes(std::uint64_t value, std::uint8_t* to, int count) {
     for (int j = 0; j < count; ++j) to[j] = static_cast<std::uint8_t>(value >> (8 * j));
+}
+
+// Whether numbers are stored like that. Compilers do not make one load of eight.
+inline constexpr bool kAsStored = __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__;
+inline std::uint64_t read_eight(const std::uint8_t* from) {
+    if (!kAsStored) return read_bytes(from, 8);
+    std::uint64_t value;
+    __builtin_memcpy(&value, from, 8);
+    return value;
+}
+inline void write_eight(std::uint64_t value, std::uint8_t* to) {
+    if (!kAsStored) return write_bytes(value, to, 8);
+    __builtin_memcpy(to, &value, 8);
 }
 
 #if defined(__AVX512BW__)
@@ -68,8 +81,11 @@ inline void pack(std::uint8_t* codes, int bits, std::int64_t at, std::int64_t co
     }
     std::int64_t i = bits == 4 ? pack_halves(codes, count, to) : 0;
     to += i * bits / 8;
+    // What is written too much the next codes replace.
+    for (; (count - i) * bits >= 64; i += 8, to += bits)
+        write_eight(gather_bits(read_eight(codes + i), bits), to);
     for (; i + 8 <= count; i += 8, to += bits)
-        write_bytes(gather_bits(read_bytes(codes + i, 8), bits), to, bits);
+        write_bytes(gather_bits(read_eight(codes + i), bits), to, bits);
     if (i < count) {
         const int rest = static_cast<int>(count - i);
         write_bytes(gather_bits(read_bytes(codes + i, rest), bits), to, (rest * bits + 7) / 8);
@@ -85,8 +101,11 @@ inline void unpack(const std::uint8_t* packed, int bits, std::int64_t at, std::i
     }
     std::int64_t i = bits == 4 ? unpack_halves(from, count, codes) : 0;
     from += i * bits / 8;
+    // Of what is read the lowest 8 * bits bits count.
+    for (; (count - i) * bits >= 64; i += 8, from += bits)
+        write_eight(scatter_bits(read_eight(from), bits), codes + i);
     for (; i + 8 <= count; i += 8, from += bits)
-        write_bytes(scatter_bits(read_bytes(from, bits), bits), codes + i, 8);
+        write_eight(scatter_bits(read_bytes(from, bits), bits), codes + i);
     if (i < count) {
         const int rest = static_cast<int>(count - i);
         write_bytes(scatter_bits(read_bytes(from, (rest * bits + 7) / 8), bits), codes + i, rest);

@@ -99,9 +99,6 @@ inline void pack_wide_of(const std::uint16_t* codes, std::int64_t count, std::ui
     __builtin_memcpy(to, last, static_cast<std::size_t>((rest * bits + 7) / 8));
 }
 
-// Whether codes of 16 bits are stored as the processor has such numbers.
-constexpr bool kAsStored = __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__;
-
 inline void unpack_wide(const std::uint8_t* packed, int bits, std::int64_t at, std::int64_t count,
                         std::uint16_t* codes) {
     const std::uint8_t* from = packed + at * bits / 8;
