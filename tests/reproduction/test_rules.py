@@ -171,7 +171,7 @@ def test_table_6_asks_what_the_paper_says() -> None:
 
 def test_table_6_asks_other_models_whether_factorizing_helps() -> None:
     tuned = pd.read_csv(REPORTS / "tuned.csv")
-    text = "Factorizing the second moment lowers it ({}, 5 seeds, each at its own best rate)."
+    text = "Factorizing the second moment lowers it ({}, 8 seeds, each at its own best rate)."
     held = {each.text: each.holds for each in table_6.tuned_factored(tuned)}
     assert held == {text.format("stdlib-lm-tiny"): True, text.format("digits"): ()}
     assert table_6.factored(tuned).elsewhere
