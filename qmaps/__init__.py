@@ -14,7 +14,7 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any
 
 from qmaps import maps, metrics, normalize
-from qmaps.algebra import fitting, moved, plugins, quantiles
+from qmaps.algebra import fitting, plugins, quantiles
 from qmaps.algebra.quantized import QuantizedTensor, load, save
 from qmaps.algebra.quantizer import Quantizer, quantizer
 from qmaps.algebra.rounding import Rounding
@@ -61,7 +61,6 @@ _NAMES = {
 """Where classes and functions are that are imported on first use."""
 
 fitting.install()
-moved.install()
 plugins.install()
 
 
@@ -69,7 +68,7 @@ def __getattr__(name: str) -> Any:
     if name in _NAMES:
         module, own = _NAMES[name]
         return getattr(importlib.import_module(module), own)
-    if name in _LAZY or name in moved.MODULES:
+    if name in _LAZY:
         return importlib.import_module(f"qmaps.{_WITHIN.get(name, name)}")
     raise AttributeError(f"module 'qmaps' has no attribute {name!r}")
 

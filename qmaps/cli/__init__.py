@@ -27,7 +27,6 @@ from qmaps.cli.lint import lint
 from qmaps.cli.maps import maps
 from qmaps.cli.memory import memory
 from qmaps.cli.merge import merge
-from qmaps.cli.papers import papers
 from qmaps.cli.plot import plot
 from qmaps.cli.recommend import recommend
 from qmaps.cli.replay import replay
@@ -73,9 +72,6 @@ def _options(
 ) -> None:
     pass
 
-
-ANY = {"allow_extra_args": True, "ignore_unknown_options": True}
-app.command(hidden=True, add_help_option=False, context_settings=ANY)(papers)
 
 INTERRUPTED = 130
 """Exit code after Ctrl-C, as shells have it."""
