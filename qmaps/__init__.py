@@ -25,7 +25,7 @@ from qmaps.maps.codebook import Codebook
 
 if TYPE_CHECKING:
     from qmaps import analyze, capture, distributed, figures, lab, lpmm, nn, optim, sweep
-    from qmaps.analyze import design, replay
+    from qmaps.analyze import replay
     from qmaps.analyze.recommend.run import run as recommend
     from qmaps.capture import Monitor
     from qmaps.optim.choice_file import load_choice
@@ -40,7 +40,6 @@ except PackageNotFoundError:  # a source tree that was never installed
 _LAZY = (
     "analyze",
     "capture",
-    "design",
     "distributed",
     "figures",
     "lab",
@@ -50,7 +49,7 @@ _LAZY = (
     "replay",
     "sweep",
 )
-_WITHIN = {"design": "analyze.design", "replay": "analyze.replay"}
+_WITHIN = {"replay": "analyze.replay"}
 """Where those are that are no entry of the package's own."""
 _NAMES = {
     "Monitor": ("qmaps.capture", "Monitor"),
@@ -90,7 +89,6 @@ __all__ = [
     "backend",
     "backends",
     "capture",
-    "design",
     "distributed",
     "doctor",
     "figures",

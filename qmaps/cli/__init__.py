@@ -19,7 +19,6 @@ from qmaps import __version__
 from qmaps.cli.capture import capture
 from qmaps.cli.compare import compare
 from qmaps.cli.convert import convert
-from qmaps.cli.design import design
 from qmaps.cli.doctor import doctor
 from qmaps.cli.figures import figures
 from qmaps.cli.lab import lab
@@ -45,7 +44,7 @@ app = typer.Typer(
 )
 COMMANDS = (
     *(lab, train, capture, convert, lint, sweep, merge, replay),
-    *(design, recommend, compare, figures, plot, report, speedup, memory, maps, doctor),
+    *(recommend, compare, figures, plot, report, speedup, memory, maps, doctor),
 )
 """In the order of the help."""
 

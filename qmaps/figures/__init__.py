@@ -16,7 +16,6 @@ from qmaps.figures.bin_changes import bin_changes
 from qmaps.figures.bit_fields import bit_fields
 from qmaps.figures.code_pairs import code_pairs
 from qmaps.figures.convergence_bound import convergence_bound
-from qmaps.figures.design import design
 from qmaps.figures.error_curves import error_curves
 from qmaps.figures.error_per_decade import error_per_decade
 from qmaps.figures.first_code_error import first_code_error
@@ -45,7 +44,6 @@ __all__ = [
     "bit_fields",
     "code_pairs",
     "convergence_bound",
-    "design",
     "error_curves",
     "error_per_decade",
     "figure",

@@ -35,7 +35,6 @@ def test_every_figure_is_listed(call) -> None:
     assert found["pareto_exp_avg"]["title"] == PICTURES["pareto_exp_avg"][0].title
     assert found["pareto_exp_avg"]["frame"] == "sweep/sweep.parquet"
     assert found["replay"]["frame"] == "replay/summary.parquet"
-    assert found["design"]["frame"] == "design/candidates.parquet"
     assert found["speedup"]["frame"] is None
 
 

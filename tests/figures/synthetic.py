@@ -285,28 +285,6 @@ def replay_updates() -> pd.DataFrame:
     )
 
 
-def design() -> pd.DataFrame:
-    """Each kind of candidate for each moment, some of them beyond the edges."""
-    rows = [
-        {
-            "moment": moment,
-            "quantizer": f"{moment} {designed} {stochastic}",
-            "bits_per_element": 4.25 - 0.125 * designed - 0.01 * stochastic,
-            "step_cost": cost,
-            "displacement_error": error * (0.3 if designed else 1.0),
-            "designed": designed,
-            "stochastic": stochastic,
-            "chosen": designed and stochastic,
-        }
-        for moment in ("both", "first", "second")
-        for designed in (True, False)
-        for stochastic, error, cost in ((True, 0.02, 0.01), (False, 0.07, 0.004))
-    ]
-    rows[2] |= {"displacement_error": 3e7, "step_cost": 7.2}
-    rows[3] |= {"displacement_error": np.nan, "step_cost": np.nan}
-    return pd.DataFrame(rows)
-
-
 def stability() -> pd.DataFrame:
     """A setting whose runs are all stable, one with a few unstable runs, one without a stable."""
     random = np.random.default_rng(0)
@@ -445,11 +423,6 @@ SUBJECTS = {
         convergence_bound(),
         "setting seed step gap bound",
         3,
-    ),
-    "design": Subject(
-        design(),
-        "moment quantizer bits_per_element step_cost displacement_error designed stochastic chosen",
-        6,
     ),
     "error_curves": Subject(
         error_curves(),

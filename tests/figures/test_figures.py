@@ -708,43 +708,6 @@ def test_replays_show_each_pair_on_its_line(name: str) -> None:
         assert len(drawn) == 1 or legend(draw(name)) == ["first moment", "second moment"]
 
 
-# design
-
-
-def test_design_draws_each_candidate_by_its_kind() -> None:
-    frame = FRAMES["design"]
-    shown_axes = draw("design").axes
-    assert [axis.get_title() for axis in shown_axes[:3]] == [
-        "first moment, the other in 32 bits", "second moment, the other in 32 bits",
-        "both moments",
-    ]  # fmt: skip
-    for column, moment in enumerate(("first", "second", "both")):
-        rows = frame[frame["moment"] == moment]
-        for axis, name in (
-            (shown_axes[column], "step_cost"),
-            (shown_axes[column + 3], "displacement_error"),
-        ):
-            kinds = axis.lines[:4]
-            for line, (designed, stochastic) in zip(
-                kinds, [(True, True), (True, False), (False, True), (False, False)], strict=True
-            ):
-                own = rows[(rows["designed"] == designed) & (rows["stochastic"] == stochastic)]
-                wanted = own[name].fillna(np.inf).clip(1e-6, 1.0)
-                np.testing.assert_allclose(line.get_xdata(), own["bits_per_element"])
-                np.testing.assert_allclose(line.get_ydata(), wanted)
-                assert (line.get_markerfacecolor() == "none") != stochastic
-            ring = axis.lines[4]
-            np.testing.assert_allclose(
-                ring.get_xdata(), rows.loc[rows["chosen"], "bits_per_element"]
-            )
-    texts = [[text.get_text() for text in axis.texts] for axis in shown_axes]
-    assert texts == [[], [], ["2 at or above the edge"], [], [], ["2 at or above the edge"]]
-    assert legend(draw("design")) == [
-        "new codebook, stochastic rounding", "new codebook, to nearest",
-        "known maps, stochastic rounding", "known maps, to nearest", "chosen",
-    ]  # fmt: skip
-
-
 # stability
 
 

@@ -65,8 +65,6 @@ UNWRITABLE = {  # command: what is said of an output, before any work
     "directory); give a writable folder",
     "sweep states --out /proc/none": "out='/proc/none' cannot be written (No such file or "
     "directory); give a writable folder",
-    "design states --out /proc/none": "out='/proc/none/design' cannot be written (No such file or "
-    "directory); give a writable folder",
     "speedup --calibrate --out /proc/none": "out='/proc/none' cannot be written (No such file or "
     "directory); give a writable folder",
     "convert optimizer.pt states --to torch --overwrite": "out='states' cannot be written (Is a "
@@ -112,7 +110,6 @@ def test_what_cannot_be_is_told_before_any_work(
         *(f"train digits --table {LONG}", f"speedup --out {LONG}", f"speedup --hardware {LONG}"),
         *(f"sweep states --spec B{NINES}/DE@4s", f"sweep states --spec B8{'x8' * 3000}/DE@4s"),
         *(f"sweep states --codebook m={LONG}", f"sweep states --step {NINES}", f"{LONG}{LONG}"),
-        *(f"design states --bits {LONG}", f"design states --bits {NINES}", f"design {LONG}"),
         *(f"plot {LONG}", f"plot replay --run {LONG}", f"plot replay --run . --out {LONG}.png"),
         *(f"compare {LONG} states", f"compare {LONG}.json {LONG}.json", f"recommend {LONG}"),
         *(f"recommend states --loss {NINES}", f"sweep states --markdown {LONG}"),
@@ -134,7 +131,6 @@ JSON = [
     "maps --json",
     "maps DE@4s --json",
     "sweep states --spec B128/DE@4s --spec tensor/lloyd@2s --out swept --json",
-    "design states --bits 2 --steps 2 --out designed --json",
     "figures states --out swept --json",
     "plot --json",
     "plot outliers --run swept --json",
