@@ -30,7 +30,6 @@ from qmaps.cli.plot import plot
 from qmaps.cli.recommend import recommend
 from qmaps.cli.replay import replay
 from qmaps.cli.report import report
-from qmaps.cli.speedup import speedup
 from qmaps.cli.sweep import sweep
 from qmaps.cli.train import train
 from qmaps.errors import QmapsError
@@ -44,7 +43,7 @@ app = typer.Typer(
 )
 COMMANDS = (
     *(lab, train, capture, convert, lint, sweep, merge, replay),
-    *(recommend, compare, figures, plot, report, speedup, memory, maps, doctor),
+    *(recommend, compare, figures, plot, report, memory, maps, doctor),
 )
 """In the order of the help."""
 

@@ -8,8 +8,8 @@ import pandas as pd
 import torch
 from torch import Tensor, nn
 
+from benchmarks.lpmm.bound import Descent, Noise, four_bit_bound, lpmm_bound
 from qmaps.algebra.quantized import QuantizedTensor
-from qmaps.lpmm.bound import Descent, Noise, four_bit_bound, lpmm_bound
 from qmaps.lpmm.convert import convert
 from qmaps.lpmm.parameter import LowPrecisionParameter
 from qmaps.lpmm.sgd import LPMMSGD

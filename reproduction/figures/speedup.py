@@ -8,16 +8,15 @@ import pandas as pd
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from qmaps.figures._declare import figure
-from qmaps.figures._style import axes, legend_below, look, mark, new, require
+from qmaps.figures._style import axes, legend_below, look, mark, new, require, styled
 
 
-@figure()
+@styled
 def speedup(frame: pd.DataFrame) -> Figure:
     """Speed-up over devices, each at its best sub-batch, and over sub-batch size on all devices.
 
     Args:
-        frame: of `qmaps.distributed.speedup.curves`: `panel` ("GPUs" or "sub-batch"), `quantizer`
+        frame: of `reproduction.speedup.curves`: `panel` ("GPUs" or "sub-batch"), `quantizer`
             (label), `gpus` (number of devices), `sub_batch` (samples), `speedup` (over one
             device).
 

@@ -10,9 +10,10 @@ import torch
 from torch import nn
 
 import qmaps
+from benchmarks.lpmm.update_sizes import Underflow, spacing
 from qmaps import lpmm
 from qmaps.errors import BadValueError
-from qmaps.lpmm.underflow import Underflow, spacing
+from reproduction import figures
 
 # 7 is the largest value and sets the scale: delta is 1 under 4 bits, from -7 to 7.
 BEFORE = torch.tensor([7.0, 0.0, 1.0, -2.0, 3.0, 0.0, 0.0, 0.0])
@@ -130,3 +131,18 @@ def test_small_updates_of_a_layer_move_it_at_random_alone() -> None:
         moved[rounding] = frame[["bin_change", "moved"]].mean().tolist()
     assert moved[""] == [0, 0]
     assert moved["+sr"] == pytest.approx([0.1, 0.1], abs=0.02)
+
+
+def test_figures_take_what_was_seen_of_updates_in_low_precision() -> None:
+    model = lpmm.convert(nn.Linear(8, 8))
+    optimizer = lpmm.LPMMSGD(model.named_parameters(), lr=0.1)
+    found = Underflow()
+    with optimizer.observed(found):
+        for _ in range(2):
+            model(torch.ones(2, 8)).square().mean().backward()
+            optimizer.step()
+    figure = figures.bin_changes(found.ratios().assign(width="12 bits", setting="stochastic"))
+    assert [len(axis.lines[0].get_xdata()) for axis in figure.axes] == [2, 2]
+    figure = figures.update_histogram(found.distribution().assign(setting="N = 1"))
+    figure.draw_without_rendering()
+    assert [len(axis.texts) for axis in figure.axes] == [2, 2]

@@ -10,9 +10,10 @@ import pytest
 import torch
 
 import qmaps
+from benchmarks.lpmm.bound import Descent, Noise, four_bit_bound, lpmm_bound
+from benchmarks.lpmm.quadratic import Case, Quadratic, beside_bound, rounding_variance
 from qmaps.errors import BadValueError
-from qmaps.lpmm.bound import Descent, Noise, four_bit_bound, lpmm_bound
-from qmaps.lpmm.quadratic import Case, Quadratic, beside_bound, rounding_variance
+from reproduction import figures
 
 RUN = Descent(lr=0.1, momentum=0.5, smoothness=1.0, distance=2.0, micro_batches=2)
 NONE = Noise()
@@ -124,3 +125,9 @@ def test_measured_runs_stay_under_the_bound(case: Case) -> None:
     # It converges, and the bound is no empty one: it falls below where the runs start.
     assert mean["gap"].iloc[-1] < mean["gap"].iloc[0] / 2
     assert np.all(mean["bound"].diff().iloc[1:] < 0)
+
+
+def test_a_figure_takes_runs_beside_their_bound() -> None:
+    case = Case(None, "", "tensor/DE@4s+sr")
+    figure = figures.convergence_bound(beside_bound(case, steps=3, seeds=2, dimension=8))
+    assert [len(axis.lines) for axis in figure.axes] == [4]

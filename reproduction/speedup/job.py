@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from qmaps.distributed.speedup._checks import count, known, number
 from qmaps.errors import BadValueError
+from reproduction.speedup._checks import count, known, number
 
 
 @dataclass(frozen=True)

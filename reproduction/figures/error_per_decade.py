@@ -6,8 +6,7 @@ import pandas as pd
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from qmaps.figures._declare import figure
-from qmaps.figures._style import axes, legend_below, look, mark, new, require
+from qmaps.figures._style import axes, legend_below, look, mark, new, require, styled
 
 PANELS = (
     ("mean_rel_error", "mean |Δv| / v (fraction)"),
@@ -18,7 +17,7 @@ PERCENT = "zeros"
 BEHIND = "#D5D5D5"
 
 
-@figure()
+@styled
 def error_per_decade(frame: pd.DataFrame) -> Figure:
     """How precisely quantizers keep second moments that lie powers of ten below the largest.
 
@@ -28,8 +27,8 @@ def error_per_decade(frame: pd.DataFrame) -> Figure:
     an error of exactly 0 is not drawn.
 
     Args:
-        frame: of `qmaps.analyze.error_per_decade`: `quantizer`, `decade` (powers of ten below the
-            largest, from 0), `share` (fraction of the elements that lies in the decade),
+        frame: of `reproduction.analyses.error_per_decade`: `quantizer`, `decade` (powers of ten
+            below the largest, from 0), `share` (fraction of the elements that lies in the decade),
             `mean_rel_error` (fraction of v), `mean_update_error` (fraction of h), `zeros`
             (fraction that decodes to 0).
 

@@ -6,22 +6,21 @@ import pandas as pd
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from qmaps.figures._declare import figure
-from qmaps.figures._style import axes, legend_below, look, new, require
+from qmaps.figures._style import axes, legend_below, look, new, require, styled
 
 NEEDED = ("parameter", "width", "setting", "step", "bin_change")
 LEAST = 1e-4
 """Below it the axis is linear, as changes may be 0."""
 
 
-@figure()
+@styled
 def bin_changes(frame: pd.DataFrame) -> Figure:
     """Bin change ratio of each parameter over training, a row per parameter, a column per width.
 
     The ordinate is logarithmic, and linear from 0 to 0.0001; all panels share it.
 
     Args:
-        frame: frames of `qmaps.lpmm.underflow.Underflow.ratios` with two columns added. The
+        frame: frames of `benchmarks.lpmm.update_sizes.Underflow.ratios` with two columns added. The
             columns are `parameter` (name), `step` (optimizer steps), `bin_change` (mean distance
             moved in units of delta), `width` (label of the parameters' precision) and `setting`
             (label of how the run rounds).

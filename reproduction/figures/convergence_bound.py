@@ -8,23 +8,31 @@ import pandas as pd
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from qmaps.figures._declare import figure
-from qmaps.figures._style import COLOURS, SMALL, axes, hide_unused, legend_below, new, require
+from qmaps.figures._style import (
+    COLOURS,
+    SMALL,
+    axes,
+    hide_unused,
+    legend_below,
+    new,
+    require,
+    styled,
+)
 
 NEEDED = ("setting", "seed", "step", "gap", "bound")
 COLUMNS = 3
 """Panels in a row."""
 
 
-@figure()
+@styled
 def convergence_bound(frame: pd.DataFrame) -> Figure:
     """Distance of f from its minimum over steps, each run, their mean, and the bound on the mean.
 
     Both axes are logarithmic; a panel per setting, which says how loose the bound is at the end.
 
     Args:
-        frame: of `qmaps.lpmm.quadratic.beside_bound`: `setting` (label), `seed`, `step` (from 1
-            on, as the axis is logarithmic), `gap` (f at the mean of the iterates minus its
+        frame: of `benchmarks.lpmm.quadratic.beside_bound`: `setting` (label), `seed`, `step` (from
+            1 on, as the axis is logarithmic), `gap` (f at the mean of the iterates minus its
             minimum, above 0), `bound` (upper bound on the expectation of `gap`).
 
     Raises:

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 
 from qmaps.algebra.quantizer import Quantizer, quantizer
-from qmaps.distributed.speedup._checks import count, known, number
 from qmaps.errors import BadValueError
+from reproduction.speedup._checks import count, known, number
 
 
 @dataclass(frozen=True)

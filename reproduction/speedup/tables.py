@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from qmaps.distributed.speedup import paper
-from qmaps.distributed.speedup.model import FULL, predict
+from reproduction.speedup import paper
+from reproduction.speedup.model import FULL, predict
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 import qmaps
-from qmaps import analyze
-from qmaps.analyze.bit_fields import fields_of, patterns
 from qmaps.errors import BadValueError
 from qmaps.maps.base import Map
+from reproduction import analyses
+from reproduction.analyses.bit_fields import fields_of, patterns
 
 SPECS = ["tree@8s", "tree@4s", "static-tree@8s", "static-tree(tree_bits=2)@6s", "mantissa@8s",
          "mantissa(offset=2)@7s", "linear0@8s", "linear0@3s"]  # fmt: skip
@@ -33,7 +33,7 @@ def test_every_pattern_is_a_code_and_every_code_has_a_pattern(spec: str) -> None
 
 def shown(spec: str, value: float) -> tuple[str, float]:
     """Bits with a bar between fields, and what they stand for."""
-    frame = analyze.bit_fields([map_of(spec)], [value])
+    frame = analyses.bit_fields([map_of(spec)], [value])
     assert frame["bit"].tolist() == list(range(len(frame)))
     fields = frame.groupby("field", sort=False)["set"]
     return "|".join("".join(map(str, bits)) for _, bits in fields), frame["decoded"].iloc[0]
@@ -68,8 +68,8 @@ def test_what_has_no_such_bits_is_refused() -> None:
         ("tree@8u", "maps holds tree@8u, which is unsigned; every map must be signed"),
     ):
         with pytest.raises(BadValueError) as caught:
-            analyze.bit_fields([map_of(spec)], [0.5])
+            analyses.bit_fields([map_of(spec)], [0.5])
         assert str(caught.value) == message
     with pytest.raises(BadValueError) as caught:
-        analyze.bit_fields([map_of("tree@8s")], [0.5, 1.5])
+        analyses.bit_fields([map_of("tree@8s")], [0.5, 1.5])
     assert str(caught.value) == "values holds 1.5; every value must be between -1 and 1"

@@ -11,8 +11,7 @@ from matplotlib.colors import to_rgba
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 
-from qmaps.figures._declare import figure
-from qmaps.figures._style import COLOURS, SMALL, axes, new, require
+from qmaps.figures._style import COLOURS, SMALL, axes, new, require, styled
 
 NEEDED = ("map", "value", "decoded", "bit", "set", "field")
 TINT = 0.3
@@ -23,14 +22,14 @@ ROOM = 3.0
 """Space for the decoded number, in widths of a bit."""
 
 
-@figure()
+@styled
 def bit_fields(frame: pd.DataFrame) -> Figure:
     """The bits of each number in each data type, with their fields and what they decode to.
 
     Args:
-        frame: of `qmaps.analyze.bit_fields`: `map` (such as ``tree@8s``), `value` (the number),
-            `decoded` (the value that its bits stand for), `bit` (place, from 0), `set` (0 or 1),
-            `field` (name of the field that the bit belongs to).
+        frame: of `reproduction.analyses.bit_fields`: `map` (such as ``tree@8s``), `value` (the
+            number), `decoded` (the value that its bits stand for), `bit` (place, from 0), `set` (0
+            or 1), `field` (name of the field that the bit belongs to).
 
     Raises:
         BadValueError: columns or rows are missing.

@@ -11,9 +11,9 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from qmaps.algebra.quantizer import Quantizer, quantizer
-from qmaps.distributed.speedup._checks import count
-from qmaps.distributed.speedup.hardware import Hardware
-from qmaps.distributed.speedup.job import Job
+from reproduction.speedup._checks import count
+from reproduction.speedup.hardware import Hardware
+from reproduction.speedup.job import Job
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -10,9 +10,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from qmaps.algebra.quantizer import Quantizer, quantizer
-from qmaps.distributed.speedup._checks import count
-from qmaps.distributed.speedup.hardware import Hardware, Link
 from qmaps.errors import BadTypeError, BadValueError
+from reproduction.speedup._checks import count
+from reproduction.speedup.hardware import Hardware, Link
 
 SIZES = tuple(4**k * 1000 for k in range(8))
 """Bytes of the messages that are timed: 1 kB to 16 MB."""
@@ -71,7 +71,9 @@ def calibrate(
 
 def _run(folder: Path) -> dict[str, list[float]]:
     """Start both processes, and read what the first one measured."""
-    command = [sys.executable, "-m", "qmaps.distributed.speedup.transfers", str(folder)]
+    # As a file: the package would be imported with all papers.
+    file = Path(__file__).with_name("transfers.py")
+    command = [sys.executable, "-P", str(file), str(folder)]
     started: list[subprocess.Popen[str]] = []
     try:
         started += [

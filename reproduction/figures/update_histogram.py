@@ -9,8 +9,7 @@ from matplotlib.lines import Line2D
 from matplotlib.patches import Patch
 from matplotlib.ticker import PercentFormatter
 
-from qmaps.figures._declare import figure
-from qmaps.figures._style import COLOURS, SMALL, axes, legend_below, new, require
+from qmaps.figures._style import COLOURS, SMALL, axes, legend_below, new, require, styled
 
 NEEDED = ("parameter", "setting", "bin_left", "bin_right", "share", "cumulative")
 BARS, CURVE = COLOURS[4], COLOURS[1]
@@ -18,7 +17,7 @@ MARKS = {0.125: "$\\delta/8$", 0.5: "$\\delta/2$"}
 """Abscissas at which the cumulative share is written into a panel, if bins end there."""
 
 
-@figure()
+@styled
 def update_histogram(frame: pd.DataFrame) -> Figure:
     """Density and cumulative distribution of |update| / delta, a row per parameter.
 
@@ -26,11 +25,11 @@ def update_histogram(frame: pd.DataFrame) -> Figure:
     octave wide. Shares below delta / 8 and delta / 2 are written beside the curve.
 
     Args:
-        frame: frames of `qmaps.lpmm.underflow.Underflow.distribution` with a column added. The
-            columns are `parameter` (name), `bin_left`, `bin_right` (in units of delta; the first
-            bin may start at 0, the last may end at infinity), `share` (of the elements, 0 to 1),
-            `cumulative` (share up to the bin's right end, 0 to 1) and `setting` (label; each has
-            a column of panels).
+        frame: frames of `benchmarks.lpmm.update_sizes.Underflow.distribution` with a column added.
+            The columns are `parameter` (name), `bin_left`, `bin_right` (in units of delta; the
+            first bin may start at 0, the last may end at infinity), `share` (of the elements, 0 to
+            1), `cumulative` (share up to the bin's right end, 0 to 1) and `setting` (label; each
+            has a column of panels).
 
     Raises:
         BadValueError: columns or rows are missing.

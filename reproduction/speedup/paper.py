@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from qmaps.distributed.speedup.hardware import Hardware, Link
-from qmaps.distributed.speedup.job import Job
-from qmaps.distributed.speedup.node import NodeJob, Split
+from reproduction.speedup.hardware import Hardware, Link
+from reproduction.speedup.job import Job
+from reproduction.speedup.node import NodeJob, Split
 
 NERVANA_MS = 104.1
 """A pass of AlexNet on one GPU with NervanaGPU's kernels (Table 4)."""

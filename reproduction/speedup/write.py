@@ -1,4 +1,4 @@
-"""The results of ``qmaps speedup`` as files."""
+"""The results of ``python -m reproduction.speedup`` as files."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from qmaps.distributed.speedup.hardware import Hardware
-from qmaps.distributed.speedup.job import Job
 from qmaps.errors import BadValueError
 from qmaps.storage.files import output_folder, replacing, write_json, write_text
+from reproduction.speedup.hardware import Hardware
+from reproduction.speedup.job import Job
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -50,8 +50,8 @@ def write(
     Args:
         out: the folder, created if need be.
         command: the command line that is shown in the tables' file.
-        table: the frame of `qmaps.distributed.speedup.tables`.
-        curves: the frame of `qmaps.distributed.speedup.curves`.
+        table: the frame of `reproduction.speedup.tables`.
+        curves: the frame of `reproduction.speedup.curves`.
         hardware: the hardware of the curves.
         job: the job of the curves.
 
@@ -105,7 +105,7 @@ def markdown(table: pd.DataFrame, hardware: Hardware, command: str) -> str:
     """The tables as a page in Markdown.
 
     Args:
-        table: the frame of `qmaps.distributed.speedup.tables`.
+        table: the frame of `reproduction.speedup.tables`.
         hardware: the hardware of the curves, which the page describes.
         command: the command line that is shown at the top.
     """

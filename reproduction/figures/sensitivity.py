@@ -6,15 +6,14 @@ import pandas as pd
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from qmaps.figures._declare import figure
-from qmaps.figures._style import axes, legend_below, look, mark, new, require
+from qmaps.figures._style import axes, legend_below, look, mark, new, require, styled
 
 NEEDED = ("parameter", "value", "run", "seed", "loss")
 WIDE = 20
 """Values that span more than this factor get a logarithmic axis."""
 
 
-@figure()
+@styled
 def sensitivity(frame: pd.DataFrame, *, unit: str = "nats") -> Figure:
     """Final loss of several optimizers, one panel for each hyperparameter.
 

@@ -11,17 +11,18 @@ import pandas as pd
 import pytest
 
 import qmaps
-from qmaps.cli import main
-from qmaps.distributed import speedup
-from qmaps.distributed.speedup import Hardware, Job, Link, paper, predict
+from qmaps.cli import run_app
 from qmaps.errors import BadTypeError, BadValueError
+from reproduction import speedup
+from reproduction.speedup import Hardware, Job, Link, paper, predict
+from reproduction.speedup.__main__ import app
 
 SLOW = Hardware("slow", 1, 4, Link(1.0), Link(1.0), {"B2048/tree@8s": 2.0}, {"B2048/tree@8s": 1.0})
 
 
 def call(command: str, capsys: pytest.CaptureFixture[str]) -> tuple[int, str, str]:
     with pytest.raises(SystemExit) as caught:
-        main(shlex.split(command))
+        run_app(app, shlex.split(command))
     return int(caught.value.code or 0), *capsys.readouterr()
 
 
@@ -89,7 +90,7 @@ def test_hardware_in_a_file(tmp_path: Path, capsys) -> None:
     file = tmp_path / "mine.json"
     job = {"name": "net", "conv_ms": 9, "fc_ms": 1, "cover_ms": 0.2, "features": 64}
     file.write_text(json.dumps({"hardware": SLOW.to_json(), "job": job}))
-    command = f"speedup --hardware {file} --spec B2048/tree@8s --out {tmp_path / 'out'} --json"
+    command = f"--hardware {file} --spec B2048/tree@8s --out {tmp_path / 'out'} --json"
     code, out, err = call(command, capsys)
     assert (code, err) == (0, "")
     said = json.loads(out)
@@ -103,7 +104,7 @@ def test_hardware_in_a_file(tmp_path: Path, capsys) -> None:
     curves = pd.read_csv(tmp_path / "out" / "curves.csv")
     assert curves["speedup"].max() == pytest.approx(best["B2048/tree@8s"], rel=1e-5)
     # What it wrote is read again.
-    again = f"speedup --hardware {tmp_path / 'out' / 'hardware.json'} --out {tmp_path / 'two'}"
+    again = f"--hardware {tmp_path / 'out' / 'hardware.json'} --out {tmp_path / 'two'}"
     code, out, _ = call(again, capsys)
     assert code == 0
     assert "slow: 4 devices" in out
@@ -131,8 +132,14 @@ def test_hardware_in_a_file(tmp_path: Path, capsys) -> None:
 def test_bad_files(text: str, message: str, tmp_path: Path, capsys) -> None:
     file = tmp_path / "bad.json"
     file.write_text(text)
-    code, _, err = call(f"speedup --hardware {file} --out {tmp_path}", capsys)
+    code, _, err = call(f"--hardware {file} --out {tmp_path}", capsys)
     assert (code, err) == (2, f"error: {message.replace('FILE', str(file))}\n")
+
+
+def test_a_folder_that_cannot_be_written_is_told_before_any_work(capsys, monkeypatch) -> None:
+    monkeypatch.setattr(speedup, "calibrate", lambda: pytest.fail("it works already"))
+    said = "out='/proc/none' cannot be written (No such file or directory); give a writable folder"
+    assert call("--calibrate --out /proc/none", capsys) == (2, "", f"error: {said}\n")
 
 
 def test_bad_values() -> None:

@@ -7,14 +7,13 @@ import pandas as pd
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from qmaps.figures._declare import figure
-from qmaps.figures._style import COLOURS, axes, legend_below, new, require
+from qmaps.figures._style import COLOURS, axes, legend_below, new, require, styled
 
 STABLE, UNSTABLE = COLOURS[0], COLOURS[1]
 NEEDED = ("setting", "loss", "unstable")
 
 
-@figure()
+@styled
 def stability(frame: pd.DataFrame, *, unit: str = "nats", label: str = "") -> Figure:
     """Final loss of every run, one line per setting, and the share of unstable runs.
 

@@ -6,8 +6,7 @@ import pandas as pd
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
-from qmaps.figures._declare import figure
-from qmaps.figures._style import axes, legend_below, look, mark, new, require
+from qmaps.figures._style import axes, legend_below, look, mark, new, require, styled
 
 NEEDED = ("panel", "run", "step", "train", "test")
 LINEAR = 1.0
@@ -15,7 +14,7 @@ LINEAR = 1.0
 TICKS = (0, 0.5, 1, 2, 5, 10, 20, 50, 100)
 
 
-@figure()
+@styled
 def error_curves(frame: pd.DataFrame, *, error: str = "images in error") -> Figure:
     """Error on training and on test data over training, a row of panels for each net.
 

@@ -7,9 +7,9 @@ import pytest
 import torch
 
 import qmaps
-from qmaps import analyze
 from qmaps.errors import BadValueError
 from qmaps.normalize import BlockWise, PerTensor
+from reproduction import analyses
 
 EPS = 1e-6
 SPECS = ("logB64/log2@8u", "B64/linear0@8u", "B64/DE@4u")
@@ -60,7 +60,7 @@ def by_hand(spec: str, size: int | None, decades: int) -> list[dict[str, float]]
 @pytest.mark.parametrize("size", [64, 16, None])
 def test_every_number_by_hand(size: int | None) -> None:
     within = PerTensor() if size is None else BlockWise(size)
-    frame = analyze.error_per_decade(tensors(), SPECS, within=within, decades=6, eps=EPS)
+    frame = analyses.error_per_decade(tensors(), SPECS, within=within, decades=6, eps=EPS)
     assert frame["quantizer"].tolist() == [spec for spec in SPECS for _ in range(6)]
     assert frame["decade"].tolist() == 3 * list(range(6))
     for spec, rows in frame.groupby("quantizer"):
@@ -71,7 +71,7 @@ def test_every_number_by_hand(size: int | None) -> None:
 
 
 def test_a_decade_without_elements_has_no_error() -> None:
-    frame = analyze.error_per_decade({"v": torch.tensor([1.0, 5e-4])}, ["B256/DE@8u"], decades=5)
+    frame = analyses.error_per_decade({"v": torch.tensor([1.0, 5e-4])}, ["B256/DE@8u"], decades=5)
     assert frame["elements"].tolist() == [1, 0, 0, 1, 0]
     assert frame["share"].tolist() == [0.5, 0, 0, 0.5, 0]
     assert frame["mean_rel_error"].isna().tolist() == [False, True, True, False, True]
@@ -94,5 +94,5 @@ def test_bad_input() -> None:
     ):
         values, options = given
         with pytest.raises(BadValueError) as caught:
-            analyze.error_per_decade(values, SPECS, **options)
+            analyses.error_per_decade(values, SPECS, **options)
         assert str(caught.value) == message

@@ -1,4 +1,4 @@
-"""``qmaps speedup``."""
+"""``python -m reproduction.speedup``: the speed-up model of the 2015 paper."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from typing import Annotated
 
 import typer
 
+from qmaps.cli import run_app
 from qmaps.cli.options import AsJson, Out
 from qmaps.cli.output import command_line, print_json, print_table, progress, rows_of
 from qmaps.errors import BadValueError
@@ -39,18 +40,18 @@ def speedup(
     The command writes the tables, the curves, their figure, and a file for --hardware to OUT.
 
     Examples:
+        python -m reproduction.speedup --out runs/speedup
 
-        qmaps speedup --out runs/speedup
+        python -m reproduction.speedup --calibrate --nodes 1 --gpus-per-node 8 --out runs/here
 
-        qmaps speedup --calibrate --nodes 1 --gpus-per-node 8 --out runs/here
-
-        qmaps speedup --hardware runs/here/hardware.json --spec B128/DE@4s
+        python -m reproduction.speedup --hardware runs/here/hardware.json --spec B128/DE@4s
     """
-    from qmaps import figures
     from qmaps.algebra.quantizer import quantizer
-    from qmaps.distributed import speedup as model
-    from qmaps.distributed.speedup import paper, write
+    from qmaps.figures import save
     from qmaps.storage.files import output_folder
+    from reproduction import figures
+    from reproduction import speedup as model
+    from reproduction.speedup import paper, write
 
     if calibrate and hardware is not None:
         raise BadValueError("give either --hardware or --calibrate, not both")
@@ -72,10 +73,10 @@ def speedup(
             {"32-bit": None} | {q.spec: q for q in chosen},
             progress=lambda done, total, note: advance("predict", done, total, note),
         )
-        command = command_line()
+        command = command_line("python -m reproduction.speedup")
         paths = write.write(out, command, tables, curves, place, job)
         paths["figure"] = out / "speedup.png"
-        figures.save(figures.speedup(curves), paths["figure"])
+        save(figures.speedup(curves), paths["figure"])
     best = curves[(curves["panel"] == "GPUs") & (curves["gpus"] == place.gpus)]
     if as_json:
         print_json(
@@ -97,3 +98,10 @@ def speedup(
         ],
     )
     print("\n".join(map(str, paths.values())))
+
+
+app = typer.Typer(rich_markup_mode="markdown", pretty_exceptions_enable=False)
+app.command()(speedup)
+
+if __name__ == "__main__":
+    run_app(app)
