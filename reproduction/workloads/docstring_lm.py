@@ -12,10 +12,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from qmaps.lab.workloads import docstrings
-from qmaps.lab.workloads.base import REGISTRY, Batch, seeded
+from qmaps.lab.workloads.base import Batch, seeded
 from qmaps.lab.workloads.gpt import GPT, GPTShape
 from qmaps.lab.workloads.stdlib_lm import TINY, StdlibLM, StdlibLMTiny
+from reproduction.workloads import docstrings
 
 PRETRAINING = 500
 """Steps on source code, at a rate of 3e-3."""
@@ -92,6 +92,3 @@ class DocstringLM(StdlibLM):
         own = hashlib.sha256(b"\0\0".join(part.tobytes() for part in prose()))
         own.update(super().data_digest().encode())
         return own.hexdigest()[:16]
-
-
-REGISTRY[DocstringLM.name] = DocstringLM

