@@ -23,8 +23,8 @@ from benchmarks.command import among, command_line, count, one_line_errors
 from benchmarks.markdown import markdown
 from benchmarks.paired import detectable, paired
 from benchmarks.trials import FULL, Trial, run_all, with_others
-from qmaps.lab.judges import JUDGES
 from qmaps.storage.files import output_folder, replacing, write_text
+from reproduction.judges import JUDGES
 
 
 @dataclass(frozen=True)

@@ -25,8 +25,8 @@ from benchmarks.recorded import recorded
 from benchmarks.trials import FULL, Trial, restore, run_all
 from qmaps.algebra.pair import Pair
 from qmaps.analyze import replay
-from qmaps.lab.judges import JUDGES
 from qmaps.storage.files import output_folder, replacing, write_text
+from reproduction.judges import JUDGES
 
 WINDOW = 30
 """Steps of a replay, from half of the judge's steps on."""

@@ -9,7 +9,6 @@ from __future__ import annotations
 import functools
 import math
 import threading
-import warnings
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -290,16 +289,3 @@ def nesterov_product(beta1: float, decay: float, step: int) -> float:
 def _nesterov_products(beta1: float, decay: float) -> list[float]:  # noqa: ARG001
     """The products that `nesterov_product` has made so far, by step."""
     return [1.0]
-
-
-def __getattr__(name: str) -> type[StepScalar]:
-    """`Constant`, as `StepScalar` was called in version 0.1."""
-    if name != "Constant":
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    warnings.warn(
-        "Constant is deprecated and will be removed in version 0.3; use "
-        "qmaps.engines.step_scalars.StepScalar instead",
-        DeprecationWarning,
-        stacklevel=2,
-    )
-    return StepScalar

@@ -14,7 +14,7 @@ from qmaps.engines.masters import FORMS, MASTER, REMAINDER
 from qmaps.engines.philox import RoundingKey
 from qmaps.engines.step_scalars import StepScalar
 from qmaps.errors import BadTypeError, BadValueError, shown
-from qmaps.optim import hooks, saved_states, version_0_1
+from qmaps.optim import hooks, saved_states
 from qmaps.optim.checks import check_last_group
 from qmaps.optim.choice import (
     MARK,
@@ -116,7 +116,6 @@ class QuantizedOptimizer(UpdateRule, torch.optim.Optimizer):
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
-        version_0_1.adapt(cls)
         states = getattr(cls, "states", None)
         if states is not None:
             cls.state_names = tuple(states)
@@ -284,8 +283,6 @@ class QuantizedOptimizer(UpdateRule, torch.optim.Optimizer):
     def __setstate__(self, state: dict[str, Any]) -> None:
         for param, why in state.pop("_marked", ()):
             keep_in_32_bits(param, why)
-        if "_choices" in state:  # pickled by version 0.1
-            state = {**state, "choices": state["_choices"], "_skipped": state.get("_skipped", 0)}
         skipped = state.pop("_skipped", None)
         stream = state.pop("_stream", 1)
         super().__setstate__(state)

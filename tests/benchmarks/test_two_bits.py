@@ -9,7 +9,7 @@ from benchmarks import two_bits
 from benchmarks.judges import PAPER
 from benchmarks.trials import FULL
 from benchmarks.two_bits import CANDIDATES, COARSE, FINE, KNOWN, SOLO, THREE_AND_TWO, bits
-from qmaps.lab.judges import JUDGES
+from reproduction.judges import JUDGES
 
 
 def test_bits_count_scales() -> None:

@@ -19,7 +19,7 @@ KILLED = """
 import io, os, signal, sys
 from pathlib import Path
 import torch
-from qmaps import checkpoint, files
+from qmaps.storage import checkpoint, files
 
 path = Path(sys.argv[1])
 
@@ -172,8 +172,10 @@ matplotlib.use("Agg")
 import pandas as pd, torch
 from matplotlib.figure import Figure
 import qmaps
-from qmaps import capture, checkpoint, convert, figures, files, store
+from qmaps import capture, figures
+from qmaps.capture import conversion
 from qmaps.errors import OutputError
+from qmaps.storage import checkpoint, files
 
 out = Path(sys.argv[1])
 x = torch.randn(100, 100)
@@ -188,10 +190,10 @@ recorder = capture.StateRecorder(optimizer, out / "states", names=layer)
 write = {
     "c.pt": lambda path: checkpoint.save({"x": x}, path),
     "c2.pt": lambda path: checkpoint.save({"x": torch.zeros(2**20)}, path),
-    "converted.pt": lambda path: convert.convert_file(
+    "converted.pt": lambda path: conversion.convert_file(
         out / "in.pt", path, to="qmaps", overwrite=True
     ),
-    "t.safetensors": lambda path: store.save(
+    "t.safetensors": lambda path: qmaps.save(
         {"x": qmaps.quantizer("B128/DE@8s").quantize(x)}, path
     ),
     "states/step-00000001.safetensors": lambda _: recorder.record(),

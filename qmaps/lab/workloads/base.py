@@ -73,13 +73,6 @@ class Workload(ABC):
         with seeded(integer("seed", seed, 0)):
             return self.build()
 
-    def missing(self) -> str:
-        """A sentence on what is not installed and how to install it, or ``""``.
-
-        Here it is ``""``; a workload that needs further packages overrides the method.
-        """
-        return ""
-
     @abstractmethod
     def build(self) -> nn.Module:
         """A new model, its weights drawn from torch's generator."""
