@@ -141,6 +141,8 @@ def unknown_classes(path: str | os.PathLike[str] | IO[bytes]) -> list[str]:
     """
     try:
         return list(torch.serialization.get_unsafe_globals_in_checkpoint(path))
+    except MemoryError:
+        raise
     except Exception:  # torch raises many kinds on damaged files
         return []
 
@@ -153,7 +155,7 @@ def _reading(path: str | os.PathLike[str]) -> Iterator[None]:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # torch's advice on other kinds of file
             yield
-    except BadValueError:
+    except (BadValueError, MemoryError):
         raise
     except (FileNotFoundError, PermissionError, IsADirectoryError) as error:
         raise BadValueError(f"{shown} cannot be read ({error.strerror})") from None

@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
-from torch import Tensor
+from qmaps.capture.snapshot import Lazy
+from qmaps.errors import CaptureError, QmapsError
+from qmaps.storage.files import content_of
 
-from qmaps.errors import BadValueError, CaptureError
+LONGEST = 2**16
+"""Bytes of a small text file, such as ``latest``, at most."""
 
 StateDict = dict[str, Any]
 """An optimizer's state_dict with `Lazy` in place of tensors."""
@@ -52,8 +58,13 @@ class Reader(ABC):
         """
         return []
 
-    @abstractmethod
     def read(self, path: Path) -> list[StateDict]:
+        """`state_dicts`, with every error of a damaged file in one line, also of later reading."""
+        with damage(path):
+            return [_guarded(state_dict, path) for state_dict in self.state_dicts(path)]
+
+    @abstractmethod
+    def state_dicts(self, path: Path) -> list[StateDict]:
         """Read all but the tensors.
 
         Args:
@@ -67,29 +78,56 @@ class Reader(ABC):
 
         Raises:
             CaptureError: a file is missing, damaged, would run code, or does not fit the others.
+                Errors of other kinds are turned into this one by `read`.
         """
+
+
+@contextmanager
+def damage(path: Path) -> Iterator[None]:
+    """Turn whatever reading a damaged checkpoint raises into a `CaptureError` of one line."""
+    try:
+        yield
+    except (CaptureError, MemoryError):
+        raise
+    except QmapsError as error:
+        raise CaptureError(str(error)) from None
+    except OSError as error:
+        raise CaptureError(
+            f"{str(error.filename or path)!r} cannot be read ({error.strerror or error})"
+        ) from None
+    except Exception as error:  # the cause is kept for the case that it is a mistake of ours
+        raise CaptureError(
+            f"{str(path)!r} is a checkpoint whose parts do not fit together "
+            f"({type(error).__name__}: {error})"
+        ) from error
+
+
+def _guarded(value: Any, path: Path) -> Any:
+    """`value` with every `Lazy` in it under `damage`."""
+    if isinstance(value, Mapping):
+        return {key: _guarded(member, path) for key, member in value.items()}
+    if not isinstance(value, Lazy):
+        return value
+    calls = {name: getattr(value, name) for name in ("read", "store", "parts")}
+    return replace(
+        value, **{name: partial(_call, call, path) for name, call in calls.items() if call}
+    )
+
+
+def _call(call: Callable[..., Any], path: Path, *arguments: Any) -> Any:
+    with damage(path):
+        result = call(*arguments)
+    return partial(_call, result, path) if callable(result) else result
+
+
 
 
 def named_by(folder: Path, file: str) -> Path | None:
     """The folder in `folder` that a text file such as ``latest`` names; None if it names none."""
     try:
-        name = (folder / file).read_text().strip()
+        name = content_of(folder / file, LONGEST).decode().strip()
     except (OSError, ValueError):
         return None
     # Anything else could lead to files of another owner.
     plain = name not in ("", "..") and "\0" not in name and Path(name).name == name
     return folder / name if plain else None
-
-
-def reading(read: Callable[[], Tensor]) -> Callable[[], Tensor]:
-    """`read` with errors of files turned into CaptureError."""
-
-    def wrapped() -> Tensor:
-        try:
-            return read()
-        except CaptureError:
-            raise
-        except BadValueError as error:
-            raise CaptureError(str(error)) from None
-
-    return wrapped

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
 from safetensors import SafetensorError, safe_open
-from torch import Tensor
 
 from qmaps.capture import snapshot
 from qmaps.capture.readers.base import Reader, StateDict
-from qmaps.capture.snapshot import Lazy, Part
+from qmaps.capture.snapshot import Lazy
 from qmaps.errors import CaptureError, shown
 
 PREFIX = re.compile(r"(?:(?:optim|optimizer)\.)?state\.")
@@ -35,7 +34,7 @@ class NamedTensors(Reader):
 
     def holder(self, path: Path) -> Path | None:
         """`path`, if it is a safetensors file of another package with a state's name in it."""
-        if path.suffix != ".safetensors" or path.is_dir():
+        if path.suffix != ".safetensors" or not path.is_file():
             return None
         try:
             with safe_open(path, "numpy") as file:
@@ -45,8 +44,8 @@ class NamedTensors(Reader):
         except (OSError, SafetensorError):
             return None  # what is wrong with it is said where our own files are read
 
-    def read(self, path: Path) -> list[StateDict]:
-        """See `Reader.read`."""
+    def state_dicts(self, path: Path) -> list[StateDict]:
+        """See `Reader.state_dicts`."""
         state: dict[str, dict[str, Any]] = {}
         with safe_open(path, "numpy") as file:
             keys = list(file.keys())
@@ -67,7 +66,8 @@ class NamedTensors(Reader):
                         f"{str(path)!r} has {shown(key)} in {entry.get_dtype()}, which is not read"
                     )
                 shape = tuple(entry.get_shape())
-                lazy = Lazy(shape, dtype, _reader(path, key), parts=_parts(path, key))
+                read = partial(snapshot.read_named, path, key)
+                lazy = Lazy(shape, dtype, read, parts=partial(snapshot.parts_of_named, path, key))
                 state.setdefault(parameter, {})[found] = lazy
         return [{"state": state, "param_groups": [{"params": list(state)}]}]
 
@@ -80,23 +80,3 @@ def _state(key: str) -> str | None:
     last = key.rpartition(".")[2]
     known = last in OF_PARTS or any(last in family.states for family in FAMILIES.values())
     return last if known else None
-
-
-def _reader(path: Path, key: str) -> Callable[[], Tensor]:
-    def read() -> Tensor:
-        try:
-            return snapshot.read_named(path, key)
-        except (OSError, KeyError) as error:
-            raise CaptureError(f"{str(path)!r} cannot be read ({error})") from None
-
-    return read
-
-
-def _parts(path: Path, key: str) -> Callable[[], Part]:
-    def opened() -> Part:
-        try:
-            return snapshot.parts_of_named(path, key)
-        except (OSError, KeyError) as error:
-            raise CaptureError(f"{str(path)!r} cannot be read ({error})") from None
-
-    return opened

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 from torch import Tensor
 
-from qmaps.capture.readers.base import Reader, StateDict, named_by, reading
+from qmaps.capture.readers.base import Reader, StateDict, named_by
 from qmaps.capture.readers.rank_file import load_file
 from qmaps.capture.readers.zero import model_of, shapes_of, step_of, with_names
 from qmaps.capture.snapshot import Lazy
@@ -50,15 +50,15 @@ class Universal(Reader):
         files = sorted((path / "zero").rglob("*.pt"))
         return [file for file in files if file.name != f"{WEIGHTS}.pt"]
 
-    def read(self, path: Path) -> list[StateDict]:
-        """See `Reader.read`."""
+    def state_dicts(self, path: Path) -> list[StateDict]:
+        """See `Reader.state_dicts`."""
         folder = self.holder(path) or path
         about = folder / "zero" / OPTIMIZER
         try:
             common = load_file(about)
             groups = [dict(group) for group in common["param_groups"]]
             step = _step(common)
-        except CaptureError:
+        except BadValueError:
             raise
         except DAMAGE:
             raise CaptureError(
@@ -135,7 +135,7 @@ def _states(place: Path, shape: tuple[int, ...] | None) -> dict[str, Any]:
                 f"{str(file)!r} has the shape {own}, but {weights.name!r} beside it has "
                 f"{tuple(expected.shape)}; files of two parameters are mixed"
             )
-        read, store = reading(_reader(file, wanted)), _writer(file, wanted)
+        read, store = _reader(file, wanted), _writer(file, wanted)
         states[file.stem] = Lazy(wanted, tensor.dtype, read, store)
     return states
 
@@ -146,10 +146,7 @@ def _tensor(value: Any) -> Any:
 
 
 def _value(file: Path, *, verify_large: bool = True) -> Any:
-    try:
-        value = checkpoint.load(file, mmap=True, verify_large=verify_large)
-    except BadValueError as error:
-        raise CaptureError(str(error)) from None
+    value = checkpoint.load(file, mmap=True, verify_large=verify_large)
     if isinstance(value, Mapping) and "param" not in value:
         raise CaptureError(f"{str(file)!r} must have the entry 'param', a state of one parameter")
     return value

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from qmaps.capture.decoded import decoded
-from qmaps.capture.readers.base import Reader, StateDict, named_by, reading
+from qmaps.capture.readers.base import Reader, StateDict, named_by
 from qmaps.capture.readers.experts import Experts
 from qmaps.capture.readers.rank_file import Piece, Rank, load_file
 from qmaps.capture.readers.tensor_parallel import INFO, Column, merged
@@ -56,34 +56,25 @@ class Zero(Reader):
         """The files of all ranks."""
         return [file for files in _files(path).values() for file in files.values()]
 
-    def read(self, path: Path) -> list[StateDict]:
-        """See `Reader.read`."""
+    def state_dicts(self, path: Path) -> list[StateDict]:
+        """See `Reader.state_dicts`."""
         folder = self.holder(path) or path
         grid = _files(folder)
         models = {number: model_of(folder, number) for number in grid}
-        try:
-            _check_model_parallel(folder, grid, models)
-            columns = []
-            first: Rank | None = None
-            for number, files in grid.items():
-                ranks = [_rank(file) for file in files.values()]
-                _check(files, ranks)
-                first = first or ranks[0]
-                _check_alike(first, ranks[0])
-                path, saved = models[number]
-                experts = Experts.of(path, saved, several=len(grid) > 1)
-                state_dict = _state_dict(ranks, shapes_of(path, saved), experts)
-                found = saved.get(INFO) or ranks[0].optimizer.get(INFO)
-                columns.append(Column(path, {**saved, INFO: found}, state_dict))
-            return [merged(columns)]
-        except CaptureError:
-            raise
-        except BadValueError as error:
-            raise CaptureError(str(error)) from None
-        except DAMAGE:
-            raise CaptureError(
-                f"{str(folder)!r} is a checkpoint of DeepSpeed whose parts do not fit together"
-            ) from None
+        _check_model_parallel(folder, grid, models)
+        columns = []
+        first: Rank | None = None
+        for number, files in grid.items():
+            ranks = [_rank(file) for file in files.values()]
+            _check(files, ranks)
+            first = first or ranks[0]
+            _check_alike(first, ranks[0])
+            path, saved = models[number]
+            experts = Experts.of(path, saved, several=len(grid) > 1)
+            state_dict = _state_dict(ranks, shapes_of(path, saved), experts)
+            found = saved.get(INFO) or ranks[0].optimizer.get(INFO)
+            columns.append(Column(path, {**saved, INFO: found}, state_dict))
+        return [merged(columns)]
 
 
 def _is_here(path: Path) -> bool:
@@ -161,7 +152,7 @@ def _rank(path: Path) -> Rank:
         optimizer = load_file(path)["optimizer_state_dict"]
         inner = optimizer.get("base_optimizer_state") or optimizer["optimizer_state_dict"]
         return Rank(path, optimizer, inner["state"], inner["param_groups"])
-    except CaptureError:
+    except BadValueError:
         raise
     except DAMAGE:
         raise CaptureError(
@@ -401,8 +392,7 @@ def _joined(
         elif not isinstance(value, (Tensor, Lazy)):
             states[state] = value
         elif all(_holds(part, piece) for part, piece in zip(parts, pieces, strict=True)):
-            read = reading(_reader(shape, pieces, parts))
-            opened = partial(_opened, pieces, parts)
+            read, opened = _reader(shape, pieces, parts), partial(_opened, pieces, parts)
             states[state] = Lazy(shape, value.dtype, read, _writer(pieces, parts), opened)
         else:
             states[state] = Other()
