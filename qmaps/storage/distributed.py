@@ -7,13 +7,11 @@ Each chunk is a stream of ``torch.save``.
 
 from __future__ import annotations
 
-import errno
 import io
 import math
 import operator
 import os
 import pickle
-import stat
 from collections import OrderedDict
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
@@ -25,7 +23,7 @@ from torch import Tensor
 
 from qmaps.errors import DAMAGE, BadValueError
 from qmaps.storage import checkpoint, editing
-from qmaps.storage.files import content_of
+from qmaps.storage.files import content_of, size_of
 
 METADATA = ".metadata"
 
@@ -292,15 +290,13 @@ def _check_files(stored: Stored) -> None:
         ends[part.path] = max(ends.get(part.path, (0, "")), (part.start + part.length, key))
     for path, (end, key) in ends.items():
         try:
-            about = path.stat()
-            if not stat.S_ISREG(about.st_mode):
-                raise OSError(errno.EINVAL, "it is no regular file")
+            size = size_of(path)
         except OSError as error:
             raise BadValueError(
                 f"{str(path)!r} cannot be read ({error.strerror}); the metadata says that a part "
                 f"of {key!r} is in it"
             ) from None
-        if (size := about.st_size) < end:
+        if size < end:
             raise BadValueError(
                 f"{str(path)!r} is truncated: it has {size} bytes, and the metadata says that "
                 f"{key!r} ends at byte {end}"

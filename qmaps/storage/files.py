@@ -80,20 +80,25 @@ def exists(path: Path) -> bool:
         return False
 
 
-def content_of(path: Path, most: int | None = None) -> bytes:
-    """The bytes of a regular file; what may never end, such as a pipe or a device, is refused.
-
-    Args:
-        path: the file, or a link to one.
-        most: number of bytes that it may have.
+def size_of(path: Path) -> int:
+    """Number of bytes of a regular file; a pipe or a device, which may never end, is refused.
 
     Raises:
-        OSError: there is no such file, or it has more bytes.
+        OSError: there is no such file.
     """
     about = path.stat()
     if not stat.S_ISREG(about.st_mode):
         raise OSError(errno.EINVAL, "it is no regular file", str(path))
-    if most is not None and about.st_size > most:
+    return about.st_size
+
+
+def content_of(path: Path, most: float = math.inf) -> bytes:
+    """The bytes of a regular file.
+
+    Raises:
+        OSError: there is no such file, or it has more than `most` bytes.
+    """
+    if size_of(path) > most:
         raise OSError(errno.EFBIG, os.strerror(errno.EFBIG), str(path))
     return path.read_bytes()
 

@@ -10,12 +10,16 @@ from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
+from qmaps.capture.decoded import decoded
 from qmaps.capture.snapshot import Lazy
-from qmaps.errors import CaptureError, QmapsError
+from qmaps.errors import CaptureError, QmapsError, shown
 from qmaps.storage.files import content_of
 
 LONGEST = 2**16
 """Bytes of a small text file, such as ``latest``, at most."""
+
+OF_PARTS = ("state1", "state2", "absmax1", "absmax2", "qmap1", "qmap2", "step")
+"""Names of what is kept of one state, and of the number of steps."""
 
 StateDict = dict[str, Any]
 """An optimizer's state_dict with `Lazy` in place of tensors."""
@@ -96,22 +100,25 @@ def damage(path: Path) -> Iterator[None]:
             f"{str(error.filename or path)!r} cannot be read ({error.strerror or error})"
         ) from None
     except Exception as error:  # the cause is kept for the case that it is a mistake of ours
-        raise CaptureError(
-            f"{str(path)!r} is a checkpoint whose parts do not fit together "
-            f"({type(error).__name__}: {error})"
-        ) from error
+        raise unfit(path, error) from error
+
+
+def unfit(path: Path, error: Exception) -> CaptureError:
+    """The error for parts of a checkpoint of which one raised `error`."""
+    return CaptureError(
+        f"{str(path)!r} is a checkpoint whose parts do not fit together "
+        f"({type(error).__name__}: {error})"
+    )
 
 
 def _guarded(value: Any, path: Path) -> Any:
-    """`value` with every `Lazy` in it under `damage`."""
+    """`value`, in which every `Lazy` reads under `damage`."""
     if isinstance(value, Mapping):
         return {key: _guarded(member, path) for key, member in value.items()}
     if not isinstance(value, Lazy):
         return value
-    calls = {name: getattr(value, name) for name in ("read", "store", "parts")}
-    return replace(
-        value, **{name: partial(_call, call, path) for name, call in calls.items() if call}
-    )
+    parts = value.parts and partial(_call, value.parts, path)
+    return replace(value, read=partial(_call, value.read, path), parts=parts)
 
 
 def _call(call: Callable[..., Any], path: Path, *arguments: Any) -> Any:
@@ -120,6 +127,46 @@ def _call(call: Callable[..., Any], path: Path, *arguments: Any) -> Any:
     return partial(_call, result, path) if callable(result) else result
 
 
+
+
+def state_of(key: str) -> str | None:
+    """The name of a state at the end of a key; None if it is no optimizer's here."""
+    # Imported here because reading other files needs no optimizer.
+    from qmaps.capture.conversion.families import FAMILIES
+
+    last = key.rpartition(".")[2]
+    known = last in OF_PARTS or any(last in family.states for family in FAMILIES.values())
+    return last if known else None
+
+
+def lacking(state_dict: StateDict) -> tuple[Any, str] | None:
+    """A parameter and a state that it lacks and another one of its group has beside all its own.
+
+    A parameter without states has not been stepped, and one with others may be kept differently,
+    as factored second moments are.
+    """
+    for group in state_dict["param_groups"]:
+        states = {name: state_dict["state"].get(name) for name in group["params"]}
+        names = {name: frozenset(decoded(own)) for name, own in states.items() if own}
+        for other in set(names.values()):
+            for name, own in names.items():
+                if own < other and (lost := [s for s in other - own if state_of(str(s))]):
+                    return name, min(map(str, lost))
+    return None
+
+
+def refuse_lacking(path: Path, state_dict: StateDict) -> StateDict:
+    """The state_dict of a checkpoint in which no state is missing.
+
+    Raises:
+        CaptureError: `lacking` finds one.
+    """
+    if found := lacking(state_dict):
+        raise CaptureError(
+            f"{str(path)!r} has no {shown(found[1])} of {shown(found[0])}; other parameters of its "
+            "group have this state"
+        )
+    return state_dict
 
 
 def named_by(folder: Path, file: str) -> Path | None:

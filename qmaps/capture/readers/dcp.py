@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
-from qmaps.capture.readers.base import Reader, StateDict
+from qmaps.capture.readers.base import Reader, StateDict, refuse_lacking
 from qmaps.capture.snapshot import Lazy
 from qmaps.errors import CaptureError, shown
 from qmaps.storage import distributed
@@ -71,7 +71,7 @@ class DistributedCheckpoint(Reader):
                 f"{str(folder)!r} must hold an optimizer state_dict ('state' and 'param_groups'), "
                 f"but holds {some or 'nothing'}"
             )
-        return [found.state_dict() for found in complete]
+        return [refuse_lacking(folder, found.state_dict()) for found in complete]
 
 
 def _check_steps(stored: Stored) -> None:

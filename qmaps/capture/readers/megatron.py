@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, ClassVar
 
-from qmaps.capture.readers.base import LONGEST, Reader, StateDict
+from qmaps.capture.readers.base import LONGEST, Reader, StateDict, refuse_lacking
 from qmaps.capture.snapshot import Lazy
 from qmaps.errors import DAMAGE, CaptureError, shown
 from qmaps.storage import checkpoint, distributed
@@ -76,7 +76,8 @@ class Megatron(Reader):
         if (step := options.pop("step", None)) is not None:
             for states in state.values():
                 states["step"] = step
-        return [{"state": state, "param_groups": [{**options, "params": list(state)}]}]
+        groups = [{**options, "params": list(state)}]
+        return [refuse_lacking(folder, {"state": state, "param_groups": groups})]
 
 
 def _is_here(path: Path) -> bool:

@@ -10,15 +10,12 @@ from typing import Any, ClassVar
 from safetensors import SafetensorError, safe_open
 
 from qmaps.capture import snapshot
-from qmaps.capture.readers.base import Reader, StateDict
+from qmaps.capture.readers.base import OF_PARTS, Reader, StateDict, state_of
 from qmaps.capture.snapshot import Lazy
 from qmaps.errors import CaptureError, shown
 
 PREFIX = re.compile(r"(?:(?:optim|optimizer)\.)?state\.")
 """What may stand before all names."""
-
-OF_PARTS = ("state1", "state2", "absmax1", "absmax2", "qmap1", "qmap2", "step")
-"""Names of what is kept of one state, and of the number of steps."""
 
 DTYPES = {name: dtype for dtype, name in snapshot.DTYPES.items()}
 
@@ -39,7 +36,7 @@ class NamedTensors(Reader):
         try:
             with safe_open(path, "numpy") as file:
                 ours = snapshot.KEY in (file.metadata() or {})
-                named = any(_state(key) for key in file.keys())  # noqa: SIM118
+                named = any(state_of(key) for key in file.keys())  # noqa: SIM118
                 return path if named and not ours else None
         except (OSError, SafetensorError):
             return None  # what is wrong with it is said where our own files are read
@@ -53,7 +50,7 @@ class NamedTensors(Reader):
             for key in keys:
                 name = PREFIX.sub("", key, count=1) if prefixed else key
                 parameter, dot, _ = name.rpartition(".")
-                if not (dot and (found := _state(key))):
+                if not (dot and (found := state_of(key))):
                     raise CaptureError(
                         f"{str(path)!r} has the tensor {shown(key)}; in a file of optimizer states "
                         "every name must be PARAMETER.STATE, such as layer.weight.exp_avg"
@@ -70,13 +67,3 @@ class NamedTensors(Reader):
                 lazy = Lazy(shape, dtype, read, parts=partial(snapshot.parts_of_named, path, key))
                 state.setdefault(parameter, {})[found] = lazy
         return [{"state": state, "param_groups": [{"params": list(state)}]}]
-
-
-def _state(key: str) -> str | None:
-    """The state's name at the end of a tensor's; None if there is none."""
-    # Imported here because reading other files needs no optimizer.
-    from qmaps.capture.conversion.families import FAMILIES
-
-    last = key.rpartition(".")[2]
-    known = last in OF_PARTS or any(last in family.states for family in FAMILIES.values())
-    return last if known else None
