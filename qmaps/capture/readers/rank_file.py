@@ -8,6 +8,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from torch import Tensor
+
 from qmaps.errors import BadValueError, CaptureError
 from qmaps.storage import checkpoint
 
@@ -42,6 +44,13 @@ class Rank:
     optimizer: Mapping[str, Any]
     states: Mapping[Any, Mapping[str, Any]]
     groups: Sequence[Mapping[str, Any]]
+
+    @property
+    def masters(self) -> Sequence[Tensor]:
+        """The weights in float32, cut as the states are; in ZeRO 3 they are the only ones."""
+        of_stages = self.optimizer.get("single_partition_of_fp32_groups")  # 1 and 2
+        found: Sequence[Tensor] = of_stages or self.optimizer["fp32_flat_groups"]
+        return found
 
     @cached_property
     def damage(self) -> BadValueError | None:
