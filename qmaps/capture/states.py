@@ -13,7 +13,7 @@ from torch import Tensor
 
 from qmaps.capture.gradients import Window
 from qmaps.capture.snapshot import Lazy, Part
-from qmaps.errors import BadTypeError, BadValueError, CaptureError
+from qmaps.errors import DAMAGE, BadTypeError, BadValueError, CaptureError
 from qmaps.maps import _html
 
 PART = 2**22
@@ -235,7 +235,7 @@ class CapturedStates:
             yield
         except CaptureError:
             raise
-        except (LookupError, TypeError, ValueError) as error:
+        except DAMAGE as error:
             raise CaptureError(
                 f"state {state!r} of parameter {parameter!r} in {self.source!r} is damaged: {error}"
             ) from None
