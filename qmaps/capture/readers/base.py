@@ -81,6 +81,13 @@ def named_by(folder: Path, file: str) -> Path | None:
     return folder / name if plain else None
 
 
+def equal(one: Tensor, other: Tensor) -> bool:
+    """Return True if two tensors have the same values, NaN where the other has NaN included."""
+    if one.equal(other):
+        return True
+    return one.shape == other.shape and bool(((one == other) | (one.isnan() & other.isnan())).all())
+
+
 def reading(read: Callable[[], Tensor]) -> Callable[[], Tensor]:
     """`read` with errors of files turned into CaptureError."""
 
