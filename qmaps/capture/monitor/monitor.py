@@ -299,15 +299,15 @@ class Monitor:
             log(values, step)
 
     def _write(self, file: CsvFile, step: int) -> None:
-        if step <= file.last:
-            last = f"has rows up to step {file.last}; earlier steps are not written again"
-            self._tell(f"{str(file.path)!r} {last}", topic="earlier")
-            return
         try:
-            file.append(self.rows, step)
+            written = step >= file.last and file.append(self.rows, step)
         except OSError as error:  # a full disk is no reason to lose a run
             reason = f"cannot be written ({error.strerror or error})"
             self._tell(f"{str(file.path)!r} {reason}", topic="written")
+            return
+        if not written:
+            last = f"has rows up to step {file.last}; earlier steps are not written again"
+            self._tell(f"{str(file.path)!r} {last}", topic="earlier")
 
     def _tell(self, text: str, *, topic: str) -> None:
         """Warn once about each topic."""
