@@ -250,18 +250,16 @@ class StateRecorder:
             return 0
         counts = state_counts(self.optimizer, self._names)
         taken = max(counts.values(), default=0)
+        wanted = {label: count for label, count in counts.items() if self._wanted(label)}
         for step in reversed(snapshot.steps_in(self.folder)):
             try:
                 scalars = snapshot.read_about(snapshot.path_of(self.folder, step)).scalars
             except CaptureError:
                 continue
-            earlier = {
-                label: states["step"] for label, states in scalars.items() if "step" in states
-            }
-            if all(counts.get(label, -1) >= count for label, count in earlier.items()):
-                since = [
-                    n - earlier.get(label, 0) for label, n in counts.items() if self._wanted(label)
-                ]
+            earlier = {name: states["step"] for name, states in scalars.items() if "step" in states}
+            is_known = bool(earlier) == bool(counts)  # snapshots of early versions have no counts
+            if is_known and all(counts.get(name, -1) >= count for name, count in earlier.items()):
+                since = [count - earlier.get(name, 0) for name, count in wanted.items()]
                 return max(taken, step + int(max(since, default=0)))
         return taken
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 
-from qmaps.capture import Monitor
+from qmaps.capture import CapturedStates, Monitor
 from qmaps.capture.monitor.monitor import COLUMNS
 from qmaps.errors import OutputError
 from tests.capture.monitor.test_monitor import steps
@@ -61,6 +61,8 @@ def test_names_of_any_characters_do_not_end_the_training(tmp_path: Path) -> None
         assert [row["parameter"] for row in monitor.rows[::2]] == names
     written = ["a\\nb", "c\\u2028d", "e\\rf", "g\\ud800h", 'i,"j"é']
     assert [row["parameter"] for row in rows(out)[::2]] == written * 2
+    states = {name: {"exp_avg": torch.ones(2)} for name in names}
+    assert len(CapturedStates.from_tensors(states).fingerprint()) == 64
     assert [name for name in run.logged[0][0] if "sqnr" in name and name.endswith("sq")] == [
         f"sqnr_db/{name}.exp_avg_sq" for name in written
     ]
