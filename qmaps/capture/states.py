@@ -364,7 +364,8 @@ class CapturedStates:
         for parameter, states in self._tensors.items():
             for state in states:
                 shape = self.shape(parameter, state)
-                digest.update(f"{parameter}\0{state}\0{shape}\0".encode())
+                name = f"{parameter}\0{state}\0{shape}\0"
+                digest.update(name.encode(errors="surrogatepass"))
                 read, numel = self.opened(parameter, state), math.prod(shape)
                 for begin in range(0, numel, PART):
                     part = read(begin, min(begin + PART, numel)).contiguous()

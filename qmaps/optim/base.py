@@ -219,6 +219,7 @@ class QuantizedOptimizer(UpdateRule, torch.optim.Optimizer):
                 loss = closure()
         step = self._stepper.step
         if torch.compiler.is_compiling():  # calls of an engine cannot be traced
+            torch._dynamo.comptime.comptime(_leave_graph)
             step = torch.compiler.disable(step)  # type: ignore[no-untyped-call]
         step(self)
         return loss
@@ -342,6 +343,14 @@ class QuantizedOptimizer(UpdateRule, torch.optim.Optimizer):
         if (about := saved.get(saved_states.ABOUT)) is not None:  # torch's have none
             saved_states.warn_of_stream(about.get("stream", 1), groups, states, stacklevel=4)
         self.__setstate__({"state": defaultdict(dict, states), "param_groups": groups})
+
+
+def _leave_graph(compiling: Any) -> None:
+    """End a graph of torch.compile; with ``fullgraph=True``, torch raises this as an error."""
+    compiling.graph_break(
+        "optimizer.step() of qmaps cannot be part of a graph: compile without fullgraph=True, or "
+        "call it outside the compiled function"
+    )
 
 
 def _check_form(form: Any) -> None:

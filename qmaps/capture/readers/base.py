@@ -178,3 +178,10 @@ def named_by(folder: Path, file: str) -> Path | None:
     # Anything else could lead to files of another owner.
     plain = name not in ("", "..") and "\0" not in name and Path(name).name == name
     return folder / name if plain else None
+
+
+def equal(one: Tensor, other: Tensor) -> bool:
+    """Return True if two tensors have the same values, NaN where the other has NaN included."""
+    if one.equal(other):
+        return True
+    return one.shape == other.shape and bool(((one == other) | (one.isnan() & other.isnan())).all())

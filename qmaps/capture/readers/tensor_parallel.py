@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from qmaps.capture.readers.base import StateDict
+from qmaps.capture.readers.base import StateDict, equal
 from qmaps.capture.snapshot import Lazy, Part
 from qmaps.errors import CaptureError, shown
 
@@ -268,7 +268,7 @@ def _pieces(pattern: str) -> tuple[list[tuple[re.Pattern[str], str]], bool]:
 
 def _same(name: str, own: Sequence[Lazy], folder: Path) -> Tensor:
     tensor, *others = (lazy.read() for lazy in own)
-    if not all(tensor.equal(other) for other in others):
+    if not all(equal(tensor, other) for other in others):
         raise CaptureError(
             f"{str(folder)!r}: model-parallel ranks differ in {name!r}, of which each should have "
             "the same copy; files of two checkpoints are mixed, or stages do not share it"

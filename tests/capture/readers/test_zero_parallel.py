@@ -278,6 +278,18 @@ def test_copies_that_differ_are_refused(name: str, tmp_path: Path) -> None:
     )
 
 
+def test_copies_of_a_diverged_run_are_equal(tmp_path: Path) -> None:
+    source = copied("deepspeed/parallel-zero1", tmp_path)
+    for path in source.glob("global_step3/*_optim_states.pt"):
+
+        def diverge(value: dict[str, Any]) -> None:
+            for state in value["optimizer_state_dict"]["base_optimizer_state"]["state"].values():
+                state["exp_avg"].fill_(float("nan"))
+
+        edit(path, diverge)
+    assert load(source).tensor("down.bias", "exp_avg", check=False).isnan().all()
+
+
 def test_experts_of_other_ranks_are_refused(tmp_path: Path) -> None:
     folder = copied("deepspeed/parallel-experts", tmp_path) / "global_step3"
     name = "layer_0_expert_{}_mp_rank_00_model_states.pt"
