@@ -29,6 +29,7 @@ from qmaps.engines.step import (
     codes_of,
     spanning_states,
 )
+from qmaps.engines.threads import safe_after_fork
 from qmaps.maps.base import Map
 from qmaps.maps.fitted import FittedMap
 from qmaps.normalize.base import Normalizer
@@ -244,6 +245,7 @@ def _state_supported(
     return value is None or (value.quantizer.spec == q.spec and readable(value))
 
 
+@safe_after_fork()
 def start(given: ParameterStep) -> None:
     """Create what a parameter does not have yet: its step, master copy, and states of zeros."""
     storage, device = given.storage, given.param.device
@@ -260,6 +262,7 @@ def start(given: ParameterStep) -> None:
             )
 
 
+@safe_after_fork()
 def zero(
     q: Quantizer, shape: tuple[int, ...], device: torch.device, key: RoundingKey | None = None
 ) -> QuantizedTensor:

@@ -15,6 +15,7 @@ from torch import Tensor
 from qmaps.algebra.quantized import QuantizedTensor
 from qmaps.distributed.shards import shard_of
 from qmaps.engines.step import codes_of
+from qmaps.engines.threads import safe_after_fork
 from qmaps.errors import BadValueError, NonFiniteError, shown
 from qmaps.optim.checks import check_gradient
 from qmaps.optim.entries import Entry, label_of
@@ -74,6 +75,7 @@ def _error(label: str, grad: Tensor, count: int, first: int) -> NonFiniteError:
     )
 
 
+@safe_after_fork()
 def bad_elements(entries: Sequence[Entry]) -> list[tuple[int, int]]:
     """For each gradient, how many elements are not finite, and the first one's flat index.
 

@@ -94,6 +94,7 @@ def run(
         SpecError: a spec does not parse; nothing has been measured.
         CaptureError: there are no states, none is large enough, a pair is given and no parameter
             has both moments, or a state holds NaN or infinity.
+        BadTypeError: `executor` or `workers` has a wrong type.
         BadValueError: states without a path are given to workers, `executor` and `workers` are
             combined, `shard` is none or lacks `out`, `sample` is no share above 0 and at most 1, or
             `memory` is not enough for a parameter.
