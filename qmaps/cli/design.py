@@ -17,7 +17,7 @@ from qmaps.cli.options import (
     States,
     recorded,
 )
-from qmaps.cli.output import print_json, print_table, progress
+from qmaps.cli.output import print_json, print_lines, print_table, progress
 from qmaps.errors import BadValueError
 
 if TYPE_CHECKING:
@@ -149,11 +149,13 @@ def _print(found: Design, top: int, folder: Path) -> None:
         ],
     )
     if not found.held_out:
-        print("the window is too short to hold out a half; choice and measures share gradients")
+        print_lines(
+            "the window is too short to hold out a half; choice and measures share gradients"
+        )
     if found.gradients != "recorded":
-        print("gradients were not recorded; they were simulated from the moments")
-    print(f"chosen: {found.pair}")
+        print_lines("gradients were not recorded; they were simulated from the moments")
+    print_lines(f"chosen: {found.pair}")
     for book in found.codebooks:
         name = "first" if book.signed else "second"
-        print(f"codebook: {book.label}={folder / name}.txt")
-    print(f"record: {folder / 'design.json'}")
+        print_lines(f"codebook: {book.label}={folder / name}.txt")
+    print_lines(f"record: {folder / 'design.json'}")

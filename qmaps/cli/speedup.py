@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from qmaps.cli.options import AsJson, Out
-from qmaps.cli.output import command_line, print_json, print_table, progress, rows_of
+from qmaps.cli.output import command_line, print_json, print_lines, print_table, progress, rows_of
 from qmaps.errors import BadValueError
 
 
@@ -96,4 +96,4 @@ def speedup(
             for r in best.to_dict("records")
         ],
     )
-    print("\n".join(map(str, paths.values())))
+    print_lines(*paths.values())
