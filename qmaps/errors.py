@@ -89,6 +89,7 @@ def one_line(message: str, most: int = LONGEST) -> str:
     """
     if "\n" in message or "\r" in message:
         message = " ".join(message.split())
+    message = printable(message)
     if len(message) <= most:
         return message
     end = most * 2 // 5

@@ -170,9 +170,9 @@ def _finite(value: Any) -> Any:
 
 
 def write_text(path: str | os.PathLike[str], text: str) -> None:
-    """Write `text` in UTF-8, atomically."""
+    """Write `text` in UTF-8, atomically; what UTF-8 cannot hold is written as its escape."""
     with replacing(path) as temporary:
-        temporary.write_text(text, encoding="utf-8")
+        temporary.write_text(text, encoding="utf-8", errors="backslashreplace")
 
 
 def write_record(

@@ -11,6 +11,7 @@ import pandas as pd
 
 from qmaps.algebra.pair import Pair
 from qmaps.analyze.recommend.loss import SCALE
+from qmaps.errors import printable
 from qmaps.maps import _html
 from qmaps.optim import Choice
 
@@ -89,7 +90,7 @@ class Recommendation:
 
     def __str__(self) -> str:
         lines = [
-            f"{self.verdict}: {self.reason} (step cost {self.step_cost:.2g})",
+            f"{self.verdict}: {printable(self.reason)} (step cost {self.step_cost:.2g})",
             f"states: {self.nbytes:,} bytes, {self.full_nbytes:,} in 32 bits; "
             f"{self.bits_per_element:.2f} bits per element of quantized parameters",
         ]

@@ -10,6 +10,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
+from torch import Tensor
+
 from qmaps.capture.decoded import decoded
 from qmaps.capture.snapshot import Lazy
 from qmaps.errors import CaptureError, QmapsError, shown
