@@ -281,6 +281,49 @@ def test_diagnostic_pairs_are_not_chosen_unless_asked(states: CapturedStates) ->
     assert diagnostic(Pair.parse(chosen[1][0]))
 
 
+def test_second_moments_that_can_be_zero_are_not_chosen_unless_named() -> None:
+    draw = torch.Generator().manual_seed(0)
+    v = torch.rand(48, 128, generator=draw) + 0.5  # with no zero points under any map
+    tensors = {"w": {"exp_avg": torch.randn(48, 128, generator=draw) * 0.3, "exp_avg_sq": v}}
+    for options in ({"bits": 8.3}, {"bits": 24}, {"bits": 24, "diagnostics": True}):
+        found = run(tensors, steps=4, **options)
+        named = [found.choice, *found.singles.values(), found.simplest]
+        texts = [choice.to_json() for choice in named if choice is not None]
+        assert len(texts) > 4
+        assert not any("/DE@8u" in text for text in texts)
+        row = found.pairs.set_index("preset").loc["paper-8bit"]
+        assert (row["zero_point_share"], bool(row["diagnostic"])) == (0, True)
+    asked = run(tensors, steps=4, bits=8.3, candidates=["paper-8bit", "4bit"])
+    assert asked.choice.to_json().count("B2048/DE@8u") == 1
+
+
+def test_zero_points_are_counted_on_all_elements() -> None:
+    draw = torch.Generator().manual_seed(0)
+    v = torch.rand(600, 64, generator=draw) + 0.5
+    v[1, :40] = 1e-8  # in no row that is replayed
+    m = torch.randn(600, 64, generator=draw).sign() * 0.3
+    states = {"w": {"exp_avg": m, "exp_avg_sq": v}, "small": {"exp_avg": m, "exp_avg_sq": v + 1}}
+    found = recommend(states, bits=9, share=0.01, candidates=[ZERO, FOUR, EIGHT])
+    rows = found.tensors.set_index(["parameter", "quantizer"])
+    assert rows.loc[("w", ZERO), "replayed"] < 3000
+    assert rows.loc[("w", ZERO), "zero_point_share"] == 40 / (600 * 64)
+    assert rows.loc[("w", ZERO), "verdict"] == "unsafe"
+    assert rows.loc[("small", ZERO), "zero_point_share"] == 0
+    assert found.pairs.set_index("quantizer").loc[ZERO, "verdict"] == "unsafe"
+    assert (rows.xs(EIGHT, level="quantizer")["zero_point_share"] == 0).all()
+
+
+def test_presets_are_candidates_by_name(states: CapturedStates) -> None:
+    found = recommend(states, candidates=["4bit", "8bit"], bits=6.3)
+    assert sorted(found.pairs["preset"]) == ["4bit", "8bit"]
+    with pytest.raises(BadValueError) as caught:
+        recommend(states, candidates=["4bits"])
+    assert str(caught.value) == (
+        "pair='4bits' is not a preset; allowed are 32bit, 8bit, 4bit, 3bit, 2bit, paper-8bit, "
+        "paper-4bit, or 'FIRST + SECOND' of specs; nearest match: 4bit"
+    )
+
+
 def test_parameters_that_are_not_named_stay_in_32_bits(states: CapturedStates) -> None:
     found = recommend(states, parameters=["a*", "c"])
     assert found.choice.overrides["b"] is None
