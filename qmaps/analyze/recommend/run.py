@@ -55,6 +55,8 @@ from qmaps.optim import Choice
 from qmaps.optim.patterns import grouped
 from qmaps.optim.presets import pair_of
 
+OPTIONS = ("lr", "betas", "eps", "weight_decay")
+"""Options of parameter groups that code repeats."""
 STEPS = 60
 """Steps of the replay, about."""
 ELEMENTS = 2**18
@@ -223,9 +225,30 @@ def run(
         simplest=None if simplest is None else choice(dict.fromkeys(picks, simplest)),
         gradients=measures["gradients"],
         min_quantized_size=min_quantized_size,
+        options=_options(captured),
         pairs=table,
         tensors=tensors,
     )
+
+
+def _options(states: CapturedStates) -> dict[str, dict[str, Any]]:
+    """Those options of each parameter's group that differ between groups; of names alone."""
+    if states.naming.startswith("numbers"):
+        return {}
+    options = {name: states.hyperparameters(name) for name in states.parameters()}
+    for of_group in options.values():  # the schedule makes lr of it
+        of_group["lr"] = of_group.get("initial_lr", of_group.get("lr"))
+    differing = [
+        key for key in OPTIONS if len({str(given.get(key)) for given in options.values()}) > 1
+    ]
+    return {
+        name: {key: _plain(given[key]) for key in differing if given.get(key) is not None}
+        for name, given in options.items()
+    }
+
+
+def _plain(value: Any) -> Any:
+    return tuple(value) if isinstance(value, list) else value
 
 
 def _replayed(states: CapturedStates, names: list[str]) -> list[str]:

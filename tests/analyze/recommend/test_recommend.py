@@ -313,6 +313,55 @@ def test_zero_points_are_counted_on_all_elements() -> None:
     assert (rows.xs(EIGHT, level="quantizer")["zero_point_share"] == 0).all()
 
 
+def test_what_is_not_measured_or_unsafe_is_named() -> None:
+    draw = torch.Generator().manual_seed(0)
+    m, v = torch.randn(48, 128, generator=draw), torch.rand(48, 128, generator=draw) + 0.5
+    hard = v * 10.0 ** (-8 - 8 * torch.rand(48, 128, generator=draw))
+    tensors = {
+        "heavy": {"exp_avg": m, "exp_avg_sq": v},
+        "light": {"exp_avg": m * hard.sqrt(), "exp_avg_sq": hard},
+        "never": dict.fromkeys(("exp_avg", "exp_avg_sq"), torch.zeros(48, 128)),
+    }
+    found = recommend(tensors, bits=8, candidates=["B256/DE@8s + rank1/linear@4u"])
+    rows = found.tensors[found.tensors["chosen"]].set_index("parameter")
+    assert rows["verdict"].to_dict() == {
+        "heavy": "safe", "light": "unsafe", "never": "not measured"
+    }  # fmt: skip
+    assert found.verdict == "safe"
+    assert "; light is unsafe: updates keep " in found.reason
+    for note in ("Unsafe by themselves: light.", "Not measured: the replayed rows have no updates "
+                 "in never.", "Step 0 is early: ", "Gradients were not recorded; "):  # fmt: skip
+        assert note in str(found)
+
+
+def test_the_code_has_the_parameter_groups_of_the_run(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    block = torch.nn.Sequential(torch.nn.Linear(80, 80), torch.nn.LayerNorm(80))
+    model = torch.nn.Sequential(torch.nn.Embedding(100, 80), *[block] * 2, torch.nn.Linear(80, 9))
+    named = list(model.named_parameters())
+    groups = [
+        {"params": [(n, p) for n, p in named if p.ndim > 1], "weight_decay": 0.1},
+        {"params": [(n, p) for n, p in named if p.ndim <= 1], "weight_decay": 0.0, "lr": 1e-4},
+    ]
+    before = AdamW(groups, lr=1e-3)
+    torch.optim.lr_scheduler.LambdaLR(before, lambda step: 0.0)
+    for _ in range(3):
+        model(torch.arange(100)).square().mean().backward()
+        before.step()
+    path = tmp_path / "optimizer.pt"
+    torch.save(before.state_dict(), path)
+    found = recommend(path, candidates=["4bit"])
+    scope: dict[str, Any] = {"model": model}
+    for code in (found.code, found.summary()["singles"]["4.3"]):
+        exec(code, scope)
+        made = scope["optimizer"].param_groups
+        options = [(g["weight_decay"], g["lr"], g["param_names"]) for g in made]
+        assert options == [
+            (g["weight_decay"], g["initial_lr"], g["param_names"]) for g in before.param_groups
+        ]
+    scope["optimizer"].load_state_dict(torch.load(path))
+
+
 def test_presets_are_candidates_by_name(states: CapturedStates) -> None:
     found = recommend(states, candidates=["4bit", "8bit"], bits=6.3)
     assert sorted(found.pairs["preset"]) == ["4bit", "8bit"]
