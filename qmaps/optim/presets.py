@@ -6,7 +6,9 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
 from qmaps.algebra.pair import Pair
-from qmaps.errors import BadValueError, nearest, shown
+from qmaps.algebra.quantizer import Quantizer
+from qmaps.errors import BadValueError, SpecError, nearest, shown
+from qmaps.maps.codebook import Codebook
 
 
 @dataclass(frozen=True)
@@ -89,3 +91,31 @@ def preset(name: str, option: str = "state_quantizers") -> Preset:
         f"{option}={shown(name)} is not a preset; allowed are {', '.join(PRESETS)}, 'SIGNED + "
         f"UNSIGNED' of specs, or a dict from state names to specs{nearest(name, PRESETS)}"
     )
+
+
+def pair_of(
+    given: Pair | str | tuple[str | Quantizer | None, str | Quantizer | None],
+    codebooks: Iterable[Codebook] = (),
+) -> Pair:
+    """The quantizers of Adam's moments, by a preset's name or as `Pair.parse` reads them.
+
+    Args:
+        given: a key of `PRESETS`, ``"FIRST + SECOND"``, or a tuple of two specs or quantizers.
+        codebooks: maps of the caller's own, found in specs by their label.
+
+    Raises:
+        SpecError: there is no such preset, not two parts, or a part that does not parse.
+        BadTypeError: `given` is neither a str, a tuple nor a `Pair`.
+
+    >>> str(pair_of("paper-4bit"))
+    'B128/DE@4s + rank1/linear@4u'
+    """
+    if not isinstance(given, str) or "/" in given or " + " in given:
+        return Pair.parse(given, codebooks)
+    if given not in PRESETS:
+        raise SpecError(
+            f"pair={shown(given)} is not a preset; allowed are {', '.join(PRESETS)}, or 'FIRST + "
+            f"SECOND' of specs{nearest(given, PRESETS)}"
+        )
+    specs = PRESETS[given].specs(("first", "second"), signed=("first",))
+    return Pair.parse((specs["first"], specs["second"]))
