@@ -256,6 +256,8 @@ def _groups(
             f"state_dict has {len(saved_groups)} parameter groups, but this optimizer has "
             f"{len(optimizer.param_groups)}"
         )
+    # Copied together: groups that share a tensor, such as their lr, go on sharing it.
+    saved_groups = copy.deepcopy(saved_groups)
     groups = []
     for index, (own, saved) in enumerate(zip(optimizer.param_groups, saved_groups, strict=True)):
         if not isinstance(saved, Mapping) or not isinstance(saved.get("params"), (list, tuple)):
@@ -272,7 +274,7 @@ def _groups(
                     f"state_dict has {name}={saved[name]}; only {value} is supported"
                 )
         kept = {
-            key: copy.deepcopy(value)
+            key: value
             for key, value in saved.items()
             if (key not in TORCH_OPTIONS or key in own) and key != "params"
         }
