@@ -12,7 +12,7 @@ from torch import Tensor
 from qmaps.algebra.quantizer import Quantizer
 from qmaps.engines.masters import FORMS, MASTER, REMAINDER
 from qmaps.engines.philox import RoundingKey
-from qmaps.engines.step_scalars import StepScalar
+from qmaps.engines.step_scalars import values_at
 from qmaps.errors import BadTypeError, BadValueError, shown
 from qmaps.optim import hooks, saved_states
 from qmaps.optim.checks import check_last_group
@@ -236,10 +236,8 @@ class QuantizedOptimizer(UpdateRule, torch.optim.Optimizer):
 
     def scalars(self, group: dict[str, Any], step: int) -> dict[str, float]:
         """The values of `step_scalars` in step 1, 2, ... since a reset, in float64."""
-        return {
-            name: value.at(step) if isinstance(value, StepScalar) else value
-            for name, value in self.step_scalars(group).items()
-        }
+        scalars = self.step_scalars(group)
+        return dict(zip(scalars, values_at(scalars.values(), step), strict=True))
 
     def states_of(self, group: dict[str, Any]) -> tuple[str, ...]:
         """The states that the rule keeps under a group's options, for any parameter."""
