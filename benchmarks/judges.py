@@ -57,7 +57,7 @@ KNOWN = (
 """32 bits, 8 bits, the 4-bit paper's pair, and one of the same size with stochastic rounding."""
 FEWER = (
     "B128/DE@3s+sr + B128/DE-0@3u",
-    "B16x8/linear0@2s+sr + B32x8/power3@2u",
+    "B16x8/linear0(full=true)@2s+sr + B32x8/power3@2u",
     "B32x8/quantile-normal@2s+sr + B128/power3@2u",
 )
 """The presets of 3 and 2 bits, and another pair of 2 bits (`benchmarks.two_bits` has more)."""

@@ -38,8 +38,9 @@ COARSE = "B32x8/quantile-normal@2s+sr + B128/power3@2u"
 KNOWN = (PAPER, COARSE)
 SOLO = "B128/DE@2s+sr + logB128q0.1/log2-0(in_log=true)@2u+sr"
 FIRST = (
+    "B16x8/linear0(full=true)@2s+sr",
+    "B8x8/linear0(full=true)@2s+sr",
     "B16x8/linear0@2s+sr",
-    "B8x8/linear0@2s+sr",
     "B32x8/quantile-normal@2s+sr",
     "B16x8/quantile-normal@2s+sr",
     "B8x8/quantile-normal@2s+sr",
@@ -51,7 +52,7 @@ FIRST = (
 )
 SECOND = ("B128/power3@2u", "B32x8/power3@2u", "B32x8/power2@2u")
 CANDIDATES = (*(f"{first} + {second}" for first in FIRST for second in SECOND), SOLO, PAPER)
-WITH_ZERO = "B16x8/linear0@2s+sr + B32x8/power3@2u"
+WITH_ZERO = "B16x8/linear0(full=true)@2s+sr + B32x8/power3@2u"
 """The preset ``2bit``: moments that are exactly zero stay so."""
 FINE = "B16x8/quantile-normal@2s+sr + B32x8/power3@2u"
 """The preset before: it moves weights whose gradient is always zero."""

@@ -48,7 +48,7 @@ PRESETS: dict[str, Preset] = {
     "8bit": Preset("B{block}/DE@8s", "B{block}/DE-0@8u", 256),
     "4bit": Preset("B{block}/DE@4s+sr", "B{block}/DE-0@4u", 128),
     "3bit": Preset("B{block}/DE@3s+sr", "B{block}/DE-0@3u", 128),
-    "2bit": Preset("B16x8/linear0@2s+sr", "B32x8/power3@2u", 32),
+    "2bit": Preset("B16x8/linear0(full=true)@2s+sr", "B32x8/power3@2u", 32),
     "paper-8bit": Preset("B{block}/DE@8s", "B{block}/DE@8u", 2048),
     "paper-4bit": Preset("B{block}/DE@4s", "rank1/linear@4u", 128),
 }
