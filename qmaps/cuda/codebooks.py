@@ -102,7 +102,7 @@ def searches(map_: Map) -> tuple[Guesses, Guesses]:
 
 def _below(values: Tensor) -> Tensor:
     # n >= value is n > the float below it.
-    return torch.nextafter(values[1:], torch.tensor(-torch.inf))
+    return torch.nextafter(values[1:], values.new_tensor(-torch.inf))
 
 
 @dataclass(frozen=True)
@@ -131,7 +131,7 @@ class Half:
         held = bits.to(torch.int16).view(self.dtype).float()
         if not torch.equal(held.view(torch.int32), values.view(torch.int32)):
             return False
-        beyond = torch.nextafter(above, torch.tensor(torch.inf))
+        beyond = torch.nextafter(above, above.new_tensor(torch.inf))
         below = torch.equal(self._codes(above), codes[:-1])
         return below and torch.equal(self._codes(beyond), codes[1:])
 

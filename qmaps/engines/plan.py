@@ -70,7 +70,7 @@ class FusedPlan(StepPlan):
         self._strided = [i for i, grad in enumerate(self._grads) if not grad.is_contiguous()]
         device = self._params[0].device if given else torch.device("cpu")
         counters = [each.storage["step"].to(device, COUNTER) for each in given]
-        self._counters = torch.stack(counters) if given else torch.zeros(0)
+        self._counters = torch.stack(counters) if given else torch.zeros(0, dtype=COUNTER)
         for each, counter in zip(given, self._counters.unbind(), strict=True):
             each.storage["step"] = counter
         self._dithered = [
@@ -80,7 +80,7 @@ class FusedPlan(StepPlan):
         self._masters_at = {index: address(copy) for index, copy in self._masters.items()}
         self._describe()
         # The gradients of one step are not to outlive it.
-        nothing = torch.empty(0)
+        nothing = torch.empty(0, dtype=torch.float32)
         self._given = [
             replace(each, gradient=nothing) if each.codes is None else each for each in self._given
         ]

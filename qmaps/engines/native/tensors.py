@@ -52,7 +52,7 @@ def codebook(map_: Map, *, brief: bool = False) -> Any:
     """The map's search tables; with `brief` they are quick to build, for few uses."""
     values = table(map_)
     # n >= value is n > the float below it.
-    below = torch.nextafter(values[1:], torch.tensor(-torch.inf))
+    below = torch.nextafter(values[1:], values.new_tensor(-torch.inf))
     made = core.Codebook(values.tolist(), limits(map_).tolist(), below.tolist(), map_.bits, brief)
     made.in_log = map_.position_rounding
     return made
