@@ -16,7 +16,7 @@ from qmaps.engines.addresses import address
 from qmaps.engines.kernels.declarations import Dtype, ScaleKind
 from qmaps.engines.native import core
 from qmaps.engines.philox import RoundingKey
-from qmaps.maps.base import Map, limits, spacing, table
+from qmaps.maps.base import Map, cached, limits, spacing, table
 from qmaps.normalize.base import Normalizer, Scales
 from qmaps.normalize.geometry import Geometry, Stored
 
@@ -47,7 +47,7 @@ FEW = 1 << 15
 """Tensors with fewer elements run on one thread."""
 
 
-@functools.lru_cache(maxsize=512)
+@cached(512)
 def codebook(map_: Map, *, brief: bool = False) -> Any:
     """The map's search tables; with `brief` they are quick to build, for few uses."""
     values = table(map_)
