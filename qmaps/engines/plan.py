@@ -80,7 +80,7 @@ class FusedPlan(StepPlan):
         self._masters_at = {index: address(copy) for index, copy in self._masters.items()}
         self._describe()
         # The gradients of one step are not to outlive it.
-        nothing = torch.empty(0)
+        nothing = torch.empty(0, dtype=torch.float32)
         self._given = [
             replace(each, gradient=nothing) if each.codes is None else each for each in self._given
         ]

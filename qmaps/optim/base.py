@@ -37,7 +37,7 @@ from qmaps.optim.unknown_options import OF_CLASSES, check_keys, refuse_option
 
 __all__ = ["QuantizedOptimizer", "Shared", "State"]
 
-_PROBES = tuple(torch.empty((0,) * dims, device="meta") for dims in (1, 2, 8))
+_PROBES = tuple(torch.empty((0,) * dims, dtype=torch.float32, device="meta") for dims in (1, 2, 8))
 """Parameters with 1, 2 and 8 dimensions; the states of a rule may depend on the number."""
 
 

@@ -102,7 +102,8 @@ def bad_elements(entries: Sequence[Entry]) -> list[tuple[int, int]]:
     for group in groups:
         mine = [i for i, shard in enumerate(shards) if shard and group in shard.groups()]
         device = entries[mine[0]][3].device
-        counts, firsts = torch.tensor([found[i] for i in mine], device=device).unbind(1)
+        both = torch.tensor([found[i] for i in mine], dtype=torch.int64, device=device)
+        counts, firsts = both.unbind(1)
         torch.distributed.all_reduce(counts := counts.contiguous(), group=group)
         torch.distributed.all_reduce(
             firsts := firsts.contiguous(), torch.distributed.ReduceOp.MIN, group

@@ -139,7 +139,7 @@ class _Blocks(Scaler):
         self._normalizer = normalizer
         shared = isinstance(normalizer, ScaleFormat) and normalizer.shared
         self._format = normalizer if shared and isinstance(normalizer, ScaleFormat) else None
-        self._ends = torch.zeros(2)
+        self._ends = torch.zeros(2, dtype=torch.float32)
 
     def look(self, x: Tensor, begin: int) -> None:  # noqa: ARG002
         if self._format is None:
@@ -182,7 +182,7 @@ class _Slices(Scaler):
             self._scales = self._format.read(self._format.stored(self._scales, ends))
 
     def expanded(self, x: Tensor, begin: int) -> Tensor:
-        result = torch.empty(x.shape)
+        result = torch.empty(x.shape, dtype=torch.float32)
         for at, box in boxes(self._shape, begin, begin + x.numel()):
             target = _view(result, at, box)
             target.copy_(self._inner.expand(self._restricted(box), tuple(target.shape)))

@@ -127,7 +127,7 @@ def _put(ours: States, theirs: States) -> set[tuple[float, float]]:
         for state, value in states.items():
             if isinstance(value, Lazy):
                 assert value.store  # `_check` has seen it
-                value.store(torch.as_tensor(ours[name][state]))
+                value.store(torch.as_tensor(ours[name][state], dtype=value.dtype))
             else:
                 numbers.add((value, float(ours[name][state])))
     return numbers
@@ -150,8 +150,8 @@ def _compare(ours: States, theirs: States, source: Path, template: Path) -> list
     rounded: dict[str, None] = {}
     for name, states in theirs.items():
         for state, value in states.items():
-            expected = torch.as_tensor(ours[name][state])
-            found = value.read() if isinstance(value, Lazy) else torch.tensor(float(value))
+            expected = ours[name][state]
+            found = value.read() if isinstance(value, Lazy) else value
             if state == STEP:
                 if float(found) != float(expected):
                     raise BadValueError(

@@ -17,7 +17,7 @@ from qmaps.engines.kernels.declarations import Dtype, ScaleKind
 from qmaps.engines.native import core
 from qmaps.engines.philox import RoundingKey
 from qmaps.engines.threads import one_thread
-from qmaps.maps.base import Map, limits, spacing, table
+from qmaps.maps.base import Map, cached, limits, spacing, table
 from qmaps.normalize.base import Normalizer, Scales
 from qmaps.normalize.geometry import Geometry, Stored
 
@@ -48,12 +48,12 @@ FEW = 1 << 15
 """Tensors with fewer elements run on one thread."""
 
 
-@functools.lru_cache(maxsize=512)
+@cached(512)
 def codebook(map_: Map, *, brief: bool = False) -> Any:
     """The map's search tables; with `brief` they are quick to build, for few uses."""
     values = table(map_)
     # n >= value is n > the float below it.
-    below = torch.nextafter(values[1:], torch.tensor(-torch.inf))
+    below = torch.nextafter(values[1:], values.new_tensor(-torch.inf))
     made = core.Codebook(values.tolist(), limits(map_).tolist(), below.tolist(), map_.bits, brief)
     made.in_log = map_.position_rounding
     return made
