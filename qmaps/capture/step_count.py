@@ -59,9 +59,9 @@ class StepCount:
         """Remove the hook; closing twice is allowed."""
         self._hook.remove()
 
-    def _begin(self, taken: int) -> None:
-        self._calls = taken + self._skipped()
-        self._last = taken
+    def _begin(self, steps: int) -> None:
+        self._calls = steps + self._skipped()
+        self._last = steps
 
     def _skipped(self) -> int:
         return getattr(self._optimizer, "skipped_steps", 0)
