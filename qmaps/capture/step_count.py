@@ -19,8 +19,8 @@ class StepCount:
 
     Args:
         optimizer: the optimizer.
-        taken_before: returns the number of steps before the states that the optimizer has now. It
-            is called here, unless `start` is given, and after each `load_state_dict`.
+        taken_before: returns the number of steps that led to the current states. It is called
+            here, unless `start` is given, and after each `load_state_dict` with states.
         start: number of steps taken so far.
     """
 
@@ -34,7 +34,7 @@ class StepCount:
         self._optimizer = getattr(optimizer, "host_optimizer", optimizer)
         self._begin(taken_before() if start is None else start)
         self._hook = optimizer.register_load_state_dict_post_hook(
-            lambda _: self._begin(taken_before())
+            lambda loaded: self._begin(taken_before()) if loaded.state else None
         )
 
     @property
