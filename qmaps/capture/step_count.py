@@ -19,8 +19,8 @@ class StepCount:
 
     Args:
         optimizer: the optimizer.
-        taken_before: returns the number of steps before the states that the optimizer has now. It
-            is called here, unless `start` is given, and after each `load_state_dict`.
+        taken_before: returns the number of steps that led to the current states. It is called
+            here, unless `start` is given, and after each `load_state_dict` with states.
         start: number of steps taken so far.
     """
 
@@ -34,7 +34,7 @@ class StepCount:
         self._optimizer = getattr(optimizer, "host_optimizer", optimizer)
         self._begin(taken_before() if start is None else start)
         self._hook = optimizer.register_load_state_dict_post_hook(
-            lambda _: self._begin(taken_before())
+            lambda loaded: self._begin(taken_before()) if loaded.state else None
         )
 
     @property
@@ -59,9 +59,9 @@ class StepCount:
         """Remove the hook; closing twice is allowed."""
         self._hook.remove()
 
-    def _begin(self, taken: int) -> None:
-        self._calls = taken + self._skipped()
-        self._last = taken
+    def _begin(self, steps: int) -> None:
+        self._calls = steps + self._skipped()
+        self._last = steps
 
     def _skipped(self) -> int:
         return getattr(self._optimizer, "skipped_steps", 0)
