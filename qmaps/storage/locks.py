@@ -15,7 +15,7 @@ import sys
 import textwrap
 import weakref
 from contextlib import suppress
-from datetime import datetime
+from datetime import UTC, datetime
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -164,5 +164,5 @@ def _self() -> dict[str, Any]:
         "pid": os.getpid(),
         "host": platform.node(),
         "command": textwrap.shorten(" ".join(sys.argv), 40, placeholder=" ..."),
-        "since": datetime.now().astimezone().isoformat(" ", "seconds"),
+        "since": datetime.now(UTC).isoformat(" ", "seconds"),
     }
