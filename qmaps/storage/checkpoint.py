@@ -236,6 +236,8 @@ def _reading(path: str | os.PathLike[str]) -> Iterator[None]:
         raise
     except (FileNotFoundError, PermissionError, IsADirectoryError) as error:
         raise BadValueError(f"{shown} cannot be read ({error.strerror})") from None
+    except UnicodeEncodeError:
+        raise BadValueError(f"{shown} cannot be read (torch needs a path in Unicode)") from None
     except Exception as error:  # torch raises many kinds on damaged files
         refused = re.search(r"GLOBAL ([\w.]+)", str(error))
         if refused:

@@ -11,11 +11,13 @@ import gc
 import json
 import os
 import platform
+import shutil
 import sys
 import textwrap
 import weakref
-from contextlib import suppress
-from datetime import datetime
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from datetime import UTC, datetime
 from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
@@ -126,6 +128,39 @@ class FolderLock:
         return f"is being written by process {pid} on {host:.30} {about}; wait until it has ended"
 
 
+@contextmanager
+def new_folder(path: str | os.PathLike[str]) -> Iterator[Path]:
+    """Yield an empty folder, and rename it to `path` if the block succeeds.
+
+    Until then it is in the hidden folder ``.NAME.tmp`` beside `path`. If the process is killed,
+    that folder stays, and the next call for the same path removes it.
+
+    Args:
+        path: the folder, which must not exist.
+
+    Raises:
+        OutputError: the folder cannot be written, or another process writes it.
+    """
+    target = Path(path)
+    hidden = target.with_name(f".{target.name}.tmp")
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        with FolderLock(hidden, "new"):
+            new = hidden / "new"
+            try:
+                shutil.rmtree(new, ignore_errors=True)
+                new.mkdir()
+                yield new
+                new.rename(target)
+            finally:
+                shutil.rmtree(new, ignore_errors=True)
+    except OSError as error:
+        raise OutputError(f"{str(target)!r} cannot be written ({error.strerror})") from error
+    finally:
+        with suppress(OSError):  # another process writes there
+            hidden.rmdir()
+
+
 _TAKEN: weakref.WeakSet[FolderLock] = weakref.WeakSet()
 
 
@@ -164,5 +199,5 @@ def _self() -> dict[str, Any]:
         "pid": os.getpid(),
         "host": platform.node(),
         "command": textwrap.shorten(" ".join(sys.argv), 40, placeholder=" ..."),
-        "since": datetime.now().astimezone().isoformat(" ", "seconds"),
+        "since": datetime.now(UTC).isoformat(" ", "seconds"),
     }

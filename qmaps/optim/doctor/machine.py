@@ -61,7 +61,7 @@ def versions() -> dict[str, str]:
 
 def processor() -> Processor:
     """The processor of this machine."""
-    used = None if native.core is None else str(native.core.isa())
+    used = None if native.core is None else native.isa()
     others = tuple(isa for isa in native.isas() if isa != used)
     return Processor(name(), cores(), torch.get_num_threads(), memory(), used, others)
 
