@@ -13,8 +13,9 @@ import pandas as pd
 from qmaps import maps
 from qmaps.algebra.quantizer import quantizer
 from qmaps.analyze.recommend.candidates import FULL, LIMITS
+from qmaps.analyze.recommend.loss import NATS
 from qmaps.analyze.recommend.sizes import BITS
-from qmaps.analyze.recommend.verdict import cost_of, dangerous, records
+from qmaps.analyze.recommend.verdict import SAFE, cost_of, dangerous, records
 from qmaps.errors import QmapsError
 from qmaps.lab.report.table import Cell, cell, judged
 from qmaps.storage.files import exists, read_frame, read_record
@@ -29,13 +30,16 @@ MANY_ROWS = 40
 """Rows, or columns, from which on 5 % of them are few."""
 
 
-def answer(folder: Path, naming: str = "") -> dict[str, Any] | None:
-    """What the first screen shows of ``folder/recommend``; None without a recommendation.
+def answer(
+    folder: Path, about: Mapping[str, Any], losses: pd.DataFrame | None
+) -> dict[str, Any] | None:
+    """Contents of the first screen, of ``folder/recommend``; None without a recommendation.
 
     Args:
         folder: the run folder.
-        naming: where the names of a checkpoint's parameters are from, as in
-            `qmaps.capture.CapturedStates`.
+        about: settings of the run: `naming` (source of the names of a checkpoint's parameters) and
+            `trained` (labels in `losses` by preset, and of ``recommended``).
+        losses: results of the run's own trainings, of `qmaps.lab.summarize_losses`.
 
     Raises:
         OutputError: a file is damaged.
@@ -48,8 +52,21 @@ def answer(folder: Path, naming: str = "") -> dict[str, Any] | None:
     profiles = _optional(folder / "frames" / "profiles.parquet")
     chosen = tensors[tensors["chosen"]]
     counts = chosen.groupby("quantizer")["numel"].agg(["sum", "size"]).sort_values("sum")
+    trained = _trained(about["trained"], losses)
+    keys = dict(zip(pairs["quantizer"], pairs["preset"], strict=True))
+    if len(counts) == 1:
+        keys[counts.index[0]] = "recommended"
+    judged_again = [
+        _judged(row, trained.get(keys[row["quantizer"]], -math.inf)) for row in records(pairs)
+    ]
+    pairs[["verdict", "reason"]] = judged_again
+    verdict, reason = _judged(summary, trained.get("recommended", -math.inf))
     return {
         **summary,
+        "verdict": verdict,
+        "reason": reason,
+        "trained": trained.get("recommended"),
+        "pairs": pairs,
         "main": counts.index[-1],
         "mixed": len(counts),
         "size": size(summary["nbytes"]),
@@ -59,7 +76,7 @@ def answer(folder: Path, naming: str = "") -> dict[str, Any] | None:
         "widths": list(_widths(summary, pairs)),
         "papers": [row for row in records(pairs) if row["preset"] in PAPERS],
         "first_name": next((spec.split(" + ")[0] for spec in counts.index[::-1]), ""),
-        "first": [*_of_names(naming), *summary["notes"]],
+        "first": [*_of_names(about["naming"]), *summary["notes"]],
         "warnings": [*_hardest(tensors, profiles), *_of_states(profiles)],
         "budget": _budget(summary["choice"]["provenance"].get("budget", {})),
         "candidates": [_candidate(row) for row in records(pairs.sort_values("nbytes"))],
@@ -68,6 +85,25 @@ def answer(folder: Path, naming: str = "") -> dict[str, Any] | None:
         "share": float(tensors["replayed"].sum() / tensors["numel"].sum()),
         "maps": list(_maps(pairs["quantizer"])),
     }
+
+
+def _trained(labels: Mapping[str, str], losses: pd.DataFrame | None) -> dict[str, float]:
+    """Final losses minus that of 32 bits, by preset; NaN where training diverged."""
+    if losses is None:
+        return {}
+    known = dict(zip(losses["run"], losses["difference"], strict=True))
+    return {key: float(known[label]) for key, label in labels.items() if label in known}
+
+
+def _judged(row: Mapping[str, Any], difference: float) -> tuple[str, str]:
+    """Verdict and reason, which a worse loss of the run's own training overrules."""
+    verdict, reason = str(row["verdict"]), str(row["reason"])
+    if difference <= NATS * SAFE:
+        return verdict, reason
+    worst = verdict if verdict != "safe" else "caution"
+    if not math.isfinite(difference):
+        worst = "unsafe"
+    return worst, f"trained with it, this run ended {difference:+.4f} from 32 bits; {reason}"
 
 
 def _optional(path: Path) -> pd.DataFrame | None:

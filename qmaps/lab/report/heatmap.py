@@ -22,8 +22,12 @@ STEPS = (0.003, 0.01, 0.03, 0.06, 0.1, 0.3, 1.0)
 """Step costs at which the colour of a cell changes; 0.03 and 0.1 are where verdicts do."""
 
 
-def heatmap(folder: Path) -> dict[str, Any]:
+def heatmap(folder: Path, pairs: pd.DataFrame) -> dict[str, Any]:
     """The columns and rows of the heatmap of ``folder/recommend``, and the data of the cards.
+
+    Args:
+        folder: the run folder.
+        pairs: a row per candidate, with the verdicts of the page.
 
     Returns:
         `columns` (a dict per pair: `first`, `second`, `preset`, `bits`, `verdict`), `groups`
@@ -31,8 +35,7 @@ def heatmap(folder: Path) -> dict[str, Any]:
         and `cells`: `text`, `shade`, `title`, `chosen`), and `cards`
         (JSON).
     """
-    own = folder / "recommend"
-    pairs, tensors = (read_frame(own / f"{name}.parquet") for name in ("pairs", "tensors"))
+    tensors = read_frame(folder / "recommend" / "tensors.parquet")
     pairs = pairs.sort_values(["up_to", "bits_per_element"], kind="stable")
     specs = [str(spec) for spec in pairs["quantizer"]]
     if (tensors["chosen"] & (tensors["quantizer"] == FULL.spec)).any():
