@@ -73,6 +73,15 @@ def nearest(name: str, allowed: Iterable[str]) -> str:
     return f"; nearest match: {by_folded[match[0]]}" if match else ""
 
 
+def printable(text: str) -> str:
+    r"""A text without characters that a terminal obeys or cannot show; escapes stand for them.
+
+    >>> print(printable("\x1b[31mred"))
+    \x1b[31mred
+    """
+    return "".join(each if each.isprintable() else repr(each)[1:-1] for each in text)
+
+
 def one_line(message: str, most: int = LONGEST) -> str:
     """A message on one line; its middle is left out where it is longer than `most` characters.
 
@@ -80,6 +89,7 @@ def one_line(message: str, most: int = LONGEST) -> str:
     """
     if "\n" in message or "\r" in message:
         message = " ".join(message.split())
+    message = printable(message)
     if len(message) <= most:
         return message
     end = most * 2 // 5

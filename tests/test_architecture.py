@@ -94,3 +94,17 @@ def test_no_class_is_a_house_of_its_own() -> None:
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.ClassDef):
                 assert lines_of_code(node) <= LARGEST, f"{path.name}: {node.name}"
+
+
+FACTORIES = {"tensor", "as_tensor", "asarray", "scalar_tensor", "zeros", "ones", "empty", "full",
+             "eye", "linspace", "logspace", "normal", "rand", "randn", "Tensor"}  # fmt: skip
+"""Functions of torch that take the dtype of ``torch.set_default_dtype`` unless told otherwise."""
+
+
+def test_new_tensors_have_a_dtype() -> None:
+    for path in PACKAGE.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Call) and ast.unparse(node.func).startswith("torch."):
+                named = {keyword.arg for keyword in node.keywords} & {"dtype", None}
+                made = ast.unparse(node.func).removeprefix("torch.") in FACTORIES
+                assert named or not made, f"{path.name}:{node.lineno}: {ast.unparse(node)}"

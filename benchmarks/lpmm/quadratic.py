@@ -33,9 +33,10 @@ class Quadratic(nn.Module):
     def __init__(self, dimension: int, seed: int) -> None:
         super().__init__()
         generator = torch.Generator().manual_seed(seed)
-        self.weight = nn.Parameter(torch.zeros(dimension))
-        self.register_buffer("minimum", torch.randn(dimension, generator=generator))
-        self.register_buffer("curvature", torch.linspace(0.1, 1, dimension))
+        self.weight = nn.Parameter(torch.zeros(dimension, dtype=torch.float32))
+        minimum = torch.randn(dimension, generator=generator, dtype=torch.float32)
+        self.register_buffer("minimum", minimum)
+        self.register_buffer("curvature", torch.linspace(0.1, 1, dimension, dtype=torch.float32))
 
     def forward(self, noise: Tensor) -> Tensor:
         """f(w), and ``noise`` on top of its gradient."""
@@ -140,7 +141,8 @@ def beside_bound(
             total += _values(weight).double()
             for _ in range(n):
                 # Its squared norm has the mean noise^2.
-                drawn = torch.randn(dimension, generator=generator) * (noise / dimension**0.5)
+                drawn = torch.randn(dimension, generator=generator, dtype=torch.float32)
+                drawn *= noise / dimension**0.5
                 problem(drawn).backward()
                 if isinstance(weight, LowPrecisionParameter) and weight.accumulator is not None:
                     worst[0] = max(worst[0], rounding_variance(weight.accumulator.total))

@@ -13,7 +13,7 @@ from torch import Tensor
 from qmaps.capture.snapshot import DTYPES, Lazy
 from qmaps.engines.dense import lack
 from qmaps.engines.masters import REMAINDER
-from qmaps.engines.step import COUNTS
+from qmaps.engines.step import NUMBERS
 
 
 @dataclass
@@ -109,9 +109,9 @@ def _leaves(name: str, value: Any) -> Iterator[tuple[str, Any]]:
 def _number(name: str, value: Any) -> float | None:
     if isinstance(value, (bool, int, float)):
         return value
-    if name in COUNTS and isinstance(value, Lazy) and math.prod(value.shape) == 1:
+    if name in NUMBERS and isinstance(value, Lazy) and math.prod(value.shape) == 1:
         value = value.read()
-    if name in COUNTS and isinstance(value, Tensor) and not lack(value) and value.numel() == 1:
+    if name in NUMBERS and isinstance(value, Tensor) and not lack(value) and value.numel() == 1:
         number: float = value.item()
         return number
     return None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
 
 from qmaps.capture import snapshot
@@ -21,9 +22,9 @@ def claim(lock: FolderLock, about: snapshot.About) -> Path:
 
     Args:
         lock: the lock of the folder.
-        about: what the new snapshots say of themselves. The optimizer and the parameters, or where
-            those are not known the shapes of the states, must be those of the newest snapshot in
-            the folder.
+        about: what the new snapshots say of themselves. The optimizer and the shapes of parameters,
+            or where those are not known of states, must be those of the newest snapshot in the
+            folder, and the parameters of the first snapshot must be among them.
 
     Returns:
         The folder.
@@ -35,15 +36,17 @@ def claim(lock: FolderLock, about: snapshot.About) -> Path:
     folder = lock.folder
     steps = snapshot.steps_in(folder)
     if steps:
-        newest = snapshot.path_of(folder, steps[-1])
+        first_path, newest_path = (snapshot.path_of(folder, steps[i]) for i in (0, -1))
         try:
-            held = snapshot.read_about(newest)
+            first = newest = snapshot.read_about(newest_path)
         except CaptureError as error:
             raise OutputError(
                 f"out={str(folder)!r} holds a snapshot that cannot be read: {error}; delete it or "
                 "give another folder"
             ) from None
-        difference = _difference(held, about)
+        with suppress(CaptureError):
+            first = snapshot.read_about(first_path)
+        difference = _difference(first, newest, about)
         if difference:
             raise OutputError(f"out={str(folder)!r} holds states of {difference}")
     # Without a lock these files may belong to another writer.
@@ -51,7 +54,7 @@ def claim(lock: FolderLock, about: snapshot.About) -> Path:
         for leftover in folder.glob(pattern):
             leftover.unlink(missing_ok=True)
     if steps:
-        write_index(folder, held)
+        write_index(folder, newest)
     return folder
 
 
@@ -78,24 +81,23 @@ def write_index(folder: Path, about: snapshot.About) -> None:
     )
 
 
-def _difference(held: snapshot.About, about: snapshot.About) -> str:
-    """Describe the other states in the folder, with advice; ``''`` if they are the same."""
-    if held.optimizer != about.optimizer:
-        return f"{held.optimizer}; give another folder for {about.optimizer}"
-    there, here = held.parameters, about.parameters
-    if not there or not here:  # a checkpoint does not say what its parameters are, only its states
-        there, here = _state_shapes(held), _state_shapes(about)
-        if not there or not here:
+def _difference(first: snapshot.About, newest: snapshot.About, about: snapshot.About) -> str:
+    """Describe the other states in the folder, with advice; ``''`` if `about` goes on from them."""
+    if newest.optimizer != about.optimizer:
+        return f"{newest.optimizer}; give another folder for {about.optimizer}"
+    shapes = [each.parameters for each in (first, newest, about)]
+    if not all(shapes):  # a checkpoint does not say what its parameters are, only its states
+        shapes = [_state_shapes(each) for each in (first, newest, about)]
+        if not all(shapes):
             return ""
-    odd = sorted(there.keys() ^ here.keys())
-    if odd:
-        where = "there" if odd[0] in there else "here"
+    at_first, there, here = shapes
+    if missing := sorted(at_first.keys() - here.keys()):
         return (
-            f"other parameters ({odd[0]!r} is only {where}); give another folder for this choice "
+            f"other parameters ({missing[0]!r} is only there); give another folder for this choice "
             "of parameters"
         )
     for name, shape in here.items():
-        if there[name] != shape:
+        if there.get(name, shape) != shape:
             return (
                 f"{name!r} of shape {tuple(there[name])}; give another folder for shape "
                 f"{tuple(shape)}"

@@ -99,21 +99,21 @@ class GradientWriter:
     """
 
     def __init__(self, options: Gradients, parameters: Mapping[str, Tensor]) -> None:
-        self._steps = options.steps
-        shapes = {name: list(parameter.shape) for name, parameter in parameters.items()}
-        sizes = {name: parameter.dtype.itemsize for name, parameter in parameters.items()}
-        self._rows: dict[str, Tensor | None] = dict.fromkeys(shapes)
-        if options.max_bytes is not None:
-            chosen = sampling.samples(shapes, sizes, options.max_bytes // options.steps)
-            if chosen is None:
-                smallest = {name: sampling.rows_of(shape, 0) for name, shape in shapes.items()}
-                least = options.steps * sampling.nbytes(shapes, sizes, smallest)
-                raise BadValueError(
-                    f"gradients: max_bytes={options.max_bytes} is too small for steps="
-                    f"{options.steps} of {len(shapes)} parameters; at least {least} are needed"
-                )
-            self._rows = chosen
+        self._options = options
+        self._rows = self._sampled(parameters)
         self._start: tuple[int, str] | None = None
+
+    def join(self, parameters: Mapping[str, Tensor]) -> None:
+        """Record the gradients of these parameters from the next `begin` on.
+
+        Args:
+            parameters: as for the constructor.
+
+        Raises:
+            BadValueError: as the constructor; the parameters so far stay.
+        """
+        if parameters.keys() != self._rows.keys():
+            self._rows = self._sampled(parameters)
 
     def begin(self, path: Path, step: int) -> None:
         """Record the steps after a snapshot from now on.
@@ -126,13 +126,13 @@ class GradientWriter:
             step: its step.
         """
         for other in steps_in(path.parent):
-            if step < other <= step + self._steps:
+            if step < other <= step + self._options.steps:
                 path_of(path.parent, other).unlink(missing_ok=True)
         self._start = step, snapshot.digest(path)
 
     def due(self, step: int) -> bool:
         """Whether the gradients of `step` are to be recorded."""
-        return self._start is not None and 0 < step - self._start[0] <= self._steps
+        return self._start is not None and 0 < step - self._start[0] <= self._options.steps
 
     def prepare(
         self, gradients: Iterable[tuple[str, Tensor | None]]
@@ -154,6 +154,9 @@ class GradientWriter:
             if not _plain(gradient):
                 skipped.append(f"{name}: {GRADIENT} ({type(gradient).__name__})")
                 continue
+            if name not in self._rows:
+                skipped.append(f"{name}: {GRADIENT} (of a parameter that was added later)")
+                continue
             rows = self._rows[name]
             parts = {GRADIENT: _chosen(gradient, rows)}
             if rows is not None:
@@ -162,6 +165,23 @@ class GradientWriter:
                 entries.append(Entry.of(name, state, lazy))
                 sources.append(lazy)
         return entries, sources, skipped
+
+    def _sampled(self, parameters: Mapping[str, Tensor]) -> dict[str, Tensor | None]:
+        """The rows to record of each parameter; None for all of them."""
+        steps, most = self._options.steps, self._options.max_bytes
+        shapes = {name: list(parameter.shape) for name, parameter in parameters.items()}
+        if most is None:
+            return dict.fromkeys(shapes)
+        sizes = {name: parameter.dtype.itemsize for name, parameter in parameters.items()}
+        rows = sampling.samples(shapes, sizes, most // steps)
+        if rows is None:
+            smallest = {name: sampling.rows_of(shape, 0) for name, shape in shapes.items()}
+            least = steps * sampling.nbytes(shapes, sizes, smallest)
+            raise BadValueError(
+                f"gradients: max_bytes={most} is too small for steps={steps} of {len(shapes)} "
+                f"parameters; at least {least} are needed"
+            )
+        return rows
 
     @property
     def window(self) -> dict[str, Any]:
@@ -240,6 +260,7 @@ class Window:
     @cached_property
     def _files(self) -> dict[int, _File]:
         found: dict[int, _File] = {}
+        shapes: dict[str, list[int]] = {}
         step = self._about.step + 1
         while (path := path_of(self._path.parent, step)).exists():
             file = _File(path)
@@ -252,6 +273,9 @@ class Window:
             if file.about.step != step or digest != file.about.window.get("states"):
                 raise self._foreign(path)
             self._check_shapes(file, path)
+            gradients = [entry for entry in file.about.tensors if entry.state == GRADIENT]
+            if any(shapes.setdefault(e.parameter, e.shape) != e.shape for e in gradients):
+                break  # other rows, since parameters were added
             found[step] = file
             step += 1
         return found

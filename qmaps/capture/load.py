@@ -49,6 +49,8 @@ def load(
     source = Path(path)
     if not exists(source):
         raise CaptureError(f"{str(source)!r} does not exist")
+    if not (source.is_dir() or source.is_file()):
+        raise CaptureError(f"{str(source)!r} is neither a file nor a folder")
     if source.is_dir():
         saved_here = saved.found(source)
         if saved_here is None or _steps(source):

@@ -1,4 +1,4 @@
-"""Which parameters of an optimizer are meant, what they are called, and how many steps it took."""
+"""Names of an optimizer's parameters, and the choice of some of them."""
 
 from __future__ import annotations
 
@@ -15,6 +15,21 @@ from qmaps.normalize.block import MOST
 
 Parameters = str | Iterable[str] | Callable[[str], bool] | None
 Names = torch.nn.Module | Iterable[tuple[str, Tensor]] | None
+
+
+HOOKS = "_optimizer_step_post_hooks"
+"""Attribute of every optimizer whose constructor has run."""
+
+
+def unwrapped(optimizer: Any) -> Any:
+    """Return the optimizer inside wrappers that have no hooks, such as that of accelerate."""
+    while (
+        isinstance(optimizer, torch.optim.Optimizer)
+        and not hasattr(optimizer, HOOKS)
+        and hasattr(optimizer, "optimizer")
+    ):
+        optimizer = optimizer.optimizer
+    return optimizer
 
 
 def labelled(
@@ -51,22 +66,6 @@ def no_match(parameters: Parameters, labels: Sequence[str]) -> BadValueError:
     return BadValueError(
         f"parameters={shown(parameters)} matches no parameter; the names are {some}"
     )
-
-
-def own_count(optimizer: torch.optim.Optimizer) -> int | None:
-    """The largest ``state["step"]``, or None if no parameter has one."""
-    counts: list[float] = []
-    tensors: dict[torch.device, list[Tensor]] = {}
-    for state in optimizer.state.values():
-        # Hooks may keep entries of another kind.
-        step = state.get("step") if isinstance(state, Mapping) else None
-        if isinstance(step, Tensor) and step.numel() == 1:
-            tensors.setdefault(step.device, []).append(step.detach().reshape(()).double())
-        elif isinstance(step, (int, float)):
-            counts.append(step)
-    # One synchronization per device, not per parameter.
-    counts += [torch.stack(steps).max().item() for steps in tensors.values()]
-    return int(max(counts)) if counts else None
 
 
 def integer(parameter: str, value: Any, least: int) -> int:

@@ -11,6 +11,7 @@ from types import TracebackType
 from typing import Any, Self
 
 import torch
+from torch import Tensor
 
 from qmaps.capture import gradients as recorded
 from qmaps.capture import snapshot
@@ -18,6 +19,7 @@ from qmaps.capture.collect import collect, plain_options
 from qmaps.capture.folder import KIND, claim, write_index
 from qmaps.capture.gradients import Gradients, GradientWriter
 from qmaps.capture.parameters import (
+    HOOKS,
     Names,
     Parameters,
     integer,
@@ -25,10 +27,11 @@ from qmaps.capture.parameters import (
     members,
     named,
     no_match,
-    own_count,
     predicate,
+    unwrapped,
 )
-from qmaps.errors import BadTypeError, shown
+from qmaps.capture.step_count import StepCount, state_counts
+from qmaps.errors import BadTypeError, BadValueError, CaptureError, shown
 from qmaps.storage.locks import FolderLock
 
 
@@ -41,16 +44,21 @@ class StateRecorder:
     copies if it is not contiguous), and nothing between steps.
 
     Resuming: a new recorder goes on in the same folder, and a step that is taken again
-    overwrites its file. Where the optimizer counts steps itself (``state["step"]``), its count
-    numbers them. Where it does not, as SGD, numbering goes on after the newest snapshot if the
-    optimizer has a state when the recorder is made; `start` says otherwise.
+    overwrites its file. The recorder counts the steps that the optimizer takes. It begins with
+    `start`; if that is left out, with 0 where the optimizer has no states, and otherwise with the
+    number of steps that its states have taken (``state["step"]``) since the newest snapshot that
+    is not of later states. SGD does not count: it goes on after the newest snapshot. If a
+    state_dict is loaded into the optimizer later, the number is found out anew.
+
+    Parameter groups may be added while the recorder is open: their parameters are recorded from
+    then on, and their gradients from the next snapshot on.
 
     In distributed training, record on one rank: a folder belongs to one recorder until it is
     closed, or the process ends.
 
     Args:
-        optimizer: any optimizer; quantized states of qmaps are recorded as the float32 that
-            they decode to.
+        optimizer: any optimizer, also as accelerate's ``prepare`` returns it; quantized states of
+            qmaps are recorded as the float32 that they decode to.
         out: the folder, created if need be.
         every: record each step that this number divides; at least 1.
         steps: record these steps instead: a collection, or a function of the step.
@@ -66,12 +74,12 @@ class StateRecorder:
             `qmaps.replay`: a number of steps, or `qmaps.capture.Gradients`, which also has a number
             of bytes. They are taken after the step, as the optimizer got them, and each step
             becomes one file, ``out/gradients-00000251.safetensors``.
-        start: number of steps taken so far, for an optimizer that does not count them.
+        start: number of steps taken so far; see above if it is left out.
 
     Raises:
-        OutputError: `out` cannot be written, holds states of another optimizer or of other
-            parameters, or is being written by another recorder; or, while training, the disk is
-            full.
+        OutputError: `out` cannot be written, holds states of another optimizer or of parameters
+            that this one does not have, or is being written by another recorder; or, while
+            training, the disk is full.
         BadValueError, BadTypeError: an argument is not allowed, or no parameter matches.
 
     >>> import tempfile, torch, qmaps
@@ -102,7 +110,8 @@ class StateRecorder:
         gradients: Gradients | int | None = None,
         start: int | None = None,
     ) -> None:
-        if not isinstance(optimizer, torch.optim.Optimizer):
+        optimizer = unwrapped(optimizer)
+        if not isinstance(optimizer, torch.optim.Optimizer) or not hasattr(optimizer, HOOKS):
             raise BadTypeError(
                 f"optimizer must be a torch.optim.Optimizer, got {type(optimizer).__name__}"
             )
@@ -113,31 +122,27 @@ class StateRecorder:
         self._wanted = predicate("parameters", parameters)
         self._wanted_state = predicate("states", states)
         self._names = named(names, optimizer)
-        everything = {label: p for label, p, _ in labelled(optimizer, self._names)}
-        chosen = {label: p for label, p in everything.items() if self._wanted(label)}
-        self._shapes = {label: list(parameter.shape) for label, parameter in chosen.items()}
+        chosen = self._chosen()
         if not chosen:
-            raise no_match(parameters, list(everything))
+            raise no_match(parameters, [label for label, _, _ in labelled(optimizer, self._names)])
         options = Gradients.of(gradients)
-        self._writer: GradientWriter | None = None
-        if options is not None:
-            self._writer = GradientWriter(options, chosen)
-        self._taken = 0 if start is None else integer("start", start, 0)
+        self._writer = None if options is None else GradientWriter(options, chosen)
+        begin = None if start is None else integer("start", start, 0)
+        self._full = False
+        self._told: set[str] = set()
         self._lock = FolderLock(out, KIND)
         try:
             self.folder = claim(self._lock, self._about(step=0))
+            self._count = StepCount(optimizer, self._taken_before, begin)
+            self._hook = optimizer.register_step_post_hook(lambda *_: self._after_step())
         except BaseException:
             self._lock.release()
             raise
-        if start is None and optimizer.state:
-            self._taken = max(snapshot.steps_in(self.folder), default=0)
-        self._full = False
-        self._told: set[str] = set()
-        self._hook = optimizer.register_step_post_hook(lambda *_: self._after_step())
 
     def close(self) -> None:
         """Stop recording, and let another record in the folder; closing twice is allowed."""
         self._hook.remove()
+        self._count.close()
         self._lock.release()
 
     def __enter__(self) -> Self:
@@ -184,7 +189,7 @@ class StateRecorder:
                 if self._wanted_state(name):
                     entries.append(snapshot.Entry.of(label, name, lazy))
                     sources.append(lazy)
-        step = self._step()
+        step = self._count.taken
         if not entries:
             self._tell(
                 "empty",
@@ -199,14 +204,17 @@ class StateRecorder:
         snapshot.write(path, about, sources)
         write_index(self.folder, about)
         if self._writer is not None:
+            try:
+                self._writer.join(self._chosen())
+            except BadValueError as error:
+                self._tell("joined", f"{error}; gradients of added parameters are not recorded")
             self._writer.begin(path, step)
         return path
 
     def _after_step(self) -> None:
-        self._taken += 1
-        if self._full:
+        step = self._count.advance()
+        if step is None or self._full:
             return
-        step = self._step()
         if self._writer is not None and self._writer.due(step) and not self._lock.inherited:
             self._record_gradients(self._writer, step)
         if not self._full and self._due(step):
@@ -231,10 +239,29 @@ class StateRecorder:
         if not self._exceeds(path, snapshot.size_of(about, sources), "file of gradients"):
             snapshot.write(path, about, sources)
 
-    def _step(self) -> int:
-        """The optimizer's own count, or the number of steps seen."""
-        count = own_count(self.optimizer)
-        return self._taken if count is None else count
+    def _chosen(self) -> dict[str, Tensor]:
+        """The parameters to record, as the groups are now."""
+        named = labelled(self.optimizer, self._names)
+        return {label: parameter for label, parameter, _ in named if self._wanted(label)}
+
+    def _taken_before(self) -> int:
+        """Number of steps taken so far, as the states and the snapshots tell."""
+        if not self.optimizer.state:
+            return 0
+        counts = state_counts(self.optimizer, self._names)
+        taken = max(counts.values(), default=0)
+        wanted = {label: count for label, count in counts.items() if self._wanted(label)}
+        for step in reversed(snapshot.steps_in(self.folder)):
+            try:
+                scalars = snapshot.read_about(snapshot.path_of(self.folder, step)).scalars
+            except CaptureError:
+                continue
+            earlier = {name: states["step"] for name, states in scalars.items() if "step" in states}
+            is_known = bool(earlier) == bool(counts)  # snapshots of early versions have no counts
+            if is_known and all(counts.get(name, -1) >= count for name, count in earlier.items()):
+                since = [count - earlier.get(name, 0) for name, count in wanted.items()]
+                return max(taken, step + int(max(since, default=0)))
+        return taken
 
     def _about(
         self,
@@ -251,7 +278,7 @@ class StateRecorder:
             tensors=tensors or [],
             scalars=scalars or {},
             skipped=skipped or [],
-            parameters=self._shapes,
+            parameters={label: list(p.shape) for label, p in self._chosen().items()},
         )
 
     def _exceeds(self, path: Path, size: int, kind: str = "snapshot") -> bool:

@@ -87,6 +87,10 @@ def read(path: Path, names: Names = None) -> CapturedStates:
             labels, source = places.by_place(path.parent, groups)
         except Unnamed as error:
             source = f"numbers: {error}"
+    if odd := next(
+        (each for each in labels if each != each.encode(errors="replace").decode()), None
+    ):
+        raise CaptureError(f"{str(path)!r} names a parameter {odd!r}, which is no text in Unicode")
     named = list(zip(labels, states, strict=True))
     return CapturedStates(
         {label: each.tensors for label, each in named if each.tensors},

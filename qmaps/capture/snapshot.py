@@ -22,7 +22,7 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
-from qmaps.errors import BadValueError, CaptureError
+from qmaps.errors import DAMAGE, BadValueError, CaptureError
 from qmaps.storage import checksums
 from qmaps.storage.files import exists, replacing
 
@@ -245,7 +245,7 @@ def read_about(path: Path) -> About:
     try:
         about = json.loads(metadata[KEY])
         version = about.get("format")
-    except (ValueError, AttributeError):
+    except DAMAGE:
         raise damaged from None
     if version != FORMAT:
         raise CaptureError(
@@ -258,7 +258,7 @@ def read_about(path: Path) -> About:
             str(number): (entry.shape, DTYPES[dtype_of(entry)])
             for number, entry in enumerate(found.tensors)
         }
-    except (KeyError, TypeError):
+    except DAMAGE:
         raise damaged from None
     if not _fits(found):
         raise damaged
@@ -442,6 +442,7 @@ def _fits(about: About) -> bool:
             isinstance(by_name, dict) and all(isinstance(own, dict) for own in by_name.values())
             for by_name in (about.hyperparameters, about.scalars)
         )
+        and all(isinstance(x, (int, float)) for own in about.scalars.values() for x in own.values())
     )
 
 

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from qmaps.capture.gradients import Window
 from qmaps.capture.snapshot import Lazy, Part
-from qmaps.errors import BadTypeError, BadValueError, CaptureError
+from qmaps.errors import DAMAGE, BadTypeError, BadValueError, CaptureError
 from qmaps.maps import _html
 
 PART = 2**22
@@ -235,7 +235,7 @@ class CapturedStates:
             yield
         except CaptureError:
             raise
-        except (LookupError, TypeError, ValueError) as error:
+        except DAMAGE as error:
             raise CaptureError(
                 f"state {state!r} of parameter {parameter!r} in {self.source!r} is damaged: {error}"
             ) from None
@@ -364,7 +364,8 @@ class CapturedStates:
         for parameter, states in self._tensors.items():
             for state in states:
                 shape = self.shape(parameter, state)
-                digest.update(f"{parameter}\0{state}\0{shape}\0".encode())
+                name = f"{parameter}\0{state}\0{shape}\0"
+                digest.update(name.encode(errors="surrogatepass"))
                 read, numel = self.opened(parameter, state), math.prod(shape)
                 for begin in range(0, numel, PART):
                     part = read(begin, min(begin + PART, numel)).contiguous()

@@ -9,7 +9,7 @@ from typing import Annotated, Any
 try:
     import typer
 
-    from qmaps.cli.output import close_output, errors, prepare_terminal, print_error
+    from qmaps.cli.output import close_output, errors, prepare_terminal, print_error, print_lines
 except ImportError as error:  # pragma: no cover - installed without the extra
     raise SystemExit(
         f'the qmaps command needs {error.name}; install it with pip install "qmaps[lab]"'
@@ -51,7 +51,7 @@ COMMANDS = (
 def _version(wanted: bool) -> None:
     """Print the version, and nothing else, if it is asked for."""
     if wanted:
-        print(f"qmaps {__version__}")
+        print_lines(f"qmaps {__version__}")
         raise typer.Exit
 
 
@@ -107,5 +107,5 @@ def run_app(app: typer.Typer, arguments: Sequence[str] | None = None) -> None:
     except (KeyboardInterrupt, typer.Abort):
         code = INTERRUPTED
     if code == INTERRUPTED:  # newer versions of typer return it for Ctrl-C
-        errors.print("interrupted; the same command goes on from here", markup=False)
+        errors.print("interrupted; the same command goes on from here")
     raise SystemExit(code if isinstance(code, int) else 0)

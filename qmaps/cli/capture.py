@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from qmaps.cli.options import AsJson, CheckpointNames, Seed, Steps, as_contender
-from qmaps.cli.output import print_json, progress
+from qmaps.cli.output import print_json, print_lines, progress
 from qmaps.errors import BadValueError
 
 
@@ -100,6 +100,6 @@ def capture(
     if as_json:
         print_json(about)
     else:
-        print(f"{states} in {out}, captured at steps {', '.join(map(str, states.steps))}")
+        print_lines(f"{states} in {out}, captured at steps {', '.join(map(str, states.steps))}")
         if naming:
-            print(f"parameter names: {naming}")
+            print_lines(f"parameter names: {naming}")

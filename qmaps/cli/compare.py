@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from qmaps.cli.options import AsJson, MinSize, Out, refuse_given
-from qmaps.cli.output import print_json, progress, rows_of
+from qmaps.cli.output import print_json, print_lines, progress, rows_of
 from qmaps.cli.tables import Table, label, write_markdown
 from qmaps.errors import BadValueError
 
@@ -88,13 +88,13 @@ def compare(
     if as_json:
         print_json(record)
         return
-    print(f"A: {a}\nB: {b}")
+    print_lines(f"A: {a}", f"B: {b}")
     for table in tables:
         table.show()
     if kinds[0] == RUN:
-        print(f"frames: {out / 'compare'}")
+        print_lines(f"frames: {out / 'compare'}")
     if markdown is not None:
-        print(f"markdown: {markdown}")
+        print_lines(f"markdown: {markdown}")
 
 
 def _kind(path: Path) -> str:

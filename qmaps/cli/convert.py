@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from qmaps.cli.options import AsJson
-from qmaps.cli.output import print_json, print_table
+from qmaps.cli.output import print_json, print_lines, print_table
 from qmaps.errors import BadValueError
 
 if TYPE_CHECKING:
@@ -122,7 +122,7 @@ def convert(
         )
         _print_updates(report.updates, top)
         for note in report.notes:
-            print(f"note: {note}")
+            print_lines(f"note: {note}")
 
 
 def _wanted_states(given: list[str] | None) -> str | dict[str, str | None] | None:

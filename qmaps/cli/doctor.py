@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from qmaps.cli.options import AsJson
-from qmaps.cli.output import print_json
+from qmaps.cli.output import print_json, print_lines
 from qmaps.errors import BadValueError
 
 UNITS = {"": 1, "K": 10**3, "M": 10**6, "B": 10**9, "T": 10**12}
@@ -44,7 +44,7 @@ def doctor(
     if as_json:
         print_json(report.as_dict())
     else:
-        print(report)
+        print_lines(*str(report).split("\n"))
     if report.problems:
         raise typer.Exit(1)
 

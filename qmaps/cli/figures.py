@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from qmaps.cli.options import AsJson, CheckpointNames, MinSize, Out, Workers
-from qmaps.cli.output import print_json, progress
+from qmaps.cli.output import print_json, print_lines, progress
 from qmaps.errors import BadValueError
 
 
@@ -54,4 +54,4 @@ def figures(
     if as_json:
         print_json([str(path) for path in drawn])
     else:
-        print("\n".join(map(str, drawn)))
+        print_lines(*drawn)

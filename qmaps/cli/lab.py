@@ -18,7 +18,7 @@ from qmaps.cli.options import (
     refuse_given,
     workload_options,
 )
-from qmaps.cli.output import command_line, print_json, progress
+from qmaps.cli.output import command_line, print_json, print_lines, progress
 
 
 def lab(
@@ -98,6 +98,6 @@ def lab(
         print_json(told)
         return
     if "naming" in told:
-        print(f"parameter names: {told['naming']}")
-    print(f"{found['verdict']}: {found['reason']}", found["code"], sep="\n\n", end="\n\n")
-    print(f"report: {page.resolve()}")
+        print_lines(f"parameter names: {told['naming']}")
+    print_lines(f"{found['verdict']}: {found['reason']}", "", *found["code"].split("\n"), "")
+    print_lines(f"report: {page.resolve()}")

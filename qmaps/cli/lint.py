@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from qmaps.cli.options import AsJson, States
-from qmaps.cli.output import print_json, print_table
+from qmaps.cli.output import print_json, print_lines, print_table
 
 
 def lint(
@@ -46,7 +46,7 @@ def lint(
     if as_json:
         print_json([asdict(found) for found in findings])
     elif not findings:
-        print(f"{states}: no problems found")
+        print_lines(f"{states}: no problems found")
     else:
         more = f"; the first {top}" if len(findings) > top else ""
         print_table(

@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from qmaps.cli.options import AsJson
-from qmaps.cli.output import print_json, print_table
+from qmaps.cli.output import print_json, print_lines, print_table
 from qmaps.normalize.scale_format import SUFFIXES
 
 
@@ -60,9 +60,11 @@ def maps(
         ],
     )
     suffixes = ", ".join(sorted(SUFFIXES))
-    print(f"normalizers: {', '.join(normalize.names())}; each but logB<n>, powB<n>r<n> and")
-    print(f"  unscaled also with &, and with one of the formats of scales: {suffixes}")
-    print(f"transforms before a map: {', '.join(transforms.written())}, such as sqrt:linear0@8u")
+    print_lines(f"normalizers: {', '.join(normalize.names())}; each but logB<n>, powB<n>r<n> and")
+    print_lines(f"  unscaled also with &, and with one of the formats of scales: {suffixes}")
+    print_lines(
+        f"transforms before a map: {', '.join(transforms.written())}, such as sqrt:linear0@8u"
+    )
 
 
 def _span(widths: range) -> str:

@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from qmaps.cli.options import AsJson
-from qmaps.cli.output import print_json
+from qmaps.cli.output import print_json, print_lines
 from qmaps.errors import BadValueError, shown
 
 
@@ -53,7 +53,7 @@ def memory(
         about = {"numel": found.numel, "nbytes": found.nbytes, "parts": found.parts}
         print_json({**about, "bits_per_parameter": found.bits_per_parameter})
     else:
-        print(f"{model}: {found.numel:,} parameters\n{found}")
+        print_lines(f"{model}: {found.numel:,} parameters", *str(found).split("\n"))
 
 
 def _model(name: str) -> Any:

@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from qmaps.cli.options import AsJson, Out
-from qmaps.cli.output import print_json, rows_of
+from qmaps.cli.output import print_json, print_lines, rows_of
 
 
 def merge(
@@ -32,5 +32,5 @@ def merge(
     if as_json:
         print_json(rows_of(frame))
         return
-    print(f"{frame['parameter'].nunique()} parameters, {len(frame)} rows")
-    print(f"rows: {out / 'sweep' / 'sweep.parquet'}")
+    print_lines(f"{frame['parameter'].nunique()} parameters, {len(frame)} rows")
+    print_lines(f"rows: {out / 'sweep' / 'sweep.parquet'}")

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import io
 import os
 import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
@@ -19,8 +21,9 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 from rich.table import Table
+from rich.text import Text
 
-from qmaps.errors import one_line
+from qmaps.errors import one_line, printable
 from qmaps.storage.files import json_text
 
 if TYPE_CHECKING:
@@ -31,13 +34,18 @@ NARROWEST, WIDTH = 20, 80
 
 
 def prepare_terminal() -> None:
-    """Give the help lines of the usual length, and let output wait for a slow reader."""
+    """Give the help lines of the usual length, and let any output be written, also nowhere."""
     columns = os.environ.get("COLUMNS", "")
     if columns.isdecimal() and int(columns) < NARROWEST:
         os.environ["COLUMNS"] = str(WIDTH)
-    for stream in (1, 2):
-        with suppress(OSError):  # stdout is closed
-            os.set_blocking(stream, True)
+    os.environ["MPLBACKEND"] = "agg"  # figures go to files, whatever shows them elsewhere
+    for number, name in ((1, "stdout"), (2, "stderr")):
+        if getattr(sys, name) is None:  # it is closed; the first file opened would get its number
+            setattr(sys, name, Path(os.devnull).open("w"))  # noqa: SIM115
+        elif isinstance(stream := getattr(sys, name), io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
+        with suppress(OSError):
+            os.set_blocking(number, True)
 
 
 def close_output() -> None:
@@ -48,12 +56,17 @@ def close_output() -> None:
 
 def print_error(message: str) -> None:
     """Print an error as one line on stderr."""
-    errors.print(f"error: {one_line(message)}", markup=False, highlight=False, soft_wrap=True)
+    errors.print(f"error: {one_line(message)}", soft_wrap=True)
+
+
+def print_lines(*lines: object) -> None:
+    """Print lines for readers; each stays on its line, whatever names are in it."""
+    print(*(printable(str(line)) for line in lines), sep="\n")
 
 
 def command_line(program: str = "qmaps") -> str:
     """Return this command as pages show it."""
-    return " ".join([program, *sys.argv[1:]])
+    return printable(" ".join([program, *sys.argv[1:]]))
 
 
 def print_json(value: Any) -> None:
@@ -68,12 +81,12 @@ def rows_of(frame: pd.DataFrame) -> list[dict[str, Any]]:
 
 def print_table(title: str, header: list[str], rows: list[list[str]]) -> None:
     """Print a table for readers, with numbers aligned to the right."""
-    table = Table(title=title, title_justify="left")
+    table = Table(title=Text(printable(title), "table.title"), title_justify="left")
     for index, name in enumerate(header):
         left = index == 0 or name in ("about", "frame")
         table.add_column(name, justify="left" if left else "right", overflow="fold")
     for row in rows:
-        table.add_row(*row)
+        table.add_row(*(Text(printable(cell)) for cell in row))
     _console().print(table)
 
 
@@ -85,7 +98,7 @@ def _console(**options: Any) -> Console:
     return found
 
 
-errors = _console(stderr=True)
+errors = _console(stderr=True, markup=False, emoji=False, highlight=False)
 
 
 EVERY = 10.0
@@ -103,7 +116,7 @@ class Lines:
 
     def tell(self, stage: str, done: int, total: int, note: str) -> None:
         """Say how far a stage is."""
-        self._latest = f"{stage}: {done} of {total}{f', {note}' if note else ''}"
+        self._latest = printable(f"{stage}: {done} of {total}{f', {note}' if note else ''}")
 
     def close(self) -> None:
         """Print no more."""
@@ -113,7 +126,7 @@ class Lines:
     def _print(self) -> None:
         while not self._end.wait(EVERY):
             if self._latest:
-                errors.print(self._latest, markup=False, highlight=False, soft_wrap=True)
+                errors.print(self._latest, soft_wrap=True)
 
 
 class Bars:
@@ -130,19 +143,19 @@ class Bars:
             self.lines.tell(stage, done, total, note)
         self.progress.start()
         if stage not in self.tasks:
-            self.tasks[stage] = self.progress.add_task(stage, total=total, note="")
-        self.progress.update(self.tasks[stage], completed=done, total=total, note=note)
+            self.tasks[stage] = self.progress.add_task(printable(stage), total=total, note="")
+        self.progress.update(self.tasks[stage], completed=done, total=total, note=printable(note))
 
 
 @contextmanager
 def progress(quiet: bool) -> Iterator[Bars]:
     """Progress on stderr: bars on a terminal, else lines; none where the output is for a script."""
     columns = (
-        TextColumn("{task.description}"),
+        TextColumn("{task.description}", markup=False),
         BarColumn(),
         MofNCompleteColumn(),
         TimeRemainingColumn(),
-        TextColumn("{task.fields[note]}"),
+        TextColumn("{task.fields[note]}", markup=False),
     )
     lines = None if quiet or errors.is_terminal else Lines()
     bars = Bars(Progress(*columns, console=errors, disable=quiet), lines)

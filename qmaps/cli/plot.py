@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from qmaps.cli.options import AsJson, CheckpointNames, MinSize
-from qmaps.cli.output import print_json, print_table
+from qmaps.cli.output import print_json, print_lines, print_table
 from qmaps.errors import BadValueError
 
 HEADER = ["figure", "frame", "about"]
@@ -77,7 +77,7 @@ def plot(
     if as_json:
         print_json({"figure": figure, "out": str(target)})
     else:
-        print(target)
+        print_lines(target)
 
 
 def _list(as_json: bool) -> None:

@@ -21,7 +21,7 @@ from qmaps.cli.options import (
     as_codebook,
     recorded,
 )
-from qmaps.cli.output import print_json, progress, rows_of
+from qmaps.cli.output import print_json, print_lines, progress, rows_of
 from qmaps.cli.tables import by_width, label
 
 if TYPE_CHECKING:
@@ -51,8 +51,8 @@ def recommend(
     spec: Annotated[
         list[str] | None,
         typer.Option(
-            help="A pair of quantizers such as 'B128/DE@4s + rank1/linear@4u'; may be repeated. By "
-            "default all presets and 13 other pairs."
+            help="A pair of quantizers such as 'B128/DE@4s + rank1/linear@4u', or a preset such as "
+            "4bit; may be repeated. By default all presets and 15 other pairs."
         ),
     ] = None,
     codebook: Codebooks = None,
@@ -136,10 +136,10 @@ def recommend(
         pairs = rows_of(found.pairs)
         print_json({**found.summary(), "pairs": pairs})
         return
+    if loaded.naming.startswith("numbers"):  # before code that has no names
+        print_lines(f"parameter names: {loaded.naming}; --names gives them")
     _print(found)
-    if loaded.naming.startswith("numbers"):
-        print(f"parameter names: {loaded.naming}; --names gives them")
-    print(f"choice: {folder / 'choice.json'}")
+    print_lines(f"choice: {folder / 'choice.json'}")
 
 
 def _cells(row: Mapping[str, Any]) -> list[str]:
@@ -153,7 +153,5 @@ def _print(found: Recommendation) -> None:
     verdicts = found.pairs.set_index("quantizer")["verdict"]
     for limit, pair in found.best.items():
         best = "none" if pair is None else f"{pair} ({verdicts[pair.spec]})"
-        print(f"best up to {limit:g} bits: {best}")
-    print()
-    print(found)
-    print()
+        print_lines(f"best up to {limit:g} bits: {best}")
+    print_lines("", *str(found).split("\n"), "")

@@ -19,7 +19,7 @@ from qmaps.cli.options import (
     as_codebook,
     recorded,
 )
-from qmaps.cli.output import print_json, print_table, progress, rows_of
+from qmaps.cli.output import print_json, print_lines, print_table, progress, rows_of
 
 
 def replay(
@@ -27,8 +27,8 @@ def replay(
     spec: Annotated[
         list[str] | None,
         typer.Option(
-            help="A pair of quantizers such as 'B128/DE@4s + rank1/linear@4u'; may be repeated. By "
-            "default the standard pairs."
+            help="A pair of quantizers such as 'B128/DE@4s + rank1/linear@4u', or a preset such as "
+            "4bit; may be repeated. By default the standard pairs."
         ),
     ] = None,
     out: Out = Path("runs/replay"),
@@ -128,5 +128,5 @@ def replay(
         ],
     )
     if kind != "recorded":
-        print("gradients were not recorded; they were simulated from the moments")
-    print(f"rows: {folder / 'replay.parquet'}")
+        print_lines("gradients were not recorded; they were simulated from the moments")
+    print_lines(f"rows: {folder / 'replay.parquet'}")

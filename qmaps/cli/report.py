@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from qmaps.cli.options import AsJson
-from qmaps.cli.output import print_json
+from qmaps.cli.output import print_json, print_lines
 
 
 def report(
@@ -38,4 +38,4 @@ def report(
         print_json({name: str(path) for name, path in pages.items()})
     else:
         for name, path in pages.items():
-            print(f"{name}: {path.resolve()}")
+            print_lines(f"{name}: {path.resolve()}")

@@ -18,7 +18,7 @@ from qmaps.cli.options import (
     Workers,
     as_codebook,
 )
-from qmaps.cli.output import print_json, progress, rows_of
+from qmaps.cli.output import print_json, print_lines, progress, rows_of
 from qmaps.cli.tables import by_width, label, provenance, write_markdown
 from qmaps.errors import BadValueError
 
@@ -37,8 +37,8 @@ def sweep(
     spec: Annotated[
         list[str] | None,
         typer.Option(
-            help="A quantizer such as B128/DE@4s, or a pair such as "
-            "'B128/DE@4s + rank1/linear@4u'; may be repeated. By default the standard pairs."
+            help="A quantizer such as B128/DE@4s, a pair such as 'B128/DE@4s + rank1/linear@4u', "
+            "or a preset such as 4bit; may be repeated. By default the standard pairs."
         ),
     ] = None,
     out: Out = Path("runs/sweep"),
@@ -129,8 +129,8 @@ def sweep(
             print_json(rows_of(frame))
             return
         parameters = frame["parameter"].nunique() if len(frame) else 0
-        print(f"shard {shard}: {parameters} parameters, {len(frame)} rows")
-        print(f"parts: {out / 'sweep' / 'parts'}")
+        print_lines(f"shard {shard}: {parameters} parameters, {len(frame)} rows")
+        print_lines(f"parts: {out / 'sweep' / 'parts'}")
         return
     tables = [
         table
@@ -145,12 +145,12 @@ def sweep(
         return
     for table in tables:
         table.show()
-    print(ORDER)
+    print_lines(ORDER)
     if loaded.naming.startswith("numbers"):
-        print(f"parameter names: {loaded.naming}")
-    print(f"rows: {out / 'sweep' / 'sweep.parquet'}")
+        print_lines(f"parameter names: {loaded.naming}")
+    print_lines(f"rows: {out / 'sweep' / 'sweep.parquet'}")
     if markdown is not None:
-        print(f"markdown: {markdown}")
+        print_lines(f"markdown: {markdown}")
 
 
 def _summary(frame: pd.DataFrame, state: str) -> pd.DataFrame:

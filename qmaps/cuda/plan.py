@@ -44,6 +44,7 @@ from qmaps.engines.plan import FusedPlan, fused_supports
 from qmaps.engines.rules import ordered
 from qmaps.engines.step import (
     NONE_SHARED,
+    PRODUCT,
     RESET,
     Inputs,
     ParameterStep,
@@ -393,6 +394,8 @@ class CudaPlan(FusedPlan):
             row = table[index]
             row["numel"], row["group"] = given.param.numel(), order[given.group]
             row["counter"] = address(given.storage["step"])
+            if PRODUCT in given.storage:
+                row["product"] = address(given.storage[PRODUCT])
             row["skips"] = given.skips
             if given.remainder is not None:
                 row["remainder"] = address(given.storage[REMAINDER])

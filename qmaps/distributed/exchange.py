@@ -171,7 +171,7 @@ class _Leaf:
         """Store the scales in their format; `bits` are those of `end_bits` over all shards."""
         assert self.format is not None
         if bits is None:
-            ends = torch.zeros(2)
+            ends = torch.zeros(2, dtype=torch.float32)
         else:
             low = torch.where(bits[1] == 0, 0, _TOP - bits[0])
             ends = torch.stack([low, bits[1]]).to(torch.int32).view(torch.float32)

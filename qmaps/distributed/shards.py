@@ -162,7 +162,7 @@ class Shard:
         from torch.distributed.tensor import DTensor
 
         placements = self.placements()
-        stride = torch.empty(self.shape, device="meta").stride()
+        stride = torch.empty(self.shape, dtype=x.dtype, device="meta").stride()
         whole: Tensor = DTensor.from_local(
             x, self.mesh, placements, run_check=False, shape=torch.Size(self.shape), stride=stride
         )

@@ -7,6 +7,8 @@ from typing import Any
 
 import pandas as pd
 
+from qmaps.errors import printable
+
 LONGEST = 120
 """Most characters of a name; the middle of a longer name is left out."""
 
@@ -40,7 +42,7 @@ def literal(text: str) -> str:
     >>> print(literal("$x$"))
     \$x\$
     """
-    shown = "".join(each if each.isprintable() else repr(each)[1:-1] for each in text)
+    shown = printable(text)
     if len(shown) > LONGEST:
         half = (LONGEST - 3) // 2
         shown = f"{shown[:half]}...{shown[-half:]}"

@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Protocol, Self
 
-import torch
 from torch import Tensor
 
 from qmaps.errors import BadValueError, NonFiniteError
@@ -66,7 +65,7 @@ class FittedMap(Map):
                 "to finite values"
             )
         if flat.numel() == 0:
-            fitted = [torch.zeros(2**map_.bits) for map_ in maps]
+            fitted = [flat.new_zeros(2**map_.bits) for map_ in maps]
         else:
             weights = None if weights is None else weights.reshape(-1)
             fitted = cls.fit_values_each(maps, flat, weights)

@@ -112,9 +112,18 @@ class Choice:
     @property
     def code(self) -> str:
         """Python code that makes the optimizer, to paste; it needs no file."""
+        return self.code_for({})
+
+    def code_for(self, options: Mapping[str, Mapping[str, Any]]) -> str:
+        """Python code that makes the optimizer with parameter groups.
+
+        Args:
+            options: options such as `weight_decay` by parameter name. Parameters with equal ones
+                form a group.
+        """
         books = {label: _described(book) for label, book in self.codebooks().items()}
         return choice_code.of(
-            self.optimizer, self.state_quantizers, self.overrides, books, self._least()
+            self.optimizer, self.state_quantizers, self.overrides, books, self._least(), options
         )
 
     def codebooks(self) -> dict[str, Codebook]:

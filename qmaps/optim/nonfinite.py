@@ -15,6 +15,7 @@ from torch import Tensor
 from qmaps.algebra.quantized import QuantizedTensor
 from qmaps.distributed.shards import shard_of
 from qmaps.engines.step import codes_of
+from qmaps.engines.threads import safe_after_fork
 from qmaps.errors import BadValueError, NonFiniteError, shown
 from qmaps.optim.checks import check_gradient
 from qmaps.optim.entries import Entry, label_of
@@ -74,6 +75,7 @@ def _error(label: str, grad: Tensor, count: int, first: int) -> NonFiniteError:
     )
 
 
+@safe_after_fork()
 def bad_elements(entries: Sequence[Entry]) -> list[tuple[int, int]]:
     """For each gradient, how many elements are not finite, and the first one's flat index.
 
@@ -100,7 +102,8 @@ def bad_elements(entries: Sequence[Entry]) -> list[tuple[int, int]]:
     for group in groups:
         mine = [i for i, shard in enumerate(shards) if shard and group in shard.groups()]
         device = entries[mine[0]][3].device
-        counts, firsts = torch.tensor([found[i] for i in mine], device=device).unbind(1)
+        both = torch.tensor([found[i] for i in mine], dtype=torch.int64, device=device)
+        counts, firsts = both.unbind(1)
         torch.distributed.all_reduce(counts := counts.contiguous(), group=group)
         torch.distributed.all_reduce(
             firsts := firsts.contiguous(), torch.distributed.ReduceOp.MIN, group

@@ -7,6 +7,7 @@ import io
 import json
 import math
 import os
+import stat
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -79,6 +80,29 @@ def exists(path: Path) -> bool:
         return False
 
 
+def size_of(path: Path) -> int:
+    """Number of bytes of a regular file; a pipe or a device, which may never end, is refused.
+
+    Raises:
+        OSError: there is no such file.
+    """
+    about = path.stat()
+    if not stat.S_ISREG(about.st_mode):
+        raise OSError(errno.EINVAL, "it is no regular file", str(path))
+    return about.st_size
+
+
+def content_of(path: Path, most: float = math.inf) -> bytes:
+    """The bytes of a regular file.
+
+    Raises:
+        OSError: there is no such file, or it has more than `most` bytes.
+    """
+    if size_of(path) > most:
+        raise OSError(errno.EFBIG, os.strerror(errno.EFBIG), str(path))
+    return path.read_bytes()
+
+
 def _beside(target: Path) -> Path:
     # The process id keeps two runs that share a folder from writing into one another's file.
     return target.with_name(f".{target.name}.{os.getpid()}.tmp")
@@ -146,9 +170,9 @@ def _finite(value: Any) -> Any:
 
 
 def write_text(path: str | os.PathLike[str], text: str) -> None:
-    """Write `text` in UTF-8, atomically."""
+    """Write `text` in UTF-8, atomically; what UTF-8 cannot hold is written as its escape."""
     with replacing(path) as temporary:
-        temporary.write_text(text, encoding="utf-8")
+        temporary.write_text(text, encoding="utf-8", errors="backslashreplace")
 
 
 def write_record(
@@ -220,7 +244,7 @@ def read_frame(path: str | os.PathLike[str], *, must_be_sealed: bool = False) ->
         if fits is False or (fits is None and must_be_sealed):
             raise _damaged(path)
         return pd.read_parquet(io.BytesIO(content))
-    except OutputError:
+    except (OutputError, MemoryError):
         raise
     except Exception:  # pyarrow and pandas raise many kinds on damaged files
         raise _damaged(path) from None

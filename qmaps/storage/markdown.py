@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
+from qmaps.errors import printable
+
 
 def table(header: Iterable[str], rows: Iterable[Iterable[str]]) -> list[str]:
     r"""The lines of a table whose first column is aligned to the left, the others to the right.
@@ -23,5 +25,5 @@ def table(header: Iterable[str], rows: Iterable[Iterable[str]]) -> list[str]:
 
 
 def _row(cells: Iterable[str]) -> str:
-    escaped: Iterator[str] = (cell.replace("|", "\\|") for cell in cells)
+    escaped: Iterator[str] = (printable(cell).replace("|", "\\|") for cell in cells)
     return f"| {' | '.join(escaped)} |"

@@ -17,6 +17,7 @@ from qmaps.analyze._states import MIN_SIZE, States, as_states, opened
 from qmaps.capture import CapturedStates
 from qmaps.errors import CaptureError
 from qmaps.maps.codebook import Codebook
+from qmaps.optim.presets import PRESETS, pair_of
 from qmaps.sweep.divide import MEMORY, divided
 from qmaps.sweep.given import bytes_of, share_of
 from qmaps.sweep.identity import digest_of
@@ -220,10 +221,10 @@ def _parse(
     for spec in listed(specs):
         if isinstance(spec, Quantizer):
             singles.append(spec)
-        elif isinstance(spec, str) and " + " not in spec:
+        elif isinstance(spec, str) and " + " not in spec and spec not in PRESETS:
             singles.append(quantizer(spec, codebooks))
         else:
-            pairs.append(Pair.parse(spec, codebooks))
+            pairs.append(pair_of(spec, codebooks))
     return tuple(dict.fromkeys(singles)), tuple(dict.fromkeys(pairs))
 
 

@@ -45,8 +45,8 @@ def run(
 
     Args:
         states: captured states, their path, or tensors by parameter and state name.
-        specs: quantizers (``"B128/DE@4s"``) and pairs (``"B128/DE@4s + rank1/linear@4u"``), or
-            one of them.
+        specs: quantizers (``"B128/DE@4s"``) and pairs (``"B128/DE@4s + rank1/linear@4u"``, or the
+            name of a preset such as ``"4bit"``), or one of them.
         out: a folder for the result. One file per item is written into its folder ``parts``
             as the sweep proceeds, and ``sweep.parquet`` at the end. An interrupted sweep goes on
             from the parts; damaged ones are measured again.
@@ -95,6 +95,7 @@ def run(
         SpecError: a spec does not parse; nothing has been measured.
         CaptureError: there are no states, none is large enough, a pair is given and no parameter
             has both moments, or a state holds NaN or infinity.
+        BadTypeError: `executor` or `workers` has a wrong type.
         BadValueError: states without a path are given to workers, `executor` and `workers` are
             combined, `shard` is none or lacks `out`, `sample` is no share above 0 and at most 1, or
             `memory` is not enough for a parameter.

@@ -61,7 +61,7 @@ def bit_fields(maps: Iterable[Map], values: Sequence[float]) -> pd.DataFrame:
             )
         known = fields_of(map_)
         # The appended 1 makes the scale 1.
-        exact = torch.tensor([*values, 1.0])
+        exact = torch.tensor([*values, 1.0], dtype=torch.float32)
         decoded = (PerTensor() / map_).quantize(exact).dequantize()[:-1]
         for value, number in zip(values, decoded.tolist(), strict=True):
             fields = [("sign", (int(number < 0),)), *known[abs(number)]]
@@ -137,6 +137,8 @@ def _(map_: Mantissa) -> Iterator[Pattern]:
 
 @patterns.register
 def _(map_: Linear0) -> Iterator[Pattern]:
+    if map_.full:
+        raise BadValueError(f"maps holds {map_.spec}, whose codes are no integers")
     width = map_.bits - 1
     for number in product((0, 1), repeat=width):
         yield (("integer", number),), integer(number) / (2**width - 1)

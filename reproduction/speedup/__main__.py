@@ -9,7 +9,7 @@ import typer
 
 from qmaps.cli import run_app
 from qmaps.cli.options import AsJson, Out
-from qmaps.cli.output import command_line, print_json, print_table, progress, rows_of
+from qmaps.cli.output import command_line, print_json, print_lines, print_table, progress, rows_of
 from qmaps.errors import BadValueError
 
 
@@ -97,7 +97,7 @@ def speedup(
             for r in best.to_dict("records")
         ],
     )
-    print("\n".join(map(str, paths.values())))
+    print_lines(*paths.values())
 
 
 app = typer.Typer(rich_markup_mode="markdown", pretty_exceptions_enable=False)

@@ -68,7 +68,8 @@ def coding(specs: list[str], numbers: int, rounds: int) -> tuple[list[float], li
     Returns:
         Nanoseconds to quantize one number, and to decode one, each for every quantizer.
     """
-    x = torch.randn(numbers, generator=torch.Generator().manual_seed(0))
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(numbers, generator=generator, dtype=torch.float32)
     compress, decompress = [], []
     for spec in specs:
         q = quantizer(spec)

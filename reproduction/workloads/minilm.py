@@ -64,7 +64,7 @@ def tokenized(texts: list[str], longest: int) -> Tensor:
     own = tokenizer()
     own.enable_truncation(longest)
     own.enable_padding(length=longest)
-    return torch.tensor([encoding.ids for encoding in own.encode_batch(texts)])
+    return torch.tensor([each.ids for each in own.encode_batch(texts)], dtype=torch.int64)
 
 
 @functools.lru_cache(maxsize=2)

@@ -2,11 +2,22 @@
 
 from __future__ import annotations
 
+import io
 import json
+import tempfile
+from contextlib import redirect_stderr, redirect_stdout
 from pathlib import Path
 
 import pandas as pd
 import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from qmaps.cli import main
+from qmaps.cli.output import progress
+from qmaps.errors import printable
+from tests.helpers import examples
 
 PAIR = "--spec 'B128/DE@4s + B128/DE-0@4u'"
 FRAMES = {
@@ -52,3 +63,87 @@ def test_names_that_do_not_go_with_the_states(call, tmp_path: Path) -> None:
     code, _, err = call(f"figures --names names.txt --out {out}")
     assert (code, err) == (2, "error: names='names.txt' needs a checkpoint\n")
     assert not out.exists()
+
+
+HOSTILE = [
+    "[/x]",
+    "[qkv]",
+    ":x:",
+    "\x1b[31mred",
+    "\u202eeman",
+    "a\u2028b\nc",
+    "$\\frac{",
+    "a|b`<c>",
+    "é漢",
+]
+
+
+def named(folder: Path, names: list[str]) -> Path:
+    """A checkpoint of parameters with these names, each with a warning of `lint`."""
+    weights = [torch.nn.Parameter(torch.randn(4, 6)) for _ in names]
+    optimizer = torch.optim.AdamW(list(zip(names, weights, strict=True)))
+    for weight in weights:
+        weight.grad = torch.ones(4, 6).tril(-1)  # no gradient reaches the first row
+    optimizer.step()
+    torch.save(optimizer.state_dict(), folder / "hostile.pt")
+    return folder / "hostile.pt"
+
+
+def test_names_are_neither_markup_nor_escapes(call, tmp_path: Path, capsys) -> None:
+    file = named(tmp_path, HOSTILE)
+    with progress(quiet=False) as advance:  # on the terminal of errors
+        advance("train [/x]\x1b[0m", 1, 2, "[qkv]")
+    assert "[/x]\\x1b[0m" in capsys.readouterr().err
+    pair = "--min-quantized-size 0 --spec 'B128/DE@4s + B128/DE-0@4u'"
+    for command in (
+        f"lint {file}",
+        f"convert {file} {tmp_path}/out.pt --to qmaps",
+        f"compare {file} {file} {pair} --out {tmp_path} --markdown {tmp_path}/c.md",
+        f"recommend {file} {pair} --steps 2 --bits 9 --out {tmp_path}",
+    ):
+        code, out, err = call(command)
+        assert code == 0
+        assert all(line.isprintable() for line in (out + err).split("\n"))
+        if not command.startswith("recommend"):
+            assert all(printable(name) in out for name in HOSTILE)
+    text = (tmp_path / "c.md").read_text()
+    assert "\n| a\\u2028b\\nc |" in text
+    assert all(line.isprintable() for line in text.split("\n"))
+    code, out, err = call(f"sweep {file} --spec 'B1\x1b[/x]/DE@4s'")
+    assert (code, out, err[:-1].isprintable()) == (2, "", True)
+    assert "B1\\x1b[/x]/DE@4s" in err
+    file = named(tmp_path, ["\ud800"])
+    expected = f"error: {str(file)!r} names a parameter '\\ud800', which is no text in Unicode\n"
+    assert call(f"sweep {file}") == (2, "", expected)
+
+
+def widely(command: list[str]) -> tuple[int, str]:
+    """The exit code of a command and all that it prints, on long lines."""
+    text = io.StringIO()
+    with pytest.MonkeyPatch.context() as setting, redirect_stdout(text), redirect_stderr(text):
+        setting.setenv("COLUMNS", "400")
+        try:
+            main(command)
+        except SystemExit as ended:
+            return int(ended.code or 0), text.getvalue()
+
+
+@pytest.mark.fuzz
+@given(
+    names=st.lists(
+        st.text(max_size=12) | st.sampled_from([*HOSTILE, "\ud800", "", "[bold]", "\\", "\x9b2J"]),
+        min_size=1, max_size=3, unique=True,
+    )
+)  # fmt: skip
+@settings(max_examples=examples(8), deadline=None)
+def test_any_name_is_shown_on_its_line_or_refused_in_one(names: list[str]) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        file = named(Path(folder), names)
+        for command in (["lint", file], ["convert", file, f"{folder}/out.pt", "--to", "qmaps"]):
+            code, shown = widely(list(map(str, command)))
+            assert all(line.isprintable() for line in shown.split("\n"))
+            if code == 2:
+                assert shown.count("\n") == 1
+            else:
+                assert code == 0
+                assert all(printable(name) in shown for name in names)

@@ -22,7 +22,7 @@ from qmaps.analyze.recommend.verdict import cost_of, verdict
 from qmaps.analyze.replay.source import share_of
 from qmaps.errors import BadValueError
 from qmaps.optim import Choice
-from qmaps.optim.presets import preset
+from qmaps.optim.presets import pair_of
 
 CHOICES = ("A", "B")
 OTHERS = "all others"
@@ -199,8 +199,7 @@ def _members(choice: Choice, given: Any) -> Pair:
     if given is None:
         return FULL
     if isinstance(given, str):
-        specs = preset(given).specs(MOMENTS, signed=MOMENTS[:1])
-        return Pair.parse((specs[MOMENTS[0]], specs[MOMENTS[1]]))
+        return pair_of(given)
     for state in given:
         if state not in MOMENTS:
             raise BadValueError(

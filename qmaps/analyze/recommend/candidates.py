@@ -7,6 +7,7 @@ import math
 from qmaps.algebra.pair import Pair
 from qmaps.maps.lloyd import LloydMax
 from qmaps.optim.presets import PRESETS as OPTIMIZER_PRESETS
+from qmaps.optim.presets import pair_of
 
 LIMITS = (2.3, 3.3, 4.3, 6.3, 8.3)
 """Bits per element, scales included, up to which the best single pair is named."""
@@ -15,11 +16,7 @@ MOMENTS = ("exp_avg", "exp_avg_sq")
 
 FULL = Pair(None, None)
 
-PRESETS = {
-    Pair.parse(tuple(known.specs(MOMENTS, signed=MOMENTS[:1]).values())).spec: name  # type: ignore[arg-type]
-    for name, known in OPTIMIZER_PRESETS.items()
-    if name != "32bit"
-}
+PRESETS = {pair_of(name).spec: name for name in OPTIMIZER_PRESETS if name != "32bit"}
 """Names of the presets of `qmaps.optim` by the pair that Adam gets from them."""
 
 CANDIDATES = (

@@ -18,7 +18,7 @@ from qmaps.capture.decoded import in_memory
 from qmaps.capture.load import load
 from qmaps.capture.readers import reader_of
 from qmaps.capture.saved import WRAPPERS, found, load_safely, state_dicts_in
-from qmaps.engines.step import COUNTS
+from qmaps.engines.step import NUMBERS
 from qmaps.errors import BadValueError, CaptureError, OutputError
 from qmaps.storage import checkpoint
 from qmaps.storage.files import exists, output_file
@@ -146,7 +146,7 @@ def _of_capture(path: Path) -> dict[str, Any]:
     for name, key, tensor in states.items():
         if name not in state:
             known = states.scalars(name)
-            counts = {count: known[count] for count in COUNTS if count in known}
+            counts = {count: known[count] for count in NUMBERS if count in known}
             state[name] = {"step": states.step, **counts}
         state[name][key] = tensor
     groups = [{**states.hyperparameters(name), "params": [name]} for name in state]

@@ -11,6 +11,8 @@ from typing import Any
 import torch
 
 from qmaps.capture import Monitor, StateRecorder
+from qmaps.capture.parameters import unwrapped
+from qmaps.capture.step_count import state_counts
 from qmaps.errors import BadTypeError
 
 Watcher = StateRecorder | Monitor
@@ -42,7 +44,9 @@ class Kind:
 def _record(
     optimizer: torch.optim.Optimizer, out: Path, model: torch.nn.Module, taken: int, **options: Any
 ) -> StateRecorder:
-    return StateRecorder(optimizer, out, names=model, start=taken, **options)
+    counts = state_counts(unwrapped(optimizer), {})
+    start = None if counts else taken  # a trainer also counts steps that the optimizer skipped
+    return StateRecorder(optimizer, out, names=model, start=start, **options)
 
 
 def _monitor(

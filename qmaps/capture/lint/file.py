@@ -174,7 +174,7 @@ def _other_quantizers(
     choices = Choices("this checkpoint", list(states), (), ())
     for name, t in quantized.items():
         # A tensor without memory stands for the parameter.
-        parameter = torch.empty(t.shape, device="meta")
+        parameter = torch.empty(t.shape, dtype=torch.float32, device="meta")
         options = {"quantize": True, "overrides": {}, **group}
         options |= {"params": [parameter], "param_names": [label]}
         with ExitStack() as stack:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from qmaps.capture.monitor.measures import MEASURES
-from qmaps.errors import BadTypeError, shown
+from qmaps.errors import BadTypeError, printable, shown
 
 Log = Callable[[dict[str, float], int], object]
 """Takes values by name and the number of the step, as ``wandb.log`` and ``trackio.log`` do."""
@@ -58,7 +58,7 @@ def tensorboard(writer: Any) -> Log:
 def scalars(rows: Iterable[dict[str, Any]]) -> dict[str, float]:
     """Measures by name, ``sqnr_db/0.weight.exp_avg``; those that are not finite are left out."""
     return {
-        f"{measure}/{row['parameter']}.{row['state']}": row[measure]
+        f"{measure}/{printable(row['parameter'])}.{row['state']}": row[measure]
         for row in rows
         for measure in MEASURES
         if math.isfinite(row[measure])

@@ -131,5 +131,6 @@ def _sums(x: Tensor, sizes: Sequence[int]) -> list[float]:
 def _of(numel: int, **known: float) -> Sums:
     """Sums of which only some are known."""
     nothing = dict.fromkeys(("absolute", "square", "signal", "relative", "largest"), math.nan)
-    counts: dict[str, Any] = {"nonzero": 0, "zeroed": 0, "codes": torch.empty(0)}
+    codes = torch.empty(0, dtype=torch.float32)
+    counts: dict[str, Any] = {"nonzero": 0, "zeroed": 0, "codes": codes}
     return Sums(numel=numel, **{**nothing, **counts, **known})

@@ -23,9 +23,10 @@ from qmaps.capture.parameters import (
     labelled,
     named,
     no_match,
-    own_count,
     predicate,
+    unwrapped,
 )
+from qmaps.capture.step_count import StepCount, state_counts
 from qmaps.errors import BadTypeError, BadValueError, shown
 from qmaps.optim.base import QuantizedOptimizer
 from qmaps.optim.offload import CPUOffloadOptimizer
@@ -80,13 +81,15 @@ class Monitor:
     after the step, so no hook may empty them before that.
 
     Resuming: a new monitor goes on in the same file. A step that the file has already is not
-    written again. In distributed training, monitor on one process; it measures its own shards.
+    written again, but rows of it that were cut off are. In distributed training, monitor on one
+    process; it measures its own shards.
 
     Args:
-        optimizer: an optimizer of `qmaps.optim` with at least one quantized state.
+        optimizer: an optimizer of `qmaps.optim` with at least one quantized state, also as
+            accelerate's ``prepare`` returns it.
         out: the CSV file, created with its first rows; None writes none.
-        every: measure each step that this number divides; at least 1. The optimizer's own count
-            numbers the steps.
+        every: measure each step that this number divides; at least 1. The monitor counts the steps
+            that the optimizer takes.
         window: number of steps before and including a measured one over which `held_share`,
             `moved_share` and `stalled_share` are taken; 1 to `every`. If left out, 10, or `every`
             if that is smaller.
@@ -103,6 +106,8 @@ class Monitor:
             out.
         thresholds: limits beyond which a measure raises a `StateWarning`, once for each state and
             measure; None for no warnings.
+        start: number of steps taken so far. If left out, the largest ``state["step"]``, which is
+            less where all parameters began to train, or were reset, later than the training.
 
     Raises:
         BadTypeError, BadValueError: an argument is not allowed, the optimizer has no quantized
@@ -139,7 +144,9 @@ class Monitor:
         names: Names = None,
         log: Any = None,
         thresholds: Thresholds | None = Thresholds(),  # noqa: B008 - it is immutable
+        start: int | None = None,
     ) -> None:
+        optimizer = unwrapped(optimizer)
         if not isinstance(optimizer, QuantizedOptimizer):
             found = f"optimizer must be one of qmaps.optim, got {type(optimizer).__name__}"
             if isinstance(optimizer, CPUOffloadOptimizer):
@@ -160,6 +167,7 @@ class Monitor:
         self._wanted = predicate("parameters", parameters)
         self._names = named(names, optimizer)
         self._check(optimizer, parameters)
+        begin = None if start is None else integer("start", start, 0)
         self._logs = logs_of(log)
         self._warner = None if thresholds is None else Warner(thresholds)
         self._file = None if out is None else CsvFile(out, COLUMNS)
@@ -169,6 +177,7 @@ class Monitor:
         self._wait = self._left = self._due = 0
         self._open: Window | None = None
         self._optimizer = optimizer
+        self._count = StepCount(optimizer, self._taken_before, begin)
         self._hooks = [
             optimizer.register_step_pre_hook(lambda *_: self._before()),
             optimizer.register_step_post_hook(lambda *_: self._after()),
@@ -178,6 +187,7 @@ class Monitor:
         """Stop measuring, and let another monitor write the file; closing twice is allowed."""
         for hook in self._hooks:
             hook.remove()
+        self._count.close()
         if self._file is not None:
             self._file.close()
 
@@ -232,13 +242,12 @@ class Monitor:
             return
         optimizer = self._optimizer
         if self._open is None:
-            taken = own_count(optimizer) or 0
-            step = taken + 1
+            step = self._count.taken + 1
             left = -step % self._every  # steps from this one to the measured one
             if left >= self._window:
                 self._wait = left - self._window + 1
                 return
-            if taken == 0:  # the states do not exist yet
+            if not optimizer.state:  # they do not exist yet
                 return
             chosen = (each for each in labelled(optimizer, self._names) if self._wanted(each[0]))
             self._open, self._due = Window(optimizer, chosen, self._sample), step + left
@@ -247,7 +256,8 @@ class Monitor:
             self._open.before_last()
 
     def _after(self) -> None:
-        """After a step: count it, or take its gradients, and measure at the end of the window."""
+        """After a step: count it, take its gradients, and measure at the end of the window."""
+        self._count.add()
         if self._wait:
             self._wait -= 1
             return
@@ -260,9 +270,13 @@ class Monitor:
             return
         self._open = None
         # It is another one if steps were skipped, or a checkpoint was loaded.
-        if own_count(self._optimizer) == self._due:
+        if self._count.taken == self._due:
             self._wait = self._every - self._window
             self._measured(window.rows(), self._due)
+
+    def _taken_before(self) -> int:
+        """Number of steps taken so far, as the states tell."""
+        return max(state_counts(self._optimizer, self._names).values(), default=0)
 
     def _measured(self, rows: list[Row], step: int) -> None:
         """Hand the rows of a step to all who want them."""
@@ -285,15 +299,15 @@ class Monitor:
             log(values, step)
 
     def _write(self, file: CsvFile, step: int) -> None:
-        if step <= file.last:
-            last = f"has rows up to step {file.last}; earlier steps are not written again"
-            self._tell(f"{str(file.path)!r} {last}", topic="earlier")
-            return
         try:
-            file.append(self.rows, step)
+            written = step >= file.last and file.append(self.rows, step)
         except OSError as error:  # a full disk is no reason to lose a run
             reason = f"cannot be written ({error.strerror or error})"
             self._tell(f"{str(file.path)!r} {reason}", topic="written")
+            return
+        if not written:
+            last = f"has rows up to step {file.last}; earlier steps are not written again"
+            self._tell(f"{str(file.path)!r} {last}", topic="earlier")
 
     def _tell(self, text: str, *, topic: str) -> None:
         """Warn once about each topic."""

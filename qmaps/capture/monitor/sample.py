@@ -13,6 +13,7 @@ from torch import Tensor
 from qmaps.algebra.quantized import QuantizedTensor
 from qmaps.distributed.shards import local
 from qmaps.engines.step import codes_of
+from qmaps.maps.base import cached
 from qmaps.normalize.base import Normalizer, Scales
 from qmaps.normalize.block import BlockWise
 from qmaps.normalize.eight_bit import EightBit
@@ -71,7 +72,7 @@ class Places:
         return self._known[divisor, count]
 
 
-@functools.lru_cache(maxsize=256)
+@cached(256)
 def places(numel: int, most: int, device: torch.device) -> Places:
     """The `Places` of these arguments, made once."""
     return Places(numel, most, device)

@@ -308,5 +308,5 @@ def _by_state(watched: Sequence[Watched], states: Values) -> Decoded:
 def _gradient(each: Watched) -> Tensor:
     gradient = each.parameter.grad
     if gradient is None:
-        return torch.zeros(len(each.at), device=each.at.index.device)
+        return each.at.index.new_zeros(len(each.at), dtype=torch.float32)
     return sample.values(gradient, each.at)

@@ -12,7 +12,7 @@ from torch import nn
 
 from qmaps.capture.naming.fit import Unnamed
 from qmaps.capture.naming.known import Known, Shape
-from qmaps.storage.files import exists
+from qmaps.storage.files import content_of, exists
 
 CONFIG = "config.json"
 
@@ -57,7 +57,7 @@ def _architecture(path: Path) -> str:
     if not exists(path):
         raise Unnamed(f"there is no {CONFIG} beside it")
     try:
-        config = json.loads(path.read_bytes())
+        config = json.loads(content_of(path))
         (name,) = config["architectures"]
     except (OSError, ValueError, LookupError, TypeError, RecursionError):
         raise Unnamed(f"{CONFIG} does not name the model's architecture") from None

@@ -14,7 +14,7 @@ from qmaps.capture.naming.fit import Group, Unnamed, fitted
 from qmaps.capture.naming.known import Known, Shape
 from qmaps.errors import BadValueError
 from qmaps.storage import checkpoint
-from qmaps.storage.files import exists
+from qmaps.storage.files import content_of, exists
 
 FILES = (
     "model.safetensors",
@@ -85,6 +85,8 @@ def _file(place: Path) -> Path:
 def _held(path: Path) -> Iterator[tuple[str, Shape]]:
     """Name and shape of each tensor of a model's file, or of its shards."""
     try:
+        if not path.is_file():  # a pipe would never end
+            raise ValueError
         if path.suffix == ".json":
             for shard in _shards(path):
                 yield from _held(shard)
@@ -99,7 +101,7 @@ def _held(path: Path) -> Iterator[tuple[str, Shape]]:
 
 
 def _shards(index: Path) -> list[Path]:
-    parsed = json.loads(index.read_bytes())
+    parsed = json.loads(content_of(index))
     found = parsed.get("weight_map") if isinstance(parsed, dict) else None
     names = list(found.values()) if isinstance(found, dict) else []
     # A shard lies beside its index: anything else is not what a Trainer wrote.

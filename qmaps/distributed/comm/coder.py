@@ -89,7 +89,7 @@ class Coder:
             out: where to write them; a new tensor if None.
         """
         if not numel:
-            return torch.empty(0, device=message.device) if out is None else out
+            return message.new_empty(0, dtype=torch.float32) if out is None else out
         q, start = self.quantizer, 0
         scales: list[Tensor] = []
         for dtype, shape in q.normalizer.layout((numel,)):

@@ -31,7 +31,7 @@ from qmaps.engines.step import (
     StepPlan,
     spanning_states,
 )
-from qmaps.engines.step_scalars import StepScalar
+from qmaps.engines.step_scalars import product_after, values_at
 from qmaps.normalize.base import Normalizer
 
 
@@ -86,6 +86,7 @@ class NativePlan(FusedPlan):
         for each in self._shared:
             each.store(shared[each.scaled])
         self._counters += 1
+        self._products.copy_(torch.tensor(self._new_products, dtype=torch.float32))
         for dithered in self._dithered:
             dithered.advance(int(self._counters[dithered.parameter]))
         self._round_masters()
@@ -99,15 +100,15 @@ class NativePlan(FusedPlan):
         steps = [int(count) + 1 for count in self._counters.tolist()]
         # Parameters of one group that are at the same step since their reset share their scalars.
         since = [given.since_reset(step) for given, step in zip(self._given, steps, strict=True)]
-        kinds = list(zip(self._groups, since, strict=True))
+        products = self._products.tolist() or [None] * len(since)
+        kinds = list(zip(self._groups, since, products, strict=True))
         row = {kind: index for index, kind in enumerate(dict.fromkeys(kinds))}
-        scalars = [
-            [
-                value.at(step) if isinstance(value, StepScalar) else value
-                for value in ordered(self._rule, inputs.scalars[group])
-            ]
-            for group, step in row
-        ]
+        scalars, after = [], []
+        for group, step, before in row:
+            described = ordered(self._rule, inputs.scalars[group])
+            scalars.append(values_at(described, step, before))
+            after.append(product_after(described, step, before))
+        self._new_products = [after[row[kind]] for kind in kinds] if len(self._products) else []
         # The engine reads the copies until the step is finished.
         gradients_at, self._copies = self._gradients_at()
         self._step.begin(

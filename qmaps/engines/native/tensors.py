@@ -16,7 +16,8 @@ from qmaps.engines.addresses import address
 from qmaps.engines.kernels.declarations import Dtype, ScaleKind
 from qmaps.engines.native import core
 from qmaps.engines.philox import RoundingKey
-from qmaps.maps.base import Map, limits, spacing, table
+from qmaps.engines.threads import one_thread
+from qmaps.maps.base import Map, cached, limits, spacing, table
 from qmaps.normalize.base import Normalizer, Scales
 from qmaps.normalize.geometry import Geometry, Stored
 
@@ -47,12 +48,12 @@ FEW = 1 << 15
 """Tensors with fewer elements run on one thread."""
 
 
-@functools.lru_cache(maxsize=512)
+@cached(512)
 def codebook(map_: Map, *, brief: bool = False) -> Any:
     """The map's search tables; with `brief` they are quick to build, for few uses."""
     values = table(map_)
     # n >= value is n > the float below it.
-    below = torch.nextafter(values[1:], torch.tensor(-torch.inf))
+    below = torch.nextafter(values[1:], values.new_tensor(-torch.inf))
     made = core.Codebook(values.tolist(), limits(map_).tolist(), below.tolist(), map_.bits, brief)
     made.in_log = map_.position_rounding
     return made
@@ -283,12 +284,10 @@ def each(work: Callable[[T], R], items: Sequence[T]) -> Iterator[R]:
     if len(items) < 2 * count or count == 1:
         yield from map(work, items)
         return
-    # torch's number of threads belongs to a thread, but new threads take over the last one set.
-    pool = ThreadPoolExecutor(count, initializer=torch.set_num_threads, initargs=(1,))
+    pool = ThreadPoolExecutor(count)
     try:
         # A context of its own for each: it carries the choice of back end.
-        waiting = [pool.submit(copy_context().run, work, item) for item in items]
+        waiting = [pool.submit(copy_context().run, one_thread()(work), item) for item in items]
         yield from (result.result() for result in waiting)
     finally:
         pool.shutdown(cancel_futures=True)
-        torch.set_num_threads(count)

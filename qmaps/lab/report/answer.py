@@ -21,10 +21,8 @@ from qmaps.storage.files import exists, read_frame, read_record
 
 PAPERS = ("paper-8bit", "paper-4bit")
 """Presets that papers train with."""
-EARLY = 100
-"""Steps before which second moments with the usual beta2 of 0.999 hardly have their size."""
 HALF = 0.5
-"""Share of stalled elements, or of outliers in few rows, from which on a tensor is named."""
+"""Share of outliers in few rows from which on a tensor is named."""
 NAMED = 3
 """Names in a warning; of more tensors only the number is given."""
 MANY_ROWS = 40
@@ -61,8 +59,8 @@ def answer(folder: Path, naming: str = "") -> dict[str, Any] | None:
         "widths": list(_widths(summary, pairs)),
         "papers": [row for row in records(pairs) if row["preset"] in PAPERS],
         "first_name": next((spec.split(" + ")[0] for spec in counts.index[::-1]), ""),
-        "first": [*_of_names(naming), *_of_gradients(summary), *_of_step(tensors)],
-        "warnings": [*_hardest(tensors, profiles), *_of_choice(chosen), *_of_states(profiles)],
+        "first": [*_of_names(naming), *summary["notes"]],
+        "warnings": [*_hardest(tensors, profiles), *_of_states(profiles)],
         "budget": _budget(summary["choice"]["provenance"].get("budget", {})),
         "candidates": [_candidate(row) for row in records(pairs.sort_values("nbytes"))],
         "step": int(tensors["step"].iloc[0]),
@@ -148,26 +146,8 @@ def _candidate(row: Mapping[str, Any]) -> list[Cell]:
 def _of_names(naming: str) -> Iterable[str]:
     if naming.startswith("numbers"):
         yield (
-            f"Parameters have {naming}. Overrides fit the model only under its own names: give "
-            "them with --names."
-        )
-
-
-def _of_gradients(summary: Mapping[str, Any]) -> Iterable[str]:
-    if summary["gradients"] != "recorded":
-        yield (
-            "Gradients were not recorded, so they were drawn at random with the mean and variance "
-            "that the moments tell. To replay real ones, record them while training: "
-            "qmaps.capture.StateRecorder(optimizer, folder, gradients=60)."
-        )
-
-
-def _of_step(tensors: pd.DataFrame) -> Iterable[str]:
-    step = int(tensors["step"].iloc[0])
-    if step < EARLY:
-        yield (
-            f"Step {step} is early: second moments average about a thousand gradients and have "
-            "seen few. Ask again with a later checkpoint."
+            f"Parameters have {naming}. Overrides fit the model only under its own names, and "
+            "code has no parameter groups without them: give them with --names."
         )
 
 
@@ -199,31 +179,6 @@ def _hardest(tensors: pd.DataFrame, profiles: pd.DataFrame | None) -> Iterable[s
                 found += f", and {share:.0%} of the largest 1 % lie in 5 % of the {lines}"
             found += "."
     yield found
-
-
-def _of_choice(chosen: pd.DataFrame) -> Iterable[str]:
-    """Warnings about the replay of the choice."""
-    unmeasured = chosen.loc[~(chosen["cost"] > 0), "parameter"]
-    if len(unmeasured):
-        yield (
-            f"Not measured: the replayed rows have no updates in {_names(unmeasured)}. They got a "
-            "pair that suits all tensors together."
-        )
-    zeroed = chosen.loc[chosen["zero_point_share"] > 0, "parameter"]
-    if len(zeroed):
-        yield f"Zero points: second moments become 0 under other first moments in {_names(zeroed)}."
-    for moment, name in (("first", "first"), ("second", "second")):
-        column = f"stalled_share_{moment}"
-        stalled = chosen.loc[chosen[column] > HALF, "parameter"]
-        if len(stalled):
-            yield (
-                f"Slow states: with their quantizers most {name} moments did not follow the exact "
-                f"ones within the replay in {_names(stalled)}. The verdict counts what this does "
-                "to updates."
-            )
-    kept = chosen.loc[chosen["quantizer"] == FULL.spec, "parameter"]
-    if len(kept):
-        yield f"States stay in 32 bits in {_names(kept)}."
 
 
 def _of_states(profiles: pd.DataFrame | None) -> Iterable[str]:

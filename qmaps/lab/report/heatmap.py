@@ -81,15 +81,11 @@ def _row(name: str, options: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
                 "text": _short(row),
                 "shade": _shade(row),
                 "chosen": bool(row["chosen"]),
-                "title": f"{row['quantizer']}: {_judged(row)}, step cost {_text(cost_of(row))}",
+                "title": f"{row['quantizer']}: {row['verdict']}, step cost {_text(cost_of(row))}",
             }
             for row in options
         ],
     }
-
-
-def _judged(row: Mapping[str, Any]) -> str:
-    return str(row["verdict"]) if row["cost"] > 0 else "not measured"
 
 
 def _shade(row: Mapping[str, Any]) -> int:
@@ -157,7 +153,7 @@ def _option(row: Mapping[str, Any]) -> dict[str, Any]:
     }
     return {
         **{name: _json(value) for name, value in numbers.items()},
-        "verdict": _judged(row),
+        "verdict": row["verdict"],
         "size": size(row["nbytes"]),
     }
 

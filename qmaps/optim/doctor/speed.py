@@ -68,7 +68,8 @@ def bandwidth(seconds: float, clock: Clock = time.perf_counter) -> dict[str, flo
         seconds: how long to measure, about; at least two rounds are measured.
         clock: seconds since any moment.
     """
-    target, source = torch.full((ELEMENTS,), 1.0), torch.full((ELEMENTS,), 2.0)
+    target = torch.full((ELEMENTS,), 1.0, dtype=torch.float32)
+    source = torch.full((ELEMENTS,), 2.0, dtype=torch.float32)
     kinds: dict[str, tuple[int, Callable[[], object]]] = {
         "copy": (2, lambda: target.copy_(source)),
         "update": (3, lambda: target.sub_(source)),
@@ -102,10 +103,10 @@ def step_times(
     """
     # Gradients far below the parameters, as in training: no value runs away.
     draw = torch.Generator().manual_seed(0)
-    gradient = torch.randn(shape, generator=draw) * 1e-3
+    gradient = torch.randn(shape, generator=draw, dtype=torch.float32) * 1e-3
     optimizers = {}
     for width, preset in WIDTHS.items():
-        parameter = torch.nn.Parameter(torch.full(shape, 0.1))
+        parameter = torch.nn.Parameter(torch.full(shape, 0.1, dtype=torch.float32))
         parameter.grad = gradient
         optimizers[width] = AdamW([parameter], state_quantizers=preset)
     found: dict[str, list[float]] = {width: [] for width in WIDTHS}

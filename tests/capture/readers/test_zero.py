@@ -10,7 +10,7 @@ import torch
 
 from qmaps.capture import load
 from qmaps.capture.readers.rank_file import STAND_INS
-from qmaps.errors import BadValueError, CaptureError
+from qmaps.errors import BadValueError, CaptureError, one_line
 from qmaps.storage import checkpoint
 from tests.capture.fixtures import HERE, PARAMETERS, copied, expect
 
@@ -127,6 +127,42 @@ def test_files_of_two_steps_are_refused(tmp_path: Path) -> None:
         f"{str(first)!r} and 'bf16_{first.name}' are both of rank 0; files of two checkpoints are "
         "mixed",
     )
+
+
+def swapped(one: Path, other: Path) -> None:
+    one.rename(one.with_name("kept"))
+    other.rename(one)
+    one.with_name("kept").rename(other)
+
+
+@pytest.mark.parametrize("name", ["zero1", "zero1-bf16", "zero2", "zero2-bitsandbytes"])
+def test_files_of_two_ranks_that_are_swapped_are_refused(name: str, tmp_path: Path) -> None:
+    folder = copied(f"deepspeed/{name}", tmp_path) / "global_step3"
+    first, second = sorted(folder.glob("*_optim_states.pt"))
+    swapped(first, second)
+    refused(
+        folder,
+        one_line(
+            f"{str(first)!r} has other weights of '0.weight' than 'mp_rank_00_model_states.pt'; "
+            "files are mixed or swapped, or the weights were changed after the last step"
+        ),
+    )
+
+
+def test_weights_that_are_not_finite_are_compared(tmp_path: Path) -> None:
+    folder = copied("deepspeed/zero1", tmp_path) / "global_step3"
+    for path in [*folder.glob("*.pt")]:
+        saved = checkpoint.load(path, stand_ins=STAND_INS)
+        if "module" in saved:
+            saved["module"]["0.bias"].detach().fill_(torch.nan)
+        else:
+            saved = {"optimizer_state_dict": raw(path)}
+            for key in ("loss_scaler", "zero_stage", "param_slice_mappings"):
+                saved["optimizer_state_dict"].pop(key)
+            masters = saved["optimizer_state_dict"]["single_partition_of_fp32_groups"][1].detach()
+            masters[: 4 if "rank_0_" in path.name else 1] = torch.nan
+        torch.save(saved, path)
+    expect(load(folder), "deepspeed/zero1")
 
 
 def test_files_of_two_world_sizes_are_refused(tmp_path: Path) -> None:

@@ -153,6 +153,21 @@ def test_files_of_two_checkpoints_are_refused(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.parametrize("name", ["parallel-zero1", "parallel-pipeline"])
+def test_files_of_two_ranks_that_are_swapped_are_refused(name: str, tmp_path: Path) -> None:
+    folder = copied(f"deepspeed/{name}", tmp_path) / "global_step3"
+    ranks = sorted(folder.glob("*_optim_states.pt"))
+    kept = [path.read_bytes() for path in ranks]
+    for one, other in ((0, 1), (2, 3), (0, 2), (1, 3)):  # of a column and of a row
+        ranks[one].write_bytes(kept[other])
+        ranks[other].write_bytes(kept[one])
+        with pytest.raises(CaptureError, match=r"files are mixed or swapped"):
+            load(folder)
+        ranks[one].write_bytes(kept[one])
+        ranks[other].write_bytes(kept[other])
+    assert load(folder)
+
+
 def models(folder: Path, change: Callable[[dict[str, Any]], Any]) -> Path:
     """Change the files of both model-parallel ranks; return the first."""
     paths = sorted(folder.glob("mp_rank_*_model_states.pt"))
@@ -263,6 +278,18 @@ def test_copies_that_differ_are_refused(name: str, tmp_path: Path) -> None:
     )
 
 
+def test_copies_of_a_diverged_run_are_equal(tmp_path: Path) -> None:
+    source = copied("deepspeed/parallel-zero1", tmp_path)
+    for path in source.glob("global_step3/*_optim_states.pt"):
+
+        def diverge(value: dict[str, Any]) -> None:
+            for state in value["optimizer_state_dict"]["base_optimizer_state"]["state"].values():
+                state["exp_avg"].fill_(float("nan"))
+
+        edit(path, diverge)
+    assert load(source).tensor("down.bias", "exp_avg", check=False).isnan().all()
+
+
 def test_experts_of_other_ranks_are_refused(tmp_path: Path) -> None:
     folder = copied("deepspeed/parallel-experts", tmp_path) / "global_step3"
     name = "layer_0_expert_{}_mp_rank_00_model_states.pt"
@@ -330,7 +357,7 @@ def test_experts_of_a_layer_may_lie_in_several_groups() -> None:
     of = "0.deepspeed_moe.experts.deepspeed_experts."
     groups = [[f"{of}{number}.weight" for number in numbers] for numbers in ((0, 1), (2, 3))]
     every = [name for group in groups for name in group]
-    experts = Experts(Path("model"), [8], [])
+    experts = Experts(Path("model"), [8])
     found = [experts.names(group, 1, 2, every) for group in groups]
     assert found == [
         {name: f"{of}{4 + 2 * place + number}.weight" for number, name in enumerate(group)}

@@ -19,8 +19,6 @@ std::int64_t chunk_of(std::int64_t block) {
     return std::max<std::int64_t>(1, kChunk / least) * least;
 }
 
-std::int64_t chunks(std::int64_t numel, std::int64_t chunk) { return (numel + chunk - 1) / chunk; }
-
 // A part whose scales every chunk visits, so that threads need maxima of their own.
 bool shared_by_all(const Part& part, std::int64_t numel) {
     return part.divisor == 1 && part.count < numel;

@@ -10,8 +10,6 @@
 namespace qmaps {
 namespace {
 
-std::int64_t chunks(std::int64_t numel, std::int64_t chunk) { return (numel + chunk - 1) / chunk; }
-
 void prepare_moments(UpdateTask& task, const Kernels& set) {
     for (StateTask* state : {&task.first, &task.second})
         if (state->codec.codebook) prepare(state->codec, set, task.numel, true);
