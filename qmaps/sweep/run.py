@@ -66,17 +66,18 @@ def run(
             `qmaps.sweep.merge` puts the shards together.
         sample: the share of each tensor to measure, such as 0.01 or ``"1%"``: whole rows and whole
             blocks, chosen by a fixed rule (`qmaps.sweep.units`), at least 128 units of them. Scales
-            and fitted maps are still those of the whole tensor. Beside each mean are the ends of
-            its 95 % confidence interval, ``mean_abs_error_low`` and ``mean_abs_error_high``; both
-            are NaN where a tensor is so small that all of it is measured. An interval is too narrow
-            where few elements hold most of an error, as for relative errors of maps without 0.
-            Maxima, code entropy and codes used are those of the sample. `mean_square` is exact.
-            A text above 0.5 needs a percent sign: ``"1"`` could mean all or a hundredth.
+            are still those of the whole tensor; maps are fitted to at most 2^24 elements. Beside
+            each mean are the ends of its 95 % confidence interval, ``mean_abs_error_low`` and
+            ``mean_abs_error_high``; both are NaN where a tensor is so small that all of it is
+            measured. An interval is too narrow where few elements hold most of an error, as for
+            relative errors of maps without 0. Maxima, code entropy and codes used are those of the
+            sample. `mean_square` is exact. By default tensors of at most 50 million elements are
+            measured in full, and a sample of 2^20 elements of larger ones. A text above 0.5 needs a
+            percent sign: ``"1"`` could mean all or a hundredth.
         memory: bytes that a worker may use for its item, such as ``2**31`` or ``"2GiB"``; None
             sets no limit. The specs of large parameters are divided among more items where they
-            would need more. Tensors above 50 million elements are read in chunks
-            (`qmaps.sweep.chunks`) whatever it is. A parameter that needs more for a single spec is
-            refused. It changes no result. With `sample` it is ignored.
+            would need more. A parameter that needs more for a single spec is refused. It changes
+            no result.
 
     Returns:
         One row per parameter, state and quantizer, and one per parameter and pair. The columns
