@@ -43,15 +43,15 @@ class StateRecorder:
     lists the files. While it writes, the recorder holds one tensor at a time on the CPU (in two
     copies if it is not contiguous), and nothing between steps.
 
-    Resuming: a new recorder goes on in the same folder, and a step that is taken again
-    overwrites its file. The recorder counts the steps that the optimizer takes. It begins with
-    `start`; if that is left out, with 0 where the optimizer has no states, and otherwise with the
-    number of steps that its states have taken (``state["step"]``) since the newest snapshot that
-    is not of later states. SGD does not count: it goes on after the newest snapshot. If a
-    state_dict is loaded into the optimizer later, the number is found out anew.
+    Resuming: a new recorder continues in the same folder, and a repeated step overwrites its file.
+    The recorder counts the steps of the optimizer from `start` on; steps skipped for gradients that
+    are not finite do not count. Without `start` it begins at 0 if the optimizer has no states.
+    Otherwise it takes the newest snapshot with step counts (``state["step"]``) of at most those of
+    the optimizer, and adds the steps since. Optimizers without step counts, such as SGD, continue
+    after the newest snapshot. Loading states into the optimizer later repeats this.
 
-    Parameter groups may be added while the recorder is open: their parameters are recorded from
-    then on, and their gradients from the next snapshot on.
+    Parameter groups may be added later: their parameters are recorded from then on, and their
+    gradients from the next snapshot on.
 
     In distributed training, record on one rank: a folder belongs to one recorder until it is
     closed, or the process ends.

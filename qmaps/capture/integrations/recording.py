@@ -42,10 +42,16 @@ class Kind:
 
 
 def _record(
-    optimizer: torch.optim.Optimizer, out: Path, model: torch.nn.Module, steps: int, **options: Any
+    optimizer: torch.optim.Optimizer,
+    out: Path,
+    model: torch.nn.Module,
+    global_step: int,
+    **options: Any,
 ) -> StateRecorder:
     counts = state_counts(unwrapped(optimizer), {})
-    start = None if counts else steps  # a trainer also counts steps that the optimizer skipped
+    start = (
+        None if counts else global_step
+    )  # a trainer also counts steps that the optimizer skipped
     return StateRecorder(optimizer, out, names=model, start=start, **options)
 
 
@@ -53,7 +59,7 @@ def _monitor(
     optimizer: Any,
     out: Path,
     model: torch.nn.Module,
-    steps: int,  # noqa: ARG001 - optimizers of qmaps count their steps
+    global_step: int,  # noqa: ARG001 - optimizers of qmaps count their steps
     **options: Any,
 ) -> Monitor:
     return Monitor(optimizer, out, names=model, **options)
@@ -99,7 +105,7 @@ class Recording:
         optimizers: Sequence[torch.optim.Optimizer],
         model: torch.nn.Module,
         default_folder: str | os.PathLike[str],
-        steps: int,
+        global_step: int,
     ) -> None:
         """Begin to record.
 
@@ -108,14 +114,14 @@ class Recording:
                 several at paths with the numbers 0, 1, ...
             model: the model, which gives the parameters' names.
             default_folder: the trainer's folder, in which the default path is.
-            steps: number of steps taken so far, for optimizers that do not count them.
+            global_step: number of steps taken so far, for optimizers that do not count them.
         """
         self.end()
         kind = self._kind
         path = self._out if self._out is not None else Path(default_folder) / kind.default
         for number, optimizer in enumerate(optimizers):
             out = path if len(optimizers) == 1 else kind.path(path, number)
-            self._watchers.append(kind.begin(optimizer, out, model, steps, **self._options))
+            self._watchers.append(kind.begin(optimizer, out, model, global_step, **self._options))
 
     def end(self) -> None:
         """Stop recording; ending twice is allowed."""
