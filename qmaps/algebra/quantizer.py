@@ -152,6 +152,21 @@ class Quantizer:
         return self.rounding.residual_bits is not None
 
     @property
+    def keeps_zero(self) -> bool:
+        """True if zeros decode to zeros, whatever other elements are.
+
+        Maps such as `linear` and `quantile-normal` do not hold 0, and neither do signed `power2`
+        and `power3`. A fitted map may hold it or not, so that the answer is False.
+
+        >>> quantizer("B64/DE@4s").keeps_zero, quantizer("B64/linear@4s").keeps_zero
+        (True, False)
+        """
+        if self.map.fitted or self.dithered or self.low_rank is not None:
+            return False
+        lowest = -1 if self.map.log_domain else 0  # -1 stands for 0 in a log2 range
+        return bool((table(self.map) == lowest).any())
+
+    @property
     def extra(self) -> str:
         """What its spec has besides a normalizer, a map and ``+sr``; empty if nothing.
 
