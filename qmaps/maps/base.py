@@ -15,6 +15,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from qmaps.errors import BadTypeError, BadValueError, shown
 from qmaps.maps import _html
+from qmaps.maps._registry import refuse_built_in
 from qmaps.maps.nearest import thresholds
 
 P = ParamSpec("P")
@@ -49,6 +50,7 @@ class Map(ABC):
     def __init_subclass__(cls, *, name: str | None = None, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
         if name is not None:
+            refuse_built_in(name, cls, REGISTRY, "map")
             cls.spec_name = name
             REGISTRY[name] = cls
 

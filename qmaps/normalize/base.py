@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from qmaps.errors import BadTypeError, SpecError
+from qmaps.maps._registry import refuse_built_in
 from qmaps.maps.base import Map
 
 if TYPE_CHECKING:
@@ -48,6 +49,8 @@ class Normalizer(ABC):
     def __init_subclass__(cls, *, name: str | None = None, **kwargs: object) -> None:
         super().__init_subclass__(**kwargs)
         if name is not None:
+            known = {other: each for each in REGISTRY for other in (each.spec_name, *each.aliases)}
+            refuse_built_in(name, cls, known, "normalizer")
             cls.spec_name = name
             REGISTRY.append(cls)
 

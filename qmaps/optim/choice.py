@@ -159,6 +159,12 @@ class Choices:
                         f"{option} sets {name!r} to {q.spec}, which is unsigned; {name} has "
                         "negative values and needs a signed map"
                     )
+                harmless = name in self._signed or not q.map.signed or q.map.fitted
+                if not (harmless or q.keeps_zero):
+                    raise BadValueError(
+                        f"{option} sets {name!r} to {q.spec}, which makes zeros negative; "
+                        f"{name} is never negative and needs an unsigned map"
+                    )
                 self._known[q.spec] = q
                 specs[name] = q.spec
         return specs

@@ -1,4 +1,4 @@
-"""What a recommendation holds, and how it shows itself."""
+"""The recommendation and its representations."""
 
 from __future__ import annotations
 
@@ -144,7 +144,7 @@ class Recommendation:
         return "\n".join([*lines, *self.notes, "", self.code])
 
     def _repr_html_(self) -> str:
-        """What notebooks show."""
+        """HTML table for notebooks."""
         rows = self.pairs[list(SHOWN)].to_dict("records")
         texts = [{**row, "bits_per_element": f"{row['bits_per_element']:.2f}"} for row in rows]
         table = [[str(row[name]) for name in SHOWN] for row in texts]

@@ -1,4 +1,4 @@
-"""Which quantizers are safe for the states of a run, and which to use."""
+"""Quantizers that are safe for the states of a run, and those to use."""
 
 from __future__ import annotations
 

@@ -135,7 +135,7 @@ def convert_file(
 
 
 def _is_captured(path: Path) -> bool:
-    """Whether a path is of captured states and not of a checkpoint."""
+    """Return True if a path is of captured states and not of a checkpoint."""
     holder = found(path)
     return holder is None or (holder.suffix == ".safetensors" and reader_of(holder) is None)
 
@@ -155,7 +155,7 @@ def _of_capture(path: Path) -> dict[str, Any]:
 
 
 def _loaded(path: Path, *, captured: bool = False) -> Any:
-    """What a file holds, or the optimizer's state_dict in a folder of another package."""
+    """Load a file, or the optimizer's state_dict from a folder of another package."""
     if captured:
         return _of_capture(path)
     if reader := reader_of(path):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import replace
@@ -48,6 +49,8 @@ def lint_file(
       moment if there is one: no gradient has reached them,
     - ``quantizer`` (a warning): a state that is quantized otherwise than the options of its group
       say,
+    - ``no-zero`` (a warning): states that can be negative and whose quantizer does not keep zeros,
+      so that weights whose gradient is always 0 move,
     - ``float16`` (a note): the share of second moments that saving in float16 would make 0.
 
     Args:
@@ -85,11 +88,16 @@ def lint_file(
         parameters = _saved(source, names)
     findings: list[Finding] = []
     lost = total = 0
+    without: Counter[tuple[str, str]] = Counter()
     for name, states, kinds, problems in parameters:
         findings += problems
         findings += checked(name, states, kinds)
         counts = _below_float16(states)
         lost, total = lost + counts[0], total + counts[1]
+        without.update(_without_zero(states))
+    for (state, spec), count in without.items():
+        message = f"{spec} does not keep zeros: weights whose gradient is always 0 move"
+        findings.append(Finding(WARNING, "no-zero", "", state, count, 0.0, message))
     if lost:
         message = f"saved in float16, {lost / total:.2%} of the non-zero exp_avg_sq would become 0"
         findings.append(Finding(NOTE, "float16", "", "exp_avg_sq", lost, lost / total, message))
@@ -188,6 +196,14 @@ def _other_quantizers(
         if wanted != t.quantizer.spec:
             message = f"it is {t.quantizer.spec}, but the options of its group say {wanted}"
             yield Finding(WARNING, "quantizer", label, name, 0, 0.0, message)
+
+
+def _without_zero(states: Mapping[str, State]) -> Iterator[tuple[str, str]]:
+    """States that can be negative and whose zeros decode to something else, and their specs."""
+    for name, t in states.items():
+        q = t.quantizer if isinstance(t, QuantizedTensor) else None
+        if q is not None and q.map.signed and not (q.map.counted or q.keeps_zero):
+            yield name, q.spec
 
 
 def _below_float16(states: Mapping[str, State]) -> tuple[int, int]:
