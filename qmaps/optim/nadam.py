@@ -36,9 +36,9 @@ class NAdam(QuantizedOptimizer):
             + lr * mu_{t+1} / (1 - mu_1 * ... * mu_{t+1}) * m
         p = p - u / (sqrt(v) / sqrt(1 - beta2^t) + eps)
 
-    The update uses the new moments before they are encoded. States are named as torch names
-    them: `exp_avg` for m, `exp_avg_sq` for v, and `step`. The product of the mu_t is kept in float32
-    as `mu_product`, so that betas[0] and momentum_decay may change between steps.
+    The update uses the new moments before they are encoded. States have torch's names: `exp_avg`
+    for m, `exp_avg_sq` for v, and `step`. The product of the mu_t is kept in float32 as
+    `mu_product`, so that betas[0] and momentum_decay may change between steps.
 
     Args:
         params: parameters, or groups of them.

@@ -149,12 +149,7 @@ def read(
     try:
         with choices.learning(state_dict["state"]):
             return _read(optimizer, choices, state_dict)
-    except DAMAGE as error:
-        if not isinstance(error, QmapsError):
-            reason = f"{type(error).__name__}: {error}"
-            raise BadValueError(
-                f"the parts of state_dict do not fit together ({reason})"
-            ) from error
+    except QmapsError as error:
         written_by = state_dict.get(ABOUT, {}).get("optimizer", type(optimizer).__name__)
         if written_by == type(optimizer).__name__:
             raise
@@ -411,8 +406,16 @@ def read_state(
     if state:
         # torch's SGD counts no steps; one at least has been taken.
         state.setdefault("step", torch.ones((), dtype=COUNTER))
+<<<<<<< HEAD
         if (product := optimizer.product(state, group)) is not None:
             state[PRODUCT] = torch.tensor(product, dtype=torch.float32)
+=======
+        if RESET in state and state[RESET] > state["step"]:
+            raise BadValueError(
+                f"state_dict has {RESET}={int(state[RESET])} for {where}, above its "
+                f"step={int(state['step'])}"
+            )
+>>>>>>> lpmmproc
     for name in optimizer.state_names:
         if not isinstance(value := state.get(name), Tensor):
             continue
