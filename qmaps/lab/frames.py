@@ -261,7 +261,7 @@ def _claim(path: Path, identity: dict[str, Any]) -> bool:
 
 
 def _kept(path: Path) -> bool:
-    """Whether an earlier call wrote the frame, and it is not damaged."""
+    """Return True if an earlier call wrote the frame, and it is not damaged."""
     if not path.exists():
         return False
     try:

@@ -74,12 +74,12 @@ class Map(ABC):
 
     @property
     def counted(self) -> bool:
-        """Whether the codebook is stored, and counted, with every tensor."""
+        """True if the codebook is stored, and counted, with every tensor."""
         return self.fitted
 
     @property
     def position_rounding(self) -> bool:
-        """Whether stochastic rounding is unbiased in log2 ranges instead of the value."""
+        """True if stochastic rounding is unbiased in log2 ranges instead of the value."""
         return False
 
     def widths(self, signed: bool) -> range:
@@ -162,7 +162,7 @@ class Map(ABC):
         return self.spec
 
     def _repr_html_(self) -> str:
-        """What notebooks show."""
+        """HTML table for notebooks."""
         return _html.table(
             type(self).__name__,
             [

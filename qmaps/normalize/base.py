@@ -89,26 +89,26 @@ class Normalizer(ABC):
 
     @property
     def clips(self) -> bool:
-        """Whether an element can be larger than its scale, which was rounded down."""
+        """True if an element can be larger than its scale, which was rounded down."""
         return False
 
     @property
     def ones(self) -> bool:
-        """Whether every scale is 1; see `Map.for_scales`."""
+        """True if every scale is 1; see `Map.for_scales`."""
         return False
 
     @property
     def alone(self) -> bool:
-        """Whether it combines neither with others under ``&`` nor with a format of scales."""
+        """True if it combines neither with others under ``&`` nor with a format of scales."""
         return self.ones or not self.linear
 
     @property
     def powers_of_two(self) -> bool:
-        """Whether every scale is a power of two; see `Map.for_scales`."""
+        """True if every scale is a power of two; see `Map.for_scales`."""
         return False
 
     def extents(self, dims: int) -> tuple[Extent, ...] | None:
-        """What each stored part spans in a tensor of `dims` dimensions.
+        """Extent of each stored part in a tensor of `dims` dimensions.
 
         None means that shards of a tensor cannot have such scales.
         """

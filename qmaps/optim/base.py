@@ -226,7 +226,7 @@ class QuantizedOptimizer(UpdateRule, torch.optim.Optimizer):
 
     @property
     def _step_supports_amp_scaling(self) -> bool:
-        """Whether steps unscale gradients by themselves; `torch.amp.GradScaler` reads it."""
+        """True if steps unscale gradients by themselves; `torch.amp.GradScaler` reads it."""
         return self._stepper.unscales(self)
 
     @property
@@ -317,7 +317,7 @@ class QuantizedOptimizer(UpdateRule, torch.optim.Optimizer):
         return hooks.save(self, self._saved)
 
     def _saved(self) -> dict[str, Any]:
-        """What `state_dict` returns, before hooks."""
+        """Result of `state_dict` before hooks."""
         return saved_states.saved(self)
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
@@ -336,7 +336,7 @@ class QuantizedOptimizer(UpdateRule, torch.optim.Optimizer):
         hooks.load(self, state_dict, self._load)
 
     def _load(self, saved: Any) -> None:
-        """What `load_state_dict` does, without hooks."""
+        """`load_state_dict` without hooks."""
         groups, states = saved_states.read(self, saved)
         if (about := saved.get(saved_states.ABOUT)) is not None:  # torch's have none
             saved_states.warn_of_stream(about.get("stream", 1), groups, states, stacklevel=4)

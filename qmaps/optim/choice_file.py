@@ -243,7 +243,7 @@ class Choice:
                 yield from (q for q in given.values() if isinstance(q, Quantizer))
 
     def _repr_html_(self) -> str:
-        """What notebooks show."""
+        """HTML table for notebooks."""
         rows = [("all parameters", self.state_quantizers), *self.overrides.items()]
         lines = [
             (name, state, str(spec))

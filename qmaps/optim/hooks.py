@@ -12,7 +12,7 @@ from qmaps.errors import BadValueError, QmapsError
 
 
 def save(optimizer: torch.optim.Optimizer, saved: Callable[[], dict[str, Any]]) -> dict[str, Any]:
-    """What `saved` returns, or what the last hooks replace it with."""
+    """Result of `saved`, or of the last hook that replaces it."""
     for before in optimizer._optimizer_state_dict_pre_hooks.values():
         before(optimizer)
     result = saved()

@@ -131,7 +131,7 @@ class NAdam(QuantizedOptimizer):
         param.sub_(mixed.div_(denominator))
 
     def product(self, storage: Mapping[str, Any], group: dict[str, Any]) -> float | None:
-        """What `mu_product` begins with: 1, or what `step` gives where older states lack it."""
+        """Initial value of `mu_product`: 1, or the product up to `step` for older states."""
         if PRODUCT in storage:
             return None
         since = int(storage.get("step", 0)) - int(storage.get(RESET, 0))

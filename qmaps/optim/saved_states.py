@@ -406,16 +406,13 @@ def read_state(
     if state:
         # torch's SGD counts no steps; one at least has been taken.
         state.setdefault("step", torch.ones((), dtype=COUNTER))
-<<<<<<< HEAD
-        if (product := optimizer.product(state, group)) is not None:
-            state[PRODUCT] = torch.tensor(product, dtype=torch.float32)
-=======
         if RESET in state and state[RESET] > state["step"]:
             raise BadValueError(
                 f"state_dict has {RESET}={int(state[RESET])} for {where}, above its "
                 f"step={int(state['step'])}"
             )
->>>>>>> lpmmproc
+        if (product := optimizer.product(state, group)) is not None:
+            state[PRODUCT] = torch.tensor(product, dtype=torch.float32)
     for name in optimizer.state_names:
         if not isinstance(value := state.get(name), Tensor):
             continue

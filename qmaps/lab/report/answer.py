@@ -1,4 +1,4 @@
-"""What a run's page answers: the recommendation, its alternatives, and its warnings."""
+"""Answer on a run's page: the recommendation, its alternatives, and its warnings."""
 
 from __future__ import annotations
 
@@ -123,12 +123,12 @@ def size(nbytes: float) -> str:
 
 
 def saved(nbytes: float, full: float) -> str:
-    """What is saved of `full`, in percent."""
+    """Saving relative to `full`, in percent."""
     return f"{1 - nbytes / full:.0%}"
 
 
 def _beside_8_bits(summary: Mapping[str, Any], pairs: pd.DataFrame) -> dict[str, str]:
-    """What the states take under the preset of 8 bits, and what is saved of it; empty without."""
+    """Size under the preset of 8 bits, and the saving relative to it; empty without."""
     found = pairs.loc[pairs["preset"] == "8bit", "nbytes"]
     if not len(found) or found.iloc[0] <= summary["nbytes"]:
         return {"size8": "", "saved8": ""}
@@ -188,7 +188,7 @@ def _of_names(naming: str) -> Iterable[str]:
 
 
 def _budget(budget: Mapping[str, Any]) -> str:
-    """What was asked for."""
+    """Budget in words."""
     if "nbytes" in budget:
         return f"at most {budget['nbytes']:,.0f} bytes"
     if "loss" in budget:

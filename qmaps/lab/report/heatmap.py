@@ -124,7 +124,7 @@ def _text(value: float) -> str:
 def _cards(
     folder: Path, specs: Sequence[str], options: Mapping[str, Sequence[Mapping[str, Any]]]
 ) -> Markup:
-    """What the page's script makes cards of, as JSON that HTML may hold."""
+    """Data of the page's cards, as JSON that HTML may hold."""
     curves = _curves(folder / "recommend" / "curves.parquet")
     moments = _moments(folder / "frames" / "profiles.parquet")
     tensors = [

@@ -36,7 +36,7 @@ Clock = Callable[[], float]
 
 @dataclass(frozen=True)
 class StepCost:
-    """What a step of AdamW costs with its states in one width.
+    """Cost of a step of AdamW with states of one width.
 
     Attributes:
         states: "32 bits", "8 bits" or "4 bits".
@@ -126,7 +126,7 @@ def step_times(
 def costs(
     times: Mapping[str, float], bytes_per_second: float | None, parameters: int | None
 ) -> list[StepCost]:
-    """What a step costs, one row for each width.
+    """Cost of a step for each width.
 
     Args:
         times: nanoseconds per parameter by width, as `step_times` returns them; may be empty.
