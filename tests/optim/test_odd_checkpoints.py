@@ -133,7 +133,7 @@ def contents(value: Any) -> Any:
 def edited_tensors(x: torch.Tensor) -> list[torch.Tensor]:
     flat = x.reshape(-1)
     return [
-        flat[:-1], torch.cat([flat, flat]), x[None], x.new_full(x.shape, 255), x.double(), x.int(),
+        flat[:-1], torch.cat([flat, flat]), x[None], x.new_full(x.shape, 127), x.double(), x.int(),
         torch.full_like(x.float(), torch.nan), -x.float() - 1, x.to("meta"), x.to_sparse(),
         x.new_ones(()).expand(x.shape), x.clone().float().requires_grad_(),
     ]  # fmt: skip
