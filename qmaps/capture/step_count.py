@@ -52,8 +52,9 @@ class StepCount:
     def advance(self) -> int | None:
         """Count a call as `add` does; return the number of the step, None if it was skipped."""
         self.add()
-        before, self._last = self._last, self.taken
-        return self._last if self._last > before else None
+        before, taken = self._last, self.taken
+        self._last = taken
+        return taken if taken > before else None
 
     def close(self) -> None:
         """Remove the hook; closing twice is allowed."""
@@ -64,7 +65,8 @@ class StepCount:
         self._last = steps
 
     def _skipped(self) -> int:
-        return getattr(self._optimizer, "skipped_steps", 0)
+        skipped: int = getattr(self._optimizer, "skipped_steps", 0)
+        return skipped
 
 
 def state_counts(optimizer: torch.optim.Optimizer, names: Mapping[int, str]) -> dict[str, int]:
