@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -97,7 +98,11 @@ class Unsafe:
         return (os.mkdir, ("should-not-exist",))
 
 
+ENDLESS: list[Any] = []
+ENDLESS.append(ENDLESS)
 CHECKPOINTS = {
+    "endless": (ENDLESS,
+                "must hold an optimizer state_dict ('state' and 'param_groups'), but holds list"),
     "empty": (b"", "is empty"),
     "text": (b"hello world", "is not a checkpoint that torch can load; it is corrupt, truncated, "
                              "or a file of another kind"),
