@@ -44,6 +44,9 @@ WRAPPERS = (
 )
 """Keys of the optimizer's state_dict, or a list of them, in larger checkpoints."""
 
+DEEPEST = 8
+"""Lists and dicts around a state_dict, at most."""
+
 
 def found(path: Path) -> Path | None:
     """Return the file or folder with the optimizer's states; None for a folder of no known format.
@@ -191,20 +194,32 @@ def load_safely(path: Path) -> Any:
 
 def state_dicts_in(loaded: Any, path: Path) -> list[Mapping[str, Any]]:
     """Return the optimizers' state_dicts in a loaded object."""
-    if isinstance(loaded, (list, tuple)) and loaded:
-        return [state_dict for member in loaded for state_dict in state_dicts_in(member, path)]
-    if isinstance(loaded, Mapping):
-        if {"state", "param_groups"} <= loaded.keys():
-            return [loaded]
-        for wrapper in WRAPPERS:
-            if wrapper in loaded:
-                return state_dicts_in(loaded[wrapper], path)
-    kind = type(loaded).__name__
-    if isinstance(loaded, Mapping):
-        keys = [str(key) for key in list(loaded)[:4]]
-        kind = f"a dict with {', '.join(keys)}{', ...' if len(loaded) > 4 else ''}"
-        kind = kind if keys else "an empty dict"
-    raise CaptureError(
+    state_dicts: list[Mapping[str, Any]] = []
+    rest, seen = [(loaded, DEEPEST)], set()
+    while rest:
+        value, deeper = rest.pop()
+        is_new = deeper > 0 and id(value) not in seen  # a list in itself has no end
+        seen.add(id(value))
+        keys = value.keys() if isinstance(value, Mapping) else {}
+        wrapper = next((name for name in WRAPPERS if name in keys), None)
+        if {"state", "param_groups"} <= {*keys}:
+            state_dicts.append(value)
+        elif is_new and isinstance(value, (list, tuple)) and value:
+            rest += [(member, deeper - 1) for member in reversed(value)]
+        elif is_new and wrapper:
+            rest.append((value[wrapper], deeper - 1))
+        else:
+            raise _without_optimizer(value, path)
+    return state_dicts
+
+
+def _without_optimizer(value: Any, path: Path) -> CaptureError:
+    kind = type(value).__name__
+    if isinstance(value, Mapping):
+        some = [str(key) for key in list(value)[:4]]
+        kind = f"a dict with {', '.join(some)}{', ...' if len(value) > 4 else ''}"
+        kind = kind if some else "an empty dict"
+    return CaptureError(
         f"{str(path)!r} must hold an optimizer state_dict ('state' and 'param_groups'), but holds "
         f"{kind}"
     )

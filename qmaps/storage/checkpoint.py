@@ -208,11 +208,10 @@ def _known(stand_ins: Mapping[str, Callable[..., Any]] = MappingProxyType({})) -
     """Within the block ``torch.load`` takes these, and `NUMBERS`, for what they are named."""
     before = torch.serialization.get_safe_globals()
     ours = {**NUMBERS, **stand_ins}
+    marked: list[Any] = [known for known in before if _name_of(known) not in ours]
+    marked += [(kind, name) for name, kind in ours.items()]
     torch.serialization.clear_safe_globals()
-    torch.serialization.add_safe_globals([
-        *(known for known in before if _name_of(known) not in ours),
-        *((kind, name) for name, kind in ours.items()),
-    ])  # fmt: skip
+    torch.serialization.add_safe_globals(marked)
     try:
         yield
     finally:
