@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALL := $(BIN)/python -m pip install --quiet --disable-pip-version-check --constraint constraints.txt
 
-.PHONY: help extras lab papers papers-quick test test-fast fuzz compare lint types notebooks docs sanitize bench bench-gpu test-gpu sanitize-gpu clean
+.PHONY: help lab papers papers-quick test test-fast fuzz compare lint types notebooks docs sanitize bench bench-gpu test-gpu sanitize-gpu clean
 
 help:
 	@echo "make lab        train, capture, sweep, draw, report: runs/lab/report.html"
@@ -24,8 +24,7 @@ help:
 $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)
 
-# A stamp per extra, made anew when the metadata or the pinned versions change. torch comes
-# first and by itself: the pinned version is then there before any open range asks for it.
+# torch comes first and by itself: the pinned version is then there before any open range asks for it.
 $(VENV)/.torch: constraints.txt | $(VENV)/bin/python
 	$(INSTALL) torch numpy
 	@touch $@
@@ -35,14 +34,15 @@ NATIVE := $(wildcard qmaps/engines/native/CMakeLists.txt qmaps/engines/native/sr
 
 SOURCES := $(shell find qmaps -name '*.py')
 
-$(VENV)/.%: pyproject.toml constraints.txt $(NATIVE) $(VENV)/.torch
-	$(INSTALL) --editable ".[$*]"
+# The package, with its extension: compiled once for all targets.
+$(VENV)/.qmaps: pyproject.toml constraints.txt $(NATIVE) $(VENV)/.torch
+	$(INSTALL) --editable .
 	@touch $@
 
-# What CI needs besides the tests, in one go, for each installation builds the extension anew.
-extras: $(VENV)/.torch
-	$(INSTALL) --editable ".[dev,notebooks,docs,lab]"
-	@touch $(addprefix $(VENV)/.,dev notebooks docs lab)
+# The packages of an extra.
+$(VENV)/.%: $(VENV)/.qmaps
+	$(INSTALL) "qmaps[$*]"
+	@touch $@
 
 lab: $(VENV)/.lab
 	$(BIN)/qmaps lab --out runs/lab

@@ -23,10 +23,10 @@ from benchmarks.markdown import markdown
 from benchmarks.muon import best
 from benchmarks.paired import paired
 from benchmarks.trials import Trial, run_all
-from qmaps.lab.judges import JUDGES
 from qmaps.lab.workloads import Workload
 from qmaps.optim import Adafactor8bit
 from qmaps.storage.files import output_folder, replacing, write_text
+from reproduction.judges import JUDGES
 
 JUDGE = "docstring-lm"
 FACTORED, APOLLO = "factored", "APOLLO"

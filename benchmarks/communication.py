@@ -162,8 +162,9 @@ def markdown(result: dict[str, Any]) -> str:
         "in each direction."
         if result["link"]
         else "There is no network between the ranks: what messages of fewer bytes gain on one, "
-        "`--link` shows and `qmaps speedup` predicts; here is what coding them costs, and that a "
-        "hook exchanges three messages (headers, parts, averages) where plain DDP has one."
+        "`--link` shows and `python -m reproduction.speedup` predicts; here is what coding them "
+        "costs, and that a hook exchanges three messages (headers, parts, averages) where plain "
+        "DDP has one."
     )
     lines = [
         "# A training step with narrow messages",

@@ -25,9 +25,9 @@ from qmaps import sweep
 from qmaps.algebra.pair import Pair
 from qmaps.capture import StateRecorder
 from qmaps.lab.compare import Contender
-from qmaps.lab.judges import JUDGES
 from qmaps.lab.workloads import train
 from qmaps.storage.files import output_folder, replacing, write_text
+from reproduction.judges import JUDGES
 
 PAGE = Path(__file__).parents[1] / "docs" / "formats.md"
 SEEDS = 8

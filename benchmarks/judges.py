@@ -1,9 +1,10 @@
 """The judges' learning rates and their power.
 
 ``python -m benchmarks.judges`` trains each judge with 32-bit AdamW at rates around its own, then
-at its own rate with the quantizers of `KNOWN` and `FEWER`, goes on where it was stopped, and writes
-reports/judges.{csv,md,png}. Judges that are named run alone; the rows of others stay. A rate is
-right if it is the best of the sweep and not its first or last.
+at its own rate with the quantizers of `KNOWN` and `FEWER`, goes on where it was stopped and with
+the rows of reports/judges.csv, and writes reports/judges.{csv,md,png}. Judges that are named run
+alone; the rows of others stay. A rate is right if it is the best of the sweep and not its first or
+last.
 """
 
 from __future__ import annotations
@@ -22,9 +23,9 @@ from matplotlib.figure import Figure
 from benchmarks.command import among, command_line, count, one_line_errors
 from benchmarks.markdown import markdown
 from benchmarks.paired import detectable, paired
-from benchmarks.trials import FULL, Trial, run_all, with_others
-from qmaps.lab.judges import JUDGES
+from benchmarks.trials import FULL, Trial, restore, run_all, with_others
 from qmaps.storage.files import output_folder, replacing, write_text
+from reproduction.judges import JUDGES
 
 
 @dataclass(frozen=True)
@@ -54,8 +55,12 @@ KNOWN = (
     "B128/DE@4s+sr + B128/DE-0@4u",
 )
 """32 bits, 8 bits, the 4-bit paper's pair, and one of the same size with stochastic rounding."""
-FEWER = ("B128/DE@3s+sr + B128/DE-0@3u", "B32x8/quantile-normal@2s+sr + B128/power3@2u")
-"""The preset of 3 bits, and a pair of 2 bits (`benchmarks.two_bits` has the preset's)."""
+FEWER = (
+    "B128/DE@3s+sr + B128/DE-0@3u",
+    "B16x8/linear0(full=true)@2s+sr + B32x8/power3@2u",
+    "B32x8/quantile-normal@2s+sr + B128/power3@2u",
+)
+"""The presets of 3 and 2 bits, and another pair of 2 bits (`benchmarks.two_bits` has more)."""
 
 
 def effort(name: str) -> Effort:
@@ -294,7 +299,9 @@ def main(given: Sequence[str] | None = None) -> int:
     among(parser, "judge", options.judge, list(JUDGES))
     out = output_folder(options.out)
     plan = [trial for name in options.judge for trial in trials(name)]
-    frame = in_order(run_all(plan, options.runs, workers=options.workers or 0), out)
+    restore(out / "judges.csv", options.runs)
+    frame = run_all(plan, options.runs, workers=options.workers or 0)
+    frame = in_order(frame.assign(key=[trial.key for trial in plan]), out)
     with replacing(out / "judges.csv") as temporary:
         frame.to_csv(temporary, index=False)
     with replacing(out / "judges.png") as temporary:

@@ -23,10 +23,10 @@ from benchmarks.command import among, command_line, one_line_errors, trial_optio
 from benchmarks.markdown import markdown
 from benchmarks.paired import paired
 from benchmarks.trials import FULL, Trial, restore, run_all, with_others
-from qmaps.lab.judges import JUDGES
 from qmaps.lab.workloads import Workload
 from qmaps.optim import AdamW, Muon, muon_groups
 from qmaps.storage.files import output_folder, replacing, write_text
+from reproduction.judges import JUDGES
 
 WORKLOADS: Mapping[str, Workload] = {
     "lm-tiny": JUDGES["lm-tiny"],

@@ -22,9 +22,9 @@ from benchmarks.markdown import markdown
 from benchmarks.paired import paired
 from benchmarks.prediction.measures import record, snapshots
 from benchmarks.trials import FULL, Trial, run_all
-from qmaps.lab.judges import JUDGES
 from qmaps.optim import Choice
 from qmaps.storage.files import exists, output_folder, replacing, write_text
+from reproduction.judges import JUDGES
 
 BITS = 4.3
 SEEDS = 8

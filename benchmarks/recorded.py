@@ -10,8 +10,8 @@ from torch import nn
 from benchmarks.trials import FULL
 from qmaps.capture import StateRecorder
 from qmaps.lab.compare import Contender
-from qmaps.lab.judges import JUDGES
 from qmaps.lab.workloads import train
+from reproduction.judges import JUDGES
 
 
 def recorded(judge: str, folder: Path, window: int | None = None) -> Path:

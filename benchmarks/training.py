@@ -27,13 +27,14 @@ from benchmarks.memory import in_fresh_process, peak, resident
 from benchmarks.peers import BITSANDBYTES, TORCHAO, need, torchao
 from benchmarks.timing import Work, interleaved, quartiles, ratio, stopwatch
 from qmaps import optim
-from qmaps.lab import workloads
+from qmaps.lab.workloads import Workload
 from qmaps.lab.workloads.gpt import GPTShape
 from qmaps.lab.workloads.stdlib_lm import StdlibLM
 from qmaps.storage.files import output_folder, write_json, write_text
+from reproduction import workloads
 
 GPT2 = GPTShape(vocabulary=16384, width=768, layers=4, heads=12)
-OWN: dict[str, Callable[[], workloads.Workload]] = {
+OWN: dict[str, Callable[[], Workload]] = {
     "gpt2-4-layers": lambda: StdlibLM(shape=GPT2, batch_size=2),
 }
 """Workloads of this benchmark alone, which no one trains to the end."""
@@ -73,7 +74,7 @@ class Training:
         seconds: of the optimizer's part of each step.
     """
 
-    def __init__(self, workload: workloads.Workload, step: Step) -> None:
+    def __init__(self, workload: Workload, step: Step) -> None:
         self.workload = workload
         self.model = workload.model(0)
         self.params = [p for p in self.model.parameters() if p.requires_grad]
@@ -91,7 +92,7 @@ class Training:
         self.seconds.append(stopwatch(self.step))
 
 
-def get(name: str) -> workloads.Workload:
+def get(name: str) -> Workload:
     """A workload of the benchmark's own or of the laboratory."""
     return OWN[name]() if name in OWN else workloads.get(name)
 

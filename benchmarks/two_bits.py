@@ -25,8 +25,8 @@ from benchmarks.recorded import recorded
 from benchmarks.trials import FULL, Trial, restore, run_all
 from qmaps.algebra.pair import Pair
 from qmaps.analyze import replay
-from qmaps.lab.judges import JUDGES
 from qmaps.storage.files import output_folder, replacing, write_text
+from reproduction.judges import JUDGES
 
 WINDOW = 30
 """Steps of a replay, from half of the judge's steps on."""
@@ -34,10 +34,13 @@ CHOSEN_ON = ("docstring-lm", "lm-tiny")
 """Judges whose gradients are replayed; the others are held out."""
 DEFAULT = ("digits", "docstring-lm", "lm-tiny", "minilm")
 COARSE = "B32x8/quantile-normal@2s+sr + B128/power3@2u"
-"""The preset ``2bit`` before this comparison."""
+"""The first preset ``2bit``."""
 KNOWN = (PAPER, COARSE)
 SOLO = "B128/DE@2s+sr + logB128q0.1/log2-0(in_log=true)@2u+sr"
 FIRST = (
+    "B16x8/linear0(full=true)@2s+sr",
+    "B8x8/linear0(full=true)@2s+sr",
+    "B16x8/linear0@2s+sr",
     "B32x8/quantile-normal@2s+sr",
     "B16x8/quantile-normal@2s+sr",
     "B8x8/quantile-normal@2s+sr",
@@ -49,9 +52,13 @@ FIRST = (
 )
 SECOND = ("B128/power3@2u", "B32x8/power3@2u", "B32x8/power2@2u")
 CANDIDATES = (*(f"{first} + {second}" for first in FIRST for second in SECOND), SOLO, PAPER)
+WITH_ZERO = "B16x8/linear0(full=true)@2s+sr + B32x8/power3@2u"
+"""The preset ``2bit``: moments that are exactly zero stay so."""
 FINE = "B16x8/quantile-normal@2s+sr + B32x8/power3@2u"
+"""The preset before: it moves weights whose gradient is always zero."""
 THREE_AND_TWO = "B64x8/quantile-normal@3s+sr + B32x8/power3@2u"
 TRAINED = (
+    (WITH_ZERO, 0.9),
     (FINE, 0.9),
     (THREE_AND_TWO, 0.9),
     (SOLO, 0.9),
@@ -63,7 +70,10 @@ TRAINED = (
 """Pairs with the beta of the first moment. SOLO's package recommends 0.8 where its first moment has
 4 bits; its paper makes beta depend on the number of bits, so a much smaller one is trained too.
 32 bits and our pair with 0.8 tell what the smaller beta does without SOLO's quantizers."""
-LARGE = {"minilm": ((FINE, 0.9),), "stdlib-lm": ((FINE, 0.9),)}
+LARGE = {
+    "minilm": ((WITH_ZERO, 0.9), (FINE, 0.9)),
+    "stdlib-lm": ((WITH_ZERO, 0.9), (FINE, 0.9)),
+}
 """What is trained on judges whose runs take minutes, instead of `TRAINED`."""
 
 

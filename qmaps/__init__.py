@@ -14,7 +14,7 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import TYPE_CHECKING, Any
 
 from qmaps import maps, metrics, normalize
-from qmaps.algebra import fitting, moved, plugins, quantiles
+from qmaps.algebra import fitting, plugins, quantiles
 from qmaps.algebra.quantized import QuantizedTensor, load, save
 from qmaps.algebra.quantizer import Quantizer, quantizer
 from qmaps.algebra.rounding import Rounding
@@ -25,7 +25,7 @@ from qmaps.maps.codebook import Codebook
 
 if TYPE_CHECKING:
     from qmaps import analyze, capture, distributed, figures, lab, lpmm, nn, optim, sweep
-    from qmaps.analyze import design, replay
+    from qmaps.analyze import replay
     from qmaps.analyze.recommend.run import run as recommend
     from qmaps.capture import Monitor
     from qmaps.optim.choice_file import load_choice
@@ -40,7 +40,6 @@ except PackageNotFoundError:  # a source tree that was never installed
 _LAZY = (
     "analyze",
     "capture",
-    "design",
     "distributed",
     "figures",
     "lab",
@@ -50,7 +49,7 @@ _LAZY = (
     "replay",
     "sweep",
 )
-_WITHIN = {"design": "analyze.design", "replay": "analyze.replay"}
+_WITHIN = {"replay": "analyze.replay"}
 """Where those are that are no entry of the package's own."""
 _NAMES = {
     "Monitor": ("qmaps.capture", "Monitor"),
@@ -61,7 +60,6 @@ _NAMES = {
 """Where classes and functions are that are imported on first use."""
 
 fitting.install()
-moved.install()
 plugins.install()
 
 
@@ -69,7 +67,7 @@ def __getattr__(name: str) -> Any:
     if name in _NAMES:
         module, own = _NAMES[name]
         return getattr(importlib.import_module(module), own)
-    if name in _LAZY or name in moved.MODULES:
+    if name in _LAZY:
         return importlib.import_module(f"qmaps.{_WITHIN.get(name, name)}")
     raise AttributeError(f"module 'qmaps' has no attribute {name!r}")
 
@@ -91,7 +89,6 @@ __all__ = [
     "backend",
     "backends",
     "capture",
-    "design",
     "distributed",
     "doctor",
     "figures",

@@ -9,9 +9,9 @@ from typing import Any
 
 import pandas as pd
 
-from qmaps.lab import judges as of_lab
 from qmaps.lab.report.claim import Claim
 from reproduction.context import Context
+from reproduction.judges import JUDGES as WORKLOADS
 from reproduction.numbers import interval, scientific
 from reproduction.stand_ins import StandIn
 
@@ -138,7 +138,7 @@ def pretrained(judges: pd.DataFrame, quantizer: str) -> Encoder:
     """
     of = (judges["judge"] == PRETRAINED) & (judges["quantizer"] == quantizer)
     (row,) = judges[of].to_dict("records")
-    eps = of_lab.JUDGES[PRETRAINED].eps
+    eps = WORKLOADS[PRETRAINED].eps
     low, high = float(row["low"]), float(row["high"])
     return Encoder(
         f"How often that happens depends on the model: a pretrained encoder of 22.6 million "

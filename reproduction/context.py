@@ -16,9 +16,11 @@ from torch import nn
 from qmaps import capture
 from qmaps.capture import CapturedStates, StateRecorder
 from qmaps.errors import QmapsError
-from qmaps.lab import Contender, compare, workloads
+from qmaps.lab import Contender, compare
 from qmaps.lab.workloads import TrainingRun, Workload
 from qmaps.storage.files import exists
+from reproduction import workloads
+from reproduction.workloads.minilm import MiniLM
 
 BASE = Contender("32-bit AdamW")
 
@@ -41,16 +43,14 @@ class Size:
         grid: the workload of grids and of spreads over seeds.
         seeds: number of seeds of `grid`.
         steps: steps of each training run; the workload's own number if None.
-        pretrained: a workload that fine-tunes pretrained weights, shown where it is installed.
-        pretrained_steps: steps of that workload; its moments settle in 20 steps, and a step takes
-            seconds.
+        pretrained_steps: steps of `MiniLM`, which is shown where its weights are installed; its
+            moments settle in 20 steps, and a step takes seconds.
     """
 
     headline: str
     grid: str
     seeds: int
     steps: int | None
-    pretrained: str = "minilm"
     pretrained_steps: int | None = None
 
 
@@ -97,10 +97,9 @@ class Context:
     @cached_property
     def pretrained(self) -> CapturedStates | None:
         """States of fine-tuned pretrained weights; None with a user's states, or without them."""
-        name = self.size.pretrained
-        if self.own or workloads.get(name).missing():
+        if self.own or MiniLM().missing():
             return None
-        return self.captured(name, 0)
+        return self.captured(MiniLM.name, 0)
 
     def captured(self, name: str, seed: int) -> CapturedStates:
         """The last states of a workload trained by 32-bit AdamW, trained first if needed."""
@@ -118,7 +117,7 @@ class Context:
     def steps(self, name: str) -> int:
         """Training steps of a workload."""
         size = self.size
-        chosen = size.pretrained_steps if name == size.pretrained else size.steps
+        chosen = size.pretrained_steps if name == MiniLM.name else size.steps
         return chosen or workloads.get(name).steps
 
     def trained(

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pandas as pd
 
-from qmaps.lab import judges, workloads
+from reproduction import judges, workloads
 from reproduction.context import FULL
 
 DEVIATIONS = Path(__file__).with_suffix(".csv")

@@ -32,6 +32,7 @@ from reproduction.differences import explain
 from reproduction.exhibit import Exhibit, Frames, Needs, Paper
 from reproduction.pictures import save
 from reproduction.results import Made, Result
+from reproduction.workloads.minilm import MiniLM
 
 LONGEST = 2000
 """Most rows of a table that is written as a CSV file."""
@@ -198,7 +199,7 @@ def _source(exhibit: Exhibit, context: Context) -> str:
     size = context.size
     seeds = f"seeds 0 to {size.seeds - 1}" if size.seeds > 1 else "seed 0"
     if exhibit.pretrained and context.pretrained is not None:
-        text += f", and of {size.pretrained}, seed 0, after {context.pretrained.step} steps"
+        text += f", and of {MiniLM.name}, seed 0, after {context.pretrained.step} steps"
     return text.format(headline=f"{size.headline}, seed 0", grid=f"{size.grid}, {seeds}")
 
 

@@ -26,6 +26,8 @@ PAGES = (
     "words",
 )
 """Modules of this package that only lay out the results of exhibits."""
+COMPUTING = ("analyses", "speedup", "workloads")
+"""Packages of this package that make frames; the others are figures and papers."""
 
 
 def digest(build: Callable[..., Any]) -> str:
@@ -62,5 +64,7 @@ def files() -> Iterator[Path]:
 
 
 def _lays_out(first: str, *rest: str) -> bool:
-    """Whether a module of this package is a page's, or an exhibit's (which have no underscore)."""
-    return not rest[-1].startswith("_") if rest else first.removesuffix(".py") in PAGES
+    """True for modules of pages, of figures, and of exhibits, whose names have no underscore."""
+    if not rest:
+        return first.removesuffix(".py") in PAGES
+    return first not in COMPUTING and not rest[-1].startswith("_")

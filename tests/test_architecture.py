@@ -1,17 +1,12 @@
-"""The ground plan: few rooms, each with a sentence, no import circle, old names that still work."""
+"""The ground plan: few rooms, each with a sentence, no import circle."""
 
 from __future__ import annotations
 
 import ast
-import importlib
-import subprocess
-import sys
 from collections import defaultdict
 from collections.abc import Iterator
 from graphlib import TopologicalSorter
 from pathlib import Path
-
-import pytest
 
 import qmaps
 from qmaps.optim.rule import UpdateRule
@@ -65,39 +60,6 @@ def test_no_import_circle() -> None:
     assert len(order) == len(files) > 200
 
 
-OLD_NAMES = """
-import importlib, sys, warnings
-from qmaps.algebra.moved import MODULES
-
-for old, new in MODULES.items():
-    old, new = f"qmaps.{old}", f"qmaps.{new}"
-    with warnings.catch_warnings(record=True) as told:
-        warnings.simplefilter("always")
-        found, expected = importlib.import_module(old), importlib.import_module(new)
-        name = next((n for n in vars(expected) if n[0] != "_" and n != "annotations"), "__doc__")
-        assert getattr(found, name) is getattr(expected, name), old
-    messages = {str(warning.message) for warning in told if "qmaps" in str(warning.message)}
-    wanted = f"{old} is now {new}; the old name will be removed in version 0.3"
-    assert messages == {wanted}, messages
-    assert expected.__spec__.name == new
-import qmaps
-assert callable(qmaps.quantizer) and callable(qmaps.backends)
-"""
-
-
-def test_old_names_work_and_warn() -> None:
-    # In a process of its own, for a module is imported once.
-    command = [sys.executable, "-c", OLD_NAMES]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-
-
-def test_names_within_packages_that_moved() -> None:
-    with pytest.warns(DeprecationWarning, match=r"qmaps\.comm\.hook is now qmaps\.distributed"):
-        old = importlib.import_module("qmaps.comm.hook")
-    assert old is importlib.import_module("qmaps.distributed.comm.hook")
-
-
 def test_engines_do_not_name_optimizers() -> None:
     for folder in ("engines", "cuda"):
         for path in (PACKAGE / folder).rglob("*.py"):
@@ -132,3 +94,17 @@ def test_no_class_is_a_house_of_its_own() -> None:
         for node in ast.walk(ast.parse(path.read_text())):
             if isinstance(node, ast.ClassDef):
                 assert lines_of_code(node) <= LARGEST, f"{path.name}: {node.name}"
+
+
+FACTORIES = {"tensor", "as_tensor", "asarray", "scalar_tensor", "zeros", "ones", "empty", "full",
+             "eye", "linspace", "logspace", "normal", "rand", "randn", "Tensor"}  # fmt: skip
+"""Functions of torch that take the dtype of ``torch.set_default_dtype`` unless told otherwise."""
+
+
+def test_new_tensors_have_a_dtype() -> None:
+    for path in PACKAGE.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Call) and ast.unparse(node.func).startswith("torch."):
+                named = {keyword.arg for keyword in node.keywords} & {"dtype", None}
+                made = ast.unparse(node.func).removeprefix("torch.") in FACTORIES
+                assert named or not made, f"{path.name}:{node.lineno}: {ast.unparse(node)}"

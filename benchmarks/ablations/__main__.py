@@ -17,6 +17,7 @@ import pandas as pd
 
 from benchmarks.ablations import eight_bit, eight_bit_eps, four_bit
 from benchmarks.ablations.page import page
+from benchmarks.ablations.stability import stability
 from benchmarks.ablations.study import Study, run
 from benchmarks.command import command_line, one_line_errors
 from qmaps import figures
@@ -63,7 +64,7 @@ def write(study: Study, frame: pd.DataFrame, command: str, out: Path) -> None:
     with replacing(out / f"{study.name}.csv") as temporary:
         frame.to_csv(temporary, index=False)
     write_text(out / f"{study.name}.md", page(study, frame, command))
-    figure = figures.stability(frame, unit="nats per byte", label=" | ".join(study.columns))
+    figure = stability(frame, unit="nats per byte", label=" | ".join(study.columns))
     figures.save(figure, out / f"{study.name}.png")
 
 

@@ -9,9 +9,9 @@ from typing import Any
 from benchmarks.families import WIDTHS
 from benchmarks.losses.entrant import CLASSES, NEAREST, STOCHASTIC, Entrant
 from benchmarks.trials import FULL
-from qmaps.lab.judges import JUDGES
 from qmaps.lab.workloads import Workload
-from qmaps.lab.workloads.docstring_lm import DocstringLM
+from reproduction.judges import JUDGES
+from reproduction.workloads.docstring_lm import DocstringLM
 
 SEEDS = 8
 FIRST = "B128/DE@4s"

@@ -21,15 +21,16 @@ import torch
 
 from benchmarks.command import command_line, count, one_line_errors
 from benchmarks.lpmm.__main__ import Contender
+from benchmarks.lpmm.quadratic import Case, beside_bound
+from benchmarks.lpmm.update_sizes import Underflow
 from benchmarks.markdown import markdown
-from qmaps import figures
+from qmaps.figures import loss_curves, save
 from qmaps.figures.loss_curves import SEVERAL
 from qmaps.lab import workloads
 from qmaps.lab.workloads import Workload, train
 from qmaps.lab.workloads.training import Hook
-from qmaps.lpmm.quadratic import Case, beside_bound
-from qmaps.lpmm.underflow import Underflow
 from qmaps.storage.files import output_folder, replacing, write_text
+from reproduction import figures
 
 BITS = (12, 10, 8)
 WINDOWS = 25
@@ -291,13 +292,13 @@ def main(given: Sequence[str] | None = None) -> int:
         "bin-changes": (figures.bin_changes, bin_changes(ratios, steps)),
         "update-histogram": (figures.update_histogram, distribution.drop(columns="count")),
         "convergence": (
-            figures.loss_curves,
+            loss_curves,
             curves(pd.concat([losses, *more], ignore_index=True)).assign(unit=work.unit),
         ),
         "bound": (figures.convergence_bound, thinned(beside)),
     }
     for name, (draw, frame) in shown.items():
-        figures.save(draw(frame), options.out / f"{name}.png")
+        save(draw(frame), options.out / f"{name}.png")
         with replacing(options.out / f"{name}.csv") as temporary:
             frame.to_csv(temporary, index=False, float_format=DIGITS)
     table = summary(ratios, losses, steps)

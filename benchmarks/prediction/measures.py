@@ -13,8 +13,8 @@ from benchmarks.trials import FULL
 from qmaps import capture, sweep
 from qmaps.capture import Gradients, StateRecorder
 from qmaps.lab.compare import Contender
-from qmaps.lab.judges import JUDGES
 from qmaps.lab.workloads import train
+from reproduction.judges import JUDGES
 
 SEED = 1000
 """Of the run that is recorded; no trial has it."""

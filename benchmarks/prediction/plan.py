@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from benchmarks.judges import KNOWN, PAPER
 from benchmarks.trials import FULL, Trial
-from qmaps.lab.judges import JUDGES
+from reproduction.judges import JUDGES
 
 FIRST = {
     "bits": (2, 3, 4, 5, 6, 8),

@@ -16,7 +16,7 @@ from benchmarks.prediction import scores as rank
 from benchmarks.prediction.plan import PARTS
 from benchmarks.prediction.scores import CHOSEN, FITTED, FITTED_STEP, NET, ONE_STEP, Fitted
 from qmaps.analyze.recommend import verdict
-from qmaps.lab.judges import JUDGES
+from reproduction.judges import JUDGES
 
 BASE = "small"
 LEAST = 5

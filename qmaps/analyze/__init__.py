@@ -1,8 +1,6 @@
 """Analyses of optimizer states: captured states in, tidy frames out."""
 
-from qmaps.analyze.bit_fields import bit_fields
 from qmaps.analyze.code_pairs import code_pairs
-from qmaps.analyze.error_per_decade import error_per_decade
 from qmaps.analyze.first_code_error import first_code_error
 from qmaps.analyze.histogram import histogram
 from qmaps.analyze.inverse_sqrt import inverse_sqrt
@@ -13,9 +11,7 @@ from qmaps.analyze.pareto import pareto
 from qmaps.analyze.update_error import update_error
 
 __all__ = [
-    "bit_fields",
     "code_pairs",
-    "error_per_decade",
     "first_code_error",
     "histogram",
     "inverse_sqrt",

@@ -7,15 +7,15 @@ import os
 import signal
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import BrokenExecutor, Executor, ProcessPoolExecutor, as_completed
+from concurrent.futures import BrokenExecutor, Executor, Future, ProcessPoolExecutor, as_completed
 from pathlib import Path
 from typing import Protocol, TypeVar
 
 import pandas as pd
-import torch
 
 from qmaps.capture import CapturedStates
-from qmaps.errors import BadValueError, CommunicationError
+from qmaps.engines.threads import one_thread
+from qmaps.errors import BadTypeError, BadValueError, CommunicationError, shown
 from qmaps.storage.files import exists
 
 RESTARTS = 3
@@ -25,7 +25,7 @@ RESUMED = "the sweep goes on from its parts"
 
 
 class Work(Protocol):
-    """What any process can measure by itself: small, for workers read the states."""
+    """Self-contained unit of work: small, because workers read the states themselves."""
 
     @property
     def number(self) -> int:
@@ -50,15 +50,27 @@ def check(items: Sequence[Work], executor: Executor | None, workers: int | None)
     """Raise if the items cannot be measured by these workers.
 
     Raises:
-        BadValueError: there are both an executor and workers, fewer than one worker, or states
-            that only this process has.
+        BadTypeError: `executor` or `workers` has a wrong type.
+        BadValueError: there are both an executor and workers, fewer than one worker, states that
+            only this process has, or workers for a process that must not start any.
     """
+    if executor is not None and not isinstance(executor, Executor):
+        raise BadTypeError(
+            f"executor={shown(executor)} must be a concurrent.futures.Executor or None"
+        )
+    if workers is not None and (isinstance(workers, bool) or not isinstance(workers, int)):
+        raise BadTypeError(f"workers={shown(workers)} must be an int or None")
     if executor is not None and workers is not None:
         raise BadValueError(
             f"workers={workers} cannot be combined with an executor, which has workers of its own"
         )
     if workers is not None and workers < 1:
         raise BadValueError(f"workers={workers} must be at least 1")
+    if workers is not None and multiprocessing.current_process().daemon:
+        raise BadValueError(
+            f"workers={workers} cannot be started by a daemonic process, such as a worker of "
+            "multiprocessing.Pool or of a DataLoader; use workers=None there"
+        )
     if (executor is not None or workers is not None) and not items[0].source:
         raise BadValueError(
             "states in memory cannot be read by workers; give the path of captured states or of a "
@@ -162,19 +174,28 @@ def in_pool(
         then: what a second call does, for messages.
 
     Raises:
-        CommunicationError: `RESTARTS` pools in a row have lost a worker and finished no item.
+        CommunicationError: `RESTARTS` pools in a row have lost a worker and finished no item, or no
+            worker has started.
     """
     waiting = {item.number: item for item in items}
     restarts = 0
     while waiting:
-        pool = new_pool(min(workers, len(waiting)))
+        count = min(workers, len(waiting))
+        pool, started = new_pool(count), False
         try:
+            next(as_completed([pool.submit(os.getpid) for _ in range(count)])).result()
+            started = True
             for item, frame in _finished(list(waiting.values()), pool):
                 del waiting[item.number]
                 restarts = 0
                 yield item, frame
         except BrokenExecutor:
             restarts += 1
+            if not started:
+                raise CommunicationError(
+                    f"workers={workers}: no worker process could start; a script that passes "
+                    'workers must do so under if __name__ == "__main__":'
+                ) from None
             if restarts > RESTARTS:
                 raise CommunicationError(
                     f"workers={workers}: a worker was killed {restarts} times in a row, perhaps "
@@ -204,8 +225,10 @@ def _end_after_parent() -> None:
 
 def _finished(items: Sequence[W], executor: Executor) -> Iterator[tuple[W, pd.DataFrame]]:
     most_first = sorted(items, key=lambda item: -item.work)
-    futures = {executor.submit(_measured, item): item for item in most_first}
+    futures = {}
     try:
+        for item in most_first:
+            futures[_submitted(item, executor)] = item
         for future in as_completed(futures):
             yield futures[future], future.result()
     finally:
@@ -213,11 +236,18 @@ def _finished(items: Sequence[W], executor: Executor) -> Iterator[tuple[W, pd.Da
             future.cancel()
 
 
+def _submitted(item: Work, executor: Executor) -> Future[pd.DataFrame]:
+    try:
+        return executor.submit(_measured, item)
+    except BrokenExecutor:
+        raise
+    except RuntimeError as error:  # it was shut down
+        raise BadValueError(
+            f"executor={type(executor).__name__} accepts no work ({error})"
+        ) from None
+
+
 def _measured(item: Work) -> pd.DataFrame:
     """Measure an item with one thread: there are as many workers as processors."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
+    with one_thread():
         return item.measure()
-    finally:
-        torch.set_num_threads(threads)

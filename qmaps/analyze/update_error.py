@@ -9,6 +9,7 @@ import pandas as pd
 from qmaps.algebra.pair import Pair
 from qmaps.analyze._states import MIN_SIZE, States, adam_pairs
 from qmaps.analyze._updates import Exact, UpdateErrors, quantized
+from qmaps.optim.presets import pair_of
 
 
 def update_error(
@@ -22,7 +23,8 @@ def update_error(
 
     Args:
         states: captured states, their path, or tensors by parameter and state name.
-        pairs: quantizers of both moments, such as ``"B2048/DE@8s + B2048/DE@8u"``.
+        pairs: quantizers of both moments, such as ``"B2048/DE@8s + B2048/DE@8u"``, or names of
+            presets.
         min_quantized_size: parameters of at most this many elements are left out.
         progress: called after each pair with the number of pairs done and the number of all.
 
@@ -44,7 +46,7 @@ def update_error(
 
     Source: 8-bit optimizers, table 6 and appendix C.
     """
-    parsed = [Pair.parse(pair) for pair in pairs]
+    parsed = [pair_of(pair) for pair in pairs]
     errors = UpdateErrors()
     rows = []
     for done, pair in enumerate(parsed, start=1):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from pathlib import Path
 
 from qmaps.capture import snapshot
@@ -14,16 +15,16 @@ KIND = "capture"
 """Of the folder's lock."""
 
 
-def claim(lock: FolderLock, about: snapshot.About) -> Path:
-    """Prepare a locked folder for snapshots such as `about`, and return it.
+def claim(lock: FolderLock, info: snapshot.Info) -> Path:
+    """Prepare a locked folder for snapshots such as `info`, and return it.
 
     What an interrupted write left is removed, and the index brought up to date.
 
     Args:
         lock: the lock of the folder.
-        about: what the new snapshots say of themselves. The optimizer and the parameters, or where
-            those are not known the shapes of the states, must be those of the newest snapshot in
-            the folder.
+        info: contents of the new snapshots. The optimizer and the shapes of parameters (of states
+            if those are not known) must be those of the newest snapshot in the folder, and the
+            parameters must include those of the first.
 
     Returns:
         The folder.
@@ -35,15 +36,17 @@ def claim(lock: FolderLock, about: snapshot.About) -> Path:
     folder = lock.folder
     steps = snapshot.steps_in(folder)
     if steps:
-        newest = snapshot.path_of(folder, steps[-1])
+        first_path, newest_path = (snapshot.path_of(folder, steps[i]) for i in (0, -1))
         try:
-            held = snapshot.read_about(newest)
+            first = newest = snapshot.read_info(newest_path)
         except CaptureError as error:
             raise OutputError(
                 f"out={str(folder)!r} holds a snapshot that cannot be read: {error}; delete it or "
                 "give another folder"
             ) from None
-        difference = _difference(held, about)
+        with suppress(CaptureError):
+            first = snapshot.read_info(first_path)
+        difference = _difference(first, newest, info)
         if difference:
             raise OutputError(f"out={str(folder)!r} holds states of {difference}")
     # Without a lock these files may belong to another writer.
@@ -51,11 +54,11 @@ def claim(lock: FolderLock, about: snapshot.About) -> Path:
         for leftover in folder.glob(pattern):
             leftover.unlink(missing_ok=True)
     if steps:
-        write_index(folder, held)
+        write_index(folder, newest)
     return folder
 
 
-def write_index(folder: Path, about: snapshot.About) -> None:
+def write_index(folder: Path, info: snapshot.Info) -> None:
     """Write ``capture.json``: what the folder is a capture of, and its snapshots.
 
     It is for people and scripts. qmaps itself goes by the snapshots, so that an interruption
@@ -63,45 +66,44 @@ def write_index(folder: Path, about: snapshot.About) -> None:
     """
     names = [snapshot.path_of(folder, step).name for step in snapshot.steps_in(folder)]
     states: dict[str, dict[str, dict[str, object]]] = {}
-    for entry in about.tensors:
+    for entry in info.tensors:
         described: dict[str, object] = {"shape": entry.shape, "dtype": entry.dtype}
         states.setdefault(entry.parameter, {})[entry.state] = described
     write_json(
         folder / INDEX,
         {
             "format": snapshot.FORMAT,
-            "optimizer": about.optimizer,
-            "parameters": about.parameters,
+            "optimizer": info.optimizer,
+            "parameters": info.parameters,
             "states": states,
             "snapshots": names,
         },
     )
 
 
-def _difference(held: snapshot.About, about: snapshot.About) -> str:
-    """Describe the other states in the folder, with advice; ``''`` if they are the same."""
-    if held.optimizer != about.optimizer:
-        return f"{held.optimizer}; give another folder for {about.optimizer}"
-    there, here = held.parameters, about.parameters
-    if not there or not here:  # a checkpoint does not say what its parameters are, only its states
-        there, here = _state_shapes(held), _state_shapes(about)
-        if not there or not here:
+def _difference(first: snapshot.Info, newest: snapshot.Info, info: snapshot.Info) -> str:
+    """Describe the other states in the folder, with advice; ``''`` if `info` goes on from them."""
+    if newest.optimizer != info.optimizer:
+        return f"{newest.optimizer}; give another folder for {info.optimizer}"
+    shapes = [snapshot_info.parameters for snapshot_info in (first, newest, info)]
+    if not all(shapes):  # a checkpoint does not say what its parameters are, only its states
+        shapes = [_state_shapes(snapshot_info) for snapshot_info in (first, newest, info)]
+        if not all(shapes):
             return ""
-    odd = sorted(there.keys() ^ here.keys())
-    if odd:
-        where = "there" if odd[0] in there else "here"
+    first_shapes, newest_shapes, new_shapes = shapes
+    if missing := sorted(first_shapes.keys() - new_shapes.keys()):
         return (
-            f"other parameters ({odd[0]!r} is only {where}); give another folder for this choice "
+            f"other parameters ({missing[0]!r} is only there); give another folder for this choice "
             "of parameters"
         )
-    for name, shape in here.items():
-        if there[name] != shape:
+    for name, shape in new_shapes.items():
+        if newest_shapes.get(name, shape) != shape:
             return (
-                f"{name!r} of shape {tuple(there[name])}; give another folder for shape "
+                f"{name!r} of shape {tuple(newest_shapes[name])}; give another folder for shape "
                 f"{tuple(shape)}"
             )
     return ""
 
 
-def _state_shapes(about: snapshot.About) -> dict[str, list[int]]:
-    return {f"{entry.parameter}: {entry.state}": entry.shape for entry in about.tensors}
+def _state_shapes(info: snapshot.Info) -> dict[str, list[int]]:
+    return {f"{entry.parameter}: {entry.state}": entry.shape for entry in info.tensors}

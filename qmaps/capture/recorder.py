@@ -11,6 +11,7 @@ from types import TracebackType
 from typing import Any, Self
 
 import torch
+from torch import Tensor
 
 from qmaps.capture import gradients as recorded
 from qmaps.capture import snapshot
@@ -18,6 +19,7 @@ from qmaps.capture.collect import collect, plain_options
 from qmaps.capture.folder import KIND, claim, write_index
 from qmaps.capture.gradients import Gradients, GradientWriter
 from qmaps.capture.parameters import (
+    HOOKS,
     Names,
     Parameters,
     integer,
@@ -25,10 +27,11 @@ from qmaps.capture.parameters import (
     members,
     named,
     no_match,
-    own_count,
     predicate,
+    unwrapped,
 )
-from qmaps.errors import BadTypeError, shown
+from qmaps.capture.step_count import StepCount, state_counts
+from qmaps.errors import BadTypeError, BadValueError, CaptureError, shown
 from qmaps.storage.locks import FolderLock
 
 
@@ -40,17 +43,22 @@ class StateRecorder:
     lists the files. While it writes, the recorder holds one tensor at a time on the CPU (in two
     copies if it is not contiguous), and nothing between steps.
 
-    Resuming: a new recorder goes on in the same folder, and a step that is taken again
-    overwrites its file. Where the optimizer counts steps itself (``state["step"]``), its count
-    numbers them. Where it does not, as SGD, numbering goes on after the newest snapshot if the
-    optimizer has a state when the recorder is made; `start` says otherwise.
+    Resuming: a new recorder continues in the same folder, and a repeated step overwrites its file.
+    The recorder counts the steps of the optimizer from `start` on; steps skipped for gradients that
+    are not finite do not count. Without `start` it begins at 0 if the optimizer has no states.
+    Otherwise it takes the newest snapshot with step counts (``state["step"]``) of at most those of
+    the optimizer, and adds the steps since. Optimizers without step counts, such as SGD, continue
+    after the newest snapshot. Loading states into the optimizer later repeats this.
+
+    Parameter groups may be added later: their parameters are recorded from then on, and their
+    gradients from the next snapshot on.
 
     In distributed training, record on one rank: a folder belongs to one recorder until it is
     closed, or the process ends.
 
     Args:
-        optimizer: any optimizer; quantized states of qmaps are recorded as the float32 that
-            they decode to.
+        optimizer: any optimizer, also as accelerate's ``prepare`` returns it; quantized states of
+            qmaps are recorded as the float32 that they decode to.
         out: the folder, created if need be.
         every: record each step that this number divides; at least 1.
         steps: record these steps instead: a collection, or a function of the step.
@@ -66,12 +74,12 @@ class StateRecorder:
             `qmaps.replay`: a number of steps, or `qmaps.capture.Gradients`, which also has a number
             of bytes. They are taken after the step, as the optimizer got them, and each step
             becomes one file, ``out/gradients-00000251.safetensors``.
-        start: number of steps taken so far, for an optimizer that does not count them.
+        start: number of steps taken so far; see above if it is left out.
 
     Raises:
-        OutputError: `out` cannot be written, holds states of another optimizer or of other
-            parameters, or is being written by another recorder; or, while training, the disk is
-            full.
+        OutputError: `out` cannot be written, holds states of another optimizer or of parameters
+            that this one does not have, or is being written by another recorder; or, while
+            training, the disk is full.
         BadValueError, BadTypeError: an argument is not allowed, or no parameter matches.
 
     >>> import tempfile, torch, qmaps
@@ -102,7 +110,8 @@ class StateRecorder:
         gradients: Gradients | int | None = None,
         start: int | None = None,
     ) -> None:
-        if not isinstance(optimizer, torch.optim.Optimizer):
+        optimizer = unwrapped(optimizer)
+        if not isinstance(optimizer, torch.optim.Optimizer) or not hasattr(optimizer, HOOKS):
             raise BadTypeError(
                 f"optimizer must be a torch.optim.Optimizer, got {type(optimizer).__name__}"
             )
@@ -113,31 +122,27 @@ class StateRecorder:
         self._wanted = predicate("parameters", parameters)
         self._wanted_state = predicate("states", states)
         self._names = named(names, optimizer)
-        everything = {label: p for label, p, _ in labelled(optimizer, self._names)}
-        chosen = {label: p for label, p in everything.items() if self._wanted(label)}
-        self._shapes = {label: list(parameter.shape) for label, parameter in chosen.items()}
+        chosen = self._chosen()
         if not chosen:
-            raise no_match(parameters, list(everything))
+            raise no_match(parameters, [label for label, _, _ in labelled(optimizer, self._names)])
         options = Gradients.of(gradients)
-        self._writer: GradientWriter | None = None
-        if options is not None:
-            self._writer = GradientWriter(options, chosen)
-        self._taken = 0 if start is None else integer("start", start, 0)
+        self._writer = None if options is None else GradientWriter(options, chosen)
+        begin = None if start is None else integer("start", start, 0)
+        self._full = False
+        self._told: set[str] = set()
         self._lock = FolderLock(out, KIND)
         try:
-            self.folder = claim(self._lock, self._about(step=0))
+            self.folder = claim(self._lock, self._info(step=0))
+            self._count = StepCount(optimizer, self._taken_before, begin)
+            self._hook = optimizer.register_step_post_hook(lambda *_: self._after_step())
         except BaseException:
             self._lock.release()
             raise
-        if start is None and optimizer.state:
-            self._taken = max(snapshot.steps_in(self.folder), default=0)
-        self._full = False
-        self._told: set[str] = set()
-        self._hook = optimizer.register_step_post_hook(lambda *_: self._after_step())
 
     def close(self) -> None:
         """Stop recording, and let another record in the folder; closing twice is allowed."""
         self._hook.remove()
+        self._count.close()
         self._lock.release()
 
     def __enter__(self) -> Self:
@@ -152,7 +157,7 @@ class StateRecorder:
         self.close()
 
     def record(self) -> Path | None:
-        """Write a snapshot of the states as they are now, whatever the step.
+        """Write a snapshot of the current states, at any step.
 
         Returns:
             The file, or None if nothing was written. Nothing is written, with a warning the first
@@ -177,14 +182,14 @@ class StateRecorder:
             if not state or not self._wanted(label):
                 continue
             hyperparameters[label] = plain_options(group)
-            found = collect(state)
-            scalars[label] = found.scalars
-            skipped += [f"{label}: {name} ({kind})" for name, kind in found.skipped.items()]
-            for name, lazy in found.tensors.items():
+            collected = collect(state)
+            scalars[label] = collected.scalars
+            skipped += [f"{label}: {name} ({kind})" for name, kind in collected.skipped.items()]
+            for name, lazy in collected.tensors.items():
                 if self._wanted_state(name):
                     entries.append(snapshot.Entry.of(label, name, lazy))
                     sources.append(lazy)
-        step = self._step()
+        step = self._count.taken
         if not entries:
             self._tell(
                 "empty",
@@ -192,21 +197,24 @@ class StateRecorder:
                 "nothing was recorded",
             )
             return None
-        about = self._about(step, entries, hyperparameters, scalars, skipped)
+        info = self._info(step, entries, hyperparameters, scalars, skipped)
         path = snapshot.path_of(self.folder, step)
-        if self._exceeds(path, snapshot.size_of(about, sources)):
+        if self._exceeds(path, snapshot.size_of(info, sources)):
             return None
-        snapshot.write(path, about, sources)
-        write_index(self.folder, about)
+        snapshot.write(path, info, sources)
+        write_index(self.folder, info)
         if self._writer is not None:
+            try:
+                self._writer.join(self._chosen())
+            except BadValueError as error:
+                self._tell("joined", f"{error}; gradients of added parameters are not recorded")
             self._writer.begin(path, step)
         return path
 
     def _after_step(self) -> None:
-        self._taken += 1
-        if self._full:
+        step = self._count.advance()
+        if step is None or self._full:
             return
-        step = self._step()
         if self._writer is not None and self._writer.due(step) and not self._lock.inherited:
             self._record_gradients(self._writer, step)
         if not self._full and self._due(step):
@@ -226,43 +234,62 @@ class StateRecorder:
                 "not recorded",
             )
             return
-        about = replace(self._about(step, entries, skipped=skipped), window=writer.window)
+        info = replace(self._info(step, entries, skipped=skipped), window=writer.window)
         path = recorded.path_of(self.folder, step)
-        if not self._exceeds(path, snapshot.size_of(about, sources), "file of gradients"):
-            snapshot.write(path, about, sources)
+        if not self._exceeds(path, snapshot.size_of(info, sources), "file of gradients"):
+            snapshot.write(path, info, sources)
 
-    def _step(self) -> int:
-        """The optimizer's own count, or the number of steps seen."""
-        count = own_count(self.optimizer)
-        return self._taken if count is None else count
+    def _chosen(self) -> dict[str, Tensor]:
+        """Return the parameters to record, by name, of the current groups."""
+        named = labelled(self.optimizer, self._names)
+        return {label: parameter for label, parameter, _ in named if self._wanted(label)}
 
-    def _about(
+    def _taken_before(self) -> int:
+        """Return the number of steps taken so far, from the states and the snapshots."""
+        if not self.optimizer.state:
+            return 0
+        counts = state_counts(self.optimizer, self._names)
+        largest = max(counts.values(), default=0)
+        wanted = {label: count for label, count in counts.items() if self._wanted(label)}
+        for step in reversed(snapshot.steps_in(self.folder)):
+            try:
+                scalars = snapshot.read_info(snapshot.path_of(self.folder, step)).scalars
+            except CaptureError:
+                continue
+            earlier = {name: states["step"] for name, states in scalars.items() if "step" in states}
+            is_known = bool(earlier) == bool(counts)  # snapshots of early versions have no counts
+            if is_known and all(counts.get(name, -1) >= count for name, count in earlier.items()):
+                since = [count - earlier.get(name, 0) for name, count in wanted.items()]
+                return max(largest, step + int(max(since, default=0)))
+        return largest
+
+    def _info(
         self,
         step: int,
         tensors: list[snapshot.Entry] | None = None,
         hyperparameters: dict[str, dict[str, Any]] | None = None,
         scalars: dict[str, dict[str, float]] | None = None,
         skipped: list[str] | None = None,
-    ) -> snapshot.About:
-        return snapshot.About(
+    ) -> snapshot.Info:
+        return snapshot.Info(
             step=step,
             optimizer=type(self.optimizer).__name__,
             hyperparameters=hyperparameters or {},
             tensors=tensors or [],
             scalars=scalars or {},
             skipped=skipped or [],
-            parameters=self._shapes,
+            parameters={label: list(p.shape) for label, p in self._chosen().items()},
         )
 
     def _exceeds(self, path: Path, size: int, kind: str = "snapshot") -> bool:
         if self.max_bytes is None:
             return False
-        others = {
+        paths = {
             module.path_of(self.folder, step)
             for module in (snapshot, recorded)
             for step in module.steps_in(self.folder)
         } - {path}
-        total = size + sum(other.stat().st_size for other in others)
+        total = size + sum(file.stat().st_size for file in paths)
         if total <= self.max_bytes:
             return False
         if not self._full:
@@ -284,14 +311,14 @@ class StateRecorder:
 def _due(
     steps: Collection[int] | Callable[[int], bool] | None, every: int
 ) -> Callable[[int], bool]:
-    """Whether a step is to be recorded."""
+    """Return a function that returns True for the steps to record."""
     if steps is None:
         return lambda step: step % every == 0
     if callable(steps):
         return steps
-    found = members(steps)
-    if found is None:
+    chosen = members(steps)
+    if chosen is None:
         raise BadTypeError(
             f"steps={shown(steps)} must be a collection of ints or a function of the step"
         )
-    return frozenset(integer("steps", step, 0) for step in found).__contains__
+    return frozenset(integer("steps", step, 0) for step in chosen).__contains__

@@ -19,7 +19,6 @@ from qmaps import __version__
 from qmaps.cli.capture import capture
 from qmaps.cli.compare import compare
 from qmaps.cli.convert import convert
-from qmaps.cli.design import design
 from qmaps.cli.doctor import doctor
 from qmaps.cli.figures import figures
 from qmaps.cli.lab import lab
@@ -27,12 +26,10 @@ from qmaps.cli.lint import lint
 from qmaps.cli.maps import maps
 from qmaps.cli.memory import memory
 from qmaps.cli.merge import merge
-from qmaps.cli.papers import papers
 from qmaps.cli.plot import plot
 from qmaps.cli.recommend import recommend
 from qmaps.cli.replay import replay
 from qmaps.cli.report import report
-from qmaps.cli.speedup import speedup
 from qmaps.cli.sweep import sweep
 from qmaps.cli.train import train
 from qmaps.errors import QmapsError
@@ -46,7 +43,7 @@ app = typer.Typer(
 )
 COMMANDS = (
     *(lab, train, capture, convert, lint, sweep, merge, replay),
-    *(design, recommend, compare, figures, plot, report, speedup, memory, maps, doctor),
+    *(recommend, compare, figures, plot, report, memory, maps, doctor),
 )
 """In the order of the help."""
 
@@ -73,9 +70,6 @@ def _options(
 ) -> None:
     pass
 
-
-ANY = {"allow_extra_args": True, "ignore_unknown_options": True}
-app.command(hidden=True, add_help_option=False, context_settings=ANY)(papers)
 
 INTERRUPTED = 130
 """Exit code after Ctrl-C, as shells have it."""

@@ -24,9 +24,7 @@ AsJson = Annotated[
     bool,
     typer.Option("--json", help="Print only JSON, for scripts; NaN and infinity become null."),
 ]
-Workload = Annotated[
-    str, typer.Argument(help="stdlib-lm, stdlib-lm-tiny, docstring-lm, digits or minilm.")
-]
+Workload = Annotated[str, typer.Argument(help="stdlib-lm, stdlib-lm-tiny or digits.")]
 States = Annotated[
     Path,
     typer.Argument(help="Captured states (folder or .safetensors), or an optimizer checkpoint."),

@@ -51,8 +51,8 @@ def recommend(
     spec: Annotated[
         list[str] | None,
         typer.Option(
-            help="A pair of quantizers such as 'B128/DE@4s + rank1/linear@4u'; may be repeated. By "
-            "default all presets and 13 other pairs."
+            help="A pair of quantizers such as 'B128/DE@4s + rank1/linear@4u', or a preset such as "
+            "4bit; may be repeated. By default all presets and 15 other pairs."
         ),
     ] = None,
     codebook: Codebooks = None,

@@ -27,8 +27,8 @@ def replay(
     spec: Annotated[
         list[str] | None,
         typer.Option(
-            help="A pair of quantizers such as 'B128/DE@4s + rank1/linear@4u'; may be repeated. By "
-            "default the standard pairs."
+            help="A pair of quantizers such as 'B128/DE@4s + rank1/linear@4u', or a preset such as "
+            "4bit; may be repeated. By default the standard pairs."
         ),
     ] = None,
     out: Out = Path("runs/replay"),

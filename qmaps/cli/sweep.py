@@ -37,8 +37,8 @@ def sweep(
     spec: Annotated[
         list[str] | None,
         typer.Option(
-            help="A quantizer such as B128/DE@4s, or a pair such as "
-            "'B128/DE@4s + rank1/linear@4u'; may be repeated. By default the standard pairs."
+            help="A quantizer such as B128/DE@4s, a pair such as 'B128/DE@4s + rank1/linear@4u', "
+            "or a preset such as 4bit; may be repeated. By default the standard pairs."
         ),
     ] = None,
     out: Out = Path("runs/sweep"),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from dataclasses import dataclass
 
 import numpy as np
@@ -12,7 +11,7 @@ from torch import Tensor
 from qmaps.cuda import layout
 from qmaps.engines.addresses import address
 from qmaps.engines.kernels.declarations import Dtype
-from qmaps.maps.base import Map, limits, spacing, table
+from qmaps.maps.base import Map, cached, limits, spacing, table
 
 MANTISSA_BITS = 23
 MAX_STEPS = 8
@@ -89,7 +88,7 @@ def _counted(limits: np.ndarray, shift: int, first: int, buckets: int) -> Guesse
     return Guesses(shift, first, buckets, below.astype(np.uint8), rest.bit_length())
 
 
-@functools.lru_cache(maxsize=512)
+@cached(512)
 def searches(map_: Map) -> tuple[Guesses, Guesses]:
     """The guesses for the nearest code, and those for the lower of the two codes around a value.
 
@@ -102,7 +101,7 @@ def searches(map_: Map) -> tuple[Guesses, Guesses]:
 
 def _below(values: Tensor) -> Tensor:
     # n >= value is n > the float below it.
-    return torch.nextafter(values[1:], torch.tensor(-torch.inf))
+    return torch.nextafter(values[1:], values.new_tensor(-torch.inf))
 
 
 @dataclass(frozen=True)
@@ -120,7 +119,7 @@ class Half:
     most: int
 
     def holds(self, values: Tensor, above: Tensor) -> bool:
-        """Whether these are the values of the codes, and codes those of numbers that are rounded.
+        """Return True if these are the codes' values, and codes those of rounded numbers.
 
         Args:
             values: ascending float32 of shape (count,).
@@ -131,7 +130,7 @@ class Half:
         held = bits.to(torch.int16).view(self.dtype).float()
         if not torch.equal(held.view(torch.int32), values.view(torch.int32)):
             return False
-        beyond = torch.nextafter(above, torch.tensor(torch.inf))
+        beyond = torch.nextafter(above, above.new_tensor(torch.inf))
         below = torch.equal(self._codes(above), codes[:-1])
         return below and torch.equal(self._codes(beyond), codes[1:])
 
@@ -143,7 +142,7 @@ class Half:
         )
 
 
-@functools.lru_cache(maxsize=512)
+@cached(512)
 def half(map_: Map) -> Half | None:
     """The 16-bit format whose numbers a map of 16 bits holds; None for other maps."""
     values = table(map_)
@@ -178,7 +177,7 @@ def wide_search(above: Tensor) -> Wide:
     return Wide(below.astype(np.uint16), int(counts.max()).bit_length())
 
 
-@functools.lru_cache(maxsize=64)
+@cached(64)
 def wide_searches(map_: Map) -> tuple[Wide, Wide]:
     """The same as `searches` of a map of more than 8 bits."""
     return wide_search(limits(map_)), wide_search(_below(table(map_)))
@@ -198,7 +197,7 @@ class Searching:
 
 
 def searching(map_: Map, *, stochastic: bool) -> Searching:
-    """How kernels find the codes of a map."""
+    """Parameters of the kernels' search for the codes of a map."""
     if map_.bits > BYTE:
         steps = 0 if half(map_) else wide_searches(map_)[stochastic].steps
         return Searching(signed=False, steps=steps)
@@ -267,7 +266,7 @@ def _filled(values: Tensor, size: int, filling: float | None = None) -> np.ndarr
     return filled
 
 
-@functools.lru_cache(maxsize=512)
+@cached(512)
 def codebook(map_: Map, device: torch.device) -> DeviceCodebook:
     """The map's tables on `device`."""
     return DeviceCodebook(map_, device)

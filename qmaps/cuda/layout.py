@@ -80,6 +80,7 @@ FACTORED_STATES = np.dtype(
 )
 PARAMETER = np.dtype(
     [("numel", _i64), ("scalars", "<f4", MAX_SCALARS), ("group", _i64), ("counter", _address),
+     ("product", _address),
      ("sums", _address), ("step", _u64), ("skips", _i64), ("remainder", _address),
      ("noise", NOISE), ("state", STATE, MAX_STATES), ("factored", FACTORED_STATES)]
 )  # fmt: skip

@@ -44,6 +44,7 @@ from qmaps.engines.plan import FusedPlan, fused_supports
 from qmaps.engines.rules import ordered
 from qmaps.engines.step import (
     NONE_SHARED,
+    PRODUCT,
     RESET,
     Inputs,
     ParameterStep,
@@ -73,7 +74,7 @@ class CudaSteps(StepEngine):
         return int(self._skipped)
 
     def supports(self, rule: Rule, given: ParameterStep) -> bool:
-        """Whether it can step this parameter."""
+        """Return True if it can step this parameter."""
         gradient = given.gradient
         if (rule.name, given.kernel_states) not in RULES or not isinstance(gradient, Tensor):
             return False
@@ -393,6 +394,8 @@ class CudaPlan(FusedPlan):
             row = table[index]
             row["numel"], row["group"] = given.param.numel(), order[given.group]
             row["counter"] = address(given.storage["step"])
+            if PRODUCT in given.storage:
+                row["product"] = address(given.storage[PRODUCT])
             row["skips"] = given.skips
             if given.remainder is not None:
                 row["remainder"] = address(given.storage[REMAINDER])
@@ -501,7 +504,7 @@ class CudaPlan(FusedPlan):
 
 
 def _books(given: ParameterStep) -> int:
-    """How many codebooks a kernel copies to shared memory to step a parameter."""
+    """Number of codebooks that a kernel copies to shared memory to step a parameter."""
     quantizers = [state.quantizer for state in given.states if state.quantizer is not None]
     narrow = sum(q.map.bits <= BYTE for q in quantizers)
     return narrow + sum(q.error_feedback for q in quantizers)

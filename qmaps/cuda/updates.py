@@ -105,7 +105,7 @@ class UpdateErrors:
         ranks = [math.ceil(level * count) - 1 for level in levels] + [count - 1]
         # Those left out are -0 and come first.
         skipped = self._numel - count
-        wanted = torch.tensor(ranks, device=self._engine.device) + skipped
+        wanted = torch.tensor(ranks, dtype=torch.int64, device=self._engine.device) + skipped
         values, _ = Quantiles(self._engine).order_statistics(
             self._errors[kind, : self._numel], wanted
         )
@@ -174,7 +174,7 @@ def add_update_grid(
 
 
 def supports_tensor(t: QuantizedTensor) -> bool:
-    """Whether this engine can decode `t` in place, if it is on a device of the engine."""
+    """Return True if this engine can decode `t` in place, if it is on a device of the engine."""
     q = t.quantizer
     stored = (t.packed, *t.scales)
     able = t.key is None and q.low_rank is None and measures(q.normalizer, q.map, t.shape)

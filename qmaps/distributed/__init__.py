@@ -1,4 +1,4 @@
-"""Several processes: shards of states, low-precision gradient exchange, a speed-up model."""
+"""Several processes: shards of states, low-precision gradient exchange."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from types import ModuleType
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from qmaps.distributed import comm, speedup
+    from qmaps.distributed import comm
 
-__all__ = ["comm", "speedup"]
+__all__ = ["comm"]
 
 
-def __getattr__(name: str) -> ModuleType:  # on first use: the model needs pandas
+def __getattr__(name: str) -> ModuleType:  # on first use
     if name in __all__:
         return importlib.import_module(f"qmaps.distributed.{name}")
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

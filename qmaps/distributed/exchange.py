@@ -59,7 +59,7 @@ class SharedScales(NamedTuple):
 
 
 def spans_shards(normalizer: Normalizer, shard: Shard) -> bool:
-    """Whether some of the scales depend on other shards."""
+    """Return True if some of the scales depend on other shards."""
     dims = len(shard.shape)
     extents = normalizer.extents(dims) or ()
     return any(not each.block and shard.groups(each.over(dims)) for each in extents)
@@ -146,11 +146,11 @@ class _Leaf:
 
     @property
     def shares(self) -> bool:
-        """Whether its format depends on the scales of all shards."""
+        """True if its format depends on the scales of all shards."""
         return self.format is not None and self.format.shared > 0
 
     def wide(self) -> list[tuple[int, Groups]]:
-        """Which scales span shards, and over which groups."""
+        """Scales that span shards, with the groups that they span."""
         dims = len(self.request.shard.shape)
         found = [
             (number, self.request.shard.groups(extent.over(dims)))
@@ -171,7 +171,7 @@ class _Leaf:
         """Store the scales in their format; `bits` are those of `end_bits` over all shards."""
         assert self.format is not None
         if bits is None:
-            ends = torch.zeros(2)
+            ends = torch.zeros(2, dtype=torch.float32)
         else:
             low = torch.where(bits[1] == 0, 0, _TOP - bits[0])
             ends = torch.stack([low, bits[1]]).to(torch.int32).view(torch.float32)

@@ -69,7 +69,7 @@ def backend() -> str:
 
 
 def native_runs() -> bool:
-    """Whether the native engine runs CPU tensors.
+    """Return True if the native engine runs CPU tensors.
 
     Work on CPU tensors asks this. The first time that the engine is missing, and nobody asked for
     the reference, it warns.

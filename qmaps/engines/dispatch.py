@@ -28,7 +28,7 @@ R = TypeVar("R")
 
 
 def runs_native(*tensors_: Tensor) -> bool:
-    """Whether the native engine is in use and can read all of these."""
+    """Return True if the native engine is in use and can read all of these."""
     on_cpu = all(t.is_cpu for t in tensors_)
     return on_cpu and native_runs() and all(map(in_memory, tensors_))
 
@@ -139,7 +139,6 @@ def measure(
     key: RoundingKey | None = None,
     *,
     keep: bool,
-    given: Scales | None = None,
 ) -> tuple[Sums, Tensor | None, Scales, bool] | None:
     """Sums of the errors of quantizing `x`, or None where only the reference supports it.
 
@@ -149,19 +148,17 @@ def measure(
         map_: holds the codebook; a fitted map must be frozen.
         key: names the random numbers of stochastic rounding; None rounds to nearest.
         keep: whether to store the codes.
-        given: scales to take as they are, float32; `x` is finite then, and not negative under an
-            unsigned map.
 
     Returns:
         Sums, packed codes (None without `keep`), scales, and whether `x` holds values that cannot
         be quantized. If it does, the others are meaningless.
     """
     shape = tuple(x.shape)
-    device = cuda_engine(x) if x.numel() and given is None else None
+    device = cuda_engine(x) if x.numel() else None
     if device is not None and cuda_tensors.measures(normalizer, map_, shape):
         found = cuda_metrics.measure(device, x, normalizer, map_, key, keep=keep)
     elif x.numel() and runs_native(x) and tensors.measures(normalizer, map_, shape):
-        found = native_metrics.measure(x, normalizer, map_, key, keep=keep, given=given)
+        found = native_metrics.measure(x, normalizer, map_, key, keep=keep)
     else:
         return None
     sums, packed, scales, flags = found
@@ -187,7 +184,7 @@ def each(work: Callable[[T], R], items: Sequence[T], *read: Tensor) -> Iterator[
 
 
 def holds_bad(x: Tensor, map_: Map) -> bool:
-    """Whether `x` holds NaN, infinity, or negative values under an unsigned map."""
+    """Return True if `x` holds NaN, infinity, or negative values under an unsigned map."""
     return not bool(x.isfinite().all()) or (not map_.signed and bool((x < 0).any()))
 
 

@@ -22,13 +22,16 @@ from qmaps.engines.packing import packed_bytes
 from qmaps.engines.philox import RoundingKey
 from qmaps.engines.step import (
     COUNTER,
+    PRODUCT,
     ParameterStep,
     Rule,
     StateStep,
     StepPlan,
     codes_of,
     spanning_states,
+    start_product,
 )
+from qmaps.engines.threads import safe_after_fork
 from qmaps.maps.base import Map
 from qmaps.maps.fitted import FittedMap
 from qmaps.normalize.base import Normalizer
@@ -68,11 +71,8 @@ class FusedPlan(StepPlan):
         self._numel = sum(param.numel() for param in self._params)
         self._addresses, self._appearance = look([*self._only_dense(self._params), *self._grads])
         self._strided = [i for i, grad in enumerate(self._grads) if not grad.is_contiguous()]
-        device = self._params[0].device if given else torch.device("cpu")
-        counters = [each.storage["step"].to(device, COUNTER) for each in given]
-        self._counters = torch.stack(counters) if given else torch.zeros(0)
-        for each, counter in zip(given, self._counters.unbind(), strict=True):
-            each.storage["step"] = counter
+        self._counters = self._together("step", COUNTER)
+        self._products = self._together(PRODUCT, torch.float32)
         self._dithered = [
             each for index, one in enumerate(given) for each in dithered_states(index, one)
         ]
@@ -80,17 +80,28 @@ class FusedPlan(StepPlan):
         self._masters_at = {index: address(copy) for index, copy in self._masters.items()}
         self._describe()
         # The gradients of one step are not to outlive it.
-        nothing = torch.empty(0)
+        nothing = torch.empty(0, dtype=torch.float32)
         self._given = [
             replace(each, gradient=nothing) if each.codes is None else each for each in self._given
         ]
+
+    def _together(self, name: str, dtype: torch.dtype) -> Tensor:
+        """Make the numbers of this name, if there are some, views of one tensor."""
+        given = [each for each in self._given if name in each.storage]
+        if not given:
+            return torch.zeros(0, dtype=dtype)
+        device = given[0].param.device
+        numbers = torch.stack([each.storage[name].to(device, dtype) for each in given])
+        for each, number in zip(given, numbers.unbind(), strict=True):
+            each.storage[name] = number
+        return numbers
 
     @abstractmethod
     def _describe(self) -> None:
         """Describe the parameters and their states to the engine."""
 
     def takes(self, params: Sequence[Tensor], gradients: Sequence[Tensor]) -> bool:
-        """Whether no address has changed; if so, the next step takes these gradients.
+        """Return True if no address has changed; if so, the next step takes these gradients.
 
         Every step but the first takes those that were given here. They are kept until it ends.
         """
@@ -138,7 +149,7 @@ class FusedPlan(StepPlan):
             if each.codes is not None:
                 yield from (each.codes, each.gradient)
             yield each.storage["step"]
-            names = (*(state.name for state in each.states), MASTER, REMAINDER)
+            names = (*(state.name for state in each.states), MASTER, REMAINDER, PRODUCT)
             yield from (each.storage[name] for name in names if name in each.storage)
 
     def _targets_at(self) -> list[int]:
@@ -174,7 +185,7 @@ def fused_supports(
     spanning: bool = False,
     roundings: Collection[Rounding] = (Rounding.NEAREST, Rounding.STOCHASTIC),
 ) -> bool:
-    """Whether an engine can step this parameter: the conditions that all fused engines share.
+    """Return True if a parameter meets the conditions that all fused engines share.
 
     Args:
         rule: the update rule.
@@ -244,11 +255,13 @@ def _state_supported(
     return value is None or (value.quantizer.spec == q.spec and readable(value))
 
 
+@safe_after_fork()
 def start(given: ParameterStep) -> None:
-    """Create what a parameter does not have yet: its step, master copy, and states of zeros."""
+    """Create what a parameter does not have yet: numbers, master copy, and states of zeros."""
     storage, device = given.storage, given.param.device
     if "step" not in storage:
         storage["step"] = torch.zeros((), dtype=COUNTER, device=device)
+    start_product(given)
     updated(given)
     for state in given.states:
         if state.name not in storage:
@@ -260,6 +273,7 @@ def start(given: ParameterStep) -> None:
             )
 
 
+@safe_after_fork()
 def zero(
     q: Quantizer, shape: tuple[int, ...], device: torch.device, key: RoundingKey | None = None
 ) -> QuantizedTensor:
@@ -291,16 +305,16 @@ def memory_of(value: Any) -> list[Tensor]:
 
 
 def readable(value: Tensor | QuantizedTensor) -> bool:
-    """Whether engines can read and write a state in place."""
+    """Return True if engines can read and write a state in place."""
     return all(in_memory(each) and each.is_contiguous() for each in memory_of(value))
 
 
 def same(ours: Sequence[Any], theirs: Sequence[Any]) -> bool:
-    """Whether two sequences hold the same objects."""
+    """Return True if two sequences hold the same objects."""
     return len(ours) == len(theirs) and all(map(is_, ours, theirs))
 
 
 def _of_torch(tensors: Sequence[Tensor]) -> bool:
-    """Whether all are of classes that leave their operations to torch."""
+    """Return True if all are of classes that leave their operations to torch."""
     classes: set[Any] = set(map(type, tensors))
     return all(cls.__torch_dispatch__ is Tensor.__torch_dispatch__ for cls in classes)

@@ -9,7 +9,6 @@ nearest as in stochastic rounding.
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -18,13 +17,13 @@ from torch import Tensor
 
 from qmaps.engines import dither
 from qmaps.engines.philox import RoundingKey, uniform
-from qmaps.maps.base import Map, limits, table
+from qmaps.maps.base import Map, cached, limits, table
 
 if TYPE_CHECKING:
     from qmaps.normalize.base import Normalizer, Scales
 
 
-@functools.lru_cache(maxsize=512)
+@cached(512)
 def _tables(map_: Map, device: torch.device) -> tuple[Tensor, Tensor, Tensor]:
     """Codebook, thresholds, and the lowest code of each value's equals, on `device`."""
     codebook = table(map_)

@@ -17,6 +17,7 @@ from qmaps.engines.remainders import split
 from qmaps.engines.step import (
     COUNTER,
     NONE_SHARED,
+    PRODUCT,
     Context,
     Inputs,
     ParameterStep,
@@ -27,8 +28,9 @@ from qmaps.engines.step import (
     StepPlan,
     count_step,
     spanning_states,
+    start_product,
 )
-from qmaps.engines.step_scalars import StepScalar
+from qmaps.engines.step_scalars import product_after, values_at
 from qmaps.maps.fitted import FittedMap
 
 
@@ -36,7 +38,7 @@ class ReferenceEngine(StepEngine):
     """Decodes states, applies the rule, and encodes the new states, one parameter at a time."""
 
     def supports(self, rule: Rule, given: ParameterStep) -> bool:  # noqa: ARG002
-        """Whether it can step this parameter: always."""
+        """Return True if it can step this parameter: always."""
         return True
 
     def plan(self, rule: Rule, given: Sequence[ParameterStep]) -> StepPlan:
@@ -49,10 +51,10 @@ class ReferencePlan(StepPlan):
 
     def __init__(self, rule: Rule, given: Sequence[ParameterStep]) -> None:
         self._rule, self._given = rule, given
-        self._scalars: dict[tuple[int, int], dict[str, float]] = {}
+        self._scalars: dict[tuple[int, int, float | None], dict[str, float]] = {}
 
     def takes(self, params: Sequence[Tensor], gradients: Sequence[Tensor]) -> bool:  # noqa: ARG002
-        """Whether the next step can be taken by this plan: each plan is for one step."""
+        """Return True if the next step can be taken by this plan: each plan is for one step."""
         return False
 
     def requests(self, inputs: Inputs) -> dict[Scaled, Request]:
@@ -76,9 +78,14 @@ class ReferencePlan(StepPlan):
         for given in self._given:
             if "step" not in given.storage:
                 given.storage["step"] = torch.zeros((), dtype=COUNTER)
+            start_product(given)
             updated(given)
             step = count_step(given.storage)
             values, states = self._advanced(given, step, inputs)
+            if (product := given.storage.get(PRODUCT)) is not None:
+                described = inputs.scalars[given.group].values()
+                after = product_after(described, given.since_reset(step), float(product))
+                product.fill_(after)
             _write(given, step, values)
             for state in given.states:
                 scales = shared.get((given.number, state.name))
@@ -106,20 +113,19 @@ class ReferencePlan(StepPlan):
         context = Context(given.number, step, given.options)
         with whole_of(given.shard):
             self._rule.apply(
-                context, values, gradient, states, self._in_float32(given.group, step, inputs)
+                context, values, gradient, states, self._in_float32(given, step, inputs)
             )
         return values, states
 
-    def _in_float32(self, group: int, step: int, inputs: Inputs) -> dict[str, float]:
-        """The scalars of a group in this step, rounded to float32 as rules see them."""
-        if (group, step) not in self._scalars:
-            exact = {
-                name: value.at(step) if isinstance(value, StepScalar) else value
-                for name, value in inputs.scalars[group].items()
-            }
-            rounded = torch.tensor(list(exact.values()), dtype=torch.float64).float().tolist()
-            self._scalars[group, step] = dict(zip(exact, rounded, strict=True))
-        return self._scalars[group, step]
+    def _in_float32(self, given: ParameterStep, step: int, inputs: Inputs) -> dict[str, float]:
+        """The scalars of a parameter in this step, rounded to float32 as rules see them."""
+        product = given.storage.get(PRODUCT)
+        kind = given.group, step, given.product if product is None else float(product)
+        if kind not in self._scalars:
+            scalars = inputs.scalars[given.group]
+            exact = torch.tensor(values_at(scalars.values(), *kind[1:]), dtype=torch.float64)
+            self._scalars[kind] = dict(zip(scalars, exact.float().tolist(), strict=True))
+        return self._scalars[kind]
 
 
 def _read(given: ParameterStep) -> Tensor:

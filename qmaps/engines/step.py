@@ -34,11 +34,11 @@ COUNTER = torch.float64
 RESET = "reset_step"
 """The step of a parameter's last reset, among its states; absent before the first."""
 
-COUNTS = ("step", RESET)
-"""States that count steps: numbers, which shards have whole."""
-
 PRODUCT = "mu_product"
-"""The product of momenta that torch's NAdam keeps as a state; qmaps computes it from the step."""
+"""The product of NAdam's momenta so far, among a parameter's states: float32, as torch has it."""
+
+NUMBERS = ("step", RESET, PRODUCT)
+"""States that are single numbers, which shards have whole."""
 
 FACTORED = "factored"
 """The word for all factored statistics in a kernel's list of states."""
@@ -136,6 +136,7 @@ class ParameterStep:
             parameter (`qmaps.engines.remainders`); None if there is none.
         shard: which part of the whole parameter this process keeps; None if it keeps the whole.
         observers: called with each update of `codes`.
+        product: what `PRODUCT` begins with in `storage`; None if it is there, or not needed.
     """
 
     number: int
@@ -155,6 +156,7 @@ class ParameterStep:
     remainder: torch.dtype | None
     shard: Shard | None
     observers: tuple[Observer, ...]
+    product: float | None = None
 
     def since_reset(self, step: int) -> int:
         """The number of a step, from 1 on, counted from the last reset: that of step scalars."""
@@ -196,7 +198,7 @@ class StepPlan(ABC):
 
     @abstractmethod
     def takes(self, params: Sequence[Tensor], gradients: Sequence[Tensor]) -> bool:
-        """Whether the next step can be taken by this plan; if so, with these gradients.
+        """Return True if the next step can be taken by this plan; if so, with these gradients.
 
         Args:
             params: the parameters of the plan, as the optimizer has them now.
@@ -248,7 +250,7 @@ class StepEngine(ABC):
 
     @abstractmethod
     def supports(self, rule: Rule, given: ParameterStep) -> bool:
-        """Whether it can step this parameter."""
+        """Return True if it can step this parameter."""
 
     @abstractmethod
     def plan(self, rule: Rule, given: Sequence[ParameterStep]) -> StepPlan:
@@ -259,6 +261,12 @@ def codes_of(x: object) -> QuantizedTensor | None:
     """The codes of a parameter or gradient that is kept in low precision; None for all others."""
     codes = getattr(x, "codes", None)
     return codes if isinstance(codes, QuantizedTensor) else None
+
+
+def start_product(given: ParameterStep) -> None:
+    """Create `PRODUCT` where a rule needs it and the parameter does not have it yet."""
+    if given.product is not None:
+        given.storage.setdefault(PRODUCT, torch.tensor(given.product, dtype=torch.float32))
 
 
 def count_step(storage: dict[str, Any]) -> int:

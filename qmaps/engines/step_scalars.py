@@ -6,10 +6,9 @@ them. Every engine does the same float64 operations in the same order.
 
 from __future__ import annotations
 
-import functools
+import ctypes
 import math
-import threading
-import warnings
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -232,31 +231,67 @@ class RelativeStep(StepScalar):
 
 
 class NesterovGradient(StepScalar):
-    """``a * (1 - mu_t) / (1 - mu_1 * ... * mu_t)``: NAdam's step size for the gradient.
+    """``a * (1 - mu_t) / (1 - product)``: NAdam's step size for the gradient.
 
-    ``mu_t`` is `nesterov_momentum` of `b` (beta1) and `c` (momentum_decay) in step t, the product
-    `nesterov_product`.
+    ``mu_t`` is `nesterov_momentum` of `b` (beta1) and `c` (momentum_decay) in step t.
     """
 
-    def at(self, step: int) -> float:
-        """Its value in step 1, 2, ..."""
+    def product(self, step: int, before: float | None) -> float:
+        """The product of momenta up to a step, rounded to float32.
+
+        Args:
+            step: 1, 2, ...
+            before: the product up to the step before; None takes the momenta of the same `b` and
+                `c`, `nesterov_product`.
+        """
+        if before is None:
+            before = nesterov_product(self.b, self.c, step - 1)
+        return _float32(before * nesterov_momentum(self.b, self.c, step))
+
+    def at(self, step: int, before: float | None = None) -> float:
+        """Its value in step 1, 2, ...; see `product`."""
         rest = 1 - nesterov_momentum(self.b, self.c, step)
-        return float(self.a) * rest / (1 - nesterov_product(self.b, self.c, step))
+        return float(self.a) * rest / (1 - self.product(step, before))
 
 
-class NesterovMoment(StepScalar):
-    """``a * mu_{t+1} / (1 - mu_1 * ... * mu_{t+1})``: NAdam's step size for the first moment."""
+class NesterovMoment(NesterovGradient):
+    """``a * mu_{t+1} / (1 - product * mu_{t+1})``: NAdam's step size for the first moment."""
 
-    def at(self, step: int) -> float:
-        """Its value in step 1, 2, ..."""
+    def at(self, step: int, before: float | None = None) -> float:
+        """Its value in step 1, 2, ...; see `product`."""
         following = nesterov_momentum(self.b, self.c, step + 1)
-        product = nesterov_product(self.b, self.c, step)
-        return float(self.a) * following / (1 - product * following)
+        return float(self.a) * following / (1 - self.product(step, before) * following)
+
+
+def values_at(
+    scalars: Iterable[float | StepScalar], step: int, before: float | None = None
+) -> list[float]:
+    """The values of scalars in step 1, 2, ...
+
+    Args:
+        scalars: numbers, which are their own values, and descriptions.
+        step: the number of the step.
+        before: the product of momenta up to the step before, of NAdam.
+    """
+    return [
+        each.at(step, before)
+        if isinstance(each, NesterovGradient)
+        else each.at(step)
+        if isinstance(each, StepScalar)
+        else each
+        for each in scalars
+    ]
+
+
+def product_after(
+    scalars: Iterable[float | StepScalar], step: int, before: float | None
+) -> float | None:
+    """The product of momenta up to a step, of NAdam; None if no scalar has one."""
+    nesterov = (each for each in scalars if isinstance(each, NesterovGradient))
+    return next((each.product(step, before) for each in nesterov), None)
 
 
 _LOG_096 = log(0.96)
-
-_NESTEROV = threading.Lock()
 
 NESTEROV_END = 2.0**-60
 """`nesterov_product` multiplies no further below this: 1 minus it is 1."""
@@ -271,35 +306,25 @@ def nesterov_momentum(beta1: float, decay: float, step: int) -> float:
 
 
 def nesterov_product(beta1: float, decay: float, step: int) -> float:
-    """The product of `nesterov_momentum` over the steps from 1 to `step`, in this order.
+    """The product of `nesterov_momentum` over the steps from 1 to `step`.
 
-    It ends with the first product of at most `NESTEROV_END`: after at most 400 steps with a beta1
-    of 0.9, 42 thousand with 0.999. All products until then are kept, 32 bytes each.
+    It ends with the first product of at most `NESTEROV_END`, or with a power where the momentum
+    does not change any more.
 
     >>> nesterov_product(0.9, 0.0, 2)
     0.2025
     """
-    products = _nesterov_products(beta1, decay)
-    with _NESTEROV:  # threads step at the same time
-        while len(products) <= step and products[-1] > NESTEROV_END:
-            products.append(products[-1] * nesterov_momentum(beta1, decay, len(products)))
-    return products[min(step, len(products) - 1)]
+    product, momentum = 1.0, -1.0
+    for number in range(1, step + 1):
+        last, momentum = momentum, nesterov_momentum(beta1, decay, number)
+        if momentum == last:
+            return product * power(momentum, step - number + 1)
+        product *= momentum
+        if product <= NESTEROV_END:
+            break
+    return product
 
 
-@functools.lru_cache(maxsize=64)
-def _nesterov_products(beta1: float, decay: float) -> list[float]:  # noqa: ARG001
-    """The products that `nesterov_product` has made so far, by step."""
-    return [1.0]
-
-
-def __getattr__(name: str) -> type[StepScalar]:
-    """`Constant`, as `StepScalar` was called in version 0.1."""
-    if name != "Constant":
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    warnings.warn(
-        "Constant is deprecated and will be removed in version 0.3; use "
-        "qmaps.engines.step_scalars.StepScalar instead",
-        DeprecationWarning,
-        stacklevel=2,
-    )
-    return StepScalar
+def _float32(x: float) -> float:
+    """`x` rounded to float32."""
+    return ctypes.c_float(x).value

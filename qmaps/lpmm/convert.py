@@ -8,11 +8,11 @@ from typing import Any, TypeVar
 
 from torch import Tensor, nn
 
-from qmaps.algebra.quantized import FLOATS
+from qmaps.algebra.quantized import FLOATS, from_plain, to_plain
 from qmaps.algebra.quantizer import Quantizer, quantizer
 from qmaps.distributed.shards import is_distributed
 from qmaps.engines.philox import RoundingKey
-from qmaps.errors import BadTypeError, BadValueError
+from qmaps.errors import BadTypeError, BadValueError, QmapsError
 from qmaps.lpmm.accumulator import Accumulator
 from qmaps.lpmm.nearest import nearest
 from qmaps.lpmm.parameter import LowPrecisionParameter
@@ -21,6 +21,9 @@ from qmaps.optim.choice import MARK, listed
 
 PARAMS = "B2048/linear0@12s+sr"
 GRADS = "B2048/linear0@8s+sr"
+
+CODES = "qmaps_codes"
+"""Attribute of a tensor in a model's state_dict: the codes that it was decoded from."""
 
 M = TypeVar("M", bound=nn.Module)
 
@@ -41,12 +44,11 @@ def convert(
     embedding, normalization and attention layers do; tied weights stay tied, and
     `torch.utils.checkpoint` works as before. Buffers stay as they are.
 
-    Weights are rounded to the nearest code here and by ``load_state_dict``, so that a loaded
-    ``state_dict``, which holds plain tensors, gives back the values it came from. (Two exceptions,
-    where another model loads it: float16 and bfloat16 parameters, whose values are rounded; and
-    maps without -1, such as ``DE``, under scales that overlap (``rank1``, ``&``) or are stored in 8
-    bits, whose weights each such load can make smaller.) Steps of `LPMMSGD` and `LPMMAdam` round as
-    the quantizer says.
+    A ``state_dict`` holds plain tensors of the decoded values, with codes and scales as their
+    attribute `qmaps_codes`, which ``torch.save`` and ``copy.deepcopy`` keep. A model converted with
+    the same quantizer loads the codes as they are. Other tensors, and values that have changed
+    since, are rounded to the nearest code, as they are here. Steps of `LPMMSGD` and `LPMMAdam`
+    round as the quantizer says.
 
     Parameters that require no gradient get an accumulator when they first require one.
 
@@ -108,19 +110,41 @@ def convert(
             setattr(module, name, made[id(old)])
             owners[id(module)] = module
     for owner in owners.values():
-        owner.register_load_state_dict_pre_hook(_copied)  # type: ignore[no-untyped-call]
+        owner.register_state_dict_post_hook(_save_codes)  # type: ignore[no-untyped-call]
+        owner.register_load_state_dict_pre_hook(_load_codes)  # type: ignore[no-untyped-call]
     return model
 
 
-def _copied(
-    module: nn.Module,  # noqa: ARG001
-    state_dict: Mapping[str, Any],  # noqa: ARG001
-    prefix: str,  # noqa: ARG001
+def _save_codes(module: nn.Module, state_dict: Mapping[str, Any], prefix: str, *_: Any) -> None:
+    """After a module is saved, attach codes to the decoded values of its parameters."""
+    for name, param in module._parameters.items():
+        value = state_dict.get(prefix + name)
+        if isinstance(param, LowPrecisionParameter) and type(value) is Tensor:
+            setattr(value, CODES, to_plain(param.codes.clone()))
+
+
+def _load_codes(
+    module: nn.Module,
+    state_dict: Mapping[str, Any],
+    prefix: str,
     local_metadata: dict[str, Any],
     *_: Any,
 ) -> None:
-    """Before a module loads: copy into its parameters; others in their place would be no codes."""
-    local_metadata["assign_to_params_buffers"] = False
+    """Before a module is loaded, take over saved codes; its values are then copied.
+
+    The copy changes nothing if the codes decode to these values.
+    """
+    local_metadata["assign_to_params_buffers"] = False  # plain tensors would replace the codes
+    for name, param in module._parameters.items():
+        value = state_dict.get(prefix + name)
+        if not isinstance(param, LowPrecisionParameter) or not hasattr(value, CODES):
+            continue
+        try:
+            codes = from_plain(getattr(value, CODES))
+        except QmapsError as error:
+            raise type(error)(f"{CODES} of {prefix + name!r} in state_dict: {error}") from None
+        if (codes.quantizer, codes.shape) == (param.codes.quantizer, param.shape):
+            param.write(codes)
 
 
 def _made(

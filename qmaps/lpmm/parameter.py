@@ -11,6 +11,7 @@ from torch.autograd.function import once_differentiable
 
 from qmaps.algebra.quantized import QuantizedTensor
 from qmaps.algebra.quantizer import Quantizer
+from qmaps.engines.plan import memory_of
 from qmaps.errors import BadValueError
 from qmaps.lpmm.accumulator import Accumulator
 from qmaps.lpmm.nearest import nearest
@@ -69,7 +70,7 @@ class LowPrecisionParameter(LowPrecisionTensor):
 
     @property
     def grad(self) -> LowPrecisionTensor | None:
-        """What has been accumulated."""
+        """Accumulated gradient."""
         if self.accumulator is None or not self.accumulator.count:
             return None
         return LowPrecisionTensor(self.accumulator.total, self.dtype)
@@ -93,12 +94,16 @@ class LowPrecisionParameter(LowPrecisionTensor):
         values = values.detach()
         if torch.equal(self.decode(), values):
             return
-        found = nearest(values, self.codes.quantizer)
-        for target, part in zip(
-            (self.codes.packed, *self.codes.scales), (found.packed, *found.scales), strict=True
-        ):
-            target.copy_(part)
-        self.writes += 1
+        self.write(nearest(values, self.codes.quantizer))
+
+    def write(self, codes: QuantizedTensor) -> None:
+        """Copy codes and scales of the same quantizer and shape into these codes."""
+        changed = False
+        for target, part in zip(memory_of(self.codes), memory_of(codes), strict=True):
+            if not torch.equal(target, part.to(target.device)):
+                target.copy_(part)
+                changed = True
+        self.writes += changed
 
     def stepped(self, step: int) -> None:
         """Take note that an optimizer has written the codes, in a step of this number."""
@@ -223,7 +228,7 @@ class _Decode(torch.autograd.Function):
 
 
 class _Saved(NamedTuple):
-    """What autograd saves in place of decoded values: how to view them when decoded again."""
+    """Saved tensor of autograd: the view to take once it is decoded again."""
 
     param: LowPrecisionParameter
     writes: int

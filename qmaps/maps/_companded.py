@@ -29,7 +29,7 @@ class CompandedMap(Map):
     @property
     @abstractmethod
     def transform(self) -> Transform:
-        """What the values are evenly spaced under."""
+        """Transform under which the values are evenly spaced."""
 
     def values(self) -> Tensor:
         return self.transform.expanded(self._transforms())
@@ -58,9 +58,9 @@ def thresholds_within(expanded: Callable[[Tensor], Tensor], transforms: Tensor) 
     values = expanded(transforms).float()
     exact = expanded((transforms[1:] + transforms[:-1]) / 2)
     rounded = exact.float()
-    below = torch.nextafter(rounded, torch.tensor(-torch.inf))
+    below = torch.nextafter(rounded, rounded.new_tensor(-torch.inf))
     found = torch.where(rounded.double() > exact, below, rounded)
     # Where values are few units in the last place apart, rounding may leave their interval.
-    before = torch.nextafter(values[1:], torch.tensor(-torch.inf))
+    before = torch.nextafter(values[1:], values.new_tensor(-torch.inf))
     found = torch.minimum(torch.maximum(found, values[:-1]), before)
     return torch.where(values[1:] == values[:-1], thresholds(values), found)

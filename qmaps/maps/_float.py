@@ -69,7 +69,7 @@ class FloatMap(Map):
         index = torch.arange(len(between)) - (len(between) // 2 if self.signed else 0)
         left_out = len(self.magnitudes()) - (len(between) // (1 + self.signed) + 1)
         up = (index + left_out) % 2 == 1
-        return torch.where(up, torch.nextafter(between, torch.tensor(-torch.inf)), between)
+        return torch.where(up, torch.nextafter(between, between.new_tensor(-torch.inf)), between)
 
     def for_scales(self, *, powers_of_two: bool = False, ones: bool = False) -> Map:
         return replace(self, mx=powers_of_two, raw=ones)

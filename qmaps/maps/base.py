@@ -5,16 +5,21 @@ from __future__ import annotations
 import contextlib
 import functools
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
-from typing import Any, ClassVar, Self
+from typing import Any, ClassVar, ParamSpec, Self, TypeVar
 
 import torch
 from torch import Tensor
+from torch.utils._python_dispatch import _disable_current_modes
 
 from qmaps.errors import BadTypeError, BadValueError, shown
 from qmaps.maps import _html
+from qmaps.maps._registry import refuse_built_in
 from qmaps.maps.nearest import thresholds
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 REGISTRY: dict[str, type[Map]] = {}
 """Every map class by its spec name."""
@@ -45,6 +50,7 @@ class Map(ABC):
     def __init_subclass__(cls, *, name: str | None = None, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
         if name is not None:
+            refuse_built_in(name, cls, REGISTRY, "map")
             cls.spec_name = name
             REGISTRY[name] = cls
 
@@ -68,12 +74,12 @@ class Map(ABC):
 
     @property
     def counted(self) -> bool:
-        """Whether the codebook is stored, and counted, with every tensor."""
+        """True if the codebook is stored, and counted, with every tensor."""
         return self.fitted
 
     @property
     def position_rounding(self) -> bool:
-        """Whether stochastic rounding is unbiased in log2 ranges instead of the value."""
+        """True if stochastic rounding is unbiased in log2 ranges instead of the value."""
         return False
 
     def widths(self, signed: bool) -> range:
@@ -156,7 +162,7 @@ class Map(ABC):
         return self.spec
 
     def _repr_html_(self) -> str:
-        """What notebooks show."""
+        """HTML table for notebooks."""
         return _html.table(
             type(self).__name__,
             [
@@ -195,19 +201,38 @@ def check_range(name: str, value: object, low: int, high: int) -> None:
         raise BadValueError(f"{name}={shown(value)} must be between {low} and {high}")
 
 
-@functools.lru_cache(maxsize=512)
+def cached(maxsize: int) -> Callable[[Callable[P, T]], Callable[P, T]]:
+    """Decorator: keep the results for the last `maxsize` arguments, made with real tensors.
+
+    Without a device of their own, tensors are made on the CPU. Neither ``torch.device("meta")`` as
+    a context nor a mode of fake tensors reaches them, for later calls get them too.
+    """
+
+    def decorate(make: Callable[P, T]) -> Callable[P, T]:
+        @functools.lru_cache(maxsize)
+        @functools.wraps(make)
+        def made(*args: P.args, **kwargs: P.kwargs) -> T:
+            with _disable_current_modes(), torch.device("cpu"):
+                return make(*args, **kwargs)
+
+        return made
+
+    return decorate
+
+
+@cached(512)
 def table(map_: Map) -> Tensor:
     """The float32 codebook of `map_`, shared between callers: do not write to it."""
     return map_.values().to(torch.float32)
 
 
-@functools.lru_cache(maxsize=512)
+@cached(512)
 def limits(map_: Map) -> Tensor:
     """The thresholds of `map_`, shared between callers: do not write to it."""
     return map_.thresholds()
 
 
-@functools.lru_cache(maxsize=512)
+@cached(512)
 def spacing(map_: Map) -> float | None:
     """The distance between neighbours of `map_`, a float32 number.
 

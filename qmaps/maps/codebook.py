@@ -89,7 +89,7 @@ class Codebook(Map):
 
     @property
     def counted(self) -> bool:
-        """Whether the codebook is stored, and counted, with every tensor."""
+        """True if the codebook is stored, and counted, with every tensor."""
         return self.per_tensor
 
     def values(self) -> Tensor:
@@ -107,11 +107,12 @@ class Codebook(Map):
 def _numbers(values: Tensor | Iterable[float]) -> tuple[float, ...]:
     """The values as float32 in ascending order."""
     try:
-        tensor = values if isinstance(values, Tensor) else torch.tensor(list(values))
-        if tensor.is_complex():
+        if not isinstance(values, Tensor):
+            values = torch.tensor(list(values), dtype=torch.float64, device="cpu")
+        if values.is_complex():
             raise TypeError("they are complex")
         # Adding 0 turns -0 into 0, so that equal codebooks decode to the same bits.
-        return tuple((tensor.detach().cpu().float().reshape(-1) + 0.0).sort().values.tolist())
+        return tuple((values.detach().cpu().float().reshape(-1) + 0.0).sort().values.tolist())
     except (OverflowError, RuntimeError, TypeError, ValueError) as error:
         raise BadTypeError(
             f"values={shown(values)} must be a tensor or a sequence of numbers ({error})"

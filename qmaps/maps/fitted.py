@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar, Protocol, Self
 
-import torch
 from torch import Tensor
 
 from qmaps.errors import BadValueError, NonFiniteError
@@ -66,7 +65,7 @@ class FittedMap(Map):
                 "to finite values"
             )
         if flat.numel() == 0:
-            fitted = [torch.zeros(2**map_.bits) for map_ in maps]
+            fitted = [flat.new_zeros(2**map_.bits) for map_ in maps]
         else:
             weights = None if weights is None else weights.reshape(-1)
             fitted = cls.fit_values_each(maps, flat, weights)
@@ -115,10 +114,10 @@ class Cells(Protocol):
         """The weighted sum of squared errors of the nearest codes."""
 
     def refined(self, codebook: Tensor) -> Tensor:
-        """What Lloyd's iteration makes of an ascending float64 codebook."""
+        """Refine an ascending float64 codebook by Lloyd's iteration."""
 
     def partition(self, cut: Tensor, size: int) -> list[int]:
-        """Which `size` intervals between cuts cost least: the cuts that end them, last first."""
+        """Return the cuts that end the `size` intervals of the lowest cost, last first."""
 
 
 class Engine(Protocol):
@@ -149,5 +148,5 @@ def fit_on(engine: Engine) -> None:
 
 
 def engine() -> Engine:
-    """What fits run on."""
+    """Engine of fits."""
     return _engines[0]

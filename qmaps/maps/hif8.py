@@ -30,7 +30,7 @@ class HiFloat8(FloatMap, name="hif8"):
         between = thresholds(table(self))
         if not (self.mx or self.raw):
             return between
-        away = torch.nextafter(between, torch.tensor(-torch.inf))
+        away = torch.nextafter(between, between.new_tensor(-torch.inf))
         return torch.where(between > 0, away, between)
 
     @classmethod

@@ -16,7 +16,13 @@ class Linear0(Map, name="linear0"):
     ``|k| <= 2**(bits-1) - 1``, in [-1, 1], symmetric, one code unused. 2 to 16 bits.
 
     Source: 8-bit optimizers, figures 4 to 6 and table 6 ("linear"); LPMM, section 3.
+
+    Attributes:
+        full: let the code that is unused in a signed map stand for half of the smallest positive
+            value: -1, 0, 0.5 and 1 at 2 bits.
     """
+
+    full: bool = False
 
     def widths(self, signed: bool) -> range:
         return range(2, 17)
@@ -24,4 +30,5 @@ class Linear0(Map, name="linear0"):
     def values(self) -> Tensor:
         top = 2 ** (self.bits - self.signed) - 1
         low = -top if self.signed else 0
-        return torch.arange(low, top + 1, dtype=torch.float64).div(top)
+        values = [*range(low, top + 1), *([0.5] if self.full and self.signed else [])]
+        return torch.tensor(sorted(values), dtype=torch.float64).div(top)

@@ -68,8 +68,9 @@ def _optimum_on_grid(cells: Cells, size: int) -> Tensor:
     """
     n = cells.x.numel()
     bins = max(BINS, 4 * size)
-    by_count = torch.linspace(0, n, min(bins // 2, n) + 1, device=cells.x.device).long()
-    width = torch.linspace(float(cells.x[0]), float(cells.x[-1]), bins // 2 + 1)
+    f32 = torch.float32
+    by_count = torch.linspace(0, n, min(bins // 2, n) + 1, dtype=f32, device=cells.x.device).long()
+    width = torch.linspace(float(cells.x[0]), float(cells.x[-1]), bins // 2 + 1, dtype=f32)
     by_width = torch.searchsorted(cells.x, width[1:-1].to(cells.x), right=True)
     cut = torch.unique(torch.cat([by_count, by_width]))
     index = cut[[0, *sorted(cells.partition(cut, size))]]

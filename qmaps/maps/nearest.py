@@ -26,7 +26,7 @@ def thresholds(codebook: Tensor) -> Tensor:
     rounded = middle.float()
     wide = rounded.double()
     above = (wide > middle) | ((wide == middle) & (lost < 0))
-    down = torch.nextafter(rounded, torch.tensor(-torch.inf, device=codebook.device))
+    down = torch.nextafter(rounded, rounded.new_tensor(-torch.inf))
     limits = torch.where(above, down, rounded)
     limits = torch.where(low == high, torch.finfo(torch.float32).max, limits)
     return limits.flip(0).cummin(0).values.flip(0)

@@ -35,20 +35,6 @@ class Sums:
     zeroed: int
     codes: Tensor
 
-    def __add__(self, other: Sums) -> Sums:
-        """The sums over the elements of both, which have one codebook."""
-        return Sums(
-            self.numel + other.numel,
-            self.absolute + other.absolute,
-            self.square + other.square,
-            self.signal + other.signal,
-            self.relative + other.relative,
-            max(self.largest, other.largest),
-            self.nonzero + other.nonzero,
-            self.zeroed + other.zeroed,
-            self.codes + other.codes,
-        )
-
     @staticmethod
     def of(x: Tensor, decoded: Tensor, codes: Tensor, size: int) -> Sums:
         """The sums of one tensor, with the bits that any number of threads gives.

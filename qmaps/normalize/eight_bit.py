@@ -56,7 +56,7 @@ def _grid(ends: Tensor) -> Tensor:
     """The 255 non-zero scales between ``ends[0]`` and ``ends[1]``, ascending, ends exact."""
     low, high = ends[0], ends[1]
     if not math.isfinite(float(high)):
-        return torch.full((STEPS + 1,), float("nan"), device=ends.device)
+        return ends.new_full((STEPS + 1,), math.nan)
     if float(high) == 0:
         return ends.new_zeros(STEPS + 1)
     # On the CPU: CUDA turns division by a Python number into a product.

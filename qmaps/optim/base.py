@@ -12,9 +12,9 @@ from torch import Tensor
 from qmaps.algebra.quantizer import Quantizer
 from qmaps.engines.masters import FORMS, MASTER, REMAINDER
 from qmaps.engines.philox import RoundingKey
-from qmaps.engines.step_scalars import StepScalar
+from qmaps.engines.step_scalars import values_at
 from qmaps.errors import BadTypeError, BadValueError, shown
-from qmaps.optim import hooks, saved_states, version_0_1
+from qmaps.optim import hooks, saved_states
 from qmaps.optim.checks import check_last_group
 from qmaps.optim.choice import (
     MARK,
@@ -37,7 +37,7 @@ from qmaps.optim.unknown_options import OF_CLASSES, check_keys, refuse_option
 
 __all__ = ["QuantizedOptimizer", "Shared", "State"]
 
-_PROBES = tuple(torch.empty((0,) * dims, device="meta") for dims in (1, 2, 8))
+_PROBES = tuple(torch.empty((0,) * dims, dtype=torch.float32, device="meta") for dims in (1, 2, 8))
 """Parameters with 1, 2 and 8 dimensions; the states of a rule may depend on the number."""
 
 
@@ -116,7 +116,6 @@ class QuantizedOptimizer(UpdateRule, torch.optim.Optimizer):
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
-        version_0_1.adapt(cls)
         states = getattr(cls, "states", None)
         if states is not None:
             cls.state_names = tuple(states)
@@ -220,13 +219,14 @@ class QuantizedOptimizer(UpdateRule, torch.optim.Optimizer):
                 loss = closure()
         step = self._stepper.step
         if torch.compiler.is_compiling():  # calls of an engine cannot be traced
+            torch._dynamo.comptime.comptime(_leave_graph)
             step = torch.compiler.disable(step)  # type: ignore[no-untyped-call]
         step(self)
         return loss
 
     @property
     def _step_supports_amp_scaling(self) -> bool:
-        """Whether steps unscale gradients by themselves; `torch.amp.GradScaler` reads it."""
+        """True if steps unscale gradients by themselves; `torch.amp.GradScaler` reads it."""
         return self._stepper.unscales(self)
 
     @property
@@ -236,10 +236,8 @@ class QuantizedOptimizer(UpdateRule, torch.optim.Optimizer):
 
     def scalars(self, group: dict[str, Any], step: int) -> dict[str, float]:
         """The values of `step_scalars` in step 1, 2, ... since a reset, in float64."""
-        return {
-            name: value.at(step) if isinstance(value, StepScalar) else value
-            for name, value in self.step_scalars(group).items()
-        }
+        scalars = self.step_scalars(group)
+        return dict(zip(scalars, values_at(scalars.values(), step), strict=True))
 
     def states_of(self, group: dict[str, Any]) -> tuple[str, ...]:
         """The states that the rule keeps under a group's options, for any parameter."""
@@ -284,8 +282,6 @@ class QuantizedOptimizer(UpdateRule, torch.optim.Optimizer):
     def __setstate__(self, state: dict[str, Any]) -> None:
         for param, why in state.pop("_marked", ()):
             keep_in_32_bits(param, why)
-        if "_choices" in state:  # pickled by version 0.1
-            state = {**state, "choices": state["_choices"], "_skipped": state.get("_skipped", 0)}
         skipped = state.pop("_skipped", None)
         stream = state.pop("_stream", 1)
         super().__setstate__(state)
@@ -321,7 +317,7 @@ class QuantizedOptimizer(UpdateRule, torch.optim.Optimizer):
         return hooks.save(self, self._saved)
 
     def _saved(self) -> dict[str, Any]:
-        """What `state_dict` returns, before hooks."""
+        """Result of `state_dict` before hooks."""
         return saved_states.saved(self)
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
@@ -342,12 +338,20 @@ class QuantizedOptimizer(UpdateRule, torch.optim.Optimizer):
         hooks.load(self, state_dict, self._load)
 
     def _load(self, saved: Any) -> None:
-        """What `load_state_dict` does, without hooks."""
+        """`load_state_dict` without hooks."""
         groups, states = saved_states.read(self, saved)
         saved_states.warn_of_overrides(self.param_groups, groups, stacklevel=4)
         if (about := saved.get(saved_states.ABOUT)) is not None:  # torch's have none
             saved_states.warn_of_stream(about.get("stream", 1), groups, states, stacklevel=4)
         self.__setstate__({"state": defaultdict(dict, states), "param_groups": groups})
+
+
+def _leave_graph(compiling: Any) -> None:
+    """End a graph of torch.compile; with ``fullgraph=True``, torch raises this as an error."""
+    compiling.graph_break(
+        "optimizer.step() of qmaps cannot be part of a graph: compile without fullgraph=True, or "
+        "call it outside the compiled function"
+    )
 
 
 def _check_form(form: Any) -> None:

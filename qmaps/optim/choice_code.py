@@ -7,9 +7,17 @@ from collections.abc import Mapping
 from textwrap import fill
 from typing import Any
 
+from qmaps.optim.patterns import grouped
+
 WIDTH = 100
 """Characters of a line."""
 OPTIONS = "# Give lr, weight_decay and the other options as before."
+IN_GROUPS = "# Give the options that all groups share as before."
+FILL = """\
+for name, param in model.named_parameters():
+    number = next((n for pattern, n in patterns.items() if fnmatchcase(name, pattern)), {rest})
+    groups[number]["params"].append((name, param))
+"""
 
 
 def of(
@@ -18,6 +26,7 @@ def of(
     overrides: Mapping[str, Any],
     codebooks: Mapping[str, Mapping[str, Any]],
     options: Mapping[str, int],
+    of_parameters: Mapping[str, Mapping[str, Any]],
 ) -> str:
     """Return the code.
 
@@ -27,21 +36,48 @@ def of(
         overrides: the same by pattern of parameter names.
         codebooks: `bits`, `signed` and `values` of each codebook by its label.
         options: further arguments of the optimizer.
+        of_parameters: options of each parameter by its name; those with equal ones form a group.
     """
+    groups = _groups(of_parameters)
     lines = [f"from qmaps.optim import {optimizer}", ""]
+    if groups:
+        lines = ["from fnmatch import fnmatchcase", "", *lines]
     if codebooks:
         lines = ["import qmaps", *lines, "codebooks = ["]
         for label, about in codebooks.items():
             lines += _codebook(label, about)
         lines += ["]", ""]
     own = {label.lower() for label in codebooks}
-    lines += [OPTIONS, f"optimizer = {optimizer}(", "    model.named_parameters(),"]
+    lines += [*groups, IN_GROUPS if groups else OPTIONS, f"optimizer = {optimizer}("]
+    lines.append("    groups," if groups else "    model.named_parameters(),")
     lines += _argument("state_quantizers", _written(state_quantizers, own), 4)
     if overrides:
         chosen = {pattern: _written(given, own) for pattern, given in overrides.items()}
         lines += _argument("overrides", chosen, 4)
     lines += [f"    {name}={value}," for name, value in options.items()]
     return "\n".join([*lines, ")"])
+
+
+def _groups(options: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    """Lines that put a model's parameters into groups; none if one group has them all."""
+    code = {name: "".join(f", {_quoted(k)}: {v!r}" for k, v in own.items())
+            for name, own in options.items()}  # fmt: skip
+    groups = list(dict.fromkeys(code.values()))
+    if len(groups) < 2:
+        return []
+    patterns = grouped({name: groups.index(text) for name, text in code.items()}, code)
+    numbers = list(patterns.values())
+    rest = max(range(len(groups)), key=numbers.count)  # which has the most patterns
+    named = {pattern: number for pattern, number in patterns.items() if number != rest}
+    return [
+        f"# Parameter groups of the checkpoint. Names without a pattern are in groups[{rest}].",
+        "groups = [",
+        *(f'    {{"params": []{text}}},' for text in groups),
+        "]",
+        *("patterns = {", *_entries(named, 4), "}"),
+        *FILL.format(rest=rest).splitlines(),
+        "",
+    ]
 
 
 def _codebook(label: str, about: Mapping[str, Any]) -> list[str]:

@@ -25,7 +25,7 @@ def described(
     storage: dict[str, Any],
     observers: tuple[Observer, ...] = (),
 ) -> ParameterStep:
-    """What an engine is told of a parameter.
+    """Describe a parameter to engines.
 
     Args:
         optimizer: whose parameter it is.
@@ -55,6 +55,7 @@ def described(
         remainder=remainder_dtype(param, group),
         shard=shard_of(param),
         observers=() if codes is None else observers,
+        product=optimizer.product(storage, group),
     )
 
 

@@ -28,6 +28,7 @@ class HostCopy:
         # The memory of a frozen parameter's copy is never written, so it takes none.
         values = self._empty(device_param, pinned=device_param.requires_grad)
         self.param = torch.nn.Parameter(values, requires_grad=device_param.requires_grad)
+        self.param.grad_dtype = None  # any, as that of the parameter may change
 
     def fetch_values(self) -> None:
         """Copy the parameter's values, which other code may have changed since the last step."""

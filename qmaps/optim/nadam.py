@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any, ClassVar, Unpack
 
-import torch
 from torch import Tensor
 
 from qmaps.engines.step import PRODUCT, RESET
@@ -37,11 +36,9 @@ class NAdam(QuantizedOptimizer):
             + lr * mu_{t+1} / (1 - mu_1 * ... * mu_{t+1}) * m
         p = p - u / (sqrt(v) / sqrt(1 - beta2^t) + eps)
 
-    The update uses the new moments before they are encoded. States are named as torch names
-    them: `exp_avg` for m, `exp_avg_sq` for v, and `step`. The product of the mu_t is computed from
-    the step and the group's options. A `state_dict` has it as `mu_product`, in float32, because
-    torch's NAdam needs it; it is ignored in loaded ones. If betas[0] or momentum_decay
-    change within the first hundred steps or so, torch's product differs, which keeps the old mu_t.
+    The update uses the new moments before they are encoded. States have torch's names: `exp_avg`
+    for m, `exp_avg_sq` for v, and `step`. The product of the mu_t is kept in float32 as
+    `mu_product`, so that betas[0] and momentum_decay may change between steps.
 
     Args:
         params: parameters, or groups of them.
@@ -74,6 +71,7 @@ class NAdam(QuantizedOptimizer):
 
     states: ClassVar[Mapping[str, State]] = {"exp_avg": State(signed=True), "exp_avg_sq": State()}
     native_rule: ClassVar[str | None] = "nadam"
+    numbers: ClassVar[tuple[str, ...]] = (PRODUCT,)
 
     def __init__(  # type: ignore[misc]  # Shared has decoupled_weight_decay for Adam
         self,
@@ -132,36 +130,22 @@ class NAdam(QuantizedOptimizer):
         denominator = sqrt(v).div_(v.new_full((), s["root_correction"])).add_(s["eps"])
         param.sub_(mixed.div_(denominator))
 
-    def adopted(
-        self,
-        saved: Mapping[str, Any],
-        param: Tensor,  # noqa: ARG002
-        group: dict[str, Any],  # noqa: ARG002
-    ) -> Mapping[str, Any]:
-        """A parameter's saved states without the product, which follows from the step."""
-        return {name: value for name, value in saved.items() if name != PRODUCT}
-
-    def _saved(self) -> dict[str, Any]:
-        """As every optimizer's, with the product for torch."""
-        saved = super()._saved()
-        for group in saved["param_groups"]:
-            for number in group["params"]:
-                state = saved["state"].get(number)
-                if isinstance(state, dict) and "step" in state:
-                    since = int(state["step"]) - int(state.get(RESET, 0))
-                    state[PRODUCT] = product_after(since, group)
-        return saved
+    def product(self, storage: Mapping[str, Any], group: dict[str, Any]) -> float | None:
+        """Initial value of `mu_product`: 1, or the product up to `step` for older states."""
+        if PRODUCT in storage:
+            return None
+        since = int(storage.get("step", 0)) - int(storage.get(RESET, 0))
+        return product_after(since, group)
 
 
-def product_after(steps: int, group: Mapping[str, Any]) -> Tensor:
-    """`mu_product` as torch keeps it, a float32 tensor without dimensions.
+def product_after(steps: int, group: Mapping[str, Any]) -> float:
+    """`mu_product` after steps whose options were those of `group`.
 
     Args:
         steps: the number of steps taken, since a reset if there was one.
         group: options, `betas` and `momentum_decay` among them.
     """
-    beta1, momentum_decay = float(group["betas"][0]), float(group["momentum_decay"])
-    return torch.tensor(nesterov_product(beta1, momentum_decay, steps), dtype=torch.float32)
+    return nesterov_product(float(group["betas"][0]), float(group["momentum_decay"]), steps)
 
 
 class NAdam8bit(EightBit, NAdam):

@@ -1,4 +1,4 @@
-"""What a NaN or infinity in a gradient does: the values of the option `nonfinite`.
+"""Policies for NaN and infinity in gradients: the values of the option `nonfinite`.
 
 The host checks gradients, on all processes that have shards of them. An engine that checks
 gradients itself on its device learns from `ParameterStep.skips` whether to skip the step.
@@ -15,6 +15,7 @@ from torch import Tensor
 from qmaps.algebra.quantized import QuantizedTensor
 from qmaps.distributed.shards import shard_of
 from qmaps.engines.step import codes_of
+from qmaps.engines.threads import safe_after_fork
 from qmaps.errors import BadValueError, NonFiniteError, shown
 from qmaps.optim.checks import check_gradient
 from qmaps.optim.entries import Entry, label_of
@@ -36,7 +37,7 @@ def check_policy(policy: Any) -> None:
 def leaves_out(
     optimizer: QuantizedOptimizer, entries: Sequence[Entry], *, skipping: bool = True
 ) -> bool:
-    """Whether to skip the step of these parameters.
+    """Return True if to skip the step of these parameters.
 
     All processes that have shards of a parameter make the same decision.
 
@@ -74,6 +75,7 @@ def _error(label: str, grad: Tensor, count: int, first: int) -> NonFiniteError:
     )
 
 
+@safe_after_fork()
 def bad_elements(entries: Sequence[Entry]) -> list[tuple[int, int]]:
     """For each gradient, how many elements are not finite, and the first one's flat index.
 
@@ -100,7 +102,8 @@ def bad_elements(entries: Sequence[Entry]) -> list[tuple[int, int]]:
     for group in groups:
         mine = [i for i, shard in enumerate(shards) if shard and group in shard.groups()]
         device = entries[mine[0]][3].device
-        counts, firsts = torch.tensor([found[i] for i in mine], device=device).unbind(1)
+        both = torch.tensor([found[i] for i in mine], dtype=torch.int64, device=device)
+        counts, firsts = both.unbind(1)
         torch.distributed.all_reduce(counts := counts.contiguous(), group=group)
         torch.distributed.all_reduce(
             firsts := firsts.contiguous(), torch.distributed.ReduceOp.MIN, group
@@ -111,7 +114,7 @@ def bad_elements(entries: Sequence[Entry]) -> list[tuple[int, int]]:
 
 
 def bad_scales(t: QuantizedTensor) -> tuple[int, int]:
-    """How many scales of `t` are NaN or infinite, and the flat index of the first.
+    """Number of scales of `t` that are NaN or infinite, and the flat index of the first.
 
     A NaN or infinite element makes its scale NaN or infinite, and every element that shares the
     scale decodes to NaN or infinity.

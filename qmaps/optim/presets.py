@@ -6,12 +6,14 @@ from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
 from qmaps.algebra.pair import Pair
-from qmaps.errors import BadValueError, nearest, shown
+from qmaps.algebra.quantizer import Quantizer
+from qmaps.errors import BadValueError, SpecError, nearest, shown
+from qmaps.maps.codebook import Codebook
 
 
 @dataclass(frozen=True)
 class Preset:
-    """What a preset does with a state, which depends on the state's sign alone.
+    """Quantizers of a preset, chosen by the sign of a state alone.
 
     Attributes:
         signed: spec of states that can be negative, None for 32 bits; ``{block}``, if it has one,
@@ -48,13 +50,14 @@ PRESETS: dict[str, Preset] = {
     "8bit": Preset("B{block}/DE@8s", "B{block}/DE-0@8u", 256),
     "4bit": Preset("B{block}/DE@4s+sr", "B{block}/DE-0@4u", 128),
     "3bit": Preset("B{block}/DE@3s+sr", "B{block}/DE-0@3u", 128),
-    "2bit": Preset("B16x8/quantile-normal@2s+sr", "B32x8/power3@2u", 32),
+    "2bit": Preset("B16x8/linear0(full=true)@2s+sr", "B32x8/power3@2u", 32),
     "paper-8bit": Preset("B{block}/DE@8s", "B{block}/DE@8u", 2048),
     "paper-4bit": Preset("B{block}/DE@4s", "rank1/linear@4u", 128),
 }
-"""``paper-*`` as published. The others keep second moments away from zero. Below 8 bits they round
-states that can be negative stochastically (``+sr``): rounded to the nearest of 16 values, a moment
-does not change unless a step moves it by half the distance to the next one. ``2bit`` has 2.4
+"""``paper-*`` as published. The others keep second moments away from zero. Every map of states that
+can be negative holds zero: a weight without gradients does not move. Below 8 bits all but
+``paper-*`` round such states stochastically (``+sr``): rounded to the nearest of 16 values, a
+moment does not change unless a step moves it by half the distance to the next one. ``2bit`` has 2.4
 bits per element with scales, and its own block sizes, whatever the block size: the noise of
 stochastic rounding grows with the largest element of a block, and in long blocks 2 bits make second
 moments too small and steps too long.
@@ -89,3 +92,31 @@ def preset(name: str, option: str = "state_quantizers") -> Preset:
         f"{option}={shown(name)} is not a preset; allowed are {', '.join(PRESETS)}, 'SIGNED + "
         f"UNSIGNED' of specs, or a dict from state names to specs{nearest(name, PRESETS)}"
     )
+
+
+def pair_of(
+    given: Pair | str | tuple[str | Quantizer | None, str | Quantizer | None],
+    codebooks: Iterable[Codebook] = (),
+) -> Pair:
+    """The quantizers of Adam's moments, by a preset's name or as `Pair.parse` reads them.
+
+    Args:
+        given: a key of `PRESETS`, ``"FIRST + SECOND"``, or a tuple of two specs or quantizers.
+        codebooks: maps of the caller's own, found in specs by their label.
+
+    Raises:
+        SpecError: there is no such preset, not two parts, or a part that does not parse.
+        BadTypeError: `given` is neither a str, a tuple nor a `Pair`.
+
+    >>> str(pair_of("paper-4bit"))
+    'B128/DE@4s + rank1/linear@4u'
+    """
+    if not isinstance(given, str) or "/" in given or " + " in given:
+        return Pair.parse(given, codebooks)
+    if given not in PRESETS:
+        raise SpecError(
+            f"pair={shown(given)} is not a preset; allowed are {', '.join(PRESETS)}, or 'FIRST + "
+            f"SECOND' of specs{nearest(given, PRESETS)}"
+        )
+    specs = PRESETS[given].specs(("first", "second"), signed=("first",))
+    return Pair.parse((specs["first"], specs["second"]))

@@ -64,6 +64,8 @@ class UpdateRule:
     element-wise: a part of a parameter steps differently from the whole parameter."""
     native_rule: ClassVar[str | None] = None
     """The name of the rule's kernels in ``qmaps/engines/kernels/rules``; None if there are none."""
+    numbers: ClassVar[tuple[str, ...]] = ()
+    """Single numbers that it keeps among a parameter's states besides `step`."""
     torch_options: ClassVar[Mapping[str, object]] = {}
     """Options of torch that qmaps does not have, with the only value that is accepted."""
 
@@ -72,7 +74,7 @@ class UpdateRule:
 
     @classmethod
     def lack(cls, param: Tensor) -> str:  # noqa: ARG003
-        """Why the rule cannot step a parameter, as the end of a sentence; empty if it can."""
+        """Reason why the rule cannot step a parameter, to end a sentence; empty if it can."""
         return ""
 
     @abstractmethod
@@ -131,6 +133,15 @@ class UpdateRule:
             group: the options of its parameter group.
         """
         return dict.fromkeys(self.states, tuple(param.shape))
+
+    def product(self, storage: Mapping[str, Any], group: dict[str, Any]) -> float | None:  # noqa: ARG002
+        """Initial value of `mu_product`; None if it is in `storage`, or not one of `numbers`.
+
+        Args:
+            storage: a parameter's states, and the number of its steps.
+            group: its parameter group.
+        """
+        return None
 
     def adopted(
         self,

@@ -20,7 +20,7 @@ from qmaps.distributed.rows import write as write_rows
 from qmaps.distributed.shards import Shard, is_distributed, local, shard_of
 from qmaps.engines.dense import lack
 from qmaps.engines.masters import MASTER, REMAINDER, has_master, remainder_dtype
-from qmaps.engines.step import COUNTER, COUNTS, RESET, codes_of
+from qmaps.engines.step import COUNTER, NUMBERS, PRODUCT, RESET, codes_of
 from qmaps.errors import DAMAGE, BadTypeError, BadValueError, QmapsError, StateWarning, shown
 from qmaps.normalize.block import MOST
 from qmaps.optim.choice import Choices, check_patterns, listed
@@ -73,7 +73,7 @@ def written(optimizer: QuantizedOptimizer, name: str, value: Any, param: Tensor)
         if not isinstance(value, QuantizedTensor):
             return value
         return write_rows(value, None) if wanted() else to_plain(value)
-    if name in COUNTS or not isinstance(value, (Tensor, QuantizedTensor)):
+    if name in NUMBERS or not isinstance(value, (Tensor, QuantizedTensor)):
         return value
     its = shard.following(state_dims(optimizer, name, param.dim()))
     if isinstance(value, Tensor):
@@ -150,12 +150,7 @@ def read(
     try:
         with choices.learning(state_dict["state"]):
             return _read(optimizer, choices, state_dict)
-    except DAMAGE as error:
-        if not isinstance(error, QmapsError):
-            reason = f"{type(error).__name__}: {error}"
-            raise BadValueError(
-                f"the parts of state_dict do not fit together ({reason})"
-            ) from error
+    except QmapsError as error:
         written_by = state_dict.get(ABOUT, {}).get("optimizer", type(optimizer).__name__)
         if written_by == type(optimizer).__name__:
             raise
@@ -290,6 +285,8 @@ def _groups(
             f"state_dict has {len(saved_groups)} parameter groups, but this optimizer has "
             f"{len(optimizer.param_groups)}"
         )
+    # Copied together: groups that share a tensor, such as their lr, go on sharing it.
+    saved_groups = copy.deepcopy(saved_groups)
     groups = []
     for index, (own, saved) in enumerate(zip(optimizer.param_groups, saved_groups, strict=True)):
         if not isinstance(saved, Mapping) or not isinstance(saved.get("params"), (list, tuple)):
@@ -306,7 +303,7 @@ def _groups(
                     f"state_dict has {name}={saved[name]}; only {value} is supported"
                 )
         kept = {
-            key: copy.deepcopy(value)
+            key: value
             for key, value in saved.items()
             if (key not in TORCH_OPTIONS or key in own) and key != "params"
         }
@@ -416,6 +413,8 @@ def read_state(
         state["step"] = _step(given.pop("step"), where, on_host=optimizer.native_rule is None)
     if RESET in given:
         state[RESET] = _step(given.pop(RESET), where, on_host=True)
+    if PRODUCT in optimizer.numbers and PRODUCT in given:
+        state[PRODUCT] = _product(given.pop(PRODUCT), where)
     if MASTER in given:
         state[MASTER] = _master(given.pop(MASTER), where, param, group)
     if REMAINDER in given:
@@ -423,7 +422,7 @@ def read_state(
     shard = shard_of(param)
     read = {}
     for name, value in given.items():
-        # A number that the rule does not keep, such as torch's `mu_product`, is in no shard.
+        # A number that the rule does not keep is in no shard.
         number_alone = name not in optimizer.state_names and getattr(value, "ndim", None) == 0
         its = None if number_alone else state_shard(optimizer, name, param, shard)
         found = _value(value, name, where, its)
@@ -443,6 +442,13 @@ def read_state(
     if state:
         # torch's SGD counts no steps; one at least has been taken.
         state.setdefault("step", torch.ones((), dtype=COUNTER))
+        if RESET in state and state[RESET] > state["step"]:
+            raise BadValueError(
+                f"state_dict has {RESET}={int(state[RESET])} for {where}, above its "
+                f"step={int(state['step'])}"
+            )
+        if (product := optimizer.product(state, group)) is not None:
+            state[PRODUCT] = torch.tensor(product, dtype=torch.float32)
     for name in optimizer.state_names:
         if not isinstance(value := state.get(name), Tensor):
             continue
@@ -545,14 +551,29 @@ def _remainder(value: Any, where: str, param: Tensor, group: Group) -> Tensor:
     return found
 
 
-def _step(value: Any, where: str, *, on_host: bool) -> Tensor:
+def _number(value: Any, name: str, where: str) -> float:
     number = value
     if isinstance(value, Tensor) and not lack(value) and value.numel() == 1:
         number = value.item()
     if isinstance(number, bool) or not isinstance(number, (int, float)):
         raise BadTypeError(
-            f"the step of {where} in state_dict must be a number, got {type(value).__name__}"
+            f"the {name} of {where} in state_dict must be a number, got {type(value).__name__}"
         )
+    return number
+
+
+def _product(value: Any, where: str) -> Tensor:
+    """NAdam's product of momenta."""
+    number = _number(value, PRODUCT, where)
+    if not 0 <= number <= 1:
+        raise BadValueError(
+            f"state_dict has {PRODUCT}={shown(number)} for {where}; it must be from 0 to 1"
+        )
+    return torch.tensor(number, dtype=torch.float32)
+
+
+def _step(value: Any, where: str, *, on_host: bool) -> Tensor:
+    number = _number(value, "step", where)
     if not 0 <= number <= MOST or number != int(number):
         raise BadValueError(
             f"state_dict has step={shown(number)} for {where}; a step must be an integer from 0 to "

@@ -125,7 +125,7 @@ class SOAP(QuantizedOptimizer):
 
     @classmethod
     def lack(cls, param: Tensor) -> str:
-        """Why the rule cannot step a parameter; empty if it can."""
+        """Reason why the rule cannot step a parameter; empty if it can."""
         if param.ndim <= DIMENSIONS:
             return ""
         return f"has {param.ndim} dimensions, and SOAP supports at most {DIMENSIONS}"

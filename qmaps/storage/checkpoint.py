@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import io
 import os
+import pickle
 import re
 import warnings
 import zipfile
@@ -13,9 +15,10 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import IO, Any, cast
 
+import numpy as np
 import torch
 
-from qmaps.errors import BadValueError
+from qmaps.errors import BadTypeError, BadValueError
 from qmaps.storage import checksums
 from qmaps.storage.files import replacing
 
@@ -27,22 +30,48 @@ def save(state: Any, path: str | os.PathLike[str]) -> None:
     ``.NAME.PID.tmp`` beside it, which may be deleted.
 
     Args:
-        state: tensors, numbers, strings, and dicts and lists of them, such as state_dicts.
+        state: tensors, numbers, strings, and dicts and lists of them, such as state_dicts. NumPy's
+            numbers are saved as Python's.
         path: the file; an existing one is replaced.
 
     Raises:
         OutputError: the file cannot be written; an old one is unchanged.
+        BadTypeError: `state` has an object that `load` would refuse; an old file is unchanged.
     """
     with replacing(path) as temporary, temporary.open("wb") as file:
         target = _Target(file)
         try:
-            torch.save(state, cast(IO[bytes], target))  # it only writes and flushes
+            torch.save(_plain(state), cast(IO[bytes], target))  # it only writes and flushes
         except RuntimeError:
             if target.failed is None:
                 raise
             raise target.failed from None
         file.flush()
+        if refused := unknown_classes(temporary):
+            raise BadTypeError(
+                f"state must consist of tensors, numbers, strings, dicts and lists, got "
+                f"{min(refused)}, which could not be loaded without running code"
+            )
         os.fsync(file.fileno())
+
+
+def _plain(value: Any) -> Any:
+    """`value` with Python's numbers in place of NumPy's; the same object where it has none."""
+    if isinstance(value, np.generic):
+        return value.item()
+    if isinstance(value, dict):
+        pairs = [(_plain(key), _plain(member)) for key, member in value.items()]
+        if all(k is key and m is value[key] for (k, m), key in zip(pairs, value, strict=True)):
+            return value
+        copied = copy.copy(value)  # with what else it has, such as a model's versions
+        copied.clear()
+        copied.update(pairs)
+        return copied
+    if type(value) in (list, tuple):
+        members = [_plain(member) for member in value]
+        same = all(new is old for new, old in zip(members, value, strict=True))
+        return value if same else type(value)(members)
+    return value
 
 
 def load(
@@ -54,6 +83,8 @@ def load(
     stand_ins: Mapping[str, type] = MappingProxyType({}),
 ) -> Any:
     """Load a file of `save` or ``torch.save``, with ``weights_only=True``.
+
+    NumPy's numbers are loaded as Python's.
 
     The checksums in the file are verified first, which ``torch.load`` does not do. Files in torch's
     format from before 1.6 have none; neither have files that were written after
@@ -81,7 +112,7 @@ def load(
         archive = zipfile.is_zipfile(path)
         if archive:
             checksums.check_archive(Path(path), large=verify_large)
-        with torch.serialization.safe_globals([(kind, name) for name, kind in stand_ins.items()]):
+        with _known(stand_ins):
             return torch.load(
                 path, map_location=map_location, weights_only=True, mmap=mmap and archive
             )
@@ -131,7 +162,8 @@ def load_part(
         if know is not None and (names := unknown_classes(part)):
             know(names)
         part.seek(0)
-        return torch.load(part, map_location="cpu", weights_only=True)
+        with _known():
+            return torch.load(part, map_location="cpu", weights_only=True)
 
 
 def unknown_classes(path: str | os.PathLike[str] | IO[bytes]) -> list[str]:
@@ -141,8 +173,55 @@ def unknown_classes(path: str | os.PathLike[str] | IO[bytes]) -> list[str]:
     """
     try:
         return list(torch.serialization.get_unsafe_globals_in_checkpoint(path))
+    except MemoryError:
+        raise
     except Exception:  # torch raises many kinds on damaged files
         return []
+
+
+class _NumberType:
+    """In place of ``numpy.dtype``: the type of one number."""
+
+    def __init__(self, code: str, *_: Any) -> None:
+        if code not in ("b1", "f2", "f4", "f8", *(f"{sign}{n}" for sign in "iu" for n in "1248")):
+            raise pickle.UnpicklingError("GLOBAL numpy.dtype")
+        self.dtype = np.dtype(code)
+
+    def __setstate__(self, state: Any) -> None:
+        self.dtype = self.dtype.newbyteorder(state[1])
+
+
+def _number(kind: _NumberType, content: bytes) -> Any:
+    """In place of the function that makes NumPy's numbers."""
+    return np.frombuffer(content, kind.dtype, count=1)[0].item()
+
+
+NUMBERS = {
+    "numpy.dtype": _NumberType,
+    "numpy.core.multiarray.scalar": _number,  # before NumPy 2
+    "numpy._core.multiarray.scalar": _number,
+}
+
+
+@contextmanager
+def _known(stand_ins: Mapping[str, Callable[..., Any]] = MappingProxyType({})) -> Iterator[None]:
+    """Within the block ``torch.load`` takes these, and `NUMBERS`, for what they are named."""
+    before = torch.serialization.get_safe_globals()
+    ours = {**NUMBERS, **stand_ins}
+    torch.serialization.clear_safe_globals()
+    torch.serialization.add_safe_globals([
+        *(known for known in before if _name_of(known) not in ours),
+        *((kind, name) for name, kind in ours.items()),
+    ])  # fmt: skip
+    try:
+        yield
+    finally:
+        torch.serialization.clear_safe_globals()
+        torch.serialization.add_safe_globals(before)
+
+
+def _name_of(known: Any) -> str:
+    return known[1] if isinstance(known, tuple) else f"{known.__module__}.{known.__qualname__}"
 
 
 @contextmanager
@@ -153,7 +232,7 @@ def _reading(path: str | os.PathLike[str]) -> Iterator[None]:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # torch's advice on other kinds of file
             yield
-    except BadValueError:
+    except (BadValueError, MemoryError):
         raise
     except (FileNotFoundError, PermissionError, IsADirectoryError) as error:
         raise BadValueError(f"{shown} cannot be read ({error.strerror})") from None
@@ -165,6 +244,11 @@ def _reading(path: str | os.PathLike[str]) -> Iterator[None]:
             raise BadValueError(
                 f"{shown} would have to run code to load ({refused[1]}); save the optimizer's "
                 "state_dict() with plain tensors and numbers"
+            ) from None
+        if "Unsupported operand 149" in str(error):  # frames, which all of them begin with
+            raise BadValueError(
+                f"{shown} was saved with pickle_protocol=4 or later, which torch.load does not "
+                "read; save it without pickle_protocol"
             ) from None
         raise BadValueError(
             f"{shown} is not a checkpoint that torch can load; it is corrupt, truncated, or a file "

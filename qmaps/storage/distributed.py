@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import io
 import math
+import operator
 import os
 import pickle
 from collections import OrderedDict
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -22,6 +23,7 @@ from torch import Tensor
 
 from qmaps.errors import DAMAGE, BadValueError
 from qmaps.storage import checkpoint, editing
+from qmaps.storage.files import content_of, size_of
 
 METADATA = ".metadata"
 
@@ -31,7 +33,7 @@ Know = Callable[[Collection[str]], None]
 
 @dataclass(frozen=True)
 class Part:
-    """Where a stream of ``torch.save`` is.
+    """Location of a stream of ``torch.save``.
 
     Attributes:
         path: the file.
@@ -44,7 +46,7 @@ class Part:
     length: int
 
     def load(self, know: Know | None = None) -> Any:
-        """What was saved; see `qmaps.storage.checkpoint.load_part`."""
+        """Load a stream; see `qmaps.storage.checkpoint.load_part`."""
         return checkpoint.load_part(self.path, self.start, self.length, know=know)
 
 
@@ -124,7 +126,7 @@ class StoredTensor:
 
 @dataclass(frozen=True)
 class Stored:
-    """What a folder of ``torch.distributed.checkpoint`` holds.
+    """Contents of a folder of ``torch.distributed.checkpoint``.
 
     Attributes:
         tensors: by key.
@@ -149,9 +151,11 @@ def contents(folder: str | os.PathLike[str]) -> Stored:
             missing or too short; or a tensor's chunks do not make up the tensor.
     """
     path = Path(folder) / METADATA
-    metadata = _unpickled(path)
     try:
-        stored = _taken_apart(metadata, Path(folder))
+        stored = _taken_apart(_unpickled(path), Path(folder))
+        _check_files(stored)
+        for tensor in stored.tensors.values():
+            _check_chunks(tensor, path)
     except BadValueError:
         raise
     except DAMAGE:
@@ -159,9 +163,6 @@ def contents(folder: str | os.PathLike[str]) -> Stored:
             f"{str(path)!r} is not the metadata of torch.distributed.checkpoint; it is corrupt, or "
             "a file of another kind"
         ) from None
-    _check_files(stored)
-    for tensor in stored.tensors.values():
-        _check_chunks(tensor, path)
     return stored
 
 
@@ -190,7 +191,15 @@ PLAIN: dict[str, Any] = {"torch.Size": torch.Size, "collections.OrderedDict": Or
 """Names in the metadata that are what they say."""
 
 
-class _Unpickler(pickle.Unpickler):
+class _Unpickler(pickle._Unpickler):
+    """The one in Python: that in C allocates as much memory as an index in the file says."""
+
+    dispatch = {  # noqa: RUF012
+        code: load
+        for code, load in pickle._Unpickler.dispatch.items()
+        if code != ord(pickle.BYTEARRAY8)  # allocates what a length in the file says
+    }
+
     def __init__(self, file: io.BytesIO, shown: str) -> None:
         super().__init__(file)
         self.shown = shown
@@ -212,8 +221,8 @@ class _Unpickler(pickle.Unpickler):
 def _unpickled(path: Path) -> Any:
     shown = repr(str(path))
     try:
-        return _Unpickler(io.BytesIO(path.read_bytes()), shown).load()
-    except BadValueError:
+        return _Unpickler(io.BytesIO(content_of(path)), shown).load()
+    except (BadValueError, MemoryError):
         raise
     except OSError as error:
         raise BadValueError(f"{shown} cannot be read ({error.strerror})") from None
@@ -232,27 +241,35 @@ def _taken_apart(metadata: Any, folder: Path) -> Stored:
                 f"{str(folder / METADATA)!r} says that {index.fqn!r} is compressed or encrypted; "
                 "save without extensions of the writer"
             )
-        part = Part(_inside(folder, info.relative_path), int(info.offset), int(info.length))
-        parts[index.fqn, tuple(getattr(index, "offset", None) or ())] = part
+        start, length = _counts((info.offset, info.length))
+        part = Part(_inside(folder, info.relative_path), start, length)
+        parts[index.fqn, _counts(getattr(index, "offset", None) or ())] = part
     stored = Stored()
     for key, entry in metadata.state_dict_metadata.items():
         if not hasattr(entry, "chunks"):
             stored.others[key] = parts[key, ()]
             continue
         chunks = tuple(
-            Chunk(tuple(chunk.offsets), tuple(chunk.sizes), parts[key, tuple(chunk.offsets)])
+            Chunk(_counts(chunk.offsets), _counts(chunk.sizes), parts[key, tuple(chunk.offsets)])
             for chunk in entry.chunks
         )
         dtype = entry.properties.arguments[0]
         if not isinstance(dtype, torch.dtype):
             raise TypeError
-        stored.tensors[key] = StoredTensor(key, tuple(entry.size), dtype, chunks)
+        stored.tensors[key] = StoredTensor(key, _counts(entry.size), dtype, chunks)
     paths = metadata.planner_data
     if isinstance(paths, dict):
         stored.paths.update(
             (key, tuple(found)) for key, found in paths.items() if isinstance(found, tuple)
         )
     return stored
+
+
+def _counts(numbers: Iterable[Any]) -> tuple[int, ...]:
+    found = tuple(map(operator.index, numbers))
+    if any(number < 0 for number in found):
+        raise ValueError
+    return found
 
 
 def _inside(folder: Path, name: str) -> Path:
@@ -273,7 +290,7 @@ def _check_files(stored: Stored) -> None:
         ends[part.path] = max(ends.get(part.path, (0, "")), (part.start + part.length, key))
     for path, (end, key) in ends.items():
         try:
-            size = path.stat().st_size
+            size = size_of(path)
         except OSError as error:
             raise BadValueError(
                 f"{str(path)!r} cannot be read ({error.strerror}); the metadata says that a part "
@@ -305,7 +322,7 @@ def _lies_within(chunk: Chunk, shape: tuple[int, ...]) -> bool:
 
 
 def _overlap(chunks: Sequence[Chunk]) -> bool:
-    """Whether two chunks have an element in common; they have offsets of the same length."""
+    """Return True if two chunks have an element in common; they have offsets of the same length."""
     filled = [chunk for chunk in chunks if 0 not in chunk.sizes]
     near: list[Chunk] = []  # those that reach as far in the first dimension as the next begins
     for chunk in sorted(filled, key=lambda each: each.offsets):
@@ -317,6 +334,6 @@ def _overlap(chunks: Sequence[Chunk]) -> bool:
 
 
 def _meet(one: Chunk, other: Chunk, dims: int) -> bool:
-    """Whether two chunks have indices in common in each of the first `dims` dimensions."""
+    """Return True if two chunks have indices in common in each of the first `dims` dimensions."""
     spans = zip(one.offsets, one.sizes, other.offsets, other.sizes, strict=True)
     return all(a < b + n and b < a + m for a, m, b, n in list(spans)[:dims])

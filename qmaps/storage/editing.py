@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import mmap
 import os
+import pickle
 import pickletools
 import shutil
-import struct
 import tempfile
 import zipfile
 from collections.abc import Iterable, Iterator
@@ -141,14 +141,9 @@ def _renumbered(content: bytes, key: str, old: float, new: float) -> bytes:
             last = argument
         else:
             if last == key and opcode.name in NUMBERS and argument == old:
-                whole = isinstance(argument, int)
-                number = b"J" + struct.pack("<i", int(new)) if whole else _float(new)
+                number = pickle.dumps(type(argument)(new), 2)[2:-1]  # without its frame
                 changed += content[kept:position] + number
                 kept = end
                 found = True
             last = None
     return changed + content[kept:] if found else content
-
-
-def _float(number: float) -> bytes:
-    return b"G" + struct.pack(">d", number)

@@ -7,6 +7,7 @@ import io
 import json
 import math
 import os
+import stat
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -72,11 +73,34 @@ def output_file(path: str | os.PathLike[str], parameter: str = "out") -> Path:
 
 
 def exists(path: Path) -> bool:
-    """Whether there is something at `path`; False for a name that no file can have."""
+    """Return True if there is something at `path`; False for a name that no file can have."""
     try:
         return path.exists()
     except OSError:  # the name is too long
         return False
+
+
+def size_of(path: Path) -> int:
+    """Number of bytes of a regular file; a pipe or a device, which may never end, is refused.
+
+    Raises:
+        OSError: there is no such file.
+    """
+    about = path.stat()
+    if not stat.S_ISREG(about.st_mode):
+        raise OSError(errno.EINVAL, "it is no regular file", str(path))
+    return about.st_size
+
+
+def content_of(path: Path, most: float = math.inf) -> bytes:
+    """The bytes of a regular file.
+
+    Raises:
+        OSError: there is no such file, or it has more than `most` bytes.
+    """
+    if size_of(path) > most:
+        raise OSError(errno.EFBIG, os.strerror(errno.EFBIG), str(path))
+    return path.read_bytes()
 
 
 def _beside(target: Path) -> Path:
@@ -111,7 +135,7 @@ def replacing(path: str | os.PathLike[str], *, anew: bool = False) -> Iterator[P
 
 
 def _linked(temporary: Path, target: Path) -> bool:
-    """Whether there is a file at `target` now: this one, or an earlier one."""
+    """Return True if there is a file at `target` now: this one, or an earlier one."""
     try:
         os.link(temporary, target)
     except FileExistsError:
@@ -220,7 +244,7 @@ def read_frame(path: str | os.PathLike[str], *, must_be_sealed: bool = False) ->
         if fits is False or (fits is None and must_be_sealed):
             raise _damaged(path)
         return pd.read_parquet(io.BytesIO(content))
-    except OutputError:
+    except (OutputError, MemoryError):
         raise
     except Exception:  # pyarrow and pandas raise many kinds on damaged files
         raise _damaged(path) from None

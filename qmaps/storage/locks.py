@@ -74,7 +74,7 @@ class FolderLock:
 
     @property
     def inherited(self) -> bool:
-        """Whether this is a forked child's copy of its parent's lock."""
+        """True if this is a forked child's copy of its parent's lock."""
         return os.getpid() != self._process
 
     def release(self) -> None:
@@ -93,7 +93,7 @@ class FolderLock:
         self.release()
 
     def _acquire(self, lock: BaseFileLock, parameter: str) -> bool:
-        """Whether the lock is held now; False where the file system has none."""
+        """Return True if the lock is held now; False where the file system has none."""
         try:
             try:
                 lock.acquire(timeout=0)
@@ -116,7 +116,7 @@ class FolderLock:
         return True
 
     def _holder(self) -> str:
-        """Who holds the lock, and what to do about it, for an error message."""
+        """Holder of the lock, and what to do about it, for an error message."""
         try:
             found = json.loads(self._about.read_text(encoding="utf-8"))
             pid, host = int(found["pid"]), str(found["host"])

@@ -1,22 +1,21 @@
 """Dividing the specs of a large parameter among items.
 
-Each item reads the whole parameter, at once or in chunks (`qmaps.sweep.chunks`), and measures some
-of the specs, so a row is computed in one place and has the same bits however the specs are divided.
+Each item measures some of the specs on the whole parameter or on the same sample of it
+(`qmaps.sweep.sample`), so a row is computed in one place and has the same bits however the specs
+are divided.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from collections.abc import Set as AbstractSet
 
-from qmaps.algebra.pair import Pair
 from qmaps.algebra.quantizer import Quantizer
 from qmaps.errors import BadValueError
 from qmaps.maps.fitted import FittedMap
-from qmaps.sweep.chunks import FIT, is_slow, quantizers_of, step_of
-from qmaps.sweep.measure import MOMENTS, Specs, specs_in_chunks
-from qmaps.sweep.spanning import bytes_of_scales
+from qmaps.sweep.measure import FIT, MOMENTS, Specs, quantizers_of
+from qmaps.sweep.slabs import SLAB
+from qmaps.sweep.units import count_of, unit_of
 
 WORK = 2**30
 """Elements times specs of an item, at most, unless it has one spec: some ten seconds of a core."""
@@ -30,11 +29,11 @@ SLOW = 49
 QUANTILES = 6
 """Bytes per element beside `BASE` for fits of quantiles."""
 
-IN_CHUNKS = 120
-"""Bytes per element of a chunk for its moments and temporary numbers."""
+SAMPLED = 120
+"""Bytes per element of a slab or of a sample for its moments and temporary numbers."""
 
-COUNTERS = 5 * 2**20
-"""Bytes in which the errors of a pair are counted, where a tensor is read in chunks."""
+WIDEST = 8
+"""Bits of the widest codes that engines measure in one pass."""
 
 GIB = 2**30
 MEMORY = 2 * GIB
@@ -49,6 +48,7 @@ def divided(
     specs: Specs,
     memory: int | None = MEMORY,
     in_parts: bool = True,
+    share: float | None = None,
 ) -> list[Range | None]:
     """The parts of the specs that items of one parameter measure.
 
@@ -57,27 +57,30 @@ def divided(
         shapes: the shape of each of its states.
         specs: what is measured, singles first. A part has as many as the others, or one less.
         memory: bytes that one item may use; None sets no limit.
-        in_parts: whether chunks of the states can be read without the whole.
+        in_parts: whether rows of the states can be read without the whole.
+        share: share of the parameter that is measured; None for all of it.
 
     Returns:
         Numbers of the first spec and of the one after the last; [None] where one item measures all.
 
     Raises:
-        BadValueError: a spec alone needs more than `memory`.
+        BadValueError: a spec alone needs more than `memory`, or a normalizer does not go with a
+            sample.
     """
     singles, pairs = specs
     # Without both moments nothing is measured for pairs, which all go to the last item.
     count = len(singles) + (len(pairs) if shapes.keys() >= MOMENTS else 0)
     numel = max(map(math.prod, shapes.values()))
-    for parts in range(max(1, min(count, -(-numel * count // WORK))), max(1, count) + 1):
+    sampled = None if share is None else _sampled(shapes, specs, share)
+    fewest = 1 if share is not None else max(1, min(count, -(-numel * count // WORK)))
+    for parts in range(fewest, max(1, count) + 1):
         ends = [number * count // parts for number in range(parts + 1)]
         found = list(zip(ends[:-1], [*ends[1:-1], len(singles) + len(pairs)], strict=True))
-        needed = (
-            max(_bytes(shapes, specs, part, in_parts) for part in found)
-            if memory is not None
-            else 0
-        )
-        if memory is None or needed <= memory:
+        if memory is None:
+            return [None] if parts == 1 else [*found]
+        needed = 0 if in_parts or not sampled else 4 * sum(map(math.prod, shapes.values()))
+        needed += max(_bytes(shapes, _some(specs, part), sampled) for part in found)
+        if needed <= memory:
             return [None] if parts == 1 else [*found]
     assert memory is not None
     raise BadValueError(
@@ -86,61 +89,47 @@ def divided(
     )
 
 
-def _bytes(shapes: Mapping[str, tuple[int, ...]], specs: Specs, part: Range, in_parts: bool) -> int:
-    """An estimate of the memory for the specs of a part, measured on large tensors."""
+def _some(specs: Specs, part: Range) -> Specs:
     singles, pairs = specs
-    begin, end = part
-    chosen = (
-        singles[begin:end],
-        pairs[max(0, begin - len(singles)) : max(0, end - len(singles))],
-    )
-    chunked = specs_in_chunks(shapes, chosen)
-    needed = max(_bytes_whole(shapes, chosen, chunked), _bytes_in_chunks(shapes, chunked))
-    if chunked and not in_parts:
-        needed += 4 * sum(map(math.prod, shapes.values()))
-    return needed
+    begin, end = (max(0, place - len(singles)) for place in part)
+    return singles[slice(*part)], pairs[begin:end]
 
 
-def _bytes_whole(
-    shapes: Mapping[str, tuple[int, ...]], specs: Specs, chunked: AbstractSet[Quantizer | Pair]
-) -> int:
-    """The memory for specs that measure whole tensors: all but `chunked`."""
+def _sampled(shapes: Mapping[str, tuple[int, ...]], specs: Specs, share: float) -> int | None:
+    """Elements of the sample of a parameter, as `sampled_rows` chooses them; None for all."""
+    if len(set(shapes.values())) > 1 or not (shape := next(iter(shapes.values()))):
+        return None
+    unit = unit_of(shape, {q.normalizer for q in quantizers_of(*specs)})
+    count = count_of(math.prod(shape), unit, share)
+    return None if count is None else unit * count
+
+
+def _bytes(shapes: Mapping[str, tuple[int, ...]], specs: Specs, sampled: int | None) -> int:
+    """An estimate of the memory for some specs, measured on large tensors."""
     singles, pairs = specs
-    own = [pair for pair in pairs if pair not in chunked]
-    kept = {
-        "exp_avg": {pair.first for pair in own},
-        "exp_avg_sq": {pair.second for pair in own},
-    }
-    every = {*singles, *(q for pair in pairs for q in quantizers_of(pair))} - chunked
-    if not every and not own:
-        return 0
     numel = max(map(math.prod, shapes.values()))
+    every = quantizers_of(singles, pairs)
+    if sampled:
+        some = min(numel, FIT)
+        fits = [BASE * some + _temporary(q, some) for q in every if _is_fitted(q)]
+        return max(SAMPLED * SLAB, sampled * (SAMPLED + 4 * len(every)), *fits)
     total = BASE * numel + 4 * numel * max(0, len(shapes) - 2)
+    kept = {
+        "exp_avg": {pair.first for pair in pairs},
+        "exp_avg_sq": {pair.second for pair in pairs},
+    }
     for name, shape in shapes.items():
         total += sum(q.nbytes(shape) for q in kept.get(name, ()) if q is not None)
-    return total + numel * max(map(_temporary, every), default=0)
+    return total + max((_temporary(q, numel) for q in every), default=0)
 
 
-def _bytes_in_chunks(
-    shapes: Mapping[str, tuple[int, ...]], chunked: AbstractSet[Quantizer | Pair]
-) -> int:
-    """The memory for specs that measure chunks."""
-    if not chunked:
-        return 0
-    shape = max(shapes.values(), key=math.prod)
-    dims = len(shape)
-    every = {q for spec in chunked for q in quantizers_of(spec)}
-    scales = sum(bytes_of_scales(normalizer, shape) for normalizer in {q.normalizer for q in every})
-    scales *= len(shapes)
-    counters = COUNTERS * sum(isinstance(spec, Pair) for spec in chunked)
-    step = max(step_of(quantizers_of(spec), dims) for spec in chunked)
-    passes = min(step, math.prod(shape)) * (IN_CHUNKS + 4 * len(every))
-    fits = [FIT * (BASE + _temporary(q)) for q in every if isinstance(q.map, FittedMap)]
-    return scales + max(counters + passes, *fits, 0)
+def _is_fitted(q: Quantizer) -> bool:
+    """True if the map of a quantizer is fitted to the tensor."""
+    return isinstance(q.map, FittedMap)
 
 
-def _temporary(q: Quantizer) -> int:
-    """Bytes per element that measuring a quantizer needs beside `BASE`."""
-    if is_slow(q):
-        return SLOW
-    return QUANTILES if isinstance(q.map, FittedMap) else 0
+def _temporary(q: Quantizer, numel: int) -> int:
+    """Bytes that measuring a quantizer needs beside `BASE`."""
+    if _is_fitted(q):
+        return max(SLOW * min(numel, FIT) if q.map.weighted else 0, QUANTILES * numel)
+    return SLOW * numel if q.map.bits > WIDEST else 0

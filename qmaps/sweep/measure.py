@@ -9,23 +9,41 @@ from functools import partial
 from typing import Any
 
 import numpy as np
+import torch
 from torch import Tensor
 
 from qmaps.algebra.pair import Pair, spec_of
-from qmaps.algebra.quantizer import Quantizer, fit_each
+from qmaps.algebra.quantizer import Quantizer, fit_each, fit_normalized
 from qmaps.analyze._updates import Exact, Moment, UpdateErrors
 from qmaps.capture import CapturedStates
 from qmaps.engines import dispatch
 from qmaps.maps.fitted import FittedMap
 from qmaps.normalize.base import Normalizer
-from qmaps.sweep.chunks import in_chunks, quantizers_of
-from qmaps.sweep.measure_chunks import Found, measured_in_chunks, places
-from qmaps.sweep.state import State
 
 MOMENTS = {"exp_avg", "exp_avg_sq"}
 
+FIT = 2**24
+"""Elements that maps are fitted to, about, if the fit needs much memory for each (Lloyd-Max)."""
+PIECE = 2**16
+"""Elements of each piece of a larger tensor that they are fitted to."""
+
 Specs = tuple[Sequence[Quantizer], Sequence[Pair]]
 """Quantizers that are measured alone, and pairs."""
+
+
+Place = tuple[str, Quantizer | None]
+"""A state, and the quantizer that it is stored with; None for 32 bits."""
+
+
+def places(pair: Pair) -> tuple[Place, Place]:
+    """The moments that the quantizers of a pair are for."""
+    return ("exp_avg", pair.first), ("exp_avg_sq", pair.second)
+
+
+def quantizers_of(singles: Sequence[Quantizer], pairs: Sequence[Pair]) -> list[Quantizer]:
+    """All quantizers of some specs, each once."""
+    moments = (q for pair in pairs for q in (pair.first, pair.second) if q is not None)
+    return list(dict.fromkeys([*singles, *moments]))
 
 
 def rows(
@@ -35,7 +53,7 @@ def rows(
     specs: Specs,
     earlier: Specs = ((), ()),
 ) -> Iterator[dict[str, Any]]:
-    """Yield the rows of one parameter; every quantizer encodes a state once, or a chunk of it.
+    """Yield the rows of one parameter; every quantizer encodes a state once.
 
     Args:
         states: the states that hold the parameter.
@@ -47,46 +65,12 @@ def rows(
     Returns:
         An iterator over rows as `qmaps.sweep.run` has them.
     """
-    shapes = {name: states.shape(parameter, name) for name in names}
+    tensors = {name: states.tensor(parameter, name) for name in names}
+    shapes = {name: tuple(tensor.shape) for name, tensor in tensors.items()}
     pairs = specs[1] if shapes.keys() >= MOMENTS else ()
-    chunked = specs_in_chunks(shapes, specs)
-    large = [pair for pair in pairs if pair in chunked]
-    rest = [pair for pair in pairs if pair not in chunked]
-    # Before a state is read, it may be negative nowhere.
-    of_any, of_large, of_rest = (
-        wanted_of(dict.fromkeys(names, False), *some) for some in (specs, ((), large), ((), rest))
-    )
-    opened: dict[str, State] = {}
-    if chunked:
-        for name in names:
-            scaled = [q for q in of_any[name] if q in chunked or q in of_large[name]]
-            opened[name] = State.of(states, parameter, name, scaled)
-    tensors: dict[str, Tensor] = {}
-    if not chunked or rest or any(q not in chunked for name in names for q in of_any[name]):
-        tensors = {name: states.tensor(parameter, name) for name in names}
-    if chunked:
-        negative = {name: state.looks.negative > 0 for name, state in opened.items()}
-    else:
-        negative = {name: is_negative(tensor) for name, tensor in tensors.items()}
-    wanted = wanted_of(negative, *specs)
-    known = wanted_of(negative, *earlier)
-    eps = states.eps(parameter)
-    singles: dict[tuple[str, Quantizer], dict[str, float]] = {}
-    updates: dict[Pair, dict[str, float]] = {}
-    if tensors:
-        own = {
-            name: [q for q in each if q not in chunked or q in of_rest[name]]
-            for name, each in wanted.items()
-        }
-        singles, updates = _measured_whole(tensors, own, rest, eps)
-        tensors.clear()
-    if chunked:
-        own = {
-            name: [q for q in each if q in chunked and q not in known[name]]
-            for name, each in wanted.items()
-        }
-        found = measured_in_chunks(opened, own, large, eps)
-        singles, updates = singles | found[0], updates | found[1]
+    negative = {name: bool((tensor < 0).any()) for name, tensor in tensors.items()}
+    wanted, known = wanted_of(negative, *specs), wanted_of(negative, *earlier)
+    singles, updates = _measured(tensors, wanted, pairs, states.eps(parameter))
     for name, shape in shapes.items():
         described = about(states, parameter, name, shape)
         for q in wanted[name]:
@@ -103,38 +87,29 @@ def rows(
         }
 
 
-def specs_in_chunks(shapes: Mapping[str, tuple[int, ...]], specs: Specs) -> set[Quantizer | Pair]:
-    """The specs, and the quantizers of pairs, that measure a parameter in chunks.
-
-    Args:
-        shapes: the shape of each of its states, of which the largest decides.
-        specs: quantizers and pairs.
-    """
-    singles, pairs = specs
-    if not shapes.keys() >= MOMENTS:
-        pairs = ()
-    numel, dims = max((math.prod(shape), len(shape)) for shape in shapes.values())
-    every: list[Quantizer | Pair] = [*singles, *pairs]
-    every += [q for pair in pairs for q in quantizers_of(pair)]
-    return {spec for spec in every if in_chunks(spec, numel, dims)}
-
-
-def _measured_whole(
+def _measured(
     tensors: Mapping[str, Tensor],
     wanted: Mapping[str, Sequence[Quantizer]],
     pairs: Sequence[Pair],
     eps: float,
-) -> Found:
-    """As `measured_in_chunks`, of states that are in memory."""
+) -> tuple[dict[tuple[str, Quantizer], dict[str, float]], dict[Pair, dict[str, float]]]:
+    """Metrics by state and quantizer, and by pair.
+
+    Args:
+        tensors: the states by name.
+        wanted: the quantizers whose errors are measured on each.
+        pairs: pairs of quantizers; if there are any, both moments are among the states.
+        eps: Adam's eps.
+    """
     paired = {place for pair in pairs for place in places(pair)}
     frozen = fitted(tensors, wanted)
-    moments: dict[tuple[str, Quantizer | None], tuple[Moment, float]] = {}
+    moments: dict[Place, tuple[Moment, float]] = {}
     singles: dict[tuple[str, Quantizer], dict[str, float]] = {}
     for name, tensor in tensors.items():
         mean_square = mean_square_of(tensor)
         moments[name, None] = (tensor, 32.0)
         work = [(frozen.get((name, q), q), (name, q) in paired) for q in wanted[name]]
-        results = dispatch.each(partial(_measured, tensor), work, tensor)
+        results = dispatch.each(partial(_encoded, tensor), work, tensor)
         for q, (measured, moment) in zip(wanted[name], results, strict=True):
             bits = measured.pop("bits_per_element")
             if moment is not None:
@@ -167,11 +142,6 @@ def about(
         "numel": math.prod(shape),
         "state": state,
     }
-
-
-def is_negative(tensor: Tensor) -> bool:
-    """Whether an element is negative."""
-    return bool((tensor < 0).any())
 
 
 def wanted_of(
@@ -209,7 +179,7 @@ def fitted(
                 groups.setdefault((name, q.normalizer), []).append(q)
 
     def fit(group: tuple[str, Normalizer]) -> list[Quantizer]:
-        return fit_each(groups[group], tensors[group[0]])
+        return _fit(groups[group], group[1], tensors[group[0]])
 
     return {
         (group[0], q): found
@@ -220,6 +190,26 @@ def fitted(
     }
 
 
+def _fit(quantizers: Sequence[Quantizer], normalizer: Normalizer, x: Tensor) -> list[Quantizer]:
+    """Fit maps to a tensor; those that need much memory to pieces of a large one."""
+    heavy = [q for q in quantizers if isinstance(q.map, FittedMap) and q.map.weighted]
+    if x.numel() <= FIT or not heavy:
+        return fit_each(quantizers, x)
+    scales = normalizer.scales(x)
+    both = (
+        normalizer.normalize(x, scales),
+        normalizer.expand(scales, tuple(x.shape)).expand(x.shape),
+    )
+    # Spread evenly over the tensor.
+    begins = [n * (x.numel() - PIECE) // (FIT // PIECE - 1) for n in range(FIT // PIECE)]
+    n, scale = (torch.cat([t.reshape(-1)[b : b + PIECE] for b in begins]) for t in both)
+    found = dict(zip(heavy, fit_normalized(heavy, n, scale), strict=True))
+    light = [q for q in quantizers if q not in found]
+    if light:
+        found |= dict(zip(light, fit_each(light, x), strict=True))
+    return [found[q] for q in quantizers]
+
+
 class _Collectors(threading.local):
     """A collector for each thread."""
 
@@ -227,7 +217,7 @@ class _Collectors(threading.local):
         self.errors = UpdateErrors()
 
 
-def _measured(
+def _encoded(
     tensor: Tensor, given: tuple[Quantizer, bool]
 ) -> tuple[dict[str, float], Moment | None]:
     q, keep = given

@@ -91,7 +91,7 @@ def read_part(folder: Path, number: int) -> pd.DataFrame | None:
 
 
 def record(folder: Path, parameter: str) -> dict[str, Any]:
-    """What a folder says of its sweep.
+    """Record of a sweep in its folder.
 
     Args:
         folder: the folder of a sweep.
@@ -102,9 +102,8 @@ def record(folder: Path, parameter: str) -> dict[str, Any]:
     """
     try:
         found = read_record(folder / RECORD)
-        parameters = found.get("parameters", [])
-        states = found.get("states", [[]] * len(parameters))  # not of folders of version 0.1
-        return {"sweep": str(found["sweep"]), "parameters": parameters, "states": states}
+        sweep, parameters, states = (found[name] for name in ("sweep", "parameters", "states"))
+        return {"sweep": str(sweep), "parameters": parameters, "states": states}
     except (OutputError, KeyError):
         raise OutputError(
             f"{parameter}={str(folder)!r} has a damaged {RECORD}; delete the folder or give "

@@ -17,11 +17,13 @@ from qmaps.analyze._states import MIN_SIZE, States, as_states, opened
 from qmaps.capture import CapturedStates
 from qmaps.errors import CaptureError
 from qmaps.maps.codebook import Codebook
+from qmaps.optim.presets import PRESETS, pair_of
 from qmaps.sweep.divide import MEMORY, divided
 from qmaps.sweep.given import bytes_of, share_of
 from qmaps.sweep.identity import digest_of
-from qmaps.sweep.measure import MOMENTS, Specs, rows
+from qmaps.sweep.measure import MOMENTS, Specs, quantizers_of, rows
 from qmaps.sweep.sample import sampled_rows
+from qmaps.sweep.units import share_of_large
 
 Spec = str | Quantizer | Pair | tuple[str | Quantizer | None, str | Quantizer | None]
 
@@ -87,7 +89,8 @@ class Item:
             name = states.parameters()[self.position]  # names may have been given by the caller
         found = None
         if self.sample is not None:
-            found = sampled_rows(states, name, self.states, self.singles, self.pairs, self.sample)
+            every = self.singles, self.pairs
+            found = sampled_rows(states, name, self.states, self.sample, every, *self._specs())
         if found is None:
             found = rows(states, name, self.states, *self._specs())
         return pd.DataFrame([{**row, "parameter": self.parameter} for row in found])
@@ -170,13 +173,14 @@ def items_of(
     for parameter, names in chosen.items():
         shapes = {name: states.shape(parameter, name) for name in names}
         numel = max(map(math.prod, shapes.values()))
-        parts: list[tuple[int, int] | None] = [None]
-        if share is None:  # a sample is chosen for all specs
-            in_parts = all(states.in_parts(parameter, name) for name in names)
-            parts = divided(parameter, shapes, (singles, pairs), limit, in_parts)
-        for part in parts:
+        own = share
+        if own is None:
+            largest = max(shapes.values(), key=math.prod)
+            own = share_of_large(largest, quantizers_of(singles, pairs))
+        in_parts = all(states.in_parts(parameter, name) for name in names)
+        for part in divided(parameter, shapes, (singles, pairs), limit, in_parts, own):
             where = (len(items), source, positions[parameter], parameter)
-            items.append(Item(*where, names, numel, singles, pairs, part, sample=share))
+            items.append(Item(*where, names, numel, singles, pairs, part, sample=own))
     return items
 
 
@@ -192,8 +196,8 @@ def identified(items: list[Item], states: CapturedStates, min_quantized_size: in
         "min_quantized_size": min_quantized_size,
         "states": digest_of(states),
     }
-    if items[0].sample is not None:
-        about["sample"] = items[0].sample
+    if shares := [item.sample for item in items if item.sample is not None]:
+        about["sample"] = shares[0]
     given = [*items[0].singles, *(q for pair in items[0].pairs for q in (pair.first, pair.second))]
     if books := [repr(q.map) for q in given if q is not None and isinstance(q.map, Codebook)]:
         about["codebooks"] = books  # of which a spec has the label alone
@@ -217,10 +221,10 @@ def _parse(
     for spec in listed(specs):
         if isinstance(spec, Quantizer):
             singles.append(spec)
-        elif isinstance(spec, str) and " + " not in spec:
+        elif isinstance(spec, str) and " + " not in spec and spec not in PRESETS:
             singles.append(quantizer(spec, codebooks))
         else:
-            pairs.append(Pair.parse(spec, codebooks))
+            pairs.append(pair_of(spec, codebooks))
     return tuple(dict.fromkeys(singles)), tuple(dict.fromkeys(pairs))
 
 

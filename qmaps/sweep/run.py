@@ -45,8 +45,8 @@ def run(
 
     Args:
         states: captured states, their path, or tensors by parameter and state name.
-        specs: quantizers (``"B128/DE@4s"``) and pairs (``"B128/DE@4s + rank1/linear@4u"``), or
-            one of them.
+        specs: quantizers (``"B128/DE@4s"``) and pairs (``"B128/DE@4s + rank1/linear@4u"``, or the
+            name of a preset such as ``"4bit"``), or one of them.
         out: a folder for the result. One file per item is written into its folder ``parts``
             as the sweep proceeds, and ``sweep.parquet`` at the end. An interrupted sweep goes on
             from the parts; damaged ones are measured again.
@@ -66,17 +66,18 @@ def run(
             `qmaps.sweep.merge` puts the shards together.
         sample: the share of each tensor to measure, such as 0.01 or ``"1%"``: whole rows and whole
             blocks, chosen by a fixed rule (`qmaps.sweep.units`), at least 128 units of them. Scales
-            and fitted maps are still those of the whole tensor. Beside each mean are the ends of
-            its 95 % confidence interval, ``mean_abs_error_low`` and ``mean_abs_error_high``; both
-            are NaN where a tensor is so small that all of it is measured. An interval is too narrow
-            where few elements hold most of an error, as for relative errors of maps without 0.
-            Maxima, code entropy and codes used are those of the sample. `mean_square` is exact.
-            A text above 0.5 needs a percent sign: ``"1"`` could mean all or a hundredth.
+            are still those of the whole tensor; maps are fitted to at most 2^24 elements. Beside
+            each mean are the ends of its 95 % confidence interval, ``mean_abs_error_low`` and
+            ``mean_abs_error_high``; both are NaN where a tensor is so small that all of it is
+            measured. An interval is too narrow where few elements hold most of an error, as for
+            relative errors of maps without 0. Maxima, code entropy and codes used are those of the
+            sample. `mean_square` is exact. By default tensors of at most 50 million elements are
+            measured in full, and a sample of 2^20 elements of larger ones. A text above 0.5 needs a
+            percent sign: ``"1"`` could mean all or a hundredth.
         memory: bytes that a worker may use for its item, such as ``2**31`` or ``"2GiB"``; None
             sets no limit. The specs of large parameters are divided among more items where they
-            would need more. Tensors above 50 million elements are read in chunks
-            (`qmaps.sweep.chunks`) whatever it is. A parameter that needs more for a single spec is
-            refused. It changes no result. With `sample` it is ignored.
+            would need more. A parameter that needs more for a single spec is refused. It changes
+            no result.
 
     Returns:
         One row per parameter, state and quantizer, and one per parameter and pair. The columns
@@ -94,6 +95,7 @@ def run(
         SpecError: a spec does not parse; nothing has been measured.
         CaptureError: there are no states, none is large enough, a pair is given and no parameter
             has both moments, or a state holds NaN or infinity.
+        BadTypeError: `executor` or `workers` has a wrong type.
         BadValueError: states without a path are given to workers, `executor` and `workers` are
             combined, `shard` is none or lacks `out`, `sample` is no share above 0 and at most 1, or
             `memory` is not enough for a parameter.

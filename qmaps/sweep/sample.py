@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -13,16 +14,18 @@ from torch import Tensor
 
 from qmaps import metrics
 from qmaps.algebra.pair import Pair, adam_update, spec_of, zero_points
-from qmaps.algebra.quantizer import Quantizer
+from qmaps.algebra.quantizer import Quantizer, fit_normalized
 from qmaps.analyze._updates import LEVELS
 from qmaps.capture import CapturedStates
 from qmaps.engines import reference
 from qmaps.engines.philox import RoundingKey
+from qmaps.errors import BadValueError
 from qmaps.maps.base import table
+from qmaps.maps.fitted import FittedMap
 from qmaps.normalize.base import Normalizer, Scales
-from qmaps.sweep.measure import MOMENTS, about, fitted, is_negative, mean_square_of, wanted_of
-from qmaps.sweep.state import refuse_factors
-from qmaps.sweep.units import Units, per_unit, units
+from qmaps.sweep.measure import FIT, MOMENTS, Specs, about, places, quantizers_of, wanted_of
+from qmaps.sweep.slabs import Scaler, Slabs, per_unit
+from qmaps.sweep.units import Units, count_of, unit_of, units
 
 CONFIDENCE = 0.95
 """Probability with which an interval covers the mean over all elements."""
@@ -32,78 +35,155 @@ def sampled_rows(
     states: CapturedStates,
     parameter: str,
     names: Sequence[str],
-    singles: Sequence[Quantizer],
-    pairs: Sequence[Pair],
     share: float,
+    every: Specs,
+    specs: Specs,
+    earlier: Specs = ((), ()),
 ) -> Iterator[dict[str, Any]] | None:
     """Yield the rows of one parameter, measured on a sample; None if all of it is to be measured.
 
-    Scales and fitted maps are those of the whole tensor. Means and quantiles are estimates for the
-    whole tensor; each mean has an interval. Maxima and what is known of codes are of the sample.
+    The states are read twice, a slab at a time: for their signs, and for the largest units and the
+    scales of the whole tensor. Then the chosen rows are read. Means and quantiles are estimates for
+    the whole tensor; each mean has an interval. Maxima and what is known of codes are of the
+    sample.
 
     Args:
         states: the states that hold the parameter.
         parameter: its name.
         names: its states that are measured.
-        singles: quantizers to measure alone.
-        pairs: quantizers of both moments.
         share: share of the units.
+        every: all quantizers and pairs of the sweep, which decide the units.
+        specs: those that are measured here.
+        earlier: those whose rows exist already; what they say of states is not repeated.
+
+    Raises:
+        BadValueError: a quantizer has a low-rank part, a normalizer does not say what its scales
+            span, or a map of a pair is unsigned and elements are negative.
     """
-    moments = (q for pair in pairs for q in (pair.first, pair.second) if q is not None)
-    refuse_factors([*moments, *singles])
-    tensors = {name: states.tensor(parameter, name) for name in names}
-    negative = {name: is_negative(tensor) for name, tensor in tensors.items()}
-    wanted = wanted_of(negative, singles, pairs)
-    normalizers = {q.normalizer for chosen in wanted.values() for q in chosen}
-    shapes = {tuple(tensor.shape) for tensor in tensors.values()}
-    chosen = None
-    if len(shapes) == 1:
-        chosen = units(parameter, list(tensors.values()), normalizers, share)
-    if chosen is None:
+    refuse_factors(quantizers_of(*every))
+    shapes = {states.shape(parameter, name) for name in names}
+    if len(shapes) > 1 or shapes == {()}:
         return None
-    return _rows(states, parameter, tensors, wanted, pairs, chosen)
+    (shape,) = shapes
+    opened = {name: Slabs(shape, states.opened(parameter, name)) for name in names}
+    signs = {name: state.signs() for name, state in opened.items()}
+    negative = {name: found.negative > 0 for name, found in signs.items()}
+    wanted = wanted_of(negative, *every)
+    for name, quantizers in wanted.items():
+        for q in quantizers:
+            if negative[name] and not q.map.signed:
+                raise BadValueError(
+                    f"x holds {signs[name].negative} negative elements, the first at flat index "
+                    f"{signs[name].first_negative}; {q.map.spec} is unsigned; use a signed map"
+                )
+    size = unit_of(shape, {q.normalizer for quantizers in wanted.values() for q in quantizers})
+    count = count_of(math.prod(shape), size, share)
+    if count is None:
+        return None
+    own, known = wanted_of(negative, *specs), wanted_of(negative, *earlier)
+    scalers = {
+        name: {q.normalizer: Scaler(q.normalizer, len(shape)) for q in own[name]} for name in names
+    }
+    squares = [opened[name].surveyed(size, list(scalers[name].values())) for name in names]
+    chosen = units(parameter, shape, size, count, squares)
+    samples = {}
+    for name, state in opened.items():
+        x = state.chosen(chosen.chosen, size)
+        scales = {normalizer: scaler.scales(x) for normalizer, scaler in scalers[name].items()}
+        maps = [q for q in own[name] if isinstance(q.map, FittedMap)]
+        frozen = _fitted(state, scalers[name], maps, size)
+        samples[name] = Sample(x, scales, signs[name].mean_square, frozen)
+    new = {name: [q for q in own[name] if q not in known[name]] for name in names}
+    return _rows(states, parameter, shape, samples, own, new, specs[1], chosen)
+
+
+def refuse_factors(quantizers: Iterable[Quantizer]) -> None:
+    """Raise where a quantizer needs whole matrices, of which only rows are measured."""
+    for q in quantizers:
+        if q.low_rank is not None:
+            raise BadValueError(
+                f"{q.spec} keeps factors of whole matrices; sweep it without sample, and with "
+                "memory for the largest"
+            )
+
+
+@dataclass(frozen=True)
+class Sample:
+    """The chosen rows of a state.
+
+    Attributes:
+        x: the rows.
+        scales: their scales under each normalizer, as it computes them from the whole state.
+        mean_square: mean of the squares of the whole state.
+        frozen: quantizers with fitted maps, with the codebooks that were fitted.
+    """
+
+    x: Tensor
+    scales: dict[Normalizer, Scales]
+    mean_square: float
+    frozen: dict[Quantizer, Quantizer]
+
+
+def _fitted(
+    state: Slabs, scalers: Mapping[Normalizer, Scaler], quantizers: Sequence[Quantizer], size: int
+) -> dict[Quantizer, Quantizer]:
+    """Fit maps to units of about `FIT` elements, which are spread evenly over the state."""
+    if not quantizers:
+        return {}
+    count = -(-state.numel // size)
+    some = min(count, max(1, FIT // size))
+    x = state.chosen(np.linspace(0, count - 1, some).astype(np.int64), size)
+    groups: dict[Normalizer, list[Quantizer]] = {}
+    for q in quantizers:
+        groups.setdefault(q.normalizer, []).append(q)
+    frozen: dict[Quantizer, Quantizer] = {}
+    for normalizer, alike in groups.items():
+        scales = scalers[normalizer].scales(x)
+        scale = normalizer.expand(scales, tuple(x.shape)).expand(x.shape)
+        found = fit_normalized(alike, normalizer.normalize(x, scales), scale)
+        frozen |= dict(zip(alike, found, strict=True))
+    return frozen
 
 
 def _rows(
     states: CapturedStates,
     parameter: str,
-    tensors: dict[str, Tensor],
-    wanted: dict[str, list[Quantizer]],
+    shape: tuple[int, ...],
+    samples: Mapping[str, Sample],
+    wanted: Mapping[str, Sequence[Quantizer]],
+    new: Mapping[str, Sequence[Quantizer]],
     pairs: Sequence[Pair],
     chosen: Units,
 ) -> Iterator[dict[str, Any]]:
-    frozen = fitted(tensors, wanted)
+    paired = {place for pair in pairs for place in places(pair)}
     decoded: dict[tuple[str, Quantizer | None], Tensor] = {}
-    for name, tensor in tensors.items():
-        x = chosen.of(tensor)
+    for name, sample in samples.items():
+        x = sample.x
         decoded[name, None] = x
         ones = torch.ones_like(x, dtype=torch.float64)
-        mean_square = mean_square_of(tensor)
-        scales: dict[Normalizer, Scales] = {}
         for q in wanted[name]:
-            if q.normalizer not in scales:
-                scales[q.normalizer] = chosen.restricted(
-                    q.normalizer.scales(tensor), q.normalizer, tensor.dim()
-                )
-            map_ = frozen.get((name, q), q).map
+            map_ = sample.frozen.get(q, q).map
             key = RoundingKey() if q.rounding.random else None
             codes, parts = reference.quantize(
-                x, q.normalizer, map_, key, scales[q.normalizer], dithered=q.dithered
+                x, q.normalizer, map_, key, sample.scales[q.normalizer], dithered=q.dithered
             )
             away = key if q.dithered else None
             y = reference.dequantize(codes, parts, q.normalizer, map_, away)
-            decoded[name, q] = y
+            if (name, q) in paired:
+                decoded[name, q] = y
+            if q not in new[name]:
+                continue
             error = (x.double() - y.double()).abs()
             kept = (x != 0).double()
             relative = torch.where(x != 0, error / x.double().abs(), 0.0)
             row = {
-                **about(states, parameter, name, tuple(tensor.shape)),
+                **about(states, parameter, name, shape),
                 "quantizer": q.spec,
                 "first": None,
                 "second": None,
-                "bits_per_element": _bits(q, tensor),
+                "bits_per_element": _bits(q, shape),
                 **metrics.measure(x, y, codes, table(map_).numel()),
-                "mean_square": mean_square,
+                "mean_square": sample.mean_square,
                 **mean("mean_abs_error", error, ones, chosen),
                 **mean("mse", error.square(), ones, chosen),
                 **mean("mean_rel_error", relative, kept, chosen),
@@ -111,7 +191,7 @@ def _rows(
             }
             row["sqnr_db"] = _decibels(row["mean_square"], row["mse"])
             yield row
-    if not (tensors.keys() >= MOMENTS):
+    if not (samples.keys() >= MOMENTS):
         return
     m, v = decoded["exp_avg", None], decoded["exp_avg_sq", None]
     eps = states.eps(parameter)
@@ -122,13 +202,12 @@ def _rows(
         error = (u - adam_update(mq, vq, eps).double()).abs()
         relative = torch.where(u != 0, error / u.abs(), 0.0)
         collapsed = zero_points(mq, vq, v).double()
-        whole = tensors["exp_avg"]
         yield {
-            **about(states, parameter, "update", tuple(whole.shape)),
+            **about(states, parameter, "update", shape),
             "quantizer": pair.spec,
             "first": spec_of(pair.first),
             "second": spec_of(pair.second),
-            "bits_per_element": (_bits(pair.first, whole) + _bits(pair.second, whole)) / 2,
+            "bits_per_element": (_bits(pair.first, shape) + _bits(pair.second, shape)) / 2,
             **quantiles("abs", error, ones.bool(), chosen),
             **quantiles("rel", relative, u != 0, chosen),
             **mean("mean_abs_error", error, ones, chosen),
@@ -187,8 +266,8 @@ def quantiles(kind: str, values: Tensor, kept: Tensor, chosen: Units) -> dict[st
     return {f"{name}_{kind}_error": float(flat[order[rank]]) for name, rank in ranks.items()}
 
 
-def _bits(q: Quantizer | None, x: Tensor) -> float:
-    return 32.0 if q is None else 8 * q.nbytes(tuple(x.shape)) / x.numel()
+def _bits(q: Quantizer | None, shape: tuple[int, ...]) -> float:
+    return 32.0 if q is None else 8 * q.nbytes(shape) / math.prod(shape)
 
 
 def _decibels(signal: float, noise: float) -> float:

@@ -40,6 +40,8 @@ def summarize(sweep: pd.DataFrame, *, state: str = "update") -> pd.DataFrame:
         record |= {"second": group["second"].iloc[0], "numel": int(group["numel"].sum())}
         for name in columns:
             values = group[name]
+            if name.endswith(("_low", "_high")):  # of a tensor that is measured in full: its mean
+                values = values.fillna(group[name.rpartition("_")[0]])
             record[name] = (
                 values.max() if name.startswith("max_") else float((values * weight).sum())
             )

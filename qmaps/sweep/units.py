@@ -1,4 +1,4 @@
-"""Which part of a tensor a sampled sweep measures: units of whole rows and whole blocks.
+"""Units of whole rows and whole blocks, some of which a sampled sweep measures.
 
 A unit is the smallest number of consecutive rows that is a whole number of blocks of every
 normalizer in the sweep; in a tensor of one dimension a row is one element. The given share of the
@@ -25,11 +25,18 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from qmaps.algebra.quantizer import Quantizer
 from qmaps.errors import BadValueError
-from qmaps.normalize.base import Normalizer, Scales
+from qmaps.normalize.base import Normalizer
 
 LEAST = 128
 """Units of a tensor that are measured at least; all of them where there are no more."""
+
+LARGEST = 3 * 2**24
+"""Elements of the largest tensor of which all elements are measured if no sample is asked for."""
+
+SAMPLE = 2**20
+"""Elements that are measured of larger ones, about."""
 
 
 @dataclass(frozen=True)
@@ -52,97 +59,87 @@ class Units:
 
     @property
     def weights(self) -> NDArray[np.float64]:
-        """How many units of the tensor each chosen one stands for."""
+        """Number of units of the tensor that each chosen one stands for."""
         drawn = int((~self.certain).sum())
         return np.where(self.certain, 1.0, (self.count - self.certain.sum()) / drawn)
 
-    def of(self, x: Tensor) -> Tensor:
-        """The chosen rows of a tensor."""
-        return x[self.rows]
 
-    def restricted(self, scales: Scales, normalizer: Normalizer, dims: int) -> Scales:
-        """The scales of the chosen rows.
-
-        Args:
-            scales: those of the whole tensor.
-            normalizer: what computed them.
-            dims: number of dimensions of the tensor.
-        """
-        parts = []
-        for part, extent in zip(scales, normalizer.extents(dims) or (), strict=True):
-            if extent.block:
-                parts.append(part[self._blocks(extent.block, part.numel())])
-            elif 0 in extent.kept and not extent.ends:
-                parts.append(part.index_select(extent.kept.index(0), self.rows))
-            else:
-                parts.append(part)
-        return tuple(parts)
-
-    def _blocks(self, block: int, count: int) -> Tensor:
-        """Indices of the blocks of the chosen units, of `count` in the tensor."""
-        each = self.size // block
-        found = (self.chosen[:, None] * each + np.arange(each)).reshape(-1)
-        return torch.from_numpy(found[found < count])
-
-
-def units(
-    parameter: str, tensors: Sequence[Tensor], normalizers: Iterable[Normalizer], share: float
-) -> Units | None:
-    """Choose the units of a tensor; None if all of it is measured.
+def share_of_large(shape: Sequence[int], quantizers: Iterable[Quantizer]) -> float | None:
+    """The share of a tensor that a sweep measures if no sample is asked for.
 
     Args:
-        parameter: name of the parameter.
-        tensors: its states, float32 of one shape.
+        shape: the tensor's shape.
+        quantizers: all that the sweep measures on it.
+
+    Returns:
+        None to measure all of it: a tensor that is not larger than `LARGEST`, and one of which a
+        quantizer needs the whole.
+    """
+    numel = math.prod(shape)
+    if numel <= LARGEST:
+        return None
+    for q in quantizers:
+        if q.low_rank is not None or q.normalizer.extents(len(shape)) is None:
+            return None
+    return SAMPLE / numel
+
+
+def unit_of(shape: Sequence[int], normalizers: Iterable[Normalizer]) -> int:
+    """Number of elements of a unit: whole rows, and whole blocks of every normalizer.
+
+    Args:
+        shape: the tensor's shape, of at least one dimension.
         normalizers: those of all quantizers that the sweep measures on it.
-        share: the share of the units, above 0 and below 1.
 
     Raises:
         BadValueError: a normalizer does not say what its scales span.
     """
-    shape = tuple(tensors[0].shape)
-    if len(shape) == 0:
-        return None
-    row = math.prod(shape[1:])
-    size = row
+    size = math.prod(shape[1:])
     for normalizer in normalizers:
         extents = normalizer.extents(len(shape))
         if extents is None:
             raise BadValueError(
-                f"sample={share:g} cannot be combined with {normalizer.spec}, which does not say "
-                "what its scales span; leave it out or measure all elements"
+                f"sample cannot be combined with {normalizer.spec}, which does not say what its "
+                "scales span; leave it out or measure all elements"
             )
         size = math.lcm(size, *(extent.block for extent in extents if extent.block))
-    count = -(-math.prod(shape) // size)
+    return size
+
+
+def count_of(numel: int, size: int, share: float) -> int | None:
+    """Number of units of a tensor that are measured; None if that is all of them."""
+    count = -(-numel // size)
     wanted = max(LEAST, math.ceil(share * count))
-    if wanted >= count:
-        return None
-    largest = np.argsort(-_sizes(tensors, size), kind="stable")[: wanted // 4]
+    return None if wanted >= count else wanted
+
+
+def units(
+    parameter: str,
+    shape: Sequence[int],
+    size: int,
+    wanted: int,
+    squares: Iterable[NDArray[np.float64]],
+) -> Units:
+    """Choose the units of a parameter.
+
+    Args:
+        parameter: its name.
+        shape: the shape of its states.
+        size: elements of a unit, of `unit_of`.
+        wanted: number of units, of `count_of`.
+        squares: the sum of squares of each unit of each state.
+    """
+    total = sum(found / found.sum() for found in squares if found.any())
+    count = -(-math.prod(shape) // size)
+    order = np.argsort(-(np.zeros(count) + total), kind="stable")
+    largest = order[: wanted // 4]
     hashes = _hashes(parameter, count)
     hashes[largest] = 0  # before all others
     chosen = np.sort(np.argsort(hashes, kind="stable")[:wanted]).astype(np.int64)
-    per_unit = size // row
+    per_unit = size // math.prod(shape[1:])
     rows = (chosen[:, None] * per_unit + np.arange(per_unit)).reshape(-1)
-    return Units(
-        size, count, chosen, np.isin(chosen, largest), torch.from_numpy(rows[rows < shape[0]])
-    )
-
-
-def _sizes(tensors: Sequence[Tensor], size: int) -> NDArray[np.float64]:
-    """The share of each unit in the squares of each tensor, added up over the tensors."""
-    total = np.zeros(-(-tensors[0].numel() // size))
-    for tensor in tensors:
-        found = per_unit(tensor.double().square(), size)
-        if found.any():
-            total += found / found.sum()
-    return total
-
-
-def per_unit(values: Tensor, size: int) -> NDArray[np.float64]:
-    """The sum of each `size` consecutive elements, float64; the last may be of fewer."""
-    flat = values.reshape(-1)
-    padded = torch.nn.functional.pad(flat, (0, -flat.numel() % size))
-    found: NDArray[np.float64] = padded.view(-1, size).numpy().sum(axis=1)
-    return found
+    certain = np.isin(chosen, largest)
+    return Units(size, count, chosen, certain, torch.from_numpy(rows[rows < shape[0]]))
 
 
 def _hashes(parameter: str, count: int) -> NDArray[np.uint64]:

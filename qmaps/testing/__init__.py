@@ -78,7 +78,7 @@ def _frozen(map_: Map) -> Map:
     """The map itself, or its codebook fitted to normal values, or to their squares."""
     if not isinstance(map_, FittedMap):
         return map_
-    values = torch.randn(5000, generator=torch.Generator().manual_seed(1))
+    values = torch.randn(5000, generator=torch.Generator().manual_seed(1), dtype=torch.float32)
     return map_.fit(values if map_.signed else values.square())
 
 

@@ -31,8 +31,8 @@ def about(subject: object) -> Iterator[None]:
 def sample(shape: tuple[int, ...], signed: bool, seed: int = 0) -> Tensor:
     """Values of many magnitudes, as moments have."""
     generator = torch.Generator().manual_seed(seed)
-    x = torch.randn(shape, generator=generator) * torch.exp2(
-        4 * torch.randn(shape, generator=generator)
+    x = torch.randn(shape, generator=generator, dtype=torch.float32) * torch.exp2(
+        4 * torch.randn(shape, generator=generator, dtype=torch.float32)
     )
     return x if signed else x.square()
 
@@ -42,18 +42,20 @@ def inside(codebook: Tensor, count: int, seed: int = 0) -> Tensor:
     g = torch.Generator().manual_seed(seed)
     gap = torch.randint(0, codebook.numel() - 1, (count,), generator=g)
     low, high = codebook[gap], codebook[gap + 1]
-    n = low.double() + torch.rand(count, generator=g) * (high.double() - low.double())
+    share = torch.rand(count, generator=g, dtype=torch.float32)
+    n = low.double() + share * (high.double() - low.double())
     return n.float().clamp(codebook[0], codebook[-1])
 
 
 def outside(codebook: Tensor) -> Tensor:
     """Two values below the codebook and two above."""
     low, high = float(codebook[0]), float(codebook[-1])
-    return torch.tensor([low - 1 - abs(low), -LARGEST, high + 1 + abs(high), LARGEST])
+    values = [low - 1 - abs(low), -LARGEST, high + 1 + abs(high), LARGEST]
+    return torch.tensor(values, dtype=torch.float32)
 
 
 def upper_is_nearer(n: float, low: float, high: float) -> bool:
-    """Whether n is strictly nearer to `high`, decided in exact arithmetic."""
+    """Return True if n is strictly nearer to `high`, decided in exact arithmetic."""
     return math.fsum((n, n, -low, -high)) > 0  # fsum rounds once, so its sign is exact
 
 
@@ -67,7 +69,7 @@ def exact_codes(n: Tensor, codebook: Tensor) -> list[int]:
 
 
 def rounds_to_nearest(map_: Map) -> bool:
-    """Whether the thresholds of a map are those of rounding to the nearest value."""
+    """Return True if the thresholds of a map are those of rounding to the nearest value."""
     return torch.equal(limits(map_), thresholds(table(map_)))
 
 

@@ -1,4 +1,4 @@
-"""What holds for every map."""
+"""Checks of every map."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def every_threshold_is_exact(map_: Map, device: torch.device) -> None:
     limits = map_.thresholds()
     assert limits.dtype == torch.float32
     assert limits.shape == (codebook.numel() - 1,)
-    after = torch.nextafter(limits, torch.tensor(torch.inf))
+    after = torch.nextafter(limits, limits.new_tensor(torch.inf))
     gaps = zip(limits.tolist(), after.tolist(), pairwise(codebook.tolist()), strict=True)
     nearest = rounds_to_nearest(map_)
     for last, first, (low, high) in gaps:
@@ -78,16 +78,17 @@ def nearest_code_is_exact(map_: Map, device: torch.device) -> None:
     """Against exact arithmetic: inside, outside, and on both sides of codes and thresholds."""
     codebook = map_.codebook()
     points = torch.cat([codebook, map_.thresholds()])
-    points = points[torch.linspace(0, points.numel() - 1, 100).long()]
-    inf = torch.tensor(torch.inf)
+    points = points[torch.linspace(0, points.numel() - 1, 100, dtype=torch.float32).long()]
+    inf = points.new_tensor(torch.inf)
     around = [points, torch.nextafter(points, inf), torch.nextafter(points, -inf)]
-    n = torch.cat([*around, inside(codebook, 300), outside(codebook), torch.tensor([0.0, -0.0])])
+    zeros = codebook.new_tensor([0.0, -0.0])
+    n = torch.cat([*around, inside(codebook, 300), outside(codebook), zeros])
     expected = codes_of(n, map_)
     assert reference.encode(n.to(device), map_).tolist() == expected
     if codebook.numel() <= 256 and rounds_to_nearest(map_):
         # In float64 the distance to the nearest differs from the least by rounding only.
         distance = (n.double()[:, None] - codebook.double()).abs()
-        chosen = distance.gather(1, torch.tensor(expected)[:, None])[:, 0]
+        chosen = distance.gather(1, torch.tensor(expected, dtype=torch.int64)[:, None])[:, 0]
         assert bool((chosen <= distance.amin(1) * (1 + 2**-50)).all())
 
 
@@ -128,7 +129,7 @@ def stochastic_rounding_never_moves_a_value_of_the_codebook(
     for extreme in (2**-17, 1 - 2**-17):  # the least and the largest number that can be drawn
 
         def drawn(count: int, *_: object, u: float = extreme) -> Tensor:
-            return torch.full((count,), u)
+            return torch.full((count,), u, dtype=torch.float32)
 
         with mock.patch.object(reference, "uniform", drawn):
             codes = reference.encode_stochastic(codebook, map_, RoundingKey())
@@ -143,8 +144,8 @@ def stochastic_rounding_is_unbiased(map_: Map, device: torch.device) -> None:
     """
     codebook = map_.codebook()
     draws, points = 4096, 32
-    fraction = (torch.arange(points) + 0.5) / points
-    cell = torch.linspace(0, codebook.numel() - 2, points).long()
+    fraction = (torch.arange(points, dtype=torch.float32) + 0.5) / points
+    cell = torch.linspace(0, codebook.numel() - 2, points, dtype=torch.float32).long()
     low, high = codebook[cell], codebook[cell + 1]
     n = low + fraction * (high - low)
     repeated = n.repeat(draws)

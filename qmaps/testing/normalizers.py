@@ -1,4 +1,4 @@
-"""What holds for every normalizer with every map, nearest and stochastic.
+"""Checks of every normalizer with every map, nearest and stochastic.
 
 A check takes one normalizer and goes through all maps; a failure names the quantizer.
 """
@@ -52,7 +52,7 @@ def composed(normalizer: Normalizer, maps: Maps) -> Iterator[Quantizer]:
 
 
 def unit_codebook(q: Quantizer) -> bool:
-    """Whether no code's value exceeds 1, so that nothing decodes beyond the scale."""
+    """Return True if no code's value exceeds 1, so that nothing decodes beyond the scale."""
     return q.map.fitted or float(q.map.codebook().abs().max()) <= 1
 
 
@@ -118,7 +118,7 @@ def zeros_stay_zeros(normalizer: Normalizer, maps: Maps, device: torch.device) -
     for q in composed(normalizer, maps):
         for rounding in (q, dataclasses.replace(q, rounding=Rounding.STOCHASTIC)):
             with about(rounding):
-                x = torch.zeros(20, 16, device=device)
+                x = torch.zeros(20, 16, dtype=torch.float32, device=device)
                 assert not rounding.quantize(x).dequantize().any()
                 # Whole blocks, rows and columns of zeros beside others.
                 x[:8, :8] = (sample((8, 8), q.map.signed).abs() + 0.1).to(device)
@@ -198,13 +198,15 @@ def negative_values_are_refused_by_unsigned_maps(
             )
             with refused(BadValueError, message):
                 q.quantize(x)
-            assert q.quantize(torch.tensor([-0.0, 1.0], device=device)).shape == (2,)
+            x = torch.tensor([-0.0, 1.0], dtype=torch.float32, device=device)
+            assert q.quantize(x).shape == (2,)
 
 
 def stochastic_rounding_takes_a_neighbour_and_follows_the_key(
     normalizer: Normalizer, maps: Maps, device: torch.device
 ) -> None:
-    x = (torch.rand(20, 64, generator=torch.Generator().manual_seed(3)) + 0.01).to(device)
+    generator = torch.Generator().manual_seed(3)
+    x = (torch.rand(20, 64, generator=generator, dtype=torch.float32) + 0.01).to(device)
     for q in composed(normalizer, maps):
         with about(q):
             sr = dataclasses.replace(q, rounding=Rounding.STOCHASTIC).fit(x)
@@ -238,7 +240,8 @@ def stochastic_rounding_is_unbiased_in_value(
     |z| < 7 refuses a correct composition once in 4e11 runs; about 50 of them: once in 8e9.
     The keys are fixed, so the outcome does not change from run to run.
     """
-    x = (torch.rand(40, 64, generator=torch.Generator().manual_seed(8)) + 0.05).to(device)
+    generator = torch.Generator().manual_seed(8)
+    x = (torch.rand(40, 64, generator=generator, dtype=torch.float32) + 0.05).to(device)
     names = ["log2@4u"] if normalizer.log_domain else ["DE@4u", "linear0@3u"]
     for map_ in names:
         q = named(f"{normalizer}/{map_}+sr")
@@ -327,6 +330,7 @@ def the_ends_of_float32_stay_finite(
 ) -> None:
     x = torch.tensor(
         [[LARGEST, -LARGEST / 1.5, 1.0, SMALLEST], [1e-40, -3e-39, 0, 1e20], [0, 0, 0, -SMALLEST]],
+        dtype=torch.float32,
         device=device,
     )
     for q in composed(normalizer, maps):

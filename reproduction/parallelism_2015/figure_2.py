@@ -5,9 +5,9 @@ from __future__ import annotations
 import pandas as pd
 from scipy import stats
 
-from qmaps import figures
 from qmaps.lab.report.claim import Claim, Verdict
 from qmaps.lab.report.published import published
+from reproduction import figures
 from reproduction.context import Context
 from reproduction.exhibit import Exhibit, Finding, Frames, Needs
 from reproduction.numbers import percent
@@ -139,7 +139,7 @@ def _all_types(where: str, errors: pd.DataFrame) -> Claim:
 
 
 def drawn(curves: pd.DataFrame) -> pd.DataFrame:
-    """Those of 32 bits and of the dynamic tree, as `qmaps.figures.error_curves` asks for them."""
+    """Curves of 32 bits and of the dynamic tree, for `reproduction.figures.error_curves`."""
     # In 32 bits data and model parallel are the same run.
     full = curves[(curves["type"] == FULL) & (curves["parallel"] == "data")].assign(run=FULL)
     narrow = curves[curves["type"] == DYNAMIC]

@@ -5,17 +5,20 @@ from __future__ import annotations
 import pandas as pd
 
 import qmaps
-from qmaps.distributed.speedup import paper
-from qmaps.distributed.speedup.write import read
 from qmaps.lab.report.claim import Claim
 from qmaps.lab.report.published import published
 from reproduction.context import Context
 from reproduction.differences import Difference
 from reproduction.exhibit import Exhibit, Finding, Frames, Needs
 from reproduction.numbers import number
+from reproduction.speedup import paper
+from reproduction.speedup.write import read
 from reproduction.verdict import beside
 
-COMMAND = "qmaps speedup --calibrate --nodes 1 --gpus-per-node 8 --out reports/speedup/measured"
+COMMAND = (
+    "python -m reproduction.speedup --calibrate --nodes 1 --gpus-per-node 8 "
+    "--out reports/speedup/measured"
+)
 TOLERANCE = 0.02
 SMALL_KB = 50
 KB = 1024

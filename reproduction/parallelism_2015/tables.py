@@ -7,11 +7,11 @@ from typing import Any
 
 import pandas as pd
 
-from qmaps.distributed import speedup
-from qmaps.distributed.speedup import paper as inputs
+from reproduction import speedup
 from reproduction.context import Context
 from reproduction.differences import Difference
 from reproduction.exhibit import Exhibit, Finding, Frames, Kind, Needs
+from reproduction.speedup import paper as inputs
 from reproduction.verdict import beside
 
 TOLERANCE = 0.02
@@ -51,10 +51,11 @@ def find(frames: Frames) -> Finding:
         numbers=beside(paper, ours, tolerance=TOLERANCE, unordered=set(paper["quantity"])),
         differences=_differences(chosen),
         why="Not measured here: the model of parallel training, given the paper's own times "
-        "(`qmaps speedup`). Rows of Table 1 that Table 7 has too are left out. The tolerance is "
-        "2 %, or the last digit printed. Where it is missed, the paper prints a time that its own "
-        "sizes and latencies do not give; reports/speedup says which. A.1.3: what Krizhevsky "
-        "(2014) measured on four GPUs; the paper says that its model is within 1 % of it.",
+        "(`python -m reproduction.speedup`). Rows of Table 1 that Table 7 has too are left out. "
+        "The tolerance is 2 %, or the last digit printed. Where it is missed, the paper prints a "
+        "time that its own sizes and latencies do not give; reports/speedup says which. A.1.3: "
+        "what Krizhevsky (2014) measured on four GPUs; the paper says that its model is within 1 % "
+        "of it.",
         tables={"model": tables},
     )
 

@@ -1,12 +1,15 @@
 from __future__ import annotations
 
+import contextlib
 import copy
 import pickle
 from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager
 from dataclasses import replace
 
 import pytest
 import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 import qmaps
 from qmaps.engines.backends import use_backend
@@ -278,3 +281,15 @@ def test_codes_beyond_the_codebook_stand_for_its_last_value(backend: str) -> Non
     t.packed.fill_(255)
     with use_backend(backend):
         assert torch.equal(t.dequantize(), torch.ones(8) * q.map.codebook()[-1])
+
+
+@pytest.mark.parametrize("engine", ["native", "reference"])
+@pytest.mark.parametrize("mode", [torch.device("meta"), FakeTensorMode()])
+def test_what_is_kept_of_a_map_is_real(mode: AbstractContextManager[object], engine: str) -> None:
+    level = len(engine) / (50 + len(type(mode).__name__))  # of a codebook that no test has used
+    q = qmaps.normalize.BlockWise(64) / qmaps.Codebook([-1, -level, 0, level, 1])
+    with use_backend(engine):
+        for look in (q.map.codebook, q.map.thresholds, lambda: q.quantize(torch.zeros(64))):
+            with mode, contextlib.suppress(Exception):  # whether it works there or not
+                look()
+        assert q.error(X)["sqnr_db"] > 10

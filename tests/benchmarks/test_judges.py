@@ -10,7 +10,7 @@ import pytest
 from benchmarks import judges
 from benchmarks.trials import FULL
 from qmaps.errors import BadValueError
-from qmaps.lab.judges import JUDGES, judge
+from reproduction.judges import JUDGES, judge
 
 REPORT = Path(__file__).parents[2] / "reports" / "judges.csv"
 

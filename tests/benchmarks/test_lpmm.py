@@ -10,9 +10,9 @@ import pytest
 
 from benchmarks.lpmm import underflow
 from benchmarks.lpmm.__main__ import Contender, grid, main, markdown, summary
-from qmaps import figures
 from qmaps.lab import workloads
 from qmaps.lpmm import LowPrecisionParameter
+from reproduction import figures
 
 
 def test_the_headline_is_written_and_goes_on_from_what_is_there(

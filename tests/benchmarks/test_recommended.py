@@ -10,9 +10,9 @@ import pytest
 from benchmarks import recommended
 from benchmarks.recommended import NAME, SIBLING
 from benchmarks.trials import FULL, Trial
-from qmaps.lab import judges
 from qmaps.lab.workloads.stdlib_lm import StdlibLMTiny
 from qmaps.optim import Choice
+from reproduction import judges
 
 
 def test_a_trial_trains_with_a_choice(tmp_path: Path) -> None:

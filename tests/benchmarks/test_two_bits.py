@@ -8,8 +8,17 @@ import pytest
 from benchmarks import two_bits
 from benchmarks.judges import PAPER
 from benchmarks.trials import FULL
-from benchmarks.two_bits import CANDIDATES, COARSE, FINE, KNOWN, SOLO, THREE_AND_TWO, bits
-from qmaps.lab.judges import JUDGES
+from benchmarks.two_bits import (
+    CANDIDATES,
+    COARSE,
+    FINE,
+    KNOWN,
+    SOLO,
+    THREE_AND_TWO,
+    WITH_ZERO,
+    bits,
+)
+from reproduction.judges import JUDGES
 
 
 def test_bits_count_scales() -> None:
@@ -22,11 +31,11 @@ def test_bits_count_scales() -> None:
 
 def test_only_the_first_beta_changes() -> None:
     due = two_bits.trials("digits")
-    assert {trial.quantizer for trial in due} == {FINE, THREE_AND_TWO, SOLO, FULL}
+    assert {trial.quantizer for trial in due} == {WITH_ZERO, FINE, THREE_AND_TWO, SOLO, FULL}
     assert {trial.workload.betas for trial in due} == {(0.9, 0.999), (0.8, 0.999), (0.3, 0.999)}
     assert {trial.workload.lr for trial in due} == {JUDGES["digits"].lr}
     assert len({trial.key for trial in due}) == 8 * len(two_bits.TRAINED)
-    assert {trial.quantizer for trial in two_bits.trials("minilm")} == {FINE}
+    assert {trial.quantizer for trial in two_bits.trials("minilm")} == {WITH_ZERO, FINE}
 
 
 def test_differences_are_taken_seed_by_seed_and_a_diverged_run_counts() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -130,6 +131,61 @@ def test_sparse_and_missing_gradients(tmp_path: Path) -> None:
     assert list(found) == [2, 3]
     assert all(torch.equal(found[step], seen[step]) for step in found)
     assert states.parameters() == ["table"]
+
+
+def unfreezing(out: Path, steps: int, state: dict | None = None, **options: Any) -> dict:
+    """Train one layer, and after half of the steps, or with a state, two; return the state."""
+    torch.manual_seed(0)
+    head, body = (nn.Linear(64, 64, bias=False) for _ in range(2))
+    names = [("head", head.weight), ("body", body.weight)]
+    optimizer = torch.optim.AdamW([head.weight])
+    if state is not None:
+        optimizer.add_param_group({"params": [body.weight]})
+        optimizer.load_state_dict(state)
+    with StateRecorder(optimizer, out, names=names, **options):
+        for number in range(steps):
+            if state is None and number == steps // 2:
+                optimizer.add_param_group({"params": [body.weight]})
+            optimizer.zero_grad()
+            head(body(torch.randn(4, 64))).square().mean().backward()
+            optimizer.step()
+    return optimizer.state_dict()
+
+
+def test_parameters_that_are_added_join(tmp_path: Path) -> None:
+    """The group is added after step 5 and steps 6 and 7 are of the window of step 4."""
+    options = {"every": 4, "gradients": Gradients(3, 3 * 17_000)}
+    state = unfreezing(tmp_path, 10, **options)
+    unfreezing(tmp_path, 2, state, **options)
+    assert capture.load(tmp_path).steps == [4, 8, 12]
+    first, second = (capture.load(tmp_path, step=step) for step in (4, 8))
+    assert (first.parameters(), second.parameters()) == (["head"], ["head", "body"])
+    assert [first.window(), second.window()] == [[5, 6, 7], [9, 10]]
+    assert first.rows("head") is None
+    assert [len(second.rows(name)) for name in ("head", "body")] == [32, 32]
+    assert [tuple(g.shape) for _, g in second.gradients("body")] == [(32, 64)] * 2
+    skipped = snapshot.read_info(tmp_path / "gradients-00000006.safetensors").skipped
+    assert skipped == ["body: gradient (of a parameter that was added later)"]
+    unfreezing(tmp_path, 10, **options)  # once more from the beginning
+    assert capture.load(tmp_path).steps == [4, 8, 12]
+
+
+def test_added_parameters_that_do_not_fit_are_left_out(tmp_path: Path) -> None:
+    with pytest.warns(UserWarning, match="is too small") as told:
+        unfreezing(tmp_path, 8, every=2, gradients=Gradients(2, 2 * 9000))
+    assert [str(each.message) for each in told] == [
+        "gradients: max_bytes=18000 is too small for steps=2 of 2 parameters; at least 33792 are "
+        "needed; gradients of added parameters are not recorded"
+    ]
+    states = capture.load(tmp_path, step=6)
+    assert (states.parameters(), states.window()) == (["head", "body"], [7, 8])
+    assert states.window("body") == []
+
+
+def test_windows_end_where_other_rows_are_recorded(tmp_path: Path) -> None:
+    unfreezing(tmp_path, 10, every=2, gradients=Gradients(2, 2 * 17_000))
+    assert capture.load(tmp_path, step=2).window() == [3, 4, 5, 6]
+    assert capture.load(tmp_path, step=6).window() == [7, 8, 9, 10]
 
 
 def test_another_run_is_told(tmp_path: Path) -> None:

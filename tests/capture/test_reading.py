@@ -121,6 +121,8 @@ def test_snapshots_that_cannot_be_read(recorded: Path, tmp_path: Path) -> None:
     assert after(lambda a: a.pop("tensors") and None) == unreadable
     assert after(lambda _: "{") == unreadable
     assert after(lambda _: "[1]") == unreadable
+    assert after(lambda _: "[" * 10**5) == unreadable
+    assert after(lambda a: a["scalars"]["0.weight"].update(step="2")) == unreadable
     assert after(lambda a: a["tensors"][0].update(dtype="float7")) == unreadable
     assert after(lambda a: a["tensors"][0].update(dtype="int32")) == other
     assert after(lambda a: a["tensors"][0].update(shape=[5, 4])) == other

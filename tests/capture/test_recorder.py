@@ -132,6 +132,92 @@ def test_a_resumed_training_goes_on_numbering(tmp_path: Path) -> None:
     )
 
 
+def layer_by_layer(
+    optimizer: torch.optim.Optimizer, layers: list[nn.Linear], steps: int, *, clear: bool = False
+) -> None:
+    """Train one layer after the other, each from its first step on."""
+    for layer in layers:
+        if clear:
+            optimizer.state.clear()
+        for _ in range(steps):
+            optimizer.zero_grad()
+            layer(torch.ones(1, 8)).square().sum().backward()
+            optimizer.step()
+
+
+@pytest.mark.parametrize("clear", [False, True])
+def test_the_recorder_counts_steps_itself(clear: bool, tmp_path: Path) -> None:
+    def made() -> tuple[list[nn.Linear], torch.optim.Optimizer]:
+        layers = [nn.Linear(8, 8, bias=False) for _ in range(4)]
+        return layers, torch.optim.AdamW(layer.weight for layer in layers)
+
+    layers, optimizer = made()
+    with StateRecorder(optimizer, tmp_path, every=5):
+        layer_by_layer(optimizer, layers[:2], 10, clear=clear)
+    assert load(tmp_path).steps == [5, 10, 15, 20]
+    # In another process: the states tell 10 steps, and the snapshots which of them these are.
+    state = optimizer.state_dict()
+    layers, optimizer = made()
+    with StateRecorder(optimizer, tmp_path, every=5):
+        optimizer.load_state_dict(state)
+        layer_by_layer(optimizer, layers[2:], 10, clear=clear)
+        assert load(tmp_path).steps == [5, 10, 15, 20, 25, 30, 35, 40]
+    with StateRecorder(optimizer, tmp_path / "at", every=5, start=100):
+        optimizer.load_state_dict(made()[1].state_dict())  # without states
+        layer_by_layer(optimizer, layers[:1], 5)
+    assert load(tmp_path / "at").steps == [105]
+
+
+def test_steps_that_are_skipped_do_not_count(tmp_path: Path) -> None:
+    weight = nn.Parameter(torch.ones(8, 8))
+    ours = qmaps.optim.AdamW([weight], nonfinite="skip")
+    fused = torch.optim.AdamW([weight], fused=True)
+    recorders = [StateRecorder(ours, tmp_path / "a"), StateRecorder(fused, tmp_path / "b")]
+    for number in range(4):
+        weight.grad = torch.full((8, 8), float("nan") if number == 1 else 1.0)
+        fused.found_inf = torch.tensor(float(number == 1))  # as torch.amp.GradScaler does
+        ours.step()
+        fused.step()
+    for recorder in recorders:
+        recorder.close()
+        states = load(recorder.folder)
+        assert states.steps == [1, 2, 3]
+        assert states.scalars("group0.param0") == {"step": 3}
+
+
+def test_the_optimizer_in_a_wrapper_of_accelerate(tmp_path: Path) -> None:
+    accelerate = pytest.importorskip("accelerate", reason="accelerate is not installed")
+    net = nn.Linear(80, 80)
+    prepared = accelerate.Accelerator(cpu=True).prepare(AdamW4bit(net.parameters()))
+    with (
+        StateRecorder(prepared, tmp_path, names=net) as recorder,
+        qmaps.Monitor(prepared, None, every=2) as monitor,
+    ):
+        for _ in range(2):
+            net(torch.ones(4, 80)).sum().backward()
+            prepared.step()
+    assert recorder.optimizer is prepared.optimizer
+    assert (load(tmp_path).optimizer, load(tmp_path).steps) == ("AdamW4bit", [1, 2])
+    assert {row["step"] for row in monitor.rows} == {2}
+
+
+def test_a_folder_is_free_after_an_error(tmp_path: Path) -> None:
+    class Broken(torch.optim.SGD):
+        def register_step_post_hook(self, hook: object) -> None:
+            raise KeyError("broken")
+
+    class Bare(torch.optim.Optimizer):
+        def __init__(self) -> None:
+            pass
+
+    with pytest.raises(KeyError, match="broken"):
+        StateRecorder(Broken(model().parameters()), tmp_path)
+    with pytest.raises(TypeError) as caught:
+        StateRecorder(Bare(), tmp_path)
+    assert str(caught.value) == "optimizer must be a torch.optim.Optimizer, got Bare"
+    StateRecorder(torch.optim.SGD(model().parameters()), tmp_path).close()
+
+
 def test_max_bytes_stops_recording(tmp_path: Path) -> None:
     net = model()
     optimizer = torch.optim.AdamW(net.parameters())

@@ -53,7 +53,7 @@ def test_a_recommendation_of_named_parameters(call, tmp_path: Path) -> None:
 
 def test_names_that_do_not_go_with_the_states(call, tmp_path: Path) -> None:
     out = tmp_path / "out"
-    for verb in ("sweep", "replay", "recommend", "design", "figures"):
+    for verb in ("sweep", "replay", "recommend", "figures"):
         assert call(f"{verb} states --names names.txt --out {out}") == (
             2,
             "",

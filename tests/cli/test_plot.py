@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from qmaps import analyze, figures, lab
+from qmaps.errors import CaptureError
 from qmaps.lab.frames import frame_of
-from qmaps.lab.plot import plots
+from qmaps.lab.plot import Plot, of_run, plots
 from qmaps.storage.files import write_frame
 from tests.figures.synthetic import FRAMES
 
@@ -35,8 +36,6 @@ def test_every_figure_is_listed(call) -> None:
     assert found["pareto_exp_avg"]["title"] == PICTURES["pareto_exp_avg"][0].title
     assert found["pareto_exp_avg"]["frame"] == "sweep/sweep.parquet"
     assert found["replay"]["frame"] == "replay/summary.parquet"
-    assert found["design"]["frame"] == "design/candidates.parquet"
-    assert found["speedup"]["frame"] is None
 
 
 def test_a_run_draws_what_figures_draws(call, run: Path, tmp_path: Path) -> None:
@@ -58,8 +57,8 @@ def test_states_and_frames_are_drawn_without_a_run(call, place: Path, tmp_path: 
     assert call(f"plot outliers {options}")[0] == 0
     assert call(f"plot outliers --run {tmp_path} --out {tmp_path}/r.png")[0] == 0
     assert (tmp_path / "o.png").read_bytes() == (tmp_path / "r.png").read_bytes()
-    FRAMES["stability"].to_parquet(tmp_path / "s.parquet")
-    assert call(f"plot stability --frame {tmp_path}/s.parquet --out {tmp_path}/s.svg")[0] == 0
+    FRAMES["pareto"].to_parquet(tmp_path / "s.parquet")
+    assert call(f"plot pareto_exp_avg --frame {tmp_path}/s.parquet --out {tmp_path}/s.svg")[0] == 0
     assert (tmp_path / "s.svg").read_text().startswith("<?xml")
 
 
@@ -74,6 +73,13 @@ def test_a_pareto_figure_sweeps_the_states(call, place: Path, tmp_path: Path, mo
     assert (tmp_path / "p.png").read_bytes() == (tmp_path / "q.png").read_bytes()
 
 
+def test_a_figure_of_another_package_without_a_file_of_its_own(tmp_path: Path) -> None:
+    dots = Plot("dots", "Dots", "", "", figures.pareto)
+    with pytest.raises(CaptureError) as caught:
+        of_run(dots, tmp_path)
+    assert str(caught.value) == f"run='{tmp_path}' does not have a frame for dots"
+
+
 BAD = {
     "plot pareto --run .": "figure='pareto' is not a figure; qmaps plot --list shows all "
     f"{len(plots())}; nearest match: pareto_exp_avg",
@@ -84,7 +90,6 @@ BAD = {
     "plot replay --run .": "run='.' does not have the frame of replay (replay/summary.parquet)",
     "plot outliers --run .": "run='.' does not have the frame of outliers "
     "(frames/outliers.parquet)",
-    "plot speedup --run .": "run='.' does not have a frame for speedup",
     "plot loss_curves --states states": "figure='loss_curves' cannot be drawn from states; give a "
     "run folder or a frame",
     "plot replay --frame names.txt": "frame='names.txt' cannot be read as a Parquet file",

@@ -39,6 +39,7 @@ from qmaps.engines.step_scalars import (
     UnbiasedRest,
     Warmed,
     power,
+    values_at,
 )
 from qmaps.optim.base import QuantizedOptimizer
 from tests.cuda.emulation import EmulatedEngine, build
@@ -515,8 +516,8 @@ def test_step_scalars_have_the_hosts_bits(
 ) -> None:
     library = build(
         f'#include "block.hpp"\n{source_of("begin.cuh")}'
-        'extern "C" double value(const qmaps::StepScalar* given, std::uint64_t step) {\n'
-        "    return qmaps::value_of(*given, step);\n}\n",
+        'extern "C" double value(const qmaps::StepScalar* given, std::uint64_t step, '
+        "float before) {\n    return qmaps::value_of(*given, step, before);\n}\n",
         request.config.cache.mkdir("cuda-emulation"),
     )
     library.value.restype = ctypes.c_double
@@ -525,8 +526,11 @@ def test_step_scalars_have_the_hosts_bits(
         for name in ("kind", "a", "b", "c"):
             given[name] = getattr(constant, name)
         for step in (1, 2, 3, 6, 7, 8, 99, 1000, 54321, 100_000, 2**24 + 1, 2**33 + 1):
-            found = library.value(ctypes.c_void_p(given.ctypes.data), ctypes.c_uint64(step))
-            assert found.hex() == constant.at(step).hex(), (constant, step)
+            before = 0.75 ** min(step, 300)
+            arguments = ctypes.c_void_p(given.ctypes.data), ctypes.c_uint64(step)
+            found = library.value(*arguments, ctypes.c_float(before))
+            (expected,) = values_at([constant], step, ctypes.c_float(before).value)
+            assert found.hex() == expected.hex(), (constant, step)
 
 
 @pytest.mark.parametrize("exponent", [0, 1, 2, 3, 1000, 123456])

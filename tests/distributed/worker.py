@@ -39,7 +39,7 @@ from qmaps.distributed.rows import by_rows
 from qmaps.distributed.shards import local, shard_of
 from qmaps.engines.backends import use_backend
 from qmaps.engines.native.tensors import supports
-from qmaps.engines.step import COUNTS
+from qmaps.engines.step import NUMBERS
 from qmaps.errors import BadTypeError, BadValueError
 from qmaps.optim import (
     LAMB,
@@ -119,8 +119,8 @@ def assert_same(ours: QuantizedOptimizer, theirs: QuantizedOptimizer) -> None:
         for name, value in ours.state[p].items():
             found = theirs.state[q][name]
             assert type(found) is type(value), name
-            if name in COUNTS or not isinstance(value, QuantizedTensor):
-                assert torch.equal(found, value if name in COUNTS else cut(q, value)), name
+            if name in NUMBERS or not isinstance(value, QuantizedTensor):
+                assert torch.equal(found, value if name in NUMBERS else cut(q, value)), name
                 continue
             assert torch.equal(cut(q, value.codes()), found.codes()), name
             assert torch.equal(cut(q, value.dequantize()), found.dequantize()), name

@@ -6,22 +6,13 @@ those of real states.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 import pandas as pd
 
+from tests.figures.checks import Subject
+
 PAIR = "tensor/DE@4s + tensor/linear@4u"
 OTHER = "B128/linear@3s + B128/linear@3u"
-
-
-@dataclass(frozen=True)
-class Subject:
-    """A frame that a figure draws, the columns that it needs, and how many axes it then shows."""
-
-    frame: pd.DataFrame
-    needed: str
-    panels: int
 
 
 def codebook(size: int, signed: bool) -> np.ndarray:
@@ -90,25 +81,6 @@ def first_code_error() -> pd.DataFrame:
         frames.append(frame)
     frame = pd.concat(frames, ignore_index=True)
     frame.loc[2, ["mean_abs_error", "mean_rel_error"]] = np.nan, 0.0
-    return frame
-
-
-def error_per_decade() -> pd.DataFrame:
-    decade = np.arange(6)
-    share = np.array([0.3, 0.3, 0.2, 0.1, 0.1, 0.0])
-    frame = pd.concat(
-        pd.DataFrame(
-            {"quantizer": name, "decade": decade, "elements": 1000 * share, "share": share,
-             "mean_rel_error": error, "mean_update_error": error / 2, "zeros": zeros}
-        )
-        for name, error, zeros in (
-            ("logB256/log2@8u", np.full(6, 0.01), np.zeros(6)),
-            ("B256/linear0@8u", np.minimum(1e-3 * 10.0**decade, 1), decade > 2),
-        )
-    ).reset_index(drop=True)  # fmt: skip
-    # No element is that small; one decade is exact.
-    frame.loc[frame["decade"] == 5, ["mean_rel_error", "mean_update_error", "zeros"]] = np.nan
-    frame.loc[0, "mean_rel_error"] = 0.0
     return frame
 
 
@@ -285,181 +257,12 @@ def replay_updates() -> pd.DataFrame:
     )
 
 
-def design() -> pd.DataFrame:
-    """Each kind of candidate for each moment, some of them beyond the edges."""
-    rows = [
-        {
-            "moment": moment,
-            "quantizer": f"{moment} {designed} {stochastic}",
-            "bits_per_element": 4.25 - 0.125 * designed - 0.01 * stochastic,
-            "step_cost": cost,
-            "displacement_error": error * (0.3 if designed else 1.0),
-            "designed": designed,
-            "stochastic": stochastic,
-            "chosen": designed and stochastic,
-        }
-        for moment in ("both", "first", "second")
-        for designed in (True, False)
-        for stochastic, error, cost in ((True, 0.02, 0.01), (False, 0.07, 0.004))
-    ]
-    rows[2] |= {"displacement_error": 3e7, "step_cost": 7.2}
-    rows[3] |= {"displacement_error": np.nan, "step_cost": np.nan}
-    return pd.DataFrame(rows)
-
-
-def stability() -> pd.DataFrame:
-    """A setting whose runs are all stable, one with a few unstable runs, one without a stable."""
-    random = np.random.default_rng(0)
-    rows = []
-    for setting, unstable in (("32 bits", 0), ("B2048/DE@4u", 3), ("tensor/linear0@8u", 10)):
-        losses = 2 + 0.1 * random.random(10)
-        losses[:unstable] = np.where(np.arange(unstable) % 2, np.nan, 9.0)
-        for number, loss in enumerate(losses):
-            rows.append({"setting": setting, "loss": loss, "unstable": number < unstable})
-    return pd.DataFrame(rows)
-
-
-def speedup() -> pd.DataFrame:
-    rows = []
-    for number, label in enumerate(("32-bit", "B2048/tree@8s", "B2048/tree@4s")):
-        rows += [
-            ("GPUs", label, gpus, 128 * gpus, gpus * (0.5 + 0.1 * number)) for gpus in (1, 2, 4, 8)
-        ]
-        for sub_batch in (128, 256, 512, 1024):
-            value = 4 + number - abs(sub_batch - 256) / 256
-            rows.append(("sub-batch", label, 8, sub_batch, value))
-    return pd.DataFrame(rows, columns=["panel", "quantizer", "gpus", "sub_batch", "speedup"])
-
-
-def bin_changes() -> pd.DataFrame:
-    step = np.arange(1, 102, 5)
-    return pd.concat(
-        pd.DataFrame(
-            {"parameter": parameter, "width": f"{bits} bits", "setting": setting, "step": step,
-             "bin_change": size * 2.0 ** (bits - 12) * np.exp(-step / 40) * (step < end)}
-        )
-        for parameter, size in (("0.weight", 3.0), ("3.bias", 0.4))
-        for bits in (12, 10, 8)
-        for setting, end in (("nearest", 60), ("stochastic", 200))
-    ).reset_index(drop=True)  # fmt: skip
-
-
-def update_histogram() -> pd.DataFrame:
-    random = np.random.default_rng(2)
-    edges = np.r_[0.0, 2.0 ** np.arange(-8, 5), np.inf]
-    frames = []
-    for parameter, zeros in (("0.weight", 0), ("3.bias", 300)):
-        for setting, middle in (("N = 1", -2), ("N = 8", 1)):
-            size = 2.0 ** random.normal(middle, 2, size=2000)
-            size[:zeros] = 0
-            share = np.histogram(size, edges)[0] / size.size
-            frames.append(
-                pd.DataFrame(
-                    {"parameter": parameter, "setting": setting, "bin_left": edges[:-1],
-                     "bin_right": edges[1:], "share": share, "cumulative": share.cumsum()}
-                )
-            )  # fmt: skip
-    return pd.concat(frames, ignore_index=True)
-
-
-def convergence_bound() -> pd.DataFrame:
-    step = np.arange(1, 101)
-    return pd.concat(
-        pd.DataFrame(
-            {"setting": f"{bits} bits", "seed": seed, "step": step,
-             "gap": 9 / step + 2.0**-bits + seed / 100, "bound": 90 / step + 2.0 ** (4 - bits)}
-        )
-        for bits in (12, 10, 8)
-        for seed in (0, 1)
-    ).reset_index(drop=True)  # fmt: skip
-
-
-def sensitivity() -> pd.DataFrame:
-    """Two runs over two hyperparameters, one of which spans decades, with two seeds."""
-    values = {"lr": (1e-3, 2e-3, 4e-3), "eps": (1e-8, 1e-7, 1e-6)}
-    rows = [
-        {
-            "parameter": parameter,
-            "value": value,
-            "run": run,
-            "seed": seed,
-            "loss": 2 + 0.1 * place + 0.01 * seed + shift,
-        }
-        for parameter, points in values.items()
-        for run, shift in (("32-bit", 0.0), ("8-bit", 0.02))
-        for place, value in enumerate(points)
-        for seed in (0, 1)
-    ]
-    return pd.DataFrame(rows)
-
-
-def error_curves() -> pd.DataFrame:
-    step = np.arange(50, 1050, 50)
-    frame = pd.concat(
-        pd.DataFrame(
-            {"panel": panel, "run": run, "step": step,
-             "train": size * np.exp(-step / 200) + shift,
-             "test": size * np.exp(-step / 300) + 0.02 + shift}
-        )
-        for panel, size in (("large", 0.3), ("small", 0.6))
-        for run, shift in (("32-bit", 0.0), ("8-bit", 0.001))
-    )  # fmt: skip
-    return frame.sample(frac=1, random_state=0).sort_values(["panel", "run"], kind="stable")
-
-
-def bit_fields() -> pd.DataFrame:
-    """Two types, one with a field that moves."""
-    layouts = {
-        ("moving", 0.5): ["sign", "flag", "tree", "tree"],
-        ("moving", 0.01): ["sign", "zeros", "flag", "tree"],
-        ("fixed", 0.5): ["sign", "exponent", "exponent", "tree"],
-        ("fixed", 0.01): ["sign", "exponent", "exponent", "tree"],
-    }
-    rows = [
-        {"map": name, "value": value, "decoded": 1.1 * value, "bit": bit,
-         "set": (number + bit) % 2, "field": field}
-        for number, ((name, value), fields) in enumerate(layouts.items())
-        for bit, field in enumerate(fields)
-    ]  # fmt: skip
-    return pd.DataFrame(rows)
-
-
 SUBJECTS = {
-    "bin_changes": Subject(
-        bin_changes(),
-        "parameter width setting step bin_change",
-        6,
-    ),
-    "bit_fields": Subject(
-        bit_fields(),
-        "map value decoded bit set field",
-        2,
-    ),
     "code_pairs": Subject(
         code_pairs(),
         "quantizer code_first code_second value_first value_second size_first size_second "
         "use mean_abs_error mean_rel_error",
         6 + 3,  # two quantizers, three quantities, a colour bar for each of those
-    ),
-    "convergence_bound": Subject(
-        convergence_bound(),
-        "setting seed step gap bound",
-        3,
-    ),
-    "design": Subject(
-        design(),
-        "moment quantizer bits_per_element step_cost displacement_error designed stochastic chosen",
-        6,
-    ),
-    "error_curves": Subject(
-        error_curves(),
-        "panel run step train test",
-        4,
-    ),
-    "error_per_decade": Subject(
-        error_per_decade(),
-        "quantizer decade share mean_rel_error mean_update_error zeros",
-        3,
     ),
     "first_code_error": Subject(
         first_code_error(),
@@ -496,16 +299,6 @@ SUBJECTS = {
         "quantizer normalizer map bits_per_element error error_name on_frontier is_limit",
         1,
     ),
-    "sensitivity": Subject(
-        sensitivity(),
-        "parameter value run seed loss",
-        2,
-    ),
-    "speedup": Subject(
-        speedup(),
-        "panel quantizer gpus sub_batch speedup",
-        2,
-    ),
     "replay": Subject(
         replay(),
         "quantizer step_cost update_gain update_noise largest_update stalled_share_first "
@@ -529,20 +322,10 @@ SUBJECTS = {
         "quantizer progress displacement_error displacement_gain explosion_share zero_point_share",
         5,
     ),
-    "stability": Subject(
-        stability(),
-        "setting loss unstable",
-        2,
-    ),
     "update_error": Subject(
         update_error(),
         "quantizer mean_abs_error median_rel_error mean_rel_error p99_rel_error max_rel_error",
         2,
-    ),
-    "update_histogram": Subject(
-        update_histogram(),
-        "parameter setting bin_left bin_right share cumulative",
-        4,
     ),
 }
 """What the tests that hold for every figure need to know of each."""

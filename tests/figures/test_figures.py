@@ -3,20 +3,15 @@
 from __future__ import annotations
 
 import functools
-import re
 import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 from itertools import combinations
 from pathlib import Path
-from xml.etree import ElementTree
 
-import matplotlib as mpl
 import numpy as np
 import pandas as pd
 import pytest
-from matplotlib.axes import Axes
-from matplotlib.cbook import is_math_text
 from matplotlib.colors import LogNorm, to_hex
 from matplotlib.figure import Figure
 from matplotlib.text import Annotation, Text
@@ -24,12 +19,11 @@ from matplotlib.text import Annotation, Text
 from qmaps import figures
 from qmaps.errors import BadValueError, OutputError
 from qmaps.figures._text import as_text
-from tests.figures import synthetic
+from tests.figures import checks, synthetic
+from tests.figures.checks import legend, shown
 from tests.figures.synthetic import FRAMES, OTHER, PAIR, SUBJECTS
 
 NAMES = sorted(FRAMES)
-NEEDED = {name: each.needed for name, each in SUBJECTS.items()}
-PANELS = {name: each.panels for name, each in SUBJECTS.items()}
 
 
 def fresh(name: str, frame: pd.DataFrame | None = None) -> Figure:
@@ -44,14 +38,6 @@ def draw(name: str, frame: pd.DataFrame | None = None) -> Figure:
     return once(name) if frame is None else fresh(name, frame)
 
 
-def shown(figure: Figure) -> list[Axes]:
-    return [axis for axis in figure.axes if axis.get_visible()]
-
-
-def legend(figure: Figure, which: int = 0) -> list[str]:
-    return [text.get_text() for text in figure.legends[which].get_texts()]
-
-
 def test_every_figure_is_tested() -> None:
     assert set(NAMES) == set(figures.FIGURES)
     assert set(figures.__all__) >= {"save", *NAMES}
@@ -62,64 +48,27 @@ def test_every_figure_is_tested() -> None:
 
 @pytest.mark.parametrize("name", NAMES)
 def test_these_columns_are_enough(name: str) -> None:
-    figure = draw(name, FRAMES[name][NEEDED[name].split()])
-    assert isinstance(figure, Figure)
-    assert len(shown(figure)) == PANELS[name]
+    checks.columns_are_enough(getattr(figures, name), SUBJECTS[name])
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_each_missing_column_is_named(name: str) -> None:
-    needed = NEEDED[name].split()
-    for column in needed:
-        with pytest.raises(BadValueError) as caught:
-            draw(name, FRAMES[name].drop(columns=column))
-        assert str(caught.value) == (
-            f"frame lacks {column}; {name} needs the columns {', '.join(needed)}"
-        )
-    with pytest.raises(BadValueError) as caught:
-        draw(name, pd.DataFrame())
-    assert str(caught.value) == (
-        f"frame lacks {', '.join(needed)}; {name} needs the columns {', '.join(needed)}"
-    )
+    checks.missing_columns_are_named(name, getattr(figures, name), SUBJECTS[name])
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_a_frame_without_rows_is_refused(name: str) -> None:
-    with pytest.raises(BadValueError) as caught:
-        draw(name, FRAMES[name].iloc[:0])
-    assert str(caught.value) == f"frame has no rows; {name} needs at least one"
+    checks.a_frame_without_rows_is_refused(name, getattr(figures, name), SUBJECTS[name])
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_the_frame_is_left_alone(name: str) -> None:
-    before = FRAMES[name].copy()
-    fresh(name)
-    pd.testing.assert_frame_equal(FRAMES[name], before)
+    checks.the_frame_is_left_alone(getattr(figures, name), SUBJECTS[name])
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_text_is_there_legible_and_inside(name: str) -> None:
-    figure = draw(name)
-    figure.draw_without_rendering()
-    page = figure.bbox.padded(1)
-    found = [figure.get_supxlabel(), figure.get_supylabel()]
-    for axis in shown(figure):
-        found += [axis.get_xlabel(), axis.get_ylabel()]
-        labels = [
-            *axis.get_xticklabels(),
-            *axis.get_yticklabels(),
-            axis.xaxis.label,
-            axis.yaxis.label,
-        ]
-        for text in (*labels, axis.title, *axis.texts, *figure.texts):
-            if text.get_text() and text.get_visible():
-                assert text.get_fontsize() >= 9
-        for text in (axis.xaxis.label, axis.yaxis.label, axis.title):
-            box = text.get_window_extent()
-            if text.get_text():
-                assert page.x0 <= box.x0 < box.x1 <= page.x1
-                assert page.y0 <= box.y0 < box.y1 <= page.y1
-    assert len([label for label in found if label]) >= 2
+    checks.text_is_legible_and_inside(draw(name))
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -128,22 +77,7 @@ def test_equal_figures_give_equal_bytes_whatever_the_users_settings(
 ) -> None:
     # What makes SVG differ from run to run lies in `save`; two figures show it, one with an image.
     kinds = {"outliers": ("png", "svg"), "pareto": ("png", "svg", "pdf")}.get(name, ("png",))
-    figure = fresh(name)
-    for kind in kinds:
-        figures.save(figure, tmp_path / f"a.{kind}", dpi=50)
-    users = {"axes.grid": False, "font.size": 21, "lines.linewidth": 7, "axes.facecolor": "red",
-             "savefig.bbox": "tight", "figure.facecolor": "green", "svg.hashsalt": "x"}  # fmt: skip
-    with mpl.rc_context(users):
-        figure = fresh(name)
-        for kind in kinds:
-            figures.save(figure, tmp_path / f"b.{kind}", dpi=50)
-        assert {key: mpl.rcParams[key] for key in users} == users
-    for kind, start in zip(kinds, (b"\x89PNG", b"<?xml", b"%PDF"), strict=False):
-        written = (tmp_path / f"a.{kind}").read_bytes()
-        assert written.startswith(start)
-        assert written == (tmp_path / f"b.{kind}").read_bytes()
-        assert not re.search(rb"<dc:date>|20\d\d-\d\d-\d\dT", written)
-    assert len(list(tmp_path.iterdir())) == 2 * len(kinds)
+    checks.equal_figures_give_equal_bytes(getattr(figures, name), SUBJECTS[name], tmp_path, kinds)
 
 
 @pytest.mark.parametrize("name", ["code_pairs", "first_code_error"])
@@ -708,283 +642,12 @@ def test_replays_show_each_pair_on_its_line(name: str) -> None:
         assert len(drawn) == 1 or legend(draw(name)) == ["first moment", "second moment"]
 
 
-# design
-
-
-def test_design_draws_each_candidate_by_its_kind() -> None:
-    frame = FRAMES["design"]
-    shown_axes = draw("design").axes
-    assert [axis.get_title() for axis in shown_axes[:3]] == [
-        "first moment, the other in 32 bits", "second moment, the other in 32 bits",
-        "both moments",
-    ]  # fmt: skip
-    for column, moment in enumerate(("first", "second", "both")):
-        rows = frame[frame["moment"] == moment]
-        for axis, name in (
-            (shown_axes[column], "step_cost"),
-            (shown_axes[column + 3], "displacement_error"),
-        ):
-            kinds = axis.lines[:4]
-            for line, (designed, stochastic) in zip(
-                kinds, [(True, True), (True, False), (False, True), (False, False)], strict=True
-            ):
-                own = rows[(rows["designed"] == designed) & (rows["stochastic"] == stochastic)]
-                wanted = own[name].fillna(np.inf).clip(1e-6, 1.0)
-                np.testing.assert_allclose(line.get_xdata(), own["bits_per_element"])
-                np.testing.assert_allclose(line.get_ydata(), wanted)
-                assert (line.get_markerfacecolor() == "none") != stochastic
-            ring = axis.lines[4]
-            np.testing.assert_allclose(
-                ring.get_xdata(), rows.loc[rows["chosen"], "bits_per_element"]
-            )
-    texts = [[text.get_text() for text in axis.texts] for axis in shown_axes]
-    assert texts == [[], [], ["2 at or above the edge"], [], [], ["2 at or above the edge"]]
-    assert legend(draw("design")) == [
-        "new codebook, stochastic rounding", "new codebook, to nearest",
-        "known maps, stochastic rounding", "known maps, to nearest", "chosen",
-    ]  # fmt: skip
-
-
-# stability
-
-
-def test_stability_tells_stable_runs_from_others() -> None:
-    frame = FRAMES["stability"]
-    runs, shares = draw("stability").axes
-    assert [label.get_text() for label in runs.get_yticklabels()] == list(frame["setting"].unique())
-    assert [bar.get_width() for bar in shares.patches] == [0, 30, 100]
-    stable, unstable = runs.lines[1:3]
-    part = frame[frame["setting"] == "B2048/DE@4u"]
-    assert list(stable.get_xdata()) == list(part["loss"][~part["unstable"]])
-    # Beyond the axis, which ends where stable runs do, and NaN: both at its edge.
-    assert list(unstable.get_xdata()) == [runs.get_xlim()[1]] * 3
-    assert 2.0 < runs.get_xlim()[1] < 2.2
-    heights = np.concatenate([stable.get_ydata(), unstable.get_ydata()])
-    assert len(set(heights)) == 10
-    assert np.abs(heights - 1).max() <= 0.25
-
-
-def test_stability_without_a_stable_run() -> None:
-    frame = pd.DataFrame({"setting": "a", "loss": [3.0, np.nan], "unstable": True})
-    runs, _ = draw("stability", frame).axes
-    assert runs.get_xlim() == (2.0, 4.0)
-    runs, _ = draw("stability", frame.assign(loss=np.nan)).axes
-    assert runs.get_xlim() == (0.0, 1.0)
-
-
-def test_stability_says_what_settings_are() -> None:
-    figure = figures.stability(FRAMES["stability"], unit="bits", label="bits | map")
-    assert figure.axes[0].get_xlabel() == "final loss (bits)"
-    assert figure.axes[0].get_ylabel() == "bits | map"
-
-
-# speedup
-
-
-def test_speedup_draws_both_panels() -> None:
-    frame = FRAMES["speedup"]
-    figure = draw("speedup")
-    for axis, panel, across in zip(
-        figure.axes, ["GPUs", "sub-batch"], ["gpus", "sub_batch"], strict=True
-    ):
-        part = frame[frame["panel"] == panel]
-        for line, (_, rows) in zip(axis.lines, part.groupby("quantizer", sort=False), strict=False):
-            assert np.array_equal(line.get_xdata(), rows[across])
-            assert np.array_equal(line.get_ydata(), rows["speedup"])
-    assert [len(axis.lines) for axis in figure.axes] == [4, 3]
-    assert list(figure.axes[0].lines[3].get_ydata()) == [1, 8]
-    assert legend(figure) == [*frame["quantizer"].unique(), "as many times as devices"]
-    assert figure.axes[1].get_xlabel() == "sub-batch (samples), 8 devices"
-
-
-# bin_changes
-
-
-def test_bin_changes_have_a_panel_per_parameter_and_width() -> None:
-    frame = FRAMES["bin_changes"]
-    figure = draw("bin_changes")
-    keys = frame[["parameter", "width"]].drop_duplicates().itertuples(index=False)
-    for axis, (parameter, width) in zip(figure.axes, keys, strict=True):
-        part = frame[(frame["parameter"] == parameter) & (frame["width"] == width)]
-        for line, (_, rows) in zip(axis.lines, part.groupby("setting", sort=False), strict=True):
-            assert np.array_equal(line.get_xdata(), rows["step"])
-            assert np.array_equal(line.get_ydata(), rows["bin_change"])
-    assert [axis.get_title("left") for axis in figure.axes[:3]] == ["12 bits", "10 bits", "8 bits"]
-    assert figure.axes[3].get_ylabel() == "3.bias"
-    assert legend(figure) == ["nearest", "stochastic"]
-    assert figure.axes[0].get_yscale() == "symlog"  # no change at all is shown too
-    assert figure.axes[0].get_ylim()[0] == 0
-
-
-# update_histogram
-
-
-def test_update_histogram_draws_shares_and_their_sum() -> None:
-    frame = FRAMES["update_histogram"]
-    figure = draw("update_histogram")
-    keys = frame[["parameter", "setting"]].drop_duplicates().itertuples(index=False)
-    for axis, (parameter, setting) in zip(figure.axes, keys, strict=True):
-        part = frame[(frame["parameter"] == parameter) & (frame["setting"] == setting)]
-        bars = axis.patches[0].get_data()
-        assert np.array_equal(bars.values, part["share"])
-        assert bars.edges[0] == 2.0**-9  # where updates of 0 are
-        assert bars.edges[-1] == axis.get_xlim()[1] == 2.0**5
-        assert np.array_equal(axis.lines[0].get_ydata(), part["cumulative"][:-1])
-        below = [
-            part.loc[part["bin_right"] == place, "cumulative"].item() for place in (1 / 8, 0.5)
-        ]
-        assert [text.get_text() for text in axis.texts] == [
-            f"{below[0]:.0%} < $\\delta/8$",
-            f"{below[1]:.0%} < $\\delta/2$",
-        ]
-    assert [axis.get_title("left") for axis in figure.axes[:2]] == ["N = 1", "N = 8"]
-
-
-def test_update_histogram_leaves_a_panel_without_data_empty() -> None:
-    frame = FRAMES["update_histogram"]
-    gone = (frame["parameter"] == "3.bias") & (frame["setting"] == "N = 8")
-    assert not draw("update_histogram", frame[~gone]).axes[3].has_data()
-
-
-# convergence_bound
-
-
-def test_convergence_bound_draws_runs_their_mean_and_the_bound() -> None:
-    frame = FRAMES["convergence_bound"]
-    figure = draw("convergence_bound")
-    for axis, (name, part) in zip(shown(figure), frame.groupby("setting", sort=False), strict=True):
-        assert axis.get_title("left") == name
-        first, second = (rows["gap"].to_numpy() for _, rows in part.groupby("seed"))
-        runs = [line.get_ydata() for line in axis.lines]
-        assert np.array_equal(runs[0], first)
-        assert np.array_equal(runs[1], second)
-        assert np.allclose(runs[2], (first + second) / 2)
-        assert np.allclose(runs[3], part["bound"][:100])
-        assert axis.get_xscale() == axis.get_yscale() == "log"
-        loose = runs[3][-1] / runs[2][-1]
-        assert axis.texts[0].get_text() == f"at the end the bound is\n{loose:,.0f} times the mean"
-    assert legend(figure) == ["runs", "mean", "bound"]
-
-
-# sensitivity
-
-
-def test_sensitivity_joins_means_and_marks_seeds() -> None:
-    left, right = draw("sensitivity").axes
-    assert (left.get_xlabel(), right.get_xlabel()) == ("lr", "eps")
-    assert (left.get_xscale(), right.get_xscale()) == ("linear", "log")
-    mean, seeds, other, _ = left.lines
-    assert list(mean.get_xdata()) == [1e-3, 2e-3, 4e-3]
-    assert np.allclose(mean.get_ydata(), [2.005, 2.105, 2.205])
-    assert np.allclose(other.get_ydata(), mean.get_ydata() + 0.02)
-    assert np.allclose(sorted(seeds.get_ydata()), [2, 2.01, 2.1, 2.11, 2.2, 2.21])
-    assert legend(draw("sensitivity")) == ["32-bit", "8-bit"]
-
-
-# error_per_decade
-
-
-def test_error_per_decade_breaks_where_nothing_is_and_shows_how_much_is() -> None:
-    frame = FRAMES["error_per_decade"]
-    figure = draw("error_per_decade")
-    for axis, name in zip(
-        figure.axes, ["mean_rel_error", "mean_update_error", "zeros"], strict=True
-    ):
-        assert axis.get_yscale() == ("linear" if name == "zeros" else "log")
-        assert axis.get_xlim() == (-0.6, 4.6)  # no element lies in decade 5
-        for line, (_, rows) in zip(axis.lines, frame.groupby("quantizer", sort=False), strict=True):
-            expected = 100 * rows[name] if name == "zeros" else rows[name].where(rows[name] > 0)
-            assert list(line.get_xdata()) == list(range(6))
-            assert np.array_equal(line.get_ydata(), expected.astype(float), equal_nan=True)
-    assert np.isnan(figure.axes[0].lines[0].get_ydata()[[0, 5]]).all()
-    heights = [bar.get_height() for bar in figure.axes[2].patches]
-    assert np.allclose(heights, [30, 30, 20, 10, 10, 0])
-    assert legend(figure) == [
-        "logB256/log2@8u", "B256/linear0@8u", "elements of the decade (%)",
-    ]  # fmt: skip
-
-
-# error_curves
-
-
-def test_error_curves_draw_both_errors_of_each_net_in_per_cent() -> None:
-    frame = FRAMES["error_curves"]
-    figure = draw("error_curves")
-    keys = [(panel, split) for panel in ("large", "small") for split in ("train", "test")]
-    for axis, (panel, split) in zip(figure.axes, keys, strict=True):
-        for line, run in zip(axis.lines, ("32-bit", "8-bit"), strict=True):
-            own = frame[(frame["panel"] == panel) & (frame["run"] == run)].sort_values("step")
-            assert np.array_equal(line.get_xdata(), own["step"])
-            assert np.array_equal(line.get_ydata(), 100 * own[split])
-        assert axis.get_ylim()[0] == 0
-        assert len({line.get_linestyle() for line in axis.lines}) == 2
-    assert [axis.get_title("left") for axis in figure.axes[:2]] == [
-        "large: training data", "large: test data",
-    ]  # fmt: skip
-    assert legend(figure) == ["32-bit", "8-bit"]
-
-
-def test_error_curves_have_a_band_of_a_standard_deviation() -> None:
-    frame = FRAMES["error_curves"].assign(train_std=0.01, test_std=0.02)
-    figure = figures.error_curves(frame)
-    for axis, std in zip(figure.axes, (0.01, 0.02) * 2, strict=True):
-        for line, band in zip(axis.lines, axis.collections, strict=True):
-            corners = {tuple(corner) for corner in band.get_paths()[0].vertices.round(6)}
-            for x, y in zip(line.get_xdata(), line.get_ydata(), strict=True):
-                assert {(x, round(y - 100 * std, 6)), (x, round(y + 100 * std, 6))} <= corners
-
-
-# bit_fields
-
-
-def test_bit_fields_write_each_bit_under_its_field() -> None:
-    frame = FRAMES["bit_fields"]
-    figure = draw("bit_fields")
-    for axis, value in zip(figure.axes, (0.5, 0.01), strict=True):
-        assert axis.get_title("left") == f"{value:g}"
-        found = [(text.get_text(), text.get_position()) for text in axis.texts]
-        for place, name in enumerate(("moving", "fixed")):
-            part = frame[(frame["map"] == name) & (frame["value"] == value)]
-            here = [(text, x) for text, (x, y) in found if round(y) == place]
-            expected = [
-                (str(digit), bit) for digit, bit in zip(part["set"], part["bit"], strict=True)
-            ]
-            middles = part.groupby("field", sort=False)["bit"].mean()
-            expected += list(zip(middles.index, middles, strict=True))
-            assert here[:-1] == expected
-            assert here[-1][0] == f"= {1.1 * value:g}"
-    small = draw("bit_fields", frame.replace({"value": {0.01: 0.0000234}}))
-    assert small.axes[1].get_title("left") == "0.0000234"
-    smaller = draw("bit_fields", frame.replace({"value": {0.01: 1.25e-12}}))
-    assert smaller.axes[1].get_title("left") == "1.25e-12"
-    faces = {}
-    for cell, field in zip(figure.axes[0].patches[:4], frame["field"][:4], strict=True):
-        faces[field] = cell.get_facecolor()
-    assert len(set(faces.values())) == len(faces) == 3
-
-
 # Names of any kind
-
-
-ODD = ["$\\frac{1}$", "$", "$$ \\$ _a^b%{c}#&<d>", "two\nlines\x00\t", "x" * 500, "名前 имя"]
-NAMED = ("quantizer", "parameter", "setting", "run", "tensor", "normalizer", "group", "map")
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_names_are_literal_text_whatever_they_hold(name: str, tmp_path: Path) -> None:
-    frame = FRAMES[name].copy()
-    columns = [column for column in NAMED if column in frame and frame[column].dtype != float]
-    for column in columns:
-        known = {text: number for number, text in enumerate(dict.fromkeys(frame[column]))}
-        frame[column] = [f"{text} {ODD[known[text] % len(ODD)]}" for text in frame[column]]
-    figure = fresh(name, frame)
-    figures.save(figure, tmp_path / "odd.svg")
-    ElementTree.parse(tmp_path / "odd.svg")
-    found = [text.get_text() for text in figure.findobj(Text)]
-    odd = [text for text in found if "frac" in text or "lines" in text]
-    assert odd or not columns or name in ("convergence_bound",)
-    assert not any(map(is_math_text, odd))
-    assert not any("two\nlines" in text or "x" * 130 in text for text in found)
+    checks.names_are_literal_text(name, getattr(figures, name), SUBJECTS[name], tmp_path)
 
 
 def test_long_names_that_differ_in_their_middle_stay_apart() -> None:

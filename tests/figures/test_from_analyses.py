@@ -7,13 +7,9 @@ from collections.abc import Callable
 import numpy as np
 import pandas as pd
 import pytest
-import torch
-from torch import nn
 
 import qmaps
-from qmaps import analyze, figures, lpmm
-from qmaps.lpmm.quadratic import Case, beside_bound
-from qmaps.lpmm.underflow import Underflow
+from qmaps import analyze, figures
 from tests.analyze.test_analyze import PAIR, states
 
 PAIRS = [PAIR, "tensor/quantile@4s + rank1/linear@4u"]
@@ -34,11 +30,7 @@ def _pareto() -> pd.DataFrame:
 
 
 ANALYSES: dict[str, Callable[[], pd.DataFrame]] = {
-    "bit_fields": lambda: analyze.bit_fields([qmaps.quantizer("tensor/tree@8s").map], [0.25]),
     "code_pairs": lambda: analyze.code_pairs(states(), PAIRS),
-    "error_per_decade": lambda: analyze.error_per_decade(
-        {"v": states()["a"]["exp_avg_sq"]}, ["B256/DE@8u", "logB256/log2@8u"]
-    ),
     "first_code_error": lambda: analyze.first_code_error(states(), PAIRS),
     "map_curves": _maps,
     "histogram": lambda: analyze.histogram(states()["a"]["exp_avg_sq"], ["B128/DE@4u"]),
@@ -88,24 +80,3 @@ def test_collapsed_elements_are_the_last_bin_of_the_inverse_square_root() -> Non
     assert np.array_equal(bars.values, part["share"])
     assert list(spike.values) == [part["zero_share"].iloc[0]]
     assert list(spike.edges) == [part["bin_left"].iloc[-1], part["bin_right"].iloc[-1]]
-
-
-def test_figures_take_what_was_seen_of_updates_in_low_precision() -> None:
-    model = lpmm.convert(nn.Linear(8, 8))
-    optimizer = lpmm.LPMMSGD(model.named_parameters(), lr=0.1)
-    found = Underflow()
-    with optimizer.observed(found):
-        for _ in range(2):
-            model(torch.ones(2, 8)).square().mean().backward()
-            optimizer.step()
-    figure = figures.bin_changes(found.ratios().assign(width="12 bits", setting="stochastic"))
-    assert [len(axis.lines[0].get_xdata()) for axis in figure.axes] == [2, 2]
-    figure = figures.update_histogram(found.distribution().assign(setting="N = 1"))
-    figure.draw_without_rendering()
-    assert [len(axis.texts) for axis in figure.axes] == [2, 2]
-
-
-def test_a_figure_takes_runs_beside_their_bound() -> None:
-    case = Case(None, "", "tensor/DE@4s+sr")
-    figure = figures.convergence_bound(beside_bound(case, steps=3, seeds=2, dimension=8))
-    assert [len(axis.lines) for axis in figure.axes] == [4]

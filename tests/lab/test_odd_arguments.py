@@ -16,7 +16,6 @@ import qmaps
 import qmaps.capture.conversion
 from qmaps import lab, sweep
 from qmaps.cli import main
-from qmaps.distributed import speedup
 from qmaps.lab import workloads
 
 LONG = "x" * 300
@@ -51,7 +50,6 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     qmaps.capture.StateRecorder(optimizer, folder / "states").record()
     torch.save(optimizer.state_dict(), folder / "optimizer.pt")
     (folder / "broken_module.py").write_text("1 / 0")
-    (folder / "nan.json").write_text('{"hardware": {"nodes": NaN}}')
     return folder
 
 
@@ -65,10 +63,6 @@ UNWRITABLE = {  # command: what is said of an output, before any work
     "directory); give a writable folder",
     "sweep states --out /proc/none": "out='/proc/none' cannot be written (No such file or "
     "directory); give a writable folder",
-    "design states --out /proc/none": "out='/proc/none/design' cannot be written (No such file or "
-    "directory); give a writable folder",
-    "speedup --calibrate --out /proc/none": "out='/proc/none' cannot be written (No such file or "
-    "directory); give a writable folder",
     "convert optimizer.pt states --to torch --overwrite": "out='states' cannot be written (Is a "
     "directory); give a writable file",
     "capture digits --steps 5 --every 10": "every=10 would record none of the 5 steps",
@@ -80,7 +74,6 @@ REFUSED = {
     "memory broken_module:make": (
         "model='broken_module:make' raised ZeroDivisionError: division by zero"
     ),
-    "speedup --hardware nan.json": "hardware lacks 'name'",
     **UNWRITABLE,
 }
 
@@ -96,7 +89,6 @@ def test_what_cannot_be_is_told_before_any_work(
     monkeypatch.setattr(lab, "compare", works)
     monkeypatch.setattr(workloads, "train", works)
     monkeypatch.setattr(sweep, "run", works)
-    monkeypatch.setattr(speedup, "calibrate", works)
     monkeypatch.setattr("qmaps.capture.conversion.file.load_safely", works)
     code, out, err = call(shlex.split(command), capsys)
     assert (code, out, err) == (2, "", f"error: {REFUSED[command]}\n")
@@ -109,10 +101,9 @@ def test_what_cannot_be_is_told_before_any_work(
         *(f"figures --out {LONG}", f"sweep states --out {LONG}", f"figures states --out {LONG}"),
         *(f"convert {LONG} o --to torch", f"convert optimizer.pt {LONG} --to torch"),
         f"capture --checkpoint {LONG}",
-        *(f"train digits --table {LONG}", f"speedup --out {LONG}", f"speedup --hardware {LONG}"),
+        *(f"train digits --table {LONG}"),
         *(f"sweep states --spec B{NINES}/DE@4s", f"sweep states --spec B8{'x8' * 3000}/DE@4s"),
         *(f"sweep states --codebook m={LONG}", f"sweep states --step {NINES}", f"{LONG}{LONG}"),
-        *(f"design states --bits {LONG}", f"design states --bits {NINES}", f"design {LONG}"),
         *(f"plot {LONG}", f"plot replay --run {LONG}", f"plot replay --run . --out {LONG}.png"),
         *(f"compare {LONG} states", f"compare {LONG}.json {LONG}.json", f"recommend {LONG}"),
         *(f"recommend states --loss {NINES}", f"sweep states --markdown {LONG}"),
@@ -134,7 +125,6 @@ JSON = [
     "maps --json",
     "maps DE@4s --json",
     "sweep states --spec B128/DE@4s --spec tensor/lloyd@2s --out swept --json",
-    "design states --bits 2 --steps 2 --out designed --json",
     "figures states --out swept --json",
     "plot --json",
     "plot outliers --run swept --json",
@@ -146,7 +136,6 @@ JSON = [
     "capture digits --steps 1 --every 1 --out recorded --json",
     "memory digits --json",
     "memory torch.nn:Sequential --json",
-    "speedup --out sped --json",
 ]
 
 

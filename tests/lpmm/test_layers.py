@@ -437,6 +437,25 @@ def test_weights_of_maps_without_minus_1_survive_any_number_of_checkpoints(
         assert not torch.equal(model.weight.decode(), weights)
 
 
+def test_saved_codes_give_way_to_values_that_have_changed_and_are_checked() -> None:
+    torch.manual_seed(0)
+    model = lpmm.convert(nn.Linear(8, 4), "B32x8/DE@4s+sr", GRADS)
+    saved = model.state_dict()
+    saved["weight"].mul_(0.5)
+    other = lpmm.convert(nn.Linear(8, 4), "B32x8/DE@4s+sr", GRADS)
+    other.load_state_dict(saved)
+    assert torch.equal(other.bias.codes.packed, model.bias.codes.packed)
+    assert torch.allclose(other.weight.decode(), saved["weight"], atol=0.05)
+    assert not torch.allclose(other.weight.decode(), model.weight.decode(), atol=0.05)
+    saved["weight"].qmaps_codes["packed"] = torch.zeros(3, dtype=torch.uint8)
+    with pytest.raises(BadValueError) as caught:
+        other.load_state_dict(saved)
+    assert str(caught.value) == (
+        "qmaps_codes of 'weight' in state_dict: packed has 3 elements of torch.uint8; "
+        "B32x8/DE@4s+sr of shape (4, 8) needs 16 elements of torch.uint8"
+    )
+
+
 def test_nothing_that_is_not_finite_is_converted() -> None:
     model = nn.Linear(4, 4)
     with torch.no_grad():

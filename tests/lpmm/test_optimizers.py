@@ -23,13 +23,14 @@ def net(seed: int = 0) -> nn.Sequential:
     return nn.Sequential(nn.Linear(10, 7), nn.Tanh(), nn.Linear(7, 3))
 
 
-def data(number: int) -> tuple[Tensor, Tensor]:
+def data(number: int, dtype: torch.dtype = torch.float32) -> tuple[Tensor, Tensor]:
     generator = torch.Generator().manual_seed(number)
-    return torch.randn(4, 10, generator=generator), torch.randn(4, 3, generator=generator)
+    x, y = torch.randn(4, 10, generator=generator), torch.randn(4, 3, generator=generator)
+    return x.to(dtype), y.to(dtype)
 
 
 def backward(model: nn.Module, number: int) -> Tensor:
-    x, y = data(number)
+    x, y = data(number, next(model.parameters()).dtype)
     loss = (model(x) - y).square().mean()
     loss.backward()
     return loss
@@ -261,10 +262,15 @@ def test_accumulation_steps_are_a_number_of_micro_batches(n: Any) -> None:
     assert str(caught.value) == f"accumulation_steps={n!r} must be an int of at least 1"
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+@pytest.mark.parametrize(
+    "spec",
+    [PARAMS, "B32xbf16/linear@8s+sr", "powB64r8/e4m3@8s+sr", "rank1/DE@8s+sr", "B32x8/DE@4s+sr"],
+)
 @pytest.mark.parametrize("done", [3, 4])
-def test_training_resumes_bit_for_bit(done: int) -> None:
+def test_training_resumes_bit_for_bit(done: int, spec: str, dtype: torch.dtype) -> None:
     """Also in the middle of a step's micro-batches."""
-    straight = lpmm.convert(net(), PARAMS, GRADS)
+    straight = lpmm.convert(net().to(dtype), spec, GRADS)
     optimizer = sgd(straight, accumulation_steps=2)
     saved = io.BytesIO()
     for number in range(8):
@@ -272,7 +278,7 @@ def test_training_resumes_bit_for_bit(done: int) -> None:
             torch.save({"model": straight.state_dict(), "optimizer": optimizer.state_dict()}, saved)
         backward(straight, number)
         optimizer.step()
-    resumed = lpmm.convert(net(1), PARAMS, GRADS)
+    resumed = lpmm.convert(net(1).to(dtype), spec, GRADS)
     other = sgd(resumed, accumulation_steps=2)
     found = torch.load(io.BytesIO(saved.getvalue()), weights_only=True)
     resumed.load_state_dict(found["model"])

@@ -119,6 +119,9 @@ def test_linear0_holds_zero() -> None:
     close(values("linear0@4s"), [k / 7 for k in range(-7, 8)])
     assert 0.0 in values("linear0@8s")
     assert len(values("linear0@12s")) == 4095
+    assert values("linear0(full=true)@2s") == [-1, 0, 0.5, 1]
+    close(values("linear0(full=true)@3s"), [-1, -2 / 3, -1 / 3, 0, 1 / 6, 1 / 3, 2 / 3, 1])
+    assert values("linear0(full=true)@4u") == values("linear0@4u")
 
 
 def test_dynamic_exponent() -> None:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 from torch import nn
 
+from qmaps.lpmm import LPMMSGD
 from qmaps.optim import AdamW4bit, AdamW8bit, CPUOffloadOptimizer, Muon8bit
 
 MAKE = {
@@ -35,3 +38,18 @@ def test_a_compiled_training_step_has_the_same_bits(name: str) -> None:
         return param.detach()
 
     assert torch.equal(trained(compiled=True), trained(compiled=False))
+
+
+@pytest.mark.parametrize("name", [*MAKE, "LPMMSGD"])
+def test_a_whole_graph_is_refused_with_what_to_do(name: str) -> None:
+    make: Any = {**MAKE, "LPMMSGD": lambda params: LPMMSGD(params, lr=0.1)}[name]
+    param = nn.Parameter(torch.ones(80, 80))
+    optimizer = make([param])
+    param.grad = torch.ones(80, 80)
+    torch._dynamo.reset()
+    with pytest.raises(torch._dynamo.exc.Unsupported) as caught:
+        torch.compile(lambda: optimizer.step(), fullgraph=True, backend="eager")()
+    assert (
+        "optimizer.step() of qmaps cannot be part of a graph: compile without fullgraph=True, or "
+        "call it outside the compiled function" in str(caught.value)
+    )

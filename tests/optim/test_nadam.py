@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import copy
 import math
-import sys
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
@@ -13,7 +11,9 @@ import pytest
 import torch
 from torch import nn
 
+from qmaps.engines.backends import use_backend
 from qmaps.engines.step_scalars import nesterov_momentum, nesterov_product
+from qmaps.errors import BadTypeError, BadValueError
 from qmaps.optim import NAdam, NAdam4bit, NAdam8bit
 from tests.optim.one_step import assert_bits, given, step
 
@@ -37,7 +37,8 @@ def test_the_documented_operations(decoupled: bool, maximize: bool) -> None:
     m = f(0.9) * m + f(1 - 0.9) * g
     v = f(0.99) * v + f(1 - 0.99) * (g * g)
     now, following = (nesterov_momentum(0.9, 0.02, t) for t in (5, 6))
-    product = nesterov_product(0.9, 0.02, 5)
+    product = float(f(nesterov_product(0.9, 0.02, 4)))  # as states without `mu_product` go on
+    product = float(f(product * now))
     second = 0.99 * ((0.99 * 0.99) * (0.99 * 0.99))  # by squaring
     u = (
         f(0.01 * (1 - now) / (1 - product)) * g
@@ -62,23 +63,6 @@ def test_the_momentum_and_its_product(beta1: float, decay: float) -> None:
     assert nesterov_product(beta1, decay, 10**12) <= 2.0**-60
     assert nesterov_product(beta1, decay, 1) == nesterov_momentum(beta1, decay, 1)
     assert nesterov_product(beta1, decay, 0) == 1.0
-
-
-def test_threads_multiply_each_factor_once() -> None:
-    beta1, decay, steps = 0.9995, 50.0, range(0, 20_000, 7)
-    interval = sys.getswitchinterval()
-    sys.setswitchinterval(1e-6)
-    try:
-        with ThreadPoolExecutor(8) as pool:
-            found = list(
-                pool.map(lambda t: nesterov_product(beta1, decay, t), [*steps, *reversed(steps)])
-            )
-    finally:
-        sys.setswitchinterval(interval)
-    expected = [1.0]
-    for t in range(1, 20_000):
-        expected.append(expected[-1] * nesterov_momentum(beta1, decay, t))
-    assert found == [expected[t] for t in (*steps, *reversed(steps))]
 
 
 def trained(
@@ -122,10 +106,54 @@ def test_the_product_in_a_state_dict_is_that_of_torch() -> None:
     mine, other = (each.state_dict()["state"][0]["mu_product"] for each in (a, b))
     assert (mine.dtype, mine.shape) == (other.dtype, other.shape)
     assert torch.allclose(mine, other, rtol=1e-6, atol=0)
-    # Since a reset; the state itself has no product.
+    # Since a reset.
     _, c = trained(NAdam, 9, reset_every=4)
     assert c.state_dict()["state"][0]["mu_product"] == np.float32(nesterov_product(0.9, 4e-3, 1))
-    assert set(next(iter(c.state.values()))) == {"step", "reset_step", "exp_avg", "exp_avg_sq"}
+
+
+@pytest.mark.parametrize("engine", ["native", "reference"])
+def test_momenta_that_change_are_multiplied_as_they_were(engine: str) -> None:
+    def cycled(make: Any, resumed_after: int = 0) -> tuple[torch.Tensor, Any]:
+        param = nn.Parameter(torch.linspace(-1, 1, 6000))
+        optimizer = make([param])
+        for number in range(60):
+            if number == resumed_after > 0:
+                saved = copy.deepcopy(optimizer.state_dict())
+                optimizer = make([param])
+                optimizer.load_state_dict(saved)
+            optimizer.param_groups[0]["betas"] = (0.95 - 0.2 * (number % 30) / 30, 0.999)
+            param.grad = param.detach() + torch.linspace(1, -1, 6000).roll(number * 100)
+            optimizer.step()
+        return param.detach(), optimizer.state[param]["mu_product"]
+
+    with use_backend(engine):
+        ours, product = cycled(NAdam)
+        again, product_again = cycled(NAdam, resumed_after=25)
+    theirs, expected = cycled(torch.optim.NAdam)
+    assert torch.allclose(ours, theirs, rtol=1e-5, atol=1e-6)
+    assert torch.allclose(product, expected, rtol=1e-5, atol=0)
+    assert torch.equal(ours, again)
+    assert torch.equal(product, product_again)
+
+
+@pytest.mark.parametrize(
+    ("value", "error", "message"),
+    [
+        (torch.tensor(1.5), BadValueError,
+         "state_dict has mu_product=1.5 for parameter number 0; it must be from 0 to 1"),
+        (math.nan, BadValueError,
+         "state_dict has mu_product=nan for parameter number 0; it must be from 0 to 1"),
+        (torch.ones(2), BadTypeError,
+         "the mu_product of parameter number 0 in state_dict must be a number, got Tensor"),
+    ],
+)  # fmt: skip
+def test_bad_products_are_refused(value: object, error: type[Exception], message: str) -> None:
+    _, optimizer = trained(NAdam, 1)
+    saved = optimizer.state_dict()
+    saved["state"][0]["mu_product"] = value
+    with pytest.raises(error) as caught:
+        optimizer.load_state_dict(saved)
+    assert str(caught.value) == message
 
 
 @pytest.mark.parametrize("decoupled", [False, True])
@@ -160,11 +188,11 @@ def test_a_shard_loads_a_checkpoint_with_the_product(make: Any) -> None:
         sharded = nn.Parameter(distribute_tensor(torch.zeros(60, 100), mesh, [Shard(0)]))
         optimizer = NAdam([sharded])
         optimizer.load_state_dict(saved)
-        assert set(optimizer.state[sharded]) == {"step", "exp_avg", "exp_avg_sq"}
+        assert set(optimizer.state[sharded]) == {"step", "mu_product", "exp_avg", "exp_avg_sq"}
         moment = optimizer.state[sharded]["exp_avg"]
         assert torch.equal(moment, saved["state"][0]["exp_avg"][:15])
         again = optimizer.state_dict()["state"][0]
-        assert again["mu_product"] == np.float32(nesterov_product(0.9, 4e-3, 3))
+        assert torch.equal(again["mu_product"], saved["state"][0]["mu_product"])
     finally:
         dist.destroy_process_group()
 

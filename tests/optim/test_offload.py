@@ -180,6 +180,24 @@ def test_offloaded_gradients(loop: Loop, device: str) -> None:
         check_same(found, trained(False, loop, cls, options, device))
 
 
+@pytest.mark.parametrize("offload_gradients", [False, True])
+def test_gradients_of_a_dtype_of_their_own(offload_gradients: bool) -> None:
+    if not hasattr(nn.Parameter, "grad_dtype"):
+        pytest.skip("this torch has no grad_dtype")
+    weights = []
+    for offload in (False, True):
+        param = nn.Parameter(torch.linspace(-1, 1, 5000).bfloat16())
+        param.grad_dtype = torch.float32
+        options = {"offload_gradients": offload_gradients} if offload else {}
+        cls: Any = CPUOffloadOptimizer if offload else AdamW8bit
+        optimizer = cls([param], **options)
+        for _ in range(2):
+            (param.float() * torch.linspace(1, 3, 5000)).sum().backward()
+        optimizer.step()
+        weights.append(param.detach())
+    assert torch.equal(*weights)
+
+
 @pytest.mark.parametrize("options", [{"master_weights": True}, {"stochastic_rounding": True}])
 def test_bfloat16(options: dict[str, Any], device: str) -> None:
     options = {"lr": 0.01, **options}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -17,6 +18,7 @@ from qmaps.optim import (
     SM3,
     Adafactor,
     Adafactor8bit,
+    AdamW,
     AdamW8bitFactor,
     AdEMAMix8bit,
     QuantizedOptimizer,
@@ -110,3 +112,36 @@ def test_tensors_count_as_their_numbers_and_stay(
     for one, two in zip(optimizer.state.values(), other.state.values(), strict=True):
         for key in one:
             assert all(map(torch.equal, parts(one[key]), parts(two[key]))), key
+
+
+@pytest.mark.parametrize("make", [AdamW, torch.optim.AdamW])
+def test_groups_that_share_a_learning_rate_share_it_after_resuming(make: Any) -> None:
+    def begun() -> tuple[Any, Any]:
+        lr = torch.tensor(0.01)
+        params = [nn.Parameter(torch.ones(4)) for _ in range(2)]
+        optimizer = make([{"params": [param], "lr": lr} for param in params], foreach=False)
+        # A schedule of the first group alone moves both.
+        return optimizer, torch.optim.lr_scheduler.LambdaLR(
+            optimizer, [lambda step: 1.0, lambda step: 0.9**step]
+        )
+
+    optimizer, scheduler = begun()
+    buffer = io.BytesIO()
+    for steps in (2, 3):
+        for _ in range(steps):
+            for group in optimizer.param_groups:
+                group["params"][0].grad = torch.ones(4)
+            optimizer.step()
+            scheduler.step()
+        if steps == 2:
+            torch.save([optimizer.state_dict(), scheduler.state_dict()], buffer)
+            optimizer, scheduler = begun()
+            buffer.seek(0)
+            saved = torch.load(buffer, weights_only=True)
+            optimizer.load_state_dict(saved[0])
+            scheduler.load_state_dict(saved[1])
+    first, second = (group["lr"] for group in optimizer.param_groups)
+    assert first is second
+    assert float(first) == pytest.approx(0.01 * 0.9**5)
+    optimizer.load_state_dict(optimizer.state_dict())
+    assert optimizer.param_groups[0]["lr"] is not first

@@ -9,8 +9,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from qmaps import analyze
-from reproduction import PAPERS
+from reproduction import PAPERS, analyses
 from reproduction.adafactor_8bit import (
     apollo,
     log_space_quantization,
@@ -55,7 +54,7 @@ def test_precision_is_the_analysis_of_moments_and_of_means(precision: Frames) ->
         for axis in (0, 1)
     }  # fmt: skip
     for name, tensors in (("moments", moments), ("sides", means)):
-        expected = analyze.error_per_decade(tensors, quantization_precision.QUANTIZERS)
+        expected = analyses.error_per_decade(tensors, quantization_precision.QUANTIZERS)
         # Means are sums in another order here: elements near an edge may change the decade.
         for column in ("share", "mean_rel_error"):
             left, right = precision[name][column], expected[column]

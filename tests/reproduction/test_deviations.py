@@ -8,8 +8,7 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from qmaps.lab import workloads
-from reproduction import PAPERS
+from reproduction import PAPERS, workloads
 from reproduction.deviations import DEVIATIONS, deviations
 from reproduction.page import write
 

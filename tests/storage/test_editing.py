@@ -136,7 +136,7 @@ def test_a_stream_in_a_larger_file(tmp_path: Path) -> None:
         put(path, 6, len(content), torch.zeros(3, 5))
 
 
-@pytest.mark.parametrize("new", [0, 9, 255, 256, 70_000, 2**31 - 1])
+@pytest.mark.parametrize("new", [0, 9, 255, 256, 70_000, 2**31, 2**53])
 @pytest.mark.parametrize("old", [3, 300, 3.0])
 def test_numbers_under_a_key(old: float, new: int, tmp_path: Path) -> None:
     path = tmp_path / "file.pt"

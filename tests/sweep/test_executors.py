@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import signal
 import subprocess
 import sys
@@ -10,6 +11,7 @@ from concurrent.futures import Executor, ThreadPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 import pytest
@@ -17,7 +19,7 @@ import torch
 
 from qmaps import capture, sweep
 from qmaps.analyze import executors
-from qmaps.errors import BadValueError, CaptureError, CommunicationError
+from qmaps.errors import BadTypeError, BadValueError, CaptureError, CommunicationError
 from qmaps.sweep.merge import joined
 from tests.sweep.data import SPECS, Deadly, on_disk, same, tensors
 
@@ -204,6 +206,69 @@ def test_what_workers_cannot_do(path: Path) -> None:
         with pytest.raises(BadValueError) as caught:
             sweep.run(states, SPECS, **given)
         assert str(caught.value) == message
+
+
+UNGUARDED = """
+import sys
+from qmaps import sweep
+from qmaps.errors import CommunicationError
+
+try:
+    sweep.run(sys.argv[1], sys.argv[2], workers=1)
+except CommunicationError as error:
+    print(error)
+"""
+
+
+def test_a_script_without_a_guard(path: Path, tmp_path: Path) -> None:
+    (tmp_path / "unguarded.py").write_text(UNGUARDED)
+    done = subprocess.run(
+        [sys.executable, str(tmp_path / "unguarded.py"), str(path), SPECS[0]],
+        check=False, capture_output=True, text=True, timeout=300,
+    )  # fmt: skip
+    assert done.stdout == (
+        "workers=1: no worker process could start; a script that passes workers must do so under "
+        'if __name__ == "__main__":\n'
+    )
+
+
+def test_what_is_no_executor_and_no_number_of_workers(path: Path) -> None:
+    closed = ThreadPoolExecutor(1)
+    closed.shutdown()
+    cases: list[tuple[dict[str, Any], type[Exception], str]] = [
+        ({"executor": 3}, BadTypeError, "executor=3 must be a concurrent.futures.Executor or None"),
+        ({"workers": 1.5}, BadTypeError, "workers=1.5 must be an int or None"),
+        ({"workers": True}, BadTypeError, "workers=True must be an int or None"),
+        ({"executor": closed}, BadValueError, "executor=ThreadPoolExecutor accepts no work "
+         "(cannot schedule new futures after shutdown)"),
+    ]  # fmt: skip
+    for given, error, message in cases:
+        with pytest.raises(error) as caught:
+            sweep.run(path, SPECS, **given)
+        assert str(caught.value) == message
+
+
+def test_a_daemonic_process_starts_no_workers(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(multiprocessing.current_process()._config, "daemon", True)  # type: ignore[attr-defined]
+    with pytest.raises(BadValueError) as caught:
+        sweep.run(path, SPECS, workers=2)
+    assert str(caught.value) == (
+        "workers=2 cannot be started by a daemonic process, such as a worker of "
+        "multiprocessing.Pool or of a DataLoader; use workers=None there"
+    )
+
+
+def test_threads_of_an_executor_leave_the_number_of_torch_threads(path: Path) -> None:
+    threads = torch.get_num_threads()
+    torch.set_num_threads(2)
+    try:
+        with ThreadPoolExecutor(3) as executor, ThreadPoolExecutor(1) as new:
+            sweep.run(path, SPECS, executor=executor)
+            assert new.submit(torch.get_num_threads).result() == 2
+            counts = {executor.submit(torch.get_num_threads) for _ in range(20)}
+            assert {count.result() for count in counts} == {2}
+    finally:
+        torch.set_num_threads(threads)
 
 
 def test_an_error_in_a_worker_is_that_of_one_process(tmp_path: Path) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 
 import numpy as np
@@ -12,11 +14,16 @@ import torch
 
 import qmaps
 from qmaps import sweep
-from qmaps.capture import CapturedStates
+from qmaps.algebra.quantizer import fit_normalized
+from qmaps.capture import CapturedStates, load
 from qmaps.capture.saved import write
-from qmaps.errors import BadValueError
+from qmaps.errors import BadValueError, CaptureError, SpecError
+from qmaps.normalize.base import REGISTRY, Normalizer, Shape
+from qmaps.normalize.scale_format import SUFFIXES
+from qmaps.sweep import divide, measure, sample, slabs
 from qmaps.sweep.sample import quantiles
-from qmaps.sweep.units import LEAST, units
+from qmaps.sweep.slabs import Scaler, Slabs
+from qmaps.sweep.units import LEAST, Units, count_of, share_of_large, unit_of, units
 from tests.sweep.data import same
 
 SPECS = [
@@ -63,40 +70,190 @@ def test_intervals_cover_the_whole_sweep() -> None:
         assert ratio.between(0.85, 1.15).all(), name
 
 
+def choose(name: str, x: torch.Tensor, normalizers: list[Normalizer], share: float) -> Units:
+    size = unit_of(x.shape, normalizers)
+    count = count_of(x.numel(), size, share)
+    assert count is not None
+    return units(name, x.shape, size, count, [Slabs.of(x).surveyed(size)])
+
+
 def test_the_chosen_units_are_whole_rows_and_blocks() -> None:
     x = torch.randn(2000, 96)
     x[700] *= 1e4
     normalizers = [qmaps.quantizer(f"{n}/linear@4s").normalizer for n in ("B128", "rank1x8", "row")]
-    chosen = units("w", [x], normalizers, 0.3)
-    assert chosen is not None
+    chosen = choose("w", x, normalizers, 0.3)
     assert (chosen.size, chosen.count, len(chosen.chosen)) == (384, 500, 150)
     assert chosen.certain.sum() == 37
     assert chosen.certain[np.searchsorted(chosen.chosen, 175)]  # the unit of row 700
     assert chosen.weights.sum() == pytest.approx(500)
-    again = units("w", [x], normalizers, 0.3)
-    other = units("v", [x], normalizers, 0.3)
-    assert again is not None
-    assert other is not None
+    assert Slabs.of(x).chosen(chosen.chosen, 384).equal(x[chosen.rows])
+    again, other = (choose(name, x, normalizers, 0.3) for name in ("w", "v"))
     assert (again.chosen == chosen.chosen).all()
     assert not (other.chosen == chosen.chosen).all()
-    for normalizer in normalizers:  # what is sampled has the scales of the whole
-        scales = normalizer.scales(x)
-        part = normalizer.expand(
-            chosen.restricted(scales, normalizer, 2), tuple(chosen.of(x).shape)
-        )
-        whole = normalizer.expand(scales, tuple(x.shape)).expand(x.shape)
-        assert torch.equal(part.expand(chosen.of(x).shape), chosen.of(whole))
 
 
 def test_a_ragged_end_and_one_dimension() -> None:
     x = torch.randn(300 * 128 + 5)
     normalizers = [qmaps.quantizer("B128/linear@4s").normalizer]
     x[-5:] = 1e6  # the last unit is certain
-    chosen = units("w", [x], normalizers, 0.01)
-    assert chosen is not None
+    chosen = choose("w", x, normalizers, 0.01)
     assert (chosen.count, len(chosen.chosen), len(chosen.rows)) == (301, LEAST, 127 * 128 + 5)
-    scales = chosen.restricted(normalizers[0].scales(x), normalizers[0], 1)
-    assert torch.equal(scales[0], normalizers[0].scales(chosen.of(x))[0])
+    assert Slabs.of(x).chosen(chosen.chosen, 128).equal(x[chosen.rows])
+
+
+WHOLE = "rank1B"
+"""Tiles have scales of two blocks; tensors of theirs are measured as a whole."""
+
+
+def normalizers() -> list[Normalizer]:
+    """Every one that divides by scales, with every format of scales."""
+    found = []
+    for cls in REGISTRY:
+        for suffix in ["", *SUFFIXES]:
+            map_ = "bf16@16s" if cls.spec_name == "unscaled" else "DE@4s"
+            with suppress(SpecError):  # some combine with nothing
+                q = qmaps.quantizer(f"{cls.spec_name.replace('<n>', '8')}{suffix}/{map_}")
+                found.append(q.normalizer)
+    both = [qmaps.quantizer(f"{n}/DE@4s").normalizer for n in ("B16&rank1", "B8x8&colx8")]
+    return [each for each in found if not each.spec.startswith(WHOLE)] + both
+
+
+def test_normalizers_are_found() -> None:
+    assert {"B8", "B8x8", "tensor", "rowxe4m3", "rank1xf16sq", "unscaled"} <= {
+        normalizer.spec for normalizer in normalizers()
+    }
+
+
+@pytest.mark.parametrize("normalizer", normalizers(), ids=str)
+@pytest.mark.parametrize("shape", [(40, 30), (1205,), (4, 3, 100), (1, 1200), (1200, 1)])
+def test_rows_have_the_scales_of_the_whole(
+    normalizer: Normalizer, shape: Shape, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(slabs, "SLAB", 400)
+    x = torch.randn(shape, generator=torch.Generator().manual_seed(0))
+    state, scaler = Slabs.of(x), Scaler(normalizer, len(shape))
+    unit = unit_of(shape, [normalizer])
+    state.surveyed(unit, [scaler])
+    numbers = np.arange(0, -(-x.numel() // unit), 2)
+    rows = state.chosen(numbers, unit)
+    whole = normalizer.expand(normalizer.scales(x), shape).expand(shape)
+    expected = Slabs.of(whole.contiguous()).chosen(numbers, unit)
+    found = normalizer.expand(scaler.scales(rows), tuple(rows.shape)).expand(rows.shape)
+    assert torch.equal(found, expected)
+
+
+def test_means_of_tensors_in_full_are_their_own_ends() -> None:
+    states = tensors(range(1)) | {"x": tensors(range(1, 2), (90, 64))["p1"]}
+    frame = sweep.run(states, SPECS[:1], sample=0.05)
+    [row] = sweep.summarize(frame).to_dict("records")
+    name, update = "mean_abs_error", frame[frame["state"] == "update"].set_index("parameter")
+    weight = update["numel"] / update["numel"].sum()
+    low = update[f"{name}_low"].fillna(update[name])
+    assert row[f"{name}_low"] == pytest.approx((low * weight).sum())
+    assert row[f"{name}_low"] < row[name] < row[f"{name}_high"]
+
+
+def test_rows_do_not_depend_on_slabs_or_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = write(CapturedStates.from_tensors(tensors(range(2)), step=1), tmp_path / "states")
+    expected = sweep.run(path, SPECS, sample=0.05)
+    monkeypatch.setattr(divide, "SLAB", 0)
+    little = LEAST * 128 * (divide.SAMPLED + 4 * 4)  # for two pairs
+    assert len(sweep.plan(path, SPECS, sample=0.05, memory=little)) == 2 * 3
+    same(sweep.run(path, SPECS, sample=0.05, memory=little), expected)
+    monkeypatch.setattr(slabs, "SLAB", 3000)
+    found = sweep.run(path, SPECS, sample=0.05)
+    sums = ["mean_square", "sqnr_db"]
+    np.testing.assert_allclose(found[sums], expected[sums], rtol=1e-12)
+    same(found.drop(columns=sums), expected.drop(columns=sums))
+
+
+def test_a_large_tensor_is_sampled(monkeypatch: pytest.MonkeyPatch) -> None:
+    q = qmaps.quantizer("B128/DE@4s")
+    assert share_of_large((50257, 768), [q]) is None
+    assert share_of_large((128256, 4096), [q]) == pytest.approx(0.002, rel=0.01)
+    for spec in ("rank1B8x8/DE@4s", "lowrank4(B128/DE@8s)+B128/DE@4s"):  # they need all of it
+        assert share_of_large((128256, 4096), [q, qmaps.quantizer(spec)]) is None
+    states = tensors(range(1))
+    expected = sweep.run(states, SPECS, sample=0.05)
+    monkeypatch.setattr("qmaps.sweep.units.LARGEST", 0)
+    monkeypatch.setattr("qmaps.sweep.units.SAMPLE", 0.05 * 4000 * 64)
+    same(sweep.run(states, SPECS), expected)
+    same(sweep.run(states, SPECS, sample=0.05), expected)
+
+
+def test_maps_are_fitted_to_some_units(monkeypatch: pytest.MonkeyPatch) -> None:
+    states = tensors(range(1))
+    specs = ["B128/lloyd@4s + tensor/quantile@8u", "B32x8/quantile@4s + B128/lloyd@3u"]
+    expected = sweep.run(states, specs, sample=0.2)
+    monkeypatch.setattr(sample, "FIT", 100_000)
+    found = sweep.run(states, specs, sample=0.2)
+    assert not found["mse"].equals(expected["mse"])
+    columns = ["mse", "mean_abs_error", "median_abs_error"]
+    np.testing.assert_allclose(found[columns], expected[columns], rtol=0.3)
+
+
+def test_lloyd_max_is_fitted_to_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    x = {"w": tensors(range(1))["p0"]["exp_avg"]}
+    specs = [qmaps.quantizer(f"B128/{name}") for name in ("lloyd@4s", "quantile@4s")]
+    lloyd, quantile = measure.fitted(x, {"w": specs}).values()
+    monkeypatch.setattr(measure, "FIT", 64000)
+    monkeypatch.setattr(measure, "PIECE", 6400)
+    pieces, same_quantile = measure.fitted(x, {"w": specs}).values()
+    begins = [n * (256000 - 6400) // 9 for n in range(10)]
+    scale = specs[0].normalizer.expand(specs[0].normalizer.scales(x["w"]), (4000, 64))
+    n, scale = ((t.reshape(-1)) for t in (x["w"] / scale, scale))
+    n, scale = (torch.cat([t[begin : begin + 6400] for begin in begins]) for t in (n, scale))
+    [wanted] = fit_normalized(specs[:1], n, scale)
+    assert pieces.map.codebook().equal(wanted.map.codebook())
+    assert not pieces.map.codebook().equal(lloyd.map.codebook())
+    assert same_quantile.map.codebook().equal(quantile.map.codebook())
+
+
+def test_elements_that_cannot_be_measured() -> None:
+    x = torch.ones(700, 70)
+    x[40, 3] = x[50, 0] = -1
+    given = {"w": {"exp_avg": torch.ones(700, 70), "exp_avg_sq": x}}
+    found = sweep.run(given, ["B128/DE@4u"], sample=0.3)
+    assert found["state"].tolist() == ["exp_avg"]
+    with pytest.raises(BadValueError) as caught:
+        sweep.run(given, ["B128/DE@4s + B128/DE@4u"], sample=0.3)
+    assert str(caught.value) == (
+        "x holds 2 negative elements, the first at flat index 2803; DE@4u is unsigned; use a "
+        "signed map"
+    )
+    x[40, 3] = math.nan
+    with pytest.raises(CaptureError) as damaged:
+        sweep.run(given, ["B128/DE@4s"], sample=0.3)
+    assert str(damaged.value) == (
+        "state 'exp_avg_sq' of parameter 'w' in 'memory' holds 1 NaN or infinite elements, the "
+        "first at flat index 2803; only finite states can be analyzed"
+    )
+
+
+def test_parts_of_states(tmp_path: Path) -> None:
+    given = tensors(range(1), (300, 201))["p0"]
+    expected = given["exp_avg"].reshape(-1)
+    captured = load(write(CapturedStates.from_tensors({"a": given}), tmp_path / "states"))
+    torch.save({"state": {0: given}, "param_groups": [{"params": [0]}]}, tmp_path / "o.pt")
+    for states in (captured, load(tmp_path / "o.pt")):
+        [name] = states.parameters()
+        assert states.in_parts(name, "exp_avg")
+        read = states.opened(name, "exp_avg")
+        for begin, end in ((0, 60300), (17, 1234), (60299, 60300), (5, 5)):
+            assert torch.equal(read(begin, end), expected[begin:end])
+
+
+def test_parts_of_a_damaged_snapshot(tmp_path: Path) -> None:
+    path = write(
+        CapturedStates.from_tensors({"w": {"exp_avg": torch.ones(90, 90)}}), tmp_path / "s"
+    )
+    content = bytearray(path.read_bytes())
+    content[-5] ^= 1
+    path.write_bytes(bytes(content))
+    with pytest.raises(CaptureError, match="is damaged: the checksum of tensor 0 is wrong"):
+        load(path).opened("w", "exp_avg")
 
 
 def test_small_tensors_are_measured_in_full() -> None:
@@ -116,9 +273,8 @@ def test_workers_choose_the_same_sample(tmp_path: Path) -> None:
 
 def test_weighted_quantiles() -> None:
     x = torch.arange(300 * 128, dtype=torch.float32)
-    chosen = units("w", [x], [qmaps.quantizer("B128/linear@4s").normalizer], 0.5)
-    assert chosen is not None
-    values = chosen.of(x).double()
+    chosen = choose("w", x, [qmaps.quantizer("B128/linear@4s").normalizer], 0.5)
+    values = x[chosen.rows].double()
     found = quantiles("abs", values, torch.ones_like(values, dtype=torch.bool), chosen)
     assert found["max_abs_error"] == x.numel() - 1
     assert found["median_abs_error"] == pytest.approx(x.numel() / 2, rel=0.1)

@@ -19,6 +19,7 @@ from qmaps.analyze.recommend.verdict import records
 from qmaps.analyze.update_error import update_error
 from qmaps.capture import CapturedStates
 from qmaps.errors import CaptureError
+from qmaps.optim.presets import pair_of
 
 RUNS = ("A", "B")
 PAIRS = tuple(PRESETS)
@@ -77,7 +78,7 @@ def runs(
         CaptureError: no parameter is in both runs; or, in either, none is large enough or has both
             moments, or a moment holds NaN or infinity.
     """
-    parsed = [Pair.parse(pair) for pair in pairs]
+    parsed = [pair_of(pair) for pair in pairs]
     captured = dict(zip(RUNS, map(as_states, (a, b)), strict=True))
     names = {run: _names(states, min_quantized_size) for run, states in captured.items()}
     shared = [name for name in names["A"] if name in names["B"]]
@@ -125,7 +126,7 @@ def _names(states: CapturedStates, least: int) -> list[str]:
 
 
 def _counts(tensor: Tensor) -> np.ndarray:
-    """How many magnitudes lie in each bin of `EDGES`."""
+    """Number of magnitudes in each bin of `EDGES`."""
     flat = tensor.reshape(-1).double().abs()
     return np.histogram(flat[flat > 0].log10().numpy(), EDGES)[0].astype(float)
 

@@ -10,7 +10,7 @@ from qmaps.errors import BadValueError
 
 
 class Option(NamedTuple):
-    """What one quantizer pair makes of one tensor.
+    """Cost and size of one tensor under one pair of quantizers.
 
     Attributes:
         nbytes: what its states take.

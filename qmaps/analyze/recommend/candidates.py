@@ -7,6 +7,7 @@ import math
 from qmaps.algebra.pair import Pair
 from qmaps.maps.lloyd import LloydMax
 from qmaps.optim.presets import PRESETS as OPTIMIZER_PRESETS
+from qmaps.optim.presets import pair_of
 
 LIMITS = (2.3, 3.3, 4.3, 6.3, 8.3)
 """Bits per element, scales included, up to which the best single pair is named."""
@@ -15,11 +16,7 @@ MOMENTS = ("exp_avg", "exp_avg_sq")
 
 FULL = Pair(None, None)
 
-PRESETS = {
-    Pair.parse(tuple(known.specs(MOMENTS, signed=MOMENTS[:1]).values())).spec: name  # type: ignore[arg-type]
-    for name, known in OPTIMIZER_PRESETS.items()
-    if name != "32bit"
-}
+PRESETS = {pair_of(name).spec: name for name in OPTIMIZER_PRESETS if name != "32bit"}
 """Names of the presets of `qmaps.optim` by the pair that Adam gets from them."""
 
 CANDIDATES = (
@@ -59,6 +56,6 @@ def up_to(bits: float) -> float:
 
 
 def diagnostic(pair: Pair) -> bool:
-    """Whether a pair only serves to compare: a moment in 32 bits, or a map fitted to the data."""
+    """Return True if a pair only serves to compare: one moment in 32 bits, or a fitted map."""
     members = (pair.first, pair.second)
     return any(q is None or isinstance(q.map, LloydMax) for q in members)

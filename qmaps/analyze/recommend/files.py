@@ -60,7 +60,7 @@ def write(
 
 
 def holds(out: str | os.PathLike[str], states: dict[str, Any]) -> bool:
-    """Whether a folder has a whole recommendation for the states that `write` was told.
+    """Return True if a folder has a whole recommendation for the states that `write` was told.
 
     Args:
         out: the folder.

@@ -1,4 +1,4 @@
-"""What a step cost means for the validation loss, and the smallest choice that keeps to a loss."""
+"""Validation loss predicted from step costs, and the smallest choice within a limit of it."""
 
 from __future__ import annotations
 

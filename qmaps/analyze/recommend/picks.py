@@ -11,7 +11,6 @@ import pandas as pd
 
 from qmaps.algebra.pair import Pair
 from qmaps.analyze import replay
-from qmaps.analyze.design.choice import preferred
 from qmaps.analyze.recommend.budget import Option, choose
 from qmaps.analyze.recommend.candidates import FULL
 from qmaps.analyze.recommend.loss import predicted, smallest
@@ -24,6 +23,8 @@ from qmaps.maps.codebook import Codebook
 TIE, NOTHING = 1.05, 1e-3
 """A simpler choice is preferred to one that lowers the error by less than this factor, or by less
 than this; under a loss, to one that lowers the bytes by less than the factor."""
+NEGLIGIBLE = 1e-4
+"""Single pairs whose errors are below this count as equally good."""
 
 
 def within(
@@ -87,7 +88,7 @@ def kind(parameter: str) -> str:
 
 
 class _Options:
-    """What the pairs cost and take, for each group of parameters that get the same pair.
+    """Cost and size of each pair, for each group of parameters that get the same pair.
 
     Args:
         tensors: a row per parameter and pair.
@@ -141,13 +142,13 @@ def scaled(frame: pd.DataFrame, numel: Mapping[str, int]) -> pd.DataFrame:
 
 
 def rows_of(tensors: pd.DataFrame, picks: Mapping[str, Pair]) -> pd.Series:
-    """Which rows are those of a choice."""
+    """Mark the rows of a choice."""
     specs = {name: pair.spec for name, pair in picks.items()}
     return tensors["quantizer"] == tensors["parameter"].map(specs)
 
 
 def measures_of(tensors: pd.DataFrame, picks: Mapping[str, Pair]) -> dict[str, Any]:
-    """What `qmaps.replay.summarize` says of a choice."""
+    """Measures of `qmaps.replay.summarize` for a choice."""
     taken = tensors[rows_of(tensors, picks)].assign(quantizer="choice")
     (measures,) = records(replay.summarize(replay_only(taken)))
     return measures
@@ -166,7 +167,7 @@ def best_of(table: pd.DataFrame, pairs: Sequence[Pair], limit: float) -> Pair | 
         pair: {
             "selection_error": cost_of(row),
             "bits_per_element": row["bits_per_element"],
-            "designed": not _is_known(pair),
+            "custom_map": _has_custom_map(pair),
             "stochastic": any(
                 q is not None and q.rounding.random for q in (pair.first, pair.second)
             ),
@@ -179,8 +180,30 @@ def best_of(table: pd.DataFrame, pairs: Sequence[Pair], limit: float) -> Pair | 
     return preferred(within) if within else None
 
 
-def _is_known(pair: Pair) -> bool:
-    return not any(q is not None and isinstance(q.map, Codebook) for q in (pair.first, pair.second))
+def preferred(rows: Mapping[Pair, Mapping[str, Any]]) -> Pair:
+    """Return the pair of least error, and among equal ones the simplest.
+
+    Errors that differ by at most the factor `TIE`, or that are below `NEGLIGIBLE`, count as equal.
+    Fewest bits per element (to two decimals) come first, then maps that are known by name, then
+    rounding to nearest, then the least error.
+
+    Args:
+        rows: for each pair its `selection_error`, `bits_per_element`, `custom_map` and
+            `stochastic`; at least one.
+    """
+    least = min(row["selection_error"] for row in rows.values())
+    limit = max(TIE * least, NEGLIGIBLE)
+
+    def effort(pair: Pair) -> tuple[float, bool, bool, float]:
+        row = rows[pair]
+        bits = round(row["bits_per_element"], 2)
+        return bits, row["custom_map"], row["stochastic"], row["selection_error"]
+
+    return min((p for p, row in rows.items() if row["selection_error"] <= limit), key=effort)
+
+
+def _has_custom_map(pair: Pair) -> bool:
+    return any(q is not None and isinstance(q.map, Codebook) for q in (pair.first, pair.second))
 
 
 def replay_only(tensors: pd.DataFrame) -> pd.DataFrame:

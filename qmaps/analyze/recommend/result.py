@@ -1,21 +1,30 @@
-"""What a recommendation holds, and how it shows itself."""
+"""The recommendation and its representations."""
 
 from __future__ import annotations
 
 import json
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import pandas as pd
 
 from qmaps.algebra.pair import Pair
+from qmaps.analyze.recommend.candidates import FULL
 from qmaps.analyze.recommend.loss import SCALE
+from qmaps.analyze.recommend.verdict import UNMEASURED
 from qmaps.errors import printable
 from qmaps.maps import _html
 from qmaps.optim import Choice
 
 SHOWN = ("quantizer", "preset", "bits_per_element", "verdict", "reason")
+EARLY = 100
+"""Steps before which second moments with the usual beta2 of 0.999 are averages of few gradients."""
+HALF = 0.5
+"""Share of stalled elements from which on a parameter is named."""
+NAMED = 3
+"""Names in a note, where not all are given."""
 
 
 @dataclass(frozen=True)
@@ -40,6 +49,8 @@ class Recommendation:
             is none.
         gradients: ``recorded``, ``simulated`` or ``mixed``.
         min_quantized_size: parameters of at most this many elements stay in 32 bits.
+        options: those of lr, betas, eps and weight_decay that differ between parameter groups, by
+            parameter name; empty if none differs, or if the parameters have no names.
         pairs: a row per candidate; see `run`.
         tensors: a row per parameter and candidate; see `run`.
     """
@@ -57,13 +68,44 @@ class Recommendation:
     simplest: Choice | None
     gradients: str
     min_quantized_size: int
+    options: Mapping[str, Mapping[str, Any]] = field(repr=False)
     pairs: pd.DataFrame = field(repr=False)
     tensors: pd.DataFrame = field(repr=False)
 
     @property
     def code(self) -> str:
-        """Python code that makes the optimizer, to paste."""
-        return self.choice.code
+        """Python code that makes the optimizer with the parameter groups of the run, to paste."""
+        return self.choice.code_for(self.options)
+
+    @property
+    def notes(self) -> list[str]:
+        """Sentences on the gradients, and on parameters that the choice may not suit."""
+        rows = self.tensors[self.tensors["chosen"]]
+        step, in_32_bits = int(rows["step"].iloc[0]), rows["quantizer"] == FULL.spec
+        notes = [
+            "Gradients were not recorded; they were simulated with the mean and variance that the "
+            "moments tell. To replay real ones, record them while training: "
+            "qmaps.capture.StateRecorder(optimizer, folder, gradients=60)."
+        ] * (self.gradients != "recorded") + [
+            f"Step {step} is early: second moments average about a thousand gradients and have "
+            "seen few. Ask again with a later checkpoint."
+        ] * (step < EARLY)
+        unsafe = (rows["verdict"] == "unsafe") & ~in_32_bits
+        stalled = "moments did not follow the exact ones within the replay in"
+        named = {
+            "Not measured: the replayed rows have no updates in": rows["verdict"] == UNMEASURED,
+            "Zero points: second moments decode to 0 where first moments do not in":
+                rows["zero_point_share"] > 0,
+            f"Slow states: most first {stalled}": rows["stalled_share_first"] > HALF,
+            f"Slow states: most second {stalled}": rows["stalled_share_second"] > HALF,
+            "States stay in 32 bits in": in_32_bits,
+        }  # fmt: skip
+        for text, where in {"Unsafe by themselves:": unsafe, **named}.items():
+            names = list(rows.loc[where, "parameter"])
+            most = NAMED if text in named else len(names)
+            more = f" and {len(names) - most} more tensors" * (len(names) > most)
+            notes += [f"{text} {', '.join(names[:most])}{more}."] * bool(names)
+        return notes
 
     def summary(self) -> dict[str, Any]:
         """All but the frames, in values that JSON has."""
@@ -79,9 +121,12 @@ class Recommendation:
             "gradients": self.gradients,
             "min_quantized_size": self.min_quantized_size,
             "best": {str(limit): pair and pair.spec for limit, pair in self.best.items()},
-            "simplest": self.simplest and self.simplest.code,
-            "singles": {str(limit): own.code for limit, own in self.singles.items()},
+            "simplest": self.simplest and self.simplest.code_for(self.options),
+            "singles": {
+                str(limit): choice.code_for(self.options) for limit, choice in self.singles.items()
+            },
             "code": self.code,
+            "notes": self.notes,
         }
 
     def save(self, path: str | os.PathLike[str]) -> None:
@@ -96,12 +141,10 @@ class Recommendation:
         ]
         if "loss" in self.choice.provenance.get("budget", {}):
             lines.insert(1, f"predicted loss: {self.loss:.2g} nats, {SCALE}")
-        if self.gradients != "recorded":
-            lines.append("gradients were not recorded; they were simulated from the moments")
-        return "\n".join([*lines, "", self.code])
+        return "\n".join([*lines, *self.notes, "", self.code])
 
     def _repr_html_(self) -> str:
-        """What notebooks show."""
+        """HTML table for notebooks."""
         rows = self.pairs[list(SHOWN)].to_dict("records")
         texts = [{**row, "bits_per_element": f"{row['bits_per_element']:.2f}"} for row in rows]
         table = [[str(row[name]) for name in SHOWN] for row in texts]

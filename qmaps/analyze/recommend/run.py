@@ -1,4 +1,4 @@
-"""Which quantizers are safe for the states of a run, and which to use."""
+"""Quantizers that are safe for the states of a run, and those to use."""
 
 from __future__ import annotations
 
@@ -36,15 +36,27 @@ from qmaps.analyze.recommend.picks import (
 )
 from qmaps.analyze.recommend.result import Recommendation
 from qmaps.analyze.recommend.sizes import BITS, Sizes, check_budget
-from qmaps.analyze.recommend.verdict import LEVELS, cost_of, dangerous, level, records, verdict
+from qmaps.analyze.recommend.verdict import (
+    LEVELS,
+    UNMEASURED,
+    cost_of,
+    dangerous,
+    level,
+    records,
+    verdict,
+)
 from qmaps.analyze.replay.run import Given, check, chosen
 from qmaps.analyze.replay.source import share_of
+from qmaps.analyze.replay.zero_points import holds_zero
 from qmaps.capture import CapturedStates
 from qmaps.errors import BadTypeError, BadValueError, CaptureError, shown
 from qmaps.maps.codebook import Codebook
 from qmaps.optim import Choice
 from qmaps.optim.patterns import grouped
+from qmaps.optim.presets import pair_of
 
+OPTIONS = ("lr", "betas", "eps", "weight_decay")
+"""Options of parameter groups that code repeats."""
 STEPS = 60
 """Steps of the replay, about."""
 ELEMENTS = 2**18
@@ -79,7 +91,7 @@ def run(
     - ``unsafe`` if a second moment becomes 0 under a first moment that does not, if an update is as
       large as 10,000 learning rates, or if the step cost is above 0.1,
     - ``caution`` if the step cost is above 0.03, or if a parameter with at least 1 % of the cost of
-      all updates is unsafe by itself,
+      all updates is unsafe by itself; the reason names others too,
     - ``safe`` otherwise.
 
     Parameters get different pairs where that lowers the error within the budget. The error of a
@@ -101,9 +113,11 @@ def run(
         loss: most nats of validation loss above 32 bits, as predicted from the step cost, instead
             of a budget: the choice of fewest bytes that keeps to it. The scale is that of one small
             fine-tuned model (`qmaps.analyze.recommend.loss.NATS`); your model's may differ.
-        candidates: pairs of quantizers. Those with a moment in 32 bits, or with a map fitted to
-            the data, are diagnostic: they are judged, but not chosen.
-        diagnostics: add diagnostic pairs to the candidates, and let diagnostic pairs be chosen.
+        candidates: pairs of quantizers, or names of presets. Those with a moment in 32 bits, or
+            with a map fitted to the data, are diagnostic: they are judged, but not chosen. So is a
+            default candidate whose second moment has a map with a zero (``paper-8bit``).
+        diagnostics: add diagnostic pairs to the candidates, and let pairs be chosen that have a
+            moment in 32 bits or a fitted map.
         codebooks: codebooks of the caller's own that candidates name.
         steps: steps of the replay, about, at least 2.
         share: share of each parameter to replay, in (0, 1]: whole rows, spread evenly. By default
@@ -125,7 +139,8 @@ def run(
         `step_cost`, as it does in verdicts. The narrowest come first, of these the safest.
         `tensors` has one row per parameter and candidate: the columns of `qmaps.replay.run`, with
         sums and `numel` as of the whole parameter instead of the `replayed` elements, then `nbytes`
-        (of both moments), `error`, `verdict` and `chosen`. It also has rows of
+        (of both moments), `error`, `verdict` (``not measured`` where the replayed rows have no
+        updates) and `chosen`. It also has rows of
         ``32-bit + 32-bit``, which each parameter may get if the budget allows it.
 
     Raises:
@@ -138,9 +153,11 @@ def run(
     if not isinstance(diagnostics, bool):
         raise BadTypeError(f"diagnostics={shown(diagnostics)} must be a bool")
     known = tuple(codebooks)
-    given = [*candidates, *(DIAGNOSTICS if diagnostics else ())]
-    pairs = list(dict.fromkeys(Pair.parse(spec, known) for spec in given))
+    specs = [*candidates, *(DIAGNOSTICS if diagnostics else ())]
+    pairs = list(dict.fromkeys(pair_of(spec, known) for spec in specs))
     able = [pair for pair in pairs if (diagnostics or not diagnostic(pair)) and pair != FULL]
+    if candidates is CANDIDATES:  # nobody asked for zeros
+        able = [pair for pair in able if not holds_zero(pair.second)]
     if not able:
         raise BadValueError("candidates must hold at least one pair that quantizes both moments")
     check(steps, share=1.0 if share is None else share, seed=seed)
@@ -168,7 +185,7 @@ def run(
         raise CaptureError(
             f"all exact updates of {captured.source!r} are 0; there is nothing to compare with"
         )
-    table = _table(tensors, pairs, sizes)
+    table = _table(tensors, pairs, able, sizes)
     tensors = _unmeasured(tensors, table)
     if loss is None:
         picks = within(budget, tensors, table, able, sizes)
@@ -208,9 +225,30 @@ def run(
         simplest=None if simplest is None else choice(dict.fromkeys(picks, simplest)),
         gradients=measures["gradients"],
         min_quantized_size=min_quantized_size,
+        options=_options(captured),
         pairs=table,
         tensors=tensors,
     )
+
+
+def _options(states: CapturedStates) -> dict[str, dict[str, Any]]:
+    """Those options of each parameter's group that differ between groups; of names alone."""
+    if states.naming.startswith("numbers"):
+        return {}
+    options = {name: states.hyperparameters(name) for name in states.parameters()}
+    for of_group in options.values():  # the schedule makes lr of it
+        of_group["lr"] = of_group.get("initial_lr", of_group.get("lr"))
+    differing = [
+        key for key in OPTIONS if len({str(given.get(key)) for given in options.values()}) > 1
+    ]
+    return {
+        name: {key: _plain(given[key]) for key in differing if given.get(key) is not None}
+        for name, given in options.items()
+    }
+
+
+def _plain(value: Any) -> Any:
+    return tuple(value) if isinstance(value, list) else value
 
 
 def _replayed(states: CapturedStates, names: list[str]) -> list[str]:
@@ -230,7 +268,7 @@ def _tensors(frame: pd.DataFrame, pairs: Iterable[Pair], sizes: Sizes) -> pd.Dat
     return tensors.assign(
         nbytes=[sizes.of(row["parameter"], known[row["quantizer"]]) for row in rows],
         error=[_lost(row, total) for row in rows],
-        verdict=[level(row) for row in rows],
+        verdict=[level(row) if row["cost"] > 0 or dangerous(row) else UNMEASURED for row in rows],
         step_cost=[cost_of(row) for row in rows],
     )
 
@@ -253,11 +291,13 @@ def _unmeasured(tensors: pd.DataFrame, table: pd.DataFrame) -> pd.DataFrame:
     costs = {row["quantizer"]: DANGER if dangerous(row) else cost_of(row) for row in records(table)}
     total = tensors.drop_duplicates("parameter")["numel"].sum()
     like_all = tensors["quantizer"].map(costs).fillna(0) * tensors["numel"] / total
-    return tensors.assign(error=tensors["error"].where(tensors["cost"] > 0, like_all))
+    return tensors.assign(error=tensors["error"] + like_all.where(~(tensors["cost"] > 0), 0))
 
 
-def _table(tensors: pd.DataFrame, pairs: Sequence[Pair], sizes: Sizes) -> pd.DataFrame:
-    """A row per candidate, the narrowest first."""
+def _table(
+    tensors: pd.DataFrame, pairs: Sequence[Pair], able: Sequence[Pair], sizes: Sizes
+) -> pd.DataFrame:
+    """A row per candidate, the narrowest first; those not in `able` are diagnostic."""
     by_spec = {pair.spec: pair for pair in pairs}
     measured = replay.summarize(replay_only(tensors[tensors["quantizer"].isin(list(by_spec))]))
     numel = sum(sizes.numel.values())
@@ -269,7 +309,7 @@ def _table(tensors: pd.DataFrame, pairs: Sequence[Pair], sizes: Sizes) -> pd.Dat
         about = {
             "quantizer": pair.spec,
             "preset": PRESETS.get(pair.spec, ""),
-            "diagnostic": diagnostic(pair),
+            "diagnostic": diagnostic(pair) or pair not in able,
             "up_to": up_to(bits),
             "verdict": judged.level,
             "reason": judged.reason,

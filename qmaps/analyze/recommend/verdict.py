@@ -1,4 +1,4 @@
-"""Whether a pair of quantizers is safe, and the measure that decides it."""
+"""Return True if a pair of quantizers is safe, and the measure that decides it."""
 
 from __future__ import annotations
 
@@ -17,9 +17,12 @@ EXPLODING = 1e4
 """Learning rates of the largest update from which on a pair is unsafe. Exact Adam makes at most
 7.27 at betas of 0.9 and 0.999."""
 WEIGHTY = 0.01
-"""Share of the cost of all updates from which on a parameter that is unsafe by itself is named."""
+"""Share of the cost of all updates from which on a parameter that is unsafe by itself makes a pair
+``caution``."""
 
 LEVELS = ("safe", "caution", "unsafe")
+UNMEASURED = "not measured"
+"""The verdict on a parameter without updates in the replayed rows."""
 
 
 class Verdict(NamedTuple):
@@ -51,7 +54,7 @@ def cost_of(row: Mapping[str, Any]) -> float:
 
 
 def dangerous(row: Mapping[str, Any]) -> bool:
-    """Whether single updates of a row of `qmaps.replay.run` can ruin a training."""
+    """Return True if single updates of a row of `qmaps.replay.run` can ruin a training."""
     return row["zero_point_share"] > 0 or not row["largest_update"] < EXPLODING
 
 
@@ -84,19 +87,17 @@ def verdict(measures: Mapping[str, Any], parts: pd.DataFrame) -> Verdict:
             f"updates of up to {_number(measures['largest_update'])} learning rates (most in "
             f"{_worst(parts, 'largest_update')})",
         )
-    found = level(measures)
-    if found == "safe":
-        total = parts["cost"].sum()
-        bad = [
-            row
-            for row in records(parts)
-            if row["cost"] >= WEIGHTY * total and level(row) == "unsafe"
-        ]
-        if bad:
-            worst = max(bad, key=cost_of)
-            whose = f" and {len(bad) - 1} more are" if len(bad) > 1 else " is"
-            return Verdict("caution", f"{worst['parameter']}{whose} unsafe: {_reason(worst)}")
-    return Verdict(found, _reason(measures))
+    judged, reason = level(measures), _reason(measures)
+    unsafe = [row for row in records(parts) if level(row) == "unsafe"]
+    if judged == "unsafe" or not unsafe:
+        return Verdict(judged, reason)
+    heavy = [row for row in unsafe if row["cost"] >= WEIGHTY * parts["cost"].sum()]
+    worst = max(heavy or unsafe, key=cost_of)
+    whose = f" and {len(unsafe) - 1} more are" if len(unsafe) > 1 else " is"
+    named = f"{worst['parameter']}{whose} unsafe: {_reason(worst)}"
+    if judged == "safe" and heavy:
+        return Verdict("caution", named)
+    return Verdict(judged, f"{reason}; {named}")
 
 
 def _reason(row: Mapping[str, Any]) -> str:

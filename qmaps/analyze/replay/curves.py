@@ -1,4 +1,4 @@
-"""How far quantized updates lead along the exact way, step by step."""
+"""Distance that quantized updates cover along the exact path, step by step."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 
 import pandas as pd
 
-from qmaps.algebra.pair import Pair, listed
+from qmaps.algebra.pair import listed
 from qmaps.analyze._states import MIN_SIZE, States, as_states
 from qmaps.analyze.replay.rows import recursions, replayed
 from qmaps.analyze.replay.run import Given, check, chosen
@@ -14,6 +14,7 @@ from qmaps.analyze.replay.source import share_of, source
 from qmaps.analyze.replay.updates import share
 from qmaps.errors import BadValueError
 from qmaps.maps.codebook import Codebook
+from qmaps.optim.presets import pair_of
 
 ELEMENTS = 4096
 """Elements of each parameter that are replayed, about."""
@@ -37,7 +38,7 @@ def curves(
 
     Args:
         states: as for `run`.
-        specs: pairs of quantizers, such as ``"B128/DE@4s + rank1/linear@4u"``, or one.
+        specs: as for `run`.
         steps: as for `run`.
         elements: elements of each parameter to replay, about, in whole rows.
         parameters: names of parameters, with wildcards; all if left out.
@@ -56,7 +57,7 @@ def curves(
         As `run`; BadValueError also if `elements` is below 1.
     """
     known = tuple(codebooks)
-    pairs = list(dict.fromkeys(Pair.parse(spec, known) for spec in listed(specs)))
+    pairs = list(dict.fromkeys(pair_of(spec, known) for spec in listed(specs)))
     if not pairs or elements < 1:
         raise BadValueError(f"elements={elements!r} must be at least 1, and specs not empty")
     check(steps, seed=seed)

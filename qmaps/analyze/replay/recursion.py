@@ -49,11 +49,11 @@ class Recursion:
         self._first = [state.clone() for state in self._states]
         self._codes = [_small(state).view(-1) for state in self._states]
         self._held = torch.ones(count, flat.numel(), dtype=torch.bool)
-        self._drift = torch.zeros(count, flat.numel())
+        self._drift = torch.zeros(count, flat.numel(), dtype=torch.float32)
         self._sums = {name: torch.zeros(count, dtype=torch.float64) for name in _SUMS}
         self._exact = 0.0
         self._steps = self._checks = 0
-        self._scratch = torch.empty(2, min(count, self._group()), flat.numel())
+        self._scratch = self.after.new_empty(2, min(count, self._group()), flat.numel())
 
     def advance(self, z: Tensor, step: int, *, check: bool) -> None:
         """Take one step.
@@ -175,7 +175,7 @@ _SUMS = ("along", "error", "rounding", "pull", "resisted", "rerounded")
 
 
 def exact_measures(beta: float) -> dict[str, float]:
-    """What `Recursion.measures` is of a moment that is kept in 32 bits."""
+    """`Recursion.measures` of a moment in 32 bits."""
     nan = float("nan")
     return {
         "gain": 1.0,

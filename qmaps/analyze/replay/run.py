@@ -17,6 +17,7 @@ from qmaps.analyze.replay.item import Item
 from qmaps.capture import CapturedStates
 from qmaps.errors import BadTypeError, BadValueError, CaptureError, shown
 from qmaps.maps.codebook import Codebook
+from qmaps.optim.presets import pair_of
 
 AGAIN = "the replay begins again"
 MOMENTS = ("exp_avg", "exp_avg_sq")
@@ -53,7 +54,8 @@ def run(
             were recorded after them (``StateRecorder(..., gradients=...)``), these are replayed.
             If not, gradients are drawn at random with the mean and variance that the moments tell
             (`qmaps.analyze.replay.simulate`), and the column `gradients` says so.
-        specs: pairs of quantizers, such as ``"B128/DE@4s + rank1/linear@4u"``, or one.
+        specs: pairs of quantizers, such as ``"B128/DE@4s + rank1/linear@4u"`` or the name of a
+            preset, or one.
         steps: most gradients to replay, at least 2. If left out, all that were recorded, or 100
             that are simulated.
         skip: number of gradients that the moments take exactly before the replay begins.
@@ -111,8 +113,9 @@ def run(
         - `step_cost`: -log(update_gain) + update_noise^2 / 50 + 0.03 log10(largest_update / 10),
           one number that predicts what a pair costs in training
           (`qmaps.analyze.replay.step_cost`),
-        - `zero_point_share`: share of elements with v > 0 whose second moment decodes to 0 under a
-          first moment that does not; the next update may be m / eps,
+        - `zero_point_share`: share of elements with v > 0 whose second moment decodes to 0 where
+          the first does not; the next update may be m / eps. If only some elements are replayed,
+          it is at least the share that one encoding of the whole recorded moments has,
 
         and of each moment, with ``_first`` or ``_second`` at the end of the name,
 
@@ -145,7 +148,7 @@ def run(
             decay; or a state or a gradient holds NaN or infinity.
     """
     known = tuple(codebooks)
-    pairs = list(dict.fromkeys(Pair.parse(spec, known) for spec in listed(specs)))
+    pairs = list(dict.fromkeys(pair_of(spec, known) for spec in listed(specs)))
     if not pairs:
         raise BadValueError("specs must hold at least one pair of quantizers")
     for q in (q for pair in pairs for q in (pair.first, pair.second) if q is not None):

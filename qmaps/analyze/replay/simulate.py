@@ -67,4 +67,5 @@ def simulated(
     location, scale = mean.float(), variance.sqrt().float()
     generator = torch.Generator().manual_seed((seed[0] * 1_000_003 + seed[1]) % 2**63)
     for _ in range(steps):
-        yield torch.randn(m.shape, generator=generator).mul_(scale).add_(location)
+        drawn = torch.randn(m.shape, generator=generator, dtype=torch.float32)
+        yield drawn.mul_(scale).add_(location)

@@ -51,14 +51,14 @@ class Updates:
         eps: float,
         numel: int,
     ) -> None:
-        self._pairs = torch.tensor([(0, 0), *pairs]).T.contiguous()
+        self._pairs = torch.tensor([(0, 0), *pairs], dtype=torch.int64).T.contiguous()
         self._betas, self._eps, self._numel = betas, eps, max(1, numel)
         count = len(pairs) + 1
         self._kept = torch.zeros(count, dtype=torch.float64)
         self._spent = torch.zeros(count, dtype=torch.float64)
         self._shared = torch.zeros(count, dtype=torch.float64)
-        self._path = torch.zeros(count, self._numel)
-        self._largest = torch.zeros(count)
+        self._path = torch.zeros(count, self._numel, dtype=torch.float32)
+        self._largest = torch.zeros(count, dtype=torch.float32)
         self._exploded = torch.zeros(count, dtype=torch.int64)
         self._zeroed = torch.zeros(count, dtype=torch.int64)
         self._steps = self._checks = 0
@@ -197,7 +197,7 @@ def share(one: float, other: float) -> float:
 
 
 def step_cost(update_gain: float, update_noise: float, largest_update: float) -> float:
-    """What quantized updates cost in training, from three measures of `qmaps.replay.run`.
+    """Cost of quantized updates in training, from three measures of `qmaps.replay.run`.
 
     It is -log(update_gain) + update_noise^2 / 50 + 0.03 log10(largest_update / 10): the length that
     updates lack, their noise, and 0.03 for each factor of 10 by which the largest update is above

@@ -17,8 +17,9 @@ def save(state_dict: Mapping[str, Any], folder: Path, key: str) -> None:
     """Write a state_dict for ``dcp.load``, on any number of processes.
 
     Args:
-        state_dict: an optimizer's, with names of parameters as keys. Quantized states of qmaps are
-            written by rows (`qmaps.distributed.rows`), as its sharded optimizers write them.
+        state_dict: an optimizer's, with names of parameters as keys or in `param_names` of its
+            groups. Quantized states of qmaps are written by rows (`qmaps.distributed.rows`), as its
+            sharded optimizers write them.
         folder: the folder, which must not exist; it appears whole or not at all.
         key: the entry that the training has the optimizer's state_dict under.
 
@@ -30,7 +31,13 @@ def save(state_dict: Mapping[str, Any], folder: Path, key: str) -> None:
     from torch.distributed.checkpoint.api import CheckpointException
     from torch.distributed.checkpoint.state_dict_saver import save as save_folder
 
-    state = state_dict["state"]
+    groups = [dict(group) for group in state_dict["param_groups"]]
+    names: dict[Any, Any] = {}
+    for group in groups:
+        own = group.get("param_names") or group["params"]
+        names.update(zip(group["params"], own, strict=True))
+        group["params"] = list(own)
+    state = {names.get(key, key): members for key, members in state_dict["state"].items()}
     if numbered := [name for name in state if not isinstance(name, str)]:
         raise BadValueError(
             f"the checkpoint names a parameter {shown(numbered[0])}; a folder of "
@@ -41,7 +48,7 @@ def save(state_dict: Mapping[str, Any], folder: Path, key: str) -> None:
             name: {s: _by_rows(value) for s, value in members.items()}
             for name, members in state.items()
         },
-        "param_groups": [dict(group) for group in state_dict["param_groups"]],
+        "param_groups": groups,
     }
     with new_folder(folder) as new, warnings.catch_warnings():
         warnings.simplefilter("ignore")  # that this is one process

@@ -37,6 +37,7 @@ class Parameter:
         step: number of steps taken; None where the optimizer does not count steps.
         states: the states by name; empty before the first step.
         reset: the step in which the states last began anew (`reset_every`); 0 if they never did.
+        product: the product of NAdam's momenta; None where the checkpoint does not have it.
     """
 
     label: str
@@ -44,6 +45,7 @@ class Parameter:
     step: float | None
     states: dict[str, State]
     reset: float = 0.0
+    product: float | None = None
 
     @property
     def shape(self) -> tuple[int, ...]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+import zipfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -11,11 +12,12 @@ import torch
 
 from qmaps.capture.decoded import decoded
 from qmaps.capture.readers import Reader, reader_of
+from qmaps.capture.readers.base import damage, unfit
 from qmaps.capture.saved import labels_of, slots_of
 from qmaps.capture.snapshot import Lazy
-from qmaps.errors import BadValueError, CaptureError, OutputError, QmapsError
+from qmaps.errors import DAMAGE, BadValueError, CaptureError, OutputError, QmapsError
 from qmaps.storage.editing import editing, renumber
-from qmaps.storage.files import exists
+from qmaps.storage.files import exists, size_of
 from qmaps.storage.locks import new_folder
 
 STEP = "step"
@@ -66,14 +68,16 @@ def save(state_dict: Mapping[str, Any], source: Path, template: Path, folder: Pa
             return _compare(ours, _stored(reader, at), source, template)
         except QmapsError as error:  # of a file that is as the template's, and soon gone
             raise type(error)(str(error).replace(str(new), str(template))) from None
+        except (*DAMAGE, zipfile.BadZipFile) as error:
+            raise unfit(template, error) from error
 
 
 def _by_name(state_dicts: list[Any], path: Path) -> dict[str, Mapping[Any, Any]]:
     """The states of each parameter that has some."""
     slots = slots_of(state_dicts, path)
-    labels = labels_of(slots, None, path)
-    named = zip(labels, slots, strict=True)
-    return {name: decoded(state) for name, (_, _, state) in named if state}
+    named = zip(labels_of(slots, None, path), slots, strict=True)
+    with damage(path):
+        return {name: decoded(state) for name, (_, _, state) in named if state}
 
 
 def _stored(reader: Reader, path: Path) -> dict[str, Mapping[Any, Any]]:
@@ -122,7 +126,7 @@ def _put(ours: States, theirs: States) -> set[tuple[float, float]]:
         for state, value in states.items():
             if isinstance(value, Lazy):
                 assert value.store  # `_check` has seen it
-                value.store(torch.as_tensor(ours[name][state]))
+                value.store(torch.as_tensor(ours[name][state], dtype=value.dtype))
             else:
                 numbers.add((value, float(ours[name][state])))
     return numbers
@@ -145,8 +149,8 @@ def _compare(ours: States, theirs: States, source: Path, template: Path) -> list
     rounded: dict[str, None] = {}
     for name, states in theirs.items():
         for state, value in states.items():
-            expected = torch.as_tensor(ours[name][state])
-            found = value.read() if isinstance(value, Lazy) else torch.tensor(float(value))
+            expected = ours[name][state]
+            found = value.read() if isinstance(value, Lazy) else value
             if state == STEP:
                 if float(found) != float(expected):
                     raise BadValueError(
@@ -175,4 +179,6 @@ def _copy(template: Path, holder: Path, reader: Reader, new: Path) -> None:
         if path.is_dir():
             target.mkdir(exist_ok=True)
         else:
+            with damage(path):
+                size_of(path)  # raises for a pipe or a device
             shutil.copyfile(path, target)

@@ -65,7 +65,7 @@ def handle(first: State, second: State, source: State, *, policy: str) -> tuple[
         book = second if isinstance(second, QuantizedTensor) else source
         if isinstance(book, QuantizedTensor):
             code = _smallest(book)
-            floor = _filled(book, torch.full(book.shape, code)).dequantize()
+            floor = _filled(book, torch.full(book.shape, code, dtype=torch.int32)).dequantize()
             zero &= floor > 0
             raised = int(zero.sum())
             if isinstance(second, QuantizedTensor):

@@ -8,8 +8,6 @@ from __future__ import annotations
 import os
 from typing import Any
 
-import torch
-from accelerate.optimizer import AcceleratedOptimizer
 from transformers import TrainerCallback
 
 from qmaps.capture.integrations.recording import CAPTURE, MONITOR, Kind, Recording
@@ -26,8 +24,7 @@ class _Callback(TrainerCallback):
     def on_train_begin(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:  # noqa: ARG002
         """Begin to record."""
         if state.is_world_process_zero:
-            optimizer = _unwrapped(kwargs["optimizer"])
-            model = kwargs["model"]
+            optimizer, model = kwargs["optimizer"], kwargs["model"]
             self._recording.begin([optimizer], model, args.output_dir, state.global_step)
 
     def on_train_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:  # noqa: ARG002
@@ -72,11 +69,3 @@ class MonitorCallback(_Callback):
     """
 
     _kind = MONITOR
-
-
-def _unwrapped(optimizer: Any) -> torch.optim.Optimizer:
-    """Return the optimizer inside the wrapper of accelerate."""
-    while isinstance(optimizer, AcceleratedOptimizer):
-        optimizer = optimizer.optimizer
-    inner: torch.optim.Optimizer = optimizer
-    return inner

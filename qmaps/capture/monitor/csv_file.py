@@ -8,7 +8,7 @@ import os
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-from qmaps.errors import OutputError
+from qmaps.errors import OutputError, printable
 from qmaps.storage.files import output_file
 from qmaps.storage.locks import FolderLock
 
@@ -16,11 +16,12 @@ from qmaps.storage.locks import FolderLock
 class CsvFile:
     """Appends the rows of a step in one write, so that a killed run leaves whole rows.
 
-    A file that exists is continued. A step that it has is not written again.
+    A file that exists is continued. Rows that it has are not written again. Text is written as
+    `qmaps.errors.printable` returns it, so that every row is one line.
 
     Args:
         path: the file; it is created with the first rows.
-        columns: names of the columns, of which the first is ``step``.
+        columns: names of the columns. The first is ``step``, and the next two name a row of a step.
 
     Raises:
         OutputError: the file cannot be written, is something else, or has another writer.
@@ -34,6 +35,7 @@ class CsvFile:
         self._columns = tuple(columns)
         # A lock for each file: other writers use the folder, too.
         self._lock = FolderLock(self.path.parent, self.path.name)
+        self._known: set[tuple[Any, ...]] = set()
         try:
             self.last = self._read()
         except BaseException:
@@ -42,26 +44,37 @@ class CsvFile:
 
     @property
     def inherited(self) -> bool:
-        """Whether this is a forked child's copy, which must not write."""
+        """True in a forked child, whose copy must not write."""
         return self._lock.inherited
 
     def close(self) -> None:
         """Let others write the file; closing twice is allowed."""
         self._lock.release()
 
-    def append(self, rows: Iterable[dict[str, Any]], step: int) -> None:
+    def append(self, rows: Iterable[dict[str, Any]], step: int) -> bool:
         """Write the rows of a step that the file does not have yet.
+
+        Args:
+            rows: values by column.
+            step: the step, at least `last`.
+
+        Returns:
+            True if there were such rows.
 
         Raises:
             OSError: they cannot be written; the file is as before.
         """
+        written = self._known if step == self.last else set()
+        cells = ([step, *map(row.get, self._columns[1:])] for row in rows)
+        lines = [[printable(x) if isinstance(x, str) else x for x in line] for line in cells]
+        lines = [line for line in lines if tuple(line[1:3]) not in written]
         text = io.StringIO()
-        writer = csv.DictWriter(text, self._columns, lineterminator="\n")
+        writer = csv.writer(text, lineterminator="\n")
         with self.path.open("ab", buffering=0) as file:
             size = file.seek(0, os.SEEK_END)
             if size == 0:
-                writer.writeheader()
-            writer.writerows({"step": step, **row} for row in rows)
+                writer.writerow(self._columns)
+            writer.writerows(lines)
             content = text.getvalue().encode()
             try:
                 if file.write(content) != len(content):
@@ -69,7 +82,8 @@ class CsvFile:
             except OSError:
                 file.truncate(size)
                 raise
-        self.last = step
+        self.last, self._known = step, written | {tuple(line[1:3]) for line in lines}
+        return bool(lines)
 
     def _read(self) -> int:
         """The last step of the file; a row that was cut off is removed."""
@@ -85,21 +99,24 @@ class CsvFile:
         if header.encode().startswith(content):  # empty, or cut off within the header
             os.truncate(self.path, 0)
             return 0
-        whole = content[: content.rfind(b"\n") + 1]
-        lines = whole.decode(errors="replace").splitlines()
-        if (lines[0] if lines else "") != header:
+        complete = content[: content.rfind(b"\n") + 1]
+        try:
+            text = io.StringIO(complete.decode(errors="replace"), newline="")
+            columns, *rows = csv.reader(text)
+        except (csv.Error, ValueError):
+            columns = []
+        if tuple(columns) != self._columns:
             raise OutputError(
                 f"out={str(self.path)!r} exists and is no file of a monitor with these columns; "
                 "give another file"
             )
-        if len(whole) < len(content):
-            os.truncate(self.path, len(whole))
-        return self._step_of(lines[-1]) if len(lines) > 1 else 0
-
-    def _step_of(self, line: str) -> int:
         try:
-            return int(line.partition(",")[0])
-        except ValueError:
+            last = int(rows[-1][0]) if rows else 0
+        except (IndexError, ValueError):
             raise OutputError(
                 f"out={str(self.path)!r} is damaged: its last row has no step; give another file"
             ) from None
+        if len(complete) < len(content):
+            os.truncate(self.path, len(complete))
+        self._known = {tuple(row[1:3]) for row in rows if row[:1] == rows[-1][:1]}
+        return last

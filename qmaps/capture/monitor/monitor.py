@@ -23,9 +23,10 @@ from qmaps.capture.parameters import (
     labelled,
     named,
     no_match,
-    own_count,
     predicate,
+    unwrapped,
 )
+from qmaps.capture.step_count import StepCount, state_counts
 from qmaps.errors import BadTypeError, BadValueError, shown
 from qmaps.optim.base import QuantizedOptimizer
 from qmaps.optim.offload import CPUOffloadOptimizer
@@ -61,8 +62,8 @@ class Monitor:
 
     and, in the row of the second moment of Adam (of the first if the second is in 32 bits),
 
-    - `zero_point_share`: share of elements with y > 0 whose second moment decodes to 0 under a
-      first moment that does not; the next update may be m / eps,
+    - `zero_point_share`: share of elements with y > 0 where v decodes to 0 and m does not; the next
+      update may be m / eps,
     - `update_mean_rel_error` and `update_median_rel_error`: mean and median of
       \|u(q) - u(y)\| / \|u(y)\| over elements with u(y) != 0, where u is the update
       (m / (1 - beta1^t)) / (sqrt(v / (1 - beta2^t)) + eps) of both moments.
@@ -70,8 +71,8 @@ class Monitor:
     Shares are fractions from 0 to 1. A measure that does not apply is NaN: `stalled_share` if
     nothing moved, `held_share` and what follows from it in a window in which a fitted map was
     refitted, and all that need y or x for optimizers whose rule is not element-wise (LAMB, LARS,
-    Adafactor, SM3, APOLLO, and factored second moments). For these any second moment that decodes
-    to 0 under a first moment that does not is a zero point. The update's error is measured for
+    Adafactor, SM3, APOLLO, and factored second moments). For these every element where v decodes to
+    0 and m does not is a zero point. The update's error is measured for
     rules whose states are Adam's two moments.
 
     A step that the optimizer skips is not measured, nor is a parameter without a gradient in one of
@@ -80,13 +81,15 @@ class Monitor:
     after the step, so no hook may empty them before that.
 
     Resuming: a new monitor goes on in the same file. A step that the file has already is not
-    written again. In distributed training, monitor on one process; it measures its own shards.
+    written again, but rows of it that were cut off are. In distributed training, monitor on one
+    process; it measures its own shards.
 
     Args:
-        optimizer: an optimizer of `qmaps.optim` with at least one quantized state.
+        optimizer: an optimizer of `qmaps.optim` with at least one quantized state, also as
+            accelerate's ``prepare`` returns it.
         out: the CSV file, created with its first rows; None writes none.
-        every: measure each step that this number divides; at least 1. The optimizer's own count
-            numbers the steps.
+        every: measure each step that this number divides; at least 1. The monitor counts the steps
+            that the optimizer takes.
         window: number of steps before and including a measured one over which `held_share`,
             `moved_share` and `stalled_share` are taken; 1 to `every`. If left out, 10, or `every`
             if that is smaller.
@@ -103,6 +106,8 @@ class Monitor:
             out.
         thresholds: limits beyond which a measure raises a `StateWarning`, once for each state and
             measure; None for no warnings.
+        start: number of steps taken so far. If left out, the largest ``state["step"]``, which is
+            less where all parameters began to train, or were reset, later than the training.
 
     Raises:
         BadTypeError, BadValueError: an argument is not allowed, the optimizer has no quantized
@@ -139,12 +144,14 @@ class Monitor:
         names: Names = None,
         log: Any = None,
         thresholds: Thresholds | None = Thresholds(),  # noqa: B008 - it is immutable
+        start: int | None = None,
     ) -> None:
+        optimizer = unwrapped(optimizer)
         if not isinstance(optimizer, QuantizedOptimizer):
-            found = f"optimizer must be one of qmaps.optim, got {type(optimizer).__name__}"
+            expected = f"optimizer must be one of qmaps.optim, got {type(optimizer).__name__}"
             if isinstance(optimizer, CPUOffloadOptimizer):
-                raise BadTypeError(f"{found}; give its host_optimizer")
-            raise BadTypeError(f"{found}, which has no quantized states")
+                raise BadTypeError(f"{expected}; give its host_optimizer")
+            raise BadTypeError(f"{expected}, which has no quantized states")
         if optimizer.steps_codes:
             raise BadTypeError(
                 f"optimizer must be one of qmaps.optim, got {type(optimizer).__name__}, which "
@@ -160,15 +167,17 @@ class Monitor:
         self._wanted = predicate("parameters", parameters)
         self._names = named(names, optimizer)
         self._check(optimizer, parameters)
+        begin = None if start is None else integer("start", start, 0)
         self._logs = logs_of(log)
         self._warner = None if thresholds is None else Warner(thresholds)
         self._file = None if out is None else CsvFile(out, COLUMNS)
         self.rows: list[Row] = []
         self._told: set[str] = set()
         # Steps to wait for the window, steps left after the next in it, and the measured step.
-        self._wait = self._left = self._due = 0
+        self._wait = self._remaining = self._due = 0
         self._open: Window | None = None
         self._optimizer = optimizer
+        self._count = StepCount(optimizer, self._taken_before, begin)
         self._hooks = [
             optimizer.register_step_pre_hook(lambda *_: self._before()),
             optimizer.register_step_post_hook(lambda *_: self._after()),
@@ -178,6 +187,7 @@ class Monitor:
         """Stop measuring, and let another monitor write the file; closing twice is allowed."""
         for hook in self._hooks:
             hook.remove()
+        self._count.close()
         if self._file is not None:
             self._file.close()
 
@@ -195,7 +205,7 @@ class Monitor:
     def _check(self, optimizer: QuantizedOptimizer, parameters: Parameters) -> None:
         """Raise unless a chosen parameter has a state that is, or will be, quantized."""
         everything = list(labelled(optimizer, self._names))
-        chosen = [each for each in everything if self._wanted(each[0])]
+        chosen = [member for member in everything if self._wanted(member[0])]
         if not chosen:
             raise no_match(parameters, [label for label, _, _ in everything])
         for label, parameter, group in chosen:
@@ -215,7 +225,7 @@ class Monitor:
                         f"{supported}"
                     )
         for _, parameter, group in chosen:
-            if any(isinstance(each, QuantizedTensor) for each in _states(optimizer, parameter)):
+            if any(isinstance(member, QuantizedTensor) for member in _states(optimizer, parameter)):
                 return
             names = optimizer.state_shapes(parameter, group)
             if any(optimizer.quantizer_of(name, parameter, group) for name in names):
@@ -232,22 +242,24 @@ class Monitor:
             return
         optimizer = self._optimizer
         if self._open is None:
-            taken = own_count(optimizer) or 0
-            step = taken + 1
-            left = -step % self._every  # steps from this one to the measured one
-            if left >= self._window:
-                self._wait = left - self._window + 1
+            step = self._count.taken + 1
+            until_measured = -step % self._every  # steps from this one to the measured one
+            if until_measured >= self._window:
+                self._wait = until_measured - self._window + 1
                 return
-            if taken == 0:  # the states do not exist yet
+            if not optimizer.state:  # they do not exist yet
                 return
-            chosen = (each for each in labelled(optimizer, self._names) if self._wanted(each[0]))
-            self._open, self._due = Window(optimizer, chosen, self._sample), step + left
-            self._left = left
-        if self._left == 0:
+            chosen = (
+                member for member in labelled(optimizer, self._names) if self._wanted(member[0])
+            )
+            self._open, self._due = Window(optimizer, chosen, self._sample), step + until_measured
+            self._remaining = until_measured
+        if self._remaining == 0:
             self._open.before_last()
 
     def _after(self) -> None:
-        """After a step: count it, or take its gradients, and measure at the end of the window."""
+        """After a step: count it, take its gradients, and measure at the end of the window."""
+        self._count.add()
         if self._wait:
             self._wait -= 1
             return
@@ -255,14 +267,18 @@ class Monitor:
         if window is None:
             return
         window.after_step()
-        if self._left:
-            self._left -= 1
+        if self._remaining:
+            self._remaining -= 1
             return
         self._open = None
         # It is another one if steps were skipped, or a checkpoint was loaded.
-        if own_count(self._optimizer) == self._due:
+        if self._count.taken == self._due:
             self._wait = self._every - self._window
             self._measured(window.rows(), self._due)
+
+    def _taken_before(self) -> int:
+        """Return the number of steps taken so far, from the states."""
+        return max(state_counts(self._optimizer, self._names).values(), default=0)
 
     def _measured(self, rows: list[Row], step: int) -> None:
         """Hand the rows of a step to all who want them."""
@@ -285,15 +301,15 @@ class Monitor:
             log(values, step)
 
     def _write(self, file: CsvFile, step: int) -> None:
-        if step <= file.last:
-            last = f"has rows up to step {file.last}; earlier steps are not written again"
-            self._tell(f"{str(file.path)!r} {last}", topic="earlier")
-            return
         try:
-            file.append(self.rows, step)
+            written = step >= file.last and file.append(self.rows, step)
         except OSError as error:  # a full disk is no reason to lose a run
             reason = f"cannot be written ({error.strerror or error})"
             self._tell(f"{str(file.path)!r} {reason}", topic="written")
+            return
+        if not written:
+            last = f"has rows up to step {file.last}; earlier steps are not written again"
+            self._tell(f"{str(file.path)!r} {last}", topic="earlier")
 
     def _tell(self, text: str, *, topic: str) -> None:
         """Warn once about each topic."""

@@ -12,7 +12,7 @@ from torch import nn
 
 from qmaps.capture.naming.fit import Unnamed
 from qmaps.capture.naming.known import Known, Shape
-from qmaps.storage.files import exists
+from qmaps.storage.files import content_of, exists
 
 CONFIG = "config.json"
 
@@ -57,7 +57,7 @@ def _architecture(path: Path) -> str:
     if not exists(path):
         raise Unnamed(f"there is no {CONFIG} beside it")
     try:
-        config = json.loads(path.read_bytes())
+        config = json.loads(content_of(path))
         (name,) = config["architectures"]
     except (OSError, ValueError, LookupError, TypeError, RecursionError):
         raise Unnamed(f"{CONFIG} does not name the model's architecture") from None
@@ -82,11 +82,11 @@ def _compare(model: nn.Module, held: Mapping[str, Shape], file: str) -> None:
     names: dict[nn.Parameter, list[str]] = {}
     for name, parameter in model.named_parameters(remove_duplicate=False):
         names.setdefault(parameter, []).append(name)
-    for parameter, own in names.items():
-        shapes = [held[name] for name in own if name in held]
+    for parameter, tied in names.items():
+        shapes = [held[name] for name in tied if name in held]
         if not shapes or any(shape != tuple(parameter.shape) for shape in shapes):
-            raise Unnamed(f"{file} does not hold {own[0]!r} of the model of {CONFIG}")
-    odd = held.keys() - {name for own in names.values() for name in own}
+            raise Unnamed(f"{file} does not hold {tied[0]!r} of the model of {CONFIG}")
+    odd = held.keys() - {name for tied in names.values() for name in tied}
     odd -= {name for name, _ in model.named_buffers()}
     if odd:
         raise Unnamed(f"{file} holds {min(odd)!r}, which the model of {CONFIG} does not have")

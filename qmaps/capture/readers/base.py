@@ -1,22 +1,34 @@
-"""What every reader of checkpoints does."""
+"""Base class of the readers of checkpoints, and the functions they share."""
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
 from torch import Tensor
 
-from qmaps.errors import BadValueError, CaptureError
+from qmaps.capture.decoded import decoded
+from qmaps.capture.snapshot import Lazy
+from qmaps.errors import CaptureError, QmapsError, shown
+from qmaps.storage.files import content_of
+
+LONGEST = 2**16
+"""Bytes of a small text file, such as ``latest``, at most."""
+
+OF_PARTS = ("state1", "state2", "absmax1", "absmax2", "qmap1", "qmap2", "step")
+"""Names of what is kept of one state, and of the number of steps."""
 
 StateDict = dict[str, Any]
 """An optimizer's state_dict with `Lazy` in place of tensors."""
 
 
 class Reader(ABC):
-    """How one package stores an optimizer's states in files.
+    """Layout of one package's checkpoint files.
 
     Attributes:
         name: name of the format.
@@ -31,7 +43,7 @@ class Reader(ABC):
 
     @abstractmethod
     def holder(self, path: Path) -> Path | None:
-        """What of a file or folder is one checkpoint of this format.
+        """Return the file or folder that is one checkpoint of this format.
 
         It is found by names of files; nothing is loaded.
 
@@ -41,7 +53,7 @@ class Reader(ABC):
         """
 
     def detect(self, path: Path) -> bool:
-        """Whether a file or folder is of this format."""
+        """Return True if a file or folder is of this format."""
         return self.holder(path) is not None
 
     def edited(self, path: Path) -> list[Path]:  # noqa: ARG002
@@ -52,8 +64,13 @@ class Reader(ABC):
         """
         return []
 
-    @abstractmethod
     def read(self, path: Path) -> list[StateDict]:
+        """`state_dicts`, with every error of a damaged file in one line, also of later reading."""
+        with damage(path):
+            return [_guarded(state_dict, path) for state_dict in self.state_dicts(path)]
+
+    @abstractmethod
+    def state_dicts(self, path: Path) -> list[StateDict]:
         """Read all but the tensors.
 
         Args:
@@ -67,13 +84,95 @@ class Reader(ABC):
 
         Raises:
             CaptureError: a file is missing, damaged, would run code, or does not fit the others.
+                Errors of other kinds are turned into this one by `read`.
         """
+
+
+@contextmanager
+def damage(path: Path) -> Iterator[None]:
+    """Turn whatever reading a damaged checkpoint raises into a `CaptureError` of one line."""
+    try:
+        yield
+    except (CaptureError, MemoryError):
+        raise
+    except QmapsError as error:
+        raise CaptureError(str(error)) from None
+    except OSError as error:
+        raise CaptureError(
+            f"{str(error.filename or path)!r} cannot be read ({error.strerror or error})"
+        ) from None
+    except Exception as error:  # the cause is kept for the case that it is a mistake of ours
+        raise unfit(path, error) from error
+
+
+def unfit(path: Path, error: Exception) -> CaptureError:
+    """The error for parts of a checkpoint of which one raised `error`."""
+    return CaptureError(
+        f"{str(path)!r} is a checkpoint whose parts do not fit together "
+        f"({type(error).__name__}: {error})"
+    )
+
+
+def _guarded(value: Any, path: Path) -> Any:
+    """`value`, in which every `Lazy` reads under `damage`."""
+    if isinstance(value, Mapping):
+        return {key: _guarded(member, path) for key, member in value.items()}
+    if not isinstance(value, Lazy):
+        return value
+    parts = value.parts and partial(_call, value.parts, path)
+    return replace(value, read=partial(_call, value.read, path), parts=parts)
+
+
+def _call(call: Callable[..., Any], path: Path, *arguments: Any) -> Any:
+    with damage(path):
+        result = call(*arguments)
+    return partial(_call, result, path) if callable(result) else result
+
+
+def state_of(key: str) -> str | None:
+    """The name of a state at the end of a key; None if it is no optimizer's here."""
+    # Imported here because reading other files needs no optimizer.
+    from qmaps.capture.conversion.families import FAMILIES
+
+    last = key.rpartition(".")[2]
+    known = last in OF_PARTS or any(last in family.states for family in FAMILIES.values())
+    return last if known else None
+
+
+def lacking(state_dict: StateDict) -> tuple[Any, str] | None:
+    """A parameter and a state that it lacks and another one of its group has beside all its own.
+
+    A parameter without states has not been stepped, and one with others may be kept differently,
+    as factored second moments are.
+    """
+    for group in state_dict["param_groups"]:
+        states = {name: state_dict["state"].get(name) for name in group["params"]}
+        names = {name: frozenset(decoded(own)) for name, own in states.items() if own}
+        for other in set(names.values()):
+            for name, own in names.items():
+                if own < other and (lost := [s for s in other - own if state_of(str(s))]):
+                    return name, min(map(str, lost))
+    return None
+
+
+def refuse_lacking(path: Path, state_dict: StateDict) -> StateDict:
+    """The state_dict of a checkpoint in which no state is missing.
+
+    Raises:
+        CaptureError: `lacking` finds one.
+    """
+    if found := lacking(state_dict):
+        raise CaptureError(
+            f"{str(path)!r} has no {shown(found[1])} of {shown(found[0])}; other parameters of its "
+            "group have this state"
+        )
+    return state_dict
 
 
 def named_by(folder: Path, file: str) -> Path | None:
     """The folder in `folder` that a text file such as ``latest`` names; None if it names none."""
     try:
-        name = (folder / file).read_text().strip()
+        name = content_of(folder / file, LONGEST).decode().strip()
     except (OSError, ValueError):
         return None
     # Anything else could lead to files of another owner.
@@ -81,15 +180,8 @@ def named_by(folder: Path, file: str) -> Path | None:
     return folder / name if plain else None
 
 
-def reading(read: Callable[[], Tensor]) -> Callable[[], Tensor]:
-    """`read` with errors of files turned into CaptureError."""
-
-    def wrapped() -> Tensor:
-        try:
-            return read()
-        except CaptureError:
-            raise
-        except BadValueError as error:
-            raise CaptureError(str(error)) from None
-
-    return wrapped
+def equal(one: Tensor, other: Tensor) -> bool:
+    """Return True if two tensors have the same values, NaN where the other has NaN included."""
+    if one.equal(other):
+        return True
+    return one.shape == other.shape and bool(((one == other) | (one.isnan() & other.isnan())).all())

@@ -8,9 +8,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
-from qmaps.capture.readers.base import Reader, StateDict, reading
+from qmaps.capture.readers.base import Reader, StateDict, refuse_lacking
 from qmaps.capture.snapshot import Lazy
-from qmaps.errors import DAMAGE, BadValueError, CaptureError, shown
+from qmaps.errors import CaptureError, shown
 from qmaps.storage import distributed
 from qmaps.storage.distributed import Part, Stored
 from qmaps.storage.files import exists
@@ -46,13 +46,10 @@ class DistributedCheckpoint(Reader):
         """`path`, if it has the file ``.metadata``, perhaps in the optimizer's folder within it."""
         return None if _folder(path) is None else path
 
-    def read(self, path: Path) -> list[StateDict]:
-        """See `Reader.read`."""
+    def state_dicts(self, path: Path) -> list[StateDict]:
+        """See `Reader.state_dicts`."""
         folder = _folder(path) or path
-        try:
-            stored = distributed.contents(folder)
-        except BadValueError as error:
-            raise CaptureError(str(error)) from None
+        stored = distributed.contents(folder)
         places = {
             key: list(_places(stored.paths.get(key, (key,))))
             for key in [*stored.tensors, *stored.others]
@@ -74,14 +71,7 @@ class DistributedCheckpoint(Reader):
                 f"{str(folder)!r} must hold an optimizer state_dict ('state' and 'param_groups'), "
                 f"but holds {some or 'nothing'}"
             )
-        try:
-            return [found.state_dict() for found in complete]
-        except BadValueError as error:
-            raise CaptureError(str(error)) from None
-        except DAMAGE:
-            raise CaptureError(
-                f"{str(folder)!r} holds an optimizer state_dict whose parts do not fit together"
-            ) from None
+        return [refuse_lacking(folder, found.state_dict()) for found in complete]
 
 
 def _check_steps(stored: Stored) -> None:
@@ -89,10 +79,7 @@ def _check_steps(stored: Stored) -> None:
     by_file: dict[Path, list[float]] = {}
     for key, tensor in stored.tensors.items():
         if key.rpartition(".")[2] == "step" and tensor.shape == () and len(tensor.chunks) == 1:
-            try:
-                step = tensor.read().item()
-            except BadValueError as error:
-                raise CaptureError(str(error)) from None
+            step = tensor.read().item()
             by_file.setdefault(tensor.chunks[0].part.path, []).append(step)
     # One parameter may well be behind the others, for example where it had no gradient at first.
     (first, expected), *others = [*by_file.items()] or [(Path(), [])]
@@ -134,7 +121,7 @@ class _Optimizer:
         if not groups:
             groups = [{"params": list(state)}]
         if lost := [name for name in state if all(name not in g["params"] for g in groups)]:
-            raise BadValueError(f"the checkpoint has states of {shown(lost[0])}, in no group")
+            raise CaptureError(f"the checkpoint has states of {shown(lost[0])}, in no group")
         return {"state": state, "param_groups": groups}
 
     def _groups(self) -> list[dict[str, Any]]:
@@ -187,7 +174,7 @@ def _leaf(stored: Stored, key: str) -> Lazy | Part:
     if key in stored.others:
         return stored.others[key]
     tensor = stored.tensors[key]
-    return Lazy(tensor.shape, tensor.dtype, reading(partial(tensor.read, _know)), tensor.store)
+    return Lazy(tensor.shape, tensor.dtype, partial(tensor.read, _know), tensor.store)
 
 
 def _know(classes: Collection[str]) -> None:

@@ -2,8 +2,7 @@
 
 With an expert-parallel size of n, n consecutive data-parallel ranks hold different experts and call
 them by the same numbers, from 0 on. The file of each expert's weights has the number that it has
-among all. No file says which rank holds which experts, so the weights that lie with the states are
-compared with those files.
+among all. No file says which rank holds which experts: `qmaps.capture.readers.weights` compares.
 """
 
 from __future__ import annotations
@@ -13,16 +12,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from torch import Tensor
-
-from qmaps.capture.readers.rank_file import Piece, load_file
 from qmaps.errors import CaptureError
 
 FILE = re.compile(r"layer_\d+_expert_\d+_mp_rank_\d+_model_states\.pt")
 NAME = re.compile(r"(.*deepspeed_moe\.experts\.deepspeed_experts\.)(\d+)(\..*)")
 AUTOMATIC = ("ds_autoep_layers", "autoep_layers")
-COMPARED = 4096
-"""Elements of each piece that are compared, at most."""
 
 
 class Experts:
@@ -31,17 +25,11 @@ class Experts:
     Args:
         model: the model's file.
         numbers: of how many experts the model's layers are.
-        files: the files of their weights.
     """
 
-    def __init__(self, model: Path, numbers: Sequence[int], files: Sequence[Path]) -> None:
+    def __init__(self, model: Path, numbers: Sequence[int]) -> None:
         self._model = model
         self._numbers = numbers
-        self._weights: dict[str, tuple[Path, Tensor]] = {}
-        for file in files:
-            for name, tensor in load_file(file).items():
-                if isinstance(tensor, Tensor):
-                    self._weights[str(name)] = (file, tensor)
 
     @classmethod
     def of(cls, model: Path, saved: Mapping[str, Any], *, several: bool) -> Experts | None:
@@ -60,7 +48,7 @@ class Experts:
                 f"{str(model)!r} is of experts that DeepSpeed's AutoEP made of a model's own, "
                 "which are not read"
             )
-        files = sorted(path for path in model.parent.iterdir() if FILE.fullmatch(path.name))
+        files = any(FILE.fullmatch(path.name) for path in model.parent.iterdir())
         if not files and not saved.get("num_experts"):
             return None
         if several:
@@ -68,12 +56,12 @@ class Experts:
                 f"{str(model)!r} is of experts and of several model-parallel ranks; experts are "
                 "read of data-parallel ranks alone"
             )
-        return cls(model, [int(number) for number in saved.get("num_experts") or ()], files)
+        return cls(model, [int(number) for number in saved.get("num_experts") or ()])
 
     def names(
         self, parameters: Sequence[str], part: int, parts: int, every: Sequence[str]
     ) -> dict[str, str]:
-        """What the experts of some ranks are called among all.
+        """Names of the experts of some ranks among all experts.
 
         Args:
             parameters: names of the parameters of a group, as a rank calls them.
@@ -110,30 +98,3 @@ class Experts:
             name: f"{match[1]}{part * local[match[1]] + int(match[2])}{match[3]}"
             for name, match in found.items()
         }
-
-    def compare(self, name: str, number: int, pieces: Sequence[Piece]) -> None:
-        """Raise if ranks have other weights of an expert than the file of its weights.
-
-        Args:
-            name: name of a parameter among all.
-            number: number of the flat tensor.
-            pieces: what the ranks have of it.
-        """
-        if name not in self._weights:
-            raise CaptureError(
-                f"{str(self._model.parent)!r} has no file of an expert's weights with {name!r}; "
-                "one is missing"
-            )
-        file, weight = self._weights[name]
-        flat, at = weight.detach().reshape(-1), 0
-        for piece in pieces:
-            count = min(piece.numel, COMPARED)
-            master = piece.rank.optimizer["single_partition_of_fp32_groups"][number]
-            own = master.detach().reshape(-1)[piece.start : piece.start + count]
-            if not own.to(weight.dtype).equal(flat[at : at + count]):
-                raise CaptureError(
-                    f"{str(piece.rank.path)!r} has other weights of {name!r} than {file.name!r}; "
-                    "files of two checkpoints are mixed, or ranks hold experts in another order "
-                    "than DeepSpeed's"
-                )
-            at += piece.numel

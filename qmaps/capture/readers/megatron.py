@@ -7,11 +7,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, ClassVar
 
-from qmaps.capture.readers.base import Reader, StateDict, reading
+from qmaps.capture.readers.base import LONGEST, Reader, StateDict, refuse_lacking
 from qmaps.capture.snapshot import Lazy
-from qmaps.errors import DAMAGE, BadValueError, CaptureError, shown
+from qmaps.errors import DAMAGE, CaptureError, shown
 from qmaps.storage import checkpoint, distributed
-from qmaps.storage.files import exists
+from qmaps.storage.files import content_of, exists
 
 ABOUT = "metadata.json"
 COMMON = "common.pt"
@@ -36,7 +36,7 @@ class Megatron(Reader):
         if _is_here(path):
             return path
         try:
-            step = path / f"iter_{int((path / self.latest).read_text()):07d}"
+            step = path / f"iter_{int(content_of(path / self.latest, LONGEST)):07d}"
         except (OSError, ValueError):
             return None
         return step if _is_here(step) else None
@@ -45,21 +45,17 @@ class Megatron(Reader):
         """The file with the steps."""
         return [path / COMMON]
 
-    def read(self, path: Path) -> list[StateDict]:
-        """See `Reader.read`."""
+    def state_dicts(self, path: Path) -> list[StateDict]:
+        """See `Reader.state_dicts`."""
         folder = self.holder(path) or path
         common = folder / COMMON
-        try:
-            stored = distributed.contents(folder)
-            saved = checkpoint.load(common)
-        except BadValueError as error:
-            raise CaptureError(str(error)) from None
+        stored, saved = distributed.contents(folder), checkpoint.load(common)
         state: dict[str, dict[str, Any]] = {}
         for key, tensor in stored.tensors.items():
             _, found, rest = key.partition("optimizer.state.")
             name, dot, parameter = rest.partition(".")
             if found and dot and name not in WEIGHTS:
-                lazy = Lazy(tensor.shape, tensor.dtype, reading(tensor.read), tensor.store)
+                lazy = Lazy(tensor.shape, tensor.dtype, tensor.read, tensor.store)
                 state.setdefault(parameter, {})[name] = lazy
         try:
             about = saved["optimizer"]
@@ -80,13 +76,14 @@ class Megatron(Reader):
         if (step := options.pop("step", None)) is not None:
             for states in state.values():
                 states["step"] = step
-        return [{"state": state, "param_groups": [{**options, "params": list(state)}]}]
+        groups = [{**options, "params": list(state)}]
+        return [refuse_lacking(folder, {"state": state, "param_groups": groups})]
 
 
 def _is_here(path: Path) -> bool:
     try:
-        about = json.loads((path / ABOUT).read_text())
-    except (OSError, ValueError):
+        about = json.loads(content_of(path / ABOUT, LONGEST))
+    except (OSError, ValueError, RecursionError):
         return False
     is_dist = isinstance(about, Mapping) and about.get("sharded_backend") == "torch_dist"
     return is_dist and exists(path / distributed.METADATA)

@@ -3,23 +3,19 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
 from safetensors import SafetensorError, safe_open
-from torch import Tensor
 
 from qmaps.capture import snapshot
-from qmaps.capture.readers.base import Reader, StateDict
-from qmaps.capture.snapshot import Lazy, Part
+from qmaps.capture.readers.base import OF_PARTS, Reader, StateDict, state_of
+from qmaps.capture.snapshot import Lazy
 from qmaps.errors import CaptureError, shown
 
 PREFIX = re.compile(r"(?:(?:optim|optimizer)\.)?state\.")
 """What may stand before all names."""
-
-OF_PARTS = ("state1", "state2", "absmax1", "absmax2", "qmap1", "qmap2", "step")
-"""Names of what is kept of one state, and of the number of steps."""
 
 DTYPES = {name: dtype for dtype, name in snapshot.DTYPES.items()}
 
@@ -35,18 +31,18 @@ class NamedTensors(Reader):
 
     def holder(self, path: Path) -> Path | None:
         """`path`, if it is a safetensors file of another package with a state's name in it."""
-        if path.suffix != ".safetensors" or path.is_dir():
+        if path.suffix != ".safetensors" or not path.is_file():
             return None
         try:
             with safe_open(path, "numpy") as file:
                 ours = snapshot.KEY in (file.metadata() or {})
-                named = any(_state(key) for key in file.keys())  # noqa: SIM118
+                named = any(state_of(key) for key in file.keys())  # noqa: SIM118
                 return path if named and not ours else None
         except (OSError, SafetensorError):
             return None  # what is wrong with it is said where our own files are read
 
-    def read(self, path: Path) -> list[StateDict]:
-        """See `Reader.read`."""
+    def state_dicts(self, path: Path) -> list[StateDict]:
+        """See `Reader.state_dicts`."""
         state: dict[str, dict[str, Any]] = {}
         with safe_open(path, "numpy") as file:
             keys = list(file.keys())
@@ -54,7 +50,7 @@ class NamedTensors(Reader):
             for key in keys:
                 name = PREFIX.sub("", key, count=1) if prefixed else key
                 parameter, dot, _ = name.rpartition(".")
-                if not (dot and (found := _state(key))):
+                if not (dot and (found := state_of(key))):
                     raise CaptureError(
                         f"{str(path)!r} has the tensor {shown(key)}; in a file of optimizer states "
                         "every name must be PARAMETER.STATE, such as layer.weight.exp_avg"
@@ -67,36 +63,7 @@ class NamedTensors(Reader):
                         f"{str(path)!r} has {shown(key)} in {entry.get_dtype()}, which is not read"
                     )
                 shape = tuple(entry.get_shape())
-                lazy = Lazy(shape, dtype, _reader(path, key), parts=_parts(path, key))
+                read = partial(snapshot.read_named, path, key)
+                lazy = Lazy(shape, dtype, read, parts=partial(snapshot.parts_of_named, path, key))
                 state.setdefault(parameter, {})[found] = lazy
         return [{"state": state, "param_groups": [{"params": list(state)}]}]
-
-
-def _state(key: str) -> str | None:
-    """The state's name at the end of a tensor's; None if there is none."""
-    # Imported here because reading other files needs no optimizer.
-    from qmaps.capture.conversion.families import FAMILIES
-
-    last = key.rpartition(".")[2]
-    known = last in OF_PARTS or any(last in family.states for family in FAMILIES.values())
-    return last if known else None
-
-
-def _reader(path: Path, key: str) -> Callable[[], Tensor]:
-    def read() -> Tensor:
-        try:
-            return snapshot.read_named(path, key)
-        except (OSError, KeyError) as error:
-            raise CaptureError(f"{str(path)!r} cannot be read ({error})") from None
-
-    return read
-
-
-def _parts(path: Path, key: str) -> Callable[[], Part]:
-    def opened() -> Part:
-        try:
-            return snapshot.parts_of_named(path, key)
-        except (OSError, KeyError) as error:
-            raise CaptureError(f"{str(path)!r} cannot be read ({error})") from None
-
-    return opened

@@ -8,6 +8,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from torch import Tensor
+
 from qmaps.errors import BadValueError, CaptureError
 from qmaps.storage import checkpoint
 
@@ -43,9 +45,16 @@ class Rank:
     states: Mapping[Any, Mapping[str, Any]]
     groups: Sequence[Mapping[str, Any]]
 
+    @property
+    def masters(self) -> Sequence[Tensor]:
+        """The weights in float32, cut as the states are; in ZeRO 3 they are the only ones."""
+        of_stages = self.optimizer.get("single_partition_of_fp32_groups")  # 1 and 2
+        found: Sequence[Tensor] = of_stages or self.optimizer["fp32_flat_groups"]
+        return found
+
     @cached_property
     def damage(self) -> BadValueError | None:
-        """What is wrong with the file's large tensors; all of it is read once to find out."""
+        """Description of damage to the file's large tensors; reads all of it once."""
         try:
             checkpoint.verify(self.path)
         except BadValueError as error:
@@ -55,7 +64,7 @@ class Rank:
 
 @dataclass(frozen=True)
 class Piece:
-    """What one rank has of one parameter.
+    """Part of a parameter on one rank.
 
     Attributes:
         rank: the rank's file.
@@ -72,10 +81,7 @@ class Piece:
 
 def load_file(path: Path) -> Mapping[str, Any]:
     """A file of DeepSpeed's; its large tensors are not verified yet."""
-    try:
-        loaded = checkpoint.load(path, mmap=True, verify_large=False, stand_ins=STAND_INS)
-    except BadValueError as error:
-        raise CaptureError(str(error)) from None
+    loaded = checkpoint.load(path, mmap=True, verify_large=False, stand_ins=STAND_INS)
     if not isinstance(loaded, Mapping):
         raise CaptureError(f"{str(path)!r} holds a {type(loaded).__name__}; expected a dict")
     return loaded

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import lru_cache, partial
 from itertools import accumulate
 from pathlib import Path
 from typing import Any
@@ -13,18 +13,25 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from qmaps.capture.readers.base import StateDict
+from qmaps.capture.readers.base import StateDict, equal
 from qmaps.capture.snapshot import Lazy, Part
-from qmaps.errors import CaptureError
+from qmaps.errors import CaptureError, shown
 
 INFO = "universal_checkpoint_info"
 AFFINE = ("affine_map", "params")
 REFUSED = ("parameter_to_average_patterns", "autotp_unsupported_parameter_patterns")
 
+CHARACTER = r"(?:[^]\\^$|?*+()[{}]|\\[^0-9A-Za-z]|\\[dDsSwW]|\[\^?(?:[^]\\[]|\\.)+\])"
+"""One character in a regular expression, or a class of characters."""
+
+PATTERN = re.compile(rf"\^?((?:{CHARACTER}(?:[*+?]\??)?)*)(\$?)")
+PIECE = re.compile(rf"({CHARACTER})([*+?])\??|((?:{CHARACTER}(?![*+?]))+)")
+"""One character that may be repeated, or several that are not."""
+
 
 @dataclass(frozen=True)
 class Column:
-    """What the data-parallel ranks of one model-parallel rank hold together.
+    """Data that the data-parallel ranks of one model-parallel rank hold together.
 
     Attributes:
         model: the file of the model, for messages.
@@ -54,7 +61,7 @@ class Span:
 
 @dataclass(frozen=True)
 class Cut:
-    """How a parameter was cut along one dimension.
+    """Partition of a parameter along one dimension.
 
     Attributes:
         dim: the dimension.
@@ -143,7 +150,7 @@ def _joined(name: str, own: Sequence[Lazy], holders: Sequence[Column], first: Co
     expected = (first.saved.get(INFO) or {}).get(AFFINE[0]) or {}
     for pattern, found in (expected.get(AFFINE[1]) or {}).items():
         shape = tuple(found["logical_shape"])
-        if re.match(pattern, name) and shape != tuple(whole):
+        if matches(pattern, name) and shape != tuple(whole):
             raise CaptureError(
                 f"{str(first.model)!r} says that {name!r} has the shape {shape}, but its slices "
                 f"make up {tuple(whole)}"
@@ -160,7 +167,7 @@ def _joined(name: str, own: Sequence[Lazy], holders: Sequence[Column], first: Co
 def _cut(
     name: str, shapes: Sequence[tuple[int, ...]], holders: Sequence[Column], first: Column
 ) -> Cut | None:
-    """How a parameter of several ranks was cut; None if each of them has all of it."""
+    """Partition of a parameter of several ranks; None if each rank has all of it."""
     model = str(first.model)
     about = first.saved.get(INFO)
     degrees = first.saved.get("checkpoint_parallel_dimensions") or {}
@@ -173,14 +180,14 @@ def _cut(
             "ds_to_universal"
         )
     for kind in REFUSED:
-        if any(re.match(pattern, name) for pattern in about.get(kind) or ()):
+        if any(matches(pattern, name) for pattern in about.get(kind) or ()):
             raise CaptureError(
                 f"{model!r} lists {name!r} in {kind}; such parameters of model-parallel ranks are "
                 "not read"
             )
 
     def listed(kind: str) -> bool:
-        return any(re.match(pattern, name) for pattern in about.get(kind) or ())
+        return any(matches(pattern, name) for pattern in about.get(kind) or ())
 
     if listed("tp_replicated_parameter_patterns"):
         return None
@@ -198,7 +205,7 @@ def _cut(
     else:
         for sub in about.get("parameter_with_sub_params") or ():
             for pattern in sub["patterns"]:
-                if re.match(pattern, name):
+                if matches(pattern, name):
                     dim = int(sub["partition_dim"])
                     widths = (about.get("sub_param_shard_widths") or {}).get(pattern)
                     if widths is None or len(sub["shape"]) != len(shapes[0]):
@@ -228,9 +235,40 @@ def _cut(
     return Cut(dim, tuple(spans), size)
 
 
+def matches(pattern: str, name: str) -> bool:
+    """``bool(re.match(pattern, name))``, in at most as many steps as the product of their lengths.
+
+    The pattern is the checkpoint's, and `re` could take years for one of a few characters.
+
+    Raises:
+        CaptureError: the pattern has groups, alternatives or counts.
+    """
+    pieces, to_end = _pieces(pattern)
+    ends = {0}
+    for one, repeat in pieces:
+        after = {found.end() for at in ends if (found := one.match(name, at))}
+        ends = ends | after if repeat in ("*", "?") else after
+        while after and repeat in ("*", "+"):
+            after = {at + 1 for at in after if one.match(name, at)} - ends
+            ends |= after
+    return len(name) in ends if to_end else bool(ends)
+
+
+@lru_cache(1024)
+def _pieces(pattern: str) -> tuple[list[tuple[re.Pattern[str], str]], bool]:
+    """A pattern as pieces, each with its repetition, and whether it is of the whole name."""
+    if not (whole := PATTERN.fullmatch(pattern)):
+        raise CaptureError(
+            f"the pattern {shown(pattern)} of parameter names is not read; only characters, "
+            "classes, '.', '*', '+', '?', '^' and '$' are"
+        )
+    pieces = [(re.compile(one or more), repeat) for one, repeat, more in PIECE.findall(whole[1])]
+    return pieces, bool(whole[2])
+
+
 def _same(name: str, own: Sequence[Lazy], folder: Path) -> Tensor:
     tensor, *others = (lazy.read() for lazy in own)
-    if not all(tensor.equal(other) for other in others):
+    if not all(equal(tensor, other) for other in others):
         raise CaptureError(
             f"{str(folder)!r}: model-parallel ranks differ in {name!r}, of which each should have "
             "the same copy; files of two checkpoints are mixed, or stages do not share it"

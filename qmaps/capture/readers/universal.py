@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 from torch import Tensor
 
-from qmaps.capture.readers.base import Reader, StateDict, named_by, reading
+from qmaps.capture.readers.base import Reader, StateDict, lacking, named_by
 from qmaps.capture.readers.rank_file import load_file
 from qmaps.capture.readers.zero import model_of, shapes_of, step_of, with_names
 from qmaps.capture.snapshot import Lazy
@@ -26,7 +26,7 @@ STEP = "step"
 
 
 class Universal(Reader):
-    """What DeepSpeed's ``ds_to_universal`` makes of the checkpoint of any number of ranks.
+    """Folder of DeepSpeed's ``ds_to_universal``, for any number of ranks.
 
     Groups are those of ``optimizer_state.pt``; which parameters they have is in the model's file
     that lies in the same folder, and without it all parameters are in one group. Made of ZeRO 3,
@@ -50,15 +50,15 @@ class Universal(Reader):
         files = sorted((path / "zero").rglob("*.pt"))
         return [file for file in files if file.name != f"{WEIGHTS}.pt"]
 
-    def read(self, path: Path) -> list[StateDict]:
-        """See `Reader.read`."""
+    def state_dicts(self, path: Path) -> list[StateDict]:
+        """See `Reader.state_dicts`."""
         folder = self.holder(path) or path
         about = folder / "zero" / OPTIMIZER
         try:
             common = load_file(about)
             groups = [dict(group) for group in common["param_groups"]]
             step = _step(common)
-        except CaptureError:
+        except BadValueError:
             raise
         except DAMAGE:
             raise CaptureError(
@@ -78,10 +78,15 @@ class Universal(Reader):
         flats = [flat for group in groups for flat in group["params"]]
         if len(shapes) == len(flats) and known.keys() == state.keys():
             named = with_names(groups, shapes)
-            _check_names(named, state, about.parent)
         else:
             named = [{"params": list(state)}]
-        return [{"state": state, "param_groups": named}]
+        found: StateDict = {"state": state, "param_groups": named}
+        if lost := lacking(found):
+            raise CaptureError(
+                f"{str(about.parent / lost[0] / f'{lost[1]}.pt')!r} does not exist; other "
+                "parameters of its group have this state"
+            )
+        return [found]
 
 
 def _step(common: Mapping[str, Any]) -> Any:
@@ -94,20 +99,6 @@ def _parameters(folder: Path) -> Iterator[tuple[str, Path]]:
     """The parameters and their folders; a name may have slashes."""
     for path in sorted({found.parent for found in folder.rglob("*.pt")} - {folder}):
         yield path.relative_to(folder).as_posix(), path
-
-
-def _check_names(
-    groups: list[dict[str, Any]], state: Mapping[str, Mapping[str, Any]], folder: Path
-) -> None:
-    """Raise if parameters of a group differ in their states, as where a file is missing."""
-    for group in groups:
-        names = {s for parameter in group["params"] for s in state[parameter]}
-        for parameter in group["params"]:
-            for name in sorted(names - state[parameter].keys()):
-                raise CaptureError(
-                    f"{str(folder / parameter / f'{name}.pt')!r} does not exist; other parameters "
-                    "of its group have this state"
-                )
 
 
 def _states(place: Path, shape: tuple[int, ...] | None) -> dict[str, Any]:
@@ -135,7 +126,7 @@ def _states(place: Path, shape: tuple[int, ...] | None) -> dict[str, Any]:
                 f"{str(file)!r} has the shape {own}, but {weights.name!r} beside it has "
                 f"{tuple(expected.shape)}; files of two parameters are mixed"
             )
-        read, store = reading(_reader(file, wanted)), _writer(file, wanted)
+        read, store = _reader(file, wanted), _writer(file, wanted)
         states[file.stem] = Lazy(wanted, tensor.dtype, read, store)
     return states
 
@@ -146,10 +137,7 @@ def _tensor(value: Any) -> Any:
 
 
 def _value(file: Path, *, verify_large: bool = True) -> Any:
-    try:
-        value = checkpoint.load(file, mmap=True, verify_large=verify_large)
-    except BadValueError as error:
-        raise CaptureError(str(error)) from None
+    value = checkpoint.load(file, mmap=True, verify_large=verify_large)
     if isinstance(value, Mapping) and "param" not in value:
         raise CaptureError(f"{str(file)!r} must have the entry 'param', a state of one parameter")
     return value

@@ -13,10 +13,11 @@ import torch
 from torch import Tensor
 
 from qmaps.capture.decoded import decoded
-from qmaps.capture.readers.base import Reader, StateDict, named_by, reading
+from qmaps.capture.readers.base import Reader, StateDict, named_by
 from qmaps.capture.readers.experts import Experts
 from qmaps.capture.readers.rank_file import Piece, Rank, load_file
 from qmaps.capture.readers.tensor_parallel import INFO, Column, merged
+from qmaps.capture.readers.weights import Weights, compare, weights_in, weights_of_layers
 from qmaps.capture.snapshot import Lazy, Part
 from qmaps.errors import DAMAGE, BadValueError, CaptureError
 from qmaps.storage.files import exists
@@ -26,6 +27,11 @@ MODEL = re.compile(r"(?:zero_pp_rank_\d+_)?mp_rank_(\d+)_model_states\.pt")
 MODELS = ("mp_rank_{:02d}_model_states.pt", "zero_pp_rank_0_mp_rank_{:02d}_model_states.pt")
 WITHOUT_ZERO = re.compile(r"expp_rank_\d+_mp_rank_\d+_optim_states\.pt")
 """The states of experts in a training without ZeRO, by number and not by name."""
+REASONS = (
+    "files are mixed or swapped, or the weights were changed after the last step",
+    "files of two checkpoints are mixed, or ranks hold experts in another order than DeepSpeed's",
+)
+"""Why ranks may have other weights than the model's file, and than an expert's."""
 
 
 class Other:
@@ -39,7 +45,8 @@ class Zero(Reader):
     are ranks; stage 3 cuts every parameter. Names and shapes are those in ``param_shapes`` of the
     model's file. Each model-parallel rank has files of its own, which
     `qmaps.capture.readers.tensor_parallel` puts together; experts are those of
-    `qmaps.capture.readers.experts`.
+    `qmaps.capture.readers.experts`. Ranks are known by the names of their files, which
+    `qmaps.capture.readers.weights` checks as far as it can be known.
     """
 
     name: ClassVar[str] = "deepspeed"
@@ -56,34 +63,27 @@ class Zero(Reader):
         """The files of all ranks."""
         return [file for files in _files(path).values() for file in files.values()]
 
-    def read(self, path: Path) -> list[StateDict]:
-        """See `Reader.read`."""
+    def state_dicts(self, path: Path) -> list[StateDict]:
+        """See `Reader.state_dicts`."""
         folder = self.holder(path) or path
         grid = _files(folder)
         models = {number: model_of(folder, number) for number in grid}
-        try:
-            _check_model_parallel(folder, grid, models)
-            columns = []
-            first: Rank | None = None
-            for number, files in grid.items():
-                ranks = [_rank(file) for file in files.values()]
-                _check(files, ranks)
-                first = first or ranks[0]
-                _check_alike(first, ranks[0])
-                path, saved = models[number]
-                experts = Experts.of(path, saved, several=len(grid) > 1)
-                state_dict = _state_dict(ranks, shapes_of(path, saved), experts)
-                found = saved.get(INFO) or ranks[0].optimizer.get(INFO)
-                columns.append(Column(path, {**saved, INFO: found}, state_dict))
-            return [merged(columns)]
-        except CaptureError:
-            raise
-        except BadValueError as error:
-            raise CaptureError(str(error)) from None
-        except DAMAGE:
-            raise CaptureError(
-                f"{str(folder)!r} is a checkpoint of DeepSpeed whose parts do not fit together"
-            ) from None
+        _check_model_parallel(folder, grid, models)
+        columns = []
+        layers = weights_of_layers(folder)
+        first: Rank | None = None
+        for number, files in grid.items():
+            ranks = [_rank(file) for file in files.values()]
+            _check(files, ranks)
+            first = first or ranks[0]
+            _check_alike(first, ranks[0])
+            path, saved = models[number]
+            experts = Experts.of(path, saved, several=len(grid) > 1)
+            weights = layers | weights_in(path, saved.get("module"))
+            state_dict = _state_dict(ranks, shapes_of(path, saved), experts, weights)
+            found = saved.get(INFO) or ranks[0].optimizer.get(INFO)
+            columns.append(Column(path, {**saved, INFO: found}, state_dict))
+        return [merged(columns)]
 
 
 def _is_here(path: Path) -> bool:
@@ -161,7 +161,7 @@ def _rank(path: Path) -> Rank:
         optimizer = load_file(path)["optimizer_state_dict"]
         inner = optimizer.get("base_optimizer_state") or optimizer["optimizer_state_dict"]
         return Rank(path, optimizer, inner["state"], inner["param_groups"])
-    except CaptureError:
+    except BadValueError:
         raise
     except DAMAGE:
         raise CaptureError(
@@ -261,7 +261,10 @@ def _names(rank: Rank) -> list[set[str]]:
 
 
 def _state_dict(
-    ranks: list[Rank], shapes: list[dict[str, tuple[int, ...]]], experts: Experts | None
+    ranks: list[Rank],
+    shapes: list[dict[str, tuple[int, ...]]],
+    experts: Experts | None,
+    weights: Weights,
 ) -> StateDict:
     first = ranks[0]
     flats = [flat for group in first.groups for flat in group["params"]]
@@ -283,8 +286,13 @@ def _state_dict(
                 name, shape = names.get(local, local), named[local]
                 every[-1][name] = shape
                 state[name] = _joined(name, shape, pieces, states, first.path.parent)
-                if name in names.values() and experts is not None:
-                    experts.compare(name, number, pieces)
+                if name in weights:
+                    compare(name, number, pieces, *weights[name], REASONS[local in names])
+                elif local in names:
+                    raise CaptureError(
+                        f"{str(first.path.parent)!r} has no file of an expert's weights with "
+                        f"{name!r}; one is missing"
+                    )
     groups = with_names(first.groups, every)
     for group in groups:  # DeepSpeed's own optimizers count the steps of a group
         if (step := group.pop("step", None)) is not None:
@@ -299,7 +307,7 @@ def _owners(
     shapes: Sequence[Mapping[str, tuple[int, ...]]],
     experts: Experts | None,
 ) -> Iterator[tuple[list[Rank], dict[str, str]]]:
-    """Which ranks share a group, and what they call its experts; several if they have different."""
+    """Ranks that share a group, with their names of its experts; several if these differ."""
     counts = ranks[0].optimizer["partition_count"]
     count = counts[number] if isinstance(counts, (list, tuple)) else int(counts)
     if experts is None:
@@ -335,6 +343,11 @@ def _parts(
     if "param_slice_mappings" in ranks[0].optimizer:
         for rank in ranks:
             for name, part in rank.optimizer["param_slice_mappings"][number].items():
+                if name not in pieces:
+                    raise CaptureError(
+                        f"{str(rank.path)!r} has states of {name!r}, which the model's file does "
+                        "not list; files are mixed or swapped"
+                    )
                 pieces[name].append(Piece(rank, flat, int(part.start), int(part.numel)))
         return pieces
     # Old versions do not say it: there the parameters follow each other without gaps.
@@ -369,7 +382,7 @@ def _cut(
             pieces[name].append(Piece(rank, flat, start, min(each, rest)))
             rest -= pieces[name][-1].numel
         start += each
-    found = ranks[0].optimizer["fp32_flat_groups"][number].numel()
+    found = ranks[0].masters[number].numel()
     if found != start:
         raise CaptureError(
             f"{str(ranks[0].path)!r} has {found} elements in flat tensor {number}, but the "
@@ -401,8 +414,7 @@ def _joined(
         elif not isinstance(value, (Tensor, Lazy)):
             states[state] = value
         elif all(_holds(part, piece) for part, piece in zip(parts, pieces, strict=True)):
-            read = reading(_reader(shape, pieces, parts))
-            opened = partial(_opened, pieces, parts)
+            read, opened = _reader(shape, pieces, parts), partial(_opened, pieces, parts)
             states[state] = Lazy(shape, value.dtype, read, _writer(pieces, parts), opened)
         else:
             states[state] = Other()

@@ -73,21 +73,18 @@ QMAPS_INLINE double nesterov_momentum(double beta1, double decay, std::uint64_t 
     return beta1 * (1.0 - 0.5 * double_exp_of(static_cast<double>(step) * decay * double_log_of(0.96)));
 }
 
-// See qmaps.engines.step_scalars.nesterov_product.
-QMAPS_INLINE double nesterov_product(double beta1, double decay, std::uint64_t step) {
-    double product = 1.0;
-    for (std::uint64_t i = 1; i <= step && product > 0x1p-60; ++i)
-        product = product * nesterov_momentum(beta1, decay, i);
-    return product;
+// See qmaps.engines.step_scalars.NesterovGradient.product.
+QMAPS_INLINE float nesterov_product(const StepScalar& given, std::uint64_t step, float before) {
+    return static_cast<float>(before * nesterov_momentum(given.b, given.c, step));
 }
 
 // Added to the kind of a step scalar whose tensor holds a float64.
 constexpr int kDouble = 16;
 static_assert(kStepScalarKinds <= kDouble);
 
-// Its value in this step; `at` of the class of the same name in qmaps.engines.step_scalars, from which
-// StepScalarKind is made.
-QMAPS_INLINE double value_of(const StepScalar& given, std::uint64_t step) {
+// Its value in this step, with the product of NAdam's momenta before it; `at` of the class of the same
+// name in qmaps.engines.step_scalars, from which StepScalarKind is made.
+QMAPS_INLINE double value_of(const StepScalar& given, std::uint64_t step, float before) {
     double a = given.a;
     if (given.tensor)
         a = given.kind & kDouble ? *reinterpret_cast<const double*>(given.tensor)
@@ -113,10 +110,10 @@ QMAPS_INLINE double value_of(const StepScalar& given, std::uint64_t step) {
         }
         case kNesterovGradient:
             return a * (1.0 - nesterov_momentum(b, given.c, step)) /
-                   (1.0 - nesterov_product(b, given.c, step));
+                   (1.0 - nesterov_product(given, step, before));
         case kNesterovMoment: {
             const double following = nesterov_momentum(b, given.c, step + 1);
-            return a * following / (1.0 - nesterov_product(b, given.c, step) * following);
+            return a * following / (1.0 - nesterov_product(given, step, before) * following);
         }
     }
     return a;
@@ -146,8 +143,13 @@ __global__ void begin_step(const Begin given) {
     for (int k = 0; k < kMaxStates; ++k) take_step(parameter.state[k].noise, parameter.step);
     const StepScalar* step_scalars = given.step_scalars + parameter.group * kMaxScalars;
     const std::uint64_t since = parameter.step - static_cast<std::uint64_t>(given.resets[number]);
-    for (int i = 0; i < kMaxScalars; ++i)
-        parameter.scalars[i] = static_cast<float>(value_of(step_scalars[i], since));
+    const float before = parameter.product ? *parameter.product : 1.0f;
+    for (int i = 0; i < kMaxScalars; ++i) {
+        const StepScalar& scalar = step_scalars[i];
+        parameter.scalars[i] = static_cast<float>(value_of(scalar, since, before));
+        if (parameter.product && (scalar.kind & ~kDouble) == kNesterovGradient)
+            *parameter.product = nesterov_product(scalar, since, before);
+    }
 }
 
 // Words for memory of the device, in the arguments of a launch: no host memory has to outlive it.

@@ -111,6 +111,7 @@ struct Parameter {
     float scalars[kMaxScalars];
     std::int64_t group;        // row of its scalars
     double* counter;           // its steps so far, as the optimizer's state has it
+    float* product;            // of NAdam's momenta so far, likewise; or null
     double* sums;              // a place for sums of squares; see step_norms
     std::uint64_t step;        // the one that is taken
     std::int64_t skips;        // whether a gradient that is not finite stops the step

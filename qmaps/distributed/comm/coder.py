@@ -51,7 +51,7 @@ class Coder:
 
     @property
     def name(self) -> str:
-        """What it is called in reports."""
+        """Name in reports."""
         return self.quantizer.spec
 
     @property
@@ -89,7 +89,7 @@ class Coder:
             out: where to write them; a new tensor if None.
         """
         if not numel:
-            return torch.empty(0, device=message.device) if out is None else out
+            return message.new_empty(0, dtype=torch.float32) if out is None else out
         q, start = self.quantizer, 0
         scales: list[Tensor] = []
         for dtype, shape in q.normalizer.layout((numel,)):
@@ -124,7 +124,7 @@ class OneBit(Coder):
 
     @property
     def name(self) -> str:
-        """What it is called in reports."""
+        """Name in reports."""
         return f"1 bit, B{self.block_size}"
 
     def quantize(self, x: Tensor, key: RoundingKey) -> QuantizedTensor:

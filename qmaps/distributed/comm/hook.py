@@ -115,7 +115,7 @@ class QuantizedHook:
         device = bucket.buffer().device
         whole = torch.cat(
             [
-                torch.zeros(size, device=device) if piece is None else piece
+                torch.zeros(size, dtype=torch.float32, device=device) if piece is None else piece
                 for piece, size in zip(pieces, sizes, strict=True)
             ]
         )

@@ -58,7 +58,7 @@ class Reducer:
         self.traffic = Traffic() if traffic is None else traffic
         self.seed = RoundingKey(seed=seed).seed
         self.nonfinite = nonfinite if nonfinite is None else check_nonfinite(nonfinite)
-        self._memory = torch.empty(0)
+        self._memory = torch.empty(0, dtype=torch.float32)
 
     def __call__(
         self,
@@ -121,7 +121,7 @@ class Reducer:
         sizes = [0 if other == rank else size for other in range(world)]
         received = exchange.swap(messages, sizes, mine.place)
         result = self._summed(received, parts[rank], rank)
-        count = torch.tensor(float(world), device=x.device)
+        count = torch.tensor(world, dtype=torch.float32, device=x.device)
         if divide:
             result /= count
         message = self.coder.encode(result, key(GATHER, starts[rank]))

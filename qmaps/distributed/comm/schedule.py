@@ -98,7 +98,7 @@ class SubBatches:
             for owner in range(exchange.world)
         ]
         errors = torch.empty_like(rows)
-        total = torch.zeros((), device=rows.device)
+        total = torch.zeros((), dtype=torch.float32, device=rows.device)
         whole = exchange.world * len(rows)
         coming = self._send(exchange, rows, targets, plan[0], 0)
         for number, (owner, start, end) in enumerate(plan):

@@ -27,7 +27,6 @@ def measure(
     key: RoundingKey | None,
     *,
     keep: bool,
-    given: Scales | None = None,
 ) -> tuple[Sums, Tensor | None, Scales, int]:
     """Quantize `x` and sum up its errors; codes and values are worked on in cache.
 
@@ -40,8 +39,6 @@ def measure(
         map_: a map that `tensors.measures` supports.
         key: names the random numbers of stochastic rounding; None rounds to nearest.
         keep: whether to store the codes.
-        given: scales to take as they are, float32 and contiguous in the parts of
-            ``normalizer.layout(shape)``; `x` is not checked then.
 
     Returns:
         Sums, packed codes (None without `keep`), scales, and `Flags` or-ed together.
@@ -50,7 +47,7 @@ def measure(
     x = x.contiguous()
     shape, numel = tuple(x.shape), x.numel()
     packed = torch.empty(packed_bytes(numel, map_.bits), dtype=torch.uint8) if keep else None
-    scales = normalizer.zero_scales(shape) if given is None else given
+    scales = normalizer.zero_scales(shape)
     codes = torch.empty(table(map_).numel(), dtype=torch.int64)
     book, places, packed_at, scales_at = tensors.stored(
         packed, scales, normalizer, map_, shape, brief=map_.counted
@@ -67,7 +64,6 @@ def measure(
         not map_.signed,
         address(codes),
         tensors.threads(numel),
-        given is not None,
     )
     sums = Sums(numel, absolute, square, signal, relative, largest, nonzero, zeroed, codes)
     return sums, packed, scales, flags
@@ -81,12 +77,10 @@ class UpdateErrors:
 
     def __init__(self) -> None:
         self._errors = core.UpdateErrors()
-        self._numel = 0
 
     def clear(self) -> None:
         """Start again from nothing, keeping the memory."""
         self._errors.clear()
-        self._numel = 0
 
     def add(
         self,
@@ -106,7 +100,6 @@ class UpdateErrors:
             eps: Adam's `eps`.
         """
         numel = exact.numel()
-        self._numel += numel
         self._errors.add(
             address(exact),
             address(v),
@@ -131,17 +124,6 @@ class UpdateErrors:
         found = self._errors.summary(list(levels), torch.get_num_threads())
         numel, collapsed, total, ranks, kept, relative, relative_ranks = found
         return numel, collapsed, [numel, total, ranks], [kept, relative, relative_ranks]
-
-    def bits(self) -> tuple[Tensor, Tensor]:
-        """All errors as the bits of float32 numbers, absolute and relative ones.
-
-        Returns:
-            Two int32 tensors with an entry for each element; a relative error is -2**31, the bits
-            0x80000000, where the exact update is 0.
-        """
-        absolute, relative = (torch.empty(self._numel, dtype=torch.int32) for _ in range(2))
-        self._errors.copy_bits(address(absolute), address(relative))
-        return absolute, relative
 
 
 def add_update_grid(
@@ -175,7 +157,7 @@ def add_update_grid(
 
 
 def supports_tensor(t: QuantizedTensor) -> bool:
-    """Whether this engine can decode `t` in place."""
+    """Return True if this engine can decode `t` in place."""
     q = t.quantizer
     return (
         t.device.type == "cpu"

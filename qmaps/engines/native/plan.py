@@ -31,7 +31,7 @@ from qmaps.engines.step import (
     StepPlan,
     spanning_states,
 )
-from qmaps.engines.step_scalars import StepScalar
+from qmaps.engines.step_scalars import product_after, values_at
 from qmaps.normalize.base import Normalizer
 
 
@@ -39,7 +39,7 @@ class NativeEngine(StepEngine):
     """Steps on the CPU, in C++."""
 
     def supports(self, rule: Rule, given: ParameterStep) -> bool:
-        """Whether it can step this parameter."""
+        """Return True if it can step this parameter."""
         if (str(rule.name), given.kernel_states) not in rules():
             return False
         found = [state.quantizer for state in given.states if not state.factored]
@@ -86,6 +86,7 @@ class NativePlan(FusedPlan):
         for each in self._shared:
             each.store(shared[each.scaled])
         self._counters += 1
+        self._products.copy_(torch.tensor(self._new_products, dtype=torch.float32))
         for dithered in self._dithered:
             dithered.advance(int(self._counters[dithered.parameter]))
         self._round_masters()
@@ -99,15 +100,15 @@ class NativePlan(FusedPlan):
         steps = [int(count) + 1 for count in self._counters.tolist()]
         # Parameters of one group that are at the same step since their reset share their scalars.
         since = [given.since_reset(step) for given, step in zip(self._given, steps, strict=True)]
-        kinds = list(zip(self._groups, since, strict=True))
+        products = self._products.tolist() or [None] * len(since)
+        kinds = list(zip(self._groups, since, products, strict=True))
         row = {kind: index for index, kind in enumerate(dict.fromkeys(kinds))}
-        scalars = [
-            [
-                value.at(step) if isinstance(value, StepScalar) else value
-                for value in ordered(self._rule, inputs.scalars[group])
-            ]
-            for group, step in row
-        ]
+        scalars, after = [], []
+        for group, step, before in row:
+            described = ordered(self._rule, inputs.scalars[group])
+            scalars.append(values_at(described, step, before))
+            after.append(product_after(described, step, before))
+        self._new_products = [after[row[kind]] for kind in kinds] if len(self._products) else []
         # The engine reads the copies until the step is finished.
         gradients_at, self._copies = self._gradients_at()
         self._step.begin(
@@ -217,12 +218,12 @@ def _last_key(dithered: Dithered) -> tuple[int, bool, int, tuple[int, ...]]:
 
 
 def _rounded_here(param: Tensor) -> bool:
-    """Whether the engine itself rounds the master copy into this parameter."""
+    """Return True if the engine itself rounds the master copy into this parameter."""
     return param.dtype == torch.bfloat16 and param.is_contiguous()
 
 
 def _codes_supported(given: ParameterStep) -> bool:
-    """Whether the engine supports a parameter and a gradient that are kept as codes."""
+    """Return True if the engine supports a parameter and a gradient that are kept as codes."""
     codes, gradient, param = given.codes, given.gradient, given.param
     assert codes is not None
     whole = param.device.type == "cpu" and param.dtype == torch.float32 and param.numel() > 0
@@ -240,13 +241,13 @@ def _supported(t: QuantizedTensor) -> bool:
 
 
 def _whole_blocks(q: Quantizer, given: ParameterStep) -> bool:
-    """Whether scales are computed from all elements of a block at once, unlike maxima."""
+    """Return True if scales are computed from all elements of a block at once, unlike maxima."""
     found = q.normalizer.geometry(tuple(given.param.shape))
     return found is not None and (found.log or any(part.rms for part in found.parts))
 
 
 def _residuals_supported(given: ParameterStep, whole: Collection[Normalizer]) -> bool:
-    """Whether the engine supports the error feedback of these states, if some have it.
+    """Return True if the engine supports the error feedback of these states, if some have it.
 
     Args:
         given: the parameter.
@@ -269,7 +270,7 @@ def _residuals_supported(given: ParameterStep, whole: Collection[Normalizer]) ->
 
 
 def _local(t: QuantizedTensor) -> bool:
-    """Whether each scale belongs to one block, short enough to be encoded by itself."""
+    """Return True if each scale belongs to one block, short enough to be encoded by itself."""
     found = t.quantizer.normalizer.geometry(t.shape)
     if not _supported(t) or found is None or found.log or len(found.parts) != 1:
         return False

@@ -16,7 +16,8 @@ from qmaps.engines.addresses import address
 from qmaps.engines.kernels.declarations import Dtype, ScaleKind
 from qmaps.engines.native import core
 from qmaps.engines.philox import RoundingKey
-from qmaps.maps.base import Map, limits, spacing, table
+from qmaps.engines.threads import one_thread
+from qmaps.maps.base import Map, cached, limits, spacing, table
 from qmaps.normalize.base import Normalizer, Scales
 from qmaps.normalize.geometry import Geometry, Stored
 
@@ -47,12 +48,12 @@ FEW = 1 << 15
 """Tensors with fewer elements run on one thread."""
 
 
-@functools.lru_cache(maxsize=512)
+@cached(512)
 def codebook(map_: Map, *, brief: bool = False) -> Any:
     """The map's search tables; with `brief` they are quick to build, for few uses."""
     values = table(map_)
     # n >= value is n > the float below it.
-    below = torch.nextafter(values[1:], torch.tensor(-torch.inf))
+    below = torch.nextafter(values[1:], values.new_tensor(-torch.inf))
     made = core.Codebook(values.tolist(), limits(map_).tolist(), below.tolist(), map_.bits, brief)
     made.in_log = map_.position_rounding
     return made
@@ -60,7 +61,7 @@ def codebook(map_: Map, *, brief: bool = False) -> Any:
 
 @functools.lru_cache(maxsize=4096)
 def geometry(normalizer: Normalizer, shape: tuple[int, ...]) -> Any:
-    """Where each element's scale lies, or None where the engine does not support the normalizer."""
+    """Position of each element's scale; None if the engine does not support the normalizer."""
     found = normalizer.geometry(shape)
     if found is None or len(found.parts) > 8 or found.arrays > 8:
         return None
@@ -85,7 +86,7 @@ def geometry(normalizer: Normalizer, shape: tuple[int, ...]) -> Any:
 
 
 def _local(found: Geometry, shape: tuple[int, ...]) -> bool:
-    """Whether each block is encoded by itself, as ``Geometry::local_block`` tells."""
+    """Return True if each block is encoded by itself, as ``Geometry::local_block`` tells."""
     part = found.parts[0]
     whole = part.divisor * (8 if part.divisor % 8 else 1)
     again = part.divisor * part.count < torch.Size(shape).numel()
@@ -93,7 +94,7 @@ def _local(found: Geometry, shape: tuple[int, ...]) -> bool:
 
 
 def supports(normalizer: Normalizer, map_: Map, shape: tuple[int, ...]) -> bool:
-    """Whether this engine can quantize and decode a tensor of `shape`.
+    """Return True if this engine can quantize and decode a tensor of `shape`.
 
     Args:
         normalizer: computes the scales. It needs a `geometry` of at most 8 lists of scales,
@@ -112,7 +113,7 @@ def supports(normalizer: Normalizer, map_: Map, shape: tuple[int, ...]) -> bool:
 
 
 def measures(normalizer: Normalizer, map_: Map, shape: tuple[int, ...]) -> bool:
-    """Whether this engine can also read single codes, as error metrics need them.
+    """Return True if this engine can also read single codes, as error metrics need them.
 
     Args:
         normalizer: as in `supports`; its scales are largest magnitudes in float32 or codes of
@@ -283,12 +284,10 @@ def each(work: Callable[[T], R], items: Sequence[T]) -> Iterator[R]:
     if len(items) < 2 * count or count == 1:
         yield from map(work, items)
         return
-    # torch's number of threads belongs to a thread, but new threads take over the last one set.
-    pool = ThreadPoolExecutor(count, initializer=torch.set_num_threads, initargs=(1,))
+    pool = ThreadPoolExecutor(count)
     try:
         # A context of its own for each: it carries the choice of back end.
-        waiting = [pool.submit(copy_context().run, work, item) for item in items]
+        waiting = [pool.submit(copy_context().run, one_thread()(work), item) for item in items]
         yield from (result.result() for result in waiting)
     finally:
         pool.shutdown(cancel_futures=True)
-        torch.set_num_threads(count)

@@ -1,4 +1,4 @@
-"""What a run's page answers: the recommendation, its alternatives, and its warnings."""
+"""Answer on a run's page: the recommendation, its alternatives, and its warnings."""
 
 from __future__ import annotations
 
@@ -13,31 +13,33 @@ import pandas as pd
 from qmaps import maps
 from qmaps.algebra.quantizer import quantizer
 from qmaps.analyze.recommend.candidates import FULL, LIMITS
+from qmaps.analyze.recommend.loss import NATS
 from qmaps.analyze.recommend.sizes import BITS
-from qmaps.analyze.recommend.verdict import cost_of, dangerous, records
+from qmaps.analyze.recommend.verdict import SAFE, cost_of, dangerous, records
 from qmaps.errors import QmapsError
 from qmaps.lab.report.table import Cell, cell, judged
 from qmaps.storage.files import exists, read_frame, read_record
 
 PAPERS = ("paper-8bit", "paper-4bit")
 """Presets that papers train with."""
-EARLY = 100
-"""Steps before which second moments with the usual beta2 of 0.999 hardly have their size."""
 HALF = 0.5
-"""Share of stalled elements, or of outliers in few rows, from which on a tensor is named."""
+"""Share of outliers in few rows from which on a tensor is named."""
 NAMED = 3
 """Names in a warning; of more tensors only the number is given."""
 MANY_ROWS = 40
 """Rows, or columns, from which on 5 % of them are few."""
 
 
-def answer(folder: Path, naming: str = "") -> dict[str, Any] | None:
-    """What the first screen shows of ``folder/recommend``; None without a recommendation.
+def answer(
+    folder: Path, about: Mapping[str, Any], losses: pd.DataFrame | None
+) -> dict[str, Any] | None:
+    """Contents of the first screen, of ``folder/recommend``; None without a recommendation.
 
     Args:
         folder: the run folder.
-        naming: where the names of a checkpoint's parameters are from, as in
-            `qmaps.capture.CapturedStates`.
+        about: settings of the run: `naming` (source of the names of a checkpoint's parameters) and
+            `trained` (labels in `losses` by preset, and of ``recommended``).
+        losses: results of the run's own trainings, of `qmaps.lab.summarize_losses`.
 
     Raises:
         OutputError: a file is damaged.
@@ -50,8 +52,21 @@ def answer(folder: Path, naming: str = "") -> dict[str, Any] | None:
     profiles = _optional(folder / "frames" / "profiles.parquet")
     chosen = tensors[tensors["chosen"]]
     counts = chosen.groupby("quantizer")["numel"].agg(["sum", "size"]).sort_values("sum")
+    trained = _trained(about["trained"], losses)
+    keys = dict(zip(pairs["quantizer"], pairs["preset"], strict=True))
+    if len(counts) == 1:
+        keys[counts.index[0]] = "recommended"
+    judged_again = [
+        _judged(row, trained.get(keys[row["quantizer"]], -math.inf)) for row in records(pairs)
+    ]
+    pairs[["verdict", "reason"]] = judged_again
+    verdict, reason = _judged(summary, trained.get("recommended", -math.inf))
     return {
         **summary,
+        "verdict": verdict,
+        "reason": reason,
+        "trained": trained.get("recommended"),
+        "pairs": pairs,
         "main": counts.index[-1],
         "mixed": len(counts),
         "size": size(summary["nbytes"]),
@@ -61,8 +76,8 @@ def answer(folder: Path, naming: str = "") -> dict[str, Any] | None:
         "widths": list(_widths(summary, pairs)),
         "papers": [row for row in records(pairs) if row["preset"] in PAPERS],
         "first_name": next((spec.split(" + ")[0] for spec in counts.index[::-1]), ""),
-        "first": [*_of_names(naming), *_of_gradients(summary), *_of_step(tensors)],
-        "warnings": [*_hardest(tensors, profiles), *_of_choice(chosen), *_of_states(profiles)],
+        "first": [*_of_names(about["naming"]), *summary["notes"]],
+        "warnings": [*_hardest(tensors, profiles), *_of_states(profiles)],
         "budget": _budget(summary["choice"]["provenance"].get("budget", {})),
         "candidates": [_candidate(row) for row in records(pairs.sort_values("nbytes"))],
         "step": int(tensors["step"].iloc[0]),
@@ -70,6 +85,25 @@ def answer(folder: Path, naming: str = "") -> dict[str, Any] | None:
         "share": float(tensors["replayed"].sum() / tensors["numel"].sum()),
         "maps": list(_maps(pairs["quantizer"])),
     }
+
+
+def _trained(labels: Mapping[str, str], losses: pd.DataFrame | None) -> dict[str, float]:
+    """Final losses minus that of 32 bits, by preset; NaN where training diverged."""
+    if losses is None:
+        return {}
+    known = dict(zip(losses["run"], losses["difference"], strict=True))
+    return {key: float(known[label]) for key, label in labels.items() if label in known}
+
+
+def _judged(row: Mapping[str, Any], difference: float) -> tuple[str, str]:
+    """Verdict and reason, which a worse loss of the run's own training overrules."""
+    verdict, reason = str(row["verdict"]), str(row["reason"])
+    if difference <= NATS * SAFE:
+        return verdict, reason
+    worst = verdict if verdict != "safe" else "caution"
+    if not math.isfinite(difference):
+        worst = "unsafe"
+    return worst, f"trained with it, this run ended {difference:+.4f} from 32 bits; {reason}"
 
 
 def _optional(path: Path) -> pd.DataFrame | None:
@@ -89,12 +123,12 @@ def size(nbytes: float) -> str:
 
 
 def saved(nbytes: float, full: float) -> str:
-    """What is saved of `full`, in percent."""
+    """Saving relative to `full`, in percent."""
     return f"{1 - nbytes / full:.0%}"
 
 
 def _beside_8_bits(summary: Mapping[str, Any], pairs: pd.DataFrame) -> dict[str, str]:
-    """What the states take under the preset of 8 bits, and what is saved of it; empty without."""
+    """Size under the preset of 8 bits, and the saving relative to it; empty without."""
     found = pairs.loc[pairs["preset"] == "8bit", "nbytes"]
     if not len(found) or found.iloc[0] <= summary["nbytes"]:
         return {"size8": "", "saved8": ""}
@@ -148,31 +182,13 @@ def _candidate(row: Mapping[str, Any]) -> list[Cell]:
 def _of_names(naming: str) -> Iterable[str]:
     if naming.startswith("numbers"):
         yield (
-            f"Parameters have {naming}. Overrides fit the model only under its own names: give "
-            "them with --names."
-        )
-
-
-def _of_gradients(summary: Mapping[str, Any]) -> Iterable[str]:
-    if summary["gradients"] != "recorded":
-        yield (
-            "Gradients were not recorded, so they were drawn at random with the mean and variance "
-            "that the moments tell. To replay real ones, record them while training: "
-            "qmaps.capture.StateRecorder(optimizer, folder, gradients=60)."
-        )
-
-
-def _of_step(tensors: pd.DataFrame) -> Iterable[str]:
-    step = int(tensors["step"].iloc[0])
-    if step < EARLY:
-        yield (
-            f"Step {step} is early: second moments average about a thousand gradients and have "
-            "seen few. Ask again with a later checkpoint."
+            f"Parameters have {naming}. Overrides fit the model only under its own names, and "
+            "code has no parameter groups without them: give them with --names."
         )
 
 
 def _budget(budget: Mapping[str, Any]) -> str:
-    """What was asked for."""
+    """Budget in words."""
     if "nbytes" in budget:
         return f"at most {budget['nbytes']:,.0f} bytes"
     if "loss" in budget:
@@ -199,31 +215,6 @@ def _hardest(tensors: pd.DataFrame, profiles: pd.DataFrame | None) -> Iterable[s
                 found += f", and {share:.0%} of the largest 1 % lie in 5 % of the {lines}"
             found += "."
     yield found
-
-
-def _of_choice(chosen: pd.DataFrame) -> Iterable[str]:
-    """Warnings about the replay of the choice."""
-    unmeasured = chosen.loc[~(chosen["cost"] > 0), "parameter"]
-    if len(unmeasured):
-        yield (
-            f"Not measured: the replayed rows have no updates in {_names(unmeasured)}. They got a "
-            "pair that suits all tensors together."
-        )
-    zeroed = chosen.loc[chosen["zero_point_share"] > 0, "parameter"]
-    if len(zeroed):
-        yield f"Zero points: second moments become 0 under other first moments in {_names(zeroed)}."
-    for moment, name in (("first", "first"), ("second", "second")):
-        column = f"stalled_share_{moment}"
-        stalled = chosen.loc[chosen[column] > HALF, "parameter"]
-        if len(stalled):
-            yield (
-                f"Slow states: with their quantizers most {name} moments did not follow the exact "
-                f"ones within the replay in {_names(stalled)}. The verdict counts what this does "
-                "to updates."
-            )
-    kept = chosen.loc[chosen["quantizer"] == FULL.spec, "parameter"]
-    if len(kept):
-        yield f"States stay in 32 bits in {_names(kept)}."
 
 
 def _of_states(profiles: pd.DataFrame | None) -> Iterable[str]:

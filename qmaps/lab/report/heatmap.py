@@ -22,8 +22,12 @@ STEPS = (0.003, 0.01, 0.03, 0.06, 0.1, 0.3, 1.0)
 """Step costs at which the colour of a cell changes; 0.03 and 0.1 are where verdicts do."""
 
 
-def heatmap(folder: Path) -> dict[str, Any]:
+def heatmap(folder: Path, pairs: pd.DataFrame) -> dict[str, Any]:
     """The columns and rows of the heatmap of ``folder/recommend``, and the data of the cards.
+
+    Args:
+        folder: the run folder.
+        pairs: a row per candidate, with the verdicts of the page.
 
     Returns:
         `columns` (a dict per pair: `first`, `second`, `preset`, `bits`, `verdict`), `groups`
@@ -31,8 +35,7 @@ def heatmap(folder: Path) -> dict[str, Any]:
         and `cells`: `text`, `shade`, `title`, `chosen`), and `cards`
         (JSON).
     """
-    own = folder / "recommend"
-    pairs, tensors = (read_frame(own / f"{name}.parquet") for name in ("pairs", "tensors"))
+    tensors = read_frame(folder / "recommend" / "tensors.parquet")
     pairs = pairs.sort_values(["up_to", "bits_per_element"], kind="stable")
     specs = [str(spec) for spec in pairs["quantizer"]]
     if (tensors["chosen"] & (tensors["quantizer"] == FULL.spec)).any():
@@ -81,15 +84,11 @@ def _row(name: str, options: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
                 "text": _short(row),
                 "shade": _shade(row),
                 "chosen": bool(row["chosen"]),
-                "title": f"{row['quantizer']}: {_judged(row)}, step cost {_text(cost_of(row))}",
+                "title": f"{row['quantizer']}: {row['verdict']}, step cost {_text(cost_of(row))}",
             }
             for row in options
         ],
     }
-
-
-def _judged(row: Mapping[str, Any]) -> str:
-    return str(row["verdict"]) if row["cost"] > 0 else "not measured"
 
 
 def _shade(row: Mapping[str, Any]) -> int:
@@ -125,7 +124,7 @@ def _text(value: float) -> str:
 def _cards(
     folder: Path, specs: Sequence[str], options: Mapping[str, Sequence[Mapping[str, Any]]]
 ) -> Markup:
-    """What the page's script makes cards of, as JSON that HTML may hold."""
+    """Data of the page's cards, as JSON that HTML may hold."""
     curves = _curves(folder / "recommend" / "curves.parquet")
     moments = _moments(folder / "frames" / "profiles.parquet")
     tensors = [
@@ -157,7 +156,7 @@ def _option(row: Mapping[str, Any]) -> dict[str, Any]:
     }
     return {
         **{name: _json(value) for name, value in numbers.items()},
-        "verdict": _judged(row),
+        "verdict": row["verdict"],
         "size": size(row["nbytes"]),
     }
 

@@ -1,4 +1,4 @@
-"""What every workload is: a model, its data, and how it is trained by default."""
+"""Workloads: a model, its data, and default training options."""
 
 from __future__ import annotations
 
@@ -72,13 +72,6 @@ class Workload(ABC):
         """
         with seeded(integer("seed", seed, 0)):
             return self.build()
-
-    def missing(self) -> str:
-        """A sentence on what is not installed and how to install it, or ``""``.
-
-        Here it is ``""``; a workload that needs further packages overrides the method.
-        """
-        return ""
 
     @abstractmethod
     def build(self) -> nn.Module:

@@ -1,4 +1,4 @@
-"""What an installation has, what is wrong with it, and what a step costs here."""
+"""Diagnosis of an installation: versions, engines, problems, and the cost of a step."""
 
 from qmaps.optim.doctor.examination import doctor
 from qmaps.optim.doctor.findings import Finding

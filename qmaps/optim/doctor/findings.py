@@ -1,4 +1,4 @@
-"""What is wrong with an installation, in words, and what to do about it."""
+"""Problems of an installation, with their remedies."""
 
 from __future__ import annotations
 

@@ -18,7 +18,7 @@ WIDTH = 80
 
 @dataclass(frozen=True)
 class Report:
-    """What `doctor` found; printed, it is text for people.
+    """Result of `doctor`; prints as text.
 
     Attributes:
         versions: of qmaps and of what it runs on, by name.
@@ -42,7 +42,7 @@ class Report:
 
     @property
     def problems(self) -> int:
-        """How many of the findings are problems."""
+        """Number of findings that are problems."""
         return sum(each.level == PROBLEM for each in self.findings)
 
     def as_dict(self) -> dict[str, Any]:

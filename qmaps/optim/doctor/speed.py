@@ -36,7 +36,7 @@ Clock = Callable[[], float]
 
 @dataclass(frozen=True)
 class StepCost:
-    """What a step of AdamW costs with its states in one width.
+    """Cost of a step of AdamW with states of one width.
 
     Attributes:
         states: "32 bits", "8 bits" or "4 bits".
@@ -68,7 +68,8 @@ def bandwidth(seconds: float, clock: Clock = time.perf_counter) -> dict[str, flo
         seconds: how long to measure, about; at least two rounds are measured.
         clock: seconds since any moment.
     """
-    target, source = torch.full((ELEMENTS,), 1.0), torch.full((ELEMENTS,), 2.0)
+    target = torch.full((ELEMENTS,), 1.0, dtype=torch.float32)
+    source = torch.full((ELEMENTS,), 2.0, dtype=torch.float32)
     kinds: dict[str, tuple[int, Callable[[], object]]] = {
         "copy": (2, lambda: target.copy_(source)),
         "update": (3, lambda: target.sub_(source)),
@@ -102,10 +103,10 @@ def step_times(
     """
     # Gradients far below the parameters, as in training: no value runs away.
     draw = torch.Generator().manual_seed(0)
-    gradient = torch.randn(shape, generator=draw) * 1e-3
+    gradient = torch.randn(shape, generator=draw, dtype=torch.float32) * 1e-3
     optimizers = {}
     for width, preset in WIDTHS.items():
-        parameter = torch.nn.Parameter(torch.full(shape, 0.1))
+        parameter = torch.nn.Parameter(torch.full(shape, 0.1, dtype=torch.float32))
         parameter.grad = gradient
         optimizers[width] = AdamW([parameter], state_quantizers=preset)
     found: dict[str, list[float]] = {width: [] for width in WIDTHS}
@@ -125,7 +126,7 @@ def step_times(
 def costs(
     times: Mapping[str, float], bytes_per_second: float | None, parameters: int | None
 ) -> list[StepCost]:
-    """What a step costs, one row for each width.
+    """Cost of a step for each width.
 
     Args:
         times: nanoseconds per parameter by width, as `step_times` returns them; may be empty.

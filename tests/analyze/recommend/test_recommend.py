@@ -281,6 +281,98 @@ def test_diagnostic_pairs_are_not_chosen_unless_asked(states: CapturedStates) ->
     assert diagnostic(Pair.parse(chosen[1][0]))
 
 
+def test_second_moments_that_can_be_zero_are_not_chosen_unless_named() -> None:
+    draw = torch.Generator().manual_seed(0)
+    v = torch.rand(48, 128, generator=draw) + 0.5  # with no zero points under any map
+    tensors = {"w": {"exp_avg": torch.randn(48, 128, generator=draw) * 0.3, "exp_avg_sq": v}}
+    for options in ({"bits": 8.3}, {"bits": 24}, {"bits": 24, "diagnostics": True}):
+        found = run(tensors, steps=4, **options)
+        named = [found.choice, *found.singles.values(), found.simplest]
+        texts = [choice.to_json() for choice in named if choice is not None]
+        assert len(texts) > 4
+        assert not any("/DE@8u" in text for text in texts)
+        row = found.pairs.set_index("preset").loc["paper-8bit"]
+        assert (row["zero_point_share"], bool(row["diagnostic"])) == (0, True)
+    asked = run(tensors, steps=4, bits=8.3, candidates=["paper-8bit", "4bit"])
+    assert asked.choice.to_json().count("B2048/DE@8u") == 1
+
+
+def test_zero_points_are_counted_on_all_elements() -> None:
+    draw = torch.Generator().manual_seed(0)
+    v = torch.rand(600, 64, generator=draw) + 0.5
+    v[1, :40] = 1e-8  # in no row that is replayed
+    m = torch.randn(600, 64, generator=draw).sign() * 0.3
+    states = {"w": {"exp_avg": m, "exp_avg_sq": v}, "small": {"exp_avg": m, "exp_avg_sq": v + 1}}
+    found = recommend(states, bits=9, share=0.01, candidates=[ZERO, FOUR, EIGHT])
+    rows = found.tensors.set_index(["parameter", "quantizer"])
+    assert rows.loc[("w", ZERO), "replayed"] < 3000
+    assert rows.loc[("w", ZERO), "zero_point_share"] == 40 / (600 * 64)
+    assert rows.loc[("w", ZERO), "verdict"] == "unsafe"
+    assert rows.loc[("small", ZERO), "zero_point_share"] == 0
+    assert found.pairs.set_index("quantizer").loc[ZERO, "verdict"] == "unsafe"
+    assert (rows.xs(EIGHT, level="quantizer")["zero_point_share"] == 0).all()
+
+
+def test_what_is_not_measured_or_unsafe_is_named() -> None:
+    draw = torch.Generator().manual_seed(0)
+    m, v = torch.randn(48, 128, generator=draw), torch.rand(48, 128, generator=draw) + 0.5
+    hard = v * 10.0 ** (-8 - 8 * torch.rand(48, 128, generator=draw))
+    tensors = {
+        "heavy": {"exp_avg": m, "exp_avg_sq": v},
+        "light": {"exp_avg": m * hard.sqrt(), "exp_avg_sq": hard},
+        "never": dict.fromkeys(("exp_avg", "exp_avg_sq"), torch.zeros(48, 128)),
+    }
+    found = recommend(tensors, bits=8, candidates=["B256/DE@8s + rank1/linear@4u"])
+    rows = found.tensors[found.tensors["chosen"]].set_index("parameter")
+    assert rows["verdict"].to_dict() == {
+        "heavy": "safe", "light": "unsafe", "never": "not measured"
+    }  # fmt: skip
+    assert found.verdict == "safe"
+    assert "; light is unsafe: updates keep " in found.reason
+    for note in ("Unsafe by themselves: light.", "Not measured: the replayed rows have no updates "
+                 "in never.", "Step 0 is early: ", "Gradients were not recorded; "):  # fmt: skip
+        assert note in str(found)
+
+
+def test_the_code_has_the_parameter_groups_of_the_run(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    block = torch.nn.Sequential(torch.nn.Linear(80, 80), torch.nn.LayerNorm(80))
+    model = torch.nn.Sequential(torch.nn.Embedding(100, 80), *[block] * 2, torch.nn.Linear(80, 9))
+    named = list(model.named_parameters())
+    groups = [
+        {"params": [(n, p) for n, p in named if p.ndim > 1], "weight_decay": 0.1},
+        {"params": [(n, p) for n, p in named if p.ndim <= 1], "weight_decay": 0.0, "lr": 1e-4},
+    ]
+    before = AdamW(groups, lr=1e-3)
+    torch.optim.lr_scheduler.LambdaLR(before, lambda step: 0.0)
+    for _ in range(3):
+        model(torch.arange(100)).square().mean().backward()
+        before.step()
+    path = tmp_path / "optimizer.pt"
+    torch.save(before.state_dict(), path)
+    found = recommend(path, candidates=["4bit"])
+    scope: dict[str, Any] = {"model": model}
+    for code in (found.code, found.summary()["singles"]["4.3"]):
+        exec(code, scope)
+        made = scope["optimizer"].param_groups
+        options = [(g["weight_decay"], g["lr"], g["param_names"]) for g in made]
+        assert options == [
+            (g["weight_decay"], g["initial_lr"], g["param_names"]) for g in before.param_groups
+        ]
+    scope["optimizer"].load_state_dict(torch.load(path))
+
+
+def test_presets_are_candidates_by_name(states: CapturedStates) -> None:
+    found = recommend(states, candidates=["4bit", "8bit"], bits=6.3)
+    assert sorted(found.pairs["preset"]) == ["4bit", "8bit"]
+    with pytest.raises(BadValueError) as caught:
+        recommend(states, candidates=["4bits"])
+    assert str(caught.value) == (
+        "pair='4bits' is not a preset; allowed are 32bit, 8bit, 4bit, 3bit, 2bit, paper-8bit, "
+        "paper-4bit, or 'FIRST + SECOND' of specs; nearest match: 4bit"
+    )
+
+
 def test_parameters_that_are_not_named_stay_in_32_bits(states: CapturedStates) -> None:
     found = recommend(states, parameters=["a*", "c"])
     assert found.choice.overrides["b"] is None

@@ -62,5 +62,7 @@ def test_a_parameter_that_is_unsafe_by_itself() -> None:
         == "a is unsafe: updates keep 0.50 of their length"
     )
     light = heavy.assign(cost=[199.0, 0.9, 0.9])
-    assert verdict(row(0.99), light) == ("safe", "updates keep 0.99 of their length")
+    named = "b and 1 more are unsafe: updates keep 0.40 of their length"
+    assert verdict(row(0.99), light) == ("safe", f"updates keep 0.99 of their length; {named}")
+    assert verdict(row(0.96), light) == ("caution", f"updates keep 0.96 of their length; {named}")
     assert verdict(row(0.5), heavy).level == "unsafe"

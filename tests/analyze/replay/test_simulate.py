@@ -98,3 +98,24 @@ def test_a_checkpoint_is_replayed_and_says_so(tmp_path: Path) -> None:
     tensors = {"w": {name: optimizer.state[weight][name] for name in ("exp_avg", "exp_avg_sq")}}
     unknown = qmaps.replay.run(tensors, [PAIR], steps=20)  # of unknown age
     assert unknown["gradients"].item() == "simulated"
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float64])
+def test_the_default_dtype_changes_nothing(dtype: torch.dtype) -> None:
+    generator = torch.Generator().manual_seed(0)
+    m = torch.randn(65, 64, generator=generator)
+    states = {"weight": {"exp_avg": m, "exp_avg_sq": m.square() + 0.1}}
+
+    def results() -> tuple[qmaps.Codebook, Tensor, pd.DataFrame]:
+        fitted = qmaps.quantizer("B64/lloyd@3s").fit(m).map.codebook()
+        return qmaps.Codebook([-1, -0.3, 0, 0.3, 1]), fitted, qmaps.replay.run(states, [PAIR])
+
+    codebook, fitted, frame = results()
+    torch.set_default_dtype(dtype)
+    try:
+        same, refitted, replayed = results()
+    finally:
+        torch.set_default_dtype(torch.float32)
+    assert same == codebook
+    assert torch.equal(refitted, fitted)
+    pd.testing.assert_frame_equal(replayed, frame)

@@ -9,8 +9,13 @@ from pathlib import Path
 
 import pytest
 import torch
+import torch.distributed.checkpoint as dcp
 from torch import nn
 from torch.distributed.checkpoint import FileSystemWriter
+from torch.distributed.checkpoint.state_dict import (
+    get_optimizer_state_dict,
+    set_optimizer_state_dict,
+)
 
 from qmaps.algebra.quantized import from_plain
 from qmaps.capture import load
@@ -46,6 +51,28 @@ def test_there_and_back_bit_for_bit(tmp_path: Path) -> None:
     assert sorted(path.name for path in tmp_path.iterdir()) == [
         "4bit0", "4bit1", "back.pt", "exact.pt",
     ]  # fmt: skip
+
+
+def test_names_that_the_optimizer_was_given_are_used(tmp_path: Path) -> None:
+    """`optimizer.state_dict()` numbers parameters, and has their names beside the numbers."""
+
+    def made() -> tuple[nn.Module, torch.optim.Optimizer]:
+        net = nn.Sequential(nn.Linear(8, 8), nn.Linear(8, 2))
+        named = {name: (name, p) for name, p in net.named_parameters()}
+        groups = [[named["1.weight"], named["0.weight"]], [named["0.bias"], named["1.bias"]]]
+        return net, torch.optim.AdamW([{"params": group} for group in groups])
+
+    net, optimizer = made()
+    net(torch.randn(4, 8)).square().sum().backward()
+    optimizer.step()
+    dcp.save({"optim": optimizer.state_dict()}, checkpoint_id=tmp_path / "in", no_dist=True)
+    convert_file(tmp_path / "in", tmp_path / "out", to="torch", distributed="optim")
+    other, resumed = made()
+    state = {"optim": get_optimizer_state_dict(other, resumed)}
+    dcp.load(state, checkpoint_id=tmp_path / "out", no_dist=True)
+    set_optimizer_state_dict(other, resumed, state["optim"])
+    for one, another in zip(net.parameters(), other.parameters(), strict=True):
+        assert torch.equal(optimizer.state[one]["exp_avg"], resumed.state[another]["exp_avg"])
 
 
 def test_deepspeed_becomes_a_folder_that_fsdp_loads(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import csv
 import math
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 
-from qmaps.capture import Monitor
+from qmaps.capture import CapturedStates, Monitor
 from qmaps.capture.monitor.monitor import COLUMNS
 from qmaps.errors import OutputError
 from tests.capture.monitor.test_monitor import steps
@@ -47,6 +48,43 @@ def test_a_resumed_run_goes_on_without_repeating_a_step(tmp_path: Path) -> None:
         assert monitor.rows[0]["step"] == 8
     assert [row["step"] for row in rows(out)] == [*"2222", *"4444", *"6666", *"8888"]
     assert out.read_text().startswith(whole + "8,0.weight,exp_avg,")
+
+
+def test_names_of_any_characters_do_not_end_the_training(tmp_path: Path) -> None:
+    out, names = tmp_path / "m.csv", ["a\nb", "c\u2028d", "e\rf", "g\ud800h", 'i,"j"é']
+    parameters = [torch.nn.Parameter(torch.ones(64, 80)) for _ in names]
+    optimizer = make("AdamW8bit", list(zip(names, parameters, strict=True)))
+    run = Run()
+    for count in (2, 2):  # the second goes on in the file of the first
+        with Monitor(optimizer, out, every=2, log=run, thresholds=None) as monitor:
+            steps(optimizer, count)
+        assert [row["parameter"] for row in monitor.rows[::2]] == names
+    written = ["a\\nb", "c\\u2028d", "e\\rf", "g\\ud800h", 'i,"j"é']
+    assert [row["parameter"] for row in rows(out)[::2]] == written * 2
+    states = {name: {"exp_avg": torch.ones(2)} for name in names}
+    assert len(CapturedStates.from_tensors(states).fingerprint()) == 64
+    assert [name for name in run.logged[0][0] if "sqnr" in name and name.endswith("sq")] == [
+        f"sqnr_db/{name}.exp_avg_sq" for name in written
+    ]
+
+
+@pytest.mark.parametrize("lines", [1, 2, 3])
+def test_a_file_cut_within_a_step_gets_the_rest_of_it(lines: int, tmp_path: Path) -> None:
+    out = tmp_path / "m.csv"
+    optimizer = make("AdamW8bit", net().named_parameters())
+    with Monitor(optimizer, out, every=2, parameters="*.weight"):
+        steps(optimizer, 2)
+        saved = copy.deepcopy(optimizer.state_dict())
+        steps(optimizer, 2, first=2)
+    whole = out.read_text()
+    out.write_text("".join(whole.splitlines(keepends=True)[:-lines]) + "4,2.wei")
+    optimizer.load_state_dict(saved)
+    with Monitor(optimizer, out, every=2, window=1, parameters="*.weight"):
+        steps(optimizer, 2, first=2)
+    assert [row["step"] for row in rows(out)] == [*"2222", *"4444"]
+    assert [row["parameter"] + row["state"] for row in rows(out)[:4]] == [
+        row["parameter"] + row["state"] for row in rows(out)[4:]
+    ]
 
 
 def test_a_file_that_is_not_the_monitors_is_left_alone(tmp_path: Path, monkeypatch: Any) -> None:

@@ -1,5 +1,6 @@
 """DeepSpeed's ZeRO 1, 2 and 3: what it wrote itself, and folders with files missing or mixed."""
 
+import os
 import re
 import shutil
 from pathlib import Path
@@ -10,7 +11,7 @@ import torch
 
 from qmaps.capture import load
 from qmaps.capture.readers.rank_file import STAND_INS
-from qmaps.errors import BadValueError, CaptureError
+from qmaps.errors import BadValueError, CaptureError, one_line
 from qmaps.storage import checkpoint
 from tests.capture.fixtures import HERE, PARAMETERS, copied, expect
 
@@ -129,6 +130,42 @@ def test_files_of_two_steps_are_refused(tmp_path: Path) -> None:
     )
 
 
+def swapped(one: Path, other: Path) -> None:
+    one.rename(one.with_name("kept"))
+    other.rename(one)
+    one.with_name("kept").rename(other)
+
+
+@pytest.mark.parametrize("name", ["zero1", "zero1-bf16", "zero2", "zero2-bitsandbytes"])
+def test_files_of_two_ranks_that_are_swapped_are_refused(name: str, tmp_path: Path) -> None:
+    folder = copied(f"deepspeed/{name}", tmp_path) / "global_step3"
+    first, second = sorted(folder.glob("*_optim_states.pt"))
+    swapped(first, second)
+    refused(
+        folder,
+        one_line(
+            f"{str(first)!r} has other weights of '0.weight' than 'mp_rank_00_model_states.pt'; "
+            "files are mixed or swapped, or the weights were changed after the last step"
+        ),
+    )
+
+
+def test_weights_that_are_not_finite_are_compared(tmp_path: Path) -> None:
+    folder = copied("deepspeed/zero1", tmp_path) / "global_step3"
+    for path in [*folder.glob("*.pt")]:
+        saved = checkpoint.load(path, stand_ins=STAND_INS)
+        if "module" in saved:
+            saved["module"]["0.bias"].detach().fill_(torch.nan)
+        else:
+            saved = {"optimizer_state_dict": raw(path)}
+            for key in ("loss_scaler", "zero_stage", "param_slice_mappings"):
+                saved["optimizer_state_dict"].pop(key)
+            masters = saved["optimizer_state_dict"]["single_partition_of_fp32_groups"][1].detach()
+            masters[: 4 if "rank_0_" in path.name else 1] = torch.nan
+        torch.save(saved, path)
+    expect(load(folder), "deepspeed/zero1")
+
+
 def test_files_of_two_world_sizes_are_refused(tmp_path: Path) -> None:
     folder = copied("deepspeed/zero3", tmp_path) / "global_step3"
     first, second = sorted(folder.glob("*_optim_states.pt"))
@@ -196,6 +233,21 @@ def test_latest_names_a_folder_beside_it(name: str, tmp_path: Path) -> None:
     shutil.copytree(folder / "global_step3", tmp_path, dirs_exist_ok=True)
     (folder / "latest").write_text(name)
     refused(folder, f"{str(folder)!r} holds no captured steps (step-*.safetensors)")
+
+
+@pytest.mark.parametrize(
+    "place", ["latest", "global_step3/zero_pp_rank_0_mp_rank_00_model_states.pt"]
+)
+def test_pipes_and_devices_are_refused(place: str, tmp_path: Path) -> None:
+    path = copied("deepspeed/zero3", tmp_path) / place
+    for number in range(2):
+        path.unlink()
+        if number:
+            path.symlink_to("/dev/zero")
+        else:
+            os.mkfifo(path)
+        with pytest.raises(CaptureError, match=r"holds no captured steps|is empty"):
+            load(tmp_path / "zero3")
 
 
 def test_truncated_and_damaged_files_are_refused(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """DeepSpeed's tensor-parallel and pipeline ranks and its experts: as it wrote them, and damaged."""
 
+import random
 import re
 import shutil
 from collections.abc import Callable
@@ -13,6 +14,7 @@ from qmaps.capture import load
 from qmaps.capture.conversion import convert_file
 from qmaps.capture.readers.experts import Experts
 from qmaps.capture.readers.rank_file import STAND_INS
+from qmaps.capture.readers.tensor_parallel import matches
 from qmaps.errors import CaptureError, one_line
 from qmaps.storage import checkpoint
 from tests.capture.fixtures import HERE, copied, expect
@@ -153,6 +155,21 @@ def test_files_of_two_checkpoints_are_refused(tmp_path: Path) -> None:
     )
 
 
+@pytest.mark.parametrize("name", ["parallel-zero1", "parallel-pipeline"])
+def test_files_of_two_ranks_that_are_swapped_are_refused(name: str, tmp_path: Path) -> None:
+    folder = copied(f"deepspeed/{name}", tmp_path) / "global_step3"
+    ranks = sorted(folder.glob("*_optim_states.pt"))
+    kept = [path.read_bytes() for path in ranks]
+    for one, other in ((0, 1), (2, 3), (0, 2), (1, 3)):  # of a column and of a row
+        ranks[one].write_bytes(kept[other])
+        ranks[other].write_bytes(kept[one])
+        with pytest.raises(CaptureError, match=r"files are mixed or swapped"):
+            load(folder)
+        ranks[one].write_bytes(kept[one])
+        ranks[other].write_bytes(kept[other])
+    assert load(folder)
+
+
 def models(folder: Path, change: Callable[[dict[str, Any]], Any]) -> Path:
     """Change the files of both model-parallel ranks; return the first."""
     paths = sorted(folder.glob("mp_rank_*_model_states.pt"))
@@ -216,6 +233,30 @@ def test_cuts_that_are_not_read(kind: str, value: Any, message: str, tmp_path: P
     refused(folder, message.format(str(model)))
 
 
+@pytest.mark.parametrize("pattern", [r"^(\w+\.?)+!$", "(a|aa)+$", "a{1,9}", "(?=up)", r"(u)\1"])
+def test_patterns_that_may_take_years_are_refused(pattern: str, tmp_path: Path) -> None:
+    folder = copied("deepspeed/parallel-zero1", tmp_path) / "global_step3"
+    models(folder, lambda saved: saved[INFO].update(vocabulary_parameter_patterns=[pattern]))
+    refused(
+        folder,
+        f"the pattern {pattern!r} of parameter names is not read; only characters, classes, '.', "
+        "'*', '+', '?', '^' and '$' are",
+    )
+
+
+def test_patterns_are_those_of_re() -> None:
+    chance = random.Random(0)
+    pieces = ["a", "b", ".", r"\d", r"\.", r"\w", "[ab.]", "[^a]", r"[\d-]"]
+    for _ in range(2000):
+        parts = [
+            chance.choice(pieces) + chance.choice(["", "", "*", "+", "?", "*?"]) for _ in "abcd"
+        ]
+        pattern = chance.choice(["", "^"]) + "".join(parts) + chance.choice(["", "$"])
+        name = "".join(chance.choices("ab1.-", k=chance.randrange(7)))
+        assert matches(pattern, name) == bool(re.match(pattern, name)), (pattern, name)
+    assert not matches(".*" * 50 + "!", "a" * 100)
+
+
 def test_rows_of_padding_are_left_out(tmp_path: Path) -> None:
     folder = copied("deepspeed/parallel-zero1", tmp_path) / "global_step3"
 
@@ -261,6 +302,18 @@ def test_copies_that_differ_are_refused(name: str, tmp_path: Path) -> None:
         "same copy; files of two checkpoints are mixed, or stages do not share it",
         reads=True,
     )
+
+
+def test_copies_of_a_diverged_run_are_equal(tmp_path: Path) -> None:
+    source = copied("deepspeed/parallel-zero1", tmp_path)
+    for path in source.glob("global_step3/*_optim_states.pt"):
+
+        def diverge(value: dict[str, Any]) -> None:
+            for state in value["optimizer_state_dict"]["base_optimizer_state"]["state"].values():
+                state["exp_avg"].fill_(float("nan"))
+
+        edit(path, diverge)
+    assert load(source).tensor("down.bias", "exp_avg", check=False).isnan().all()
 
 
 def test_experts_of_other_ranks_are_refused(tmp_path: Path) -> None:
@@ -330,7 +383,7 @@ def test_experts_of_a_layer_may_lie_in_several_groups() -> None:
     of = "0.deepspeed_moe.experts.deepspeed_experts."
     groups = [[f"{of}{number}.weight" for number in numbers] for numbers in ((0, 1), (2, 3))]
     every = [name for group in groups for name in group]
-    experts = Experts(Path("model"), [8], [])
+    experts = Experts(Path("model"), [8])
     found = [experts.names(group, 1, 2, every) for group in groups]
     assert found == [
         {name: f"{of}{4 + 2 * place + number}.weight" for number, name in enumerate(group)}

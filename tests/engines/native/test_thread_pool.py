@@ -33,11 +33,35 @@ def stepped():
     optimizer.step()
     return hashlib.sha256(param.detach().numpy().tobytes()).digest()
 
+"""
+COMPARE = """
 read, write = os.pipe()
 if os.fork() == 0:
     os.write(write, stepped())
     os._exit(0)
 sys.exit(0 if stepped() == os.read(read, 32) else 1)
+"""
+
+
+NEW_OPTIMIZERS = """
+from qmaps.optim import AdamW
+ones = torch.ones(100_000, 3).mul_(0.5)  # starts torch's own threads
+trained = []
+for dtype, options in (
+    (torch.float32, {"nonfinite": "raise"}),
+    (torch.float32, {"state_quantizers": {"exp_avg_sq": "row/linear@4u"}}),
+    (torch.bfloat16, {"master_weights": True}),
+    (torch.bfloat16, {"master_weights": "bf16+8"}),
+):
+    new = torch.nn.Parameter(ones.to(dtype, copy=True))
+    new.grad = ones.to(dtype, copy=True)
+    trained.append((new, AdamW([new], **options)))
+
+def stepped():
+    for _, optimizer in trained:
+        optimizer.step()
+    found = b"".join(new.detach().view(torch.uint8).numpy().tobytes() for new, _ in trained)
+    return hashlib.sha256(found).digest()
 """
 
 
@@ -48,7 +72,12 @@ def run(program: str) -> int:
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
 def test_a_forked_child_steps_with_threads_of_its_own() -> None:
-    assert run(TRAINING + FORK) == 0
+    assert run(TRAINING + FORK + COMPARE) == 0
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="needs fork")
+def test_a_forked_child_takes_the_first_steps_of_optimizers() -> None:
+    assert run(TRAINING + NEW_OPTIMIZERS + COMPARE) == 0
 
 
 def test_a_process_ends_while_threads_wait() -> None:

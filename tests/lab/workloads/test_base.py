@@ -10,8 +10,7 @@ from qmaps.lab import workloads
 from qmaps.lab.workloads import REGISTRY
 from qmaps.lab.workloads.base import seeded
 
-NAMES = [name for name in workloads.names() if name != "minilm"]
-"""minilm needs a package of its own, and has its tests in test_minilm.py."""
+NAMES = workloads.names()
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -19,8 +18,7 @@ def test_weights_are_a_function_of_the_seed(name: str) -> None:
     work = workloads.get(name)
     one, same, other = (list(work.model(seed).parameters()) for seed in (3, 3, 4))
     assert all(torch.equal(a, b) for a, b in zip(one, same, strict=True))
-    drawn = not all(torch.equal(a, b) for a, b in zip(one, other, strict=True))
-    assert drawn == (name != "docstring-lm")  # its weights are pretrained
+    assert not all(torch.equal(a, b) for a, b in zip(one, other, strict=True))
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -141,7 +139,7 @@ def test_settings_tell_variants_apart() -> None:
 
 def test_every_workload_is_found_by_its_own_name() -> None:
     names = workloads.names()
-    assert names == ["digits", "docstring-lm", "minilm", "stdlib-lm", "stdlib-lm-tiny"]
+    assert names == ["digits", "stdlib-lm", "stdlib-lm-tiny"]
     assert all(REGISTRY[name].name == workloads.get(name).name == name for name in names)
 
 
@@ -149,6 +147,6 @@ def test_an_unknown_workload() -> None:
     with pytest.raises(BadValueError) as caught:
         workloads.get("stdlib")
     assert str(caught.value) == (
-        "workload='stdlib' is unknown; allowed are digits, docstring-lm, minilm, stdlib-lm, "
-        "stdlib-lm-tiny; nearest match: stdlib-lm"
+        "workload='stdlib' is unknown; allowed are digits, stdlib-lm, stdlib-lm-tiny; "
+        "nearest match: stdlib-lm"
     )

@@ -1,4 +1,4 @@
-"""What every format shares: taking a state_dict apart, and putting one together."""
+"""Base of formats: taking a state_dict apart, and putting one together."""
 
 from __future__ import annotations
 
@@ -38,12 +38,13 @@ OF_QMAPS = frozenset(Shared.__annotations__) - TORCH_OPTIONS - {"maximize"} | {
 """Options of parameter groups that only qmaps has."""
 
 
-NUMBERS = frozenset({"lr", "eps", "weight_decay", "alpha", "momentum", "dampening", "lr_decay"})
+NUMBERS = frozenset({"lr", "eps", "weight_decay", "alpha", "momentum", "dampening", "lr_decay",
+                     "momentum_decay"})  # fmt: skip
 """Options that are a number in every family."""
 
 
 class Format(ABC):
-    """How one library lays out an optimizer's state_dict.
+    """Layout of an optimizer's state_dict in one library.
 
     Attributes:
         name: name of the format, as the options `to` and `source` give it.
@@ -69,7 +70,7 @@ class Format(ABC):
 
     @abstractmethod
     def recognizes(self, state_dict: Mapping[str, Any]) -> bool:
-        """Whether a state_dict is of this format."""
+        """Return True if a state_dict is of this format."""
 
     @abstractmethod
     def states(self, saved: Mapping[Any, Any], label: str) -> dict[str, State]:
@@ -166,11 +167,12 @@ class Format(ABC):
                         name: value for name, value in saved.items() if name not in (RESET, PRODUCT)
                     }
                     states = self.named(self.states(rest, label), hint)
+                    product = _product(saved.get(PRODUCT))
                 except CaptureError:
                     raise
                 except DAMAGE as error:
                     raise CaptureError(f"the states of {label!r} are damaged: {error}") from None
-                parameters.append(Parameter(label, name, step, states, reset))
+                parameters.append(Parameter(label, name, step, states, reset, product))
             read.append(parameters)
         family = _one_family([p for group in read for p in group])
         for parameter in (p for group in read for p in group):
@@ -252,6 +254,8 @@ def written_states(
             own["step"] = step_tensor(parameter.step or 1.0)
             if parameter.reset:
                 own[RESET] = step_tensor(parameter.reset)
+            if parameter.product is not None:
+                own[PRODUCT] = step_tensor(parameter.product)
         for name, value in parameter.states.items():
             own[name] = encoded(name, value) if isinstance(value, QuantizedTensor) else value
         saved[parameter.label] = own
@@ -334,7 +338,7 @@ def refuse_options(state: OptimizerState, needed: Mapping[str, object], name: st
 
 
 def _same(found: object, value: object) -> bool:
-    """Whether an option has this value; a tensor without exactly one element has none."""
+    """Return True if an option has this value; a tensor without exactly one element has none."""
     try:
         return bool(found == value)
     except (RuntimeError, ValueError):
@@ -449,6 +453,14 @@ def _step(value: Any) -> float | None:
     number = isinstance(value, (int, float)) and not isinstance(value, bool)
     if not number or not math.isfinite(value) or value < 0 or value != int(value):
         raise BadValueError(f"step={shown(value)} must be an integer of at least 0")
+    return float(value)
+
+
+def _product(value: Any) -> float | None:
+    if value is None:
+        return None
+    if not 0 <= float(value) <= 1:
+        raise BadValueError(f"{PRODUCT}={shown(value)} must be from 0 to 1")
     return float(value)
 
 

@@ -49,7 +49,7 @@ class Qmaps(Format):
     keeps_resets: ClassVar[bool] = True
 
     def recognizes(self, state_dict: Mapping[str, Any]) -> bool:
-        """Whether it names qmaps, a group has `state_quantizers`, or a state is packed."""
+        """Return True if it names qmaps, a group has `state_quantizers`, or a state is packed."""
         return (
             ABOUT in state_dict
             or any("state_quantizers" in group for group in state_dict["param_groups"])

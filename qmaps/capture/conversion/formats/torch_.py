@@ -64,7 +64,10 @@ class Torch(Format):
                 if parameter.step is not None:
                     own["step"] = step_tensor(parameter.step)
                     if {"betas", "momentum_decay"} <= group.options.keys():
-                        own[PRODUCT] = product_after(int(parameter.step), group.options)
+                        product = parameter.product
+                        if product is None:
+                            product = product_after(int(parameter.step), group.options)
+                        own[PRODUCT] = step_tensor(product)
                 own |= {name: values_of(value) for name, value in parameter.states.items()}
                 saved[parameter.label] = own
         return assembled(state, [without_qmaps(group.options) for group in state.groups], saved)

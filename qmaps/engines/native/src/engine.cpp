@@ -19,8 +19,6 @@ std::int64_t chunk_of(std::int64_t block) {
     return std::max<std::int64_t>(1, kChunk / least) * least;
 }
 
-std::int64_t chunks(std::int64_t numel, std::int64_t chunk) { return (numel + chunk - 1) / chunk; }
-
 // A part whose scales every chunk visits, so that threads need maxima of their own.
 bool shared_by_all(const Part& part, std::int64_t numel) {
     return part.divisor == 1 && part.count < numel;
@@ -224,8 +222,7 @@ std::int64_t items_of(const QuantizeTask& task) {
     return chunks(task.numel, chunk_of(task.codec.geometry->local_block(task.numel)));
 }
 
-int encode(QuantizeTask& task, int threads, const EncodeRange& local, const EncodeRange& fresh,
-           bool given) {
+int encode(QuantizeTask& task, int threads, const EncodeRange& local, const EncodeRange& fresh) {
     const Kernels& set = kernels();
     prepare(task.codec, set, task.numel, false);
     std::atomic<int> flags{0};
@@ -235,16 +232,6 @@ int encode(QuantizeTask& task, int threads, const EncodeRange& local, const Enco
             flags |= work(item * chunk, std::min(task.numel, (item + 1) * chunk), item, thread);
         });
     };
-    if (given) {
-        task.codec.block = 0;
-        reserve_fresh(task.codec);
-        int p = 0;
-        for (const Part& part : task.codec.geometry->parts)
-            std::memcpy(task.codec.fresh[p++], task.codec.arrays[part.array],
-                        static_cast<std::size_t>(part.count) * sizeof(float));
-        in_ranges(fresh);
-        return 0;
-    }
     if (task.codec.block > 0 && task.check && task.keep) {
         if (Undo undo(task); undo) {
             task.undo = undo.memory();

@@ -55,10 +55,8 @@ using EncodeRange = std::function<int(std::int64_t begin, std::int64_t end, std:
                                       int thread)>;
 
 // Find the scales, encode by `local` (in blocks that carry their own scales) or by `fresh` (under
-// the codec's fresh scales), and store the scales. With `given`, the stored scales, which are
-// float32, are used as they are, and nothing is checked. Returns Flags.
-int encode(QuantizeTask& task, int threads, const EncodeRange& local, const EncodeRange& fresh,
-           bool given = false);
+// the codec's fresh scales), and store the scales. Returns Flags.
+int encode(QuantizeTask& task, int threads, const EncodeRange& local, const EncodeRange& fresh);
 
 // Returns Flags.
 int quantize(QuantizeTask& task, int threads);

@@ -17,8 +17,6 @@ constexpr std::int64_t kTogether = 32768;             // elements that a thread 
 constexpr std::int64_t kParts = std::int64_t{1} << 20;  // sums of tiles that are kept at a time
 constexpr std::int64_t kStrip = 512;                  // columns that are finished at a time
 
-std::int64_t chunks(std::int64_t count, std::int64_t chunk) { return (count + chunk - 1) / chunk; }
-
 // Add `count` vectors that lie `apart` from each other, as a balanced tree that zeros fill up; the
 // sum is left in the first.
 void add_vectors(double* part, std::int64_t count, std::int64_t apart, std::int64_t size) {

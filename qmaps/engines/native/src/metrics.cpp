@@ -10,8 +10,6 @@
 namespace qmaps {
 namespace {
 
-std::int64_t chunks(std::int64_t numel, std::int64_t chunk) { return (numel + chunk - 1) / chunk; }
-
 void prepare_moments(UpdateTask& task, const Kernels& set) {
     for (StateTask* state : {&task.first, &task.second})
         if (state->codec.codebook) prepare(state->codec, set, task.numel, true);
@@ -56,7 +54,7 @@ std::uint32_t select(const std::uint32_t* values, std::int64_t count, std::int64
 
 }  // namespace
 
-Measured measure(QuantizeTask& task, std::int64_t* counts, int threads, bool given) {
+Measured measure(QuantizeTask& task, std::int64_t* counts, int threads) {
     const MetricKernels& set = kernels().metrics;
     std::vector<ErrorSums> parts(static_cast<std::size_t>(items_of(task)));
     std::vector<CodeCounts> tables(static_cast<std::size_t>(threads));
@@ -69,8 +67,7 @@ Measured measure(QuantizeTask& task, std::int64_t* counts, int threads, bool giv
         [&](std::int64_t begin, std::int64_t end, std::int64_t item, int thread) {
             set.measure_fresh(task, begin, end, parts[item], tables[thread], scratch());
             return 0;
-        },
-        given);
+        });
     ErrorSums& all = result.sums;
     for (const ErrorSums& part : parts) {
         all.absolute += part.absolute;
@@ -133,12 +130,6 @@ void UpdateErrors::add(UpdateTask& task, int threads) {
             bins_[1][b] += std::int64_t{bins.relative[0][b]} + bins.relative[1][b];
         }
     numel_ += task.numel;
-}
-
-void UpdateErrors::copy_bits(std::uint32_t* absolute, std::uint32_t* relative) const {
-    if (numel_ == 0) return;
-    std::memcpy(absolute, bits_[0].get(), static_cast<std::size_t>(numel_) * 4);
-    std::memcpy(relative, bits_[1].get(), static_cast<std::size_t>(numel_) * 4);
 }
 
 std::array<ErrorSummary, 2> UpdateErrors::summaries(const std::vector<double>& levels,

@@ -17,7 +17,7 @@ struct Measured {
 
 // Encode, decode and sum up errors tile by tile; `counts` gets how often each code occurs. Codes
 // are stored where the codec has a place for them. Partial sums are added in the tensor's order.
-Measured measure(QuantizeTask& task, std::int64_t* counts, int threads, bool given = false);
+Measured measure(QuantizeTask& task, std::int64_t* counts, int threads);
 
 // Mean, nearest-rank quantiles and maximum of errors.
 struct ErrorSummary {
@@ -36,9 +36,6 @@ class UpdateErrors {
     std::array<ErrorSummary, 2> summaries(const std::vector<double>& levels, int threads) const;
     std::int64_t numel() const { return numel_; }
     std::int64_t collapsed() const { return sums_.collapsed; }
-
-    // Copy the bits of all errors, which are floats; relative ones are 0x80000000 where u is 0.
-    void copy_bits(std::uint32_t* absolute, std::uint32_t* relative) const;
 
   private:
     void reserve(std::int64_t numel);

@@ -9,6 +9,9 @@
 
 namespace qmaps {
 
+// Number of chunks, the last of which may be ragged.
+inline std::int64_t chunks(std::int64_t numel, std::int64_t chunk) { return (numel + chunk - 1) / chunk; }
+
 // Items that threads take from the front.
 struct alignas(64) ItemRange {
     std::atomic<std::int64_t> next{0};

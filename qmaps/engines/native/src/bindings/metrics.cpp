@@ -38,8 +38,7 @@ void register_metrics(nb::module_& module) {
         "measure",
         [](const Codebook& codebook, const Geometry& geometry, Address x, int dtype,
            std::int64_t numel, Address packed, const std::vector<Address>& arrays,
-           const std::vector<Key>& key, bool refuse_negative, Address counts, int threads,
-           bool given) {
+           const std::vector<Key>& key, bool refuse_negative, Address counts, int threads) {
             QuantizeTask task;
             task.codec = rounding_codec(codebook, geometry, packed, arrays, {key, {}});
             task.x = reinterpret_cast<const void*>(x);
@@ -50,14 +49,13 @@ void register_metrics(nb::module_& module) {
             Measured found;
             {
                 nb::gil_scoped_release unlocked;
-                found = measure(task, reinterpret_cast<std::int64_t*>(counts), threads, given);
+                found = measure(task, reinterpret_cast<std::int64_t*>(counts), threads);
             }
             const ErrorSums& s = found.sums;
             return std::make_tuple(found.flags, s.absolute, s.square, s.signal, s.relative,
                                    s.largest, s.nonzero, s.zeroed);
         },
-        "Encode and sum up errors; packed = 0 drops the codes, given takes the scales that are "
-        "stored. Returns flags and ErrorSums.");
+        "Encode and sum up errors; packed = 0 drops the codes. Returns flags and ErrorSums.");
 
     nb::class_<UpdateErrors>(module, "UpdateErrors")
         .def(nb::init<>())
@@ -69,12 +67,6 @@ void register_metrics(nb::module_& module) {
                  nb::gil_scoped_release unlocked;
                  self.add(task, threads);
              })
-        .def("copy_bits",
-             [](const UpdateErrors& self, Address absolute, Address relative) {
-                 self.copy_bits(reinterpret_cast<std::uint32_t*>(absolute),
-                                reinterpret_cast<std::uint32_t*>(relative));
-             },
-             "Copy the float32 bits of all errors, absolute and relative, to these addresses.")
         .def(
             "summary",
             [](const UpdateErrors& self, const std::vector<double>& levels, int threads) {

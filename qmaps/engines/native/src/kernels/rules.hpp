@@ -45,25 +45,38 @@ inline void apply(float* p, const float* g, float* const* s, std::int64_t count,
     run<R, true, (1u << R::kStates) - 1>(p, g, s, count, c, ahead);
 }
 
-// A rule without its parameter; of the wanted states those that it has.
+// The states that are made for the wanted ones: one of them, or all of the rule's. Fewer sets take
+// less time to compile.
+template <class R>
+constexpr unsigned made_for(unsigned wanted) {
+    constexpr unsigned kAll = (1u << R::kStates) - 1;
+    wanted &= kAll;
+    return wanted & (wanted - 1) ? kAll : wanted;
+}
+
+// A rule without its parameter.
 template <class R, unsigned kWanted>
 inline void run_for(const float* p, const float* g, float* const* s, std::int64_t count,
                     const float* c, Ahead& ahead) {
-    run<R, false, kWanted & ((1u << R::kStates) - 1)>(const_cast<float*>(p), g, s, count, c, ahead);
+    run<R, false, made_for<R>(kWanted)>(const_cast<float*>(p), g, s, count, c, ahead);
 }
 
 template <class R>
 inline void advance(const float* p, const float* g, float* const* s, std::int64_t count,
                     const float* c, unsigned wanted, Ahead& ahead) {
-    using Run = void (*)(const float*, const float*, float* const*, std::int64_t, const float*, Ahead&);
-    static constexpr Run kRuns[] = {
-        run_for<R, 0>,  run_for<R, 1>,  run_for<R, 2>,  run_for<R, 3>,
-        run_for<R, 4>,  run_for<R, 5>,  run_for<R, 6>,  run_for<R, 7>,
-        run_for<R, 8>,  run_for<R, 9>,  run_for<R, 10>, run_for<R, 11>,
-        run_for<R, 12>, run_for<R, 13>, run_for<R, 14>, run_for<R, 15>,
-    };
-    static_assert(sizeof kRuns == sizeof(Run) << kMaxStates);
-    kRuns[wanted](p, g, s, count, c, ahead);
+    switch (made_for<R>(wanted)) {
+        case 0: return;
+        case 1: return run_for<R, 1>(p, g, s, count, c, ahead);
+        case 2: return run_for<R, 2>(p, g, s, count, c, ahead);
+        case 4: return run_for<R, 4>(p, g, s, count, c, ahead);
+        case 8: return run_for<R, 8>(p, g, s, count, c, ahead);
+        default: return run_for<R, 15>(p, g, s, count, c, ahead);
+    }
+}
+
+template <class R>
+inline unsigned reads(unsigned wanted) {
+    return R::reads(made_for<R>(wanted));
 }
 
 template <class R>
@@ -118,7 +131,7 @@ constexpr Rule rule() {
     made.scalars = D::Scalars::kScalars;
     made.apply = apply<R>;
     made.advance = advance<R>;
-    made.reads = R::reads;
+    made.reads = reads<R>;
     made.factoring = D::kFactoring;
     if constexpr (factoring_of<R> == kProduct) {
         made.squared = squared<R>;

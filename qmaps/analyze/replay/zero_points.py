@@ -1,0 +1,66 @@
+"""Zero points of whole states: second moments that decode to 0 where the first moment does not."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from qmaps.algebra.pair import Pair
+from qmaps.algebra.quantizer import Quantizer
+from qmaps.engines.philox import RoundingKey
+from qmaps.maps.base import table
+
+
+def holds_zero(q: Quantizer | None) -> bool:
+    """True if 0 is, or can become by fitting, a value of a quantizer's map; False for none."""
+    return q is not None and (q.map.fitted or bool((table(q.map) == 0).any()))
+
+
+def zero_point_shares(
+    m: Tensor, v: Tensor, pairs: Sequence[Pair], seed: int, tensor: int
+) -> list[float]:
+    """Encode two moments once under each pair and count their zero points.
+
+    Args:
+        m: the first moment, float32.
+        v: the second moment, float32 of the same shape, at least 0.
+        pairs: the pairs of quantizers.
+        seed: of stochastic rounding.
+        tensor: the parameter's number, for random numbers.
+
+    Returns:
+        For each pair the share of elements with v > 0 that decode to v = 0 and m != 0, in [0, 1].
+    """
+
+    def decoded(q: Quantizer | None, x: Tensor, state: int) -> Tensor:
+        if q is None:
+            return x
+        key = RoundingKey(seed=seed, tensor=tensor, state=state) if q.rounding.random else None
+        return q.quantize_unchecked(x, key=key).dequantize()
+
+    zeroed: dict[Quantizer, Tensor] = {}
+    nonzero: dict[Quantizer | None, Tensor] = {}
+    counts = []
+    for first, second in ((pair.first, pair.second) for pair in pairs):
+        if second is None or not _can_zero(second, tuple(v.shape)):
+            counts.append(0)
+            continue
+        if second not in zeroed:
+            zeroed[second] = (v != 0) & (decoded(second, v, 1) == 0)
+        if first not in nonzero and zeroed[second].any():
+            nonzero[first] = decoded(first, m, 0) != 0
+        counts.append(int((zeroed[second] & nonzero[first]).sum()) if first in nonzero else 0)
+    return [count / max(1, v.numel()) for count in counts]
+
+
+def _can_zero(q: Quantizer, shape: tuple[int, ...]) -> bool:
+    """False if values above 0 surely decode to values above 0.
+
+    That is so if the map has no zero and each scale is the largest magnitude in float32: another
+    one may be rounded to 0.
+    """
+    scales = q.normalizer
+    exact = all(dtype == torch.float32 for dtype, _ in scales.layout(shape))
+    return holds_zero(q) or bool(q.extra) or scales.clips or not (scales.linear and exact)
