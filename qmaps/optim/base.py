@@ -324,7 +324,9 @@ class QuantizedOptimizer(UpdateRule, torch.optim.Optimizer):
         """Load the result of `state_dict`, bit for bit, or the checkpoint of the torch optimizer.
 
         Float states of a torch checkpoint are quantized where this optimizer quantizes them.
-        Options come from the checkpoint where it has them.
+        Options come from the checkpoint where it has them. `overrides` of a group are those of the
+        checkpoint, with a warning where this optimizer was given others; where the checkpoint has
+        none, this optimizer's stay.
 
         If an error is raised, nothing has changed.
 
@@ -338,6 +340,7 @@ class QuantizedOptimizer(UpdateRule, torch.optim.Optimizer):
     def _load(self, saved: Any) -> None:
         """`load_state_dict` without hooks."""
         groups, states = saved_states.read(self, saved)
+        saved_states.warn_of_overrides(self.param_groups, groups, stacklevel=4)
         if (about := saved.get(saved_states.ABOUT)) is not None:  # torch's have none
             saved_states.warn_of_stream(about.get("stream", 1), groups, states, stacklevel=4)
         self.__setstate__({"state": defaultdict(dict, states), "param_groups": groups})
