@@ -122,8 +122,8 @@ class Choice:
         """Python code that makes the optimizer with parameter groups.
 
         Args:
-            options: options such as `weight_decay` by parameter name. Parameters with equal ones
-                form a group.
+            options: options of each parameter's group by the parameter's name. Those of lr, betas,
+                eps and weight_decay that differ are given to the groups.
         """
         books = {label: _described(book) for label, book in self.codebooks().items()}
         return choice_code.of(

@@ -64,7 +64,6 @@ def holds(out: str | os.PathLike[str], states: dict[str, Any]) -> bool:
 
     Args:
         out: the folder.
-        curves: a frame of `qmaps.replay.curves` of the same states.
         states: what tells the states.
     """
     folder = Path(out)

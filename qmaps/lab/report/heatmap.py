@@ -40,8 +40,10 @@ def heatmap(folder: Path, pairs: pd.DataFrame) -> dict[str, Any]:
     specs = [str(spec) for spec in pairs["quantizer"]]
     if (tensors["chosen"] & (tensors["quantizer"] == FULL.spec)).any():
         specs.append(FULL.spec)
-    by_name = {str(name): group for name, group in tensors.groupby("parameter", sort=False)}
-    options = {name: _options(group, specs) for name, group in by_name.items()}
+    options = {
+        str(name): records(group.set_index("quantizer", drop=False).loc[specs])
+        for name, group in tensors.groupby("parameter", sort=False)
+    }
     return {
         "columns": [*map(_column, records(pairs))] + [_FULL] * (len(specs) - len(pairs)),
         "groups": [(_limit(limit), len(rows)) for limit, rows in pairs.groupby("up_to")]
@@ -69,12 +71,6 @@ def _column(row: Mapping[str, Any]) -> dict[str, str]:
     }
 
 
-def _options(group: pd.DataFrame, specs: Sequence[str]) -> list[dict[str, Any]]:
-    """The rows of one tensor in the order of the columns."""
-    known = {row["quantizer"]: row for row in records(group)}
-    return [known[spec] for spec in specs]
-
-
 def _row(name: str, options: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     return {
         "name": name,
@@ -84,7 +80,7 @@ def _row(name: str, options: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
                 "text": _short(row),
                 "shade": _shade(row),
                 "chosen": bool(row["chosen"]),
-                "title": f"{row['quantizer']}: {row['verdict']}, step cost {_text(cost_of(row))}",
+                "title": f"{row['quantizer']}: {row['verdict']}, step cost x 100: {_short(row)}",
             }
             for row in options
         ],
@@ -104,21 +100,11 @@ def _shade(row: Mapping[str, Any]) -> int:
 def _short(row: Mapping[str, Any]) -> str:
     """The step cost in hundredths; an exclamation mark for zero points and exploding updates."""
     cost = cost_of(row)
-    if not row["cost"] > 0:
-        return "-"
-    if dangerous(row):
+    if row["cost"] > 0 and dangerous(row):
         return "!"
-    return (
-        "-"
-        if math.isnan(cost)
-        else f"{100 * max(cost, 0):.2g}"
-        if cost < 1
-        else f"{100 * cost:.0f}"
-    )
-
-
-def _text(value: float) -> str:
-    return "-" if math.isnan(value) else f"{value:.2g}"
+    if not row["cost"] > 0 or math.isnan(cost):
+        return "-"
+    return f"{100 * max(cost, 0):.2g}" if cost < 1 else f"{100 * cost:.0f}"
 
 
 def _cards(
