@@ -209,7 +209,7 @@ def warn_of_overrides(own: Sequence[Group], loaded: Sequence[Group], stacklevel:
 
 
 def _overridden(group: Group) -> Iterator[State | None]:
-    """What a group's overrides say of each of its parameters; None if nothing."""
+    """Overrides of a group for each of its parameters; None without overrides."""
     for name in group.get("param_names", ()):
         matching = (s for pattern, s in group["overrides"].items() if fnmatchcase(name, pattern))
         specs = next(matching, None)
