@@ -32,6 +32,7 @@ class StepCount:
     ) -> None:
         # A CPUOffloadOptimizer skips a step where its host_optimizer does.
         self._optimizer = getattr(optimizer, "host_optimizer", optimizer)
+        self._calls = self._last = 0
         self._begin(taken_before() if start is None else start)
         self._hook = optimizer.register_load_state_dict_post_hook(
             lambda loaded: self._begin(taken_before()) if loaded.state else None
@@ -61,8 +62,7 @@ class StepCount:
         self._hook.remove()
 
     def _begin(self, steps: int) -> None:
-        self._calls = steps + self._skipped()
-        self._last = steps
+        self._calls, self._last = steps + self._skipped(), steps
 
     def _skipped(self) -> int:
         skipped: int = getattr(self._optimizer, "skipped_steps", 0)
