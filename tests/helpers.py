@@ -97,8 +97,9 @@ def compositions(bits: int = 4) -> list[qmaps.Quantizer]:
 
 
 def same_bits(a: torch.Tensor, b: torch.Tensor) -> bool:
-    """Equal elements; NaN equals NaN."""
-    return a.shape == b.shape and bool(((a == b) | ((a != a) & (b != b))).all())
+    """Equal elements, the sign of zero included; NaN equals NaN."""
+    same = (a == b) & (a.signbit() == b.signbit())
+    return a.shape == b.shape and bool((same | ((a != a) & (b != b))).all())
 
 
 class Wrapped(Tensor):

@@ -53,7 +53,8 @@ def exp2(y: Tensor) -> Tensor:
     k = y rounded to the nearest integer (ties to even), f = y - k; the degree-7 series of 2^f
     by Horner's rule, times 2^floor(k/2), times 2^(k - floor(k/2)). NaN gives NaN.
     """
-    k = torch.round(torch.nan_to_num(y, nan=0.0).clamp(-250, 250))
+    y = y.clamp(-250, 250)  # beyond it the result is 0 or infinite, and the series of any sign
+    k = torch.round(torch.nan_to_num(y, nan=0.0))
     f = y - k
     series = torch.full_like(f, _EXP2[-1])
     for coefficient in reversed(_EXP2[:-1]):

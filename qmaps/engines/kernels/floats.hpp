@@ -141,12 +141,11 @@ QMAPS_INLINE float power_of_two(std::int32_t exponent) {
 
 // See qmaps.normalize._float32.exp2.
 QMAPS_INLINE float exp2_of(float y) {
-    float bounded = is_nan(y) ? 0.0f : y;
-    bounded = bounded < -250.0f ? -250.0f : bounded;
+    float bounded = y < -250.0f ? -250.0f : y;
     bounded = bounded > 250.0f ? 250.0f : bounded;
     // Adding and taking away 1.5 * 2^23 rounds to the nearest integer, ties to even.
-    const float k = (bounded + 12582912.0f) - 12582912.0f;
-    const float f = y - k;
+    const float k = is_nan(y) ? 0.0f : (bounded + 12582912.0f) - 12582912.0f;
+    const float f = bounded - k;
     float series = 0.000015252733804059841f;
     series = series * f + 0.00015403530393381608f;
     series = series * f + 0.0013333558146428443f;

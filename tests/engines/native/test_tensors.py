@@ -459,6 +459,11 @@ def test_scales_that_threads_share_out(threads: int, each_isa) -> None:
                 assert_as_reference(q, broken, unchecked=True, each_isa=each_isa)
 
 
+def test_powers_of_blocks_that_are_too_wide_become_zeros_without_a_sign(each_isa) -> None:
+    q = qmaps.quantizer("powB64r16/power3@7u")
+    assert_as_reference(q, torch.tensor([1e37, 1e-30]), each_isa=each_isa)
+
+
 @pytest.mark.parametrize("suffix", FORMATS)
 def test_scales_at_the_ends_of_their_formats(suffix: str, each_isa) -> None:
     """Every exponent of float32, ties and their neighbours, and elements far above the scale."""
