@@ -36,6 +36,11 @@ class _In32Bits(nn.Module):
         self._mark()
         return self
 
+    def _load_from_state_dict(self, *args: Any, **kwargs: Any) -> None:
+        # Under another option of torch.__future__ parameters swap their attributes, too.
+        super()._load_from_state_dict(*args, **kwargs)
+        self._mark()
+
     def __setstate__(self, state: dict[str, Any]) -> None:
         # deepcopy and pickle: copies of parameters have no attributes.
         super().__setstate__(state)  # type: ignore[no-untyped-call]

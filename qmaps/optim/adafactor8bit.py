@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 from qmaps.optim.adafactor import Adafactor
 from qmaps.optim.fixed_width import FixedWidth
 
@@ -25,6 +27,8 @@ class Adafactor8bit(FixedWidth, Adafactor):
     >>> optimizer.state[layer.weight]["variance"]
     QuantizedTensor('logB256/log2@8u', shape=(64, 128), 8448 bytes)
     """
+
+    bits: ClassVar[int] = 8
 
     @classmethod
     def fixed_specs(cls, block_size: int | None) -> dict[str, str | None]:

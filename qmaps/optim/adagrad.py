@@ -12,6 +12,7 @@ from qmaps.engines.step_scalars import Slowing, StepScalar
 from qmaps.errors import BadValueError, shown
 from qmaps.normalize._float32 import sqrt
 from qmaps.optim.base import QuantizedOptimizer, Shared, State
+from qmaps.optim.entries import with_gradients
 from qmaps.optim.fixed_width import EightBit, FourBit
 from qmaps.optim.terms import ascent, check_at_least_0, coupled
 
@@ -89,6 +90,20 @@ class Adagrad(QuantizedOptimizer):
                 f"initial_accumulator_value={shown(start)} must be at most 3.4e38, the range of "
                 "float32"
             )
+
+    def step(self, closure: Any = None) -> Any:
+        """Take one step; see `QuantizedOptimizer.step`.
+
+        A step that only creates states, of zero gradients without learning rate, is not counted:
+        `torch.distributed.checkpoint.state_dict` takes it for optimizers without states, which
+        torch's Adagrad is not.
+        """
+        blank = not self.state and all(float(group["lr"]) == 0 for group in self.param_groups)
+        loss = super().step(closure)
+        if blank and not any(bool(entry[3].any()) for entry in with_gradients(self)):
+            for state in self.state.values():
+                state["step"].zero_()
+        return loss
 
     def step_scalars(self, group: dict[str, Any]) -> dict[str, float | StepScalar]:
         """Step scalars of a group, in float64."""

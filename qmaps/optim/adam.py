@@ -7,11 +7,11 @@ from typing import Any, ClassVar, Unpack
 
 from torch import Tensor
 
-from qmaps.engines.step_scalars import Corrected, RootCorrection, StepScalar
+from qmaps.engines.step_scalars import Corrected, Decoupled, RootCorrection, StepScalar
 from qmaps.normalize._float32 import sqrt
 from qmaps.optim.base import QuantizedOptimizer, Shared, State
 from qmaps.optim.fixed_width import EightBit, FourBit
-from qmaps.optim.terms import ascent, check_at_least_0, check_betas, coupled
+from qmaps.optim.terms import ascent, check_at_least_0, check_betas, check_bool, coupled
 
 
 class Adam(QuantizedOptimizer):
@@ -19,7 +19,8 @@ class Adam(QuantizedOptimizer):
 
     With gradient g (negated to maximize) and step t, in float32 and in this order:
 
-        g = g + weight_decay * p                      left out where weight_decay is 0
+        p = p * (1 - lr * weight_decay)               if decoupled_weight_decay
+        g = g + weight_decay * p                      otherwise; left out where weight_decay is 0
         m = beta1 * m + (1 - beta1) * g
         v = beta2 * v + (1 - beta2) * (g * g)
         p = p - lr / (1 - beta1^t) * (m / (sqrt(v) / sqrt(1 - beta2^t) + eps))
@@ -33,12 +34,13 @@ class Adam(QuantizedOptimizer):
         betas: decay of the two moments, each in [0, 1).
         eps: added to the denominator, at least 0.
         weight_decay: coupled, that is, ``weight_decay * p`` is added to the gradient; at least 0.
-            `AdamW` decouples it.
+        decoupled_weight_decay: whether parameters decay as in `AdamW`, instead of through the
+            gradient.
         **shared: the options that all optimizers share, which `QuantizedOptimizer` documents:
             `maximize`, `state_quantizers`, `overrides`, `min_quantized_size`, `refit_every`,
             `reset_every`, `nonfinite`, `seed`, `stochastic_rounding`, `master_weights`, `foreach`,
-            `fused`, `capturable` and `differentiable`. Besides, `amsgrad` and
-            `decoupled_weight_decay` are accepted as long as they are False.
+            `fused`, `capturable` and `differentiable`. Besides, `amsgrad` is accepted as long as
+            it is False.
 
     Raises:
         BadValueError, BadTypeError, SpecError: an argument is not allowed.
@@ -56,21 +58,26 @@ class Adam(QuantizedOptimizer):
 
     states: ClassVar[Mapping[str, State]] = {"exp_avg": State(signed=True), "exp_avg_sq": State()}
     native_rule: ClassVar[str | None] = "adam"
-    torch_options: ClassVar[Mapping[str, object]] = {
-        "amsgrad": False,
-        "decoupled_weight_decay": False,
-    }
+    torch_options: ClassVar[Mapping[str, object]] = {"amsgrad": False}
 
-    def __init__(
+    def __init__(  # type: ignore[misc]  # Shared has decoupled_weight_decay for AdamW
         self,
         params: Iterable[Any],
         lr: float | Tensor = 1e-3,
         betas: tuple[float, float] = (0.9, 0.999),
         eps: float = 1e-8,
         weight_decay: float = 0,
+        *,
+        decoupled_weight_decay: bool = False,
         **shared: Unpack[Shared],
     ) -> None:
-        own = {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay}
+        own = {
+            "lr": lr,
+            "betas": betas,
+            "eps": eps,
+            "weight_decay": weight_decay,
+            "decoupled_weight_decay": decoupled_weight_decay,
+        }
         super().__init__(params, own, **shared)
 
     def check_group(self, group: dict[str, Any]) -> None:
@@ -78,16 +85,29 @@ class Adam(QuantizedOptimizer):
         super().check_group(group)
         check_at_least_0(group, "lr", "eps", "weight_decay")
         check_betas(group)
+        if "decoupled_weight_decay" in group:  # AdamW has no choice
+            check_bool(group, "decoupled_weight_decay")
 
     def step_scalars(self, group: dict[str, Any]) -> dict[str, float | StepScalar]:
         """Step scalars of a group, in float64."""
-        return {"weight_decay": float(group["weight_decay"]), **moment_scalars(group)}
+        return {**decay_scalars(group), **moment_scalars(group)}
 
     def update(
         self, param: Tensor, grad: Tensor, states: dict[str, Tensor], scalars: dict[str, float]
     ) -> None:
         """The rule in the class's docstring."""
+        param.mul_(scalars["decay"])
         descend(param, coupled(param, grad, scalars), states, scalars)
+
+
+def decay_scalars(group: dict[str, Any]) -> dict[str, float | StepScalar]:
+    """The step scalars of weight decay, `decay` where it is decoupled and `weight_decay` if not."""
+    weight_decay = float(group["weight_decay"])
+    decoupled = group.get("decoupled_weight_decay", False)  # pickles of Adam from before 0.3
+    return {
+        "decay": Decoupled(group["lr"], weight_decay if decoupled else 0.0),
+        "weight_decay": 0.0 if decoupled else weight_decay,
+    }
 
 
 def moment_scalars(group: dict[str, Any]) -> dict[str, float | StepScalar]:

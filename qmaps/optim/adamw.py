@@ -57,7 +57,7 @@ class AdamW(Adam):
     """
 
     native_rule: ClassVar[str | None] = "adamw"
-    torch_options: ClassVar[Mapping[str, object]] = {"amsgrad": False}
+    neutral_options: ClassVar[Mapping[str, object]] = {"decoupled_weight_decay": True}
 
     def __init__(
         self,
@@ -68,7 +68,8 @@ class AdamW(Adam):
         weight_decay: float = 1e-2,
         **shared: Unpack[Shared],
     ) -> None:
-        super().__init__(params, lr, betas, eps, weight_decay, **shared)
+        own = {"lr": lr, "betas": betas, "eps": eps, "weight_decay": weight_decay}
+        super(Adam, self).__init__(params, own, **shared)
 
     def step_scalars(self, group: dict[str, Any]) -> dict[str, float | StepScalar]:
         """Step scalars of a group, in float64."""

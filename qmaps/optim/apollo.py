@@ -74,7 +74,7 @@ class Projection:
     def factor(self, adapted: Tensor, low: Tensor, scale_type: str) -> Tensor:
         """``norm(adapted) / norm(low)`` by channel or in all, to multiply a gradient with.
 
-        The factor is 0 where the norm of the projected gradient is 0.
+        The factor is 0 where the norm of the projected gradient is 0, and 1 where it overflows.
 
         Args:
             adapted: what the adaptive rule made of `low`, float32 of `low_shape`.
@@ -89,6 +89,7 @@ class Projection:
         found, was = norm(adapted, dims), norm(low, dims)
         zero = was == 0
         ratio = (found / torch.where(zero, torch.ones_like(was), was)).masked_fill(zero, 0)
+        ratio = ratio.masked_fill(ratio.isinf(), 1)
         if ratio.numel() == 1:
             return ratio.reshape(())
         # Columns of the matrix are whatever comes after a tensor's first dimension.

@@ -27,12 +27,13 @@ from qmaps.optim.choice import (
 from qmaps.optim.memory import Memory, memory
 from qmaps.optim.nonfinite import check_policy
 from qmaps.optim.options import Shared
+from qmaps.optim.other_libraries import TAGS
 from qmaps.optim.presets import Preset
 from qmaps.optim.resets import check_reset_every
 from qmaps.optim.rule import State, UpdateRule
 from qmaps.optim.stepper import Stepper
 from qmaps.optim.terms import check_bool, check_int
-from qmaps.optim.torch_options import without_torch_options
+from qmaps.optim.torch_options import without_neutral_options
 from qmaps.optim.unknown_options import OF_CLASSES, check_keys, refuse_option
 
 __all__ = ["QuantizedOptimizer", "Shared", "State"]
@@ -92,10 +93,10 @@ class QuantizedOptimizer(UpdateRule, torch.optim.Optimizer):
             bfloat16 parameter lacks of a more precise value, in 8 or 16 bits an element, as the
             state `master_remainder`; see `qmaps.engines.masters`. float32 parameters ignore all of
             them; float16 parameters are refused with the last two.
-        **torch_options: options of torch's optimizers. `foreach`, `fused` and `capturable` are
-            accepted and have no effect. `differentiable` must be False. `amsgrad` and
-            `decoupled_weight_decay` are accepted if the class's `torch_options` has them, with
-            the value given there.
+        **others: options of other libraries that have no effect here: torch's `foreach`, `fused`
+            and `capturable`; and those that have a value which asks for nothing, or for what the
+            class does, such as ``differentiable=False``, ``is_paged=False``, or ``optim_bits=8``
+            in classes of 8 bits.
 
     Raises:
         BadValueError, BadTypeError, SpecError: an option is not allowed.
@@ -137,16 +138,17 @@ class QuantizedOptimizer(UpdateRule, torch.optim.Optimizer):
         seed: int = 0,
         stochastic_rounding: bool = False,
         master_weights: bool | str = False,
-        **torch_options: Any,
+        **others: Any,
     ) -> None:
         owner = type(self).__name__
-        for name, value in without_torch_options(owner, torch_options, self.torch_options).items():
-            refuse_option(owner, name, value, [*defaults, *Shared.__annotations__, *OF_CLASSES])
         self.choices = Choices(owner, self.state_names, self.signed_states, self.exact_states)
+        specs = self.choices.specs(state_quantizers)
+        for name, value in without_neutral_options(owner, others, self._stands_for(specs)).items():
+            refuse_option(owner, name, value, [*defaults, *Shared.__annotations__, *OF_CLASSES])
         self._stepper = Stepper()
         shared = {
             "maximize": maximize,
-            "state_quantizers": self.choices.specs(state_quantizers),
+            "state_quantizers": specs,
             "overrides": self.choices.overrides(overrides),
             "quantize": True,
             "min_quantized_size": min_quantized_size,
@@ -181,10 +183,14 @@ class QuantizedOptimizer(UpdateRule, torch.optim.Optimizer):
         if not isinstance(param_group, dict):
             super().add_param_group(param_group)  # its error message names the expected type
         owner = type(self).__name__
-        group = without_torch_options(owner, param_group, self.torch_options, self.defaults)
+        specs = self.defaults["state_quantizers"]
+        if "state_quantizers" in param_group:
+            specs = self.choices.specs(param_group["state_quantizers"])
+            param_group = {**param_group, "state_quantizers": specs}
+        stands_for = self._stands_for(specs)
+        kept = {*self.defaults, *TAGS}
+        group = without_neutral_options(owner, param_group, stands_for, kept)
         check_keys(owner, group, self.defaults)
-        if "state_quantizers" in group:
-            group["state_quantizers"] = self.choices.specs(group["state_quantizers"])
         if "overrides" in group:
             group["overrides"] = self.choices.overrides(group["overrides"])
         self.check_group({**self.defaults, **group})
@@ -196,6 +202,11 @@ class QuantizedOptimizer(UpdateRule, torch.optim.Optimizer):
         except (BadTypeError, BadValueError):
             self.param_groups.pop()
             raise
+
+    def _stands_for(self, specs: Mapping[str, str | None]) -> dict[str, object]:
+        """Options of other libraries with the values that ask for what this optimizer does."""
+        bits = {} if any(specs.values()) else {"optim_bits": 32}
+        return {**bits, **self.torch_options, **self.neutral_options}
 
     @overload
     def step(self, closure: None = None) -> None: ...

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any, ClassVar
 
 from qmaps.errors import BadValueError, shown
@@ -27,6 +27,7 @@ class FixedWidth(QuantizedOptimizer):
     """
 
     preset: ClassVar[str]
+    bits: ClassVar[int]
 
     def __init__(
         self,
@@ -53,6 +54,9 @@ class FixedWidth(QuantizedOptimizer):
         size = blocksize if block_size is None else block_size
         super().__init__(params, *args, state_quantizers=self.fixed_specs(size), **options)
 
+    def _stands_for(self, specs: Mapping[str, str | None]) -> dict[str, object]:
+        return {**super()._stands_for(specs), "optim_bits": self.bits}
+
     @classmethod
     def fixed_specs(cls, block_size: int | None) -> dict[str, str | None]:
         """The spec of each state; a block size of None is the class's own."""
@@ -63,9 +67,11 @@ class EightBit(FixedWidth):
     """Signed states under ``B256/DE@8s``, the others under ``B256/DE-0@8u``."""
 
     preset: ClassVar[str] = "8bit"
+    bits: ClassVar[int] = 8
 
 
 class FourBit(FixedWidth):
     """Signed states under ``B128/DE@4s+sr``, the others under ``B128/DE-0@4u``."""
 
     preset: ClassVar[str] = "4bit"
+    bits: ClassVar[int] = 4

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any, ClassVar, Unpack
 
+import torch
 from torch import Tensor
 
 from qmaps.engines.step_scalars import Corrected, RootCorrection, StepScalar
@@ -26,14 +27,16 @@ class LAMB(QuantizedOptimizer):
         v = beta2 * v + (1 - beta2) * (g * g)
         r = m / (sqrt(v) / sqrt(1 - beta2^t) + eps) * (1 / (1 - beta1^t))
         r = r + weight_decay * p                      left out where weight_decay is 0
-        p = p - lr * trust * r                        lr * trust is one number
+        p = p - lr * trust * r                        lr * trust is one number; lr where it
+                                                      overflows
 
     Without `bias_correction` both corrections are 1. The trust ratio is that of the norms of the
     whole parameter and its update, in float64 and then rounded to float32:
 
         trust = norm(p) / norm(r)                     at most trust_clip, where that is given
         trust = min(max_unorm * norm(p) / norm(r), 1) instead, where max_unorm is given
-        trust = 1                                     where one of the norms is 0
+        trust = 1                                     where one of the norms is 0, or where the
+                                                      ratio overflows
 
     Norms are added up in an order that depends on the parameter's size alone
     (`qmaps.optim.norms.square_sum`). They are those of the tensor that the optimizer is given: of a
@@ -51,8 +54,8 @@ class LAMB(QuantizedOptimizer):
         bias_correction: correct the moments for their bias towards their start at 0.
         trust_clip: upper bound of the trust ratio, above 0; None for no bound.
         max_unorm: shorten updates whose norm is above `max_unorm` times the parameter's norm, and
-            never lengthen one, as bitsandbytes' LAMB does with 1; above 0, or None. Not together
-            with `trust_clip`.
+            never lengthen one, as bitsandbytes' LAMB does with 1; 0 and None set no bound. Not
+            together with `trust_clip`.
         **shared: the options that all optimizers share, which `QuantizedOptimizer` documents:
             `maximize`, `state_quantizers`, `overrides`, `min_quantized_size`, `refit_every`,
             `reset_every`, `nonfinite`, `seed`, `stochastic_rounding`, `master_weights`, `foreach`,
@@ -80,6 +83,7 @@ class LAMB(QuantizedOptimizer):
     states: ClassVar[Mapping[str, State]] = {"exp_avg": State(signed=True), "exp_avg_sq": State()}
     native_rule: ClassVar[str | None] = "lamb"
     takes_norms: ClassVar[bool] = True
+    neutral_options: ClassVar[Mapping[str, object]] = {"amsgrad": False}
 
     def __init__(
         self,
@@ -111,8 +115,8 @@ class LAMB(QuantizedOptimizer):
         check_betas(group)
         check_bool(group, "bias_correction")
         check_bound(group, "trust_clip")
-        check_bound(group, "max_unorm")
-        if group["trust_clip"] is not None and group["max_unorm"] is not None:
+        check_bound(group, "max_unorm", or_0=True)
+        if group["trust_clip"] is not None and group["max_unorm"]:
             raise BadValueError(
                 f"trust_clip={group['trust_clip']} and max_unorm={group['max_unorm']} exclude each "
                 "other; set only one of them"
@@ -151,7 +155,8 @@ class LAMB(QuantizedOptimizer):
         r = (m / denominator).mul_(s["correction"])
         if s["weight_decay"] != 0:
             r = r + param * s["weight_decay"]
-        param.sub_(r * (_ratio(norm(param), norm(r), s) * s["step_size"]))
+        step_size = _ratio(norm(param), norm(r), s) * s["step_size"]
+        param.sub_(r * torch.where(step_size.isinf(), s["step_size"], step_size))
 
 
 def _ratio(param_norm: Tensor, update_norm: Tensor, s: dict[str, float]) -> Tensor:

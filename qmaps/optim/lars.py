@@ -41,7 +41,8 @@ class LARS(QuantizedOptimizer):
 
         trust = trust_coefficient * norm(p) / (norm(g) + weight_decay * norm(p))
         trust = min(max_unorm * norm(p) / norm(u), 1)    instead, where max_unorm is given
-        trust = 1                                        where one of the norms is 0
+        trust = 1                                        where one of the norms is 0, or where the
+                                                         ratio overflows
 
     Norms are added up in an order that depends on the parameter's size alone
     (`qmaps.optim.norms.square_sum`). They are those of the tensor that the optimizer is given: of a
@@ -61,7 +62,7 @@ class LARS(QuantizedOptimizer):
             momentum; above 0. It has no effect where `max_unorm` is given.
         nesterov: use Nesterov momentum, which needs `momentum` above 0.
         max_unorm: shorten updates whose norm is above `max_unorm` times the parameter's norm, and
-            never lengthen one, as bitsandbytes' LARS does with 0.02; above 0, or None.
+            never lengthen one, as bitsandbytes' LARS does with 0.02; 0 and None set no bound.
         **shared: the options that all optimizers share, which `QuantizedOptimizer` documents:
             `maximize`, `state_quantizers`, `overrides`, `min_quantized_size`, `refit_every`,
             `reset_every`, `nonfinite`, `seed`, `stochastic_rounding`, `master_weights`, `foreach`,
@@ -116,7 +117,7 @@ class LARS(QuantizedOptimizer):
         check_bool(group, "nesterov")
         if group["nesterov"] and group["momentum"] == 0:
             raise BadValueError("nesterov=True needs momentum above 0, got 0")
-        check_bound(group, "max_unorm")
+        check_bound(group, "max_unorm", or_0=True)
 
     def state_shapes(self, param: Tensor, group: dict[str, Any]) -> dict[str, tuple[int, ...]]:
         """The buffer, or nothing where there is no momentum."""

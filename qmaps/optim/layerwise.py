@@ -15,11 +15,12 @@ from qmaps.optim.terms import number
 
 
 def trust(ratio: Tensor, *norms: Tensor) -> Tensor:
-    """`ratio` in float32, or 1 where one of the norms is 0."""
-    alone = torch.zeros_like(ratio, dtype=torch.bool)
+    """`ratio` in float32, or 1 where one of the norms is 0 or the ratio overflows; NaN stays."""
+    rounded = ratio.to(torch.float32)
+    alone = rounded.isinf()
     for norm in norms:
         alone = alone | (norm == 0)
-    return torch.where(alone, 1.0, ratio).to(torch.float32)
+    return torch.where(alone, 1.0, rounded)
 
 
 def at_most(ratio: Tensor, bound: float) -> Tensor:
@@ -44,7 +45,11 @@ def clipped(update_norm: Tensor, param_norm: Tensor, max_unorm: float) -> Tensor
     return trust(at_most(max_unorm * param_norm / update_norm, 1.0), param_norm, update_norm)
 
 
-def check_bound(group: dict[str, Any], name: str) -> None:
-    """Raise unless this option is None or a number above 0."""
-    if group[name] is not None and not number(name, group[name]) > 0:
-        raise BadValueError(f"{name}={shown(group[name])} must be None or above 0")
+def check_bound(group: dict[str, Any], name: str, *, or_0: bool = False) -> None:
+    """Raise unless this option is None or a number above 0; 0 is allowed with `or_0`."""
+    if group[name] is None:
+        return
+    found = number(name, group[name])
+    if not (found > 0 or (or_0 and found == 0)):
+        least = "at least" if or_0 else "above"
+        raise BadValueError(f"{name}={shown(group[name])} must be None or {least} 0")

@@ -146,8 +146,12 @@ def memory(optimizer: QuantizedOptimizer) -> Memory:
     """Memory of the states of an optimizer, also before the first step."""
     rows = []
     numel = whole = 0
+    seen: set[Tensor] = set()
     for number, group in enumerate(optimizer.param_groups):
         for index, param in enumerate(group["params"]):
+            if param in seen:  # a parameter that is listed twice has its states once
+                continue
+            seen.add(param)
             state = optimizer.state.get(param, {})
             there = [name for name in optimizer.state_names if name in state]
             # What never gets a gradient never gets a state.

@@ -9,14 +9,13 @@ from torch import Tensor
 
 from qmaps.engines.step import PRODUCT, RESET
 from qmaps.engines.step_scalars import (
-    Decoupled,
     NesterovGradient,
     NesterovMoment,
     StepScalar,
     nesterov_product,
 )
 from qmaps.normalize._float32 import sqrt
-from qmaps.optim.adam import moment_scalars
+from qmaps.optim.adam import decay_scalars, moment_scalars
 from qmaps.optim.base import QuantizedOptimizer, Shared, State
 from qmaps.optim.fixed_width import EightBit, FourBit
 from qmaps.optim.terms import check_at_least_0, check_betas, check_bool, check_finite, coupled
@@ -104,13 +103,11 @@ class NAdam(QuantizedOptimizer):
 
     def step_scalars(self, group: dict[str, Any]) -> dict[str, float | StepScalar]:
         """Step scalars of a group, in float64."""
-        lr, weight_decay = group["lr"], float(group["weight_decay"])
-        beta1, momentum_decay = float(group["betas"][0]), float(group["momentum_decay"])
-        decoupled = group["decoupled_weight_decay"]
+        lr, beta1 = group["lr"], float(group["betas"][0])
+        momentum_decay = float(group["momentum_decay"])
         return {
             **moment_scalars(group),
-            "decay": Decoupled(lr, weight_decay if decoupled else 0.0),
-            "weight_decay": 0.0 if decoupled else weight_decay,
+            **decay_scalars(group),
             "step_size": NesterovMoment(lr, beta1, momentum_decay),
             "gradient_step_size": NesterovGradient(lr, beta1, momentum_decay),
         }

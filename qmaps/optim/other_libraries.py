@@ -27,6 +27,20 @@ INSTEAD: Mapping[str, tuple[str, str]] = {
 }  # fmt: skip
 """By option: the library that has it, and what qmaps has instead, as the documentation prints."""
 
+NEUTRAL: Mapping[str, object] = {
+    "min_8bit_size": 4096,
+    "percentile_clipping": 100,
+    "block_wise": True,
+    "is_paged": False,
+    "args": None,
+    "adam_w_mode": True,
+    "dampening": 0,
+    "bf16_stochastic_round": False,
+    "offload_gradients": False,
+    "minimal_size": 0,
+}
+"""The value of an option of `INSTEAD` that asks for nothing; every optimizer accepts it."""
+
 
 def instead_of(name: str) -> str:
     """The end of an error message about an unknown option; ``""`` if no other library has it."""

@@ -67,7 +67,11 @@ class UpdateRule:
     numbers: ClassVar[tuple[str, ...]] = ()
     """Single numbers that it keeps among a parameter's states besides `step`."""
     torch_options: ClassVar[Mapping[str, object]] = {}
-    """Options of torch that qmaps does not have, with the only value that is accepted."""
+    """Options of torch that qmaps does not have, with the only value that is accepted, also in
+    checkpoints."""
+    neutral_options: ClassVar[Mapping[str, object]] = {}
+    """Options of other libraries that the rule does not have, with the value that asks for what it
+    does. `qmaps.optim.other_libraries` has those that ask for nothing."""
 
     def check_group(self, group: dict[str, Any]) -> None:
         """Raise if an option of a parameter group has a value that is not allowed."""

@@ -44,7 +44,7 @@ def number(name: str, value: Any) -> float:
 
     Raises:
         BadTypeError: it is none.
-        BadValueError: it is an int beyond all floats.
+        BadValueError: it is an int beyond all floats, or a tensor of more elements or none.
     """
     if isinstance(value, str):
         raise BadTypeError(
@@ -60,7 +60,8 @@ def number(name: str, value: Any) -> float:
         raise BadValueError(f"{name}={shown(value)} is too large for a float") from None
     except (RuntimeError, TypeError, ValueError):
         # Complex ones, those on the meta device or under vmap, those with more elements or none.
-        raise BadTypeError(
+        kind = BadValueError if tensor and value.numel() != 1 else BadTypeError
+        raise kind(
             f"{name}={shown(value)} must be a number, or a tensor that holds one real number"
         ) from None
 

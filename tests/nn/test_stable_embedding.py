@@ -5,6 +5,7 @@ import inspect
 import io
 import math
 import pickle
+from typing import Any
 
 import pytest
 import torch
@@ -197,6 +198,19 @@ def overwritten(layer: nn.Module) -> nn.Module:
     return layer.float()
 
 
+def swapped(change) -> Any:
+    """`change`, which swaps the contents of parameters and leaves the objects in their places."""
+
+    def with_swaps(layer: nn.Module) -> nn.Module:
+        torch.__future__.set_swap_module_params_on_conversion(True)
+        try:
+            return change(layer)
+        finally:
+            torch.__future__.set_swap_module_params_on_conversion(False)
+
+    return with_swaps
+
+
 @pytest.mark.parametrize(
     "copied",
     [
@@ -210,9 +224,13 @@ def overwritten(layer: nn.Module) -> nn.Module:
         lambda layer: loaded(layer, assign=True),
         from_meta,
         lambda layer: copy.deepcopy(nn.Sequential(layer))[0],
+        swapped(lambda layer: layer.double().float()),
+        swapped(loaded),
+        swapped(lambda layer: loaded(layer, assign=True)),
+        swapped(from_meta),
     ],
     ids=["deepcopy", "pickle", "save", "to", "double", "overwrite", "load", "assign", "meta",
-         "inside"],
+         "inside", "swap", "swap and load", "swap and assign", "swap and meta"],
 )  # fmt: skip
 def test_the_mark_survives(copied) -> None:
     assert stays_in_32_bits(copied(StableEmbedding(100, 60)))

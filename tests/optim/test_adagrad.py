@@ -58,6 +58,28 @@ def test_stochastic_rounding_lets_the_sum_go_on() -> None:
     assert abs(sums["+sr"] - 0.54) < 6 * (100 * 4e-4 / 256 / 4999) ** 0.5
 
 
+@pytest.mark.parametrize("make", [Adagrad, torch.optim.Adagrad])
+def test_a_distributed_checkpoint_made_before_the_first_step_counts_none(make: type) -> None:
+    """`get_optimizer_state_dict` steps optimizers without states, which torch's never is."""
+    distributed = pytest.importorskip("torch.distributed.checkpoint.state_dict")
+    layer = nn.Linear(1, 1, bias=False)
+    nn.init.zeros_(layer.weight)
+    optimizer = make(layer.parameters(), lr=1.0, lr_decay=0.5)
+    saved = distributed.get_optimizer_state_dict(layer, optimizer)
+    assert set(saved["state"]["weight"]) == {"step", "sum"}
+    assert saved["state"]["weight"]["step"] == 0
+    for expected in (-1.0, -1.0 - 0.5**0.5 / 1.5):
+        layer.weight.grad = torch.ones(1, 1)
+        optimizer.step()
+        assert float(layer.weight.detach()) == pytest.approx(expected)
+    # A step without learning rate whose gradients are not 0 counts.
+    fresh = make([nn.Parameter(torch.zeros(2))], lr=0.0)
+    (param,) = fresh.param_groups[0]["params"]
+    param.grad = torch.ones(2)
+    fresh.step()
+    assert fresh.state[param]["step"] == 1
+
+
 def test_specs_of_fixed_widths() -> None:
     for cls, spec in ((Adagrad8bit, "B256/DE-0@8u"), (Adagrad4bit, "B128/DE-0@4u")):
         assert cls([torch.zeros(1)]).param_groups[0]["state_quantizers"] == {"sum": spec}

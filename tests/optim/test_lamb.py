@@ -10,7 +10,8 @@ import pytest
 import torch
 from torch import nn
 
-from qmaps.optim import LAMB, LAMB4bit, LAMB8bit
+from qmaps.engines.backends import use_backend
+from qmaps.optim import LAMB, LARS, LAMB4bit, LAMB8bit, QuantizedOptimizer
 from qmaps.optim.norms import norm
 from tests.optim.one_step import Array, assert_bits, given, step
 from tests.optim.small_net import Matrix, losses
@@ -95,6 +96,26 @@ def test_the_ratio_is_1_where_a_norm_is_0(bounds: dict[str, float]) -> None:
     assert q.tolist() == [1.0, 2.0]
 
 
+@pytest.mark.parametrize("engine", ["native", "reference"])
+@pytest.mark.parametrize("make", [LAMB, LARS], ids=lambda make: make.__name__)
+def test_the_ratio_is_1_where_it_overflows(make: type[QuantizedOptimizer], engine: str) -> None:
+    """As after 790 steps of zero gradients, which leave moments that are hardly above 0."""
+    p = nn.Parameter(torch.tensor([1.0, 2.0, 0.0, 1e4]))
+    optimizer = make([p], weight_decay=0.0)
+    steps = [(1e-42, 0.5), (1e-42, 0.0), (0.0, 1.0)]
+    steps += [(1e-34, 1e9)] * (make is LAMB)  # here lr * trust overflows, and the ratio does not
+    with use_backend(engine):
+        for gradient, lr in steps:
+            optimizer.param_groups[0]["lr"] = lr
+            p.grad = torch.tensor([gradient, 0.0, 0.0, 0.0])
+            optimizer.step()
+            assert p.tolist() == [1.0, 2.0, 0.0, 1e4]
+        # A ratio that is NaN stays: gradients with NaN are not hidden.
+        p.grad = torch.tensor([0.0, 0.0, 0.0, torch.nan])
+        optimizer.step()
+    assert p.isnan().all()
+
+
 def test_every_parameter_has_a_ratio_of_its_own() -> None:
     params = [nn.Parameter(torch.full((200,), size)) for size in (0.01, 1.0, 100.0)]
     before = [p.detach().clone() for p in params]
@@ -122,7 +143,7 @@ def test_specs_of_fixed_widths() -> None:
         ({"eps": -1e-6}, "eps=-1e-06 must be at least 0"),
         ({"bias_correction": 1}, "bias_correction=1 must be True or False"),
         ({"trust_clip": 0.0}, "trust_clip=0.0 must be None or above 0"),
-        ({"max_unorm": float("nan")}, "max_unorm=nan must be None or above 0"),
+        ({"max_unorm": float("nan")}, "max_unorm=nan must be None or at least 0"),
         ({"trust_clip": 1.0, "max_unorm": 2.0},
          "trust_clip=1.0 and max_unorm=2.0 exclude each other; set only one of them"),
         ({"state_quantizers": {"sum": None}},

@@ -111,7 +111,7 @@ def test_specs_of_fixed_widths() -> None:
         ({"trust_coefficient": 0.0}, "trust_coefficient=0.0 must be above 0"),
         ({"nesterov": "yes"}, "nesterov='yes' must be True or False"),
         ({"nesterov": True, "momentum": 0}, "nesterov=True needs momentum above 0, got 0"),
-        ({"max_unorm": -1}, "max_unorm=-1 must be None or above 0"),
+        ({"max_unorm": -1}, "max_unorm=-1 must be None or at least 0"),
         ({"state_quantizers": {"exp_avg": None}},
          "state_quantizers names the state 'exp_avg', but LARS has momentum_buffer"),
     ],

@@ -183,3 +183,14 @@ def test_states_that_the_next_step_will_change() -> None:
     after_a_step(optimizer)
     assert [row.quantizer for row in optimizer.memory()] == [None, "B64/DE-0@8u"]
     assert optimizer.memory().nbytes == optimizer.state_nbytes
+
+
+@pytest.mark.filterwarnings("ignore:optimizer contains a parameter group with duplicate")
+def test_a_parameter_that_is_listed_twice_counts_once() -> None:
+    param, other = nn.Parameter(torch.zeros(64, 128)), nn.Parameter(torch.zeros(8192))
+    optimizer = AdamW8bit([param, other, param])
+    memory = optimizer.memory()
+    assert memory.numel == 2 * 8192
+    assert [row.parameter for row in memory][::2] == ["group 0, number 0", "group 0, number 1"]
+    after_a_step(optimizer)
+    assert optimizer.memory().nbytes == memory.nbytes == optimizer.state_nbytes

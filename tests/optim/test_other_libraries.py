@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterator
 from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -14,7 +15,7 @@ from torch import nn
 
 from qmaps import optim
 from qmaps.errors import BadTypeError
-from qmaps.optim.other_libraries import BITSANDBYTES, INSTEAD, NAMES, TORCHAO
+from qmaps.optim.other_libraries import BITSANDBYTES, INSTEAD, NAMES, NEUTRAL, TAGS, TORCHAO
 from qmaps.optim.torch_options import TORCH_OPTIONS
 
 PAGE = Path(__file__).parents[2] / "docs" / "bitsandbytes-and-torchao.md"
@@ -24,6 +25,12 @@ def test_the_documentation_prints_the_table() -> None:
     found = re.findall(r"^\| `(\w+)` \| (bitsandbytes|torchao) \| (.*) \|$", PAGE.read_text(), re.M)
     found = [row for row in found if row[0] not in NAMES]
     assert found == [(name, library, here) for name, (library, here) in INSTEAD.items()]
+
+
+def test_the_documentation_lists_the_values_that_are_accepted() -> None:
+    text = PAGE.read_text()
+    for name, value in {**NEUTRAL, "optim_bits": 8}.items():
+        assert f"`{name}={value}`" in text
 
 
 def test_the_documentation_names_every_class() -> None:
@@ -43,6 +50,85 @@ def test_each_is_refused_with_what_stands_for_it(name: str) -> None:
             f"{name}=1 is not an option of {cls.__name__}; {library} has it. In qmaps: "
             f"{here.replace('`', '')}"
         )
+
+
+DOES_THAT = [
+    *((optim.AdamW, {name: value}) for name, value in NEUTRAL.items()),
+    (optim.Lion4bit, NEUTRAL),
+    (optim.AdamW8bit, {"optim_bits": 8}),
+    (optim.Adafactor8bit, {"optim_bits": 8}),
+    (optim.AdamW4bit, {"optim_bits": 4}),
+    (optim.AdamW, {"optim_bits": 32}),
+    (optim.AdamW8bit, {"decoupled_weight_decay": True}),
+    (optim.LAMB8bit, {"amsgrad": False, "max_unorm": 0.0}),
+    (optim.LARS, {"dampening": 0.0, "max_unorm": 0}),
+    (optim.Muon, {"use_gram_newton_schulz": False}),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("cls", "neutral"), DOES_THAT, ids=str)
+def test_values_that_ask_for_nothing_change_nothing(cls: Any, neutral: dict[str, object]) -> None:
+    def moved(*places: str) -> list[object]:
+        p = nn.Parameter(torch.linspace(-1, 1, 8192).view(64, 128))
+        in_group = neutral if "group" in places else {}
+        as_arguments = neutral if "arguments" in places else {}
+        optimizer = cls([{"params": [p], **in_group}], lr=0.1, **as_arguments)
+        (group,) = optimizer.param_groups
+        assert not (neutral.keys() - {"max_unorm", *TAGS}) & group.keys()
+        p.grad = torch.linspace(1, -2, 8192).view(64, 128)
+        optimizer.step()
+        return p.tolist()
+
+    assert moved("arguments") == moved("group") == moved()
+
+
+@pytest.mark.parametrize(
+    ("cls", "options", "message"),
+    [
+        (optim.AdamW8bit, {"optim_bits": 32}, "optim_bits=32 is not an option of AdamW8bit; "
+         "bitsandbytes has it. In qmaps: state_quantizers='8bit', or classes such as AdamW8bit"),
+        (optim.AdamW, {"optim_bits": 32, "state_quantizers": "8bit"}, "optim_bits=32 is not an "
+         "option of AdamW; bitsandbytes has it. In qmaps: state_quantizers='8bit', or classes such "
+         "as AdamW8bit"),
+        (optim.AdamW, {"is_paged": True}, "is_paged=True is not an option of AdamW; bitsandbytes "
+         "has it. In qmaps: none; CPUOffloadOptimizer keeps states in the CPU's memory"),
+        (optim.AdamW, {"decoupled_weight_decay": False}, "decoupled_weight_decay=False is not "
+         "supported: AdamW decouples weight decay, and Adam does either"),
+        (optim.Muon, {"use_gram_newton_schulz": True},
+         "use_gram_newton_schulz=True is not an option of Muon"),
+    ],
+)  # fmt: skip
+def test_values_that_ask_for_something_else_are_refused(
+    cls: Any, options: dict[str, object], message: str
+) -> None:
+    with pytest.raises((TypeError, ValueError)) as caught:
+        cls([nn.Parameter(torch.zeros(3, 3))], **options)
+    assert str(caught.value) == message
+
+
+def defaults(library: str) -> Iterator[tuple[Any, str, object]]:
+    """Every default of an option that the library's namesake of a class here has."""
+    theirs = import_module(f"{library}.optim")
+    for name in optim.__all__:
+        cls, other = getattr(optim, name), getattr(theirs, name, None)
+        if inspect.isclass(cls) and inspect.isclass(other) and name != "CPUOffloadOptimizer":
+            for option, about in inspect.signature(other.__init__).parameters.items():
+                if about.default is not about.empty:
+                    yield cls, option, about.default
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("library", [BITSANDBYTES, TORCHAO])
+def test_a_script_that_spells_out_their_defaults_runs(library: str) -> None:
+    pytest.importorskip(library)
+    seen = set()
+    for cls, option, value in defaults(library):
+        seen.add(option)
+        if option == "optim_bits" and issubclass(cls, optim.fixed_width.FixedWidth):
+            continue  # 32 there "for compatibility": bitsandbytes' own AdamW8bit refuses 8
+        cls([{"params": [nn.Parameter(torch.zeros(3))]}], **{option: value})
+        cls([nn.Parameter(torch.zeros(3))], **{option: value})
+    assert len(seen) >= 6
 
 
 def options(library: str) -> Iterator[tuple[type[optim.QuantizedOptimizer], str]]:

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 from qmaps import lpmm
 from qmaps.algebra.quantized import QuantizedTensor
 from qmaps.engines.backends import use_backend
+from qmaps.errors import BadValueError, shown
 from qmaps.lpmm import LPMMSGD, LPMMAdam
 from qmaps.optim import (
     SM3,
@@ -145,3 +146,12 @@ def test_groups_that_share_a_learning_rate_share_it_after_resuming(make: Any) ->
     assert float(first) == pytest.approx(0.01 * 0.9**5)
     optimizer.load_state_dict(optimizer.state_dict())
     assert optimizer.param_groups[0]["lr"] is not first
+
+
+@pytest.mark.parametrize("lr", [torch.tensor([0.1, 0.1]), torch.tensor([])], ids=len)
+def test_a_learning_rate_of_several_numbers_is_a_value_error(lr: Tensor) -> None:
+    with pytest.raises(BadValueError) as caught:
+        AdamW([nn.Parameter(torch.zeros(3))], lr=lr)
+    assert str(caught.value) == (
+        f"lr={shown(lr)} must be a number, or a tensor that holds one real number"
+    )

@@ -62,16 +62,22 @@ def test_what_would_change_the_rule_is_refused(
     assert str(caught.value) == message
 
 
-def test_adam_and_adamw_stand_for_one_kind_of_decay_each() -> None:
-    p = nn.Parameter(torch.zeros(3))
-    optim.Adam([p], amsgrad=False, decoupled_weight_decay=False)
-    optim.AdamW8bit([p], amsgrad=False)
-    with pytest.raises(ValueError) as caught:
-        optim.Adam([p], decoupled_weight_decay=True)
-    assert str(caught.value) == (
-        "decoupled_weight_decay=True is not supported: Adam couples weight decay, AdamW decouples "
-        "it"
-    )
+@pytest.mark.parametrize("in_group", [False, True])
+def test_adam_with_decoupled_weight_decay_is_adamw(in_group: bool) -> None:
+    options = {"weight_decay": 0.1, "lr": 0.3, "amsgrad": False}
+    found = []
+    for kind in (optim.Adam, optim.AdamW, torch.optim.Adam):
+        chosen = {} if kind is optim.AdamW else {"decoupled_weight_decay": True}
+        model = nn.Linear(3, 3)
+        nn.init.ones_(model.weight)
+        groups = [{"params": [model.weight], **(chosen if in_group else {})}]
+        optimizer: Any = kind(groups, **options, **({} if in_group else chosen))
+        for number in range(3):
+            gradients([model.weight], number)
+            optimizer.step()
+        found.append(model.weight.detach())
+    assert torch.equal(found[0], found[1])
+    torch.testing.assert_close(found[0], found[2])
 
 
 @pytest.mark.parametrize(
@@ -81,7 +87,7 @@ def test_adam_and_adamw_stand_for_one_kind_of_decay_each() -> None:
         (optim.Lion8bit, {"amsgrad": True}, "amsgrad=True is not an option of Lion8bit"),
         (optim.AdamW8bit, {"percentile_clipping": 5}, "percentile_clipping=5 is not an option of "
          "AdamW8bit; bitsandbytes has it. In qmaps: none; use torch.nn.utils.clip_grad_norm_"),
-        (optim.AdamW8bit, {"optim_bits": 8}, "optim_bits=8 is not an option of AdamW8bit; "
+        (optim.AdamW8bit, {"optim_bits": 4}, "optim_bits=4 is not an option of AdamW8bit; "
          "bitsandbytes has it. In qmaps: state_quantizers='8bit', or classes such as AdamW8bit"),
         (optim.AdamW4bit, {"bf16_stochastic_round": True}, "bf16_stochastic_round=True is not "
          "an option of AdamW4bit; torchao has it. In qmaps: stochastic_rounding"),

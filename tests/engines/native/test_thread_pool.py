@@ -14,7 +14,7 @@ import pytest
 import torch
 
 import qmaps
-from qmaps.optim import AdamW8bit
+from qmaps.optim import AdamW, AdamW8bit
 
 TRAINING = """
 import hashlib, os, sys
@@ -142,3 +142,29 @@ def test_bits_for_any_number_of_threads(threads: int) -> None:
         assert torch.equal(stepped(1), stepped(threads))
     finally:
         torch.set_num_threads(before)
+
+
+@pytest.mark.skipif(not torch.set_flush_denormal(False), reason="this processor has no such mode")
+def test_subnormals_are_kept_whatever_torch_is_told() -> None:
+    before = torch.get_num_threads()
+    gradient = torch.full((300_000,), 1e-40)
+
+    def moment(threads: int) -> torch.Tensor:
+        torch.set_num_threads(threads)
+        param = torch.nn.Parameter(torch.zeros(300_000))
+        param.grad = gradient
+        optimizer = AdamW([param])
+        optimizer.step()
+        return optimizer.state[param]["exp_avg"]
+
+    expected = moment(2)  # with threads that do not have the mode
+    assert bool((expected > 0).all())
+    torch.set_flush_denormal(True)
+    try:
+        found = moment(1), moment(2)
+        assert not (gradient[:8] * 1.0).any()  # the caller's own mode stays
+    finally:
+        torch.set_flush_denormal(False)
+        torch.set_num_threads(before)
+    assert torch.equal(found[0], expected)
+    assert torch.equal(found[1], expected)

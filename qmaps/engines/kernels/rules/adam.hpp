@@ -1,6 +1,6 @@
 // qmaps.optim.Adam and AdamW
 
-QMAPS_SCALARS(adam, weight_decay, beta1, beta2, step_size, root_correction, eps, sign, rest1, rest2)
+QMAPS_SCALARS(adam, decay, weight_decay, beta1, beta2, step_size, root_correction, eps, sign, rest1, rest2)
 QMAPS_SCALARS(adamw, decay, beta1, beta2, step_size, root_correction, eps, sign, rest1, rest2)
 
 // What both do after weight decay.
@@ -40,13 +40,14 @@ struct Moments {
 };
 
 struct Adam : Moments<adam_scalars> {
-    float decay;
+    float decay, coupling;
 
     QMAPS_INLINE explicit Adam(const float* c)
-        : Moments(c), decay(c[adam_scalars::weight_decay]) {}
+        : Moments(c), decay(c[adam_scalars::decay]), coupling(c[adam_scalars::weight_decay]) {}
 
     QMAPS_INLINE float operator()(float p, float g, float* s) const {
-        return descend(p, coupled(p, g * sign, decay), s);
+        p = p * decay;
+        return descend(p, coupled(p, g * sign, coupling), s);
     }
 };
 

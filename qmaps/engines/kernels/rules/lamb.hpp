@@ -13,7 +13,7 @@ struct Lamb {
     QMAPS_INLINE explicit Lamb(const float* c)
         : decay(c[At::weight_decay]), beta1(c[At::beta1]), beta2(c[At::beta2]), correction(c[At::correction]),
           eps(c[At::eps]), sign(c[At::sign]), rest1(c[At::rest1]), rest2(c[At::rest2]),
-          size(c[kRatio] * c[At::step_size]), root(c[At::root_correction]) {}
+          size(step_size(c[kRatio], c[At::step_size])), root(c[At::root_correction]) {}
 
     static constexpr unsigned reads(unsigned wanted) { return wanted; }
     static constexpr unsigned measures(const float*) { return 3; }
@@ -32,6 +32,10 @@ struct Lamb {
         return p - measured(p, g, s) * size;
     }
 
+    // lr where the product overflows.
+    QMAPS_INLINE static float step_size(float trust, float lr) {
+        return trust * lr > kLargest ? lr : trust * lr;
+    }
     QMAPS_INLINE static float ratio(double p, double r, const float* c) {
         if (c[At::max_unorm] != 0) return clipped(r, p, c[At::max_unorm]);
         double trust = p / r;

@@ -7,9 +7,10 @@
 //                their count: further scalars, from kScalars to kSettled, after those given.
 //                Computed in float64 and then rounded
 
-// 1 where one of the norms is 0.
+// 1 where one of the norms is 0 or the ratio overflows. NaN stays.
 QMAPS_INLINE float trusted(double ratio, double one, double other) {
-    return one == 0 || other == 0 ? 1.0f : static_cast<float>(ratio);
+    const float rounded = static_cast<float>(ratio);
+    return one == 0 || other == 0 || rounded > kLargest ? 1.0f : rounded;
 }
 
 QMAPS_INLINE float clipped(double update_norm, double param_norm, float max_unorm) {

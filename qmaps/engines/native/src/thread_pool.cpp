@@ -7,12 +7,10 @@
 #include <system_error>
 #include <thread>
 
+#include "floating_point.hpp"
+
 #if defined(__unix__) || defined(__APPLE__)
 #include <pthread.h>
-#endif
-
-#if defined(__x86_64__) || defined(_M_X64)
-#include <immintrin.h>
 #endif
 
 namespace qmaps {
@@ -65,6 +63,7 @@ private:
     }
 
     void serve(int thread) {
+        const Ieee arithmetic;
         std::uint64_t seen = 0;
         for (;;) {
             for (int look = 0; look < kLooks && number_.load(std::memory_order_acquire) == seen; ++look) pause();

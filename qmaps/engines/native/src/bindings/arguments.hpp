@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "../engine.hpp"
+#include "../floating_point.hpp"
 #include "../looks.hpp"
 #include "../quantiles.hpp"
 
@@ -25,6 +26,12 @@ using Key = std::tuple<std::uint32_t, std::uint32_t, std::uint32_t, std::uint32_
 // How codes are rounded, in lists that may be empty: the key of random numbers; and the gap of
 // subtractive dither, with whether values decode to at least 0.
 using Rounding = std::tuple<std::vector<Key>, std::vector<std::tuple<float, bool>>>;
+
+// While C++ computes, by IEEE arithmetic, other Python threads run.
+struct Unlocked {
+    nb::gil_scoped_release released;
+    Ieee arithmetic;
+};
 
 NoiseKey noise_key(const Key& key);
 

@@ -39,15 +39,15 @@ void register_build(nb::module_& module) {
         "Every instruction set that this build and this processor have, best first.");
     module.def(
         "divisions", [](std::int64_t count) { kernels().divisions(count); }, nb::arg("count"),
-        nb::call_guard<nb::gil_scoped_release>(),
+        nb::call_guard<Unlocked>(),
         "256 divisions, so many times over: benchmarks take their time.");
     module.def(
         "roots", [](std::int64_t count) { kernels().roots(count); }, nb::arg("count"),
-        nb::call_guard<nb::gil_scoped_release>(),
+        nb::call_guard<Unlocked>(),
         "256 square roots, so many times over: benchmarks take their time.");
     module.def(
         "shuffles", [](std::int64_t count) { return kernels().shuffles(count); }, nb::arg("count"),
-        nb::call_guard<nb::gil_scoped_release>(),
+        nb::call_guard<Unlocked>(),
         "256 permutes of registers, so many times over: benchmarks take their time. False where the "
         "instruction set in use looks codes up without.");
     // `qmaps doctor` reports it; __VERSION__ of Clang holds its name.

@@ -9,7 +9,7 @@ void register_codebooks(nb::module_& module) {
         .def(nb::init<const std::vector<float>&, const std::vector<float>&,
                       const std::vector<float>&, int, bool>(),
              nb::arg("values"), nb::arg("limits"), nb::arg("below"), nb::arg("bits"),
-             nb::arg("brief") = false)
+             nb::arg("brief") = false, nb::call_guard<Ieee>())
         .def_rw("in_log", &Codebook::in_log)
         .def(
             "decode_shuffles",

@@ -13,18 +13,18 @@ void register_least_squares(nb::module_& module) {
                           reinterpret_cast<double*>(wx), reinterpret_cast<double*>(wxx), count};
     };
     module.def("sort_data", [data](Address values, Address weights, const DataAt& to) {
-        nb::gil_scoped_release unlocked;
+        Unlocked unlocked;
         sort_data(reinterpret_cast<const float*>(values),
                   reinterpret_cast<const double*>(weights), data(to));
     });
     module.def("partition", [](Address w, Address wx, Address wxx, std::int64_t count, int size) {
-        nb::gil_scoped_release unlocked;
+        Unlocked unlocked;
         return partition(reinterpret_cast<const double*>(w), reinterpret_cast<const double*>(wx),
                          reinterpret_cast<const double*>(wxx), count, size);
     });
     module.def("refine", [data](const DataAt& at, Address codebook, int size, int sweeps,
                                  double tolerance) {
-        nb::gil_scoped_release unlocked;
+        Unlocked unlocked;
         refine(data(at), reinterpret_cast<double*>(codebook), size, sweeps, tolerance);
     });
 }

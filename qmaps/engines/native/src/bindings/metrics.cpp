@@ -48,7 +48,7 @@ void register_metrics(nb::module_& module) {
             task.refuse_negative = refuse_negative;
             Measured found;
             {
-                nb::gil_scoped_release unlocked;
+                Unlocked unlocked;
                 found = measure(task, reinterpret_cast<std::int64_t*>(counts), threads);
             }
             const ErrorSums& s = found.sums;
@@ -64,7 +64,7 @@ void register_metrics(nb::module_& module) {
              [](UpdateErrors& self, Address exact, Address v, const Moment& first,
                 const Moment& second, float eps, std::int64_t numel, int threads) {
                  UpdateTask task = update_task(exact, v, first, second, eps, numel);
-                 nb::gil_scoped_release unlocked;
+                 Unlocked unlocked;
                  self.add(task, threads);
              })
         .def(
@@ -72,7 +72,7 @@ void register_metrics(nb::module_& module) {
             [](const UpdateErrors& self, const std::vector<double>& levels, int threads) {
                 std::array<ErrorSummary, 2> found;
                 {
-                    nb::gil_scoped_release unlocked;
+                    Unlocked unlocked;
                     found = self.summaries(levels, threads);
                 }
                 const auto& [absolute, relative] = found;
@@ -89,7 +89,7 @@ void register_metrics(nb::module_& module) {
             UpdateTask task = update_task(exact, 0, first, second, eps, numel);
             double* to[4];
             for (int i = 0; i < 4; ++i) to[i] = reinterpret_cast<double*>(sums.at(i));
-            nb::gil_scoped_release unlocked;
+            Unlocked unlocked;
             add_update_grid(task, to[0], to[1], to[2], to[3], threads);
         },
         "Add counts, absolute and relative errors and elements with u != 0, by pair of codes.");

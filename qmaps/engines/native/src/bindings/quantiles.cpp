@@ -9,7 +9,7 @@ void register_quantiles(nb::module_& module) {
         "order_statistics",
         [](Address x, int dtype, std::int64_t numel, Address ranks, std::int64_t count,
            Address values, int threads) {
-            nb::gil_scoped_release unlocked;
+            Unlocked unlocked;
             return order_statistics(elements(x, dtype, numel),
                                     reinterpret_cast<const std::int64_t*>(ranks), count,
                                     reinterpret_cast<float*>(values), threads);
@@ -20,7 +20,7 @@ void register_quantiles(nb::module_& module) {
         [](Address x, int dtype, std::int64_t numel, Address ranks, std::int64_t count,
            Address found, int threads) {
             auto* bits = reinterpret_cast<std::int64_t*>(found);
-            nb::gil_scoped_release unlocked;
+            Unlocked unlocked;
             return leading_bits(elements(x, dtype, numel),
                                 reinterpret_cast<const std::int64_t*>(ranks), count, bits,
                                 bits + count, bits + 2 * count, threads);
@@ -30,7 +30,7 @@ void register_quantiles(nb::module_& module) {
         "add_quantiles",
         [](Address x, int dtype, std::int64_t numel, std::int64_t size, Address below,
            Address fraction, std::int64_t count, Address sums, int threads) {
-            nb::gil_scoped_release unlocked;
+            Unlocked unlocked;
             return add_quantiles(elements(x, dtype, numel), size,
                                  reinterpret_cast<const std::int64_t*>(below),
                                  reinterpret_cast<const double*>(fraction), count,

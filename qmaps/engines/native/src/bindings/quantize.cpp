@@ -17,7 +17,7 @@ void register_quantize(nb::module_& module) {
             task.check = check;
             task.keep = keep;
             task.refuse_negative = refuse_negative;
-            nb::gil_scoped_release unlocked;
+            Unlocked unlocked;
             return quantize(task, threads);
         },
         "Encode a tensor; returns 1 if it saw NaN or infinity, plus 2 if a refused negative.");
@@ -32,7 +32,7 @@ void register_quantize(nb::module_& module) {
             task.y = reinterpret_cast<void*>(y);
             task.dtype = static_cast<Dtype>(dtype);
             task.numel = numel;
-            nb::gil_scoped_release unlocked;
+            Unlocked unlocked;
             dequantize(task, threads);
         },
         "Decode a tensor.");

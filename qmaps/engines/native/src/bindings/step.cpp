@@ -38,7 +38,7 @@ void begin(Step& self, const std::vector<Address>& p, const std::vector<Address>
             factored ? task.factored.state.at(state).codec : task.state[state].codec;
         codec.dither.last = noise_key(key);
     }
-    nb::gil_scoped_release unlocked;
+    Unlocked unlocked;
     self.begin(threads);
 }
 
@@ -109,7 +109,7 @@ void register_step(nb::module_& module) {
             nb::keep_alive<1, 3>(), nb::keep_alive<1, 4>())
         .def("begin", &begin, nb::arg("p"), nb::arg("g"), nb::arg("scalars"), nb::arg("group"),
              nb::arg("steps"), nb::arg("dithered"), nb::arg("threads"))
-        .def("finish", &Step::finish, nb::arg("threads"), nb::call_guard<nb::gil_scoped_release>());
+        .def("finish", &Step::finish, nb::arg("threads"), nb::call_guard<Unlocked>());
 }
 
 }  // namespace qmaps
