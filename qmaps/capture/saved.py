@@ -195,14 +195,15 @@ def load_safely(path: Path) -> Any:
 def state_dicts_in(loaded: Any, path: Path) -> list[Mapping[str, Any]]:
     """Return the optimizers' state_dicts in a loaded object."""
     state_dicts: list[Mapping[str, Any]] = []
-    rest, seen = [(loaded, DEEPEST)], set()
+    rest = [(loaded, DEEPEST)]
+    seen: set[int] = set()
     while rest:
         value, deeper = rest.pop()
         is_new = deeper > 0 and id(value) not in seen  # a list in itself has no end
         seen.add(id(value))
-        keys = value.keys() if isinstance(value, Mapping) else {}
+        keys = {*value} if isinstance(value, Mapping) else set()
         wrapper = next((name for name in WRAPPERS if name in keys), None)
-        if {"state", "param_groups"} <= {*keys}:
+        if {"state", "param_groups"} <= keys:
             state_dicts.append(value)
         elif is_new and isinstance(value, (list, tuple)) and value:
             rest += [(member, deeper - 1) for member in reversed(value)]

@@ -177,8 +177,8 @@ class Choice:
             path: a file that ends in ``.json``, ``.yaml`` or ``.yml``.
 
         Raises:
-            BadValueError: the file is missing, damaged, of a later format, or no choice; or YAML
-                without PyYAML.
+            BadValueError: the file is missing, damaged, of a later format, no choice, or has a key
+                twice; or YAML without PyYAML.
         """
         source = Path(path)
         read = partial(_read_yaml, _yaml(source)) if _is_yaml(source) else _read_json

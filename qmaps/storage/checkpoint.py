@@ -7,6 +7,7 @@ import io
 import os
 import pickle
 import re
+import threading
 import warnings
 import zipfile
 from collections.abc import Callable, Collection, Iterator, Mapping
@@ -112,10 +113,8 @@ def load(
         archive = zipfile.is_zipfile(path)
         if archive:
             checksums.check_archive(Path(path), large=verify_large)
-        with _known(stand_ins):
-            return torch.load(
-                path, map_location=map_location, weights_only=True, mmap=mmap and archive
-            )
+        options = {"map_location": map_location, "mmap": mmap and archive}
+        return _loaded(lambda: torch.load(path, weights_only=True, **options), stand_ins)
 
 
 def verify(path: str | os.PathLike[str]) -> None:
@@ -161,9 +160,12 @@ def load_part(
         part.seek(0)
         if know is not None and (names := unknown_classes(part)):
             know(names)
-        part.seek(0)
-        with _known():
+
+        def read() -> Any:
+            part.seek(0)
             return torch.load(part, map_location="cpu", weights_only=True)
+
+        return _loaded(read)
 
 
 def unknown_classes(path: str | os.PathLike[str] | IO[bytes]) -> list[str]:
@@ -203,20 +205,28 @@ NUMBERS = {
 }
 
 
-@contextmanager
-def _known(stand_ins: Mapping[str, Callable[..., Any]] = MappingProxyType({})) -> Iterator[None]:
-    """Within the block ``torch.load`` takes these, and `NUMBERS`, for what they are named."""
-    before = torch.serialization.get_safe_globals()
-    ours = {**NUMBERS, **stand_ins}
-    marked: list[Any] = [known for known in before if _name_of(known) not in ours]
-    marked += [(kind, name) for name, kind in ours.items()]
-    torch.serialization.clear_safe_globals()
-    torch.serialization.add_safe_globals(marked)
+LOCK = threading.Lock()
+
+
+def _loaded(load: Callable[[], Any], stand_ins: Mapping[str, type] = MappingProxyType({})) -> Any:
+    """What a call of ``torch.load`` returns, in which `stand_ins` and `NUMBERS` are known."""
     try:
-        yield
-    finally:
+        with torch.serialization.safe_globals([(kind, name) for name, kind in stand_ins.items()]):
+            return load()
+    except pickle.UnpicklingError as error:
+        if "numpy" not in str(error):
+            raise
+    ours: dict[str, Callable[..., Any]] = {**NUMBERS, **stand_ins}
+    with LOCK:
+        before = torch.serialization.get_safe_globals()
+        known: list[Any] = [each for each in before if _name_of(each) not in ours]
         torch.serialization.clear_safe_globals()
-        torch.serialization.add_safe_globals(before)
+        torch.serialization.add_safe_globals([*known, *((kind, n) for n, kind in ours.items())])
+        try:
+            return load()
+        finally:
+            torch.serialization.clear_safe_globals()
+            torch.serialization.add_safe_globals(before)
 
 
 def _name_of(known: Any) -> str:

@@ -141,7 +141,7 @@ def _renumbered(content: bytes, key: str, old: float, new: float) -> bytes:
             last = argument
         else:
             if last == key and opcode.name in NUMBERS and argument == old:
-                number = pickle.dumps(type(argument)(new), 2)[2:-1]  # without its frame
+                number = pickle.dumps(type(argument)(new), 2)[2:-1]  # no protocol, no end
                 changed += content[kept:position] + number
                 kept = end
                 found = True

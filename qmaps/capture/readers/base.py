@@ -65,7 +65,7 @@ class Reader(ABC):
         return []
 
     def read(self, path: Path) -> list[StateDict]:
-        """`state_dicts`, with every error of a damaged file in one line, also of later reading."""
+        """As `state_dicts`, with a CaptureError for whatever damaged files raise, now or later."""
         with damage(path):
             return [_guarded(state_dict, path) for state_dict in self.state_dicts(path)]
 
@@ -84,7 +84,7 @@ class Reader(ABC):
 
         Raises:
             CaptureError: a file is missing, damaged, would run code, or does not fit the others.
-                Errors of other kinds are turned into this one by `read`.
+            Exception: any other error of a damaged file; `read` makes it a CaptureError.
         """
 
 

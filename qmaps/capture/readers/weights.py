@@ -2,9 +2,8 @@
 
 Which rank a file is of is said by its name alone, so a renamed file has the states of other
 elements. ZeRO 1 and 2 keep the weights twice: in float32 beside the states, cut like them, and
-whole in the files of the model, of pipeline layers and of experts. ZeRO 3 keeps them once, and no
-file says which tensor-parallel rank of a pipeline stage a layer's file is of: there nothing can be
-compared.
+whole in the files of the model, of pipeline layers and of experts. Nothing can be compared in
+ZeRO 3, which keeps them once, and where pipeline layers are cut among tensor-parallel ranks.
 """
 
 from __future__ import annotations
