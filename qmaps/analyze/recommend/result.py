@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -31,10 +31,11 @@ NAMED = 3
 """Names in a note, where not all are given."""
 
 
-def brief(names: list[str], most: int = NAMED) -> str:
+def brief(names: Iterable[str], most: int = NAMED) -> str:
     """The first names; of more only the number is given."""
-    more = f" and {len(names) - most} more tensors" * (len(names) > most)
-    return ", ".join(names[:most]) + more
+    listed = list(names)
+    more = f" and {len(listed) - most} more tensors" * (len(listed) > most)
+    return ", ".join(listed[:most]) + more
 
 
 @dataclass(frozen=True)
@@ -103,9 +104,9 @@ class Recommendation:
             "States stay in 32 bits in": in_32_bits,
         }  # fmt: skip
         for text, where in {"Unsafe by themselves:": unsafe, **named}.items():
-            names = list(rows.loc[where, "parameter"])
+            names = rows.loc[where, "parameter"]
             most = NAMED if text in named else len(names)
-            notes += [f"{text} {brief(names, most)}."] * bool(names)
+            notes += [f"{text} {brief(names, most)}."] * where.any()
         return notes
 
     def summary(self) -> dict[str, Any]:

@@ -365,6 +365,10 @@ def test_the_code_has_the_parameter_groups_of_the_run(tmp_path: Path) -> None:
 def test_presets_are_candidates_by_name(states: CapturedStates) -> None:
     found = recommend(states, candidates=["4bit", "8bit"], bits=6.3)
     assert sorted(found.pairs["preset"]) == ["4bit", "8bit"]
+    replayed = qmaps.replay.run(states, "8bit", steps=2, parameters=["c"])
+    swept = qmaps.sweep.run(states, ["8bit"])
+    updates = swept.loc[swept["state"] == "update", "quantizer"]
+    assert {*replayed["quantizer"], *updates} == {EIGHT}
     with pytest.raises(BadValueError) as caught:
         recommend(states, candidates=["4bits"])
     assert str(caught.value) == (
