@@ -129,8 +129,6 @@ def _call(call: Callable[..., Any], path: Path, *arguments: Any) -> Any:
     return partial(_call, result, path) if callable(result) else result
 
 
-
-
 def state_of(key: str) -> str | None:
     """The name of a state at the end of a key; None if it is no optimizer's here."""
     # Imported here because reading other files needs no optimizer.
